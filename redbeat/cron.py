@@ -1,0 +1,111 @@
+"""The wall times of a crontab, found by jumping instead of by trying minutes."""
+
+from __future__ import annotations
+
+# ruff: noqa: DTZ001 - wall times have no zone
+from bisect import bisect_right
+from calendar import monthrange
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import date, datetime
+from typing import Any
+
+from celery.schedules import crontab
+
+__all__ = ("CronRule", "cron_rule")
+
+# 29 February on a given weekday comes back after at most 40 years, so that a longer search
+# would find nothing.
+MONTHS_AHEAD = 12 * 41
+CACHE = "_redbeat_rule"
+
+
+@dataclass(frozen=True)
+class CronRule:
+    """A crontab, expanded for searching.
+
+    ``next_minute[m]`` is the first minute of the rule at or after ``m``, -1 if there is none;
+    ``next_hour`` likewise. ``weekdays`` count from Sunday = 0, as Celery's crontab does.
+    """
+
+    next_minute: tuple[int, ...]
+    next_hour: tuple[int, ...]
+    days: tuple[int, ...]
+    months: frozenset[int]
+    weekdays: frozenset[int]
+    follows_real_time: bool
+
+    def next_wall(self, wall: datetime) -> datetime | None:
+        """The first matching minute after that of ``wall``, ``None`` if no date ever matches."""
+        year, month, day, hour = wall.year, wall.month, wall.day, wall.hour
+        if self._has_day(wall):
+            if self.next_hour[hour] == hour:
+                minute = self.next_minute[wall.minute + 1]
+                if minute >= 0:
+                    return datetime(year, month, day, hour, minute)
+            hour = self.next_hour[hour + 1]
+            if hour >= 0:
+                return datetime(year, month, day, hour, self.next_minute[0])
+        found = self._next_day(year, month, day)
+        if found is None:
+            return None
+        return datetime(*found, self.next_hour[0], self.next_minute[0])
+
+    def _has_day(self, wall: datetime) -> bool:
+        return (
+            wall.month in self.months
+            and wall.day in self.days
+            and wall.isoweekday() % 7 in self.weekdays
+        )
+
+    def _next_day(self, year: int, month: int, day: int) -> tuple[int, int, int] | None:
+        for _ in range(MONTHS_AHEAD):
+            if month in self.months:
+                found = self._day_in_month(year, month, day)
+                if found:
+                    return year, month, found
+            year, month, day = (year, month + 1, 0) if month < 12 else (year + 1, 1, 0)
+            if year > date.max.year:
+                return None
+        return None
+
+    def _day_in_month(self, year: int, month: int, after: int) -> int:
+        monday_based, length = monthrange(year, month)
+        for day in self.days[bisect_right(self.days, after) :]:
+            if day <= length and (monday_based + day) % 7 in self.weekdays:
+                return day
+        return 0
+
+
+def cron_rule(schedule: crontab) -> CronRule:
+    """The rule of a crontab; made once for each object, which is then taken as unchanging."""
+    rule: CronRule | None = schedule.__dict__.get(CACHE)
+    if rule is None:
+        rule = _expand(schedule)
+        setattr(schedule, CACHE, rule)
+    return rule
+
+
+def _expand(schedule: crontab) -> CronRule:
+    return CronRule(
+        next_minute=_next_table(schedule.minute, 60),
+        next_hour=_next_table(schedule.hour, 24),
+        days=tuple(sorted(schedule.day_of_month)),
+        months=frozenset(schedule.month_of_year),
+        weekdays=frozenset(schedule.day_of_week),
+        follows_real_time=_any_hour(schedule._orig_hour, schedule.hour),
+    )
+
+
+def _any_hour(written: Any, hours: Iterable[int]) -> bool:
+    """Whether the hour has a wildcard or a step, or names every hour there is."""
+    wildcard = isinstance(written, str) and ("*" in written or "/" in written)
+    return wildcard or len(set(hours)) == 24
+
+
+def _next_table(values: Iterable[int], size: int) -> tuple[int, ...]:
+    table, wanted, following = [-1] * (size + 1), frozenset(values), -1
+    for value in range(size - 1, -1, -1):
+        following = value if value in wanted else following
+        table[value] = following
+    return tuple(table)

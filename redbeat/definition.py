@@ -1,0 +1,80 @@
+"""The static part of an entry as it is stored: ``definition``, shared with RedBeat 2, and ``policy``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from celery.schedules import BaseSchedule
+
+from .decoder import decode, decode_schedule, encode
+from .errors import DecodeError, InvalidEntryError
+from .schedules import rrule, with_zones, zone_extension
+
+__all__ = ("decode_definition", "decode_policy", "encode_definition", "encode_policy")
+
+Check = tuple[Callable[[Any], bool], str]
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and bool(value)
+
+
+#: What every field must be, and how to say so.
+FIELDS: dict[str, Check] = {
+    "name": (_is_text, "a text that is not empty"),
+    "task": (_is_text, "the name of a task"),
+    "args": (lambda value: value is None or isinstance(value, (list, tuple)), "a list or null"),
+    "kwargs": (lambda value: value is None or isinstance(value, dict), "an object"),
+    "options": (lambda value: value is None or isinstance(value, dict), "an object"),
+    "schedule": (lambda value: isinstance(value, BaseSchedule), "a schedule"),
+    "enabled": (lambda value: isinstance(value, bool), "true or false"),
+}
+
+REQUIRED = ("name", "task", "schedule")
+
+
+def encode_definition(definition: dict[str, Any]) -> str:
+    """Return a definition as stored; raises :exc:`InvalidEntryError` that names the field."""
+    for field, (valid, wanted) in FIELDS.items():
+        if not valid(definition.get(field)):
+            raise InvalidEntryError(field, f"must be {wanted}, not {definition.get(field)!r:.60}")
+    return encode(definition, "")
+
+
+def decode_definition(text: str | bytes) -> dict[str, Any]:
+    """Return the constructor arguments in a stored definition.
+
+    Raises :exc:`DecodeError` that names the field.
+    """
+    definition = decode(text.decode() if isinstance(text, bytes) else text, "definition")
+    if not isinstance(definition, dict):
+        raise DecodeError("definition", f"must be an object, not {definition!r:.60}")
+    for field in REQUIRED:
+        if definition.get(field) is None:
+            raise DecodeError(f"definition.{field}", "is missing")
+    definition["schedule"] = decode_schedule(definition["schedule"])
+    for field, (valid, wanted) in FIELDS.items():
+        if field in definition and not valid(definition[field]):
+            problem = f"must be {wanted}, not {definition[field]!r:.60}"
+            raise DecodeError(f"definition.{field}", problem)
+    return definition
+
+
+def encode_policy(schedule: Any) -> str:
+    """Return what a definition cannot hold in the form RedBeat 2 reads, "" for nothing."""
+    extension = zone_extension(schedule)
+    return json.dumps(extension) if extension else ""
+
+
+def decode_policy(policy: str, definition: dict[str, Any]) -> dict[str, Any]:
+    """Return ``definition`` with its policy applied; raises :exc:`DecodeError`."""
+    if not policy:
+        return definition
+    extension = decode(policy, "policy")
+    if not isinstance(extension, dict):
+        raise DecodeError("policy", f"must be an object, not {extension!r:.60}")
+    if isinstance(definition["schedule"], rrule):
+        definition["schedule"] = with_zones(definition["schedule"], extension)
+    return definition

@@ -1,0 +1,52 @@
+"""Every error that RedBeat raises, each with the moment when it is raised."""
+
+from __future__ import annotations
+
+from celery.exceptions import ImproperlyConfigured
+
+__all__ = (
+    "ConfigurationError",
+    "DecodeError",
+    "InvalidEntryError",
+    "RedBeatError",
+    "RedBeatKeyExpiryError",
+)
+
+
+class RedBeatError(Exception):
+    """The base of all errors of this package."""
+
+
+class ConfigurationError(RedBeatError, ImproperlyConfigured):
+    """A ``redbeat_*`` setting is impossible; raised when the configuration is read.
+
+    The message names the setting, its value (never a password) and the valid values.
+    """
+
+
+class RedBeatKeyExpiryError(RedBeatError):
+    """Redis may evict keys of the schedule and ``redbeat_key_expiry_check`` is ``raise``."""
+
+
+class InvalidEntryError(RedBeatError, ValueError, TypeError):
+    """An entry cannot be stored as it was asked for; raised by ``save()``, nothing is written.
+
+    ``field`` is the path of what is wrong, such as ``kwargs.when`` or ``schedule.every``.
+    """
+
+    def __init__(self, field: str, problem: str) -> None:
+        super().__init__(f"{field}: {problem}")
+        self.field = field
+        self.problem = problem
+
+
+class DecodeError(RedBeatError, ValueError):
+    """What is stored for an entry cannot be understood; raised when the entry is loaded.
+
+    ``field`` is the path of what is wrong, such as ``definition.schedule`` or ``meta``.
+    """
+
+    def __init__(self, field: str, problem: str) -> None:
+        super().__init__(f"{field}: {problem}")
+        self.field = field
+        self.problem = problem

@@ -1,0 +1,87 @@
+"""The run history of an entry as it is stored: ``meta``, shared with RedBeat 2, and ``runtime``."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from .decoder import decode, encode, from_timestamp
+from .errors import DecodeError
+from .occurrences import aware
+
+__all__ = ("History", "decode_meta", "encode_meta", "encode_runtime")
+
+#: Not ``datetime.timezone.utc``: RedBeat 2 writes the zone of a run by this name.
+UTC = ZoneInfo("UTC")
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """When an entry ran last, how often it ran, and the nominal instant of that last run.
+
+    ``scheduled_at`` is None when it is not known: never run, run by RedBeat 2, or an application
+    wrote ``last_run_at`` itself.
+    """
+
+    last_run_at: datetime | None = None
+    total_run_count: int = 0
+    scheduled_at: datetime | None = None
+
+    @classmethod
+    def read(cls, meta: str, runtime: str = "") -> History:
+        """Return the history in the texts of an entry; raises :exc:`DecodeError`."""
+        found = decode_meta(meta)
+        last_run_at = found.get("last_run_at")
+        count = found.get("total_run_count", 0)
+        return cls(last_run_at, count, _scheduled_at(runtime, last_run_at))
+
+
+def decode_meta(text: str | bytes | None) -> dict[str, Any]:
+    """Return the meta of an entry; ``{"last_run_at": None}`` when there is none.
+
+    Raises :exc:`DecodeError` that names the field.
+    """
+    if not text:
+        return {"last_run_at": None}
+    meta = decode(text.decode() if isinstance(text, bytes) else text, "meta")
+    if not isinstance(meta, dict):
+        raise DecodeError("meta", f"must be an object, not {meta!r:.60}")
+    meta.setdefault("last_run_at", None)
+    last_run_at, count = meta["last_run_at"], meta.get("total_run_count", 0)
+    if last_run_at is not None and not isinstance(last_run_at, datetime):
+        raise DecodeError("meta.last_run_at", f"must be a datetime or null, not {last_run_at!r:.120}")
+    if isinstance(count, bool) or not isinstance(count, int):
+        raise DecodeError("meta.total_run_count", f"must be an integer, not {count!r:.60}")
+    return meta
+
+
+def encode_meta(last_run_at: datetime | None, total_run_count: int | None = None) -> str:
+    """Return meta as it is stored; without a count as RedBeat 2 writes it on ``save()``."""
+    meta: dict[str, Any] = {"last_run_at": last_run_at}
+    if total_run_count is not None:
+        meta["total_run_count"] = total_run_count
+    return encode(meta, "meta")
+
+
+def encode_runtime(scheduled_at: datetime, last_run_at: datetime) -> str:
+    """Return the nominal and the actual instant of a run, UNIX seconds, as stored."""
+    return (
+        f'{{"scheduled_at":{aware(scheduled_at).timestamp():.6f},'
+        f'"last_run_at":{aware(last_run_at).timestamp():.6f}}}'
+    )
+
+
+def _scheduled_at(runtime: str, last_run_at: datetime | None) -> datetime | None:
+    """Return the nominal instant of the last run, unless meta tells of another run since."""
+    if not runtime or last_run_at is None:
+        return None
+    try:
+        found = json.loads(runtime)
+        ran, scheduled = float(found["last_run_at"]), float(found["scheduled_at"])
+        same = abs(aware(last_run_at).timestamp() - ran) < 0.000_002
+        return from_timestamp(scheduled) if same else None
+    except (ValueError, TypeError, KeyError, OverflowError):
+        return None

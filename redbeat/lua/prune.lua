@@ -1,0 +1,27 @@
+-- Remove entries that are not in `beat_schedule` any more.
+--
+-- KEYS[1]  schedule (zset)
+-- KEYS[2]  statics (set of names)
+-- KEYS[3]  quarantine (hash)
+-- KEYS[4]  lock (string), left out when locking is off
+-- ARGV[1]  lock token of the caller
+-- ARGV[2..] per entry two values: name, entry key
+--
+-- Returns -1 when the caller does not lead any more (nothing is removed), else how many names
+-- were static entries until now.
+
+local schedule, statics, quarantine, lock = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+if lock and redis.call('GET', lock) ~= ARGV[1] then
+  return -1
+end
+local removed = 0
+for i = 2, #ARGV, 2 do
+  local name, key = ARGV[i], ARGV[i + 1]
+  if redis.call('SREM', statics, name) == 1 then
+    redis.call('DEL', key)
+    redis.call('ZREM', schedule, key)
+    redis.call('HDEL', quarantine, key)
+    removed = removed + 1
+  end
+end
+return removed

@@ -1,0 +1,25 @@
+-- Look at quarantined entries again: one whose text changed is due now and leaves the quarantine.
+--
+-- KEYS[1]  schedule (zset)
+-- KEYS[2]  quarantine (hash)
+-- ARGV     per entry two values: entry key, digest of what was parked: the sha1 of
+--          "<definition>\n<policy>\n<meta>", or another word when the key was not a hash
+--
+-- Returns the keys that were released.
+
+local clock = redis.call('TIME')
+local now = string.format('%d.%06d', tonumber(clock[1]), tonumber(clock[2]))
+local released = {}
+for i = 1, #ARGV, 2 do
+  local key, digest = ARGV[i], ARGV[i + 1]
+  local found = redis.pcall('HMGET', key, 'definition', 'policy', 'meta')
+  if not found.err then
+    local text = table.concat({found[1] or '', found[2] or '', found[3] or ''}, '\n')
+    if redis.sha1hex(text) ~= digest then
+      redis.call('HDEL', KEYS[2], key)
+      redis.call('ZADD', KEYS[1], 'XX', now, key)
+      released[#released + 1] = key
+    end
+  end
+end
+return released

@@ -1,0 +1,64 @@
+-- Write an entry, or only its history, unless its history is not what the caller believes.
+--
+-- KEYS[1]  schedule (zset)
+-- KEYS[2]  entry (hash)
+-- KEYS[3]  quarantine (hash)
+-- ARGV[1]  definition, or '' to change only the history of an entry that exists
+-- ARGV[2]  policy, or '' for none (ignored without a definition)
+-- ARGV[3]  meta, or '' to leave the stored one
+-- ARGV[4]  runtime, or '' to leave the stored one
+-- ARGV[5]  the meta the caller has seen: its text, '' = none, '*' = any
+-- ARGV[6]  score (UNIX seconds; below 0 = parked), or 'now' for the time of Redis
+--
+-- Returns {1} when written, {0, meta, runtime} when the stored meta is another one (nothing is
+-- written), {-1} when there is no entry to change. While a claim is held the score stays: the
+-- completion of that claim sees the change and has the entry looked at again at once.
+
+local schedule, entry, quarantine = KEYS[1], KEYS[2], KEYS[3]
+local definition, policy, meta, runtime = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local seen, score = ARGV[5], ARGV[6]
+
+local clock = redis.call('TIME')
+local now = tonumber(clock[1]) + tonumber(clock[2]) / 1000000
+
+local stored = redis.call('HMGET', entry, 'definition', 'meta', 'runtime', 'claim')
+if not stored[1] then
+  if definition == '' then
+    return {-1}
+  end
+  -- History without a definition belonged to an entry that is gone.
+  redis.call('HDEL', entry, 'meta', 'runtime', 'claim', 'policy')
+  stored = {false, false, false, false}
+end
+if stored[1] and seen ~= '*' and (stored[2] or '') ~= seen then
+  return {0, stored[2] or '', stored[3] or ''}
+end
+
+if definition ~= '' then
+  redis.call('HSET', entry, 'definition', definition)
+  if policy ~= '' then
+    redis.call('HSET', entry, 'policy', policy)
+  else
+    redis.call('HDEL', entry, 'policy')
+  end
+end
+if meta ~= '' then
+  redis.call('HSET', entry, 'meta', meta)
+end
+if runtime ~= '' then
+  redis.call('HSET', entry, 'runtime', runtime)
+end
+redis.call('HDEL', quarantine, entry)
+
+local expires = stored[4] and tonumber(string.match(stored[4], '^%S+ %S+ (%S+)')) or 0
+if expires > now and redis.call('ZSCORE', schedule, entry) then
+  return {1}
+end
+if stored[4] then
+  redis.call('HDEL', entry, 'claim')
+end
+if score == 'now' then
+  score = string.format('%.6f', now)
+end
+redis.call('ZADD', schedule, score, entry)
+return {1}

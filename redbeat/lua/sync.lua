@@ -1,0 +1,73 @@
+-- Write the entries of `beat_schedule` that differ from what is stored.
+--
+-- KEYS[1]  schedule (zset)
+-- KEYS[2]  statics (set of names)
+-- KEYS[3]  quarantine (hash)
+-- KEYS[4]  lock (string), left out when locking is off
+-- ARGV[1]  lock token of the caller
+-- ARGV[2..] per entry six values: name, entry key, definition, policy or '', meta for a new entry,
+--          score for a new entry (UNIX seconds; below 0 = parked)
+--
+-- Returns {-1} when the caller does not lead any more (nothing is written), else {1, codes}, one
+-- code per entry: 0 unchanged, 1 added, 2 changed (its history is kept), 3 made a member again.
+
+local schedule, statics, quarantine, lock = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+if lock and redis.call('GET', lock) ~= ARGV[1] then
+  return {-1}
+end
+
+local clock = redis.call('TIME')
+local now = tonumber(clock[1]) + tonumber(clock[2]) / 1000000
+local due_now = string.format('%.6f', now)
+
+local function claimed(claim)
+  return claim and (tonumber(string.match(claim, '^%S+ %S+ (%S+)')) or 0) > now
+end
+
+local function write(key, definition, policy)
+  redis.call('HSET', key, 'definition', definition)
+  if policy ~= '' then
+    redis.call('HSET', key, 'policy', policy)
+  else
+    redis.call('HDEL', key, 'policy')
+  end
+  redis.call('HDEL', quarantine, key)
+end
+
+local function sync(key, definition, policy, meta, score)
+  local found = redis.pcall('HMGET', key, 'definition', 'policy', 'claim')
+  if found.err then
+    redis.call('DEL', key)
+    found = {}
+  end
+  if not found[1] then
+    redis.call('DEL', key)
+    write(key, definition, policy)
+    redis.call('HSET', key, 'meta', meta)
+    redis.call('ZADD', schedule, score, key)
+    return 1
+  end
+  local member = redis.call('ZSCORE', schedule, key)
+  if found[1] ~= definition or (found[2] or '') ~= policy then
+    write(key, definition, policy)
+    if not (member and claimed(found[3])) then
+      redis.call('ZADD', schedule, due_now, key)
+    end
+    return 2
+  end
+  if not member then
+    redis.call('ZADD', schedule, due_now, key)
+    return 3
+  end
+  return 0
+end
+
+local codes, names = {}, {}
+for i = 2, #ARGV, 6 do
+  codes[#codes + 1] = sync(ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], ARGV[i + 4], ARGV[i + 5])
+  names[#names + 1] = ARGV[i]
+end
+if #names > 0 then
+  redis.call('SADD', statics, unpack(names))
+end
+return {1, codes}

@@ -1,0 +1,35 @@
+"""The message of an occurrence: its task id and its headers."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from .config import ensure_conf
+from .entry import RedBeatSchedulerEntry
+from .occurrences import aware, task_id_of
+
+__all__ = ("addressed",)
+
+
+def addressed(entry: RedBeatSchedulerEntry, scheduled_at: datetime) -> RedBeatSchedulerEntry:
+    """Return a copy of ``entry`` whose options carry what identifies the occurrence.
+
+    The ``task_id`` is derived from the occurrence, so that sending it again does not make a new
+    task; headers ``scheduled_at`` (ISO 8601, UTC) and ``periodic_task_name`` tell the task what it
+    was sent for. Options of the user's own win.
+    """
+    instant = aware(scheduled_at)
+    options: dict[str, Any] = dict(entry.options or {})
+    headers = {
+        "scheduled_at": instant.isoformat(),
+        "periodic_task_name": entry.name,
+        **(options.get("headers") or {}),
+    }
+    options["headers"] = headers
+    if not options.get("task_id"):
+        prefix = ensure_conf(entry.app).key_prefix
+        options["task_id"] = task_id_of(prefix, str(entry.name), instant)
+    message = entry.__copy__()
+    message.options = options
+    return message

@@ -1,0 +1,125 @@
+"""Which occurrence of an entry is due: pure functions of schedule, history and the time."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone, tzinfo
+from functools import lru_cache
+from typing import Any
+
+from celery.schedules import BaseSchedule
+
+from .schedules import rrule
+from .timing import asks_itself, first_run, latest_run, next_run
+
+__all__ = ("Run", "Verdict", "aware", "decide", "task_id_of")
+
+EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+MOMENT = timedelta(microseconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What to do with an entry at one instant.
+
+    ``scheduled_at`` is the nominal instant of the occurrence to dispatch, None when nothing is due.
+    ``next_at`` is the first instant after that at which something is due, None = never.
+    """
+
+    scheduled_at: datetime | None
+    next_at: datetime | None
+
+    @property
+    def due(self) -> bool:
+        """Whether there is an occurrence to dispatch now."""
+        return self.scheduled_at is not None
+
+
+FINISHED = Verdict(None, None)
+
+
+@dataclass(slots=True)
+class Run:
+    """One turn of an entry while a beat holds a claim on it.
+
+    ``now`` is the time of Redis, ``due`` when the entry was put up for its run. What became of it:
+    ``sent`` the message is out, ``error`` why it is not, ``successor`` the entry after the run.
+    """
+
+    now: datetime
+    due: datetime
+    verdict: Verdict | None = None
+    successor: Any = None
+    sent: bool = False
+    error: Exception | None = None
+
+
+def decide(
+    schedule: BaseSchedule,
+    last_run_at: datetime | None,
+    anchor: datetime | None,
+    now: datetime,
+    due: datetime,
+    zone: tzinfo | None = None,
+) -> Verdict:
+    """Return the verdict on an entry.
+
+    ``last_run_at`` is when it ran last, None = never. ``anchor`` is the instant from which the next
+    run counts: the nominal instant of the last run, or what an application wrote as its last run.
+    ``due`` is when the entry was put up for its run; it names the occurrence of an entry that has no
+    history. Occurrences that were missed coalesce into the latest one.
+    """
+    if asks_itself(schedule):
+        return ask(schedule, last_run_at or EPOCH, now, due)
+    if last_run_at is None or anchor is None:
+        return decide_first(schedule, now, min(due, now), zone)
+    upcoming = next_run(schedule, anchor, zone)
+    if upcoming is None:
+        return FINISHED
+    if upcoming > now:
+        return Verdict(None, upcoming)
+    latest = latest_run(schedule, anchor, now, zone) or upcoming
+    return Verdict(latest, next_run(schedule, latest, zone))
+
+
+def decide_first(
+    schedule: BaseSchedule, now: datetime, due: datetime, zone: tzinfo | None
+) -> Verdict:
+    """Return the verdict on an entry that never ran: due at once, an rrule from its start."""
+    if isinstance(schedule, rrule):
+        first = first_run(schedule, EPOCH, zone)
+        if first is None or first > now:
+            return Verdict(None, first)
+        latest = latest_run(schedule, first - MOMENT, now, zone) or first
+        return Verdict(latest, next_run(schedule, latest, zone))
+    latest = latest_run(schedule, due, now, zone) or due
+    return Verdict(due, next_run(schedule, latest, zone))
+
+
+def ask(schedule: BaseSchedule, last_run_at: datetime, now: datetime, due: datetime) -> Verdict:
+    """Return the verdict of a schedule class of the user's own, from its ``is_due``."""
+    is_due, seconds = schedule.is_due(last_run_at)
+    if seconds is None:
+        next_at = None
+    else:
+        # Such a class may say "not due, in 0 s" for ever.
+        next_at = now + timedelta(seconds=max(float(seconds), 0.0 if is_due else 0.05))
+    return Verdict(due if is_due else None, next_at)
+
+
+def aware(instant: datetime) -> datetime:
+    """Return ``instant`` in UTC; a naive one is UTC."""
+    if instant.tzinfo is None:
+        return instant.replace(tzinfo=timezone.utc)
+    return instant.astimezone(timezone.utc)
+
+
+@lru_cache(maxsize=64)
+def _namespace(prefix: str) -> uuid.UUID:
+    return uuid.uuid5(uuid.NAMESPACE_URL, f"redbeat:{prefix}")
+
+
+def task_id_of(prefix: str, name: str, scheduled_at: datetime) -> str:
+    """Return the task id of an occurrence: the same one however often it is computed."""
+    return str(uuid.uuid5(_namespace(prefix), f"{scheduled_at.isoformat()} {name}"))

@@ -1,0 +1,78 @@
+"""Entries decoded once: a definition that is read again and again costs its decoding once."""
+
+from __future__ import annotations
+
+import copy
+from collections import OrderedDict
+from typing import Any, Protocol
+
+from .decoder import active_codec
+from .entry import RedBeatSchedulerEntry
+from .errors import DecodeError
+
+__all__ = ("Prototypes",)
+
+#: Definitions kept decoded, about 3 KiB each.
+CAPACITY = 20_000
+
+SCALARS = (str, int, float, bool, type(None))
+
+
+class Source(Protocol):
+    """What tells how entries are made; users subclass it."""
+
+    app: Any
+    Entry: type[RedBeatSchedulerEntry]
+
+
+class Prototypes:
+    """A bounded cache of entries without history, by the text they were decoded from."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._entries: OrderedDict[tuple[Any, ...], tuple[RedBeatSchedulerEntry, bool]] = (
+            OrderedDict()
+        )
+
+    def get(self, key: str, definition: str, policy: str) -> RedBeatSchedulerEntry:
+        """Return an entry of its own, free to be changed; raises :exc:`DecodeError`.
+
+        A definition whose name belongs to another key is refused: it would be dispatched under a
+        name whose history is elsewhere.
+        """
+        # A class or codec that a user puts in place later decodes afresh.
+        identity = (key, definition, policy, self._source.Entry, active_codec())
+        found = self._entries.get(identity)
+        if found is None:
+            found = self._make(key, definition, policy)
+            self._entries[identity] = found
+            if len(self._entries) > CAPACITY:
+                self._entries.popitem(last=False)
+        entry, flat = found
+        return own(entry, flat)
+
+    def _make(
+        self, key: str, definition: str, policy: str
+    ) -> tuple[RedBeatSchedulerEntry, bool]:
+        entry = self._source.Entry.from_definition(self._source.app, definition, policy)
+        if entry.key != key:
+            raise DecodeError("definition.name", f"{entry.name!r} does not belong to this key")
+        return entry, all(map(is_flat, (entry.args or (), entry.kwargs, entry.options)))
+
+
+def is_flat(value: Any) -> bool:
+    """Whether a container holds only values that nobody can change."""
+    items = value.values() if isinstance(value, dict) else value
+    return all(isinstance(item, SCALARS) for item in items)
+
+
+def own(entry: RedBeatSchedulerEntry, flat: bool) -> RedBeatSchedulerEntry:
+    """Return a copy that shares nothing that can be changed with its prototype."""
+    copied = copy.copy if flat else copy.deepcopy
+    mine = copy.copy(entry)
+    mine.args, mine.kwargs, mine.options = (
+        copied(entry.args),
+        copied(entry.kwargs),
+        copied(entry.options),
+    )
+    return mine

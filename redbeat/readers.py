@@ -1,0 +1,224 @@
+"""JSON to Python: how each tagged dict is read, strictly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta, timezone, tzinfo
+from typing import Any
+
+from celery.schedules import crontab, schedule
+from dateutil.rrule import weekday
+
+from .rules import frequency
+from .schedules import RRULE_FIELDS, rrule
+from .writers import MAX_EVERY, TAG
+from .zones import UTC, from_timestamp, zone_named
+
+__all__ = ("DECODERS", "MalformedError")
+
+Tagged = Mapping[str, Any]
+
+
+class MalformedError(ValueError):
+    """A tagged dict is not what its tag says; ``key`` is the part that is wrong, or empty."""
+
+    def __init__(self, key: str, problem: str) -> None:
+        super().__init__(problem)
+        self.key = key
+        self.problem = problem
+
+
+def _check_keys(tagged: Tagged, required: tuple[str, ...], optional: tuple[str, ...]) -> None:
+    valid = (*required, *optional)
+    for key in tagged:
+        if key != TAG and key not in valid:
+            raise MalformedError(
+                "", f"unknown key {key!r} in {tagged[TAG]}; valid: {', '.join(valid)}"
+            )
+    for key in required:
+        if key not in tagged:
+            raise MalformedError("", f"missing key {key!r} in {tagged[TAG]}")
+
+
+def _number(tagged: Tagged, key: str, default: float | None = None) -> float:
+    value = tagged.get(key, default)
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise MalformedError(key, f"{value!r} is not a number")
+    return value
+
+
+def _read_datetime(tagged: Tagged) -> datetime:
+    _check_keys(tagged, DATE, (*CLOCK, "timezone", "fold"))
+    fields = {key: _whole(key, tagged.get(key, 0)) for key in (*DATE, *CLOCK, "fold")}
+    zone = _zone("timezone", tagged.get("timezone"))
+    try:
+        return datetime(**fields, tzinfo=zone)
+    except (ValueError, OverflowError) as error:
+        raise MalformedError("", f"no such date: {error}") from error
+
+
+def _whole(key: str, value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise MalformedError(key, f"{value!r} is not a whole number")
+    return value
+
+
+def _zone(key: str, value: object) -> tzinfo:
+    """A zone from its name or its seconds ahead of UTC; UTC if there is none."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return _offset_zone(key, value)
+    if value is not None and not isinstance(value, str):
+        raise MalformedError(key, f"{value!r} is neither the name of a zone nor seconds from UTC")
+    try:
+        return zone_named("UTC" if value is None else value)
+    except ValueError as error:
+        raise MalformedError(key, str(error)) from error
+
+
+def _offset_zone(key: str, seconds: float) -> tzinfo:
+    try:
+        return timezone(timedelta(seconds=seconds)) if seconds else UTC
+    except (ValueError, OverflowError) as error:
+        raise MalformedError(
+            key, f"{seconds!r} seconds are no offset from UTC: below a day"
+        ) from error
+
+
+DATE = ("year", "month", "day")
+CLOCK = ("hour", "minute", "second", "microsecond")
+
+
+def _read_interval(tagged: Tagged) -> schedule:
+    _check_keys(tagged, ("every",), ("relative",))
+    relative = tagged.get("relative", False)
+    if not isinstance(relative, bool):
+        raise MalformedError("relative", f"{relative!r} is neither true nor false")
+    return schedule(_every(_number(tagged, "every")), relative)
+
+
+def _every(seconds: float) -> timedelta:
+    try:
+        every = timedelta(seconds=seconds)
+    except (ValueError, OverflowError):
+        every = timedelta(0)
+    if not timedelta(0) < every <= MAX_EVERY:
+        raise MalformedError("every", f"{seconds!r} is not above 0 and up to 1000 years of seconds")
+    return every
+
+
+CRON_FIELDS = ("minute", "hour", "day_of_week", "day_of_month", "month_of_year")
+
+
+def _read_crontab(tagged: Tagged) -> crontab:
+    _check_keys(tagged, (), CRON_FIELDS)
+    fields = {key: _cron_field(key, tagged[key]) for key in CRON_FIELDS if key in tagged}
+    try:
+        return crontab(**fields)
+    except Exception as error:
+        # Celery's parser raises a class of its own beside several builtin ones.
+        raise MalformedError(_wrong_cron_field(fields), str(error).strip()) from error
+
+
+def _cron_field(key: str, value: Any) -> Any:
+    if value is None:
+        return "*"
+    if isinstance(value, str):
+        # The manual of RedBeat 2 shows a range in brackets.
+        bracketed = value.startswith("[") and value.endswith("]")
+        return value[1:-1] if bracketed else value
+    if isinstance(value, list):
+        return [_whole(key, item) for item in value]
+    return _whole(key, value)
+
+
+def _wrong_cron_field(fields: dict[str, Any]) -> str:
+    for key, value in fields.items():
+        try:
+            crontab(**{key: value})
+        except Exception:
+            return key
+    return ""
+
+
+RULE_KEYS = ("dtstart_tz", "until_tz", "dtstart_zone", "until_zone")
+
+
+def _read_rrule(tagged: Tagged) -> rrule:
+    _check_keys(tagged, ("freq",), (*RRULE_FIELDS[1:], *RULE_KEYS))
+    fields = {key: tagged[key] for key in RRULE_FIELDS if key in tagged}
+    fields.update(until=_rule_moment(tagged, "until"), dtstart=_rule_start(tagged))
+    fields["interval"] = 1 if fields.get("interval") is None else fields["interval"]
+    for key in ("wkst", "byweekday"):
+        fields[key] = _weekdays(key, fields.get(key))
+    try:
+        return rrule(**{**fields, "freq": frequency(fields["freq"])})
+    except (ValueError, TypeError, OverflowError) as error:
+        key, _, problem = str(error).partition(": ")
+        known = key in RRULE_FIELDS
+        raise MalformedError(key if known else "", problem if known else str(error)) from error
+
+
+def _rule_start(tagged: Tagged) -> datetime:
+    """``dtstart``, or a fixed one: a start of "now" would be another rule at every reading."""
+    start = _rule_moment(tagged, "dtstart")
+    if start is not None:
+        return start
+    if tagged.get("count") is not None:
+        raise MalformedError("dtstart", "is missing; a rule with a count has to start somewhere")
+    return datetime(1970, 1, 1, tzinfo=_zone("dtstart_zone", tagged.get("dtstart_zone")))
+
+
+def _rule_moment(tagged: Tagged, key: str) -> datetime | None:
+    if tagged.get(key) is None:
+        return None
+    seconds = _number(tagged, key)
+    minutes = 0 if tagged.get(f"{key}_tz") is None else _number(tagged, f"{key}_tz")
+    try:
+        moment = from_timestamp(seconds, minutes)
+    except (ValueError, OverflowError) as error:
+        raise MalformedError(key, f"{seconds!r} is not a UNIX time: {error}") from error
+    zone = tagged.get(f"{key}_zone")
+    return moment if zone is None else moment.astimezone(_zone(f"{key}_zone", zone))
+
+
+def _weekdays(key: str, value: Any) -> Any:
+    if isinstance(value, list):
+        return [_weekdays(key, item) for item in value]
+    if isinstance(value, dict):
+        if value.get(TAG) != "weekday":
+            raise MalformedError(key, f"{value!r} is not a weekday")
+        return _read_weekday(value)
+    return value
+
+
+def _read_weekday(tagged: Tagged) -> weekday:
+    _check_keys(tagged, ("wkday",), ("n",))
+    day, nth = _whole("wkday", tagged["wkday"]), tagged.get("n")
+    if not 0 <= day <= 6:
+        raise MalformedError("wkday", f"{day} is not a weekday: 0 (Monday) to 6")
+    if nth is None:
+        return weekday(day)
+    if not _whole("n", nth):
+        raise MalformedError("n", "0 is no place in a month; leave it out for every week")
+    return weekday(day, nth)
+
+
+def _read_verbatim(tagged: Tagged) -> dict[str, Any]:
+    _check_keys(tagged, ("items",), ())
+    try:
+        items = dict(tagged["items"])
+    except (ValueError, TypeError) as error:
+        raise MalformedError("items", "is not a list of pairs") from error
+    if not all(isinstance(key, str) for key in items):
+        raise MalformedError("items", "has a key that is not a string")
+    return items
+
+
+DECODERS: dict[str, Callable[[Tagged], Any]] = {
+    "datetime": _read_datetime,
+    "interval": _read_interval,
+    "crontab": _read_crontab,
+    "rrule": _read_rrule,
+    "weekday": _read_weekday,
+    "verbatim": _read_verbatim,
+}

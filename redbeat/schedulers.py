@@ -1,0 +1,247 @@
+"""The scheduler as Celery sees it, and every name that RedBeat 2 had in this module."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from celery.beat import DEFAULT_MAX_INTERVAL, Scheduler, SchedulingError
+from celery.utils.log import get_logger
+from celery.utils.time import humanize_seconds
+from kombu.exceptions import OperationalError
+from kombu.utils.objects import cached_property
+from redis.exceptions import RedisError
+
+from .client import REDBEAT_REDIS_KEY, REDBEAT_SENTINEL_KEY, get_redis, safe_url, unretried
+from .config import RedBeatConfig, ensure_conf
+from .decoder import RedBeatJSONDecoder, RedBeatJSONEncoder, to_timestamp
+from .dispatcher import Dispatcher
+from .entry import RedBeatSchedulerEntry, store_of
+from .errors import DecodeError
+from .leader import BeatLock
+from .messages import addressed
+from .retrying import RetryingConnection
+from .scripts import load_script
+from .statics import StaticEntries
+
+__all__ = (
+    "DEFAULT_MAX_INTERVAL",
+    "LUA_EXTEND_TO_SCRIPT",
+    "REDBEAT_REDIS_KEY",
+    "REDBEAT_SENTINEL_KEY",
+    "RedBeatConfig",
+    "RedBeatJSONDecoder",
+    "RedBeatJSONEncoder",
+    "RedBeatScheduler",
+    "RedBeatSchedulerEntry",
+    "RetryingConnection",
+    "acquire_distributed_beat_lock",
+    "ensure_conf",
+    "get_redis",
+    "logger",
+    "to_timestamp",
+)
+
+logger = get_logger("celery.beat")
+
+LUA_EXTEND_TO_SCRIPT = load_script("extend").text
+
+#: Times a connection to the broker is tried in one tick; the next tick tries again.
+BROKER_CONNECT_RETRIES = 1
+
+
+class RedBeatScheduler(Scheduler):  # type: ignore[misc]
+    """Keeps periodic tasks in Redis.
+
+    Arguments:
+        app: the Celery app.
+        lock_key: overrides ``redbeat_lock_key``.
+        lock_timeout: overrides ``redbeat_lock_timeout``, seconds.
+        kwargs: those of :class:`celery.beat.Scheduler`.
+
+    Making a scheduler does not touch Redis: static entries are written by the first tick of the beat
+    that leads. Raises :exc:`~redbeat.errors.ConfigurationError`.
+    """
+
+    #: The class of entries; set it to a subclass with arguments of its own.
+    Entry = RedBeatSchedulerEntry
+
+    #: The beat lock, None when ``redbeat_lock_key`` is None.
+    lock: BeatLock | None = None
+
+    #: Seconds the lock lives when it is not renewed.
+    lock_timeout: float | None = None
+
+    def __init__(
+        self,
+        app: Any,
+        lock_key: str | None = None,
+        lock_timeout: float | None = None,
+        **kwargs: Any,
+    ) -> None:
+        conf = ensure_conf(app)
+        self.lock_key = lock_key or conf.lock_key
+        self._statics = StaticEntries()
+        super().__init__(app, **kwargs)
+        settings = (lock_timeout, conf.lock_timeout, self.lock_timeout)
+        wanted = next((value for value in settings if value is not None), None)
+        self.lock_timeout = conf.resolve_lock_timeout(wanted, self.max_interval)
+        if self.lock_key and not kwargs.get("lazy"):
+            store = store_of(app, unretried(get_redis(app)))
+            self.lock = BeatLock(store, self.lock_key, self.lock_timeout)
+
+    @cached_property
+    def _dispatcher(self) -> Dispatcher:
+        store = store_of(self.app, unretried(get_redis(self.app)))
+        check = ensure_conf(self.app).key_expiry_check
+        return Dispatcher(self, store, self.lock, self._statics, check)
+
+    # -- the schedule --------------------------------------------------------------------------
+
+    def setup_schedule(self) -> None:
+        """Collect the entries of ``beat_schedule``. No round trip."""
+        self.install_default_entries(ensure_conf(self.app).schedule)
+        self.update_from_dict(ensure_conf(self.app).schedule)
+
+    def update_from_dict(self, dict_: Mapping[str, Any]) -> None:
+        """Take over static entries; the next tick of a leading beat writes them. No round trip."""
+        for name, fields in dict_.items():
+            try:
+                self._statics.add(name, self._maybe_entry(name, fields))
+            except Exception as error:
+                self._statics.refuse(name, error)
+
+    def add(self, **kwargs: Any) -> RedBeatSchedulerEntry:
+        """Make an entry and save it. One round trip."""
+        return self.Entry(app=self.app, **kwargs).save()
+
+    def get_schedule(self) -> dict[str, RedBeatSchedulerEntry]:
+        """Return the entries that are due now and the one after them, by name.
+
+        Two round trips and one per entry.
+        """
+        return {entry.name: entry for entry in self._load_due()}
+
+    def set_schedule(self, schedule: Any) -> None:
+        """Accept Celery's assignment of its own schedule, which this one does not use."""
+        self.data = schedule
+
+    schedule = property(get_schedule, set_schedule)
+
+    def _load_due(self) -> Iterator[RedBeatSchedulerEntry]:
+        for key in store_of(self.app).due_keys():
+            try:
+                yield self.Entry.from_key(key, app=self.app)
+            except (KeyError, DecodeError) as error:
+                logger.warning("beat: Cannot load %s: %s", key, error)
+
+    # -- running -------------------------------------------------------------------------------
+
+    def tick(self, **kwargs: Any) -> float:
+        """Dispatch what is due; return the seconds to sleep. See :meth:`Dispatcher.tick`."""
+        return self._dispatcher.tick()
+
+    def maybe_due(self, entry: RedBeatSchedulerEntry, **kwargs: Any) -> float | None:
+        """Send the entry if it is due; return the seconds until it is due again."""
+        is_due, next_time_to_run = self.is_due(entry)
+        if is_due:
+            logger.info("Scheduler: Sending due task %s (%s)", entry.name, entry.task)
+            try:
+                result = self.apply_async(entry, **kwargs)
+            except Exception as error:
+                if entry.run is not None:
+                    entry.run.error = error
+                else:
+                    logger.error("Message Error: %s", error, exc_info=True)
+            else:
+                if entry.run is not None:
+                    entry.run.sent = True
+                logger.debug("%s sent. id->%s", entry.task, getattr(result, "id", None))
+        seconds: float | None = next_time_to_run
+        return seconds
+
+    def reserve(self, entry: RedBeatSchedulerEntry) -> RedBeatSchedulerEntry:
+        """Return the entry as it is after this run; outside a tick it is recorded as well."""
+        return entry.next()
+
+    def apply_async(
+        self, entry: RedBeatSchedulerEntry, producer: Any = None, advance: bool = True, **kwargs: Any
+    ) -> Any:
+        """Send the task of an entry, with the id and the headers of its occurrence."""
+        run = entry.run
+        if advance:
+            entry = self.reserve(entry)
+        scheduled_at = entry.scheduled_at if advance else None
+        if scheduled_at is None:
+            scheduled_at = run.due if run else entry.last_run_at or entry.default_now()
+        message = addressed(entry, scheduled_at)
+        return super().apply_async(message, producer=producer, advance=False, **kwargs)
+
+    def _ensure_connected(self) -> Any:
+        """Connect to the broker or fail within seconds: the tick has more to do than wait."""
+        return self.connection.ensure_connection(max_retries=BROKER_CONNECT_RETRIES)
+
+    def broker_failed(self, error: BaseException) -> bool:
+        """Return whether ``error`` says that the broker is away; if so, forget the connection."""
+        cause: BaseException | None = error
+        while isinstance(cause, SchedulingError):
+            cause = cause.__cause__ or cause.__context__
+        if not isinstance(cause, self._connection_errors()):
+            return False
+        self._drop_connection()
+        return True
+
+    def _connection_errors(self) -> tuple[type[BaseException], ...]:
+        """The errors that tell of the broker; a plain OSError may come from the user's own code."""
+        connection = self.__dict__.get("connection")
+        errors = () if connection is None else connection.connection_errors
+        narrow = (error for error in errors if not issubclass(OSError, error))
+        return (OperationalError, ConnectionError, TimeoutError, *narrow)
+
+    def _drop_connection(self) -> None:
+        self.__dict__.pop("producer", None)
+        connection = self.__dict__.pop("connection", None)
+        if connection is not None:
+            try:
+                connection.release()
+            except Exception as error:
+                logger.debug("beat: Closing the broken broker connection: %r", error)
+
+    def close(self) -> None:
+        """Record what is out and release the lock; a second call does nothing.
+
+        Celery calls this from its signal handler too. In the middle of a tick it does nothing yet:
+        the tick then records its runs, and Celery calls again.
+        """
+        dispatcher = self.__dict__.get("_dispatcher")
+        if dispatcher is not None and dispatcher.running:
+            return
+        try:
+            if dispatcher is not None:
+                dispatcher.flush()
+            if self.lock is not None and self.lock.leading:
+                self.lock.release()
+        except (RedisError, OSError) as error:
+            logger.error("beat: Could not release the lock, it expires by itself: %r", error)
+        super().close()
+
+    @property
+    def info(self) -> str:
+        """The lines about this scheduler in the banner of beat. No round trip."""
+        conf = ensure_conf(self.app)
+        lines = [f"       . redis -> {safe_url(conf.redis_url)}"]
+        if self.lock_key:
+            timeout = self.lock_timeout
+            lines.append(f"       . lock -> `{self.lock_key}` {humanize_seconds(timeout)} ({timeout}s)")
+        return "\n".join(lines)
+
+
+def acquire_distributed_beat_lock(sender: Any = None, **kwargs: Any) -> None:
+    """Wait for the beat lock of ``sender``, a beat service or a scheduler.
+
+    Beats acquire the lock in their ticks; this is for those who call it themselves. A sender with
+    another scheduler, or without a lock, is left alone.
+    """
+    scheduler = getattr(sender, "scheduler", sender)
+    if isinstance(scheduler, RedBeatScheduler) and scheduler.lock is not None:
+        scheduler.lock.acquire()

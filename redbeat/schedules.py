@@ -1,0 +1,234 @@
+"""Schedules that Celery does not have: recurrence rules of RFC 5545 (iCalendar)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta, tzinfo
+from functools import cached_property
+from typing import Any, ClassVar
+
+from celery.schedules import BaseSchedule, schedstate
+from dateutil.rrule import rrule as dateutil_rrule
+
+from .errors import DecodeError
+from .recurrence import Recurrence
+from .rules import FREQUENCIES, frequency, positive, recurrence
+from .walltime import next_instant
+from .zones import UTC, as_utc, fixed_offset, wall_zone, zone_key, zone_named
+
+__all__ = ("RRULE_FIELDS", "rrule", "with_zones", "zone_extension")
+
+# The arguments of a rule, in the order of the constructor.
+RRULE_FIELDS = (
+    "freq",
+    "dtstart",
+    "interval",
+    "wkst",
+    "count",
+    "until",
+    "bysetpos",
+    "bymonth",
+    "bymonthday",
+    "byyearday",
+    "byeaster",
+    "byweekno",
+    "byweekday",
+    "byhour",
+    "byminute",
+    "bysecond",
+)
+
+KEEP_TYPES = (int, list, tuple)
+TICK = timedelta.resolution
+
+
+class rrule(BaseSchedule):  # noqa: N801 - the name users import
+    """A recurrence rule, with the arguments of ``dateutil.rrule.rrule``.
+
+    ``freq`` is a name of ``FREQ_MAP`` or its number. ``dtstart`` and ``until`` without a zone
+    are UTC; ``dtstart`` left out is now. The rule speaks of the wall clock in the zone of
+    ``dtstart``, so that 09:00 in New York stays 09:00 there all year; seconds are its smallest
+    unit. A wrong argument raises ``ValueError`` naming it.
+    """
+
+    FREQ_MAP: ClassVar[dict[str, int]] = FREQUENCIES
+
+    def __init__(
+        self,
+        freq: int | str,
+        dtstart: datetime | None = None,
+        interval: int = 1,
+        wkst: Any = None,
+        count: int | None = None,
+        until: datetime | None = None,
+        bysetpos: Any = None,
+        bymonth: Any = None,
+        bymonthday: Any = None,
+        byyearday: Any = None,
+        byeaster: Any = None,
+        byweekno: Any = None,
+        byweekday: Any = None,
+        byhour: Any = None,
+        byminute: Any = None,
+        bysecond: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.freq = frequency(freq)
+        self.dtstart = self._now() if dtstart is None else _aware("dtstart", dtstart)
+        self.interval = positive("interval", interval)
+        self.wkst = wkst
+        self.count = count
+        self.until = None if until is None else _aware("until", until)
+        self.bysetpos = _kept(bysetpos)
+        self.bymonth = _kept(bymonth)
+        self.bymonthday = _kept(bymonthday)
+        self.byyearday = _kept(byyearday)
+        self.byeaster = _kept(byeaster)
+        self.byweekno = _kept(byweekno)
+        self.byweekday = _kept(byweekday)
+        self.byhour = _kept(byhour)
+        self.byminute = _kept(byminute)
+        self.bysecond = _kept(bysecond)
+        self._zone = wall_zone(self.dtstart.tzinfo or UTC)
+        self._rule = self._recurrence()
+
+    def _now(self) -> datetime:
+        moment: datetime = self.maybe_make_aware(self.now())
+        return moment.replace(microsecond=0)
+
+    def _recurrence(self) -> Recurrence:
+        # Through UTC, so that a start that does not exist in its zone becomes one that does.
+        start = as_utc(self.dtstart).astimezone(self._zone)
+        return recurrence(self.fields(), start.replace(tzinfo=None, microsecond=0, fold=0))
+
+    def fields(self) -> dict[str, Any]:
+        """The constructor arguments that make an equal rule."""
+        return {name: getattr(self, name) for name in RRULE_FIELDS}
+
+    @cached_property
+    def rrule(self) -> dateutil_rrule:
+        """The same rule as an object of ``dateutil``."""
+        until = self.until and self.until.astimezone(self.dtstart.tzinfo)
+        return dateutil_rrule(**{**self.fields(), "until": until})
+
+    def occurrence_after(self, after: datetime, inclusive: bool = False) -> datetime | None:
+        """The first occurrence after the aware ``after``, or at it if ``inclusive``, in UTC.
+
+        ``None`` when ``count`` or ``until`` have ended the rule, or when nothing matches for
+        about a century. The work is bounded however old ``dtstart`` is; only a ``count``
+        together with a ``by`` part is counted from the start, once for each rule.
+        """
+        found = next_instant(self._rule, after - TICK if inclusive else after, self._zone)
+        return None if found is None or (self.until and found > self.until) else found
+
+    def remaining_estimate(self, last_run_at: datetime | None) -> timedelta | None:
+        """Time from now to the occurrence after ``last_run_at``; ``None`` when finished.
+
+        A rule that has never run (``None``) has its first occurrence at ``dtstart``.
+        """
+        return self._remaining(last_run_at, as_utc(self.maybe_make_aware(self.now())))
+
+    def _remaining(self, last_run_at: datetime | None, now: datetime) -> timedelta | None:
+        if last_run_at is None:
+            following = self.occurrence_after(self.dtstart.replace(microsecond=0), inclusive=True)
+        else:
+            following = self.occurrence_after(self.maybe_make_aware(last_run_at))
+        return None if following is None else following - now
+
+    def is_due(self, last_run_at: datetime | None) -> schedstate:
+        """``(is_due, seconds until the next check)``; the seconds are ``None`` when finished."""
+        now = as_utc(self.maybe_make_aware(self.now()))
+        remaining = self._remaining(last_run_at, now)
+        if remaining is None:
+            return schedstate(False, None)
+        if remaining > timedelta(0):
+            return schedstate(False, remaining.total_seconds())
+        following = self._remaining(now, now)
+        return schedstate(True, None if following is None else following.total_seconds())
+
+    def _identity(self) -> tuple[Any, ...]:
+        until = None if self.until is None else as_utc(self.until).replace(microsecond=0)
+        zone = fixed_offset(self._zone)
+        return self._rule, until, zone_key(self._zone) if zone is None else zone, self.nowfun
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, rrule):
+            return self._identity() == other._identity()
+        return NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._identity())
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return _restore, (type(self), self.fields(), self.nowfun)
+
+    def __repr__(self) -> str:
+        shown = ", ".join(
+            f"{name}: {value}" for name, value in self.fields().items() if value is not None
+        )
+        return f"<rrule: {shown}>"
+
+
+def zone_extension(schedule: object) -> dict[str, str]:
+    """The zone names of a rule that its JSON cannot hold: ``dtstart_zone``, ``until_zone``.
+
+    Empty for every other schedule, for fixed offsets and for UTC.
+    """
+    if not isinstance(schedule, rrule):
+        return {}
+    zones = {"dtstart_zone": schedule.dtstart, "until_zone": schedule.until}
+    keys = {name: moment and _named_zone(moment.tzinfo) for name, moment in zones.items()}
+    return {name: key for name, key in keys.items() if key}
+
+
+def with_zones(schedule: Any, extension: Mapping[str, Any]) -> Any:
+    """``schedule`` with the zones that ``zone_extension`` gave; the instants stay the same.
+
+    A schedule that is no rule, or an extension without zones, changes nothing. An unknown zone
+    raises ``DecodeError``.
+    """
+    fields = [name for name in ("dtstart", "until") if extension.get(f"{name}_zone")]
+    if not isinstance(schedule, rrule) or not fields:
+        return schedule
+    changed = schedule.fields()
+    for name in fields:
+        if changed[name] is not None:
+            zone = _extension_zone(f"{name}_zone", extension[f"{name}_zone"])
+            changed[name] = changed[name].astimezone(zone)
+    return type(schedule)(**changed, nowfun=schedule.nowfun, app=schedule._app)
+
+
+def _extension_zone(name: str, value: object) -> tzinfo:
+    if not isinstance(value, str):
+        raise DecodeError(f"schedule.{name}", f"{value!r} is not the name of a time zone")
+    try:
+        return zone_named(value)
+    except ValueError as error:
+        raise DecodeError(f"schedule.{name}", str(error)) from error
+
+
+def _named_zone(zone: tzinfo | None) -> str | None:
+    key = zone_key(zone)
+    return None if key == "UTC" else key
+
+
+def _aware(name: str, moment: object) -> datetime:
+    if not isinstance(moment, datetime):
+        raise ValueError(f"{name}: {moment!r} is not a datetime")
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def _kept(value: Any) -> Any:
+    """``value`` in a form that can be read more than once and stored."""
+    if value is None or isinstance(value, KEEP_TYPES) or hasattr(value, "weekday"):
+        return value
+    return sorted(value) if isinstance(value, (set, frozenset, range)) else _listed(value)
+
+
+def _listed(value: Any) -> Any:
+    return value if isinstance(value, str) or not hasattr(value, "__iter__") else list(value)
+
+
+def _restore(cls: type[rrule], fields: dict[str, Any], nowfun: Any) -> rrule:
+    return cls(**fields, nowfun=nowfun)

@@ -1,0 +1,109 @@
+"""The entries of ``beat_schedule``, written by the beat that leads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+
+from celery.utils.log import get_logger
+
+from .entry import PARKED, RedBeatSchedulerEntry
+from .errors import InvalidEntryError
+from .history import encode_meta
+from .occurrences import decide
+from .store import StaticRow, Store, batches
+
+__all__ = ("StaticEntries",)
+
+logger = get_logger("celery.beat")
+
+ADDED, CHANGED = 1, 2
+
+
+class StaticEntries:
+    """What ``beat_schedule`` holds, collected without touching Redis.
+
+    An entry that cannot be made or stored is reported and leaves the others alone; what Redis holds
+    of it stays as it is.
+    """
+
+    def __init__(self) -> None:
+        self._entries: dict[str, RedBeatSchedulerEntry] = {}
+        self._refused: set[str] = set()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._entries
+
+    def add(self, name: str, entry: RedBeatSchedulerEntry) -> None:
+        """Note an entry."""
+        self._entries[str(name)] = entry
+        self._refused.discard(str(name))
+
+    def refuse(self, name: str, error: Exception) -> None:
+        """Report an entry that cannot be made or stored."""
+        logger.error("beat: Static entry %s is not scheduled: %s", name, error)
+        self._entries.pop(str(name), None)
+        self._refused.add(str(name))
+
+    def sync(self, store: Store, lock_key: str | None, token: str, now: datetime) -> bool:
+        """Add, change and remove entries in Redis so that they are those of ``beat_schedule``.
+
+        ``now`` is the time of Redis: a new entry counts from there. False when the caller does not
+        lead any more. One round trip per 500 entries, one more, and one per 500 removed.
+        """
+        added = changed = 0
+        for rows in batches(self._rows(store, now)):
+            codes = store.sync_statics(rows, lock_key, token)
+            if codes is None:
+                return False
+            added += codes.count(ADDED)
+            changed += codes.count(CHANGED)
+        removed = self._prune(store, lock_key, token)
+        if removed is None:
+            return False
+        logger.info(
+            "beat: Static entries: %d added, %d changed, %d removed, %d in all",
+            *(added, changed, removed, len(self)),
+        )
+        return True
+
+    def _rows(self, store: Store, now: datetime) -> Iterator[StaticRow]:
+        meta = encode_meta(now)
+        for name, entry in list(self._entries.items()):
+            try:
+                definition, policy = _texts(entry, store)
+                yield StaticRow(name, entry.key, definition, policy, meta, _score(entry, now))
+            except (InvalidEntryError, ArithmeticError, LookupError) as error:
+                self.refuse(name, error)
+
+    def _prune(self, store: Store, lock_key: str | None, token: str) -> int | None:
+        known = self._entries.keys() | self._refused
+        stale = sorted(store.static_names() - known)
+        for names in batches(stale):
+            if not store.prune_statics(names, lock_key, token):
+                return None
+            for name in names:
+                logger.info("beat: Removed entry %s: it left beat_schedule", name)
+        return len(stale)
+
+
+def _texts(entry: RedBeatSchedulerEntry, store: Store) -> tuple[str, str]:
+    """Return definition and policy; a class with a ``save`` of its own stores itself first."""
+    if type(entry).save is RedBeatSchedulerEntry.save:
+        return entry.texts()
+    entry.save()
+    definition, _, policy, _ = store.load(entry.key)
+    return definition or "", policy
+
+
+def _score(entry: RedBeatSchedulerEntry, now: datetime) -> float:
+    """Return the score of a new entry, which counts from ``now``."""
+    if not entry.enabled:
+        return PARKED
+    verdict = decide(entry.schedule, now, now, now, now, entry.app.timezone)
+    if verdict.due:
+        return now.timestamp()
+    return PARKED if verdict.next_at is None else verdict.next_at.timestamp()

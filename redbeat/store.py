@@ -1,0 +1,354 @@
+"""The only module that issues Redis commands on schedule data; it speaks text and numbers.
+
+Every change of state is one script of ``redbeat/lua``. Redis errors pass through unchanged, unless
+they tell about one entry: a key of the wrong type is an :exc:`~redbeat.errors.InvalidEntryError`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from redis.client import NEVER_DECODE
+from redis.exceptions import ResponseError
+
+from .errors import InvalidEntryError
+from .scripts import load_script
+
+__all__ = ("BATCH", "Claim", "Completion", "Keys", "Result", "StaticRow", "Store", "Turn")
+
+#: Entries handled in one round trip.
+BATCH = 500
+
+#: Seconds until a member without a definition is looked at again.
+MISSING_RETRY = 5
+
+LEADER, NEW_LEADER, STANDBY = 1, 2, 0
+RECORDED, REFUSED, HISTORY_CHANGED = 1, 0, 2
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """The names of all keys of one schedule."""
+
+    prefix: str
+    schedule: str
+    statics: str
+    quarantine: str
+
+    def entry(self, name: str) -> str:
+        """Return the key of the entry called ``name``."""
+        return self.prefix + name
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The right to dispatch one occurrence of one entry.
+
+    ``due`` is the score at which it was found, UNIX seconds. ``definition`` is None when the hash
+    is gone; ``problem`` says why the key or its text could not be read.
+    """
+
+    key: str
+    due: float
+    definition: str | None = None
+    meta: str = ""
+    policy: str = ""
+    runtime: str = ""
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """What to record for a claimed entry: its next score and, if it ran, its new history."""
+
+    key: str
+    claim_id: str
+    score: float
+    meta: str = ""
+    runtime: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What became of a completion; ``meta`` is the stored one when somebody else changed it."""
+
+    code: int
+    meta: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """The reply to one :meth:`Store.claim`; times are UNIX seconds of the Redis clock."""
+
+    standing: int
+    now: float
+    next_due: float | None
+    members: int
+    statics: int
+    quarantined: int
+    holder: str
+    holder_ttl: float
+    results: list[Result]
+    claims: list[Claim]
+
+
+@dataclass(frozen=True, slots=True)
+class StaticRow:
+    """A static entry as it is stored; meta and score are used only when it is new."""
+
+    name: str
+    key: str
+    definition: str
+    policy: str
+    meta: str
+    score: float
+
+
+def text_of(value: Any) -> str:
+    """Return a reply as text; bytes that are not UTF-8 survive as surrogates."""
+    return value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else value or ""
+
+
+def key_of(key: str) -> bytes:
+    """Return a key as it is sent; the inverse of :func:`text_of`."""
+    return key.encode("utf-8", "surrogateescape")
+
+
+def score_text(score: float | None) -> str:
+    """Return a score as sent to Redis: microseconds, ``now`` for None."""
+    return "now" if score is None else f"{score:.6f}"
+
+
+def batches(items: Iterable[Any], size: int = BATCH) -> Iterator[list[Any]]:
+    """Split ``items`` into lists of at most ``size``."""
+    iterator = iter(items)
+    while batch := list(islice(iterator, size)):
+        yield batch
+
+
+def read_claim(row: Sequence[Any]) -> Claim:
+    """Return a claim from its row in the reply of ``claim.lua``."""
+    key, due = text_of(row[0]), float(row[1])
+    if len(row) == 2:
+        return Claim(key, due)
+    if len(row) == 3:
+        return Claim(key, due, problem=f"the key is not a hash ({text_of(row[2])})")
+    try:
+        return Claim(key, due, *[value.decode() for value in row[2:]])
+    except UnicodeDecodeError as error:
+        fields = [text_of(value) for value in row[2:]]
+        return Claim(key, due, *fields, problem=f"it is not UTF-8 text ({error})")
+
+
+class Store:
+    """The schedule of one prefix in one Redis."""
+
+    def __init__(self, client: Any, keys: Keys) -> None:
+        self.client = client
+        self.keys = keys
+
+    def _run(self, script: str, keys: Sequence[Any], args: Sequence[Any] = ()) -> Any:
+        return load_script(script)(self.client, keys, args)
+
+    def _read(self, *command: Any) -> Any:
+        return self.client.execute_command(*command, **{NEVER_DECODE: True})
+
+    # -- one turn of a beat ------------------------------------------------------------------
+
+    def claim(
+        self,
+        claim_id: str,
+        limit: int,
+        lease: float,
+        completions: Sequence[Completion] = (),
+        lock: tuple[str, str, float, str] | None = None,
+    ) -> Turn:
+        """Keep the lock, record ``completions``, claim up to ``limit`` due entries.
+
+        ``lock`` is (key, token, seconds to live, token of a dead leader or ""), None when locking
+        is off. One round trip.
+        """
+        keys = [self.keys.schedule, self.keys.statics, self.keys.quarantine]
+        token, ttl, dead = "", 0.0, ""
+        if lock is not None:
+            lock_key, token, ttl, dead = lock
+            keys.append(lock_key)
+        args: list[Any] = [
+            *(self.keys.prefix, claim_id, limit, lease, token, int(ttl * 1000), dead),
+            *(MISSING_RETRY, len(completions)),
+        ]
+        for done in completions:
+            args += key_of(done.key), done.claim_id, f"{done.score:.6f}", done.meta, done.runtime
+        reply = self._run("claim", keys, args)
+        return Turn(
+            standing=reply[0],
+            now=float(reply[1]),
+            next_due=float(reply[2]) if reply[2] else None,
+            members=reply[3],
+            statics=reply[4],
+            quarantined=reply[5],
+            holder=text_of(reply[6]),
+            holder_ttl=reply[7] / 1000,
+            results=[Result(row[0], text_of(row[1]) if len(row) > 1 else "") for row in reply[8]],
+            claims=[read_claim(row) for row in reply[9]],
+        )
+
+    def park(self, notes: Iterable[tuple[str, str, str]]) -> list[str]:
+        """Quarantine entries: (key, claim id or "" when it is no hash, JSON note).
+
+        Returns the keys that were parked. One round trip per 500.
+        """
+        parked: list[str] = []
+        for batch in batches(notes):
+            args = [value for key, claim, note in batch for value in (key_of(key), claim, note)]
+            reply = self._run("park", [self.keys.schedule, self.keys.quarantine], args)
+            parked += map(text_of, reply)
+        return parked
+
+    def quarantined(self) -> dict[str, str]:
+        """Return entry key -> JSON note of what is set aside. One round trip."""
+        reply = self._read("HGETALL", self.keys.quarantine)
+        pairs = reply.items() if isinstance(reply, dict) else zip(*[iter(reply)] * 2, strict=True)
+        return {text_of(key): text_of(note) for key, note in pairs}
+
+    def review(self, digests: Iterable[tuple[str, str]]) -> list[str]:
+        """Release quarantined entries whose text changed; returns their keys.
+
+        ``digests`` are (key, digest of what was parked). One round trip per 500.
+        """
+        released: list[str] = []
+        for batch in batches(digests):
+            args = [value for key, digest in batch for value in (key_of(key), digest)]
+            reply = self._run("review", [self.keys.schedule, self.keys.quarantine], args)
+            released += map(text_of, reply)
+        return released
+
+    def forget(self, members: Sequence[str]) -> list[str]:
+        """Remove members whose hash is gone; returns those removed. One round trip."""
+        reply = self._run("forget", [self.keys.schedule], [key_of(key) for key in members])
+        return [text_of(member) for member in reply]
+
+    # -- single entries ----------------------------------------------------------------------
+
+    def load(self, key: str) -> tuple[str | None, str, str, str]:
+        """Return (definition or None, meta, policy, runtime) of an entry. One round trip."""
+        try:
+            reply = self._read("HMGET", key_of(key), "definition", "meta", "policy", "runtime")
+        except ResponseError as error:
+            raise not_a_hash(key, error) from error
+        definition = None if reply[0] is None else text_of(reply[0])
+        return definition, text_of(reply[1]), text_of(reply[2]), text_of(reply[3])
+
+    def save(
+        self,
+        key: str,
+        definition: str = "",
+        policy: str = "",
+        meta: str = "",
+        runtime: str = "",
+        seen: str | None = "",
+        score: float | None = None,
+    ) -> tuple[int, str, str]:
+        """Write an entry, or only its history when ``definition`` is empty.
+
+        ``seen`` is the stored meta the caller believes in, None for any. ``score`` None is the
+        time of Redis. Returns (1, "", "") when written, (0, meta, runtime) when the stored meta is
+        another one, (-1, "", "") when there is no entry to change. One round trip.
+        """
+        believed = "*" if seen is None else seen
+        args = [definition, policy, meta, runtime, believed, score_text(score)]
+        keys = [self.keys.schedule, key_of(key), self.keys.quarantine]
+        try:
+            reply = self._run("save", keys, args)
+        except ResponseError as error:
+            raise not_a_hash(key, error) from error
+        if reply[0] != 0:
+            return reply[0], "", ""
+        return 0, text_of(reply[1]), text_of(reply[2])
+
+    def delete(self, key: str) -> bool:
+        """Remove an entry and its history; False when there was none. One round trip."""
+        keys = [self.keys.schedule, key_of(key), self.keys.quarantine]
+        return bool(self._run("delete", keys))
+
+    def rank(self, key: str) -> int | None:
+        """Return the position in due order, None when it is not a member. One round trip."""
+        rank: int | None = self._read("ZRANK", self.keys.schedule, key_of(key))
+        return rank
+
+    def due_keys(self, limit: int = BATCH) -> list[str]:
+        """Return the keys that are due and the one after them, in due order. Two round trips."""
+        seconds, micros = self._read("TIME")
+        now = f"{int(seconds)}.{int(micros):06d}"
+        schedule = self.keys.schedule
+        due = self._read("ZRANGEBYSCORE", schedule, 0, now, "LIMIT", 0, limit)
+        later = self._read("ZRANGEBYSCORE", schedule, f"({now}", "+inf", "LIMIT", 0, 1)
+        return [text_of(key) for key in (*due, *later)]
+
+    # -- static entries ----------------------------------------------------------------------
+
+    def _static_keys(self, lock_key: str | None) -> list[str]:
+        keys = [self.keys.schedule, self.keys.statics, self.keys.quarantine]
+        return keys if lock_key is None else [*keys, lock_key]
+
+    def sync_statics(
+        self, rows: Sequence[StaticRow], lock_key: str | None, token: str
+    ) -> list[int] | None:
+        """Write the rows that differ; a code per row as ``sync.lua`` gives them.
+
+        None when the caller does not lead any more. One round trip; send at most 500 rows.
+        """
+        args: list[Any] = [token]
+        for row in rows:
+            args += row.name, row.key, row.definition, row.policy, row.meta, f"{row.score:.6f}"
+        reply = self._run("sync", self._static_keys(lock_key), args)
+        return None if reply[0] == -1 else list(reply[1])
+
+    def static_names(self) -> set[str]:
+        """Return the names of all static entries. One round trip."""
+        return {text_of(name) for name in self._read("SMEMBERS", self.keys.statics)}
+
+    def prune_statics(self, names: Sequence[str], lock_key: str | None, token: str) -> bool:
+        """Remove static entries; False when the caller does not lead any more.
+
+        One round trip; send at most 500 names.
+        """
+        args: list[Any] = [token]
+        for name in names:
+            args += key_of(name), key_of(self.keys.entry(name))
+        return bool(self._run("prune", self._static_keys(lock_key), args) != -1)
+
+    # -- lock --------------------------------------------------------------------------------
+
+    def acquire_lock(self, key: str, token: str, ttl: float) -> bool:
+        """Take or keep the lock for ``ttl`` seconds; False when another holds it. One round trip."""
+        return bool(self._run("acquire", [key], [token, int(ttl * 1000)]))
+
+    def extend_lock(self, key: str, token: str, ttl: float) -> bool:
+        """Let our lock live ``ttl`` seconds from now; False when it is not ours. One round trip."""
+        return bool(self._run("extend", [key], [token, int(ttl * 1000)]))
+
+    def release_lock(self, key: str, token: str) -> bool:
+        """Give up our lock; False when it was not ours. One round trip."""
+        return bool(self._run("release", [key], [token]))
+
+    def lock_holder(self, key: str) -> str:
+        """Return the token of whoever holds the lock, "" for nobody. One round trip."""
+        return text_of(self._read("GET", key))
+
+    # -- the server --------------------------------------------------------------------------
+
+    def eviction(self) -> tuple[int, str]:
+        """Return (maxmemory in bytes, maxmemory policy), from INFO. One round trip."""
+        info = self.client.info("memory")
+        return int(info.get("maxmemory", 0)), str(info.get("maxmemory_policy", ""))
+
+
+def not_a_hash(key: str, error: ResponseError) -> Exception:
+    """Return what to raise when Redis refused a command on an entry's key."""
+    if str(error).startswith("WRONGTYPE") or "WRONGTYPE" in str(error):
+        return InvalidEntryError("name", f"the key {key!r} holds something that is not an entry")
+    return error

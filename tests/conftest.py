@@ -1,0 +1,49 @@
+"""Fixtures that every test may use: a real Redis server, and a Celery app that knows it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import redis
+from celery import Celery
+
+from tests.servers import RedisServer, free_port
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[RedisServer]:
+    """One server for the whole run. A test that kills or freezes one starts its own."""
+    with RedisServer() as server:
+        yield server
+
+
+@pytest.fixture
+def redis_url(redis_server: RedisServer) -> str:
+    """The URL of an empty Redis: the shared server, flushed before the test."""
+    with redis.Redis.from_url(redis_server.url) as client:
+        client.flushall()
+        client.script_flush()
+    return redis_server.url
+
+
+@pytest.fixture
+def redis_client(redis_url: str) -> Iterator[redis.Redis]:
+    """A plain client for looking at what is stored; it answers with text."""
+    with redis.Redis.from_url(redis_url, decode_responses=True) as client:
+        yield client
+
+
+@pytest.fixture
+def app(redis_url: str) -> Iterator[Celery]:
+    """A Celery app that is nobody's default: broker in memory, schedule in the empty Redis."""
+    app = Celery("tests", broker="memory://", set_as_current=False)
+    app.conf.update(redbeat_redis_url=redis_url, timezone="UTC", enable_utc=True)
+    yield app
+    app.close()
+
+
+@pytest.fixture
+def unused_port() -> int:
+    """A loopback port that nobody listens on."""
+    return free_port()

@@ -1,0 +1,668 @@
+"""The client factory: topologies, precedence, TLS, and silence about passwords."""
+
+from __future__ import annotations
+
+import logging
+import ssl
+import threading
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+import redis
+from celery import Celery
+from fakeredis import FakeRedis
+from kombu.utils.url import maybe_sanitize_url
+from redis import Redis
+from redis.connection import Connection, SSLConnection, UnixDomainSocketConnection
+from redis.credentials import CredentialProvider, UsernamePasswordCredentialProvider
+from redis.sentinel import (
+    Sentinel,
+    SentinelManagedConnection,
+    SentinelManagedSSLConnection,
+)
+
+from redbeat.client import build_client, get_redis, safe_url, unretried
+from redbeat.config import RedBeatConfig, ensure_conf
+from redbeat.errors import ConfigurationError
+from redbeat.parameters import client_parameters
+from redbeat.retrying import RetryingConnection
+from tests.servers import RedisServer
+from tests.unit.certificates import KEY_PASSWORD, CertificateFiles, write_certificates
+from tests.unit.tls_front import TLSFront
+
+SECRET = "s3cr3t"
+BROKER = "redis://localhost:6379/0"
+SENTINELS = [("a", 1), ("b", 2)]
+
+
+def make_app(broker: Any = BROKER, **settings: Any) -> Celery:
+    app = Celery("client", broker=broker, set_as_current=False)
+    app.conf.update(settings)
+    return app
+
+
+def client_of(**settings: Any) -> Any:
+    return build_client(RedBeatConfig(make_app(**settings)))
+
+
+def kwargs_of(**settings: Any) -> dict[str, Any]:
+    """What redis-py's connections are made with."""
+    kwargs: dict[str, Any] = client_of(**settings).connection_pool.connection_kwargs
+    return kwargs
+
+
+def credentials_of(**settings: Any) -> tuple[Any, ...]:
+    credentials: tuple[Any, ...] = kwargs_of(**settings)["credential_provider"].get_credentials()
+    return credentials
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> CertificateFiles:
+    return write_certificates(tmp_path)
+
+
+@pytest.fixture
+def warnings(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    caplog.set_level(logging.WARNING, "celery.beat")
+    return caplog
+
+
+class Provider(CredentialProvider):
+    def get_credentials(self) -> tuple[str, str]:
+        return "from", "provider"
+
+
+# One client for an app
+
+
+def test_the_client_works_and_answers_with_text(redis_url: str) -> None:
+    client = get_redis(make_app(redbeat_redis_url=redis_url))
+    assert client.set("k", "ä")
+    assert client.get("k") == "ä"
+
+
+def test_one_client_for_the_life_of_an_app() -> None:
+    app = make_app()
+    assert get_redis(app) is get_redis(app)
+    assert app.redbeat_redis is get_redis(app)
+    assert get_redis(make_app()) is not get_redis(app)
+
+
+def test_threads_that_ask_at_once_get_the_same_client() -> None:
+    app = make_app()
+    together = threading.Barrier(8)
+    clients: list[Any] = []
+
+    def ask() -> None:
+        together.wait()
+        clients.append(get_redis(app))
+
+    threads = [threading.Thread(target=ask) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len({id(client) for client in clients}) == 1
+
+
+def test_the_client_of_the_user_is_left_alone() -> None:
+    app = make_app(broker="amqp://nowhere", redbeat_redis_options={"retry_period": 5})
+    app.redbeat_redis = fake = FakeRedis()
+    assert get_redis(app) is fake
+    assert ensure_conf(app).key_prefix == "redbeat:"
+
+
+def test_without_an_app_it_is_the_current_one() -> None:
+    app = Celery("current", broker=BROKER)
+    assert get_redis() is app.redbeat_redis
+
+
+def test_retry_period_wraps_the_client() -> None:
+    client = get_redis(make_app(redbeat_redis_options={"retry_period": 5}))
+    assert isinstance(client, RetryingConnection)
+    assert client.retry_period == 5
+    assert isinstance(unretried(client), Redis)
+    assert unretried(unretried(client)) is unretried(client)
+
+
+@pytest.mark.parametrize("period", [None, 0])
+def test_no_retry_period_no_wrapper(period: Any) -> None:
+    assert isinstance(get_redis(make_app(redbeat_redis_options={"retry_period": period})), Redis)
+
+
+# URL, options, defaults
+
+
+def test_defaults_notice_a_dead_server() -> None:
+    kwargs = kwargs_of()
+    assert kwargs["socket_timeout"] == 5
+    assert kwargs["socket_connect_timeout"] == 5
+    assert kwargs["socket_keepalive"] is True
+    assert kwargs["retry_on_error"] == [redis.exceptions.ConnectionError]
+
+
+def test_defaults_can_be_overridden() -> None:
+    kwargs = kwargs_of(
+        redbeat_redis_options={
+            "socket_timeout": 1,
+            "socket_connect_timeout": 2,
+            "retry_on_error": [redis.exceptions.TimeoutError],
+        }
+    )
+    assert kwargs["socket_timeout"] == 1
+    assert kwargs["socket_connect_timeout"] == 2
+    assert kwargs["retry_on_error"] == [redis.exceptions.TimeoutError]
+    url = "redis://localhost?socket_timeout=3"
+    assert kwargs_of(redbeat_redis_url=url)["socket_timeout"] == 3
+
+
+def test_explicit_option_beats_url_beats_inherited_option() -> None:
+    url = "redis://u:from-url@localhost/1"
+    explicit = {"password": "from-option", "db": 2}
+    assert kwargs_of(redbeat_redis_url=url, redbeat_redis_options=explicit)["db"] == 2
+    assert credentials_of(redbeat_redis_url=url, redbeat_redis_options=explicit) == (
+        "u",
+        "from-option",
+    )
+    assert kwargs_of(redbeat_redis_url=url, broker_transport_options=explicit)["db"] == 1
+    assert credentials_of(redbeat_redis_url=url, broker_transport_options=explicit) == (
+        "u",
+        "from-url",
+    )
+    assert credentials_of(broker_transport_options=explicit) == ("from-option",)
+
+
+def test_inherited_options_that_are_the_brokers_own_are_dropped() -> None:
+    options = {"visibility_timeout": 5, "socket_timeout": 2, "global_keyprefix": "x"}
+    assert kwargs_of(broker_transport_options=options)["socket_timeout"] == 2
+
+
+def test_inherited_url_may_hold_options_of_the_broker() -> None:
+    assert kwargs_of(broker="redis://localhost/3?visibility_timeout=5")["db"] == 3
+    assert kwargs_of(broker="redis://localhost?virtual_host=4")["db"] == 4
+
+
+def test_quoted_credentials_are_decoded() -> None:
+    assert credentials_of(redbeat_redis_url="redis://us%40er:p%2Fa%3As%25s@localhost") == (
+        "us@er",
+        "p/a:s%s",
+    )
+
+
+def test_the_credential_provider_of_the_user_wins() -> None:
+    provider = Provider()
+    url = "redis://u:p@localhost"
+    options: dict[str, Any] = {"credential_provider": provider, "password": "x"}
+    kwargs = kwargs_of(redbeat_redis_url=url, redbeat_redis_options=options)
+    assert kwargs["credential_provider"] is provider
+    options["credential_provider"] = f"{Provider.__module__}.{Provider.__qualname__}"
+    kwargs = kwargs_of(redbeat_redis_url=url, redbeat_redis_options=options)
+    assert isinstance(kwargs["credential_provider"], Provider)
+
+
+@pytest.mark.parametrize(
+    ("settings", "setting", "option"),
+    [
+        ({"redbeat_redis_options": {"sockettimeout": 5}}, "redbeat_redis_options", "sockettimeout"),
+        ({"redbeat_redis_url": "redis://h?foo=1"}, "redbeat_redis_url", "foo"),
+        ({"redbeat_redis_url": "redis://h?db=x"}, "redbeat_redis_url", "db"),
+        ({"redbeat_redis_url": "redis://h/first"}, "redbeat_redis_url", "db"),
+        ({"redbeat_redis_url": "redis://h?socket_timeout=x"}, "redbeat_redis_url", "timeout"),
+        ({"redbeat_redis_options": {"protocol": 9}}, "redbeat_redis_options", "protocol"),
+        (
+            {
+                "redbeat_redis_url": "redis-sentinel://",
+                "redbeat_redis_options": {"sentinels": SENTINELS, "foo": 1},
+            },
+            "redbeat_redis_options",
+            "foo",
+        ),
+        (
+            {
+                "redbeat_redis_url": "redis-sentinel://",
+                "redbeat_redis_options": {"sentinels": SENTINELS, "sentinel_kwargs": {"foo": 1}},
+            },
+            "redbeat_redis_options",
+            "foo",
+        ),
+        (
+            {"redbeat_redis_url": "redis-cluster://h", "redbeat_redis_options": {"foo": 1}},
+            "redbeat_redis_options",
+            "foo",
+        ),
+    ],
+)
+def test_wrong_option_names_setting_and_option(
+    settings: dict[str, Any], setting: str, option: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=rf"(?s){setting}.*{option}"):
+        client_of(**settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "names"),
+    [
+        ({"broker": f"amqp://u:{SECRET}@h//"}, "redbeat_redis_url"),
+        ({"broker": "memory://"}, "redbeat_redis_url"),
+        ({"broker": None}, "redbeat_redis_url"),
+        ({"redbeat_redis_url": f"http://u:{SECRET}@h"}, "redbeat_redis_url"),
+        ({"redbeat_redis_url": f"u:{SECRET}@localhost:6379"}, "redbeat_redis_url"),
+        ({"redbeat_redis_url": f"redis://u:{SECRET}/x@h"}, "redbeat_redis_url"),
+        ({"redbeat_redis_url": f"redis://u:12/{SECRET}@h"}, "redbeat_redis_url"),
+        ({"redbeat_redis_url": f"redis://u:{SECRET}@a;redis://u:{SECRET}@b"}, "several servers"),
+        ({"redbeat_redis_url": "unix://"}, "redbeat_redis_url"),
+        ({"redbeat_redis_url": "redis-sentinel://h"}, "sentinels"),
+        ({"redbeat_redis_url": "redis-cluster://h/1"}, "database"),
+        ({"redbeat_redis_url": "unix:///s", "redbeat_redis_options": {"cluster": True}}, "cluster"),
+        ({"redbeat_redis_url": "unix:///s", "redbeat_redis_use_ssl": True}, "use_ssl"),
+    ],
+)
+def test_impossible_url_is_one_clear_error(settings: dict[str, Any], names: str) -> None:
+    with pytest.raises(ConfigurationError, match=names) as caught:
+        client_of(**settings)
+    assert SECRET not in str(caught.value)
+    assert caught.value.__cause__ is None
+
+
+# Topologies
+
+
+def test_socket() -> None:
+    client = client_of(redbeat_redis_url=f"unix://:{SECRET}@/run/redis.sock?db=2")
+    assert client.connection_pool.connection_class is UnixDomainSocketConnection
+    assert client.connection_pool.connection_kwargs["path"] == "/run/redis.sock"
+    assert client.connection_pool.connection_kwargs["db"] == 2
+
+
+def test_socket_in_celerys_spelling() -> None:
+    kwargs = kwargs_of(broker="redis+socket:///run/redis.sock?virtual_host=2")
+    assert (kwargs["path"], kwargs["db"]) == ("/run/redis.sock", 2)
+
+
+@pytest.mark.parametrize("use_ssl", [None, True])
+def test_sentinel(use_ssl: Any) -> None:
+    app = make_app(
+        redbeat_redis_url="redis-sentinel://ignored:5/0",
+        redbeat_redis_use_ssl=use_ssl,
+        redbeat_redis_options={
+            "sentinels": SENTINELS,
+            "service_name": "mine",
+            "sentinel_kwargs": {"password": SECRET},
+            "password": SECRET,
+            "socket_timeout": 2,
+            "min_other_sentinels": 1,
+        },
+    )
+    pool = get_redis(app).connection_pool
+    expected = SentinelManagedSSLConnection if use_ssl else SentinelManagedConnection
+    assert pool.connection_class is expected
+    assert pool.service_name == "mine"
+    assert pool.connection_kwargs["socket_timeout"] == 2
+    assert isinstance(app.redbeat_sentinel, Sentinel)
+    assert app.redbeat_sentinel.min_other_sentinels == 1
+    asked = [node.connection_pool.connection_kwargs for node in app.redbeat_sentinel.sentinels]
+    assert [(node["host"], node["port"]) for node in asked] == SENTINELS
+    assert asked[0]["credential_provider"].get_credentials() == (SECRET,)
+    assert asked[0]["socket_connect_timeout"] == 5
+
+
+def test_sentinel_in_celerys_spelling() -> None:
+    app = make_app(
+        broker="sentinel://:p@a:1/3;sentinel://:p@b",
+        broker_transport_options={"master_name": "mine"},
+    )
+    pool = get_redis(app).connection_pool
+    assert pool.service_name == "mine"
+    assert pool.connection_kwargs["db"] == 3
+    asked = [node.connection_pool.connection_kwargs for node in app.redbeat_sentinel.sentinels]
+    assert [(node["host"], node["port"]) for node in asked] == [("a", 1), ("b", 26379)]
+
+
+def test_sentinel_service_is_master_by_default() -> None:
+    client = client_of(redbeat_redis_url="sentinel://a")
+    assert client.connection_pool.service_name == "master"
+
+
+def test_tls_to_the_sentinels_is_verified_too() -> None:
+    app = make_app(
+        redbeat_redis_url="sentinel://a",
+        redbeat_redis_options={"sentinel_kwargs": {"ssl": True}},
+    )
+    get_redis(app)
+    pool = app.redbeat_sentinel.sentinels[0].connection_pool
+    assert pool.connection_class is SSLConnection
+    assert pool.connection_kwargs["ssl_cert_reqs"] == "required"
+    assert pool.connection_kwargs["ssl_check_hostname"] is True
+
+
+def test_cluster_that_is_away_is_a_connection_error(unused_port: int) -> None:
+    with pytest.raises(redis.exceptions.ConnectionError):
+        client_of(redbeat_redis_url=f"redis-cluster://localhost:{unused_port}")
+    options = {"cluster": True, "startup_nodes": [("127.0.0.1", unused_port)]}
+    with pytest.raises(redis.exceptions.ConnectionError, match=str(unused_port)):
+        client_of(redbeat_redis_options=options)
+
+
+def test_server_that_is_no_cluster(redis_url: str) -> None:
+    with pytest.raises(ConfigurationError, match="not a cluster"):
+        client_of(redbeat_redis_url=redis_url, redbeat_redis_options={"cluster": True})
+
+
+def test_option_that_would_not_reach_the_nodes_of_a_cluster() -> None:
+    options = {"health_check_interval": 5}
+    with pytest.raises(ConfigurationError, match="health_check_interval"):
+        client_of(redbeat_redis_url="redis-cluster://h", redbeat_redis_options=options)
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "now"),
+    [
+        ("redis://h/1", {"db": 2}, "2"),
+        ("redis-sentinel://h/3", {"sentinels": SENTINELS}, "3"),
+    ],
+)
+def test_a_database_that_redbeat_2_chose_otherwise_is_told(
+    warnings: pytest.LogCaptureFixture, url: str, options: dict[str, Any], now: str
+) -> None:
+    client_of(redbeat_redis_url=url, redbeat_redis_options=options)
+    assert f"The schedule is in database {now}" in warnings.text
+
+
+@pytest.mark.parametrize("settings", [{}, {"redbeat_redis_options": {"db": 0}}])
+def test_nothing_is_told_about_the_usual_database(
+    warnings: pytest.LogCaptureFixture, settings: dict[str, Any]
+) -> None:
+    client_of(**settings)
+    assert not warnings.records
+
+
+# Secrets
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"redis://user:{SECRET}@localhost/0",
+        f"redis://localhost/0?password={SECRET}",
+        f"rediss://user:{SECRET}@localhost/0?ssl_password={SECRET}",
+        f"unix://user:{SECRET}@/run/s?db=1",
+        f"sentinel://user:{SECRET}@a;sentinel://user:{SECRET}@b",
+        f"redis-sentinel://user:{SECRET}@a",
+    ],
+)
+def test_no_repr_shows_a_password(url: str) -> None:
+    options = {
+        "sentinels": SENTINELS,
+        "sentinel_kwargs": {"password": SECRET, "ssl": True, "ssl_password": SECRET},
+        "retry_period": 1,
+    }
+    app = make_app(redbeat_redis_url=url, redbeat_redis_options=options)
+    client = get_redis(app)
+    pool = client.connection_pool
+    parameters = client_parameters(ensure_conf(app).endpoint)
+    shown = [repr(client), repr(unretried(client)), repr(pool), str(pool.connection_kwargs)]
+    shown += [repr(parameters), repr(parameters.node), str(parameters.kwargs)]
+    sentinel = getattr(app, "redbeat_sentinel", None)
+    shown += map(repr, [sentinel, *sentinel.sentinels] if sentinel else [])
+    assert not [text for text in shown if SECRET in text]
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("redis://localhost:7001/0", "redis://localhost:7001/0"),
+        ("redis://:p@localhost:7001/0", "redis://:**@localhost:7001/0"),
+        ("redis://u:p%40@localhost:7001/0", "redis://u:**@localhost:7001/0"),
+        ("redis://u@localhost:7001/0", "redis://u@localhost:7001/0"),
+        ("amqp://u:p@h:5672//", "amqp://u:**@h:5672//"),
+    ],
+)
+def test_safe_url_as_celery_shows_it(url: str, shown: str) -> None:
+    assert safe_url(url) == shown == maybe_sanitize_url(url)
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        (None, ""),
+        (["sentinel://:p@a", "sentinel://:p@b"], "sentinel://:**@a;sentinel://:**@b"),
+        ("sentinel://:p@a:1;sentinel://:p@b:2/0", "sentinel://:**@a:1;sentinel://:**@b:2/0"),
+        ("unix:///run/a@b.sock?db=1", "unix:///run/a@b.sock?db=1"),
+        ("unix:///run/s?password=p&db=1", "unix:///run/s?password=**&db=1"),
+        ("rediss://h?ssl_password=p#x", "rediss://h?ssl_password=**#x"),
+        ("redis://u:p;q@h/0", "redis://u:**@h/0"),
+        ("redis://u:p@q@h", "redis://u:**@h"),
+        ("redis://u:p/q@h", "redis://u:**@h"),
+        ("redis://u:p?q@h", "redis://u:**@h"),
+        ("redis://u:p#q@h", "redis://u:**@h"),
+        ("redis://u:p=q@h/0", "redis://u:**@h/0"),
+        ("redis://p/q@h", "redis://**@h"),
+        ("redis://u:p://q@h", "redis://u:**@h"),
+        ("u:p@h:6379", "u:**@h:6379"),
+        ("redis://h?client_name=a@b", "redis://h?client_name=a@b"),
+    ],
+)
+def test_safe_url(url: Any, shown: str) -> None:
+    assert safe_url(url) == shown
+
+
+# TLS
+
+
+def tls_of(**settings: Any) -> dict[str, Any] | None:
+    """The TLS arguments, or None for a plain connection."""
+    pool = client_of(**settings).connection_pool
+    if not issubclass(pool.connection_class, SSLConnection):
+        assert issubclass(pool.connection_class, (Connection, UnixDomainSocketConnection))
+        return None
+    return {name: value for name, value in pool.connection_kwargs.items() if name[:4] == "ssl_"}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"redbeat_redis_url": "rediss://h"},
+        {"redbeat_redis_url": "rediss://h", "redbeat_redis_use_ssl": True},
+        {"redbeat_redis_url": "rediss://h", "redbeat_redis_use_ssl": {}},
+        {"redbeat_redis_url": "redis://h", "redbeat_redis_use_ssl": True},
+        {"redbeat_redis_url": "redis://h", "redbeat_redis_options": {"ssl": True}},
+        {"broker": "rediss://h"},
+        {"broker_use_ssl": True},
+        {"redbeat_redis_url": "sentinel://h", "redbeat_redis_use_ssl": True},
+        {"redbeat_redis_url": "sentinel://h", "broker_use_ssl": True},
+    ],
+)
+def test_tls_verifies_certificate_and_name(settings: dict[str, Any]) -> None:
+    tls = tls_of(**settings)
+    assert tls
+    assert tls["ssl_cert_reqs"] == "required"
+    assert tls["ssl_check_hostname"] is True
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"redbeat_redis_use_ssl": False, "broker_use_ssl": True},
+        {"redbeat_redis_url": "redis://h", "broker_use_ssl": {"ssl_cert_reqs": "none"}},
+        {"redbeat_redis_url": "unix:///s", "broker_use_ssl": True},
+        {"redbeat_redis_url": "sentinel://h", "broker": "amqps://h", "broker_use_ssl": True},
+    ],
+)
+def test_no_tls(settings: dict[str, Any]) -> None:
+    assert tls_of(**settings) is None
+
+
+@pytest.mark.parametrize("value", [ssl.CERT_NONE, "CERT_NONE", "none", "NONE", None, 0], ids=repr)
+def test_verification_can_be_switched_off_loudly(
+    warnings: pytest.LogCaptureFixture, value: Any
+) -> None:
+    settings = {"redbeat_redis_use_ssl": {"ssl_cert_reqs": value}}
+    for _ in range(2):
+        tls = tls_of(**settings)
+        assert tls
+        assert tls["ssl_cert_reqs"] == "none"
+        assert tls["ssl_check_hostname"] is False
+    assert warnings.text.count("redbeat_redis_use_ssl['ssl_cert_reqs']") == 2
+
+
+def test_the_check_of_the_name_can_be_switched_off_loudly(
+    warnings: pytest.LogCaptureFixture,
+) -> None:
+    tls = tls_of(redbeat_redis_url="rediss://h?ssl_check_hostname=false")
+    assert tls
+    assert tls["ssl_cert_reqs"] == "required"
+    assert tls["ssl_check_hostname"] is False
+    assert "host name of the Redis server is not verified" in warnings.text
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("rediss://h?ssl_cert_reqs=CERT_NONE", "none"),
+        ("rediss://h?ssl_cert_reqs=none", "none"),
+        ("rediss://h?ssl_cert_reqs=CERT_OPTIONAL", "optional"),
+        ("rediss://h?ssl_cert_reqs=required", "required"),
+    ],
+)
+def test_tls_options_of_the_url(url: str, expected: str) -> None:
+    tls = tls_of(redbeat_redis_url=url)
+    assert tls
+    assert tls["ssl_cert_reqs"] == expected
+
+
+def test_tls_precedence() -> None:
+    url = "rediss://h?ssl_cert_reqs=optional"
+    tls = tls_of(redbeat_redis_url=url, broker_use_ssl={"ssl_cert_reqs": "none"})
+    assert tls
+    assert tls["ssl_cert_reqs"] == "optional"
+    tls = tls_of(redbeat_redis_url=url, redbeat_redis_use_ssl={"ssl_cert_reqs": "required"})
+    assert tls
+    assert tls["ssl_cert_reqs"] == "required"
+
+
+def test_names_of_amqp_are_understood(files: CertificateFiles) -> None:
+    tls = tls_of(
+        broker_use_ssl={
+            "ca_certs": files.authority,
+            "certfile": files.certificate,
+            "keyfile": Path(files.key),
+            "cert_reqs": ssl.CERT_REQUIRED,
+            "server_hostname": "of the broker only",
+        }
+    )
+    assert tls
+    assert tls["ssl_ca_certs"] == files.authority
+    assert tls["ssl_certfile"] == files.certificate
+    assert tls["ssl_keyfile"] == files.key
+
+
+@pytest.mark.parametrize(
+    ("use_ssl", "names"),
+    [
+        ({"ssl_ca_cert": "x"}, "ssl_ca_cert.*did you mean ssl_ca_certs"),
+        ({"xyzzy": 1}, "xyzzy.*ssl_ca_certs"),
+        ({"ssl_cert_reqs": "sometimes"}, "ssl_cert_reqs.*none, optional, required"),
+        ({"ssl_cert_reqs": []}, "ssl_cert_reqs"),
+        ({"ssl_check_hostname": "perhaps"}, "ssl_check_hostname.*True or False"),
+        ({"ssl_ca_certs": "/no/such/file"}, "ssl_ca_certs.*/no/such/file"),
+        ({"ssl_ca_certs": 5}, "ssl_ca_certs"),
+        ({"ssl_ca_path": "/no/such/directory"}, "ssl_ca_path.*directory"),
+        ({"ssl_password": 5}, "ssl_password"),
+    ],
+)
+def test_wrong_tls_option_names_setting_and_option(use_ssl: dict[str, Any], names: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"redbeat_redis_use_ssl.*{names}"):
+        client_of(redbeat_redis_use_ssl=use_ssl)
+
+
+def test_files_that_cannot_be_used(files: CertificateFiles) -> None:
+    wrong: list[dict[str, Any]] = [
+        {"ssl_ca_certs": files.key},
+        {"ssl_certfile": files.authority, "ssl_keyfile": files.key},
+        {"ssl_keyfile": files.key},
+        {"ssl_certfile": files.certificate, "ssl_keyfile": files.encrypted_key},
+        {
+            "ssl_certfile": files.certificate,
+            "ssl_keyfile": files.encrypted_key,
+            "ssl_password": SECRET,
+        },
+    ]
+    for use_ssl in wrong:
+        with pytest.raises(ConfigurationError, match="redbeat_redis_use_ssl") as caught:
+            client_of(redbeat_redis_use_ssl=use_ssl)
+        assert SECRET not in str(caught.value)
+
+
+def test_encrypted_key_opens_with_its_password(files: CertificateFiles) -> None:
+    tls = tls_of(
+        redbeat_redis_use_ssl={
+            "ssl_certfile": files.certificate,
+            "ssl_keyfile": files.encrypted_key,
+            "ssl_password": KEY_PASSWORD,
+            "ssl_ca_path": str(Path(files.key).parent),
+        }
+    )
+    assert tls
+    assert KEY_PASSWORD not in str(tls)
+
+
+def test_tls_options_without_tls() -> None:
+    with pytest.raises(ConfigurationError, match=r"redbeat_redis_url.*ssl_cert_reqs.*rediss"):
+        client_of(redbeat_redis_url="redis://h?ssl_cert_reqs=none")
+    with pytest.raises(ConfigurationError, match=r"redbeat_redis_options.*ssl_ca_certs"):
+        client_of(redbeat_redis_options={"ssl_ca_certs": "x"})
+
+
+def test_tls_to_a_server(
+    files: CertificateFiles, redis_url: str, redis_server: RedisServer
+) -> None:
+    port = urlsplit(redis_server.url).port
+    assert port
+    assert redis_url
+    with TLSFront(files, port) as front:
+        trusted = {"ssl_ca_certs": files.authority}
+        url = f"rediss://localhost:{front.port}"
+        with client_of(redbeat_redis_url=url, redbeat_redis_use_ssl=trusted) as client:
+            assert client.ping()
+        with (
+            client_of(redbeat_redis_url=url) as client,
+            pytest.raises(redis.exceptions.ConnectionError, match="CERTIFICATE_VERIFY_FAILED"),
+        ):
+            client.ping()
+        other_name = f"rediss://127.0.0.1:{front.port}"
+        with (
+            client_of(redbeat_redis_url=other_name, redbeat_redis_use_ssl=trusted) as client,
+            pytest.raises(redis.exceptions.ConnectionError, match="CERTIFICATE_VERIFY_FAILED"),
+        ):
+            client.ping()
+        with client_of(redbeat_redis_url=f"{other_name}?ssl_cert_reqs=none") as client:
+            assert client.ping()
+
+
+# Connections
+
+
+def test_a_stale_connection_is_replaced_at_once(redis_url: str) -> None:
+    client = client_of(redbeat_redis_url=redis_url)
+    with Redis.from_url(redis_url) as other:
+        own = client.client_id()
+        other.client_kill_filter(_id=own)
+        assert client.set("k", 1)
+        assert client.client_id() != own
+
+
+def test_password_of_the_server_is_sent(redis_url: str, redis_client: Redis) -> None:
+    redis_client.acl_setuser(
+        "tester", enabled=True, passwords=["+p@ss/word"], keys="*", commands=["+@all"]
+    )
+    try:
+        url = redis_url.replace("redis://", "redis://tester:p%40ss%2Fword@")
+        client = client_of(redbeat_redis_url=url)
+        provider = client.connection_pool.connection_kwargs["credential_provider"]
+        assert isinstance(provider, UsernamePasswordCredentialProvider)
+        assert client.acl_whoami() == "tester"
+    finally:
+        redis_client.acl_deluser("tester")

@@ -1,0 +1,415 @@
+"""The configuration: spellings, defaults, wrong values, and what is said about them."""
+
+from __future__ import annotations
+
+import logging
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from celery import Celery
+from redis import Redis
+
+from redbeat.config import RedBeatConfig, ensure_conf
+from redbeat.errors import ConfigurationError
+from redbeat.settings import SETTINGS, find_setting, is_set, report_unknown_settings
+
+URL = "redis://localhost:6379/0"
+
+
+def make_app(namespace: str | None = None, broker: Any = URL, **settings: Any) -> Celery:
+    """An app whose settings come from an object, as in a project."""
+    app = Celery("conf", broker=broker, set_as_current=False)
+    app.config_from_object(settings, namespace=namespace)
+    return app
+
+
+def config_of(**settings: Any) -> RedBeatConfig:
+    return RedBeatConfig(make_app(**settings))
+
+
+class LazySettings:
+    """Settings as Django has them: an object that is filled when it is first looked at."""
+
+    def __init__(self, **values: Any) -> None:
+        self.__dict__["_values"] = values
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self.__dict__["_values"][name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+    def __dir__(self) -> Iterator[str]:
+        return iter(self.__dict__["_values"])
+
+
+def test_defaults() -> None:
+    config = config_of()
+    assert config.key_prefix == "redbeat:"
+    assert config.schedule_key == "redbeat::schedule"
+    assert config.statics_key == "redbeat::statics"
+    assert config.quarantine_key == "redbeat::quarantine"
+    assert config.lock_key == "redbeat::lock"
+    assert config.lock_timeout is None
+    assert config.redis_url == URL
+    assert not config.redis_use_ssl
+    assert config.redbeat_redis_options == {}
+    assert config.options_inherited
+    assert config.key_expiry_check == "error"
+    assert not config.cluster
+    assert config.schedule == {}
+
+
+def test_the_schedule_is_the_one_of_now() -> None:
+    config = config_of()
+    config.app.conf.beat_schedule = {"a": {"task": "t", "schedule": 1}}
+    assert list(config.schedule) == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("namespace", "name"),
+    [
+        (None, "redbeat_key_prefix"),
+        (None, "REDBEAT_KEY_PREFIX"),
+        ("CELERY", "CELERY_REDBEAT_KEY_PREFIX"),
+        ("CELERY_", "CELERY_REDBEAT_KEY_PREFIX"),
+        ("celery", "celery_redbeat_key_prefix"),
+        ("CELERY", "REDBEAT_KEY_PREFIX"),
+    ],
+)
+def test_spellings(namespace: str | None, name: str) -> None:
+    assert RedBeatConfig(make_app(namespace, **{name: "mine:"})).schedule_key == "mine::schedule"
+
+
+def test_sources_of_every_kind() -> None:
+    module = types.ModuleType("celeryconfig")
+    vars(module)["redbeat_key_prefix"] = "m:"
+    holder = type("Config", (), {"redbeat_key_prefix": "m:"})
+    lazy = LazySettings(CELERY_REDBEAT_KEY_PREFIX="m:")
+    for source, namespace in ((module, None), (holder, None), (holder(), None), (lazy, "CELERY")):
+        app = Celery("conf", broker=URL, set_as_current=False)
+        app.config_from_object(source, namespace=namespace)
+        assert RedBeatConfig(app).key_prefix == "m:"
+
+
+def test_a_setting_made_on_the_app_beats_the_source() -> None:
+    app = make_app(redbeat_key_prefix="source:")
+    app.conf.redbeat_key_prefix = "app:"
+    assert RedBeatConfig(app).key_prefix == "app:"
+
+
+@pytest.mark.parametrize(
+    ("namespace", "name"),
+    [
+        (None, "redbeat_lock_key"),
+        (None, "REDBEAT_LOCK_KEY"),
+        ("CELERY", "CELERY_REDBEAT_LOCK_KEY"),
+    ],
+)
+def test_none_disables_the_lock(namespace: str | None, name: str) -> None:
+    config = RedBeatConfig(make_app(namespace, **{name: None}))
+    assert config.lock_key is None
+    assert config.is_key_in_conf("redbeat_lock_key")
+
+
+def test_none_set_on_a_pending_configuration_disables_the_lock() -> None:
+    app = Celery("conf", broker=URL, set_as_current=False)
+    app.conf.redbeat_lock_key = None
+    assert RedBeatConfig(app).lock_key is None
+    app = Celery("conf", broker=URL, set_as_current=False)
+    app.conf.update(REDBEAT_LOCK_KEY=None)
+    assert RedBeatConfig(app).lock_key is None
+
+
+def test_none_in_django_settings_disables_the_lock() -> None:
+    app = Celery("conf", broker=URL, set_as_current=False)
+    app.config_from_object(LazySettings(CELERY_REDBEAT_LOCK_KEY=None), namespace="CELERY")
+    assert RedBeatConfig(app).lock_key is None
+
+
+def test_custom_lock_key_gets_the_prefix_once() -> None:
+    assert config_of(redbeat_lock_key="mine").lock_key == "redbeat:mine"
+    assert config_of(redbeat_lock_key="redbeat:mine").lock_key == "redbeat:mine"
+
+
+def test_helpers_of_redbeat_2() -> None:
+    config = config_of(REDBEAT_ANYTHING=3, redbeat_nothing=None)
+    assert config.either_or("redbeat_anything") == 3
+    assert config.either_or("redbeat_nothing", "default") == "default"
+    assert config.either_or("redbeat_missing") is None
+    assert config.either_or("broker_url") == URL
+    assert config.is_key_in_conf("redbeat_anything")
+    assert config.is_key_in_conf("redbeat_nothing")
+    assert not config.is_key_in_conf("redbeat_missing")
+
+
+def test_broker_settings_are_the_defaults() -> None:
+    transport = {"visibility_timeout": 5, "password": "secret", "master_name": "m"}
+    config = config_of(broker_use_ssl={"ssl_cert_reqs": "none"}, broker_transport_options=transport)
+    assert config.redis_use_ssl == {"ssl_cert_reqs": "none"}
+    assert config.redbeat_redis_options == {"password": "secret", "master_name": "m"}
+    assert config.options_inherited
+
+
+def test_own_settings_win_and_keep_everything() -> None:
+    config = config_of(
+        redbeat_redis_url="rediss://other",
+        redbeat_redis_use_ssl=True,
+        redbeat_redis_options={"health_check_interval": 3},
+        broker_use_ssl={"ssl_cert_reqs": "none"},
+        broker_transport_options={"password": "secret"},
+    )
+    assert config.redis_url == "rediss://other"
+    assert config.redis_use_ssl is True
+    assert config.redbeat_redis_options == {"health_check_interval": 3}
+    assert not config.options_inherited
+    assert config.endpoint.url_setting == "redbeat_redis_url"
+    assert config.endpoint.ssl_setting == "redbeat_redis_use_ssl"
+    assert config.endpoint.options_setting == "redbeat_redis_options"
+
+
+def test_alternatives_of_the_broker_are_carried() -> None:
+    text = "sentinel://a:1;sentinel://b:2"
+    assert config_of(broker=text).redis_url == text
+    assert RedBeatConfig(make_app(broker=None, broker_url=text.split(";"))).redis_url == text
+
+
+def test_broker_that_is_not_redis_does_not_prevent_the_configuration() -> None:
+    assert config_of(broker="amqp://guest@localhost//").key_prefix == "redbeat:"
+    assert not config_of(broker="amqp://guest@localhost//").endpoint.broker_is_redis
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"redbeat_redis_url": "redis-cluster://a"},
+        {"redbeat_redis_options": {"cluster": True}},
+    ],
+)
+def test_cluster_has_a_hash_tag(settings: dict[str, Any]) -> None:
+    config = config_of(**settings)
+    assert config.cluster
+    assert config.schedule_key == "{redbeat}::schedule"
+    assert config.lock_key == "{redbeat}::lock"
+    assert config_of(redbeat_key_prefix="{a}b:", **settings).key_prefix == "{a}b:"
+    for untagged in ("mine:", "{}mine:", "{}{mine}:", "{mine:"):
+        with pytest.raises(ConfigurationError, match=r"redbeat_key_prefix.*hash tag"):
+            config_of(redbeat_key_prefix=untagged, **settings)
+
+
+def test_untagged_prefix_in_a_cluster_is_a_choice() -> None:
+    options = {"cluster": True, "allow_untagged_prefix": True}
+    config = config_of(redbeat_key_prefix="old:", redbeat_redis_options=options)
+    assert config.key_prefix == "old:"
+
+
+def test_the_users_client_decides_about_the_cluster() -> None:
+    app = make_app(redbeat_redis_options={"cluster": True})
+    app.redbeat_redis = Redis()
+    assert not RedBeatConfig(app).cluster
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("redbeat_key_prefix", ""),
+        ("redbeat_key_prefix", 5),
+        ("redbeat_lock_key", ""),
+        ("redbeat_lock_key", False),
+        ("redbeat_lock_key", "redbeat::schedule"),
+        ("redbeat_lock_key", ":statics"),
+        ("redbeat_lock_timeout", 0),
+        ("redbeat_lock_timeout", -1),
+        ("redbeat_lock_timeout", 0.99),
+        ("redbeat_lock_timeout", "60"),
+        ("redbeat_lock_timeout", True),
+        ("redbeat_lock_timeout", float("nan")),
+        ("redbeat_lock_timeout", float("inf")),
+        ("redbeat_key_expiry_check", "panic"),
+        ("redbeat_key_expiry_check", ["error"]),
+        ("redbeat_redis_url", 5),
+        ("redbeat_redis_url", ["redis://a", 5]),
+        ("redbeat_redis_use_ssl", "yes"),
+        ("redbeat_redis_options", "db=3"),
+        ("redbeat_redis_options", [("db", 3)]),
+    ],
+)
+def test_impossible_value_names_its_setting(name: str, value: Any) -> None:
+    with pytest.raises(ConfigurationError, match=name):
+        config_of(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("retry_period", -2),
+        ("retry_period", "5"),
+        ("retry_period", True),
+        ("cluster", "yes"),
+        ("sentinels", []),
+        ("sentinels", "localhost"),
+        ("sentinels", [("localhost",)]),
+        ("sentinels", [(None, 5)]),
+        ("service_name", 5),
+        ("sentinel_kwargs", ["password"]),
+        ("startup_nodes", [{"host": "a"}]),
+        ("startup_nodes", 5),
+        ("password", 5),
+        ("username", b"u"),
+        ("db", -1),
+        ("db", True),
+        ("db", "first"),
+        ("socket_timeout", 0),
+        ("socket_timeout", "5"),
+        ("credential_provider", object()),
+        ("credential_provider", "no.such.Provider"),
+    ],
+)
+def test_impossible_option_names_setting_and_option(option: str, value: Any) -> None:
+    with pytest.raises(ConfigurationError, match=rf"^redbeat_redis_options\['{option}'\] "):
+        config_of(redbeat_redis_options={option: value})
+    with pytest.raises(ConfigurationError, match=rf"^broker_transport_options\['{option}'\] "):
+        config_of(broker_transport_options={option: value})
+
+
+def test_options_are_converted() -> None:
+    given = {
+        "retry_period": 0,
+        "db": "3",
+        "sentinels": [["a", "1"], ("b", 2)],
+        "startup_nodes": [{"host": "c", "port": 3}],
+        "socket_timeout": None,
+        "password": None,
+    }
+    assert config_of(redbeat_redis_options=given).redbeat_redis_options == {
+        "retry_period": None,
+        "db": 3,
+        "sentinels": [("a", 1), ("b", 2)],
+        "startup_nodes": [("c", 3)],
+        "socket_timeout": None,
+    }
+
+
+def test_option_name_that_is_no_text() -> None:
+    with pytest.raises(ConfigurationError, match="redbeat_redis_options"):
+        config_of(redbeat_redis_options={5: 5})
+
+
+def test_lock_timeout_is_argument_or_setting_or_five_intervals() -> None:
+    config = config_of(redbeat_lock_timeout=60)
+    assert config.lock_timeout == 60
+    assert config.resolve_lock_timeout(30, 10) == 30
+    assert config.resolve_lock_timeout(None, 10) == 60
+    unset = config_of()
+    assert unset.resolve_lock_timeout(None, 10) == 50
+    assert unset.resolve_lock_timeout(None, 0) == 1500
+    assert unset.resolve_lock_timeout() == 1500
+    assert unset.resolve_lock_timeout(None, 0.1) == 1.0
+
+
+@pytest.mark.parametrize("argument", [0, -5, 0.5, True, "5", float("nan")])
+def test_impossible_lock_timeout_as_an_argument(argument: Any) -> None:
+    with pytest.raises(ConfigurationError, match="redbeat_lock_timeout"):
+        config_of().resolve_lock_timeout(argument, 300)
+
+
+def test_impossible_interval() -> None:
+    with pytest.raises(ConfigurationError, match="beat_max_loop_interval"):
+        config_of().resolve_lock_timeout(None, -1)
+
+
+def test_repr_shows_no_secret() -> None:
+    config = config_of(
+        redbeat_redis_url="redis://user:s3cret@localhost/0?ssl_password=s3cret",
+        redbeat_redis_use_ssl={"ssl_password": "s3cret"},
+        redbeat_redis_options={"password": "s3cret", "sentinel_kwargs": {"password": "s3cret"}},
+    )
+    for shown in (repr(config), str(config), repr(config.endpoint)):
+        assert "s3cret" not in shown
+    assert "user:**@localhost" in repr(config)
+
+
+def test_errors_show_no_secret() -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        config_of(redbeat_redis_options={"password": ["s3cret"]})
+    assert "s3cret" not in str(caught.value)
+
+
+def test_ensure_conf_reads_once() -> None:
+    app = make_app()
+    config = ensure_conf(app)
+    app.conf.redbeat_key_prefix = "later:"
+    assert ensure_conf(app) is config
+    assert app.redbeat_conf is config
+    assert config.key_prefix == "redbeat:"
+
+
+def test_without_an_app_it_is_the_current_one() -> None:
+    app = make_app(redbeat_key_prefix="current:")
+    previous = Celery("previous")
+    app.set_current()
+    try:
+        assert ensure_conf().app is app
+        assert RedBeatConfig().key_prefix == "current:"
+    finally:
+        previous.set_current()
+
+
+def test_find_setting_in_the_configuration() -> None:
+    app = make_app(redbeat_lock_key=None)
+    assert find_setting(app, "redbeat_lock_key") is None
+    assert not is_set(app, "redbeat_key_prefix")
+
+
+def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.name == "celery.beat"]
+
+
+@pytest.mark.parametrize(
+    ("namespace", "name", "nearest"),
+    [
+        (None, "redbeat_lock_timout", "redbeat_lock_timeout"),
+        (None, "REDBEAT_REDIS_OPTION", "redbeat_redis_options"),
+        (None, "readbeat_redis_url", "redbeat_redis_url"),
+        ("CELERY", "CELERY_REDBEAT_PREFIX_KEY", "redbeat_key_prefix"),
+        ("CELERY", "CELERY_READBEAT_REDIS_URL", "redbeat_redis_url"),
+    ],
+)
+def test_misspelt_setting_is_reported_with_the_nearest(
+    caplog: pytest.LogCaptureFixture, namespace: str | None, name: str, nearest: str
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        RedBeatConfig(make_app(namespace, **{name: "s3cret"}))
+    assert warnings_of(caplog) == [f"Unknown setting {name}: did you mean {nearest}?"]
+
+
+def test_unknown_setting_is_reported_with_all_valid_ones(caplog: pytest.LogCaptureFixture) -> None:
+    config_of(redbeat_xyzzy=1)
+    (message,) = warnings_of(caplog)
+    assert message.startswith("Unknown setting redbeat_xyzzy")
+    for name in SETTINGS:
+        assert name in message
+
+
+def test_misspelt_setting_in_an_object_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+    app = Celery("conf", broker=URL, set_as_current=False)
+    settings = LazySettings(CELERY_REDBEAT_LOCKKEY=None, DEBUG=True, BEAT_REDIS_URL="mine")
+    app.config_from_object(settings, namespace="CELERY")
+    report_unknown_settings(app)
+    report_unknown_settings(app)
+    assert warnings_of(caplog) == [
+        "Unknown setting CELERY_REDBEAT_LOCKKEY: did you mean redbeat_lock_key?"
+    ]
+
+
+def test_valid_settings_are_not_reported(caplog: pytest.LogCaptureFixture) -> None:
+    config_of(
+        REDBEAT_LOCK_TIMEOUT=60,
+        redbeat_key_prefix="x:",
+        redis_backend_use_ssl=None,
+        redis_socket_timeout=3,
+        result_backend=None,
+    )
+    assert warnings_of(caplog) == []

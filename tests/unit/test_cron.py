@@ -1,0 +1,251 @@
+"""Crontabs: as Celery computes them where the clock is steady, by the minute where it is not."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone, tzinfo
+from zoneinfo import ZoneInfo
+
+import pytest
+from celery import Celery
+from celery.schedules import crontab
+from celery.utils.time import remaining
+from dateutil import tz
+
+from redbeat.cron import CronRule
+from redbeat.timing import next_run
+
+UTC = timezone.utc
+MINUTE = timedelta(minutes=1)
+APP = Celery("tests", set_as_current=False)
+FIELDS = {
+    "minute": (0, 59),
+    "hour": (0, 23),
+    "day_of_week": (0, 6),
+    "day_of_month": (1, 31),
+    "month_of_year": (1, 12),
+}
+
+# A zone, and the first and last day around one change of its clock.
+CHANGES = {
+    "New York, forward": ("America/New_York", datetime(2026, 3, 7), 3),
+    "New York, back": ("America/New_York", datetime(2026, 10, 31), 3),
+    "London, forward": ("Europe/London", datetime(2026, 3, 28), 3),
+    "London, back": ("Europe/London", datetime(2026, 10, 24), 3),
+    "Lord Howe, forward": ("Australia/Lord_Howe", datetime(2026, 10, 3), 3),
+    "Lord Howe, back": ("Australia/Lord_Howe", datetime(2026, 4, 4), 3),
+    "Sao Paulo, forward at midnight": ("America/Sao_Paulo", datetime(2018, 11, 3), 3),
+    "Apia, a day left out": ("Pacific/Apia", datetime(2011, 12, 29), 4),
+}
+EXPRESSIONS = (
+    {"minute": "*/5"},
+    {"minute": "*/7", "hour": "*/2"},
+    {"minute": 30},
+    {"minute": 30, "hour": "0-23"},
+    {"minute": "0,30", "hour": "1-3"},
+    {"minute": 15, "hour": "1-9/2"},
+    {"minute": 0, "hour": 0},
+    {"minute": [10, 40], "hour": [1, 2]},
+    {"minute": "*/15", "hour": 1},
+    {"minute": 30, "hour": 2},
+    {"minute": 0, "hour": 9},
+    {"minute": "*", "hour": 2},
+)
+
+
+def cron(**fields: object) -> crontab:
+    return crontab(**fields, app=APP)
+
+
+def runs(schedule: crontab, start: datetime, end: datetime, zone: str) -> list[datetime]:
+    found: list[datetime] = []
+    moment = start
+    while True:
+        following = next_run(schedule, moment, ZoneInfo(zone))
+        if following is None or following > end:
+            return found
+        assert following > moment
+        found.append(following)
+        moment = following
+
+
+def expression(chance: random.Random, low: int, high: int) -> object:
+    first, second = sorted((chance.randint(low, high), chance.randint(low, high)))
+    choices: tuple[object, ...] = (
+        "*",
+        "*",
+        first,
+        f"{first}-{second}",
+        f"{second},{first}",
+        f"{first}-{second}/{chance.randint(1, 5)}",
+        f"*/{chance.randint(1, high)}",
+        [first, second],
+    )
+    return chance.choice(choices)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_next_run_is_that_of_celery_where_the_clock_never_changes(seed: int) -> None:
+    chance = random.Random(seed)
+    for _ in range(80):
+        fields = {name: expression(chance, *limits) for name, limits in FIELDS.items()}
+        if chance.random() < 0.6:
+            fields["day_of_month"] = fields["month_of_year"] = "*"
+        after = datetime(2020, 1, 1, tzinfo=UTC) + timedelta(
+            seconds=chance.randrange(10 * 366 * 86400)
+        )
+        try:
+            schedule = cron(**fields, nowfun=lambda after=after: after)
+        except ValueError:
+            continue  # never matches any date, and newer releases of Celery say so
+        start, delta, _ = schedule.remaining_delta(after, tz=UTC)
+        expected = after + remaining(start, delta, after)
+        assert next_run(schedule, after, UTC) == expected, fields
+
+
+def wall_times(zone: ZoneInfo, start: datetime, end: datetime) -> Iterator[tuple[datetime, int]]:
+    """Every instant from start to end by the minute, with its number in the hour it repeats."""
+    moment = start
+    while moment <= end:
+        yield moment, moment.astimezone(zone).fold
+        moment += MINUTE
+
+
+def matches(schedule: crontab, wall: datetime) -> bool:
+    return (
+        wall.minute in schedule.minute
+        and wall.hour in schedule.hour
+        and wall.day in schedule.day_of_month
+        and wall.month in schedule.month_of_year
+        and wall.isoweekday() % 7 in schedule.day_of_week
+    )
+
+
+def by_the_minute(
+    schedule: crontab, real_time: bool, start: datetime, end: datetime, zone: ZoneInfo
+) -> list[datetime]:
+    """The same rule, spelled out: try every minute, and every wall time that was left out."""
+    found, previous = set(), None
+    for moment, fold in wall_times(zone, start, end):
+        wall = moment.astimezone(zone).replace(tzinfo=None, fold=0)
+        if matches(schedule, wall) and (real_time or not fold):
+            found.add(moment)
+        while not real_time and previous is not None and previous + MINUTE < wall:
+            previous += MINUTE
+            if matches(schedule, previous):
+                found.add(moment)
+        previous = wall
+    return sorted(found)
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("fields", EXPRESSIONS, ids=str)
+def test_every_change_of_the_clock(change: str, fields: dict[str, object]) -> None:
+    name, day, days = CHANGES[change]
+    zone, schedule = ZoneInfo(name), cron(**fields)
+    start = day.replace(tzinfo=zone).astimezone(UTC)
+    end = start + timedelta(days=days)
+    hour = str(fields.get("hour", "*"))
+    real_time = "*" in hour or "/" in hour or hour == "0-23"
+    expected = by_the_minute(schedule, real_time, start, end, zone)
+    assert runs(schedule, start - MINUTE, end, name) == expected
+
+
+@pytest.mark.parametrize("fields", EXPRESSIONS, ids=str)
+def test_it_does_not_matter_from_where_in_between_one_asks(fields: dict[str, object]) -> None:
+    schedule = cron(**fields)
+    for change in ("New York, forward", "New York, back", "Lord Howe, back"):
+        name, day, _ = CHANGES[change]
+        start = day.replace(tzinfo=ZoneInfo(name)).astimezone(UTC) + timedelta(hours=20)
+        end = start + timedelta(hours=16)
+        expected = runs(schedule, start, end, name)
+        moment = start
+        while expected and moment < expected[-1]:
+            following = next(run for run in expected if run > moment)
+            assert next_run(schedule, moment, ZoneInfo(name)) == following
+            moment += timedelta(minutes=7, seconds=13)
+
+
+def test_the_repeated_hour_has_all_its_five_minutes() -> None:
+    start = datetime(2026, 11, 1, 5, 59, tzinfo=UTC)  # one minute before 01:00 comes again
+    found = runs(cron(minute="*/5"), start, start + timedelta(hours=1), "America/New_York")
+    assert len(found) == 12
+
+
+def test_a_daily_run_in_the_repeated_hour_happens_once() -> None:
+    start = datetime(2026, 11, 1, 4, tzinfo=UTC)
+    schedule = cron(minute=30, hour=1)
+    found = runs(schedule, start, start + timedelta(hours=20), "America/New_York")
+    assert found == [datetime(2026, 11, 1, 5, 30, tzinfo=UTC)]
+
+
+def test_a_daily_run_in_the_missing_hour_happens_at_its_end() -> None:
+    start = datetime(2026, 3, 8, 5, tzinfo=UTC)
+    schedule = cron(minute=30, hour=2)
+    found = runs(schedule, start, start + timedelta(hours=20), "America/New_York")
+    assert found == [datetime(2026, 3, 8, 7, tzinfo=UTC)]
+
+
+@pytest.mark.parametrize("change", [name for name in CHANGES if "Apia" not in name])
+@pytest.mark.parametrize("fields", EXPRESSIONS[:6], ids=str)
+def test_zones_that_do_not_keep_pep_495(change: str, fields: dict[str, object]) -> None:
+    name, day, _ = CHANGES[change]
+    moment = day.replace(tzinfo=ZoneInfo(name)).astimezone(UTC)
+    other = tz.gettz(name)
+    assert other is not None
+    for _ in range(150):
+        expected = next_run(cron(**fields), moment, ZoneInfo(name))
+        assert next_run(cron(**fields), moment, other) == expected
+        moment += timedelta(minutes=23)
+
+
+class Careless(tzinfo):
+    """A zone whose author did not expect to be asked without a datetime."""
+
+    zone = ZoneInfo("America/New_York")
+
+    def utcoffset(self, dt: datetime | None) -> timedelta | None:
+        assert dt is not None
+        return self.zone.utcoffset(dt)
+
+    def dst(self, dt: datetime | None) -> timedelta | None:
+        return self.zone.dst(dt)
+
+    def tzname(self, dt: datetime | None) -> str | None:
+        return self.zone.tzname(dt)
+
+    def fromutc(self, dt: datetime) -> datetime:
+        return self.zone.fromutc(dt.replace(tzinfo=self.zone)).replace(tzinfo=self)
+
+
+def test_a_zone_class_of_a_users_own() -> None:
+    after, schedule = datetime(2026, 3, 8, 6, tzinfo=UTC), cron(minute=30, hour=2)
+    assert next_run(schedule, after, Careless()) == datetime(2026, 3, 8, 7, tzinfo=UTC)
+
+
+def test_without_a_zone_the_one_of_the_app_counts() -> None:
+    app = Celery("tests", set_as_current=False, changes={"timezone": "Asia/Tokyo"})
+    schedule = crontab(minute=0, hour=9, app=app)
+    after = datetime(2026, 1, 1, tzinfo=UTC)
+    assert next_run(schedule, after) == datetime(2026, 1, 2, tzinfo=UTC)
+
+
+def test_a_rare_date_is_found() -> None:
+    schedule = cron(minute=0, hour=0, day_of_month=29, month_of_year=2, day_of_week="mon")
+    after = datetime(2096, 3, 1, tzinfo=UTC)
+    assert next_run(schedule, after, UTC) == datetime(2112, 2, 29, tzinfo=UTC)
+
+
+def test_a_date_that_never_comes_has_no_next_run() -> None:
+    ends = (*(-1 for _ in range(60)), -1)
+    rule = CronRule(
+        (0, *ends[1:]), (0, *ends[:24]), (30,), frozenset({2}), frozenset(range(7)), False
+    )
+    assert rule.next_wall(datetime(2026, 1, 1)) is None
+
+
+def test_nothing_comes_after_the_last_year() -> None:
+    after = datetime(9999, 12, 31, 23, 59, tzinfo=UTC)
+    assert next_run(cron(), after, UTC) is None
+    assert next_run(cron(), after, ZoneInfo("America/New_York")) is None

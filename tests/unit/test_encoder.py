@@ -1,0 +1,253 @@
+"""What cannot be stored, and the codecs that users put in place of ours."""
+
+from __future__ import annotations
+
+import json
+import sys
+from datetime import date, datetime, timedelta, timezone
+from decimal import Decimal
+from types import ModuleType
+from typing import Any
+from uuid import UUID
+from zoneinfo import ZoneInfo
+
+import pytest
+from celery.schedules import crontab, schedule, solar
+from dateutil import tz
+from dateutil.rrule import MO
+
+from redbeat.decoder import (
+    MAX_DEPTH,
+    MAX_TEXT,
+    RedBeatJSONDecoder,
+    RedBeatJSONEncoder,
+    active_codec,
+    decode,
+    encode,
+)
+from redbeat.errors import DecodeError, InvalidEntryError
+from redbeat.schedules import rrule
+
+UTC = timezone.utc
+NEW_YORK = ZoneInfo("America/New_York")
+NOON = datetime(2026, 5, 5, 12, tzinfo=UTC)
+
+
+# -- what cannot be stored
+
+
+class MyInterval(schedule):
+    """A subclass, which would come back as its base."""
+
+
+class MyRule(rrule):
+    """Likewise."""
+
+
+CIRCLE: list[Any] = []
+CIRCLE.append(CIRCLE)
+
+REFUSED: tuple[tuple[Any, str], ...] = (
+    (b"x", "base64"),
+    ({1}, "list"),
+    (frozenset(), "list"),
+    (timedelta(1), "seconds"),
+    (Decimal("1.5"), "str"),
+    (UUID(int=5), "str"),
+    (date(2020, 1, 1), "isoformat"),
+    (NEW_YORK, "name of the zone"),
+    (object(), "object"),
+    (len, "builtin_function"),
+    (float("nan"), "null"),
+    (float("-inf"), "null"),
+    ({1: 2}, "the key 1"),
+    ({None: 2}, "the key None"),
+    (CIRCLE, "itself"),
+    (MyInterval(5), "base class"),
+    (MyRule(3, NOON), "base class"),
+    (10**5000, "digits"),
+)
+
+
+@pytest.mark.parametrize(("value", "hint"), REFUSED, ids=lambda value: type(value).__name__)
+def test_what_cannot_be_stored_is_named(value: Any, hint: str) -> None:
+    with pytest.raises(InvalidEntryError, match=hint) as caught:
+        encode({"kwargs": {"when": value}})
+    if hint not in ("itself", "digits"):
+        assert caught.value.field == "kwargs.when"
+    with pytest.raises((TypeError, ValueError), match=hint):
+        json.dumps({"when": value}, cls=RedBeatJSONEncoder)
+
+
+def test_the_path_leads_through_lists_and_below_the_field() -> None:
+    with pytest.raises(InvalidEntryError) as caught:
+        encode({"args": [1, {"deep": [{"__type__": "weekday", "x": b""}]}]}, "definition")
+    assert caught.value.field == "definition.args[1].deep[0].x"
+    with pytest.raises(InvalidEntryError, match=r"^value: "):
+        encode(b"x")
+
+
+SCHEDULES: tuple[tuple[Any, str, str], ...] = (
+    (schedule(0), "schedule.every", "above 0"),
+    (schedule(-5), "schedule.every", "above 0"),
+    (schedule(None), "schedule.every", "None"),
+    (schedule(timedelta(days=400_000)), "schedule.every", "1000 years"),
+    (schedule(5, nowfun=datetime.now), "schedule.nowfun", "function"),
+    (crontab(nowfun=datetime.now), "schedule.nowfun", "function"),
+    (rrule(3, NOON, nowfun=datetime.now), "schedule.nowfun", "function"),
+    (rrule(3, datetime(2020, 1, 1, tzinfo=tz.tzstr("EST5EDT"))), "schedule.dtstart", "ZoneInfo"),
+    (
+        rrule(3, NOON, until=datetime(2020, 1, 1, tzinfo=tz.tzstr("EST5EDT"))),
+        "schedule.until",
+        "ZoneInfo",
+    ),
+)
+
+
+@pytest.mark.parametrize(("value", "field", "hint"), SCHEDULES)
+def test_a_schedule_that_cannot_be_stored_is_named(value: Any, field: str, hint: str) -> None:
+    with pytest.raises(InvalidEntryError, match=hint) as caught:
+        encode({"schedule": value})
+    assert caught.value.field == field
+
+
+def test_solar_schedules_are_refused() -> None:
+    sun = solar.__new__(solar)  # its constructor needs a library that nothing else does
+    with pytest.raises(InvalidEntryError, match="crontab"):
+        encode({"schedule": sun})
+
+
+# -- limits
+
+
+def nested(depth: int) -> str:
+    return "[" * depth + "]" * depth
+
+
+def test_depth_is_limited_both_ways() -> None:
+    assert decode(nested(MAX_DEPTH), "x") is not None
+    assert encode(json.loads(nested(MAX_DEPTH))) == nested(MAX_DEPTH)
+    for depth in (MAX_DEPTH + 1, 5000, 200_000):
+        with pytest.raises(DecodeError, match=r"^definition: is nested"):
+            decode(nested(depth), "definition")
+    with pytest.raises(InvalidEntryError, match="nested"):
+        encode(json.loads(nested(MAX_DEPTH + 1)))
+    escaped: Any = None
+    for _ in range(MAX_DEPTH // 2):
+        escaped = {"__type__": "weekday", "x": escaped}
+    with pytest.raises(InvalidEntryError, match="nested"):
+        encode(escaped)
+
+
+def test_many_flat_containers_are_no_depth() -> None:
+    wide = [[index] for index in range(2 * MAX_DEPTH)]
+    assert decode(encode(wide), "x") == wide
+    assert decode(encode(wide).encode(), "x") == wide
+
+
+def test_size_is_limited_both_ways() -> None:
+    with pytest.raises(DecodeError, match=f"^meta: .*{MAX_TEXT}"):
+        decode(" " * (MAX_TEXT + 1), "meta")
+    with pytest.raises(InvalidEntryError, match=f"^kwargs: .*{MAX_TEXT}"):
+        encode(" " * MAX_TEXT, "kwargs")
+
+
+@pytest.mark.parametrize("text", ["", "{", "{'a': 1}", b"\xff", "1" * 5000, "[1,]"])
+def test_what_is_no_json_is_named(text: str | bytes) -> None:
+    with pytest.raises(DecodeError, match=r"^definition: cannot be read as JSON"):
+        decode(text, "definition")
+
+
+# -- users' own codecs
+
+
+class Money:
+    """A type of a user's own."""
+
+
+class MyEncoder(RedBeatJSONEncoder):
+    """Adds a type, and writes datetimes in another way."""
+
+    def default(self, obj: Any) -> Any:
+        """Write money and datetimes; leave the rest to RedBeat."""
+        if isinstance(obj, Money):
+            return {"__type__": "money", "paid": NOON}
+        if isinstance(obj, datetime):
+            return obj.isoformat()
+        return super().default(obj)
+
+
+class MyDecoder(RedBeatJSONDecoder):
+    """Reads that type."""
+
+    def dict_to_object(self, d: dict[str, Any]) -> Any:
+        """Read money; leave the rest to RedBeat."""
+        if d.get("__type__") == "broken":
+            raise KeyError("broken")
+        return Money() if d.get("__type__") == "money" else super().dict_to_object(d)
+
+
+class Foreign(json.JSONEncoder):
+    """An encoder that knows nothing of RedBeat's."""
+
+
+@pytest.fixture
+def schedulers(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    module = ModuleType("redbeat.schedulers")
+    monkeypatch.setitem(sys.modules, "redbeat.schedulers", module)
+    return module
+
+
+def test_without_a_replacement_the_codec_is_ours(schedulers: ModuleType) -> None:
+    assert not hasattr(schedulers, "RedBeatJSONEncoder")
+    assert active_codec() == (RedBeatJSONEncoder, RedBeatJSONDecoder)
+
+
+def test_a_replaced_codec_is_used(schedulers: ModuleType) -> None:
+    vars(schedulers).update(RedBeatJSONEncoder=MyEncoder, RedBeatJSONDecoder=MyDecoder)
+    assert active_codec() == (MyEncoder, MyDecoder)
+    text = encode({"kwargs": {"m": Money()}, "schedule": schedule(5)})
+    assert json.loads(text)["kwargs"]["m"] == {"__type__": "money", "paid": NOON.isoformat()}
+    found = decode(text, "x")
+    assert isinstance(found["kwargs"]["m"], Money)
+    assert found["schedule"] == schedule(5)
+    with pytest.raises(InvalidEntryError) as caught:
+        encode({"kwargs": {"b": b""}})
+    assert caught.value.field == "kwargs.b"
+    with pytest.raises(DecodeError, match=r"^meta: .*broken"):
+        decode('{"__type__": "broken"}', "meta")
+
+
+def test_a_foreign_codec_is_used_as_it_is(schedulers: ModuleType) -> None:
+    vars(schedulers).update(RedBeatJSONEncoder=Foreign, RedBeatJSONDecoder=json.JSONDecoder)
+    assert decode(encode({"__type__": "weekday", "wkday": 1}), "x") == {
+        "__type__": "weekday",
+        "wkday": 1,
+    }
+    with pytest.raises(InvalidEntryError, match=r"^definition: .*datetime"):
+        encode({"when": NOON}, "definition")
+
+
+def test_an_encoder_that_gives_back_what_it_got_is_stopped(schedulers: ModuleType) -> None:
+    class Same(RedBeatJSONEncoder):
+        def default(self, obj: Any) -> Any:
+            return obj
+
+    vars(schedulers).update(RedBeatJSONEncoder=Same)
+    with pytest.raises(InvalidEntryError, match="nested"):
+        encode({"x": object()})
+
+
+def test_an_encoder_that_goes_on_to_json_is_explained(schedulers: ModuleType) -> None:
+    class Plain(RedBeatJSONEncoder):
+        def default(self, obj: Any) -> Any:
+            return json.JSONEncoder.default(self, obj)
+
+    vars(schedulers).update(RedBeatJSONEncoder=Plain)
+    with pytest.raises(InvalidEntryError, match=r"^when: .*datetime"):
+        encode({"when": NOON})
+
+
+def test_the_encoder_streams_too() -> None:
+    chunks = RedBeatJSONEncoder(indent=1).iterencode({"at": MO})
+    assert json.loads("".join(chunks)) == {"at": {"__type__": "weekday", "wkday": 0}}

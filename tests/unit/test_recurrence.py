@@ -1,0 +1,190 @@
+"""Recurrence rules give what dateutil gives, from any moment on."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from dateutil.rrule import FR, MO, SU, TU, rrulebase, weekday
+from dateutil.rrule import rrule as dateutil_rrule
+
+from redbeat.recurrence import Recurrence
+from redbeat.rules import recurrence
+from redbeat.schedules import RRULE_FIELDS
+
+DAYS = (MO, TU, FR, SU)
+reference_rule: Callable[..., rrulebase] = dateutil_rrule
+
+
+def rule(freq: int, dtstart: datetime, **fields: Any) -> Recurrence:
+    given = {**dict.fromkeys(RRULE_FIELDS), "freq": freq, "interval": 1, **fields}
+    return recurrence(given, dtstart)
+
+
+# dateutil searches up to the year 9999 for what never matches, so that the rules here avoid that.
+def some(chance: random.Random, low: int, high: int, most: int = 4) -> list[int]:
+    values = {chance.randint(low, high) for _ in range(chance.randint(1, most))}
+    return sorted(values - {0}) or [high]
+
+
+def day_parts(chance: random.Random, freq: int) -> dict[str, Any]:
+    """Parts that restrict days; few at a time, so that most rules have occurrences."""
+    nth = [day(chance.choice((1, 2, -1))) for day in chance.sample(DAYS, 2)]
+    parts: dict[str, Any] = {
+        "bymonth": some(chance, 1, 12),
+        "bymonthday": some(chance, -31, 31, 8),
+        "byyearday": some(chance, -366, 366, 12),
+        "byweekday": nth if chance.random() < 0.4 else [0, 3, 5],
+        "byweekno": some(chance, 1, 52, 8),
+        "byeaster": some(chance, -60, 60, 3),
+    }
+    rare = {"byweekno", "byeaster", "byyearday"} if freq else set()
+    names = [name for name in parts if name not in rare]
+    return {name: parts[name] for name in chance.sample(names, chance.randint(0, 2))}
+
+
+def time_parts(chance: random.Random, freq: int) -> dict[str, Any]:
+    parts = {"byhour": (0, 23), "byminute": (0, 59), "bysecond": (0, 59)}
+    # dateutil refuses an interval that its own unit's part can never meet.
+    below = [name for name, unit in zip(parts, (4, 5, 6), strict=True) if unit != freq]
+    names = chance.sample(below, chance.randint(0, 2))
+    return {name: sorted({0, *some(chance, *parts[name])}) for name in names}
+
+
+def random_rule(chance: random.Random) -> tuple[int, datetime, dict[str, Any]]:
+    freq = chance.randrange(7)
+    start = datetime(2020, 1, 1) + timedelta(seconds=chance.randrange(366 * 86400))
+    fields = {**day_parts(chance, freq), **time_parts(chance, freq)}
+    fields["interval"] = chance.choice((1, 1, 2, 3, 5))
+    if chance.random() < 0.5:
+        fields["wkst"] = chance.randrange(7)
+    if chance.random() < 0.2:
+        fields["bysetpos"] = chance.choice((1, -1, [1, 3], -2) if freq < 3 else (1, -1))
+    return freq, start, fields
+
+
+def expected(found: rrulebase, amount: int, end: datetime) -> list[datetime]:
+    return list(itertools.takewhile(lambda at: at < end, itertools.islice(found, amount)))
+
+
+def walked(found: Recurrence, start: datetime, amount: int, end: datetime) -> list[datetime]:
+    moments: list[datetime] = []
+    at = found.next_wall(start - timedelta(seconds=1))
+    while at is not None and at < end and len(moments) < amount:
+        moments.append(at)
+        at = found.next_wall(at)
+    return moments
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_occurrences_are_those_of_dateutil(seed: int) -> None:
+    chance = random.Random(seed)
+    freq, start, fields = random_rule(chance)
+    theirs = reference_rule(freq, dtstart=start, **fields)
+    end = start + timedelta(days=366 * (12 if freq < 3 else 2))
+    try:
+        reference = expected(theirs, 25, end)
+    except ValueError:
+        reference = []  # "results in an empty rule"
+    found = walked(rule(freq, start, **fields), start, 25, end)
+    assert found == reference, (freq, start, fields)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_it_does_not_matter_where_one_starts_to_look(seed: int) -> None:
+    chance = random.Random(1000 + seed)
+    freq, start, fields = random_rule(chance)
+    ours = rule(freq, start, **fields)
+    reference = walked(ours, start, 20, datetime.max)
+    for before, at in itertools.pairwise(reference):
+        middle = before + (at - before) / 2
+        assert ours.next_wall(middle) == at, (freq, start, fields)
+
+
+@pytest.mark.parametrize(("freq", "unit"), [(6, 1), (5, 60), (4, 3600), (3, 86400), (2, 604800)])
+def test_an_old_start_keeps_its_phase(freq: int, unit: int) -> None:
+    start, interval = datetime(1970, 1, 1, 0, 0, 7), 11
+    ours = rule(freq, start, interval=interval)
+    found = ours.next_wall(datetime(2026, 5, 5))
+    assert found is not None
+    assert (found - start) % timedelta(seconds=unit * interval) == timedelta(0)
+    assert found - datetime(2026, 5, 5) <= timedelta(seconds=unit * interval)
+
+
+def test_weekdays_and_nth_weekdays_together_are_both_meant() -> None:
+    ours = rule(1, datetime(2026, 1, 1), byweekday=[MO, FR(1)])
+    days = [at.day for at in walked(ours, datetime(2026, 1, 1), 5, datetime.max)]
+    assert days == [2, 5, 12, 19, 26]
+
+
+@pytest.mark.parametrize("days", [[FR(1)], [weekday(4, 1), FR]])
+def test_an_nth_weekday_of_a_week_is_that_weekday(days: list[weekday]) -> None:
+    ours = rule(2, datetime(2026, 1, 1), byweekday=days)
+    found = [at.day for at in walked(ours, datetime(2026, 1, 1), 3, datetime.max)]
+    assert found == [2, 9, 16]
+
+
+IMPOSSIBLE: tuple[tuple[int, dict[str, Any]], ...] = (
+    *((freq, {"bymonth": 2, "bymonthday": 30}) for freq in range(7)),
+    (6, {"interval": 120, "byminute": [1, 3]}),
+    (5, {"interval": 1440, "byhour": 3}),
+    (4, {"interval": 24, "byhour": 3}),
+)
+
+
+@pytest.mark.parametrize(("freq", "fields"), IMPOSSIBLE)
+def test_a_rule_that_never_matches_ends(freq: int, fields: dict[str, Any]) -> None:
+    assert rule(freq, datetime(2026, 1, 1), **fields).next_wall(datetime(2026, 1, 1)) is None
+
+
+@pytest.mark.parametrize("freq", range(7))
+def test_nothing_comes_after_the_last_year(freq: int) -> None:
+    ours = rule(freq, datetime(2026, 1, 1))
+    assert ours.next_wall(datetime(9999, 12, 31, 23, 59, 58)) in (
+        None,
+        datetime(9999, 12, 31, 23, 59, 59),
+    )
+
+
+COUNTED: tuple[tuple[int, dict[str, Any]], ...] = (
+    (0, {}),
+    (1, {"bymonthday": 31}),
+    (2, {}),
+    (3, {"interval": 3}),
+    (3, {"byhour": [3, 9]}),
+    (6, {"interval": 7}),
+)
+
+
+@pytest.mark.parametrize(("freq", "fields"), COUNTED)
+def test_a_count_ends_the_rule(freq: int, fields: dict[str, Any]) -> None:
+    start = datetime(2026, 1, 31, 9)
+    ours = rule(freq, start, count=5, **fields)
+    assert walked(ours, start, 50, datetime.max) == list(
+        reference_rule(freq, dtstart=start, count=5, **fields)
+    )
+
+
+def test_a_huge_count_is_no_work() -> None:
+    ours = rule(6, datetime(1970, 1, 1), count=10**9)
+    assert ours.next_wall(datetime(2001, 9, 9, 1, 46, 38)) == datetime(2001, 9, 9, 1, 46, 39)
+    assert ours.next_wall(datetime(2001, 9, 9, 1, 46, 39)) is None
+    assert rule(2, datetime(1970, 1, 1), count=10**12).last == datetime.max
+
+
+def test_a_count_beyond_the_last_match_ends_with_it() -> None:
+    ours = rule(0, datetime(9997, 5, 1), bymonth=1, count=5)
+    assert ours.next_wall(datetime(9998, 5, 1)) == datetime(9999, 1, 1)
+    assert ours.next_wall(datetime(9999, 5, 1)) is None
+    ours = rule(0, datetime(2026, 1, 1), bymonth=2, bymonthday=30, count=3)
+    assert ours.next_wall(datetime(2020, 1, 1)) is None
+
+
+@pytest.mark.parametrize("fields", [{"byhour": []}, {"bymonth": []}])
+def test_an_empty_list_restricts_nothing(fields: dict[str, Any]) -> None:
+    ours = rule(3, datetime(2026, 1, 1, 9), **fields)
+    assert ours.next_wall(datetime(2026, 1, 1, 9)) == datetime(2026, 1, 2, 9)

@@ -1,0 +1,236 @@
+"""When a schedule runs next and ran last, whatever kind of schedule it is."""
+
+from __future__ import annotations
+
+import random
+from datetime import datetime, timedelta, timezone
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from celery import Celery
+from celery.schedules import BaseSchedule, crontab, schedstate, schedule
+from celery.utils.time import remaining
+
+from redbeat.schedules import rrule
+from redbeat.timing import asks_itself, first_run, latest_run, next_run
+
+UTC = timezone.utc
+NEW_YORK = ZoneInfo("America/New_York")
+START = datetime(2026, 1, 1, 12, 3, 4, 5, tzinfo=UTC)
+APP = Celery("tests", set_as_current=False, changes={"timezone": "America/New_York"})
+
+
+def every(seconds: float, relative: bool = False, **kwargs: Any) -> schedule:
+    return schedule(seconds, relative, app=APP, **kwargs)
+
+
+class Weekdays(crontab):
+    """A subclass that changes nothing about its times."""
+
+
+class Impatient(schedule):
+    """A subclass that decides itself."""
+
+    def is_due(self, _last_run_at: datetime) -> schedstate:
+        return schedstate(True, 1.0)
+
+
+class Fortnight(BaseSchedule):
+    """A class of a user's own, with its own clock."""
+
+    def remaining_estimate(self, last_run_at: datetime) -> timedelta:
+        elapsed: timedelta = self.now().replace(tzinfo=UTC) - last_run_at
+        return timedelta(weeks=2) - elapsed
+
+
+class Never(Fortnight):
+    """One that has nothing left to do."""
+
+    def remaining_estimate(self, _last_run_at: datetime) -> None:  # type: ignore[override]
+        return None
+
+
+def test_an_interval_counts_from_the_last_slot() -> None:
+    assert next_run(every(60), START) == START + timedelta(seconds=60)
+    assert next_run(every(0.25), START) == START + timedelta(milliseconds=250)
+
+
+def test_the_answer_is_in_utc_whatever_was_asked() -> None:
+    # 01:30 in New York exists twice on this night; only the instant counts.
+    for fold, hour in ((0, 5), (1, 6)):
+        local = datetime(2026, 11, 1, 1, 30, tzinfo=NEW_YORK, fold=fold)
+        found = next_run(every(3600), local)
+        assert found == datetime(2026, 11, 1, hour + 1, 30, tzinfo=UTC)
+        assert found is not None
+        assert found.tzinfo is UTC
+
+
+@pytest.mark.parametrize("kind", [every(60), crontab(app=APP), rrule(3, START)])
+def test_a_naive_instant_is_refused(kind: Any) -> None:
+    with pytest.raises(ValueError, match="time zone"):
+        next_run(kind, datetime(2026, 1, 1))
+
+
+@pytest.mark.parametrize("seconds", [0, -1])
+def test_an_interval_that_never_passes_is_refused(seconds: int) -> None:
+    for ask in (next_run, lambda kind, at: latest_run(kind, at, at + timedelta(days=1))):
+        with pytest.raises(ValueError, match=r"schedule\.every"):
+            ask(every(seconds), START)
+    with pytest.raises(ValueError, match=r"schedule\.every"):
+        next_run(every(seconds, relative=True), START)
+
+
+def test_an_interval_ends_with_the_calendar() -> None:
+    assert next_run(every(86400), datetime(9999, 12, 31, 12, tzinfo=UTC)) is None
+
+
+@pytest.mark.parametrize("seconds", [0.5, 5, 90, 3600, 5400, 86400, 7 * 86400])
+def test_a_relative_interval_is_rounded_as_celery_does(seconds: float) -> None:
+    chance = random.Random(seconds)
+    for _ in range(200):
+        after = START + timedelta(seconds=chance.random() * 366 * 86400)
+        local = after.astimezone(NEW_YORK)
+        expected = after + remaining(local, timedelta(seconds=seconds), after, True)
+        if expected <= after:
+            expected = after + timedelta(seconds=seconds)
+        assert next_run(every(seconds, relative=True), after, NEW_YORK) == expected
+        assert next_run(every(seconds, relative=True), after) == expected  # the zone of the app
+
+
+def test_a_daily_relative_interval_is_at_midnight() -> None:
+    found = next_run(every(86400, relative=True), START, NEW_YORK)
+    assert found == datetime(2026, 1, 2, tzinfo=NEW_YORK)
+
+
+@pytest.mark.parametrize("seconds", [0.1, 1, 7, 60.000001, 86400])
+def test_the_latest_slot_of_an_interval_is_exact(seconds: float) -> None:
+    step = timedelta(seconds=seconds)
+    for slots in (1, 2, 10**6):
+        at = START + slots * step
+        assert latest_run(every(seconds), START, at) == at
+        assert latest_run(every(seconds), START, at + step / 2) == at
+        assert latest_run(every(seconds), START, at - timedelta.resolution) == (
+            None if slots == 1 else at - step
+        )
+
+
+KINDS: dict[str, Any] = {
+    "every minute": crontab(app=APP),
+    "hourly": crontab(minute=7, app=APP),
+    "two in a row, then a day": crontab(minute="3,4", hour=1, app=APP),
+    "some days": crontab(minute=0, hour=9, day_of_week="mon,fri", app=APP),
+    "leap day": crontab(minute=0, hour=0, day_of_month=29, month_of_year=2, app=APP),
+    "relative": every(5400, relative=True),
+    "rule": rrule("DAILY", START.astimezone(NEW_YORK), byhour=[1, 2], byminute=30),
+    "counted": rrule("DAILY", START, count=5),
+    "ended": rrule("HOURLY", START, until=START + timedelta(days=2)),
+}
+
+
+def brute_force(kind: Any, after: datetime, until: datetime) -> datetime | None:
+    found, following = None, next_run(kind, after)
+    while following is not None and following <= until:
+        found, following = following, next_run(kind, following)
+    return found
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_the_latest_run_is_the_last_of_all(name: str) -> None:
+    chance = random.Random(name)
+    for _ in range(25):
+        after = START + timedelta(seconds=chance.random() * 300 * 86400)
+        until = after + timedelta(seconds=2 ** (chance.random() * 21))
+        found = latest_run(KINDS[name], after, until)
+        assert found == brute_force(KINDS[name], after, until)
+
+
+@pytest.mark.parametrize("seconds", [0.5, 5, 90, 3600, 5400, 86400, 200_000])
+def test_the_latest_relative_run_is_the_last_of_all(seconds: float) -> None:
+    chance, kind = random.Random(seconds), every(seconds, relative=True)
+    for _ in range(20):
+        after = START + timedelta(seconds=chance.random() * 300 * 86400)
+        until = after + timedelta(seconds=seconds * chance.random() * 200)
+        assert latest_run(kind, after, until, NEW_YORK) == brute_force(kind, after, until)
+
+
+class Counting(rrule):
+    """A rule that counts how often it searches."""
+
+    searches = 0
+
+    def _recurrence(self) -> Any:
+        return Searched(self, super()._recurrence())
+
+
+class Searched:
+    """A wall rule that reports every search."""
+
+    follows_real_time = False
+
+    def __init__(self, owner: Counting, rule: Any) -> None:
+        self.owner, self.rule = owner, rule
+
+    def next_wall(self, wall: datetime) -> Any:
+        self.owner.searches += 1
+        return self.rule.next_wall(wall)
+
+
+@pytest.mark.parametrize("freq", ["SECONDLY", "HOURLY", "YEARLY"])
+def test_the_latest_run_after_years_takes_few_searches(freq: str) -> None:
+    kind = Counting(freq, START)
+    assert latest_run(kind, START, START + timedelta(days=3650)) is not None
+    assert kind.searches < 80
+
+
+def test_nothing_runs_in_an_empty_span() -> None:
+    for kind in (every(60), every(60, relative=True), crontab(app=APP), rrule(3, START)):
+        assert latest_run(kind, START, START) is None
+        assert latest_run(kind, START, START - timedelta(days=1)) is None
+
+
+def test_a_rule_keeps_the_zone_of_its_start() -> None:
+    kind = rrule("DAILY", datetime(2026, 1, 1, 9, tzinfo=NEW_YORK))
+    assert next_run(kind, START, ZoneInfo("Asia/Tokyo")) == datetime(2026, 1, 1, 14, tzinfo=UTC)
+
+
+def test_the_first_run_of_a_rule_is_its_first_occurrence() -> None:
+    kind = rrule("DAILY", START.replace(microsecond=0), count=3)
+    assert first_run(kind, datetime(2020, 1, 1, tzinfo=UTC)) == kind.dtstart
+    assert first_run(kind, kind.dtstart) == kind.dtstart
+    assert first_run(kind, START) == kind.dtstart + timedelta(days=1)
+    assert first_run(kind, START + timedelta(days=9)) is None
+
+
+@pytest.mark.parametrize("kind", [every(60), crontab(app=APP), Fortnight(app=APP)])
+def test_other_schedules_are_due_at_once(kind: Any) -> None:
+    assert first_run(kind, START.astimezone(NEW_YORK)) == START
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        (every(60), False),
+        (crontab(app=APP), False),
+        (rrule(3, START), False),
+        (Weekdays(minute=5, app=APP), False),
+        (Impatient(60, app=APP), True),
+        (Fortnight(app=APP), True),
+    ],
+)
+def test_who_has_to_be_asked(kind: Any, expected: bool) -> None:
+    assert asks_itself(kind) is expected
+
+
+def test_a_class_of_its_own_is_asked_with_its_own_clock() -> None:
+    for now in (START, START.replace(tzinfo=None)):
+        kind = Fortnight(nowfun=lambda now=now: now, app=APP)
+        asked = START - timedelta(days=1)
+        assert next_run(kind, asked) == asked + timedelta(weeks=2)
+    assert next_run(Never(app=APP), START) is None
+
+
+def test_a_subclass_that_changes_nothing_is_computed() -> None:
+    assert next_run(Weekdays(minute=5, app=APP), START, UTC) == START.replace(
+        minute=5, second=0, microsecond=0
+    )

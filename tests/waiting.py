@@ -1,0 +1,26 @@
+"""Waiting for something to become true, with a deadline and without guessing a duration."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+__all__ = ("wait_until",)
+
+T = TypeVar("T")
+POLL_SECONDS = 0.01
+
+
+def wait_until(condition: Callable[[], T], deadline: float = 10.0, message: str = "") -> T:
+    """Call ``condition`` until its result is true, and return that result.
+
+    ``deadline`` is in seconds from now; past it, `AssertionError` with ``message`` and the last
+    result.
+    """
+    end = time.monotonic() + deadline
+    while not (result := condition()):
+        if time.monotonic() > end:
+            raise AssertionError(f"{message or condition} not within {deadline} s: {result!r}")
+        time.sleep(POLL_SECONDS)
+    return result
