@@ -1,4 +1,4 @@
-"""The static part of an entry as it is stored: ``definition``, shared with RedBeat 2, and ``policy``."""
+"""The static part of an entry as stored: ``definition``, shared with RedBeat 2, and ``policy``."""
 
 from __future__ import annotations
 

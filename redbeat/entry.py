@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, TypeVar
 
 from celery.app import app_or_default
@@ -17,7 +17,8 @@ from .definition import decode_definition, decode_policy, encode_definition, enc
 from .errors import DecodeError, InvalidEntryError
 from .history import History, decode_meta, encode_meta, encode_runtime
 from .occurrences import Run, Verdict, aware, decide
-from .store import Keys, Store
+from .records import Keys
+from .store import Store
 
 __all__ = ("RedBeatSchedulerEntry", "store_of")
 
@@ -40,7 +41,7 @@ def store_of(app: Any, client: Any = None) -> Store:
     return Store(get_redis(app) if client is None else client, keys)
 
 
-class RedBeatSchedulerEntry(ScheduleEntry):  # type: ignore[misc]
+class RedBeatSchedulerEntry(ScheduleEntry):
     """A periodic task.
 
     Arguments:
@@ -112,7 +113,10 @@ class RedBeatSchedulerEntry(ScheduleEntry):  # type: ignore[misc]
         return decode_definition(definition)
 
     @staticmethod
-    def decode_meta(meta: str | bytes | None, app: Any = None) -> dict[str, Any]:
+    def decode_meta(
+        meta: str | bytes | None,
+        app: Any = None,  # noqa: ARG004 - RedBeat 2 takes it
+    ) -> dict[str, Any]:
         """Return a run history, ``{"last_run_at": None}`` when there is none."""
         return decode_meta(meta)
 
@@ -164,8 +168,12 @@ class RedBeatSchedulerEntry(ScheduleEntry):  # type: ignore[misc]
     def with_history(self: Self, meta: str, runtime: str = "") -> Self:
         """Return a copy with the stored history; raises :exc:`DecodeError`. No round trip."""
         entry = self._copy()
-        entry._adopt(History.read(meta, runtime), meta)
+        entry.recall(meta, runtime)
         return entry
+
+    def recall(self, meta: str, runtime: str = "") -> None:
+        """Take over a stored history; raises :exc:`DecodeError`. No round trip."""
+        self._adopt(History.read(meta, runtime), meta)
 
     def _adopt(self, history: History, meta: str) -> None:
         self.last_run_at = history.last_run_at
@@ -196,9 +204,8 @@ class RedBeatSchedulerEntry(ScheduleEntry):  # type: ignore[misc]
         return run.verdict
 
     def _decide(self, now: datetime, due: datetime) -> Verdict:
-        anchor = self.anchor
-        last_run_at = None if anchor is None else aware(self.last_run_at)
-        return decide(self.schedule, last_run_at, anchor, now, due, self.app.timezone)
+        last_run_at = self.last_run_at and aware(self.last_run_at)
+        return decide(self.schedule, last_run_at, self.anchor, now, due, self.app.timezone)
 
     def is_due(self) -> schedstate:
         """Return (whether it is due, seconds until the run after that; None = never)."""
@@ -366,7 +373,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):  # type: ignore[misc]
     # -- as a Python object --------------------------------------------------------------------
 
     def claimed(self: Self, now: datetime, due: datetime) -> Self:
-        """Return a copy on which a beat holds a claim: the time is ``now``, by the clock of Redis."""
+        """Return a copy on which a beat holds a claim; ``now`` is the time of Redis."""
         entry = self._copy()
         entry.run = Run(now, due)
         return entry

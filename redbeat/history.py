@@ -6,16 +6,16 @@ import json
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
-from zoneinfo import ZoneInfo
 
-from .decoder import decode, encode, from_timestamp
+from .decoder import decode, encode
 from .errors import DecodeError
 from .occurrences import aware
+from .zones import UTC, from_timestamp, zone_named
 
 __all__ = ("History", "decode_meta", "encode_meta", "encode_runtime")
 
-#: Not ``datetime.timezone.utc``: RedBeat 2 writes the zone of a run by this name.
-UTC = ZoneInfo("UTC")
+#: RedBeat 2 writes the zone of a run by its name, so not ``datetime.timezone.utc``.
+NAMED_UTC = zone_named("UTC")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,9 @@ def decode_meta(text: str | bytes | None) -> dict[str, Any]:
     meta.setdefault("last_run_at", None)
     last_run_at, count = meta["last_run_at"], meta.get("total_run_count", 0)
     if last_run_at is not None and not isinstance(last_run_at, datetime):
-        raise DecodeError("meta.last_run_at", f"must be a datetime or null, not {last_run_at!r:.120}")
+        raise DecodeError(
+            "meta.last_run_at", f"must be a datetime or null, not {last_run_at!r:.120}"
+        )
     if isinstance(count, bool) or not isinstance(count, int):
         raise DecodeError("meta.total_run_count", f"must be an integer, not {count!r:.60}")
     return meta
@@ -60,6 +62,8 @@ def decode_meta(text: str | bytes | None) -> dict[str, Any]:
 
 def encode_meta(last_run_at: datetime | None, total_run_count: int | None = None) -> str:
     """Return meta as it is stored; without a count as RedBeat 2 writes it on ``save()``."""
+    if last_run_at is not None and last_run_at.tzinfo is UTC:
+        last_run_at = last_run_at.replace(tzinfo=NAMED_UTC)
     meta: dict[str, Any] = {"last_run_at": last_run_at}
     if total_run_count is not None:
         meta["total_run_count"] = total_run_count

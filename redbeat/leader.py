@@ -10,7 +10,8 @@ from collections.abc import Callable
 
 from celery.utils.log import get_logger
 
-from .store import Store, Turn
+from .records import Turn
+from .store import Store
 
 __all__ = ("BeatLock",)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone, tzinfo
+from datetime import datetime, timedelta, tzinfo
 from functools import lru_cache
 from typing import Any
 
@@ -12,10 +12,10 @@ from celery.schedules import BaseSchedule
 
 from .schedules import rrule
 from .timing import asks_itself, first_run, latest_run, next_run
+from .zones import EPOCH, UTC
 
 __all__ = ("Run", "Verdict", "aware", "decide", "task_id_of")
 
-EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 MOMENT = timedelta(microseconds=1)
 
 
@@ -67,8 +67,8 @@ def decide(
 
     ``last_run_at`` is when it ran last, None = never. ``anchor`` is the instant from which the next
     run counts: the nominal instant of the last run, or what an application wrote as its last run.
-    ``due`` is when the entry was put up for its run; it names the occurrence of an entry that has no
-    history. Occurrences that were missed coalesce into the latest one.
+    ``due`` is when the entry was put up for its run; it names the occurrence of an entry that has
+    no history. Occurrences that were missed coalesce into the latest one.
     """
     if asks_itself(schedule):
         return ask(schedule, last_run_at or EPOCH, now, due)
@@ -111,8 +111,8 @@ def ask(schedule: BaseSchedule, last_run_at: datetime, now: datetime, due: datet
 def aware(instant: datetime) -> datetime:
     """Return ``instant`` in UTC; a naive one is UTC."""
     if instant.tzinfo is None:
-        return instant.replace(tzinfo=timezone.utc)
-    return instant.astimezone(timezone.utc)
+        return instant.replace(tzinfo=UTC)
+    return instant if instant.tzinfo is UTC else instant.astimezone(UTC)
 
 
 @lru_cache(maxsize=64)

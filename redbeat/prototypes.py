@@ -51,9 +51,7 @@ class Prototypes:
         entry, flat = found
         return own(entry, flat)
 
-    def _make(
-        self, key: str, definition: str, policy: str
-    ) -> tuple[RedBeatSchedulerEntry, bool]:
+    def _make(self, key: str, definition: str, policy: str) -> tuple[RedBeatSchedulerEntry, bool]:
         entry = self._source.Entry.from_definition(self._source.app, definition, policy)
         if entry.key != key:
             raise DecodeError("definition.name", f"{entry.name!r} does not belong to this key")

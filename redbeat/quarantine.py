@@ -9,7 +9,8 @@ from collections.abc import Callable
 
 from celery.utils.log import get_logger
 
-from .store import Claim, Store
+from .records import Claim
+from .store import Store
 
 __all__ = ("Quarantine",)
 
@@ -27,9 +28,7 @@ def digest_of(claim: Claim) -> str:
     if claim.definition is None:
         return NO_HASH
     text = f"{claim.definition}\n{claim.policy}\n{claim.meta}"
-    return hashlib.sha1(
-        text.encode("utf-8", "surrogateescape"), usedforsecurity=False
-    ).hexdigest()
+    return hashlib.sha1(text.encode("utf-8", "surrogateescape"), usedforsecurity=False).hexdigest()
 
 
 class Quarantine:

@@ -15,7 +15,6 @@ from redis.exceptions import RedisError
 from .client import REDBEAT_REDIS_KEY, REDBEAT_SENTINEL_KEY, get_redis, safe_url, unretried
 from .config import RedBeatConfig, ensure_conf
 from .decoder import RedBeatJSONDecoder, RedBeatJSONEncoder, to_timestamp
-from .dispatcher import Dispatcher
 from .entry import RedBeatSchedulerEntry, store_of
 from .errors import DecodeError
 from .leader import BeatLock
@@ -23,6 +22,7 @@ from .messages import addressed
 from .retrying import RetryingConnection
 from .scripts import load_script
 from .statics import StaticEntries
+from .ticker import Ticker
 
 __all__ = (
     "DEFAULT_MAX_INTERVAL",
@@ -50,7 +50,7 @@ LUA_EXTEND_TO_SCRIPT = load_script("extend").text
 BROKER_CONNECT_RETRIES = 1
 
 
-class RedBeatScheduler(Scheduler):  # type: ignore[misc]
+class RedBeatScheduler(Scheduler):
     """Keeps periodic tasks in Redis.
 
     Arguments:
@@ -59,8 +59,8 @@ class RedBeatScheduler(Scheduler):  # type: ignore[misc]
         lock_timeout: overrides ``redbeat_lock_timeout``, seconds.
         kwargs: those of :class:`celery.beat.Scheduler`.
 
-    Making a scheduler does not touch Redis: static entries are written by the first tick of the beat
-    that leads. Raises :exc:`~redbeat.errors.ConfigurationError`.
+    Making a scheduler does not touch Redis: static entries are written by the first tick of the
+    beat that leads. Raises :exc:`~redbeat.errors.ConfigurationError`.
     """
 
     #: The class of entries; set it to a subclass with arguments of its own.
@@ -91,10 +91,10 @@ class RedBeatScheduler(Scheduler):  # type: ignore[misc]
             self.lock = BeatLock(store, self.lock_key, self.lock_timeout)
 
     @cached_property
-    def _dispatcher(self) -> Dispatcher:
+    def _ticker(self) -> Ticker:
         store = store_of(self.app, unretried(get_redis(self.app)))
         check = ensure_conf(self.app).key_expiry_check
-        return Dispatcher(self, store, self.lock, self._statics, check)
+        return Ticker(self, store, self.lock, self._statics, check)
 
     # -- the schedule --------------------------------------------------------------------------
 
@@ -137,9 +137,10 @@ class RedBeatScheduler(Scheduler):  # type: ignore[misc]
 
     # -- running -------------------------------------------------------------------------------
 
-    def tick(self, **kwargs: Any) -> float:
-        """Dispatch what is due; return the seconds to sleep. See :meth:`Dispatcher.tick`."""
-        return self._dispatcher.tick()
+    def tick(self, **kwargs: Any) -> float:  # noqa: ARG002 - Celery's arguments
+        """Dispatch what is due; return the seconds to sleep. See :meth:`Ticker.tick`."""
+        seconds: float = self._ticker.tick()
+        return seconds
 
     def maybe_due(self, entry: RedBeatSchedulerEntry, **kwargs: Any) -> float | None:
         """Send the entry if it is due; return the seconds until it is due again."""
@@ -152,7 +153,7 @@ class RedBeatScheduler(Scheduler):  # type: ignore[misc]
                 if entry.run is not None:
                     entry.run.error = error
                 else:
-                    logger.error("Message Error: %s", error, exc_info=True)
+                    logger.exception("Message Error: %s", error)
             else:
                 if entry.run is not None:
                     entry.run.sent = True
@@ -165,7 +166,11 @@ class RedBeatScheduler(Scheduler):  # type: ignore[misc]
         return entry.next()
 
     def apply_async(
-        self, entry: RedBeatSchedulerEntry, producer: Any = None, advance: bool = True, **kwargs: Any
+        self,
+        entry: RedBeatSchedulerEntry,
+        producer: Any = None,
+        advance: bool = True,
+        **kwargs: Any,
     ) -> Any:
         """Send the task of an entry, with the id and the headers of its occurrence."""
         run = entry.run
@@ -213,12 +218,12 @@ class RedBeatScheduler(Scheduler):  # type: ignore[misc]
         Celery calls this from its signal handler too. In the middle of a tick it does nothing yet:
         the tick then records its runs, and Celery calls again.
         """
-        dispatcher = self.__dict__.get("_dispatcher")
-        if dispatcher is not None and dispatcher.running:
+        ticker = self.__dict__.get("_ticker")
+        if ticker is not None and ticker.running:
             return
         try:
-            if dispatcher is not None:
-                dispatcher.flush()
+            if ticker is not None:
+                ticker.flush()
             if self.lock is not None and self.lock.leading:
                 self.lock.release()
         except (RedisError, OSError) as error:
@@ -231,12 +236,12 @@ class RedBeatScheduler(Scheduler):  # type: ignore[misc]
         conf = ensure_conf(self.app)
         lines = [f"       . redis -> {safe_url(conf.redis_url)}"]
         if self.lock_key:
-            timeout = self.lock_timeout
-            lines.append(f"       . lock -> `{self.lock_key}` {humanize_seconds(timeout)} ({timeout}s)")
+            human = humanize_seconds(self.lock_timeout)
+            lines.append(f"       . lock -> `{self.lock_key}` {human} ({self.lock_timeout}s)")
         return "\n".join(lines)
 
 
-def acquire_distributed_beat_lock(sender: Any = None, **kwargs: Any) -> None:
+def acquire_distributed_beat_lock(sender: Any = None, **_kwargs: Any) -> None:
     """Wait for the beat lock of ``sender``, a beat service or a scheduler.
 
     Beats acquire the lock in their ticks; this is for those who call it themselves. A sender with

@@ -41,5 +41,5 @@ class Script:
 @cache
 def load_script(name: str) -> Script:
     """Return the script in ``redbeat/lua/<name>.lua``."""
-    text = files("redbeat").joinpath("lua", f"{name}.lua").read_text(encoding="utf-8")
+    text = files("redbeat").joinpath("lua").joinpath(f"{name}.lua").read_text(encoding="utf-8")
     return Script(name, text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())

@@ -11,7 +11,8 @@ from .entry import PARKED, RedBeatSchedulerEntry
 from .errors import InvalidEntryError
 from .history import encode_meta
 from .occurrences import decide
-from .store import StaticRow, Store, batches
+from .records import StaticRow
+from .store import Store, batches
 
 __all__ = ("StaticEntries",)
 

@@ -7,7 +7,6 @@ they tell about one entry: a key of the wrong type is an :exc:`~redbeat.errors.I
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -15,106 +14,16 @@ from redis.client import NEVER_DECODE
 from redis.exceptions import ResponseError
 
 from .errors import InvalidEntryError
+from .records import Completion, Keys, StaticRow, Turn, key_of, read_turn, text_of
 from .scripts import load_script
 
-__all__ = ("BATCH", "Claim", "Completion", "Keys", "Result", "StaticRow", "Store", "Turn")
+__all__ = ("BATCH", "Store", "batches")
 
 #: Entries handled in one round trip.
 BATCH = 500
 
 #: Seconds until a member without a definition is looked at again.
 MISSING_RETRY = 5
-
-LEADER, NEW_LEADER, STANDBY = 1, 2, 0
-RECORDED, REFUSED, HISTORY_CHANGED = 1, 0, 2
-
-
-@dataclass(frozen=True, slots=True)
-class Keys:
-    """The names of all keys of one schedule."""
-
-    prefix: str
-    schedule: str
-    statics: str
-    quarantine: str
-
-    def entry(self, name: str) -> str:
-        """Return the key of the entry called ``name``."""
-        return self.prefix + name
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """The right to dispatch one occurrence of one entry.
-
-    ``due`` is the score at which it was found, UNIX seconds. ``definition`` is None when the hash
-    is gone; ``problem`` says why the key or its text could not be read.
-    """
-
-    key: str
-    due: float
-    definition: str | None = None
-    meta: str = ""
-    policy: str = ""
-    runtime: str = ""
-    problem: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Completion:
-    """What to record for a claimed entry: its next score and, if it ran, its new history."""
-
-    key: str
-    claim_id: str
-    score: float
-    meta: str = ""
-    runtime: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """What became of a completion; ``meta`` is the stored one when somebody else changed it."""
-
-    code: int
-    meta: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """The reply to one :meth:`Store.claim`; times are UNIX seconds of the Redis clock."""
-
-    standing: int
-    now: float
-    next_due: float | None
-    members: int
-    statics: int
-    quarantined: int
-    holder: str
-    holder_ttl: float
-    results: list[Result]
-    claims: list[Claim]
-
-
-@dataclass(frozen=True, slots=True)
-class StaticRow:
-    """A static entry as it is stored; meta and score are used only when it is new."""
-
-    name: str
-    key: str
-    definition: str
-    policy: str
-    meta: str
-    score: float
-
-
-def text_of(value: Any) -> str:
-    """Return a reply as text; bytes that are not UTF-8 survive as surrogates."""
-    return value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else value or ""
-
-
-def key_of(key: str) -> bytes:
-    """Return a key as it is sent; the inverse of :func:`text_of`."""
-    return key.encode("utf-8", "surrogateescape")
 
 
 def score_text(score: float | None) -> str:
@@ -127,20 +36,6 @@ def batches(items: Iterable[Any], size: int = BATCH) -> Iterator[list[Any]]:
     iterator = iter(items)
     while batch := list(islice(iterator, size)):
         yield batch
-
-
-def read_claim(row: Sequence[Any]) -> Claim:
-    """Return a claim from its row in the reply of ``claim.lua``."""
-    key, due = text_of(row[0]), float(row[1])
-    if len(row) == 2:
-        return Claim(key, due)
-    if len(row) == 3:
-        return Claim(key, due, problem=f"the key is not a hash ({text_of(row[2])})")
-    try:
-        return Claim(key, due, *[value.decode() for value in row[2:]])
-    except UnicodeDecodeError as error:
-        fields = [text_of(value) for value in row[2:]]
-        return Claim(key, due, *fields, problem=f"it is not UTF-8 text ({error})")
 
 
 class Store:
@@ -183,18 +78,7 @@ class Store:
         for done in completions:
             args += key_of(done.key), done.claim_id, f"{done.score:.6f}", done.meta, done.runtime
         reply = self._run("claim", keys, args)
-        return Turn(
-            standing=reply[0],
-            now=float(reply[1]),
-            next_due=float(reply[2]) if reply[2] else None,
-            members=reply[3],
-            statics=reply[4],
-            quarantined=reply[5],
-            holder=text_of(reply[6]),
-            holder_ttl=reply[7] / 1000,
-            results=[Result(row[0], text_of(row[1]) if len(row) > 1 else "") for row in reply[8]],
-            claims=[read_claim(row) for row in reply[9]],
-        )
+        return read_turn(reply)
 
     def park(self, notes: Iterable[tuple[str, str, str]]) -> list[str]:
         """Quarantine entries: (key, claim id or "" when it is no hash, JSON note).
@@ -324,7 +208,7 @@ class Store:
     # -- lock --------------------------------------------------------------------------------
 
     def acquire_lock(self, key: str, token: str, ttl: float) -> bool:
-        """Take or keep the lock for ``ttl`` seconds; False when another holds it. One round trip."""
+        """Take or keep the lock for ``ttl`` seconds; False if another holds it. One round trip."""
         return bool(self._run("acquire", [key], [token, int(ttl * 1000)]))
 
     def extend_lock(self, key: str, token: str, ttl: float) -> bool:
@@ -349,6 +233,6 @@ class Store:
 
 def not_a_hash(key: str, error: ResponseError) -> Exception:
     """Return what to raise when Redis refused a command on an entry's key."""
-    if str(error).startswith("WRONGTYPE") or "WRONGTYPE" in str(error):
+    if "WRONGTYPE" in str(error):
         return InvalidEntryError("name", f"the key {key!r} holds something that is not an entry")
     return error

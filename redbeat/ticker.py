@@ -1,0 +1,284 @@
+"""The ticks of a beat: keep the lock, claim, dispatch, complete, wait."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterator
+
+from celery.utils.log import get_logger
+from redis.exceptions import RedisError
+
+from .backoff import BackOff
+from .dispatcher import BROKER_WAIT, Dispatcher, Hooks
+from .errors import DecodeError, RedBeatError
+from .eviction import check_eviction
+from .history import History, encode_meta
+from .leader import BeatLock
+from .quarantine import Quarantine
+from .records import HISTORY_CHANGED, REFUSED, STANDBY, Claim, Completion, Result, Turn
+from .statics import StaticEntries
+from .store import BATCH, Store
+from .zones import from_timestamp
+
+__all__ = ("Ticker",)
+
+logger = get_logger("celery.beat")
+
+#: Seconds a claim lasts. A beat that dies leaves its claims to others after that.
+LEASE = 30.0
+
+#: Seconds of a lease in which a beat still publishes; the rest is for the slowest publish.
+LEASE_USED = 20.0
+
+#: Seconds between two ticks at most: so soon are entries of raw Redis writers seen.
+MAX_WAIT = 5.0
+
+#: Seconds between two looks at the lock by a standby.
+STANDBY_POLL = 1.0
+
+#: Seconds one tick goes on claiming before it returns to the service.
+MAX_TICK = 2.0
+
+#: Seconds after which published occurrences are recorded, even in the middle of a batch.
+FLUSH_INTERVAL = 0.25
+
+#: Seconds to wait while Redis is away.
+REDIS_WAIT = BackOff(0.1, 2.0)
+
+
+class Ticker:
+    """Runs the ticks of one beat.
+
+    Arguments:
+        hooks: the scheduler.
+        store: the schedule, on a client that does not retry: the tick has a back-off of its own.
+        lock: the beat lock, None when several beats share the work.
+        statics: the entries of ``beat_schedule``.
+        eviction: the setting ``redbeat_key_expiry_check``.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        hooks: Hooks,
+        store: Store,
+        lock: BeatLock | None,
+        statics: StaticEntries,
+        eviction: str,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.running = False
+        self._hooks = hooks
+        self._store = store
+        self._lock = lock
+        self._statics = statics
+        self._eviction: str | None = eviction
+        self._clock = clock
+        self._quarantine = Quarantine(store, clock)
+        self._dispatcher = Dispatcher(hooks, self._quarantine)
+        self._beat_id = uuid.uuid4().hex[:12]
+        self._claims_made = 0
+        self._claim_id = ""
+        self._pending: list[Completion] = []
+        self._repeated = False
+        self._synced = False
+        self._sync_again_at = 0.0
+        self._missing: set[str] = set()
+        self._redis_failures = 0
+        self._asked_at = self._answered_at = clock()
+        self._now = 0.0
+
+    # -- the tick ------------------------------------------------------------------------------
+
+    def tick(self) -> float:
+        """Dispatch what is due; return the seconds to sleep until the next tick.
+
+        Two round trips per 500 due entries, one when nothing is due. Errors of Redis and of the
+        broker are logged and waited for; only :exc:`RedBeatError` is raised, for settings that
+        forbid to go on.
+        """
+        self.running = True
+        try:
+            return self._available(self._work())
+        except (RedisError, OSError) as error:
+            return self._unavailable(error)
+        except RedBeatError:
+            raise
+        except Exception:
+            logger.exception("beat: The tick failed, trying again in %.0f s", STANDBY_POLL)
+            return STANDBY_POLL
+        finally:
+            self.running = False
+
+    def flush(self) -> None:
+        """Record what was published. No round trip when there is nothing, else one."""
+        if self._pending:
+            self._turn(0)
+
+    def _available(self, wait: float) -> float:
+        if self._redis_failures:
+            logger.warning("beat: Redis is back after %d failed ticks", self._redis_failures)
+        self._redis_failures = 0
+        return wait
+
+    def _unavailable(self, error: Exception) -> float:
+        if not self._redis_failures:
+            logger.error("beat: Redis is not available, trying again: %r", error)
+        self._redis_failures += 1
+        return REDIS_WAIT.after(self._redis_failures)
+
+    def _work(self) -> float:
+        self._check_eviction()
+        started = self._clock()
+        while True:
+            turn = self._turn(self._limit())
+            if turn.standing == STANDBY:
+                self._synced = False
+                return min(STANDBY_POLL, self._longest_wait())
+            if self._sync(turn):
+                continue
+            if not turn.claims:
+                self._quarantine.review(turn.quarantined)
+                return self._wait(turn)
+            self._dispatch(turn.claims)
+            if self._dispatcher.broker_failures or self._clock() - started > MAX_TICK:
+                self.flush()
+                return BROKER_WAIT.after(self._dispatcher.broker_failures)
+
+    def _check_eviction(self) -> None:
+        if self._eviction is not None:
+            check_eviction(self._store, self._eviction)
+            self._eviction = None
+
+    def _limit(self) -> int:
+        if not self._synced:
+            return 0
+        return 1 if self._dispatcher.broker_failures else BATCH
+
+    def _longest_wait(self) -> float:
+        longest = min(MAX_WAIT, self._hooks.max_interval)
+        return longest if self._lock is None else min(longest, self._lock.timeout / 3)
+
+    def _wait(self, turn: Turn) -> float:
+        longest = self._longest_wait()
+        if turn.next_due is None:
+            return longest
+        return min(max(turn.next_due - self._redis_now(), 0.0), longest)
+
+    def _redis_now(self) -> float:
+        """The time of Redis: its last answer plus the local seconds since."""
+        return self._now + (self._clock() - self._answered_at)
+
+    # -- turns ---------------------------------------------------------------------------------
+
+    def _turn(self, limit: int) -> Turn:
+        """Keep the lock, record what was published, claim up to ``limit``. One round trip."""
+        if limit:
+            self._claims_made += 1
+            self._claim_id = f"{self._beat_id}-{self._claims_made}"
+        sent, repeated = self._pending, self._repeated
+        self._repeated = True
+        self._asked_at = self._clock()
+        lock = None if self._lock is None else self._lock.arguments()
+        turn = self._store.claim(self._claim_id, limit, LEASE, sent, lock)
+        self._answered_at, self._now = self._clock(), turn.now
+        self._pending, self._repeated = [], False
+        if self._lock is not None:
+            self._lock.observe(turn)
+        for done, result in zip(sent, turn.results, strict=True):
+            self._settle(done, result, repeated)
+        return turn
+
+    def _settle(self, done: Completion, result: Result, repeated: bool) -> None:
+        if result.code == HISTORY_CHANGED:
+            self._pending.append(merge(done, result.meta, self._now))
+        elif result.code == REFUSED and not repeated:
+            logger.info("beat: Entry %s was deleted or replaced during its run", done.key)
+
+    def _sync(self, turn: Turn) -> bool:
+        """Write static entries if they are not there; True when the next thing is another turn."""
+        if self._synced:
+            if turn.statics >= len(self._statics) or self._clock() < self._sync_again_at:
+                return False
+            logger.warning("beat: Static entries vanished from Redis, writing them again")
+        self._sync_again_at = self._clock() + STANDBY_POLL
+        key, token = (None, "") if self._lock is None else (self._lock.key, self._lock.token)
+        self._synced = self._statics.sync(self._store, key, token, from_timestamp(turn.now))
+        return not turn.claims
+
+    # -- a batch -------------------------------------------------------------------------------
+
+    def _dispatch(self, claims: list[Claim]) -> None:
+        """Dispatch claimed entries; what is left when the broker or the time fails is given back.
+
+        At most one round trip per :data:`FLUSH_INTERVAL`, and those of the quarantine.
+        """
+        claim_id, rest = self._claim_id, iter(claims)
+        try:
+            self._dispatch_each(rest, claim_id)
+        except (SystemExit, KeyboardInterrupt):
+            self._give_back(rest, claim_id)
+            self._record_before_exit()
+            raise
+        finally:
+            self._give_back(rest, claim_id)
+        self._quarantine.flush()
+
+    def _dispatch_each(self, claims: Iterator[Claim], claim_id: str) -> None:
+        deadline = self._asked_at + LEASE_USED
+        for claim in claims:
+            if self._clock() >= deadline:
+                logger.warning("beat: Stalled past the lease of the claims, giving them back")
+                self._give_back(iter((claim,)), claim_id)
+                return
+            if claim.definition is None and not claim.problem:
+                self._hash_is_gone(claim.key)
+                continue
+            done = self._dispatcher.dispatch(claim, claim_id, self._redis_now())
+            if done is not None:
+                self._pending.append(done)
+            if self._dispatcher.broker_failures:
+                return
+            if self._pending and self._clock() - self._answered_at > FLUSH_INTERVAL:
+                self._turn(0)
+
+    def _record_before_exit(self) -> None:
+        """Told to stop: record what is out, so that nobody sends it again."""
+        try:
+            self._quarantine.flush()
+            self.flush()
+        except (RedisError, OSError) as error:
+            logger.error("beat: Could not record the last runs: %r", error)
+
+    def _give_back(self, claims: Iterator[Claim], claim_id: str) -> None:
+        """Let entries be due as they were."""
+        for claim in claims:
+            if claim.definition is not None:
+                self._pending.append(Completion(claim.key, claim_id, claim.due))
+
+    def _hash_is_gone(self, key: str) -> None:
+        """Remove a member without a hash the second time: a writer may be between two commands."""
+        if key not in self._missing:
+            self._missing.add(key)
+            return
+        self._missing.discard(key)
+        if key.removeprefix(self._store.keys.prefix) in self._statics:
+            logger.warning("beat: Static entry %s vanished, writing it again", key)
+            self._synced = False
+            return
+        for member in self._store.forget([key]):
+            logger.error("beat: Entry %s is removed from the schedule: its hash is gone", member)
+
+
+def merge(done: Completion, meta: str, now: float) -> Completion:
+    """Return the completion of a run during which an application wrote ``last_run_at`` itself.
+
+    Its instant counts from now on, our run count stays, and the entry is looked at again.
+    """
+    try:
+        theirs, ours = History.read(meta), History.read(done.meta)
+    except DecodeError:
+        return Completion(done.key, done.claim_id, now)
+    count = max(theirs.total_run_count, ours.total_run_count)
+    return Completion(done.key, done.claim_id, now, encode_meta(theirs.last_run_at, count))
