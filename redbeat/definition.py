@@ -48,18 +48,27 @@ def decode_definition(text: str | bytes) -> dict[str, Any]:
 
     Raises :exc:`DecodeError` that names the field.
     """
-    definition = decode(text.decode() if isinstance(text, bytes) else text, "definition")
+    definition = decode(text, "definition")
     if not isinstance(definition, dict):
         raise DecodeError("definition", f"must be an object, not {definition!r:.60}")
     for field in REQUIRED:
         if definition.get(field) is None:
-            raise DecodeError(f"definition.{field}", "is missing")
+            raise DecodeError(f"definition.{field}", "is missing; write it")
     definition["schedule"] = decode_schedule(definition["schedule"])
+    _accept_numbers(definition)
     for field, (valid, wanted) in FIELDS.items():
         if field in definition and not valid(definition[field]):
             problem = f"must be {wanted}, not {definition[field]!r:.60}"
             raise DecodeError(f"definition.{field}", problem)
     return definition
+
+
+def _accept_numbers(definition: dict[str, Any]) -> None:
+    """Take a number for a name, and 1 or 0 for true or false, as RedBeat 2 did."""
+    if type(definition["name"]) is int:
+        definition["name"] = str(definition["name"])
+    if type(definition.get("enabled")) is int and definition["enabled"] in (0, 1):
+        definition["enabled"] = bool(definition["enabled"])
 
 
 def encode_policy(schedule: Any) -> str:

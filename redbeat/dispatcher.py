@@ -13,12 +13,12 @@ from .errors import DecodeError
 from .history import encode_runtime
 from .occurrences import Run
 from .prototypes import Prototypes
-from .quarantine import Quarantine
+from .quarantine import Quarantine, shown
 from .records import Claim, Completion
 from .timing import asks_itself
 from .zones import from_timestamp
 
-__all__ = ("Dispatcher", "Hooks")
+__all__ = ("AGAIN", "Dispatcher", "Hooks")
 
 logger = get_logger("celery.beat")
 
@@ -28,6 +28,10 @@ ENTRY_WAIT = BackOff(1.0, 60.0)
 
 #: Seconds that a class of the user's own may at least ask to be left alone.
 SHORTEST_WAIT = 0.05
+
+
+#: In place of a runtime: the occurrence is put back, and keeps its nominal instant.
+AGAIN = "again"
 
 
 class Hooks(Protocol):
@@ -97,22 +101,24 @@ class Dispatcher:
         except Exception as error:
             return self._failed(claim, claim_id, now, error)
         run = entry.run
-        if run is None or run.sent:
-            return self._sent(entry, claim, claim_id)
+        if run is None or run.sent or (run.error is None and run.successor is not None):
+            return self._sent(entry, claim, claim_id, _own_wait(entry, seconds, now))
         if run.error is not None:
             return self._failed(claim, claim_id, now, run.error)
-        return Completion(claim.key, claim_id, _score_of_not_due(run, seconds, now))
+        return Completion(claim.key, claim_id, _score_of_not_due(entry, run, seconds, now))
 
-    def _sent(self, entry: RedBeatSchedulerEntry, claim: Claim, claim_id: str) -> Completion:
+    def _sent(
+        self, entry: RedBeatSchedulerEntry, claim: Claim, claim_id: str, own: float | None
+    ) -> Completion:
         self._attempts.pop(claim.key, None)
         if self.broker_failures:
             logger.warning("beat: The broker is back")
             self.broker_failures = 0
         after = (entry.run and entry.run.successor) or entry.next()
         next_at = entry.verdict().next_at
-        if next_at is None:
+        if own is None and next_at is None:
             logger.info("beat: Entry %s has finished: nothing is left to run", entry.name)
-        score = PARKED if next_at is None else next_at.timestamp()
+        score = score_of(next_at) if own is None else own
         scheduled_at: datetime = after.scheduled_at or from_timestamp(claim.due)
         runtime = encode_runtime(scheduled_at, after.last_run_at or scheduled_at)
         return Completion(claim.key, claim_id, score, after.history_text(), runtime)
@@ -126,22 +132,42 @@ class Dispatcher:
             if not self.broker_failures:
                 logger.error("beat: The broker is not available, trying again: %r", error)
             self.broker_failures += 1
-            return Completion(claim.key, claim_id, now + BROKER_WAIT.after(self.broker_failures))
+            again_at = now + BROKER_WAIT.after(self.broker_failures)
+            return Completion(claim.key, claim_id, again_at, runtime=AGAIN)
         self._attempts[claim.key] = attempt = self._attempts.get(claim.key, 0) + 1
         wait = ENTRY_WAIT.after(attempt)
         logger.error(
             "beat: Could not send %s, attempt %d, trying again in %.0f s: %r",
-            *(claim.key, attempt, wait, error),
+            *(shown(claim.key), attempt, wait, error),
             exc_info=attempt == 1,
         )
-        return Completion(claim.key, claim_id, now + wait)
+        return Completion(claim.key, claim_id, now + wait, runtime=AGAIN)
 
 
-def _score_of_not_due(run: Run, seconds: Any, now: float) -> float:
+def score_of(next_at: datetime | None) -> float:
+    """Return the score of an entry that is due at ``next_at``, None = never."""
+    return PARKED if next_at is None else next_at.timestamp()
+
+
+def _own_wait(entry: RedBeatSchedulerEntry, seconds: Any, now: float) -> float | None:
+    """Return the next score by an ``is_due`` of the user's own; None when the schedule decides.
+
+    One that only adds a condition agrees with the schedule, but for the time it took to ask.
+    """
+    if type(entry).is_due is RedBeatSchedulerEntry.is_due or not isinstance(seconds, (int, float)):
+        return None
+    by_schedule, own = score_of(entry.verdict().next_at), now + float(seconds)
+    return None if abs(own - by_schedule) < SHORTEST_WAIT else max(own, now + SHORTEST_WAIT)
+
+
+def _score_of_not_due(entry: RedBeatSchedulerEntry, run: Run, seconds: Any, now: float) -> float:
     """Return when to look again at an entry that was not sent."""
+    own = _own_wait(entry, seconds, now)
+    if own is not None:
+        return own
     verdict = run.verdict
     if verdict is not None and not verdict.due:
-        return PARKED if verdict.next_at is None else verdict.next_at.timestamp()
+        return score_of(verdict.next_at)
     if isinstance(seconds, (int, float)):
         return now + max(float(seconds), SHORTEST_WAIT)
     return PARKED

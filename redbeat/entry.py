@@ -2,34 +2,25 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Any, TypeVar
 
 from celery.app import app_or_default
-from celery.beat import ScheduleEntry
-from celery.schedules import schedstate
 
 from .client import get_redis
 from .config import ensure_conf
-from .decoder import to_timestamp
 from .definition import decode_definition, decode_policy, encode_definition, encode_policy
+from .due import PARKED
 from .errors import DecodeError, InvalidEntryError
-from .history import History, decode_meta, encode_meta, encode_runtime
-from .occurrences import Run, Verdict, aware, decide
-from .records import Keys
+from .history import decode_meta, encode_runtime
+from .occurrences import Run
+from .records import SAVED, Keys, key_of, text_of
+from .saving import SavedEntry
 from .store import Store
 
-__all__ = ("RedBeatSchedulerEntry", "store_of")
-
-#: Score of an entry that is never due: finished, disabled or quarantined.
-PARKED = -1.0
-
-#: Seconds after which a disabled entry asks to be looked at again, when it is asked.
-DISABLED_RECHECK = 5.0
-
-#: How often ``save()`` tries again when the entry ran in between, before it insists.
-SAVE_ATTEMPTS = 5
+__all__ = ("PARKED", "RedBeatSchedulerEntry", "store_of")
 
 Self = TypeVar("Self", bound="RedBeatSchedulerEntry")
 
@@ -41,7 +32,7 @@ def store_of(app: Any, client: Any = None) -> Store:
     return Store(get_redis(app) if client is None else client, keys)
 
 
-class RedBeatSchedulerEntry(ScheduleEntry):
+class RedBeatSchedulerEntry(SavedEntry):
     """A periodic task.
 
     Arguments:
@@ -53,17 +44,9 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         options: options of ``apply_async``.
         clsargs: ``app``, ``last_run_at``, ``total_run_count``, ``relative``.
 
-    Making an entry does not touch Redis. Attributes are changed freely, then :meth:`save` d.
+    Making an entry does not touch Redis. Attributes are changed freely, then :meth:`save` d. Raises
+    :exc:`InvalidEntryError` for a number that is no interval; all else is checked by ``save()``.
     """
-
-    #: The nominal instant of the last run, None when it is not known.
-    scheduled_at: datetime | None = None
-
-    #: Set while a beat holds a claim on the entry; then nothing is written by the entry itself.
-    run: Run | None = None
-
-    #: Text of the stored meta this entry was made from; None for an entry not seen in Redis.
-    _seen_meta: str | None = None
 
     def __init__(
         self,
@@ -78,18 +61,21 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     ) -> None:
         clsargs["app"] = app_or_default(clsargs.get("app"))
         given = clsargs.get("last_run_at") is not None
-        super().__init__(
-            name=None if name is None else str(name),
-            task=task,
-            schedule=schedule,
-            args=args,
-            kwargs=kwargs,
-            options=options,
-            **clsargs,
-        )
+        try:
+            super().__init__(
+                name=None if name is None else str(name),
+                task=task,
+                schedule=schedule,
+                args=args,
+                kwargs=kwargs,
+                options=options,
+                **clsargs,
+            )
+        except (ValueError, OverflowError) as error:
+            raise InvalidEntryError("schedule", f"{schedule!r:.60} is no interval") from error
         self.enabled = enabled
-        # What save() may take for unchanged: a run the caller did not tell about.
-        self._known_history = (None if given else self.last_run_at, self.total_run_count)
+        # What save() takes for unchanged: a history the caller did not tell about.
+        self._known_history = (None if given else self.last_run_at, 0)
 
     # -- names ---------------------------------------------------------------------------------
 
@@ -101,7 +87,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     @property
     def key(self) -> str:
         """The Redis key of the entry."""
-        if self.name is None:
+        if not self.name:
             raise InvalidEntryError("name", "the entry has none; give it one")
         return self.generate_key(self.app, self.name)
 
@@ -126,7 +112,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     ) -> dict[str, Any]:
         """Return the stored constructor arguments; raises KeyError. One round trip."""
         if definition is None:
-            definition = store_of(app).load(key)[0]
+            definition = store_of(app).load(text_of(key))[0]
         if definition is None:
             raise KeyError(key)
         return decode_definition(definition)
@@ -134,7 +120,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     @staticmethod
     def load_meta(key: str, app: Any = None) -> dict[str, Any]:
         """Return the stored run history, ``{"last_run_at": None}`` for none. One round trip."""
-        return decode_meta(store_of(app).load(key)[1])
+        return decode_meta(store_of(app).load(text_of(key))[1])
 
     @classmethod
     def from_key(cls: type[Self], key: str, app: Any = None) -> Self:
@@ -144,7 +130,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         One round trip.
         """
         app = app_or_default(app)
-        definition, meta, policy, runtime = store_of(app).load(key)
+        definition, meta, policy, runtime = store_of(app).load(text_of(key))
         if definition is None:
             raise KeyError(key)
         return cls.from_texts(app, definition, meta, policy, runtime)
@@ -162,7 +148,8 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         arguments = decode_policy(policy, decode_definition(definition))
         try:
             return cls(app=app, **arguments)
-        except (TypeError, ValueError) as error:
+        except Exception as error:
+            # TypeError for an unknown key, and whatever a class of the user's own may raise.
             raise DecodeError("definition", f"{cls.__name__} refuses it: {error}") from error
 
     def with_history(self: Self, meta: str, runtime: str = "") -> Self:
@@ -171,77 +158,10 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         entry.recall(meta, runtime)
         return entry
 
-    def recall(self, meta: str, runtime: str = "") -> None:
-        """Take over a stored history; raises :exc:`DecodeError`. No round trip."""
-        self._adopt(History.read(meta, runtime), meta)
-
-    def _adopt(self, history: History, meta: str) -> None:
-        self.last_run_at = history.last_run_at
-        self.total_run_count = history.total_run_count
-        self.scheduled_at = history.scheduled_at
-        self._known_history = (self.last_run_at, self.total_run_count)
-        self._seen_meta = meta
-
-    # -- when it is due ------------------------------------------------------------------------
-
-    @property
-    def anchor(self) -> datetime | None:
-        """The instant in UTC from which the next run counts, None when it never ran."""
-        if self.last_run_at is None:
-            return None
-        if self.scheduled_at is not None and self.last_run_at == self._known_history[0]:
-            return self.scheduled_at
-        return aware(self.last_run_at)
-
-    def verdict(self) -> Verdict:
-        """Return which occurrence is due, and when the next one is. No round trip."""
-        run = self.run
-        if run is None:
-            now = aware(self.default_now())
-            return self._decide(now, now)
-        if run.verdict is None:
-            run.verdict = self._decide(run.now, run.due)
-        return run.verdict
-
-    def _decide(self, now: datetime, due: datetime) -> Verdict:
-        last_run_at = self.last_run_at and aware(self.last_run_at)
-        return decide(self.schedule, last_run_at, self.anchor, now, due, self.app.timezone)
-
-    def is_due(self) -> schedstate:
-        """Return (whether it is due, seconds until the run after that; None = never)."""
-        if not self.enabled:
-            return schedstate(False, DISABLED_RECHECK)
-        verdict = self.verdict()
-        if verdict.next_at is None:
-            return schedstate(verdict.due, None)
-        now = self.run.now if self.run else aware(self.default_now())
-        return schedstate(verdict.due, max((verdict.next_at - now).total_seconds(), 0.0))
-
-    @property
-    def due_at(self) -> datetime | None:
-        """The next run, UTC: now when it never ran or is overdue, None when nothing is left."""
-        verdict = self.verdict()
-        return aware(self.default_now()) if verdict.due else verdict.next_at
-
-    @property
-    def score(self) -> float:
-        """The next run as UNIX seconds; -1 when it is disabled or nothing is left."""
-        due_at = self.due_at if self.enabled else None
-        return PARKED if due_at is None else to_timestamp(due_at)
-
     @property
     def rank(self) -> int | None:
         """The position in due order, None when it is not scheduled. One round trip."""
         return store_of(self.app).rank(self.key)
-
-    def _stored_score(self) -> float | None:
-        """Return the score to store: None = due at once, by the clock of Redis."""
-        if not self.enabled:
-            return PARKED
-        verdict = self.verdict()
-        if verdict.due:
-            return None
-        return PARKED if verdict.next_at is None else verdict.next_at.timestamp()
 
     # -- saving --------------------------------------------------------------------------------
 
@@ -259,17 +179,26 @@ class RedBeatSchedulerEntry(ScheduleEntry):
 
     def texts(self) -> tuple[str, str]:
         """Return definition and policy as stored; raises :exc:`InvalidEntryError`."""
-        conf = ensure_conf(self.app)
-        reserved = {conf.schedule_key, conf.statics_key, conf.quarantine_key, conf.lock_key}
-        if self.name and self.key in reserved:
-            raise InvalidEntryError("name", f"{self.name!r} is the name of a key of RedBeat's own")
+        if self.name:
+            self._own_key()
         return encode_definition(self.definition()), encode_policy(self.schedule)
 
-    def history_text(self) -> str:
-        """Return the history as stored in ``meta``."""
-        if self.total_run_count:
-            return encode_meta(self.last_run_at, self.total_run_count)
-        return encode_meta(self.last_run_at)
+    def _own_key(self) -> str:
+        """Return the key to write to; raises :exc:`InvalidEntryError` for one that is not ours."""
+        conf, key = ensure_conf(self.app), self.key
+        # The usual lock key is taken even where this app has no lock: another may have it.
+        taken = (conf.schedule_key, conf.statics_key, conf.quarantine_key, conf.lock_key)
+        if key in (*taken, f"{conf.key_prefix}:lock"):
+            raise InvalidEntryError(
+                "name", f"{self.name!r} is the name of a key of RedBeat's own; use another one"
+            )
+        try:
+            key_of(key)
+        except UnicodeEncodeError as error:
+            raise InvalidEntryError(
+                "name", f"{self.name!r} cannot be written as UTF-8; use another one"
+            ) from error
+        return key
 
     def save(self: Self) -> Self:
         """Store the entry; it takes effect at once. Returns itself.
@@ -280,70 +209,37 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         run that was recorded meanwhile.
         """
         definition, policy = self.texts()
-        store, key = store_of(self.app), self.key
-        for attempt in range(SAVE_ATTEMPTS + 1):
-            fresh = self._seen_meta is None
-            meta = self.history_text() if fresh or self._history_changed() else ""
-            seen = None if attempt == SAVE_ATTEMPTS else self._seen_meta or ""
-            code, stored, runtime = store.save(
-                key, definition, policy, meta, "", seen, self._stored_score()
-            )
-            if code == 1:
-                self._saved(meta)
-                break
-            self._merge(stored, runtime)
+        self._write(store_of(self.app), self.key, definition, policy)
         return self
 
-    def _history_changed(self) -> bool:
-        return (self.last_run_at, self.total_run_count) != self._known_history
-
-    def _saved(self, meta: str) -> None:
-        if meta:
-            if self._history_changed():
-                self.scheduled_at = None
-            self._seen_meta = meta
-        self._known_history = (self.last_run_at, self.total_run_count)
-
-    def _merge(self, meta: str, runtime: str) -> None:
-        """Take over the stored history, but for what was changed here."""
-        known_last, known_count = self._known_history
-        mine_last, mine_count = self.last_run_at, self.total_run_count
-        try:
-            stored = History.read(meta, runtime)
-        except DecodeError:
-            self._seen_meta = meta
-            self._known_history = (mine_last, -1)  # unreadable: ours replaces it
-            return
-        self._adopt(stored, meta)
-        if mine_last != known_last:
-            self.last_run_at = mine_last
-        if mine_count != known_count:
-            self.total_run_count = mine_count
-
     def delete(self) -> None:
-        """Remove the entry and its history; a claim held on it ends. One round trip."""
-        store_of(self.app).delete(self.key)
+        """Remove the entry and its history; a claim held on it ends. One round trip.
+
+        Only the name is needed. Raises :exc:`InvalidEntryError` for the name of a key of RedBeat's.
+        """
+        store_of(self.app).delete(self._own_key())
 
     # -- running -------------------------------------------------------------------------------
 
     def reschedule(self, last_run_at: datetime | None = None) -> None:
         """Note a run at ``last_run_at`` (default now) and count the next one from there.
 
-        The run count stays. Nothing is written when the entry was deleted. One round trip.
+        The run count stays as it is stored. Nothing is written when the entry was deleted. One
+        round trip, one more for each run that was recorded meanwhile.
         """
         self.last_run_at = last_run_at or self.default_now()
         self.scheduled_at = None
-        self._record()
+        self._write(store_of(self.app), self._own_key())
 
-    def _record(self, scheduled_at: datetime | None = None) -> None:
+    def _record_run(self) -> None:
         runtime = ""
-        if scheduled_at is not None and self.last_run_at is not None:
-            runtime = encode_runtime(scheduled_at, self.last_run_at)
+        if self.scheduled_at is not None and self.last_run_at is not None:
+            runtime = encode_runtime(self.scheduled_at, self.last_run_at)
         meta = self.history_text()
         code, _, _ = store_of(self.app).save(
-            self.key, meta=meta, runtime=runtime, seen=None, score=self._stored_score()
+            self._own_key(), meta=meta, runtime=runtime, seen=None, score=self._stored_score()
         )
-        if code == 1:
+        if code == SAVED:
             self._seen_meta = meta
             self._known_history = (self.last_run_at, self.total_run_count)
 
@@ -363,7 +259,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
             entry.total_run_count += 1
         entry._known_history = (entry.last_run_at, entry.total_run_count)
         if run is None:
-            entry._record(entry.scheduled_at)
+            entry._record_run()
         else:
             run.successor = entry
         return entry
@@ -386,6 +282,13 @@ class RedBeatSchedulerEntry(ScheduleEntry):
 
     __copy__ = _copy
 
+    def __deepcopy__(self: Self, memo: dict[int, Any]) -> Self:
+        """Return a copy with arguments and options of its own; app and schedule are shared."""
+        entry = self._copy()
+        for name in ("args", "kwargs", "options"):
+            setattr(entry, name, copy.deepcopy(getattr(self, name), memo))
+        return entry
+
     def __iter__(self) -> Iterator[tuple[str, Any]]:
         """Yield the constructor arguments, as Celery does."""
         hidden = ("run", "scheduled_at")
@@ -396,7 +299,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         )
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        state = {name: value for name, value in vars(self).items() if name != "app"}
+        state = {name: value for name, value in vars(self).items() if name not in ("app", "run")}
         return _restore, (type(self), state)
 
     def __repr__(self) -> str:

@@ -19,10 +19,10 @@ def addressed(entry: RedBeatSchedulerEntry, scheduled_at: datetime) -> RedBeatSc
     task; headers ``scheduled_at`` (ISO 8601, UTC) and ``periodic_task_name`` tell the task what it
     was sent for. Options of the user's own win.
     """
-    instant = aware(scheduled_at)
+    instant = aware(scheduled_at).isoformat()
     options: dict[str, Any] = dict(entry.options or {})
     headers = {
-        "scheduled_at": instant.isoformat(),
+        "scheduled_at": instant,
         "periodic_task_name": entry.name,
         **(options.get("headers") or {}),
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import uuid
 from dataclasses import dataclass
 from datetime import datetime, timedelta, tzinfo
@@ -15,8 +16,6 @@ from .timing import asks_itself, first_run, latest_run, next_run
 from .zones import EPOCH, UTC
 
 __all__ = ("Run", "Verdict", "aware", "decide", "task_id_of")
-
-MOMENT = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +78,7 @@ def decide(
         return FINISHED
     if upcoming > now:
         return Verdict(None, upcoming)
-    latest = latest_run(schedule, anchor, now, zone) or upcoming
-    return Verdict(latest, next_run(schedule, latest, zone))
+    return coalesce(schedule, upcoming, now, zone)
 
 
 def decide_first(
@@ -91,10 +89,20 @@ def decide_first(
         first = first_run(schedule, EPOCH, zone)
         if first is None or first > now:
             return Verdict(None, first)
-        latest = latest_run(schedule, first - MOMENT, now, zone) or first
-        return Verdict(latest, next_run(schedule, latest, zone))
-    latest = latest_run(schedule, due, now, zone) or due
-    return Verdict(due, next_run(schedule, latest, zone))
+        return coalesce(schedule, first, now, zone)
+    # It is the run of the instant at which it was put up, however late.
+    return Verdict(due, coalesce(schedule, due, now, zone).next_at)
+
+
+def coalesce(
+    schedule: BaseSchedule, first: datetime, now: datetime, zone: tzinfo | None
+) -> Verdict:
+    """Return the latest of the occurrences from ``first`` to ``now``, and the one after it."""
+    following = next_run(schedule, first, zone)
+    if following is None or following > now:
+        return Verdict(first, following)
+    latest = latest_run(schedule, first, now, zone) or following
+    return Verdict(latest, next_run(schedule, latest, zone))
 
 
 def ask(schedule: BaseSchedule, last_run_at: datetime, now: datetime, due: datetime) -> Verdict:
@@ -116,10 +124,18 @@ def aware(instant: datetime) -> datetime:
 
 
 @lru_cache(maxsize=64)
-def _namespace(prefix: str) -> uuid.UUID:
+def namespace_of(prefix: str) -> uuid.UUID:
+    """Return the UUID namespace of the schedule under ``prefix``."""
     return uuid.uuid5(uuid.NAMESPACE_URL, f"redbeat:{prefix}")
 
 
-def task_id_of(prefix: str, name: str, scheduled_at: datetime) -> str:
-    """Return the task id of an occurrence: the same one however often it is computed."""
-    return str(uuid.uuid5(_namespace(prefix), f"{scheduled_at.isoformat()} {name}"))
+def task_id_of(prefix: str, name: str, instant: str) -> str:
+    """Return the task id of an occurrence: the same one however often it is computed.
+
+    ``instant`` is its nominal instant, ISO 8601 in UTC. The id is the UUID version 5 (RFC 9562) of
+    "<instant> <name>" in the namespace of the prefix; made by hand, since it is made for each run.
+    """
+    text = f"{instant} {name}".encode("utf-8", "surrogateescape")
+    digest = hashlib.sha1(namespace_of(prefix).bytes + text, usedforsecurity=False).hexdigest()
+    variant = "89ab"[int(digest[16], 16) & 3]
+    return f"{digest[:8]}-{digest[8:12]}-5{digest[13:16]}-{variant}{digest[17:20]}-{digest[20:32]}"

@@ -66,11 +66,11 @@ def is_flat(value: Any) -> bool:
 
 def own(entry: RedBeatSchedulerEntry, flat: bool) -> RedBeatSchedulerEntry:
     """Return a copy that shares nothing that can be changed with its prototype."""
-    copied = copy.copy if flat else copy.deepcopy
-    mine = copy.copy(entry)
-    mine.args, mine.kwargs, mine.options = (
-        copied(entry.args),
-        copied(entry.kwargs),
-        copied(entry.options),
-    )
+    mine = entry.__copy__()
+    if flat:
+        mine.args = entry.args and list(entry.args)
+        mine.kwargs, mine.options = dict(entry.kwargs), dict(entry.options)
+    else:
+        parts = (entry.args, entry.kwargs, entry.options)
+        mine.args, mine.kwargs, mine.options = copy.deepcopy(parts)
     return mine

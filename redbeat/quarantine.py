@@ -12,7 +12,7 @@ from celery.utils.log import get_logger
 from .records import Claim
 from .store import Store
 
-__all__ = ("Quarantine",)
+__all__ = ("Quarantine", "shown")
 
 logger = get_logger("celery.beat")
 
@@ -21,6 +21,11 @@ REVIEW_INTERVAL = 5.0
 
 #: What stands for the digest of a key that is not a hash.
 NO_HASH = "not-a-hash"
+
+
+def shown(key: str) -> str:
+    """Return a key as it can be logged: bytes that are not UTF-8 are escaped."""
+    return key.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def digest_of(claim: Claim) -> str:
@@ -42,7 +47,7 @@ class Quarantine:
 
     def add(self, claim: Claim, claim_id: str, reason: str, now: float) -> None:
         """Set an entry aside at the next :meth:`flush`; ``now`` in UNIX seconds."""
-        logger.error("beat: Entry %s is quarantined: %s", claim.key, reason)
+        logger.error("beat: Entry %s is quarantined: %s", shown(claim.key), reason)
         note = json.dumps({"reason": reason, "since": now, "digest": digest_of(claim)})
         self._notes.append((claim.key, "" if claim.definition is None else claim_id, note))
 
@@ -52,17 +57,19 @@ class Quarantine:
             self._store.park(self._notes)
             self._notes = []
 
-    def review(self, size: int) -> None:
+    def review(self, size: int) -> bool:
         """Release what was repaired, at most every few seconds. Two round trips when it looks.
 
-        ``size`` is the number of entries that are set aside.
+        ``size`` is the number of entries that are set aside. True when something was released.
         """
         if not size or self._clock() - self._reviewed_at < REVIEW_INTERVAL:
-            return
+            return False
         self._reviewed_at = self._clock()
         digests = [(key, _digest_in(note)) for key, note in self._store.quarantined().items()]
-        for key in self._store.review(digests):
-            logger.info("beat: Entry %s was changed and leaves the quarantine", key)
+        released = self._store.review(digests)
+        for key in released:
+            logger.info("beat: Entry %s was changed and leaves the quarantine", shown(key))
+        return bool(released)
 
 
 def _digest_in(note: str) -> str:

@@ -7,11 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 __all__ = (
+    "GONE",
     "HISTORY_CHANGED",
+    "HISTORY_DIFFERS",
     "LEADER",
     "NEW_LEADER",
+    "NOT_A_HASH",
     "RECORDED",
     "REFUSED",
+    "SAVED",
     "STANDBY",
     "Claim",
     "Completion",
@@ -30,6 +34,9 @@ STANDBY, LEADER, NEW_LEADER = 0, 1, 2
 
 #: What became of a completion, as ``claim.lua`` returns it.
 REFUSED, RECORDED, HISTORY_CHANGED = 0, 1, 2
+
+#: What became of a save, as ``save.lua`` returns it.
+NOT_A_HASH, GONE, HISTORY_DIFFERS, SAVED = -2, -1, 0, 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,6 +100,7 @@ class RedBeatScheduler(Scheduler):
 
     def setup_schedule(self) -> None:
         """Collect the entries of ``beat_schedule``. No round trip."""
+        self._statics.complete = True
         self.install_default_entries(ensure_conf(self.app).schedule)
         self.update_from_dict(ensure_conf(self.app).schedule)
 
@@ -180,7 +181,15 @@ class RedBeatScheduler(Scheduler):
         if scheduled_at is None:
             scheduled_at = run.due if run else entry.last_run_at or entry.default_now()
         message = addressed(entry, scheduled_at)
-        return super().apply_async(message, producer=producer, advance=False, **kwargs)
+        try:
+            result = super().apply_async(message, producer=producer, advance=False, **kwargs)
+        except Exception as error:
+            if run is not None:
+                run.error = error
+            raise
+        if run is not None:
+            run.sent, run.error = True, None
+        return result
 
     def _ensure_connected(self) -> Any:
         """Connect to the broker or fail within seconds: the tick has more to do than wait."""

@@ -18,7 +18,10 @@ __all__ = ("StaticEntries",)
 
 logger = get_logger("celery.beat")
 
-ADDED, CHANGED = 1, 2
+#: What became of an entry, as ``sync.lua`` returns it.
+ADDED, CHANGED, OCCUPIED = 1, 2, 4
+
+OCCUPIED_BY = "the key %r holds something that is not an entry; rename one of them"
 
 
 class StaticEntries:
@@ -31,6 +34,10 @@ class StaticEntries:
     def __init__(self) -> None:
         self._entries: dict[str, RedBeatSchedulerEntry] = {}
         self._refused: set[str] = set()
+        #: Whether these are all there are, so that others in Redis are to be removed.
+        self.complete = False
+        #: Whether entries were noted that no :meth:`sync` has written yet.
+        self.unwritten = False
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -42,6 +49,7 @@ class StaticEntries:
         """Note an entry."""
         self._entries[str(name)] = entry
         self._refused.discard(str(name))
+        self.unwritten = True
 
     def refuse(self, name: str, error: Exception) -> None:
         """Report an entry that cannot be made or stored."""
@@ -62,9 +70,13 @@ class StaticEntries:
                 return False
             added += codes.count(ADDED)
             changed += codes.count(CHANGED)
-        removed = self._prune(store, lock_key, token)
+            for row, code in zip(rows, codes, strict=True):
+                if code == OCCUPIED:
+                    self.refuse(row.name, InvalidEntryError("name", OCCUPIED_BY % row.key))
+        removed = self._prune(store, lock_key, token) if self.complete else 0
         if removed is None:
             return False
+        self.unwritten = False
         logger.info(
             "beat: Static entries: %d added, %d changed, %d removed, %d in all",
             *(added, changed, removed, len(self)),

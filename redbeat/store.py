@@ -1,7 +1,8 @@
 """The only module that issues Redis commands on schedule data; it speaks text and numbers.
 
 Every change of state is one script of ``redbeat/lua``. Redis errors pass through unchanged, unless
-they tell about one entry: a key of the wrong type is an :exc:`~redbeat.errors.InvalidEntryError`.
+they tell about one entry: a key that is not a hash is a :exc:`~redbeat.errors.DecodeError` when it
+is loaded and an :exc:`~redbeat.errors.InvalidEntryError` when it is saved.
 """
 
 from __future__ import annotations
@@ -13,8 +14,17 @@ from typing import Any
 from redis.client import NEVER_DECODE
 from redis.exceptions import ResponseError
 
-from .errors import InvalidEntryError
-from .records import Completion, Keys, StaticRow, Turn, key_of, read_turn, text_of
+from .errors import DecodeError, InvalidEntryError
+from .records import (
+    NOT_A_HASH,
+    Completion,
+    Keys,
+    StaticRow,
+    Turn,
+    key_of,
+    read_turn,
+    text_of,
+)
 from .scripts import load_script
 
 __all__ = ("BATCH", "Store", "batches")
@@ -122,7 +132,9 @@ class Store:
         try:
             reply = self._read("HMGET", key_of(key), "definition", "meta", "policy", "runtime")
         except ResponseError as error:
-            raise not_a_hash(key, error) from error
+            if "WRONGTYPE" in str(error):
+                raise DecodeError("definition", not_an_entry(key)) from error
+            raise
         definition = None if reply[0] is None else text_of(reply[0])
         return definition, text_of(reply[1]), text_of(reply[2]), text_of(reply[3])
 
@@ -143,15 +155,14 @@ class Store:
         another one, (-1, "", "") when there is no entry to change. One round trip.
         """
         believed = "*" if seen is None else seen
-        args = [definition, policy, meta, runtime, believed, score_text(score)]
+        args = [definition, policy, key_of(meta), runtime, key_of(believed), score_text(score)]
         keys = [self.keys.schedule, key_of(key), self.keys.quarantine]
-        try:
-            reply = self._run("save", keys, args)
-        except ResponseError as error:
-            raise not_a_hash(key, error) from error
-        if reply[0] != 0:
+        reply = self._run("save", keys, args)
+        if reply[0] == NOT_A_HASH:
+            raise InvalidEntryError("name", not_an_entry(key))
+        if len(reply) == 1:
             return reply[0], "", ""
-        return 0, text_of(reply[1]), text_of(reply[2])
+        return reply[0], text_of(reply[1]), text_of(reply[2])
 
     def delete(self, key: str) -> bool:
         """Remove an entry and its history; False when there was none. One round trip."""
@@ -231,8 +242,6 @@ class Store:
         return int(info.get("maxmemory", 0)), str(info.get("maxmemory_policy", ""))
 
 
-def not_a_hash(key: str, error: ResponseError) -> Exception:
-    """Return what to raise when Redis refused a command on an entry's key."""
-    if "WRONGTYPE" in str(error):
-        return InvalidEntryError("name", f"the key {key!r} holds something that is not an entry")
-    return error
+def not_an_entry(key: str) -> str:
+    """Return what is wrong with a key that is not a hash."""
+    return f"the key {key!r} holds something that is not an entry; use another name or remove it"

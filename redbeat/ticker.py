@@ -10,12 +10,12 @@ from celery.utils.log import get_logger
 from redis.exceptions import RedisError
 
 from .backoff import BackOff
-from .dispatcher import BROKER_WAIT, Dispatcher, Hooks
+from .dispatcher import AGAIN, BROKER_WAIT, Dispatcher, Hooks
 from .errors import DecodeError, RedBeatError
 from .eviction import check_eviction
 from .history import History, encode_meta
 from .leader import BeatLock
-from .quarantine import Quarantine
+from .quarantine import Quarantine, shown
 from .records import HISTORY_CHANGED, REFUSED, STANDBY, Claim, Completion, Result, Turn
 from .statics import StaticEntries
 from .store import BATCH, Store
@@ -42,6 +42,9 @@ MAX_TICK = 2.0
 
 #: Seconds after which published occurrences are recorded, even in the middle of a batch.
 FLUSH_INTERVAL = 0.25
+
+#: How often in a row it is tried to record a run whose history somebody else writes.
+FLUSH_ATTEMPTS = 3
 
 #: Seconds to wait while Redis is away.
 REDIS_WAIT = BackOff(0.1, 2.0)
@@ -84,7 +87,9 @@ class Ticker:
         self._repeated = False
         self._synced = False
         self._sync_again_at = 0.0
+        self._members = 0
         self._missing: set[str] = set()
+        self._gone: list[str] = []
         self._redis_failures = 0
         self._asked_at = self._answered_at = clock()
         self._now = 0.0
@@ -112,9 +117,14 @@ class Ticker:
             self.running = False
 
     def flush(self) -> None:
-        """Record what was published. No round trip when there is nothing, else one."""
-        if self._pending:
-            self._turn(0)
+        """Record what was published.
+
+        No round trip when there is nothing, else one; another when an application wrote a history
+        meanwhile.
+        """
+        for _ in range(FLUSH_ATTEMPTS):
+            if self._pending:
+                self._turn(0)
 
     def _available(self, wait: float) -> float:
         if self._redis_failures:
@@ -138,10 +148,10 @@ class Ticker:
                 return min(STANDBY_POLL, self._longest_wait())
             if self._sync(turn):
                 continue
-            if not turn.claims:
-                self._quarantine.review(turn.quarantined)
+            if turn.claims:
+                self._dispatch(turn.claims)
+            elif not self._pending and not self._quarantine.review(turn.quarantined):
                 return self._wait(turn)
-            self._dispatch(turn.claims)
             if self._dispatcher.broker_failures or self._clock() - started > MAX_TICK:
                 self.flush()
                 return BROKER_WAIT.after(self._dispatcher.broker_failures)
@@ -194,11 +204,12 @@ class Ticker:
         if result.code == HISTORY_CHANGED:
             self._pending.append(merge(done, result.meta, self._now))
         elif result.code == REFUSED and not repeated:
-            logger.info("beat: Entry %s was deleted or replaced during its run", done.key)
+            logger.info("beat: Entry %s was deleted or replaced during its run", shown(done.key))
 
     def _sync(self, turn: Turn) -> bool:
         """Write static entries if they are not there; True when the next thing is another turn."""
-        if self._synced:
+        emptied = self._emptied(turn)
+        if self._synced and not emptied and not self._statics.unwritten:
             if turn.statics >= len(self._statics) or self._clock() < self._sync_again_at:
                 return False
             logger.warning("beat: Static entries vanished from Redis, writing them again")
@@ -206,6 +217,14 @@ class Ticker:
         key, token = (None, "") if self._lock is None else (self._lock.key, self._lock.token)
         self._synced = self._statics.sync(self._store, key, token, from_timestamp(turn.now))
         return not turn.claims
+
+    def _emptied(self, turn: Turn) -> bool:
+        """Whether the whole schedule vanished since the last turn; that is said loudly."""
+        before, self._members = self._members, turn.members
+        if turn.members or before <= 1:
+            return False
+        logger.error("beat: The schedule in Redis is empty: all %d entries are gone", before)
+        return True
 
     # -- a batch -------------------------------------------------------------------------------
 
@@ -224,6 +243,7 @@ class Ticker:
         finally:
             self._give_back(rest, claim_id)
         self._quarantine.flush()
+        self._forget_gone()
 
     def _dispatch_each(self, claims: Iterator[Claim], claim_id: str) -> None:
         deadline = self._asked_at + LEASE_USED
@@ -235,19 +255,28 @@ class Ticker:
             if claim.definition is None and not claim.problem:
                 self._hash_is_gone(claim.key)
                 continue
-            done = self._dispatcher.dispatch(claim, claim_id, self._redis_now())
-            if done is not None:
-                self._pending.append(done)
+            self._missing.discard(claim.key)
+            self._dispatch_one(claim, claim_id)
             if self._dispatcher.broker_failures:
                 return
             if self._pending and self._clock() - self._answered_at > FLUSH_INTERVAL:
                 self._turn(0)
 
+    def _dispatch_one(self, claim: Claim, claim_id: str) -> None:
+        try:
+            done = self._dispatcher.dispatch(claim, claim_id, self._redis_now())
+        except (SystemExit, KeyboardInterrupt):
+            # Nobody knows whether it is out; whoever sends it again does so under the same id.
+            self._give_back(iter((claim,)), claim_id)
+            raise
+        if done is not None:
+            self._pending.append(done)
+
     def _record_before_exit(self) -> None:
         """Told to stop: record what is out, so that nobody sends it again."""
         try:
-            self._quarantine.flush()
             self.flush()
+            self._quarantine.flush()
         except (RedisError, OSError) as error:
             logger.error("beat: Could not record the last runs: %r", error)
 
@@ -255,7 +284,7 @@ class Ticker:
         """Let entries be due as they were."""
         for claim in claims:
             if claim.definition is not None:
-                self._pending.append(Completion(claim.key, claim_id, claim.due))
+                self._pending.append(Completion(claim.key, claim_id, claim.due, runtime=AGAIN))
 
     def _hash_is_gone(self, key: str) -> None:
         """Remove a member without a hash the second time: a writer may be between two commands."""
@@ -266,9 +295,16 @@ class Ticker:
         if key.removeprefix(self._store.keys.prefix) in self._statics:
             logger.warning("beat: Static entry %s vanished, writing it again", key)
             self._synced = False
-            return
-        for member in self._store.forget([key]):
-            logger.error("beat: Entry %s is removed from the schedule: its hash is gone", member)
+        else:
+            self._gone.append(key)
+
+    def _forget_gone(self) -> None:
+        """Remove the members without a hash. No round trip when there are none, else one."""
+        gone, self._gone = self._gone, []
+        for member in self._store.forget(gone) if gone else ():
+            logger.error(
+                "beat: Entry %s is removed from the schedule: its hash is gone", shown(member)
+            )
 
 
 def merge(done: Completion, meta: str, now: float) -> Completion:

@@ -14,7 +14,8 @@
 -- ARGV[8]  retry: seconds until a member without a definition is looked at again
 -- ARGV[9]  number of completions that follow
 -- ARGV[10..] per completion five values: entry key, claim id, next score (seconds; below 0 = park),
---          meta or '' (leave), runtime or '' (leave)
+--          meta or '' (leave), runtime or '' (leave). With meta '' the runtime 'again' puts the
+--          occurrence back: the next claim is told the same due instant as this one.
 --
 -- Returns {standing, now, next score or '', members, statics, quarantined, holder, holder's
 --          PTTL in ms, completions, claims}
@@ -46,7 +47,10 @@ local function keep_lock()
   if not lock then
     return 1, '', 0
   end
-  local holder = redis.call('GET', lock)
+  local holder = redis.pcall('GET', lock)
+  if type(holder) == 'table' then
+    return 0, 'a key that is not a lock', redis.call('PTTL', lock)
+  end
   if holder == token then
     redis.call('PEXPIRE', lock, ttl)
     return 1, token, tonumber(ttl)
@@ -80,7 +84,11 @@ local function complete(key, id, score, meta, runtime)
   if meta ~= '' then
     redis.call('HSET', key, 'meta', meta, 'runtime', runtime)
   end
-  redis.call('HDEL', key, 'claim')
+  if meta == '' and runtime == 'again' then
+    redis.call('HSET', key, 'claim', table.concat({'-', due, '0 - -'}, ' '))
+  else
+    redis.call('HDEL', key, 'claim')
+  end
   redis.call('ZADD', schedule, 'XX', score, key)
   return {1}
 end
@@ -135,7 +143,7 @@ if standing == 1 and limit > 0 then
         due, expires = tonumber(earlier) or due, tonumber(until_then) or 0
       end
       if expires > now then
-        again = expires
+        again = math.min(expires, now + lease)
       else
         again = now + lease
         local definition_digest, meta_digest = digests(found[1], found[2], found[3])

@@ -3,13 +3,14 @@
 -- KEYS[1]  schedule (zset)
 -- ARGV     members: entry keys that had no definition when they were due
 --
--- Returns the members that were removed; one whose definition came back is due now instead.
+-- Returns the members that were removed; one whose definition came back, or whose key holds
+-- something else by now, is due now instead.
 
 local clock = redis.call('TIME')
 local now = string.format('%d.%06d', tonumber(clock[1]), tonumber(clock[2]))
 local removed = {}
 for _, member in ipairs(ARGV) do
-  if redis.call('HEXISTS', member, 'definition') == 1 then
+  if redis.pcall('HEXISTS', member, 'definition') ~= 0 then
     redis.call('ZADD', KEYS[1], 'XX', now, member)
   elseif redis.call('ZREM', KEYS[1], member) == 1 then
     removed[#removed + 1] = member

@@ -10,9 +10,10 @@
 -- ARGV[5]  the meta the caller has seen: its text, '' = none, '*' = any
 -- ARGV[6]  score (UNIX seconds; below 0 = parked), or 'now' for the time of Redis
 --
--- Returns {1} when written, {0, meta, runtime} when the stored meta is another one (nothing is
--- written), {-1} when there is no entry to change. While a claim is held the score stays: the
--- completion of that claim sees the change and has the entry looked at again at once.
+-- Returns {1} when written, {0, meta, runtime} when the stored meta is another one, {-1} when there
+-- is no entry and a definition or its meta is missing to make one, {-2} when the key is not a hash;
+-- nothing is written but for {1}. While a claim is held the score stays: the completion of that
+-- claim sees the change and has the entry looked at again at once.
 
 local schedule, entry, quarantine = KEYS[1], KEYS[2], KEYS[3]
 local definition, policy, meta, runtime = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
@@ -21,16 +22,23 @@ local seen, score = ARGV[5], ARGV[6]
 local clock = redis.call('TIME')
 local now = tonumber(clock[1]) + tonumber(clock[2]) / 1000000
 
-local stored = redis.call('HMGET', entry, 'definition', 'meta', 'runtime', 'claim')
+local stored = redis.pcall('HMGET', entry, 'definition', 'meta', 'runtime', 'claim')
+if stored.err then
+  return string.find(stored.err, 'WRONGTYPE', 1, true) and {-2} or stored
+end
+-- These fail before the first write where a key of the schedule is of another type.
+local member = redis.call('ZSCORE', schedule, entry)
+redis.call('HEXISTS', quarantine, entry)
+
 if not stored[1] then
-  if definition == '' then
+  if definition == '' or meta == '' then
     return {-1}
   end
   -- History without a definition belonged to an entry that is gone.
   redis.call('HDEL', entry, 'meta', 'runtime', 'claim', 'policy')
   stored = {false, false, false, false}
 end
-if stored[1] and seen ~= '*' and (stored[2] or '') ~= seen then
+if stored[1] and seen ~= '*' and (stored[2] or '') ~= seen and stored[2] ~= meta then
   return {0, stored[2] or '', stored[3] or ''}
 end
 
@@ -51,7 +59,7 @@ end
 redis.call('HDEL', quarantine, entry)
 
 local expires = stored[4] and tonumber(string.match(stored[4], '^%S+ %S+ (%S+)')) or 0
-if expires > now and redis.call('ZSCORE', schedule, entry) then
+if expires > now and member then
   return {1}
 end
 if stored[4] then

@@ -9,7 +9,8 @@
 --          score for a new entry (UNIX seconds; below 0 = parked)
 --
 -- Returns {-1} when the caller does not lead any more (nothing is written), else {1, codes}, one
--- code per entry: 0 unchanged, 1 added, 2 changed (its history is kept), 3 made a member again.
+-- code per entry: 0 unchanged, 1 added, 2 changed (its history is kept), 3 made a member again,
+-- 4 left alone: the key holds something that is not a hash.
 
 local schedule, statics, quarantine, lock = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 if lock and redis.call('GET', lock) ~= ARGV[1] then
@@ -37,11 +38,11 @@ end
 local function sync(key, definition, policy, meta, score)
   local found = redis.pcall('HMGET', key, 'definition', 'policy', 'claim')
   if found.err then
-    redis.call('DEL', key)
-    found = {}
+    return 4
   end
   if not found[1] then
-    redis.call('DEL', key)
+    -- History without a definition belonged to an entry that is gone.
+    redis.call('HDEL', key, 'meta', 'runtime', 'claim', 'policy')
     write(key, definition, policy)
     redis.call('HSET', key, 'meta', meta)
     redis.call('ZADD', schedule, score, key)
@@ -64,8 +65,11 @@ end
 
 local codes, names = {}, {}
 for i = 2, #ARGV, 6 do
-  codes[#codes + 1] = sync(ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], ARGV[i + 4], ARGV[i + 5])
-  names[#names + 1] = ARGV[i]
+  local code = sync(ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], ARGV[i + 4], ARGV[i + 5])
+  codes[#codes + 1] = code
+  if code ~= 4 then
+    names[#names + 1] = ARGV[i]
+  end
 end
 if #names > 0 then
   redis.call('SADD', statics, unpack(names))

@@ -1,0 +1,143 @@
+"""A real ``celery beat`` process with entries that run every second, seen from the queue."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from itertools import pairwise
+from typing import IO, Any
+
+import redis
+
+from .sides import SCRIPTS, Side, environment
+from .workload import Metrics, seed
+
+__all__ = ("BeatCase", "Message", "metrics_of", "run_beat")
+
+QUEUE = "celery"
+OPTIONS = ("beat", "-S", "redbeat.RedBeatScheduler", "--pidfile=", "-l", "info")
+
+#: Seconds for a beat to send its first message, and to stop.
+START_SECONDS = 30.0
+STOP_SECONDS = 10.0
+
+#: Seconds a command may take; longer than any wait for a message.
+SOCKET_SECONDS = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class BeatCase:
+    """A beat with ``entries`` entries that run every second, watched for ``seconds``."""
+
+    entries: int
+    seconds: int
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message as it left the queue; instants are UNIX seconds, ``due`` None when unknown."""
+
+    arrived: float
+    periodic_task: str
+    due: float | None
+
+
+def run_beat(side: Side, url: str, case: BeatCase) -> Metrics:
+    """Empty the Redis, run a beat in it, and return what arrived in the queue."""
+    client: Any = redis.Redis.from_url(url, decode_responses=True, socket_timeout=SOCKET_SECONDS)
+    client.flushall()
+    # On the whole second, so that the middle between two seconds parts the runs.
+    start = int(time.time())
+    seed(client, case.entries, "second", datetime.fromtimestamp(start, timezone.utc), start + 1)
+    with started(side, url) as (process, log):
+        first = first_message(client, process)
+        if first is None:
+            log.seek(0)
+            raise RuntimeError(f"no message of the beat arrived:\n{log.read()[-2000:]}")
+        opens = math.ceil(first.arrived) + 0.5
+        messages = list(received(client, opens, opens + case.seconds))
+    client.close()
+    return metrics_of(messages, case)
+
+
+@contextmanager
+def started(side: Side, url: str) -> Iterator[tuple[subprocess.Popen[bytes], IO[str]]]:
+    """Run a beat for the duration of the block, which gets the process and its log."""
+    with tempfile.TemporaryFile("w+") as log:
+        process = subprocess.Popen(
+            [side.python, "-m", "celery", "-A", "beatapp", *OPTIONS],
+            cwd=SCRIPTS,
+            env=environment(BENCHMARK_REDIS=url),
+            stdout=log,
+            stderr=log,
+        )
+        try:
+            yield process, log
+        finally:
+            process.terminate()
+            try:
+                process.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def first_message(client: Any, process: subprocess.Popen[bytes]) -> Message | None:
+    """Wait for a message; None when the beat ended or the time is over."""
+    deadline = time.monotonic() + START_SECONDS
+    while process.poll() is None and time.monotonic() < deadline:
+        message = receive(client, 0.5)
+        if message is not None:
+            return message
+    return None
+
+
+def receive(client: Any, timeout: float) -> Message | None:
+    """Take one message from the queue, waiting ``timeout`` seconds at most."""
+    popped = client.blpop(QUEUE, timeout)
+    if popped is None:
+        return None
+    arrived, headers = time.time(), json.loads(popped[1])["headers"]
+    due = headers.get("scheduled_at")
+    instant = None if due is None else datetime.fromisoformat(due).timestamp()
+    return Message(arrived, headers["argsrepr"], instant)
+
+
+def received(client: Any, opens: float, closes: float) -> Iterator[Message]:
+    """Yield the messages that arrive between two instants."""
+    while (rest := closes - time.time()) > 0:
+        message = receive(client, max(rest, 0.01))
+        if message is not None and opens <= message.arrived < closes:
+            yield message
+
+
+def metrics_of(messages: list[Message], case: BeatCase) -> Metrics:
+    """Return the share of the expected runs, and how regular they were, in seconds."""
+    metrics: Metrics = {"share": len(messages) / (case.entries * case.seconds)}
+    late = [message.arrived - message.due for message in messages if message.due is not None]
+    for name, values in (("gap", gaps(messages)), ("late", late)):
+        if values:
+            metrics[f"{name}_p50"] = quantile(values, 0.5)
+            metrics[f"{name}_p99"] = quantile(values, 0.99)
+    return metrics
+
+
+def gaps(messages: list[Message]) -> list[float]:
+    """Return the seconds between each two runs of the same entry."""
+    runs: dict[str, list[float]] = defaultdict(list)
+    for message in messages:
+        runs[message.periodic_task].append(message.arrived)
+    return [later - earlier for arrivals in runs.values() for earlier, later in pairwise(arrivals)]
+
+
+def quantile(values: list[float], share: float) -> float:
+    """Return the value that ``share`` of the values do not exceed."""
+    return sorted(values)[math.ceil(share * len(values)) - 1]

@@ -1,0 +1,110 @@
+"""An entry as a point in time: what it did last, and when it is due."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from celery.beat import ScheduleEntry
+from celery.schedules import BaseSchedule, schedstate
+
+from .decoder import to_timestamp
+from .history import History
+from .occurrences import Run, Verdict, aware, decide
+
+__all__ = ("PARKED", "DueEntry")
+
+#: Score of an entry that is never due: finished, disabled or quarantined.
+PARKED = -1.0
+
+#: Seconds after which a disabled entry asks to be looked at again, when it is asked.
+DISABLED_RECHECK = 5.0
+
+
+class DueEntry(ScheduleEntry):
+    """The side of an entry that knows its history and the time. No round trips."""
+
+    enabled: bool
+
+    #: The nominal instant of the last run, None when it is not known.
+    scheduled_at: datetime | None = None
+
+    #: Set while a beat holds a claim on the entry; then nothing is written by the entry itself.
+    run: Run | None = None
+
+    #: Text of the stored meta this entry was made from; None for an entry not seen in Redis.
+    _seen_meta: str | None = None
+
+    #: The last run and the run count that are not a change of the caller's.
+    _known_history: tuple[Any, int] = (None, 0)
+
+    def default_now(self) -> datetime:
+        """Return the time of the schedule's clock, or of the app's where there is no schedule."""
+        source = self.schedule if isinstance(self.schedule, BaseSchedule) else self.app
+        now: datetime = source.now()
+        return now
+
+    def recall(self, meta: str, runtime: str = "") -> None:
+        """Take over a stored history; raises :exc:`DecodeError`. No round trip."""
+        self._adopt(History.read(meta, runtime), meta)
+
+    def _adopt(self, history: History, meta: str) -> None:
+        self.last_run_at = history.last_run_at
+        self.total_run_count = history.total_run_count
+        self.scheduled_at = history.scheduled_at
+        self._known_history = (self.last_run_at, self.total_run_count)
+        self._seen_meta = meta
+
+    @property
+    def anchor(self) -> datetime | None:
+        """The instant in UTC from which the next run counts, None when it never ran."""
+        if self.last_run_at is None:
+            return None
+        if self.scheduled_at is not None and self.last_run_at == self._known_history[0]:
+            return self.scheduled_at
+        return aware(self.last_run_at)
+
+    def verdict(self) -> Verdict:
+        """Return which occurrence is due, and when the next one is. No round trip."""
+        run = self.run
+        if run is None:
+            now = aware(self.default_now())
+            return self._decide(now, now)
+        if run.verdict is None:
+            run.verdict = self._decide(run.now, run.due)
+        return run.verdict
+
+    def _decide(self, now: datetime, due: datetime) -> Verdict:
+        last_run_at = self.last_run_at and aware(self.last_run_at)
+        return decide(self.schedule, last_run_at, self.anchor, now, due, self.app.timezone)
+
+    def is_due(self) -> schedstate:
+        """Return (whether it is due, seconds until the run after that; None = never)."""
+        if not self.enabled:
+            return schedstate(False, DISABLED_RECHECK)
+        verdict = self.verdict()
+        if verdict.next_at is None:
+            return schedstate(verdict.due, None)
+        now = self.run.now if self.run else aware(self.default_now())
+        return schedstate(verdict.due, max((verdict.next_at - now).total_seconds(), 0.0))
+
+    @property
+    def due_at(self) -> datetime | None:
+        """The next run, UTC: now when it never ran or is overdue, None when nothing is left."""
+        verdict = self.verdict()
+        return aware(self.default_now()) if verdict.due else verdict.next_at
+
+    @property
+    def score(self) -> float:
+        """The next run as UNIX seconds; -1 when it is disabled or nothing is left."""
+        due_at = self.due_at if self.enabled else None
+        return PARKED if due_at is None else to_timestamp(due_at)
+
+    def _stored_score(self) -> float | None:
+        """Return the score to store: None = due at once, by the clock of Redis."""
+        if not self.enabled:
+            return PARKED
+        verdict = self.verdict()
+        if verdict.due:
+            return None
+        return PARKED if verdict.next_at is None else verdict.next_at.timestamp()

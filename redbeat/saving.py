@@ -1,0 +1,92 @@
+"""How an entry is written: the last writer wins, but runs recorded meanwhile are kept."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from .due import DueEntry
+from .errors import DecodeError, InvalidEntryError
+from .history import History, encode_meta
+from .records import HISTORY_DIFFERS, SAVED
+from .store import Store
+
+__all__ = ("SavedEntry",)
+
+#: How often a write is tried again when the entry ran in between, before it insists.
+SAVE_ATTEMPTS = 5
+
+
+class SavedEntry(DueEntry):
+    """The side of an entry that knows what of it is stored.
+
+    It remembers the history it was made from. A write names that history, is refused where another
+    one is stored by now, takes that one over but for what was changed here, and tries again.
+    """
+
+    def history_text(self) -> str:
+        """Return the history as stored in ``meta``."""
+        if self.total_run_count:
+            return encode_meta(self.last_run_at, self.total_run_count)
+        return encode_meta(self.last_run_at)
+
+    def _check_history(self) -> None:
+        last_run_at: Any = self.last_run_at
+        count: Any = self.total_run_count
+        if last_run_at is not None and not isinstance(last_run_at, datetime):
+            problem = f"must be a datetime or None, not {last_run_at!r:.60}"
+            raise InvalidEntryError("last_run_at", problem)
+        if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+            raise InvalidEntryError(
+                "total_run_count", f"must be a number of runs, 0 at least, not {count!r:.60}"
+            )
+
+    def _write(self, store: Store, key: str, definition: str = "", policy: str = "") -> None:
+        """Store definition and history, or only the history when ``definition`` is empty.
+
+        Nothing is written for an entry that is gone, unless there is a definition. One round trip,
+        one more for each run that was recorded meanwhile.
+        """
+        self._check_history()
+        for attempt in range(SAVE_ATTEMPTS + 1):
+            fresh = self._seen_meta is None
+            meta = self.history_text() if fresh or self._history_changed() else ""
+            seen = None if attempt == SAVE_ATTEMPTS else self._seen_meta or ""
+            code, stored, runtime = store.save(
+                key, definition, policy, meta, "", seen, self._stored_score()
+            )
+            if code == SAVED:
+                self._saved(meta)
+                return
+            if code == HISTORY_DIFFERS:
+                self._merge(stored, runtime)
+            elif definition:
+                self._seen_meta = None  # deleted meanwhile: stored anew, with its history
+            else:
+                return
+
+    def _history_changed(self) -> bool:
+        return (self.last_run_at, self.total_run_count) != self._known_history
+
+    def _saved(self, meta: str) -> None:
+        if self.last_run_at != self._known_history[0]:
+            self.scheduled_at = None
+        if meta:
+            self._seen_meta = meta
+        self._known_history = (self.last_run_at, self.total_run_count)
+
+    def _merge(self, meta: str, runtime: str) -> None:
+        """Take over the stored history, but for what was changed here."""
+        known_last, known_count = self._known_history
+        mine_last, mine_count = self.last_run_at, self.total_run_count
+        try:
+            stored = History.read(meta, runtime)
+        except DecodeError:
+            self._seen_meta = meta
+            self._known_history = (mine_last, -1)  # unreadable: ours replaces it
+            return
+        self._adopt(stored, meta)
+        if mine_last != known_last:
+            self.last_run_at = mine_last
+        if mine_count != known_count:
+            self.total_run_count = mine_count

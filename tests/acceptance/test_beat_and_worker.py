@@ -1,0 +1,206 @@
+"""Real `celery beat`, real worker, real Redis: what a user sees."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from datetime import datetime, timedelta, timezone
+from itertools import pairwise
+
+import pytest
+from celery import Celery
+
+from redbeat import RedBeatSchedulerEntry
+from tests.acceptance.processes import Project
+from tests.servers import RedisServer
+from tests.waiting import wait_until
+
+TASK = "tests.acceptance.project.note"
+EVERY_SECOND = {"tick": {"task": TASK, "schedule": 1.0, "args": ["a", 2]}}
+
+
+@pytest.fixture
+def web(redis_url: str) -> Celery:
+    """The app of another process that edits the schedule."""
+    app = Celery("web", broker=redis_url, set_as_current=False)
+    app.conf.update(timezone="UTC", enable_utc=True)
+    return app
+
+
+@pytest.mark.parametrize(
+    "scheduler",
+    ["redbeat.RedBeatScheduler", "redbeat", "redbeat.schedulers:RedBeatScheduler"],
+)
+def test_static_entries_run_on_schedule(project: Project, scheduler: str) -> None:
+    project.worker()
+    beat = project.beat(schedule=EVERY_SECOND, scheduler=scheduler)
+    runs = project.wait_for_runs("tick", 3)
+    assert [run["args"] for run in runs[:3]] == [["a", 2]] * 3
+    instants = [datetime.fromisoformat(run["scheduled_at"]) for run in runs]
+    assert {later - earlier for earlier, later in pairwise(instants)} == {timedelta(seconds=1)}
+    assert {instant.utcoffset() for instant in instants} == {timedelta(0)}
+    assert len({run["task_id"] for run in runs}) == len(runs)
+    said = beat.said()
+    for line in (
+        "beat: Acquiring lock...",
+        "beat: Acquired lock",
+        "Scheduler: Sending due task tick (tests.acceptance.project.note)",
+        f"       . redis -> {project.url}",
+        "       . lock -> `redbeat::lock` 25.00 minutes (1500s)",
+    ):
+        assert line in said
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_stops_beat_and_releases_the_lock(
+    project: Project, number: signal.Signals
+) -> None:
+    beat = project.beat(schedule=EVERY_SECOND)
+    beat.wait_for("Sending due task tick")
+    assert beat.stop(number, deadline=5.0) == 0
+    assert project.client.exists("redbeat::lock") == 0
+    assert "beat: Releasing lock" in beat.said()
+    assert "Traceback" not in beat.said()
+
+
+def test_entries_come_and_go_while_beat_runs(project: Project, web: Celery) -> None:
+    project.worker()
+    project.beat(schedule=EVERY_SECOND)
+    project.wait_for_runs("tick", 1)
+    entry = RedBeatSchedulerEntry("live", TASK, 0.5, args=[1], app=web).save()
+    project.wait_for_runs("live", 2)
+    entry = RedBeatSchedulerEntry.from_key("redbeat:live", app=web)
+    entry.args = [2]
+    entry.save()
+    wait_until(lambda: project.ran("live")[-1]["args"] == [2], message="the edit")
+    entry.delete()
+    count = len(project.ran("tick"))
+    project.wait_for_runs("tick", count + 1)
+    gone = len(project.ran("live"))
+    project.wait_for_runs("tick", count + 3)
+    assert len(project.ran("live")) == gone
+    assert project.client.exists("redbeat:live") == 0
+
+
+def test_the_recipes_for_other_languages(project: Project) -> None:
+    project.worker()
+    beat = project.beat()
+    beat.wait_for("Acquired lock")
+    for name, member in (("full", "redbeat:full"), ("bare", "bare")):
+        definition = {
+            "name": name,
+            "task": TASK,
+            "schedule": {"__type__": "interval", "every": 3600},
+            "args": [name],
+        }
+        project.client.hset(f"redbeat:{name}", "definition", json.dumps(definition))
+        project.client.zadd("redbeat::schedule", {member: 0})
+    assert project.wait_for_runs("full", 1)[0]["args"] == ["full"]
+    assert project.wait_for_runs("bare", 1)[0]["args"] == ["bare"]
+    wait_until(
+        lambda: (project.client.zscore("redbeat::schedule", "redbeat:bare") or 0) > time.time(),
+        message="the next run of the entry that was named without the prefix",
+    )
+    assert project.client.zscore("redbeat::schedule", "bare") is None
+    # Writing last_run_at moves an interval: three quarters of an hour ago, so in a quarter.
+    finished = datetime.now(timezone.utc) - timedelta(minutes=45)
+    names = ("year", "month", "day", "hour", "minute")
+    moved = {"__type__": "datetime", **{name: getattr(finished, name) for name in names}}
+    project.client.hset("redbeat:full", "meta", json.dumps({"last_run_at": moved}))
+    project.client.zadd("redbeat::schedule", {"redbeat:full": 0})
+    expected = finished.replace(second=0, microsecond=0) + timedelta(hours=1)
+
+    def rescored() -> bool:
+        return project.client.zscore("redbeat::schedule", "redbeat:full") == expected.timestamp()
+
+    wait_until(rescored, message="the new score")
+    assert len(project.ran("full")) == 1
+
+
+def test_a_second_beat_stands_by_and_takes_over(project: Project) -> None:
+    project.worker()
+    first = project.beat(schedule=EVERY_SECOND)
+    first.wait_for("Acquired lock")
+    second = project.beat(schedule=EVERY_SECOND)
+    second.wait_for("standing by")
+    project.wait_for_runs("tick", 2)
+    assert "Sending due task" not in second.said()
+    assert first.stop() == 0
+    second.wait_for("Sending due task tick")
+    runs = project.wait_for_runs("tick", 5)
+    instants = [datetime.fromisoformat(run["scheduled_at"]) for run in runs]
+    assert len(set(instants)) == len(instants)
+    assert {later - earlier for earlier, later in pairwise(instants)} <= {
+        timedelta(seconds=1),
+        timedelta(seconds=2),
+    }
+
+
+def test_a_standby_answers_and_stops_at_once(project: Project) -> None:
+    project.beat().wait_for("Acquired lock")
+    standby = project.beat("--enable-remote-control", "-n", "standby")
+    standby.wait_for("standing by")
+    standby.wait_for("beat pidbox: Connected")
+    answers = project.start("inspect", "ping", "-d", "celerybeat@standby")
+    assert answers.popen.wait(30) == 0
+    assert "pong" in answers.said()
+    assert standby.stop(deadline=5.0) == 0
+
+
+def test_redis_may_be_away_for_a_while(project: Project) -> None:
+    with RedisServer("--appendonly", "yes", "--appendfsync", "always") as schedule:
+        project.worker()
+        beat = project.beat(schedule=EVERY_SECOND, settings={"redbeat_redis_url": schedule.url})
+        project.wait_for_runs("tick", 2)
+        schedule.kill()
+        beat.wait_for("beat: Redis is not available")
+        schedule.restart()
+        beat.wait_for("beat: Redis is back")
+        project.wait_for_runs("tick", len(project.ran("tick")) + 2)
+        assert beat.popen.poll() is None
+        runs = project.ran("tick")
+        assert len({run["task_id"] for run in runs}) == len(runs)
+
+
+def test_the_broker_may_be_away_for_a_while(project: Project, redis_url: str) -> None:
+    with RedisServer("--appendonly", "yes") as broker:
+        settings = {"redbeat_redis_url": redis_url}
+        env = {"PROJECT_REDIS_URL": broker.url}
+        beat = project.beat(schedule=EVERY_SECOND, settings=settings, env=env)
+        beat.wait_for("Sending due task tick")
+        broker.kill()
+        beat.wait_for("beat: The broker is not available")
+        broker.restart()
+        beat.wait_for("beat: The broker is back")
+        assert beat.popen.poll() is None
+        assert beat.stop() == 0
+
+
+def test_a_password_is_shown_nowhere(project: Project) -> None:
+    with RedisServer("--requirepass", "s3cr3t-canary", password="s3cr3t-canary") as server:
+        url = f"redis://:s3cr3t-canary@127.0.0.1:{server.port}/0"
+        beat = project.beat("-l", "debug", schedule=EVERY_SECOND, env={"PROJECT_REDIS_URL": url})
+        beat.wait_for("Sending due task tick")
+        server.kill()
+        beat.wait_for("beat: Redis is not available")
+        assert beat.stop() == 0
+        assert "canary" not in beat.said()
+
+
+def test_beat_inside_a_worker(project: Project) -> None:
+    worker = project.start(
+        *("worker", "-B", "--scheduler", "redbeat", "-c", "1", "-l", "info"),
+        schedule=EVERY_SECOND,
+    )
+    project.wait_for_runs("tick", 2)
+    worker.stop(deadline=30.0)
+
+
+def test_the_example_configuration_of_the_manual(project: Project) -> None:
+    env = {"REDIS_URL": project.url}
+    worker = project.start("worker", "--pool", "solo", config="exampleconf", env=env)
+    beat = project.start("beat", "-l", "info", config="exampleconf", env=env)
+    beat.wait_for("Sending due task every-second (exampleconf.show)")
+    worker.wait_for("every-second")
+    assert beat.stop() == 0

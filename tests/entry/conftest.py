@@ -1,0 +1,52 @@
+"""What is stored for an entry, read with a plain client."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import pytest
+import redis
+
+Stored: TypeAlias = Callable[[str], dict[str, str]]
+ScoreOf: TypeAlias = Callable[[str], Any]
+PutRaw: TypeAlias = Callable[..., str]
+
+SCHEDULE = "redbeat::schedule"
+
+
+@pytest.fixture
+def stored(redis_client: redis.Redis) -> Stored:
+    """The fields of the hash of an entry."""
+
+    def stored(name: str) -> dict[str, str]:
+        found: Any = redis_client.hgetall(f"redbeat:{name}")
+        return dict(found)
+
+    return stored
+
+
+@pytest.fixture
+def score_of(redis_client: redis.Redis) -> ScoreOf:
+    """The score of an entry in the sorted set."""
+
+    def score_of(name: str) -> Any:
+        return redis_client.zscore(SCHEDULE, f"redbeat:{name}")
+
+    return score_of
+
+
+@pytest.fixture
+def put_raw(redis_client: redis.Redis) -> PutRaw:
+    """Write a hand-written definition, and meta if given, due at ``score``; return its key."""
+
+    def put_raw(definition: Any, meta: Any = None, score: float = 0) -> str:
+        key = f"redbeat:{definition['name']}"
+        redis_client.hset(key, "definition", json.dumps(definition))
+        if meta is not None:
+            redis_client.hset(key, "meta", json.dumps(meta))
+        redis_client.zadd(SCHEDULE, {key: score})
+        return key
+
+    return put_raw

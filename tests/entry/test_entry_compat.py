@@ -1,0 +1,573 @@
+"""What users of RedBeat 2 do with entries, and the texts that RedBeat 2.4.2 writes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import fakeredis
+import pytest
+import redis
+from celery import Celery
+from celery.schedules import crontab, schedule
+from dateutil.rrule import FR, MO
+
+import redbeat.schedulers
+from redbeat import RedBeatSchedulerEntry as Entry
+from redbeat.decoder import RedBeatJSONDecoder, RedBeatJSONEncoder, from_timestamp
+from redbeat.entry import store_of
+from redbeat.errors import DecodeError, InvalidEntryError
+from redbeat.schedules import rrule
+from tests.entry.conftest import SCHEDULE, PutRaw, ScoreOf, Stored
+
+UTC = timezone.utc
+RAN = datetime(2026, 11, 21, 1, 19, 37, 970134, tzinfo=ZoneInfo("UTC"))
+META = (
+    '{"last_run_at": {"__type__": "datetime", "year": 2026, "month": 11, "day": 21, "hour": 1, '
+    '"minute": 19, "second": 37, "microsecond": 970134, "timezone": "UTC"}}'
+)
+META_AFTER_A_RUN = META[:-1] + ', "total_run_count": 1}'
+FLAGS = '"kwargs": {}, "options": {}, "schedule": '
+NULLS = (
+    '"wkst": null, "count": %s, "bysetpos": null, "bymonth": %s, "bymonthday": null, '
+    '"byyearday": null, "byeaster": null, "byweekno": null, "byweekday": %s, "byhour": %s, '
+    '"byminute": null, "bysecond": null, '
+)
+
+
+def rule(freq: int, parts: tuple[str, str, str, str], moments: str) -> str:
+    written = f'{{"__type__": "rrule", "freq": {freq}, "interval": 1, {NULLS % parts}{moments}}}'
+    return f'"args": null, {FLAGS}{written}'
+
+
+# What RedBeat 2.4.2 writes as the definition, for what the entry is made with.
+TEXTS: dict[str, tuple[dict[str, Any], str]] = {
+    "interval": (
+        {"args": ["x", 2], "schedule": schedule(60)},
+        f'"args": ["x", 2], {FLAGS}{{"__type__": "interval", "every": 60.0, "relative": false}}',
+    ),
+    "relative": (
+        {"schedule": schedule(5, relative=True)},
+        f'"args": null, {FLAGS}{{"__type__": "interval", "every": 5.0, "relative": true}}',
+    ),
+    "number": (
+        {"schedule": 3600},
+        f'"args": null, {FLAGS}{{"__type__": "interval", "every": 3600.0, "relative": false}}',
+    ),
+    "timedelta": (
+        {"schedule": timedelta(days=1)},
+        f'"args": null, {FLAGS}{{"__type__": "interval", "every": 86400.0, "relative": false}}',
+    ),
+    "tuple": (
+        {"schedule": schedule(1), "args": ()},
+        f'"args": [], {FLAGS}{{"__type__": "interval", "every": 1.0, "relative": false}}',
+    ),
+    "crontab": (
+        {
+            "schedule": crontab(minute="5", hour=[1, 2]),
+            "kwargs": {"d": datetime(2020, 1, 1, tzinfo=UTC), "n": datetime(2020, 1, 1)},
+            "options": {"queue": "q"},
+        },
+        (
+            '"args": null, "kwargs": {"d": {"__type__": "datetime", "year": 2020, "month": 1, '
+            '"day": 1, "hour": 0, "minute": 0, "second": 0, "microsecond": 0, "timezone": 0.0}, '
+            '"n": {"__type__": "datetime", "year": 2020, "month": 1, "day": 1, "hour": 0, '
+            '"minute": 0, "second": 0, "microsecond": 0, "timezone": "UTC"}}, '
+            '"options": {"queue": "q"}, "schedule": {"__type__": "crontab", "minute": "5", '
+            '"hour": [1, 2], "day_of_week": "*", "day_of_month": "*", "month_of_year": "*"}'
+        ),
+    ),
+    "rrule": (
+        {
+            "schedule": rrule(
+                "YEARLY",
+                dtstart=datetime(2030, 1, 1),
+                until=datetime(2040, 1, 1),
+                bymonth=[1, 2],
+                byhour=3,
+                byweekday=FR,
+            )
+        },
+        rule(
+            0,
+            ("null", "[1, 2]", '{"__type__": "weekday", "wkday": 4}', "3"),
+            '"dtstart": 1893456000, "dtstart_tz": 0, "until": 2208988800, "until_tz": 0',
+        ),
+    ),
+    "rrule with a count": (
+        {"schedule": rrule("YEARLY", dtstart=datetime(2000, 1, 1), count=1)},
+        rule(0, ("1", "null", "null", "null"), '"dtstart": 946684800, "dtstart_tz": 0'),
+    ),
+    "rrule with an offset": (
+        {
+            "schedule": rrule(
+                "YEARLY",
+                dtstart=datetime(2000, 1, 1, tzinfo=timezone(timedelta(hours=5, minutes=30))),
+                byweekday=[0, 1],
+            )
+        },
+        rule(0, ("null", "null", "[0, 1]", "null"), '"dtstart": 946665000, "dtstart_tz": 330.0'),
+    ),
+}
+
+
+def text_of(name: str, enabled: str = "true") -> str:
+    return f'{{"name": "{name}", "task": "t.a", {TEXTS[name][1]}, "enabled": {enabled}}}'
+
+
+def entry(app: Celery, name: str, **fields: Any) -> Entry:
+    return Entry(name, "t.a", app=app, **{"schedule": 60, **fields})
+
+
+# -- texts -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_a_definition_is_written_as_redbeat_2_writes_it(
+    app: Celery, stored: Stored, name: str
+) -> None:
+    entry(app, name, last_run_at=RAN, **TEXTS[name][0]).save()
+    assert stored(name) == {"definition": text_of(name), "meta": META}
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_what_redbeat_2_wrote_is_loaded_and_stored_as_it_was(
+    app: Celery, redis_client: redis.Redis, stored: Stored, name: str
+) -> None:
+    wrote = {"definition": text_of(name, "false"), "meta": META_AFTER_A_RUN}
+    redis_client.hset(f"redbeat:{name}", mapping=wrote)  # type: ignore[arg-type]
+    found = Entry.from_key(f"redbeat:{name}", app=app)
+    assert (found.name, found.task, found.enabled) == (name, "t.a", False)
+    assert (found.last_run_at, found.total_run_count) == (RAN, 1)
+    found.save()
+    assert stored(name) == wrote
+
+
+def test_a_disabled_entry_says_so(app: Celery, stored: Stored) -> None:
+    entry(app, "interval", enabled=False, **TEXTS["interval"][0]).save()
+    assert stored("interval")["definition"] == text_of("interval", "false")
+
+
+def test_a_run_is_recorded_as_redbeat_2_records_it(app: Celery, stored: Stored) -> None:
+    entry(app, "a", last_run_at=RAN - timedelta(seconds=60)).save().next(last_run_at=RAN)
+    assert stored("a")["meta"] == META_AFTER_A_RUN
+
+
+def test_the_nth_weekday_is_kept_in_a_form_that_redbeat_2_reads(
+    app: Celery, stored: Stored
+) -> None:
+    first_friday = rrule("MONTHLY", dtstart=datetime(2030, 1, 1), byweekday=[FR(1), MO])
+    entry(app, "a", schedule=first_friday).save()
+    assert json.loads(stored("a")["definition"])["schedule"]["byweekday"] == [
+        {"__type__": "weekday", "wkday": 4, "n": 1},
+        {"__type__": "weekday", "wkday": 0},
+    ]
+    assert Entry.from_key("redbeat:a", app=app).schedule == first_friday
+
+
+def test_what_redbeat_2_cannot_read_is_beside_the_definition(app: Celery, stored: Stored) -> None:
+    start = datetime(2030, 1, 1, 9, tzinfo=ZoneInfo("America/New_York"))
+    entry(app, "a", schedule=rrule("DAILY", dtstart=start)).save()
+    assert json.loads(stored("a")["policy"]) == {"dtstart_zone": "America/New_York"}
+    assert "zone" not in stored("a")["definition"]
+    assert Entry.from_key("redbeat:a", app=app).schedule.dtstart.tzinfo.key == "America/New_York"
+
+
+# -- the constructor ---------------------------------------------------------------------------
+
+
+def test_all_arguments_may_be_given_by_position(app: Celery) -> None:
+    made = Entry("n", "t", 60, [1], {"k": 2}, False, {"queue": "q"}, app=app)
+    assert (made.name, made.task, made.schedule) == ("n", "t", schedule(60))
+    assert (made.args, made.kwargs, made.enabled, made.options) == (
+        [1],
+        {"k": 2},
+        False,
+        {"queue": "q"},
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "every"), [(60, 60), (0.5, 0.5), (timedelta(days=1), 86400), (schedule(7), 7)]
+)
+def test_an_interval_may_be_given_as(app: Celery, given: Any, every: float) -> None:
+    assert entry(app, "a", schedule=given).schedule == schedule(every)
+
+
+def test_str_is_applied_to_the_name(app: Celery, stored: Stored) -> None:
+    made = entry(app, 5).save()  # type: ignore[arg-type]
+    assert (made.name, made.key) == ("5", "redbeat:5")
+    assert json.loads(stored("5")["definition"])["name"] == "5"
+
+
+@pytest.mark.parametrize("name", ["a b", "a:b", "a/b", "naïve ☂", '"quoted"', "*", "{tag}"])
+def test_a_name_may_contain_anything(app: Celery, name: str) -> None:
+    entry(app, name).save()
+    found = Entry.from_key(Entry.generate_key(app, name), app=app)
+    assert (found.name, found.rank) == (name, 0)
+    found.delete()
+    with pytest.raises(KeyError):
+        Entry.from_key(found.key, app=app)
+
+
+def test_making_an_entry_needs_no_redis(unused_port: int) -> None:
+    app = Celery("tests", broker="memory://", set_as_current=False)
+    app.conf.redbeat_redis_url = f"redis://127.0.0.1:{unused_port}"
+    made = entry(app, "a", last_run_at=RAN, total_run_count=7, relative=True)
+    assert (made.key, made.last_run_at, made.total_run_count) == ("redbeat:a", RAN, 7)
+    assert made.schedule.relative is True
+    assert made.is_due().is_due is True
+
+
+def test_an_entry_without_an_app_belongs_to_the_current_one(app: Celery) -> None:
+    app.set_current()
+    assert Entry("a", "t.a", 60).save().app is app
+    assert Entry.from_key("redbeat:a").app is app
+    Entry("a").delete()
+
+
+def test_the_prefix_is_used_as_it_is(app: Celery, redis_client: redis.Redis) -> None:
+    app.conf.redbeat_key_prefix = "x"
+    assert entry(app, "a").save().key == "xa" == Entry.generate_key(app, "a")
+    assert redis_client.zrange("x:schedule", 0, -1) == ["xa"]
+
+
+# -- attributes --------------------------------------------------------------------------------
+
+
+def test_never_run_is_due_now(app: Celery) -> None:
+    made = entry(app, "a")
+    made.last_run_at = None
+    assert made.is_due() == (True, pytest.approx(60, abs=0.1))
+    assert made.due_at == pytest.approx(datetime.now(UTC), abs=timedelta(seconds=5))
+
+
+def test_overdue_is_due_now(app: Celery) -> None:
+    made = entry(app, "a", last_run_at=datetime.now(UTC) - timedelta(days=1))
+    assert made.is_due().is_due is True
+    assert made.due_at == pytest.approx(datetime.now(UTC), abs=timedelta(seconds=1))
+
+
+def test_a_new_entry_is_due_after_one_interval(app: Celery, score_of: ScoreOf) -> None:
+    made = entry(app, "a").save()
+    assert made.is_due() == (False, pytest.approx(60, abs=1))
+    assert made.due_at == made.last_run_at + timedelta(seconds=60)
+    assert made.score == score_of("a") == made.due_at.timestamp()  # type: ignore[union-attr]
+
+
+def test_nothing_left_is_parked(app: Celery, score_of: ScoreOf) -> None:
+    over = rrule("YEARLY", dtstart=datetime(2000, 1, 1), count=1)
+    made = entry(app, "a", schedule=over).save()
+    assert made.due_at is None
+    assert made.score == score_of("a") == -1
+    assert made.is_due() == (False, None)
+
+
+def test_a_disabled_entry_is_never_due(app: Celery, score_of: ScoreOf) -> None:
+    made = entry(app, "a", enabled=False).save()
+    assert made.is_due().is_due is False
+    assert made.score == score_of("a") == -1
+
+
+def test_rank_is_the_place_in_due_order(app: Celery) -> None:
+    late, early = entry(app, "late", schedule=90).save(), entry(app, "early", schedule=30).save()
+    assert (early.rank, late.rank, entry(app, "none").rank) == (0, 1, None)
+
+
+def test_an_entry_is_iterated_as_its_arguments(app: Celery) -> None:
+    fields = dict(entry(app, "a", last_run_at=RAN, args=[1]))
+    assert fields == {
+        "app": app,
+        "name": "a",
+        "task": "t.a",
+        "args": [1],
+        "kwargs": {},
+        "options": {},
+        "schedule": schedule(60),
+        "last_run_at": RAN,
+        "total_run_count": 0,
+        "enabled": True,
+    }
+    assert Entry(**fields) == entry(app, "a", args=[1])
+
+
+def test_entries_are_equal_when_what_they_send_is(app: Celery) -> None:
+    assert entry(app, "a", args=[1]) == entry(app, "a", args=[1])
+    assert entry(app, "a", args=[1]) != entry(app, "a", args=[2])
+
+
+def test_update_takes_over_what_is_sent(app: Celery, stored: Stored) -> None:
+    made = entry(app, "tuple")
+    made.update(entry(app, "other", **TEXTS["tuple"][0]))
+    made.save()
+    assert stored("tuple")["definition"] == text_of("tuple")
+
+
+# -- static methods ----------------------------------------------------------------------------
+
+
+def test_from_key_of_nothing_is_a_key_error(app: Celery) -> None:
+    with pytest.raises(KeyError, match="redbeat:nope"):
+        Entry.from_key("redbeat:nope", app=app)
+    with pytest.raises(KeyError, match="redbeat:nope"):
+        Entry.load_definition("redbeat:nope", app=app)
+
+
+def test_load_meta_of_nothing_is_never_run(app: Celery) -> None:
+    assert Entry.load_meta("redbeat:nope", app=app) == {"last_run_at": None}
+
+
+def test_what_is_stored_can_be_loaded_in_parts(app: Celery) -> None:
+    entry(app, "interval", last_run_at=RAN, **TEXTS["interval"][0]).save()
+    assert Entry.load_meta("redbeat:interval", app=app) == {"last_run_at": RAN}
+    wanted = {
+        "name": "interval",
+        "task": "t.a",
+        "args": ["x", 2],
+        "kwargs": {},
+        "options": {},
+        "schedule": schedule(60),
+        "enabled": True,
+    }
+    assert Entry.load_definition("redbeat:interval", app=app) == wanted
+    assert Entry.load_definition("any", app, text_of("interval")) == wanted
+    assert Entry.decode_definition(text_of("interval")) == wanted
+    assert Entry.decode_definition(text_of("interval").encode()) == wanted
+
+
+def test_texts_of_meta_are_decoded(app: Celery) -> None:
+    assert Entry.decode_meta(META_AFTER_A_RUN) == {"last_run_at": RAN, "total_run_count": 1}
+    assert Entry.decode_meta(META.encode(), app=app) == {"last_run_at": RAN}
+    assert Entry.decode_meta(None) == {"last_run_at": None}
+
+
+def test_keys_may_be_bytes(app: Celery) -> None:
+    key: Any = entry(app, "a", last_run_at=RAN).save().key.encode()
+    assert Entry.from_key(key, app=app).name == "a"
+    assert Entry.load_definition(key, app=app)["name"] == "a"
+    assert Entry.load_meta(key, app=app)["last_run_at"] == RAN
+
+
+# -- habits ------------------------------------------------------------------------------------
+
+
+def test_load_change_save(app: Celery, stored: Stored) -> None:
+    entry(app, "interval", last_run_at=RAN).save()
+    found = Entry.from_key("redbeat:interval", app=app)
+    found.args, found.schedule = ["x", 2], schedule(60)
+    assert found.save() is found
+    assert stored("interval") == {"definition": text_of("interval"), "meta": META}
+
+
+def test_delete_by_name_without_loading(app: Celery, redis_client: redis.Redis) -> None:
+    entry(app, "a").save()
+    Entry(name="a", app=app).delete()
+    assert redis_client.dbsize() == 0
+
+
+def test_an_entry_deletes_itself(app: Celery, redis_client: redis.Redis) -> None:
+    entry(app, "a").save()
+    Entry.from_key("redbeat:a", app=app).delete()
+    assert redis_client.dbsize() == 0
+    Entry(name="a", app=app).delete()
+
+
+def test_list_with_zrange(app: Celery) -> None:
+    for name in ("b", "a"):
+        entry(app, name).save()
+    conf, client = redbeat.schedulers.ensure_conf(app), redbeat.schedulers.get_redis(app)
+    found = [Entry.from_key(key, app=app) for key in client.zrange(conf.schedule_key, 0, -1)]
+    assert [each.name for each in found] == ["b", "a"]
+    assert app.redbeat_conf.key_prefix + "a" == found[1].key
+
+
+def test_scan_and_read_definitions(app: Celery) -> None:
+    entry(app, "interval", **TEXTS["interval"][0]).save()
+    client = redbeat.schedulers.get_redis(app)
+    found = [client.hget(key, "definition") for key in client.scan_iter("redbeat:*", _type="hash")]
+    assert found == [text_of("interval")]
+
+
+def test_decode_in_a_web_api(app: Celery, stored: Stored) -> None:
+    entry(app, "interval", **TEXTS["interval"][0]).save()
+    found = json.loads(stored("interval")["definition"], cls=RedBeatJSONDecoder)
+    assert (found["schedule"], found["args"]) == (schedule(60), ["x", 2])
+
+
+def test_a_monitor_reads_scores(app: Celery, score_of: ScoreOf) -> None:
+    made = entry(app, "a").save()
+    assert from_timestamp(score_of("a")) == made.due_at
+
+
+def test_raw_writers_see_a_plain_hash(app: Celery, redis_client: redis.Redis) -> None:
+    entry(app, "a", last_run_at=RAN).save()
+    assert redis_client.type("redbeat:a") == "hash"
+    assert redis_client.type(SCHEDULE) == "zset"
+    assert set(redis_client.scan_iter("*")) == {"redbeat:a", SCHEDULE}
+
+
+def test_fields_of_others_survive_a_save(
+    app: Celery, redis_client: redis.Redis, stored: Stored
+) -> None:
+    entry(app, "a").save()
+    redis_client.hset("redbeat:a", "owner", "team")
+    Entry.from_key("redbeat:a", app=app).save()
+    assert stored("a")["owner"] == "team"
+
+
+# -- codec -------------------------------------------------------------------------------------
+
+
+class Encoder(RedBeatJSONEncoder):
+    """Writes sets, which the stock one refuses."""
+
+    def default(self, obj: Any) -> Any:
+        return (
+            {"__type__": "set", "items": sorted(obj)}
+            if isinstance(obj, set)
+            else super().default(obj)
+        )
+
+
+class Decoder(RedBeatJSONDecoder):
+    """Reads what `Encoder` writes."""
+
+    def dict_to_object(self, d: dict[str, Any]) -> Any:
+        return set(d["items"]) if d.get("__type__") == "set" else super().dict_to_object(d)
+
+
+def test_the_codec_may_be_replaced(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(redbeat.schedulers, "RedBeatJSONEncoder", Encoder)
+    monkeypatch.setattr(redbeat.schedulers, "RedBeatJSONDecoder", Decoder)
+    made = entry(app, "a", kwargs={"ids": {1, 2}}, last_run_at=RAN).save()
+    found = Entry.from_key("redbeat:a", app=app)
+    assert (found.kwargs, found.schedule, found.last_run_at) == (
+        {"ids": {1, 2}},
+        made.schedule,
+        RAN,
+    )
+
+
+# -- subclasses --------------------------------------------------------------------------------
+
+
+class OwnedEntry(Entry):
+    """A subclass with an argument of its own, stored in the definition."""
+
+    def __init__(self, *args: Any, owner: str = "nobody", **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.owner = owner
+
+    def definition(self) -> dict[str, Any]:
+        return {**super().definition(), "owner": self.owner}
+
+
+def test_a_subclass_stores_an_argument_of_its_own(app: Celery, stored: Stored) -> None:
+    OwnedEntry("a", "t.a", 60, owner="me", app=app).save()
+    assert json.loads(stored("a")["definition"])["owner"] == "me"
+    found = OwnedEntry.from_key("redbeat:a", app=app)
+    assert (type(found), found.owner, found.args) == (OwnedEntry, "me", None)
+    found.owner = "you"
+    found.save()
+    assert OwnedEntry.from_key("redbeat:a", app=app).owner == "you"
+
+
+def test_a_subclass_reads_its_argument_from_raw_json(app: Celery, put_raw: PutRaw) -> None:
+    interval = {"__type__": "interval", "every": 60}
+    key = put_raw({"name": "a", "task": "t.a", "schedule": interval, "owner": "raw"})
+    found = OwnedEntry.from_key(key, app=app)
+    assert (found.owner, found.next().owner) == ("raw", "raw")
+    assert dict(found)["owner"] == "raw"
+
+
+def test_the_argument_of_a_subclass_is_not_the_base_class_s(app: Celery) -> None:
+    OwnedEntry("a", "t.a", 60, app=app).save()
+    with pytest.raises(DecodeError, match=r"^definition: .*'owner'"):
+        Entry.from_key("redbeat:a", app=app)
+
+
+def test_a_subclass_with_a_save_of_its_own_is_loaded(app: Celery) -> None:
+    class RawSaved(OwnedEntry):
+        """Writes its hash by itself, as subclasses had to for RedBeat 2."""
+
+        def save(self: Any) -> Any:
+            client = redbeat.schedulers.get_redis(self.app)
+            text = json.dumps(self.definition(), cls=redbeat.schedulers.RedBeatJSONEncoder)
+            with client.pipeline() as pipeline:
+                pipeline.hset(self.key, "definition", text)
+                pipeline.zadd(self.app.redbeat_conf.schedule_key, {self.key: self.score})
+                pipeline.execute()
+            return self
+
+    RawSaved("a", "t.a", 60, owner="me", app=app).save()
+    assert RawSaved.from_key("redbeat:a", app=app).owner == "me"
+
+
+# -- clients brought by the user ---------------------------------------------------------------
+
+
+@pytest.fixture(params=["text", "bytes"])
+def real(request: pytest.FixtureRequest, redis_url: str, app: Celery) -> Iterator[Any]:
+    """A plain client of the user's own, set before anything else."""
+    with redis.Redis.from_url(redis_url, decode_responses=request.param == "text") as client:
+        app.redbeat_redis = client
+        yield client
+
+
+@pytest.fixture(params=["text", "bytes", "fake text", "fake bytes"])
+def brought(request: pytest.FixtureRequest, redis_url: str, app: Celery) -> Iterator[Any]:
+    """The same, or a fake that runs scripts."""
+    kind, _, answers = request.param.rpartition(" ")
+    client: Any = (
+        fakeredis.FakeRedis(server=fakeredis.FakeServer(), decode_responses=answers == "text")
+        if kind
+        else redis.Redis.from_url(redis_url, decode_responses=answers == "text")
+    )
+    app.redbeat_redis = client
+    yield client
+    client.close()
+
+
+def test_a_client_of_the_user_s_own_serves_all_verbs(app: Celery, brought: Any) -> None:
+    made = entry(app, "naïve", args=["☂"], last_run_at=RAN, schedule=86400.0 * 365_000).save()
+    assert redbeat.schedulers.get_redis(app) is brought
+    found = Entry.from_key(brought.zrange(SCHEDULE, 0, -1)[0], app=app)
+    assert (found.name, found.args, found.last_run_at) == ("naïve", ["☂"], RAN)
+    assert (found.rank, found.save(), found.next().total_run_count) == (0, found, 1)
+    entry(app, "naïve", schedule=30).save()
+    assert Entry.load_meta(made.key, app=app)["total_run_count"] == 1
+    found.reschedule()
+    found.last_run_at = None
+    found.save()
+    assert Entry.from_key(made.key, app=app).last_run_at is None
+    made.delete()
+    assert brought.keys("*") == []
+
+
+def test_a_client_of_the_user_s_own_serves_the_store(app: Celery, brought: Any) -> None:
+    store = store_of(app)
+    assert store.acquire_lock("redbeat::lock", "me", 60) is True
+    assert store.lock_holder("redbeat::lock") == "me"
+    assert store.extend_lock("redbeat::lock", "me", 60) is True
+    assert store.release_lock("redbeat::lock", "me") is True
+    entry(app, "a", last_run_at=RAN).save()
+    assert store.due_keys() == ["redbeat:a"]
+    brought.delete("redbeat:a")
+    assert store.forget(["redbeat:a"]) == ["redbeat:a"]
+    brought.set("redbeat:other", "x")
+    with pytest.raises(InvalidEntryError, match="holds something"):
+        entry(app, "other").save()
+
+
+def test_a_client_of_the_user_s_own_serves_a_beat(app: Celery, real: Any) -> None:
+    entry(app, "a", last_run_at=RAN).save()
+    store = store_of(app)
+    (claim,) = store.claim("c1", 500, 30).claims
+    assert (claim.key, claim.meta) == ("redbeat:a", META)
+    assert store.park([(claim.key, "c1", "note")]) == ["redbeat:a"]
+    assert store.quarantined() == {"redbeat:a": "note"}
+    assert store.review([("redbeat:a", "changed")]) == ["redbeat:a"]
+    assert real.hlen("redbeat::quarantine") == 0

@@ -1,0 +1,206 @@
+"""What cannot be stored exactly is an error that names the field, and nothing is written."""
+
+from __future__ import annotations
+
+import decimal
+import uuid
+from datetime import date, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+import redis
+from celery import Celery
+from celery.schedules import BaseSchedule, crontab, schedule, solar
+
+from redbeat import RedBeatSchedulerEntry as Entry
+from redbeat.errors import DecodeError, InvalidEntryError
+from redbeat.schedules import rrule
+
+
+class OwnInterval(schedule):
+    """A schedule that would be read back as another one."""
+
+
+class OwnSchedule(BaseSchedule):
+    """A schedule without a JSON form."""
+
+
+class Sunset(solar):
+    """A solar schedule as it is where the library for it is installed."""
+
+    def __init__(self) -> None:
+        BaseSchedule.__init__(self)
+
+
+def clock() -> datetime:
+    return datetime.now(timezone.utc)
+
+
+LOOP: list[Any] = []
+LOOP.append(LOOP)
+
+INVALID: list[tuple[dict[str, Any], str, str]] = [
+    ({"name": ""}, "name", "not empty"),
+    ({"name": None}, "name", "not empty"),
+    ({"name": ":schedule"}, "name", "RedBeat's own"),
+    ({"name": ":statics"}, "name", "RedBeat's own"),
+    ({"name": ":lock"}, "name", "RedBeat's own"),
+    ({"name": ":quarantine"}, "name", "RedBeat's own"),
+    ({"name": "\ud800"}, "name", "UTF-8"),
+    ({"task": None}, "task", "name of a task"),
+    ({"task": ""}, "task", "name of a task"),
+    ({"task": len}, "task", "name of a task"),
+    ({"args": "text"}, "args", "a list"),
+    ({"args": {1, 2}}, "args", "a list"),
+    ({"args": [1, {2}]}, "args[1]", "use a list"),
+    ({"args": [b"x"]}, "args[0]", "base64"),
+    ({"args": [[0, [frozenset()]]]}, "args[0][1][0]", "use a list"),
+    ({"args": LOOP}, "args", "refers to itself"),
+    ({"kwargs": [1]}, "kwargs", "an object"),
+    ({"kwargs": {"wait": timedelta(1)}}, "kwargs.wait", "total_seconds"),
+    ({"kwargs": {"when": date(2020, 1, 1)}}, "kwargs.when", "isoformat"),
+    ({"kwargs": {"price": decimal.Decimal("1.5")}}, "kwargs.price", "str"),
+    ({"kwargs": {"id": uuid.UUID(int=1)}}, "kwargs.id", "str"),
+    ({"kwargs": {"n": float("nan")}}, "kwargs.n", "not a JSON number"),
+    ({"kwargs": {"n": float("inf")}}, "kwargs.n", "not a JSON number"),
+    ({"kwargs": {"a": {1: "x"}}}, "kwargs.a", "use a string"),
+    ({"kwargs": {"o": object()}}, "kwargs.o", "type object"),
+    ({"options": "queue"}, "options", "an object"),
+    ({"options": {"expires": timedelta(1)}}, "options.expires", "total_seconds"),
+    ({"options": {"ids": {1}}}, "options.ids", "use a list"),
+    ({"schedule": None}, "schedule", "a schedule"),
+    ({"schedule": "60"}, "schedule", "a schedule"),
+    ({"schedule": {"every": 60}}, "schedule", "a schedule"),
+    ({"schedule": 0}, "schedule.every", "above 0"),
+    ({"schedule": -1}, "schedule.every", "above 0"),
+    ({"schedule": timedelta(0)}, "schedule.every", "above 0"),
+    ({"schedule": schedule(60, nowfun=clock)}, "schedule.nowfun", "function"),
+    ({"schedule": crontab(nowfun=clock)}, "schedule.nowfun", "function"),
+    ({"schedule": rrule("DAILY", nowfun=clock)}, "schedule.nowfun", "function"),
+    ({"schedule": OwnInterval(60)}, "schedule", "base class"),
+    ({"schedule": OwnSchedule()}, "schedule", "type OwnSchedule"),
+    ({"schedule": Sunset()}, "schedule", "use a crontab"),
+    ({"enabled": None}, "enabled", "true or false"),
+    ({"enabled": "yes"}, "enabled", "true or false"),
+    ({"last_run_at": "today"}, "last_run_at", "a datetime"),
+    ({"last_run_at": 1234.5}, "last_run_at", "a datetime"),
+    ({"total_run_count": "7"}, "total_run_count", "number of runs"),
+    ({"total_run_count": -1}, "total_run_count", "number of runs"),
+    ({"total_run_count": 1.5}, "total_run_count", "number of runs"),
+]
+
+
+def entry(app: Celery, **fields: Any) -> Entry:
+    return Entry(app=app, **{"name": "a", "task": "t.a", "schedule": 60, **fields})
+
+
+def contents(client: redis.Redis) -> dict[str, Any]:
+    return {key: client.dump(key) for key in client.scan_iter("*")}
+
+
+@pytest.mark.parametrize(("fields", "field", "why"), INVALID)
+def test_the_field_is_named_and_nothing_is_written(
+    app: Celery, redis_client: redis.Redis, fields: dict[str, Any], field: str, why: str
+) -> None:
+    made = entry(app, **fields)
+    with pytest.raises(InvalidEntryError, match=why) as caught:
+        made.save()
+    assert (caught.value.field[: len(field)], redis_client.dbsize()) == (field, 0)
+    assert str(caught.value).startswith(field)
+
+
+@pytest.mark.parametrize(("fields", "field", "why"), INVALID)
+def test_what_was_stored_stays_when_an_edit_is_refused(
+    app: Celery, redis_client: redis.Redis, fields: dict[str, Any], field: str, why: str
+) -> None:
+    entry(app).save()
+    before = contents(redis_client)
+    found = Entry.from_key("redbeat:a", app=app)
+    for name, value in fields.items():
+        given = entry(app, **{name: value})
+        setattr(found, name, getattr(given, name))
+    with pytest.raises(InvalidEntryError, match=why) as caught:
+        found.save()
+    assert caught.value.field.startswith(field)
+    assert contents(redis_client) == before
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), 1e300])
+def test_a_number_that_is_no_interval_is_refused_at_once(app: Celery, number: float) -> None:
+    with pytest.raises(InvalidEntryError, match=r"^schedule: .* no interval"):
+        entry(app, schedule=number)
+
+
+def test_a_key_that_is_not_an_entry_is_left_alone(app: Celery, redis_client: redis.Redis) -> None:
+    redis_client.lpush("redbeat:a", "somebody else's")
+    before = contents(redis_client)
+    with pytest.raises(InvalidEntryError, match="'redbeat:a' holds something") as caught:
+        entry(app).save()
+    assert caught.value.field == "name"
+    with pytest.raises(DecodeError, match="'redbeat:a' holds something"):
+        Entry.from_key("redbeat:a", app=app)
+    assert contents(redis_client) == before
+
+
+@pytest.mark.parametrize("name", [":schedule", ":statics", ":lock", ":quarantine", ""])
+@pytest.mark.parametrize("verb", ["delete", "reschedule", "next"])
+def test_no_verb_touches_a_key_of_redbeat_s_own(
+    app: Celery, redis_client: redis.Redis, name: str, verb: str
+) -> None:
+    entry(app).save()
+    redis_client.sadd("redbeat::statics", "a")
+    redis_client.set("redbeat::lock", "token")
+    redis_client.hset("redbeat::quarantine", "k", "v")
+    redis_client.set("redbeat:", "x")
+    before = contents(redis_client)
+    with pytest.raises(InvalidEntryError, match=r"^name: "):
+        getattr(entry(app, name=name), verb)()
+    assert contents(redis_client) == before
+
+
+def test_a_lock_key_of_the_user_s_own_is_reserved(app: Celery) -> None:
+    app.conf.redbeat_lock_key = "leader"
+    for name in ("leader", ":lock"):
+        with pytest.raises(InvalidEntryError, match="RedBeat's own"):
+            entry(app, name=name).save()
+
+
+def test_the_usual_lock_key_is_reserved_even_without_a_lock(app: Celery) -> None:
+    app.conf.redbeat_lock_key = None
+    with pytest.raises(InvalidEntryError, match="RedBeat's own"):
+        entry(app, name=":lock").save()
+
+
+def test_the_error_is_a_type_error_and_a_value_error(app: Celery) -> None:
+    for kind in (TypeError, ValueError):
+        with pytest.raises(kind):
+            entry(app, args=[{1}]).save()
+
+
+def test_a_user_s_own_dict_with_a_type_survives(app: Celery) -> None:
+    kwargs = {
+        "shape": {"__type__": "circle", "r": 1},
+        "like_ours": {"__type__": "interval", "every": 1, "unit": "parsec"},
+        "exactly_ours": {"__type__": "datetime", "year": 2020, "month": 1, "day": 1},
+    }
+    entry(app, kwargs=kwargs).save()
+    assert Entry.from_key("redbeat:a", app=app).kwargs == kwargs
+
+
+def test_the_message_is_short_however_long_the_value(app: Celery) -> None:
+    with pytest.raises(InvalidEntryError) as caught:
+        entry(app, args="x" * 10_000).save()
+    assert len(str(caught.value)) < 200
+
+
+@pytest.mark.parametrize("error", [KeyError("k"), TypeError("t"), RuntimeError("r")])
+def test_a_class_that_refuses_what_is_stored_is_told_apart_from_no_entry(
+    app: Celery, error: Exception
+) -> None:
+    class RefusingEntry(Entry):
+        def __init__(self, *_args: Any, **_kwargs: Any) -> None:
+            raise error
+
+    entry(app).save()
+    with pytest.raises(DecodeError, match="RefusingEntry refuses it"):
+        RefusingEntry.from_key("redbeat:a", app=app)

@@ -1,0 +1,337 @@
+"""What happened to an entry survives its edits; what an edit says takes effect at once."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+import redis
+from celery import Celery
+from celery.schedules import crontab, schedule
+
+from redbeat import RedBeatSchedulerEntry as Entry
+from redbeat.entry import store_of
+from redbeat.history import encode_meta, encode_runtime
+from redbeat.records import Completion
+from redbeat.store import Store
+from tests.entry.conftest import SCHEDULE, ScoreOf, Stored
+
+UTC = timezone.utc
+KEY = "redbeat:a"
+
+
+def ago(**span: float) -> datetime:
+    return datetime.now(UTC) - timedelta(**span)
+
+
+def entry(app: Celery, every: Any = 3600, **fields: Any) -> Entry:
+    return Entry("a", "t.a", every, app=app, **fields)
+
+
+def load(app: Celery) -> Entry:
+    return Entry.from_key(KEY, app=app)
+
+
+def ran(client: redis.Redis, last_run_at: datetime, count: int = 1) -> None:
+    """Record a run as another process does."""
+    client.hset(KEY, "meta", encode_meta(last_run_at, count))
+
+
+def now_of(client: redis.Redis) -> float:
+    seconds, micros = client.time()
+    return float(seconds) + float(micros) / 1e6
+
+
+# -- upserts -----------------------------------------------------------------------------------
+
+
+def test_a_new_object_of_the_name_keeps_history_and_count(
+    app: Celery, redis_client: redis.Redis, stored: Stored
+) -> None:
+    entry(app).save()
+    ran(redis_client, ago(minutes=45), 7)
+    before = stored("a")["meta"]
+    saved = entry(app, 7200, args=[1]).save()
+    assert stored("a")["meta"] == before
+    assert (saved.total_run_count, saved.last_run_at) == (7, load(app).last_run_at)
+
+
+def test_an_hourly_entry_that_ran_45_minutes_ago_runs_in_15(app: Celery, score_of: ScoreOf) -> None:
+    last = ago(minutes=45)
+    entry(app, last_run_at=last).save()
+    due = (last + timedelta(hours=1)).timestamp()
+    for save in (entry(app).save, load(app).save, entry(app, last_run_at=last).save):
+        assert save().score == pytest.approx(due, abs=1e-3)
+        assert score_of("a") == pytest.approx(due, abs=1e-5)
+
+
+def test_the_grid_of_the_last_nominal_instant_is_kept(
+    app: Celery, redis_client: redis.Redis, score_of: ScoreOf
+) -> None:
+    nominal, actual = ago(minutes=45), ago(minutes=44)
+    entry(app).save()
+    ran(redis_client, actual)
+    redis_client.hset(KEY, "runtime", encode_runtime(nominal, actual))
+    entry(app, 1800 * 2).save()
+    assert score_of("a") == pytest.approx(nominal.timestamp() + 3600, abs=1e-5)
+
+
+def test_from_daily_to_every_10_seconds_is_due_at_once(
+    app: Celery, redis_client: redis.Redis, score_of: ScoreOf
+) -> None:
+    entry(app, 86400, last_run_at=ago(hours=1)).save()
+    before = now_of(redis_client)
+    entry(app, 10).save()
+    assert before <= score_of("a") <= now_of(redis_client)
+
+
+def test_from_every_10_seconds_to_daily_waits(app: Celery, score_of: ScoreOf) -> None:
+    last = ago(hours=1)
+    entry(app, 10, last_run_at=last).save()
+    found = load(app)
+    found.schedule = schedule(86400)
+    found.save()
+    assert score_of("a") == pytest.approx(last.timestamp() + 86400, abs=1e-5)
+
+
+def test_a_history_that_is_given_replaces_the_stored_one(app: Celery, stored: Stored) -> None:
+    entry(app, last_run_at=ago(days=1), total_run_count=3).save()
+    last = ago(minutes=5)
+    saved = entry(app, last_run_at=last).save()
+    assert (saved.last_run_at, saved.total_run_count) == (last, 3)
+    entry(app, total_run_count=9).save()
+    assert (load(app).last_run_at, load(app).total_run_count) == (last, 9)
+    assert json.loads(stored("a")["meta"])["total_run_count"] == 9
+
+
+def test_an_entry_that_never_ran_stays_so(app: Celery, redis_client: redis.Redis) -> None:
+    entry(app).save()
+    redis_client.hset(KEY, "meta", '{"last_run_at": null}')
+    assert entry(app, 60).save().last_run_at is None
+
+
+def test_a_history_that_cannot_be_read_is_replaced(app: Celery, redis_client: redis.Redis) -> None:
+    entry(app).save()
+    redis_client.hset(KEY, "meta", "{broken")
+    saved = entry(app).save()
+    assert load(app).last_run_at == saved.last_run_at
+
+
+def test_saving_again_changes_nothing(app: Celery, stored: Stored, score_of: ScoreOf) -> None:
+    saved = entry(app, last_run_at=ago(minutes=5)).save()
+    before = stored("a"), score_of("a")
+    saved.save()
+    load(app).save()
+    assert (stored("a"), score_of("a")) == before
+
+
+# -- run it now --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("every", [3600, crontab(minute=0, hour=0, day_of_month=1)])
+def test_no_last_run_means_run_it_now(
+    app: Celery, redis_client: redis.Redis, stored: Stored, score_of: ScoreOf, every: Any
+) -> None:
+    entry(app, every, last_run_at=ago(seconds=1), total_run_count=4).save()
+    found = load(app)
+    before = now_of(redis_client)
+    found.last_run_at = None
+    found.save()
+    assert json.loads(stored("a")["meta"]) == {"last_run_at": None, "total_run_count": 4}
+    assert before <= score_of("a") <= now_of(redis_client)
+    assert found.is_due().is_due is True
+    assert load(app).total_run_count == 4
+
+
+def test_a_new_object_may_ask_for_a_run_too(app: Celery, stored: Stored) -> None:
+    entry(app).save()
+    again = entry(app)
+    again.last_run_at = None
+    again.save()
+    assert json.loads(stored("a")["meta"]) == {"last_run_at": None}
+
+
+# -- what happens meanwhile --------------------------------------------------------------------
+
+
+def test_a_run_between_load_and_save_is_not_rolled_back(
+    app: Celery, redis_client: redis.Redis, score_of: ScoreOf
+) -> None:
+    entry(app, last_run_at=ago(hours=2)).save()
+    found = load(app)
+    last = ago(seconds=1)
+    ran(redis_client, last, 8)
+    found.args = [1]
+    found.save()
+    assert (found.last_run_at, found.total_run_count) == (last, 8)
+    stored = load(app)
+    assert (stored.last_run_at, stored.total_run_count, stored.args) == (last, 8, [1])
+    assert score_of("a") == pytest.approx(last.timestamp() + 3600, abs=1e-5)
+
+
+def test_of_a_run_meanwhile_only_what_was_changed_here_is_replaced(
+    app: Celery, redis_client: redis.Redis
+) -> None:
+    entry(app, last_run_at=ago(hours=2)).save()
+    found, mine = load(app), ago(minutes=1)
+    found.last_run_at = mine
+    ran(redis_client, ago(seconds=1), 8)
+    found.save()
+    assert (load(app).last_run_at, load(app).total_run_count) == (mine, 8)
+
+
+def test_a_count_that_is_reset_is_reset(app: Celery, redis_client: redis.Redis) -> None:
+    entry(app).save()
+    last = ago(minutes=1)
+    ran(redis_client, last, 8)
+    found = load(app)
+    found.total_run_count = 0
+    found.save()
+    assert (load(app).last_run_at, load(app).total_run_count) == (last, 0)
+
+
+class Busy(Store):
+    """A store in whose schedule the entry runs before every save."""
+
+    saves = 0
+
+    def save(self, *args: Any, **kwargs: Any) -> tuple[int, str, str]:
+        self.saves += 1
+        self.client.hset(KEY, "meta", encode_meta(ago(seconds=30), self.saves))
+        return super().save(*args, **kwargs)
+
+
+def test_an_entry_that_runs_all_the_time_is_saved_all_the_same(
+    app: Celery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry(app).save()
+    found, store = load(app), store_of(app)
+    busy = Busy(store.client, store.keys)
+    monkeypatch.setattr("redbeat.entry.store_of", lambda _app: busy)
+    found.args = [1]
+    found.save()
+    monkeypatch.undo()
+    assert load(app).args == [1]
+    assert load(app).total_run_count == busy.saves == 6
+
+
+def test_an_entry_that_was_deleted_meanwhile_is_stored_anew_with_its_history(
+    app: Celery, score_of: ScoreOf
+) -> None:
+    last = ago(minutes=45)
+    entry(app, last_run_at=last, total_run_count=3).save()
+    found = load(app)
+    entry(app).delete()
+    found.save()
+    assert (load(app).last_run_at, load(app).total_run_count) == (last, 3)
+    assert score_of("a") == pytest.approx(last.timestamp() + 3600, abs=1e-5)
+
+
+def test_an_edit_during_a_claim_is_looked_at_when_it_completes(
+    app: Celery, redis_client: redis.Redis, score_of: ScoreOf
+) -> None:
+    entry(app, 86400, last_run_at=ago(days=2)).save()
+    found, store = load(app), store_of(app)
+    store.claim("c1", 500, 30)
+    held = score_of("a")
+    found.schedule = schedule(10)
+    found.save()
+    assert score_of("a") == held
+    done = Completion(KEY, "c1", 4e9, encode_meta(datetime.now(UTC), 1), "")
+    turn = store.claim("c2", 0, 30, [done])
+    assert score_of("a") == pytest.approx(turn.now, abs=1e-5)
+    assert (load(app).schedule, load(app).total_run_count) == (schedule(10), 1)
+    assert redis_client.zcard(SCHEDULE) == 1
+
+
+def test_an_old_history_without_an_entry_is_not_inherited(
+    app: Celery, redis_client: redis.Redis
+) -> None:
+    ran(redis_client, ago(days=9), 9)
+    saved = entry(app).save()
+    assert (load(app).total_run_count, load(app).last_run_at) == (0, saved.last_run_at)
+
+
+# -- runs outside of a beat --------------------------------------------------------------------
+
+
+def test_next_records_a_run(app: Celery, stored: Stored, score_of: ScoreOf) -> None:
+    last = ago(seconds=90)
+    saved = entry(app, 60, last_run_at=last).save()
+    after = saved.next()
+    assert after.last_run_at == pytest.approx(datetime.now(UTC), abs=timedelta(seconds=5))
+    assert (saved.total_run_count, after.total_run_count, load(app).total_run_count) == (0, 1, 1)
+    assert load(app).last_run_at == after.last_run_at
+    # The grid goes on from the slot that was due, not from when it ran.
+    assert score_of("a") == pytest.approx(last.timestamp() + 120, abs=1e-5)
+    assert set(stored("a")) == {"definition", "meta", "runtime"}
+    assert load(app).due_at == after.due_at
+
+
+def test_next_may_be_told_when_it_ran(app: Celery, score_of: ScoreOf) -> None:
+    when = ago(seconds=10)
+    after = entry(app).save()._next_instance(when)
+    assert (after.last_run_at, after.total_run_count) == (when, 1)
+    assert score_of("a") == pytest.approx(when.timestamp() + 3600, abs=1e-5)
+
+
+def test_next_may_leave_the_count(app: Celery) -> None:
+    after = entry(app).save()._next_instance(only_update_last_run_at=True)
+    assert (after.total_run_count, load(app).total_run_count) == (0, 0)
+
+
+def test_the_iterator_protocol_gives_the_next_instance(app: Celery) -> None:
+    assert next(entry(app).save()).total_run_count == 1
+
+
+def test_reschedule_counts_from_now(app: Celery, score_of: ScoreOf) -> None:
+    saved = entry(app, last_run_at=ago(days=1), total_run_count=4).save()
+    saved.reschedule()
+    assert saved.due_at is not None
+    assert score_of("a") == pytest.approx(saved.due_at.timestamp(), abs=1e-5)
+    assert saved.last_run_at == pytest.approx(datetime.now(UTC), abs=timedelta(seconds=5))
+    assert load(app).total_run_count == 4
+
+
+def test_reschedule_counts_from_when_it_is_told(app: Celery, redis_client: redis.Redis) -> None:
+    saved, when = entry(app).save(), ago(minutes=1)
+    ran(redis_client, ago(seconds=1), 6)
+    saved.reschedule(when)
+    assert (load(app).last_run_at, load(app).total_run_count) == (when, 6)
+
+
+def test_reschedule_leaves_an_edited_definition_alone(app: Celery) -> None:
+    found = entry(app).save()
+    entry(app, args=[1]).save()
+    found.reschedule()
+    assert load(app).args == [1]
+
+
+@pytest.mark.parametrize("verb", ["next", "reschedule"])
+def test_a_deleted_entry_does_not_come_back(
+    app: Celery, redis_client: redis.Redis, verb: str
+) -> None:
+    saved = entry(app).save()
+    entry(app).delete()
+    getattr(saved, verb)()
+    assert redis_client.dbsize() == 0
+
+
+def test_a_claimed_entry_writes_nothing_itself(app: Celery, stored: Stored) -> None:
+    saved = entry(app, last_run_at=ago(hours=2)).save()
+    before = stored("a")
+    now = datetime.now(UTC)
+    after = saved.claimed(now, now).next()
+    assert stored("a") == before
+    assert (after.last_run_at, after.total_run_count, after.run) == (now, 1, None)
+
+
+def test_an_application_that_writes_the_last_run_moves_the_interval(
+    app: Celery, redis_client: redis.Redis
+) -> None:
+    entry(app, last_run_at=ago(hours=3)).save().next()
+    finished = ago(minutes=10)
+    ran(redis_client, finished)
+    assert load(app).due_at == finished + timedelta(hours=1)

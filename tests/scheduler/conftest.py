@@ -1,0 +1,251 @@
+"""A beat to look into: its schedule in the empty Redis, its messages in a list."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from typing import Any, TypeVar
+
+import pytest
+import redis
+from celery import Celery
+
+from redbeat.leader import BeatLock
+from redbeat.schedulers import RedBeatScheduler
+from redbeat.ticker import Ticker
+
+SCHEDULE = "redbeat::schedule"
+STATICS = "redbeat::statics"
+QUARANTINE = "redbeat::quarantine"
+LOCK = "redbeat::lock"
+
+Json = dict[str, Any]
+S = TypeVar("S", bound=RedBeatScheduler)
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A message as the scheduler handed it over."""
+
+    task: str
+    args: list[Any]
+    kwargs: Json
+    options: Json
+
+    @property
+    def name(self) -> str:
+        """The name of the entry."""
+        return str(self.options["headers"]["periodic_task_name"])
+
+    @property
+    def id(self) -> str:
+        """The task id."""
+        return str(self.options["task_id"])
+
+    @property
+    def scheduled_at(self) -> datetime:
+        """The nominal instant of the occurrence."""
+        return datetime.fromisoformat(self.options["headers"]["scheduled_at"])
+
+
+class RecordingScheduler(RedBeatScheduler):
+    """Keeps the messages; ``before_send`` is called with the task's name and may raise."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.sent: list[Sent] = []
+        self.before_send: Callable[[str], None] = lambda task: None
+        super().__init__(*args, **kwargs)
+
+    def send_task(
+        self, name: str, args: Any = None, kwargs: Any = None, producer: Any = None, **options: Any
+    ) -> None:
+        """Keep the message."""
+        assert producer is not None
+        self.before_send(name)
+        self.sent.append(Sent(name, args, kwargs, options))
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the entries that were sent, in order."""
+        return [message.name for message in self.sent]
+
+
+class Clock:
+    """Monotonic seconds that pass only when told to."""
+
+    def __init__(self) -> None:
+        self.seconds = 1000.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass."""
+        self.seconds += seconds
+
+
+def datetime_json(instant: datetime) -> Json:
+    """Return an instant as RedBeat stores it."""
+    parts = ("year", "month", "day", "hour", "minute", "second", "microsecond")
+    fields = {part: getattr(instant, part) for part in parts}
+    return {"__type__": "datetime", **fields, "timezone": "UTC"}
+
+
+def interval_json(every: float) -> Json:
+    """Return an interval as RedBeat stores it."""
+    return {"__type__": "interval", "every": every, "relative": False}
+
+
+@dataclass
+class World:
+    """The schedule in Redis, read and written the way programs in other languages do."""
+
+    app: Celery
+    client: redis.Redis
+    schedulers: list[RedBeatScheduler] = field(default_factory=list)
+
+    def scheduler(self, **kwargs: Any) -> RecordingScheduler:
+        """Return a new scheduler, closed after the test."""
+        return self.scheduler_of(RecordingScheduler, **kwargs)
+
+    def scheduler_of(self, cls: type[S], clock: Clock | None = None, **kwargs: Any) -> S:
+        """Return a new scheduler of a class; with ``clock`` its ticker and lock live by that."""
+        scheduler = cls(kwargs.pop("app", self.app), **kwargs)
+        if clock is not None:
+            drive(scheduler, clock)
+        self.schedulers.append(scheduler)
+        return scheduler
+
+    def now(self) -> float:
+        """Return the time of Redis."""
+        seconds, micros = self.client.time()
+        return float(seconds) + float(micros) / 1e6
+
+    def ago(self, seconds: float) -> datetime:
+        """Return an instant before now, by the time of Redis."""
+        return datetime.fromtimestamp(self.now(), timezone.utc) - timedelta(seconds=seconds)
+
+    def put(
+        self,
+        name: str,
+        schedule: Json | None = None,
+        last_run_at: datetime | None = None,
+        score: float = 0,
+        **definition: Any,
+    ) -> str:
+        """Store an entry by raw commands, due now unless told otherwise; return its key."""
+        key = f"redbeat:{name}"
+        text = {"name": name, "task": f"tasks.{name}", "schedule": schedule or interval_json(60)}
+        self.client.hset(key, "definition", json.dumps({**text, **definition}))
+        if last_run_at is not None:
+            self.put_meta(name, last_run_at)
+        self.client.zadd(SCHEDULE, {key: score})
+        return key
+
+    def put_many(self, count: int, score: float = 0, every: float = 3600.0) -> None:
+        """Store entries ``e0``, ``e1``, ... that never ran."""
+        pipeline = self.client.pipeline(transaction=False)
+        for number in range(count):
+            definition = {"name": f"e{number}", "task": "t", "schedule": interval_json(every)}
+            pipeline.hset(f"redbeat:e{number}", "definition", json.dumps(definition))
+            pipeline.zadd(SCHEDULE, {f"redbeat:e{number}": score})
+        pipeline.execute()
+
+    def put_meta(self, name: str, last_run_at: datetime) -> None:
+        """Write the run history of an entry, as applications do."""
+        meta = json.dumps({"last_run_at": datetime_json(last_run_at)})
+        self.client.hset(f"redbeat:{name}", "meta", meta)
+
+    def score(self, name: str) -> float | None:
+        """Return the score of an entry."""
+        score = self.client.zscore(SCHEDULE, f"redbeat:{name}")
+        return None if score is None else float(score)
+
+    def is_claimed(self, name: str) -> bool:
+        """Return whether a claim is held on an entry."""
+        return bool(self.client.hexists(f"redbeat:{name}", "claim"))
+
+    def field(self, name: str, field: str) -> Json:
+        """Return a field of an entry, decoded as plain JSON."""
+        text = self.client.hget(f"redbeat:{name}", field)
+        assert text is not None, f"{name} has no {field}"
+        decoded: Json = json.loads(text)
+        return decoded
+
+    def run_count(self, name: str) -> int:
+        """Return how often an entry ran."""
+        if not self.client.hexists(f"redbeat:{name}", "meta"):
+            return 0
+        return int(self.field(name, "meta").get("total_run_count", 0))
+
+    def expire_claim(self, name: str) -> None:
+        """Let the claim on an entry run out, as its lease does."""
+        key = f"redbeat:{name}"
+        text = self.client.hget(key, "claim")
+        assert text is not None, f"{name} is not claimed"
+        claim_id, due, _, *digests = text.split(" ")
+        self.client.hset(key, "claim", " ".join((claim_id, due, "1.000000", *digests)))
+        self.client.zadd(SCHEDULE, {key: 1})
+
+    def quarantine(self) -> dict[str, Json]:
+        """Return the notes on what is set aside, by entry key."""
+        notes = self.client.hgetall(QUARANTINE)
+        return {key: json.loads(note) for key, note in notes.items()}
+
+    def dump(self) -> dict[str, Any]:
+        """Return everything that Redis holds, but for the lock."""
+        readers: dict[str, Callable[[str], Any]] = {
+            "hash": self.client.hgetall,
+            "set": self.client.smembers,
+            "string": self.client.get,
+            "zset": lambda key: self.client.zrange(key, 0, -1, withscores=True),
+        }
+        keys = set(self.client.scan_iter()) - {LOCK}
+        return {key: readers[self.client.type(key)](key) for key in keys}
+
+    def calls(self) -> int:
+        """Return how many scripts the server ran so far, as it counts them itself."""
+        stats = self.client.info("commandstats")
+        return sum(int(stats.get(f"cmdstat_{name}", {}).get("calls", 0)) for name in SCRIPT_CALLS)
+
+
+SCRIPT_CALLS = ("eval", "evalsha")
+
+
+def drive(scheduler: RedBeatScheduler, clock: Clock) -> None:
+    """Let the ticker and the lock of a scheduler that did not tick yet live by ``clock``."""
+    if scheduler.lock is not None:
+        old = scheduler.lock
+        scheduler.lock = BeatLock(old._store, old.key, old.timeout, clock, clock.advance)
+    made: Ticker = scheduler._ticker
+    scheduler.__dict__["_ticker"] = Ticker(
+        scheduler, made._store, scheduler.lock, made._statics, made._eviction or "ignore", clock
+    )
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """A clock that the test moves."""
+    return Clock()
+
+
+@pytest.fixture
+def world(app: Celery, redis_client: redis.Redis) -> Iterator[World]:
+    """An empty schedule, and what looks into it."""
+    world = World(app, redis_client)
+    yield world
+    for scheduler in world.schedulers:
+        scheduler.close()
+    for scheduler in world.schedulers:
+        client = getattr(scheduler.app, "redbeat_redis", None)
+        if client is not None:
+            client.close()
+
+
+@pytest.fixture
+def log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    """What was logged on ``celery.beat``, from INFO on."""
+    caplog.set_level("INFO", "celery.beat")
+    return caplog

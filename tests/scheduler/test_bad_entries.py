@@ -1,0 +1,339 @@
+"""Entries that cannot be understood, each beside good ones that must not notice."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from redbeat import RedBeatSchedulerEntry
+from redbeat.quarantine import REVIEW_INTERVAL
+from redbeat.store import MISSING_RETRY
+
+from .conftest import SCHEDULE, Clock, RecordingScheduler, World, interval_json
+
+PARKED = -1.0
+DEPTH = 100_000
+
+
+def definition(**changes: Any) -> str:
+    """Return a good definition but for ``changes``; a value of None drops the field."""
+    fields = {"name": "bad", "task": "t", "schedule": interval_json(60), **changes}
+    return json.dumps({name: value for name, value in fields.items() if value is not None})
+
+
+def crontab(**fields: Any) -> dict[str, Any]:
+    """Return a crontab as stored."""
+    return {"__type__": "crontab", **fields}
+
+
+def rrule(**fields: Any) -> dict[str, Any]:
+    """Return a recurrence rule as stored."""
+    return {"__type__": "rrule", "freq": "DAILY", "dtstart": 0, **fields}
+
+
+#: Definition -> a word that the reason must contain.
+BAD_DEFINITIONS: dict[str, tuple[str | bytes, str]] = {
+    "empty": ("", "definition"),
+    "bad JSON": ("{not json", "definition"),
+    "cut off": ('{"name": "bad", "task"', "definition"),
+    "deep nesting": (definition(args=[1])[:-1] + ', "x": ' + "[" * DEPTH, "definition"),
+    "deep nesting, balanced": (
+        definition()[:-1] + ', "args": ' + "[" * DEPTH + "]" * DEPTH + "}",
+        "definition",
+    ),
+    "not UTF-8": (b'{"name": "\xff\xfe"}', "UTF-8"),
+    "list": ("[]", "object"),
+    "number": ("17", "object"),
+    "null": ("null", "object"),
+    "no name": (definition(name=None), "name"),
+    "no task": (definition(task=None), "task"),
+    "no schedule": (definition(schedule=None), "schedule"),
+    "name of another key": (definition(name="other"), "name"),
+    "name is a number": (definition(name=5), "name"),
+    "task is a list": (definition(task=["t"]), "task"),
+    "args is a text": (definition(args="abc"), "args"),
+    "kwargs is a list": (definition(kwargs=[1]), "kwargs"),
+    "options is a text": (definition(options="queue"), "options"),
+    "enabled is a text": (definition(enabled="yes"), "enabled"),
+    "unknown field": (definition(shedule=1), "shedule"),
+    "schedule is a list": (definition(schedule=[1]), "schedule"),
+    "unknown type": (definition(schedule={"__type__": "solar", "event": "dawn"}), "schedule"),
+    "interval of 0": (definition(schedule=interval_json(0)), "every"),
+    "interval below 0": (definition(schedule=interval_json(-5)), "every"),
+    "interval is a text": (definition(schedule=interval_json("5 s")), "every"),  # type: ignore[arg-type]
+    "interval not a number": (
+        definition(schedule={"__type__": "interval", "every": float("nan")}),
+        "every",
+    ),
+    "interval for ever": (definition(schedule=interval_json(1e300)), "every"),
+    "interval with more": (
+        definition(schedule={**interval_json(5), "every2": 5}),
+        "every2",
+    ),
+    "bad cron": (definition(schedule=crontab(minute="61")), "minute"),
+    "cron of words": (definition(schedule=crontab(hour="noon")), "hour"),
+    "cron with more": (definition(schedule=crontab(second="1")), "second"),
+    "unknown frequency": (definition(schedule=rrule(freq="FORTNIGHTLY")), "freq"),
+    "rule interval of 0": (definition(schedule=rrule(interval=0)), "interval"),
+    "unknown zone": (definition(schedule=rrule(dtstart_zone="Mars/Olympus")), "Mars/Olympus"),
+}
+
+#: The other texts of a hash -> a word that the reason must contain.
+BAD_FIELDS: dict[str, tuple[str, str, str]] = {
+    "meta: bad JSON": ("meta", "{", "meta"),
+    "meta: list": ("meta", "[]", "meta"),
+    "meta: text as time": ("meta", '{"last_run_at": "yesterday"}', "last_run_at"),
+    "meta: unknown zone": (
+        "meta",
+        '{"last_run_at": {"__type__": "datetime", "year": 2024, "month": 1, "day": 1,'
+        ' "timezone": "Mars/Olympus"}}',
+        "Mars/Olympus",
+    ),
+    "meta: count": ("meta", '{"last_run_at": null, "total_run_count": "many"}', "total_run_count"),
+    "policy: bad JSON": ("policy", "{", "policy"),
+    "policy: list": ("policy", "[1]", "policy"),
+}
+
+
+def store_bad_definition(text: str | bytes) -> Callable[[World], None]:
+    """Return what stores an entry of that text."""
+    return lambda world: _store(world, "definition", text)
+
+
+def store_bad_field(field: str, text: str) -> Callable[[World], None]:
+    """Return what stores a good definition with a bad field beside it."""
+
+    def store(world: World) -> None:
+        world.client.hset("redbeat:bad", field, text)
+        _store(world, "definition", definition())
+
+    return store
+
+
+def _store(world: World, field: str, text: str | bytes) -> None:
+    world.client.hset("redbeat:bad", field, text)  # type: ignore[arg-type]
+    world.client.zadd(SCHEDULE, {"redbeat:bad": 0})
+
+
+POISON = [
+    *(
+        pytest.param(store_bad_definition(text), word, id=name)
+        for name, (text, word) in BAD_DEFINITIONS.items()
+    ),
+    *(
+        pytest.param(store_bad_field(field, text), word, id=name)
+        for name, (field, text, word) in BAD_FIELDS.items()
+    ),
+    *(
+        pytest.param(
+            lambda world, command=command: (
+                world.client.execute_command(*command),
+                world.client.zadd(SCHEDULE, {"redbeat:bad": 0}),
+            ),
+            "not a hash",
+            id=f"the key is a {kind}",
+        )
+        for kind, command in {
+            "string": ("SET", "redbeat:bad", "{}"),
+            "list": ("RPUSH", "redbeat:bad", "1"),
+            "set": ("SADD", "redbeat:bad", "1"),
+            "zset": ("ZADD", "redbeat:bad", 1, "x"),
+        }.items()
+    ),
+]
+
+
+def errors_about(log: pytest.LogCaptureFixture, key: str) -> list[str]:
+    """Return the error lines that name a key."""
+    return [
+        record.getMessage()
+        for record in log.records
+        if record.levelname == "ERROR" and key in record.getMessage()
+    ]
+
+
+@pytest.mark.parametrize(("store", "word"), POISON)
+def test_is_set_aside_and_the_good_ones_go(
+    world: World,
+    clock: Clock,
+    log: pytest.LogCaptureFixture,
+    store: Callable[[World], None],
+    word: str,
+) -> None:
+    world.put("good1")
+    store(world)
+    world.put("good2")
+    scheduler = world.scheduler_of(RecordingScheduler, clock)
+    for _ in range(3):
+        scheduler.tick()
+        clock.advance(REVIEW_INTERVAL + 1)
+    assert sorted(scheduler.names) == ["good1", "good2"]
+    note = world.quarantine()["redbeat:bad"]
+    assert word in note["reason"]
+    assert note["since"] == pytest.approx(world.now(), abs=30)
+    assert world.score("bad") == PARKED
+    assert not (world.client.type("redbeat:bad") == "hash" and world.is_claimed("bad"))
+    assert len(errors_about(log, "redbeat:bad")) == 1
+    assert word in errors_about(log, "redbeat:bad")[0]
+
+
+def test_all_kinds_at_once_leave_one_tick(world: World) -> None:
+    for number, (text, _) in enumerate(BAD_DEFINITIONS.values()):
+        key = f"redbeat:bad{number}"
+        world.client.hset(key, "definition", text)  # type: ignore[arg-type]
+        world.client.zadd(SCHEDULE, {key: 0})
+    world.put_many(50)
+    scheduler = world.scheduler()
+    scheduler.tick()
+    assert len(scheduler.sent) == 50
+    assert len(world.quarantine()) == len(BAD_DEFINITIONS)
+
+
+def test_another_beat_reports_nothing_again(world: World, log: pytest.LogCaptureFixture) -> None:
+    _store(world, "definition", "{")
+    first = world.scheduler()
+    first.tick()
+    first.close()
+    log.clear()
+    world.scheduler().tick()
+    assert errors_about(log, "redbeat:bad") == []
+
+
+class TestRelease:
+    def test_save_releases_at_once(self, world: World) -> None:
+        _store(world, "definition", "{")
+        scheduler = world.scheduler()
+        scheduler.tick()
+        RedBeatSchedulerEntry("bad", "tasks.bad", 60, app=world.app, last_run_at=world.ago(99)).save()
+        assert world.quarantine() == {}
+        scheduler.tick()
+        assert scheduler.names == ["bad"]
+
+    @pytest.mark.parametrize("bad", ["{", b"\xff"])
+    def test_raw_repair_is_seen_at_the_next_review(
+        self, world: World, clock: Clock, log: pytest.LogCaptureFixture, bad: str | bytes
+    ) -> None:
+        _store(world, "definition", bad)
+        scheduler = world.scheduler_of(RecordingScheduler, clock)
+        scheduler.tick()
+        world.client.hset("redbeat:bad", "definition", definition())
+        scheduler.tick()
+        assert scheduler.sent == []
+        clock.advance(REVIEW_INTERVAL)
+        scheduler.tick()
+        assert scheduler.names == ["bad"]
+        assert world.quarantine() == {}
+        assert "leaves the quarantine" in log.text
+
+    def test_repair_of_the_history(self, world: World, clock: Clock) -> None:
+        store_bad_field("meta", "{")(world)
+        scheduler = world.scheduler_of(RecordingScheduler, clock)
+        scheduler.tick()
+        world.put_meta("bad", world.ago(90))
+        clock.advance(REVIEW_INTERVAL)
+        scheduler.tick()
+        assert scheduler.names == ["bad"]
+
+    def test_repair_of_the_type_of_the_key(self, world: World, clock: Clock) -> None:
+        world.client.set("redbeat:bad", "x")
+        world.client.zadd(SCHEDULE, {"redbeat:bad": 0})
+        scheduler = world.scheduler_of(RecordingScheduler, clock)
+        scheduler.tick()
+        world.client.delete("redbeat:bad")
+        world.client.hset("redbeat:bad", "definition", definition())
+        clock.advance(REVIEW_INTERVAL)
+        scheduler.tick()
+        assert scheduler.names == ["bad"]
+
+    def test_raw_repair_and_zadd_need_no_review(self, world: World) -> None:
+        _store(world, "definition", "{")
+        scheduler = world.scheduler()
+        scheduler.tick()
+        _store(world, "definition", definition())
+        scheduler.tick()
+        assert scheduler.names == ["bad"]
+
+    def test_repaired_while_it_is_being_set_aside(self, world: World) -> None:
+        _store(world, "definition", "{")
+        world.put("good", score=0.5)
+        scheduler = world.scheduler()
+        scheduler.before_send = lambda task: _repair_once(world)
+        scheduler.tick()
+        scheduler.tick()
+        assert sorted(scheduler.names) == ["bad", "good"]
+
+    def test_deleted_ones_leave_the_quarantine(self, world: World) -> None:
+        _store(world, "definition", "{")
+        world.scheduler().tick()
+        RedBeatSchedulerEntry(name="bad", app=world.app).delete()
+        assert world.quarantine() == {}
+
+
+def _repair_once(world: World) -> None:
+    if world.client.hget("redbeat:bad", "definition") == "{":
+        world.client.hset("redbeat:bad", "definition", definition())
+
+
+class TestMissingHash:
+    def test_goes_at_the_second_look(self, world: World, log: pytest.LogCaptureFixture) -> None:
+        world.client.zadd(SCHEDULE, {"redbeat:gone": 0})
+        scheduler = world.scheduler()
+        scheduler.tick()
+        assert world.score("gone") == pytest.approx(world.now() + MISSING_RETRY, abs=1)
+        world.client.zadd(SCHEDULE, {"redbeat:gone": 0})
+        scheduler.tick()
+        assert world.score("gone") is None
+        assert len(errors_about(log, "redbeat:gone")) == 1
+        assert "hash is gone" in errors_about(log, "redbeat:gone")[0]
+
+    def test_a_writer_between_its_two_commands_loses_nothing(self, world: World) -> None:
+        world.client.zadd(SCHEDULE, {"redbeat:late": 0})
+        scheduler = world.scheduler()
+        scheduler.tick()
+        world.put("late")
+        scheduler.tick()
+        assert scheduler.names == ["late"]
+
+    def test_it_counts_anew_after_it_was_there(self, world: World) -> None:
+        world.client.zadd(SCHEDULE, {"redbeat:a": 0})
+        scheduler = world.scheduler()
+        scheduler.tick()
+        world.put("a")
+        scheduler.tick()
+        world.client.delete("redbeat:a")
+        world.client.zadd(SCHEDULE, {"redbeat:a": 0})
+        scheduler.tick()
+        assert world.score("a") is not None
+
+    def test_a_hash_with_history_only_is_gone_too(self, world: World) -> None:
+        world.put_meta("a", world.ago(90))
+        scheduler = world.scheduler()
+        for _ in range(2):
+            world.client.zadd(SCHEDULE, {"redbeat:a": 0})
+            scheduler.tick()
+        assert world.score("a") is None
+
+    def test_members_of_any_bytes(self, world: World, log: pytest.LogCaptureFixture) -> None:
+        for member in (b"\xff\xfe", b"redbeat:\xff", b"", b"redbeat:", b"a b\n\x00"):
+            world.client.zadd(SCHEDULE, {member: 0})
+        world.put("good")
+        scheduler = world.scheduler()
+        scheduler.tick()
+        for member in (b"\xff\xfe", b"redbeat:\xff"):
+            world.client.zadd(SCHEDULE, {member: 0})
+        scheduler.tick()
+        assert scheduler.names == ["good"]
+        for record in log.records:
+            record.getMessage().encode()
+
+    def test_entry_at_a_key_of_any_bytes_is_set_aside(
+        self, world: World, log: pytest.LogCaptureFixture
+    ) -> None:
+        world.client.hset(b"redbeat:\xff", "definition", definition())  # type: ignore[arg-type]
+        world.client.zadd(SCHEDULE, {b"redbeat:\xff": 0})
+        world.scheduler().tick()
+        assert world.client.hlen("redbeat::quarantine") == 1
+        assert "\\xff" in log.text

@@ -1,0 +1,291 @@
+"""A claim on an entry, and everything that may happen to the entry while it is held."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import redis
+from celery import Celery
+from celery.schedules import schedule
+
+from redbeat import RedBeatSchedulerEntry
+from redbeat.ticker import LEASE, LEASE_USED
+
+from .conftest import SCHEDULE, Clock, RecordingScheduler, World, interval_json
+
+
+def during_run(scheduler: RecordingScheduler, action: Callable[[], Any]) -> None:
+    """Have ``action`` happen once, while the first message is being sent."""
+    actions = [action]
+
+    def before_send(_task: str) -> None:
+        while actions:
+            actions.pop()()
+
+    scheduler.before_send = before_send
+
+
+class DeadError(BaseException):
+    """Ends a beat without any of its handlers, as SIGKILL does."""
+
+
+def die_after_publishing(world: World) -> RecordingScheduler:
+    """Return a scheduler that died with its messages out and nothing recorded."""
+    scheduler = world.scheduler()
+    scheduler.tick()
+    store = scheduler._ticker._store
+    claim = store.claim
+
+    def dying(claim_id: str, limit: int, lease: float, done: Any = (), lock: Any = None) -> Any:
+        if done:
+            raise DeadError
+        return claim(claim_id, limit, lease, done, lock)
+
+    store.claim = dying  # type: ignore[method-assign]
+    return scheduler
+
+
+class TestExpiry:
+    def test_the_same_task_id_is_sent_again_after_a_death(self, world: World) -> None:
+        dead = die_after_publishing(world)
+        world.put("a", interval_json(60), world.ago(90))
+        world.put("new")
+        with pytest.raises(DeadError):
+            dead.tick()
+        world.client.delete("redbeat::lock")
+        heir = world.scheduler()
+        heir.tick()
+        assert heir.sent == []  # the claims still hold
+        world.expire_claim("a")
+        world.expire_claim("new")
+        heir.tick()
+        assert {m.id for m in heir.sent} == {m.id for m in dead.sent}
+        assert len(heir.sent) == 2
+        assert world.run_count("a") == world.run_count("new") == 1
+        dead._ticker._pending.clear()
+
+    def test_claims_last_for_the_lease(self, world: World) -> None:
+        dead = die_after_publishing(world)
+        world.put("a")
+        with pytest.raises(DeadError):
+            dead.tick()
+        assert world.score("a") == pytest.approx(world.now() + LEASE, abs=1)
+        dead._ticker._pending.clear()
+
+    def test_completion_of_a_replaced_claim_is_refused(self, world: World) -> None:
+        """A beat that stalled past its lease comes back when another one ran the entry."""
+        world.app.conf.redbeat_lock_key = None
+        world.put("a", interval_json(60), world.ago(90))
+        slow, quick = world.scheduler(), world.scheduler()
+
+        def overtaken() -> None:
+            world.expire_claim("a")
+            quick.tick()
+
+        during_run(slow, overtaken)
+        slow.tick()
+        assert [m.id for m in slow.sent] == [m.id for m in quick.sent]
+        assert world.run_count("a") == 1
+        assert not world.is_claimed("a")
+
+    def test_stalled_beat_gives_its_claims_back(
+        self, world: World, clock: Clock, log: pytest.LogCaptureFixture
+    ) -> None:
+        for name in "abc":
+            world.put(name)
+        scheduler = world.scheduler_of(RecordingScheduler, clock)
+        during_run(scheduler, lambda: clock.advance(LEASE_USED))
+        scheduler.tick()
+        assert scheduler.names == ["a"]
+        assert "Stalled past the lease" in log.text
+        scheduler.tick()
+        assert scheduler.names == ["a", "b", "c"]
+
+
+class TestEdits:
+    def test_save_during_the_run_takes_effect_at_once(self, world: World) -> None:
+        """#221: from every 86400 s to every 10 s while it runs."""
+        ran = world.ago(86400)
+        world.put("a", interval_json(86400), ran)
+        scheduler = world.scheduler()
+
+        def edit() -> None:
+            entry = RedBeatSchedulerEntry.from_key("redbeat:a", world.app)
+            entry.schedule = schedule(10, app=world.app)
+            entry.save()
+            assert world.is_claimed("a")
+
+        during_run(scheduler, edit)
+        scheduler.tick()
+        assert scheduler.names == ["a"]
+        assert world.run_count("a") == 1
+        assert world.score("a") == pytest.approx(world.now() + 10, abs=1)
+
+    def test_raw_edit_during_the_run_takes_effect_at_once(self, world: World) -> None:
+        world.put("a", interval_json(86400), world.ago(86400))
+        scheduler = world.scheduler()
+        new = {"name": "a", "task": "t", "schedule": interval_json(10)}
+        during_run(
+            scheduler, lambda: world.client.hset("redbeat:a", "definition", json.dumps(new))
+        )
+        scheduler.tick()
+        assert world.score("a") == pytest.approx(world.now() + 10, abs=1)
+
+    def test_disabling_during_the_run_parks_after_it(self, world: World) -> None:
+        world.put("a", interval_json(60), world.ago(90))
+        scheduler = world.scheduler()
+
+        def disable() -> None:
+            entry = RedBeatSchedulerEntry.from_key("redbeat:a", world.app)
+            entry.enabled = False
+            entry.save()
+
+        during_run(scheduler, disable)
+        scheduler.tick()
+        scheduler.tick()
+        assert world.run_count("a") == 1
+        assert world.score("a") == -1
+
+    @pytest.mark.parametrize("how", ["entry", "raw"])
+    def test_a_deleted_entry_never_comes_back(self, world: World, how: str) -> None:
+        """#197: not as an entry, not as an orphan hash with the old history."""
+        world.put("a", interval_json(60), world.ago(90))
+        scheduler = world.scheduler()
+
+        def delete() -> None:
+            if how == "entry":
+                RedBeatSchedulerEntry(name="a", app=world.app).delete()
+            else:
+                world.client.delete("redbeat:a")
+                world.client.zrem(SCHEDULE, "redbeat:a")
+
+        during_run(scheduler, delete)
+        scheduler.tick()
+        scheduler.tick()
+        assert scheduler.names == ["a"]
+        assert not world.client.exists("redbeat:a")
+        assert world.score("a") is None
+
+    def test_an_entry_made_anew_during_the_run_inherits_nothing(self, world: World) -> None:
+        world.put("a", interval_json(60), world.ago(90))
+        scheduler = world.scheduler()
+
+        def replace() -> None:
+            RedBeatSchedulerEntry(name="a", app=world.app).delete()
+            RedBeatSchedulerEntry("a", "tasks.a", 3600, app=world.app).save()
+
+        during_run(scheduler, replace)
+        scheduler.tick()
+        assert world.run_count("a") == 0
+        assert world.score("a") == pytest.approx(world.now() + 3600, abs=1)
+
+    def test_history_written_by_an_application_during_the_run_counts(self, world: World) -> None:
+        """Applications write the real finish time; the next run counts from there."""
+        finished = world.ago(-30)
+        world.put("a", interval_json(60), world.ago(90))
+        scheduler = world.scheduler()
+        during_run(scheduler, lambda: world.put_meta("a", finished))
+        scheduler.tick()
+        assert scheduler.names == ["a"]
+        assert world.run_count("a") == 1
+        assert world.score("a") == pytest.approx(finished.timestamp() + 60, abs=1e-5)
+        assert not world.is_claimed("a")
+
+    def test_unreadable_history_written_during_the_run(self, world: World) -> None:
+        world.put("a", interval_json(60), world.ago(90))
+        scheduler = world.scheduler()
+        during_run(scheduler, lambda: world.client.hset("redbeat:a", "meta", "{"))
+        scheduler.tick()
+        assert scheduler.names == ["a"]
+        assert list(world.quarantine()) == ["redbeat:a"]
+
+    def test_zadd_0_during_the_run_sends_no_second_one(self, world: World) -> None:
+        world.app.conf.redbeat_lock_key = None
+        world.put("a", interval_json(60), world.ago(90))
+        scheduler, other = world.scheduler(), world.scheduler()
+        other.tick()
+        other.sent.clear()
+        world.put_meta("a", world.ago(90))
+        world.client.zadd(SCHEDULE, {"redbeat:a": 0})
+
+        def disturb() -> None:
+            world.client.zadd(SCHEDULE, {"redbeat:a": 0})
+            other.tick()
+
+        during_run(scheduler, disturb)
+        scheduler.tick()
+        assert (scheduler.names, other.names) == (["a"], [])
+        score = world.score("a")
+        assert score is not None
+        assert score > world.now()
+
+
+class TestRedisInBetween:
+    def test_script_cache_flushed(self, world: World) -> None:
+        for name in "abc":
+            world.put(name)
+        scheduler = world.scheduler()
+        scheduler.before_send = lambda task: world.client.script_flush()
+        scheduler.tick()
+        assert scheduler.names == ["a", "b", "c"]
+        assert [world.run_count(name) for name in "abc"] == [1, 1, 1]
+
+    def test_reply_to_a_completion_lost(
+        self, world: World, lossy: LossyRedis, log: pytest.LogCaptureFixture
+    ) -> None:
+        world.put("a", interval_json(60), world.ago(90))
+        scheduler = world.scheduler()
+        during_run(scheduler, lambda: lossy.lose(1))
+        scheduler.tick()
+        scheduler.tick()
+        assert scheduler.names == ["a"]
+        assert world.run_count("a") == 1
+        assert "deleted or replaced" not in log.text
+
+    def test_reply_to_a_claim_lost(self, world: World, lossy: LossyRedis) -> None:
+        """What was claimed unseen is late, not lost, and keeps its identity."""
+        ran = world.ago(90)
+        world.put("a", interval_json(60), ran)
+        scheduler = world.scheduler()
+        scheduler._ticker._synced = True
+        lossy.lose(2)
+        while lossy.losses:
+            scheduler.tick()
+        while not scheduler.sent:
+            if world.is_claimed("a"):
+                world.expire_claim("a")
+            scheduler.tick()
+        assert [m.scheduled_at for m in scheduler.sent] == [ran + timedelta(seconds=60)]
+        assert world.run_count("a") == 1
+
+
+class LossyRedis(redis.Redis):
+    """Loses replies: the command is done, and the caller hears of a broken connection."""
+
+    losses = 0
+
+    def lose(self, replies: int) -> None:
+        """Lose the replies to the next scripts."""
+        self.losses = replies
+
+    def execute_command(self, *args: Any, **options: Any) -> Any:
+        """Send, then maybe forget the answer."""
+        reply = super().execute_command(*args, **options)
+        if self.losses:
+            self.losses -= 1
+            raise redis.ConnectionError("connection reset")
+        return reply
+
+
+@pytest.fixture
+def lossy(app: Celery, redis_url: str) -> LossyRedis:
+    """The client of the app, which loses replies when told to."""
+    client = LossyRedis.from_url(redis_url, decode_responses=True)
+    app.redbeat_redis = client
+    return client
+
+

@@ -1,0 +1,283 @@
+"""The beat lock: who leads, who stands by, and how it passes on."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from celery import Celery
+
+from redbeat import RedBeatScheduler
+from redbeat.leader import SILENCE
+from redbeat.schedulers import acquire_distributed_beat_lock
+from redbeat.ticker import STANDBY_POLL
+
+from .conftest import LOCK, Clock, RecordingScheduler, World
+
+
+def lock_of(scheduler: RedBeatScheduler) -> str:
+    """Return the token of a scheduler."""
+    assert scheduler.lock is not None
+    return scheduler.lock.token
+
+
+class TestLeading:
+    def test_the_first_leads_the_second_stands_by(
+        self, world: World, log: pytest.LogCaptureFixture
+    ) -> None:
+        leader, standby = world.scheduler(), world.scheduler()
+        leader.tick()
+        world.put("a")
+        assert standby.tick() == STANDBY_POLL
+        assert standby.sent == []
+        assert not world.is_claimed("a")
+        leader.tick()
+        assert leader.names == ["a"]
+        assert world.client.get(LOCK) == lock_of(leader)
+        messages = [record.getMessage() for record in log.records]
+        assert messages.count("beat: Acquired lock") == 1
+        assert messages.count("beat: Acquiring lock...") == 2
+
+    def test_ttl_is_the_timeout_and_renewed_by_ticks(self, world: World) -> None:
+        scheduler = world.scheduler(lock_timeout=40)
+        scheduler.tick()
+        world.client.pexpire(LOCK, 10_000)
+        scheduler.tick()
+        assert 39_000 < world.client.pttl(LOCK) <= 40_000
+
+    def test_close_releases_and_the_standby_takes_over(
+        self, world: World, log: pytest.LogCaptureFixture
+    ) -> None:
+        leader, standby = world.scheduler(), world.scheduler()
+        leader.tick()
+        standby.tick()
+        leader.close()
+        assert world.client.get(LOCK) is None
+        assert "beat: Releasing lock" in log.text
+        world.put("a")
+        standby.tick()
+        assert standby.names == ["a"]
+
+    def test_close_of_a_standby_leaves_the_lock(self, world: World) -> None:
+        leader, standby = world.scheduler(), world.scheduler()
+        leader.tick()
+        standby.tick()
+        standby.close()
+        assert world.client.get(LOCK) == lock_of(leader)
+
+    def test_lost_lock_makes_a_standby_and_it_comes_back(
+        self, world: World, log: pytest.LogCaptureFixture
+    ) -> None:
+        scheduler = world.scheduler()
+        scheduler.tick()
+        world.client.set(LOCK, "another", px=60_000)
+        world.put("a")
+        assert scheduler.tick() == STANDBY_POLL
+        assert scheduler.tick() == STANDBY_POLL
+        assert scheduler.sent == []
+        assert log.text.count("Lost the lock to another") == 1
+        world.client.delete(LOCK)
+        scheduler.tick()
+        assert scheduler.names == ["a"]
+
+    def test_runs_that_are_out_are_recorded_without_the_lock(self, world: World) -> None:
+        scheduler = world.scheduler()
+        scheduler.tick()
+        world.put("a")
+        scheduler.before_send = lambda task: void(world.client.set(LOCK, "another", px=60_000))
+        scheduler.tick()
+        assert scheduler.names == ["a"]
+        assert world.run_count("a") == 1
+
+    def test_expired_lock_is_taken_again(self, world: World) -> None:
+        scheduler = world.scheduler()
+        scheduler.tick()
+        world.client.delete(LOCK)
+        world.put("a")
+        scheduler.tick()
+        scheduler.tick()
+        assert scheduler.names == ["a"]
+        assert world.client.get(LOCK) == lock_of(scheduler)
+
+    def test_custom_key_gets_the_prefix(self, world: World) -> None:
+        world.app.conf.redbeat_lock_key = "mine"
+        world.scheduler().tick()
+        assert world.client.exists("redbeat:mine")
+
+    def test_a_key_that_is_no_lock_is_reported_and_stays(
+        self, world: World, log: pytest.LogCaptureFixture
+    ) -> None:
+        """An entry called `:lock`, which RedBeat 2 stores."""
+        world.client.hset(LOCK, "definition", "{}")
+        scheduler = world.scheduler()
+        scheduler.tick()
+        scheduler.tick()
+        assert log.text.count("not a lock") == 1
+        assert LOCK in log.text
+        world.client.delete(LOCK)
+        world.put("a")
+        scheduler.tick()
+        assert scheduler.names == ["a"]
+
+
+def void(_result: object) -> None:
+    """Take a result for None."""
+
+
+class TestDeadLeader:
+    def watch(self, world: World, standby: RecordingScheduler, clock: Clock, ttl: float) -> float:
+        """Tick until ``standby`` leads or the lock ran out; return the seconds it took."""
+        waited = 0.0
+        while waited < ttl:
+            left = world.client.pttl(LOCK)
+            standby.tick()
+            if world.client.get(LOCK) == lock_of(standby):
+                return waited
+            clock.advance(1.0)
+            waited += 1.0
+            world.client.pexpire(LOCK, left - 1000)
+        return waited
+
+    @pytest.mark.parametrize(("timeout", "expected"), [(1500, SILENCE), (12, 12)])
+    def test_is_taken_over(
+        self, world: World, clock: Clock, timeout: float, expected: float
+    ) -> None:
+        dead = world.scheduler(lock_timeout=timeout)
+        dead.tick()
+        standby = world.scheduler_of(RecordingScheduler, clock, lock_timeout=timeout)
+        waited = self.watch(world, standby, clock, timeout)
+        assert expected - 1 <= waited <= expected + 1
+
+    def test_one_that_renews_is_not(self, world: World, clock: Clock) -> None:
+        leader = world.scheduler()
+        leader.tick()
+        standby = world.scheduler_of(RecordingScheduler, clock)
+        for second in range(100):
+            standby.tick()
+            clock.advance(1.0)
+            world.client.pexpire(LOCK, world.client.pttl(LOCK) - 1000)
+            if second % 5 == 0:
+                leader.tick()
+        assert world.client.get(LOCK) == lock_of(leader)
+
+    def test_a_foreign_one_is_waited_for(self, world: World, clock: Clock) -> None:
+        world.client.set(LOCK, "token-of-redbeat-2", px=1_500_000)
+        standby = world.scheduler_of(RecordingScheduler, clock)
+        self.watch(world, standby, clock, 100)
+        assert world.client.get(LOCK) == "token-of-redbeat-2"
+
+    def test_one_that_comes_back_claims_nothing(self, world: World, clock: Clock) -> None:
+        stale = world.scheduler()
+        stale.tick()
+        heir = world.scheduler_of(RecordingScheduler, clock)
+        self.watch(world, heir, clock, 100)
+        world.put("a")
+        assert stale.tick() == STANDBY_POLL
+        assert stale.sent == []
+        heir.tick()
+        heir.tick()
+        assert heir.names == ["a"]
+        stale.close()
+        assert world.client.get(LOCK) == lock_of(heir)
+
+
+class TestWithoutLock:
+    def test_beats_share_the_work(self, world: World) -> None:
+        """Each occurrence goes out once, whoever sends it."""
+        world.app.conf.redbeat_lock_key = None
+        beats = [world.scheduler() for _ in range(3)]
+        for beat in beats:
+            beat.tick()
+        world.put_many(1000)
+        sent: Counter[str] = Counter()
+        for beat in beats:
+            others = [other for other in beats if other is not beat]
+            actions = [lambda others=others: [other.tick() for other in others]]
+
+            def before_send(_task: str, actions: list[object] = actions) -> None:  # type: ignore[type-arg]
+                while actions:
+                    actions.pop()()  # type: ignore[operator]
+
+            beat.before_send = before_send
+        for _ in range(3):
+            for beat in beats:
+                beat.tick()
+        for beat in beats:
+            sent.update(message.id for message in beat.sent)
+        assert len(sent) == 1000
+        assert set(sent.values()) == {1}
+        assert sum(1 for beat in beats if beat.sent) > 1
+        assert all(beat.lock is None for beat in beats)
+        assert world.client.get(LOCK) is None
+
+    def test_none_in_the_namespace_of_django(self, world: World) -> None:
+        app = Celery("django", broker="memory://", set_as_current=False)
+        settings = {
+            "CELERY_REDBEAT_REDIS_URL": world.app.conf.redbeat_redis_url,
+            "CELERY_REDBEAT_LOCK_KEY": None,
+        }
+        app.config_from_object(settings, namespace="CELERY")
+        scheduler = world.scheduler(app=app)
+        world.put("a")
+        scheduler.tick()
+        assert scheduler.lock is None
+        assert "lock ->" not in scheduler.info
+        assert scheduler.names == ["a"]
+        assert world.client.get(LOCK) is None
+
+
+class TestApi:
+    def test_as_embedders_use_it(self, world: World) -> None:
+        scheduler = world.scheduler(lock_timeout=100)
+        lock = scheduler.lock
+        assert lock is not None
+        assert not lock.owned()
+        assert lock.acquire()
+        assert lock.owned()
+        assert lock.extend(10)
+        assert 9000 < world.client.pttl(LOCK) <= 10_000
+        assert lock.extend()
+        assert world.client.pttl(LOCK) > 90_000
+        assert lock.release()
+        assert not lock.owned()
+        assert not lock.extend()
+        assert not lock.release()
+
+    def test_acquire_without_waiting(self, world: World) -> None:
+        world.client.set(LOCK, "another", px=60_000)
+        lock = world.scheduler().lock
+        assert lock is not None
+        assert not lock.acquire(blocking=False)
+
+    def test_acquire_waits_as_long_as_told(self, world: World, clock: Clock) -> None:
+        world.client.set(LOCK, "another", px=60_000)
+        lock = world.scheduler_of(RecordingScheduler, clock).lock
+        assert lock is not None
+        start = clock()
+        assert not lock.acquire(blocking_timeout=7)
+        assert clock() - start == pytest.approx(7, abs=1)
+
+    def test_a_tick_goes_on_with_a_lock_acquired_before(self, world: World) -> None:
+        scheduler = world.scheduler()
+        acquire_distributed_beat_lock(scheduler)
+        assert world.client.get(LOCK) == lock_of(scheduler)
+        world.put("a")
+        scheduler.tick()
+        assert scheduler.names == ["a"]
+
+    def test_of_a_beat_service(self, world: World) -> None:
+        class Service:
+            scheduler = world.scheduler()
+
+        acquire_distributed_beat_lock(Service())
+        assert world.client.get(LOCK) == lock_of(Service.scheduler)
+
+    def test_of_somebody_else(self, world: World) -> None:
+        class Service:
+            scheduler = object()
+
+        acquire_distributed_beat_lock(Service())
+        acquire_distributed_beat_lock(None)
+        world.app.conf.redbeat_lock_key = None
+        acquire_distributed_beat_lock(world.scheduler())
+        assert world.client.get(LOCK) is None

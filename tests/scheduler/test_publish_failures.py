@@ -1,0 +1,199 @@
+"""Messages that cannot be sent: late, not lost, and nobody else waits for them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from kombu.exceptions import OperationalError
+
+from redbeat.dispatcher import BROKER_WAIT, ENTRY_WAIT
+
+from .conftest import LOCK, SCHEDULE, RecordingScheduler, World, interval_json
+
+
+class Breaker:
+    """Raises for some tasks as long as it is told to."""
+
+    def __init__(self, scheduler: RecordingScheduler, error: BaseException, *tasks: str) -> None:
+        self.error: BaseException | None = error
+        self.tasks = tasks
+        self.asked: list[str] = []
+        scheduler.before_send = self
+
+    def __call__(self, task: str) -> None:
+        self.asked.append(task)
+        if self.error is not None and (not self.tasks or task in self.tasks):
+            raise self.error
+
+
+def make_due(world: World, *names: str) -> None:
+    """Let entries be due again at once, whatever back-off they are in."""
+    world.client.zadd(SCHEDULE, {f"redbeat:{name}": 1 for name in names})
+
+
+ENTRY_ERRORS = [
+    ValueError("cannot be serialised"),
+    OSError("file of the user not found"),
+    FileNotFoundError(2, "no such file"),
+    PermissionError(13, "not allowed"),
+    KeyError("x"),
+    RuntimeError("boom"),
+]
+BROKER_ERRORS = [OperationalError("broker away"), ConnectionRefusedError(111, "refused"), TimeoutError()]
+
+
+class TestOneEntry:
+    @pytest.mark.parametrize("error", ENTRY_ERRORS, ids=repr)
+    def test_backs_off_and_the_others_go(
+        self, world: World, log: pytest.LogCaptureFixture, error: Exception
+    ) -> None:
+        for name in "abc":
+            world.put(name, interval_json(60), world.ago(90))
+        scheduler = world.scheduler()
+        Breaker(scheduler, error, "tasks.b")
+        assert scheduler.tick() > 0
+        assert scheduler.names == ["a", "c"]
+        assert world.run_count("b") == 0
+        assert world.score("b") == pytest.approx(world.now() + ENTRY_WAIT.first, abs=0.5)
+        assert "redbeat:b" in log.text
+        assert "broker" not in log.text
+
+    def test_waits_longer_each_time_and_recovers(self, world: World) -> None:
+        ran = world.ago(90)
+        world.put("a", interval_json(60), ran)
+        scheduler = world.scheduler()
+        breaker = Breaker(scheduler, ValueError("x"))
+        waits = []
+        for _ in range(8):
+            scheduler.tick()
+            score = world.score("a")
+            assert score is not None
+            waits.append(round(score - world.now()))
+            make_due(world, "a")
+        assert waits == [1, 2, 4, 8, 16, 32, 60, 60]
+        breaker.error = None
+        scheduler.tick()
+        assert scheduler.names == ["a"]
+        assert world.run_count("a") == 1
+
+    def test_first_run_keeps_its_identity(self, world: World) -> None:
+        """A message that was sent although an error came back is sent again with the same id."""
+        first = world.now() - 5
+        world.put("a", score=first)
+        scheduler = world.scheduler()
+        breaker = Breaker(scheduler, ValueError("x"))
+        for _ in range(3):
+            scheduler.tick()
+            make_due(world, "a")
+        breaker.error = None
+        scheduler.tick()
+        assert scheduler.sent[0].scheduled_at.timestamp() == pytest.approx(first, abs=1e-5)
+
+    def test_a_schedule_of_the_user_that_raises_backs_off(self, world: World) -> None:
+        class Angry(RecordingScheduler):
+            def is_due(self, entry: Any) -> Any:
+                if entry.name == "b":
+                    raise RuntimeError("no")
+                return super().is_due(entry)
+
+        for name in "abc":
+            world.put(name)
+        scheduler = world.scheduler_of(Angry)
+        scheduler.tick()
+        assert scheduler.names == ["a", "c"]
+        assert world.score("b") == pytest.approx(world.now() + 1, abs=0.5)
+
+
+class TestBroker:
+    @pytest.mark.parametrize("error", BROKER_ERRORS, ids=repr)
+    def test_stops_the_batch_gives_back_and_recovers(
+        self, world: World, log: pytest.LogCaptureFixture, error: Exception
+    ) -> None:
+        names = [f"n{number:02}" for number in range(20)]
+        for name in names:
+            world.put(name, interval_json(60), world.ago(90), score=1)
+        scheduler = world.scheduler()
+        breaker = Breaker(scheduler, error, *(f"tasks.{name}" for name in names[3:]))
+        assert 0 < scheduler.tick() <= BROKER_WAIT.longest
+        assert scheduler.names == names[:3]
+        assert len(breaker.asked) == 4
+        assert not any(world.is_claimed(name) and world.score(name) != 1 for name in names[4:])
+        for _ in range(3):
+            assert 0 < scheduler.tick() <= BROKER_WAIT.longest
+        assert len(breaker.asked) == 7  # one probe per tick
+        breaker.error = None
+        make_due(world, *names)
+        scheduler.tick()
+        scheduler.tick()
+        assert sorted(scheduler.names) == names
+        assert all(world.run_count(name) == 1 for name in names)
+        assert log.text.count("The broker is not available") == 1
+        assert log.text.count("The broker is back") == 1
+
+    def test_failure_beside_good_and_poison(self, world: World) -> None:
+        world.put("a", score=1)
+        world.client.hset("redbeat:b", "definition", "{")
+        world.client.zadd(SCHEDULE, {"redbeat:b": 2})
+        world.put("c", score=3)
+        world.client.hset("redbeat:d", "definition", "{")
+        world.client.zadd(SCHEDULE, {"redbeat:d": 4})
+        world.put("e", score=5)
+        scheduler = world.scheduler()
+        breaker = Breaker(scheduler, OperationalError("away"), "tasks.c", "tasks.e")
+        for _ in range(6):
+            scheduler.tick()
+            make_due(world, "c", "e")
+        assert scheduler.names == ["a"]
+        assert list(world.quarantine()) == ["redbeat:b"]
+        breaker.error = None
+        scheduler.tick()
+        scheduler.tick()
+        assert sorted(scheduler.names) == ["a", "c", "e"]
+        assert sorted(world.quarantine()) == ["redbeat:b", "redbeat:d"]
+
+    def test_that_cannot_be_reached_at_all(self, world: World, unused_port: int) -> None:
+        world.app.conf.broker_url = f"amqp://127.0.0.1:{unused_port}//"
+        world.put("a")
+        scheduler = world.scheduler()
+        assert scheduler.tick() > 0
+        assert scheduler.sent == []
+        assert world.run_count("a") == 0
+        assert world.client.exists(LOCK)
+
+    def test_idle_ticks_do_not_ask_it(self, world: World) -> None:
+        world.put("a", interval_json(60), world.ago(1), score=world.now() + 59)
+        scheduler = world.scheduler()
+        scheduler.tick()
+        assert "connection" not in scheduler.__dict__
+
+    def test_a_broken_connection_is_dropped(self, world: World) -> None:
+        world.put("a", score=1)
+        scheduler = world.scheduler()
+        breaker = Breaker(scheduler, OperationalError("away"))
+        scheduler.tick()
+        assert "producer" not in scheduler.__dict__
+        breaker.error = None
+        make_due(world, "a")
+        scheduler.tick()
+        assert scheduler.names == ["a"]
+
+
+class TestToldToStop:
+    @pytest.mark.parametrize("signal", [SystemExit, KeyboardInterrupt])
+    def test_in_a_batch_records_what_is_out_and_gives_back_the_rest(
+        self, world: World, signal: type[BaseException]
+    ) -> None:
+        for number, name in enumerate("abcde"):
+            world.put(name, interval_json(60), world.ago(90), score=number + 1)
+        scheduler = world.scheduler()
+        Breaker(scheduler, signal(), "tasks.c")
+        with pytest.raises(signal):
+            scheduler.tick()
+        assert [world.run_count(name) for name in "abcde"] == [1, 1, 0, 0, 0]
+        assert [world.score(name) for name in "cde"] == [3, 4, 5]
+        scheduler.close()
+        assert world.client.get(LOCK) is None
+        heir = world.scheduler()
+        heir.tick()
+        assert heir.names == ["c", "d", "e"]

@@ -1,0 +1,339 @@
+"""Entries of ``beat_schedule``, brought in step with Redis by the beat that leads."""
+
+from __future__ import annotations
+
+import pytest
+from celery.schedules import crontab
+
+from redbeat import RedBeatSchedulerEntry
+from redbeat.ticker import STANDBY_POLL
+
+from .conftest import LOCK, SCHEDULE, STATICS, Clock, RecordingScheduler, World
+from .test_tick import CountingRedis
+
+__all__ = ("counting",)
+
+HOUR = 3600.0
+
+
+@pytest.fixture
+def counting(world: World, redis_url: str) -> CountingRedis:
+    """The client of the app, with a count."""
+    client = CountingRedis.from_url(redis_url, decode_responses=True)
+    world.app.redbeat_redis = client
+    return client
+
+
+@pytest.fixture(autouse=True)
+def no_cleanup_entry(world: World) -> None:
+    """Leave out Celery's own entry, to see only those of the test."""
+    world.app.conf.result_expires = None
+
+
+def declare(world: World, **schedules: object) -> None:
+    """Set ``beat_schedule``: name -> schedule."""
+    world.app.conf.beat_schedule = {
+        name: {"task": f"tasks.{name}", "schedule": schedule}
+        for name, schedule in schedules.items()
+    }
+
+
+def lead(world: World) -> RecordingScheduler:
+    """Return a scheduler after its first tick, which leads now."""
+    for scheduler in world.schedulers:
+        scheduler.close()
+    scheduler = world.scheduler()
+    scheduler.tick()
+    return scheduler
+
+
+def static_names(world: World) -> set[str]:
+    """Return what Redis takes for static."""
+    return set(world.client.smembers(STATICS))
+
+
+class TestSynchronisation:
+    def test_added(self, world: World) -> None:
+        declare(world, a=HOUR, b=crontab(minute="0", hour="4"))
+        scheduler = lead(world)
+        assert static_names(world) == {"a", "b"}
+        assert scheduler.sent == []
+        assert world.score("a") == pytest.approx(world.now() + HOUR, abs=2)
+        b = RedBeatSchedulerEntry.from_key("redbeat:b", world.app)
+        assert (b.task, b.schedule) == ("tasks.b", crontab(minute="0", hour="4"))
+
+    def test_changed_keeps_its_history(self, world: World) -> None:
+        declare(world, a=HOUR)
+        lead(world)
+        world.put_meta("a", world.ago(100))
+        meta = world.field("a", "meta")
+        declare(world, a=2 * HOUR)
+        lead(world)
+        assert world.field("a", "definition")["schedule"]["every"] == 2 * HOUR
+        assert world.field("a", "meta") == meta
+        assert world.score("a") == pytest.approx(world.now() + 2 * HOUR - 100, abs=2)
+
+    def test_removed(self, world: World) -> None:
+        declare(world, a=HOUR, b=HOUR)
+        lead(world)
+        declare(world, b=HOUR)
+        lead(world)
+        assert static_names(world) == {"b"}
+        assert not world.client.exists("redbeat:a")
+        assert world.score("a") is None
+
+    def test_the_last_one_removed(self, world: World) -> None:
+        declare(world, a=HOUR)
+        lead(world)
+        declare(world)
+        lead(world)
+        assert world.dump() == {}
+
+    def test_entries_of_the_api_stay(self, world: World) -> None:
+        world.put("mine", score=-1)
+        declare(world, a=HOUR)
+        lead(world)
+        declare(world)
+        lead(world)
+        assert set(world.dump()) == {"redbeat:mine", SCHEDULE}
+
+    def test_unchanged_writes_nothing(self, world: World) -> None:
+        declare(world, a=HOUR, b=crontab(minute="*/5"))
+        lead(world)
+        before = world.dump()
+        lead(world)
+        assert world.dump() == before
+
+    def test_disabled(self, world: World) -> None:
+        world.app.conf.beat_schedule = {"a": {"task": "t", "schedule": 1, "enabled": False}}
+        scheduler = lead(world)
+        assert world.score("a") == -1
+        declare(world, a=HOUR)
+        lead(world)
+        assert scheduler.sent == []
+        assert world.score("a") == pytest.approx(world.now() + HOUR, abs=2)
+
+    def test_runs_like_any_other(self, world: World) -> None:
+        declare(world, a=HOUR)
+        lead(world)
+        world.put_meta("a", world.ago(HOUR + 1))
+        world.client.zadd(SCHEDULE, {"redbeat:a": 0})
+        scheduler = lead(world)
+        assert scheduler.names == ["a"]
+        assert world.run_count("a") == 1
+
+    def test_quarantined_one_is_released_by_a_change(self, world: World) -> None:
+        declare(world, a=HOUR)
+        lead(world)
+        world.client.hset("redbeat:a", "definition", "{")
+        world.client.zadd(SCHEDULE, {"redbeat:a": 0})
+        lead(world)
+        assert world.quarantine() == {}
+        assert world.score("a") == pytest.approx(world.now() + HOUR, abs=2)
+
+    def test_changed_while_it_runs(self, world: World) -> None:
+        world.app.conf.redbeat_lock_key = None
+        declare(world, a=HOUR)
+        scheduler = lead(world)
+        world.put_meta("a", world.ago(HOUR))
+        world.client.zadd(SCHEDULE, {"redbeat:a": 0})
+        declare(world, a=10)
+        other = world.scheduler()
+        scheduler.before_send = lambda task: void(other.tick())
+        scheduler.tick()
+        assert (scheduler.names, other.names) == (["a"], [])
+        assert world.run_count("a") == 1
+        assert world.score("a") == pytest.approx(world.now() + 10, abs=1)
+
+
+def void(_result: object) -> None:
+    """Take a result for None."""
+
+
+class TestNever:
+    def test_by_a_constructor_or_lazily(self, world: World) -> None:
+        """#155: making a scheduler in a web process deletes nothing."""
+        declare(world, a=HOUR)
+        lead(world)
+        before = world.dump()
+        declare(world, b=HOUR)
+        world.scheduler()
+        lazy = world.scheduler(lazy=True)
+        assert world.dump() == before
+        lazy.tick()
+        assert static_names(world) == {"a"}
+
+    def test_by_a_standby(self, world: World) -> None:
+        """#198: one with old code changes nothing while another one leads."""
+        declare(world, a=HOUR)
+        lead(world)
+        before = world.dump()
+        declare(world, b=HOUR)
+        standby = world.scheduler()
+        standby.tick()
+        standby.tick()
+        assert world.dump() == before
+        world.schedulers[0].close()
+        standby.tick()
+        assert static_names(world) == {"b"}
+
+    def test_without_the_lock_any_more(self, world: World) -> None:
+        """The lock goes to another one between becoming leader and writing."""
+        declare(world, a=HOUR)
+        scheduler = world.scheduler()
+        store = scheduler._ticker._store
+        sync = store.sync_statics
+
+        def robbed(rows: object, key: str | None, token: str) -> list[int] | None:
+            world.client.set(LOCK, "thief", px=60_000)
+            return sync(rows, key, token)  # type: ignore[arg-type]
+
+        store.sync_statics = robbed  # type: ignore[method-assign]
+        assert scheduler.tick() <= STANDBY_POLL
+        assert world.dump() == {}
+        world.client.delete(LOCK)
+        store.sync_statics = sync  # type: ignore[method-assign]
+        scheduler.tick()
+        assert static_names(world) == {"a"}
+
+
+class TestCost:
+    @pytest.mark.parametrize("count", [1, 500, 1200])
+    def test_one_trip_per_500_and_few_more(
+        self, world: World, counting: CountingRedis, count: int
+    ) -> None:
+        lead(world)
+        declare(world, **{f"s{number}": HOUR for number in range(count)})
+        scheduler = world.scheduler()
+        for other in world.schedulers[:-1]:
+            other.close()
+        trips = counting.trips
+        scheduler.tick()
+        assert len(static_names(world)) == count
+        batches = -(-count // 500)
+        # INFO, two turns, SMEMBERS; a script that is not cached yet costs one more.
+        assert counting.trips - trips <= batches + 5
+
+
+class TestVanished:
+    @pytest.mark.parametrize("way", ["flushall", "statics", "schedule"])
+    def test_come_back_without_a_burst(
+        self, world: World, clock: Clock, log: pytest.LogCaptureFixture, way: str
+    ) -> None:
+        declare(world, a=HOUR, b=crontab(minute="0", hour="4"), c=HOUR)
+        scheduler = world.scheduler_of(RecordingScheduler, clock)
+        scheduler.tick()
+        before = world.dump()
+        if way == "flushall":
+            world.client.flushall()
+        else:
+            world.client.delete({"statics": STATICS, "schedule": SCHEDULE}[way])
+        clock.advance(STANDBY_POLL)
+        scheduler.tick()
+        scheduler.tick()
+        assert scheduler.sent == []
+        assert static_names(world) == {"a", "b", "c"}
+        assert set(world.dump()) == set(before)
+        assert world.score("a") == pytest.approx(world.now() + HOUR, abs=3)
+        assert "are gone" in log.text or "vanished" in log.text
+
+    def test_loss_of_everything_is_said_loudly(
+        self, world: World, log: pytest.LogCaptureFixture
+    ) -> None:
+        declare(world)
+        world.put_many(3, score=world.now() + HOUR)
+        scheduler = lead(world)
+        world.client.flushall()
+        scheduler.tick()
+        scheduler.tick()
+        said = [r.getMessage() for r in log.records if r.levelname == "ERROR"]
+        assert said == ["beat: The schedule in Redis is empty: all 3 entries are gone"]
+
+    def test_one_hash(self, world: World) -> None:
+        declare(world, a=HOUR, b=HOUR)
+        scheduler = lead(world)
+        world.client.delete("redbeat:a")
+        for _ in range(2):
+            world.client.zadd(SCHEDULE, {"redbeat:a": 0})
+            scheduler.tick()
+        assert world.field("a", "definition")["task"] == "tasks.a"
+        assert scheduler.sent == []
+        assert world.score("a") == pytest.approx(world.now() + HOUR, abs=2)
+
+    def test_one_that_deleted_itself_stays_away_until_the_next_start(self, world: World) -> None:
+        declare(world, a=HOUR, b=HOUR)
+        scheduler = lead(world)
+        RedBeatSchedulerEntry(name="a", app=world.app).delete()
+        scheduler.tick()
+        assert world.score("a") is None
+        lead(world)
+        assert world.score("a") is not None
+
+
+class TestBad:
+    @pytest.mark.parametrize(
+        "fields",
+        [
+            {"task": "t", "schedule": object()},
+            {"task": "t", "schedule": 10, "args": 5},
+            {"task": "t", "schedule": 10, "kwargs": {"x": object()}},
+            {"task": "t", "schedule": 10, "no such field": 1},
+            {"task": "t", "schedule": 0},
+            {"task": "t"},
+            {"schedule": 10},
+            "text",
+            None,
+        ],
+        ids=repr,
+    )
+    def test_one_stops_no_other(
+        self, world: World, log: pytest.LogCaptureFixture, fields: object
+    ) -> None:
+        good = {"task": "t", "schedule": HOUR}
+        world.app.conf.beat_schedule = {"a": good, "bad": fields, "z": good}
+        scheduler = lead(world)
+        scheduler.tick()
+        assert static_names(world) == {"a", "z"}
+        said = [r.getMessage() for r in log.records if r.levelname == "ERROR"]
+        assert len(said) == 1
+        assert "bad" in said[0]
+
+    def test_what_redis_holds_of_it_stays(self, world: World) -> None:
+        declare(world, a=HOUR)
+        lead(world)
+        before = world.dump()
+        world.app.conf.beat_schedule = {"a": {"task": "tasks.a", "schedule": object()}}
+        lead(world)
+        assert world.dump() == before
+
+    def test_a_key_of_another_program_is_left_alone(
+        self, world: World, log: pytest.LogCaptureFixture
+    ) -> None:
+        world.client.rpush("redbeat:a", "precious")
+        declare(world, a=HOUR, b=HOUR)
+        scheduler = lead(world)
+        scheduler.tick()
+        assert world.client.lrange("redbeat:a", 0, -1) == ["precious"]
+        assert static_names(world) == {"b"}
+        assert "'redbeat:a' holds something that is not an entry" in log.text
+
+    @pytest.mark.parametrize("name", [":schedule", ":lock", ":statics", ":quarantine", ""])
+    def test_reserved_names(self, world: World, name: str) -> None:
+        world.app.conf.beat_schedule = {
+            name: {"task": "t", "schedule": HOUR},
+            "good": {"task": "t", "schedule": HOUR},
+        }
+        lead(world)
+        assert static_names(world) == {"good"}
+
+
+class TestLater:
+    def test_added_to_a_running_beat(self, world: World, log: pytest.LogCaptureFixture) -> None:
+        declare(world, a=HOUR)
+        scheduler = lead(world)
+        scheduler.update_from_dict({"b": {"task": "t", "schedule": HOUR}})
+        scheduler.update_from_dict({"a": {"task": "t", "schedule": 2 * HOUR}})
+        scheduler.tick()
+        assert static_names(world) == {"a", "b"}
+        assert world.field("a", "definition")["schedule"]["every"] == 2 * HOUR
+        assert "vanished" not in log.text

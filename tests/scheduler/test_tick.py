@@ -1,0 +1,227 @@
+"""One tick: what is due is sent once and recorded, the rest gets its right score."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+import redis
+from celery import Celery
+
+from redbeat import RedBeatSchedulerEntry
+from redbeat.ticker import MAX_WAIT
+
+from .conftest import SCHEDULE, RecordingScheduler, World, interval_json
+
+PARKED = -1.0
+
+
+class CountingRedis(redis.Redis):
+    """Counts the commands that are sent, each of them one round trip."""
+
+    trips = 0
+
+    def execute_command(self, *args: Any, **options: Any) -> Any:
+        """Count, then send."""
+        self.trips += 1
+        return super().execute_command(*args, **options)
+
+
+@pytest.fixture
+def counting(app: Celery, redis_url: str) -> CountingRedis:
+    """The client of the app, with a count."""
+    client = CountingRedis.from_url(redis_url, decode_responses=True)
+    app.redbeat_redis = client
+    return client
+
+
+def leading(world: World) -> RecordingScheduler:
+    """Return a scheduler that has had its first tick, on what is stored by then."""
+    scheduler = world.scheduler()
+    scheduler.tick()
+    return scheduler
+
+
+class TestRunning:
+    def test_due_entry_is_sent_once_and_recorded(self, world: World) -> None:
+        ran = world.ago(90)
+        world.put("a", interval_json(60), ran, args=[1], kwargs={"k": 2})
+        scheduler = world.scheduler()
+        before = world.now()
+        scheduler.tick()
+        scheduler.tick()
+        assert [(m.task, m.args, m.kwargs) for m in scheduler.sent] == [("tasks.a", [1], {"k": 2})]
+        assert world.run_count("a") == 1
+        assert not world.is_claimed("a")
+        entry = RedBeatSchedulerEntry.from_key("redbeat:a", world.app)
+        assert entry.last_run_at is not None
+        assert before <= entry.last_run_at.timestamp() <= world.now()
+
+    def test_next_run_keeps_the_phase_and_missed_ones_coalesce(self, world: World) -> None:
+        ran = world.ago(605)
+        world.put("a", interval_json(60), ran)
+        scheduler = leading(world)
+        assert [m.scheduled_at for m in scheduler.sent] == [ran + timedelta(seconds=600)]
+        assert world.score("a") == pytest.approx(ran.timestamp() + 660, abs=1e-5)
+
+    def test_never_run_is_due_now(self, world: World) -> None:
+        world.put("a", {"__type__": "crontab", "minute": "0", "hour": "4"})
+        scheduler = leading(world)
+        assert scheduler.names == ["a"]
+        score = world.score("a")
+        assert score is not None
+        due = datetime.fromtimestamp(score, timezone.utc)
+        assert (due.hour, due.minute, due.second, due.microsecond) == (4, 0, 0, 0)
+        assert world.now() < score <= world.now() + 86400
+
+    def test_due_instant_itself_is_due(self, world: World) -> None:
+        """The score equals the time of Redis at most to the microsecond, never above."""
+        world.put("a", interval_json(60), world.ago(60))
+        world.put("b", interval_json(60), world.ago(55), score=world.now())
+        assert leading(world).names == ["a"]
+        assert world.score("b") == pytest.approx(world.now() + 5, abs=1)
+
+    def test_runs_in_due_order(self, world: World) -> None:
+        now = world.now()
+        for name, late in (("c", 1), ("a", 3), ("b", 2)):
+            world.put(name, interval_json(60), world.ago(60 + late), score=now - late)
+        assert leading(world).names == ["a", "b", "c"]
+
+    def test_many_ticks_of_a_short_interval_run_every_slot(self, world: World) -> None:
+        world.put("a", interval_json(0.05), world.ago(0.05))
+        scheduler = world.scheduler()
+        while len(scheduler.sent) < 5:
+            assert scheduler.tick() <= 0.06
+        slots = [m.scheduled_at for m in scheduler.sent]
+        steps = [(b - a) / timedelta(seconds=0.05) for a, b in zip(slots, slots[1:], strict=False)]
+        assert all(step == round(step) >= 1 for step in steps), steps
+        assert len({m.id for m in scheduler.sent}) == len(slots)
+
+
+class TestScores:
+    def test_wrong_score_is_repaired_not_believed(self, world: World) -> None:
+        ran = world.ago(10)
+        world.put("a", interval_json(60), ran)
+        scheduler = leading(world)
+        assert scheduler.sent == []
+        assert world.score("a") == pytest.approx(ran.timestamp() + 60, abs=1e-5)
+        assert world.run_count("a") == 0
+
+    def test_disabled_is_parked(self, world: World) -> None:
+        world.put("a", enabled=False)
+        assert leading(world).sent == []
+        assert world.score("a") == PARKED
+        assert not world.is_claimed("a")
+
+    def test_finished_is_parked_after_its_last_run(self, world: World) -> None:
+        start = int(world.now()) - 100
+        rule = {"__type__": "rrule", "freq": 6, "dtstart": start, "count": 2, "interval": 50}
+        world.put("a", rule)
+        scheduler = leading(world)
+        assert scheduler.names == ["a"]
+        assert world.score("a") == PARKED
+        scheduler.tick()
+        assert len(scheduler.sent) == 1
+
+    def test_parked_is_never_loaded(self, world: World) -> None:
+        world.put("a", score=PARKED)
+        scheduler = leading(world)
+        assert scheduler.sent == []
+        assert world.score("a") == PARKED
+
+
+class TestWaiting:
+    def test_until_the_next_entry(self, world: World) -> None:
+        world.put("a", interval_json(60), world.ago(58), score=world.now() + 2)
+        assert 1.5 < world.scheduler().tick() <= 2
+
+    def test_a_few_seconds_at_most(self, world: World) -> None:
+        assert world.scheduler().tick() == MAX_WAIT
+
+    def test_parked_entries_shorten_no_wait(self, world: World) -> None:
+        world.put("a", score=PARKED)
+        assert world.scheduler().tick() == MAX_WAIT
+
+    def test_max_interval_of_the_user(self, world: World) -> None:
+        assert world.scheduler(max_interval=2).tick() == 2
+
+    def test_a_short_lock_is_renewed_in_time(self, world: World) -> None:
+        assert world.scheduler(lock_timeout=3).tick() == 1
+
+
+class TestRoundTrips:
+    @pytest.mark.parametrize(("due", "limit"), [(0, 1), (1, 2), (500, 2), (501, 4), (5000, 20)])
+    def test_two_per_500_due(
+        self, world: World, counting: CountingRedis, due: int, limit: int
+    ) -> None:
+        scheduler = leading(world)
+        world.put_many(due)
+        trips, calls = counting.trips, world.calls()
+        scheduler.tick()
+        assert len(scheduler.sent) == due
+        assert counting.trips - trips <= limit
+        assert world.calls() - calls <= limit
+
+    def test_idle_costs_one_whatever_is_stored(
+        self, world: World, counting: CountingRedis
+    ) -> None:
+        scheduler = leading(world)
+        world.put_many(3000, score=world.now() + 1000)
+        trips = counting.trips
+        scheduler.tick()
+        assert counting.trips - trips == 1
+
+    def test_missing_hashes_cost_no_trip_each(self, world: World, counting: CountingRedis) -> None:
+        scheduler = leading(world)
+        members = {f"redbeat:gone{number}": 0 for number in range(300)}
+        world.client.zadd(SCHEDULE, members)
+        scheduler.tick()
+        world.client.zadd(SCHEDULE, members)
+        trips = counting.trips
+        scheduler.tick()
+        assert counting.trips - trips <= 4  # one of them because the script is not cached yet
+        assert world.client.zrange(SCHEDULE, 0, -1) == ["redbeat:celery.backend_cleanup"]
+
+    def test_making_a_scheduler_costs_nothing(
+        self, world: World, counting: CountingRedis
+    ) -> None:
+        world.app.conf.beat_schedule = {"a": {"task": "t", "schedule": 10}}
+        world.scheduler()
+        world.scheduler(lazy=True)
+        assert counting.trips == 0
+
+
+class TestClosing:
+    def test_records_and_releases_and_a_second_time_nothing(
+        self, world: World, counting: CountingRedis
+    ) -> None:
+        scheduler = leading(world)
+        scheduler.close()
+        assert world.client.get("redbeat::lock") is None
+        trips = counting.trips
+        scheduler.close()
+        assert counting.trips == trips
+
+    def test_before_any_tick(self, world: World, counting: CountingRedis) -> None:
+        world.scheduler().close()
+        assert counting.trips == 0
+
+    def test_in_the_middle_of_a_tick_waits_for_its_end(self, world: World) -> None:
+        world.put("a")
+        world.put("b")
+        scheduler = world.scheduler()
+        scheduler.before_send = lambda task: scheduler.close()
+        scheduler.tick()
+        assert sorted(scheduler.names) == ["a", "b"]
+        assert world.run_count("a") == world.run_count("b") == 1
+        scheduler.close()
+        assert world.client.get("redbeat::lock") is None
+
+    def test_a_closed_scheduler_can_tick_again(self, world: World) -> None:
+        scheduler = leading(world)
+        scheduler.close()
+        world.put("a")
+        scheduler.tick()
+        scheduler.tick()
+        assert scheduler.names == ["a"]

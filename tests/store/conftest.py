@@ -1,0 +1,51 @@
+"""A store on the real server, and short ways to put something into it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
+
+import pytest
+import redis
+
+from redbeat.records import Claim, Keys
+from redbeat.store import Store
+
+KEYS = Keys("redbeat:", "redbeat::schedule", "redbeat::statics", "redbeat::quarantine")
+LOCK = "redbeat::lock"
+
+Put: TypeAlias = Callable[..., str]
+ClaimOne: TypeAlias = Callable[..., Claim]
+
+
+@pytest.fixture
+def store(redis_url: str) -> Iterator[Store]:
+    """The store of an empty Redis."""
+    with redis.Redis.from_url(redis_url) as client:
+        yield Store(client, KEYS)
+
+
+@pytest.fixture
+def put(redis_client: redis.Redis) -> Put:
+    """Write an entry as a raw Redis user does; return its key."""
+
+    def put(name: str, score: float = 1, **fields: str) -> str:
+        key = KEYS.entry(name)
+        redis_client.hset(key, "definition", f"definition of {name}")
+        for field, value in fields.items():
+            redis_client.hset(key, field, value)
+        redis_client.zadd(KEYS.schedule, {key: score})
+        return key
+
+    return put
+
+
+@pytest.fixture
+def claim_one(store: Store) -> ClaimOne:
+    """Claim what is due, which must be one entry."""
+
+    def claim_one(claim_id: str = "c1", lease: float = 30) -> Claim:
+        (claim,) = store.claim(claim_id, 500, lease).claims
+        return claim
+
+    return claim_one

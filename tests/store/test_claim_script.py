@@ -1,0 +1,418 @@
+"""`claim.lua`: claims are disjoint, completions count once, and the lock gates both."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import pytest
+import redis
+
+from redbeat.records import (
+    HISTORY_CHANGED,
+    LEADER,
+    NEW_LEADER,
+    RECORDED,
+    REFUSED,
+    STANDBY,
+    Completion,
+)
+from redbeat.store import BATCH, Store
+from tests.store.conftest import KEYS, LOCK, ClaimOne, Put
+
+NEXT = 4_000_000_000.5
+
+
+def score_of(client: redis.Redis, key: str) -> Any:
+    return client.zscore(KEYS.schedule, key)
+
+
+def complete(store: Store, *completions: Completion) -> list[int]:
+    return [result.code for result in store.claim("other", 0, 30, completions).results]
+
+
+# -- claims ------------------------------------------------------------------------------------
+
+
+def test_an_empty_schedule_has_nothing_to_claim(store: Store) -> None:
+    turn = store.claim("c1", 500, 30)
+    assert (turn.standing, turn.claims, turn.results, turn.next_due) == (LEADER, [], [], None)
+    assert (turn.members, turn.statics, turn.quarantined) == (0, 0, 0)
+
+
+def test_a_claim_brings_the_texts_and_sets_the_score_to_the_end_of_the_lease(
+    store: Store, redis_client: redis.Redis, put: Put
+) -> None:
+    key = put("a", 12.5, meta="m", policy="p", runtime="r")
+    turn = store.claim("c1", 500, 30)
+    (claim,) = turn.claims
+    assert (claim.key, claim.due) == (key, 12.5)
+    assert (claim.definition, claim.meta, claim.policy, claim.runtime) == (
+        "definition of a",
+        "m",
+        "p",
+        "r",
+    )
+    assert score_of(redis_client, key) == pytest.approx(turn.now + 30, abs=1e-5)
+    assert turn.next_due == score_of(redis_client, key)
+
+
+def test_the_claim_notes_whose_it_is_and_what_it_was_made_of(
+    store: Store, redis_client: redis.Redis, put: Put
+) -> None:
+    key = put("a", 12.5, meta="m", policy="p")
+    now = store.claim("c1", 500, 30).now
+    claim_id, due, expires, definition, meta = str(redis_client.hget(key, "claim")).split()
+    assert (claim_id, float(due)) == ("c1", 12.5)
+    assert float(expires) == pytest.approx(now + 30, abs=1e-5)
+    assert definition == hashlib.sha1(b"definition of a\np").hexdigest()
+    assert meta == hashlib.sha1(b"m").hexdigest()
+
+
+def test_what_is_claimed_is_not_claimed_again(store: Store, put: Put) -> None:
+    put("a")
+    assert len(store.claim("c1", 500, 30).claims) == 1
+    assert store.claim("c2", 500, 30).claims == []
+
+
+def test_what_is_not_due_or_parked_is_left_alone(store: Store, put: Put) -> None:
+    put("later", NEXT)
+    put("parked", -1)
+    turn = store.claim("c1", 500, 30)
+    assert (turn.claims, turn.next_due, turn.members) == ([], NEXT, 2)
+
+
+def test_the_limit_is_kept_and_the_earliest_come_first(store: Store, put: Put) -> None:
+    keys = [put(f"e{n}", n) for n in range(1, 6)]
+    assert [claim.key for claim in store.claim("c1", 2, 30).claims] == keys[:2]
+    assert [claim.key for claim in store.claim("c2", 500, 30).claims] == keys[2:]
+
+
+def test_several_beats_share_a_full_batch_disjointly(
+    store: Store, redis_client: redis.Redis
+) -> None:
+    keys = [KEYS.entry(f"e{n}") for n in range(2 * BATCH + 1)]
+    with redis_client.pipeline() as pipeline:
+        for key in keys:
+            pipeline.hset(key, "definition", "d")
+        pipeline.zadd(KEYS.schedule, dict.fromkeys(keys, 1))
+        pipeline.execute()
+    shares = [[claim.key for claim in store.claim(f"c{n}", BATCH, 30).claims] for n in range(4)]
+    assert [len(share) for share in shares] == [BATCH, BATCH, 1, 0]
+    assert sorted(key for share in shares for key in share) == sorted(keys)
+
+
+def test_a_score_of_zero_is_due_now(store: Store, put: Put) -> None:
+    put("a", 0)
+    turn = store.claim("c1", 500, 30)
+    assert turn.claims[0].due == pytest.approx(turn.now, abs=1e-5)
+
+
+def test_a_lease_that_ran_out_is_claimed_again_for_the_same_occurrence(
+    put: Put, claim_one: ClaimOne
+) -> None:
+    put("a", 12.5, meta="m")
+    first = claim_one("dead", lease=-1)
+    second = claim_one("alive")
+    assert (second.due, second.meta) == (first.due, first.meta)
+
+
+def test_a_live_claim_is_respected_even_when_the_score_was_overwritten(
+    store: Store, redis_client: redis.Redis, put: Put, claim_one: ClaimOne
+) -> None:
+    key = put("a")
+    claim_one()
+    until = score_of(redis_client, key)
+    redis_client.zadd(KEYS.schedule, {key: 0})
+    assert store.claim("c2", 500, 30).claims == []
+    assert score_of(redis_client, key) == pytest.approx(until, abs=1e-5)
+
+
+def test_a_claim_field_that_is_no_claim_of_ours_does_not_block(
+    put: Put, claim_one: ClaimOne
+) -> None:
+    put("a", claim="what is this")
+    assert claim_one().key == KEYS.entry("a")
+
+
+def test_a_bare_name_is_taken_as_that_entry(
+    store: Store, redis_client: redis.Redis, put: Put, claim_one: ClaimOne
+) -> None:
+    key = put("new-task-name")
+    redis_client.delete(KEYS.schedule)
+    redis_client.zadd(KEYS.schedule, {"new-task-name": 0})
+    assert claim_one().key == key
+    assert redis_client.zrange(KEYS.schedule, 0, -1) == [key]
+    assert complete(store, Completion(key, "c1", NEXT, "ran", "r")) == [RECORDED]
+
+
+def test_a_member_without_a_definition_is_reported_and_looked_at_later(
+    store: Store, redis_client: redis.Redis, put: Put
+) -> None:
+    good = put("good", 2)
+    gone = KEYS.entry("gone")
+    redis_client.zadd(KEYS.schedule, {gone: 1})
+    turn = store.claim("c1", 500, 30)
+    assert [(claim.key, claim.definition) for claim in turn.claims] == [
+        (gone, None),
+        (good, "definition of good"),
+    ]
+    assert score_of(redis_client, gone) == pytest.approx(turn.now + 5, abs=1e-5)
+    assert not redis_client.exists(gone)
+
+
+def test_a_key_of_another_type_stops_nobody(
+    store: Store, redis_client: redis.Redis, put: Put
+) -> None:
+    good, bad = put("good", 2), KEYS.entry("bad")
+    redis_client.set(bad, "x")
+    redis_client.zadd(KEYS.schedule, {bad: 1})
+    first, second = store.claim("c1", 500, 30).claims
+    assert (first.key, first.definition) == (bad, None)
+    assert "not a hash" in first.problem
+    assert second.key == good
+
+
+def test_a_definition_that_is_not_text_stops_nobody(
+    store: Store, redis_client: redis.Redis, put: Put
+) -> None:
+    put("bad", 1)
+    put("good", 2)
+    redis_client.hset(KEYS.entry("bad"), "definition", b"\xff")
+    first, second = store.claim("c1", 500, 30).claims
+    assert "not UTF-8" in first.problem
+    assert second.problem == ""
+
+
+def test_a_key_that_is_not_text_is_claimed_and_completed(
+    store: Store, redis_client: redis.Redis, claim_one: ClaimOne
+) -> None:
+    raw: Any = b"redbeat:\xff"
+    redis_client.hset(raw, "definition", "d")
+    redis_client.zadd(KEYS.schedule, {raw: 1})
+    claim = claim_one()
+    assert complete(store, Completion(claim.key, "c1", NEXT)) == [RECORDED]
+    assert redis_client.zscore(KEYS.schedule, raw) == NEXT
+
+
+# -- completions -------------------------------------------------------------------------------
+
+
+def test_a_completion_records_the_run(
+    store: Store, redis_client: redis.Redis, put: Put, claim_one: ClaimOne
+) -> None:
+    key = put("a", meta="m", note="mine")
+    claim_one()
+    assert complete(store, Completion(key, "c1", NEXT, "ran", "r")) == [RECORDED]
+    assert redis_client.hgetall(key) == {
+        "definition": "definition of a",
+        "meta": "ran",
+        "runtime": "r",
+        "note": "mine",
+    }
+    assert score_of(redis_client, key) == NEXT
+
+
+def test_a_completion_counts_once(
+    store: Store, redis_client: redis.Redis, put: Put, claim_one: ClaimOne
+) -> None:
+    key = put("a")
+    claim_one()
+    done = Completion(key, "c1", NEXT, "ran", "r")
+    assert complete(store, done) == [RECORDED]
+    redis_client.hset(key, "meta", "written since")
+    assert complete(store, done) == [REFUSED]
+    assert redis_client.hget(key, "meta") == "written since"
+
+
+def test_without_a_run_the_history_stays(
+    store: Store, redis_client: redis.Redis, put: Put, claim_one: ClaimOne
+) -> None:
+    key = put("a", meta="m")
+    claim_one()
+    assert complete(store, Completion(key, "c1", NEXT)) == [RECORDED]
+    assert redis_client.hgetall(key) == {"definition": "definition of a", "meta": "m"}
+    assert score_of(redis_client, key) == NEXT
+
+
+def test_a_finished_entry_is_parked(
+    store: Store, redis_client: redis.Redis, put: Put, claim_one: ClaimOne
+) -> None:
+    key = put("a")
+    claim_one()
+    complete(store, Completion(key, "c1", -1, "ran", "r"))
+    assert score_of(redis_client, key) == -1
+
+
+def test_a_completion_of_another_claim_is_refused(
+    store: Store, redis_client: redis.Redis, put: Put, claim_one: ClaimOne
+) -> None:
+    key = put("a", meta="m")
+    claim_one("stalled", lease=-1)
+    claim_one("alive")
+    held = score_of(redis_client, key)
+    assert complete(store, Completion(key, "stalled", NEXT, "late", "r")) == [REFUSED]
+    assert (redis_client.hget(key, "meta"), score_of(redis_client, key)) == ("m", held)
+    assert complete(store, Completion(key, "alive", NEXT, "ran", "r")) == [RECORDED]
+
+
+def test_a_completion_past_its_lease_counts_while_nobody_else_claimed(
+    store: Store, put: Put, claim_one: ClaimOne
+) -> None:
+    key = put("a")
+    claim_one(lease=-1)
+    assert complete(store, Completion(key, "c1", NEXT, "ran", "r")) == [RECORDED]
+
+
+def test_no_member_no_completion(
+    store: Store, redis_client: redis.Redis, put: Put, claim_one: ClaimOne
+) -> None:
+    key = put("a", meta="m")
+    claim_one()
+    redis_client.zrem(KEYS.schedule, key)
+    assert complete(store, Completion(key, "c1", NEXT, "ran", "r")) == [REFUSED]
+    assert redis_client.hget(key, "meta") == "m"
+    assert redis_client.zcard(KEYS.schedule) == 0
+
+
+def test_an_entry_that_became_something_else_is_refused(
+    store: Store, redis_client: redis.Redis, put: Put, claim_one: ClaimOne
+) -> None:
+    key = put("a")
+    claim_one()
+    redis_client.delete(key)
+    redis_client.set(key, "x")
+    assert complete(store, Completion(key, "c1", NEXT, "ran", "r")) == [REFUSED]
+
+
+@pytest.mark.parametrize("field", ["definition", "policy"])
+def test_an_entry_that_was_edited_meanwhile_is_looked_at_again(
+    store: Store, redis_client: redis.Redis, put: Put, claim_one: ClaimOne, field: str
+) -> None:
+    key = put("a")
+    claim_one()
+    redis_client.hset(key, field, "edited")
+    turn = store.claim("c2", 0, 30, [Completion(key, "c1", NEXT, "ran", "r")])
+    assert turn.results[0].code == RECORDED
+    assert redis_client.hget(key, "meta") == "ran"
+    assert score_of(redis_client, key) == pytest.approx(turn.now, abs=1e-5)
+
+
+def test_history_written_meanwhile_is_given_back_and_nothing_is_lost(
+    store: Store, redis_client: redis.Redis, put: Put, claim_one: ClaimOne
+) -> None:
+    key = put("a", meta="m")
+    claim_one()
+    redis_client.hset(key, "meta", "theirs")
+    (result,) = store.claim("c2", 0, 30, [Completion(key, "c1", NEXT, "ran", "r")]).results
+    assert (result.code, result.meta) == (HISTORY_CHANGED, "theirs")
+    assert redis_client.hget(key, "meta") == "theirs"
+    assert complete(store, Completion(key, "c1", NEXT, "merged", "r")) == [RECORDED]
+    assert redis_client.hget(key, "meta") == "merged"
+
+
+def test_history_written_meanwhile_is_looked_at_when_there_was_no_run(
+    store: Store, redis_client: redis.Redis, put: Put, claim_one: ClaimOne
+) -> None:
+    key = put("a", meta="m")
+    claim_one()
+    redis_client.hset(key, "meta", "theirs")
+    turn = store.claim("c2", 0, 30, [Completion(key, "c1", NEXT)])
+    assert turn.results[0].code == RECORDED
+    assert score_of(redis_client, key) == pytest.approx(turn.now, abs=1e-5)
+    assert redis_client.hget(key, "meta") == "theirs"
+
+
+def test_completions_and_claims_share_a_turn(store: Store, put: Put, claim_one: ClaimOne) -> None:
+    done = put("done")
+    claim_one()
+    following = put("following")
+    turn = store.claim("c2", 500, 30, [Completion(done, "c1", 1, "ran", "r")])
+    assert [result.code for result in turn.results] == [RECORDED]
+    assert sorted(claim.key for claim in turn.claims) == [done, following]
+
+
+def test_five_hundred_completions_fit_in_one_turn(store: Store, put: Put) -> None:
+    for n in range(BATCH):
+        put(f"e{n}")
+    claims = store.claim("c1", BATCH, 30).claims
+    done = [Completion(claim.key, "c1", NEXT, "ran", "r") for claim in claims]
+    assert complete(store, *done) == [RECORDED] * BATCH
+
+
+def test_a_flushed_script_cache_is_invisible(
+    store: Store, redis_client: redis.Redis, put: Put
+) -> None:
+    put("a")
+    redis_client.script_flush()
+    assert len(store.claim("c1", 500, 30).claims) == 1
+
+
+def test_a_full_redis_claims_nothing(store: Store, redis_client: redis.Redis, put: Put) -> None:
+    key = put("a", 1)
+    redis_client.config_set("maxmemory", "1")
+    try:
+        with pytest.raises(redis.ResponseError, match="maxmemory"):
+            store.claim("c1", 500, 30)
+    finally:
+        redis_client.config_set("maxmemory", "0")
+    assert redis_client.hgetall(key) == {"definition": "definition of a"}
+    assert score_of(redis_client, key) == 1
+
+
+# -- the lock ----------------------------------------------------------------------------------
+
+
+def test_a_free_lock_is_taken_and_nothing_is_claimed_yet(
+    store: Store, redis_client: redis.Redis, put: Put
+) -> None:
+    put("a")
+    turn = store.claim("c1", 500, 30, (), (LOCK, "me", 60, ""))
+    assert (turn.standing, turn.holder, turn.claims) == (NEW_LEADER, "me", [])
+    assert redis_client.get(LOCK) == "me"
+    assert 59_000 < redis_client.pttl(LOCK) <= 60_000
+
+
+def test_a_leader_renews_and_claims(store: Store, redis_client: redis.Redis, put: Put) -> None:
+    put("a")
+    redis_client.set(LOCK, "me", px=5_000)
+    turn = store.claim("c1", 500, 30, (), (LOCK, "me", 60, ""))
+    assert (turn.standing, len(turn.claims)) == (LEADER, 1)
+    assert redis_client.pttl(LOCK) > 59_000
+
+
+def test_a_standby_writes_nothing(store: Store, redis_client: redis.Redis, put: Put) -> None:
+    key = put("a", 1)
+    redis_client.set(LOCK, "other", px=5_000)
+    turn = store.claim("c1", 500, 30, (), (LOCK, "me", 60, ""))
+    assert (turn.standing, turn.holder, turn.claims) == (STANDBY, "other", [])
+    assert 0 < turn.holder_ttl <= 5
+    assert redis_client.hgetall(key) == {"definition": "definition of a"}
+    assert score_of(redis_client, key) == 1
+    assert redis_client.pttl(LOCK) <= 5_000
+
+
+def test_a_beat_that_lost_the_lock_still_records_what_it_sent(
+    store: Store, redis_client: redis.Redis, put: Put, claim_one: ClaimOne
+) -> None:
+    key = put("a")
+    claim_one()
+    redis_client.set(LOCK, "other", px=5_000)
+    done = [Completion(key, "c1", NEXT, "ran", "r")]
+    turn = store.claim("c2", 500, 30, done, (LOCK, "me", 60, ""))
+    assert (turn.standing, turn.results[0].code) == (STANDBY, RECORDED)
+
+
+def test_a_dead_leader_is_replaced_only_while_it_is_the_one(
+    store: Store, redis_client: redis.Redis
+) -> None:
+    redis_client.set(LOCK, "dead", px=5_000)
+    assert store.claim("c1", 0, 30, (), (LOCK, "me", 60, "dead")).standing == NEW_LEADER
+    redis_client.set(LOCK, "third", px=5_000)
+    assert store.claim("c2", 0, 30, (), (LOCK, "me", 60, "dead")).standing == STANDBY
+
+
+def test_a_turn_that_is_sent_again_keeps_the_lock(store: Store) -> None:
+    lock = (LOCK, "me", 60.0, "")
+    assert store.claim("c1", 0, 30, (), lock).standing == NEW_LEADER
+    assert store.claim("c1", 0, 30, (), lock).standing == LEADER

@@ -1,0 +1,106 @@
+"""`delete.lua`, `forget.lua`, and reading what is there."""
+
+from __future__ import annotations
+
+import pytest
+import redis
+
+from redbeat.errors import DecodeError
+from redbeat.records import Completion
+from redbeat.store import Store
+from tests.store.conftest import KEYS, ClaimOne, Put
+
+
+def test_delete_leaves_nothing(store: Store, redis_client: redis.Redis, put: Put) -> None:
+    key = put("a", meta="m", claim="c", note="mine")
+    redis_client.hset(KEYS.quarantine, key, "note")
+    assert store.delete(key) is True
+    assert list(redis_client.scan_iter("*")) == []
+
+
+def test_delete_of_nothing_says_so(store: Store) -> None:
+    assert store.delete(KEYS.entry("a")) is False
+
+
+def test_delete_takes_a_member_without_a_hash(store: Store, redis_client: redis.Redis) -> None:
+    redis_client.zadd(KEYS.schedule, {KEYS.entry("a"): 1})
+    assert store.delete(KEYS.entry("a")) is True
+    assert redis_client.zcard(KEYS.schedule) == 0
+
+
+def test_delete_takes_a_hash_without_a_member(
+    store: Store, redis_client: redis.Redis, put: Put
+) -> None:
+    key = put("a")
+    redis_client.delete(KEYS.schedule)
+    assert store.delete(key) is True
+    assert not redis_client.exists(key)
+
+
+def test_delete_during_a_claim_wins(
+    store: Store, redis_client: redis.Redis, put: Put, claim_one: ClaimOne
+) -> None:
+    key = put("a", meta="m")
+    claim_one()
+    store.delete(key)
+    (result,) = store.claim("c2", 0, 30, [Completion(key, "c1", 5, "ran", "r")]).results
+    assert result.code == 0
+    assert list(redis_client.scan_iter("*")) == []
+
+
+def test_an_entry_of_the_same_name_does_not_take_the_completion_of_a_deleted_one(
+    store: Store, redis_client: redis.Redis, put: Put, claim_one: ClaimOne
+) -> None:
+    key = put("a", meta="m")
+    claim_one()
+    store.delete(key)
+    store.save(key, "definition of a", "", "new", "", "", 4_000_000_000)
+    (result,) = store.claim("c2", 0, 30, [Completion(key, "c1", 5, "ran", "r")]).results
+    assert result.code == 0
+    assert redis_client.hget(key, "meta") == "new"
+    assert redis_client.zscore(KEYS.schedule, key) == 4_000_000_000
+
+
+def test_forget_removes_only_what_has_no_definition(
+    store: Store, redis_client: redis.Redis, put: Put
+) -> None:
+    back = put("back", 1)
+    gone, other = KEYS.entry("gone"), KEYS.entry("other")
+    redis_client.zadd(KEYS.schedule, {gone: 1, other: 1})
+    redis_client.set(other, "another type by now")
+    assert store.forget([gone, back, other, KEYS.entry("never")]) == [gone]
+    assert set(redis_client.zrange(KEYS.schedule, 0, -1)) == {back, other}
+    assert redis_client.zscore(KEYS.schedule, back) > 1  # type: ignore[operator]
+
+
+def test_load_gives_the_four_texts(store: Store, put: Put) -> None:
+    key = put("a", meta="m", policy="p", runtime="r", claim="c")
+    assert store.load(key) == ("definition of a", "m", "p", "r")
+
+
+def test_load_of_nothing_is_empty(store: Store) -> None:
+    assert store.load(KEYS.entry("a")) == (None, "", "", "")
+
+
+def test_load_of_another_type_names_the_key(store: Store, redis_client: redis.Redis) -> None:
+    redis_client.set(KEYS.entry("a"), "x")
+    with pytest.raises(DecodeError, match="'redbeat:a' holds something that is not an entry"):
+        store.load(KEYS.entry("a"))
+
+
+def test_due_keys_are_those_due_and_the_next(store: Store, put: Put) -> None:
+    second, first = put("b", 2), put("a", 1)
+    following = put("later", 4_000_000_000)
+    put("much-later", 5_000_000_000)
+    put("parked", -1)
+    assert store.due_keys() == [first, second, following]
+
+
+def test_rank_of_what_is_not_scheduled(store: Store) -> None:
+    assert store.rank(KEYS.entry("a")) is None
+
+
+def test_the_eviction_policy_is_read_from_the_server(store: Store) -> None:
+    maxmemory, policy = store.eviction()
+    assert maxmemory == 0
+    assert policy == "noeviction"

@@ -1,0 +1,76 @@
+"""`acquire.lua`, `extend.lua`, `release.lua`: the lock outside of a turn."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import redis
+
+from redbeat.schedulers import LUA_EXTEND_TO_SCRIPT
+from redbeat.store import Store
+from tests.store.conftest import LOCK
+
+
+def ttl(client: redis.Redis) -> Any:
+    return client.pttl(LOCK)
+
+
+def test_a_free_lock_is_taken_with_a_time_to_live(store: Store, redis_client: redis.Redis) -> None:
+    assert store.acquire_lock(LOCK, "me", 12.5) is True
+    assert redis_client.get(LOCK) == "me"
+    assert 12_000 < ttl(redis_client) <= 12_500
+
+
+def test_taking_it_again_keeps_it_and_renews_it(store: Store, redis_client: redis.Redis) -> None:
+    store.acquire_lock(LOCK, "me", 5)
+    assert store.acquire_lock(LOCK, "me", 60) is True
+    assert ttl(redis_client) > 59_000
+
+
+def test_the_lock_of_another_is_left_alone(store: Store, redis_client: redis.Redis) -> None:
+    redis_client.set(LOCK, "other", px=5_000)
+    assert store.acquire_lock(LOCK, "me", 60) is False
+    assert store.extend_lock(LOCK, "me", 60) is False
+    assert store.release_lock(LOCK, "me") is False
+    assert redis_client.get(LOCK) == "other"
+    assert ttl(redis_client) <= 5_000
+
+
+def test_a_lock_without_an_end_is_left_alone(store: Store, redis_client: redis.Redis) -> None:
+    redis_client.set(LOCK, "other")
+    assert store.acquire_lock(LOCK, "me", 60) is False
+    assert ttl(redis_client) == -1
+
+
+def test_extend_counts_from_now(store: Store, redis_client: redis.Redis) -> None:
+    store.acquire_lock(LOCK, "me", 60)
+    assert store.extend_lock(LOCK, "me", 10) is True
+    assert 9_000 < ttl(redis_client) <= 10_000
+
+
+def test_nobody_s_lock_is_neither_extended_nor_released(
+    store: Store, redis_client: redis.Redis
+) -> None:
+    assert store.extend_lock(LOCK, "me", 10) is False
+    assert store.release_lock(LOCK, "me") is False
+    assert not redis_client.exists(LOCK)
+
+
+def test_release_gives_up_our_own_once(store: Store) -> None:
+    store.acquire_lock(LOCK, "me", 60)
+    assert store.release_lock(LOCK, "me") is True
+    assert store.release_lock(LOCK, "me") is False
+    assert store.acquire_lock(LOCK, "other", 60) is True
+
+
+def test_the_holder_is_told(store: Store) -> None:
+    assert store.lock_holder(LOCK) == ""
+    store.acquire_lock(LOCK, "me", 60)
+    assert store.lock_holder(LOCK) == "me"
+
+
+def test_the_exported_script_extends_a_lock(redis_client: redis.Redis) -> None:
+    redis_client.set(LOCK, "me", px=1_000)
+    assert redis_client.eval(LUA_EXTEND_TO_SCRIPT, 1, LOCK, "me", 60_000) == 1
+    assert ttl(redis_client) > 59_000
+    assert redis_client.eval(LUA_EXTEND_TO_SCRIPT, 1, LOCK, "you", 1) == 0

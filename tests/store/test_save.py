@@ -1,0 +1,209 @@
+"""`save.lua`: an entry is written whole or not at all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import redis
+
+from redbeat.errors import InvalidEntryError
+from redbeat.records import Completion
+from redbeat.store import Store
+from tests.store.conftest import KEYS, ClaimOne, Put
+
+KEY = KEYS.entry("a")
+FUTURE = 4_000_000_000.25
+
+
+def hash_of(client: redis.Redis, key: str = KEY) -> dict[str, str]:
+    found: Any = client.hgetall(key)
+    return dict(found)
+
+
+def score_of(client: redis.Redis, key: str = KEY) -> Any:
+    return client.zscore(KEYS.schedule, key)
+
+
+def redis_now(client: redis.Redis) -> float:
+    seconds, micros = client.time()
+    return float(seconds) + float(micros) / 1e6
+
+
+def test_a_new_entry_is_a_hash_and_a_member(store: Store, redis_client: redis.Redis) -> None:
+    assert store.save(KEY, "d", "", "m", "", "", FUTURE) == (1, "", "")
+    assert hash_of(redis_client) == {"definition": "d", "meta": "m"}
+    assert score_of(redis_client) == FUTURE
+
+
+def test_no_score_is_the_time_of_redis(store: Store, redis_client: redis.Redis) -> None:
+    before = redis_now(redis_client)
+    store.save(KEY, "d", "", "m", "", "", None)
+    assert before <= score_of(redis_client) <= redis_now(redis_client)
+
+
+def test_a_negative_score_parks(store: Store, redis_client: redis.Redis) -> None:
+    store.save(KEY, "d", "", "m", score=-1)
+    assert score_of(redis_client) == -1
+    assert store.claim("c1", 500, 30).claims == []
+
+
+def test_fields_that_are_not_ours_survive(
+    store: Store, redis_client: redis.Redis, put: Put
+) -> None:
+    put("a", meta="m", note="mine")
+    store.save(KEY, "d2", "p", "", "", "m", FUTURE)
+    assert hash_of(redis_client) == {
+        "definition": "d2",
+        "policy": "p",
+        "meta": "m",
+        "note": "mine",
+    }
+
+
+def test_a_policy_goes_when_it_is_not_wanted_any_more(
+    store: Store, redis_client: redis.Redis, put: Put
+) -> None:
+    put("a", meta="m", policy="p")
+    store.save(KEY, "d2", "", "", "", "m", FUTURE)
+    assert "policy" not in hash_of(redis_client)
+
+
+def test_another_history_than_the_one_seen_refuses_the_write(
+    store: Store, redis_client: redis.Redis, put: Put
+) -> None:
+    put("a", meta="theirs", runtime="r")
+    before = hash_of(redis_client)
+    assert store.save(KEY, "d2", "p", "mine", "", "seen", FUTURE) == (0, "theirs", "r")
+    assert hash_of(redis_client) == before
+    assert score_of(redis_client) == 1
+
+
+def test_any_history_may_be_insisted_over(
+    store: Store, redis_client: redis.Redis, put: Put
+) -> None:
+    put("a", meta="theirs")
+    assert store.save(KEY, "d2", "", "mine", "", None, FUTURE)[0] == 1
+    assert hash_of(redis_client)["meta"] == "mine"
+
+
+def test_a_save_that_is_sent_again_is_written_once_and_agrees(
+    store: Store, redis_client: redis.Redis, put: Put
+) -> None:
+    put("a", meta="old")
+    call = (KEY, "d2", "p", "new", "", "old", FUTURE)
+    assert store.save(*call) == (1, "", "")
+    written = hash_of(redis_client)
+    assert store.save(*call) == (1, "", "")
+    assert hash_of(redis_client) == written
+
+
+def test_history_alone_is_not_written_for_an_entry_that_is_gone(
+    store: Store, redis_client: redis.Redis
+) -> None:
+    assert store.save(KEY, meta="m", seen=None) == (-1, "", "")
+    assert not redis_client.exists(KEY)
+    assert score_of(redis_client) is None
+
+
+def test_a_definition_alone_makes_no_entry(store: Store, redis_client: redis.Redis) -> None:
+    assert store.save(KEY, "d", seen="seen") == (-1, "", "")
+    assert not redis_client.exists(KEY)
+
+
+def test_the_history_of_an_entry_that_is_gone_is_not_inherited(
+    store: Store, redis_client: redis.Redis
+) -> None:
+    redis_client.hset(KEY, mapping={"meta": "old", "runtime": "r", "claim": "c", "policy": "p"})
+    store.save(KEY, "d", "", "new", "", "", FUTURE)
+    assert hash_of(redis_client) == {"definition": "d", "meta": "new"}
+
+
+def test_a_claim_that_is_held_keeps_the_score(
+    store: Store, redis_client: redis.Redis, put: Put, claim_one: ClaimOne
+) -> None:
+    put("a", meta="m")
+    claim_one()
+    held = score_of(redis_client)
+    assert store.save(KEY, "d2", "", "", "", "m", FUTURE)[0] == 1
+    assert score_of(redis_client) == held
+    assert hash_of(redis_client)["claim"].startswith("c1 ")
+
+
+def test_a_claim_that_ran_out_ends_with_the_save(
+    store: Store, redis_client: redis.Redis, put: Put, claim_one: ClaimOne
+) -> None:
+    put("a", meta="m")
+    claim_one(lease=-1)
+    store.save(KEY, "d2", "", "", "", "m", FUTURE)
+    assert score_of(redis_client) == FUTURE
+    assert "claim" not in hash_of(redis_client)
+    (result,) = store.claim("c2", 0, 30, [Completion(KEY, "c1", 5, "late")]).results
+    assert result.code == 0
+    assert hash_of(redis_client)["meta"] == "m"
+
+
+def test_a_save_leaves_the_quarantine(store: Store, redis_client: redis.Redis, put: Put) -> None:
+    put("a", -1, meta="m")
+    redis_client.hset(KEYS.quarantine, KEY, "note")
+    store.save(KEY, "d2", "", "", "", "m", None)
+    assert redis_client.hlen(KEYS.quarantine) == 0
+    assert score_of(redis_client) > 1
+
+
+def test_a_key_of_another_type_is_refused_by_name(store: Store, redis_client: redis.Redis) -> None:
+    redis_client.set(KEY, "somebody else's")
+    with pytest.raises(InvalidEntryError, match="'redbeat:a' holds something") as caught:
+        store.save(KEY, "d", "", "m")
+    assert caught.value.field == "name"
+    assert redis_client.get(KEY) == "somebody else's"
+    assert score_of(redis_client) is None
+
+
+@pytest.mark.parametrize("broken", [KEYS.schedule, KEYS.quarantine])
+def test_a_schedule_of_another_type_is_found_before_the_first_write(
+    store: Store, redis_client: redis.Redis, broken: str
+) -> None:
+    redis_client.set(broken, "not ours")
+    with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
+        store.save(KEY, "d", "", "m")
+    assert not redis_client.exists(KEY)
+
+
+def test_a_full_redis_refuses_all_of_a_save(
+    store: Store, redis_client: redis.Redis, put: Put
+) -> None:
+    put("a", meta="m")
+    before = hash_of(redis_client)
+    redis_client.config_set("maxmemory", "1")
+    try:
+        with pytest.raises(redis.ResponseError, match="maxmemory"):
+            store.save(KEY, "d2", "p", "m2", "", "m", FUTURE)
+    finally:
+        redis_client.config_set("maxmemory", "0")
+    assert hash_of(redis_client) == before
+    assert score_of(redis_client) == 1
+
+
+def test_a_meta_that_is_not_utf_8_can_be_seen_and_replaced(
+    store: Store, redis_client: redis.Redis, put: Put
+) -> None:
+    put("a")
+    redis_client.hset(KEY, "meta", b'{"note": "\xff"}')
+    _, meta, _, _ = store.load(KEY)
+    assert store.save(KEY, "d2", "", "m2", "", meta, FUTURE)[0] == 1
+    assert hash_of(redis_client)["meta"] == "m2"
+
+
+@pytest.mark.parametrize("name", ["", " ", "a b", "a:b", "a/b", "naïve ☂", "{x}", "*", "\n", '"'])
+def test_a_name_may_contain_anything(store: Store, redis_client: redis.Redis, name: str) -> None:
+    key = KEYS.entry(name)
+    store.save(key, "d", "", "m", "", "", FUTURE)
+    assert score_of(redis_client, key) == FUTURE
+    assert store.load(key) == ("d", "m", "", "")
+    assert store.rank(key) == 0
+
+
+def test_scores_keep_microseconds(store: Store, redis_client: redis.Redis) -> None:
+    store.save(KEY, "d", "", "m", score=1_795_224_037.123456)
+    assert score_of(redis_client) == 1_795_224_037.123456

@@ -1,0 +1,107 @@
+"""Which occurrence is due, without Redis and without a clock."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from celery.schedules import crontab, schedule
+
+from redbeat.occurrences import Verdict, decide, namespace_of, task_id_of
+from redbeat.schedules import rrule
+
+UTC = timezone.utc
+NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+
+
+def at(hour: int, minute: int = 0, day: int = 2) -> datetime:
+    return datetime(2026, 3, day, hour, minute, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("rule", "anchor", "expected"),
+    [
+        (schedule(3600), at(11, 30), Verdict(None, at(12, 30))),
+        (schedule(3600), at(11), Verdict(at(12), at(13))),
+        (schedule(3600), at(10, 30), Verdict(at(11, 30), at(12, 30))),
+        (schedule(3600), at(5, 15), Verdict(at(11, 15), at(12, 15))),
+        (crontab(minute=0), at(11), Verdict(at(12), at(13))),
+        (crontab(minute=0), at(3), Verdict(at(12), at(13))),
+        (crontab(minute=30), at(11, 30), Verdict(None, at(12, 30))),
+        (crontab(minute=0, hour=9), at(9, day=1), Verdict(at(9), at(9, day=3))),
+        (rrule("HOURLY", dtstart=at(0)), at(3), Verdict(at(12), at(13))),
+        (rrule("HOURLY", dtstart=at(0), count=4), at(1), Verdict(at(3), None)),
+        (rrule("HOURLY", dtstart=at(0), count=4), at(3), Verdict(None, None)),
+    ],
+)
+def test_missed_occurrences_coalesce_into_the_latest(
+    rule: Any, anchor: datetime, expected: Verdict
+) -> None:
+    assert decide(rule, anchor, anchor, NOON, NOON, UTC) == expected
+
+
+@pytest.mark.parametrize("rule", [schedule(3600), crontab(minute=0)])
+def test_what_never_ran_is_due_at_the_instant_it_was_put_up(rule: Any) -> None:
+    due = at(10, 20)
+    verdict = decide(rule, None, None, NOON, due, UTC)
+    assert verdict.scheduled_at == due
+    assert verdict.next_at is not None
+    assert NOON < verdict.next_at <= NOON + HOUR
+
+
+def test_an_interval_keeps_the_phase_of_its_first_run() -> None:
+    assert decide(schedule(3600), None, None, NOON, at(10, 20), UTC).next_at == at(12, 20)
+
+
+def test_what_was_put_up_in_the_future_runs_now() -> None:
+    assert decide(schedule(3600), None, None, NOON, at(13), UTC).scheduled_at == NOON
+
+
+def test_a_rule_that_never_ran_starts_with_its_first_occurrence() -> None:
+    rule = rrule("DAILY", dtstart=at(12), count=2)
+    assert decide(rule, None, None, at(11), at(11), UTC) == Verdict(None, at(12))
+    assert decide(rule, None, None, NOON, NOON, UTC) == Verdict(at(12), at(12, day=3))
+
+
+class Moody(schedule):
+    """A class of the user's own."""
+
+    def is_due(self, last_run_at: datetime) -> Any:
+        return (last_run_at < at(0), self.run_every.total_seconds() or None)
+
+
+def test_a_class_of_the_users_own_is_asked() -> None:
+    assert decide(Moody(60), at(1), at(1), NOON, NOON) == Verdict(None, NOON + HOUR / 60)
+    assert decide(Moody(60), None, None, NOON, at(11)) == Verdict(at(11), NOON + HOUR / 60)
+    assert decide(Moody(0), at(1), at(1), NOON, NOON) == Verdict(None, None)
+
+
+def test_a_class_of_the_users_own_cannot_make_beat_spin() -> None:
+    class Busy(schedule):
+        def is_due(self, last_run_at: datetime) -> Any:  # noqa: ARG002
+            return False, 0
+
+    verdict = decide(Busy(1), at(1), at(1), NOON, NOON)
+    assert verdict.next_at is not None
+    assert verdict.next_at > NOON
+
+
+@pytest.mark.parametrize("name", ["simple", "mit Leerzeichen", "übung", "a:b/c"])
+@pytest.mark.parametrize("number", range(40))
+def test_a_task_id_is_the_uuid_5_of_the_occurrence(name: str, number: int) -> None:
+    instant = (NOON + number * HOUR).isoformat()
+    expected = uuid.uuid5(namespace_of("redbeat:"), f"{instant} {name}")
+    assert task_id_of("redbeat:", name, instant) == str(expected)
+
+
+def test_task_ids_differ_by_prefix_name_and_instant() -> None:
+    ids = {
+        task_id_of(prefix, name, instant)
+        for prefix in ("a:", "b:")
+        for name in ("x", "y")
+        for instant in ("2026-03-02T12:00:00+00:00", "2026-03-02T13:00:00+00:00")
+    }
+    assert len(ids) == 8
