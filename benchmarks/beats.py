@@ -43,10 +43,13 @@ class BeatCase:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message as it left the queue; instants are UNIX seconds, ``due`` None when unknown."""
+    """A message as it left the queue; instants are UNIX seconds, ``due`` None when unknown.
+
+    The arguments tell the entries apart: the release does not say which one it sends.
+    """
 
     arrived: float
-    periodic_task: str
+    arguments: str
     due: float | None
 
 
@@ -134,7 +137,7 @@ def gaps(messages: list[Message]) -> list[float]:
     """Return the seconds between each two runs of the same entry."""
     runs: dict[str, list[float]] = defaultdict(list)
     for message in messages:
-        runs[message.periodic_task].append(message.arrived)
+        runs[message.arguments].append(message.arrived)
     return [later - earlier for arrivals in runs.values() for earlier, later in pairwise(arrivals)]
 
 

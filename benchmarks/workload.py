@@ -126,10 +126,11 @@ def stored_datetime(instant: datetime) -> dict[str, Any]:
     return {"__type__": "datetime", **parts, "timezone": "UTC"}
 
 
-def definition_of(name: str, kind: str) -> str:
+def definition_of(index: int, kind: str) -> str:
     """Return the definition of an entry whose task no app knows."""
-    fields = {"args": [1, "two"], "kwargs": {"three": 3}, "options": {}, "enabled": True}
-    return json.dumps({"name": name, "task": "unknown", **fields, "schedule": STORED[kind]})
+    fields = {"args": [index], "kwargs": {"three": 3}, "options": {}, "enabled": True}
+    named = {"name": f"entry-{index}", "task": "unknown"}
+    return json.dumps({**named, **fields, "schedule": STORED[kind]})
 
 
 def seed(client: Any, count: int, kind: str, last_run_at: datetime, score: float) -> None:
@@ -139,7 +140,7 @@ def seed(client: Any, count: int, kind: str, last_run_at: datetime, score: float
         pipe = client.pipeline(transaction=False)
         for index in range(start, min(start + SEED_BATCH, count)):
             key = f"redbeat:entry-{index}"
-            pipe.hset(key, "definition", definition_of(f"entry-{index}", kind))
+            pipe.hset(key, "definition", definition_of(index, kind))
             pipe.hset(key, "meta", meta)
             pipe.zadd("redbeat::schedule", {key: score})
         pipe.execute()

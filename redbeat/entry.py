@@ -45,7 +45,7 @@ class RedBeatSchedulerEntry(SavedEntry):
         clsargs: ``app``, ``last_run_at``, ``total_run_count``, ``relative``.
 
     Making an entry does not touch Redis. Attributes are changed freely, then :meth:`save` d. Raises
-    :exc:`InvalidEntryError` for a number that is no interval; all else is checked by ``save()``.
+    :exc:`InvalidEntryError` for what is no schedule at all; the rest is checked by ``save()``.
     """
 
     def __init__(
@@ -71,8 +71,9 @@ class RedBeatSchedulerEntry(SavedEntry):
                 options=options,
                 **clsargs,
             )
-        except (ValueError, OverflowError) as error:
-            raise InvalidEntryError("schedule", f"{schedule!r:.60} is no interval") from error
+        except (AttributeError, ValueError, OverflowError) as error:
+            problem = f"{schedule!r:.60} is no schedule; use seconds, a crontab or an rrule"
+            raise InvalidEntryError("schedule", problem) from error
         self.enabled = enabled
         # What save() takes for unchanged: a history the caller did not tell about.
         self._known_history = (None if given else self.last_run_at, 0)

@@ -20,6 +20,9 @@ logger = get_logger("celery.beat")
 #: How the token of a beat of RedBeat 3 starts; any other token is a foreign holder.
 TOKEN_PREFIX = "redbeat3:"
 
+#: What ``claim.lua`` calls the holder when the key of the lock holds something else.
+NOT_A_LOCK = "a key that is not a lock"
+
 #: Seconds a leader may go without renewing before it is taken for dead.
 SILENCE = 30.0
 
@@ -114,6 +117,11 @@ class BeatLock:
             return
         if self.leading:
             logger.warning("beat: Lost the lock to %s, standing by", turn.holder)
+        elif turn.holder == NOT_A_LOCK and self.leading is None:
+            logger.error(
+                "beat: The key %s is not a lock; rename or delete it, or set redbeat_lock_key",
+                self.key,
+            )
         elif self.leading is None:
             logger.info("beat: Acquiring lock...")
             logger.info("beat: The lock is held by %s, standing by", turn.holder)

@@ -142,6 +142,7 @@ class Ticker:
         self._check_eviction()
         started = self._clock()
         while True:
+            failures = self._dispatcher.broker_failures
             turn = self._turn(self._limit())
             if turn.standing == STANDBY:
                 self._synced = False
@@ -152,7 +153,8 @@ class Ticker:
                 self._dispatch(turn.claims)
             elif not self._pending and not self._quarantine.review(turn.quarantined):
                 return self._wait(turn)
-            if self._dispatcher.broker_failures or self._clock() - started > MAX_TICK:
+            # While the broker is away, entries that do not need it are still seen to.
+            if self._dispatcher.broker_failures > failures or self._clock() - started > MAX_TICK:
                 self.flush()
                 return BROKER_WAIT.after(self._dispatcher.broker_failures)
 

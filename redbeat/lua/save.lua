@@ -24,7 +24,7 @@ local now = tonumber(clock[1]) + tonumber(clock[2]) / 1000000
 
 local stored = redis.pcall('HMGET', entry, 'definition', 'meta', 'runtime', 'claim')
 if stored.err then
-  return string.find(stored.err, 'WRONGTYPE', 1, true) and {-2} or stored
+  return {-2}
 end
 -- These fail before the first write where a key of the schedule is of another type.
 local member = redis.call('ZSCORE', schedule, entry)

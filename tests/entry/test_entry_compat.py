@@ -254,8 +254,13 @@ def test_overdue_is_due_now(app: Celery) -> None:
 def test_a_new_entry_is_due_after_one_interval(app: Celery, score_of: ScoreOf) -> None:
     made = entry(app, "a").save()
     assert made.is_due() == (False, pytest.approx(60, abs=1))
-    assert made.due_at == made.last_run_at + timedelta(seconds=60)
-    assert made.score == score_of("a") == made.due_at.timestamp()  # type: ignore[union-attr]
+    assert made.last_run_at is not None
+    due_at = made.last_run_at + timedelta(seconds=60)
+    assert (made.due_at, made.score, score_of("a")) == (
+        due_at,
+        due_at.timestamp(),
+        due_at.timestamp(),
+    )
 
 
 def test_nothing_left_is_parked(app: Celery, score_of: ScoreOf) -> None:

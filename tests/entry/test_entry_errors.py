@@ -69,8 +69,6 @@ INVALID: list[tuple[dict[str, Any], str, str]] = [
     ({"options": {"expires": timedelta(1)}}, "options.expires", "total_seconds"),
     ({"options": {"ids": {1}}}, "options.ids", "use a list"),
     ({"schedule": None}, "schedule", "a schedule"),
-    ({"schedule": "60"}, "schedule", "a schedule"),
-    ({"schedule": {"every": 60}}, "schedule", "a schedule"),
     ({"schedule": 0}, "schedule.every", "above 0"),
     ({"schedule": -1}, "schedule.every", "above 0"),
     ({"schedule": timedelta(0)}, "schedule.every", "above 0"),
@@ -125,10 +123,18 @@ def test_what_was_stored_stays_when_an_edit_is_refused(
     assert contents(redis_client) == before
 
 
-@pytest.mark.parametrize("number", [float("nan"), float("inf"), 1e300])
-def test_a_number_that_is_no_interval_is_refused_at_once(app: Celery, number: float) -> None:
-    with pytest.raises(InvalidEntryError, match=r"^schedule: .* no interval"):
-        entry(app, schedule=number)
+@pytest.mark.parametrize("given", [float("nan"), float("inf"), 1e300, "60", {"every": 60}, [1]])
+def test_what_is_no_schedule_at_all_is_refused_at_once(app: Celery, given: Any) -> None:
+    with pytest.raises(InvalidEntryError, match=r"^schedule: .* is no schedule; use seconds"):
+        entry(app, schedule=given)
+
+
+@pytest.mark.parametrize("given", ["60", {"every": 60}, 60])
+def test_what_is_set_as_the_schedule_later_is_refused_by_save(app: Celery, given: Any) -> None:
+    made = entry(app)
+    made.schedule = given
+    with pytest.raises(InvalidEntryError, match=r"^schedule: must be a schedule"):
+        made.save()
 
 
 def test_a_key_that_is_not_an_entry_is_left_alone(app: Celery, redis_client: redis.Redis) -> None:

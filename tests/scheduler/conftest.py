@@ -55,7 +55,7 @@ class RecordingScheduler(RedBeatScheduler):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.sent: list[Sent] = []
-        self.before_send: Callable[[str], None] = lambda task: None
+        self.before_send: Callable[[str], None] = lambda _task: None
         super().__init__(*args, **kwargs)
 
     def send_task(
@@ -86,6 +86,21 @@ class Clock:
         self.seconds += seconds
 
 
+def void(_result: object) -> None:
+    """Take a result for None, where a lambda must return nothing."""
+
+
+def once(action: Callable[[], Any]) -> Callable[[str], None]:
+    """Return a ``before_send`` that does ``action`` before the first message only."""
+    actions = [action]
+
+    def before_send(_task: str) -> None:
+        while actions:
+            actions.pop()()
+
+    return before_send
+
+
 def datetime_json(instant: datetime) -> Json:
     """Return an instant as RedBeat stores it."""
     parts = ("year", "month", "day", "hour", "minute", "second", "microsecond")
@@ -103,7 +118,7 @@ class World:
     """The schedule in Redis, read and written the way programs in other languages do."""
 
     app: Celery
-    client: redis.Redis
+    client: Any
     schedulers: list[RedBeatScheduler] = field(default_factory=list)
 
     def scheduler(self, **kwargs: Any) -> RecordingScheduler:

@@ -63,7 +63,7 @@ BAD_DEFINITIONS: dict[str, tuple[str | bytes, str]] = {
     "unknown type": (definition(schedule={"__type__": "solar", "event": "dawn"}), "schedule"),
     "interval of 0": (definition(schedule=interval_json(0)), "every"),
     "interval below 0": (definition(schedule=interval_json(-5)), "every"),
-    "interval is a text": (definition(schedule=interval_json("5 s")), "every"),  # type: ignore[arg-type]
+    "interval is a text": (definition(schedule={"__type__": "interval", "every": "5 s"}), "every"),
     "interval not a number": (
         definition(schedule={"__type__": "interval", "every": float("nan")}),
         "every",
@@ -88,8 +88,10 @@ BAD_FIELDS: dict[str, tuple[str, str, str]] = {
     "meta: text as time": ("meta", '{"last_run_at": "yesterday"}', "last_run_at"),
     "meta: unknown zone": (
         "meta",
-        '{"last_run_at": {"__type__": "datetime", "year": 2024, "month": 1, "day": 1,'
-        ' "timezone": "Mars/Olympus"}}',
+        (
+            '{"last_run_at": {"__type__": "datetime", "year": 2024, "month": 1, "day": 1,'
+            ' "timezone": "Mars/Olympus"}}'
+        ),
         "Mars/Olympus",
     ),
     "meta: count": ("meta", '{"last_run_at": null, "total_run_count": "many"}', "total_run_count"),
@@ -114,7 +116,7 @@ def store_bad_field(field: str, text: str) -> Callable[[World], None]:
 
 
 def _store(world: World, field: str, text: str | bytes) -> None:
-    world.client.hset("redbeat:bad", field, text)  # type: ignore[arg-type]
+    world.client.hset("redbeat:bad", field, text)
     world.client.zadd(SCHEDULE, {"redbeat:bad": 0})
 
 
@@ -183,7 +185,7 @@ def test_is_set_aside_and_the_good_ones_go(
 def test_all_kinds_at_once_leave_one_tick(world: World) -> None:
     for number, (text, _) in enumerate(BAD_DEFINITIONS.values()):
         key = f"redbeat:bad{number}"
-        world.client.hset(key, "definition", text)  # type: ignore[arg-type]
+        world.client.hset(key, "definition", text)
         world.client.zadd(SCHEDULE, {key: 0})
     world.put_many(50)
     scheduler = world.scheduler()
@@ -207,7 +209,9 @@ class TestRelease:
         _store(world, "definition", "{")
         scheduler = world.scheduler()
         scheduler.tick()
-        RedBeatSchedulerEntry("bad", "tasks.bad", 60, app=world.app, last_run_at=world.ago(99)).save()
+        RedBeatSchedulerEntry(
+            "bad", "tasks.bad", 60, app=world.app, last_run_at=world.ago(99)
+        ).save()
         assert world.quarantine() == {}
         scheduler.tick()
         assert scheduler.names == ["bad"]
@@ -260,7 +264,7 @@ class TestRelease:
         _store(world, "definition", "{")
         world.put("good", score=0.5)
         scheduler = world.scheduler()
-        scheduler.before_send = lambda task: _repair_once(world)
+        scheduler.before_send = lambda _task: _repair_once(world)
         scheduler.tick()
         scheduler.tick()
         assert sorted(scheduler.names) == ["bad", "good"]
@@ -332,7 +336,7 @@ class TestMissingHash:
     def test_entry_at_a_key_of_any_bytes_is_set_aside(
         self, world: World, log: pytest.LogCaptureFixture
     ) -> None:
-        world.client.hset(b"redbeat:\xff", "definition", definition())  # type: ignore[arg-type]
+        world.client.hset(b"redbeat:\xff", "definition", definition())
         world.client.zadd(SCHEDULE, {b"redbeat:\xff": 0})
         world.scheduler().tick()
         assert world.client.hlen("redbeat::quarantine") == 1

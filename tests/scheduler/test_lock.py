@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 
 import pytest
 from celery import Celery
@@ -12,7 +13,7 @@ from redbeat.leader import SILENCE
 from redbeat.schedulers import acquire_distributed_beat_lock
 from redbeat.ticker import STANDBY_POLL
 
-from .conftest import LOCK, Clock, RecordingScheduler, World
+from .conftest import LOCK, Clock, RecordingScheduler, World, once, void
 
 
 def lock_of(scheduler: RedBeatScheduler) -> str:
@@ -84,7 +85,7 @@ class TestLeading:
         scheduler = world.scheduler()
         scheduler.tick()
         world.put("a")
-        scheduler.before_send = lambda task: void(world.client.set(LOCK, "another", px=60_000))
+        scheduler.before_send = lambda _task: void(world.client.set(LOCK, "another", px=60_000))
         scheduler.tick()
         assert scheduler.names == ["a"]
         assert world.run_count("a") == 1
@@ -118,10 +119,6 @@ class TestLeading:
         world.put("a")
         scheduler.tick()
         assert scheduler.names == ["a"]
-
-
-def void(_result: object) -> None:
-    """Take a result for None."""
 
 
 class TestDeadLeader:
@@ -181,6 +178,12 @@ class TestDeadLeader:
         assert world.client.get(LOCK) == lock_of(heir)
 
 
+def tick_all(beats: list[RecordingScheduler]) -> None:
+    """Let all tick."""
+    for beat in beats:
+        beat.tick()
+
+
 class TestWithoutLock:
     def test_beats_share_the_work(self, world: World) -> None:
         """Each occurrence goes out once, whoever sends it."""
@@ -192,13 +195,7 @@ class TestWithoutLock:
         sent: Counter[str] = Counter()
         for beat in beats:
             others = [other for other in beats if other is not beat]
-            actions = [lambda others=others: [other.tick() for other in others]]
-
-            def before_send(_task: str, actions: list[object] = actions) -> None:  # type: ignore[type-arg]
-                while actions:
-                    actions.pop()()  # type: ignore[operator]
-
-            beat.before_send = before_send
+            beat.before_send = once(partial(tick_all, others))
         for _ in range(3):
             for beat in beats:
                 beat.tick()

@@ -40,7 +40,11 @@ ENTRY_ERRORS = [
     KeyError("x"),
     RuntimeError("boom"),
 ]
-BROKER_ERRORS = [OperationalError("broker away"), ConnectionRefusedError(111, "refused"), TimeoutError()]
+BROKER_ERRORS = [
+    OperationalError("broker away"),
+    ConnectionRefusedError(111, "refused"),
+    TimeoutError(),
+]
 
 
 class TestOneEntry:

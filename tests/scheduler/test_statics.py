@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+import redis
 from celery.schedules import crontab
 
 from redbeat import RedBeatSchedulerEntry
 from redbeat.ticker import STANDBY_POLL
 
-from .conftest import LOCK, SCHEDULE, STATICS, Clock, RecordingScheduler, World
+from .conftest import LOCK, SCHEDULE, STATICS, Clock, RecordingScheduler, World, void
 from .test_tick import CountingRedis
 
 __all__ = ("counting",)
@@ -19,7 +22,9 @@ HOUR = 3600.0
 @pytest.fixture
 def counting(world: World, redis_url: str) -> CountingRedis:
     """The client of the app, with a count."""
-    client = CountingRedis.from_url(redis_url, decode_responses=True)
+    client = CountingRedis(
+        connection_pool=redis.ConnectionPool.from_url(redis_url, decode_responses=True)
+    )
     world.app.redbeat_redis = client
     return client
 
@@ -139,15 +144,11 @@ class TestSynchronisation:
         world.client.zadd(SCHEDULE, {"redbeat:a": 0})
         declare(world, a=10)
         other = world.scheduler()
-        scheduler.before_send = lambda task: void(other.tick())
+        scheduler.before_send = lambda _task: void(other.tick())
         scheduler.tick()
         assert (scheduler.names, other.names) == (["a"], [])
         assert world.run_count("a") == 1
         assert world.score("a") == pytest.approx(world.now() + 10, abs=1)
-
-
-def void(_result: object) -> None:
-    """Take a result for None."""
 
 
 class TestNever:
@@ -184,15 +185,15 @@ class TestNever:
         store = scheduler._ticker._store
         sync = store.sync_statics
 
-        def robbed(rows: object, key: str | None, token: str) -> list[int] | None:
+        def robbed(rows: Any, key: str | None, token: str) -> Any:
             world.client.set(LOCK, "thief", px=60_000)
-            return sync(rows, key, token)  # type: ignore[arg-type]
+            return sync(rows, key, token)
 
-        store.sync_statics = robbed  # type: ignore[method-assign]
+        store.sync_statics = robbed
         assert scheduler.tick() <= STANDBY_POLL
         assert world.dump() == {}
         world.client.delete(LOCK)
-        store.sync_statics = sync  # type: ignore[method-assign]
+        store.sync_statics = sync
         scheduler.tick()
         assert static_names(world) == {"a"}
 
@@ -270,22 +271,21 @@ class TestVanished:
         assert world.score("a") is not None
 
 
+BAD_FIELDS: dict[str, Any] = {
+    "schedule of no kind": {"task": "t", "schedule": object()},
+    "args is a number": {"task": "t", "schedule": 10, "args": 5},
+    "argument that cannot be stored": {"task": "t", "schedule": 10, "kwargs": {"x": object()}},
+    "unknown field": {"task": "t", "schedule": 10, "no such field": 1},
+    "interval of 0": {"task": "t", "schedule": 0},
+    "no schedule": {"task": "t"},
+    "no task": {"schedule": 10},
+    "a text": "text",
+    "nothing": None,
+}
+
+
 class TestBad:
-    @pytest.mark.parametrize(
-        "fields",
-        [
-            {"task": "t", "schedule": object()},
-            {"task": "t", "schedule": 10, "args": 5},
-            {"task": "t", "schedule": 10, "kwargs": {"x": object()}},
-            {"task": "t", "schedule": 10, "no such field": 1},
-            {"task": "t", "schedule": 0},
-            {"task": "t"},
-            {"schedule": 10},
-            "text",
-            None,
-        ],
-        ids=repr,
-    )
+    @pytest.mark.parametrize("fields", BAD_FIELDS.values(), ids=BAD_FIELDS)
     def test_one_stops_no_other(
         self, world: World, log: pytest.LogCaptureFixture, fields: object
     ) -> None:

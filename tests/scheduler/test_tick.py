@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -25,13 +26,15 @@ class CountingRedis(redis.Redis):
     def execute_command(self, *args: Any, **options: Any) -> Any:
         """Count, then send."""
         self.trips += 1
-        return super().execute_command(*args, **options)
+        return super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
 
 
 @pytest.fixture
 def counting(app: Celery, redis_url: str) -> CountingRedis:
     """The client of the app, with a count."""
-    client = CountingRedis.from_url(redis_url, decode_responses=True)
+    client = CountingRedis(
+        connection_pool=redis.ConnectionPool.from_url(redis_url, decode_responses=True)
+    )
     app.redbeat_redis = client
     return client
 
@@ -75,8 +78,8 @@ class TestRunning:
         assert (due.hour, due.minute, due.second, due.microsecond) == (4, 0, 0, 0)
         assert world.now() < score <= world.now() + 86400
 
-    def test_due_instant_itself_is_due(self, world: World) -> None:
-        """The score equals the time of Redis at most to the microsecond, never above."""
+    def test_due_since_this_very_moment(self, world: World) -> None:
+        """And one that was put up too early waits for its own moment."""
         world.put("a", interval_json(60), world.ago(60))
         world.put("b", interval_json(60), world.ago(55), score=world.now())
         assert leading(world).names == ["a"]
@@ -94,7 +97,7 @@ class TestRunning:
         while len(scheduler.sent) < 5:
             assert scheduler.tick() <= 0.06
         slots = [m.scheduled_at for m in scheduler.sent]
-        steps = [(b - a) / timedelta(seconds=0.05) for a, b in zip(slots, slots[1:], strict=False)]
+        steps = [(b - a) / timedelta(seconds=0.05) for a, b in pairwise(slots)]
         assert all(step == round(step) >= 1 for step in steps), steps
         assert len({m.id for m in scheduler.sent}) == len(slots)
 
@@ -163,9 +166,7 @@ class TestRoundTrips:
         assert counting.trips - trips <= limit
         assert world.calls() - calls <= limit
 
-    def test_idle_costs_one_whatever_is_stored(
-        self, world: World, counting: CountingRedis
-    ) -> None:
+    def test_idle_costs_one_whatever_is_stored(self, world: World, counting: CountingRedis) -> None:
         scheduler = leading(world)
         world.put_many(3000, score=world.now() + 1000)
         trips = counting.trips
@@ -183,9 +184,7 @@ class TestRoundTrips:
         assert counting.trips - trips <= 4  # one of them because the script is not cached yet
         assert world.client.zrange(SCHEDULE, 0, -1) == ["redbeat:celery.backend_cleanup"]
 
-    def test_making_a_scheduler_costs_nothing(
-        self, world: World, counting: CountingRedis
-    ) -> None:
+    def test_making_a_scheduler_costs_nothing(self, world: World, counting: CountingRedis) -> None:
         world.app.conf.beat_schedule = {"a": {"task": "t", "schedule": 10}}
         world.scheduler()
         world.scheduler(lazy=True)
@@ -211,7 +210,7 @@ class TestClosing:
         world.put("a")
         world.put("b")
         scheduler = world.scheduler()
-        scheduler.before_send = lambda task: scheduler.close()
+        scheduler.before_send = lambda _task: scheduler.close()
         scheduler.tick()
         assert sorted(scheduler.names) == ["a", "b"]
         assert world.run_count("a") == world.run_count("b") == 1

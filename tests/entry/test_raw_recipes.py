@@ -1,0 +1,269 @@
+"""Entries that were written by hand, as the manual shows it, from any language."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timedelta, timezone
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+import redis
+from celery import Celery
+from celery.schedules import crontab, schedule
+from dateutil.rrule import FR, SA
+
+from redbeat import RedBeatSchedulerEntry as Entry
+from redbeat.entry import store_of
+from redbeat.errors import DecodeError
+from redbeat.schedules import rrule
+from tests.entry.conftest import SCHEDULE, PutRaw, ScoreOf, Stored
+
+UTC = timezone.utc
+EVERY_MINUTE = {"__type__": "interval", "every": 60.0}
+START = datetime.fromtimestamp(1_000_000_000, UTC)
+
+
+def minimal(**fields: Any) -> dict[str, Any]:
+    return {"name": "a", "task": "t.a", "schedule": EVERY_MINUTE, **fields}
+
+
+def test_the_least_that_makes_an_entry(app: Celery, put_raw: PutRaw) -> None:
+    found = Entry.from_key(put_raw(minimal()), app=app)
+    assert (found.name, found.task, found.schedule) == ("a", "t.a", schedule(60))
+    assert (found.args, found.kwargs, found.options, found.enabled) == (None, {}, {}, True)
+    assert (found.last_run_at, found.total_run_count) == (None, 0)
+    assert found.is_due().is_due is True
+
+
+def test_every_field_may_be_null_that_may_be_left_out(app: Celery, put_raw: PutRaw) -> None:
+    found = Entry.from_key(put_raw(minimal(args=None, kwargs=None, options=None)), app=app)
+    assert (found.args, found.kwargs, found.options) == (None, {}, {})
+
+
+SCHEDULES: list[tuple[dict[str, Any], Any]] = [
+    ({"__type__": "interval", "every": 60}, schedule(60)),
+    ({"__type__": "interval", "every": 0.5, "relative": False}, schedule(0.5)),
+    ({"__type__": "crontab"}, crontab()),
+    ({"__type__": "crontab", "minute": "*/5"}, crontab(minute="*/5")),
+    ({"__type__": "crontab", "minute": 0, "hour": 4}, crontab(minute=0, hour=4)),
+    ({"__type__": "crontab", "hour": [1, 2]}, crontab(hour=[1, 2])),
+    ({"__type__": "crontab", "day_of_week": "mon-fri"}, crontab(day_of_week="mon-fri")),
+    (
+        {"__type__": "rrule", "freq": 3, "dtstart": 1_000_000_000},
+        rrule("DAILY", dtstart=START),
+    ),
+    (
+        {"__type__": "rrule", "freq": "DAILY", "dtstart": 1_000_000_000, "dtstart_tz": 0},
+        rrule("DAILY", dtstart=START),
+    ),
+    (
+        {"__type__": "rrule", "freq": "HOURLY", "dtstart": 1_000_000_000, "until": 2e9},
+        rrule("HOURLY", dtstart=START, until=datetime.fromtimestamp(2_000_000_000, UTC)),
+    ),
+    (
+        {
+            "__type__": "rrule",
+            "freq": "MONTHLY",
+            "dtstart": 1_000_000_000,
+            "byweekday": [{"__type__": "weekday", "wkday": 4, "n": 1}, 5],
+        },
+        rrule("MONTHLY", dtstart=START, byweekday=[FR(1), SA]),
+    ),
+    (
+        {
+            "__type__": "rrule",
+            "freq": 3,
+            "dtstart": 1_000_000_000,
+            "dtstart_zone": "Europe/Paris",
+        },
+        rrule("DAILY", dtstart=START.astimezone(ZoneInfo("Europe/Paris"))),
+    ),
+]
+
+
+@pytest.mark.parametrize(("written", "meant"), SCHEDULES)
+def test_a_schedule_written_by_hand(
+    app: Celery, put_raw: PutRaw, written: dict[str, Any], meant: Any
+) -> None:
+    found = Entry.from_key(put_raw(minimal(schedule=written)), app=app)
+    assert found.schedule == meant
+    found.save()
+    assert Entry.from_key(found.key, app=app).schedule == meant
+
+
+def test_a_rule_without_a_start_is_the_same_rule_at_every_reading(
+    app: Celery, put_raw: PutRaw
+) -> None:
+    key = put_raw(minimal(schedule={"__type__": "rrule", "freq": "DAILY"}))
+    assert Entry.from_key(key, app=app).schedule == Entry.from_key(key, app=app).schedule
+
+
+RAN_AT = datetime(2026, 1, 2, 3, 4, tzinfo=UTC)
+DATE = {"__type__": "datetime", "year": 2026, "month": 1, "day": 2, "hour": 3, "minute": 4}
+METAS: list[tuple[dict[str, Any], datetime | None, int]] = [
+    ({}, None, 0),
+    ({"last_run_at": None}, None, 0),
+    ({"total_run_count": 3}, None, 3),
+    ({"last_run_at": DATE}, RAN_AT, 0),
+    ({"last_run_at": {**DATE, "second": 5}}, RAN_AT + timedelta(seconds=5), 0),
+    ({"last_run_at": {**DATE, "timezone": "UTC"}, "total_run_count": 7}, RAN_AT, 7),
+    ({"last_run_at": {**DATE, "timezone": 3600.0}}, RAN_AT - timedelta(hours=1), 0),
+    ({"last_run_at": {**DATE, "timezone": "Europe/Paris"}}, RAN_AT - timedelta(hours=1), 0),
+    (
+        {"last_run_at": {"__type__": "datetime", "year": 2026, "month": 1, "day": 2}},
+        datetime(2026, 1, 2, tzinfo=UTC),
+        0,
+    ),
+]
+
+
+@pytest.mark.parametrize(("meta", "last_run_at", "count"), METAS)
+def test_a_history_written_by_hand(
+    app: Celery,
+    put_raw: PutRaw,
+    stored: Stored,
+    meta: dict[str, Any],
+    last_run_at: datetime | None,
+    count: int,
+) -> None:
+    found = Entry.from_key(put_raw(minimal(), meta), app=app)
+    assert (found.last_run_at, found.total_run_count) == (last_run_at, count)
+    found.args = [1]
+    found.save()
+    assert stored("a")["meta"] == json.dumps(meta)
+
+
+def test_writing_the_last_run_moves_an_interval(
+    app: Celery, put_raw: PutRaw, score_of: ScoreOf
+) -> None:
+    Entry("a", "t.a", 3600, app=app).save().next()
+    finished = datetime.now(UTC).replace(microsecond=0) - timedelta(minutes=10)
+    written = {name: getattr(finished, name) for name in ("year", "month", "day", "hour", "minute")}
+    written["second"] = finished.second
+    every = {"__type__": "interval", "every": 3600}
+    meta = {"last_run_at": {"__type__": "datetime", **written}}
+    found = Entry.from_key(put_raw(minimal(schedule=every), meta), app=app)
+    assert found.due_at == finished + timedelta(hours=1)
+    found.save()
+    assert score_of("a") == finished.timestamp() + 3600
+
+
+@pytest.mark.parametrize("member", ["redbeat:a", "a"])
+def test_a_member_may_be_the_key_or_the_name(
+    app: Celery, put_raw: PutRaw, redis_client: redis.Redis, member: str
+) -> None:
+    put_raw(minimal())
+    redis_client.delete(SCHEDULE)
+    redis_client.zadd(SCHEDULE, {member: 0})
+    (claim,) = store_of(app).claim("c1", 500, 30).claims
+    assert Entry.from_texts(app, claim.definition or "", claim.meta, "", "").is_due().is_due
+    assert redis_client.zrange(SCHEDULE, 0, -1) == ["redbeat:a"]
+
+
+def test_a_saved_entry_of_an_external_writer_keeps_its_json_readable(
+    app: Celery, put_raw: PutRaw, stored: Stored
+) -> None:
+    Entry.from_key(put_raw(minimal(schedule={"__type__": "crontab", "hour": 4})), app=app).save()
+    assert json.loads(stored("a")["definition"]) == {
+        "name": "a",
+        "task": "t.a",
+        "args": None,
+        "kwargs": {},
+        "options": {},
+        "schedule": {
+            "__type__": "crontab",
+            "minute": "*",
+            "hour": 4,
+            "day_of_week": "*",
+            "day_of_month": "*",
+            "month_of_year": "*",
+        },
+        "enabled": True,
+    }
+
+
+def test_a_number_as_the_name_and_as_enabled(app: Celery, put_raw: PutRaw) -> None:
+    found = Entry.from_key(put_raw(minimal(name=5, enabled=0)), app=app)
+    assert (found.name, found.key, found.enabled) == ("5", "redbeat:5", False)
+    assert Entry.from_key(put_raw(minimal(enabled=1)), app=app).enabled is True
+
+
+BROKEN: list[tuple[dict[str, Any], str]] = [
+    ({"task": None}, "definition.task"),
+    ({"schedule": None}, "definition.schedule"),
+    ({"schedule": {"__type__": "lunar"}}, "definition.schedule"),
+    ({"schedule": {"every": 60}}, "definition.schedule"),
+    ({"schedule": {"__type__": "interval", "every": -1}}, "definition.schedule.every"),
+    ({"schedule": {"__type__": "interval", "every": 60, "unit": "s"}}, "definition.schedule"),
+    ({"schedule": {"__type__": "crontab", "hour": 99}}, "definition.schedule.hour"),
+    ({"schedule": {"__type__": "rrule", "freq": "OFTEN"}}, "definition.schedule.freq"),
+    ({"args": "text"}, "definition.args"),
+    ({"kwargs": []}, "definition.kwargs"),
+    ({"options": 1}, "definition.options"),
+    ({"enabled": "yes"}, "definition.enabled"),
+    ({"enabled": 2}, "definition.enabled"),
+    ({"owner": "me"}, "definition"),
+]
+
+
+@pytest.mark.parametrize(("fields", "field"), BROKEN)
+def test_what_cannot_be_understood_is_named(
+    app: Celery, put_raw: PutRaw, fields: dict[str, Any], field: str
+) -> None:
+    with pytest.raises(DecodeError) as caught:
+        Entry.from_key(put_raw(minimal(**fields)), app=app)
+    assert caught.value.field == field
+
+
+@pytest.mark.parametrize("text", ["", "{", "null", "[]", '"x"', b"\xff", b'{"name": "\xff"}'])
+def test_a_definition_that_is_no_object(
+    app: Celery, redis_client: redis.Redis, text: str | bytes
+) -> None:
+    redis_client.hset("redbeat:a", "definition", text)
+    with pytest.raises(DecodeError, match=r"^definition"):
+        Entry.from_key("redbeat:a", app=app)
+    with pytest.raises(DecodeError, match=r"^definition"):
+        Entry.decode_definition(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "field"),
+    [
+        ("{", "meta"),
+        ("[]", "meta"),
+        ('{"last_run_at": "now"}', "meta.last_run_at"),
+        ('{"last_run_at": 5}', "meta.last_run_at"),
+        ('{"total_run_count": "5"}', "meta.total_run_count"),
+        ('{"total_run_count": true}', "meta.total_run_count"),
+        (b"\xff", "meta"),
+    ],
+)
+def test_a_history_that_cannot_be_understood_is_named(
+    app: Celery, redis_client: redis.Redis, put_raw: PutRaw, text: str | bytes, field: str
+) -> None:
+    key = put_raw(minimal())
+    redis_client.hset(key, "meta", text)
+    with pytest.raises(DecodeError) as caught:
+        Entry.from_key(key, app=app)
+    assert caught.value.field == field
+
+
+@pytest.mark.parametrize("runtime", ["", "{", "[]", "null", '{"scheduled_at": 1}', '{"a": "b"}'])
+def test_a_runtime_that_cannot_be_understood_is_not_used(
+    app: Celery, redis_client: redis.Redis, put_raw: PutRaw, runtime: str
+) -> None:
+    key = put_raw(minimal(), {"last_run_at": DATE})
+    redis_client.hset(key, "runtime", runtime)
+    assert Entry.from_key(key, app=app).anchor == RAN_AT
+
+
+@pytest.mark.parametrize("policy", ["{", "[]", '{"dtstart_zone": "Moon/Crater"}'])
+def test_a_policy_that_cannot_be_understood_is_named(
+    app: Celery, redis_client: redis.Redis, put_raw: PutRaw, policy: str
+) -> None:
+    daily = {"__type__": "rrule", "freq": "DAILY", "dtstart": 1_000_000_000}
+    key = put_raw(minimal(schedule=daily))
+    redis_client.hset(key, "policy", policy)
+    with pytest.raises(DecodeError):
+        Entry.from_key(key, app=app)

@@ -1,0 +1,160 @@
+"""The names, banner and log lines that projects and operators know from RedBeat 2."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+from importlib.metadata import entry_points
+
+import pytest
+from celery import Celery
+from celery.signals import beat_init
+from celery.utils.imports import symbol_by_name
+
+import redbeat
+from redbeat import schedulers
+
+from .conftest import World, interval_json
+
+NAMES = {
+    "redbeat": ["RedBeatScheduler", "RedBeatSchedulerEntry", "RedBeatKeyExpiryError"],
+    "redbeat.schedulers": [
+        "RedBeatScheduler",
+        "RedBeatSchedulerEntry",
+        "RedBeatConfig",
+        "get_redis",
+        "ensure_conf",
+        "RetryingConnection",
+        "RedBeatJSONEncoder",
+        "RedBeatJSONDecoder",
+        "to_timestamp",
+        "acquire_distributed_beat_lock",
+        "LUA_EXTEND_TO_SCRIPT",
+        "REDBEAT_REDIS_KEY",
+        "REDBEAT_SENTINEL_KEY",
+        "logger",
+    ],
+    "redbeat.decoder": [
+        "RedBeatJSONEncoder",
+        "RedBeatJSONDecoder",
+        "to_timestamp",
+        "from_timestamp",
+        "get_utcoffset_minutes",
+    ],
+    "redbeat.schedules": ["rrule"],
+}
+
+
+@pytest.mark.parametrize(
+    ("module", "name"), [(module, name) for module, names in NAMES.items() for name in names]
+)
+def test_name(module: str, name: str) -> None:
+    assert hasattr(importlib.import_module(module), name)
+
+
+@pytest.mark.parametrize("module", NAMES)
+def test_everything_exported_exists(module: str) -> None:
+    loaded = importlib.import_module(module)
+    assert all(hasattr(loaded, name) for name in loaded.__all__)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "redbeat.RedBeatScheduler",
+        "redbeat.schedulers.RedBeatScheduler",
+        "redbeat.schedulers:RedBeatScheduler",
+    ],
+)
+def test_scheduler_by_name(given: str) -> None:
+    assert symbol_by_name(given) is redbeat.RedBeatScheduler
+
+
+def test_scheduler_by_entry_point() -> None:
+    (found,) = entry_points(group="celery.beat_schedulers", name="redbeat")
+    assert found.load() is redbeat.RedBeatScheduler
+
+
+def test_constants() -> None:
+    assert schedulers.REDBEAT_REDIS_KEY == "redbeat_redis"
+    assert "PEXPIRE" in schedulers.LUA_EXTEND_TO_SCRIPT
+    assert schedulers.logger.name == "celery.beat"
+
+
+def test_class_attributes() -> None:
+    cls = redbeat.RedBeatScheduler
+    assert cls.Entry is redbeat.RedBeatSchedulerEntry
+    assert cls.lock is None
+    assert cls.lock_timeout is None
+    assert cls.max_interval
+
+
+class TestBanner:
+    def test_shows_redis_and_lock(self, world: World) -> None:
+        lines = world.scheduler().info.splitlines()
+        assert lines == [
+            f"       . redis -> {world.app.conf.redbeat_redis_url}",
+            "       . lock -> `redbeat::lock` 25.00 minutes (1500s)",
+        ]
+
+    def test_hides_the_password(self) -> None:
+        app = Celery("secret", broker="memory://", set_as_current=False)
+        app.conf.redbeat_redis_url = "redis://user:s3cr3t@localhost:1/0"
+        scheduler = redbeat.RedBeatScheduler(app, lazy=True)
+        assert "s3cr3t" not in scheduler.info
+        assert "redis://user:**@localhost:1/0" in scheduler.info
+        assert "`redbeat::lock`" in scheduler.info
+
+
+class TestLockTimeout:
+    def test_argument_before_setting_before_interval(self, world: World) -> None:
+        assert world.scheduler().lock_timeout == 1500
+        assert world.scheduler(max_interval=10).lock_timeout == 50
+        world.app.conf.redbeat_lock_timeout = 70
+        del world.app.redbeat_conf
+        assert world.scheduler(max_interval=10).lock_timeout == 70
+        assert world.scheduler(lock_timeout=90).lock_timeout == 90
+
+    def test_lock_key_argument(self, world: World) -> None:
+        scheduler = world.scheduler(lock_key="redbeat::mine")
+        scheduler.tick()
+        assert world.client.exists("redbeat::mine")
+
+
+def test_log_lines_that_operators_search_for(world: World, log: pytest.LogCaptureFixture) -> None:
+    world.put("a", interval_json(60), world.ago(90), task="tasks.add")
+    scheduler = world.scheduler()
+    scheduler.tick()
+    scheduler.close()
+    lines = [record.getMessage() for record in log.records if record.levelname == "INFO"]
+    for line in (
+        "beat: Acquiring lock...",
+        "beat: Acquired lock",
+        "Scheduler: Sending due task a (tasks.add)",
+        "beat: Releasing lock",
+    ):
+        assert lines.count(line) == 1, line
+    assert {record.name for record in log.records} == {"celery.beat"}
+
+
+IMPORT_BESIDE_ANOTHER = """
+import redbeat
+from celery import Celery
+from celery.beat import Service
+from celery.signals import beat_init
+assert not beat_init.receivers, beat_init.receivers
+app = Celery(broker="memory://")
+service = Service(app, scheduler_cls="celery.beat:Scheduler")
+service.scheduler
+beat_init.send(sender=service)
+"""
+
+
+def test_importing_beside_another_scheduler_does_nothing() -> None:
+    """#87, #276, #280: no receiver that raises."""
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORT_BESIDE_ANOTHER], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert not any("redbeat" in repr(receiver) for receiver in beat_init.receivers or ())

@@ -1,0 +1,83 @@
+"""What is said at start when Redis may throw parts of the schedule away."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import redis
+from celery import Celery
+
+from redbeat import RedBeatKeyExpiryError
+from tests.servers import RedisServer
+
+from .conftest import World
+
+
+@pytest.fixture(scope="module")
+def evicting() -> Iterator[RedisServer]:
+    """A server with a limit of memory and a policy that takes any key."""
+    with RedisServer("--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru") as server:
+        yield server
+
+
+@pytest.fixture
+def full(evicting: RedisServer) -> Iterator[World]:
+    """A schedule in that server."""
+    app = Celery("full", broker="memory://", set_as_current=False)
+    app.conf.update(redbeat_redis_url=evicting.url, timezone="UTC")
+    with redis.Redis.from_url(evicting.url, decode_responses=True) as client:
+        client.flushall()
+        client.config_set("maxmemory-policy", "allkeys-lru")
+        world = World(app, client)
+        yield world
+        for scheduler in world.schedulers:
+            scheduler.close()
+    app.redbeat_redis.close()
+
+
+def said(log: pytest.LogCaptureFixture) -> list[str]:
+    """Return the levels at which eviction was mentioned."""
+    return [record.levelname for record in log.records if "may evict" in record.getMessage()]
+
+
+@pytest.mark.parametrize(
+    ("mode", "levels"), [("ignore", []), ("warn", ["WARNING"]), ("error", ["ERROR"])]
+)
+def test_is_reported_once_and_the_beat_goes_on(
+    full: World, log: pytest.LogCaptureFixture, mode: str, levels: list[str]
+) -> None:
+    full.app.conf.redbeat_key_expiry_check = mode
+    full.put("a")
+    scheduler = full.scheduler()
+    scheduler.tick()
+    scheduler.tick()
+    assert scheduler.names == ["a"]
+    assert said(log) == levels
+
+
+def test_raise_stops_the_beat(full: World) -> None:
+    full.app.conf.redbeat_key_expiry_check = "raise"
+    full.put("a")
+    scheduler = full.scheduler()
+    with pytest.raises(RedBeatKeyExpiryError, match=r"allkeys-lru.*redbeat_key_expiry_check"):
+        scheduler.tick()
+    assert scheduler.sent == []
+    assert full.dump().keys() == {"redbeat:a", "redbeat::schedule"}
+
+
+def test_error_is_the_default(full: World, log: pytest.LogCaptureFixture) -> None:
+    full.scheduler().tick()
+    assert said(log) == ["ERROR"]
+
+
+@pytest.mark.parametrize("policy", ["noeviction", "volatile-lru", "volatile-ttl"])
+def test_harmless_policies(full: World, log: pytest.LogCaptureFixture, policy: str) -> None:
+    full.client.config_set("maxmemory-policy", policy)
+    full.scheduler().tick()
+    assert said(log) == []
+
+
+def test_no_limit_of_memory(world: World, log: pytest.LogCaptureFixture) -> None:
+    world.scheduler().tick()
+    assert said(log) == []

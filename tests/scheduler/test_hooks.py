@@ -1,0 +1,304 @@
+"""The places at which users of RedBeat 2 put their own code."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from celery.schedules import BaseSchedule, schedstate
+
+from redbeat import RedBeatSchedulerEntry
+
+from .conftest import SCHEDULE, RecordingScheduler, World, interval_json
+
+
+def make_due_again(world: World, name: str) -> None:
+    """Let an entry be due as if it had run 90 s ago."""
+    world.put_meta(name, world.ago(90))
+    world.client.zadd(SCHEDULE, {f"redbeat:{name}": 0})
+
+
+class TestScheduler:
+    def test_maybe_due_that_looks_first(self, world: World) -> None:
+        class Own(RecordingScheduler):
+            def maybe_due(self, entry: Any, **kwargs: Any) -> float | None:
+                if entry.name == "held":
+                    return 17.0
+                return super().maybe_due(entry, **kwargs)
+
+        world.put("held", interval_json(60), world.ago(90))
+        world.put("free", interval_json(60), world.ago(90))
+        scheduler = world.scheduler_of(Own)
+        scheduler.tick()
+        assert scheduler.names == ["free"]
+        assert world.score("held") == pytest.approx(world.now() + 17, abs=1)
+        assert world.run_count("held") == 0
+
+    def test_maybe_due_written_anew(self, world: World) -> None:
+        """It sends by ``apply_async`` and tells nobody."""
+
+        class Own(RecordingScheduler):
+            def maybe_due(self, entry: Any, **kwargs: Any) -> float | None:
+                is_due, seconds = entry.is_due()
+                if is_due:
+                    self.apply_async(entry, **kwargs)
+                return float(seconds)
+
+        world.put("a", interval_json(60), world.ago(90))
+        scheduler = world.scheduler_of(Own)
+        scheduler.tick()
+        scheduler.tick()
+        assert scheduler.names == ["a"]
+        assert world.run_count("a") == 1
+
+    def test_maybe_due_that_swallows_errors_loses_nothing(self, world: World) -> None:
+        class Own(RecordingScheduler):
+            def maybe_due(self, entry: Any, **kwargs: Any) -> float | None:
+                is_due, seconds = entry.is_due()
+                try:
+                    if is_due:
+                        self.apply_async(entry, **kwargs)
+                except Exception:
+                    pass
+                return float(seconds)
+
+        def refuse(_task: str) -> None:
+            raise ValueError("no")
+
+        world.put("a", interval_json(3600), world.ago(3700))
+        scheduler = world.scheduler_of(Own)
+        scheduler.before_send = refuse
+        scheduler.tick()
+        assert world.run_count("a") == 0
+        assert world.score("a") == pytest.approx(world.now() + 1, abs=0.5)
+
+    def test_maybe_due_that_reserves_and_sends_by_itself(self, world: World) -> None:
+        sent: list[str] = []
+
+        class Own(RecordingScheduler):
+            def maybe_due(self, entry: Any, **_kwargs: Any) -> float | None:
+                is_due, seconds = entry.is_due()
+                if is_due:
+                    self.reserve(entry)
+                    sent.append(entry.name)
+                return float(seconds)
+
+        world.put("a", interval_json(60), world.ago(90))
+        scheduler = world.scheduler_of(Own)
+        scheduler.tick()
+        scheduler.tick()
+        assert sent == ["a"]
+        assert world.run_count("a") == 1
+
+    def test_reserve(self, world: World) -> None:
+        reserved: list[int] = []
+
+        class Own(RecordingScheduler):
+            def reserve(self, entry: Any) -> Any:
+                new = next(entry)
+                reserved.append(new.total_run_count)
+                return new
+
+        world.put("a", interval_json(60), world.ago(90))
+        scheduler = world.scheduler_of(Own)
+        scheduler.tick()
+        assert reserved == [1]
+        assert world.run_count("a") == 1
+        assert scheduler.names == ["a"]
+
+    def test_apply_async_around_ours(self, world: World) -> None:
+        class Own(RecordingScheduler):
+            def apply_async(
+                self, entry: Any, producer: Any = None, advance: bool = True, **kwargs: Any
+            ) -> Any:
+                entry.kwargs["tenant"] = 7
+                return super().apply_async(entry, producer, advance, **kwargs)
+
+        world.put("a", interval_json(60), world.ago(90))
+        scheduler = world.scheduler_of(Own)
+        scheduler.tick()
+        make_due_again(world, "a")
+        scheduler.tick()
+        assert [message.kwargs for message in scheduler.sent] == [{"tenant": 7}, {"tenant": 7}]
+        assert world.field("a", "definition").get("kwargs") is None
+
+    def test_apply_async_of_its_own(self, world: World) -> None:
+        sent: list[str] = []
+
+        class Own(RecordingScheduler):
+            def apply_async(self, entry: Any, **_kwargs: Any) -> Any:  # type: ignore[override]
+                sent.append(entry.name)
+
+        world.put("a", interval_json(60), world.ago(90))
+        scheduler = world.scheduler_of(Own)
+        scheduler.tick()
+        scheduler.tick()
+        assert sent == ["a"]
+        assert world.run_count("a") == 1
+
+    def test_tick_around_ours(self, world: World) -> None:
+        class Own(RecordingScheduler):
+            def tick(self, min: Any = min, **kwargs: Any) -> float:  # noqa: A002
+                return float(min(super().tick(min=min, **kwargs), 0.25))
+
+        assert world.scheduler_of(Own).tick() == 0.25
+
+    def test_setup_schedule(self, world: World) -> None:
+        class Own(RecordingScheduler):
+            def setup_schedule(self) -> None:
+                super().setup_schedule()
+                self.update_from_dict({"own": {"task": "t", "schedule": 3600}})
+
+        world.scheduler_of(Own).tick()
+        assert "own" in world.client.smembers("redbeat::statics")
+
+    def test_setup_schedule_of_its_own_removes_nothing(self, world: World) -> None:
+        class Own(RecordingScheduler):
+            def setup_schedule(self) -> None:
+                pass
+
+        world.scheduler_of(RecordingScheduler).tick()
+        world.schedulers[0].close()
+        before = world.dump()
+        world.scheduler_of(Own).tick()
+        assert world.dump() == before
+
+    def test_update_from_dict(self, world: World) -> None:
+        class Own(RecordingScheduler):
+            def update_from_dict(self, dict_: Mapping[str, Any]) -> None:
+                super().update_from_dict({f"team.{name}": dict_[name] for name in dict_})
+
+        world.app.conf.beat_schedule = {"a": {"task": "t", "schedule": 3600}}
+        world.scheduler_of(Own).tick()
+        assert "team.a" in world.client.smembers("redbeat::statics")
+
+    def test_is_due(self, world: World) -> None:
+        class Own(RecordingScheduler):
+            def is_due(self, _entry: Any) -> Any:
+                return schedstate(False, 30.0)
+
+        world.put("a", interval_json(60), world.ago(90))
+        scheduler = world.scheduler_of(Own)
+        scheduler.tick()
+        assert scheduler.sent == []
+        assert world.score("a") == pytest.approx(world.now() + 30, abs=1)
+
+    def test_schedule_shows_what_is_due_and_the_next(self, world: World) -> None:
+        world.put("due", interval_json(60), world.ago(90))
+        world.put("next", interval_json(60), world.ago(50), score=world.now() + 10)
+        world.put("later", interval_json(60), world.ago(1), score=world.now() + 59)
+        scheduler = world.scheduler()
+        assert list(scheduler.schedule) == ["due", "next"]
+
+
+class TestEntry:
+    def test_with_an_argument_of_its_own(self, world: World) -> None:
+        class Tenant(RedBeatSchedulerEntry):
+            def __init__(self, *args: Any, tenant: int = 0, **kwargs: Any) -> None:
+                super().__init__(*args, **kwargs)
+                self.tenant = tenant
+
+            def definition(self) -> dict[str, Any]:
+                return {**super().definition(), "tenant": self.tenant}
+
+        class Own(RecordingScheduler):
+            Entry = Tenant
+
+            def apply_async(self, entry: Any, *args: Any, **kwargs: Any) -> Any:
+                entry.kwargs["tenant"] = entry.tenant
+                return super().apply_async(entry, *args, **kwargs)
+
+        Tenant("a", "t", 60, tenant=5, last_run_at=world.ago(90), app=world.app).save()
+        scheduler = world.scheduler_of(Own)
+        scheduler.tick()
+        assert [message.kwargs for message in scheduler.sent] == [{"tenant": 5}]
+        assert world.field("a", "definition")["tenant"] == 5
+
+    def test_with_is_due_of_its_own(self, world: World) -> None:
+        class Paused(RedBeatSchedulerEntry):
+            paused = True
+
+            def is_due(self) -> schedstate:
+                return schedstate(False, 20.0) if self.paused else super().is_due()
+
+        class Own(RecordingScheduler):
+            Entry = Paused
+
+        world.put("a", interval_json(60), world.ago(90))
+        scheduler = world.scheduler_of(Own)
+        scheduler.tick()
+        assert scheduler.sent == []
+        assert world.score("a") == pytest.approx(world.now() + 20, abs=1)
+        Paused.paused = False
+        world.client.zadd(SCHEDULE, {"redbeat:a": 0})
+        ran = world.ago(90)
+        world.put_meta("a", ran)
+        scheduler.tick()
+        assert scheduler.names == ["a"]
+        assert world.score("a") == pytest.approx(ran.timestamp() + 120, abs=1e-5)
+
+    def test_that_is_due_before_its_schedule(self, world: World) -> None:
+        class Eager(RedBeatSchedulerEntry):
+            def is_due(self) -> schedstate:
+                return schedstate(True, 5.0)
+
+        class Own(RecordingScheduler):
+            Entry = Eager
+
+        world.put("a", interval_json(3600), world.ago(10))
+        scheduler = world.scheduler_of(Own)
+        scheduler.tick()
+        assert scheduler.names == ["a"]
+        assert world.score("a") == pytest.approx(world.now() + 5, abs=1)
+
+    def test_with_save_of_its_own(self, world: World) -> None:
+        saved: list[str] = []
+
+        class Noting(RedBeatSchedulerEntry):
+            def save(self) -> Any:
+                saved.append(str(self.name))
+                return super().save()
+
+        class Own(RecordingScheduler):
+            Entry = Noting
+
+        world.app.conf.beat_schedule = {"s": {"task": "t", "schedule": 3600}}
+        world.scheduler_of(Own).tick()
+        assert "s" in saved
+        assert world.field("s", "definition")["task"] == "t"
+        assert "s" in world.client.smembers("redbeat::statics")
+
+
+class TestSchedule:
+    def test_of_a_class_of_its_own(self, world: World) -> None:
+        """Stored by a codec of the user's own; honoured through its ``is_due``."""
+
+        answers: list[tuple[bool, float | None]] = [(True, 30.0), (False, 12.0), (False, None)]
+
+        class Fickle(BaseSchedule):
+            def is_due(self, _last_run_at: datetime) -> Any:
+                return answers.pop(0)
+
+            def remaining_estimate(self, _last_run_at: datetime) -> timedelta:
+                return timedelta(seconds=1)
+
+        fickle = Fickle(app=world.app)
+
+        class Own(RecordingScheduler):
+            class Entry(RedBeatSchedulerEntry):
+                def __init__(self, *args: Any, **kwargs: Any) -> None:
+                    super().__init__(*args, **kwargs)
+                    self.schedule = fickle
+
+        world.put("a", interval_json(60))
+        scheduler = world.scheduler_of(Own)
+        expected = [30.0, 12.0]
+        for seconds in expected:
+            scheduler.tick()
+            assert world.score("a") == pytest.approx(world.now() + seconds, abs=1)
+            world.client.zadd(SCHEDULE, {"redbeat:a": 0})
+        scheduler.tick()
+        assert world.score("a") == -1
+        assert scheduler.names == ["a"]

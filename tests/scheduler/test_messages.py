@@ -1,0 +1,101 @@
+"""What travels with a message: the occurrence it was sent for."""
+
+from __future__ import annotations
+
+from datetime import timedelta, timezone
+from typing import Any
+
+from celery import Celery
+
+from redbeat import RedBeatSchedulerEntry
+from redbeat.occurrences import task_id_of
+
+from .conftest import RecordingScheduler, World, interval_json
+
+
+def send_one(world: World, **definition: Any) -> RecordingScheduler:
+    """Return a scheduler that has sent one message of the entry ``a``."""
+    world.put("a", interval_json(60), world.ago(90), **definition)
+    scheduler = world.scheduler()
+    scheduler.tick()
+    assert len(scheduler.sent) == 1
+    return scheduler
+
+
+def test_headers_name_the_occurrence(world: World) -> None:
+    ran = world.ago(90)
+    world.put("a", interval_json(60), ran)
+    scheduler = world.scheduler()
+    scheduler.tick()
+    headers = scheduler.sent[0].options["headers"]
+    assert headers["periodic_task_name"] == "a"
+    assert headers["scheduled_at"] == (ran + timedelta(seconds=60)).isoformat()
+    assert headers["scheduled_at"].endswith("+00:00")
+
+
+def test_task_id_is_derived_from_the_occurrence(world: World) -> None:
+    message = send_one(world).sent[0]
+    instant = message.options["headers"]["scheduled_at"]
+    assert message.id == task_id_of("redbeat:", "a", instant)
+    assert message.id != task_id_of("other:", "a", instant)
+    assert message.id != task_id_of("redbeat:", "b", instant)
+
+
+def test_task_id_of_the_user_wins(world: World) -> None:
+    assert send_one(world, options={"task_id": "mine"}).sent[0].id == "mine"
+
+
+def test_options_and_headers_of_the_user_are_kept(world: World) -> None:
+    options = {"queue": "q", "headers": {"x": 1, "periodic_task_name": "theirs"}}
+    message = send_one(world, options=options).sent[0]
+    assert message.options["queue"] == "q"
+    assert message.options["headers"]["x"] == 1
+    assert message.options["headers"]["periodic_task_name"] == "theirs"
+    assert "scheduled_at" in message.options["headers"]
+
+
+def test_the_stored_entry_is_never_touched(world: World) -> None:
+    options = {"queue": "q", "headers": {"x": 1}}
+    world.put("a", interval_json(60), world.ago(90), options=options)
+    before = world.client.hget("redbeat:a", "definition")
+    scheduler = world.scheduler()
+    scheduler.tick()
+    assert world.client.hget("redbeat:a", "definition") == before
+    world.put_meta("a", world.ago(90))
+    world.client.zadd("redbeat::schedule", {"redbeat:a": 0})
+    scheduler.tick()
+    first, second = scheduler.sent
+    assert first.id != second.id
+    assert first.scheduled_at != second.scheduled_at
+
+
+def test_the_last_run_is_told_apart_from_its_nominal_instant(world: World) -> None:
+    message = send_one(world).sent[0]
+    runtime = world.field("a", "runtime")
+    assert abs(runtime["scheduled_at"] - message.scheduled_at.timestamp()) < 1e-5
+    entry = RedBeatSchedulerEntry.from_key("redbeat:a", world.app)
+    assert entry.last_run_at is not None
+    assert entry.last_run_at > message.scheduled_at
+    assert entry.scheduled_at == message.scheduled_at.astimezone(timezone.utc)
+
+
+def test_tasks_that_the_app_knows_are_sent_through_their_own_apply_async(world: World) -> None:
+    """Their routing and their class's own options apply."""
+    app: Celery = world.app
+    seen: list[dict[str, object]] = []
+
+    class Task(app.Task):
+        name = "known"
+
+        def apply_async(self, *_args: object, **options: object) -> None:
+            seen.append(options)
+
+    app.register_task(Task())
+    world.put("a", interval_json(60), world.ago(90), task="known")
+    scheduler = world.scheduler()
+    scheduler.tick()
+    assert scheduler.sent == []
+    headers = seen[0]["headers"]
+    assert isinstance(headers, dict)
+    assert headers["periodic_task_name"] == "a"
+    assert world.run_count("a") == 1
