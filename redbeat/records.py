@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
+
+from .packing import pack, unpack
 
 __all__ = (
     "GONE",
@@ -24,7 +26,7 @@ __all__ = (
     "StaticRow",
     "Turn",
     "key_of",
-    "read_claim",
+    "pack_completions",
     "read_turn",
     "text_of",
 )
@@ -127,20 +129,55 @@ def key_of(key: str) -> bytes:
     return key.encode("utf-8", "surrogateescape")
 
 
-def read_claim(row: Sequence[Any]) -> Claim:
-    """Return a claim from its row in the reply of ``claim.lua``."""
-    key, due = text_of(row[0]), float(row[1])
-    if len(row) == 2:
-        return Claim(key, due)
-    if len(row) == 3:
-        return Claim(key, due, problem=f"the key is not a hash ({text_of(row[2])})")
+def read_claims(kinds: bytes, sizes: bytes, packed: bytes) -> list[Claim]:
+    """Return the claims in the reply of ``claim.lua``."""
+    fields = iter(unpack(sizes, packed))
+    rows = zip(kinds.decode(), *[fields] * 6, strict=True)
+    claims = [READERS[kind](*row) for kind, *row in rows]
+    return claims if packed.isascii() else list(map(checked, claims))
+
+
+def _entry(key: str, due: str, *texts: str) -> Claim:
+    return Claim(key, float(due), *texts)
+
+
+def _gone(key: str, due: str, *_texts: str) -> Claim:
+    return Claim(key, float(due))
+
+
+def _no_hash(key: str, due: str, error: str, *_texts: str) -> Claim:
+    return Claim(key, float(due), problem=f"the key is not a hash ({error})")
+
+
+#: How to read each kind of claim.
+READERS: dict[str, Callable[..., Claim]] = {"e": _entry, "g": _gone, "x": _no_hash}
+
+
+def checked(claim: Claim) -> Claim:
+    """Return the claim with a problem if its texts are not UTF-8."""
+    texts = (claim.definition or "", claim.meta, claim.policy, claim.runtime)
     try:
-        definition, meta, policy, runtime = [value.decode() for value in row[2:]]
-    except UnicodeDecodeError as error:
-        definition, meta, policy, runtime = map(text_of, row[2:])
-        problem = f"it is not UTF-8 text ({error})"
-        return Claim(key, due, definition, meta, policy, runtime, problem)
-    return Claim(key, due, definition, meta, policy, runtime)
+        "".join(texts).encode()
+    except UnicodeEncodeError:
+        return replace(claim, problem="it is not UTF-8 text")
+    return claim
+
+
+def pack_completions(completions: Sequence[Completion]) -> tuple[str | bytes, str | bytes]:
+    """Return completions as ``claim.lua`` takes them."""
+    texts: list[str] = []
+    for done in completions:
+        texts += done.key, done.claim_id, f"{done.score:.6f}", done.meta, done.runtime
+    return pack(texts)
+
+
+def read_results(codes: bytes, metas: Sequence[bytes]) -> list[Result]:
+    """Return what became of the completions, from the reply of ``claim.lua``."""
+    theirs = iter(metas)
+    return [
+        Result(code, text_of(next(theirs)) if code == HISTORY_CHANGED else "")
+        for code in map(int, codes.decode())
+    ]
 
 
 def read_turn(reply: Sequence[Any]) -> Turn:
@@ -154,6 +191,6 @@ def read_turn(reply: Sequence[Any]) -> Turn:
         quarantined=reply[5],
         holder=text_of(reply[6]),
         holder_ttl=reply[7] / 1000,
-        results=[Result(row[0], text_of(row[1]) if len(row) > 1 else "") for row in reply[8]],
-        claims=[read_claim(row) for row in reply[9]],
+        results=read_results(reply[8], reply[9]),
+        claims=read_claims(reply[10], reply[11], reply[12]),
     )

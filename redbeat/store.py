@@ -22,6 +22,7 @@ from .records import (
     StaticRow,
     Turn,
     key_of,
+    pack_completions,
     read_turn,
     text_of,
 )
@@ -81,14 +82,11 @@ class Store:
         if lock is not None:
             lock_key, token, ttl, dead = lock
             keys.append(lock_key)
-        args: list[Any] = [
+        args = (
             *(self.keys.prefix, claim_id, limit, lease, token, int(ttl * 1000), dead),
-            *(MISSING_RETRY, len(completions)),
-        ]
-        for done in completions:
-            args += key_of(done.key), done.claim_id, f"{done.score:.6f}", done.meta, done.runtime
-        reply = self._run("claim", keys, args)
-        return read_turn(reply)
+            *(MISSING_RETRY, *pack_completions(completions)),
+        )
+        return read_turn(self._run("claim", keys, args))
 
     def park(self, notes: Iterable[tuple[str, str, str]]) -> list[str]:
         """Quarantine entries: (key, claim id or "" when it is no hash, JSON note).

@@ -12,25 +12,27 @@
 -- ARGV[6]  lock time to live, milliseconds
 -- ARGV[7]  token of a leader known to be dead, or ''
 -- ARGV[8]  retry: seconds until a member without a definition is looked at again
--- ARGV[9]  number of completions that follow
--- ARGV[10..] per completion five values: entry key, claim id, next score (seconds; below 0 = park),
---          meta or '' (leave), runtime or '' (leave). With meta '' the runtime 'again' puts the
+-- ARGV[9]  completions, packed: the sizes of their fields in bytes, separated by spaces
+-- ARGV[10] the fields, one after the other; per completion five: entry key, claim id, next score
+--          (seconds; below 0 = park), meta or '' (leave), runtime or '' (leave). With meta '' the runtime 'again' puts the
 --          occurrence back: the next claim is told the same due instant as this one.
 --
 -- Returns {standing, now, next score or '', members, statics, quarantined, holder, holder's
---          PTTL in ms, completions, claims}
+--          PTTL in ms, codes, metas, kinds, sizes, fields}
 --   standing    1 leader (or no lock), 2 just became leader (nothing is claimed), 0 standby
---   completions per completion {code, meta}: 1 recorded, 0 refused: the claim is not ours any more,
---               2 meta was changed by somebody else: nothing written, claim kept, meta is theirs
---   claims      per entry {key, due, definition, meta, policy, runtime}, or {key, due} when there
---               is no definition, or {key, due, error} when the key is not a hash
+--   codes       a digit per completion: 1 recorded, 0 refused: the claim is not ours any more,
+--               2 meta was changed by somebody else: nothing written, claim kept
+--   metas       the stored meta for each code 2
+--   kinds       a letter per claim: e entry, g its hash is gone, x its key is not a hash
+--   sizes       the sizes of the fields of all claims in bytes, separated by spaces
+--   fields      per claim six: key, due, definition (for x the error), meta, policy, runtime
 --
--- The field `claim` of an entry: "<id> <due> <expires> <sha1 of definition and policy> <sha1 of meta>".
+-- The field `claim` of an entry: "<id> <due> <expires> <digest> <digest>"; the first digest is the
+-- sha1 of the definition, followed by a line feed and the policy if there is one, the second of meta.
 
 local schedule, statics, quarantine, lock = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local prefix, claim_id, limit, lease = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local token, ttl, dead, retry = ARGV[5], ARGV[6], ARGV[7], tonumber(ARGV[8])
-local completions = tonumber(ARGV[9])
 
 local clock = redis.call('TIME')
 local now = tonumber(clock[1]) + tonumber(clock[2]) / 1000000
@@ -39,8 +41,14 @@ local function seconds(number)
   return string.format('%.6f', number)
 end
 
+-- A fake server may lack the function; a text without blanks is a digest too.
+local sha1hex = redis.sha1hex or function(text)
+  return 'text:' .. string.gsub(text, '%s', '')
+end
+
 local function digests(definition, meta, policy)
-  return redis.sha1hex((definition or '') .. '\n' .. (policy or '')), redis.sha1hex(meta or '')
+  local whole = policy and policy ~= '' and (definition .. '\n' .. policy) or definition
+  return sha1hex(whole), sha1hex(meta or '')
 end
 
 local function keep_lock()
@@ -52,7 +60,6 @@ local function keep_lock()
     return 0, 'a key that is not a lock', redis.call('PTTL', lock)
   end
   if holder == token then
-    redis.call('PEXPIRE', lock, ttl)
     return 1, token, tonumber(ttl)
   end
   if not holder or (dead ~= '' and holder == dead) then
@@ -62,21 +69,37 @@ local function keep_lock()
   return 0, holder, redis.call('PTTL', lock)
 end
 
+-- Scores to write: pairs of score and member, sent together.
+local scores = {}
+
+local function score_later(score, member)
+  scores[#scores + 1] = score
+  scores[#scores + 1] = member
+end
+
+local function write_scores(flag)
+  for first = 1, #scores, 2000 do
+    local last = math.min(first + 1999, #scores)
+    redis.call('ZADD', schedule, flag, unpack(scores, first, last))
+  end
+  scores = {}
+end
+
 local function complete(key, id, score, meta, runtime)
   local found = redis.pcall('HMGET', key, 'claim', 'definition', 'policy', 'meta')
   if found.err or not found[1] or not found[2] then
-    return {0}
+    return 0
   end
   local held, due, expires, definition_digest, meta_digest =
     string.match(found[1], '^(%S+) (%S+) (%S+) (%S+) (%S+)$')
   if held ~= id or not redis.call('ZSCORE', schedule, key) then
-    return {0}
+    return 0
   end
   local now_definition, now_meta = digests(found[2], found[4], found[3])
   if meta ~= '' and now_meta ~= meta_digest then
     redis.call('HSET', key, 'claim',
       table.concat({held, due, expires, definition_digest, now_meta}, ' '))
-    return {2, found[4] or ''}
+    return 2, found[4] or ''
   end
   if now_definition ~= definition_digest or now_meta ~= meta_digest then
     score = seconds(now)
@@ -89,8 +112,24 @@ local function complete(key, id, score, meta, runtime)
   else
     redis.call('HDEL', key, 'claim')
   end
-  redis.call('ZADD', schedule, 'XX', score, key)
-  return {1}
+  score_later(score, key)
+  return 1
+end
+
+local function complete_all(sizes, packed)
+  local fields, start = {}, 1
+  for size in string.gmatch(sizes, '%d+') do
+    fields[#fields + 1] = string.sub(packed, start, start + size - 1)
+    start = start + size
+  end
+  local codes, metas = {}, {}
+  for at = 1, #fields, 5 do
+    local code, meta = complete(unpack(fields, at, at + 4))
+    codes[#codes + 1] = code
+    metas[#metas + 1] = meta
+  end
+  write_scores('XX')
+  return table.concat(codes), metas
 end
 
 local function read(member)
@@ -115,13 +154,36 @@ end
 
 local standing, holder, pttl = keep_lock()
 
-local results = {}
-for i = 1, completions do
-  local at = 10 + (i - 1) * 5
-  results[i] = complete(ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4])
+local codes, metas = complete_all(ARGV[9], ARGV[10])
+
+local kinds, sizes, fields = {}, {}, {}
+
+local function hand_out(kind, ...)
+  kinds[#kinds + 1] = kind
+  for i = 1, 6 do
+    local field = select(i, ...) or ''
+    sizes[#sizes + 1] = #field
+    fields[#fields + 1] = field
+  end
 end
 
-local claims, scores = {}, {}
+local function claim(key, found, due)
+  local again = now + lease
+  if found[5] then
+    local _, earlier, until_then = string.match(found[5], '^(%S+) (%S+) (%S+)')
+    due = tonumber(earlier) or due
+    local expires = tonumber(until_then) or 0
+    if expires > now then
+      return math.min(expires, again)
+    end
+  end
+  local definition_digest, meta_digest = digests(found[1], found[2], found[3])
+  redis.call('HSET', key, 'claim', table.concat(
+    {claim_id, seconds(due), seconds(again), definition_digest, meta_digest}, ' '))
+  hand_out('e', key, seconds(due), found[1], found[2], found[3], found[4])
+  return again
+end
+
 if standing == 1 and limit > 0 then
   local members = redis.call(
     'ZRANGEBYSCORE', schedule, 0, seconds(now), 'WITHSCORES', 'LIMIT', 0, limit)
@@ -133,35 +195,24 @@ if standing == 1 and limit > 0 then
     end
     local again = now + retry
     if err then
-      claims[#claims + 1] = {key, seconds(due), err}
+      hand_out('x', key, seconds(due), tostring(err))
     elseif not found[1] then
-      claims[#claims + 1] = {key, seconds(due)}
+      hand_out('g', key, seconds(due))
     else
-      local expires = 0
-      if found[5] then
-        local _, earlier, until_then = string.match(found[5], '^(%S+) (%S+) (%S+)')
-        due, expires = tonumber(earlier) or due, tonumber(until_then) or 0
-      end
-      if expires > now then
-        again = math.min(expires, now + lease)
-      else
-        again = now + lease
-        local definition_digest, meta_digest = digests(found[1], found[2], found[3])
-        redis.call('HSET', key, 'claim', table.concat(
-          {claim_id, seconds(due), seconds(again), definition_digest, meta_digest}, ' '))
-        claims[#claims + 1] = {
-          key, seconds(due), found[1], found[2] or '', found[3] or '', found[4] or ''}
-      end
+      again = claim(key, found, due)
     end
-    scores[#scores + 1] = seconds(again)
-    scores[#scores + 1] = key
+    score_later(seconds(again), key)
   end
-  if #scores > 0 then
-    redis.call('ZADD', schedule, unpack(scores))
-  end
+  write_scores('CH')
+end
+
+if lock and standing == 1 then
+  -- Last, because Redis refuses for want of memory only what precedes a script's first write.
+  redis.call('PEXPIRE', lock, ttl)
 end
 
 local first = redis.call('ZRANGEBYSCORE', schedule, 0, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
 return {
   standing, seconds(now), first[2] or '', redis.call('ZCARD', schedule),
-  redis.call('SCARD', statics), redis.call('HLEN', quarantine), holder, pttl, results, claims}
+  redis.call('SCARD', statics), redis.call('HLEN', quarantine), holder, pttl,
+  codes, metas, table.concat(kinds), table.concat(sizes, ' '), table.concat(fields)}
