@@ -8,11 +8,12 @@ from typing import Any, Protocol
 from celery.utils.log import get_logger
 
 from .backoff import BackOff
+from .decoder import RedBeatJSONEncoder, active_codec
 from .entry import PARKED, RedBeatSchedulerEntry
 from .errors import DecodeError
 from .history import encode_runtime
 from .occurrences import Run
-from .prototypes import Prototypes
+from .prototypes import Histories, Prototypes
 from .quarantine import Quarantine, shown
 from .records import Claim, Completion
 from .timing import asks_itself
@@ -59,6 +60,7 @@ class Dispatcher:
         self._hooks = hooks
         self._quarantine = quarantine
         self._prototypes = Prototypes(hooks)
+        self._histories = Histories()
         self._attempts: dict[str, int] = {}
         self.broker_failures = 0
 
@@ -89,7 +91,7 @@ class Dispatcher:
         if claim.problem or claim.definition is None:
             raise DecodeError("definition", claim.problem)
         entry = self._prototypes.get(claim.key, claim.definition, claim.policy)
-        entry.recall(claim.meta, claim.runtime)
+        entry.adopt(self._histories.read(claim.key, claim.meta, claim.runtime), claim.meta)
         entry.run = Run(from_timestamp(now), from_timestamp(claim.due))
         return entry
 
@@ -121,7 +123,10 @@ class Dispatcher:
         score = score_of(next_at) if own is None else own
         scheduled_at: datetime = after.scheduled_at or from_timestamp(claim.due)
         runtime = encode_runtime(scheduled_at, after.last_run_at or scheduled_at)
-        return Completion(claim.key, claim_id, score, after.history_text(), runtime)
+        meta = after.history_text()
+        if after.scheduled_at is not None and active_codec()[0] is RedBeatJSONEncoder:
+            self._histories.note(claim.key, meta, runtime, after)
+        return Completion(claim.key, claim_id, score, meta, runtime)
 
     def _failed(self, claim: Claim, claim_id: str, now: float, error: Exception) -> Completion:
         """Keep an occurrence that could not be published: it is late, not lost.

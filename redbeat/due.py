@@ -46,9 +46,10 @@ class DueEntry(ScheduleEntry):
 
     def recall(self, meta: str, runtime: str = "") -> None:
         """Take over a stored history; raises :exc:`DecodeError`. No round trip."""
-        self._adopt(History.read(meta, runtime), meta)
+        self.adopt(History.read(meta, runtime), meta)
 
-    def _adopt(self, history: History, meta: str) -> None:
+    def adopt(self, history: History, meta: str) -> None:
+        """Take over a history and the text it was read from. No round trip."""
         self.last_run_at = history.last_run_at
         self.total_run_count = history.total_run_count
         self.scheduled_at = history.scheduled_at

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from celery.utils.log import get_logger
+from redis.exceptions import ResponseError
 
 from .errors import RedBeatKeyExpiryError
 from .store import Store
@@ -23,11 +24,15 @@ def check_eviction(store: Store, mode: str) -> None:
 
     ``mode`` is ``ignore``, ``warn``, ``error`` or ``raise``; the last raises
     :exc:`RedBeatKeyExpiryError`. One round trip, none for ``ignore``. Asks INFO, which managed
-    servers leave enabled where they disable CONFIG.
+    servers leave enabled where they disable CONFIG; a server that refuses it is warned about.
     """
     if mode == "ignore":
         return
-    limit, policy = store.eviction()
+    try:
+        limit, policy = store.eviction()
+    except ResponseError as error:
+        logger.warning("beat: Cannot tell whether Redis may evict keys of the schedule: %s", error)
+        return
     if not limit or not policy.startswith("allkeys-"):
         return
     if mode == "raise":

@@ -1,4 +1,4 @@
-"""Entries decoded once: a definition that is read again and again costs its decoding once."""
+"""What a beat need not decode again: definitions it has seen, histories it wrote itself."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import Any, Protocol
 from .decoder import active_codec
 from .entry import RedBeatSchedulerEntry
 from .errors import DecodeError
+from .history import History
 
-__all__ = ("Prototypes",)
+__all__ = ("Histories", "Prototypes")
 
-#: Definitions kept decoded, about 3 KiB each.
+#: Definitions, and histories, kept decoded; about 3 KiB for both of an entry.
 CAPACITY = 20_000
 
 SCALARS = (str, int, float, bool, type(None))
@@ -56,6 +57,27 @@ class Prototypes:
         if entry.key != key:
             raise DecodeError("definition.name", f"{entry.name!r} does not belong to this key")
         return entry, all(map(is_flat, (entry.args or (), entry.kwargs, entry.options)))
+
+
+class Histories:
+    """A bounded cache of the histories that this beat wrote, by entry key and their texts."""
+
+    def __init__(self) -> None:
+        self._written: OrderedDict[str, tuple[str, str, History]] = OrderedDict()
+
+    def note(self, key: str, meta: str, runtime: str, entry: RedBeatSchedulerEntry) -> None:
+        """Keep what an entry looks like after its run."""
+        history = History(entry.last_run_at, entry.total_run_count, entry.scheduled_at)
+        self._written[key] = (meta, runtime, history)
+        if len(self._written) > CAPACITY:
+            self._written.popitem(last=False)
+
+    def read(self, key: str, meta: str, runtime: str) -> History:
+        """Return the history in the texts of an entry; raises :exc:`DecodeError`."""
+        found = self._written.pop(key, None)
+        if found is not None and found[0] == meta and found[1] == runtime:
+            return found[2]
+        return History.read(meta, runtime)
 
 
 def is_flat(value: Any) -> bool:

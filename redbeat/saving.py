@@ -85,7 +85,7 @@ class SavedEntry(DueEntry):
             self._seen_meta = meta
             self._known_history = (mine_last, -1)  # unreadable: ours replaces it
             return
-        self._adopt(stored, meta)
+        self.adopt(stored, meta)
         if mine_last != known_last:
             self.last_run_at = mine_last
         if mine_count != known_count:

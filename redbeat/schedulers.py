@@ -177,9 +177,10 @@ class RedBeatScheduler(Scheduler):
         run = entry.run
         if advance:
             entry = self.reserve(entry)
-        scheduled_at = entry.scheduled_at if advance else None
-        if scheduled_at is None:
-            scheduled_at = run.due if run else entry.last_run_at or entry.default_now()
+        if run is not None:
+            scheduled_at = (run.verdict and run.verdict.scheduled_at) or run.due
+        else:
+            scheduled_at = (entry.scheduled_at if advance else None) or entry.default_now()
         message = addressed(entry, scheduled_at)
         try:
             result = super().apply_async(message, producer=producer, advance=False, **kwargs)

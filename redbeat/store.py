@@ -15,6 +15,7 @@ from redis.client import NEVER_DECODE
 from redis.exceptions import ResponseError
 
 from .errors import DecodeError, InvalidEntryError
+from .packing import pack
 from .records import (
     NOT_A_HASH,
     Completion,
@@ -194,11 +195,11 @@ class Store:
 
         None when the caller does not lead any more. One round trip; send at most 500 rows.
         """
-        args: list[Any] = [token]
+        fields: list[str] = []
         for row in rows:
-            args += row.name, row.key, row.definition, row.policy, row.meta, f"{row.score:.6f}"
-        reply = self._run("sync", self._static_keys(lock_key), args)
-        return None if reply[0] == -1 else list(reply[1])
+            fields += row.name, row.key, row.definition, row.policy, row.meta, f"{row.score:.6f}"
+        reply = self._run("sync", self._static_keys(lock_key), (token, *pack(fields)))
+        return None if reply[0] == -1 else [int(code) for code in reply[1].decode()]
 
     def static_names(self) -> set[str]:
         """Return the names of all static entries. One round trip."""

@@ -90,25 +90,27 @@ local function complete(key, id, score, meta, runtime)
   if found.err or not found[1] or not found[2] then
     return 0
   end
-  local held, due, expires, definition_digest, meta_digest =
-    string.match(found[1], '^(%S+) (%S+) (%S+) (%S+) (%S+)$')
-  if held ~= id or not redis.call('ZSCORE', schedule, key) then
+  local claim = found[1]
+  if string.sub(claim, 1, #id + 1) ~= id .. ' ' or not redis.call('ZSCORE', schedule, key) then
     return 0
   end
   local now_definition, now_meta = digests(found[2], found[4], found[3])
-  if meta ~= '' and now_meta ~= meta_digest then
-    redis.call('HSET', key, 'claim',
-      table.concat({held, due, expires, definition_digest, now_meta}, ' '))
-    return 2, found[4] or ''
-  end
-  if now_definition ~= definition_digest or now_meta ~= meta_digest then
+  local texts = ' ' .. now_definition .. ' ' .. now_meta
+  if string.sub(claim, -#texts) ~= texts then
+    -- Somebody wrote to the entry: it is looked at again.
+    local head, meta_digest = string.match(claim, '^(%S+ %S+ %S+ %S+) (%S+)$')
+    if meta ~= '' and now_meta ~= meta_digest then
+      redis.call('HSET', key, 'claim', head .. ' ' .. now_meta)
+      return 2, found[4] or ''
+    end
     score = seconds(now)
   end
   if meta ~= '' then
     redis.call('HSET', key, 'meta', meta, 'runtime', runtime)
   end
   if meta == '' and runtime == 'again' then
-    redis.call('HSET', key, 'claim', table.concat({'-', due, '0 - -'}, ' '))
+    local due = string.match(claim, '^%S+ (%S+)')
+    redis.call('HSET', key, 'claim', '- ' .. due .. ' 0 - -')
   else
     redis.call('HDEL', key, 'claim')
   end
@@ -158,30 +160,33 @@ local codes, metas = complete_all(ARGV[9], ARGV[10])
 
 local kinds, sizes, fields = {}, {}, {}
 
-local function hand_out(kind, ...)
+local function hand_out(kind, key, due, definition, meta, policy, runtime)
+  definition, meta, policy, runtime = definition or '', meta or '', policy or '', runtime or ''
   kinds[#kinds + 1] = kind
-  for i = 1, 6 do
-    local field = select(i, ...) or ''
-    sizes[#sizes + 1] = #field
-    fields[#fields + 1] = field
-  end
+  sizes[#sizes + 1] = table.concat({#key, #due, #definition, #meta, #policy, #runtime}, ' ')
+  fields[#fields + 1] = table.concat({key, due, definition, meta, policy, runtime})
 end
 
+local lease_end = seconds(now + lease)
+local retry_at = seconds(now + retry)
+
+-- Returns the score to write: when the claim expires.
 local function claim(key, found, due)
-  local again = now + lease
   if found[5] then
     local _, earlier, until_then = string.match(found[5], '^(%S+) (%S+) (%S+)')
-    due = tonumber(earlier) or due
+    if tonumber(earlier) then
+      due = earlier
+    end
     local expires = tonumber(until_then) or 0
     if expires > now then
-      return math.min(expires, again)
+      return seconds(math.min(expires, now + lease))
     end
   end
   local definition_digest, meta_digest = digests(found[1], found[2], found[3])
-  redis.call('HSET', key, 'claim', table.concat(
-    {claim_id, seconds(due), seconds(again), definition_digest, meta_digest}, ' '))
-  hand_out('e', key, seconds(due), found[1], found[2], found[3], found[4])
-  return again
+  redis.call('HSET', key, 'claim', claim_id .. ' ' .. due .. ' ' .. lease_end .. ' '
+    .. definition_digest .. ' ' .. meta_digest)
+  hand_out('e', key, due, found[1], found[2], found[3], found[4])
+  return lease_end
 end
 
 if standing == 1 and limit > 0 then
@@ -189,19 +194,19 @@ if standing == 1 and limit > 0 then
     'ZRANGEBYSCORE', schedule, 0, seconds(now), 'WITHSCORES', 'LIMIT', 0, limit)
   for i = 1, #members, 2 do
     local key, found, err = resolve(members[i])
-    local due = math.min(tonumber(members[i + 1]), now)
-    if due <= 0 then
-      due = now
+    local due = members[i + 1]
+    if tonumber(due) <= 0 then
+      due = seconds(now)
     end
-    local again = now + retry
+    local again = retry_at
     if err then
-      hand_out('x', key, seconds(due), tostring(err))
+      hand_out('x', key, due, tostring(err))
     elseif not found[1] then
-      hand_out('g', key, seconds(due))
+      hand_out('g', key, due)
     else
       again = claim(key, found, due)
     end
-    score_later(seconds(again), key)
+    score_later(again, key)
   end
   write_scores('CH')
 end

@@ -5,11 +5,12 @@
 -- KEYS[3]  quarantine (hash)
 -- KEYS[4]  lock (string), left out when locking is off
 -- ARGV[1]  lock token of the caller
--- ARGV[2..] per entry six values: name, entry key, definition, policy or '', meta for a new entry,
---          score for a new entry (UNIX seconds; below 0 = parked)
+-- ARGV[2]  rows, packed: the sizes of their fields in bytes, separated by spaces
+-- ARGV[3]  the fields, one after the other; per entry six: name, entry key, definition, policy or
+--          '', meta for a new entry, score for a new entry (UNIX seconds; below 0 = parked)
 --
--- Returns {-1} when the caller does not lead any more (nothing is written), else {1, codes}, one
--- code per entry: 0 unchanged, 1 added, 2 changed (its history is kept), 3 made a member again,
+-- Returns {-1} when the caller does not lead any more (nothing is written), else {1, codes}: a
+-- digit per entry: 0 unchanged, 1 added, 2 changed (its history is kept), 3 made a member again,
 -- 4 left alone: the key holds something that is not a hash.
 
 local schedule, statics, quarantine, lock = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
@@ -63,15 +64,21 @@ local function sync(key, definition, policy, meta, score)
   return 0
 end
 
+local fields, start = {}, 1
+for size in string.gmatch(ARGV[2], '%d+') do
+  fields[#fields + 1] = string.sub(ARGV[3], start, start + size - 1)
+  start = start + size
+end
+
 local codes, names = {}, {}
-for i = 2, #ARGV, 6 do
-  local code = sync(ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], ARGV[i + 4], ARGV[i + 5])
+for i = 1, #fields, 6 do
+  local code = sync(unpack(fields, i + 1, i + 5))
   codes[#codes + 1] = code
   if code ~= 4 then
-    names[#names + 1] = ARGV[i]
+    names[#names + 1] = fields[i]
   end
 end
 if #names > 0 then
   redis.call('SADD', statics, unpack(names))
 end
-return {1, codes}
+return {1, table.concat(codes)}
