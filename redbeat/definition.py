@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import timedelta
+from functools import lru_cache
+from json.encoder import encode_basestring_ascii as quoted
 from typing import Any
 
-from celery.schedules import BaseSchedule
+from celery.schedules import BaseSchedule, schedule
 
-from .decoder import decode, decode_schedule, encode
+from .decoder import (
+    MAX_TEXT,
+    RedBeatJSONEncoder,
+    active_codec,
+    decode,
+    decode_schedule,
+    encode,
+)
 from .errors import DecodeError, InvalidEntryError
 from .schedules import rrule, with_zones, zone_extension
+from .writers import TAG
 
 __all__ = ("decode_definition", "decode_policy", "encode_definition", "encode_policy")
 
@@ -40,7 +51,58 @@ def encode_definition(definition: dict[str, Any]) -> str:
     for field, (valid, wanted) in FIELDS.items():
         if not valid(definition.get(field)):
             raise InvalidEntryError(field, f"must be {wanted}, not {definition.get(field)!r:.60}")
-    return encode(definition, "")
+    return _flat_text(definition) or encode(definition, "")
+
+
+#: A definition as the encoder writes it, of an entry whose class adds no field.
+WRITTEN = f"{{{', '.join(f'{quoted(field)}: %s' for field in FIELDS)}}}"
+
+#: How the encoder writes the values that hold no others.
+SCALARS: dict[type, Callable[[Any], str]] = {
+    str: quoted,
+    int: repr,
+    bool: {True: "true", False: "false"}.__getitem__,
+    type(None): lambda _value: "null",
+}
+
+
+def _flat_text(definition: dict[str, Any]) -> str | None:
+    """Return what the encoder would, None for all but the usual; about three times faster."""
+    if (*definition,) != (*FIELDS,) or active_codec()[0] is not RedBeatJSONEncoder:
+        return None
+    try:
+        name, task, args, kwargs, options, when, enabled = definition.values()
+        texts = (_array(args), _object(kwargs), _object(options), _schedule(when))
+        text = WRITTEN % (quoted(name), quoted(task), *texts, SCALARS[bool](enabled))
+    except (KeyError, TypeError, ValueError):
+        return None  # The encoder knows the rest, and says what is wrong if anything is.
+    return text if len(text) <= MAX_TEXT else None
+
+
+def _array(values: Any) -> str:
+    if not values:
+        return "null" if values is None else "[]"
+    return f"[{', '.join([SCALARS[type(value)](value) for value in values])}]"
+
+
+def _object(values: Any) -> str:
+    if not values:
+        return "null" if values is None else "{}"
+    if TAG in values:
+        raise KeyError(TAG)
+    items = [f"{quoted(key)}: {SCALARS[type(value)](value)}" for key, value in values.items()]
+    return f"{{{', '.join(items)}}}"
+
+
+def _schedule(when: Any) -> str:
+    if type(when) is schedule and when.nowfun is None and type(when.run_every) is timedelta:
+        return _interval(when.run_every, bool(when.relative))
+    return encode(when)
+
+
+@lru_cache(maxsize=256)
+def _interval(every: timedelta, relative: bool) -> str:
+    return encode(schedule(every, relative))
 
 
 def decode_definition(text: str | bytes) -> dict[str, Any]:

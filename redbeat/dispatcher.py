@@ -17,7 +17,7 @@ from .prototypes import Histories, Prototypes
 from .quarantine import Quarantine, shown
 from .records import Claim, Completion
 from .timing import asks_itself
-from .zones import from_timestamp
+from .zones import UTC
 
 __all__ = ("AGAIN", "Dispatcher", "Hooks")
 
@@ -92,7 +92,7 @@ class Dispatcher:
             raise DecodeError("definition", claim.problem)
         entry = self._prototypes.get(claim.key, claim.definition, claim.policy)
         entry.adopt(self._histories.read(claim.key, claim.meta, claim.runtime), claim.meta)
-        entry.run = Run(from_timestamp(now), from_timestamp(claim.due))
+        entry.run = Run(datetime.fromtimestamp(now, UTC), datetime.fromtimestamp(claim.due, UTC))
         return entry
 
     def _run(
@@ -121,7 +121,7 @@ class Dispatcher:
         if own is None and next_at is None:
             logger.info("beat: Entry %s has finished: nothing is left to run", entry.name)
         score = score_of(next_at) if own is None else own
-        scheduled_at: datetime = after.scheduled_at or from_timestamp(claim.due)
+        scheduled_at: datetime = after.scheduled_at or datetime.fromtimestamp(claim.due, UTC)
         runtime = encode_runtime(scheduled_at, after.last_run_at or scheduled_at)
         meta = after.history_text()
         if after.scheduled_at is not None and active_codec()[0] is RedBeatJSONEncoder:

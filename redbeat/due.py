@@ -40,9 +40,14 @@ class DueEntry(ScheduleEntry):
 
     def default_now(self) -> datetime:
         """Return the time of the schedule's clock, or of the app's where there is no schedule."""
-        source = self.schedule if isinstance(self.schedule, BaseSchedule) else self.app
-        now: datetime = source.now()
-        return now
+        schedule = self.schedule
+        if isinstance(schedule, BaseSchedule) and (
+            schedule.nowfun is not None or type(schedule).now is not BaseSchedule.now
+        ):
+            now: datetime = schedule.now()
+            return now
+        # What Celery computes in several steps, at each entry that is made.
+        return datetime.now(self.app.timezone)
 
     def recall(self, meta: str, runtime: str = "") -> None:
         """Take over a stored history; raises :exc:`DecodeError`. No round trip."""

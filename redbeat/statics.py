@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime
+from typing import Any
 
+from celery.schedules import crontab
 from celery.utils.log import get_logger
 
 from .entry import PARKED, RedBeatSchedulerEntry
@@ -84,11 +86,11 @@ class StaticEntries:
         return True
 
     def _rows(self, store: Store, now: datetime) -> Iterator[StaticRow]:
-        meta = encode_meta(now)
+        meta, scores = encode_meta(now), Scores(now)
         for name, entry in list(self._entries.items()):
             try:
                 definition, policy = _texts(entry, store)
-                yield StaticRow(name, entry.key, definition, policy, meta, _score(entry, now))
+                yield StaticRow(name, entry.key, definition, policy, meta, scores.of(entry))
             except (InvalidEntryError, ArithmeticError, LookupError) as error:
                 self.refuse(name, error)
 
@@ -112,11 +114,32 @@ def _texts(entry: RedBeatSchedulerEntry, store: Store) -> tuple[str, str]:
     return definition or "", policy
 
 
-def _score(entry: RedBeatSchedulerEntry, now: datetime) -> float:
-    """Return the score of a new entry, which counts from ``now``."""
-    if not entry.enabled:
-        return PARKED
-    verdict = decide(entry.schedule, now, now, now, now, entry.app.timezone)
-    if verdict.due:
-        return now.timestamp()
-    return PARKED if verdict.next_at is None else verdict.next_at.timestamp()
+class Scores:
+    """The scores of new entries, which count from ``now``; equal crontabs are asked once."""
+
+    def __init__(self, now: datetime) -> None:
+        self._now = now
+        self._known: dict[Any, float] = {}
+
+    def of(self, entry: RedBeatSchedulerEntry) -> float:
+        """Return the score of an entry; raises what its schedule raises."""
+        when = entry.schedule
+        if not entry.enabled:
+            return PARKED
+        if type(when) is not crontab or when.nowfun is not None:
+            return self._computed(entry)
+        identity = (entry.app, when.__reduce__()[1])
+        try:
+            score = self._known.get(identity)
+        except TypeError:  # A crontab with a list.
+            return self._computed(entry)
+        if score is None:
+            score = self._known[identity] = self._computed(entry)
+        return score
+
+    def _computed(self, entry: RedBeatSchedulerEntry) -> float:
+        now = self._now
+        verdict = decide(entry.schedule, now, now, now, now, entry.app.timezone)
+        if verdict.due:
+            return now.timestamp()
+        return PARKED if verdict.next_at is None else verdict.next_at.timestamp()

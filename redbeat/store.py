@@ -193,11 +193,15 @@ class Store:
     ) -> list[int] | None:
         """Write the rows that differ; a code per row as ``sync.lua`` gives them.
 
-        None when the caller does not lead any more. One round trip; send at most 500 rows.
+        None when the caller does not lead any more. No meta is empty, and one that is that of the
+        row before is not sent again. One round trip; send at most 500 rows.
         """
         fields: list[str] = []
+        meta = ""
         for row in rows:
-            fields += row.name, row.key, row.definition, row.policy, row.meta, f"{row.score:.6f}"
+            again = "" if row.meta == meta else row.meta
+            fields += row.name, row.key, row.definition, row.policy, again, f"{row.score:.6f}"
+            meta = row.meta
         reply = self._run("sync", self._static_keys(lock_key), (token, *pack(fields)))
         return None if reply[0] == -1 else [int(code) for code in reply[1].decode()]
 

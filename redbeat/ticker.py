@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Callable, Iterator
 
 from celery.utils.log import get_logger
@@ -11,12 +10,12 @@ from redis.exceptions import RedisError
 
 from .backoff import BackOff
 from .dispatcher import AGAIN, BROKER_WAIT, Dispatcher, Hooks
-from .errors import DecodeError, RedBeatError
+from .errors import RedBeatError
 from .eviction import check_eviction
-from .history import History, encode_meta
+from .exchange import Answer, Exchange
 from .leader import BeatLock
 from .quarantine import Quarantine, shown
-from .records import HISTORY_CHANGED, REFUSED, STANDBY, Claim, Completion, Result, Turn
+from .records import STANDBY, Claim, Completion, Turn
 from .statics import StaticEntries
 from .store import BATCH, Store
 from .zones import from_timestamp
@@ -24,12 +23,6 @@ from .zones import from_timestamp
 __all__ = ("Ticker",)
 
 logger = get_logger("celery.beat")
-
-#: Seconds a claim lasts. A beat that dies leaves its claims to others after that.
-LEASE = 30.0
-
-#: Seconds of a lease in which a beat still publishes; the rest is for the slowest publish.
-LEASE_USED = 20.0
 
 #: Seconds between two ticks at most: so soon are entries of raw Redis writers seen.
 MAX_WAIT = 5.0
@@ -42,9 +35,6 @@ MAX_TICK = 2.0
 
 #: Seconds after which published occurrences are recorded, even in the middle of a batch.
 FLUSH_INTERVAL = 0.25
-
-#: How often in a row it is tried to record a run whose history somebody else writes.
-FLUSH_ATTEMPTS = 3
 
 #: Seconds to wait while Redis is away.
 REDIS_WAIT = BackOff(0.1, 2.0)
@@ -80,19 +70,13 @@ class Ticker:
         self._clock = clock
         self._quarantine = Quarantine(store, clock)
         self._dispatcher = Dispatcher(hooks, self._quarantine)
-        self._beat_id = uuid.uuid4().hex[:12]
-        self._claims_made = 0
-        self._claim_id = ""
-        self._pending: list[Completion] = []
-        self._repeated = False
+        self._exchange = Exchange(store, lock, clock)
         self._synced = False
         self._sync_again_at = 0.0
         self._members = 0
         self._missing: set[str] = set()
         self._gone: list[str] = []
         self._redis_failures = 0
-        self._asked_at = self._answered_at = clock()
-        self._now = 0.0
 
     # -- the tick ------------------------------------------------------------------------------
 
@@ -117,14 +101,8 @@ class Ticker:
             self.running = False
 
     def flush(self) -> None:
-        """Record what was published.
-
-        No round trip when there is nothing, else one; another when an application wrote a history
-        meanwhile.
-        """
-        for _ in range(FLUSH_ATTEMPTS):
-            if self._pending:
-                self._turn(0)
+        """Record what was published. No round trip when there is nothing, else one or two."""
+        self._exchange.flush()
 
     def _available(self, wait: float) -> float:
         if self._redis_failures:
@@ -143,15 +121,16 @@ class Ticker:
         started = self._clock()
         while True:
             failures = self._dispatcher.broker_failures
-            turn = self._turn(self._limit())
+            answer = self._exchange.turn(self._limit())
+            turn = answer.turn
             if turn.standing == STANDBY:
                 self._synced = False
                 return min(STANDBY_POLL, self._longest_wait())
             if self._sync(turn):
                 continue
             if turn.claims:
-                self._dispatch(turn.claims)
-            elif not self._pending and not self._quarantine.review(turn.quarantined):
+                self._dispatch(answer)
+            elif not self._exchange.pending and not self._quarantine.review(turn.quarantined):
                 return self._wait(turn)
             # While the broker is away, entries that do not need it are still seen to.
             if self._dispatcher.broker_failures > failures or self._clock() - started > MAX_TICK:
@@ -176,37 +155,9 @@ class Ticker:
         longest = self._longest_wait()
         if turn.next_due is None:
             return longest
-        return min(max(turn.next_due - self._redis_now(), 0.0), longest)
-
-    def _redis_now(self) -> float:
-        """The time of Redis: its last answer plus the local seconds since."""
-        return self._now + (self._clock() - self._answered_at)
+        return min(max(turn.next_due - self._exchange.now(), 0.0), longest)
 
     # -- turns ---------------------------------------------------------------------------------
-
-    def _turn(self, limit: int) -> Turn:
-        """Keep the lock, record what was published, claim up to ``limit``. One round trip."""
-        if limit:
-            self._claims_made += 1
-            self._claim_id = f"{self._beat_id}-{self._claims_made}"
-        sent, repeated = self._pending, self._repeated
-        self._repeated = True
-        self._asked_at = self._clock()
-        lock = None if self._lock is None else self._lock.arguments()
-        turn = self._store.claim(self._claim_id, limit, LEASE, sent, lock)
-        self._answered_at, self._now = self._clock(), turn.now
-        self._pending, self._repeated = [], False
-        if self._lock is not None:
-            self._lock.observe(turn)
-        for done, result in zip(sent, turn.results, strict=True):
-            self._settle(done, result, repeated)
-        return turn
-
-    def _settle(self, done: Completion, result: Result, repeated: bool) -> None:
-        if result.code == HISTORY_CHANGED:
-            self._pending.append(merge(done, result.meta, self._now))
-        elif result.code == REFUSED and not repeated:
-            logger.info("beat: Entry %s was deleted or replaced during its run", shown(done.key))
 
     def _sync(self, turn: Turn) -> bool:
         """Write static entries if they are not there; True when the next thing is another turn."""
@@ -230,49 +181,48 @@ class Ticker:
 
     # -- a batch -------------------------------------------------------------------------------
 
-    def _dispatch(self, claims: list[Claim]) -> None:
+    def _dispatch(self, answer: Answer) -> None:
         """Dispatch claimed entries; what is left when the broker or the time fails is given back.
 
         At most one round trip per :data:`FLUSH_INTERVAL`, and those of the quarantine.
         """
-        claim_id, rest = self._claim_id, iter(claims)
+        rest = iter(answer.turn.claims)
         try:
-            self._dispatch_each(rest, claim_id)
+            self._dispatch_each(rest, answer)
         except (SystemExit, KeyboardInterrupt):
-            self._give_back(rest, claim_id)
+            self._give_back(rest, answer.claim_id)
             self._record_before_exit()
             raise
         finally:
-            self._give_back(rest, claim_id)
+            self._give_back(rest, answer.claim_id)
         self._quarantine.flush()
         self._forget_gone()
 
-    def _dispatch_each(self, claims: Iterator[Claim], claim_id: str) -> None:
-        deadline = self._asked_at + LEASE_USED
+    def _dispatch_each(self, claims: Iterator[Claim], answer: Answer) -> None:
         for claim in claims:
-            if self._clock() >= deadline:
+            if self._clock() >= answer.deadline:
                 logger.warning("beat: Stalled past the lease of the claims, giving them back")
-                self._give_back(iter((claim,)), claim_id)
+                self._give_back(iter((claim,)), answer.claim_id)
                 return
             if claim.definition is None and not claim.problem:
                 self._hash_is_gone(claim.key)
                 continue
             self._missing.discard(claim.key)
-            self._dispatch_one(claim, claim_id)
+            self._dispatch_one(claim, answer.claim_id)
             if self._dispatcher.broker_failures:
                 return
-            if self._pending and self._clock() - self._answered_at > FLUSH_INTERVAL:
-                self._turn(0)
+            if self._exchange.pending and self._exchange.silence() > FLUSH_INTERVAL:
+                self._exchange.turn(0)
 
     def _dispatch_one(self, claim: Claim, claim_id: str) -> None:
         try:
-            done = self._dispatcher.dispatch(claim, claim_id, self._redis_now())
+            done = self._dispatcher.dispatch(claim, claim_id, self._exchange.now())
         except (SystemExit, KeyboardInterrupt):
             # Nobody knows whether it is out; whoever sends it again does so under the same id.
             self._give_back(iter((claim,)), claim_id)
             raise
         if done is not None:
-            self._pending.append(done)
+            self._exchange.record(done)
 
     def _record_before_exit(self) -> None:
         """Told to stop: record what is out, so that nobody sends it again."""
@@ -286,7 +236,7 @@ class Ticker:
         """Let entries be due as they were."""
         for claim in claims:
             if claim.definition is not None:
-                self._pending.append(Completion(claim.key, claim_id, claim.due, runtime=AGAIN))
+                self._exchange.record(Completion(claim.key, claim_id, claim.due, runtime=AGAIN))
 
     def _hash_is_gone(self, key: str) -> None:
         """Remove a member without a hash the second time: a writer may be between two commands."""
@@ -307,16 +257,3 @@ class Ticker:
             logger.error(
                 "beat: Entry %s is removed from the schedule: its hash is gone", shown(member)
             )
-
-
-def merge(done: Completion, meta: str, now: float) -> Completion:
-    """Return the completion of a run during which an application wrote ``last_run_at`` itself.
-
-    Its instant counts from now on, our run count stays, and the entry is looked at again.
-    """
-    try:
-        theirs, ours = History.read(meta), History.read(done.meta)
-    except DecodeError:
-        return Completion(done.key, done.claim_id, now)
-    count = max(theirs.total_run_count, ours.total_run_count)
-    return Completion(done.key, done.claim_id, now, encode_meta(theirs.last_run_at, count))

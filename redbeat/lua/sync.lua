@@ -7,7 +7,8 @@
 -- ARGV[1]  lock token of the caller
 -- ARGV[2]  rows, packed: the sizes of their fields in bytes, separated by spaces
 -- ARGV[3]  the fields, one after the other; per entry six: name, entry key, definition, policy or
---          '', meta for a new entry, score for a new entry (UNIX seconds; below 0 = parked)
+--          '', meta for a new entry or '' (that of the row before), score for a new entry (UNIX
+--          seconds; below 0 = parked)
 --
 -- Returns {-1} when the caller does not lead any more (nothing is written), else {1, codes}: a
 -- digit per entry: 0 unchanged, 1 added, 2 changed (its history is kept), 3 made a member again,
@@ -70,9 +71,12 @@ for size in string.gmatch(ARGV[2], '%d+') do
   start = start + size
 end
 
-local codes, names = {}, {}
+local codes, names, meta = {}, {}, ''
 for i = 1, #fields, 6 do
-  local code = sync(unpack(fields, i + 1, i + 5))
+  if fields[i + 4] ~= '' then
+    meta = fields[i + 4]
+  end
+  local code = sync(fields[i + 1], fields[i + 2], fields[i + 3], meta, fields[i + 5])
   codes[#codes + 1] = code
   if code ~= 4 then
     names[#names + 1] = fields[i]

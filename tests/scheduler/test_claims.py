@@ -13,7 +13,7 @@ from celery import Celery
 from celery.schedules import schedule
 
 from redbeat import RedBeatSchedulerEntry
-from redbeat.ticker import LEASE, LEASE_USED
+from redbeat.exchange import LEASE, LEASE_USED
 
 from .conftest import SCHEDULE, Clock, RecordingScheduler, World, interval_json, once, void
 

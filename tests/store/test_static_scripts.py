@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -124,6 +125,13 @@ def test_no_rows_write_nothing(store: Store, redis_client: redis.Redis) -> None:
 def test_five_hundred_rows_fit_in_one_round_trip(store: Store, redis_client: redis.Redis) -> None:
     assert sync(store, *(row(f"e{n}") for n in range(500))) == [ADDED] * 500
     assert redis_client.zcard(KEYS.schedule) == redis_client.scard(KEYS.statics) == 500
+
+
+def test_rows_of_one_meta_and_of_another_get_their_own(
+    store: Store, redis_client: redis.Redis
+) -> None:
+    sync(store, *(replace(row(name), meta=meta) for name, meta in zip("abcd", "xxyx", strict=True)))
+    assert [hash_of(redis_client, name)["meta"] for name in "abcd"] == list("xxyx")
 
 
 @pytest.mark.parametrize("holder", [None, "other"])

@@ -1,0 +1,101 @@
+"""A definition is written the same by the short way for usual ones and by the encoder."""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from datetime import datetime, timedelta, timezone
+from enum import Enum
+from typing import Any
+
+import pytest
+from celery.schedules import crontab, schedule
+
+import redbeat.schedulers
+from redbeat.decoder import MAX_TEXT, RedBeatJSONEncoder, encode
+from redbeat.definition import encode_definition
+from redbeat.errors import InvalidEntryError
+
+NOON = datetime(2026, 5, 5, 12, tzinfo=timezone.utc)
+
+
+class Colour(str, Enum):
+    RED = "red"
+
+
+class MyInterval(schedule):
+    """A subclass, which would come back as its base."""
+
+
+def definition(**fields: Any) -> dict[str, Any]:
+    named = {"name": "n", "task": "t", "args": [], "kwargs": {}, "options": {}}
+    return {**named, "schedule": schedule(5), "enabled": True, **fields}
+
+
+STORABLE: tuple[dict[str, Any], ...] = (
+    {},
+    {"enabled": False, "args": None, "kwargs": None, "options": None},
+    {"args": ()},
+    {"args": (1, True, False, None, "two", -(2**70))},
+    {"args": [1.0, 1e300, -0.0]},
+    {"args": [[1], {"a": 1}, ()]},
+    {"args": [NOON, crontab()]},
+    {"args": [Colour.RED], "kwargs": {Colour.RED: 1}},
+    {"name": 'sn"ow \u2603\n\ud83d\ude00', "task": "\\", "kwargs": {"\u00e9": "\x00"}},
+    {"name": "percent %s %d", "args": ["%s"], "kwargs": {"{": "}"}},
+    {"kwargs": {"a": 1, "b": None, "c": [True]}, "options": {"queue": "q", "expires": NOON}},
+    {"kwargs": OrderedDict(b=1, a=2)},
+    {"kwargs": {"__type__": "datetime"}},
+    {"kwargs": {"__type__": 1}},
+    {"options": {"headers": {"__type__": "interval", "every": 1}}},
+    {"schedule": schedule(5, relative=True)},
+    {"schedule": schedule(timedelta(days=1, microseconds=1))},
+    {"schedule": crontab(minute="*/5", hour=[1, 2])},
+    {"more": 1},
+)
+
+
+@pytest.mark.parametrize("fields", STORABLE, ids=repr)
+def test_both_ways_write_the_same(fields: dict[str, Any]) -> None:
+    assert encode_definition(definition(**fields)) == encode(definition(**fields))
+
+
+def test_a_field_left_out_stays_out() -> None:
+    short = definition()
+    del short["options"]
+    assert encode_definition(short) == encode(short)
+
+
+def test_equal_values_of_other_types_are_told_apart() -> None:
+    texts = [encode_definition(definition(args=[one])) for one in (1, True, 1.0)]
+    assert [json.loads(text)["args"] for text in texts] == [[1], [True], [1.0]]
+    assert len(set(texts)) == len(texts)
+
+
+REFUSED: tuple[tuple[dict[str, Any], str], ...] = (
+    ({"args": [b"x"]}, "args[0]"),
+    ({"args": [float("nan")]}, "args[0]"),
+    ({"kwargs": {"a": {1}}}, "kwargs.a"),
+    ({"kwargs": {1: 2}}, "kwargs"),
+    ({"schedule": schedule(-5)}, "schedule.every"),
+    ({"schedule": schedule(5, nowfun=datetime.now)}, "schedule.nowfun"),
+    ({"schedule": MyInterval(5)}, "schedule"),
+    ({"args": [10**5000]}, "value"),
+    ({"args": ["x" * MAX_TEXT]}, "value"),
+)
+
+
+@pytest.mark.parametrize(("fields", "field"), REFUSED)
+def test_what_cannot_be_stored_is_named(fields: dict[str, Any], field: str) -> None:
+    with pytest.raises(InvalidEntryError) as caught:
+        encode_definition(definition(**fields))
+    assert caught.value.field == field
+
+
+def test_an_encoder_of_the_users_own_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Sorted(RedBeatJSONEncoder):
+        def __init__(self, **kwargs: Any) -> None:
+            super().__init__(**{**kwargs, "sort_keys": True})
+
+    monkeypatch.setattr(redbeat.schedulers, "RedBeatJSONEncoder", Sorted)
+    assert encode_definition(definition()).startswith('{"args"')
