@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, tzinfo
 from typing import Any
 
 from celery.beat import ScheduleEntry
@@ -31,6 +31,9 @@ class DueEntry(ScheduleEntry):
 
     #: Set while a beat holds a claim on the entry; then nothing is written by the entry itself.
     run: Run | None = None
+
+    #: The zone of the app, where it was looked up already.
+    _zone: tzinfo | None = None
 
     #: Text of the stored meta this entry was made from; None for an entry not seen in Redis.
     _seen_meta: str | None = None
@@ -82,7 +85,8 @@ class DueEntry(ScheduleEntry):
 
     def _decide(self, now: datetime, due: datetime) -> Verdict:
         last_run_at = self.last_run_at and aware(self.last_run_at)
-        return decide(self.schedule, last_run_at, self.anchor, now, due, self.app.timezone)
+        zone = self._zone or self.app.timezone
+        return decide(self.schedule, last_run_at, self.anchor, now, due, zone)
 
     def is_due(self) -> schedstate:
         """Return (whether it is due, seconds until the run after that; None = never)."""

@@ -13,7 +13,7 @@ from .history import History, encode_meta
 from .leader import BeatLock
 from .quarantine import shown
 from .records import HISTORY_CHANGED, REFUSED, Completion, Result, Turn
-from .store import Store
+from .store import LockTerms, Store
 
 __all__ = ("Answer", "Exchange")
 
@@ -30,6 +30,15 @@ FLUSH_ATTEMPTS = 3
 
 
 @dataclass(frozen=True, slots=True)
+class Question:
+    """The arguments of one :meth:`Store.claim`, and what is to be known when it is answered."""
+
+    terms: tuple[str, int, float, list[Completion], LockTerms | None]
+    deadline: float
+    repeated: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Answer:
     """A turn, with the id of its claims and the local time until which they may be published."""
 
@@ -39,7 +48,7 @@ class Answer:
 
 
 class Exchange:
-    """Takes turns with Redis.
+    """Takes turns with Redis: one after the other, or one while the last is worked on.
 
     Arguments:
         store: the schedule, on a client that does not retry.
@@ -55,16 +64,15 @@ class Exchange:
         self._beat_id = uuid.uuid4().hex[:12]
         self._claims_made = 0
         self._unsure = False
-        self._answered_at = clock()
+        self._under_way: tuple[Question, Callable[[], Turn]] | None = None
+        self._ready: Answer | None = None
+        #: The local time of the last answer of Redis.
+        self.answered_at = clock()
         self._now = 0.0
 
-    def now(self) -> float:
-        """The time of Redis: its last answer plus the local seconds since."""
-        return self._now + self.silence()
-
-    def silence(self) -> float:
-        """The seconds since the last answer of Redis."""
-        return self._clock() - self._answered_at
+    def time_at(self, local: float) -> float:
+        """The time of Redis at a local time: its last answer plus the local seconds since."""
+        return self._now + (local - self.answered_at)
 
     def record(self, done: Completion) -> None:
         """Have a completion travel with the next turn."""
@@ -72,22 +80,71 @@ class Exchange:
 
     def turn(self, limit: int) -> Answer:
         """Keep the lock, record what is pending, claim up to ``limit``. One round trip."""
+        self._await()
+        question = self._question(limit)
+        try:
+            turn = self._store.claim(*question.terms)
+        except BaseException:
+            self._take_back(question)
+            raise
+        return self._receive(question, turn)
+
+    def begin(self, limit: int) -> None:
+        """Begin a turn whose answer :meth:`next` returns: Redis works on it meanwhile."""
+        if self._under_way is None and self._ready is None and self._store.overlaps:
+            question = self._question(limit)
+            try:
+                self._under_way = question, self._store.begin_claim(*question.terms)
+            except BaseException:
+                self._take_back(question)
+                raise
+
+    def next(self, limit: int) -> Answer:
+        """Return the answer to the turn that was begun, or to a new one."""
+        self._await()
+        ready, self._ready = self._ready, None
+        return self.turn(limit) if ready is None else ready
+
+    def begun(self) -> Answer | None:
+        """Return the answer to the turn that was begun, None when none was."""
+        self._await()
+        ready, self._ready = self._ready, None
+        return ready
+
+    def _await(self) -> None:
+        """Wait for the answer to the turn that was begun, and keep it."""
+        if self._under_way is None:
+            return
+        (question, answer), self._under_way = self._under_way, None
+        try:
+            turn = answer()
+        except BaseException:
+            self._take_back(question)
+            raise
+        self._ready = self._receive(question, turn)
+
+    def _question(self, limit: int) -> Question:
         if limit:
             self._claims_made += 1
         claim_id = f"{self._beat_id}-{self._claims_made}"
-        sent, repeated = self.pending, self._unsure
-        # Until there is an answer nobody knows what became of them: they are sent again.
-        self._unsure = True
-        deadline = self._clock() + LEASE_USED
         lock = None if self._lock is None else self._lock.arguments()
-        turn = self._store.claim(claim_id, limit, LEASE, sent, lock)
-        self._answered_at, self._now = self._clock(), turn.now
+        terms = (claim_id, limit, LEASE, self.pending, lock)
+        question = Question(terms, self._clock() + LEASE_USED, self._unsure)
         self.pending, self._unsure = [], False
+        return question
+
+    def _take_back(self, question: Question) -> None:
+        """Nobody knows what became of the completions: they are sent again."""
+        self.pending = question.terms[3] + self.pending
+        self._unsure = True
+
+    def _receive(self, question: Question, turn: Turn) -> Answer:
+        self.answered_at, self._now = self._clock(), turn.now
         if self._lock is not None:
             self._lock.observe(turn)
-        for done, result in zip(sent, turn.results, strict=True):
-            self._settle(done, result, repeated)
-        return Answer(turn, claim_id, deadline)
+        for done, result in zip(question.terms[3], turn.results, strict=True):
+            self._settle(done, result, question.repeated)
+        return Answer(turn, question.terms[0], question.deadline)
 
     def flush(self) -> None:
         """Record what is pending.

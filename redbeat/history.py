@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from .decoder import RedBeatJSONDecoder, RedBeatJSONEncoder, active_codec, decode, encode
 from .errors import DecodeError
@@ -19,8 +18,7 @@ __all__ = ("History", "decode_meta", "encode_meta", "encode_runtime")
 NAMED_UTC = zone_named("UTC")
 
 
-@dataclass(frozen=True, slots=True)
-class History:
+class History(NamedTuple):
     """When an entry ran last, how often it ran, and the nominal instant of that last run.
 
     ``scheduled_at`` is None when it is not known: never run, run by RedBeat 2, or an application
@@ -73,8 +71,9 @@ def encode_meta(last_run_at: datetime | None, total_run_count: int | None = None
     """Return meta as it is stored; without a count as RedBeat 2 writes it on ``save()``."""
     if last_run_at is not None and last_run_at.tzinfo is UTC:
         if total_run_count is not None and active_codec()[0] is RedBeatJSONEncoder:
-            when = (*last_run_at.timetuple()[:6], last_run_at.microsecond)
-            return WRITTEN % (*when, total_run_count)
+            at = last_run_at
+            day, time = (at.year, at.month, at.day), (at.hour, at.minute, at.second, at.microsecond)
+            return WRITTEN % (*day, *time, total_run_count)
         last_run_at = last_run_at.replace(tzinfo=NAMED_UTC)
     meta: dict[str, Any] = {"last_run_at": last_run_at}
     if total_run_count is not None:

@@ -7,7 +7,7 @@ import uuid
 from dataclasses import dataclass
 from datetime import datetime, timedelta, tzinfo
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from celery.schedules import BaseSchedule
 
@@ -18,8 +18,7 @@ from .zones import EPOCH, UTC
 __all__ = ("Run", "Verdict", "aware", "decide", "task_id_of")
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(NamedTuple):
     """What to do with an entry at one instant.
 
     ``scheduled_at`` is the nominal instant of the occurrence to dispatch, None when nothing is due.

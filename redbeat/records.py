@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from .packing import pack, unpack
 
@@ -55,8 +55,7 @@ class Keys:
         return self.prefix + name
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(NamedTuple):
     """The right to dispatch one occurrence of one entry.
 
     ``due`` is the score at which it was found, UNIX seconds. ``definition`` is None when the hash
@@ -72,8 +71,7 @@ class Claim:
     problem: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Completion:
+class Completion(NamedTuple):
     """What to record for a claimed entry: its next score and, if it ran, its new history."""
 
     key: str
@@ -83,8 +81,7 @@ class Completion:
     runtime: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
+class Result(NamedTuple):
     """What became of a completion; ``meta`` is the stored one when somebody else changed it."""
 
     code: int
@@ -159,7 +156,7 @@ def checked(claim: Claim) -> Claim:
     try:
         "".join(texts).encode()
     except UnicodeEncodeError:
-        return replace(claim, problem="it is not UTF-8 text")
+        return claim._replace(problem="it is not UTF-8 text")
     return claim
 
 

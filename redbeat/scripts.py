@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -12,7 +12,10 @@ from typing import Any
 from redis.client import NEVER_DECODE
 from redis.exceptions import NoScriptError
 
-__all__ = ("Script", "load_script")
+__all__ = ("Script", "load_script", "overlaps")
+
+#: Connections that a pool must allow beyond the one that waits for a reply.
+SPARE_CONNECTIONS = 2
 
 Argument = str | bytes | int | float
 
@@ -25,6 +28,36 @@ class Script:
     text: str
     sha: str
 
+    def begin(
+        self, client: Any, keys: Sequence[str], args: Sequence[Argument] = ()
+    ) -> Callable[[], Any]:
+        """Send the script on a connection of its own; the function returned reads the reply.
+
+        For a client that :func:`overlaps`. One round trip, more when the server does not have the
+        script cached yet.
+        """
+        pool = client.connection_pool
+        connection = _connection(pool)
+        try:
+            connection.send_command("EVALSHA", self.sha, len(keys), *keys, *args)
+        except BaseException:
+            connection.disconnect()
+            pool.release(connection)
+            raise
+
+        def read() -> Any:
+            try:
+                return connection.read_response(disable_decoding=True)
+            except NoScriptError:
+                return self(client, keys, args)
+            except BaseException:
+                connection.disconnect()
+                raise
+            finally:
+                pool.release(connection)
+
+        return read
+
     def __call__(self, client: Any, keys: Sequence[str], args: Sequence[Argument] = ()) -> Any:
         """Run the script; strings in the reply are bytes.
 
@@ -36,6 +69,22 @@ class Script:
             return client.execute_command("EVALSHA", self.sha, *rest, **options)
         except NoScriptError:
             return client.execute_command("EVAL", self.text, *rest, **options)
+
+
+def overlaps(client: Any) -> bool:
+    """Whether a reply of ``client`` can be waited for while other commands go on.
+
+    So it can with a pool that has connections to spare; a cluster client has none of its own.
+    """
+    pool = getattr(client, "connection_pool", None)
+    return getattr(pool, "max_connections", 0) > SPARE_CONNECTIONS
+
+
+def _connection(pool: Any) -> Any:
+    try:
+        return pool.get_connection()
+    except TypeError:  # redis-py before 5.3 wants to know the command
+        return pool.get_connection("EVALSHA")
 
 
 @cache

@@ -7,7 +7,7 @@ is loaded and an :exc:`~redbeat.errors.InvalidEntryError` when it is saved.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
@@ -27,7 +27,7 @@ from .records import (
     read_turn,
     text_of,
 )
-from .scripts import load_script
+from .scripts import load_script, overlaps
 
 __all__ = ("BATCH", "Store", "batches")
 
@@ -36,6 +36,10 @@ BATCH = 500
 
 #: Seconds until a member without a definition is looked at again.
 MISSING_RETRY = 5
+
+
+#: Key of the lock, our token, its seconds to live, the token of a leader known to be dead or "".
+LockTerms = tuple[str, str, float, str]
 
 
 def score_text(score: float | None) -> str:
@@ -71,23 +75,53 @@ class Store:
         limit: int,
         lease: float,
         completions: Sequence[Completion] = (),
-        lock: tuple[str, str, float, str] | None = None,
+        lock: LockTerms | None = None,
     ) -> Turn:
         """Keep the lock, record ``completions``, claim up to ``limit`` due entries.
 
-        ``lock`` is (key, token, seconds to live, token of a dead leader or ""), None when locking
-        is off. One round trip.
+        ``lock`` is None when locking is off. One round trip.
         """
+        keys, args = self._claim_call(claim_id, limit, lease, completions, lock)
+        return read_turn(self._run("claim", keys, args))
+
+    def begin_claim(
+        self,
+        claim_id: str,
+        limit: int,
+        lease: float,
+        completions: Sequence[Completion] = (),
+        lock: LockTerms | None = None,
+    ) -> Callable[[], Turn]:
+        """Do as :meth:`claim`, without waiting; the function returned waits for the answer.
+
+        Where :attr:`overlaps` holds. One round trip.
+        """
+        keys, args = self._claim_call(claim_id, limit, lease, completions, lock)
+        reply = load_script("claim").begin(self.client, keys, args)
+        return lambda: read_turn(reply())
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether :meth:`begin_claim` works with this client. No round trip."""
+        return overlaps(self.client)
+
+    def _claim_call(
+        self,
+        claim_id: str,
+        limit: int,
+        lease: float,
+        completions: Sequence[Completion],
+        lock: LockTerms | None,
+    ) -> tuple[list[str], tuple[Any, ...]]:
         keys = [self.keys.schedule, self.keys.statics, self.keys.quarantine]
         token, ttl, dead = "", 0.0, ""
         if lock is not None:
             lock_key, token, ttl, dead = lock
             keys.append(lock_key)
-        args = (
+        return keys, (
             *(self.keys.prefix, claim_id, limit, lease, token, int(ttl * 1000), dead),
             *(MISSING_RETRY, *pack_completions(completions)),
         )
-        return read_turn(self._run("claim", keys, args))
 
     def park(self, notes: Iterable[tuple[str, str, str]]) -> list[str]:
         """Quarantine entries: (key, claim id or "" when it is no hash, JSON note).

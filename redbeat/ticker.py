@@ -101,7 +101,13 @@ class Ticker:
             self.running = False
 
     def flush(self) -> None:
-        """Record what was published. No round trip when there is nothing, else one or two."""
+        """Record what was published, and give back what was claimed for later.
+
+        No round trip when there is nothing, else one or a few.
+        """
+        ahead = self._exchange.begun()
+        if ahead is not None:
+            self._give_back(iter(ahead.turn.claims), ahead.claim_id)
         self._exchange.flush()
 
     def _available(self, wait: float) -> float:
@@ -121,7 +127,7 @@ class Ticker:
         started = self._clock()
         while True:
             failures = self._dispatcher.broker_failures
-            answer = self._exchange.turn(self._limit())
+            answer = self._exchange.next(self._limit())
             turn = answer.turn
             if turn.standing == STANDBY:
                 self._synced = False
@@ -129,6 +135,7 @@ class Ticker:
             if self._sync(turn):
                 continue
             if turn.claims:
+                self._look_ahead(turn)
                 self._dispatch(answer)
             elif not self._exchange.pending and not self._quarantine.review(turn.quarantined):
                 return self._wait(turn)
@@ -136,6 +143,12 @@ class Ticker:
             if self._dispatcher.broker_failures > failures or self._clock() - started > MAX_TICK:
                 self.flush()
                 return BROKER_WAIT.after(self._dispatcher.broker_failures)
+
+    def _look_ahead(self, turn: Turn) -> None:
+        """Have Redis record the last batch and claim the next while this one is dispatched."""
+        more = turn.next_due is not None and turn.next_due <= turn.now
+        if (more or self._exchange.pending) and not self._dispatcher.broker_failures:
+            self._exchange.begin(self._limit() if more else 0)
 
     def _check_eviction(self) -> None:
         if self._eviction is not None:
@@ -155,7 +168,7 @@ class Ticker:
         longest = self._longest_wait()
         if turn.next_due is None:
             return longest
-        return min(max(turn.next_due - self._exchange.now(), 0.0), longest)
+        return min(max(turn.next_due - self._exchange.time_at(self._clock()), 0.0), longest)
 
     # -- turns ---------------------------------------------------------------------------------
 
@@ -200,7 +213,8 @@ class Ticker:
 
     def _dispatch_each(self, claims: Iterator[Claim], answer: Answer) -> None:
         for claim in claims:
-            if self._clock() >= answer.deadline:
+            started = self._clock()
+            if started >= answer.deadline:
                 logger.warning("beat: Stalled past the lease of the claims, giving them back")
                 self._give_back(iter((claim,)), answer.claim_id)
                 return
@@ -208,15 +222,15 @@ class Ticker:
                 self._hash_is_gone(claim.key)
                 continue
             self._missing.discard(claim.key)
-            self._dispatch_one(claim, answer.claim_id)
+            self._dispatch_one(claim, answer.claim_id, self._exchange.time_at(started))
             if self._dispatcher.broker_failures:
                 return
-            if self._exchange.pending and self._exchange.silence() > FLUSH_INTERVAL:
+            if started - self._exchange.answered_at > FLUSH_INTERVAL and self._exchange.pending:
                 self._exchange.turn(0)
 
-    def _dispatch_one(self, claim: Claim, claim_id: str) -> None:
+    def _dispatch_one(self, claim: Claim, claim_id: str, now: float) -> None:
         try:
-            done = self._dispatcher.dispatch(claim, claim_id, self._exchange.now())
+            done = self._dispatcher.dispatch(claim, claim_id, now)
         except (SystemExit, KeyboardInterrupt):
             # Nobody knows whether it is out; whoever sends it again does so under the same id.
             self._give_back(iter((claim,)), claim_id)
