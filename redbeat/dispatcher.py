@@ -8,7 +8,6 @@ from typing import Any, Protocol
 from celery.utils.log import get_logger
 
 from .backoff import BackOff
-from .decoder import RedBeatJSONEncoder, active_codec
 from .entry import PARKED, RedBeatSchedulerEntry
 from .errors import DecodeError
 from .history import encode_runtime
@@ -124,7 +123,7 @@ class Dispatcher:
         scheduled_at: datetime = after.scheduled_at or datetime.fromtimestamp(claim.due, UTC)
         runtime = encode_runtime(scheduled_at, after.last_run_at or scheduled_at)
         meta = after.history_text()
-        if after.scheduled_at is not None and active_codec()[0] is RedBeatJSONEncoder:
+        if after.scheduled_at is not None:
             self._histories.note(claim.key, meta, runtime, after)
         return Completion(claim.key, claim_id, score, meta, runtime)
 

@@ -46,6 +46,10 @@ WRITTEN = (
 _written = re.compile(re.escape(WRITTEN).replace("%d", r"(\d{1,18})"), re.ASCII)
 
 
+#: The JSON of a runtime: before its nominal instant, and before its actual one.
+RUNTIME, RUNTIME_THEN = '{"scheduled_at":', ',"last_run_at":'
+
+
 def decode_meta(text: str | bytes | None) -> dict[str, Any]:
     """Return the meta of an entry; ``{"last_run_at": None}`` when there is none.
 
@@ -83,10 +87,8 @@ def encode_meta(last_run_at: datetime | None, total_run_count: int | None = None
 
 def encode_runtime(scheduled_at: datetime, last_run_at: datetime) -> str:
     """Return the nominal and the actual instant of a run, UNIX seconds, as stored."""
-    return (
-        f'{{"scheduled_at":{aware(scheduled_at).timestamp():.6f},'
-        f'"last_run_at":{aware(last_run_at).timestamp():.6f}}}'
-    )
+    scheduled, ran = aware(scheduled_at).timestamp(), aware(last_run_at).timestamp()
+    return f"{RUNTIME}{scheduled:.6f}{RUNTIME_THEN}{ran:.6f}}}"
 
 
 def _read_written(meta: str) -> dict[str, Any] | None:
@@ -101,13 +103,21 @@ def _read_written(meta: str) -> dict[str, Any] | None:
         return None
 
 
+def _instants(runtime: str) -> tuple[float, float]:
+    """Return the nominal and the actual instant in a runtime, UNIX seconds."""
+    scheduled, comma, ran = runtime[len(RUNTIME) : -1].partition(RUNTIME_THEN)
+    if comma and runtime.startswith(RUNTIME):  # as encode_runtime writes it
+        return float(scheduled), float(ran)
+    found = json.loads(runtime)
+    return float(found["scheduled_at"]), float(found["last_run_at"])
+
+
 def _scheduled_at(runtime: str, last_run_at: datetime | None) -> datetime | None:
     """Return the nominal instant of the last run, unless meta tells of another run since."""
     if not runtime or last_run_at is None:
         return None
     try:
-        found = json.loads(runtime)
-        ran, scheduled = float(found["last_run_at"]), float(found["scheduled_at"])
+        scheduled, ran = _instants(runtime)
         same = abs(aware(last_run_at).timestamp() - ran) < 0.000_002
         return from_timestamp(scheduled) if same else None
     except (ValueError, TypeError, KeyError, OverflowError):

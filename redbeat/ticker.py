@@ -118,7 +118,8 @@ class Ticker:
 
     def _unavailable(self, error: Exception) -> float:
         if not self._redis_failures:
-            logger.error("beat: Redis is not available, trying again: %r", error)
+            kind = type(error).__name__
+            logger.error("beat: Redis is not available, trying again: %s: %s", kind, error)
         self._redis_failures += 1
         return REDIS_WAIT.after(self._redis_failures)
 

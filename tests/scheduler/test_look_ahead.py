@@ -1,0 +1,118 @@
+"""More is due than one batch: Redis claims the next one while the last is dispatched."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+
+import pytest
+import redis
+from celery import Celery
+
+from redbeat.schedulers import get_redis
+from redbeat.scripts import Script
+from redbeat.store import BATCH
+from tests.scheduler.conftest import LOCK, RecordingScheduler, World, once
+
+MANY = 3 * BATCH + 10
+
+
+@pytest.fixture
+def scheduler(world: World) -> RecordingScheduler:
+    """A scheduler that leads, with more due than it takes at a time."""
+    scheduler = world.scheduler()
+    scheduler.tick()
+    world.put_many(MANY)
+    return scheduler
+
+
+def each_once(*schedulers: RecordingScheduler) -> bool:
+    """Whether every entry was sent, and none twice."""
+    sent = Counter(name for scheduler in schedulers for name in scheduler.names)
+    return len(sent) == MANY and set(sent.values()) == {1}
+
+
+def unrecorded(world: World) -> int:
+    """How many entries have no run in their history."""
+    return sum(world.run_count(name.split(":", 1)[1]) == 0 for name in entry_keys(world))
+
+
+def entry_keys(world: World) -> list[str]:
+    """The keys of the entries that are due once an hour."""
+    return [key for key in world.client.zrange("redbeat::schedule", 0, -1) if "celery." not in key]
+
+
+def test_every_entry_is_sent_and_recorded_in_one_tick(
+    world: World, scheduler: RecordingScheduler
+) -> None:
+    assert scheduler.tick() > 0
+    assert each_once(scheduler)
+    assert unrecorded(world) == 0
+    assert not any(world.is_claimed(key.split(":", 1)[1]) for key in entry_keys(world))
+
+
+def test_told_to_stop_it_gives_back_both_batches(
+    world: World, scheduler: RecordingScheduler
+) -> None:
+    """Setup: two batches are claimed. Fault: SIGTERM. Invariant: an heir sends the rest."""
+
+    def stop() -> None:
+        raise SystemExit
+
+    scheduler.before_send = lambda _task: stop() if len(scheduler.sent) == BATCH + 7 else None
+    with pytest.raises(SystemExit):
+        scheduler.tick()
+    scheduler.close()
+    assert world.client.get(LOCK) is None
+    assert unrecorded(world) == MANY - BATCH - 7
+    heir = world.scheduler()
+    heir.tick()
+    assert each_once(scheduler, heir)
+    assert unrecorded(world) == 0
+
+
+def test_a_connection_that_breaks_meanwhile_loses_nothing(
+    world: World, scheduler: RecordingScheduler, log: pytest.LogCaptureFixture
+) -> None:
+    """Setup: a turn is under way. Fault: its connection ends. Invariant: nothing is sent twice."""
+    pool = get_redis(world.app).connection_pool
+    scheduler.before_send = once(lambda: pool.disconnect(inuse_connections=True))
+    for _ in range(3):
+        scheduler.tick()
+    assert "trying again" in log.text
+    for key in entry_keys(world):
+        name = key.split(":", 1)[1]
+        if world.is_claimed(name):  # the answer that told of these got lost
+            world.expire_claim(name)
+    for _ in range(3):
+        scheduler.tick()
+    assert each_once(scheduler)
+    assert unrecorded(world) == 0
+
+
+def test_a_client_that_cannot_wait_for_a_reply_takes_turns(
+    app: Celery, redis_url: str, world: World
+) -> None:
+    """A pool without connections to spare, as a cluster client, asks when it wants to know."""
+    app.redbeat_redis = redis.Redis.from_url(redis_url, max_connections=1, decode_responses=True)
+    scheduler = world.scheduler()
+    scheduler.tick()
+    world.put_many(MANY)
+    scheduler.tick()
+    assert each_once(scheduler)
+    assert unrecorded(world) == 0
+    app.redbeat_redis.close()
+
+
+def test_a_script_that_redis_forgot_is_sent_again(redis_url: str) -> None:
+    with redis.Redis.from_url(redis_url) as client:
+        script = Script("one", "return ARGV[1]", "0" * 40)
+        assert script.begin(client, [], ["hello"])() == b"hello"
+        assert client.ping()
+
+
+def test_nothing_runs_in_another_thread(scheduler: RecordingScheduler) -> None:
+    scheduler.before_send = lambda _task: None
+    before = threading.active_count()
+    scheduler.tick()
+    assert threading.active_count() == before
