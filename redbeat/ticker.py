@@ -148,7 +148,8 @@ class Ticker:
     def _look_ahead(self, turn: Turn) -> None:
         """Have Redis record the last batch and claim the next while this one is dispatched."""
         more = turn.next_due is not None and turn.next_due <= turn.now
-        if (more or self._exchange.pending) and not self._dispatcher.broker_failures:
+        worth_it = more or (self._exchange.pending and len(turn.claims) > BATCH // 2)
+        if worth_it and not self._dispatcher.broker_failures:
             self._exchange.begin(self._limit() if more else 0)
 
     def _check_eviction(self) -> None:
