@@ -81,3 +81,23 @@ def test_harmless_policies(full: World, log: pytest.LogCaptureFixture, policy: s
 def test_no_limit_of_memory(world: World, log: pytest.LogCaptureFixture) -> None:
     world.scheduler().tick()
     assert said(log) == []
+
+
+def test_a_server_that_refuses_to_tell_is_warned_about_once(
+    log: pytest.LogCaptureFixture,
+) -> None:
+    app = Celery("managed", broker="memory://", set_as_current=False)
+    with (
+        RedisServer("--rename-command", "INFO", "", "--rename-command", "CONFIG", "") as server,
+        redis.Redis.from_url(server.url, decode_responses=True) as client,
+    ):
+        app.conf.update(redbeat_redis_url=server.url, timezone="UTC")
+        world = World(app, client)
+        world.put("a")
+        scheduler = world.scheduler()
+        scheduler.tick()
+        scheduler.tick()
+        assert scheduler.names == ["a"]
+        assert said(log) == ["WARNING"]
+        scheduler.close()
+        app.redbeat_redis.close()
