@@ -348,12 +348,20 @@ def test_a_flushed_script_cache_is_invisible(
     assert len(store.claim("c1", 500, 30).claims) == 1
 
 
-def test_a_full_redis_claims_nothing(store: Store, redis_client: redis.Redis, put: Put) -> None:
+@pytest.mark.parametrize("lock", [None, (LOCK, "me", 60.0, "")])
+def test_a_full_redis_claims_nothing(
+    store: Store,
+    redis_client: redis.Redis,
+    put: Put,
+    lock: tuple[str, str, float, str] | None,
+) -> None:
+    """Not even while it renews the lock, which takes no memory."""
     key = put("a", 1)
+    redis_client.set(LOCK, "me", px=5_000)
     redis_client.config_set("maxmemory", "1")
     try:
         with pytest.raises(redis.ResponseError, match="maxmemory"):
-            store.claim("c1", 500, 30)
+            store.claim("c1", 500, 30, (), lock)
     finally:
         redis_client.config_set("maxmemory", "0")
     assert redis_client.hgetall(key) == {"definition": "definition of a"}
