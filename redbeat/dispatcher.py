@@ -8,7 +8,8 @@ from typing import Any, Protocol
 from celery.utils.log import get_logger
 
 from .backoff import BackOff
-from .entry import PARKED, RedBeatSchedulerEntry
+from .due import PARKED, score_of
+from .entry import RedBeatSchedulerEntry
 from .errors import DecodeError
 from .history import encode_runtime
 from .occurrences import Run
@@ -146,11 +147,6 @@ class Dispatcher:
             exc_info=attempt == 1,
         )
         return Completion(claim.key, claim_id, now + wait, runtime=AGAIN)
-
-
-def score_of(next_at: datetime | None) -> float:
-    """Return the score of an entry that is due at ``next_at``, None = never."""
-    return PARKED if next_at is None else next_at.timestamp()
 
 
 def _own_wait(entry: RedBeatSchedulerEntry, seconds: Any, now: float) -> float | None:

@@ -12,13 +12,18 @@ from .decoder import to_timestamp
 from .history import History
 from .occurrences import Run, Verdict, aware, decide
 
-__all__ = ("PARKED", "DueEntry")
+__all__ = ("PARKED", "DueEntry", "score_of")
 
 #: Score of an entry that is never due: finished, disabled or quarantined.
 PARKED = -1.0
 
 #: Seconds after which a disabled entry asks to be looked at again, when it is asked.
 DISABLED_RECHECK = 5.0
+
+
+def score_of(next_at: datetime | None) -> float:
+    """Return the score of an entry that is due at ``next_at``, None = never."""
+    return PARKED if next_at is None else next_at.timestamp()
 
 
 class DueEntry(ScheduleEntry):
@@ -117,4 +122,4 @@ class DueEntry(ScheduleEntry):
         verdict = self.verdict()
         if verdict.due:
             return None
-        return PARKED if verdict.next_at is None else verdict.next_at.timestamp()
+        return score_of(verdict.next_at)

@@ -12,8 +12,8 @@ from .errors import DecodeError
 from .history import History, encode_meta
 from .leader import BeatLock
 from .quarantine import shown
-from .records import HISTORY_CHANGED, REFUSED, Completion, Result, Turn
-from .store import LockTerms, Store
+from .records import HISTORY_CHANGED, REFUSED, Completion, Result, Terms, Turn
+from .store import Store
 
 __all__ = ("Answer", "Exchange")
 
@@ -31,9 +31,9 @@ FLUSH_ATTEMPTS = 3
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """The arguments of one :meth:`Store.claim`, and what is to be known when it is answered."""
+    """The terms of one turn, and what is to be known when it is answered."""
 
-    terms: tuple[str, int, float, list[Completion], LockTerms | None]
+    terms: Terms
     deadline: float
     repeated: bool
 
@@ -94,15 +94,14 @@ class Exchange:
         if self._under_way is None and self._ready is None and self._store.overlaps:
             question = self._question(limit)
             try:
-                self._under_way = question, self._store.begin_claim(*question.terms)
+                self._under_way = question, self._store.begin_claim(question.terms)
             except BaseException:
                 self._take_back(question)
                 raise
 
     def next(self, limit: int) -> Answer:
         """Return the answer to the turn that was begun, or to a new one."""
-        self._await()
-        ready, self._ready = self._ready, None
+        ready = self.begun()
         return self.turn(limit) if ready is None else ready
 
     def begun(self) -> Answer | None:
@@ -128,23 +127,23 @@ class Exchange:
             self._claims_made += 1
         claim_id = f"{self._beat_id}-{self._claims_made}"
         lock = None if self._lock is None else self._lock.arguments()
-        terms = (claim_id, limit, LEASE, self.pending, lock)
+        terms = Terms(claim_id, limit, LEASE, self.pending, lock)
         question = Question(terms, self._clock() + LEASE_USED, self._unsure)
         self.pending, self._unsure = [], False
         return question
 
     def _take_back(self, question: Question) -> None:
         """Nobody knows what became of the completions: they are sent again."""
-        self.pending = question.terms[3] + self.pending
+        self.pending = [*question.terms.completions, *self.pending]
         self._unsure = True
 
     def _receive(self, question: Question, turn: Turn) -> Answer:
         self.answered_at, self._now = self._clock(), turn.now
         if self._lock is not None:
             self._lock.observe(turn)
-        for done, result in zip(question.terms[3], turn.results, strict=True):
+        for done, result in zip(question.terms.completions, turn.results, strict=True):
             self._settle(done, result, question.repeated)
-        return Answer(turn, question.terms[0], question.deadline)
+        return Answer(turn, question.terms.claim_id, question.deadline)
 
     def flush(self) -> None:
         """Record what is pending.

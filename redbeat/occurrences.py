@@ -13,7 +13,7 @@ from celery.schedules import BaseSchedule
 
 from .schedules import rrule
 from .timing import asks_itself, first_run, latest_run, next_run
-from .zones import EPOCH, UTC
+from .zones import EPOCH, UTC, as_utc
 
 __all__ = ("Run", "Verdict", "aware", "decide", "task_id_of")
 
@@ -119,7 +119,7 @@ def aware(instant: datetime) -> datetime:
     """Return ``instant`` in UTC; a naive one is UTC."""
     if instant.tzinfo is None:
         return instant.replace(tzinfo=UTC)
-    return instant if instant.tzinfo is UTC else instant.astimezone(UTC)
+    return as_utc(instant)
 
 
 @lru_cache(maxsize=64)

@@ -22,8 +22,10 @@ __all__ = (
     "Claim",
     "Completion",
     "Keys",
+    "LockTerms",
     "Result",
     "StaticRow",
+    "Terms",
     "Turn",
     "key_of",
     "pack_completions",
@@ -79,6 +81,20 @@ class Completion(NamedTuple):
     score: float
     meta: str = ""
     runtime: str = ""
+
+
+#: Key of the lock, our token, its seconds to live, the token of a leader known to be dead or "".
+LockTerms = tuple[str, str, float, str]
+
+
+class Terms(NamedTuple):
+    """What is asked in one turn, as :meth:`Store.claim` takes it."""
+
+    claim_id: str
+    limit: int
+    lease: float
+    completions: Sequence[Completion]
+    lock: LockTerms | None
 
 
 class Result(NamedTuple):

@@ -9,7 +9,8 @@ from typing import Any
 from celery.schedules import crontab
 from celery.utils.log import get_logger
 
-from .entry import PARKED, RedBeatSchedulerEntry
+from .due import PARKED, score_of
+from .entry import RedBeatSchedulerEntry
 from .errors import InvalidEntryError
 from .history import encode_meta
 from .occurrences import decide
@@ -142,4 +143,4 @@ class Scores:
         verdict = decide(entry.schedule, now, now, now, now, entry.app.timezone)
         if verdict.due:
             return now.timestamp()
-        return PARKED if verdict.next_at is None else verdict.next_at.timestamp()
+        return score_of(verdict.next_at)

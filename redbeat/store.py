@@ -20,7 +20,9 @@ from .records import (
     NOT_A_HASH,
     Completion,
     Keys,
+    LockTerms,
     StaticRow,
+    Terms,
     Turn,
     key_of,
     pack_completions,
@@ -36,10 +38,6 @@ BATCH = 500
 
 #: Seconds until a member without a definition is looked at again.
 MISSING_RETRY = 5
-
-
-#: Key of the lock, our token, its seconds to live, the token of a leader known to be dead or "".
-LockTerms = tuple[str, str, float, str]
 
 
 def score_text(score: float | None) -> str:
@@ -81,22 +79,15 @@ class Store:
 
         ``lock`` is None when locking is off. One round trip.
         """
-        keys, args = self._claim_call(claim_id, limit, lease, completions, lock)
+        keys, args = self._claim_call(Terms(claim_id, limit, lease, completions, lock))
         return read_turn(self._run("claim", keys, args))
 
-    def begin_claim(
-        self,
-        claim_id: str,
-        limit: int,
-        lease: float,
-        completions: Sequence[Completion] = (),
-        lock: LockTerms | None = None,
-    ) -> Callable[[], Turn]:
+    def begin_claim(self, terms: Terms) -> Callable[[], Turn]:
         """Do as :meth:`claim`, without waiting; the function returned waits for the answer.
 
         Where :attr:`overlaps` holds. One round trip.
         """
-        keys, args = self._claim_call(claim_id, limit, lease, completions, lock)
+        keys, args = self._claim_call(terms)
         reply = load_script("claim").begin(self.client, keys, args)
         return lambda: read_turn(reply())
 
@@ -105,23 +96,15 @@ class Store:
         """Whether :meth:`begin_claim` works with this client. No round trip."""
         return overlaps(self.client)
 
-    def _claim_call(
-        self,
-        claim_id: str,
-        limit: int,
-        lease: float,
-        completions: Sequence[Completion],
-        lock: LockTerms | None,
-    ) -> tuple[list[str], tuple[Any, ...]]:
+    def _claim_call(self, terms: Terms) -> tuple[list[str], tuple[Any, ...]]:
         keys = [self.keys.schedule, self.keys.statics, self.keys.quarantine]
         token, ttl, dead = "", 0.0, ""
-        if lock is not None:
-            lock_key, token, ttl, dead = lock
+        if terms.lock is not None:
+            lock_key, token, ttl, dead = terms.lock
             keys.append(lock_key)
-        return keys, (
-            *(self.keys.prefix, claim_id, limit, lease, token, int(ttl * 1000), dead),
-            *(MISSING_RETRY, *pack_completions(completions)),
-        )
+        asked = (self.keys.prefix, terms.claim_id, terms.limit, terms.lease)
+        lock = (token, int(ttl * 1000), dead)
+        return keys, (*asked, *lock, MISSING_RETRY, *pack_completions(terms.completions))
 
     def park(self, notes: Iterable[tuple[str, str, str]]) -> list[str]:
         """Quarantine entries: (key, claim id or "" when it is no hash, JSON note).
