@@ -52,6 +52,11 @@ class Keys:
     statics: str
     quarantine: str
 
+    @property
+    def wakeup(self) -> str:
+        """The channel on which beats are woken up."""
+        return self.prefix + ":wakeup"
+
     def entry(self, name: str) -> str:
         """Return the key of the entry called ``name``."""
         return self.prefix + name

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from celery import signals
 from celery.beat import DEFAULT_MAX_INTERVAL, Scheduler, SchedulingError
 from celery.utils.log import get_logger
 from celery.utils.time import humanize_seconds
@@ -22,7 +25,9 @@ from .messages import addressed
 from .retrying import RetryingConnection
 from .scripts import load_script
 from .statics import StaticEntries
+from .store import Store
 from .ticker import Ticker
+from .wakeup import DUE, LOCK, WakeUp
 
 __all__ = (
     "DEFAULT_MAX_INTERVAL",
@@ -72,6 +77,9 @@ class RedBeatScheduler(Scheduler):
     #: Seconds the lock lives when it is not renewed.
     lock_timeout: float | None = None
 
+    #: The beat service that runs this scheduler; None for those who call ``tick()`` themselves.
+    service: Any = None
+
     def __init__(
         self,
         app: Any,
@@ -86,15 +94,39 @@ class RedBeatScheduler(Scheduler):
         settings = (lock_timeout, conf.lock_timeout, self.lock_timeout)
         wanted = next((value for value in settings if value is not None), None)
         self.lock_timeout = conf.resolve_lock_timeout(wanted, self.max_interval)
-        if self.lock_key and not kwargs.get("lazy"):
-            store = store_of(app, unretried(get_redis(app)))
-            self.lock = BeatLock(store, self.lock_key, self.lock_timeout)
+        if not kwargs.get("lazy"):
+            signals.beat_init.connect(self._service_starts)
+            signals.beat_embedded_init.connect(self._embedded_process_starts)
+            if self.lock_key:
+                self.lock = BeatLock(self._store, self.lock_key, self.lock_timeout)
 
     @cached_property
     def _ticker(self) -> Ticker:
-        store = store_of(self.app, unretried(get_redis(self.app)))
         check = ensure_conf(self.app).key_expiry_check
-        return Ticker(self, store, self.lock, self._statics, check)
+        return Ticker(self, self._store, self.lock, self._statics, check)
+
+    @cached_property
+    def _wakeup(self) -> WakeUp:
+        return WakeUp(self._store.client, self._store.keys.wakeup)
+
+    @property
+    def _store(self) -> Store:
+        return store_of(self.app, unretried(get_redis(self.app)))
+
+    # -- the service -----------------------------------------------------------------------------
+
+    def _service_starts(self, sender: Any = None, **_kwargs: Any) -> None:
+        """Remember the service that runs this scheduler; others are none of our business."""
+        if getattr(sender, "__dict__", {}).get("scheduler") is self:
+            self.service = sender
+
+    def _embedded_process_starts(self, sender: Any = None, **_kwargs: Any) -> None:
+        """Have a beat process inside a worker close this scheduler when it is told to stop.
+
+        Celery ends that process by SIGTERM, and gives it no handler.
+        """
+        if self.service is not None and sender is self.service:
+            signal.signal(signal.SIGTERM, lambda *_: sys.exit())
 
     # -- the schedule --------------------------------------------------------------------------
 
@@ -139,9 +171,21 @@ class RedBeatScheduler(Scheduler):
     # -- running -------------------------------------------------------------------------------
 
     def tick(self, **kwargs: Any) -> float:  # noqa: ARG002 - Celery's arguments
-        """Dispatch what is due; return the seconds to sleep. See :meth:`Ticker.tick`."""
+        """Dispatch what is due; return the seconds to sleep. See :meth:`Ticker.tick`.
+
+        In a beat service it waits for them itself, so that a message can wake it up, and returns 0.
+        """
         seconds: float = self._ticker.tick()
-        return seconds
+        if self.service is None:
+            return seconds
+        self._wait(seconds)
+        return 0.0
+
+    def _wait(self, seconds: float) -> None:
+        if self._ticker.available and self._wakeup.listen():
+            return  # For what was saved between the tick and now, there is another tick.
+        heed = DUE if self.lock is None or self.lock.leading else LOCK
+        self._wakeup.wait(seconds, heed, self.service._is_shutdown.is_set)
 
     def maybe_due(self, entry: RedBeatSchedulerEntry, **kwargs: Any) -> float | None:
         """Send the entry if it is due; return the seconds until it is due again."""
@@ -238,6 +282,7 @@ class RedBeatScheduler(Scheduler):
                 self.lock.release()
         except (RedisError, OSError) as error:
             logger.error("beat: Could not release the lock, it expires by itself: %r", error)
+        self._wakeup.close()
         super().close()
 
     @property

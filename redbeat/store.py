@@ -31,10 +31,13 @@ from .records import (
 )
 from .scripts import load_script, overlaps
 
-__all__ = ("BATCH", "Store", "batches")
+__all__ = ("BATCH", "MAX_WAIT", "Store", "batches")
 
 #: Entries handled in one round trip.
 BATCH = 500
+
+#: Seconds a beat waits at most between two looks; what is due later needs no wake-up message.
+MAX_WAIT = 5.0
 
 #: Seconds until a member without a definition is looked at again.
 MISSING_RETRY = 5
@@ -168,12 +171,13 @@ class Store:
 
         ``seen`` is the stored meta the caller believes in, None for any. ``score`` None is the
         time of Redis. Returns (1, "", "") when written, (0, meta, runtime) when the stored meta is
-        another one, (-1, "", "") when there is no entry to change. One round trip.
+        another one, (-1, "", "") when there is no entry to change. Beats that wait for something
+        later are woken up. One round trip.
         """
         believed = "*" if seen is None else seen
-        args = [definition, policy, key_of(meta), runtime, key_of(believed), score_text(score)]
+        texts = (definition, policy, key_of(meta), runtime, key_of(believed), score_text(score))
         keys = [self.keys.schedule, key_of(key), self.keys.quarantine]
-        reply = self._run("save", keys, args)
+        reply = self._run("save", keys, (*texts, self.keys.wakeup, MAX_WAIT))
         if reply[0] == NOT_A_HASH:
             raise InvalidEntryError("name", not_an_entry(key))
         if len(reply) == 1:
@@ -247,8 +251,8 @@ class Store:
         return bool(self._run("extend", [key], [token, int(ttl * 1000)]))
 
     def release_lock(self, key: str, token: str) -> bool:
-        """Give up our lock; False when it was not ours. One round trip."""
-        return bool(self._run("release", [key], [token]))
+        """Give up our lock and wake up who waits; False when it was not ours. One round trip."""
+        return bool(self._run("release", [key], [token, self.keys.wakeup]))
 
     def lock_holder(self, key: str) -> str:
         """Return the token of whoever holds the lock, "" for nobody. One round trip."""

@@ -13,19 +13,17 @@ from .dispatcher import AGAIN, BROKER_WAIT, Dispatcher, Hooks
 from .errors import RedBeatError
 from .eviction import check_eviction
 from .exchange import Answer, Exchange
+from .interrupts import HeldSignals
 from .leader import BeatLock
 from .quarantine import Quarantine, shown
 from .records import STANDBY, Claim, Completion, Turn
 from .statics import StaticEntries
-from .store import BATCH, Store
+from .store import BATCH, MAX_WAIT, Store
 from .zones import from_timestamp
 
 __all__ = ("Ticker",)
 
 logger = get_logger("celery.beat")
-
-#: Seconds between two ticks at most: so soon are entries of raw Redis writers seen.
-MAX_WAIT = 5.0
 
 #: Seconds between two looks at the lock by a standby.
 STANDBY_POLL = 1.0
@@ -99,6 +97,11 @@ class Ticker:
             return STANDBY_POLL
         finally:
             self.running = False
+
+    @property
+    def available(self) -> bool:
+        """Whether Redis answered at the last tick."""
+        return not self._redis_failures
 
     def flush(self) -> None:
         """Record what was published, and give back what was claimed for later.
@@ -203,7 +206,8 @@ class Ticker:
         """
         rest = iter(answer.turn.claims)
         try:
-            self._dispatch_each(rest, answer)
+            with HeldSignals() as stop:
+                self._dispatch_each(rest, answer, stop)
         except (SystemExit, KeyboardInterrupt):
             self._give_back(rest, answer.claim_id)
             self._record_before_exit()
@@ -213,7 +217,7 @@ class Ticker:
         self._quarantine.flush()
         self._forget_gone()
 
-    def _dispatch_each(self, claims: Iterator[Claim], answer: Answer) -> None:
+    def _dispatch_each(self, claims: Iterator[Claim], answer: Answer, stop: HeldSignals) -> None:
         for claim in claims:
             started = self._clock()
             if started >= answer.deadline:
@@ -225,7 +229,7 @@ class Ticker:
                 continue
             self._missing.discard(claim.key)
             self._dispatch_one(claim, answer.claim_id, self._exchange.time_at(started))
-            if self._dispatcher.broker_failures:
+            if self._dispatcher.broker_failures or stop.pending:
                 return
             if started - self._exchange.answered_at > FLUSH_INTERVAL and self._exchange.pending:
                 self._exchange.turn(0)

@@ -9,6 +9,8 @@
 -- ARGV[4]  runtime, or '' to leave the stored one
 -- ARGV[5]  the meta the caller has seen: its text, '' = none, '*' = any
 -- ARGV[6]  score (UNIX seconds; below 0 = parked), or 'now' for the time of Redis
+-- ARGV[7]  wake-up channel, told when a beat that waits must not wait on
+-- ARGV[8]  seconds that a beat waits at most without being told
 --
 -- Returns {1} when written, {0, meta, runtime} when the stored meta is another one, {-1} when there
 -- is no entry and a definition or its meta is missing to make one, {-2} when the key is not a hash;
@@ -17,7 +19,7 @@
 
 local schedule, entry, quarantine = KEYS[1], KEYS[2], KEYS[3]
 local definition, policy, meta, runtime = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
-local seen, score = ARGV[5], ARGV[6]
+local seen, score, channel, longest_wait = ARGV[5], ARGV[6], ARGV[7], tonumber(ARGV[8])
 
 local clock = redis.call('TIME')
 local now = tonumber(clock[1]) + tonumber(clock[2]) / 1000000
@@ -69,4 +71,14 @@ if score == 'now' then
   score = string.format('%.6f', now)
 end
 redis.call('ZADD', schedule, score, entry)
+
+local function is_first()
+  return redis.call('ZRANGEBYSCORE', schedule, 0, '+inf', 'LIMIT', 0, 1)[1] == entry
+end
+
+local due = tonumber(score)
+if due >= 0 and (due <= now or (due < now + longest_wait and is_first())) then
+  -- A user may be forbidden to publish; the beat then sees the entry at its next look.
+  redis.pcall('PUBLISH', channel, 'due')
+end
 return {1}

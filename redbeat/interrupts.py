@@ -1,0 +1,65 @@
+"""Signals that ask a beat to stop, held back while a message is on its way to the broker."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from types import FrameType
+from typing import Any
+
+__all__ = ("HeldSignals",)
+
+#: The signals whose handlers end a beat by an exception, in the middle of whatever it does.
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class HeldSignals:
+    """A context in which the first stop signal only sets :attr:`pending`.
+
+    A handler that raises in the middle of a publish leaves nobody knowing whether the message is
+    out, so that it is sent again. In this context it runs at the end; a second signal is not held
+    back. Handlers are per process and belong to its main thread: in any other thread this does
+    nothing, and nothing is needed there.
+    """
+
+    def __init__(self) -> None:
+        self._handlers: dict[int, Any] = {}
+        self._held: int | None = None
+
+    @property
+    def pending(self) -> bool:
+        """Whether a signal waits for the end of the context."""
+        return self._held is not None
+
+    def __enter__(self) -> HeldSignals:
+        self._held = None
+        if threading.current_thread() is threading.main_thread():
+            self._handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+            for number, handler in self._handlers.items():
+                if callable(handler) or handler is signal.SIG_DFL:
+                    signal.signal(number, self._hold)
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._restore()
+        held, self._held = self._held, None
+        if held is not None:
+            os.kill(os.getpid(), held)
+
+    def _hold(self, number: int, frame: FrameType | None) -> None:
+        if self._held is None:
+            self._held = number
+            return
+        handler = self._handlers[number]
+        self._restore()
+        if callable(handler):
+            handler(number, frame)
+        else:
+            os.kill(os.getpid(), number)
+
+    def _restore(self) -> None:
+        handlers, self._handlers = self._handlers, {}
+        for number, handler in handlers.items():
+            if handler is not None:
+                signal.signal(number, handler)
