@@ -19,11 +19,11 @@ __all__ = ("Answer", "Exchange")
 
 logger = get_logger("celery.beat")
 
-#: Seconds a claim lasts. A beat that dies leaves its claims to others after that.
-LEASE = 30.0
+#: Seconds a claim lasts at most, and at least. A beat that dies leaves its claims to others then.
+LONGEST_LEASE, SHORTEST_LEASE = 30.0, 5.0
 
-#: Seconds of a lease in which a beat still publishes; the rest is for the slowest publish.
-LEASE_USED = 20.0
+#: The part of a lease in which a beat still publishes; the rest is for the slowest publish.
+USED_PART = 2 / 3
 
 #: Round trips in which a last record is tried, when applications write histories meanwhile.
 FLUSH_ATTEMPTS = 3
@@ -34,7 +34,7 @@ class Question:
     """The terms of one turn, and what is to be known when it is answered."""
 
     terms: Terms
-    deadline: float
+    asked_at: float
     repeated: bool
 
 
@@ -54,9 +54,17 @@ class Exchange:
         store: the schedule, on a client that does not retry.
         lock: the beat lock, None when several beats share the work.
         clock: monotonic seconds.
+        lease: seconds a claim lasts.
     """
 
-    def __init__(self, store: Store, lock: BeatLock | None, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        lock: BeatLock | None,
+        clock: Callable[[], float],
+        lease: float = LONGEST_LEASE,
+    ) -> None:
+        self.lease = lease
         self.pending: list[Completion] = []
         self._store = store
         self._lock = lock
@@ -64,6 +72,7 @@ class Exchange:
         self._beat_id = uuid.uuid4().hex[:12]
         self._claims_made = 0
         self._unsure = False
+        self._lost: Terms | None = None
         self._under_way: tuple[Question, Callable[[], Turn]] | None = None
         self._ready: Answer | None = None
         #: The local time of the last answer of Redis.
@@ -123,19 +132,30 @@ class Exchange:
         self._ready = self._receive(question, turn)
 
     def _question(self, limit: int) -> Question:
-        if limit:
-            self._claims_made += 1
-        claim_id = f"{self._beat_id}-{self._claims_made}"
+        now = self._clock()
         lock = None if self._lock is None else self._lock.arguments()
-        terms = Terms(claim_id, limit, LEASE, self.pending, lock)
-        question = Question(terms, self._clock() + LEASE_USED, self._unsure)
+        terms = self._terms(limit, now)._replace(completions=self.pending, lock=lock)
+        question = Question(terms, now, self._unsure)
         self.pending, self._unsure = [], False
         return question
 
+    def _terms(self, limit: int, now: float) -> Terms:
+        """Return new terms, or those of claims that nobody knows about, for these come first."""
+        lost = self._lost
+        if lost is not None and limit:
+            return lost._replace(limit=max(limit, lost.limit), reply_lost=True)
+        if limit:
+            self._claims_made += 1
+        claim_id = f"{self._beat_id}-{self._claims_made}"
+        expires = self.time_at(now) + self.lease if self._now else None
+        return Terms(claim_id, limit, self.lease, expires=expires)
+
     def _take_back(self, question: Question) -> None:
-        """Nobody knows what became of the completions: they are sent again."""
+        """Nobody knows what became of completions and claims: they are asked for again."""
         self.pending = [*question.terms.completions, *self.pending]
         self._unsure = True
+        if question.terms.limit:
+            self._lost = question.terms
 
     def _receive(self, question: Question, turn: Turn) -> Answer:
         self.answered_at, self._now = self._clock(), turn.now
@@ -143,7 +163,17 @@ class Exchange:
             self._lock.observe(turn)
         for done, result in zip(question.terms.completions, turn.results, strict=True):
             self._settle(done, result, question.repeated)
-        return Answer(turn, question.terms.claim_id, question.deadline)
+        if question.terms.limit:
+            self._lost = None
+        used = turn.expires - turn.now - self.lease * (1 - USED_PART)
+        return Answer(turn, question.terms.claim_id, question.asked_at + used)
+
+    def unheard(self) -> Answer | None:
+        """Return the claims whose answer got lost, None when there are none.
+
+        No round trip when there are none, else one.
+        """
+        return None if self._lost is None else self.turn(self._lost.limit)
 
     def flush(self) -> None:
         """Record what is pending.
@@ -172,4 +202,5 @@ def merge(done: Completion, meta: str, now: float) -> Completion:
     except DecodeError:
         return Completion(done.key, done.claim_id, now)
     count = max(theirs.total_run_count, ours.total_run_count)
-    return Completion(done.key, done.claim_id, now, encode_meta(theirs.last_run_at, count))
+    text = encode_meta(theirs.last_run_at, count)
+    return Completion(done.key, done.claim_id, now, text, seen=meta)

@@ -24,7 +24,7 @@ TOKEN_PREFIX = "redbeat3:"
 NOT_A_LOCK = "a key that is not a lock"
 
 #: Seconds a leader may go without renewing before it is taken for dead.
-SILENCE = 30.0
+SILENCE = 20.0
 
 #: Seconds between two attempts to acquire, when blocking.
 POLL = 1.0
@@ -40,7 +40,7 @@ class BeatLock:
     """The lock of one beat, renewed by its ticks.
 
     A leader renews every few seconds, which sets the time to live back to the full timeout. So a
-    leader whose time to live only falls, for half a minute, is dead, and need not be waited for.
+    leader whose time to live only falls, for :data:`SILENCE`, is dead, and need not be waited for.
 
     Arguments:
         store: where the lock is kept.

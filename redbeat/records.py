@@ -79,13 +79,17 @@ class Claim(NamedTuple):
 
 
 class Completion(NamedTuple):
-    """What to record for a claimed entry: its next score and, if it ran, its new history."""
+    """What to record for a claimed entry: its next score and, if it ran, its new history.
+
+    ``seen`` is the stored meta which the new one replaces, None for the one that was claimed.
+    """
 
     key: str
     claim_id: str
     score: float
     meta: str = ""
     runtime: str = ""
+    seen: str | None = None
 
 
 #: Key of the lock, our token, its seconds to live, the token of a leader known to be dead or "".
@@ -93,13 +97,20 @@ LockTerms = tuple[str, str, float, str]
 
 
 class Terms(NamedTuple):
-    """What is asked in one turn, as :meth:`Store.claim` takes it."""
+    """What is asked in one turn.
+
+    Up to ``limit`` due entries are claimed under ``claim_id`` for ``lease`` seconds, until
+    ``expires`` by the clock of Redis where the caller can tell. ``lock`` is None when locking is
+    off. With ``reply_lost`` what was claimed before in these terms is handed out again.
+    """
 
     claim_id: str
     limit: int
     lease: float
-    completions: Sequence[Completion]
-    lock: LockTerms | None
+    completions: Sequence[Completion] = ()
+    lock: LockTerms | None = None
+    expires: float | None = None
+    reply_lost: bool = False
 
 
 class Result(NamedTuple):
@@ -123,6 +134,7 @@ class Turn:
     holder_ttl: float
     results: list[Result]
     claims: list[Claim]
+    expires: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +197,8 @@ def pack_completions(completions: Sequence[Completion]) -> tuple[str | bytes, st
     """Return completions as ``claim.lua`` takes them."""
     texts: list[str] = []
     for done in completions:
-        texts += done.key, done.claim_id, f"{done.score:.6f}", done.meta, done.runtime
+        seen = "" if done.seen is None else f"={done.seen}"
+        texts += done.key, done.claim_id, f"{done.score:.6f}", done.meta, done.runtime, seen
     return pack(texts)
 
 
@@ -211,4 +224,5 @@ def read_turn(reply: Sequence[Any]) -> Turn:
         holder_ttl=reply[7] / 1000,
         results=read_results(reply[8], reply[9]),
         claims=read_claims(reply[10], reply[11], reply[12]),
+        expires=float(reply[13]),
     )

@@ -20,6 +20,7 @@ from .config import RedBeatConfig, ensure_conf
 from .decoder import RedBeatJSONDecoder, RedBeatJSONEncoder, to_timestamp
 from .entry import RedBeatSchedulerEntry, store_of
 from .errors import DecodeError
+from .exchange import LONGEST_LEASE, SHORTEST_LEASE
 from .leader import BeatLock
 from .messages import addressed
 from .retrying import RetryingConnection
@@ -103,7 +104,8 @@ class RedBeatScheduler(Scheduler):
     @cached_property
     def _ticker(self) -> Ticker:
         check = ensure_conf(self.app).key_expiry_check
-        return Ticker(self, self._store, self.lock, self._statics, check)
+        lease = min(max(self.lock_timeout or LONGEST_LEASE, SHORTEST_LEASE), LONGEST_LEASE)
+        return Ticker(self, self._store, self.lock, self._statics, check, lease=lease)
 
     @cached_property
     def _wakeup(self) -> WakeUp:

@@ -18,9 +18,7 @@ from .errors import DecodeError, InvalidEntryError
 from .packing import pack
 from .records import (
     NOT_A_HASH,
-    Completion,
     Keys,
-    LockTerms,
     StaticRow,
     Terms,
     Turn,
@@ -70,19 +68,12 @@ class Store:
 
     # -- one turn of a beat ------------------------------------------------------------------
 
-    def claim(
-        self,
-        claim_id: str,
-        limit: int,
-        lease: float,
-        completions: Sequence[Completion] = (),
-        lock: LockTerms | None = None,
-    ) -> Turn:
-        """Keep the lock, record ``completions``, claim up to ``limit`` due entries.
+    def claim(self, *terms: Any, **more: Any) -> Turn:
+        """Take a turn on the :class:`Terms` of these arguments. One round trip.
 
-        ``lock`` is None when locking is off. One round trip.
+        Keeps the lock, records completions, claims what is due.
         """
-        keys, args = self._claim_call(Terms(claim_id, limit, lease, completions, lock))
+        keys, args = self._claim_call(Terms(*terms, **more))
         return read_turn(self._run("claim", keys, args))
 
     def begin_claim(self, terms: Terms) -> Callable[[], Turn]:
@@ -107,7 +98,9 @@ class Store:
             keys.append(lock_key)
         asked = (self.keys.prefix, terms.claim_id, terms.limit, terms.lease)
         lock = (token, int(ttl * 1000), dead)
-        return keys, (*asked, *lock, MISSING_RETRY, *pack_completions(terms.completions))
+        until = "" if terms.expires is None else f"{terms.expires:.6f}"
+        done = pack_completions(terms.completions)
+        return keys, (*asked, *lock, MISSING_RETRY, *done, until, int(terms.reply_lost))
 
     def park(self, notes: Iterable[tuple[str, str, str]]) -> list[str]:
         """Quarantine entries: (key, claim id or "" when it is no hash, JSON note).

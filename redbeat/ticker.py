@@ -12,7 +12,7 @@ from .backoff import BackOff
 from .dispatcher import AGAIN, BROKER_WAIT, Dispatcher, Hooks
 from .errors import RedBeatError
 from .eviction import check_eviction
-from .exchange import Answer, Exchange
+from .exchange import LONGEST_LEASE, Answer, Exchange
 from .interrupts import HeldSignals
 from .leader import BeatLock
 from .quarantine import Quarantine, shown
@@ -48,6 +48,7 @@ class Ticker:
         statics: the entries of ``beat_schedule``.
         eviction: the setting ``redbeat_key_expiry_check``.
         clock: monotonic seconds.
+        lease: seconds a claim lasts.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class Ticker:
         statics: StaticEntries,
         eviction: str,
         clock: Callable[[], float] = time.monotonic,
+        lease: float = LONGEST_LEASE,
     ) -> None:
         self.running = False
         self._hooks = hooks
@@ -68,7 +70,7 @@ class Ticker:
         self._clock = clock
         self._quarantine = Quarantine(store, clock)
         self._dispatcher = Dispatcher(hooks, self._quarantine)
-        self._exchange = Exchange(store, lock, clock)
+        self._exchange = Exchange(store, lock, clock, lease)
         self._synced = False
         self._sync_again_at = 0.0
         self._members = 0
@@ -108,9 +110,9 @@ class Ticker:
 
         No round trip when there is nothing, else one or a few.
         """
-        ahead = self._exchange.begun()
-        if ahead is not None:
-            self._give_back(iter(ahead.turn.claims), ahead.claim_id)
+        for answer in (self._exchange.begun(), self._exchange.unheard()):
+            if answer is not None:
+                self._give_back(iter(answer.turn.claims), answer.claim_id)
         self._exchange.flush()
 
     def _available(self, wait: float) -> float:

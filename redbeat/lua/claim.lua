@@ -13,12 +13,17 @@
 -- ARGV[7]  token of a leader known to be dead, or ''
 -- ARGV[8]  retry: seconds until a member without a definition is looked at again
 -- ARGV[9]  completions, packed: the sizes of their fields in bytes, separated by spaces
--- ARGV[10] the fields, one after the other; per completion five: entry key, claim id, next score
---          (seconds; below 0 = park), meta or '' (leave), runtime or '' (leave). With meta '' the runtime 'again' puts the
---          occurrence back: the next claim is told the same due instant as this one.
+-- ARGV[10] the fields, one after the other; per completion six: entry key, claim id, next score
+--          (seconds; below 0 = park), meta or '' (leave), runtime or '' (leave), and the stored meta
+--          that the new one replaces: '' the claimed one, else '=' and its text. With meta '' the
+--          runtime 'again' puts the occurrence back: the next claim is told the same due instant.
+-- ARGV[11] when the claims made now expire, by the caller's reckoning; '' when it does not know.
+--          Something that is not about a lease ahead is replaced by exactly that.
+-- ARGV[12] '1' when the reply to a call with this claim id got lost: what that call claimed is
+--          handed out again, and nothing else if there is anything
 --
 -- Returns {standing, now, next score or '', members, statics, quarantined, holder, holder's
---          PTTL in ms, codes, metas, kinds, sizes, fields}
+--          PTTL in ms, codes, metas, kinds, sizes, fields, expires}
 --   standing    1 leader (or no lock), 2 just became leader (nothing is claimed), 0 standby
 --   codes       a digit per completion: 1 recorded, 0 refused: the claim is not ours any more,
 --               2 meta was changed by somebody else: nothing written, claim kept
@@ -26,6 +31,7 @@
 --   kinds       a letter per claim: e entry, g its hash is gone, x its key is not a hash
 --   sizes       the sizes of the fields of all claims in bytes, separated by spaces
 --   fields      per claim six: key, due, definition (for x the error), meta, policy, runtime
+--   expires     when the claims end
 --
 -- The field `claim` of an entry: "<id> <due> <expires> <digest> <digest>"; the first digest is the
 -- sha1 of the definition, followed by a line feed and the policy if there is one, the second of meta.
@@ -33,6 +39,7 @@
 local schedule, statics, quarantine, lock = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local prefix, claim_id, limit, lease = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local token, ttl, dead, retry = ARGV[5], ARGV[6], ARGV[7], tonumber(ARGV[8])
+local told, reply_lost = tonumber(ARGV[11]), ARGV[12] == '1'
 
 local clock = redis.call('TIME')
 local now = tonumber(clock[1]) + tonumber(clock[2]) / 1000000
@@ -85,7 +92,7 @@ local function write_scores(flag)
   scores = {}
 end
 
-local function complete(key, id, score, meta, runtime)
+local function complete(key, id, score, meta, runtime, seen)
   local found = redis.pcall('HMGET', key, 'claim', 'definition', 'policy', 'meta')
   if found.err or not found[1] or not found[2] then
     return 0
@@ -98,9 +105,8 @@ local function complete(key, id, score, meta, runtime)
   local texts = ' ' .. now_definition .. ' ' .. now_meta
   if string.sub(claim, -#texts) ~= texts then
     -- Somebody wrote to the entry: it is looked at again.
-    local head, meta_digest = string.match(claim, '^(%S+ %S+ %S+ %S+) (%S+)$')
-    if meta ~= '' and now_meta ~= meta_digest then
-      redis.call('HSET', key, 'claim', head .. ' ' .. now_meta)
+    local meta_digest = string.match(claim, '%S+$')
+    if meta ~= '' and now_meta ~= meta_digest and seen ~= '=' .. (found[4] or '') then
       return 2, found[4] or ''
     end
     score = seconds(now)
@@ -112,6 +118,9 @@ local function complete(key, id, score, meta, runtime)
     local due = string.match(claim, '^%S+ (%S+)')
     redis.call('HSET', key, 'claim', '- ' .. due .. ' 0 - -')
   else
+    if meta == '' then
+      redis.call('HSET', key, 'claim', '')  -- refused when memory is full, as HDEL is not
+    end
     redis.call('HDEL', key, 'claim')
   end
   score_later(score, key)
@@ -125,8 +134,8 @@ local function complete_all(sizes, packed)
     start = start + size
   end
   local codes, metas = {}, {}
-  for at = 1, #fields, 5 do
-    local code, meta = complete(unpack(fields, at, at + 4))
+  for at = 1, #fields, 6 do
+    local code, meta = complete(unpack(fields, at, at + 5))
     codes[#codes + 1] = code
     metas[#metas + 1] = meta
   end
@@ -139,6 +148,9 @@ local function read(member)
   return found, found.err
 end
 
+-- Members to remove, when memory was found for what replaces them.
+local replaced = {}
+
 -- A member may name an entry without the prefix; it is replaced by the entry's key.
 local function resolve(member)
   local found, err = read(member)
@@ -150,7 +162,7 @@ local function resolve(member)
   if other_err or not other[1] then
     return member, found, nil
   end
-  redis.call('ZREM', schedule, member)
+  replaced[#replaced + 1] = member
   return named, other, nil
 end
 
@@ -168,7 +180,30 @@ local function hand_out(kind, key, due, definition, meta, policy, runtime)
 end
 
 local lease_end = seconds(now + lease)
+if told and math.abs(now + lease - told) <= lease / 10 then
+  lease_end = seconds(told)
+end
 local retry_at = seconds(now + retry)
+
+-- All claims of one call bear the same score. Returns whether there were any.
+local function hand_out_again()
+  if not told or told <= now then
+    return false
+  end
+  for _, key in ipairs(redis.call('ZRANGEBYSCORE', schedule, seconds(told), seconds(told))) do
+    local found, err = read(key)
+    if not err and found[1] and found[5] then
+      local id, due = string.match(found[5], '^(%S+) (%S+)')
+      if id == claim_id then
+        hand_out('e', key, due, found[1], found[2], found[3], found[4])
+      end
+    end
+  end
+  if #kinds > 0 then
+    lease_end = seconds(told)
+  end
+  return #kinds > 0
+end
 
 -- Returns the score to write: when the claim expires.
 local function claim(key, found, due)
@@ -189,7 +224,7 @@ local function claim(key, found, due)
   return lease_end
 end
 
-if standing == 1 and limit > 0 then
+if standing == 1 and limit > 0 and not (reply_lost and hand_out_again()) then
   local members = redis.call(
     'ZRANGEBYSCORE', schedule, 0, seconds(now), 'WITHSCORES', 'LIMIT', 0, limit)
   for i = 1, #members, 2 do
@@ -209,6 +244,9 @@ if standing == 1 and limit > 0 then
     score_later(again, key)
   end
   write_scores('CH')
+  for _, member in ipairs(replaced) do
+    redis.call('ZREM', schedule, member)
+  end
 end
 
 if lock and standing == 1 then
@@ -220,4 +258,4 @@ local first = redis.call('ZRANGEBYSCORE', schedule, 0, '+inf', 'WITHSCORES', 'LI
 return {
   standing, seconds(now), first[2] or '', redis.call('ZCARD', schedule),
   redis.call('SCARD', statics), redis.call('HLEN', quarantine), holder, pttl,
-  codes, metas, table.concat(kinds), table.concat(sizes, ' '), table.concat(fields)}
+  codes, metas, table.concat(kinds), table.concat(sizes, ' '), table.concat(fields), lease_end}

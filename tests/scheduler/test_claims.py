@@ -13,7 +13,9 @@ from celery import Celery
 from celery.schedules import schedule
 
 from redbeat import RedBeatSchedulerEntry
-from redbeat.exchange import LEASE, LEASE_USED
+from redbeat.exchange import LONGEST_LEASE as LEASE
+from redbeat.exchange import USED_PART
+from redbeat.records import Terms
 
 from .conftest import SCHEDULE, Clock, RecordingScheduler, World, interval_json, once, void
 
@@ -34,10 +36,10 @@ def die_after_publishing(world: World) -> RecordingScheduler:
     store = scheduler._ticker._store
     claim = store.claim
 
-    def dying(claim_id: str, limit: int, lease: float, done: Any = (), lock: Any = None) -> Any:
-        if done:
+    def dying(*terms: Any) -> Any:
+        if Terms(*terms).completions:
             raise DeadError
-        return claim(claim_id, limit, lease, done, lock)
+        return claim(*terms)
 
     world.schedulers.remove(scheduler)  # nobody closes what is dead
     store.claim = dying
@@ -108,7 +110,7 @@ class TestExpiry:
         for name in "abc":
             world.put(name)
         scheduler = world.scheduler_of(RecordingScheduler, clock)
-        during_run(scheduler, lambda: clock.advance(LEASE_USED))
+        during_run(scheduler, lambda: clock.advance(LEASE * USED_PART))
         scheduler.tick()
         assert scheduler.names == ["a"]
         assert "Stalled past the lease" in log.text

@@ -307,7 +307,8 @@ def test_history_written_meanwhile_is_given_back_and_nothing_is_lost(
     (result,) = store.claim("c2", 0, 30, [Completion(key, "c1", NEXT, "ran", "r")]).results
     assert (result.code, result.meta) == (HISTORY_CHANGED, "theirs")
     assert redis_client.hget(key, "meta") == "theirs"
-    assert complete(store, Completion(key, "c1", NEXT, "merged", "r")) == [RECORDED]
+    merged = Completion(key, "c1", NEXT, "merged", "r", seen="theirs")
+    assert complete(store, merged) == [RECORDED]
     assert redis_client.hget(key, "meta") == "merged"
 
 
