@@ -117,7 +117,12 @@ class Dispatcher:
             logger.warning("beat: The broker is back")
             self.broker_failures = 0
         after = (entry.run and entry.run.successor) or entry.next()
-        next_at = entry.verdict().next_at
+        next_at, missed = entry.verdict().next_at, entry.verdict().missed
+        if missed:
+            logger.warning(
+                "beat: Entry %s missed %d runs before that of %s, which makes up for them",
+                *(entry.name, missed, after.scheduled_at),
+            )
         if own is None and next_at is None:
             logger.info("beat: Entry %s has finished: nothing is left to run", entry.name)
         score = score_of(next_at) if own is None else own

@@ -12,21 +12,22 @@ from .occurrences import aware, task_id_of
 __all__ = ("addressed",)
 
 
-def addressed(entry: RedBeatSchedulerEntry, scheduled_at: datetime) -> RedBeatSchedulerEntry:
+def addressed(
+    entry: RedBeatSchedulerEntry, scheduled_at: datetime, missed: int = 0
+) -> RedBeatSchedulerEntry:
     """Return a copy of ``entry`` whose options carry what identifies the occurrence.
 
     The ``task_id`` is derived from the occurrence, so that sending it again does not make a new
     task; headers ``scheduled_at`` (ISO 8601, UTC) and ``periodic_task_name`` tell the task what it
-    was sent for. Options of the user's own win.
+    was sent for. ``coalesced`` is there when the run makes up for occurrences that were missed: it
+    tells how many. Options of the user's own win.
     """
     instant = aware(scheduled_at).isoformat()
     options: dict[str, Any] = dict(entry.options or {})
-    headers = {
-        "scheduled_at": instant,
-        "periodic_task_name": entry.name,
-        **(options.get("headers") or {}),
-    }
-    options["headers"] = headers
+    headers: dict[str, Any] = {"scheduled_at": instant, "periodic_task_name": entry.name}
+    if missed:
+        headers["coalesced"] = missed
+    options["headers"] = {**headers, **(options.get("headers") or {})}
     if not options.get("task_id"):
         prefix = ensure_conf(entry.app).key_prefix
         options["task_id"] = task_id_of(prefix, str(entry.name), instant)

@@ -12,21 +12,28 @@ from typing import Any, NamedTuple
 from celery.schedules import BaseSchedule
 
 from .schedules import rrule
-from .timing import asks_itself, first_run, latest_run, next_run
+from .timing import asks_itself, count_runs, first_run, latest_run, next_run
 from .zones import EPOCH, UTC, as_utc
 
 __all__ = ("Run", "Verdict", "aware", "decide", "task_id_of")
+
+
+#: Missed occurrences are counted up to here: walking through a crontab takes its time.
+MISSED_LIMIT = 100
 
 
 class Verdict(NamedTuple):
     """What to do with an entry at one instant.
 
     ``scheduled_at`` is the nominal instant of the occurrence to dispatch, None when nothing is due.
-    ``next_at`` is the first instant after that at which something is due, None = never.
+    ``next_at`` is the first instant after that at which something is due, None = never. ``missed``
+    is how many occurrences before this one never ran and are made up by it, but for intervals
+    counted up to :data:`MISSED_LIMIT`.
     """
 
     scheduled_at: datetime | None
     next_at: datetime | None
+    missed: int = 0
 
     @property
     def due(self) -> bool:
@@ -101,7 +108,8 @@ def coalesce(
     if following is None or following > now:
         return Verdict(first, following)
     latest = latest_run(schedule, first, now, zone) or following
-    return Verdict(latest, next_run(schedule, latest, zone))
+    missed = count_runs(schedule, first, latest, MISSED_LIMIT, zone)
+    return Verdict(latest, next_run(schedule, latest, zone), missed)
 
 
 def ask(schedule: BaseSchedule, last_run_at: datetime, now: datetime, due: datetime) -> Verdict:

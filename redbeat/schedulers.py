@@ -220,14 +220,15 @@ class RedBeatScheduler(Scheduler):
         **kwargs: Any,
     ) -> Any:
         """Send the task of an entry, with the id and the headers of its occurrence."""
-        run = entry.run
+        run, missed = entry.run, 0
         if advance:
             entry = self.reserve(entry)
         if run is not None:
             scheduled_at = (run.verdict and run.verdict.scheduled_at) or run.due
+            missed = run.verdict.missed if run.verdict else 0
         else:
             scheduled_at = (entry.scheduled_at if advance else None) or entry.default_now()
-        message = addressed(entry, scheduled_at)
+        message = addressed(entry, scheduled_at, missed)
         try:
             result = super().apply_async(message, producer=producer, advance=False, **kwargs)
         except Exception as error:

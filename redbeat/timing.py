@@ -18,7 +18,7 @@ from .schedules import rrule
 from .walltime import next_instant
 from .zones import UTC, as_utc, wall_zone
 
-__all__ = ("asks_itself", "first_run", "latest_run", "next_run")
+__all__ = ("asks_itself", "count_runs", "first_run", "latest_run", "next_run")
 
 ZERO = timedelta(0)
 FIRST_STEP = timedelta(minutes=1)
@@ -57,6 +57,28 @@ def latest_run(
         return None if found is None or found > until else found
 
     return _latest(probe, after, until)
+
+
+def count_runs(
+    schedule: BaseSchedule,
+    after: datetime,
+    until: datetime,
+    limit: int,
+    timezone: tzinfo | None = None,
+) -> int:
+    """The number of instants of ``schedule`` in ``(after, until]``.
+
+    Those of an interval, anchored at ``after``, are computed; all others are walked through, and
+    counted up to ``limit``.
+    """
+    finder, count = _finder(type(schedule)), 0
+    if finder is _next_interval and not schedule.relative:
+        return max((until - after) // _step(schedule), 0)
+    found = finder(schedule, after, timezone)
+    while found is not None and found <= until and count < limit:
+        count += 1
+        found = finder(schedule, found, timezone)
+    return count
 
 
 def first_run(

@@ -53,7 +53,7 @@ def swallow(
 
         return read
 
-    store.claim, store.begin_claim = claim_unheard, begin_unheard  # type: ignore[method-assign]
+    store.claim, store.begin_claim = claim_unheard, begin_unheard
     return lost
 
 
@@ -116,10 +116,10 @@ def test_a_question_that_never_arrived_claims_what_is_due(
     claim = store.claim
 
     def cut(*_terms: Any) -> Any:
-        store.claim = claim  # type: ignore[method-assign]
+        store.claim = claim
         raise LOST
 
-    store.claim = cut  # type: ignore[method-assign]
+    store.claim = cut
     scheduler.tick()
     scheduler.tick()
     assert scheduler.names == ["a"]

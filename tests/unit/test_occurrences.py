@@ -27,17 +27,17 @@ def at(hour: int, minute: int = 0, day: int = 2) -> datetime:
         (schedule(3600), at(11, 30), Verdict(None, at(12, 30))),
         (schedule(3600), at(11), Verdict(at(12), at(13))),
         (schedule(3600), at(10, 30), Verdict(at(11, 30), at(12, 30))),
-        (schedule(3600), at(5, 15), Verdict(at(11, 15), at(12, 15))),
+        (schedule(3600), at(5, 15), Verdict(at(11, 15), at(12, 15), 5)),
         (crontab(minute=0), at(11), Verdict(at(12), at(13))),
-        (crontab(minute=0), at(3), Verdict(at(12), at(13))),
+        (crontab(minute=0), at(3), Verdict(at(12), at(13), 8)),
         (crontab(minute=30), at(11, 30), Verdict(None, at(12, 30))),
         (crontab(minute=0, hour=9), at(9, day=1), Verdict(at(9), at(9, day=3))),
-        (rrule("HOURLY", dtstart=at(0)), at(3), Verdict(at(12), at(13))),
-        (rrule("HOURLY", dtstart=at(0), count=4), at(1), Verdict(at(3), None)),
+        (rrule("HOURLY", dtstart=at(0)), at(3), Verdict(at(12), at(13), 8)),
+        (rrule("HOURLY", dtstart=at(0), count=4), at(1), Verdict(at(3), None, 1)),
         (rrule("HOURLY", dtstart=at(0), count=4), at(3), Verdict(None, None)),
     ],
 )
-def test_missed_occurrences_coalesce_into_the_latest(
+def test_missed_occurrences_coalesce_into_the_latest_and_are_counted(
     rule: Any, anchor: datetime, expected: Verdict
 ) -> None:
     assert decide(rule, anchor, anchor, NOON, NOON, UTC) == expected

@@ -13,7 +13,7 @@ from celery.schedules import BaseSchedule, crontab, schedstate, schedule
 from celery.utils.time import remaining
 
 from redbeat.schedules import rrule
-from redbeat.timing import asks_itself, first_run, latest_run, next_run
+from redbeat.timing import asks_itself, count_runs, first_run, latest_run, next_run
 
 UTC = timezone.utc
 NEW_YORK = ZoneInfo("America/New_York")
@@ -234,3 +234,19 @@ def test_a_subclass_that_changes_nothing_is_computed() -> None:
     assert next_run(Weekdays(minute=5, app=APP), START, UTC) == START.replace(
         minute=5, second=0, microsecond=0
     )
+
+
+@pytest.mark.parametrize("rule", [every(7), every(60, True), crontab("*/7"), rrule("MINUTELY")])
+def test_runs_are_counted_as_they_follow_each_other(rule: BaseSchedule) -> None:
+    until, found, count = START + timedelta(minutes=45), START, 0
+    while (following := next_run(rule, found, UTC)) is not None and following <= until:
+        found, count = following, count + 1
+    assert count > 3
+    assert count_runs(rule, START, until, 1000, UTC) == count
+    assert count_runs(rule, START, START, 1000, UTC) == 0
+
+
+def test_only_intervals_are_counted_beyond_the_limit() -> None:
+    until = START + timedelta(days=30)
+    assert count_runs(every(1), START, until, 10) == 30 * 86400
+    assert count_runs(crontab("*"), START, until, 10, UTC) == 10
