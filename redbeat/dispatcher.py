@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from celery.utils.log import get_logger
 
 from .backoff import BackOff
-from .due import PARKED, score_of
+from .due import DISABLED, PARKED, score_of
 from .entry import RedBeatSchedulerEntry
 from .errors import DecodeError
 from .history import encode_runtime
@@ -76,7 +76,7 @@ class Dispatcher:
             self._quarantine.add(claim, claim_id, str(error) or repr(error), now)
             return None
         if not entry.enabled:
-            return Completion(claim.key, claim_id, PARKED)
+            return Completion(claim.key, claim_id, DISABLED)
         try:
             entry.verdict()
         except Exception as error:

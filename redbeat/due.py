@@ -12,10 +12,10 @@ from .decoder import to_timestamp
 from .history import History
 from .occurrences import Run, Verdict, aware, decide
 
-__all__ = ("PARKED", "DueEntry", "score_of")
+__all__ = ("DISABLED", "PARKED", "DueEntry", "score_of")
 
-#: Score of an entry that is never due: finished, disabled or quarantined.
-PARKED = -1.0
+#: Scores of entries that are never due: finished or quarantined; disabled.
+PARKED, DISABLED = -1.0, -2.0
 
 #: Seconds after which a disabled entry asks to be looked at again, when it is asked.
 DISABLED_RECHECK = 5.0
@@ -111,14 +111,16 @@ class DueEntry(ScheduleEntry):
 
     @property
     def score(self) -> float:
-        """The next run as UNIX seconds; -1 when it is disabled or nothing is left."""
-        due_at = self.due_at if self.enabled else None
+        """The next run as UNIX seconds; -1 when nothing is left, -2 when it is disabled."""
+        if not self.enabled:
+            return DISABLED
+        due_at = self.due_at
         return PARKED if due_at is None else to_timestamp(due_at)
 
     def _stored_score(self) -> float | None:
         """Return the score to store: None = due at once, by the clock of Redis."""
         if not self.enabled:
-            return PARKED
+            return DISABLED
         verdict = self.verdict()
         if verdict.due:
             return None

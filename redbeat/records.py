@@ -25,6 +25,7 @@ __all__ = (
     "LockTerms",
     "Result",
     "StaticRow",
+    "Swept",
     "Terms",
     "Turn",
     "key_of",
@@ -135,6 +136,20 @@ class Turn:
     results: list[Result]
     claims: list[Claim]
     expires: float
+
+
+class Swept(NamedTuple):
+    """What :meth:`Store.sweep` found: keys without a member, those it made members, and others.
+
+    ``cursor`` is where to go on, "" when it did not scan; ``enabled`` are entries that were
+    disabled and are so no more, ``disabled`` is how many there are.
+    """
+
+    cursor: str
+    orphans: list[str]
+    returned: list[str]
+    enabled: list[str]
+    disabled: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import Any
 from celery.schedules import crontab
 from celery.utils.log import get_logger
 
-from .due import PARKED, score_of
+from .due import DISABLED, score_of
 from .entry import RedBeatSchedulerEntry
 from .errors import InvalidEntryError
 from .history import encode_meta
@@ -126,7 +126,7 @@ class Scores:
         """Return the score of an entry; raises what its schedule raises."""
         when = entry.schedule
         if not entry.enabled:
-            return PARKED
+            return DISABLED
         if type(when) is not crontab or when.nowfun is not None:
             return self._computed(entry)
         identity = (entry.app, when.__reduce__()[1])

@@ -7,6 +7,7 @@ is loaded and an :exc:`~redbeat.errors.InvalidEntryError` when it is saved.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
@@ -20,6 +21,7 @@ from .records import (
     NOT_A_HASH,
     Keys,
     StaticRow,
+    Swept,
     Terms,
     Turn,
     key_of,
@@ -36,6 +38,12 @@ BATCH = 500
 
 #: Seconds a beat waits at most between two looks; what is due later needs no wake-up message.
 MAX_WAIT = 5.0
+
+#: Keys looked at in one page of a sweep.
+SCAN_PAGE = 1000
+
+#: What means something else in the pattern of a scan.
+GLOB_SPECIAL = re.compile(r"[\\\[\]*?]")
 
 #: Seconds until a member without a definition is looked at again.
 MISSING_RETRY = 5
@@ -136,6 +144,22 @@ class Store:
         """Remove members whose hash is gone; returns those removed. One round trip."""
         reply = self._run("forget", [self.keys.schedule], [key_of(key) for key in members])
         return [text_of(member) for member in reply]
+
+    def sweep(
+        self, cursor: str, disabled: float, offset: int, limit: int, known: Sequence[str]
+    ) -> Swept:
+        """Look for entries that are no members, and for disabled ones that are so no more.
+
+        Scans a page of keys from ``cursor`` on, none when it is empty, and ``limit`` members at
+        score ``disabled`` from ``offset`` on. The ``known`` keys become due now if they are still
+        no members. One round trip.
+        """
+        prefix = self.keys.prefix
+        scan = (cursor, GLOB_SPECIAL.sub(r"\\\g<0>", prefix) + "*", SCAN_PAGE)
+        args = [prefix, *scan, disabled, offset, limit, *map(key_of, known)]
+        reply = self._run("sweep", [self.keys.schedule], args)
+        orphans, returned, enabled = ([text_of(key) for key in found] for found in reply[1:4])
+        return Swept(text_of(reply[0]), orphans, returned, enabled, reply[4])
 
     # -- single entries ----------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from .quarantine import Quarantine, shown
 from .records import STANDBY, Claim, Completion, Turn
 from .statics import StaticEntries
 from .store import BATCH, MAX_WAIT, Store
+from .sweep import Sweep
 from .zones import from_timestamp
 
 __all__ = ("Ticker",)
@@ -69,6 +70,7 @@ class Ticker:
         self._eviction: str | None = eviction
         self._clock = clock
         self._quarantine = Quarantine(store, clock)
+        self._sweep = Sweep(store, clock)
         self._dispatcher = Dispatcher(hooks, self._quarantine)
         self._exchange = Exchange(store, lock, clock, lease)
         self._synced = False
@@ -143,12 +145,16 @@ class Ticker:
             if turn.claims:
                 self._look_ahead(turn)
                 self._dispatch(answer)
-            elif not self._exchange.pending and not self._quarantine.review(turn.quarantined):
+            elif not self._exchange.pending and not self._look_after(turn):
                 return self._wait(turn)
             # While the broker is away, entries that do not need it are still seen to.
             if self._dispatcher.broker_failures > failures or self._clock() - started > MAX_TICK:
                 self.flush()
                 return BROKER_WAIT.after(self._dispatcher.broker_failures)
+
+    def _look_after(self, turn: Turn) -> bool:
+        """Look for entries that nothing leads to; True when there may be something to do."""
+        return self._quarantine.review(turn.quarantined) or self._sweep.look()
 
     def _look_ahead(self, turn: Turn) -> None:
         """Have Redis record the last batch and claim the next while this one is dispatched."""
@@ -194,7 +200,10 @@ class Ticker:
     def _emptied(self, turn: Turn) -> bool:
         """Whether the whole schedule vanished since the last turn; that is said loudly."""
         before, self._members = self._members, turn.members
-        if turn.members or before <= 1:
+        if turn.members or not before:
+            return False
+        self._sweep.hurry()
+        if before == 1:  # it may just have been deleted
             return False
         logger.error("beat: The schedule in Redis is empty: all %d entries are gone", before)
         return True

@@ -274,7 +274,7 @@ def test_nothing_left_is_parked(app: Celery, score_of: ScoreOf) -> None:
 def test_a_disabled_entry_is_never_due(app: Celery, score_of: ScoreOf) -> None:
     made = entry(app, "a", enabled=False).save()
     assert made.is_due().is_due is False
-    assert made.score == score_of("a") == -1
+    assert made.score == score_of("a") == -2
 
 
 def test_rank_is_the_place_in_due_order(app: Celery) -> None:

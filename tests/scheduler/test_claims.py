@@ -158,7 +158,7 @@ class TestEdits:
         scheduler.tick()
         scheduler.tick()
         assert world.run_count("a") == 1
-        assert world.score("a") == -1
+        assert world.score("a") == -2
 
     @pytest.mark.parametrize("how", ["entry", "raw"])
     def test_a_deleted_entry_never_comes_back(self, world: World, how: str) -> None:

@@ -112,7 +112,7 @@ class TestSynchronisation:
     def test_disabled(self, world: World) -> None:
         world.app.conf.beat_schedule = {"a": {"task": "t", "schedule": 1, "enabled": False}}
         scheduler = lead(world)
-        assert world.score("a") == -1
+        assert world.score("a") == -2
         declare(world, a=HOUR)
         lead(world)
         assert scheduler.sent == []

@@ -11,7 +11,7 @@ import redis
 from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry
-from redbeat.ticker import MAX_WAIT
+from redbeat.store import MAX_WAIT
 
 from .conftest import SCHEDULE, RecordingScheduler, World, interval_json
 
@@ -114,7 +114,7 @@ class TestScores:
     def test_disabled_is_parked(self, world: World) -> None:
         world.put("a", enabled=False)
         assert leading(world).sent == []
-        assert world.score("a") == PARKED
+        assert world.score("a") == -2
         assert not world.is_claimed("a")
 
     def test_finished_is_parked_after_its_last_run(self, world: World) -> None:

@@ -1,0 +1,213 @@
+"""Entries that the sorted set does not lead to are found again."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from redbeat.sweep import LOOK_INTERVAL, PASS_INTERVAL
+from tests.scheduler.conftest import SCHEDULE, Clock, RecordingScheduler, World, interval_json
+
+
+@pytest.fixture
+def scheduler(world: World, clock: Clock) -> RecordingScheduler:
+    """A leading beat."""
+    scheduler = world.scheduler(clock=clock)
+    scheduler.tick()
+    return scheduler
+
+
+def members(world: World) -> set[str]:
+    """The members of the schedule, without the entry that Celery adds by itself."""
+    return set(world.client.zrange(SCHEDULE, 0, -1)) - {"redbeat:celery.backend_cleanup"}
+
+
+def look(scheduler: RecordingScheduler, clock: Clock, times: int = 2) -> None:
+    """Let the beat look so often."""
+    for _ in range(times):
+        clock.advance(LOOK_INTERVAL)
+        scheduler.tick()
+
+
+def test_a_hash_without_a_member_runs_again(
+    world: World, clock: Clock, scheduler: RecordingScheduler, log: pytest.LogCaptureFixture
+) -> None:
+    key = world.put("a", interval_json(60), world.ago(90))
+    world.client.zrem(SCHEDULE, key)
+    look(scheduler, clock)
+    assert scheduler.names == ["a"]
+    assert f"Entry {key} had lost its place in the schedule" in log.text
+    assert world.score("a") == pytest.approx(world.now() + 30, abs=5)
+
+
+def test_one_that_is_not_due_gets_the_score_of_its_history(
+    world: World, clock: Clock, scheduler: RecordingScheduler
+) -> None:
+    key = world.put("a", interval_json(600), world.ago(60))
+    world.client.zrem(SCHEDULE, key)
+    look(scheduler, clock)
+    assert scheduler.sent == []
+    assert world.score("a") == pytest.approx(world.now() + 540, abs=5)
+
+
+def test_a_writer_between_two_commands_is_left_alone(
+    world: World, clock: Clock, scheduler: RecordingScheduler
+) -> None:
+    """Found once, the hash may be new; the score that its writer then sets counts."""
+    key = world.put("a")
+    world.client.zrem(SCHEDULE, key)
+    look(scheduler, clock, 1)
+    later = world.now() + 600
+    world.client.zadd(SCHEDULE, {key: later})
+    look(scheduler, clock)
+    assert scheduler.sent == []
+    assert world.score("a") == pytest.approx(later)
+
+
+@pytest.mark.parametrize(
+    "definition",
+    [
+        json.dumps({"name": "inner", "task": "t", "schedule": interval_json(1)}),
+        json.dumps({"task": "t"}),
+        json.dumps(["a"]),
+        "not JSON",
+        "[" * 5000,
+    ],
+    ids=["name of another schedule", "no name", "no object", "no JSON", "too deep"],
+)
+def test_hashes_of_others_under_the_prefix_are_left_alone(
+    world: World, clock: Clock, scheduler: RecordingScheduler, definition: str
+) -> None:
+    world.client.hset("redbeat:other:inner", "definition", definition)
+    look(scheduler, clock, 3)
+    assert members(world) == set()
+
+
+def test_what_is_no_entry_at_all_is_left_alone(
+    world: World, clock: Clock, scheduler: RecordingScheduler
+) -> None:
+    world.client.hset("redbeat:notes", "text", "x")
+    world.client.set("redbeat:text", "x")
+    world.client.sadd("redbeat:set", "x")
+    look(scheduler, clock, 3)
+    assert members(world) == set()
+
+
+def test_the_whole_sorted_set_is_lost(
+    world: World, clock: Clock, scheduler: RecordingScheduler, log: pytest.LogCaptureFixture
+) -> None:
+    """All dynamic entries are back after two looks, each with its history, without a burst."""
+    for number in range(1200):
+        world.put(f"e{number}", interval_json(3600), world.ago(60), score=world.now() + 3540)
+    scheduler.tick()
+    world.client.delete(SCHEDULE)
+    clock.advance(1)
+    scheduler.tick()
+    look(scheduler, clock, 1)
+    assert len(members(world)) == 1200
+    assert scheduler.sent == []
+    assert world.client.zcount(SCHEDULE, world.now(), "+inf") == 1201
+    assert "all 1201 entries are gone" in log.text
+
+
+def test_the_only_member_is_lost(world: World, clock: Clock, scheduler: RecordingScheduler) -> None:
+    world.put("a", interval_json(60), world.ago(90))
+    scheduler.tick()
+    world.client.delete(SCHEDULE)
+    clock.advance(1)
+    scheduler.tick()
+    look(scheduler, clock, 1)
+    assert world.score("a") is not None
+
+
+def test_a_pass_over_many_keys_takes_a_page_at_a_time(
+    world: World, clock: Clock, scheduler: RecordingScheduler
+) -> None:
+    pipeline = world.client.pipeline(transaction=False)
+    for number in range(5000):
+        pipeline.set(f"foreign{number}", "x")
+    pipeline.execute()
+    key = world.put("a", score=world.now() + 600)
+    look(scheduler, clock, 1)
+    before = world.calls()
+    look(scheduler, clock, 1)
+    assert world.calls() - before == 2  # the turn and one page
+    world.client.zrem(SCHEDULE, key)
+    look(scheduler, clock, int(PASS_INTERVAL / LOOK_INTERVAL) + 8)
+    assert scheduler.names == ["a"]
+
+
+def test_an_idle_tick_in_between_is_one_round_trip(
+    world: World, clock: Clock, scheduler: RecordingScheduler
+) -> None:
+    look(scheduler, clock)
+    before = world.calls()
+    clock.advance(LOOK_INTERVAL / 2)
+    scheduler.tick()
+    assert world.calls() - before == 1
+
+
+def test_special_characters_in_the_prefix(world: World, clock: Clock) -> None:
+    prefix = "a[b]*?\\:"
+    world.app.conf.redbeat_key_prefix = prefix
+    scheduler = world.scheduler(clock=clock)
+    scheduler.tick()
+    definition = {"name": "a", "task": "t", "schedule": interval_json(60)}
+    world.client.hset(f"{prefix}a", "definition", json.dumps(definition))
+    look(scheduler, clock)
+    assert scheduler.names == ["a"]
+    scheduler.close()
+
+
+def test_an_entry_enabled_by_another_program_runs(
+    world: World, clock: Clock, scheduler: RecordingScheduler
+) -> None:
+    world.put("a", interval_json(60), world.ago(90), enabled=False)
+    world.put("b", interval_json(60), world.ago(90), enabled=False, kwargs={"enabled": True})
+    scheduler.tick()
+    assert (world.score("a"), world.score("b")) == (-2, -2)
+    definition = world.field("a", "definition")
+    world.client.hset("redbeat:a", "definition", json.dumps({**definition, "enabled": True}))
+    look(scheduler, clock, 1)
+    assert scheduler.names == ["a"]
+    assert world.score("b") == -2
+
+
+def test_disabled_entries_are_looked_at_in_turns(
+    world: World, clock: Clock, scheduler: RecordingScheduler
+) -> None:
+    for number in range(450):
+        world.put(f"e{number:03}", interval_json(60), world.ago(90), enabled=False)
+    scheduler.tick()
+    definition = world.field("e449", "definition")
+    world.client.hset("redbeat:e449", "definition", json.dumps({**definition, "enabled": True}))
+    look(scheduler, clock, 2)
+    assert scheduler.names == []
+    look(scheduler, clock, 1)
+    assert scheduler.names == ["e449"]
+
+
+def test_a_finished_entry_stays_finished(
+    world: World, clock: Clock, scheduler: RecordingScheduler
+) -> None:
+    world.put("done", score=-1)
+    look(scheduler, clock, 3)
+    assert scheduler.names == []
+    assert world.score("done") == -1
+
+
+def test_a_user_who_may_not_scan(world: World, clock: Clock, log: pytest.LogCaptureFixture) -> None:
+    client = world.client
+    client.execute_command("ACL", "SETUSER", "careful", "on", "nopass", "~*", "+@all", "-scan")
+    try:
+        url = world.app.conf.redbeat_redis_url.replace("redis://", "redis://careful:x@")
+        world.app.conf.redbeat_redis_url = url
+        world.put("a")
+        scheduler = world.scheduler(clock=clock)
+        scheduler.tick()
+        look(scheduler, clock, 3)
+        assert scheduler.names == ["a"]
+        assert log.text.count("Cannot look for entries that were lost") == 1
+    finally:
+        client.execute_command("ACL", "DELUSER", "careful")

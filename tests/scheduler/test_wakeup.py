@@ -1,0 +1,464 @@
+"""What wakes a waiting beat up: which changes say something, and how a beat listens."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import redis
+from celery import Celery
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from redbeat import RedBeatSchedulerEntry
+from redbeat.wakeup import DUE, LOCK, SLICE, WakeUp
+from tests.servers import RedisServer
+
+from .conftest import LOCK as LOCK_KEY
+from .conftest import Clock, World, once
+
+CHANNEL = "redbeat::wakeup"
+END = "end of the test"
+
+
+class Ear:
+    """Hears everything that is said on the wake-up channel."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self._pubsub = client.pubsub()
+        self._pubsub.subscribe(CHANNEL)
+        assert self._pubsub.get_message(timeout=10)["type"] == "subscribe"
+
+    def heard(self) -> list[str]:
+        """Return what was said since the last call; Redis keeps the order."""
+        self._client.publish(CHANNEL, END)
+        said = []
+        while (message := self._pubsub.get_message(timeout=10))["data"] != END:
+            said.append(message["data"])
+        return said
+
+    def close(self) -> None:
+        """End the subscription."""
+        self._pubsub.close()
+
+
+@pytest.fixture
+def ear(redis_client: redis.Redis) -> Iterator[Ear]:
+    """An ear on the channel of the empty schedule."""
+    ear = Ear(redis_client)
+    yield ear
+    ear.close()
+
+
+def entry_due_in(world: World, name: str, seconds: float) -> RedBeatSchedulerEntry:
+    """Return an hourly entry that is not saved yet."""
+    ran = world.ago(3600 - seconds)
+    return RedBeatSchedulerEntry(name, "t", 3600, app=world.app, last_run_at=ran)
+
+
+class TestSaving:
+    """A beat waits five seconds at most; it is told only of what it would see too late."""
+
+    def test_due_now(self, world: World, ear: Ear) -> None:
+        entry_due_in(world, "a", -1).save()
+        assert ear.heard() == ["due"]
+
+    def test_due_now_behind_others_that_are_due(self, world: World, ear: Ear) -> None:
+        world.put("earlier", score=1)
+        entry_due_in(world, "a", -1).save()
+        assert ear.heard() == ["due"]
+
+    def test_due_soon_and_first(self, world: World, ear: Ear) -> None:
+        world.put("parked", score=-1)
+        world.put("later", score=world.now() + 4)
+        entry_due_in(world, "a", 3).save()
+        assert ear.heard() == ["due"]
+
+    def test_due_soon_and_not_first(self, world: World, ear: Ear) -> None:
+        world.put("earlier", score=world.now() + 2)
+        entry_due_in(world, "a", 4).save()
+        assert ear.heard() == []
+
+    def test_due_later(self, world: World, ear: Ear) -> None:
+        entry_due_in(world, "a", 60).save()
+        assert ear.heard() == []
+
+    def test_a_new_interval(self, world: World, ear: Ear) -> None:
+        RedBeatSchedulerEntry("slow", "t", 60, app=world.app).save()
+        assert ear.heard() == []
+        RedBeatSchedulerEntry("fast", "t", 2, app=world.app).save()
+        assert ear.heard() == ["due"]
+
+    def test_disabled(self, world: World, ear: Ear) -> None:
+        entry = entry_due_in(world, "a", -1)
+        entry.enabled = False
+        entry.save()
+        assert world.score("a") == -1
+        assert ear.heard() == []
+
+    def test_edited_to_be_due(self, world: World, ear: Ear) -> None:
+        entry = entry_due_in(world, "a", 3000).save()
+        assert ear.heard() == []
+        entry.last_run_at -= timedelta(hours=1)
+        entry.save()
+        assert ear.heard() == ["due"]
+
+    def test_rescheduled_to_be_due(self, world: World, ear: Ear) -> None:
+        entry = entry_due_in(world, "a", 3000).save()
+        entry.reschedule(world.ago(4000))
+        assert ear.heard() == ["due"]
+
+    def test_enabled_again(self, world: World, ear: Ear) -> None:
+        world.put("a", last_run_at=world.ago(90), enabled=False, score=-1)
+        entry = RedBeatSchedulerEntry.from_key("redbeat:a", app=world.app)
+        entry.enabled = True
+        entry.save()
+        assert ear.heard() == ["due"]
+
+    def test_deleted(self, world: World, ear: Ear) -> None:
+        world.put("a")
+        RedBeatSchedulerEntry("a", app=world.app).delete()
+        assert world.score("a") is None
+        assert ear.heard() == []
+
+    def test_a_claimed_entry_needs_no_message(self, world: World, ear: Ear) -> None:
+        world.put("a", last_run_at=world.ago(90))
+        scheduler = world.scheduler()
+
+        def edit() -> None:
+            entry = RedBeatSchedulerEntry.from_key("redbeat:a", app=world.app)
+            entry.args = ["edited"]
+            entry.last_run_at = world.ago(90)
+            entry.save()
+            assert world.is_claimed("a")
+
+        scheduler.before_send = once(edit)
+        scheduler.tick()
+        assert [message.args for message in scheduler.sent] == [[], ["edited"]]
+        assert ear.heard() == []
+
+
+class TestReleasing:
+    def test_the_leader_says_so(self, world: World, ear: Ear) -> None:
+        leader = world.scheduler()
+        leader.tick()
+        assert ear.heard() == []
+        leader.close()
+        assert world.client.get(LOCK_KEY) is None
+        assert ear.heard() == ["lock"]
+
+    def test_a_second_close_says_nothing(self, world: World, ear: Ear) -> None:
+        leader = world.scheduler()
+        leader.tick()
+        leader.close()
+        leader.close()
+        assert ear.heard() == ["lock"]
+
+    def test_a_standby_says_nothing(self, world: World, ear: Ear) -> None:
+        world.scheduler().tick()
+        standby = world.scheduler()
+        standby.tick()
+        standby.close()
+        assert world.client.exists(LOCK_KEY) == 1
+        assert ear.heard() == []
+
+    def test_a_leader_whose_lock_was_taken_says_nothing(self, world: World, ear: Ear) -> None:
+        leader = world.scheduler()
+        leader.tick()
+        world.client.set(LOCK_KEY, "somebody else")
+        leader.close()
+        assert world.client.get(LOCK_KEY) == "somebody else"
+        assert ear.heard() == []
+
+
+class TestForbiddenToPublish:
+    """Saving and releasing do their work for a user who may not publish."""
+
+    RULES = {
+        "command": ("+@all", "-publish", "allchannels"),
+        "channels": ("+@all", "resetchannels"),
+    }
+
+    @pytest.fixture(params=list(RULES))
+    def bound(self, request: pytest.FixtureRequest) -> Iterator[World]:
+        """A schedule on a server of the test's own, used by such a user."""
+        rules = self.RULES[request.param]
+        with RedisServer() as server, redis.Redis.from_url(server.url) as admin:
+            admin.execute_command("ACL", "SETUSER", "bound", "on", ">pass", "~*", *rules)
+            url = f"redis://bound:pass@127.0.0.1:{server.port}/0"
+            with redis.Redis.from_url(url, decode_responses=True) as client:
+                with pytest.raises(redis.exceptions.NoPermissionError):
+                    client.publish(CHANNEL, "x")
+                app = Celery("bound", broker="memory://", set_as_current=False)
+                app.conf.update(redbeat_redis_url=url, timezone="UTC", result_expires=None)
+                world = World(app, client)
+                yield world
+                for scheduler in world.schedulers:
+                    scheduler.close()
+                app.redbeat_redis.close()
+
+    def test_saves(self, bound: World) -> None:
+        entry_due_in(bound, "a", -1).save()
+        score = bound.score("a")
+        assert score is not None
+        assert 0 <= score <= bound.now()
+        assert bound.field("a", "definition")["name"] == "a"
+
+    def test_releases(self, bound: World) -> None:
+        leader = bound.scheduler()
+        entry_due_in(bound, "a", -1).save()
+        leader.tick()
+        assert leader.names == ["a"]
+        assert bound.client.exists(LOCK_KEY) == 1
+        leader.close()
+        assert bound.client.exists(LOCK_KEY) == 0
+
+
+# -- listening --------------------------------------------------------------------------------
+
+
+def never() -> bool:
+    """The service is not told to stop."""
+    return False
+
+
+def client_of(url: str, **options: Any) -> Any:
+    """Return a client that does not retry, as a beat has one."""
+    return redis.Redis.from_url(url, retry=Retry(NoBackoff(), 0), **options)
+
+
+@pytest.fixture(params=[(2, False), (2, True), (3, False), (3, True)])
+def wakeup(request: pytest.FixtureRequest, redis_url: str) -> Iterator[WakeUp]:
+    """A beat's ear, for both protocols, with text and with bytes."""
+    protocol, text = request.param
+    with client_of(redis_url, protocol=protocol, decode_responses=text) as client:
+        wakeup = WakeUp(client, CHANNEL)
+        yield wakeup
+        wakeup.close()
+
+
+def subscribers(client: Any) -> int:
+    """Return how many connections listen on the channel."""
+    return int(dict(client.pubsub_numsub(CHANNEL))[CHANNEL])
+
+
+class TestListening:
+    def test_only_the_first_time(self, wakeup: WakeUp, redis_client: redis.Redis) -> None:
+        assert wakeup.listen()
+        assert not wakeup.listen()
+        assert subscribers(redis_client) == 1
+
+    @pytest.mark.parametrize("word", [DUE, LOCK])
+    def test_hears(self, wakeup: WakeUp, redis_client: redis.Redis, word: bytes) -> None:
+        wakeup.listen()
+        assert redis_client.publish(CHANNEL, word.decode()) == 1
+        assert wakeup.wait(30, word, never)
+
+    @pytest.mark.parametrize(("said", "heed"), [(DUE, LOCK), (LOCK, DUE)])
+    def test_ignores_the_other(
+        self, wakeup: WakeUp, redis_client: redis.Redis, said: bytes, heed: bytes
+    ) -> None:
+        wakeup.listen()
+        assert redis_client.publish(CHANNEL, said.decode()) == 1
+        assert not wakeup.wait(0.3, heed, never)
+        redis_client.publish(CHANNEL, said.decode())
+        redis_client.publish(CHANNEL, heed.decode())
+        assert wakeup.wait(30, heed, never)
+
+    def test_several_messages_count_once(self, wakeup: WakeUp, redis_client: redis.Redis) -> None:
+        wakeup.listen()
+        pipeline = redis_client.pipeline(transaction=True)
+        for _ in range(5):
+            pipeline.publish(CHANNEL, "due")
+        assert pipeline.execute() == [1] * 5
+        assert wakeup.wait(30, DUE, never)
+        assert not wakeup.wait(0.1, DUE, never)
+
+    def test_waits_as_long_as_it_is_told(self, wakeup: WakeUp) -> None:
+        wakeup.listen()
+        started = time.monotonic()
+        assert not wakeup.wait(0.4, DUE, never)
+        assert 0.4 <= time.monotonic() - started < 5
+
+    @pytest.mark.parametrize("seconds", [0.0, -1.0])
+    def test_waits_for_no_time(self, wakeup: WakeUp, seconds: float) -> None:
+        wakeup.listen()
+        assert not wakeup.wait(seconds, DUE, never)
+
+    def test_ends_when_the_service_stops(self, wakeup: WakeUp) -> None:
+        wakeup.listen()
+        answers = iter([False, False, True])
+        started = time.monotonic()
+        assert not wakeup.wait(300, DUE, lambda: next(answers))
+        assert time.monotonic() - started < 30
+
+    def test_closes(self, wakeup: WakeUp, redis_client: redis.Redis) -> None:
+        wakeup.listen()
+        wakeup.close()
+        wakeup.close()
+        assert subscribers(redis_client) == 0
+        assert wakeup.listen()
+        assert redis_client.publish(CHANNEL, "due") == 1
+        assert wakeup.wait(30, DUE, never)
+
+    def test_a_close_within_the_wait_does_not_disturb(
+        self, wakeup: WakeUp, redis_client: redis.Redis
+    ) -> None:
+        """A signal handler closes the scheduler wherever the beat is just now."""
+        wakeup.listen()
+        actions: list[Callable[[], Any]] = [
+            lambda: redis_client.publish(CHANNEL, "due"),
+            wakeup.close,
+        ]
+
+        def stopping() -> bool:
+            while actions:
+                actions.pop()()
+            return False
+
+        assert wakeup.wait(30, DUE, stopping)
+        assert actions == []
+        assert subscribers(redis_client) == 1
+        assert not wakeup.listen()
+        wakeup.close()
+        assert subscribers(redis_client) == 0
+
+    def test_a_user_who_may_not_listen_waits(self) -> None:
+        with RedisServer() as server, redis.Redis.from_url(server.url) as admin:
+            admin.execute_command("ACL SETUSER deaf on >pass ~* +@all resetchannels")
+            with client_of(f"redis://deaf:pass@127.0.0.1:{server.port}/0") as client:
+                clock = Clock()
+                wakeup = WakeUp(client, CHANNEL, clock, clock.advance)
+                assert not wakeup.listen()
+                assert not wakeup.wait(4, DUE, never)
+                assert clock() == 1004.0
+
+    def test_a_client_without_subscriptions_sleeps(self) -> None:
+        slept: list[float] = []
+        clock = Clock()
+
+        def sleep(seconds: float) -> None:
+            slept.append(seconds)
+            clock.advance(seconds)
+
+        wakeup = WakeUp(object(), CHANNEL, clock, sleep)
+        assert not wakeup.listen()
+        assert not wakeup.wait(2.125, DUE, never)
+        assert sum(slept) == 2.125
+        assert max(slept) == SLICE
+        answers = iter([False, False, True])
+        del slept[:]
+        assert not wakeup.wait(300, DUE, lambda: next(answers))
+        assert slept == [SLICE] * 2
+        wakeup.close()
+
+
+class TestLostConnection:
+    @pytest.fixture
+    def server(self) -> Iterator[RedisServer]:
+        """A server of the test's own."""
+        with RedisServer() as server:
+            yield server
+
+    def test_killed_during_the_wait(self, server: RedisServer) -> None:
+        """Setup: a beat listens and waits. Fault: the server is killed, and started again later.
+
+        Invariant: the wait lasts as long as before and raises nothing; the beat listens again
+        when the server is back, and not earlier.
+        """
+        with client_of(server.url) as client:
+            wakeup = WakeUp(client, CHANNEL)
+            assert wakeup.listen()
+            faults = [server.kill]
+
+            def stopping() -> bool:
+                while faults:
+                    faults.pop()()
+                return False
+
+            started = time.monotonic()
+            assert not wakeup.wait(0.8, DUE, stopping)
+            assert time.monotonic() - started >= 0.8
+            assert not server.is_running
+            assert not wakeup.listen()
+            assert not wakeup.wait(0.1, DUE, never)
+            server.restart()
+            assert wakeup.listen()
+            assert client.publish(CHANNEL, "due") == 1
+            assert wakeup.wait(30, DUE, never)
+            wakeup.close()
+
+    def test_connection_killed_by_the_server(
+        self, wakeup: WakeUp, redis_client: redis.Redis
+    ) -> None:
+        """Setup: a beat listens. Fault: Redis closes that connection, as for a slow reader.
+
+        Invariant: waiting raises nothing, and the beat listens again at once.
+        """
+        wakeup.listen()
+        assert redis_client.client_kill_filter(_type="pubsub") == 1
+        assert not wakeup.wait(0.3, DUE, never)
+        assert wakeup.listen()
+        assert redis_client.publish(CHANNEL, "due") == 1
+        assert wakeup.wait(30, DUE, never)
+
+
+class Passing:
+    """Lets ten seconds pass at each look, however short the wait really was."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+
+    def __call__(self) -> bool:
+        self.clock.advance(10)
+        return False
+
+
+@pytest.mark.parametrize(("protocol", "text"), [(2, False), (2, True), (3, False), (3, True)])
+class TestSilence:
+    """A silent connection is asked for a sign of life after half a minute."""
+
+    @pytest.fixture
+    def server(self) -> Iterator[RedisServer]:
+        """A server of the test's own, which a test freezes."""
+        with RedisServer() as server:
+            yield server
+
+    def test_an_answer_keeps_it(
+        self, server: RedisServer, clock: Clock, protocol: int, text: bool
+    ) -> None:
+        with client_of(server.url, protocol=protocol, decode_responses=text) as client:
+            wakeup = WakeUp(client, CHANNEL, clock, clock.advance)
+            assert wakeup.listen()
+            assert not wakeup.wait(200, DUE, Passing(clock))
+            assert not wakeup.listen(), "the connection was given up"
+            assert client.publish(CHANNEL, "due") == 1
+            assert wakeup.wait(30, DUE, never)
+            wakeup.close()
+
+    def test_no_answer_gives_it_up(
+        self, server: RedisServer, clock: Clock, protocol: int, text: bool
+    ) -> None:
+        """Setup: a beat listens. Fault: the server freezes for more than a minute.
+
+        Invariant: the connection is kept until the question got no answer for half a minute;
+        then it is given up, the wait goes on to its end, and the beat listens anew.
+        """
+        with client_of(server.url, protocol=protocol, decode_responses=text) as client:
+            wakeup = WakeUp(client, CHANNEL, clock, clock.advance)
+            assert wakeup.listen()
+            server.pause()
+            try:
+                assert not wakeup.wait(50, DUE, Passing(clock))
+                assert not wakeup.listen(), "given up before it could answer"
+                assert not wakeup.wait(100, DUE, Passing(clock))
+            finally:
+                server.resume()
+            assert wakeup.listen(), "not given up"
+            assert client.publish(CHANNEL, "due") == 1
+            assert wakeup.wait(30, DUE, never)
+            wakeup.close()
