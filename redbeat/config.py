@@ -9,6 +9,7 @@ from celery import Celery
 from celery.app import app_or_default
 from redis.cluster import RedisCluster
 
+from .delivery import DELIVERIES
 from .endpoint import Endpoint, read_endpoint
 from .errors import ConfigurationError
 from .options import is_number
@@ -18,6 +19,7 @@ from .urls import safe_url
 __all__ = (
     "EXPIRY_CHECKS",
     "MIN_LOCK_TIMEOUT",
+    "ON_LOCK_LOST",
     "RedBeatConfig",
     "ensure_conf",
 )
@@ -33,6 +35,9 @@ MIN_LOCK_TIMEOUT: Final = 1.0
 
 #: What to do at start when Redis may evict keys of the schedule.
 EXPIRY_CHECKS: Final = ("ignore", "warn", "error", "raise")
+
+#: What a beat does that lost the lock.
+ON_LOCK_LOST: Final = ("standby", "exit")
 
 # Only the first pair of braces counts, and only if something is between them.
 _HASH_TAG = re.compile(r"[^{]*\{[^}]+\}")
@@ -61,6 +66,9 @@ class RedBeatConfig:
     redis_use_ssl: Any
     redbeat_redis_options: dict[str, Any]
     key_expiry_check: str
+    #: How runs are delivered, unless an entry says otherwise.
+    delivery: str
+    on_lock_lost: str
     #: Whether the keys of the schedule must share one slot.
     cluster: bool
     #: Whether the options are the broker's; then only those that RedBeat knows are used.
@@ -79,7 +87,9 @@ class RedBeatConfig:
         self.cluster = self._is_cluster()
         self._read_keys()
         self.lock_timeout = self._read_lock_timeout()
-        self.key_expiry_check = self._read_expiry_check()
+        self.key_expiry_check = self._read_choice("redbeat_key_expiry_check", EXPIRY_CHECKS, 2)
+        self.delivery = self._read_choice("redbeat_delivery", DELIVERIES)
+        self.on_lock_lost = self._read_choice("redbeat_on_lock_lost", ON_LOCK_LOST)
 
     def __repr__(self) -> str:
         # The options and use_ssl may hold secrets, under any name.
@@ -169,13 +179,10 @@ class RedBeatConfig:
         value = self.either_or("redbeat_lock_timeout")
         return None if value is None else _check_lock_timeout(value)
 
-    def _read_expiry_check(self) -> str:
-        value = self.either_or("redbeat_key_expiry_check", "error")
-        if not isinstance(value, str) or value not in EXPIRY_CHECKS:
-            valid = ", ".join(EXPIRY_CHECKS)
-            raise ConfigurationError(
-                f"redbeat_key_expiry_check is {value!r}, it must be one of {valid}"
-            )
+    def _read_choice(self, name: str, choices: tuple[str, ...], default: int = 0) -> str:
+        value = self.either_or(name, choices[default])
+        if not isinstance(value, str) or value not in choices:
+            raise ConfigurationError(f"{name} is {value!r}, it must be one of {', '.join(choices)}")
         return value
 
 

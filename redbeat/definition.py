@@ -19,6 +19,7 @@ from .decoder import (
     decode_schedule,
     encode,
 )
+from .delivery import AT_LEAST_ONCE, DELIVERIES
 from .errors import DecodeError, InvalidEntryError
 from .schedules import rrule, with_zones, zone_extension
 from .writers import TAG
@@ -118,6 +119,9 @@ def decode_definition(text: str | bytes) -> dict[str, Any]:
             raise DecodeError(f"definition.{field}", "is missing; write it")
     definition["schedule"] = decode_schedule(definition["schedule"])
     _accept_numbers(definition)
+    if definition.get("delivery", AT_LEAST_ONCE) not in DELIVERIES:
+        problem = _not_a_delivery(definition["delivery"])
+        raise DecodeError("definition.delivery", problem)
     for field, (valid, wanted) in FIELDS.items():
         if field in definition and not valid(definition[field]):
             problem = f"must be {wanted}, not {definition[field]!r:.60}"
@@ -133,10 +137,21 @@ def _accept_numbers(definition: dict[str, Any]) -> None:
         definition["enabled"] = bool(definition["enabled"])
 
 
-def encode_policy(schedule: Any) -> str:
-    """Return what a definition cannot hold in the form RedBeat 2 reads, "" for nothing."""
-    extension = zone_extension(schedule)
+def encode_policy(schedule: Any, delivery: str | None = None) -> str:
+    """Return what a definition cannot hold in the form RedBeat 2 reads, "" for nothing.
+
+    Raises :exc:`InvalidEntryError` that names the field.
+    """
+    extension = dict(zone_extension(schedule) or {})
+    if delivery is not None:
+        if delivery not in DELIVERIES:
+            raise InvalidEntryError("delivery", _not_a_delivery(delivery))
+        extension["delivery"] = delivery
     return json.dumps(extension) if extension else ""
+
+
+def _not_a_delivery(value: Any) -> str:
+    return f"must be one of {', '.join(DELIVERIES)}, not {value!r:.60}"
 
 
 def decode_policy(policy: str, definition: dict[str, Any]) -> dict[str, Any]:
@@ -148,4 +163,8 @@ def decode_policy(policy: str, definition: dict[str, Any]) -> dict[str, Any]:
         raise DecodeError("policy", f"must be an object, not {extension!r:.60}")
     if isinstance(definition["schedule"], rrule):
         definition["schedule"] = with_zones(definition["schedule"], extension)
+    if "delivery" in extension:
+        if extension["delivery"] not in DELIVERIES:
+            raise DecodeError("policy.delivery", _not_a_delivery(extension["delivery"]))
+        definition["delivery"] = extension["delivery"]
     return definition

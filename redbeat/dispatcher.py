@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
 from celery.utils.log import get_logger
 
 from .backoff import BackOff
+from .delivery import AT_MOST_ONCE
 from .due import DISABLED, PARKED, score_of
 from .entry import RedBeatSchedulerEntry
 from .errors import DecodeError
@@ -15,11 +17,11 @@ from .history import encode_runtime
 from .occurrences import Run
 from .prototypes import Histories, Prototypes
 from .quarantine import Quarantine, shown
-from .records import Claim, Completion
+from .records import AGAIN, Claim, Completion
 from .timing import asks_itself
 from .zones import UTC
 
-__all__ = ("AGAIN", "Dispatcher", "Hooks")
+__all__ = ("Dispatcher", "Hooks", "Promise")
 
 logger = get_logger("celery.beat")
 
@@ -29,10 +31,6 @@ ENTRY_WAIT = BackOff(1.0, 60.0)
 
 #: Seconds that a class of the user's own may at least ask to be left alone.
 SHORTEST_WAIT = 0.05
-
-
-#: In place of a runtime: the occurrence is put back, and keeps its nominal instant.
-AGAIN = "again"
 
 
 class Hooks(Protocol):
@@ -49,8 +47,35 @@ class Hooks(Protocol):
     def maybe_due(self, entry: RedBeatSchedulerEntry, **kwargs: Any) -> float | None:
         """Send the entry if it is due; return the seconds until it is due again."""
 
+    def check_broker(self) -> None:
+        """Make sure that the broker is there and its connection fresh; raises when it is away."""
+
+    def is_due(self, entry: RedBeatSchedulerEntry) -> tuple[bool, float | None]:
+        """Return whether the entry is due, and the seconds until it is due again."""
+
+    def reserve(self, entry: RedBeatSchedulerEntry) -> RedBeatSchedulerEntry:
+        """Return the entry as it is after its run."""
+
+    def delivery_of(self, entry: RedBeatSchedulerEntry) -> str:
+        """Return how the runs of an entry are delivered."""
+
     def broker_failed(self, error: BaseException) -> bool:
         """Return whether the broker is to blame; then its connection is dropped."""
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """A run that is published once it is recorded, and never again."""
+
+    entry: RedBeatSchedulerEntry
+    claim: Claim
+    done: Completion
+
+    def report(self, what: str) -> None:
+        """Say what became of a run that was not published."""
+        run = self.entry.run
+        scheduled_at = run.verdict.scheduled_at if run and run.verdict else None
+        logger.error("beat: The run of %s at %s %s", self.entry.name, scheduled_at, what)
 
 
 class Dispatcher:
@@ -64,11 +89,12 @@ class Dispatcher:
         self._attempts: dict[str, int] = {}
         self.broker_failures = 0
 
-    def dispatch(self, claim: Claim, claim_id: str, now: float) -> Completion | None:
+    def dispatch(self, claim: Claim, claim_id: str, now: float) -> Completion | Promise | None:
         """Run a claimed entry and return what to record.
 
-        ``now`` is the time of Redis, UNIX seconds. None when there is nothing to record because the
-        entry is quarantined.
+        ``now`` is the time of Redis, UNIX seconds. A run that is to be sent at most once is not
+        published but returned as a promise, for :meth:`keep`. None when there is nothing to record
+        because the entry is quarantined.
         """
         try:
             entry = self._load(claim, now)
@@ -85,7 +111,48 @@ class Dispatcher:
             reason = f"definition.schedule: cannot tell when it is due: {error!r}"
             self._quarantine.add(claim, claim_id, reason, now)
             return None
-        return self._run(entry, claim, claim_id, now)
+        run = self._promise if self._at_most_once(entry) else self._run
+        return run(entry, claim, claim_id, now)
+
+    def keep(self, promise: Promise) -> bool:
+        """Publish a run that is recorded; False when the broker is away and nothing was tried."""
+        entry, run = promise.entry, promise.entry.run
+        assert run is not None
+        try:
+            producer = self._hooks.producer
+        except Exception as error:
+            self._broker_is_away(error)
+            return False
+        run.successor = None
+        try:
+            self._hooks.maybe_due(entry, producer=producer)
+        except Exception as error:
+            run.error = error
+        if run.error is not None:
+            self._hooks.broker_failed(run.error)
+            promise.report(f"is lost, it must not be sent twice: {run.error!r}")
+        return True
+
+    def _at_most_once(self, entry: RedBeatSchedulerEntry) -> bool:
+        return self._hooks.delivery_of(entry) == AT_MOST_ONCE
+
+    def _promise(
+        self, entry: RedBeatSchedulerEntry, claim: Claim, claim_id: str, now: float
+    ) -> Completion | Promise:
+        """Decide as :meth:`_run` does, and connect to the broker, but publish nothing."""
+        run = entry.run
+        assert run is not None
+        try:
+            self._hooks.check_broker()
+            is_due, seconds = self._hooks.is_due(entry)
+            if is_due:
+                run.successor = self._hooks.reserve(entry)
+        except Exception as error:
+            return self._failed(claim, claim_id, now, error)
+        if not is_due:
+            return Completion(claim.key, claim_id, _score_of_not_due(entry, run, seconds, now))
+        done = self._sent(entry, claim, claim_id, _own_wait(entry, seconds, now))
+        return Promise(entry, claim, done._replace(promised=True))
 
     def _load(self, claim: Claim, now: float) -> RedBeatSchedulerEntry:
         if claim.problem or claim.definition is None:
@@ -138,10 +205,7 @@ class Dispatcher:
 
         It waits even when the broker is to blame, so that another entry is tried next.
         """
-        if self._hooks.broker_failed(error):
-            if not self.broker_failures:
-                logger.error("beat: The broker is not available, trying again: %r", error)
-            self.broker_failures += 1
+        if self._broker_is_away(error):
             again_at = now + BROKER_WAIT.after(self.broker_failures)
             return Completion(claim.key, claim_id, again_at, runtime=AGAIN)
         self._attempts[claim.key] = attempt = self._attempts.get(claim.key, 0) + 1
@@ -152,6 +216,15 @@ class Dispatcher:
             exc_info=attempt == 1,
         )
         return Completion(claim.key, claim_id, now + wait, runtime=AGAIN)
+
+    def _broker_is_away(self, error: Exception) -> bool:
+        """Whether the broker is to blame for an error; then that is counted, and said once."""
+        if not self._hooks.broker_failed(error):
+            return False
+        if not self.broker_failures:
+            logger.error("beat: The broker is not available, trying again: %r", error)
+        self.broker_failures += 1
+        return True
 
 
 def _own_wait(entry: RedBeatSchedulerEntry, seconds: Any, now: float) -> float | None:

@@ -31,6 +31,9 @@ class DueEntry(ScheduleEntry):
 
     enabled: bool
 
+    #: ``at_least_once`` or ``at_most_once``; None for what the app is set to.
+    delivery: str | None = None
+
     #: The nominal instant of the last run, None when it is not known.
     scheduled_at: datetime | None = None
 

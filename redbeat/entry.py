@@ -42,7 +42,8 @@ class RedBeatSchedulerEntry(SavedEntry):
         args, kwargs: arguments of the task.
         enabled: a disabled entry is kept and never due.
         options: options of ``apply_async``.
-        clsargs: ``app``, ``last_run_at``, ``total_run_count``, ``relative``.
+        clsargs: ``app``, ``last_run_at``, ``total_run_count``, ``relative``, and ``delivery``:
+            ``at_least_once`` or ``at_most_once``, where ``redbeat_delivery`` shall not count.
 
     Making an entry does not touch Redis. Attributes are changed freely, then :meth:`save` d. Raises
     :exc:`InvalidEntryError` for what is no schedule at all; the rest is checked by ``save()``.
@@ -60,6 +61,7 @@ class RedBeatSchedulerEntry(SavedEntry):
         **clsargs: Any,
     ) -> None:
         clsargs["app"] = app_or_default(clsargs.get("app"))
+        delivery = clsargs.pop("delivery", None)
         given = clsargs.get("last_run_at") is not None
         try:
             super().__init__(
@@ -75,6 +77,8 @@ class RedBeatSchedulerEntry(SavedEntry):
             problem = f"{schedule!r:.60} is no schedule; use seconds, a crontab or an rrule"
             raise InvalidEntryError("schedule", problem) from error
         self.enabled = enabled
+        if delivery is not None:
+            self.delivery = delivery
         # What save() takes for unchanged: a history the caller did not tell about.
         self._known_history = (None if given else self.last_run_at, 0)
 
@@ -182,7 +186,7 @@ class RedBeatSchedulerEntry(SavedEntry):
         """Return definition and policy as stored; raises :exc:`InvalidEntryError`."""
         if self.name:
             self._own_key()
-        return encode_definition(self.definition()), encode_policy(self.schedule)
+        return encode_definition(self.definition()), encode_policy(self.schedule, self.delivery)
 
     def _own_key(self) -> str:
         """Return the key to write to; raises :exc:`InvalidEntryError` for one that is not ours."""

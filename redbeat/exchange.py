@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from celery.utils.log import get_logger
@@ -12,7 +12,16 @@ from .errors import DecodeError
 from .history import History, encode_meta
 from .leader import BeatLock
 from .quarantine import shown
-from .records import HISTORY_CHANGED, REFUSED, Completion, Result, Terms, Turn
+from .records import (
+    AGAIN,
+    HISTORY_CHANGED,
+    RECORDED,
+    REFUSED,
+    Completion,
+    Result,
+    Terms,
+    Turn,
+)
 from .store import Store
 
 __all__ = ("Answer", "Exchange")
@@ -73,6 +82,7 @@ class Exchange:
         self._claims_made = 0
         self._unsure = False
         self._lost: Terms | None = None
+        self._confirmed: set[str] = set()
         self._under_way: tuple[Question, Callable[[], Turn]] | None = None
         self._ready: Answer | None = None
         #: The local time of the last answer of Redis.
@@ -151,8 +161,12 @@ class Exchange:
         return Terms(claim_id, limit, self.lease, expires=expires)
 
     def _take_back(self, question: Question) -> None:
-        """Nobody knows what became of completions and claims: they are asked for again."""
-        self.pending = [*question.terms.completions, *self.pending]
+        """Nobody knows what became of completions and claims: they are asked for again.
+
+        A promise is not: its run, if it was recorded, is not published any more.
+        """
+        unsure = [done for done in question.terms.completions if not done.promised]
+        self.pending = [*unsure, *self.pending]
         self._unsure = True
         if question.terms.limit:
             self._lost = question.terms
@@ -167,6 +181,16 @@ class Exchange:
             self._lost = None
         used = turn.expires - turn.now - self.lease * (1 - USED_PART)
         return Answer(turn, question.terms.claim_id, question.asked_at + used)
+
+    def confirm(self, promised: Sequence[Completion]) -> set[str]:
+        """Record runs that are to be published only then; return the keys of those recorded.
+
+        When an error is raised nobody knows which ones were. One round trip.
+        """
+        self._confirmed = set()
+        self.pending += promised
+        self.turn(0)
+        return self._confirmed
 
     def unheard(self) -> Answer | None:
         """Return the claims whose answer got lost, None when there are none.
@@ -186,7 +210,11 @@ class Exchange:
                 self.turn(0)
 
     def _settle(self, done: Completion, result: Result, repeated: bool) -> None:
-        if result.code == HISTORY_CHANGED:
+        if done.promised and result.code == RECORDED:
+            self._confirmed.add(done.key)
+        elif done.promised and result.code == HISTORY_CHANGED:
+            self.pending.append(Completion(done.key, done.claim_id, self._now, runtime=AGAIN))
+        elif result.code == HISTORY_CHANGED:
             self.pending.append(merge(done, result.meta, self._now))
         elif result.code == REFUSED and not repeated:
             logger.info("beat: Entry %s was deleted or replaced during its run", shown(done.key))

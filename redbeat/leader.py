@@ -7,13 +7,18 @@ import socket
 import time
 import uuid
 from collections.abc import Callable
+from datetime import datetime
+from typing import Any, NamedTuple
 
 from celery.utils.log import get_logger
 
+from .config import ensure_conf
+from .entry import store_of
 from .records import Turn
 from .store import Store
+from .zones import from_timestamp
 
-__all__ = ("BeatLock",)
+__all__ = ("BeatLock", "Leader", "current_leader")
 
 logger = get_logger("celery.beat")
 
@@ -34,6 +39,38 @@ def new_token() -> str:
     """Return a token that tells who holds the lock: host, pid and since when (UNIX seconds)."""
     since = int(time.time())
     return f"{TOKEN_PREFIX}{socket.gethostname()}:{os.getpid()}:{since}:{uuid.uuid4().hex}"
+
+
+class Leader(NamedTuple):
+    """Who holds the beat lock.
+
+    ``host``, ``pid`` and ``since`` (UTC) are None for a holder that does not tell, such as a beat
+    of RedBeat 2.
+    """
+
+    token: str
+    host: str | None = None
+    pid: int | None = None
+    since: datetime | None = None
+
+    @classmethod
+    def read(cls, token: str) -> Leader:
+        """Return what the token of a lock tells."""
+        try:
+            host, pid, since, _ = token.removeprefix(TOKEN_PREFIX).rsplit(":", 3)
+            return cls(token, host, int(pid), from_timestamp(int(since)))
+        except (ValueError, OverflowError):
+            return cls(token)
+
+
+def current_leader(app: Any = None) -> Leader | None:
+    """Return who holds the beat lock of an app's schedule; None for nobody, or when it is off.
+
+    One round trip.
+    """
+    key = ensure_conf(app).lock_key
+    token = store_of(app).lock_holder(key) if key else ""
+    return Leader.read(token) if token else None
 
 
 class BeatLock:
@@ -62,6 +99,8 @@ class BeatLock:
         self.timeout = timeout
         self.token = new_token()
         self.leading: bool | None = None
+        #: Whether it was ours once and another beat took it.
+        self.lost = False
         self._store = store
         self._clock = clock
         self._sleep = sleep
@@ -116,6 +155,7 @@ class BeatLock:
                 self._lead()
             return
         if self.leading:
+            self.lost = True
             logger.warning("beat: Lost the lock to %s, standing by", turn.holder)
         elif turn.holder == NOT_A_LOCK and self.leading is None:
             logger.error(
@@ -132,6 +172,7 @@ class BeatLock:
         if self.leading is None:
             logger.info("beat: Acquiring lock...")
         self.leading = True
+        self.lost = False
         self._holder = ""
         logger.info("beat: Acquired lock")
 

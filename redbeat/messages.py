@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
+from .broker import retry_options
 from .config import ensure_conf
 from .entry import RedBeatSchedulerEntry
 from .occurrences import aware, task_id_of
@@ -13,17 +14,21 @@ __all__ = ("addressed",)
 
 
 def addressed(
-    entry: RedBeatSchedulerEntry, scheduled_at: datetime, missed: int = 0
+    entry: RedBeatSchedulerEntry,
+    scheduled_at: datetime,
+    missed: int = 0,
+    at_most_once: bool = False,
 ) -> RedBeatSchedulerEntry:
     """Return a copy of ``entry`` whose options carry what identifies the occurrence.
 
     The ``task_id`` is derived from the occurrence, so that sending it again does not make a new
     task; headers ``scheduled_at`` (ISO 8601, UTC) and ``periodic_task_name`` tell the task what it
     was sent for. ``coalesced`` is there when the run makes up for occurrences that were missed: it
-    tells how many. Options of the user's own win.
+    tells how many. Options of the user's own win, but that what is sent at most once is not
+    retried.
     """
     instant = aware(scheduled_at).isoformat()
-    options: dict[str, Any] = dict(entry.options or {})
+    options = retry_options(dict(entry.options or {}), at_most_once)
     headers: dict[str, Any] = {"scheduled_at": instant, "periodic_task_name": entry.name}
     if missed:
         headers["coalesced"] = missed

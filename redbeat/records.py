@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from .packing import pack, unpack
 
 __all__ = (
+    "AGAIN",
     "GONE",
     "HISTORY_CHANGED",
     "HISTORY_DIFFERS",
@@ -42,6 +43,10 @@ REFUSED, RECORDED, HISTORY_CHANGED = 0, 1, 2
 
 #: What became of a save, as ``save.lua`` returns it.
 NOT_A_HASH, GONE, HISTORY_DIFFERS, SAVED = -2, -1, 0, 1
+
+
+#: In place of a runtime: the occurrence is put back, and keeps its nominal instant.
+AGAIN = "again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +88,7 @@ class Completion(NamedTuple):
     """What to record for a claimed entry: its next score and, if it ran, its new history.
 
     ``seen`` is the stored meta which the new one replaces, None for the one that was claimed.
+    ``promised`` says that the run is published only once this is recorded.
     """
 
     key: str
@@ -91,6 +97,7 @@ class Completion(NamedTuple):
     meta: str = ""
     runtime: str = ""
     seen: str | None = None
+    promised: bool = False
 
 
 #: Key of the lock, our token, its seconds to live, the token of a leader known to be dead or "".

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Iterator, Mapping
+from time import monotonic
 from typing import Any
 
 from celery import signals
@@ -15,9 +16,11 @@ from kombu.exceptions import OperationalError
 from kombu.utils.objects import cached_property
 from redis.exceptions import RedisError
 
+from .broker import publishing_connection, warn_about_confirms
 from .client import REDBEAT_REDIS_KEY, REDBEAT_SENTINEL_KEY, get_redis, safe_url, unretried
 from .config import RedBeatConfig, ensure_conf
 from .decoder import RedBeatJSONDecoder, RedBeatJSONEncoder, to_timestamp
+from .delivery import AT_MOST_ONCE
 from .entry import RedBeatSchedulerEntry, store_of
 from .errors import DecodeError
 from .exchange import LONGEST_LEASE, SHORTEST_LEASE
@@ -55,6 +58,9 @@ LUA_EXTEND_TO_SCRIPT = load_script("extend").text
 #: Times a connection to the broker is tried in one tick; the next tick tries again.
 BROKER_CONNECT_RETRIES = 1
 
+#: Seconds without a publish after which a connection to the broker is not relied on.
+IDLE_CONNECTION = 10.0
+
 
 class RedBeatScheduler(Scheduler):
     """Keeps periodic tasks in Redis.
@@ -81,6 +87,8 @@ class RedBeatScheduler(Scheduler):
     #: The beat service that runs this scheduler; None for those who call ``tick()`` themselves.
     service: Any = None
 
+    _published_at = float("-inf")
+
     def __init__(
         self,
         app: Any,
@@ -103,9 +111,13 @@ class RedBeatScheduler(Scheduler):
 
     @cached_property
     def _ticker(self) -> Ticker:
-        check = ensure_conf(self.app).key_expiry_check
-        lease = min(max(self.lock_timeout or LONGEST_LEASE, SHORTEST_LEASE), LONGEST_LEASE)
-        return Ticker(self, self._store, self.lock, self._statics, check, lease=lease)
+        conf = ensure_conf(self.app)
+        return Ticker(self, self._store, self.lock, self._statics, conf, lease=self._lease)
+
+    @property
+    def _lease(self) -> float:
+        """Seconds that a claim lasts: no longer than the lock, within reason."""
+        return min(max(self.lock_timeout or LONGEST_LEASE, SHORTEST_LEASE), LONGEST_LEASE)
 
     @cached_property
     def _wakeup(self) -> WakeUp:
@@ -121,6 +133,7 @@ class RedBeatScheduler(Scheduler):
         """Remember the service that runs this scheduler; others are none of our business."""
         if getattr(sender, "__dict__", {}).get("scheduler") is self:
             self.service = sender
+            warn_about_confirms(self.app)
 
     def _embedded_process_starts(self, sender: Any = None, **_kwargs: Any) -> None:
         """Have a beat process inside a worker close this scheduler when it is told to stop.
@@ -228,7 +241,8 @@ class RedBeatScheduler(Scheduler):
             missed = run.verdict.missed if run.verdict else 0
         else:
             scheduled_at = (entry.scheduled_at if advance else None) or entry.default_now()
-        message = addressed(entry, scheduled_at, missed)
+        once = run is not None and self.delivery_of(entry) == AT_MOST_ONCE
+        message = addressed(entry, scheduled_at, missed, once)
         try:
             result = super().apply_async(message, producer=producer, advance=False, **kwargs)
         except Exception as error:
@@ -237,7 +251,29 @@ class RedBeatScheduler(Scheduler):
             raise
         if run is not None:
             run.sent, run.error = True, None
+        self._published_at = monotonic()
         return result
+
+    def delivery_of(self, entry: RedBeatSchedulerEntry) -> str:
+        """Return how the runs of an entry are delivered: its own choice or the setting."""
+        delivery: str = entry.delivery or ensure_conf(self.app).delivery
+        return delivery
+
+    @cached_property
+    def connection(self) -> Any:
+        """The connection to the broker, on which no call blocks for long."""
+        return publishing_connection(self.app, self._lease)
+
+    def check_broker(self) -> None:
+        """Make sure that the broker is there; raises when it is away.
+
+        A connection that was idle may have been closed at the other end, which only a publish would
+        show.
+        """
+        if monotonic() - self._published_at > IDLE_CONNECTION:
+            self._drop_connection()
+            self._published_at = monotonic()
+        _ = self.producer
 
     def _ensure_connected(self) -> Any:
         """Connect to the broker or fail within seconds: the tick has more to do than wait."""
@@ -280,7 +316,10 @@ class RedBeatScheduler(Scheduler):
             return
         try:
             if ticker is not None:
-                ticker.flush()
+                ticker.close()
+        except (RedisError, OSError) as error:
+            logger.error("beat: Could not record the last runs: %r", error)
+        try:
             if self.lock is not None and self.lock.leading:
                 self.lock.release()
         except (RedisError, OSError) as error:

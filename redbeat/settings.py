@@ -24,6 +24,8 @@ SETTINGS: Final[Mapping[str, str]] = {
     "redbeat_lock_key": "key of the leader's lock, None for no lock; default: <prefix>:lock",
     "redbeat_lock_timeout": "seconds; default: 5 x beat_max_loop_interval",
     "redbeat_key_expiry_check": "ignore, warn, error or raise; default: error",
+    "redbeat_delivery": "at_least_once or at_most_once; default: at_least_once",
+    "redbeat_on_lock_lost": "standby or exit; default: standby",
 }
 
 #: What :func:`find_setting` returns for a setting that nobody made; None is a value.

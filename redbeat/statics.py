@@ -13,6 +13,7 @@ from .due import DISABLED, score_of
 from .entry import RedBeatSchedulerEntry
 from .errors import InvalidEntryError
 from .history import encode_meta
+from .leader import BeatLock
 from .occurrences import decide
 from .records import StaticRow
 from .store import Store, batches
@@ -60,15 +61,16 @@ class StaticEntries:
         self._entries.pop(str(name), None)
         self._refused.add(str(name))
 
-    def sync(self, store: Store, lock_key: str | None, token: str, now: datetime) -> bool:
+    def sync(self, store: Store, lock: BeatLock | None, now: datetime) -> bool:
         """Add, change and remove entries in Redis so that they are those of ``beat_schedule``.
 
         ``now`` is the time of Redis: a new entry counts from there. False when the caller does not
         lead any more. One round trip per 500 entries, one more, and one per 500 removed.
         """
+        lock_key, token, ttl = (lock.key, lock.token, lock.timeout) if lock else (None, "", 0.0)
         added = changed = 0
         for rows in batches(self._rows(store, now)):
-            codes = store.sync_statics(rows, lock_key, token)
+            codes = store.sync_statics(rows, lock_key, token, ttl)
             if codes is None:
                 return False
             added += codes.count(ADDED)

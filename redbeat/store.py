@@ -227,9 +227,11 @@ class Store:
         return keys if lock_key is None else [*keys, lock_key]
 
     def sync_statics(
-        self, rows: Sequence[StaticRow], lock_key: str | None, token: str
+        self, rows: Sequence[StaticRow], lock_key: str | None, token: str, ttl: float = 0.0
     ) -> list[int] | None:
         """Write the rows that differ; a code per row as ``sync.lua`` gives them.
+
+        The lock then lives for ``ttl`` seconds.
 
         None when the caller does not lead any more. No meta is empty, and one that is that of the
         row before is not sent again. One round trip; send at most 500 rows.
@@ -240,7 +242,8 @@ class Store:
             again = "" if row.meta == meta else row.meta
             fields += row.name, row.key, row.definition, row.policy, again, f"{row.score:.6f}"
             meta = row.meta
-        reply = self._run("sync", self._static_keys(lock_key), (token, *pack(fields)))
+        args = (token, int(ttl * 1000), *pack(fields))
+        reply = self._run("sync", self._static_keys(lock_key), args)
         return None if reply[0] == -1 else [int(code) for code in reply[1].decode()]
 
     def static_names(self) -> set[str]:

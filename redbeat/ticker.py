@@ -6,17 +6,19 @@ import time
 from collections.abc import Callable, Iterator
 
 from celery.utils.log import get_logger
-from redis.exceptions import RedisError
+from redis.exceptions import LockNotOwnedError, RedisError
 
 from .backoff import BackOff
-from .dispatcher import AGAIN, BROKER_WAIT, Dispatcher, Hooks
+from .config import RedBeatConfig
+from .dispatcher import BROKER_WAIT, Dispatcher, Hooks, Promise
 from .errors import RedBeatError
 from .eviction import check_eviction
 from .exchange import LONGEST_LEASE, Answer, Exchange
 from .interrupts import HeldSignals
 from .leader import BeatLock
+from .promises import Promises
 from .quarantine import Quarantine, shown
-from .records import STANDBY, Claim, Completion, Turn
+from .records import AGAIN, STANDBY, Claim, Completion, Turn
 from .statics import StaticEntries
 from .store import BATCH, MAX_WAIT, Store
 from .sweep import Sweep
@@ -47,7 +49,7 @@ class Ticker:
         store: the schedule, on a client that does not retry: the tick has a back-off of its own.
         lock: the beat lock, None when several beats share the work.
         statics: the entries of ``beat_schedule``.
-        eviction: the setting ``redbeat_key_expiry_check``.
+        conf: the settings.
         clock: monotonic seconds.
         lease: seconds a claim lasts.
     """
@@ -58,7 +60,7 @@ class Ticker:
         store: Store,
         lock: BeatLock | None,
         statics: StaticEntries,
-        eviction: str,
+        conf: RedBeatConfig,
         clock: Callable[[], float] = time.monotonic,
         lease: float = LONGEST_LEASE,
     ) -> None:
@@ -67,12 +69,14 @@ class Ticker:
         self._store = store
         self._lock = lock
         self._statics = statics
-        self._eviction: str | None = eviction
+        self._conf = conf
+        self._eviction_checked = False
         self._clock = clock
         self._quarantine = Quarantine(store, clock)
         self._sweep = Sweep(store, clock)
         self._dispatcher = Dispatcher(hooks, self._quarantine)
         self._exchange = Exchange(store, lock, clock, lease)
+        self._promises = Promises(self._dispatcher, self._exchange)
         self._synced = False
         self._sync_again_at = 0.0
         self._members = 0
@@ -87,11 +91,13 @@ class Ticker:
 
         Two round trips per 500 due entries, one when nothing is due. Errors of Redis and of the
         broker are logged and waited for; only :exc:`RedBeatError` is raised, for settings that
-        forbid to go on.
+        forbid to go on, and redis-py's ``LockNotOwnedError`` where they ask for it.
         """
         self.running = True
         try:
             return self._available(self._work())
+        except LockNotOwnedError:
+            raise
         except (RedisError, OSError) as error:
             return self._unavailable(error)
         except RedBeatError:
@@ -112,10 +118,18 @@ class Ticker:
 
         No round trip when there is nothing, else one or a few.
         """
+        self._promises.keep()
         for answer in (self._exchange.begun(), self._exchange.unheard()):
             if answer is not None:
                 self._give_back(iter(answer.turn.claims), answer.claim_id)
         self._exchange.flush()
+
+    def close(self) -> None:
+        """Do as :meth:`flush`, for the last time."""
+        try:
+            self.flush()
+        finally:
+            self._promises.forsake()
 
     def _available(self, wait: float) -> float:
         if self._redis_failures:
@@ -135,11 +149,11 @@ class Ticker:
         started = self._clock()
         while True:
             failures = self._dispatcher.broker_failures
+            self._promises.keep()
             answer = self._exchange.next(self._limit())
             turn = answer.turn
             if turn.standing == STANDBY:
-                self._synced = False
-                return min(STANDBY_POLL, self._longest_wait())
+                return self._stand_by(turn)
             if self._sync(turn):
                 continue
             if turn.claims:
@@ -151,6 +165,12 @@ class Ticker:
             if self._dispatcher.broker_failures > failures or self._clock() - started > MAX_TICK:
                 self.flush()
                 return BROKER_WAIT.after(self._dispatcher.broker_failures)
+
+    def _stand_by(self, turn: Turn) -> float:
+        self._synced = False
+        if self._lock is not None and self._lock.lost and self._conf.on_lock_lost == "exit":
+            raise LockNotOwnedError(f"the lock {self._lock.key} is held by {turn.holder}")
+        return min(STANDBY_POLL, self._longest_wait())
 
     def _look_after(self, turn: Turn) -> bool:
         """Look for entries that nothing leads to; True when there may be something to do."""
@@ -164,9 +184,9 @@ class Ticker:
             self._exchange.begin(self._limit() if more else 0)
 
     def _check_eviction(self) -> None:
-        if self._eviction is not None:
-            check_eviction(self._store, self._eviction)
-            self._eviction = None
+        if not self._eviction_checked:
+            check_eviction(self._store, self._conf.key_expiry_check)
+            self._eviction_checked = True
 
     def _limit(self) -> int:
         if not self._synced:
@@ -189,13 +209,19 @@ class Ticker:
         """Write static entries if they are not there; True when the next thing is another turn."""
         emptied = self._emptied(turn)
         if self._synced and not emptied and not self._statics.unwritten:
-            if turn.statics >= len(self._statics) or self._clock() < self._sync_again_at:
+            if self._statics_stand(turn) or self._clock() < self._sync_again_at:
                 return False
             logger.warning("beat: Static entries vanished from Redis, writing them again")
         self._sync_again_at = self._clock() + STANDBY_POLL
-        key, token = (None, "") if self._lock is None else (self._lock.key, self._lock.token)
-        self._synced = self._statics.sync(self._store, key, token, from_timestamp(turn.now))
+        self._synced = self._statics.sync(self._store, self._lock, from_timestamp(turn.now))
         return not turn.claims
+
+    def _statics_stand(self, turn: Turn) -> bool:
+        """Whether the static entries are there, as far as their number tells.
+
+        Without a lock, another beat with a newer ``beat_schedule`` may have removed some.
+        """
+        return turn.statics >= (len(self._statics) if self._lock else min(len(self._statics), 1))
 
     def _emptied(self, turn: Turn) -> bool:
         """Whether the whole schedule vanished since the last turn; that is said loudly."""
@@ -219,12 +245,14 @@ class Ticker:
         try:
             with HeldSignals() as stop:
                 self._dispatch_each(rest, answer, stop)
+                if not self._dispatcher.broker_failures:
+                    self._promises.keep()
         except (SystemExit, KeyboardInterrupt):
-            self._give_back(rest, answer.claim_id)
+            self._give_back_rest(rest, answer.claim_id)
             self._record_before_exit()
             raise
         finally:
-            self._give_back(rest, answer.claim_id)
+            self._give_back_rest(rest, answer.claim_id)
         self._quarantine.flush()
         self._forget_gone()
 
@@ -252,7 +280,9 @@ class Ticker:
             # Nobody knows whether it is out; whoever sends it again does so under the same id.
             self._give_back(iter((claim,)), claim_id)
             raise
-        if done is not None:
+        if isinstance(done, Promise):
+            self._promises.add(done)
+        elif done is not None:
             self._exchange.record(done)
 
     def _record_before_exit(self) -> None:
@@ -262,6 +292,10 @@ class Ticker:
             self._quarantine.flush()
         except (RedisError, OSError) as error:
             logger.error("beat: Could not record the last runs: %r", error)
+
+    def _give_back_rest(self, claims: Iterator[Claim], claim_id: str) -> None:
+        self._give_back(claims, claim_id)
+        self._give_back(iter(self._promises.withdraw()), claim_id)
 
     def _give_back(self, claims: Iterator[Claim], claim_id: str) -> None:
         """Let entries be due as they were."""

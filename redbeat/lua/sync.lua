@@ -5,8 +5,9 @@
 -- KEYS[3]  quarantine (hash)
 -- KEYS[4]  lock (string), left out when locking is off
 -- ARGV[1]  lock token of the caller
--- ARGV[2]  rows, packed: the sizes of their fields in bytes, separated by spaces
--- ARGV[3]  the fields, one after the other; per entry six: name, entry key, definition, policy or
+-- ARGV[2]  lock time to live, milliseconds: a sync of many entries renews it
+-- ARGV[3]  rows, packed: the sizes of their fields in bytes, separated by spaces
+-- ARGV[4]  the fields, one after the other; per entry six: name, entry key, definition, policy or
 --          '', meta for a new entry or '' (that of the row before), score for a new entry (UNIX
 --          seconds; below 0 = parked)
 --
@@ -66,8 +67,8 @@ local function sync(key, definition, policy, meta, score)
 end
 
 local fields, start = {}, 1
-for size in string.gmatch(ARGV[2], '%d+') do
-  fields[#fields + 1] = string.sub(ARGV[3], start, start + size - 1)
+for size in string.gmatch(ARGV[3], '%d+') do
+  fields[#fields + 1] = string.sub(ARGV[4], start, start + size - 1)
   start = start + size
 end
 
@@ -84,5 +85,8 @@ for i = 1, #fields, 6 do
 end
 if #names > 0 then
   redis.call('SADD', statics, unpack(names))
+end
+if lock then
+  redis.call('PEXPIRE', lock, ARGV[2])
 end
 return {1, table.concat(codes)}

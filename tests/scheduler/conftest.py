@@ -236,7 +236,7 @@ def drive(scheduler: RedBeatScheduler, clock: Clock) -> None:
         scheduler.lock = BeatLock(old._store, old.key, old.timeout, clock, clock.advance)
     made: Ticker = scheduler._ticker
     scheduler.__dict__["_ticker"] = Ticker(
-        scheduler, made._store, scheduler.lock, made._statics, made._eviction or "ignore", clock
+        scheduler, made._store, scheduler.lock, made._statics, made._conf, clock
     )
 
 

@@ -150,7 +150,8 @@ def test_without_the_lock_nothing_is_written(
 
 def test_the_leader_writes(store: Store) -> None:
     store.acquire_lock(LOCK, "me", 60)
-    assert store.sync_statics([row("a")], LOCK, "me") == [ADDED]
+    assert store.sync_statics([row("a")], LOCK, "me", 90) == [ADDED]
+    assert 60 < store.client.ttl(LOCK) <= 90
     assert store.prune_statics(["a"], LOCK, "me") is True
     assert store.static_names() == set()
 

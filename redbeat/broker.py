@@ -1,0 +1,60 @@
+"""The connection that a beat publishes on: bounded in time, and checked for what it promises."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from celery.utils.log import get_logger
+
+__all__ = ("publishing_connection", "retry_options", "warn_about_confirms")
+
+logger = get_logger("celery.beat")
+
+#: The part of a lease that an attempt to publish may take; a publish is tried twice.
+PUBLISH_PART = 1 / 6
+
+#: Seconds an attempt to publish may take at least.
+SHORTEST_PUBLISH = 1.0
+
+#: What bounds a call of the client library, by kind of broker. Without it a broker that neither
+#: answers nor closes its connection would stop the beat for ever.
+TIMEOUTS = {
+    "redis": ("socket_timeout", "socket_connect_timeout"),
+    "amqp": ("read_timeout", "write_timeout"),
+}
+
+#: Kombu tries once more, at once: mostly a connection that was closed while it was idle. Whatever
+#: lasts longer is retried by the tick, which has other entries to see to meanwhile.
+ONE_RETRY = {"max_retries": 1, "interval_start": 0, "interval_step": 0, "interval_max": 0}
+
+
+def publishing_connection(app: Any, lease: float) -> Any:
+    """Return a lazy broker connection that no single call can block for long.
+
+    ``lease`` is the seconds a claim lasts. ``broker_transport_options`` of the user's own win. No
+    network traffic.
+    """
+    seconds = max(lease * PUBLISH_PART, SHORTEST_PUBLISH)
+    given = app.conf.broker_transport_options or {}
+    connection = app.connection_for_write()
+    names = TIMEOUTS.get(connection.transport.driver_type, ())
+    bounds = {name: seconds for name in names if given.get(name) is None}
+    return app.connection_for_write(transport_options=bounds) if bounds else connection
+
+
+def retry_options(options: dict[str, Any], at_most_once: bool) -> dict[str, Any]:
+    """Return options of ``apply_async`` for how often a publish is tried: twice, or only once."""
+    if at_most_once:
+        return {**options, "retry": False}
+    return options if "retry_policy" in options else {**options, "retry_policy": ONE_RETRY}
+
+
+def warn_about_confirms(app: Any) -> None:
+    """Warn that RabbitMQ may lose what it does not confirm. No network traffic."""
+    if app.connection_for_write().transport.driver_type != "amqp":
+        return
+    if not (app.conf.broker_transport_options or {}).get("confirm_publish"):
+        logger.warning(
+            "beat: RabbitMQ is not asked to confirm what is published, so a run may be lost when "
+            "the connection breaks. Set broker_transport_options = {'confirm_publish': True}"
+        )
