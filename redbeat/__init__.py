@@ -2,15 +2,16 @@
 
 from .entry import RedBeatSchedulerEntry
 from .errors import RedBeatKeyExpiryError
-from .leader import Leader, current_leader
+from .leader import BeatInfo, active_beats, current_leader
 from .schedulers import RedBeatScheduler
 
 __all__ = (
-    "Leader",
+    "BeatInfo",
     "RedBeatKeyExpiryError",
     "RedBeatScheduler",
     "RedBeatSchedulerEntry",
     "__version__",
+    "active_beats",
     "current_leader",
 )
 

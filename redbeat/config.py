@@ -57,6 +57,8 @@ class RedBeatConfig:
     schedule_key: str
     statics_key: str
     quarantine_key: str
+    #: All keys of RedBeat's own but the lock, and its channel: no names of entries.
+    reserved_keys: tuple[str, ...]
     #: The key of the leader's lock; None if the lock is off.
     lock_key: str | None
     #: Seconds as set, None if not set; see :meth:`resolve_lock_timeout`.
@@ -149,6 +151,10 @@ class RedBeatConfig:
         self.schedule_key = prefix + ":schedule"
         self.statics_key = prefix + ":statics"
         self.quarantine_key = prefix + ":quarantine"
+        self.reserved_keys = (
+            *(self.schedule_key, self.statics_key, self.quarantine_key),
+            *(f"{prefix}:beats", f"{prefix}:wakeup"),
+        )
         self.lock_key = self._read_lock_key()
 
     def _refuse_untagged(self, prefix: str) -> None:
@@ -169,7 +175,7 @@ class RedBeatConfig:
             return self.key_prefix + ":lock"
         key = _check_key("redbeat_lock_key", value)
         key = key if key.startswith(self.key_prefix) else self.key_prefix + key
-        if key in (self.schedule_key, self.statics_key, self.quarantine_key, self.key_prefix):
+        if key in (*self.reserved_keys, self.key_prefix):
             raise ConfigurationError(
                 f"redbeat_lock_key is {key!r}, a key that is in use: rename it"
             )

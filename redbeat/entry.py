@@ -192,8 +192,7 @@ class RedBeatSchedulerEntry(SavedEntry):
         """Return the key to write to; raises :exc:`InvalidEntryError` for one that is not ours."""
         conf, key = ensure_conf(self.app), self.key
         # The usual lock key is taken even where this app has no lock: another may have it.
-        taken = (conf.schedule_key, conf.statics_key, conf.quarantine_key, conf.lock_key)
-        if key in (*taken, f"{conf.key_prefix}:lock"):
+        if key in (*conf.reserved_keys, conf.lock_key, f"{conf.key_prefix}:lock"):
             raise InvalidEntryError(
                 "name", f"{self.name!r} is the name of a key of RedBeat's own; use another one"
             )

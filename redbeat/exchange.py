@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -10,7 +9,7 @@ from celery.utils.log import get_logger
 
 from .errors import DecodeError
 from .history import History, encode_meta
-from .leader import BeatLock
+from .leader import BeatLock, new_token
 from .quarantine import shown
 from .records import (
     AGAIN,
@@ -78,7 +77,8 @@ class Exchange:
         self._store = store
         self._lock = lock
         self._clock = clock
-        self._beat_id = uuid.uuid4().hex[:12]
+        self._token = new_token()
+        self._beat_id = self._token[-12:]
         self._claims_made = 0
         self._unsure = False
         self._lost: Terms | None = None
@@ -158,7 +158,7 @@ class Exchange:
             self._claims_made += 1
         claim_id = f"{self._beat_id}-{self._claims_made}"
         expires = self.time_at(now) + self.lease if self._now else None
-        return Terms(claim_id, limit, self.lease, expires=expires)
+        return Terms(claim_id, limit, self.lease, expires=expires, token=self._token)
 
     def _take_back(self, question: Question) -> None:
         """Nobody knows what became of completions and claims: they are asked for again.
@@ -218,6 +218,11 @@ class Exchange:
             self.pending.append(merge(done, result.meta, self._now))
         elif result.code == REFUSED and not repeated:
             logger.info("beat: Entry %s was deleted or replaced during its run", shown(done.key))
+
+    def leave(self) -> None:
+        """Say that this beat shares the work no more. One round trip, none with a lock."""
+        if self._lock is None and self._now:
+            self._store.leave(self._token)
 
 
 def merge(done: Completion, meta: str, now: float) -> Completion:

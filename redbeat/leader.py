@@ -18,7 +18,7 @@ from .records import Turn
 from .store import Store
 from .zones import from_timestamp
 
-__all__ = ("BeatLock", "Leader", "current_leader")
+__all__ = ("BeatInfo", "BeatLock", "active_beats", "current_leader", "new_token")
 
 logger = get_logger("celery.beat")
 
@@ -31,6 +31,9 @@ NOT_A_LOCK = "a key that is not a lock"
 #: Seconds a leader may go without renewing before it is taken for dead.
 SILENCE = 20.0
 
+#: Seconds since its last turn after which a beat does not count as one that shares the work.
+SEEN_WITHIN = 10.0
+
 #: Seconds between two attempts to acquire, when blocking.
 POLL = 1.0
 
@@ -41,11 +44,11 @@ def new_token() -> str:
     return f"{TOKEN_PREFIX}{socket.gethostname()}:{os.getpid()}:{since}:{uuid.uuid4().hex}"
 
 
-class Leader(NamedTuple):
-    """Who holds the beat lock.
+class BeatInfo(NamedTuple):
+    """Which process a beat is.
 
-    ``host``, ``pid`` and ``since`` (UTC) are None for a holder that does not tell, such as a beat
-    of RedBeat 2.
+    ``host``, ``pid`` and ``since`` (UTC) are None for one that does not tell, such as a beat of
+    RedBeat 2.
     """
 
     token: str
@@ -54,8 +57,8 @@ class Leader(NamedTuple):
     since: datetime | None = None
 
     @classmethod
-    def read(cls, token: str) -> Leader:
-        """Return what the token of a lock tells."""
+    def read(cls, token: str) -> BeatInfo:
+        """Return what the token of a beat tells."""
         try:
             host, pid, since, _ = token.removeprefix(TOKEN_PREFIX).rsplit(":", 3)
             return cls(token, host, int(pid), from_timestamp(int(since)))
@@ -63,14 +66,25 @@ class Leader(NamedTuple):
             return cls(token)
 
 
-def current_leader(app: Any = None) -> Leader | None:
+def current_leader(app: Any = None) -> BeatInfo | None:
     """Return who holds the beat lock of an app's schedule; None for nobody, or when it is off.
 
     One round trip.
     """
     key = ensure_conf(app).lock_key
     token = store_of(app).lock_holder(key) if key else ""
-    return Leader.read(token) if token else None
+    return BeatInfo.read(token) if token else None
+
+
+def active_beats(app: Any = None) -> list[BeatInfo]:
+    """Return the beats that dispatch: the leader, or all that share the work without a lock.
+
+    A beat that was killed is listed for some seconds more. One or two round trips.
+    """
+    if ensure_conf(app).lock_key:
+        leader = current_leader(app)
+        return [leader] if leader else []
+    return [BeatInfo.read(token) for token in store_of(app).beats(SEEN_WITHIN)]
 
 
 class BeatLock:

@@ -59,6 +59,11 @@ class Keys:
     quarantine: str
 
     @property
+    def beats(self) -> str:
+        """The sorted set of the beats that share the work."""
+        return self.prefix + ":beats"
+
+    @property
     def wakeup(self) -> str:
         """The channel on which beats are woken up."""
         return self.prefix + ":wakeup"
@@ -109,7 +114,8 @@ class Terms(NamedTuple):
 
     Up to ``limit`` due entries are claimed under ``claim_id`` for ``lease`` seconds, until
     ``expires`` by the clock of Redis where the caller can tell. ``lock`` is None when locking is
-    off. With ``reply_lost`` what was claimed before in these terms is handed out again.
+    off; then ``token`` tells who shares the work. With ``reply_lost`` what was claimed before in
+    these terms is handed out again.
     """
 
     claim_id: str
@@ -119,6 +125,7 @@ class Terms(NamedTuple):
     lock: LockTerms | None = None
     expires: float | None = None
     reply_lost: bool = False
+    token: str = ""
 
 
 class Result(NamedTuple):

@@ -99,8 +99,8 @@ class Store:
         return overlaps(self.client)
 
     def _claim_call(self, terms: Terms) -> tuple[list[str], tuple[Any, ...]]:
-        keys = [self.keys.schedule, self.keys.statics, self.keys.quarantine]
-        token, ttl, dead = "", 0.0, ""
+        keys = [self.keys.schedule, self.keys.statics, self.keys.quarantine, self.keys.beats]
+        token, ttl, dead = terms.token, 0.0, ""
         if terms.lock is not None:
             lock_key, token, ttl, dead = terms.lock
             keys.append(lock_key)
@@ -277,6 +277,19 @@ class Store:
     def lock_holder(self, key: str) -> str:
         """Return the token of whoever holds the lock, "" for nobody. One round trip."""
         return text_of(self._read("GET", key))
+
+    def beats(self, within: float) -> list[str]:
+        """Return the tokens of the beats that share the work, by when they were seen last.
+
+        ``within`` is how many seconds ago at most. Two round trips.
+        """
+        seconds, _ = self._read("TIME")
+        seen = self._read("ZRANGEBYSCORE", self.keys.beats, int(seconds) - within, "+inf")
+        return [text_of(token) for token in seen]
+
+    def leave(self, token: str) -> None:
+        """Remove a beat from those that share the work. One round trip."""
+        self._read("ZREM", self.keys.beats, token)
 
     # -- the server --------------------------------------------------------------------------
 

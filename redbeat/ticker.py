@@ -128,6 +128,7 @@ class Ticker:
         """Do as :meth:`flush`, for the last time."""
         try:
             self.flush()
+            self._exchange.leave()
         finally:
             self._promises.forsake()
 

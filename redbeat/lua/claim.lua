@@ -3,12 +3,13 @@
 -- KEYS[1]  schedule (zset: entry key -> due, UNIX seconds; below 0 = parked)
 -- KEYS[2]  statics (set of names)
 -- KEYS[3]  quarantine (hash)
--- KEYS[4]  lock (string), left out when locking is off
+-- KEYS[4]  beats (zset: token -> last seen, UNIX seconds) of those that share the work
+-- KEYS[5]  lock (string), left out when locking is off
 -- ARGV[1]  key prefix
 -- ARGV[2]  claim id given to what is claimed now
 -- ARGV[3]  limit: how many entries to claim at most
 -- ARGV[4]  lease: seconds until the claims made now expire
--- ARGV[5]  lock token of the caller
+-- ARGV[5]  token of the caller
 -- ARGV[6]  lock time to live, milliseconds
 -- ARGV[7]  token of a leader known to be dead, or ''
 -- ARGV[8]  retry: seconds until a member without a definition is looked at again
@@ -36,7 +37,7 @@
 -- The field `claim` of an entry: "<id> <due> <expires> <digest> <digest>"; the first digest is the
 -- sha1 of the definition, followed by a line feed and the policy if there is one, the second of meta.
 
-local schedule, statics, quarantine, lock = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local schedule, statics, quarantine, beats, lock = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local prefix, claim_id, limit, lease = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local token, ttl, dead, retry = ARGV[5], ARGV[6], ARGV[7], tonumber(ARGV[8])
 local told, reply_lost = tonumber(ARGV[11]), ARGV[12] == '1'
@@ -166,7 +167,25 @@ local function resolve(member)
   return named, other, nil
 end
 
+-- Several beats share what is due: so many may each claim, but a few in any case.
+local SMALLEST_SHARE, SEEN_WITHIN, FORGET_AFTER = 25, 10, 60
+
+local function share()
+  redis.call('ZADD', beats, seconds(now), token)
+  redis.call('EXPIRE', beats, FORGET_AFTER)
+  redis.call('ZREMRANGEBYSCORE', beats, '-inf', seconds(now - FORGET_AFTER))
+  local present = redis.call('ZCOUNT', beats, seconds(now - SEEN_WITHIN), '+inf')
+  if present < 2 then
+    return limit
+  end
+  local due = redis.call('ZCOUNT', schedule, 0, seconds(now))
+  return math.min(limit, math.max(math.ceil(due / present), SMALLEST_SHARE))
+end
+
 local standing, holder, pttl = keep_lock()
+if not lock and token ~= '' then
+  limit = share()
+end
 
 local codes, metas = complete_all(ARGV[9], ARGV[10])
 

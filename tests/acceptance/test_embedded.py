@@ -1,0 +1,144 @@
+"""Beat inside a real worker, and beat as a thread of a program of the user's own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
+
+import pytest
+from celery import Celery
+from celery.beat import EmbeddedService
+
+from redbeat import RedBeatSchedulerEntry
+from tests.acceptance.processes import Process, Project
+from tests.waiting import wait_until
+
+TASK = "tests.acceptance.project.note"
+EVERY_SECOND = {"tick": {"task": TASK, "schedule": 1.0}}
+LOCK = "redbeat::lock"
+
+
+def worker_with_beat(project: Project, name: str, pool: str = "prefork", **kwargs: Any) -> Process:
+    """Start a worker that has a beat of its own."""
+    return project.start(
+        *("worker", "-B", "--scheduler", "redbeat", "--pool", pool, "-c", "1", "-n", name),
+        *("--without-gossip", "--without-mingle", "-l", "info"),
+        schedule=EVERY_SECOND,
+        **kwargs,
+    )
+
+
+def instants(runs: list[dict[str, Any]]) -> list[datetime]:
+    """Return the nominal instants of runs."""
+    return [datetime.fromisoformat(run["scheduled_at"]) for run in runs]
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads", "solo"])
+def test_a_worker_with_a_beat_of_its_own(project: Project, pool: str) -> None:
+    worker = worker_with_beat(project, "one", pool)
+    runs = project.wait_for_runs("tick", 3)
+    assert len(set(instants(runs))) == len(runs)
+    assert project.client.exists(LOCK) == 1
+    assert worker.stop(signal.SIGTERM, deadline=30.0) == 0
+    wait_until(lambda: not project.client.exists(LOCK), 10, "the released lock")
+    assert "beat: Releasing lock" in worker.said()
+    assert "Traceback" not in worker.said()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_to_all_processes_of_the_worker(project: Project, number: signal.Signals) -> None:
+    """Setup: a worker with a beat. Fault: a service manager or Ctrl-C signals all its processes.
+
+    The worker then signals its beat once more. Invariant: the lock is released.
+    """
+    worker = worker_with_beat(project, "one")
+    project.wait_for_runs("tick", 2)
+    os.killpg(worker.popen.pid, number)
+    worker.popen.wait(30)  # The exit code is the affair of the worker's pool.
+    wait_until(lambda: not project.client.exists(LOCK), 10, "the released lock")
+    assert "beat: Releasing lock" in worker.said()
+
+
+class TestTwoWorkers:
+    """Each has a beat; one of them leads."""
+
+    @pytest.fixture
+    def workers(self, project: Project) -> tuple[Process, Process]:
+        """The leader, and the other one."""
+        settings = {"redbeat_lock_timeout": 3}
+        first = worker_with_beat(project, "first", settings=settings)
+        first.wait_for("beat: Acquired lock")
+        second = worker_with_beat(project, "second", settings=settings)
+        second.wait_for("standing by")
+        project.wait_for_runs("tick", 2)
+        assert "Sending due task tick" in first.said()
+        assert "Sending due task" not in second.said()
+        return first, second
+
+    def test_the_other_takes_over_when_one_stops(
+        self, project: Project, workers: tuple[Process, Process]
+    ) -> None:
+        first, second = workers
+        assert first.stop(signal.SIGTERM, deadline=30.0) == 0
+        second.wait_for("beat: Acquired lock")
+        runs = project.wait_for_runs("tick", len(project.ran("tick")) + 3)
+        assert len(set(instants(runs))) == len(runs)
+        assert "beat: Releasing lock" in first.said()
+        assert "silent for" not in second.said()
+
+    def test_the_other_takes_over_when_one_dies(
+        self, project: Project, workers: tuple[Process, Process]
+    ) -> None:
+        """Setup: two workers with a beat each. Fault: SIGKILL for all processes of the leader.
+
+        Invariant: the other beat leads after the timeout of the lock, and the entry goes on under
+        ids of its own: whatever runs twice has the same task id both times.
+        """
+        first, second = workers
+        first.end()
+        assert project.client.exists(LOCK) == 1
+        killed_at = max(instants(project.ran("tick")))
+        second.wait_for("beat: Acquired lock")
+        project.wait_for_runs("tick", len(project.ran("tick")) + 3)
+        runs = project.ran("tick")
+        assert max(instants(runs)) > killed_at
+        assert len({run["task_id"] for run in runs}) == len(set(instants(runs)))
+        assert "Sending due task tick" in second.said()
+
+
+class TestThread:
+    """A program may run beat in a thread, where no signal arrives."""
+
+    @pytest.fixture
+    def app(self, redis_url: str) -> Iterator[Celery]:
+        """The app of that program."""
+        app = Celery("threaded", broker=redis_url, set_as_current=False)
+        app.conf.update(timezone="UTC", enable_utc=True, beat_schedule=EVERY_SECOND)
+        yield app
+        app.redbeat_redis.close()
+        app.close()
+
+    def test_it_runs_and_stops(self, project: Project, app: Celery) -> None:
+        project.worker()
+        thread: Any = EmbeddedService(app, thread=True, scheduler_cls="redbeat.RedBeatScheduler")
+        handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+        thread.start()
+        try:
+            project.wait_for_runs("tick", 2)
+            entry = RedBeatSchedulerEntry("live", TASK, 1, app=app).save()
+            project.wait_for_runs("live", 1)
+            entry.delete()
+            assert project.client.exists(LOCK) == 1
+        finally:
+            stopper = threading.Thread(target=thread.stop, daemon=True)
+            stopper.start()
+            stopper.join(10)
+            thread.join(10)
+        assert not stopper.is_alive()
+        assert not thread.is_alive()
+        assert project.client.exists(LOCK) == 0
+        assert handlers == [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]

@@ -1,0 +1,194 @@
+"""Several real beats on one schedule, to be stopped, killed and started again."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from redbeat.exchange import LONGEST_LEASE, SHORTEST_LEASE
+from tests.acceptance.processes import ROOT, Process
+from tests.faults.entries import Schedule
+from tests.waiting import wait_until
+
+__all__ = ("LOCK_TIMEOUT", "Beats", "lease")
+
+#: The lock timeout of the beats unless a test wants another, seconds.
+LOCK_TIMEOUT = 5.0
+START_SECONDS = 60.0
+#: The last word of a beat before its first tick.
+STARTED = "beat: Starting..."
+#: Lines that come with each run, or nearly.
+CHATTER = ("Sending due task", "which makes up for")
+PID_IN_TOKEN = re.compile(r"redbeat3:.*:(\d+):\d+:[0-9a-f]+")
+
+
+def lease(lock_timeout: float = LOCK_TIMEOUT) -> float:
+    """Return the seconds that a claim lasts, by the rule of the documentation."""
+    return min(LONGEST_LEASE, max(SHORTEST_LEASE, lock_timeout))
+
+
+@dataclass(frozen=True)
+class Spec:
+    """How a beat is started: where its schedule and its broker are, its settings, its program.
+
+    ``wrapper`` is a Python script that is run in place of ``-m celery``, with the same arguments.
+    """
+
+    schedule_url: str
+    broker_url: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    wrapper: Path | None = None
+
+    def command(self) -> list[str]:
+        """Return the command line."""
+        program = ["-m", "celery"] if self.wrapper is None else [str(self.wrapper)]
+        options = ["beat", "-S", "redbeat", "-l", "info"]
+        return [sys.executable, *program, "-A", "tests.acceptance.project", *options]
+
+    def environment(self) -> dict[str, str]:
+        """Return what the project reads its configuration from."""
+        settings = {"redbeat_redis_url": self.schedule_url, **self.settings}
+        return {"PROJECT_REDIS_URL": self.broker_url, "PROJECT_SETTINGS": json.dumps(settings)}
+
+
+class Beat(Process):
+    """One run of a beat."""
+
+    def __init__(self, directory: Path, name: str, spec: Spec) -> None:
+        self.log = directory / f"{name}.log"
+        with self.log.open("wb") as output:
+            self.popen = subprocess.Popen(
+                spec.command(),
+                cwd=directory,
+                env={**os.environ, "PYTHONPATH": str(ROOT), **spec.environment()},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the process exists; a stopped one does."""
+        return self.popen.poll() is None
+
+    def wait_for(self, text: str, deadline: float = START_SECONDS) -> None:
+        """Wait until the process prints `text`; unlike its base it does not print the whole log."""
+        wait_until(lambda: text in self.said(), deadline, f"{text!r} in {self.log.name}")
+
+
+class Beats:
+    """Beats by number, on one schedule and one broker unless one is given others."""
+
+    def __init__(self, directory: Path, schedule_url: str, broker_url: str, schedule: Schedule):
+        self.schedule = schedule
+        self._directory = directory
+        self._spec = Spec(schedule_url, broker_url, {"redbeat_lock_timeout": LOCK_TIMEOUT})
+        self._specs: list[Spec] = []
+        self._beats: list[Beat] = []
+        self._history: list[Beat] = []
+
+    def __getitem__(self, number: int) -> Beat:
+        return self._beats[number]
+
+    def __len__(self) -> int:
+        return len(self._beats)
+
+    def start(
+        self,
+        schedule_url: str | None = None,
+        broker_url: str | None = None,
+        settings: Mapping[str, Any] | None = None,
+        wrapper: Path | None = None,
+    ) -> int:
+        """Start one more beat and return its number; see :meth:`wait_started`."""
+        spec = replace(
+            self._spec,
+            schedule_url=schedule_url or self._spec.schedule_url,
+            broker_url=broker_url or self._spec.broker_url,
+            settings={**self._spec.settings, **(settings or {})},
+            wrapper=wrapper,
+        )
+        self._specs.append(spec)
+        self._beats.append(self._launch(spec))
+        return len(self._beats) - 1
+
+    def start_many(self, count: int, **kwargs: Any) -> None:
+        """Start so many beats and wait until they all run."""
+        for number in [self.start(**kwargs) for _ in range(count)]:
+            self.wait_started(number)
+
+    def start_leader_and_standby(self, **kwargs: Any) -> None:
+        """Start beat 0, and when it leads beat 1. ``kwargs`` are for the leader only."""
+        self.start(**kwargs)
+        self[0].wait_for("beat: Acquired lock")
+        self.start()
+        self[1].wait_for("standing by")
+
+    def wait_started(self, number: int) -> None:
+        """Wait until a beat has begun to tick."""
+        self[number].wait_for(STARTED)
+
+    def signal(self, number: int, signal_number: signal.Signals) -> None:
+        """Send a signal to a beat."""
+        self[number].popen.send_signal(signal_number)
+
+    def kill(self, number: int) -> None:
+        """End a beat by SIGKILL."""
+        self.signal(number, signal.SIGKILL)
+        self[number].popen.wait(10)
+
+    def terminate(self, number: int) -> int:
+        """End a beat by SIGTERM; return its exit code."""
+        return self[number].stop(signal.SIGTERM, 30.0)
+
+    def restart(self, number: int) -> None:
+        """Start a beat again as it was started; one that still runs is terminated first."""
+        if self[number].is_alive:
+            self.terminate(number)
+        self._beats[number] = self._launch(self._specs[number])
+
+    def leader(self) -> int | None:
+        """Return the number of the beat that holds the lock, None when none of them does."""
+        match = PID_IN_TOKEN.fullmatch(self.schedule.lock_token() or "")
+        pids = [beat.popen.pid for beat in self._beats]
+        pid = int(match[1]) if match else 0
+        return pids.index(pid) if pid in pids else None
+
+    def wait_leader(self, deadline: float = START_SECONDS) -> int:
+        """Wait until one of the beats leads, and return its number."""
+        (leader,) = wait_until(lambda: _one(self.leader()), deadline, "a leader")
+        return leader
+
+    def said(self) -> str:
+        """Return the last words of all beats, the ended ones included."""
+        return "\n".join(f"--- {beat.log.name}\n{_tail(beat.said())}" for beat in self._history)
+
+    def end(self) -> None:
+        """End everything that was started."""
+        for beat in self._history:
+            beat.end()
+
+    def _launch(self, spec: Spec) -> Beat:
+        beat = Beat(self._directory, f"beat-{len(self._history)}", spec)
+        self._history.append(beat)
+        return beat
+
+
+def _one(number: int | None) -> tuple[int, ...]:
+    """Make 0 a true answer."""
+    return () if number is None else (number,)
+
+
+def _tail(text: str, lines: int = 30) -> str:
+    """Return the end of a log, without the lines that tell of each run."""
+    wanted = [line for line in text.splitlines() if not any(word in line for word in CHATTER)]
+    return "\n".join(wanted[-lines:])

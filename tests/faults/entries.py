@@ -1,0 +1,108 @@
+"""A schedule written and read by raw commands, in the format that is documented."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timezone
+from typing import Any
+
+import redis
+
+__all__ = ("SCHEDULE", "Schedule", "meta_json", "names")
+
+SCHEDULE = "redbeat::schedule"
+PREFIX = "redbeat:"
+PARTS = ("year", "month", "day", "hour", "minute", "second", "microsecond")
+
+
+def names(count: int, stem: str = "e") -> list[str]:
+    """Return so many names of entries."""
+    return [f"{stem}{number}" for number in range(count)]
+
+
+def definition_json(name: str, every: float) -> str:
+    """Return the definition of an interval; its task and its arguments name the entry."""
+    schedule = {"__type__": "interval", "every": every, "relative": False}
+    definition = {
+        "name": name,
+        "task": f"faults.{name}",
+        "args": [],
+        "kwargs": {"entry": name},
+        "options": {},
+        "schedule": schedule,
+        "enabled": True,
+    }
+    return json.dumps(definition)
+
+
+def meta_json(last_run_at: float, total_run_count: int = 0) -> str:
+    """Return a run history; ``last_run_at`` in UNIX seconds."""
+    at = datetime.fromtimestamp(last_run_at, timezone.utc)
+    fields = {part: getattr(at, part) for part in PARTS}
+    instant = {"__type__": "datetime", **fields, "timezone": "UTC"}
+    return json.dumps({"last_run_at": instant, "total_run_count": total_run_count})
+
+
+class Schedule:
+    """The schedule in one Redis."""
+
+    def __init__(self, client: redis.Redis) -> None:
+        self.client: Any = client
+
+    def now(self) -> float:
+        """Return the time of Redis, UNIX seconds."""
+        seconds, micros = self.client.time()
+        return int(seconds) + int(micros) / 1e6
+
+    def put(
+        self,
+        entries: Iterable[str],
+        every: float,
+        score: float = 0.0,
+        meta: Mapping[str, str] | None = None,
+    ) -> None:
+        """Store intervals of ``every`` seconds; one round trip.
+
+        An entry without a history runs first at ``score``, and on the grid from there; 0 is now.
+        ``meta`` has the histories by name.
+        """
+        pipeline = self.client.pipeline()
+        members: dict[str, float] = {}
+        for name in entries:
+            fields = {"definition": definition_json(name, every)}
+            if meta and name in meta:
+                fields["meta"] = meta[name]
+            pipeline.hset(PREFIX + name, mapping=fields)
+            members[PREFIX + name] = score
+        pipeline.zadd(SCHEDULE, members)
+        pipeline.execute()
+
+    def run_counts(self, entries: Iterable[str]) -> dict[str, int]:
+        """Return the recorded ``total_run_count`` of each entry, 0 without a history."""
+        wanted = list(entries)
+        pipeline = self.client.pipeline(transaction=False)
+        for name in wanted:
+            pipeline.hget(PREFIX + name, "meta")
+        metas = pipeline.execute()
+        return {
+            name: json.loads(meta).get("total_run_count", 0) if meta else 0
+            for name, meta in zip(wanted, metas, strict=True)
+        }
+
+    def claimed(self, entries: Iterable[str]) -> list[str]:
+        """Return the entries that bear a claim."""
+        wanted = list(entries)
+        pipeline = self.client.pipeline(transaction=False)
+        for name in wanted:
+            pipeline.hexists(PREFIX + name, "claim")
+        return [name for name, held in zip(wanted, pipeline.execute(), strict=True) if held]
+
+    def due_before(self, instant: float) -> int:
+        """Return how many entries have a score from 0 to ``instant``."""
+        return int(self.client.zcount(SCHEDULE, 0, instant))
+
+    def lock_token(self) -> str | None:
+        """Return the token in the beat lock, None when it is free."""
+        token: str | None = self.client.get("redbeat::lock")
+        return token

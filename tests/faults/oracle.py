@@ -1,0 +1,161 @@
+"""What should have run, against what did: pure functions."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from tests.faults.ledger import Message
+
+__all__ = ("Doubled", "Occurrence", "Report", "grid", "judge")
+
+#: Scores are stored with microseconds; instants that differ by less than this are the same.
+SAME = 0.0005
+#: Seconds that a message may come before its instant: Redis and Python read the same clock.
+EARLY = 0.002
+
+
+class Occurrence(NamedTuple):
+    """One scheduled run of an entry; ``instant`` in UNIX seconds."""
+
+    entry: str
+    instant: float
+
+
+class Doubled(NamedTuple):
+    """An occurrence that was sent ``extra`` times too often."""
+
+    occurrence: Occurrence
+    extra: int
+
+
+def grid(first: float, every: float, until: float) -> list[float]:
+    """Return the instants of an interval from its first one, up to and including ``until``."""
+    if until < first - SAME:
+        return []
+    return [first + every * number for number in range(int((until - first + SAME) // every) + 1)]
+
+
+@dataclass
+class Report:
+    """The verdict on a ledger.
+
+    ``lost`` occurrences have no message, and no later message stands for them. ``coalesced`` ones
+    have no message of their own. ``doubled_same_id`` tells of messages beyond the first with an id
+    that came before, ``doubled_other_id`` of further ids. ``unknown`` messages are of no
+    occurrence that was expected.
+    """
+
+    expected: int = 0
+    dispatched: int = 0
+    lost: list[Occurrence] = field(default_factory=list)
+    coalesced: list[Occurrence] = field(default_factory=list)
+    doubled_same_id: list[Doubled] = field(default_factory=list)
+    doubled_other_id: list[Doubled] = field(default_factory=list)
+    early: list[Message] = field(default_factory=list)
+    unknown: list[Message] = field(default_factory=list)
+    delays: dict[Occurrence, float] = field(default_factory=dict)
+
+    def late(self, seconds: float) -> list[Occurrence]:
+        """Return the occurrences whose first message came later than so many seconds."""
+        return [occurrence for occurrence, delay in self.delays.items() if delay > seconds]
+
+    @property
+    def same_id(self) -> int:
+        """How many messages repeat an id."""
+        return sum(doubled.extra for doubled in self.doubled_same_id)
+
+    @property
+    def other_id(self) -> int:
+        """How many ids too many there are."""
+        return sum(doubled.extra for doubled in self.doubled_other_id)
+
+    def __str__(self) -> str:
+        latest = max(self.delays.values(), default=0.0)
+        return (
+            f"{self.expected} expected, {self.dispatched} dispatched, {len(self.lost)} lost, "
+            f"{len(self.coalesced)} coalesced, doubles: {self.same_id} same id, "
+            f"{self.other_id} other id, {len(self.early)} early, {len(self.unknown)} unknown, "
+            f"latest {latest:.2f} s"
+        )
+
+
+def judge(
+    expected: Mapping[str, Sequence[float]], messages: Iterable[Message], coalescing: bool = False
+) -> Report:
+    """Return the verdict on ``messages``.
+
+    ``expected`` has the instants of each entry, ascending, UNIX seconds. Messages of occurrences
+    after the last expected one are not judged, but may stand for expected ones. With
+    ``coalescing`` a later message stands for every gap before it, whatever its header says.
+    """
+    of_entry: dict[str, list[Message]] = defaultdict(list)
+    for message in messages:
+        of_entry[message.entry].append(message)
+    report = Report()
+    for entry, instants in expected.items():
+        _judge_entry(report, entry, instants, of_entry.pop(entry, []), coalescing)
+    for strangers in of_entry.values():
+        report.unknown += strangers
+    return report
+
+
+def _judge_entry(
+    report: Report, entry: str, instants: Sequence[float], messages: list[Message], coalescing: bool
+) -> None:
+    sent: dict[int, list[Message]] = defaultdict(list)
+    excused: set[int] = set()
+    for message in messages:
+        index = _index(instants, message.scheduled_at)
+        if index is None:
+            report.unknown.append(message)
+            continue
+        sent[index].append(message)
+        back = index if coalescing else _reach(instants, index, message)
+        excused.update(range(max(0, index - back), index))
+    report.expected += len(instants)
+    for index, instant in enumerate(instants):
+        occurrence = Occurrence(entry, instant)
+        if index in sent:
+            _judge_sent(report, occurrence, sent[index])
+        else:
+            (report.coalesced if index in excused else report.lost).append(occurrence)
+
+
+def _index(instants: Sequence[float], instant: float | None) -> int | None:
+    """Return the place of an instant; the length for a later one, None when it has none."""
+    if instant is None:
+        return None
+    place = bisect_left(instants, instant - SAME)
+    if place == len(instants) or abs(instants[place] - instant) <= SAME:
+        return place
+    return None
+
+
+def _reach(instants: Sequence[float], index: int, message: Message) -> int:
+    """Return how many expected instants before a message its header speaks for.
+
+    Of a message after the last expected instant, the header also counts instants that nobody asks
+    for; an interval's step tells how many.
+    """
+    beyond = 0
+    if index == len(instants) and len(instants) > 1 and message.scheduled_at is not None:
+        step = instants[-1] - instants[-2]
+        beyond = round((message.scheduled_at - instants[-1]) / step) - 1
+    return max(0, message.coalesced - beyond)
+
+
+def _judge_sent(report: Report, occurrence: Occurrence, messages: list[Message]) -> None:
+    report.dispatched += 1
+    ids = {message.task_id for message in messages}
+    if len(ids) > 1:
+        report.doubled_other_id.append(Doubled(occurrence, len(ids) - 1))
+    if len(messages) > len(ids):
+        report.doubled_same_id.append(Doubled(occurrence, len(messages) - len(ids)))
+    report.early += [
+        message for message in messages if message.received < occurrence.instant - EARLY
+    ]
+    report.delays[occurrence] = min(message.received for message in messages) - occurrence.instant

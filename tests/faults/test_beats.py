@@ -1,0 +1,89 @@
+"""The handling of several beats that the tests of faults rely on."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.faults.beats import Beats
+from tests.faults.entries import Schedule, meta_json
+from tests.faults.ledger import Ledger
+from tests.faults.profile import chosen
+from tests.faults.trial import Grid, settle
+from tests.waiting import wait_until
+
+WRAPPER = """
+import sys
+from celery.__main__ import main
+print("wrapped", flush=True)
+sys.exit(main())
+"""
+
+
+def test_the_leader_is_known_and_beats_can_be_restarted(beats: Beats, schedule: Schedule) -> None:
+    """Setup: a leader and a standby. Fault: each is killed. Invariant: the helper knows who is."""
+    assert beats.leader() is None
+    beats.start_leader_and_standby()
+    assert beats.leader() == 0
+    beats.kill(0)
+    assert not beats[0].is_alive
+    wait_until(lambda: beats.leader() == 1, 60.0, "the takeover")
+    beats.restart(0)
+    beats[0].wait_for("standing by")
+    beats.signal(1, signal.SIGTERM)
+    wait_until(lambda: beats.leader() == 0, 60.0, "the way back")
+    assert beats.wait_leader() == 0
+    assert (schedule.lock_token() or "").startswith("redbeat3:")
+    assert "wrapped" not in beats.said()
+
+
+def test_a_wrapper_runs_the_same_beat(
+    beats: Beats, schedule: Schedule, ledger: Ledger, tmp_path: Path
+) -> None:
+    """Setup: a beat in a script of its own, no lock. Fault: none. Invariant: it dispatches."""
+    wrapper = tmp_path / "wrapper.py"
+    wrapper.write_text(WRAPPER)
+    beats.start(wrapper=wrapper, settings={"redbeat_lock_key": None})
+    beats.wait_started(0)
+    assert "wrapped" in beats[0].said()
+    one = Grid.begin(schedule, ["a", "b"], 1.0, 0.5)
+    report = settle(ledger, [one], one.first + 1.0)
+    assert (report.expected, report.dispatched) == (4, 4)
+    assert {message.sender for message in ledger.messages} == {beats[0].popen.pid}
+    assert beats.leader() is None
+    assert beats.terminate(0) == 0
+
+
+def test_a_history_that_is_set_before_counts(
+    beats: Beats, schedule: Schedule, ledger: Ledger
+) -> None:
+    """Setup: an hourly entry that ran 3 hours and 10 minutes ago. Fault: none.
+
+    Invariant: one run, on its grid, for the two that were missed as well; its count goes on.
+    """
+    last = round(schedule.now()) - 3 * 3600.0 - 600.0
+    schedule.put(["a"], 3600.0, meta={"a": meta_json(last, 7)})
+    beats.start()
+    report = settle(ledger, [Grid(["a"], 3600.0, last + 3600.0)], last + 3 * 3600.0)
+    assert (report.dispatched, len(report.coalesced), len(report.lost)) == (1, 2, 0)
+    wait_until(lambda: schedule.run_counts(["a"]) == {"a": 8})
+    wait_until(lambda: not schedule.claimed(["a"]))
+
+
+def test_the_profile_is_short_unless_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("REDBEAT_FAULTS", raising=False)
+    assert not chosen(None).full
+    assert chosen("full").full
+    assert (chosen(None).trials(30), chosen(None).trials(4), chosen("full").trials(30)) == (
+        3,
+        1,
+        30,
+    )
+    monkeypatch.setenv("REDBEAT_FAULTS", "full")
+    assert chosen(None).pick("short", "full") == "full"
+    assert not chosen("short").full
+    monkeypatch.setenv("REDBEAT_FAULTS", "fast")
+    with pytest.raises(ValueError, match="fast"):
+        chosen(None)

@@ -1,0 +1,89 @@
+"""The leader fails in the middle of 5,000 due entries (case 1)."""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from collections.abc import Callable
+
+import pytest
+
+from tests.faults.beats import LOCK_TIMEOUT, Beats, lease
+from tests.faults.conftest import Note
+from tests.faults.entries import Schedule, names
+from tests.faults.ledger import Ledger
+from tests.faults.trial import Grid, settle
+from tests.waiting import wait_until
+
+ENTRIES = names(5000)
+HOUR = 3600.0
+#: Seconds from the storing of the entries until they are due; all can be stored in them.
+AHEAD = 2.0
+
+Fault = Callable[[Beats], None]
+
+
+def terminate(beats: Beats) -> None:
+    """Tell the leader to stop."""
+    assert beats.terminate(0) == 0
+
+
+def kill(beats: Beats) -> None:
+    """Kill the leader."""
+    beats.kill(0)
+
+
+def freeze(seconds: float) -> Fault:
+    """Return the fault that stops the leader for a while."""
+
+    def fault(beats: Beats) -> None:
+        beats.signal(0, signal.SIGSTOP)
+        # The length of the pause is the fault.
+        time.sleep(seconds)
+        beats.signal(0, signal.SIGCONT)
+
+    return fault
+
+
+FAULTS = {
+    "SIGTERM": (terminate, 1),
+    "SIGKILL": (kill, 1000),
+    "SIGSTOP for less than the lease": (freeze(0.4 * min(lease(), LOCK_TIMEOUT)), 1000),
+    "SIGSTOP for more than the lease": (freeze(lease() + 2.0), 1000),
+}
+
+
+@pytest.mark.parametrize("kind", FAULTS)
+def test_the_leader_fails_while_5000_entries_are_due(
+    beats: Beats, schedule: Schedule, ledger: Ledger, note: Note, kind: str, seed: int
+) -> None:
+    """Setup: a leader and a standby; 5,000 entries of an hour, due at the same instant.
+
+    Fault: when k messages are out, k random, the leader is terminated, killed, or stopped and
+    continued before or after its claims and its lock have ended.
+
+    Invariant: each entry was dispatched once; a second message has the id of the first, and there
+    are at most 1 (SIGTERM) or 1000 of these (two batches). Each run is recorded once: what a stale
+    leader writes is refused.
+    """
+    fault, bound = FAULTS[kind]
+    beats.start_leader_and_standby()
+    one = Grid.begin(schedule, ENTRIES, HOUR, AHEAD)
+    k = random.Random(f"{kind} {seed}").randrange(100, 4000)
+    wait_until(lambda: len(ledger) >= k, 60.0, f"{k} messages")
+    fault(beats)
+    struck_at = len(ledger)
+    wait_until(lambda: not schedule.due_before(one.first + HOUR / 2), 90.0, "all runs recorded")
+    report = settle(ledger, [one], one.first)
+    note(f"k={k}, {struck_at} out after the fault: {report}")
+    assert not report.lost
+    assert not report.unknown
+    assert not report.early
+    assert report.other_id == 0
+    assert report.same_id <= bound
+    assert set(schedule.run_counts(ENTRIES).values()) == {1}
+    if kind != "SIGTERM":
+        assert beats[1].is_alive
+    if kind.startswith("SIGSTOP"):
+        assert beats[0].is_alive

@@ -1,0 +1,124 @@
+"""The Redis of the schedule, the broker, or both are away for a while (case 6)."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Sequence
+
+import pytest
+
+from tests.faults.beats import Beats
+from tests.faults.conftest import Note
+from tests.faults.entries import Schedule, names
+from tests.faults.ledger import Ledger
+from tests.faults.oracle import Report
+from tests.faults.profile import Profile
+from tests.faults.trial import Grid, settle
+from tests.servers import RedisServer
+from tests.waiting import wait_until
+
+ENTRIES = names(20)
+AHEAD = 1.0
+
+
+@pytest.fixture
+def durable() -> bool:
+    """What the servers confirmed must survive: otherwise the servers would be to blame."""
+    return True
+
+
+def outage(servers: Sequence[RedisServer], seconds: float) -> None:
+    """Kill the servers, and start them again after so many seconds."""
+    for server in servers:
+        server.kill()
+    # The length of the outage is the fault.
+    time.sleep(seconds)
+    for server in servers:
+        server.restart()
+
+
+def seconds_to_dispatch(ledger: Ledger, deadline: float = 60.0) -> float:
+    """Return how long it takes from now until a message arrives that was not there."""
+    started, before = time.monotonic(), len(ledger)
+    wait_until(lambda: len(ledger) > before, deadline, "a message after the outage")
+    return time.monotonic() - started
+
+
+def check(report: Report, beats: Beats) -> None:
+    """Every occurrence ran or was coalesced, none under two ids, and the beat went on."""
+    assert beats[0].is_alive
+    assert not report.lost
+    assert not report.unknown
+    assert not report.early
+    assert report.other_id == 0
+
+
+def run_on(schedule: Schedule, seconds: float) -> float:
+    """Let the beat work for a while; return the time of Redis then."""
+    until = schedule.now() + seconds
+    wait_until(lambda: schedule.now() >= until, 60.0)
+    return until
+
+
+def test_the_schedule_is_away_again_and_again(
+    beats: Beats,
+    schedule: Schedule,
+    ledger: Ledger,
+    schedule_redis: RedisServer,
+    profile: Profile,
+    note: Note,
+) -> None:
+    """Setup: one beat, 20 entries every second, a Redis that loses nothing it confirmed.
+
+    Fault: that Redis is killed at a random moment, and is back after up to two seconds; again and
+    again.
+
+    Invariant: the beat goes on within 2 s (short profile: 5 s). No occurrence is lost; none has two
+    messages, because the beat lives and knows what it sent.
+    """
+    beats.start()
+    one = Grid.begin(schedule, ENTRIES, 1.0, AHEAD)
+    wait_until(lambda: len(ledger) >= len(ENTRIES), 60.0, "the first runs")
+    chance, waits = random.Random(6), []
+    for _ in range(profile.pick(3, 30)):
+        run_on(schedule, chance.uniform(0.5, 2.0))
+        outage([schedule_redis], chance.uniform(0.1, 2.0))
+        waits.append(seconds_to_dispatch(ledger))
+    report = settle(ledger, [one], run_on(schedule, 2.0))
+    note(f"{report}; back after {max(waits):.2f} s at most")
+    check(report, beats)
+    assert report.same_id == 0
+    assert max(waits) <= profile.pick(5.0, 2.0)
+
+
+@pytest.mark.parametrize("away", ["broker", "broker and schedule"])
+def test_the_broker_is_away(
+    beats: Beats,
+    schedule: Schedule,
+    ledger: Ledger,
+    schedule_redis: RedisServer,
+    broker_redis: RedisServer,
+    profile: Profile,
+    note: Note,
+    away: str,
+) -> None:
+    """Setup: one beat, 20 entries every second, servers that lose nothing they confirmed.
+
+    Fault: the broker, or broker and schedule at once, are killed and come back a minute later
+    (short profile: 3 s).
+
+    Invariant: the beat goes on within 2 s (short profile: 5 s). No occurrence is lost; the one
+    that was being published when the broker died may have a second message, under the same id.
+    """
+    servers = [broker_redis] if away == "broker" else [broker_redis, schedule_redis]
+    beats.start()
+    one = Grid.begin(schedule, ENTRIES, 1.0, AHEAD)
+    wait_until(lambda: len(ledger) >= 2 * len(ENTRIES), 60.0, "the first runs")
+    outage(servers, profile.pick(3.0, 60.0))
+    waited = seconds_to_dispatch(ledger)
+    report = settle(ledger, [one], run_on(schedule, 2.0))
+    note(f"{report}; back after {waited:.2f} s")
+    check(report, beats)
+    assert report.same_id <= 1
+    assert waited <= profile.pick(5.0, 2.0)

@@ -1,0 +1,63 @@
+"""What the tests of faults have in common: entries on a grid, and the end of a trial."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from tests.faults.beats import lease
+from tests.faults.entries import Schedule
+from tests.faults.ledger import Ledger
+from tests.faults.oracle import Report, grid, judge
+from tests.waiting import wait_until
+
+__all__ = ("Grid", "settle")
+
+#: Seconds that a trial may go on after its last fault, besides two leases.
+PATIENCE = 40.0
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Entries that run every ``every`` seconds, for the first time at ``first``."""
+
+    entries: Sequence[str]
+    every: float
+    first: float
+
+    @classmethod
+    def begin(cls, schedule: Schedule, entries: Sequence[str], every: float, wait: float) -> Grid:
+        """Store the entries, to run for the first time ``wait`` seconds from now."""
+        first = round(schedule.now() + wait, 3)
+        schedule.put(entries, every, first)
+        return cls(entries, every, first)
+
+    def expected(self, until: float) -> dict[str, list[float]]:
+        """Return the occurrences up to ``until``."""
+        return {entry: grid(self.first, self.every, until) for entry in self.entries}
+
+
+def settle(ledger: Ledger, grids: Sequence[Grid], until: float) -> Report:
+    """Wait until nothing that was expected up to ``until`` is open, and return the verdict.
+
+    What is still lost at the deadline is in the report. UNIX seconds by the clock of Redis.
+    """
+    expected = {name: instants for one in grids for name, instants in one.expected(until).items()}
+    needed, read = set(expected), 0
+
+    def reached() -> bool:
+        """Whether each entry ran at or after its last expected instant."""
+        nonlocal read
+        fresh = ledger.since(read)
+        read += len(fresh)
+        for message in fresh:
+            last = expected.get(message.entry, [0.0])[-1]
+            if (message.scheduled_at or 0.0) > last - 0.001:
+                needed.discard(message.entry)
+        return not needed
+
+    # Past the deadline the report tells more than "not in time".
+    with suppress(AssertionError):
+        wait_until(reached, 2 * lease() + PATIENCE)
+    return judge(expected, ledger.messages)

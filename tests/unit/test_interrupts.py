@@ -1,0 +1,193 @@
+"""Signals that are held back for a while: real signals, sent to this process or to another one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+
+import pytest
+
+from redbeat.interrupts import STOP_SIGNALS, HeldSignals
+
+ROOT = Path(__file__).resolve().parents[2]
+BOTH = pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+
+
+class Handler:
+    """Notes the signals that reach it."""
+
+    def __init__(self) -> None:
+        self.calls: list[int] = []
+
+    def __call__(self, number: int, _frame: FrameType | None) -> None:
+        self.calls.append(number)
+
+
+def send(number: int) -> None:
+    """Send a signal to this process; Python runs the handler before this returns."""
+    os.kill(os.getpid(), number)
+
+
+@pytest.fixture
+def handler() -> Iterator[Handler]:
+    """The handler of both signals, for the length of a test."""
+    handler = Handler()
+    before = {number: signal.signal(number, handler) for number in STOP_SIGNALS}
+    yield handler
+    for number, old in before.items():
+        signal.signal(number, old)
+
+
+class TestHeld:
+    @BOTH
+    def test_the_first_is_delivered_at_the_end(self, handler: Handler, number: int) -> None:
+        with HeldSignals() as held:
+            pending = [held.pending]
+            send(number)
+            pending.append(held.pending)
+            assert handler.calls == []
+        assert handler.calls == [number]
+        assert [*pending, held.pending] == [False, True, False]
+
+    def test_the_second_is_delivered_at_once(self, handler: Handler) -> None:
+        with HeldSignals() as held:
+            send(signal.SIGTERM)
+            assert handler.calls == []
+            send(signal.SIGINT)
+            assert handler.calls == [signal.SIGINT]
+            assert held.pending
+        assert handler.calls == [signal.SIGINT, signal.SIGTERM]
+
+    def test_the_third_goes_straight_to_its_handler(self, handler: Handler) -> None:
+        with HeldSignals():
+            for _ in range(3):
+                send(signal.SIGTERM)
+            assert handler.calls == [signal.SIGTERM] * 2
+        assert handler.calls == [signal.SIGTERM] * 3
+
+    def test_a_handler_that_raises_does_so_after_the_work(self, handler: Handler) -> None:
+        work: list[str] = []
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+        def interrupted() -> None:
+            with HeldSignals():
+                send(signal.SIGINT)
+                work.append("done")
+
+        with pytest.raises(KeyboardInterrupt):
+            interrupted()
+        assert work == ["done"]
+        assert handler.calls == []
+
+    def test_a_handler_that_raises_ends_the_work_at_the_second_signal(
+        self, handler: Handler
+    ) -> None:
+        work: list[str] = []
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+        def interrupted() -> None:
+            with HeldSignals():
+                send(signal.SIGTERM)
+                work.append("first")
+                send(signal.SIGINT)
+                work.append("second")
+
+        with pytest.raises(KeyboardInterrupt):
+            interrupted()
+        assert work == ["first"]
+        assert handler.calls == [signal.SIGTERM]
+
+
+class TestHandlers:
+    def test_they_are_restored(self, handler: Handler) -> None:
+        with HeldSignals():
+            assert [signal.getsignal(number) for number in STOP_SIGNALS] != [handler] * 2
+        assert [signal.getsignal(number) for number in STOP_SIGNALS] == [handler] * 2
+        send(signal.SIGTERM)
+        assert handler.calls == [signal.SIGTERM]
+
+    def test_they_are_restored_after_an_error(self, handler: Handler) -> None:
+        def failing() -> None:
+            with HeldSignals():
+                send(signal.SIGTERM)
+                raise LookupError
+
+        with pytest.raises(LookupError):
+            failing()
+        assert handler.calls == [signal.SIGTERM]
+        assert [signal.getsignal(number) for number in STOP_SIGNALS] == [handler] * 2
+
+    def test_the_context_can_be_used_again(self, handler: Handler) -> None:
+        held = HeldSignals()
+        for count in (1, 2):
+            with held:
+                assert not held.pending
+                send(signal.SIGTERM)
+                assert len(handler.calls) == count - 1
+            assert len(handler.calls) == count
+
+    @pytest.mark.usefixtures("handler")
+    def test_an_ignored_signal_stays_ignored(self) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        with HeldSignals() as held:
+            assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
+            send(signal.SIGTERM)
+            assert not held.pending
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
+
+    def test_another_thread_changes_nothing(self, handler: Handler) -> None:
+        entered, leave = threading.Event(), threading.Event()
+        pending: list[bool] = []
+
+        def work() -> None:
+            with HeldSignals() as held:
+                entered.set()
+                leave.wait(30)
+                pending.append(held.pending)
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        try:
+            assert entered.wait(30)
+            assert [signal.getsignal(number) for number in STOP_SIGNALS] == [handler] * 2
+            send(signal.SIGTERM)
+            assert handler.calls == [signal.SIGTERM]
+        finally:
+            leave.set()
+            thread.join(30)
+        assert pending == [False]
+        assert handler.calls == [signal.SIGTERM]
+
+
+class TestDefaultAction:
+    """A process without a handler of its own dies of the signal, and only when it may."""
+
+    @pytest.mark.parametrize(("count", "said"), [(1, "started finished"), (2, "started")])
+    def test_it_ends_the_process(self, count: int, said: str) -> None:
+        program = f"""
+import os, signal
+from redbeat.interrupts import HeldSignals
+signal.signal(signal.SIGTERM, signal.SIG_DFL)
+with HeldSignals():
+    print("started", flush=True)
+    for _ in range({count}):
+        os.kill(os.getpid(), signal.SIGTERM)
+    print("finished", flush=True)
+print("survived", flush=True)
+"""
+        ended = subprocess.run(
+            [sys.executable, "-c", program],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert ended.returncode == -signal.SIGTERM, ended.stderr
+        assert ended.stdout.split() == said.split()
