@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import sys
 from collections.abc import Iterator, Mapping
 from time import monotonic
 from typing import Any
@@ -24,6 +22,7 @@ from .delivery import AT_MOST_ONCE
 from .entry import RedBeatSchedulerEntry, store_of
 from .errors import DecodeError
 from .exchange import LONGEST_LEASE, SHORTEST_LEASE
+from .interrupts import HeldSignals
 from .leader import BeatLock
 from .messages import addressed
 from .retrying import RetryingConnection
@@ -105,7 +104,6 @@ class RedBeatScheduler(Scheduler):
         self.lock_timeout = conf.resolve_lock_timeout(wanted, self.max_interval)
         if not kwargs.get("lazy"):
             signals.beat_init.connect(self._service_starts)
-            signals.beat_embedded_init.connect(self._embedded_process_starts)
             if self.lock_key:
                 self.lock = BeatLock(self._store, self.lock_key, self.lock_timeout)
 
@@ -134,14 +132,6 @@ class RedBeatScheduler(Scheduler):
         if getattr(sender, "__dict__", {}).get("scheduler") is self:
             self.service = sender
             warn_about_confirms(self.app)
-
-    def _embedded_process_starts(self, sender: Any = None, **_kwargs: Any) -> None:
-        """Have a beat process inside a worker close this scheduler when it is told to stop.
-
-        Celery ends that process by SIGTERM, and gives it no handler.
-        """
-        if self.service is not None and sender is self.service:
-            signal.signal(signal.SIGTERM, lambda *_: sys.exit())
 
     # -- the schedule --------------------------------------------------------------------------
 
@@ -314,6 +304,13 @@ class RedBeatScheduler(Scheduler):
         ticker = self.__dict__.get("_ticker")
         if ticker is not None and ticker.running:
             return
+        with HeldSignals():
+            self._close(ticker)
+        if "_wakeup" in self.__dict__:
+            self._wakeup.close()
+        super().close()
+
+    def _close(self, ticker: Ticker | None) -> None:
         try:
             if ticker is not None:
                 ticker.close()
@@ -324,8 +321,6 @@ class RedBeatScheduler(Scheduler):
                 self.lock.release()
         except (RedisError, OSError) as error:
             logger.error("beat: Could not release the lock, it expires by itself: %r", error)
-        self._wakeup.close()
-        super().close()
 
     @property
     def info(self) -> str:

@@ -1,0 +1,109 @@
+"""``python -m benchmarks.faults``: this project and the release that it replaces, under faults."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from examples.embedded import EmbeddedRedis
+
+from .__main__ import note, server_name
+from .faultcases import Metrics, broker_away, failover, leader_fails, redis_killed, shared
+from .faults_report import as_rst, as_text
+from .sides import Side, install_peer, ours
+from .suite import in_turn
+
+__all__ = ("FULL", "QUICK", "Sizes", "plan", "run")
+
+Case = Callable[[Side], Metrics]
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How much is done. ``shared_seconds``, ``fault_every`` and ``away`` are seconds."""
+
+    due: int
+    shared: int
+    shared_seconds: float
+    fault_every: float
+    kills: int
+    away: float
+
+
+FULL = Sizes(due=5000, shared=200, shared_seconds=30.0, fault_every=5.0, kills=5, away=10.0)
+QUICK = Sizes(due=1000, shared=200, shared_seconds=10.0, fault_every=3.0, kills=2, away=3.0)
+#: Entries of every second where servers are away.
+FEW = 20
+
+
+def plan(sizes: Sizes) -> dict[str, Case]:
+    """Return what is done, by its title in the table."""
+    middle = sizes.due * 2 // 5
+    cases: dict[str, Case] = {}
+    for sent in (signal.SIGTERM, signal.SIGKILL, signal.SIGSTOP):
+        more = ", longer than the lock lives" if sent is signal.SIGSTOP else ""
+        title = f"{sent.name}{more}: the leader, amid {sizes.due:,} due entries"
+        cases[title] = partial(leader_fails, sent=sent, entries=sizes.due, after=middle)
+    four = f"four beats, no lock, {sizes.shared} entries a second, {sizes.shared_seconds:g} s"
+    each = partial(shared, entries=sizes.shared, seconds=sizes.shared_seconds)
+    cases[f"{four}, calm"] = partial(each, fault_every=None)
+    faulty = f"{four}, one killed, stopped or restarted every {sizes.fault_every:g} s"
+    cases[faulty] = partial(each, fault_every=sizes.fault_every)
+    title = f"Redis of the schedule killed {sizes.kills} times, back within 2 s"
+    cases[title] = partial(redis_killed, entries=FEW, times=sizes.kills)
+    cases[f"broker away for {sizes.away:g} s"] = partial(
+        broker_away, entries=FEW, seconds=sizes.away
+    )
+    cases["SIGKILL of the leader, default settings"] = failover
+    return cases
+
+
+def run(
+    cases: dict[str, Case], sides: Sequence[Side], tell: Callable[[str], None]
+) -> dict[str, dict[str, Metrics]]:
+    """Do everything to each side, in an order that changes; ``tell`` is told about the progress."""
+    table: dict[str, dict[str, Metrics]] = {}
+    for turn, (title, case) in enumerate(cases.items()):
+        table[title] = {}
+        for side in in_turn(sides, turn):
+            tell(f"{turn + 1} of {len(cases)}: {title}: {side.version}")
+            table[title][side.name] = case(side)
+    return table
+
+
+def arguments(argv: list[str]) -> argparse.Namespace:
+    """Return the options of the command."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.faults",
+        description="Kill, stop and restart beats, Redis and the broker, of this project and of "
+        "the released celery-redbeat, and count what is lost and what is doubled. Takes about ten "
+        "minutes; needs the package index the first time.",
+    )
+    parser.add_argument("--quick", action="store_true", help="small sizes, four minutes")
+    parser.add_argument("--output", type=Path, help="write the table to this file, as rst")
+    return parser.parse_args(argv)
+
+
+def main(argv: list[str]) -> None:
+    """Install the release, run the plan, print the table. Never fails on a number."""
+    options = arguments(argv)
+    # Told to end, it ends what it has started, as it does when interrupted.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    note("installing the release it is compared to")
+    sides = (ours(), install_peer())
+    with EmbeddedRedis() as server:
+        name = server_name(server.url)
+    table = run(plan(QUICK if options.quick else FULL), sides, note)
+    print(as_text(table, name))
+    if options.output:
+        made_by = "--quick" if options.quick else ""
+        options.output.write_text(as_rst(table, name, made_by), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,146 @@
+"""Beats of either side, kept running as a supervisor of processes would."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from .sides import SCRIPTS, Side, environment
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ("RESTART_SECONDS", "Supervisor")
+
+#: Seconds from the exit of a beat to its next start.
+RESTART_SECONDS = 1.0
+POLL = 0.02
+ENDING = (signal.SIGTERM, signal.SIGKILL)
+OPTIONS = ("beat", "-S", "redbeat.RedBeatScheduler", "--pidfile=", "-l", "info")
+
+
+@dataclass
+class Slot:
+    """A place for one beat; ``start_at`` is monotonic seconds, None while it runs or is retired.
+
+    ``told`` is whether the process that runs was told to end.
+    """
+
+    start_at: float | None
+    process: subprocess.Popen[bytes] | None = None
+    log: Path | None = None
+    told: bool = False
+
+
+class Supervisor:
+    """Starts beats in a thread, and again a second after they end; a context manager.
+
+    ``exits`` has the exit codes of the processes that ended though nobody told them to.
+    """
+
+    def __init__(self, side: Side, directory: Path, broker: str, settings: Mapping[str, Any]):
+        self.exits: list[int] = []
+        self._python = side.python
+        self._directory = directory
+        self._environment = environment(
+            BENCHMARK_BROKER=broker, BENCHMARK_SETTINGS=json.dumps(dict(settings))
+        )
+        self._slots: list[Slot] = []
+        self._started = 0
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="supervisor", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._ended.set()
+        self._thread.join()
+        for slot in self._slots:
+            _end(slot)
+
+    def add(self) -> int:
+        """Have one more beat started; return its number."""
+        with self._lock:
+            self._slots.append(Slot(start_at=0.0))
+            return len(self._slots) - 1
+
+    def said(self, number: int) -> str:
+        """Return what the process in a slot printed so far, "" when none was started."""
+        with self._lock:
+            log = self._slots[number].log
+        return log.read_text(errors="replace") if log else ""
+
+    def signal(self, number: int, sent: signal.Signals) -> bool:
+        """Send a signal to a beat; return whether there was one."""
+        with self._lock:
+            slot = self._slots[number]
+            if slot.process is None or slot.process.poll() is not None:
+                return False
+            slot.process.send_signal(sent)
+            slot.told = slot.told or sent in ENDING
+            return True
+
+    def retire(self, number: int) -> None:
+        """Kill a beat, and do not start it again."""
+        with self._lock:
+            slot = self._slots[number]
+            _end(slot)
+            slot.process, slot.start_at = None, None
+
+    def _run(self) -> None:
+        while not self._ended.wait(POLL):
+            with self._lock:
+                for slot in self._slots:
+                    self._look_at(slot)
+
+    def _look_at(self, slot: Slot) -> None:
+        now = time.monotonic()
+        if slot.process is None:
+            if slot.start_at is not None and now >= slot.start_at:
+                self._launch(slot)
+        elif (code := slot.process.poll()) is not None:
+            if not slot.told:
+                self.exits.append(code)
+            slot.process, slot.start_at, slot.told = None, now + RESTART_SECONDS, False
+
+    def _launch(self, slot: Slot) -> None:
+        slot.log = self._directory / f"beat-{self._started}.log"
+        self._started += 1
+        with slot.log.open("wb") as output:
+            slot.process = subprocess.Popen(
+                [self._python, "-m", "celery", "-A", "faultapp", *OPTIONS],
+                cwd=SCRIPTS,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        slot.start_at = None
+
+
+def _end(slot: Slot) -> None:
+    """End the process of a slot, and its group, at once; a stopped one too."""
+    if slot.process is None:
+        return
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(slot.process.pid, signal.SIGKILL)
+    slot.process.wait(10)

@@ -1,0 +1,260 @@
+"""A new version with another ``beat_schedule`` takes over (case 8)."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from tests.acceptance.processes import ROOT
+from tests.faults.beats import Beats
+from tests.faults.conftest import Note
+from tests.faults.entries import PREFIX, SCHEDULE, Schedule, names
+from tests.faults.ledger import Ledger
+from tests.faults.oracle import judge
+from tests.faults.trial import Grid, settle
+from tests.servers import RedisServer
+from tests.waiting import wait_until
+
+#: Celery adds an entry of its own unless results never expire.
+NO_RESULTS = {"result_expires": None}
+NO_LOCK = {"redbeat_lock_key": None, **NO_RESULTS}
+DAY = 86400.0
+STATICS = "redbeat::statics"
+
+Release = Callable[[Mapping[str, float]], None]
+
+
+def statics_of(entries: Mapping[str, float]) -> dict[str, Any]:
+    """Return a ``beat_schedule`` of intervals, by name and seconds."""
+    return {
+        name: {"task": f"faults.{name}", "schedule": every, "kwargs": {"entry": name}}
+        for name, every in entries.items()
+    }
+
+
+OLD = {"keep": 1.0, "slower": 1.0, "gone": 1.0}
+NEW = {"keep": 1.0, "slower": DAY, "added": 1.0}
+
+
+@pytest.fixture
+def release(monkeypatch: pytest.MonkeyPatch) -> Release:
+    """Puts a version in place: beats that start from now on have its ``beat_schedule``."""
+
+    def put(entries: Mapping[str, float]) -> None:
+        monkeypatch.setenv("PROJECT_SCHEDULE", json.dumps(statics_of(entries)))
+
+    return put
+
+
+def written(schedule: Schedule) -> dict[str, Any]:
+    """Return what a running beat does not change: members, statics, definitions and policies."""
+    client = schedule.client
+    members = sorted(client.zrange(SCHEDULE, 0, -1))
+    texts = {key: client.hmget(key, "definition", "policy") for key in members}
+    return {"members": texts, "statics": sorted(client.smembers(STATICS))}
+
+
+def dump(schedule: Schedule) -> dict[str, Any]:
+    """Return all that Redis holds, with what is left of the life of each key."""
+    client = schedule.client
+    keys = sorted(client.keys("*"))
+    return {key: (client.type(key), client.pttl(key), _value(client, key)) for key in keys}
+
+
+def _value(client: Any, key: str) -> Any:
+    readers = {
+        "hash": client.hgetall,
+        "set": client.smembers,
+        "zset": lambda name: client.zrange(name, 0, -1, withscores=True),
+        "string": client.get,
+    }
+    return readers[client.type(key)](key)
+
+
+def is_installed(schedule: Schedule, entries: Mapping[str, float]) -> bool:
+    """Whether the static entries, and their keys, are these and no others."""
+    client, keys = schedule.client, {PREFIX + name for name in entries}
+    return (
+        client.smembers(STATICS) == set(entries)
+        and set(client.zrange(SCHEDULE, 0, -1)) == keys
+        and set(client.keys("redbeat:[a-z]*")) == keys
+    )
+
+
+def sent(ledger: Ledger, entry: str) -> list[float]:
+    """Return the instants of the messages of an entry."""
+    return [message.scheduled_at or 0.0 for message in ledger.messages if message.entry == entry]
+
+
+def wait_sent(ledger: Ledger, entry: str, more: int = 2) -> None:
+    """Wait until an entry was sent so often from now on."""
+    enough = len(sent(ledger, entry)) + more
+    wait_until(lambda: len(sent(ledger, entry)) >= enough, 30.0, f"{more} runs of {entry}")
+
+
+def check_history(schedule: Schedule, ledger: Ledger, entry: str) -> None:
+    """The grid of an entry goes on through all of its runs, and each was counted; none runs."""
+    instants = sent(ledger, entry)
+    until = instants[-1]
+    report = judge(
+        {entry: Grid([entry], 1.0, instants[0]).expected(until)[entry]},
+        [message for message in ledger.messages if message.entry == entry],
+    )
+    assert not report.lost
+    assert not report.unknown
+    assert report.same_id == report.other_id == 0
+    assert schedule.run_counts([entry]) == {entry: len(instants)}
+
+
+def test_the_leader_is_replaced_by_a_new_version(
+    beats: Beats, schedule: Schedule, ledger: Ledger, release: Release, note: Note
+) -> None:
+    """Setup: a leader of the old version; a standby of the new one, which has lost an entry, has a
+    new one, and has another interval for a third. A dynamic entry beside them.
+
+    Fault: the old leader is terminated.
+
+    Invariant: the standby writes nothing while it stands by. Then the statics are those of the new
+    version: what is in both goes on with its grid and its count, what was removed is not sent
+    again, what was added runs. The dynamic entry runs throughout.
+    """
+    release(OLD)
+    beats.start(settings=NO_RESULTS)
+    beats[0].wait_for("beat: Acquired lock")
+    one = Grid.begin(schedule, ["dynamic"], 1.0, 1.0)
+    wait_sent(ledger, "slower", 1)
+    before = written(schedule)
+    release(NEW)
+    beats.start(settings=NO_RESULTS)
+    beats[1].wait_for("standing by")
+    wait_sent(ledger, "gone", 3)
+    assert written(schedule) == before
+    assert beats.terminate(0) == 0
+    assert beats.wait_leader() == 1
+    beats[1].wait_for("Static entries: ")
+    assert "Static entries: 1 added, 1 changed, 1 removed, 3 in all" in beats[1].said()
+    gone, slower = len(sent(ledger, "gone")), len(sent(ledger, "slower"))
+    wait_sent(ledger, "added", 3)
+    wait_sent(ledger, "keep", 3)
+    report = settle(ledger, [one], schedule.now())
+    note(f"keep: {len(sent(ledger, 'keep'))}, gone: {gone}, slower: {slower}")
+    assert len(sent(ledger, "gone")) == gone
+    assert len(sent(ledger, "slower")) == slower
+    assert schedule.client.smembers(STATICS) == set(NEW)
+    assert beats.terminate(1) == 0
+    for entry in ("keep", "added", "dynamic"):
+        check_history(schedule, ledger, entry)
+    assert schedule.run_counts(["slower"]) == {"slower": slower}
+    assert not schedule.client.exists(PREFIX + "gone")
+    assert not report.lost
+
+
+WEB = """
+from redbeat import RedBeatScheduler
+from tests.acceptance.project import app
+
+for lazy in (False, True, False):
+    scheduler = RedBeatScheduler(app, lazy=lazy)
+    scheduler.info, scheduler.schedule
+    if not lazy:
+        scheduler.setup_schedule()
+    scheduler.close()
+    RedBeatScheduler(app=app, lazy=lazy)
+"""
+
+
+def web_process(schedule_url: str, entries: Mapping[str, float]) -> None:
+    """Make schedulers, lazy and not, in a process that is not a beat; all end with it."""
+    environment = {
+        "PYTHONPATH": str(ROOT),
+        "PROJECT_REDIS_URL": schedule_url,
+        "PROJECT_SCHEDULE": json.dumps(statics_of(entries)),
+        "PROJECT_SETTINGS": json.dumps(NO_RESULTS),
+    }
+    subprocess.run(
+        [sys.executable, "-c", WEB], env={**os.environ, **environment}, check=True, timeout=60
+    )
+
+
+@pytest.mark.parametrize("version", [{}, OLD], ids=["no schedule", "an old schedule"])
+def test_a_scheduler_in_a_web_process_changes_nothing(
+    beats: Beats,
+    schedule: Schedule,
+    ledger: Ledger,
+    schedule_redis: RedisServer,
+    release: Release,
+    version: Mapping[str, float],
+) -> None:
+    """Setup: a beat of the new version, 20 dynamic entries, a few of them due in an hour only.
+
+    Fault: a web process, whose ``beat_schedule`` is empty or old, makes schedulers, lazy and not,
+    and closes some of them; while the beat runs, and again when no beat runs but entries are due.
+
+    Invariant: what a beat does not change itself is as before, and the beat keeps the lock. Without
+    a beat everything in Redis is as before, to the byte.
+    """
+    release(NEW)
+    beats.start(settings=NO_RESULTS)
+    beats[0].wait_for("beat: Acquired lock")
+    schedule.put(names(15), 1.0)
+    schedule.put(names(5, "later"), 3600.0, schedule.now() + 3600.0)
+    wait_sent(ledger, "keep", 1)
+    before, token = written(schedule), schedule.lock_token()
+    web_process(schedule_redis.url, version)
+    wait_sent(ledger, "keep")
+    assert written(schedule) == before
+    assert schedule.lock_token() == token
+    assert beats.terminate(0) == 0
+    due = schedule.now() + 1.0
+    wait_until(lambda: schedule.due_before(schedule.now()) > 0 and schedule.now() > due, 30.0)
+    everything = dump(schedule)
+    web_process(schedule_redis.url, version)
+    assert dump(schedule) == everything
+    assert PREFIX + "keep" in everything
+
+
+def test_beats_without_a_lock_are_replaced_one_by_one(
+    beats: Beats, schedule: Schedule, ledger: Ledger, release: Release, note: Note
+) -> None:
+    """Setup: two beats of the old version that share the work: no lock.
+
+    Fault: a rolling deploy. A beat of the new version comes beside the old ones, one of these is
+    restarted once more with its old version, then the old ones stop and the new one is restarted.
+
+    Invariant: as long as both versions run, the statics are those of the beat that started last,
+    whole, and all beats dispatch those: the versions do not fight over them. In the end they are
+    those of the new version. What is in both versions runs once per second throughout and keeps its
+    count.
+    """
+    release(OLD)
+    beats.start_many(2, settings=NO_LOCK)
+    wait_sent(ledger, "gone")
+    release(NEW)
+    beats.start_many(1, settings=NO_LOCK)
+    wait_until(lambda: is_installed(schedule, NEW), 30.0, "the new version")
+    gone = len(sent(ledger, "gone"))
+    wait_sent(ledger, "added", 4)
+    assert is_installed(schedule, NEW)
+    # What was under way when the entry was removed may still come out.
+    assert len(sent(ledger, "gone")) <= gone + 1
+    release(OLD)
+    beats.restart(1)
+    wait_until(lambda: is_installed(schedule, OLD), 30.0, "the old version again")
+    wait_sent(ledger, "gone", 4)
+    assert is_installed(schedule, OLD)
+    for number in (0, 1):
+        assert beats.terminate(number) == 0
+    release(NEW)
+    beats.restart(2)
+    wait_until(lambda: is_installed(schedule, NEW), 30.0, "the new version in the end")
+    wait_sent(ledger, "added", 3)
+    assert is_installed(schedule, NEW)
+    note(f"keep: {len(sent(ledger, 'keep'))}, added: {len(sent(ledger, 'added'))}")
+    assert beats.terminate(2) == 0
+    check_history(schedule, ledger, "keep")
