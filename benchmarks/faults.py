@@ -84,7 +84,7 @@ def arguments(argv: list[str]) -> argparse.Namespace:
         "the released celery-redbeat, and count what is lost and what is doubled. Takes about ten "
         "minutes; needs the package index the first time.",
     )
-    parser.add_argument("--quick", action="store_true", help="small sizes, four minutes")
+    parser.add_argument("--quick", action="store_true", help="smaller sizes, five minutes")
     parser.add_argument("--output", type=Path, help="write the table to this file, as rst")
     return parser.parse_args(argv)
 

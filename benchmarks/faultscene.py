@@ -25,6 +25,7 @@ from .supervisor import Supervisor
 __all__ = ("LOCK", "LOCK_TIMEOUT", "TIMED", "Scene", "scene", "within")
 
 LOCK = "redbeat::lock"
+QUEUE = "celery"
 #: Seconds; both sides get it where the time that a lock lives would hide everything else.
 LOCK_TIMEOUT = 5
 #: The settings that go with it. RedBeat 2 renews its lock once in each interval of the loop.
@@ -82,6 +83,12 @@ class Scene:
         first = float(math.ceil(time.time() + wait))
         self.put(entries, every, first)
         return first
+
+    def sent(self) -> int:
+        """Return how many messages the broker has."""
+        with redis.Redis.from_url(self.broker_redis.url) as client:
+            length: Any = client.llen(QUEUE)
+        return int(length)
 
     def ran_after(
         self, entries: Sequence[str], instant: float, seconds: float, give_up: float = math.inf

@@ -127,7 +127,7 @@ def test_the_leader_is_replaced_by_a_new_version(
     release(OLD)
     beats.start(settings=NO_RESULTS)
     beats[0].wait_for("beat: Acquired lock")
-    one = Grid.begin(schedule, ["dynamic"], 1.0, 1.0)
+    one = Grid.begin(schedule, ["dynamic"], 1.0, 2.0)
     wait_sent(ledger, "slower", 1)
     before = written(schedule)
     release(NEW)

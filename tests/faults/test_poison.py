@@ -28,6 +28,8 @@ EACH = 2
 HOUR = 3600.0
 #: Seconds within which a good entry is dispatched, whatever stands beside it.
 SOON = 2.0
+#: Seconds from storing the good entries to their first run; a beat looks more often.
+AHEAD = 2.0
 #: Seconds until a repaired entry runs: two looks at the quarantine, and some.
 REPAIRED_WITHIN = 12.0
 DEPTH = 50_000
@@ -102,6 +104,7 @@ BAD: dict[str, Spoil] = {
     "other-name": changed(name="somebody-else"),
     "bad-delivery": changed(delivery="perhaps"),
     "bad-cron": scheduled("crontab", minute="99"),
+    "no-such-day": scheduled("crontab", day_of_month="30", month_of_year="2"),
     "bad-interval": scheduled("interval", every=-1),
     "huge-interval": scheduled("interval", every=1e308),
     "bad-zone": scheduled("rrule", freq="DAILY", dtstart=1, dtstart_zone="Mars/Olympus"),
@@ -168,7 +171,7 @@ def test_bad_entries_are_set_aside_and_come_back_when_they_are_repaired(
 ) -> None:
     """Setup: one beat, 20 good entries every second.
 
-    Fault: 56 entries of 28 kinds that cannot be read become due at the same moment; later each
+    Fault: 58 entries of 29 kinds that cannot be read become due at the same moment; later each
     gets a good definition by a plain HSET.
 
     Invariant: the good entries run on time. Each bad one is in quarantine, none of them is sent,
@@ -178,7 +181,7 @@ def test_bad_entries_are_set_aside_and_come_back_when_they_are_repaired(
     bad = each(BAD)
     beats.start()
     beats.wait_started(0)
-    one = Grid.begin(schedule, GOOD, 1.0, 1.0)
+    one = Grid.begin(schedule, GOOD, 1.0, AHEAD)
     plant(raw, bad)
     wait_until(lambda: quarantined(raw) == set(bad), 30.0, "all in quarantine")
     # Long enough for two looks at the quarantine, or many.
@@ -219,7 +222,7 @@ def test_entries_that_become_worse_or_are_not_there(
     worse, missing = ["worse-0", "worse-1"], ["missing-0", "missing-1", "\\xff"]
     beats.start()
     beats.wait_started(0)
-    one = Grid.begin(schedule, GOOD, 1.0, 1.0)
+    one = Grid.begin(schedule, GOOD, 1.0, AHEAD)
     plant(raw, dict.fromkeys(worse, fields(definition="{")))
     plant(raw, {"gone-0": BAD["bad-cron"], "gone-1": BAD["large"]})
     raw.hset(PREFIX.encode() + b"\xfe", "definition", definition_json("x", HOUR))
@@ -246,8 +249,9 @@ def test_entries_that_become_worse_or_are_not_there(
         b"redbeat:\xfe",
         *(f"{PREFIX}{name}".encode() for name in worse),
     }
-    kept = {PREFIX + name for name in (*worse, *GOOD)}
-    assert set(raw.zrange(SCHEDULE, 0, -1)) == {b"redbeat:\xfe", *(key.encode() for key in kept)}
+    left = {key for key in raw.zrange(SCHEDULE, 0, -1) if b"celery" not in key}
+    kept = {f"{PREFIX}{name}".encode() for name in (*worse, *GOOD)}
+    assert left == {b"redbeat:\xfe", *kept}
     assert beats[0].is_alive
 
 
@@ -255,14 +259,19 @@ def test_entries_that_become_worse_or_are_not_there(
 NEVER = {
     "rule": {"__type__": "rrule", "freq": "MINUTELY", "bymonth": 2, "bymonthday": 30, "dtstart": 1},
     "rule-of-seconds": {
-        **{"__type__": "rrule", "freq": "SECONDLY", "dtstart": -62135596800},
-        **{"bymonth": 2, "bymonthday": 30},
+        "__type__": "rrule",
+        "freq": "SECONDLY",
+        "dtstart": -62135596800,
+        "bymonth": 2,
+        "bymonthday": 30,
     },
     "empty-intersection": {
-        **{"__type__": "rrule", "freq": "SECONDLY", "dtstart": 0},
-        **{"byyearday": 1, "bymonth": 12},
+        "__type__": "rrule",
+        "freq": "SECONDLY",
+        "dtstart": 0,
+        "byyearday": 1,
+        "bymonth": 12,
     },
-    "crontab": {"__type__": "crontab", "day_of_month": "30", "month_of_year": "2"},
     "over": {"__type__": "rrule", "freq": "SECONDLY", "dtstart": 0, "until": 10},
 }
 
@@ -273,7 +282,7 @@ def test_schedules_that_never_match(
     """Setup: one beat, 20 good entries every second.
 
     Fault: entries whose schedule is well formed and matches no instant, or none after their last
-    run: rules and a crontab of 30 February, a rule that is over.
+    run: rules of 30 February and the like, a rule that is over.
 
     Invariant: the good entries run on time. The others are parked, with a run recorded long ago
     that nothing follows, so they are not sent.
@@ -282,7 +291,7 @@ def test_schedules_that_never_match(
     never = {f"{kind}-{number}": when for kind, when in NEVER.items() for number in range(EACH)}
     beats.start()
     beats.wait_started(0)
-    one = Grid.begin(schedule, GOOD, 1.0, 1.0)
+    one = Grid.begin(schedule, GOOD, 1.0, AHEAD)
     for name, when in never.items():
         changed(schedule=when)(raw, name)
         raw.hset(PREFIX + name, "meta", ran)

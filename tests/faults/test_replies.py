@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
-from tests.faults.beats import Beats
+import random
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from celery import Celery
+from redis.exceptions import RedisError
+
+from redbeat import RedBeatScheduler
+from redbeat.scripts import load_script
+from tests.faults.beats import LOCK_TIMEOUT, Beats
 from tests.faults.conftest import Note
 from tests.faults.entries import Schedule, names
 from tests.faults.ledger import Ledger
+from tests.faults.profile import Profile
 from tests.faults.proxy import Proxy
 from tests.faults.trial import Grid, settle
 from tests.servers import RedisServer
@@ -17,15 +29,66 @@ AHEAD = 2.0
 LOST_REPLIES = 3
 #: Seconds in which a beat has tried again as often as replies are lost; far less than a lease.
 SOON = 3.0
+#: Seconds within which a beat dispatches again after the last reply that was lost.
+AGAIN = 2.0
+#: Every turn of a beat is the same script; what it records is told by this.
+TURN, RECORD = b"EVALSHA", b'{"scheduled_at":'
+
+#: A beat that waits for the lock at its start, as RedBeat 2 did.
+WAITS_FOR_THE_LOCK = """
+import sys
+from celery.__main__ import main
+from celery.signals import beat_init
+from redbeat.schedulers import acquire_distributed_beat_lock
+beat_init.connect(acquire_distributed_beat_lock)
+sys.exit(main())
+"""
 
 
+@pytest.fixture
+def proxy(schedule_redis: RedisServer, schedule: Schedule) -> Iterator[Proxy]:
+    """The way of the beats to a Redis that has the scripts: else the first reply is NOSCRIPT."""
+    for name in ("claim", "acquire", "sync", "prune", "release"):
+        schedule.client.script_load(load_script(name).text)
+    with Proxy(schedule_redis.port) as proxy:
+        yield proxy
+
+
+def dispatches_soon(schedule: Schedule, ledger: Ledger) -> Grid:
+    """Store entries that are due now; they are dispatched soon."""
+    grid = Grid.begin(schedule, names(5, "now"), HOUR, 0.0)
+    wanted = set(grid.entries)
+    wait_until(lambda: wanted <= {message.entry for message in ledger.messages}, 30.0, "runs")
+    report = settle(ledger, [grid], grid.first)
+    assert not report.late(AGAIN), str(report)
+    return grid
+
+
+def check_once(schedule: Schedule, ledger: Ledger, *grids: Grid) -> None:
+    """Each hourly entry ran once, and one run of it was recorded."""
+    entries = [entry for one in grids for entry in one.entries]
+    wait_until(lambda: not schedule.claimed(entries), 60.0, "all recorded")
+    report = settle(ledger, grids, schedule.now())
+    assert not report.lost
+    assert not report.unknown
+    assert not report.early
+    assert report.same_id == report.other_id == 0
+    assert set(schedule.run_counts(entries).values()) == {1}
+
+
+@pytest.mark.parametrize("count", [1, LOST_REPLIES])
 def test_replies_to_claims_are_lost(
-    beats: Beats, schedule: Schedule, ledger: Ledger, schedule_redis: RedisServer, note: Note
+    beats: Beats,
+    schedule: Schedule,
+    ledger: Ledger,
+    schedule_redis: RedisServer,
+    note: Note,
+    count: int,
 ) -> None:
     """Setup: one beat behind a proxy, 50 entries of an hour, due at the same instant.
 
-    Fault: Redis carries out the next three scripts from just before that instant on, but the beat
-    gets a reset instead of the reply: it never learns what it has claimed.
+    Fault: Redis carries out the next one to three scripts from just before that instant on, but the
+    beat gets a reset instead of the reply: it never learns what it has claimed.
 
     Invariant: each entry runs once, within 3 s and not when the lease of the lost claim is over.
     """
@@ -34,11 +97,11 @@ def test_replies_to_claims_are_lost(
         beats[0].wait_for("beat: Acquired lock")
         one = Grid.begin(schedule, ENTRIES, HOUR, AHEAD)
         wait_until(lambda: schedule.now() >= one.first - 0.2, 30.0)
-        proxy.swallow_replies(LOST_REPLIES, b"EVALSHA")
+        proxy.swallow_replies(count, b"EVALSHA")
         report = settle(ledger, [one], one.first)
         wait_until(lambda: not schedule.due_before(one.first + HOUR / 2), 90.0, "all recorded")
         note(f"{report}; {proxy.struck} replies lost")
-        assert proxy.struck == LOST_REPLIES
+        assert proxy.struck == count
     assert not report.lost
     assert not report.unknown
     assert report.other_id == 0
@@ -72,3 +135,170 @@ def test_replies_to_publishing_are_lost(
     assert report.other_id == 0
     assert report.same_id <= LOST_REPLIES
     assert set(schedule.run_counts(ENTRIES).values()) == {1}
+
+
+@pytest.mark.parametrize("waits", [False, True], ids=["in a tick", "at its start"])
+def test_replies_to_acquiring_are_lost(
+    beats: Beats,
+    schedule: Schedule,
+    ledger: Ledger,
+    proxy: Proxy,
+    tmp_path: Path,
+    waits: bool,
+) -> None:
+    """Setup: Redis has due entries and the scripts, and nobody has the lock. A beat starts, which
+    takes the lock in its ticks, or waits for it at its start as well.
+
+    Fault: the first three scripts are carried out, but the beat gets a reset instead of the reply:
+    the lock is its own, and it does not know.
+
+    Invariant: it does not lock itself out. The token is its own before it knows, and the same
+    after; within 2 s from then it dispatches, each entry once.
+    """
+    wrapper = tmp_path / "wrapper.py"
+    wrapper.write_text(WAITS_FOR_THE_LOCK)
+    one = Grid.begin(schedule, ENTRIES, HOUR, 0.0)
+    proxy.swallow_replies(LOST_REPLIES, TURN)
+    beats.start(schedule_url=proxy.url, wrapper=wrapper if waits else None)
+    wait_until(lambda: proxy.struck > 0, 60.0, "the first reply to be lost")
+    token = wait_until(schedule.lock_token, 1.0, "the lock that was taken")
+    assert beats.leader() == 0
+    assert "beat: Acquired lock" not in beats[0].said()
+    wait_until(lambda: proxy.struck == LOST_REPLIES, 30.0, "the last reply to be lost")
+    wait_until(lambda: len(ledger) > 0, AGAIN, "a run")
+    check_once(schedule, ledger, one, dispatches_soon(schedule, ledger))
+    assert schedule.lock_token() == token
+    assert beats.terminate(0) == 0
+    assert schedule.lock_token() is None
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_lock_that_was_taken_unheard_is_ones_own(
+    schedule: Schedule, proxy: Proxy, beats: Beats, count: int
+) -> None:
+    """Setup: a scheduler of another program, on a Redis that nobody has locked.
+
+    Fault: ``BeatLock.acquire`` and ``release`` are carried out, and their replies are lost.
+
+    Invariant: it has the lock when it asks again, under the same token, and a beat stands by. When
+    it has released it, the beat takes it.
+    """
+    app = Celery("other", broker="memory://", set_as_current=False)
+    app.conf.update(redbeat_redis_url=proxy.url, redbeat_lock_timeout=60.0)
+    lock = RedBeatScheduler(app).lock
+    assert lock is not None
+    proxy.swallow_replies(count, TURN)
+    with suppress(RedisError):  # Whether it is told depends on how often redis-py tries.
+        lock.acquire(blocking=False)
+    assert proxy.struck > 0
+    proxy.swallow_replies(0)
+    assert schedule.lock_token() == lock.token
+    assert lock.acquire(blocking=False)
+    assert schedule.lock_token() == lock.token
+    beats.start()
+    beats[0].wait_for("standing by")
+    proxy.swallow_replies(count, TURN)
+    with suppress(RedisError):
+        lock.release()
+    proxy.swallow_replies(0)
+    wait_until(lambda: beats.leader() == 0, 10.0, "the beat that takes over")
+    assert not lock.release()
+    assert not lock.acquire(blocking=False)
+    app.close()
+
+
+def test_replies_to_renewing_are_lost(
+    beats: Beats, schedule: Schedule, ledger: Ledger, proxy: Proxy, profile: Profile
+) -> None:
+    """Setup: a leader that has nothing to do, and a standby, with a lock of 5 s.
+
+    Fault: every reply to the leader is lost, for longer than the lock lives without a renewal.
+
+    Invariant: what it renewed is renewed: nobody takes the lock. Within 2 s from then the leader
+    dispatches what becomes due, each entry once.
+    """
+    beats.start_leader_and_standby(schedule_url=proxy.url)
+    dispatches_soon(schedule, ledger)
+    token = schedule.lock_token()
+    for _ in range(profile.pick(1, 5)):
+        proxy.swallow_replies(1000, TURN)
+        before, until = proxy.struck, schedule.now() + 1.2 * LOCK_TIMEOUT
+        wait_until(lambda until=until: schedule.now() >= until, 60.0)  # type: ignore[misc]
+        proxy.swallow_replies(0)
+        assert proxy.struck >= before + LOST_REPLIES
+        assert schedule.lock_token() == token
+    one = Grid.begin(schedule, ENTRIES, HOUR, 0.0)
+    wait_until(lambda: len(ledger) >= len(ENTRIES), 2 * AGAIN, "runs")
+    check_once(
+        schedule, ledger, one, Grid(names(5, "now"), HOUR, ledger.messages[0].scheduled_at or 0)
+    )
+    assert schedule.lock_token() == token
+    assert {message.sender for message in ledger.messages} == {beats[0].popen.pid}
+
+
+def test_replies_to_completing_are_lost(
+    beats: Beats, schedule: Schedule, ledger: Ledger, proxy: Proxy, note: Note
+) -> None:
+    """Setup: a leader behind a proxy, and a standby; 50 entries of an hour, due at one instant.
+
+    Fault: what the leader records is recorded three times, and each time the reply is lost.
+
+    Invariant: each entry is sent once, and counted once; no claim stays. The lock is where it was.
+    """
+    beats.start_leader_and_standby(schedule_url=proxy.url)
+    token = schedule.lock_token()
+    proxy.swallow_replies(LOST_REPLIES, RECORD)
+    one = Grid.begin(schedule, ENTRIES, HOUR, AHEAD)
+    wait_until(lambda: proxy.struck == LOST_REPLIES, 60.0, "lost replies")
+    again = dispatches_soon(schedule, ledger)
+    check_once(schedule, ledger, one, again)
+    note(str(settle(ledger, [one], one.first)))
+    assert schedule.lock_token() == token
+    assert {message.sender for message in ledger.messages} == {beats[0].popen.pid}
+
+
+def test_replies_are_lost_at_random(
+    beats: Beats,
+    schedule: Schedule,
+    ledger: Ledger,
+    proxy: Proxy,
+    profile: Profile,
+    note: Note,
+    seed: int,
+) -> None:
+    """Setup: a leader behind a proxy, and a standby; 30 entries every second.
+
+    Fault: again and again the replies to one or two requests are lost: claims, records, renewals,
+    or answers that were asked for in advance, as it happens.
+
+    Invariant: each occurrence has one message and one record, less than 2 s late, and the lock
+    stays where it was.
+    """
+    chance = random.Random(f"replies {seed}")
+    beats.start_leader_and_standby(schedule_url=proxy.url)
+    token, entries = schedule.lock_token(), names(30)
+    one = Grid.begin(schedule, entries, 1.0, AHEAD)
+    wait_until(lambda: len(ledger) > 0, 30.0, "the first runs")
+    for _ in range(profile.pick(6, 40)):
+        count = proxy.struck + chance.choice((1, 1, 2))
+        proxy.swallow_replies(count - proxy.struck, TURN)
+        wait_until(lambda count=count: proxy.struck >= count, 30.0, "lost replies")  # type: ignore[misc]
+        until = schedule.now() + chance.uniform(0.1, 1.2)
+        wait_until(lambda until=until: schedule.now() >= until, 30.0)  # type: ignore[misc]
+    until = schedule.now()
+    settle(ledger, [one], until)
+    assert schedule.lock_token() == token
+    for number in (1, 0):
+        assert beats.terminate(number) == 0
+    report = settle(ledger, [one], until)
+    note(f"{report}; {proxy.struck} replies lost")
+    assert not report.lost
+    assert not report.coalesced
+    assert not report.unknown
+    assert not report.early
+    assert report.same_id == report.other_id == 0
+    assert not report.late(AGAIN)
+    senders = {message.sender for message in ledger.messages}
+    assert senders == {beats[0].popen.pid}
+    sent = {entry: sum(message.entry == entry for message in ledger.messages) for entry in entries}
+    assert schedule.run_counts(entries) == sent

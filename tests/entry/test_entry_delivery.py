@@ -1,0 +1,247 @@
+"""How an entry says what its runs are worth, and where that is stored."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+import redis
+from celery import Celery
+from celery.schedules import crontab
+
+from redbeat import RedBeatScheduler
+from redbeat import RedBeatSchedulerEntry as Entry
+from redbeat.errors import DecodeError, InvalidEntryError
+from redbeat.schedules import rrule
+from tests.entry.conftest import SCHEDULE, PutRaw, Stored
+
+BOTH = ["at_least_once", "at_most_once"]
+WRONG = ["", "exactly_once", "AT_MOST_ONCE", 1, True, ["at_most_once"], {}]
+BERLIN = ZoneInfo("Europe/Berlin")
+RAW = {"name": "a", "task": "t.a", "schedule": {"__type__": "interval", "every": 60}}
+QUARANTINE = "redbeat::quarantine"
+
+
+def made(app: Celery, cls: type[Entry] = Entry, **fields: Any) -> Entry:
+    return cls("a", "t.a", fields.pop("schedule", 60), app=app, **fields)
+
+
+def load(app: Celery) -> Entry:
+    return Entry.from_key("redbeat:a", app=app)
+
+
+class OwnedEntry(Entry):
+    """A subclass with an argument of its own, which it stores."""
+
+    def __init__(self, *args: Any, owner: str = "nobody", **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.owner = owner
+
+    def definition(self) -> dict[str, Any]:
+        return {**super().definition(), "owner": self.owner}
+
+
+class TestSaved:
+    @pytest.mark.parametrize("delivery", BOTH)
+    def test_in_the_policy_and_read_back(self, app: Celery, stored: Stored, delivery: str) -> None:
+        entry = made(app, delivery=delivery).save()
+        assert entry.delivery == delivery
+        assert json.loads(stored("a")["policy"]) == {"delivery": delivery}
+        assert load(app).delivery == delivery
+
+    def test_nothing_when_it_is_not_chosen(self, app: Celery, stored: Stored) -> None:
+        entry = made(app).save()
+        assert entry.delivery is None
+        assert "policy" not in stored("a")
+        assert load(app).delivery is None
+
+    @pytest.mark.parametrize("when", [60, crontab(minute="5"), rrule("DAILY", count=3)])
+    def test_the_definition_stays_what_redbeat_2_reads(
+        self, app: Celery, stored: Stored, when: Any
+    ) -> None:
+        made(app, schedule=when).save()
+        plain = stored("a")["definition"]
+        made(app, schedule=when, delivery="at_most_once").save()
+        assert stored("a")["definition"] == plain
+        assert sorted(json.loads(plain)) == sorted(
+            ("name", "task", "args", "kwargs", "options", "schedule", "enabled")
+        )
+        assert "at_most_once" not in stored("a")["meta"]
+
+    def test_changed_and_taken_back(self, app: Celery, stored: Stored) -> None:
+        made(app, delivery="at_most_once").save()
+        entry = load(app)
+        entry.delivery = "at_least_once"
+        entry.save()
+        assert load(app).delivery == "at_least_once"
+        entry.delivery = None
+        entry.save()
+        assert "policy" not in stored("a")
+        assert load(app).delivery is None
+
+    def test_kept_by_a_save_of_something_else(self, app: Celery) -> None:
+        made(app, delivery="at_most_once").save()
+        entry = load(app)
+        entry.kwargs = {"k": 1}
+        entry.save()
+        found = load(app)
+        assert (found.delivery, found.kwargs) == ("at_most_once", {"k": 1})
+
+    def test_kept_by_a_run_and_a_reschedule(self, app: Celery) -> None:
+        made(app, delivery="at_most_once").save()
+        after = load(app).next()
+        assert after.delivery == "at_most_once"
+        after.reschedule()
+        assert load(app).delivery == "at_most_once"
+
+    def test_with_the_zones_of_a_rule(self, app: Celery, stored: Stored) -> None:
+        rule = rrule("DAILY", dtstart=datetime(2030, 1, 1, 9, tzinfo=BERLIN))
+        made(app, schedule=rule, delivery="at_most_once").save()
+        assert json.loads(stored("a")["policy"]) == {
+            "dtstart_zone": "Europe/Berlin",
+            "delivery": "at_most_once",
+        }
+        found = load(app)
+        assert found.delivery == "at_most_once"
+        assert found.schedule == rule
+        assert found.schedule.dtstart.tzinfo == BERLIN
+
+    def test_with_a_rule_without_zones(self, app: Celery, stored: Stored) -> None:
+        rule = rrule("DAILY", dtstart=datetime(2030, 1, 1, 9))
+        made(app, schedule=rule, delivery="at_most_once").save()
+        assert json.loads(stored("a")["policy"])["delivery"] == "at_most_once"
+        found = load(app)
+        assert (found.delivery, found.schedule) == ("at_most_once", rule)
+
+    def test_of_a_subclass(self, app: Celery, stored: Stored) -> None:
+        made(app, OwnedEntry, owner="me", delivery="at_most_once").save()
+        assert json.loads(stored("a")["definition"])["owner"] == "me"
+        found = OwnedEntry.from_key("redbeat:a", app=app)
+        assert (found.owner, found.delivery) == ("me", "at_most_once")
+
+
+class TestBeatSchedule:
+    def tick(self, app: Celery, **entry: Any) -> None:
+        app.conf.beat_schedule = {"a": {"task": "t.a", "schedule": 3600, **entry}}
+        scheduler = RedBeatScheduler(app)
+        scheduler.tick()
+        scheduler.close()
+
+    def test_is_a_key_of_the_dict(self, app: Celery, stored: Stored) -> None:
+        self.tick(app, delivery="at_most_once")
+        assert json.loads(stored("a")["policy"]) == {"delivery": "at_most_once"}
+        assert "delivery" not in json.loads(stored("a")["definition"])
+        assert load(app).delivery == "at_most_once"
+
+    def test_a_change_is_written_by_the_next_beat(self, app: Celery, stored: Stored) -> None:
+        self.tick(app, delivery="at_most_once")
+        self.tick(app, delivery="at_least_once")
+        assert load(app).delivery == "at_least_once"
+        self.tick(app)
+        assert "policy" not in stored("a")
+
+    def test_a_wrong_value_is_reported_and_the_others_are_written(
+        self, app: Celery, stored: Stored, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        app.conf.beat_schedule = {
+            "a": {"task": "t.a", "schedule": 3600, "delivery": "twice"},
+            "b": {"task": "t.b", "schedule": 3600},
+        }
+        scheduler = RedBeatScheduler(app)
+        scheduler.tick()
+        scheduler.close()
+        assert stored("a") == {}
+        assert stored("b")
+        (line,) = [r.getMessage() for r in caplog.records if "delivery" in r.getMessage()]
+        assert "'twice'" in line
+        assert "at_most_once" in line
+
+
+class TestRaw:
+    @pytest.mark.parametrize("delivery", BOTH)
+    def test_inside_a_definition(self, app: Celery, put_raw: PutRaw, delivery: str) -> None:
+        put_raw({**RAW, "delivery": delivery})
+        assert load(app).delivery == delivery
+
+    def test_a_save_moves_it_to_the_policy(
+        self, app: Celery, put_raw: PutRaw, stored: Stored
+    ) -> None:
+        put_raw({**RAW, "delivery": "at_most_once"})
+        load(app).save()
+        assert "delivery" not in json.loads(stored("a")["definition"])
+        assert json.loads(stored("a")["policy"]) == {"delivery": "at_most_once"}
+
+    def test_the_policy_wins(self, app: Celery, put_raw: PutRaw, redis_client: redis.Redis) -> None:
+        key = put_raw({**RAW, "delivery": "at_most_once"})
+        redis_client.hset(key, "policy", '{"delivery": "at_least_once"}')
+        assert load(app).delivery == "at_least_once"
+
+    @pytest.mark.parametrize("value", WRONG, ids=repr)
+    @pytest.mark.parametrize("where", ["definition", "policy"])
+    def test_a_wrong_value_is_quarantined(
+        self, app: Celery, put_raw: PutRaw, redis_client: redis.Redis, where: str, value: Any
+    ) -> None:
+        key = put_raw({**RAW, "delivery": value} if where == "definition" else RAW)
+        if where == "policy":
+            redis_client.hset(key, "policy", json.dumps({"delivery": value}))
+        with pytest.raises(DecodeError, match=rf"^{where}\.delivery: must be one of"):
+            load(app)
+        scheduler = RedBeatScheduler(app)
+        scheduler.tick()
+        note: Any = redis_client.hget(QUARANTINE, key)
+        assert f"{where}.delivery" in json.loads(note)["reason"]
+        score: Any = redis_client.zscore(SCHEDULE, key)
+        assert score < 0
+        scheduler.close()
+
+
+class TestWrong:
+    @pytest.mark.parametrize("value", WRONG, ids=repr)
+    def test_is_an_error_of_save_that_names_the_field(
+        self, app: Celery, stored: Stored, value: Any
+    ) -> None:
+        with pytest.raises(InvalidEntryError) as raised:
+            made(app, delivery=value).save()
+        assert raised.value.field == "delivery"
+        assert "at_least_once, at_most_once" in str(raised.value)
+        assert stored("a") == {}
+
+    def test_leaves_what_is_stored(self, app: Celery) -> None:
+        entry = made(app, delivery="at_most_once").save()
+        entry.delivery = "never"
+        with pytest.raises(InvalidEntryError):
+            entry.save()
+        assert load(app).delivery == "at_most_once"
+
+
+COPIES: list[Callable[[Entry], Entry]] = [
+    copy.copy,
+    copy.deepcopy,
+    lambda entry: pickle.loads(pickle.dumps(entry)),
+    lambda entry: Entry(**dict(entry)),
+]
+
+
+@pytest.mark.parametrize("copied", COPIES, ids=["copy", "deepcopy", "pickle", "arguments"])
+@pytest.mark.parametrize("delivery", [*BOTH, None])
+def test_a_copy_keeps_it(
+    app: Celery, stored: Stored, copied: Callable[[Entry], Entry], delivery: str | None
+) -> None:
+    app.set_current()
+    found = copied(made(app, delivery=delivery))
+    assert found.delivery == delivery
+    found.save()
+    assert json.loads(stored("a").get("policy", "{}")).get("delivery") == delivery
+
+
+def test_a_copy_has_a_choice_of_its_own(app: Celery) -> None:
+    entry = made(app, delivery="at_most_once")
+    found = copy.copy(entry)
+    found.delivery = "at_least_once"
+    assert entry.delivery == "at_most_once"

@@ -1,0 +1,115 @@
+"""Processes whose wall clock is wrong, and jumps when it is told to; the monotonic clock is right.
+
+Without arguments of its own this is imported; as a program it saves entries under a wrong clock.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import time_machine
+from celery import Celery
+
+from redbeat import RedBeatSchedulerEntry
+from redbeat.schedules import rrule
+from tests.acceptance.processes import ROOT
+from tests.faults.beats import Beat
+from tests.faults.entries import PREFIX
+
+__all__ = ("WrongClock", "run_celery", "save")
+
+SAVE_SECONDS = 60.0
+WRAPPER = """
+from tests.faults.clocks import run_celery
+
+run_celery({offset!r}, {orders!r})
+"""
+
+
+def wrong_by(offset: float) -> time_machine.Traveller:
+    """Make the wall clock of this process wrong by so many seconds; it goes on from there."""
+    return time_machine.travel(time.time() + offset, tick=True).start()
+
+
+def run_celery(offset: float, orders: str) -> None:
+    """Run the celery command line under a wrong clock.
+
+    At each SIGUSR1 the clock jumps by the seconds in the file ``orders``, and that is printed.
+    """
+    clock = wrong_by(offset)
+    jumps = 0
+
+    def jump(_number: int, _frame: Any) -> None:
+        nonlocal jumps
+        clock.shift(float(Path(orders).read_text()))
+        jumps += 1
+        # Past the buffers, in which the process may just be.
+        os.write(1, b"jump %d: it is %.3f\n" % (jumps, time.time()))
+
+    signal.signal(signal.SIGUSR1, jump)
+    from celery.__main__ import main  # noqa: PLC0415 - it is to meet the wrong clock only
+
+    sys.exit(main())
+
+
+class WrongClock:
+    """The clock of a beat to be started with :attr:`wrapper`, wrong by ``offset`` seconds."""
+
+    def __init__(self, directory: Path, offset: float = 0.0) -> None:
+        stem = f"clock-{len(list(directory.glob('clock-*.py')))}"
+        self.wrapper = directory / f"{stem}.py"
+        self._orders = directory / f"{stem}.txt"
+        self._jumps = 0
+        self.wrapper.write_text(WRAPPER.format(offset=offset, orders=str(self._orders)))
+
+    def jump(self, beat: Beat, seconds: float) -> None:
+        """Let the clock of a beat that runs with it jump; it has when this returns."""
+        self._orders.write_text(str(seconds))
+        self._jumps += 1
+        beat.popen.send_signal(signal.SIGUSR1)
+        beat.wait_for(f"jump {self._jumps}: ")
+
+
+def save(url: str, offset: float, entries: Mapping[str, str], start: float = 0.0) -> None:
+    """Save entries of one second by the API, from a process whose clock is wrong.
+
+    ``entries`` tells of each name what to do: ``interval`` and ``rrule`` (from ``start`` on, UNIX
+    seconds) make one, ``again`` loads one and saves it, ``now`` asks one that is there to run now.
+    """
+    order = json.dumps({"url": url, "offset": offset, "entries": dict(entries), "start": start})
+    subprocess.run(
+        [sys.executable, "-m", "tests.faults.clocks", order],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        check=True,
+        timeout=SAVE_SECONDS,
+    )
+
+
+def _save_here(order: dict[str, Any]) -> None:
+    app = Celery("clocks", broker="memory://", set_as_current=False)
+    app.conf.update(redbeat_redis_url=order["url"])
+    start = datetime.fromtimestamp(order["start"], timezone.utc)
+    wrong_by(order["offset"])
+    for name, kind in order["entries"].items():
+        if kind in ("again", "now"):
+            entry = RedBeatSchedulerEntry.from_key(PREFIX + name, app=app)
+            if kind == "now":
+                entry.last_run_at = None
+        else:
+            schedule = 1.0 if kind == "interval" else rrule("SECONDLY", dtstart=start)
+            named = {"name": name, "task": f"faults.{name}", "kwargs": {"entry": name}}
+            entry = RedBeatSchedulerEntry(**named, schedule=schedule, app=app)
+        entry.save()
+
+
+if __name__ == "__main__":
+    _save_here(json.loads(sys.argv[1]))

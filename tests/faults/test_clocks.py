@@ -1,0 +1,265 @@
+"""The clock of the host of a beat is wrong, or jumps (case 10)."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections import Counter
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from tests.faults.beats import Beats
+from tests.faults.clocks import WrongClock, save
+from tests.faults.conftest import Note
+from tests.faults.entries import PREFIX, SCHEDULE, Schedule, definition_json, meta_json, names
+from tests.faults.ledger import Ledger, Message
+from tests.faults.oracle import EARLY, Report
+from tests.faults.profile import Profile
+from tests.faults.trial import Grid, settle
+from tests.servers import RedisServer
+from tests.waiting import wait_until
+
+HOUR = 3600.0
+AHEAD_OF_US, BEHIND_US = (5.0, HOUR), (-5.0, -HOUR)
+OFFSETS = (*AHEAD_OF_US, *BEHIND_US)
+INTERVALS = names(20)
+RULES = names(20, "r")
+AHEAD = 1.0
+#: Seconds that nothing may stand still.
+STALL = 2.0
+#: Seconds within which what an application saved runs, by any clock.
+SOON = 2.0
+NO_LOCK = {"redbeat_lock_key": None}
+LATE = pytest.mark.xfail(
+    reason="a new entry counts from the clock of the process that saves it", strict=True
+)
+
+
+def rule_json(name: str, start: float) -> str:
+    """Return the definition of an entry that runs every second from ``start``, a whole one, on."""
+    definition = json.loads(definition_json(name, 1.0))
+    definition["schedule"] = {"__type__": "rrule", "freq": 6, "interval": 1, "dtstart": start}
+    return json.dumps(definition)
+
+
+def begin(schedule: Schedule, intervals: Sequence[str] = INTERVALS) -> list[Grid]:
+    """Store intervals and rules of a second, which begin at the same whole second."""
+    first = float(math.ceil(schedule.now() + AHEAD))
+    pipeline = schedule.client.pipeline()
+    for name in RULES:
+        pipeline.hset(PREFIX + name, "definition", rule_json(name, first))
+        pipeline.zadd(SCHEDULE, {PREFIX + name: first})
+    pipeline.execute()
+    schedule.put(intervals, 1.0, first)
+    return [Grid(intervals, 1.0, first), Grid(RULES, 1.0, first)]
+
+
+def run_until(schedule: Schedule, instant: float) -> None:
+    """Let the beats work until an instant of the clock of Redis."""
+    wait_until(lambda: schedule.now() >= instant, instant - schedule.now() + 60.0)
+
+
+def check(report: Report) -> None:
+    """Each occurrence has one message, neither early nor late."""
+    assert not report.lost
+    assert not report.coalesced
+    assert not report.unknown
+    assert not report.early
+    assert report.other_id == 0
+    assert report.same_id == 0
+    assert not report.late(STALL)
+
+
+def test_beats_with_wrong_clocks_share_the_work(
+    beats: Beats,
+    schedule: Schedule,
+    ledger: Ledger,
+    tmp_path: Path,
+    profile: Profile,
+    note: Note,
+) -> None:
+    """Setup: four beats without a lock; 120 intervals and 20 rules of a second.
+
+    Fault: the clocks of the hosts of the beats are wrong by 5 s and by an hour, both ways.
+
+    Invariant: each occurrence has one message, not before its instant by the clock of Redis, nor 2
+    seconds after; each of the beats sends some.
+    """
+    for offset in OFFSETS:
+        beats.start(settings=NO_LOCK, wrapper=WrongClock(tmp_path, offset).wrapper)
+    for number in range(len(OFFSETS)):
+        beats.wait_started(number)
+    grids = begin(schedule, names(120))
+    until = grids[0].first + profile.pick(5.0, 120.0)
+    run_until(schedule, until)
+    report = settle(ledger, grids, until)
+    sent = Counter(message.sender for message in ledger.messages)
+    shares = [sent[beats[number].popen.pid] for number in range(len(OFFSETS))]
+    note(f"{report}; sent by each: {shares}")
+    check(report)
+    assert all(shares)
+
+
+def jumps(profile: Profile) -> list[float]:
+    """Return by how much the clock jumps; in the end it is right again."""
+    there = [5.0, -5.0, -5.0, 5.0, HOUR, -HOUR, -HOUR, HOUR]
+    if not profile.full:
+        return there
+    chance = random.Random(10)
+    some = [chance.choice(OFFSETS) for _ in range(50)]
+    return [*there, *some, *(-seconds for seconds in reversed(some))]
+
+
+def test_the_clock_jumps_while_the_beat_runs(
+    beats: Beats,
+    schedule: Schedule,
+    ledger: Ledger,
+    tmp_path: Path,
+    profile: Profile,
+    note: Note,
+) -> None:
+    """Setup: one beat with the lock; intervals and rules of a second, 20 each.
+
+    Fault: the clock of its host jumps by 5 s and by an hour, both ways, at random moments.
+
+    Invariant: each occurrence has one message, not before its instant by the clock of Redis, nor 2
+    seconds after; the lock is never lost.
+    """
+    clock, chance = WrongClock(tmp_path), random.Random(10)
+    beats.start(wrapper=clock.wrapper)
+    beats.wait_started(0)
+    grids = begin(schedule)
+    run_until(schedule, grids[0].first)
+    for seconds in jumps(profile):
+        run_until(schedule, schedule.now() + chance.uniform(0.2, 1.2))
+        clock.jump(beats[0], seconds)
+    until = schedule.now() + 1.5
+    run_until(schedule, until)
+    report = settle(ledger, grids, until)
+    note(report)
+    check(report)
+    assert beats[0].said().count("beat: Acquired lock") == 1
+    assert "standing by" not in beats[0].said()
+
+
+def test_the_next_leader_has_another_time(
+    beats: Beats, schedule: Schedule, ledger: Ledger, tmp_path: Path, profile: Profile, note: Note
+) -> None:
+    """Setup: a leader and a standby; intervals and rules of a second, 20 each.
+
+    Fault: the clock of one host is an hour ahead, that of the other an hour behind; the leader is
+    terminated and started again, so that they take turns.
+
+    Invariant: each occurrence has one message, not before its instant by the clock of Redis, nor 2
+    seconds after.
+    """
+    beats.start(wrapper=WrongClock(tmp_path, HOUR).wrapper)
+    beats[0].wait_for("beat: Acquired lock")
+    beats.start(wrapper=WrongClock(tmp_path, -HOUR).wrapper)
+    beats[1].wait_for("standing by")
+    grids = begin(schedule)
+    run_until(schedule, grids[0].first + 1.3)
+    for leader in [0, 1] * profile.pick(1, 10):
+        assert beats.terminate(leader) == 0
+        assert beats.wait_leader() == 1 - leader
+        beats.restart(leader)
+        beats[leader].wait_for("standing by")
+    until = schedule.now() + 1.0
+    run_until(schedule, until)
+    report = settle(ledger, grids, until)
+    note(report)
+    check(report)
+
+
+def test_entries_are_saved_again_by_a_host_with_a_wrong_clock(
+    beats: Beats, schedule: Schedule, ledger: Ledger, schedule_redis: RedisServer, note: Note
+) -> None:
+    """Setup: one beat; an entry of a second that runs and one of an hour that ran 10 minutes ago,
+    for each wrong clock.
+
+    Fault: processes whose clocks are wrong by 5 s and by an hour, both ways, load and save the
+    former, and ask the latter to run now, by the API.
+
+    Invariant: the former lose nothing and run twice for no instant; the latter run once, within 2
+    seconds.
+    """
+    beats.start()
+    beats.wait_started(0)
+    first = float(math.ceil(schedule.now() + AHEAD))
+    again = [f"again{offset:g}" for offset in OFFSETS]
+    hourly = [f"now{offset:g}" for offset in OFFSETS]
+    meta = meta_json(schedule.now() - 600.0, 1)
+    schedule.put(hourly, HOUR, schedule.now() + HOUR - 600.0, dict.fromkeys(hourly, meta))
+    one = Grid.begin(schedule, again, 1.0, first - schedule.now())
+    run_until(schedule, one.first + 0.5)
+    asked = {}
+    for offset in OFFSETS:
+        save(schedule_redis.url, offset, {f"again{offset:g}": "again", f"now{offset:g}": "now"})
+        asked[f"now{offset:g}"] = schedule.now()
+    until = schedule.now() + SOON
+    run_until(schedule, until)
+    report = settle(ledger, [one], until)
+    now = {message.entry: message.received for message in report.unknown}
+    note(f"{report}; of these asked for: {len(now)}")
+    assert sorted(now) == sorted(hourly)
+    assert len(report.unknown) == len(hourly)
+    assert all(received <= asked[name] + SOON for name, received in now.items())
+    report.unknown = []
+    check(report)
+
+
+@pytest.mark.parametrize(
+    "offsets", [pytest.param(AHEAD_OF_US, marks=LATE), pytest.param(BEHIND_US)], ids=str
+)
+def test_new_entries_come_from_a_host_with_a_wrong_clock(
+    beats: Beats,
+    schedule: Schedule,
+    ledger: Ledger,
+    schedule_redis: RedisServer,
+    note: Note,
+    offsets: Sequence[float],
+) -> None:
+    """Setup: one beat.
+
+    Fault: processes whose clocks are wrong by 5 s and by an hour make an interval and a rule of a
+    second each by the API.
+
+    Invariant: the entries run within 2 s, and from then on each second: not early, no instant
+    twice.
+    """
+    beats.start()
+    beats.wait_started(0)
+    start, saved = math.floor(schedule.now()) - 10.0, {}
+    for offset in offsets:
+        new = {f"interval{offset:g}": "interval", f"rule{offset:g}": "rrule"}
+        save(schedule_redis.url, offset, new, start)
+        saved.update(dict.fromkeys(new, schedule.now()))
+    until = schedule.now() + 2 * SOON
+    run_until(schedule, until + 0.5)
+    note({name: len(of(ledger, name)) for name in saved})
+    for name, at in saved.items():
+        check_seconds(name, of(ledger, name), at, until)
+
+
+def of(ledger: Ledger, name: str) -> list[Message]:
+    """Return the messages of an entry."""
+    return [message for message in ledger.messages if message.entry == name]
+
+
+def check_seconds(name: str, ran: list[Message], saved: float, until: float) -> None:
+    """An entry ran soon after it was saved, and then once for each second up to ``until``."""
+    assert ran, f"{name} did not run"
+    assert ran[0].received <= saved + SOON, f"{name} ran {ran[0].received - saved:.1f} s late"
+    instants = [message.scheduled_at or 0.0 for message in ran]
+    assert all(message.received >= (message.scheduled_at or 0.0) - EARLY for message in ran)
+    assert steps(instants) == [1.0] * (len(instants) - 1), f"{name}: {instants}"
+    assert instants[-1] > until - 1.0
+
+
+def steps(instants: Sequence[float]) -> list[float]:
+    """Return the seconds from each instant to the next one, to the millisecond."""
+    return [round(after - before, 3) for before, after in pairwise(instants)]

@@ -1,0 +1,467 @@
+"""The Redis of the schedule loses data, or refuses to write it (case 7)."""
+
+from __future__ import annotations
+
+import json
+import socket
+import socketserver
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from itertools import pairwise
+
+import pytest
+import redis
+
+from tests.faults.beats import Beats
+from tests.faults.conftest import Note
+from tests.faults.entries import PREFIX, SCHEDULE, Schedule, meta_json, names
+from tests.faults.ledger import Ledger, Message
+from tests.faults.links import RESET
+from tests.faults.oracle import Report
+from tests.faults.profile import Profile
+from tests.faults.trial import Grid, settle
+from tests.servers import RedisServer, free_port
+from tests.waiting import wait_until
+
+HOUR = 3600.0
+#: Dynamic entries of a second, and of an hour; static ones of both.
+ENTRIES, HOURLY = names(20), names(5, "h")
+OFTEN, SELDOM = "often", "seldom"
+AHEAD = 1.0
+#: Runs of each hourly entry so far, the last of them a minute ago.
+RUNS = 7
+#: Seconds within which what lost its place in the schedule, or its hash, is seen to.
+FOUND_WITHIN = 12.0
+EMPTY = "beat: The schedule in Redis is empty"
+AWAY, BACK = "beat: Redis is not available", "beat: Redis is back"
+
+
+@pytest.fixture(autouse=True)
+def statics(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The beats of this module have two static entries: of a second, and of an hour."""
+    periods = {OFTEN: 1.0, SELDOM: HOUR}
+    entries = {
+        name: {"task": f"faults.{name}", "schedule": every} for name, every in periods.items()
+    }
+    monkeypatch.setenv("PROJECT_SCHEDULE", json.dumps(entries))
+
+
+@pytest.fixture
+def one(beats: Beats, schedule: Schedule, ledger: Ledger) -> Grid:
+    """One beat at work on entries of a second; those of an hour are not due."""
+    ran = schedule.now() - 60.0
+    meta = meta_json(ran, RUNS)
+    schedule.put(HOURLY, HOUR, ran + HOUR, dict.fromkeys(HOURLY, meta))
+    beats.start()
+    beats[0].wait_for("beat: Static entries: ")
+    one = Grid.begin(schedule, ENTRIES, 1.0, AHEAD)
+    wait_until(lambda: {OFTEN, *ENTRIES} <= {message.entry for message in ledger.messages}, 60.0)
+    return one
+
+
+def of(ledger: Ledger, name: str, since: int = 0) -> list[Message]:
+    """Return the messages of an entry, without the first ``since`` of all."""
+    return [message for message in ledger.since(since) if message.entry == name]
+
+
+def pause(seconds: float) -> None:
+    """Wait for as long as a fault lasts, or is to come later."""
+    time.sleep(seconds)
+
+
+def between_runs(schedule: Schedule, one: Grid) -> None:
+    """Wait until the beat has recorded what it sent, and nothing is due for a while."""
+
+    def quiet() -> bool:
+        phase = (schedule.now() - one.first) % one.every
+        return 0.3 < phase < 0.5 and not schedule.claimed(ENTRIES)
+
+    wait_until(quiet, 30.0, "a moment without claims")
+
+
+def run_on(schedule: Schedule, seconds: float) -> float:
+    """Let the beat work for a while; return the time of Redis then."""
+    until = schedule.now() + seconds
+    wait_until(lambda: schedule.now() >= until, 60.0)
+    return until
+
+
+def seconds_to_run(ledger: Ledger, name: str) -> float:
+    """Return how long it takes from now until a message of the entry arrives."""
+    started, before = time.monotonic(), len(ledger)
+    wait_until(lambda: of(ledger, name, before), 60.0, f"a run of {name} after the fault")
+    return time.monotonic() - started
+
+
+def verdict(ledger: Ledger, one: Grid, until: float) -> Report:
+    """Return the report on the entries of a second; no entry of an hour ran."""
+    report = settle(ledger, [one], until)
+    assert {message.entry for message in report.unknown} <= {OFTEN}
+    report.unknown = []
+    return report
+
+
+def check(report: Report) -> None:
+    """Each occurrence ran or was coalesced, not early, and none has a second message."""
+    assert not report.lost
+    assert not report.early
+    assert report.other_id == 0
+    assert report.same_id == 0
+
+
+def check_static(ledger: Ledger) -> None:
+    """The static entry of a second never ran twice for an instant, nor in a burst."""
+    ran = of(ledger, OFTEN)
+    assert len({message.task_id for message in ran}) == len(ran)
+    instants = sorted(message.scheduled_at or 0.0 for message in ran)
+    gaps = [after - before for before, after in pairwise(instants)]
+    # Written again, it has a grid of its own, whose first instant lies a second ahead.
+    assert min(gaps) >= 0.99
+    assert not of(ledger, SELDOM)
+
+
+def check_log(beats: Beats, *said_once: str) -> None:
+    """The beat lives, and said each of these once."""
+    assert beats[0].is_alive
+    assert {text: beats[0].said().count(text) for text in said_once} == dict.fromkeys(said_once, 1)
+
+
+def test_redis_comes_back_with_its_data(
+    beats: Beats, schedule: Schedule, ledger: Ledger, schedule_redis: RedisServer, one: Grid
+) -> None:
+    """Setup: one beat, entries of a second and of an hour, static and dynamic.
+
+    Fault: Redis is shut down, saves everything, and is back a second later.
+
+    Invariant: no occurrence is lost or has a second message, no hourly entry runs, histories go on;
+    the log says that Redis was away, not that anything is gone.
+    """
+    before = schedule.run_counts([OFTEN])[OFTEN]
+    schedule.client.shutdown(save=True)
+    pause(1.0)
+    schedule_redis.restart()
+    seconds_to_run(ledger, OFTEN)
+    check(verdict(ledger, one, run_on(schedule, 1.0)))
+    check_static(ledger)
+    assert schedule.run_counts(HOURLY) == dict.fromkeys(HOURLY, RUNS)
+    assert schedule.run_counts([OFTEN])[OFTEN] > before
+    check_log(beats, AWAY, BACK)
+    assert EMPTY not in beats[0].said()
+
+
+def flush(schedule: Schedule, _server: RedisServer) -> None:
+    """Delete everything."""
+    schedule.client.flushall()
+
+
+def restart_empty(_schedule: Schedule, server: RedisServer) -> None:
+    """Restart a server that saves nothing."""
+    server.kill()
+    server.restart()
+
+
+def fail_over_to_nothing(schedule: Schedule, _server: RedisServer) -> None:
+    """Make the server a replica of an empty one, then a master again."""
+    with RedisServer() as empty:
+        schedule.client.replicaof("127.0.0.1", empty.port)
+        wait_until(lambda: schedule.client.info("replication")["master_link_status"] == "up", 30.0)
+        schedule.client.replicaof("NO", "ONE")
+
+
+Loss = Callable[[Schedule, RedisServer], None]
+
+
+@pytest.mark.usefixtures("one")
+@pytest.mark.parametrize("lose", [flush, restart_empty, fail_over_to_nothing])
+def test_all_data_is_gone(
+    beats: Beats,
+    schedule: Schedule,
+    ledger: Ledger,
+    schedule_redis: RedisServer,
+    profile: Profile,
+    note: Note,
+    lose: Loss,
+) -> None:
+    """Setup: one beat, entries of a second and of an hour, static and dynamic.
+
+    Fault: FLUSHALL; or Redis comes back empty; or it becomes a replica of an empty server and a
+    master again.
+
+    Invariant: that is said once. The static entry of a second, which is new then, runs within 3 s
+    (short profile: 5 s), without a burst; the one of an hour is there and does not
+    run. Dynamic entries do not come back.
+    """
+    members = len(ENTRIES) + len(HOURLY) + 2
+    lose(schedule, schedule_redis)
+    waited = seconds_to_run(ledger, OFTEN)
+    seen = len(ledger)
+    run_on(schedule, 2.5)
+    note(f"back after {waited:.2f} s")
+    assert waited <= profile.pick(5.0, 3.0)
+    check_static(ledger)
+    assert {message.entry for message in ledger.since(seen)} == {OFTEN}
+    assert schedule.client.zscore(SCHEDULE, PREFIX + SELDOM) > schedule.now() + HOUR / 2
+    assert schedule.client.zscore(SCHEDULE, PREFIX + ENTRIES[0]) is None
+    check_log(beats, EMPTY)
+    said = beats[0].said()
+    gone = int(said.partition(f"{EMPTY}: all ")[2].partition(" ")[0])
+    # Celery adds a static entry of its own where results expire.
+    assert gone in (members, members + 1)
+
+
+def test_redis_comes_back_with_older_data(
+    beats: Beats,
+    schedule: Schedule,
+    ledger: Ledger,
+    schedule_redis: RedisServer,
+    one: Grid,
+    profile: Profile,
+    note: Note,
+) -> None:
+    """Setup: one beat, entries of a second and of an hour; 20 more of an hour that are due soon.
+
+    Fault: some seconds after these ran, Redis dies and comes back with what it saved before.
+
+    Invariant: no occurrence is lost. What ran since the save runs again, as far as no later run
+    stands for it, and only under the ids that it had; nothing else does.
+    """
+    due = Grid.begin(schedule, names(20, "due"), HOUR, 4.0)
+    between_runs(schedule, one)
+    schedule.client.save()
+    assert schedule.now() < due.first
+    wait_until(lambda: set(schedule.run_counts(due.entries).values()) == {1}, 60.0)
+    run_on(schedule, profile.pick(2.0, 20.0))
+    schedule_redis.kill()
+    seen = len(ledger)
+    schedule_redis.restart()
+    assert set(schedule.run_counts(due.entries).values()) == {0}
+    wait_until(lambda: set(schedule.run_counts(due.entries).values()) == {1}, 60.0, "run again")
+    report = settle(ledger, [one, due], max(due.first, run_on(schedule, 2.0)))
+    again = {name: len(of(ledger, name, seen)) for name in due.entries}
+    note(report)
+    assert not report.lost
+    assert report.other_id == 0
+    assert again == dict.fromkeys(due.entries, 1)
+    assert {message.entry for message in report.unknown} <= {OFTEN}
+    assert len(due.entries) <= report.same_id <= len(due.entries) + len(ENTRIES)
+    assert schedule.run_counts(HOURLY) == dict.fromkeys(HOURLY, RUNS)
+    assert beats[0].is_alive
+
+
+def test_the_sorted_set_is_lost(
+    beats: Beats, schedule: Schedule, ledger: Ledger, one: Grid, note: Note
+) -> None:
+    """Setup: one beat, entries of a second and of an hour, static and dynamic.
+
+    Fault: the sorted set is deleted, the hashes are not.
+
+    Invariant: within 12 s all entries are back with their histories, and the log names them. No
+    hourly entry runs; no occurrence of the others is lost or has a second message.
+    """
+    between_runs(schedule, one)
+    counts = schedule.run_counts([*ENTRIES, OFTEN])
+    started = time.monotonic()
+    schedule.client.delete(SCHEDULE)
+    wanted = [*ENTRIES, *HOURLY, OFTEN, SELDOM]
+
+    def all_back() -> bool:
+        scores = schedule.client.zmscore(SCHEDULE, [PREFIX + name for name in wanted])
+        return None not in scores
+
+    wait_until(all_back, 60.0, "all entries are members again")
+    waited = time.monotonic() - started
+    report = verdict(ledger, one, run_on(schedule, 2.0))
+    note(f"{report}; back after {waited:.2f} s")
+    assert waited <= FOUND_WITHIN
+    check(report)
+    check_static(ledger)
+    assert schedule.run_counts(HOURLY) == dict.fromkeys(HOURLY, RUNS)
+    assert all(schedule.run_counts([name])[name] > count for name, count in counts.items())
+    scores = schedule.client.zmscore(SCHEDULE, [PREFIX + name for name in (*HOURLY, SELDOM)])
+    assert min(scores) > schedule.now() + HOUR / 2
+    lost = [f"beat: Entry {PREFIX}{name} had lost its place" for name in (*ENTRIES, *HOURLY)]
+    check_log(beats, EMPTY, *lost)
+
+
+def test_hashes_are_evicted(
+    beats: Beats, schedule: Schedule, ledger: Ledger, one: Grid, note: Note
+) -> None:
+    """Setup: one beat, entries of a second and of an hour, static and dynamic; one more dynamic.
+
+    Fault: the hashes of that one and of the static entry of a second are deleted.
+
+    Invariant: within 12 s the static entry runs again and the other is removed from the schedule;
+    both are named in the log, once. Nothing happens to the other entries.
+    """
+    key = PREFIX + "evicted"
+    schedule.put(["evicted"], 1.0)
+    wait_until(lambda: of(ledger, "evicted"), 60.0)
+    between_runs(schedule, one)
+    schedule.client.delete(key, PREFIX + OFTEN)
+    seen = len(ledger)
+    started = time.monotonic()
+    wait_until(lambda: of(ledger, OFTEN, seen), 60.0, "the static entry runs again")
+    wait_until(lambda: schedule.client.zscore(SCHEDULE, key) is None, 60.0, "removed")
+    waited = time.monotonic() - started
+    report = settle(ledger, [one], run_on(schedule, 1.5))
+    note(f"{report}; seen to after {waited:.2f} s")
+    assert waited <= FOUND_WITHIN
+    assert {message.entry for message in report.unknown} == {OFTEN, "evicted"}
+    check(report)
+    assert not report.coalesced
+    check_static(ledger)
+    assert not schedule.client.exists(key)
+    check_log(
+        beats, f"Entry {key} is removed from the schedule", f"Static entry {PREFIX}{OFTEN} vanished"
+    )
+
+
+def test_scripts_are_flushed(
+    beats: Beats, schedule: Schedule, ledger: Ledger, one: Grid, profile: Profile, note: Note
+) -> None:
+    """Setup: one beat, entries of a second and of an hour, static and dynamic.
+
+    Fault: SCRIPT FLUSH every 50 ms, for 5 s (full profile: 60 s).
+
+    Invariant: nobody notices: each occurrence has one message, and the log has no error.
+    """
+    until = schedule.now() + profile.pick(5.0, 60.0)
+    while schedule.now() < until:
+        schedule.client.script_flush()
+        pause(0.05)
+    report = verdict(ledger, one, until)
+    note(report)
+    check(report)
+    assert not report.coalesced
+    check_static(ledger)
+    assert "ERROR" not in beats[0].said()
+    assert "WARNING" not in beats[0].said()
+
+
+@contextmanager
+def a_copy(schedule: Schedule, server: RedisServer) -> Iterator[int]:
+    """Run another server with the same data; its port."""
+    with RedisServer() as other:
+        with redis.Redis.from_url(other.url, decode_responses=True) as client:
+            client.replicaof("127.0.0.1", server.port)
+            wait_until(lambda: client.info("replication")["master_link_status"] == "up", 30.0)
+            offset = schedule.client.info("replication")["master_repl_offset"]
+            wait_until(lambda: client.info("replication")["slave_repl_offset"] >= offset, 30.0)
+            client.replicaof("NO", "ONE")
+        yield other.port
+
+
+@contextmanager
+def nobody(_schedule: Schedule, _server: RedisServer) -> Iterator[int]:
+    """A port that nobody listens on."""
+    yield free_port()
+
+
+@pytest.mark.parametrize("master", [nobody, a_copy])
+def test_redis_is_a_replica_for_a_while(
+    beats: Beats,
+    schedule: Schedule,
+    ledger: Ledger,
+    schedule_redis: RedisServer,
+    one: Grid,
+    profile: Profile,
+    note: Note,
+    master: Callable[[Schedule, RedisServer], AbstractContextManager[int]],
+) -> None:
+    """Setup: one beat, entries of a second and of an hour, static and dynamic.
+
+    Fault: for 3 s (full profile: 30 s) the server is the replica of one that is away, or of one
+    that was its own replica until then: it refuses to write.
+
+    Invariant: the beat says so once and goes on within 2 s (short profile: 5 s) of the end of it.
+    No occurrence is lost or has a second message.
+    """
+    between_runs(schedule, one)
+    with master(schedule, schedule_redis) as port:
+        between_runs(schedule, one)
+        schedule.client.replicaof("127.0.0.1", port)
+        seen = len(ledger)
+        pause(profile.pick(3.0, 30.0))
+        while_replica = len(ledger) - seen
+        schedule.client.replicaof("NO", "ONE")
+    waited = seconds_to_run(ledger, OFTEN)
+    report = verdict(ledger, one, run_on(schedule, 2.0))
+    note(f"{report}; {while_replica} sent meanwhile, back after {waited:.2f} s")
+    assert while_replica == 0
+    check(report)
+    check_static(ledger)
+    assert waited <= profile.pick(5.0, 2.0)
+    check_log(beats, AWAY, BACK)
+
+
+class Loading(socketserver.StreamRequestHandler):
+    """Answers each command as a Redis does that reads its file."""
+
+    def handle(self) -> None:
+        """Read commands and refuse them until the client goes."""
+        self.server.clients.append(self.request)  # type: ignore[attr-defined]
+        while line := self.rfile.readline():
+            for _ in range(int(line[1:])):
+                size = int(self.rfile.readline()[1:])
+                self.rfile.read(size + 2)
+            self.wfile.write(b"-LOADING Redis is loading the dataset in memory\r\n")
+
+
+class LoadingServer(socketserver.ThreadingTCPServer):
+    """A server of nothing but refusals, on the port of one that is away; a context manager."""
+
+    allow_reuse_address = True
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(self, port: int) -> None:
+        self.clients: list[socket.socket] = []
+        super().__init__(("127.0.0.1", port), Loading)
+        self._thread = threading.Thread(target=self.serve_forever, args=(0.05,), daemon=True)
+        self._thread.start()
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A client that went away is no error."""
+
+    def server_close(self) -> None:
+        """End what is open, too."""
+        self.shutdown()
+        super().server_close()
+        for client in self.clients:
+            with suppress(OSError):  # It is closed already.
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+                client.shutdown(socket.SHUT_RDWR)
+
+
+def test_redis_is_loading(
+    beats: Beats,
+    schedule: Schedule,
+    ledger: Ledger,
+    schedule_redis: RedisServer,
+    one: Grid,
+    profile: Profile,
+    note: Note,
+) -> None:
+    """Setup: one beat, entries of a second and of an hour, static and dynamic.
+
+    Fault: Redis restarts, and answers LOADING to everything for 4 s (full profile: 40 s).
+
+    Invariant: the beat says so once and goes on within 2 s (short profile: 5 s) of the end of it.
+    No occurrence is lost or has a second message.
+    """
+    schedule.client.shutdown(save=True)
+    with LoadingServer(schedule_redis.port) as loading:
+        pause(profile.pick(4.0, 40.0))
+        assert beats[0].is_alive
+        refused = len(loading.clients)
+    schedule_redis.restart()
+    waited = seconds_to_run(ledger, OFTEN)
+    report = verdict(ledger, one, run_on(schedule, 2.0))
+    note(f"{report}; {refused} connections refused, back after {waited:.2f} s")
+    assert refused
+    check(report)
+    check_static(ledger)
+    assert waited <= profile.pick(5.0, 2.0)
+    check_log(beats, AWAY, BACK)

@@ -1,0 +1,362 @@
+"""Entries are edited while a beat claims and publishes them all the time (case 7)."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+import pytest
+from celery import Celery
+from celery.schedules import schedule as interval
+
+from redbeat import RedBeatSchedulerEntry
+from tests.faults.beats import Beats
+from tests.faults.conftest import Note
+from tests.faults.entries import PREFIX, SCHEDULE, Schedule, names
+from tests.faults.ledger import Ledger, Message
+from tests.faults.oracle import SAME
+from tests.faults.profile import Profile
+from tests.faults.proxy import Proxy
+from tests.faults.trial import Grid, settle
+from tests.servers import RedisServer
+from tests.waiting import wait_until
+
+#: Entries that nobody edits: they keep the beat at work.
+STEADY = names(30)
+EDITED = names(14, "x")
+#: The entry that Celery adds.
+CLEANUP = "celery.backend_cleanup"
+#: Seconds that a message is under way to the broker, and its confirmation back.
+DELAY = 0.005
+FAST, SLOW = 1.0, 86400.0
+#: Seconds in which an edit shows.
+AT_ONCE = 2.0
+LONGEST_PAUSE = 0.05
+
+#: Returns what is wrong in Redis at one moment: entry keys without definition or member, members
+#: without a hash.
+FAULTY = """
+local faulty = {}
+for _, key in ipairs(redis.call('KEYS', 'redbeat:[a-z]*')) do
+  if redis.call('HEXISTS', key, 'definition') == 0 or not redis.call('ZSCORE', KEYS[1], key) then
+    faulty[#faulty + 1] = key
+  end
+end
+for _, key in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do
+  if redis.call('EXISTS', key) == 0 then
+    faulty[#faulty + 1] = key
+  end
+end
+return faulty
+"""
+
+
+@pytest.fixture
+def app(schedule_redis: RedisServer) -> Iterator[Celery]:
+    """The app of the client that edits."""
+    app = Celery("client", broker="memory://", set_as_current=False)
+    app.conf.update(redbeat_redis_url=schedule_redis.url, timezone="UTC", enable_utc=True)
+    yield app
+    app.close()
+
+
+@pytest.fixture
+def busy(
+    beats: Beats, schedule: Schedule, schedule_redis: RedisServer, broker_redis: RedisServer
+) -> Iterator[Grid]:
+    """A beat that is at work nearly all the time; yields the entries that nobody edits."""
+    with Proxy(broker_redis.port) as proxy:
+        proxy.delay(DELAY)
+        beats.start(broker_url=proxy.url, schedule_url=schedule_redis.url)
+        beats[0].wait_for("beat: Acquired lock")
+        yield Grid.begin(schedule, STEADY, 1.0, 2.0)
+
+
+@dataclass
+class Life:
+    """An entry from its creation to its deletion; instants in UNIX seconds.
+
+    Runs of before ``began`` are of an earlier life of the name. ``ended`` is None while it lasts.
+    ``counted`` is the run count it began with. ``quiet`` are times in which it must not become due:
+    since when surely, until when surely.
+    """
+
+    began: float
+    counted: int = 0
+    ended: float | None = None
+    quiet: list[tuple[float, float]] = field(default_factory=list)
+    quiet_since: float | None = None
+
+
+class Client:
+    """Edits entries by the API, and notes when; an edit has taken effect when it returns."""
+
+    def __init__(self, app: Celery, chance: random.Random) -> None:
+        self.lives: dict[str, list[Life]] = defaultdict(list)
+        self.edits = 0
+        self._app = app
+        self._chance = chance
+
+    @property
+    def living(self) -> list[str]:
+        """The entries that are there."""
+        return [name for name, lives in self.lives.items() if lives[-1].ended is None]
+
+    def create(self, name: str, every: float = FAST) -> None:
+        """Store a new entry; its first run is one interval from now."""
+        self._begin(name, Life(time.time()))
+        self._entry(name, every).save()
+        self._note(name, every > FAST)
+
+    def delete(self, name: str) -> None:
+        """Delete an entry."""
+        self._wake(name)
+        self._loaded(name).delete()
+        self.lives[name][-1].ended = time.time()
+        self.edits += 1
+
+    def recreate(self, name: str) -> None:
+        """Delete an entry and store another one of the same name."""
+        self.delete(name)
+        self.create(name)
+
+    def rename(self, name: str) -> None:
+        """Delete an entry, and save the object under a name that nobody had."""
+        entry, was_quiet = self._loaded(name), self.lives[name][-1].quiet_since is not None
+        self.delete(name)
+        entry.name = f"r{len(self.lives)}"
+        # Its history goes with it, so its next run may be one that it missed meanwhile.
+        self._begin(entry.name, Life(0.0, entry.total_run_count))
+        entry.save()
+        self._note(entry.name, was_quiet)
+
+    def slow_down(self, name: str) -> None:
+        """Let an entry run once a day."""
+        self._change(name, SLOW)
+
+    def speed_up(self, name: str) -> None:
+        """Let an entry run every second, from its last run on."""
+        self._change(name, FAST)
+
+    def disable(self, name: str) -> None:
+        """Disable an entry."""
+        self._change(name, FAST, enabled=False)
+
+    def _begin(self, name: str, life: Life) -> None:
+        self.lives[name].append(life)
+
+    def _note(self, name: str, quiet: bool) -> None:
+        """Count an edit; remember since when an entry must not become due."""
+        self.edits += 1
+        life = self.lives[name][-1]
+        if quiet and life.quiet_since is None:
+            life.quiet_since = time.time()
+
+    def _wake(self, name: str) -> None:
+        """From now on the entry may become due."""
+        life = self.lives[name][-1]
+        if life.quiet_since is not None:
+            life.quiet.append((life.quiet_since, time.time()))
+            life.quiet_since = None
+
+    def _change(self, name: str, every: float, enabled: bool = True) -> None:
+        """Edit what is stored, or save a new object over it: both keep the history."""
+        quiet = every > FAST or not enabled
+        if not quiet:
+            self._wake(name)
+        if self._chance.random() < 0.5:
+            self._entry(name, every, enabled).save()
+        else:
+            entry = self._loaded(name)
+            entry.enabled, entry.schedule = enabled, interval(timedelta(seconds=every))
+            entry.save()
+        self._note(name, quiet)
+
+    def _entry(self, name: str, every: float, enabled: bool = True) -> RedBeatSchedulerEntry:
+        task = f"faults.{name}"
+        return RedBeatSchedulerEntry(name, task, every, enabled=enabled, app=self._app)
+
+    def _loaded(self, name: str) -> RedBeatSchedulerEntry:
+        return RedBeatSchedulerEntry.from_key(PREFIX + name, app=self._app)
+
+
+def at(message: Message) -> float:
+    """Return the instant of a message."""
+    return message.scheduled_at or 0.0
+
+
+def check_lives(lives: list[Life], messages: list[Message]) -> None:
+    """Of an entry that was deleted, at most the run that was under way comes out, and nothing that
+    became due later until there is an entry of the name again."""
+    for life, successor in zip(lives, [*lives[1:], None], strict=True):
+        if life.ended is None:
+            continue
+        later = [message for message in messages if message.received > life.ended]
+        assert sum(at(message) <= life.ended for message in later) <= 1
+        until = float("inf") if successor is None else successor.began
+        ghosts = [
+            message
+            for message in later
+            if message.received < until and at(message) > life.ended + SAME
+        ]
+        assert not ghosts, (life, ghosts)
+
+
+def check_quiet(lives: list[Life], messages: list[Message]) -> None:
+    """Of an entry that was disabled, or put off for a day, only the run under way comes out."""
+    for life in lives:
+        end = (life.quiet_since, float("inf")) if life.quiet_since is not None else None
+        for since, until in [*life.quiet, *([end] if end else [])]:
+            out = [message for message in messages if since < message.received < until]
+            assert len(out) <= 1, (since, until, out)
+            assert all(at(message) <= since + SAME for message in out), (since, until, out)
+
+
+def check(client: Client, beats: Beats, schedule: Schedule, ledger: Ledger) -> None:
+    """End the beat and check all that was edited against all that was sent."""
+    assert beats[0].is_alive
+    assert beats.terminate(0) == 0
+    sent: dict[str, list[Message]] = defaultdict(list)
+    for message in ledger.messages:
+        sent[message.entry].append(message)
+    for name, lives in client.lives.items():
+        check_lives(lives, sent[name])
+        check_quiet(lives, sent[name])
+    ids = [message.task_id for message in ledger.messages]
+    assert len(ids) == len(set(ids))
+    expected = {
+        name: life.counted + sum(at(message) > life.began for message in sent[name])
+        for name, (*_, life) in client.lives.items()
+        if life.ended is None
+    }
+    assert schedule.run_counts(expected) == expected
+    members = {PREFIX + name for name in (*expected, *STEADY, CLEANUP)}
+    assert set(schedule.client.zrange(SCHEDULE, 0, -1)) == members
+    assert set(schedule.client.keys("redbeat:[a-z]*")) == members
+    assert not faulty(schedule)
+
+
+def faulty(schedule: Schedule) -> list[str]:
+    """Return the keys with something wrong at this moment."""
+    found: list[str] = schedule.client.eval(FAULTY, 1, SCHEDULE)
+    return found
+
+
+def check_steady(ledger: Ledger, one: Grid, until: float) -> str:
+    """What nobody edits runs as ever; return the verdict."""
+    expected = set(STEADY)
+    report = settle(ledger, [one], until)
+    assert not report.lost
+    assert report.same_id == report.other_id == 0
+    assert not [message for message in report.unknown if message.entry in expected]
+    return str(report)
+
+
+def pause(chance: random.Random) -> None:
+    """Let a random moment come: it is the fault."""
+    time.sleep(chance.uniform(0.0, LONGEST_PAUSE))
+
+
+def edit(client: Client, chance: random.Random) -> None:
+    """Do something random to a random entry."""
+    living, gone = client.living, [name for name in EDITED if name not in client.living]
+    if gone and (len(living) < len(EDITED) // 2 or chance.random() < 0.2):
+        client.create(chance.choice(gone))
+        return
+    edits = (client.slow_down, client.disable, client.delete, client.recreate, client.rename)
+    more: tuple[Callable[[str], None], ...] = (client.speed_up,) * 3
+    chance.choice((*edits, *more))(chance.choice(living))
+
+
+def test_random_edits(
+    beats: Beats,
+    busy: Grid,
+    app: Celery,
+    schedule: Schedule,
+    ledger: Ledger,
+    profile: Profile,
+    note: Note,
+    seed: int,
+) -> None:
+    """Setup: a beat that is at work nearly all the time, with 30 entries every second on a slow
+    way to the broker; about 14 more that are edited.
+
+    Fault: hundreds of edits at random moments: interval from a second to a day and back, disabling,
+    enabling, deleting, renaming, creating again under the same name.
+
+    Invariant: of what was deleted nothing becomes due again, and nothing of it is left in Redis. At
+    no moment is there a hash without a definition or a member, or a member without a hash. What is
+    disabled or put off does not become due. An entry that was created again counts its own runs
+    only, a renamed one goes on counting; every message has been counted. Nothing runs twice.
+    """
+    chance = random.Random(f"edits {seed}")
+    client = Client(app, chance)
+    for number in range(profile.pick(350, 700)):
+        edit(client, chance)
+        pause(chance)
+        if number % 10 == 0:
+            assert not faulty(schedule)
+    for name in client.living[::2]:
+        client.delete(name)
+    until = schedule.now() + AT_ONCE
+    verdict = check_steady(ledger, busy, until)
+    sent = sum(message.entry not in STEADY for message in ledger.messages)
+    lives = sum(map(len, client.lives.values()))
+    note(f"{client.edits} edits, {lives} lives, {sent} runs of edited entries; steady: {verdict}")
+    check(client, beats, schedule, ledger)
+
+
+def test_an_edit_takes_effect_at_once(
+    beats: Beats,
+    busy: Grid,
+    app: Celery,
+    schedule: Schedule,
+    ledger: Ledger,
+    profile: Profile,
+    note: Note,
+) -> None:
+    """Setup: a beat that is at work nearly all the time; 14 entries that run once a day.
+
+    Fault: at random moments some of them are changed to run every second, and when they have,
+    disabled or changed back to a day; again and again.
+
+    Invariant: each runs within 2 s after the edit to a second. After the edit back it does not
+    become due any more, and its run count is the number of its messages.
+    """
+    chance = random.Random(7)
+    client = Client(app, chance)
+    for name in EDITED:
+        client.create(name, SLOW)
+    delays: list[float] = []
+    for _ in range(profile.pick(12, 150)):
+        read, edited = len(ledger), {}
+        for name in chance.sample(EDITED, 5):
+            client.speed_up(name)
+            edited[name] = time.time()
+            pause(chance)
+        delays += first_runs(ledger, read, edited)
+        for name in edited:
+            chance.choice((client.slow_down, client.disable))(name)
+            pause(chance)
+    verdict = check_steady(ledger, busy, schedule.now() + AT_ONCE)
+    note(f"{client.edits} edits, in effect within {max(delays):.2f} s; steady: {verdict}")
+    assert max(delays) <= AT_ONCE
+    check(client, beats, schedule, ledger)
+
+
+def first_runs(ledger: Ledger, read: int, edited: dict[str, float]) -> list[float]:
+    """Wait for a message of each entry after its edit; return after how many seconds it came."""
+    first: dict[str, float] = {}
+
+    def found() -> bool:
+        for message in ledger.since(read):
+            if message.received >= edited.get(message.entry, float("inf")):
+                first.setdefault(message.entry, message.received)
+        return len(first) == len(edited)
+
+    wait_until(found, 30.0, "a run after the edit")
+    return [first[name] - edited[name] for name in edited]

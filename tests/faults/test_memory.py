@@ -1,0 +1,185 @@
+"""The Redis of the schedule runs out of memory (case 8)."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pytest
+import redis
+
+from tests.faults.beats import Beat, Beats, lease
+from tests.faults.conftest import Note
+from tests.faults.entries import Schedule, names
+from tests.faults.ledger import Ledger
+from tests.faults.profile import Profile
+from tests.faults.trial import Grid, settle
+from tests.servers import RedisServer
+from tests.waiting import wait_until
+
+AHEAD = 6.0
+HOUR = 3600.0
+NOEVICTION = ("--maxmemory-policy", "noeviction")
+#: The bytes of memory that are less than any server uses; as many as it likes.
+NONE, ANY = 1, 0
+#: Entries that a beat may hold at once: the batch at work and the one that was begun.
+IN_HAND = 2 * 500
+AWAY, BACK = "beat: Redis is not available", "beat: Redis is back"
+KINDS = {"lock": {}, "free": {"redbeat_lock_key": None}}
+
+
+@dataclass
+class Side:
+    """A beat with a schedule of its own; the names of its entries begin with ``stem``."""
+
+    stem: str
+    schedule: Schedule
+    beat: Beat
+
+    def sent(self, ledger: Ledger) -> int:
+        """Return how many messages this beat sent."""
+        return sum(message.sender == self.beat.popen.pid for message in ledger.messages)
+
+    def memory(self, limit: int) -> None:
+        """Set how many bytes its Redis may use."""
+        self.schedule.client.config_set("maxmemory", limit)
+
+
+@pytest.fixture
+def sides(beats: Beats, ledger: Ledger) -> Iterator[list[Side]]:
+    """A beat with a lock and one without, side by side, on one broker."""
+    assert not len(ledger)
+    with RedisServer(*NOEVICTION) as one, RedisServer(*NOEVICTION) as other:
+        made = []
+        for server, (stem, settings) in zip((one, other), KINDS.items(), strict=True):
+            number = beats.start(schedule_url=server.url, settings=settings)
+            client = redis.Redis.from_url(server.url, decode_responses=True)
+            made.append(Side(stem, Schedule(client), beats[number]))
+        for number in range(len(made)):
+            beats.wait_started(number)
+        yield made
+        beats.end()
+        for side in made:
+            side.schedule.client.close()
+
+
+def begin(sides: Sequence[Side], count: int, every: float) -> list[Grid]:
+    """Store entries for each beat; they are due first when both have seen them."""
+    return [Grid.begin(side.schedule, names(count, side.stem), every, AHEAD) for side in sides]
+
+
+def wait_sent(sides: Sequence[Side], ledger: Ledger, counts: Sequence[int], what: str) -> float:
+    """Wait until each beat has sent so many messages; return the seconds that took."""
+    started = time.monotonic()
+    for side, count in zip(sides, counts, strict=True):
+        wait_until(lambda side=side, count=count: side.sent(ledger) >= count, 60.0, what)
+    return time.monotonic() - started
+
+
+def run_on(schedule: Schedule, seconds: float) -> float:
+    """Let the beats work for a while; return the time of Redis then."""
+    until = schedule.now() + seconds
+    wait_until(lambda: schedule.now() >= until, seconds + 60.0)
+    return until
+
+
+def without_memory(
+    sides: Sequence[Side], ledger: Ledger, seconds: float
+) -> tuple[list[int], float]:
+    """Take the memory for a while.
+
+    Return how many messages each beat sent meanwhile, and the seconds until all were back at work.
+    """
+    for side in sides:
+        side.memory(NONE)
+    out = [side.sent(ledger) for side in sides]
+    run_on(sides[0].schedule, seconds)
+    sent = [side.sent(ledger) for side in sides]
+    for side in sides:
+        side.memory(ANY)
+    waited = wait_sent(sides, ledger, [count + 1 for count in sent], "at work with memory again")
+    return [count - before for count, before in zip(sent, out, strict=True)], waited
+
+
+def check(ledger: Ledger, grids: Sequence[Grid], until: float) -> str:
+    """Nothing is lost, early or has a second message; return the report."""
+    report = settle(ledger, grids, until)
+    assert not report.lost
+    assert not report.unknown
+    assert not report.early
+    assert (report.other_id, report.same_id) == (0, 0)
+    return str(report)
+
+
+def check_log(side: Side, times: int = 1) -> None:
+    """The beat lives and said what is the matter as often as there was a fault."""
+    assert side.beat.is_alive
+    said = side.beat.said()
+    assert (said.count(AWAY), said.count(BACK)) == (times, times), side.stem
+    assert "OOM" in said
+
+
+def durations(profile: Profile) -> list[float]:
+    """Return the seconds of each fault: more than a lease, and less if there is time."""
+    longer = lease() + 2.0
+    chance = random.Random(8)
+    return profile.pick([longer], [longer, *(chance.uniform(1.5, 12.0) for _ in range(10))])
+
+
+def test_memory_is_full_for_a_while(
+    beats: Beats, sides: list[Side], ledger: Ledger, profile: Profile, note: Note
+) -> None:
+    """Setup: a beat with a lock and one without, each with 50 entries every second.
+
+    Fault: memory is full for longer than a lease, from the middle of a batch on; in the full
+    profile again and again.
+
+    Invariant: what goes out after that is at most the rest of the batch in hand. The beat lives and
+    says so once; with memory it goes on within 2 s (short profile: 5 s). No occurrence is lost,
+    none has a second message; each run is recorded once.
+    """
+    grids, most, longest = begin(sides, 50, 1.0), 0, 0.0
+    for seconds in durations(profile):
+        begun = [side.sent(ledger) // 50 * 50 + 105 for side in sides]
+        wait_sent(sides, ledger, begun, "in the middle of a batch")
+        sent, waited = without_memory(sides, ledger, seconds)
+        most, longest = max(most, *sent), max(longest, waited)
+    until = run_on(sides[0].schedule, 2.0)
+    note(f"{check(ledger, grids, until)}; {most} sent without, back after {longest:.2f} s")
+    assert most <= 50
+    assert longest <= profile.pick(5.0, 2.0)
+    for number, (side, grid) in enumerate(zip(sides, grids, strict=True)):
+        check_log(side, len(durations(profile)))
+        # A beat that stops has recorded everything.
+        assert beats.terminate(number) == 0
+        recorded = side.schedule.run_counts(grid.entries)
+        wait_until(lambda side=side, count=sum(recorded.values()): side.sent(ledger) == count)
+
+
+def test_memory_is_full_while_many_are_due(
+    sides: list[Side], ledger: Ledger, profile: Profile, note: Note
+) -> None:
+    """Setup: a beat with a lock and one without, each with 1,200 entries of an hour due at once.
+
+    Fault: memory is full when the first runs are out, for longer than a lease.
+
+    Invariant: only what a beat had claimed goes out: the batch at work and the next one. The beat
+    lives and says so once; with memory it goes on within 2 s (short profile: 5 s), each entry runs
+    once, and each run is recorded once.
+    """
+    grids = begin(sides, 1200, HOUR)
+    wait_until(lambda: len(ledger) >= 10, 60.0, "the first runs")
+    sent, waited = without_memory(sides, ledger, lease() + 2.0)
+    report = check(ledger, grids, max(grid.first for grid in grids))
+    note(f"{report}; {sent} sent without, back after {waited:.2f} s")
+    assert max(sent) <= IN_HAND
+    assert waited <= profile.pick(5.0, 2.0)
+    for side, grid in zip(sides, grids, strict=True):
+        half = grid.first + HOUR / 2
+        wait_until(
+            lambda side=side, half=half: not side.schedule.due_before(half), 60.0, "all recorded"
+        )
+        assert set(side.schedule.run_counts(grid.entries).values()) == {1}
+        check_log(side)

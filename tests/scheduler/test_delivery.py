@@ -1,0 +1,550 @@
+"""What a run is worth: sent at least once, or recorded first and sent at most once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from kombu.exceptions import OperationalError
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from redbeat import RedBeatSchedulerEntry
+from redbeat.delivery import AT_LEAST_ONCE, AT_MOST_ONCE
+from redbeat.dispatcher import BROKER_WAIT
+from redbeat.promises import GROUP
+from redbeat.records import Terms, Turn
+from redbeat.store import Store
+
+from .conftest import SCHEDULE, Clock, RecordingScheduler, World, datetime_json, interval_json
+from .test_lost_replies import swallow
+
+
+class Breakable(RecordingScheduler):
+    """Its broker can be away."""
+
+    away = False
+
+    def _ensure_connected(self) -> Any:
+        if self.away:
+            raise ConnectionRefusedError(111, "the broker is away")
+        return super()._ensure_connected()
+
+    def lose_broker(self) -> None:
+        """Take the broker away, and the connection with it."""
+        self.away = True
+        self._drop_connection()
+
+
+def put_due(world: World, *names: str, **definition: Any) -> str:
+    """Store entries of an hour that are due; return for which instant, as the log shows it."""
+    ran = world.ago(3700)
+    for name in names:
+        world.put(name, interval_json(3600), ran, **definition)
+    return str(ran + timedelta(hours=1))
+
+
+def make_due(world: World, *names: str) -> None:
+    """Let entries be due again at once, whatever back-off they are in."""
+    world.client.zadd(SCHEDULE, {f"redbeat:{name}": 1 for name in names})
+
+
+def recording(terms: Terms) -> bool:
+    """Whether a turn records runs that are published only then."""
+    return any(done.promised for done in terms.completions)
+
+
+def around_the_record(
+    scheduler: RecordingScheduler,
+    before: Callable[[], object] = lambda: None,
+    after: Callable[[], object] = lambda: None,
+) -> None:
+    """Have something happen before and after the next record of runs not yet published."""
+    store: Store = scheduler._ticker._store
+    claim = store.claim
+
+    def claim_around(*terms: Any) -> Turn:
+        if not recording(Terms(*terms)):
+            return claim(*terms)
+        store.claim = claim  # type: ignore[method-assign]
+        before()
+        turn = claim(*terms)
+        after()
+        return turn
+
+    store.claim = claim_around  # type: ignore[method-assign]
+
+
+def lines(log: pytest.LogCaptureFixture, *words: str) -> list[str]:
+    """Return the lines of the log that have all words."""
+    said = [record.getMessage() for record in log.records]
+    return [line for line in said if all(word in line for word in words)]
+
+
+def counts_when_sent(world: World, scheduler: RecordingScheduler, names: str) -> dict[str, int]:
+    """Tick; return the recorded run count of each entry when its message was sent."""
+    seen: dict[str, int] = {}
+
+    def look(task: str) -> None:
+        name = task.removeprefix("tasks.")
+        seen[name] = world.run_count(name)
+
+    scheduler.before_send = look
+    scheduler.tick()
+    scheduler.tick()
+    assert sorted(scheduler.names) == sorted(names)
+    assert [world.run_count(name) for name in names] == [1] * len(names)
+    assert not any(world.is_claimed(name) for name in names)
+    return seen
+
+
+class TestOrder:
+    def test_at_least_once_is_the_default_and_recorded_afterwards(self, world: World) -> None:
+        put_due(world, "a")
+        assert counts_when_sent(world, world.scheduler(), "a") == {"a": 0}
+
+    def test_at_most_once_by_setting_is_recorded_before(self, world: World) -> None:
+        world.app.conf.redbeat_delivery = AT_MOST_ONCE
+        put_due(world, "a", "b")
+        assert counts_when_sent(world, world.scheduler(), "ab") == {"a": 1, "b": 1}
+
+    def test_at_most_once_by_entry(self, world: World) -> None:
+        put_due(world, "a", delivery=AT_MOST_ONCE)
+        put_due(world, "b")
+        assert counts_when_sent(world, world.scheduler(), "ab") == {"a": 1, "b": 0}
+
+    def test_at_least_once_by_entry_under_a_setting(self, world: World) -> None:
+        world.app.conf.redbeat_delivery = AT_MOST_ONCE
+        put_due(world, "a", delivery=AT_LEAST_ONCE)
+        put_due(world, "b")
+        assert counts_when_sent(world, world.scheduler(), "ab") == {"a": 0, "b": 1}
+
+    def test_as_saved_by_the_api(self, world: World) -> None:
+        for name, delivery in (("a", AT_MOST_ONCE), ("b", None)):
+            own: Any = {"last_run_at": world.ago(3700), "delivery": delivery}
+            RedBeatSchedulerEntry(name, f"tasks.{name}", 3600, app=world.app, **own).save()
+        make_due(world, "a", "b")
+        assert counts_when_sent(world, world.scheduler(), "ab") == {"a": 1, "b": 0}
+
+    def test_no_claim_is_held_when_it_is_sent(self, world: World) -> None:
+        put_due(world, "a", delivery=AT_MOST_ONCE)
+        scheduler = world.scheduler()
+        held: list[bool] = []
+        scheduler.before_send = lambda _task: held.append(world.is_claimed("a"))
+        scheduler.tick()
+        assert held == [False]
+
+    def test_the_message_is_the_same_but_for_the_retry(self, world: World) -> None:
+        put_due(world, "a")
+        world.client.hset("redbeat:a", "policy", '{"delivery": "at_most_once"}')
+        most = world.scheduler()
+        before = world.dump()
+        most.tick()
+        world.client.flushall()
+        world.client.hset("redbeat:a", mapping=before["redbeat:a"])
+        world.client.hdel("redbeat:a", "policy")
+        make_due(world, "a")
+        least = world.scheduler()
+        least.tick()
+        (one,), (other,) = most.sent, least.sent
+        assert (one.id, one.scheduled_at, one.task) == (other.id, other.scheduled_at, other.task)
+        assert set(one.options) - {"retry"} == set(other.options) - {"retry_policy"}
+
+
+class TestRetryOptions:
+    def test_at_most_once_is_never_retried(self, world: World) -> None:
+        put_due(world, "a", delivery=AT_MOST_ONCE)
+        put_due(world, "b", delivery=AT_MOST_ONCE, options={"retry": True})
+        scheduler = world.scheduler()
+        scheduler.tick()
+        assert [message.options["retry"] for message in scheduler.sent] == [False, False]
+
+    def test_at_least_once_is_retried_once_without_a_pause(self, world: World) -> None:
+        put_due(world, "a")
+        scheduler = world.scheduler()
+        scheduler.tick()
+        options = scheduler.sent[0].options
+        assert "retry" not in options
+        assert options["retry_policy"]["max_retries"] == 1
+        assert options["retry_policy"]["interval_start"] == 0
+
+    def test_the_users_own_policy_wins(self, world: World) -> None:
+        put_due(world, "a", options={"retry_policy": {"max_retries": 7}})
+        scheduler = world.scheduler()
+        scheduler.tick()
+        assert scheduler.sent[0].options["retry_policy"] == {"max_retries": 7}
+
+
+class TestGroups:
+    def test_are_recorded_when_full_and_at_the_end(self, world: World, clock: Clock) -> None:
+        """120 runs: one claim, three groups, and one turn that finds nothing left."""
+        world.app.conf.redbeat_delivery = AT_MOST_ONCE
+        scheduler = world.scheduler(clock=clock)
+        scheduler.tick()
+        names = [f"e{number}" for number in range(120)]
+        world.put_many(120)
+        recorded: list[int] = []
+        scheduler.before_send = lambda _task: recorded.append(
+            sum(world.client.hexists(f"redbeat:{name}", "meta") for name in names)
+        )
+        before = world.calls()
+        scheduler.tick()
+        assert world.calls() - before == 1 + 3 + 1
+        assert recorded == [GROUP] * GROUP + [2 * GROUP] * GROUP + [120] * 20
+        assert sorted(scheduler.names) == sorted(names)
+        assert len({message.id for message in scheduler.sent}) == 120
+
+    def test_of_more_than_a_batch(self, world: World, clock: Clock) -> None:
+        world.app.conf.redbeat_delivery = AT_MOST_ONCE
+        world.put_many(1100)
+        scheduler = world.scheduler(clock=clock)
+        scheduler.tick()
+        assert sorted(scheduler.names) == sorted(f"e{number}" for number in range(1100))
+
+    def test_at_least_once_costs_no_more_than_before(self, world: World, clock: Clock) -> None:
+        scheduler = world.scheduler(clock=clock)
+        scheduler.tick()
+        world.put_many(120)
+        before = world.calls()
+        scheduler.tick()
+        assert world.calls() - before == 2
+
+    def test_both_kinds_in_a_batch(self, world: World) -> None:
+        world.put_many(120)
+        for number in range(0, 120, 2):
+            world.client.hset(f"redbeat:e{number}", "policy", '{"delivery": "at_most_once"}')
+        scheduler = world.scheduler()
+        scheduler.tick()
+        scheduler.tick()
+        names = [f"e{number}" for number in range(120)]
+        assert sorted(scheduler.names) == sorted(names)
+        assert {world.run_count(name) for name in names} == {1}
+
+
+class TestFailingSend:
+    @pytest.mark.parametrize("error", [ValueError("boom"), OperationalError("away")], ids=repr)
+    def test_is_lost_said_once_and_never_sent_again(
+        self, world: World, log: pytest.LogCaptureFixture, error: Exception
+    ) -> None:
+        instant = put_due(world, "a", "b", "c", delivery=AT_MOST_ONCE)
+        scheduler = world.scheduler()
+        asked: list[str] = []
+
+        def fail(task: str) -> None:
+            asked.append(task)
+            if task == "tasks.b":
+                raise error
+
+        scheduler.before_send = fail
+        for _ in range(4):
+            scheduler.tick()
+        assert scheduler.names == ["a", "c"]
+        assert asked.count("tasks.b") == 1
+        assert world.run_count("b") == 1
+        assert len(lines(log, "is lost", " b ", instant)) == 1
+        assert len(lines(log, "lost")) == 1
+
+    def test_is_a_run_like_others_for_the_next_one(self, world: World) -> None:
+        put_due(world, "a", delivery=AT_MOST_ONCE)
+        scheduler = world.scheduler()
+
+        def fail(_task: str) -> None:
+            raise ValueError("boom")
+
+        scheduler.before_send = fail
+        scheduler.tick()
+        assert world.score("a") == pytest.approx(world.now() + 3500, abs=30)
+        world.put_meta("a", world.ago(3700))
+        make_due(world, "a")
+        scheduler.before_send = lambda _task: None
+        scheduler.tick()
+        assert scheduler.names == ["a"]
+
+    @pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt])
+    def test_stopped_when_the_message_is_out(
+        self, world: World, error: type[BaseException]
+    ) -> None:
+        """As a second signal does it: nobody knows that the message is out, so it is not sent."""
+
+        class Stopped(RecordingScheduler):
+            def send_task(self, *args: Any, **kwargs: Any) -> None:
+                super().send_task(*args, **kwargs)
+                if len(self.sent) == 1:
+                    raise error
+
+        put_due(world, "a", delivery=AT_MOST_ONCE)
+        scheduler = world.scheduler_of(Stopped)
+        with pytest.raises(error):
+            scheduler.tick()
+        scheduler.close()
+        assert scheduler.names == ["a"]
+
+
+class TestBrokerAway:
+    def test_before_the_record_it_is_given_back(
+        self, world: World, log: pytest.LogCaptureFixture
+    ) -> None:
+        put_due(world, "a", "b", delivery=AT_MOST_ONCE)
+        scheduler = world.scheduler_of(Breakable)
+        scheduler.away = True
+        for _ in range(3):
+            assert 0 < scheduler.tick() <= BROKER_WAIT.longest
+        assert scheduler.sent == []
+        assert (world.run_count("a"), world.run_count("b")) == (0, 0)
+        scheduler.away = False
+        make_due(world, "a", "b")
+        scheduler.tick()
+        scheduler.tick()
+        assert sorted(scheduler.names) == ["a", "b"]
+        assert not lines(log, "lost")
+        assert len(lines(log, "The broker is not available")) == 1
+        assert len(lines(log, "The broker is back")) == 1
+
+    def test_after_the_record_it_is_owed_and_sent_later(
+        self, world: World, log: pytest.LogCaptureFixture
+    ) -> None:
+        put_due(world, "a", "b", delivery=AT_MOST_ONCE)
+        scheduler = world.scheduler_of(Breakable)
+        around_the_record(scheduler, after=scheduler.lose_broker)
+        scheduler.tick()
+        assert (world.run_count("a"), world.run_count("b")) == (1, 1)
+        scheduler.tick()
+        assert scheduler.sent == []
+        scheduler.away = False
+        for _ in range(3):
+            scheduler.tick()
+        assert sorted(scheduler.names) == ["a", "b"]
+        assert not lines(log, "lost")
+        assert len(lines(log, "The broker is not available")) == 1
+
+    def test_what_is_owed_is_tried_again_soon(self, world: World) -> None:
+        put_due(world, "a", delivery=AT_MOST_ONCE)
+        scheduler = world.scheduler_of(Breakable)
+        around_the_record(scheduler, after=scheduler.lose_broker)
+        waits = [scheduler.tick() for _ in range(7)]
+        assert all(0 < wait <= BROKER_WAIT.longest for wait in waits), waits
+
+    def test_what_was_owed_ends_the_outage_too(
+        self, world: World, log: pytest.LogCaptureFixture
+    ) -> None:
+        put_due(world, "a", delivery=AT_MOST_ONCE)
+        scheduler = world.scheduler_of(Breakable)
+        around_the_record(scheduler, after=scheduler.lose_broker)
+        scheduler.tick()
+        scheduler.away = False
+        scheduler.tick()
+        assert scheduler.names == ["a"]
+        assert len(lines(log, "The broker is back")) == 1
+
+    def test_close_reports_what_is_owed(self, world: World, log: pytest.LogCaptureFixture) -> None:
+        instant = put_due(world, "a", "b", delivery=AT_MOST_ONCE)
+        scheduler = world.scheduler_of(Breakable)
+        around_the_record(scheduler, after=scheduler.lose_broker)
+        scheduler.tick()
+        scheduler.close()
+        assert len(lines(log, "is lost", " a ", instant)) == 1
+        assert len(lines(log, "is lost", " b ", instant)) == 1
+        scheduler.close()
+        assert len(lines(log, "is lost")) == 2
+        assert scheduler.sent == []
+
+    def test_close_sends_what_is_owed_when_the_broker_is_back(
+        self, world: World, log: pytest.LogCaptureFixture
+    ) -> None:
+        put_due(world, "a", delivery=AT_MOST_ONCE)
+        scheduler = world.scheduler_of(Breakable)
+        around_the_record(scheduler, after=scheduler.lose_broker)
+        scheduler.tick()
+        scheduler.away = False
+        scheduler.close()
+        assert scheduler.names == ["a"]
+        assert not lines(log, "lost")
+
+
+class TestLostReplies:
+    def test_of_a_record_that_arrived(self, world: World, log: pytest.LogCaptureFixture) -> None:
+        instant = put_due(world, "a", delivery=AT_MOST_ONCE)
+        scheduler = world.scheduler()
+        swallow(scheduler, recording)
+        for _ in range(3):
+            scheduler.tick()
+        assert scheduler.sent == []
+        assert world.run_count("a") == 1
+        assert not world.is_claimed("a")
+        assert len(lines(log, "may be lost", " a ", instant)) == 1
+
+    def test_of_a_record_that_never_arrived(self, world: World) -> None:
+        """The claim expires, and the run is claimed anew."""
+        put_due(world, "a", delivery=AT_MOST_ONCE)
+        scheduler = world.scheduler()
+
+        def cut() -> None:
+            raise RedisConnectionError("cut")
+
+        around_the_record(scheduler, before=cut)
+        for _ in range(3):
+            scheduler.tick()
+        assert scheduler.sent == []
+        assert world.run_count("a") == 0
+        assert world.is_claimed("a")
+        world.expire_claim("a")
+        scheduler.tick()
+        assert scheduler.names == ["a"]
+        assert world.run_count("a") == 1
+
+    def test_of_the_look_ahead_loses_no_run(self, world: World, clock: Clock) -> None:
+        """The answer that is lost is that of the turn before, the record was never sent."""
+        world.app.conf.redbeat_delivery = AT_MOST_ONCE
+        scheduler = world.scheduler(clock=clock)
+        scheduler.tick()
+        names = [f"e{number}" for number in range(600)]
+        world.put_many(600)
+        store: Store = scheduler._ticker._store
+        begin = store.begin_claim
+
+        def begin_unheard(terms: Terms) -> Callable[[], Turn]:
+            answer = begin(terms)
+
+            def lose() -> Turn:
+                answer()
+                raise RedisConnectionError("the answer got lost")
+
+            store.begin_claim = begin  # type: ignore[method-assign]
+            return lose
+
+        store.begin_claim = begin_unheard  # type: ignore[method-assign]
+        for _ in range(3):
+            scheduler.tick()
+        for name in names:
+            if world.is_claimed(name):
+                world.expire_claim(name)
+        for _ in range(3):
+            scheduler.tick()
+        assert sorted(scheduler.names) == sorted(names)
+        assert {world.run_count(name) for name in names} == {1}
+
+
+class TestOthersWriteMeanwhile:
+    def test_a_history_after_which_it_is_not_due(
+        self, world: World, log: pytest.LogCaptureFixture
+    ) -> None:
+        put_due(world, "a", delivery=AT_MOST_ONCE)
+        theirs = world.ago(5)
+        scheduler = world.scheduler()
+        around_the_record(scheduler, before=lambda: world.put_meta("a", theirs))
+        scheduler.tick()
+        scheduler.tick()
+        assert scheduler.sent == []
+        assert world.field("a", "meta") == {"last_run_at": datetime_json(theirs)}
+        assert world.score("a") == pytest.approx(theirs.timestamp() + 3600, abs=1e-5)
+        assert not lines(log, "lost")
+
+    def test_a_history_after_which_it_is_due_still(
+        self, world: World, log: pytest.LogCaptureFixture
+    ) -> None:
+        put_due(world, "a", delivery=AT_MOST_ONCE)
+        theirs = world.ago(3650)
+        scheduler = world.scheduler()
+        around_the_record(scheduler, before=lambda: world.put_meta("a", theirs))
+        scheduler.tick()
+        scheduler.tick()
+        assert scheduler.names == ["a"]
+        assert scheduler.sent[0].scheduled_at.timestamp() == pytest.approx(
+            theirs.timestamp() + 3600, abs=1e-5
+        )
+        assert world.run_count("a") == 1
+        assert not lines(log, "lost")
+
+    def test_deleted(self, world: World) -> None:
+        put_due(world, "a", "b", delivery=AT_MOST_ONCE)
+        scheduler = world.scheduler()
+        entry = RedBeatSchedulerEntry(name="a", app=world.app)
+        around_the_record(scheduler, before=entry.delete)
+        scheduler.tick()
+        scheduler.tick()
+        assert scheduler.names == ["b"]
+        assert not world.client.exists("redbeat:a")
+        assert world.score("a") is None
+
+    def test_claimed_by_another_beat(self, world: World) -> None:
+        """A beat that stalled past its lease sends nothing."""
+        put_due(world, "a", delivery=AT_MOST_ONCE)
+        world.app.conf.redbeat_lock_key = None
+        stalled, other = world.scheduler(), world.scheduler()
+        other.tick()
+        stalled.tick()
+        assert len(stalled.sent) + len(other.sent) == 1
+        world.put_meta("a", world.ago(3700))
+        make_due(world, "a")
+        stalled.sent.clear()
+        other.sent.clear()
+
+        def overtake() -> None:
+            world.expire_claim("a")
+            other.tick()
+
+        around_the_record(stalled, before=overtake)
+        stalled.tick()
+        assert (stalled.names, other.names) == ([], ["a"])
+
+
+class TestIsDue:
+    def test_of_the_scheduler(self, world: World) -> None:
+        class Own(RecordingScheduler):
+            def is_due(self, entry: Any) -> Any:
+                return (False, 17.0) if entry.name == "held" else super().is_due(entry)
+
+        put_due(world, "held", "free", delivery=AT_MOST_ONCE)
+        scheduler = world.scheduler_of(Own)
+        scheduler.tick()
+        scheduler.tick()
+        assert scheduler.names == ["free"]
+        assert (world.run_count("held"), world.run_count("free")) == (0, 1)
+        assert not world.is_claimed("held")
+
+    def test_of_the_entry(self, world: World) -> None:
+        class Held(RedBeatSchedulerEntry):
+            def is_due(self) -> Any:
+                return (False, 17.0) if self.name == "held" else super().is_due()
+
+        class Own(RecordingScheduler):
+            Entry = Held
+
+        put_due(world, "held", "free", delivery=AT_MOST_ONCE)
+        scheduler = world.scheduler_of(Own)
+        scheduler.tick()
+        assert scheduler.names == ["free"]
+        assert world.run_count("held") == 0
+        assert world.score("held") == pytest.approx(world.now() + 17, abs=2)
+
+    def test_that_raises_is_late_not_lost(self, world: World) -> None:
+        class Angry(RecordingScheduler):
+            def is_due(self, entry: Any) -> Any:
+                if entry.name == "b":
+                    raise RuntimeError("no")
+                return super().is_due(entry)
+
+        put_due(world, "a", "b", delivery=AT_MOST_ONCE)
+        scheduler = world.scheduler_of(Angry)
+        scheduler.tick()
+        assert scheduler.names == ["a"]
+        assert world.run_count("b") == 0
+        assert world.score("b") == pytest.approx(world.now() + 1, abs=0.5)
+
+    def test_that_changes_its_mind_loses_nothing_silently(
+        self, world: World, log: pytest.LogCaptureFixture
+    ) -> None:
+        """A run that is recorded was sent, or the log says that it was not."""
+        asked: list[str] = []
+
+        class Fickle(RecordingScheduler):
+            def is_due(self, entry: Any) -> Any:
+                asked.append(entry.name)
+                return super().is_due(entry) if len(asked) == 1 else (False, 17.0)
+
+        put_due(world, "a", delivery=AT_MOST_ONCE)
+        scheduler = world.scheduler_of(Fickle)
+        scheduler.tick()
+        assert world.run_count("a") == 1
+        assert len(scheduler.names) + len(lines(log, "lost", " a ")) == 1

@@ -1,0 +1,270 @@
+"""A leader finds the lock in other hands: it stands by, or it ends; and who leads is told."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from collections.abc import Callable
+from datetime import datetime, timezone
+
+import pytest
+from redis.exceptions import LockNotOwnedError
+
+from redbeat import BeatInfo, active_beats, current_leader
+from redbeat.delivery import AT_MOST_ONCE
+from redbeat.errors import ConfigurationError
+from redbeat.leader import SEEN_WITHIN
+from redbeat.records import Terms, Turn
+from redbeat.store import Store
+from redbeat.ticker import STANDBY_POLL
+
+from .conftest import LOCK, Clock, RecordingScheduler, World, void
+
+BEATS = "redbeat::beats"
+
+
+def take_lock(world: World) -> bool:
+    """Put another token into the lock."""
+    return bool(world.client.set(LOCK, "another", px=60_000))
+
+
+def lose_lock_between_turns(world: World, scheduler: RecordingScheduler) -> None:
+    """Have the lock taken just before the next turn that overlaps with publishing."""
+    store: Store = scheduler._ticker._store
+    begin = store.begin_claim
+
+    def begin_without(terms: Terms) -> Callable[[], Turn]:
+        take_lock(world)
+        return begin(terms)
+
+    store.begin_claim = begin_without  # type: ignore[method-assign]
+
+
+def unrecorded(world: World, scheduler: RecordingScheduler) -> list[str]:
+    """Return what was sent and is not recorded."""
+    return [name for name in scheduler.names if not world.run_count(name)]
+
+
+class TestStandby:
+    def test_is_the_default_says_so_and_leads_again(
+        self, world: World, log: pytest.LogCaptureFixture
+    ) -> None:
+        scheduler = world.scheduler()
+        scheduler.tick()
+        take_lock(world)
+        world.put("a")
+        assert [scheduler.tick() for _ in range(3)] == [STANDBY_POLL] * 3
+        assert scheduler.sent == []
+        assert log.text.count("Lost the lock to another, standing by") == 1
+        world.client.delete(LOCK)
+        scheduler.tick()
+        scheduler.tick()
+        assert scheduler.names == ["a"]
+        assert log.text.count("beat: Acquired lock") == 2
+
+    def test_chosen_by_name(self, world: World) -> None:
+        world.app.conf.redbeat_on_lock_lost = "standby"
+        scheduler = world.scheduler()
+        scheduler.tick()
+        take_lock(world)
+        assert scheduler.tick() == STANDBY_POLL
+
+    def test_what_was_sent_while_it_was_lost_is_recorded(self, world: World) -> None:
+        scheduler = world.scheduler()
+        scheduler.tick()
+        world.put_many(600)
+        lose_lock_between_turns(world, scheduler)
+        scheduler.tick()
+        scheduler.tick()
+        assert scheduler.sent
+        assert unrecorded(world, scheduler) == []
+
+
+class TestExit:
+    @pytest.fixture
+    def scheduler(self, world: World, clock: Clock) -> RecordingScheduler:
+        """A leader that ends when it loses the lock."""
+        world.app.conf.redbeat_on_lock_lost = "exit"
+        scheduler = world.scheduler(clock=clock)
+        scheduler.tick()
+        return scheduler
+
+    def test_raises_and_names_the_lock_and_its_holder(
+        self, world: World, scheduler: RecordingScheduler
+    ) -> None:
+        take_lock(world)
+        world.put("a")
+        with pytest.raises(LockNotOwnedError, match=f"{LOCK}.*another"):
+            scheduler.tick()
+        assert scheduler.sent == []
+        assert not world.is_claimed("a")
+
+    @pytest.mark.parametrize("delivery", ["at_least_once", AT_MOST_ONCE])
+    def test_records_first_what_was_sent(
+        self, world: World, scheduler: RecordingScheduler, delivery: str
+    ) -> None:
+        world.put("a", delivery=delivery)
+        scheduler.before_send = lambda _task: void(take_lock(world))
+        with pytest.raises(LockNotOwnedError):
+            scheduler.tick()
+        assert scheduler.names == ["a"]
+        assert world.run_count("a") == 1
+        assert not world.is_claimed("a")
+
+    def test_records_first_what_was_sent_while_it_looked_ahead(
+        self, world: World, scheduler: RecordingScheduler
+    ) -> None:
+        """The turn that tells of the loss was begun before the runs were sent."""
+        world.put_many(600)
+        lose_lock_between_turns(world, scheduler)
+        with pytest.raises(LockNotOwnedError):
+            scheduler.tick()
+        assert len(scheduler.sent) == 500
+        assert unrecorded(world, scheduler) == []
+
+    def test_leaves_the_lock_of_the_other(
+        self, world: World, scheduler: RecordingScheduler
+    ) -> None:
+        take_lock(world)
+        with pytest.raises(LockNotOwnedError):
+            scheduler.tick()
+        scheduler.close()
+        assert world.client.get(LOCK) == "another"
+
+    def test_is_not_for_one_that_never_led(self, world: World) -> None:
+        world.app.conf.redbeat_on_lock_lost = "exit"
+        take_lock(world)
+        scheduler = world.scheduler()
+        assert [scheduler.tick(), scheduler.tick()] == [STANDBY_POLL] * 2
+        world.client.delete(LOCK)
+        world.put("a")
+        scheduler.tick()
+        scheduler.tick()
+        assert scheduler.names == ["a"]
+
+    def test_is_not_for_a_lock_that_expired_and_is_free(
+        self, world: World, scheduler: RecordingScheduler
+    ) -> None:
+        world.client.delete(LOCK)
+        world.put("a")
+        scheduler.tick()
+        scheduler.tick()
+        assert scheduler.names == ["a"]
+
+    def test_an_unknown_choice_is_an_error_at_start(self, world: World) -> None:
+        world.app.conf.redbeat_on_lock_lost = "die"
+        with pytest.raises(ConfigurationError, match=r"redbeat_on_lock_lost.*standby, exit"):
+            world.scheduler()
+
+
+class TestWhoLeads:
+    def test_nobody(self, world: World) -> None:
+        assert current_leader(world.app) is None
+        assert active_beats(world.app) == []
+
+    def test_this_process(self, world: World) -> None:
+        started = datetime.now(timezone.utc).replace(microsecond=0)
+        scheduler, standby = world.scheduler(), world.scheduler()
+        scheduler.tick()
+        standby.tick()
+        assert scheduler.lock is not None
+        leader = current_leader(world.app)
+        assert leader is not None
+        assert (leader.host, leader.pid) == (socket.gethostname(), os.getpid())
+        assert leader.token == scheduler.lock.token == world.client.get(LOCK)
+        assert leader.since is not None
+        assert started <= leader.since <= datetime.now(timezone.utc)
+        assert active_beats(world.app) == [leader]
+
+    def test_follows_the_lock_and_ends_with_it(self, world: World) -> None:
+        scheduler, heir = world.scheduler(), world.scheduler()
+        scheduler.tick()
+        heir.tick()
+        first = current_leader(world.app)
+        scheduler.close()
+        assert current_leader(world.app) is None
+        heir.tick()
+        second = current_leader(world.app)
+        assert first is not None
+        assert second is not None
+        assert first.token != second.token
+        heir.close()
+        assert active_beats(world.app) == []
+
+    @pytest.mark.parametrize(
+        "token",
+        [
+            *(
+                "c0ffee00c0ffee00c0ffee00c0ffee00",
+                "x",
+                "a:b:c:d:e",
+                "redbeat3:",
+                "redbeat3:h:p:s:t",
+            ),
+            *("h:1:99999999999999999999:t", "naïve ☃", "somehost:17:1700000000:abc"),
+        ],
+    )
+    def test_a_foreign_token_tells_nothing_but_itself(self, world: World, token: str) -> None:
+        world.client.set(LOCK, token)
+        assert current_leader(world.app) == BeatInfo(token)
+        assert active_beats(world.app) == [BeatInfo(token)]
+
+    def test_a_host_with_colons(self, world: World) -> None:
+        world.client.set(LOCK, "redbeat3:fe80::1:17:1700000000:0123456789abcdef")
+        leader = current_leader(world.app)
+        assert leader is not None
+        assert (leader.host, leader.pid) == ("fe80::1", 17)
+        assert leader.since == datetime.fromtimestamp(1_700_000_000, timezone.utc)
+
+    def test_a_token_that_is_not_text(self, world: World) -> None:
+        world.client.set(LOCK, b"\xff\xfe")
+        leader = current_leader(world.app)
+        assert leader is not None
+        assert (leader.host, leader.pid, leader.since) == (None, None, None)
+
+
+class TestWithoutLock:
+    @pytest.fixture(autouse=True)
+    def _no_lock(self, world: World) -> None:
+        world.app.conf.redbeat_lock_key = None
+
+    def test_all_are_active_and_none_leads(self, world: World) -> None:
+        beats = [world.scheduler() for _ in range(3)]
+        assert active_beats(world.app) == []
+        for number, beat in enumerate(beats, 1):
+            beat.tick()
+            assert len(active_beats(world.app)) == number
+        assert current_leader(world.app) is None
+        found = active_beats(world.app)
+        assert {(beat.host, beat.pid) for beat in found} == {(socket.gethostname(), os.getpid())}
+        assert len({beat.token for beat in found}) == 3
+        assert all(beat.since is not None for beat in found)
+
+    def test_one_that_is_closed_is_gone_at_once(self, world: World) -> None:
+        stays, goes = world.scheduler(), world.scheduler()
+        stays.tick()
+        goes.tick()
+        goes.close()
+        assert len(active_beats(world.app)) == 1
+        stays.close()
+        assert active_beats(world.app) == []
+        assert not world.client.exists(BEATS)
+
+    def test_one_that_was_killed_is_gone_after_some_seconds(self, world: World) -> None:
+        scheduler = world.scheduler()
+        scheduler.tick()
+        (token,) = world.client.zrange(BEATS, 0, -1)
+        world.client.zadd(BEATS, {token: world.now() - SEEN_WITHIN + 3})
+        assert [beat.token for beat in active_beats(world.app)] == [token]
+        world.client.zadd(BEATS, {token: world.now() - SEEN_WITHIN - 3})
+        assert active_beats(world.app) == []
+
+    def test_a_lock_that_is_left_over_is_nobodys(self, world: World) -> None:
+        take_lock(world)
+        world.put("a")
+        scheduler = world.scheduler()
+        scheduler.tick()
+        assert scheduler.names == ["a"]
+        assert current_leader(world.app) is None
+        assert all(re.match("redbeat3:", beat.token) for beat in active_beats(world.app))

@@ -1,0 +1,148 @@
+"""Without a lock, each beat claims its share of what is due."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import partial
+from typing import Any
+
+import pytest
+
+from redbeat.records import Terms, Turn
+from redbeat.store import Store
+
+from .conftest import Clock, RecordingScheduler, World, once
+
+BEATS = "redbeat::beats"
+SMALLEST_SHARE = 25
+
+
+@pytest.fixture(autouse=True)
+def _no_lock(world: World) -> None:
+    """Switch the lock off."""
+    world.app.conf.redbeat_lock_key = None
+
+
+def present(world: World, count: int) -> list[RecordingScheduler]:
+    """Return so many schedulers, each of which had a tick; no time passes in their ticks."""
+    beats = [world.scheduler(clock=Clock()) for _ in range(count)]
+    for beat in beats:
+        beat.tick()
+    return beats
+
+
+def first_share(scheduler: RecordingScheduler) -> int:
+    """Tick; return how much the first turn claimed."""
+    shares: list[int] = []
+    store: Store = scheduler._ticker._store
+    claim = store.claim
+
+    def counted(*terms: Any) -> Turn:
+        turn = claim(*terms)
+        if Terms(*terms).limit:
+            shares.append(len(turn.claims))
+        return turn
+
+    store.claim = counted  # type: ignore[method-assign]
+    scheduler.tick()
+    store.claim = claim  # type: ignore[method-assign]
+    return shares[0]
+
+
+def grow_old(world: World, seconds: float) -> None:
+    """Let the others have been seen last so many seconds ago."""
+    for token in world.client.zrange(BEATS, 0, -1):
+        world.client.zadd(BEATS, {token: world.now() - seconds})
+
+
+@pytest.mark.parametrize(
+    ("beats", "due", "share"),
+    [
+        (1, 400, 400),
+        (1, 700, 500),
+        (2, 400, 200),
+        (2, 401, 201),
+        (4, 400, 100),
+        (4, 100, SMALLEST_SHARE),
+        (4, 60, SMALLEST_SHARE),
+        (4, 10, 10),
+        (2, 3000, 500),
+    ],
+)
+def test_of_the_first_turn(world: World, beats: int, due: int, share: int) -> None:
+    all_of_them = present(world, beats)
+    world.put_many(due)
+    assert first_share(all_of_them[0]) == share
+
+
+def test_what_is_not_due_is_not_shared(world: World) -> None:
+    beats = present(world, 2)
+    world.put_many(1000, score=world.now() + 1000)
+    for number in range(100):
+        world.put(f"due{number}")
+    assert first_share(beats[0]) == 50
+
+
+@pytest.mark.parametrize(("seconds", "share"), [(5, 200), (15, 400)])
+def test_a_beat_that_was_not_seen_for_ten_seconds_does_not_count(
+    world: World, seconds: float, share: int
+) -> None:
+    beats = present(world, 2)
+    grow_old(world, seconds)
+    world.put_many(400)
+    assert first_share(beats[0]) == share
+
+
+def test_a_beat_that_is_closed_does_not_count(world: World) -> None:
+    stays, goes = present(world, 2)
+    goes.close()
+    world.put_many(400)
+    assert first_share(stays) == 400
+
+
+def test_a_beat_that_comes_back_counts_again(world: World) -> None:
+    beats = present(world, 2)
+    grow_old(world, 15)
+    beats[1].tick()
+    world.put_many(400)
+    assert first_share(beats[0]) == 200
+
+
+def test_long_gone_beats_are_forgotten(world: World) -> None:
+    world.client.zadd(BEATS, {f"gone{number}": world.now() - 100 for number in range(50)})
+    present(world, 1)
+    assert world.client.zcard(BEATS) == 1
+    assert 0 < world.client.ttl(BEATS) <= 60
+
+
+def test_with_a_lock_nobody_is_counted(world: World) -> None:
+    world.app.conf.redbeat_lock_key = "mine"
+    leader, _standby = present(world, 2)
+    world.put_many(400)
+    assert first_share(leader) == 400
+    assert not world.client.exists(BEATS)
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_beats_that_tick_at_the_same_time(world: World, count: int) -> None:
+    """Whoever claims first leaves the others their shares; each run goes out once."""
+    beats = present(world, count)
+    world.put_many(400)
+
+    def tick_next(number: int) -> None:
+        if number < count:
+            beats[number].before_send = once(partial(tick_next, number + 1))
+            beats[number].tick()
+
+    tick_next(0)
+    sent = Counter(message.id for beat in beats for message in beat.sent)
+    assert (len(sent), set(sent.values())) == (400, {1})
+    assert all(len(beat.sent) >= SMALLEST_SHARE for beat in beats)
+
+
+def test_one_that_is_alone_sends_all_in_one_tick(world: World) -> None:
+    """Also what the share of another one would have been: a share is no reservation."""
+    beats = present(world, 2)
+    world.put_many(400)
+    beats[0].tick()
+    assert len(beats[0].sent) == 400

@@ -1,0 +1,145 @@
+"""The connection that a beat publishes on, and what is said about confirms."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from celery import Celery
+
+from redbeat.broker import ONE_RETRY, publishing_connection, retry_options, warn_about_confirms
+
+REDIS = {"socket_timeout", "socket_connect_timeout"}
+AMQP = {"read_timeout", "write_timeout"}
+BOUNDED = [
+    ("redis://127.0.0.1:1/0", REDIS),
+    ("rediss://127.0.0.1:1/0?ssl_cert_reqs=required", REDIS),
+    ("sentinel://127.0.0.1:1/0", REDIS),
+    ("amqp://127.0.0.1:1//", AMQP),
+    ("pyamqp://127.0.0.1:1//", AMQP),
+]
+
+
+def make_app(broker: str, **options: Any) -> Celery:
+    """An app with a broker that nothing connects to, and transport options."""
+    app = Celery("broker", broker=broker, set_as_current=False)
+    if options:
+        app.conf.broker_transport_options = options
+    return app
+
+
+def options_of(app: Celery, lease: float = 30.0) -> dict[str, Any]:
+    """Return the transport options of the connection of a beat."""
+    with publishing_connection(app, lease) as connection:
+        return dict(connection.transport_options or {})
+
+
+@pytest.fixture
+def silent_port() -> Iterator[int]:
+    """A port where connections are accepted by the kernel and nobody ever answers."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+class TestTimeouts:
+    @pytest.mark.parametrize(("broker", "names"), BOUNDED)
+    @pytest.mark.parametrize(("lease", "seconds"), [(30.0, 5.0), (12.0, 2.0), (5.0, 1.0)])
+    def test_are_a_sixth_of_the_lease_and_a_second_at_least(
+        self, broker: str, names: set[str], lease: float, seconds: float
+    ) -> None:
+        found = options_of(make_app(broker), lease)
+        assert {name: found.get(name) for name in names} == dict.fromkeys(names, seconds)
+        assert set(found) == names
+
+    @pytest.mark.parametrize(("broker", "names"), BOUNDED)
+    def test_the_users_own_win(self, broker: str, names: set[str]) -> None:
+        own, ours = sorted(names)
+        found = options_of(make_app(broker, **{own: 77.0, "visibility_timeout": 9}))
+        assert found == {own: 77.0, ours: 5.0, "visibility_timeout": 9}
+
+    @pytest.mark.parametrize(("broker", "names"), BOUNDED)
+    def test_all_the_users_own(self, broker: str, names: set[str]) -> None:
+        given = dict.fromkeys(names, 0.5)
+        assert options_of(make_app(broker, **given)) == given
+
+    def test_those_of_another_kind_of_broker_are_none_of_ours(self) -> None:
+        found = options_of(make_app("redis://127.0.0.1:1/0", read_timeout=3))
+        assert found == {"read_timeout": 3, **dict.fromkeys(REDIS, 5.0)}
+
+    def test_the_memory_transport_is_left_alone(self) -> None:
+        assert options_of(make_app("memory://")) == {}
+        assert options_of(make_app("memory://", polling_interval=1)) == {"polling_interval": 1}
+
+    def test_the_settings_of_the_app_stay_as_they_are(self) -> None:
+        app = make_app("redis://127.0.0.1:1/0", visibility_timeout=9)
+        options_of(app)
+        assert app.conf.broker_transport_options == {"visibility_timeout": 9}
+        with app.connection_for_write() as connection:
+            assert connection.transport_options == {"visibility_timeout": 9}
+
+    def test_it_writes_where_the_app_writes(self) -> None:
+        app = Celery("broker", broker="memory://", set_as_current=False)
+        app.conf.broker_write_url = "redis://127.0.0.1:7/3"
+        with publishing_connection(app, 30.0) as connection:
+            assert (connection.port, connection.virtual_host) == (7, "3")
+
+    @pytest.mark.parametrize("scheme", ["redis", "amqp"])
+    def test_a_broker_that_never_answers_does_not_block(
+        self, scheme: str, silent_port: int
+    ) -> None:
+        """Setup: a broker that accepts connections. Fault: it says nothing. Invariant: an error."""
+        app = make_app(f"{scheme}://127.0.0.1:{silent_port}//")
+        started = time.monotonic()
+        with publishing_connection(app, 5.0) as connection:
+            with pytest.raises(connection.connection_errors):
+                connection.connect()
+            assert time.monotonic() - started < 20.0
+
+
+class TestRetryOptions:
+    def test_at_least_once_tries_once_more(self) -> None:
+        assert retry_options({"queue": "q"}, False) == {"queue": "q", "retry_policy": ONE_RETRY}
+        assert ONE_RETRY["max_retries"] == 1
+
+    def test_the_users_own_policy_wins(self) -> None:
+        given = {"retry_policy": {"max_retries": 9}, "retry": False}
+        assert retry_options(given, False) == given
+
+    @pytest.mark.parametrize("given", [{}, {"retry": True}])
+    def test_at_most_once_tries_no_more(self, given: dict[str, Any]) -> None:
+        assert retry_options(given, True) == {"retry": False}
+
+    def test_what_is_given_is_not_changed(self) -> None:
+        given = {"queue": "q"}
+        retry_options(given, True)
+        retry_options(given, False)
+        assert given == {"queue": "q"}
+
+
+class TestConfirms:
+    @pytest.mark.parametrize("broker", ["amqp://127.0.0.1:1//", "pyamqp://127.0.0.1:1//"])
+    @pytest.mark.parametrize("options", [{}, {"confirm_publish": False}])
+    def test_rabbitmq_without_them_is_warned_about(
+        self, caplog: pytest.LogCaptureFixture, broker: str, options: dict[str, Any]
+    ) -> None:
+        warn_about_confirms(make_app(broker, **options))
+        (record,) = caplog.records
+        assert (record.name, record.levelname) == ("celery.beat", "WARNING")
+        assert "'confirm_publish': True" in record.getMessage()
+
+    @pytest.mark.parametrize(
+        ("broker", "options"),
+        [
+            ("amqp://127.0.0.1:1//", {"confirm_publish": True}),
+            ("redis://127.0.0.1:1/0", {}),
+            ("memory://", {}),
+        ],
+    )
+    def test_others_are_not(
+        self, caplog: pytest.LogCaptureFixture, broker: str, options: dict[str, Any]
+    ) -> None:
+        warn_about_confirms(make_app(broker, **options))
+        assert caplog.records == []

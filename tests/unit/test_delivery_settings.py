@@ -1,0 +1,80 @@
+"""The settings redbeat_delivery and redbeat_on_lock_lost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from celery import Celery
+
+from redbeat.config import RedBeatConfig
+from redbeat.errors import ConfigurationError
+
+VALID = [
+    ("delivery", "at_least_once"),
+    ("delivery", "at_most_once"),
+    ("on_lock_lost", "standby"),
+    ("on_lock_lost", "exit"),
+]
+CHOICES = {"delivery": "at_least_once, at_most_once", "on_lock_lost": "standby, exit"}
+WRONG = ["", "AT_MOST_ONCE", "exactly_once", "at-most-once", "die", 1, True, ["exit"], b"exit"]
+
+
+def config_of(namespace: str | None = None, **settings: Any) -> RedBeatConfig:
+    """Return the configuration of an app with these settings."""
+    app = Celery("conf", broker="redis://127.0.0.1:1/0", set_as_current=False)
+    app.config_from_object(settings, namespace=namespace)
+    return RedBeatConfig(app)
+
+
+def test_defaults() -> None:
+    config = config_of()
+    assert (config.delivery, config.on_lock_lost) == ("at_least_once", "standby")
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_none_is_the_default(name: str) -> None:
+    config = config_of(**{f"redbeat_{name}": None})
+    assert getattr(config, name) == CHOICES[name].split(", ")[0]
+
+
+@pytest.mark.parametrize(("name", "value"), VALID)
+@pytest.mark.parametrize(
+    ("namespace", "spelling"),
+    [
+        (None, "redbeat_{}"),
+        (None, "REDBEAT_{}"),
+        ("CELERY", "CELERY_REDBEAT_{}"),
+        ("CELERY", "REDBEAT_{}"),
+    ],
+)
+def test_valid_values_in_all_spellings(
+    caplog: pytest.LogCaptureFixture, namespace: str | None, spelling: str, name: str, value: str
+) -> None:
+    setting = spelling.format(name.upper() if spelling[0].isupper() else name)
+    assert getattr(config_of(namespace, **{setting: value}), name) == value
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize("name", CHOICES)
+@pytest.mark.parametrize("value", WRONG, ids=repr)
+def test_a_wrong_value_is_an_error_that_names_the_valid_ones(name: str, value: Any) -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        config_of(**{f"redbeat_{name}": value})
+    assert str(raised.value) == (f"redbeat_{name} is {value!r}, it must be one of {CHOICES[name]}")
+
+
+@pytest.mark.parametrize(
+    ("spelling", "meant"),
+    [
+        ("redbeat_delivry", "redbeat_delivery"),
+        ("REDBEAT_DELIVERYS", "redbeat_delivery"),
+        ("redbeat_on_lock_loss", "redbeat_on_lock_lost"),
+    ],
+)
+def test_a_misspelt_name_is_reported(
+    caplog: pytest.LogCaptureFixture, spelling: str, meant: str
+) -> None:
+    config_of(**{spelling: "exit"})
+    (record,) = caplog.records
+    assert record.getMessage() == f"Unknown setting {spelling}: did you mean {meant}?"
