@@ -47,6 +47,7 @@ setup(
             "pytest>=8",
             "pytest-cov>=5",
             "pytest-timeout>=2.3",
+            "pytest-xdist>=3.6",
         ],
     },
     entry_points={

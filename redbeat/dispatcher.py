@@ -131,6 +131,12 @@ class Dispatcher:
         if run.error is not None:
             self._hooks.broker_failed(run.error)
             promise.report(f"is lost, it must not be sent twice: {run.error!r}")
+        elif not run.sent and run.successor is None:
+            promise.report(
+                "is lost: it was due when it was recorded, and not when it was to be sent"
+            )
+        else:
+            self._broker_is_there()
         return True
 
     def _at_most_once(self, entry: RedBeatSchedulerEntry) -> bool:
@@ -180,9 +186,7 @@ class Dispatcher:
         self, entry: RedBeatSchedulerEntry, claim: Claim, claim_id: str, own: float | None
     ) -> Completion:
         self._attempts.pop(claim.key, None)
-        if self.broker_failures:
-            logger.warning("beat: The broker is back")
-            self.broker_failures = 0
+        self._broker_is_there()
         after = (entry.run and entry.run.successor) or entry.next()
         next_at, missed = entry.verdict().next_at, entry.verdict().missed
         if missed:
@@ -216,6 +220,11 @@ class Dispatcher:
             exc_info=attempt == 1,
         )
         return Completion(claim.key, claim_id, now + wait, runtime=AGAIN)
+
+    def _broker_is_there(self) -> None:
+        if self.broker_failures:
+            logger.warning("beat: The broker is back")
+            self.broker_failures = 0
 
     def _broker_is_away(self, error: Exception) -> bool:
         """Whether the broker is to blame for an error; then that is counted, and said once."""

@@ -182,6 +182,10 @@ class Exchange:
         used = turn.expires - turn.now - self.lease * (1 - USED_PART)
         return Answer(turn, question.terms.claim_id, question.asked_at + used)
 
+    def hear(self) -> None:
+        """Wait for the answer that is under way, if one is."""
+        self._await()
+
     def confirm(self, promised: Sequence[Completion]) -> set[str]:
         """Record runs that are to be published only then; return the keys of those recorded.
 

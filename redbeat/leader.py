@@ -59,6 +59,8 @@ class BeatInfo(NamedTuple):
     @classmethod
     def read(cls, token: str) -> BeatInfo:
         """Return what the token of a beat tells."""
+        if not token.startswith(TOKEN_PREFIX):
+            return cls(token)
         try:
             host, pid, since, _ = token.removeprefix(TOKEN_PREFIX).rsplit(":", 3)
             return cls(token, host, int(pid), from_timestamp(int(since)))

@@ -40,6 +40,8 @@ class Promises:
         No round trip when nothing is new, else one. What the broker could not even be offered is
         kept for the next call.
         """
+        if self._made:
+            self._exchange.hear()
         made, self._made = self._made, []
         if made:
             try:
@@ -49,8 +51,11 @@ class Promises:
                     promise.report("may be lost: nobody knows whether it is recorded")
                 raise
             self._owed += (promise for promise in made if promise.done.key in recorded)
-        while self._owed and self._dispatcher.keep(self._owed[0]):
-            self._owed.popleft()
+        while self._owed:
+            promise = self._owed.popleft()
+            if not self._dispatcher.keep(promise):
+                self._owed.appendleft(promise)
+                break
 
     def withdraw(self) -> list[Claim]:
         """Return the claims of promises that are not recorded, and forget these."""

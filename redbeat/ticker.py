@@ -160,7 +160,11 @@ class Ticker:
             if turn.claims:
                 self._look_ahead(turn)
                 self._dispatch(answer)
-            elif not self._exchange.pending and not self._look_after(turn):
+            elif (
+                self._dispatcher.broker_failures <= failures
+                and not self._exchange.pending
+                and not self._look_after(turn)
+            ):
                 return self._wait(turn)
             # While the broker is away, entries that do not need it are still seen to.
             if self._dispatcher.broker_failures > failures or self._clock() - started > MAX_TICK:
@@ -170,6 +174,7 @@ class Ticker:
     def _stand_by(self, turn: Turn) -> float:
         self._synced = False
         if self._lock is not None and self._lock.lost and self._conf.on_lock_lost == "exit":
+            self._exchange.flush()
             raise LockNotOwnedError(f"the lock {self._lock.key} is held by {turn.holder}")
         return min(STANDBY_POLL, self._longest_wait())
 

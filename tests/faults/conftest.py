@@ -22,7 +22,8 @@ TRIALS = 10
 TIMEOUT_SHORT, TIMEOUT_FULL = 180, 3600
 
 Note = Callable[[object], None]
-_notes: list[str] = []
+#: What a property of a report is called when it is a note.
+NOTE = "note"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -51,16 +52,24 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Print what the tests noted."""
-    if _notes:
+    reports = [report for kind in terminalreporter.stats.values() for report in kind]
+    notes = [
+        f"{report.nodeid.partition('::')[2]}: {text}"
+        for report in reports
+        if getattr(report, "when", "") == "call"
+        for name, text in report.user_properties
+        if name == NOTE
+    ]
+    if notes:
         terminalreporter.section("faults")
-        for note in _notes:
+        for note in sorted(notes):
             terminalreporter.write_line(note)
 
 
 @pytest.fixture
 def note(request: pytest.FixtureRequest) -> Note:
     """Takes a line for the end of the run: what was counted, whether or not it is bounded."""
-    return lambda text: _notes.append(f"{request.node.name}: {text}")
+    return lambda text: request.node.user_properties.append((NOTE, str(text)))
 
 
 @pytest.fixture

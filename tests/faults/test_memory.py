@@ -6,6 +6,7 @@ import random
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import pytest
 import redis
@@ -42,6 +43,14 @@ class Side:
         """Return how many messages this beat sent."""
         return sum(message.sender == self.beat.popen.pid for message in ledger.messages)
 
+    def has_sent(self, ledger: Ledger, count: int) -> bool:
+        """Return whether it sent that many messages."""
+        return self.sent(ledger) >= count
+
+    def has_recorded(self, until: float) -> bool:
+        """Return whether nothing is due before that time."""
+        return not self.schedule.due_before(until)
+
     def memory(self, limit: int) -> None:
         """Set how many bytes its Redis may use."""
         self.schedule.client.config_set("maxmemory", limit)
@@ -74,7 +83,7 @@ def wait_sent(sides: Sequence[Side], ledger: Ledger, counts: Sequence[int], what
     """Wait until each beat has sent so many messages; return the seconds that took."""
     started = time.monotonic()
     for side, count in zip(sides, counts, strict=True):
-        wait_until(lambda side=side, count=count: side.sent(ledger) >= count, 60.0, what)
+        wait_until(partial(side.has_sent, ledger, count), 60.0, what)
     return time.monotonic() - started
 
 
@@ -154,8 +163,9 @@ def test_memory_is_full_for_a_while(
         check_log(side, len(durations(profile)))
         # A beat that stops has recorded everything.
         assert beats.terminate(number) == 0
-        recorded = side.schedule.run_counts(grid.entries)
-        wait_until(lambda side=side, count=sum(recorded.values()): side.sent(ledger) == count)
+        recorded = sum(side.schedule.run_counts(grid.entries).values())
+        wait_until(partial(side.has_sent, ledger, recorded))
+        assert side.sent(ledger) == recorded
 
 
 def test_memory_is_full_while_many_are_due(
@@ -178,8 +188,6 @@ def test_memory_is_full_while_many_are_due(
     assert waited <= profile.pick(5.0, 2.0)
     for side, grid in zip(sides, grids, strict=True):
         half = grid.first + HOUR / 2
-        wait_until(
-            lambda side=side, half=half: not side.schedule.due_before(half), 60.0, "all recorded"
-        )
+        wait_until(partial(side.has_recorded, half), 60.0, "all recorded")
         assert set(side.schedule.run_counts(grid.entries).values()) == {1}
         check_log(side)
