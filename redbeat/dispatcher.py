@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
@@ -17,7 +18,7 @@ from .history import encode_runtime
 from .occurrences import Run
 from .prototypes import Histories, Prototypes
 from .quarantine import Quarantine, shown
-from .records import AGAIN, Claim, Completion
+from .records import AGAIN, DELETE, Claim, Completion
 from .timing import asks_itself
 from .zones import UTC
 
@@ -156,7 +157,8 @@ class Dispatcher:
         except Exception as error:
             return self._failed(claim, claim_id, now, error)
         if not is_due:
-            return Completion(claim.key, claim_id, _score_of_not_due(entry, run, seconds, now))
+            score = _score_of_not_due(entry, run, seconds, now)
+            return self._not_sent(entry, claim, claim_id, score)
         done = self._sent(entry, claim, claim_id, _own_wait(entry, seconds, now))
         return Promise(entry, claim, done._replace(promised=True))
 
@@ -180,7 +182,34 @@ class Dispatcher:
             return self._sent(entry, claim, claim_id, _own_wait(entry, seconds, now))
         if run.error is not None:
             return self._failed(claim, claim_id, now, run.error)
-        return Completion(claim.key, claim_id, _score_of_not_due(entry, run, seconds, now))
+        score = _score_of_not_due(entry, run, seconds, now)
+        return self._not_sent(entry, claim, claim_id, score)
+
+    def _not_sent(
+        self, entry: RedBeatSchedulerEntry, claim: Claim, claim_id: str, score: float
+    ) -> Completion:
+        """Return what to record for an entry that is not due, or whose runs are too old by now."""
+        verdict, runtime = entry.verdict(), ""
+        if verdict.missed and not verdict.due and verdict.anchor and entry.last_run_at:
+            logger.warning(
+                "beat: Entry %s missed %d runs up to that of %s, too old to be made up for",
+                *(entry.name, verdict.missed, verdict.anchor),
+            )
+            runtime = encode_runtime(verdict.anchor, entry.last_run_at)
+        done = Completion(claim.key, claim_id, score, runtime=runtime)
+        return self._finished(entry, claim, done) if score == PARKED else done
+
+    def _finished(self, entry: RedBeatSchedulerEntry, claim: Claim, done: Completion) -> Completion:
+        """Return the completion of an entry that has finished, with what becomes of it."""
+        logger.info(
+            "beat: Entry %s has finished: nothing is left to run (%s)", entry.name, entry.on_finish
+        )
+        if entry.on_finish == "delete":
+            return done._replace(finish=DELETE)
+        if entry.on_finish == "disable":
+            definition = {**json.loads(claim.definition or "{}"), "enabled": False}
+            return done._replace(score=DISABLED, finish=json.dumps(definition))
+        return done
 
     def _sent(
         self, entry: RedBeatSchedulerEntry, claim: Claim, claim_id: str, own: float | None
@@ -192,17 +221,16 @@ class Dispatcher:
         if missed:
             logger.warning(
                 "beat: Entry %s missed %d runs before that of %s, which makes up for them",
-                *(entry.name, missed, after.scheduled_at),
+                *(entry.name, missed, entry.verdict().scheduled_at),
             )
-        if own is None and next_at is None:
-            logger.info("beat: Entry %s has finished: nothing is left to run", entry.name)
         score = score_of(next_at) if own is None else own
         scheduled_at: datetime = after.scheduled_at or datetime.fromtimestamp(claim.due, UTC)
         runtime = encode_runtime(scheduled_at, after.last_run_at or scheduled_at)
         meta = after.history_text()
         if after.scheduled_at is not None:
             self._histories.note(claim.key, meta, runtime, after)
-        return Completion(claim.key, claim_id, score, meta, runtime)
+        done = Completion(claim.key, claim_id, score, meta, runtime)
+        return self._finished(entry, claim, done) if score == PARKED else done
 
     def _failed(self, claim: Claim, claim_id: str, now: float, error: Exception) -> Completion:
         """Keep an occurrence that could not be published: it is late, not lost.

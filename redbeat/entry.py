@@ -16,6 +16,7 @@ from .due import PARKED
 from .errors import DecodeError, InvalidEntryError
 from .history import decode_meta, encode_runtime
 from .occurrences import Run
+from .policy import FIELDS as POLICY_FIELDS
 from .records import SAVED, Keys, key_of, text_of
 from .saving import SavedEntry
 from .store import Store
@@ -42,8 +43,8 @@ class RedBeatSchedulerEntry(SavedEntry):
         args, kwargs: arguments of the task.
         enabled: a disabled entry is kept and never due.
         options: options of ``apply_async``.
-        clsargs: ``app``, ``last_run_at``, ``total_run_count``, ``relative``, and ``delivery``:
-            ``at_least_once`` or ``at_most_once``, where ``redbeat_delivery`` shall not count.
+        clsargs: ``app``, ``last_run_at``, ``total_run_count``, ``relative``, and the fields of a
+            :class:`~redbeat.policy.Policy`. ``one_off=True`` is ``max_runs=1``.
 
     Making an entry does not touch Redis. Attributes are changed freely, then :meth:`save` d. Raises
     :exc:`InvalidEntryError` for what is no schedule at all; the rest is checked by ``save()``.
@@ -61,7 +62,9 @@ class RedBeatSchedulerEntry(SavedEntry):
         **clsargs: Any,
     ) -> None:
         clsargs["app"] = app_or_default(clsargs.get("app"))
-        delivery = clsargs.pop("delivery", None)
+        policy = {field: clsargs.pop(field, None) for field in POLICY_FIELDS}
+        if clsargs.pop("one_off", False):
+            policy["max_runs"] = policy["max_runs"] or 1
         given = clsargs.get("last_run_at") is not None
         try:
             super().__init__(
@@ -77,8 +80,9 @@ class RedBeatSchedulerEntry(SavedEntry):
             problem = f"{schedule!r:.60} is no schedule; use seconds, a crontab or an rrule"
             raise InvalidEntryError("schedule", problem) from error
         self.enabled = enabled
-        if delivery is not None:
-            self.delivery = delivery
+        for field, value in policy.items():
+            if value is not None:
+                setattr(self, field, value)
         # What save() takes for unchanged: a history the caller did not tell about.
         self._known_history = (None if given else self.last_run_at, 0)
 
@@ -186,7 +190,7 @@ class RedBeatSchedulerEntry(SavedEntry):
         """Return definition and policy as stored; raises :exc:`InvalidEntryError`."""
         if self.name:
             self._own_key()
-        return encode_definition(self.definition()), encode_policy(self.schedule, self.delivery)
+        return encode_definition(self.definition()), encode_policy(self.schedule, self.policy)
 
     def _own_key(self) -> str:
         """Return the key to write to; raises :exc:`InvalidEntryError` for one that is not ours."""
@@ -258,7 +262,7 @@ class RedBeatSchedulerEntry(SavedEntry):
         run, verdict = self.run, self.verdict()
         entry = self._copy()
         entry.last_run_at = last_run_at or (run.now if run else self.default_now())
-        entry.scheduled_at = None if last_run_at else verdict.scheduled_at
+        entry.scheduled_at = None if last_run_at else verdict.anchor or verdict.scheduled_at
         if not only_update_last_run_at:
             entry.total_run_count += 1
         entry._known_history = (entry.last_run_at, entry.total_run_count)

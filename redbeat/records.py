@@ -10,6 +10,7 @@ from .packing import pack, unpack
 
 __all__ = (
     "AGAIN",
+    "DELETE",
     "GONE",
     "HISTORY_CHANGED",
     "HISTORY_DIFFERS",
@@ -44,6 +45,9 @@ REFUSED, RECORDED, HISTORY_CHANGED = 0, 1, 2
 #: What became of a save, as ``save.lua`` returns it.
 NOT_A_HASH, GONE, HISTORY_DIFFERS, SAVED = -2, -1, 0, 1
 
+
+#: In place of a definition: the entry is deleted.
+DELETE = "-"
 
 #: In place of a runtime: the occurrence is put back, and keeps its nominal instant.
 AGAIN = "again"
@@ -93,7 +97,9 @@ class Completion(NamedTuple):
     """What to record for a claimed entry: its next score and, if it ran, its new history.
 
     ``seen`` is the stored meta which the new one replaces, None for the one that was claimed.
-    ``promised`` says that the run is published only once this is recorded.
+    ``promised`` says that the run is published only once this is recorded. ``finish`` is what
+    becomes of an entry that has finished: "" nothing, :data:`DELETE`, or its new definition. A
+    runtime without a meta moves the instant from which the next run counts, or is :data:`AGAIN`.
     """
 
     key: str
@@ -103,6 +109,7 @@ class Completion(NamedTuple):
     runtime: str = ""
     seen: str | None = None
     promised: bool = False
+    finish: str = ""
 
 
 #: Key of the lock, our token, its seconds to live, the token of a leader known to be dead or "".
@@ -227,7 +234,8 @@ def pack_completions(completions: Sequence[Completion]) -> tuple[str | bytes, st
     texts: list[str] = []
     for done in completions:
         seen = "" if done.seen is None else f"={done.seen}"
-        texts += done.key, done.claim_id, f"{done.score:.6f}", done.meta, done.runtime, seen
+        texts += done.key, done.claim_id, f"{done.score:.6f}", done.meta, done.runtime
+        texts += seen, done.finish
     return pack(texts)
 
 

@@ -15,6 +15,7 @@ from .errors import InvalidEntryError
 from .history import encode_meta
 from .leader import BeatLock
 from .occurrences import decide
+from .policy import DEFAULT
 from .records import StaticRow
 from .store import Store, batches
 
@@ -50,7 +51,10 @@ class StaticEntries:
         return name in self._entries
 
     def add(self, name: str, entry: RedBeatSchedulerEntry) -> None:
-        """Note an entry."""
+        """Note an entry; raises :exc:`InvalidEntryError` for one that would come back for ever."""
+        if entry.policy.on_finish == "delete":
+            problem = "'delete' is for entries that are stored at run time; use 'keep' or 'disable'"
+            raise InvalidEntryError("on_finish", problem)
         self._entries[str(name)] = entry
         self._refused.discard(str(name))
         self.unwritten = True
@@ -129,7 +133,7 @@ class Scores:
         when = entry.schedule
         if not entry.enabled:
             return DISABLED
-        if type(when) is not crontab or when.nowfun is not None:
+        if type(when) is not crontab or when.nowfun is not None or entry.policy is not DEFAULT:
             return self._computed(entry)
         identity = (entry.app, when.__reduce__()[1])
         try:
@@ -142,7 +146,8 @@ class Scores:
 
     def _computed(self, entry: RedBeatSchedulerEntry) -> float:
         now = self._now
-        verdict = decide(entry.schedule, now, now, now, now, entry.app.timezone)
+        policy, zone = entry._rules()
+        verdict = decide(entry.schedule, now, now, now, now, zone, policy, 0, str(entry.name))
         if verdict.due:
             return now.timestamp()
         return score_of(verdict.next_at)

@@ -14,10 +14,12 @@
 -- ARGV[7]  token of a leader known to be dead, or ''
 -- ARGV[8]  retry: seconds until a member without a definition is looked at again
 -- ARGV[9]  completions, packed: the sizes of their fields in bytes, separated by spaces
--- ARGV[10] the fields, one after the other; per completion six: entry key, claim id, next score
+-- ARGV[10] the fields, one after the other; per completion seven: entry key, claim id, next score
 --          (seconds; below 0 = park), meta or '' (leave), runtime or '' (leave), and the stored meta
---          that the new one replaces: '' the claimed one, else '=' and its text. With meta '' the
---          runtime 'again' puts the occurrence back: the next claim is told the same due instant.
+--          that the new one replaces: '' the claimed one, else '=' and its text; and what becomes
+--          of an entry that has finished: '' nothing, '-' it is deleted, else its new definition.
+--          With meta '' the runtime 'again' puts the occurrence back: the next claim is told the
+--          same due instant.
 -- ARGV[11] when the claims made now expire, by the caller's reckoning; '' when it does not know.
 --          Something that is not about a lease ahead is replaced by exactly that.
 -- ARGV[12] '1' when the reply to a call with this claim id got lost: what that call claimed is
@@ -93,7 +95,7 @@ local function write_scores(flag)
   scores = {}
 end
 
-local function complete(key, id, score, meta, runtime, seen)
+local function complete(key, id, score, meta, runtime, seen, finish)
   local found = redis.pcall('HMGET', key, 'claim', 'definition', 'policy', 'meta')
   if found.err or not found[1] or not found[2] then
     return 0
@@ -110,10 +112,20 @@ local function complete(key, id, score, meta, runtime, seen)
     if meta ~= '' and now_meta ~= meta_digest and seen ~= '=' .. (found[4] or '') then
       return 2, found[4] or ''
     end
-    score = seconds(now)
+    score, finish = seconds(now), ''
+  end
+  if finish == '-' then
+    redis.call('DEL', key)
+    redis.call('ZREM', schedule, key)
+    return 1
+  end
+  if finish ~= '' then
+    redis.call('HSET', key, 'definition', finish)
   end
   if meta ~= '' then
     redis.call('HSET', key, 'meta', meta, 'runtime', runtime)
+  elseif runtime ~= '' and runtime ~= 'again' then
+    redis.call('HSET', key, 'runtime', runtime)
   end
   if meta == '' and runtime == 'again' then
     local due = string.match(claim, '^%S+ (%S+)')
@@ -135,8 +147,8 @@ local function complete_all(sizes, packed)
     start = start + size
   end
   local codes, metas = {}, {}
-  for at = 1, #fields, 6 do
-    local code, meta = complete(unpack(fields, at, at + 5))
+  for at = 1, #fields, 7 do
+    local code, meta = complete(unpack(fields, at, at + 6))
     codes[#codes + 1] = code
     metas[#metas + 1] = meta
   end
