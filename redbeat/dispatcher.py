@@ -105,13 +105,15 @@ class Dispatcher:
         if not entry.enabled:
             return Completion(claim.key, claim_id, DISABLED)
         try:
-            entry.verdict()
+            due = entry.verdict().due
         except Exception as error:
             if asks_itself(entry.schedule):  # the user's own code, which may recover
                 return self._failed(claim, claim_id, now, error)
             reason = f"definition.schedule: cannot tell when it is due: {error!r}"
             self._quarantine.add(claim, claim_id, reason, now)
             return None
+        if due and entry.overlap != "allow" and _goes_on(claim, now):
+            return self._overlaps(entry, claim, claim_id)
         run = self._promise if self._at_most_once(entry) else self._run
         return run(entry, claim, claim_id, now)
 
@@ -199,6 +201,20 @@ class Dispatcher:
         done = Completion(claim.key, claim_id, score, runtime=runtime)
         return self._finished(entry, claim, done) if score == PARKED else done
 
+    def _overlaps(self, entry: RedBeatSchedulerEntry, claim: Claim, claim_id: str) -> Completion:
+        """Return what to record for an occurrence that is due while an earlier run goes on."""
+        verdict = entry.verdict()
+        scheduled_at = verdict.anchor or verdict.scheduled_at
+        if entry.overlap == "buffer_one" or scheduled_at is None or entry.last_run_at is None:
+            until = float(claim.running_until)
+            logger.debug("beat: Entry %s waits for the end of its run", entry.name)
+            return Completion(claim.key, claim_id, until, runtime=AGAIN)
+        logger.warning(
+            "beat: Entry %s skips the run of %s: an earlier one goes on", entry.name, scheduled_at
+        )
+        runtime = encode_runtime(scheduled_at, entry.last_run_at)
+        return Completion(claim.key, claim_id, score_of(verdict.next_at), runtime=runtime)
+
     def _finished(self, entry: RedBeatSchedulerEntry, claim: Claim, done: Completion) -> Completion:
         """Return the completion of an entry that has finished, with what becomes of it."""
         logger.info(
@@ -229,7 +245,10 @@ class Dispatcher:
         meta = after.history_text()
         if after.scheduled_at is not None:
             self._histories.note(claim.key, meta, runtime, after)
-        done = Completion(claim.key, claim_id, score, meta, runtime)
+        running = ""
+        if entry.overlap != "allow" and entry.run is not None and entry.run.task_id:
+            running = f"{entry.run.task_id} {entry.overlap_timeout}"
+        done = Completion(claim.key, claim_id, score, meta, runtime, running=running)
         return self._finished(entry, claim, done) if score == PARKED else done
 
     def _failed(self, claim: Claim, claim_id: str, now: float, error: Exception) -> Completion:
@@ -262,6 +281,11 @@ class Dispatcher:
             logger.error("beat: The broker is not available, trying again: %r", error)
         self.broker_failures += 1
         return True
+
+
+def _goes_on(claim: Claim, now: float) -> bool:
+    """Whether an earlier run may still be going on."""
+    return bool(claim.running_until) and float(claim.running_until) > now
 
 
 def _own_wait(entry: RedBeatSchedulerEntry, seconds: Any, now: float) -> float | None:

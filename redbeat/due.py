@@ -48,6 +48,8 @@ class DueEntry(ScheduleEntry):
     coalesce: str = "latest"
     catch_up_limit: int | None = None
     jitter: float = 0.0
+    overlap: str = "allow"
+    overlap_timeout: float = 3600.0
     delivery: str | None = None
 
     #: The nominal instant of the last run, None when it is not known.

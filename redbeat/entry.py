@@ -190,6 +190,9 @@ class RedBeatSchedulerEntry(SavedEntry):
         """Return definition and policy as stored; raises :exc:`InvalidEntryError`."""
         if self.name:
             self._own_key()
+        if self.overlap != "allow" and not getattr(self.app, "redbeat_tracks_runs", False):
+            problem = "beat would not learn when a run ends; call redbeat.worker.enable(app)"
+            raise InvalidEntryError("overlap", problem)
         return encode_definition(self.definition()), encode_policy(self.schedule, self.policy)
 
     def _own_key(self) -> str:

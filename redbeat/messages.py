@@ -10,7 +10,10 @@ from .config import ensure_conf
 from .entry import RedBeatSchedulerEntry
 from .occurrences import aware, task_id_of
 
-__all__ = ("addressed",)
+__all__ = ("OVERLAP_HEADER", "addressed")
+
+#: The header with the key of an entry whose runs must not overlap.
+OVERLAP_HEADER = "redbeat_overlap"
 
 
 def addressed(
@@ -32,6 +35,8 @@ def addressed(
     headers: dict[str, Any] = {"scheduled_at": instant, "periodic_task_name": entry.name}
     if missed:
         headers["coalesced"] = missed
+    if entry.overlap != "allow":
+        headers[OVERLAP_HEADER] = entry.key
     options["headers"] = {**headers, **(options.get("headers") or {})}
     if not options.get("task_id"):
         prefix = ensure_conf(entry.app).key_prefix

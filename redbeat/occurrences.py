@@ -52,7 +52,8 @@ class Run:
     """One turn of an entry while a beat holds a claim on it.
 
     ``now`` is the time of Redis, ``due`` when the entry was put up for its run. What became of it:
-    ``sent`` the message is out, ``error`` why it is not, ``successor`` the entry after the run.
+    ``sent`` the message is out under ``task_id``, ``error`` why it is not, ``successor`` the entry
+    after the run.
     """
 
     now: datetime
@@ -60,6 +61,7 @@ class Run:
     verdict: Verdict | None = None
     successor: Any = None
     sent: bool = False
+    task_id: str = ""
     error: Exception | None = None
 
 

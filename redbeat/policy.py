@@ -13,9 +13,10 @@ from .delivery import DELIVERIES
 from .errors import InvalidEntryError
 from .zones import UTC, as_utc, zone_key, zone_named
 
-__all__ = ("COALESCE", "DEFAULT", "FIELDS", "MAX_CATCH_UP", "ON_FINISH", "Policy")
+__all__ = ("COALESCE", "DEFAULT", "FIELDS", "MAX_CATCH_UP", "ON_FINISH", "OVERLAP", "Policy")
 
 ON_FINISH: Final = ("keep", "disable", "delete")
+OVERLAP: Final = ("allow", "skip", "buffer_one")
 COALESCE: Final = ("latest", "earliest", "all")
 
 #: Missed occurrences that may be made up for one by one, at most.
@@ -36,6 +37,9 @@ class Policy:
         coalesce: of several missed occurrences run the ``latest``, the ``earliest`` or ``all``.
         catch_up_limit: with ``all``, how many of them at most; the latest ones.
         jitter: seconds by which a run is put off at most, by chance, but always the same.
+        overlap: while a run is still going on, ``allow`` the next one, ``skip`` it, or
+            ``buffer_one``: have the latest wait for its end.
+        overlap_timeout: seconds after which a run counts as ended whatever became of it.
         delivery: ``at_least_once`` or ``at_most_once``; None for what the app is set to.
     """
 
@@ -48,6 +52,8 @@ class Policy:
     coalesce: str = "latest"
     catch_up_limit: int | None = None
     jitter: float = 0.0
+    overlap: str = "allow"
+    overlap_timeout: float = 3600.0
     delivery: str | None = None
 
     @classmethod
@@ -129,6 +135,12 @@ def _seconds(name: str, value: Any) -> float:
     return float(value)
 
 
+def _some_seconds(name: str, value: Any) -> float:
+    if not _seconds(name, value):
+        raise InvalidEntryError(name, "must be above 0")
+    return float(value)
+
+
 def _choice(*choices: str) -> Callable[[str, Any], str]:
     def check(name: str, value: Any) -> str:
         if value not in choices:
@@ -149,6 +161,8 @@ CHECKS: Final[dict[str, Callable[[str, Any], Any]]] = {
     "coalesce": _choice(*COALESCE),
     "catch_up_limit": _bounded_count,
     "jitter": _seconds,
+    "overlap": _choice(*OVERLAP),
+    "overlap_timeout": _some_seconds,
     "delivery": _choice(*DELIVERIES),
 }
 

@@ -81,7 +81,8 @@ class Claim(NamedTuple):
     """The right to dispatch one occurrence of one entry.
 
     ``due`` is the score at which it was found, UNIX seconds. ``definition`` is None when the hash
-    is gone; ``problem`` says why the key or its text could not be read.
+    is gone; ``problem`` says why the key or its text could not be read. ``running_until`` is when
+    a run that may still go on counts as ended, UNIX seconds as text, "" for none.
     """
 
     key: str
@@ -90,6 +91,7 @@ class Claim(NamedTuple):
     meta: str = ""
     policy: str = ""
     runtime: str = ""
+    running_until: str = ""
     problem: str = ""
 
 
@@ -100,6 +102,8 @@ class Completion(NamedTuple):
     ``promised`` says that the run is published only once this is recorded. ``finish`` is what
     becomes of an entry that has finished: "" nothing, :data:`DELETE`, or its new definition. A
     runtime without a meta moves the instant from which the next run counts, or is :data:`AGAIN`.
+    ``running`` is the task id of a run that goes on now and the seconds it may take, "" where
+    nobody wants to know.
     """
 
     key: str
@@ -110,6 +114,7 @@ class Completion(NamedTuple):
     seen: str | None = None
     promised: bool = False
     finish: str = ""
+    running: str = ""
 
 
 #: Key of the lock, our token, its seconds to live, the token of a leader known to be dead or "".
@@ -198,7 +203,7 @@ def key_of(key: str) -> bytes:
 def read_claims(kinds: bytes, sizes: bytes, packed: bytes) -> list[Claim]:
     """Return the claims in the reply of ``claim.lua``."""
     fields = iter(unpack(sizes, packed))
-    rows = zip(kinds.decode(), *[fields] * 6, strict=True)
+    rows = zip(kinds.decode(), *[fields] * 7, strict=True)
     claims = [READERS[kind](*row) for kind, *row in rows]
     return claims if packed.isascii() else list(map(checked, claims))
 
@@ -235,7 +240,7 @@ def pack_completions(completions: Sequence[Completion]) -> tuple[str | bytes, st
     for done in completions:
         seen = "" if done.seen is None else f"={done.seen}"
         texts += done.key, done.claim_id, f"{done.score:.6f}", done.meta, done.runtime
-        texts += seen, done.finish
+        texts += seen, done.finish, done.running
     return pack(texts)
 
 

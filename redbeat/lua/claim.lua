@@ -14,12 +14,13 @@
 -- ARGV[7]  token of a leader known to be dead, or ''
 -- ARGV[8]  retry: seconds until a member without a definition is looked at again
 -- ARGV[9]  completions, packed: the sizes of their fields in bytes, separated by spaces
--- ARGV[10] the fields, one after the other; per completion seven: entry key, claim id, next score
+-- ARGV[10] the fields, one after the other; per completion eight: entry key, claim id, next score
 --          (seconds; below 0 = park), meta or '' (leave), runtime or '' (leave), and the stored meta
 --          that the new one replaces: '' the claimed one, else '=' and its text; and what becomes
 --          of an entry that has finished: '' nothing, '-' it is deleted, else its new definition.
 --          With meta '' the runtime 'again' puts the occurrence back: the next claim is told the
 --          same due instant.
+--          The eighth is the task id of a run that goes on now and the seconds it may take, or ''.
 -- ARGV[11] when the claims made now expire, by the caller's reckoning; '' when it does not know.
 --          Something that is not about a lease ahead is replaced by exactly that.
 -- ARGV[12] '1' when the reply to a call with this claim id got lost: what that call claimed is
@@ -33,7 +34,8 @@
 --   metas       the stored meta for each code 2
 --   kinds       a letter per claim: e entry, g its hash is gone, x its key is not a hash
 --   sizes       the sizes of the fields of all claims in bytes, separated by spaces
---   fields      per claim six: key, due, definition (for x the error), meta, policy, runtime
+--   fields      per claim seven: key, due, definition (for x the error), meta, policy, runtime,
+--               until when an earlier run counts as going on, or ''
 --   expires     when the claims end
 --
 -- The field `claim` of an entry: "<id> <due> <expires> <digest> <digest>"; the first digest is the
@@ -95,7 +97,16 @@ local function write_scores(flag)
   scores = {}
 end
 
-local function complete(key, id, score, meta, runtime, seen, finish)
+-- Notes that a run goes on, unless it has ended before this.
+local function mark_running(key, running)
+  local id, timeout = string.match(running, '^(%S+) (%S+)$')
+  if redis.call('HGET', key, 'ended') ~= id then
+    redis.call('HSET', key, 'running', id .. ' ' .. seconds(now + tonumber(timeout)))
+  end
+  redis.call('HDEL', key, 'ended')
+end
+
+local function complete(key, id, score, meta, runtime, seen, finish, running)
   local found = redis.pcall('HMGET', key, 'claim', 'definition', 'policy', 'meta')
   if found.err or not found[1] or not found[2] then
     return 0
@@ -122,6 +133,9 @@ local function complete(key, id, score, meta, runtime, seen, finish)
   if finish ~= '' then
     redis.call('HSET', key, 'definition', finish)
   end
+  if running ~= '' then
+    mark_running(key, running)
+  end
   if meta ~= '' then
     redis.call('HSET', key, 'meta', meta, 'runtime', runtime)
   elseif runtime ~= '' and runtime ~= 'again' then
@@ -147,8 +161,8 @@ local function complete_all(sizes, packed)
     start = start + size
   end
   local codes, metas = {}, {}
-  for at = 1, #fields, 7 do
-    local code, meta = complete(unpack(fields, at, at + 6))
+  for at = 1, #fields, 8 do
+    local code, meta = complete(unpack(fields, at, at + 7))
     codes[#codes + 1] = code
     metas[#metas + 1] = meta
   end
@@ -157,7 +171,8 @@ local function complete_all(sizes, packed)
 end
 
 local function read(member)
-  local found = redis.pcall('HMGET', member, 'definition', 'meta', 'policy', 'runtime', 'claim')
+  local found = redis.pcall(
+    'HMGET', member, 'definition', 'meta', 'policy', 'runtime', 'claim', 'running')
   return found, found.err
 end
 
@@ -203,11 +218,13 @@ local codes, metas = complete_all(ARGV[9], ARGV[10])
 
 local kinds, sizes, fields = {}, {}, {}
 
-local function hand_out(kind, key, due, definition, meta, policy, runtime)
+local function hand_out(kind, key, due, definition, meta, policy, runtime, running)
   definition, meta, policy, runtime = definition or '', meta or '', policy or '', runtime or ''
+  running = running and string.match(running, '%S+$') or ''
   kinds[#kinds + 1] = kind
-  sizes[#sizes + 1] = table.concat({#key, #due, #definition, #meta, #policy, #runtime}, ' ')
-  fields[#fields + 1] = table.concat({key, due, definition, meta, policy, runtime})
+  sizes[#sizes + 1] = table.concat(
+    {#key, #due, #definition, #meta, #policy, #runtime, #running}, ' ')
+  fields[#fields + 1] = table.concat({key, due, definition, meta, policy, runtime, running})
 end
 
 local lease_end = seconds(now + lease)
@@ -226,7 +243,7 @@ local function hand_out_again()
     if not err and found[1] and found[5] then
       local id, due = string.match(found[5], '^(%S+) (%S+)')
       if id == claim_id then
-        hand_out('e', key, due, found[1], found[2], found[3], found[4])
+        hand_out('e', key, due, found[1], found[2], found[3], found[4], found[6])
       end
     end
   end
@@ -251,7 +268,7 @@ local function claim(key, found, due)
   local definition_digest, meta_digest = digests(found[1], found[2], found[3])
   redis.call('HSET', key, 'claim', claim_id .. ' ' .. due .. ' ' .. lease_end .. ' '
     .. definition_digest .. ' ' .. meta_digest)
-  hand_out('e', key, due, found[1], found[2], found[3], found[4])
+  hand_out('e', key, due, found[1], found[2], found[3], found[4], found[6])
   return lease_end
 end
 
