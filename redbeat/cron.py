@@ -37,6 +37,8 @@ class CronRule:
 
     def next_wall(self, wall: datetime) -> datetime | None:
         """The first matching minute after that of ``wall``, ``None`` if no date ever matches."""
+        if self.next_hour[0] < 0 or self.next_minute[0] < 0:
+            return None
         year, month, day, hour = wall.year, wall.month, wall.day, wall.hour
         if self._has_day(wall):
             if self.next_hour[hour] == hour:

@@ -8,17 +8,23 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from celery.utils.log import get_logger
+from redis.exceptions import RedisError
 
 from .backoff import BackOff
+from .client import get_redis, unretried
 from .delivery import AT_MOST_ONCE
 from .due import DISABLED, PARKED, score_of
-from .entry import RedBeatSchedulerEntry
+from .entry import RedBeatSchedulerEntry, store_of
 from .errors import DecodeError
 from .history import encode_runtime
+from .lazy import LazyArgumentError, evaluated
+from .messages import id_of
 from .occurrences import Run
+from .overlap import goes_on, marker, put_off
 from .prototypes import Histories, Prototypes
 from .quarantine import Quarantine, shown
 from .records import AGAIN, DELETE, Claim, Completion
+from .statics import StaticEntries
 from .timing import asks_itself
 from .zones import UTC
 
@@ -80,10 +86,17 @@ class Promise:
 
 
 class Dispatcher:
-    """Decides and publishes, one claim at a time. No round trips of its own."""
+    """Decides and publishes, one claim at a time.
 
-    def __init__(self, hooks: Hooks, quarantine: Quarantine) -> None:
+    No round trips of its own, but for a lost run whose end is waited for. ``statics`` hold the
+    functions among the arguments of static entries.
+    """
+
+    def __init__(
+        self, hooks: Hooks, quarantine: Quarantine, statics: StaticEntries | None = None
+    ) -> None:
         self._hooks = hooks
+        self._statics = StaticEntries() if statics is None else statics
         self._quarantine = quarantine
         self._prototypes = Prototypes(hooks)
         self._histories = Histories()
@@ -112,8 +125,13 @@ class Dispatcher:
             reason = f"definition.schedule: cannot tell when it is due: {error!r}"
             self._quarantine.add(claim, claim_id, reason, now)
             return None
-        if due and entry.overlap != "allow" and _goes_on(claim, now):
-            return self._overlaps(entry, claim, claim_id)
+        if due and goes_on(entry, claim, now):
+            return self._put_off(entry, claim, claim_id)
+        if due:
+            try:
+                self._statics.give_functions(entry)
+            except LazyArgumentError as error:
+                return self._failed(claim, claim_id, now, error)
         run = self._promise if self._at_most_once(entry) else self._run
         return run(entry, claim, claim_id, now)
 
@@ -133,14 +151,35 @@ class Dispatcher:
             run.error = error
         if run.error is not None:
             self._hooks.broker_failed(run.error)
-            promise.report(f"is lost, it must not be sent twice: {run.error!r}")
+            self._lost(promise, f"is lost, it must not be sent twice: {run.error!r}")
         elif not run.sent and run.successor is None:
-            promise.report(
-                "is lost: it was due when it was recorded, and not when it was to be sent"
+            self._lost(
+                promise, "is lost: it was due when it was recorded, and not when it was to be sent"
             )
         else:
             self._broker_is_there()
         return True
+
+    def _lost(self, promise: Promise, what: str) -> None:
+        promise.report(what)
+        if promise.done.running:
+            self._forget_run(promise)
+
+    def forsake(self, promise: Promise) -> None:
+        """Report a run that will not be published. A round trip where its end is waited for."""
+        self._lost(promise, "is lost: beat stops and the broker is away")
+
+    def _forget_run(self, promise: Promise) -> None:
+        """Have nobody wait for the end of a run that was not published."""
+        run = promise.entry.run
+        assert run is not None
+        try:
+            store = store_of(self._hooks.app, unretried(get_redis(self._hooks.app)))
+            store.end_run(promise.claim.key, run.task_id)
+        except (RedisError, OSError) as error:
+            logger.warning(
+                "beat: Entry %s waits for overlap_timeout: %r", promise.entry.name, error
+            )
 
     def _at_most_once(self, entry: RedBeatSchedulerEntry) -> bool:
         return self._hooks.delivery_of(entry) == AT_MOST_ONCE
@@ -155,6 +194,8 @@ class Dispatcher:
             self._hooks.check_broker()
             is_due, seconds = self._hooks.is_due(entry)
             if is_due:
+                entry.args, entry.kwargs = evaluated(entry.args, entry.kwargs)
+                run.task_id = id_of(entry, entry.verdict().scheduled_at or run.due)
                 run.successor = self._hooks.reserve(entry)
         except Exception as error:
             return self._failed(claim, claim_id, now, error)
@@ -201,19 +242,11 @@ class Dispatcher:
         done = Completion(claim.key, claim_id, score, runtime=runtime)
         return self._finished(entry, claim, done) if score == PARKED else done
 
-    def _overlaps(self, entry: RedBeatSchedulerEntry, claim: Claim, claim_id: str) -> Completion:
+    def _put_off(self, entry: RedBeatSchedulerEntry, claim: Claim, claim_id: str) -> Completion:
         """Return what to record for an occurrence that is due while an earlier run goes on."""
-        verdict = entry.verdict()
-        scheduled_at = verdict.anchor or verdict.scheduled_at
-        if entry.overlap == "buffer_one" or scheduled_at is None or entry.last_run_at is None:
-            until = float(claim.running_until)
-            logger.debug("beat: Entry %s waits for the end of its run", entry.name)
-            return Completion(claim.key, claim_id, until, runtime=AGAIN)
-        logger.warning(
-            "beat: Entry %s skips the run of %s: an earlier one goes on", entry.name, scheduled_at
-        )
-        runtime = encode_runtime(scheduled_at, entry.last_run_at)
-        return Completion(claim.key, claim_id, score_of(verdict.next_at), runtime=runtime)
+        done, skipped = put_off(entry, claim, claim_id)
+        gone = skipped is not None and done.score == PARKED
+        return self._finished(entry, claim, done) if gone else done
 
     def _finished(self, entry: RedBeatSchedulerEntry, claim: Claim, done: Completion) -> Completion:
         """Return the completion of an entry that has finished, with what becomes of it."""
@@ -245,9 +278,7 @@ class Dispatcher:
         meta = after.history_text()
         if after.scheduled_at is not None:
             self._histories.note(claim.key, meta, runtime, after)
-        running = ""
-        if entry.overlap != "allow" and entry.run is not None and entry.run.task_id:
-            running = f"{entry.run.task_id} {entry.overlap_timeout}"
+        running = marker(entry, entry.run.task_id if entry.run else "")
         done = Completion(claim.key, claim_id, score, meta, runtime, running=running)
         return self._finished(entry, claim, done) if score == PARKED else done
 
@@ -281,11 +312,6 @@ class Dispatcher:
             logger.error("beat: The broker is not available, trying again: %r", error)
         self.broker_failures += 1
         return True
-
-
-def _goes_on(claim: Claim, now: float) -> bool:
-    """Whether an earlier run may still be going on."""
-    return bool(claim.running_until) and float(claim.running_until) > now
 
 
 def _own_wait(entry: RedBeatSchedulerEntry, seconds: Any, now: float) -> float | None:

@@ -15,11 +15,13 @@ from .definition import decode_definition, decode_policy, encode_definition, enc
 from .due import PARKED
 from .errors import DecodeError, InvalidEntryError
 from .history import decode_meta, encode_runtime
+from .lazy import hidden, revealed, with_field
 from .occurrences import Run
 from .policy import FIELDS as POLICY_FIELDS
 from .records import SAVED, Keys, key_of, text_of
 from .saving import SavedEntry
 from .store import Store
+from .task_options import stored_options
 
 __all__ = ("PARKED", "RedBeatSchedulerEntry", "store_of")
 
@@ -85,6 +87,12 @@ class RedBeatSchedulerEntry(SavedEntry):
                 setattr(self, field, value)
         # What save() takes for unchanged: a history the caller did not tell about.
         self._known_history = (None if given else self.last_run_at, 0)
+
+    #: Whether it stands in ``beat_schedule``; then its arguments may be computed at each dispatch.
+    _static = False
+
+    #: Whether an argument stands for a function that only ``beat_schedule`` has.
+    _lazy = False
 
     # -- names ---------------------------------------------------------------------------------
 
@@ -155,8 +163,11 @@ class RedBeatSchedulerEntry(SavedEntry):
     def from_definition(cls: type[Self], app: Any, definition: str, policy: str = "") -> Self:
         """Make an entry without history; raises :exc:`DecodeError`. No round trip."""
         arguments = decode_policy(policy, decode_definition(definition))
+        lazy = revealed(arguments, policy)
         try:
-            return cls(app=app, **arguments)
+            entry = cls(app=app, **arguments)
+            entry._lazy = lazy
+            return entry
         except Exception as error:
             # TypeError for an unknown key, and whatever a class of the user's own may raise.
             raise DecodeError("definition", f"{cls.__name__} refuses it: {error}") from error
@@ -193,7 +204,12 @@ class RedBeatSchedulerEntry(SavedEntry):
         if self.overlap != "allow" and not getattr(self.app, "redbeat_tracks_runs", False):
             problem = "beat would not learn when a run ends; call redbeat.worker.enable(app)"
             raise InvalidEntryError("overlap", problem)
-        return encode_definition(self.definition()), encode_policy(self.schedule, self.policy)
+        definition, lazy = hidden(self.definition(), self._static)
+        options = stored_options(definition.get("options"))
+        if options is not definition.get("options"):
+            definition = {**definition, "options": options}
+        policy = encode_policy(self.schedule, self.policy)
+        return encode_definition(definition), with_field(policy, lazy)
 
     def _own_key(self) -> str:
         """Return the key to write to; raises :exc:`InvalidEntryError` for one that is not ours."""

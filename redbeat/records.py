@@ -21,6 +21,7 @@ __all__ = (
     "REFUSED",
     "SAVED",
     "STANDBY",
+    "WAITS",
     "Claim",
     "Completion",
     "Keys",
@@ -51,6 +52,9 @@ DELETE = "-"
 
 #: In place of a runtime: the occurrence is put back, and keeps its nominal instant.
 AGAIN = "again"
+
+#: In place of a run that goes on: the occurrence that is put back waits for the one that does.
+WAITS = "-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +107,7 @@ class Completion(NamedTuple):
     becomes of an entry that has finished: "" nothing, :data:`DELETE`, or its new definition. A
     runtime without a meta moves the instant from which the next run counts, or is :data:`AGAIN`.
     ``running`` is the task id of a run that goes on now and the seconds it may take, "" where
-    nobody wants to know.
+    nobody wants to know, or :data:`WAITS`.
     """
 
     key: str

@@ -13,6 +13,7 @@ from .due import DISABLED, score_of
 from .entry import RedBeatSchedulerEntry
 from .errors import InvalidEntryError
 from .history import encode_meta
+from .lazy import resolved
 from .leader import BeatLock
 from .occurrences import decide
 from .policy import DEFAULT
@@ -55,6 +56,7 @@ class StaticEntries:
         if entry.policy.on_finish == "delete":
             problem = "'delete' is for entries that are stored at run time; use 'keep' or 'disable'"
             raise InvalidEntryError("on_finish", problem)
+        entry._static = True
         self._entries[str(name)] = entry
         self._refused.discard(str(name))
         self.unwritten = True
@@ -64,6 +66,17 @@ class StaticEntries:
         logger.error("beat: Static entry %s is not scheduled: %s", name, error)
         self._entries.pop(str(name), None)
         self._refused.add(str(name))
+
+    def give_functions(self, entry: RedBeatSchedulerEntry) -> None:
+        """Put the functions that ``beat_schedule`` has among its arguments into a loaded entry.
+
+        Raises :exc:`LazyArgumentError` where it has none for an argument that is to be computed.
+        """
+        if not entry._lazy:
+            return
+        mine = self._entries.get(str(entry.name))
+        entry.args = resolved(entry.args, mine and mine.args, ("args",))
+        entry.kwargs = resolved(entry.kwargs, mine and mine.kwargs, ("kwargs",))
 
     def sync(self, store: Store, lock: BeatLock | None, now: datetime) -> bool:
         """Add, change and remove entries in Redis so that they are those of ``beat_schedule``.

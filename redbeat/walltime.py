@@ -17,7 +17,7 @@ from zoneinfo import ZoneInfo
 
 from .zones import UTC, as_utc, fixed_offset, wall_zone
 
-__all__ = ("WallRule", "next_instant")
+__all__ = ("WallRule", "instant_of", "next_instant")
 
 DAY = timedelta(days=1)
 MINUTE = timedelta(minutes=1)
@@ -50,6 +50,20 @@ def next_instant(rule: WallRule, after: datetime, zone: tzinfo) -> datetime | No
         return None if wall is None else _instant(wall, offset)
     except OverflowError:
         return None
+
+
+def instant_of(moment: datetime) -> datetime:
+    """The aware ``moment`` in UTC.
+
+    A wall time that does not exist is the first valid minute after it, as in ``next_instant``.
+    """
+    zone = wall_zone(moment.tzinfo or UTC)
+    wall = moment.replace(tzinfo=None)
+    if fixed_offset(zone) is None:
+        first, second = _offsets(wall, zone)
+        if first < second:
+            return _first_instant(wall, zone)
+    return as_utc(moment)
 
 
 def _next_in_zone(rule: WallRule, after: datetime, zone: tzinfo) -> datetime | None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone, tzinfo
+from functools import lru_cache
 from zoneinfo import ZoneInfo
+
+from dateutil.tz import tzfile
 
 __all__ = (
     "EPOCH",
@@ -39,9 +42,21 @@ def zone_named(name: str) -> tzinfo:
 
 
 def zone_key(zone: tzinfo | None) -> str | None:
-    """The IANA name of a ``zoneinfo`` or ``pytz`` zone, ``None`` for any other."""
+    """The IANA name of a ``zoneinfo``, ``pytz`` or ``dateutil`` zone, ``None`` for any other."""
     key = getattr(zone, "key", None) or getattr(zone, "zone", None)
+    if key is None and isinstance(zone, tzfile):
+        return _key_of_file(str(getattr(zone, "_filename", "")))
     return key if isinstance(key, str) else None
+
+
+@lru_cache(maxsize=256)
+def _key_of_file(path: str) -> str | None:
+    """The name of the zone in a zone file; ``None`` where the path tells none."""
+    name = path.rpartition("zoneinfo/")[2]
+    try:
+        return ZoneInfo(name).key
+    except (KeyError, ValueError, OSError):
+        return None
 
 
 def wall_zone(zone: tzinfo) -> tzinfo:

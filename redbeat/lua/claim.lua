@@ -20,7 +20,8 @@
 --          of an entry that has finished: '' nothing, '-' it is deleted, else its new definition.
 --          With meta '' the runtime 'again' puts the occurrence back: the next claim is told the
 --          same due instant.
---          The eighth is the task id of a run that goes on now and the seconds it may take, or ''.
+--          The eighth is the task id of a run that goes on now and the seconds it may take, or '';
+--          or '-': the occurrence that is put back waits for the run that goes on.
 -- ARGV[11] when the claims made now expire, by the caller's reckoning; '' when it does not know.
 --          Something that is not about a lease ahead is replaced by exactly that.
 -- ARGV[12] '1' when the reply to a call with this claim id got lost: what that call claimed is
@@ -99,7 +100,7 @@ end
 
 -- Notes that a run goes on, unless it has ended before this.
 local function mark_running(key, running)
-  local id, timeout = string.match(running, '^(%S+) (%S+)$')
+  local id, timeout = string.match(running, '^(.*) (%S+)$')
   if redis.call('HGET', key, 'ended') ~= id then
     redis.call('HSET', key, 'running', id .. ' ' .. seconds(now + tonumber(timeout)))
   end
@@ -133,7 +134,11 @@ local function complete(key, id, score, meta, runtime, seen, finish, running)
   if finish ~= '' then
     redis.call('HSET', key, 'definition', finish)
   end
-  if running ~= '' then
+  if running == '-' then
+    if redis.call('HEXISTS', key, 'running') == 0 then
+      score = seconds(now)  -- that run has ended since the claim
+    end
+  elseif running ~= '' then
     mark_running(key, running)
   end
   if meta ~= '' then
@@ -172,7 +177,7 @@ end
 
 local function read(member)
   local found = redis.pcall(
-    'HMGET', member, 'definition', 'meta', 'policy', 'runtime', 'claim', 'running')
+    'HMGET', member, 'definition', 'meta', 'policy', 'runtime', 'claim', 'running', 'ended')
   return found, found.err
 end
 
@@ -268,6 +273,9 @@ local function claim(key, found, due)
   local definition_digest, meta_digest = digests(found[1], found[2], found[3])
   redis.call('HSET', key, 'claim', claim_id .. ' ' .. due .. ' ' .. lease_end .. ' '
     .. definition_digest .. ' ' .. meta_digest)
+  if found[7] then
+    redis.call('HDEL', key, 'ended')  -- of a message that this one may repeat under the same id
+  end
   hand_out('e', key, due, found[1], found[2], found[3], found[4], found[6])
   return lease_end
 end
