@@ -48,13 +48,13 @@ class DaySet:
                 return near
         for year in range(day.year, min(day.year + YEARS, MAXYEAR) + 1):
             first = date(year, 1, 1)
-            days = self._of_year(first)
+            days = self.in_year(first)
             at = bisect_left(days, (day - first).days if year == day.year else 0)
             if at < len(days):
                 return first + days[at] * DAY
         return None
 
-    def _of_year(self, first: date) -> tuple[int, ...]:
+    def in_year(self, first: date) -> tuple[int, ...]:
         """Return the days of the year that begins at ``first``, counted from 0."""
         kind = self._kind(first.year)
         if kind not in self._known:

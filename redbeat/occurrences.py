@@ -128,8 +128,8 @@ def decide_by(
     never_ran = last_run_at is None or anchor is None
     first = plan.begin(due) if anchor is None or never_ran else plan.after(anchor)
     if never_ran and first == due:  # as in decide_first: the run of when it was put up
-        last = plan.latest_up(due, now) or due
-        return Verdict(due, next_up(plan, last), anchor=last)
+        last = due if plan.policy.coalesce == "all" else plan.latest_up(due, now) or due
+        return Verdict(due, next_up(plan, last))
     if first is None:
         return FINISHED
     latest = plan.latest_up(first, now)
@@ -158,10 +158,7 @@ def oldest_to_run(plan: Plan, first: datetime, latest: datetime, now: datetime) 
     grace, limit = plan.policy.misfire_grace_time, plan.policy.catch_up_limit
     oldest: datetime | None = first
     if grace is not None:
-        since = now - timedelta(seconds=grace)
-        oldest = plan.since(first, since - timedelta(seconds=plan.policy.jitter))
-        while oldest is not None and plan.up_at(oldest) < since:
-            oldest = plan.after(oldest)
+        oldest = plan.up_since(first, now - timedelta(seconds=grace))
     if oldest is None or oldest > latest:
         return None
     return plan.last_few(oldest, latest, limit) if limit is not None else oldest

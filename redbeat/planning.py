@@ -93,6 +93,14 @@ class Plan:
         before = latest_run(self.schedule, first, instant - TICK, self.zone) or first
         return self.after(before)
 
+    def up_since(self, first: datetime, instant: datetime) -> datetime | None:
+        """Return the first occurrence from ``first`` on that is up at or after ``instant``."""
+        if instant <= first:
+            return first
+        # Jitter ends before the next occurrence, so that no earlier one can be.
+        before = latest_run(self.schedule, first, instant - TICK, self.zone) or first
+        return before if self.up_at(before) >= instant else self.after(before)
+
     def count(self, first: datetime, until: datetime, limit: int) -> int:
         """Return how many occurrences there are from ``first`` until before ``until``."""
         return count_runs(self.schedule, first, until, limit, self.zone)
@@ -106,10 +114,13 @@ class Plan:
 
     def last_few(self, first: datetime, last: datetime, number: int) -> datetime:
         """Return the first of the last ``number`` occurrences up to ``last``."""
-        span = timedelta(seconds=1)
+        if type(self.schedule) is interval and not self.schedule.relative:
+            return max(first, last - (number - 1) * self.schedule.run_every)
+        following = next_run(self.schedule, last, self.zone)
+        span = number * (timedelta(days=1) if following is None else following - last)
         while True:
-            begin = self.since(first, last - span) or last
+            begin = self.since(first, last - min(span, last - first)) or last
             found = list(self.walk(begin, last))
             if len(found) >= number or begin == first:
                 return found[-number:][0]
-            span *= 4
+            span *= 2

@@ -16,6 +16,7 @@ from functools import cached_property, lru_cache
 from itertools import islice
 from math import gcd
 
+from .counting import last_of_all
 from .daysets import DaySet
 from .periods import (
     DAILY,
@@ -37,6 +38,7 @@ __all__ = ("Recurrence",)
 # How many years, months and weeks are looked at before a rule counts as finished.
 LOOK_AHEAD = (100, 1200, 5300)
 YEARS = 100
+MOST_DAYS = {YEARLY: 366, MONTHLY: 31, WEEKLY: 7}
 ALL_MONTHS = tuple(range(1, 13))
 
 Times = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
@@ -76,6 +78,8 @@ class Recurrence:
 
     def next_wall(self, wall: datetime) -> datetime | None:
         """The first occurrence after ``wall``, ``None`` if there is none in about a century."""
+        if self._beyond_all:
+            return None
         low = max(wall.replace(microsecond=0) + SECOND, self.start)
         try:
             found = self._search(low)
@@ -83,6 +87,14 @@ class Recurrence:
             return None  # past the year 9999
         beyond = found is None or (self.count is not None and found > self.last)
         return None if beyond else found
+
+    @cached_property
+    def _beyond_all(self) -> bool:
+        """Whether every position is beyond what the longest period holds."""
+        size = MOST_DAYS.get(self.freq, 1)
+        for part in self._times(self.start):
+            size *= len(part)
+        return bool(self.setpos) and min(map(abs, self.setpos)) > size
 
     @cached_property
     def last(self) -> datetime:
@@ -100,10 +112,10 @@ class Recurrence:
     def _long_periods(self, low: datetime) -> Iterator[datetime]:
         """The weeks, months or years with an allowed day from ``low`` on, of about a century."""
         index = self._aligned(period_index(self.freq, low, self.wkst))
-        for _ in range(LOOK_AHEAD[self.freq]):
+        for tried in range(LOOK_AHEAD[self.freq]):
             period = period_start(self.freq, index, self.wkst)
             day = self.days.first_from(max(period, low).date())
-            if day is None:
+            if day is None or (tried >= YEARS and period.year > low.year + YEARS):
                 return
             holding = period_index(self.freq, datetime(day.year, day.month, day.day), self.wkst)
             if holding <= index:
@@ -251,6 +263,8 @@ def _last_counted(rule: Recurrence) -> datetime:
             return rule.start + (count - 1) * rule.interval * UNIT[rule.freq]
         except OverflowError:
             return datetime.max
+    if rule.interval == 1 and not rule.setpos:
+        return last_of_all(rule, count)
     endless, last = replace(rule, count=None), rule.start - SECOND
     for _ in range(count):
         following = endless.next_wall(last)

@@ -9,7 +9,7 @@ where the search began, and nothing of the schedule is changed.
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from functools import lru_cache
+from functools import cache, lru_cache
 from importlib import import_module
 from math import ceil, degrees, pi
 from typing import Any
@@ -18,14 +18,17 @@ from .zones import UTC, as_utc
 
 __all__ = ("next_event",)
 
+Place = tuple[str, str]
+Point = tuple[float, float]
+
 # The zero of the numbers that ephem counts days in.
 EPHEM_EPOCH = datetime(1899, 12, 31, 12, tzinfo=UTC)
 DAY = timedelta(days=1)
-DEGREES_A_DAY = 0.45
+DEGREES_A_DAY = 0.41
 LOOK_AHEAD = 400 * 2  # half days
 SECONDS = 86400
 PRECISION = 0.01 / SECONDS  # days
-ON_HORIZON = 1e-6  # degrees: the sun takes a millisecond for it, a minute or two at the pole
+ON_HORIZON = 5e-6  # degrees, a millisecond as a rule; the heights are not more exact
 # As Celery has them, in degrees.
 HORIZONS = {"astronomical": -18.0, "nautical": -12.0, "civil": -6.0}
 SUNRISE = -34 / 60
@@ -55,55 +58,65 @@ def _instant(number: float) -> datetime:
     return EPHEM_EPOCH + timedelta(seconds=ceil(number * SECONDS))
 
 
-def _look(event: str, place: tuple[str, str], half: int) -> tuple[float | None, int]:
+def _look(event: str, place: Place, half: int) -> tuple[float | None, int]:
     """The event in a half day, if any, and how many half days to go on."""
     if event == "solar_noon":
-        return (_extreme(place, half), 2) if half % 2 else (None, 1)
+        return (_extreme(place, half)[0], 2) if half % 2 else (None, 1)
     return _crossing(event, place, half)
 
 
 @lru_cache(maxsize=4096)
-def _crossing(event: str, place: tuple[str, str], half: int) -> tuple[float | None, int]:
+def _crossing(event: str, place: Place, half: int) -> tuple[float | None, int]:
     low, high = _extreme(place, half), _extreme(place, half + 1)
-    sign = 1 if event.startswith(("dawn", "sunrise")) else -1
-    before, after = _height(event, place, low), _height(event, place, high)
-    if sign * before < 0 <= sign * after:
-        return _root(event, place, low, high), 1
+    before, after = _above(event, *low[1:]), _above(event, *high[1:])
+    rises = event.startswith(("dawn", "sunrise"))
     if (before < 0) != (after < 0):
-        return None, 1
-    # Both days of the pole, and both of its nights, leave out the same number of half days.
-    nearest = min(abs(before), abs(after))
-    return None, max(1, int(nearest / DEGREES_A_DAY) * 2)
+        wanted = (before < 0) == rises
+        return _root(event, place, (low[0], before), (high[0], after)) if wanted else None, 1
+    return None, max(1, int(min(abs(before), abs(after)) / DEGREES_A_DAY) * 2)
 
 
-def _root(event: str, place: tuple[str, str], low: float, high: float) -> float:
-    """When the sun is on the horizon, between two moments on either side of it (Illinois)."""
-    below, above = _height(event, place, low), _height(event, place, high)
-    while high - low > PRECISION:
-        middle = high - above * (high - low) / (above - below)
-        height = _height(event, place, middle)
+def _root(event: str, place: Place, low: Point, high: Point) -> float:
+    """When the sun is on the horizon, between two moments on either side of it.
+
+    By straight lines; an end that stays twice counts half (the Illinois method).
+    """
+    moved = 0
+    while high[0] - low[0] > PRECISION:
+        middle = high[0] - high[1] * (high[0] - low[0]) / (high[1] - low[1])
+        height = _above(event, *_height(*_sun_at(place, middle)))
         if abs(height) < ON_HORIZON:
             return middle
-        if (height < 0) == (below < 0):
-            low, below, above = middle, height, above / 2
+        if (height < 0) == (low[1] < 0):
+            low, high = (middle, height), (high[0], high[1] / (2 if moved < 0 else 1))
+            moved = -1
         else:
-            high, above, below = middle, height, below / 2
-    return high
+            low, high = (low[0], low[1] / (2 if moved > 0 else 1)), (middle, height)
+            moved = 1
+    return high[0]
 
 
 def _horizon(event: str) -> float:
     return HORIZONS.get(event.partition("_")[2], SUNRISE)
 
 
-def _height(event: str, place: tuple[str, str], number: float) -> float:
+def _above(event: str, height: float, radius: float) -> float:
     """Degrees of the sun above the horizon of an event: its centre, or its rim at sunrise."""
-    sun, _ = _sun_at(place, number)
-    rim = 0.0 if "_" in event else degrees(sun.radius)
-    return degrees(sun.alt) + rim - _horizon(event)
+    return height + (0.0 if "_" in event else radius) - _horizon(event)
 
 
-def _sun_at(place: tuple[str, str], number: float) -> tuple[Any, Any]:
-    ephem = import_module("ephem")  # which a solar has imported
+def _height(sun: Any, _observer: Any) -> tuple[float, float]:
+    """Height and radius of the sun in degrees."""
+    return degrees(sun.alt), degrees(sun.radius)
+
+
+@cache
+def _ephem() -> Any:
+    return import_module("ephem")  # which a solar has imported
+
+
+def _sun_at(place: Place, number: float) -> tuple[Any, Any]:
+    ephem = _ephem()
     observer = ephem.Observer()
     observer.lat, observer.lon = place
     observer.elevation = observer.pressure = 0
@@ -112,12 +125,17 @@ def _sun_at(place: tuple[str, str], number: float) -> tuple[Any, Any]:
 
 
 @lru_cache(maxsize=4096)
-def _extreme(place: tuple[str, str], half: int) -> float:
-    """When the sun is highest, for odd numbers, or lowest, in half days since ephem's epoch."""
-    # Their noons are mean noons at longitude 0; the true one is up to 17 minutes off.
+def _extreme(place: Place, half: int) -> tuple[float, float, float]:
+    """When the sun is highest, for odd numbers, or lowest, and its height and radius then.
+
+    Half days are counted from ephem's epoch, at longitude 0.
+    """
+    # By mean time; the true noon is up to 17 minutes off.
     number = half / 2 - float(place[1]) / 360 - 0.5
+    found = _sun_at(place, number)
     for _ in range(2):
-        sun, observer = _sun_at(place, number)
-        angle = float(observer.sidereal_time() - sun.ra) + (0 if half % 2 else pi)
-        number -= ((angle + pi) % (2 * pi) - pi) / (2 * pi)
-    return number
+        sun, observer = found
+        days = float(observer.sidereal_time() - sun.ra) / (2 * pi) + (0.0 if half % 2 else 0.5)
+        number -= (days + 0.5) % 1 - 0.5
+        found = _sun_at(place, number)
+    return number, *_height(*found)

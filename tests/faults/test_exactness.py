@@ -20,7 +20,7 @@ import pytest
 
 from tests.faults.beats import Beats
 from tests.faults.conftest import Note
-from tests.faults.entries import PREFIX, Schedule, names
+from tests.faults.entries import PREFIX, Schedule, meta_json, names
 from tests.faults.ledger import Ledger, Message
 from tests.faults.oracle import Report
 from tests.faults.profile import Profile
@@ -51,6 +51,16 @@ def ids(messages: Iterable[Message], until: float) -> Counter[str]:
     return Counter(message.task_id for message in messages if (message.scheduled_at or 0) < until)
 
 
+def begin(schedule: Schedule, policy: str) -> Grid:
+    """Store the entries, with a history, so that even the first slot is one like all others."""
+    for name in ENTRIES if policy else ():
+        schedule.client.hset(PREFIX + name, "policy", policy)
+    first = round(schedule.now() + AHEAD, 3)
+    ran = meta_json(first - EVERY)
+    schedule.put(ENTRIES, EVERY, first, dict.fromkeys(ENTRIES, ran))
+    return Grid(ENTRIES, EVERY, first)
+
+
 @pytest.mark.parametrize("coalesce", POLICIES)
 def test_a_thousand_runs_a_second_are_exact(
     beats: Beats,
@@ -68,9 +78,7 @@ def test_a_thousand_runs_a_second_are_exact(
     it; with ``coalesce="all"`` even then none is left out.
     """
     beats.start_many(1)
-    one = Grid.begin(schedule, ENTRIES, EVERY, AHEAD)
-    for name in ENTRIES if POLICIES[coalesce] else ():
-        schedule.client.hset(PREFIX + name, "policy", POLICIES[coalesce])
+    one = begin(schedule, POLICIES[coalesce])
     until = round(one.first + profile.pick(10.0, 60.0) - EVERY, 3)
     expected = len(ENTRIES) * profile.pick(100, 600)
     wait_until(lambda: schedule.now() >= until, 120.0)
