@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from .schedules import RuleSchedule
@@ -39,6 +39,10 @@ class clocked(RuleSchedule):  # noqa: N801 - the name users import
     def start(self) -> datetime:
         """The instant, in UTC."""
         return self._instant
+
+    def counts_from(self, now: datetime) -> datetime:
+        """The instant from which an entry made at ``now`` counts: however late, it runs."""
+        return min(as_utc(now), self._instant - timedelta.resolution)
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, clocked):

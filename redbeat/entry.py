@@ -16,10 +16,11 @@ from .due import PARKED
 from .errors import DecodeError, InvalidEntryError
 from .history import decode_meta, encode_runtime
 from .lazy import hidden, revealed, with_field
-from .occurrences import Run
+from .occurrences import Run, aware
 from .policy import FIELDS as POLICY_FIELDS
 from .records import SAVED, Keys, key_of, text_of
 from .saving import SavedEntry
+from .schedules import RuleSchedule
 from .store import Store
 from .task_options import stored_options
 
@@ -81,6 +82,8 @@ class RedBeatSchedulerEntry(SavedEntry):
         except (AttributeError, ValueError, OverflowError) as error:
             problem = f"{schedule!r:.60} is no schedule; use seconds, a crontab or an rrule"
             raise InvalidEntryError("schedule", problem) from error
+        if not given and isinstance(self.schedule, RuleSchedule):
+            self.last_run_at = self.schedule.counts_from(aware(self.default_now()))
         self.enabled = enabled
         for field, value in policy.items():
             if value is not None:

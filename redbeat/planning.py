@@ -115,7 +115,8 @@ class Plan:
     def last_few(self, first: datetime, last: datetime, number: int) -> datetime:
         """Return the first of the last ``number`` occurrences up to ``last``."""
         if type(self.schedule) is interval and not self.schedule.relative:
-            return max(first, last - (number - 1) * self.schedule.run_every)
+            every: timedelta = self.schedule.run_every
+            return max(first, last - (number - 1) * every)
         following = next_run(self.schedule, last, self.zone)
         span = number * (timedelta(days=1) if following is None else following - last)
         while True:

@@ -42,6 +42,10 @@ KEEP_TYPES = (int, list, tuple)
 TICK = timedelta.resolution
 
 
+#: How long ago a start may be for an entry that is made now to begin with it.
+JUST_NOW = timedelta(minutes=1)
+
+
 class RuleSchedule(BaseSchedule):
     """A schedule that has a start of its own and knows its occurrences."""
 
@@ -53,6 +57,14 @@ class RuleSchedule(BaseSchedule):
     def occurrence_after(self, after: datetime, inclusive: bool = False) -> datetime | None:
         """The first occurrence after the aware ``after``, or at it if ``inclusive``, in UTC."""
         raise NotImplementedError
+
+    def counts_from(self, now: datetime) -> datetime:
+        """The instant from which an entry made at ``now`` counts, in UTC.
+
+        A start that has only just passed, as one that was left out, is not skipped.
+        """
+        start, now = as_utc(self.start), as_utc(now)
+        return start - timedelta.resolution if now - JUST_NOW < start <= now else now
 
     def remaining_estimate(self, last_run_at: datetime | None) -> timedelta | None:
         """Time from now to the occurrence after ``last_run_at``; ``None`` when finished.

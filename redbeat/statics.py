@@ -18,6 +18,7 @@ from .leader import BeatLock
 from .occurrences import decide
 from .policy import DEFAULT
 from .records import StaticRow
+from .schedules import RuleSchedule
 from .store import Store, batches
 
 __all__ = ("StaticEntries",)
@@ -106,10 +107,12 @@ class StaticEntries:
         return True
 
     def _rows(self, store: Store, now: datetime) -> Iterator[StaticRow]:
-        meta, scores = encode_meta(now), Scores(now)
+        scores, most = Scores(now), encode_meta(now)
         for name, entry in list(self._entries.items()):
             try:
                 definition, policy = _texts(entry, store)
+                begins = counts_from(entry, now)
+                meta = most if begins is now else encode_meta(begins)
                 yield StaticRow(name, entry.key, definition, policy, meta, scores.of(entry))
             except (InvalidEntryError, ArithmeticError, LookupError) as error:
                 self.refuse(name, error)
@@ -132,6 +135,12 @@ def _texts(entry: RedBeatSchedulerEntry, store: Store) -> tuple[str, str]:
     entry.save()
     definition, _, policy, _ = store.load(entry.key)
     return definition or "", policy
+
+
+def counts_from(entry: RedBeatSchedulerEntry, now: datetime) -> datetime:
+    """Return the instant from which a new entry counts."""
+    when = entry.schedule
+    return when.counts_from(now) if isinstance(when, RuleSchedule) else now
 
 
 class Scores:
@@ -160,7 +169,9 @@ class Scores:
     def _computed(self, entry: RedBeatSchedulerEntry) -> float:
         now = self._now
         policy, zone = entry._rules()
-        verdict = decide(entry.schedule, now, now, now, now, zone, policy, 0, str(entry.name))
+        begins = counts_from(entry, now)
+        name = str(entry.name)
+        verdict = decide(entry.schedule, begins, begins, now, now, zone, policy, 0, name)
         if verdict.due:
             return now.timestamp()
         return score_of(verdict.next_at)

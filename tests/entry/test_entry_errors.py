@@ -78,7 +78,7 @@ INVALID: list[tuple[dict[str, Any], str, str]] = [
     ({"schedule": rrule("DAILY", nowfun=clock)}, "schedule.nowfun", "function"),
     ({"schedule": OwnInterval(60)}, "schedule", "base class"),
     ({"schedule": OwnSchedule()}, "schedule", "type OwnSchedule"),
-    ({"schedule": Sunset()}, "schedule", "use a crontab"),
+    ({"schedule": Sunset()}, "schedule", "register_schedule_type"),
     ({"enabled": None}, "enabled", "true or false"),
     ({"enabled": "yes"}, "enabled", "true or false"),
     ({"last_run_at": "today"}, "last_run_at", "a datetime"),

@@ -160,9 +160,7 @@ def test_over_before_it_ran(world: World) -> None:
     assert not world.client.exists("redbeat:a")
 
 
-def test_a_static_entry_cannot_delete_itself(
-    world: World, log: pytest.LogCaptureFixture
-) -> None:
+def test_a_static_entry_cannot_delete_itself(world: World, log: pytest.LogCaptureFixture) -> None:
     entry = {"task": "t", "schedule": 60, "max_runs": 1, "on_finish": "delete"}
     other = {"task": "t", "schedule": 60, "max_runs": 1, "jitter": 5}
     world.app.conf.beat_schedule = {"bad": entry, "good": other}

@@ -74,7 +74,8 @@ def test_young_enough(rule: Any) -> None:
 
 @each_hourly
 def test_all_that_are_young_enough(rule: Any) -> None:
-    policy = {"coalesce": "all", "catch_up_limit": 100, "misfire_grace_time": 2 * 3600}
+    policy: dict[str, Any] = {"coalesce": "all", "catch_up_limit": 100}
+    policy["misfire_grace_time"] = 2 * 3600
     assert verdict(rule, at(6.5), **policy) == Verdict(at(10.5), at(11.5), 3)
     earliest = verdict(rule, at(6.5), coalesce="earliest", misfire_grace_time=2 * 3600)
     assert earliest == Verdict(at(10.5), at(12.5), 4, at(11.5))

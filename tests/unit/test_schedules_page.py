@@ -57,7 +57,13 @@ def test_the_json_is_stored_in_the_same_form(examples: dict[str, Any]) -> None:
     for block in blocks("json"):
         shown = json.loads(block)["schedule"]
         made = maybe_schedule(examples[json.loads(block)["name"]]["schedule"])
-        fields: dict[str, Any] = {"name": "n", "task": "t", "args": None, "kwargs": {}, "options": {}}
+        fields: dict[str, Any] = {
+            "name": "n",
+            "task": "t",
+            "args": None,
+            "kwargs": {},
+            "options": {},
+        }
         text = encode_definition({**fields, "schedule": made, "enabled": True})
         written = json.loads(text)["schedule"]
         assert written["__type__"] == shown["__type__"]

@@ -203,7 +203,6 @@ def test_the_phase_is_kept_over_outages(seconds: float) -> None:
     assert accounted == (anchor - start) // step > 500
 
 
-@pytest.mark.xfail(reason="what is missed before the first run is left out", strict=True)
 @pytest.mark.parametrize("coalesce", ["latest", "earliest", "all"])
 def test_a_late_first_run_leaves_no_slot_unaccounted(coalesce: str) -> None:
     limit = {"catch_up_limit": 100} if coalesce == "all" else {}
