@@ -9,13 +9,14 @@ from __future__ import annotations
 
 # ruff: noqa: DTZ001, DTZ901 - wall times have no zone
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime, timedelta
 from functools import cached_property, lru_cache
+from itertools import islice
+from math import gcd
 
-from dateutil.easter import easter
-
+from .daysets import DaySet
 from .periods import (
     DAILY,
     HOURLY,
@@ -27,20 +28,18 @@ from .periods import (
     WEEKLY,
     YEARLY,
     month_days,
-    month_length,
     period_index,
     period_start,
-    year_length,
 )
 
 __all__ = ("Recurrence",)
 
-# How many periods are looked at before a rule counts as finished: about a century.
-LOOK_AHEAD = (100, 1200, 5300, 36600, 40000, 60000, 100000)
+# How many years, months and weeks are looked at before a rule counts as finished.
+LOOK_AHEAD = (100, 1200, 5300)
+YEARS = 100
 ALL_MONTHS = tuple(range(1, 13))
 
 Times = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
-DayTest = Callable[[date], bool]
 
 
 @dataclass(frozen=True)
@@ -91,18 +90,74 @@ class Recurrence:
         return _last_counted(self)
 
     def _search(self, low: datetime) -> datetime | None:
+        # All periods of a day or less have the same times: when neither the one that has begun nor
+        # a whole one has an occurrence, none has.
+        shorter = self.freq >= DAILY
+        periods = islice(self._periods(low), 2) if shorter else self._long_periods(low)
+        found = (self._first_in(period, low) for period in periods)
+        return next((at for at in found if at is not None), None)
+
+    def _long_periods(self, low: datetime) -> Iterator[datetime]:
+        """The weeks, months or years with an allowed day from ``low`` on, of about a century."""
         index = self._aligned(period_index(self.freq, low, self.wkst))
         for _ in range(LOOK_AHEAD[self.freq]):
             period = period_start(self.freq, index, self.wkst)
-            onward = self._nothing_before(period)
-            if onward is None:
-                found = self._first_in(period, low)
-                if found is not None:
-                    return found
-                index = self._aligned(index + 1)
-            else:
-                index = self._aligned(max(index + 1, period_index(self.freq, onward, self.wkst)))
-        return None
+            day = self.days.first_from(max(period, low).date())
+            if day is None:
+                return
+            holding = period_index(self.freq, datetime(day.year, day.month, day.day), self.wkst)
+            if holding <= index:
+                yield period
+            index = self._aligned(max(index + 1, holding))
+
+    def _periods(self, low: datetime) -> Iterator[datetime]:
+        """The days, hours, minutes or seconds that nothing excludes, from that of ``low`` on."""
+        unit, per_day = UNIT[self.freq], UNIT[DAILY] // UNIT[self.freq]
+        first, last = low.date(), low.year + YEARS
+        day = self.days.first_from(first)
+        while self._can_meet and day is not None and day.year <= last:
+            ahead = (self._base - day.toordinal() * per_day) % self.interval
+            since = 0 if day > first else (low - datetime(low.year, low.month, low.day)) // unit
+            for slot in self._slots(since, ahead, per_day):
+                yield datetime(day.year, day.month, day.day) + slot * unit
+            day = self.days.first_from(day + max(1, ahead // per_day) * UNIT[DAILY])
+
+    def _slots(self, since: int, ahead: int, per_day: int) -> Iterable[int]:
+        """The periods of one day from number ``since`` on; the rule's first is ``ahead``."""
+        since = max(since, ahead)
+        ours = range(since + (ahead - since) % self.interval, per_day, self.interval)
+        if len(self._clock) == per_day:
+            return ours
+        if len(self._clock) > len(ours):
+            return (slot for slot in ours if slot in self._clock_set)
+        allowed = islice(self._clock, bisect_left(self._clock, since), None)
+        return (slot for slot in allowed if (slot - ahead) % self.interval == 0)
+
+    @cached_property
+    def _clock(self) -> Sequence[int]:
+        """The periods of a day that hours, minutes and seconds allow, in order."""
+        if self.freq == DAILY or not (
+            self.hours
+            or (self.freq > HOURLY and self.minutes)
+            or (self.freq > MINUTELY and self.seconds)
+        ):
+            return range(UNIT[DAILY] // UNIT[self.freq])
+        slots: Iterable[int] = self.hours or range(24)
+        for finer, part in ((MINUTELY, self.minutes), (SECONDLY, self.seconds)):
+            if self.freq >= finer:
+                slots = [slot * 60 + number for slot in slots for number in part or range(60)]
+        return tuple(slots)
+
+    @cached_property
+    def _clock_set(self) -> frozenset[int]:
+        return frozenset(self._clock)
+
+    @cached_property
+    def _can_meet(self) -> bool:
+        """Whether the periods of the rule ever fall on those that the clock allows."""
+        per_day = UNIT[DAILY] // UNIT[self.freq]
+        step = gcd(self.interval, per_day)
+        return any((slot - self._base) % step == 0 for slot in self._clock)
 
     def _aligned(self, index: int) -> int:
         return index + (self._base - index) % self.interval
@@ -111,33 +166,34 @@ class Recurrence:
     def _base(self) -> int:
         return period_index(self.freq, self.start, self.wkst)
 
-    def _nothing_before(self, period: datetime) -> datetime | None:
-        """Where to go on if this hour, minute or second is excluded, or all of its day."""
-        if self.freq < HOURLY:
-            return None
-        if not self._has_day(period.date()):
-            return period.replace(hour=0, minute=0, second=0) + UNIT[DAILY]
-        if self.hours and period.hour not in self.hours:
-            return period.replace(minute=0, second=0) + UNIT[HOURLY]
-        if self.freq > HOURLY and self.minutes and period.minute not in self.minutes:
-            return period.replace(second=0) + UNIT[MINUTELY]
-        if self.freq > MINUTELY and self.seconds and period.second not in self.seconds:
-            return period + SECOND
-        return None
+    @cached_property
+    def days(self) -> DaySet:
+        """The days that the rule allows."""
+        return DaySet(
+            self.freq,
+            self.wkst,
+            self.months,
+            self.monthdays,
+            self.yeardays,
+            self.easter,
+            self.weeknos,
+            self.weekdays,
+            self.nth_weekdays,
+        )
 
     def _first_in(self, period: datetime, low: datetime) -> datetime | None:
         times = self._times(period)
         if self.setpos:
             return min((at for at in self._picked(period, times) if at >= low), default=None)
         for day in self._days(period):
-            if day >= low.date() and self._has_day(day):
+            if day >= low.date() and day in self.days:
                 found = _first_time(times, low if day == low.date() else None)
                 if found is not None:
                     return datetime(day.year, day.month, day.day, *found)
         return None
 
     def _picked(self, period: datetime, times: Times) -> Iterator[datetime]:
-        days = [day for day in self._days(period) if self._has_day(day)]
+        days = [day for day in self._days(period) if day in self.days]
         hours, minutes, seconds = times
         for position in self.setpos:
             rest = position - 1 if position > 0 else position
@@ -168,52 +224,6 @@ class Recurrence:
             yield from (day for day in week if day >= self.start.date())
         else:
             yield period.date()
-
-    def _has_day(self, day: date) -> bool:
-        return all(test(day) for test in self._day_tests)
-
-    @cached_property
-    def _day_tests(self) -> tuple[DayTest, ...]:
-        tests: tuple[tuple[object, DayTest], ...] = (
-            (self.months, lambda day: day.month in self.months),
-            (self.monthdays, self._has_monthday),
-            (self.weekdays or self.nth_weekdays, self._has_weekday),
-            (self.yeardays, self._has_yearday),
-            (self.weeknos, self._has_weekno),
-            (self.easter, lambda day: (day - easter(day.year)).days in self.easter),
-        )
-        return tuple(test for restricted, test in tests if restricted)
-
-    def _has_monthday(self, day: date) -> bool:
-        length = month_length(day)
-        return day.day in self.monthdays or day.day - length - 1 in self.monthdays
-
-    def _has_yearday(self, day: date) -> bool:
-        number = day.timetuple().tm_yday
-        return number in self.yeardays or number - year_length(day.year) - 1 in self.yeardays
-
-    def _has_weekday(self, day: date) -> bool:
-        weekday = day.weekday()
-        if weekday in self.weekdays:
-            return True
-        return any(
-            weekday == wanted and nth in self._places(day) for wanted, nth in self.nth_weekdays
-        )
-
-    def _places(self, day: date) -> tuple[int, int]:
-        """Which of its weekday the day is, from the front and from the back."""
-        if self.freq == YEARLY and not self.months:
-            number, length = day.timetuple().tm_yday, year_length(day.year)
-        else:
-            number, length = day.day, month_length(day)
-        return (number - 1) // 7 + 1, -((length - number) // 7 + 1)
-
-    def _has_weekno(self, day: date) -> bool:
-        # A week belongs to the year that holds its fourth day.
-        fourth = day + timedelta(days=3 - (day.weekday() - self.wkst) % 7)
-        number = (fourth.timetuple().tm_yday - 1) // 7
-        back = (year_length(fourth.year) - fourth.timetuple().tm_yday) // 7
-        return number + 1 in self.weeknos or -back - 1 in self.weeknos
 
 
 def _first_time(times: Times, low: datetime | None) -> tuple[int, int, int] | None:

@@ -1,0 +1,121 @@
+"""The days that a recurrence allows, and the next of them, in bounded work."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import MAXYEAR, date, timedelta
+from functools import cached_property
+
+from dateutil.easter import easter
+
+from .periods import YEARLY, month_length, year_length
+
+__all__ = ("DaySet",)
+
+DayTest = Callable[[date], bool]
+
+#: Years within which a day is looked for.
+YEARS = 100
+#: Days that are tried one by one before whole years are computed.
+NEAR = 31
+DAY = timedelta(days=1)
+
+
+@dataclass(frozen=True)
+class DaySet:
+    """The ``by`` parts of a rule that choose days; an empty part restricts nothing."""
+
+    freq: int
+    wkst: int
+    months: tuple[int, ...]
+    monthdays: tuple[int, ...]
+    yeardays: tuple[int, ...]
+    easter: tuple[int, ...]
+    weeknos: tuple[int, ...]
+    weekdays: tuple[int, ...]
+    nth_weekdays: tuple[tuple[int, int], ...]
+
+    def __contains__(self, day: date) -> bool:
+        return all(test(day) for test in self._tests)
+
+    def first_from(self, day: date) -> date | None:
+        """Return the first of the days from ``day`` on; None if there is none within a century."""
+        for ahead in range(NEAR if self._tests else 1):
+            near = day + ahead * DAY
+            if near in self:
+                return near
+        for year in range(day.year, min(day.year + YEARS, MAXYEAR) + 1):
+            first = date(year, 1, 1)
+            days = self._of_year(first)
+            at = bisect_left(days, (day - first).days if year == day.year else 0)
+            if at < len(days):
+                return first + days[at] * DAY
+        return None
+
+    def _of_year(self, first: date) -> tuple[int, ...]:
+        """Return the days of the year that begins at ``first``, counted from 0."""
+        kind = self._kind(first.year)
+        if kind not in self._known:
+            days: Sequence[int] = range(year_length(first.year))
+            if self.easter:
+                sunday = (easter(first.year) - first).days
+                days = [sunday + after for after in self.easter if sunday + after in days]
+            self._known[kind] = tuple(day for day in days if first + DAY * day in self)
+        return self._known[kind]
+
+    def _kind(self, year: int) -> object:
+        """Return what years have in common that have the same days."""
+        if self.easter:
+            return year
+        # A week may belong to the year before or after.
+        lengths = tuple(year_length(near) for near in (year - 1, year, year + 1))
+        return date(year, 1, 1).weekday(), lengths
+
+    @cached_property
+    def _known(self) -> dict[object, tuple[int, ...]]:
+        return {}
+
+    @cached_property
+    def _tests(self) -> tuple[DayTest, ...]:
+        tests: tuple[tuple[object, DayTest], ...] = (
+            (self.months, lambda day: day.month in self.months),
+            (self.monthdays, self._has_monthday),
+            (self.weekdays or self.nth_weekdays, self._has_weekday),
+            (self.yeardays, self._has_yearday),
+            (self.weeknos, self._has_weekno),
+            (self.easter, lambda day: (day - easter(day.year)).days in self.easter),
+        )
+        return tuple(test for restricted, test in tests if restricted)
+
+    def _has_monthday(self, day: date) -> bool:
+        length = month_length(day)
+        return day.day in self.monthdays or day.day - length - 1 in self.monthdays
+
+    def _has_yearday(self, day: date) -> bool:
+        number = day.timetuple().tm_yday
+        return number in self.yeardays or number - year_length(day.year) - 1 in self.yeardays
+
+    def _has_weekday(self, day: date) -> bool:
+        weekday = day.weekday()
+        if weekday in self.weekdays:
+            return True
+        return any(
+            weekday == wanted and nth in self._places(day) for wanted, nth in self.nth_weekdays
+        )
+
+    def _places(self, day: date) -> tuple[int, int]:
+        """Which of its weekday the day is, from the front and from the back."""
+        if self.freq == YEARLY and not self.months:
+            number, length = day.timetuple().tm_yday, year_length(day.year)
+        else:
+            number, length = day.day, month_length(day)
+        return (number - 1) // 7 + 1, -((length - number) // 7 + 1)
+
+    def _has_weekno(self, day: date) -> bool:
+        # A week belongs to the year that holds its fourth day.
+        fourth = day + timedelta(days=3 - (day.weekday() - self.wkst) % 7)
+        number = (fourth.timetuple().tm_yday - 1) // 7
+        back = (year_length(fourth.year) - fourth.timetuple().tm_yday) // 7
+        return number + 1 in self.weeknos or -back - 1 in self.weeknos
