@@ -10,6 +10,7 @@ from .packing import pack, unpack
 
 __all__ = (
     "AGAIN",
+    "CLOCK_AHEAD",
     "DELETE",
     "GONE",
     "HISTORY_CHANGED",
@@ -44,7 +45,7 @@ STANDBY, LEADER, NEW_LEADER = 0, 1, 2
 REFUSED, RECORDED, HISTORY_CHANGED = 0, 1, 2
 
 #: What became of a save, as ``save.lua`` returns it.
-NOT_A_HASH, GONE, HISTORY_DIFFERS, SAVED = -2, -1, 0, 1
+CLOCK_AHEAD, NOT_A_HASH, GONE, HISTORY_DIFFERS, SAVED = -3, -2, -1, 0, 1
 
 
 #: In place of a definition: the entry is deleted.

@@ -8,8 +8,10 @@ from typing import Any
 from .due import DueEntry
 from .errors import DecodeError, InvalidEntryError
 from .history import History, encode_meta
-from .records import HISTORY_DIFFERS, SAVED
+from .occurrences import aware
+from .records import CLOCK_AHEAD, HISTORY_DIFFERS, SAVED
 from .store import Store
+from .zones import from_timestamp
 
 __all__ = ("SavedEntry",)
 
@@ -45,7 +47,8 @@ class SavedEntry(DueEntry):
         """Store definition and history, or only the history when ``definition`` is empty.
 
         Nothing is written for an entry that is gone, unless there is a definition. One round trip,
-        one more for each run that was recorded meanwhile.
+        one more for each run that was recorded meanwhile, and one more for a new entry when the
+        clock of this host is ahead of Redis: it counts from the time of Redis then.
         """
         self._check_history()
         for attempt in range(SAVE_ATTEMPTS + 1):
@@ -53,17 +56,27 @@ class SavedEntry(DueEntry):
             meta = self.history_text() if fresh or self._history_changed() else ""
             seen = None if attempt == SAVE_ATTEMPTS else self._seen_meta or ""
             code, stored, runtime = store.save(
-                key, definition, policy, meta, "", seen, self._stored_score()
+                key, definition, policy, meta, "", seen, self._stored_score(), self._made_up()
             )
             if code == SAVED:
                 self._saved(meta)
                 return
             if code == HISTORY_DIFFERS:
                 self._merge(stored, runtime)
+            elif code == CLOCK_AHEAD:
+                self.last_run_at = from_timestamp(float(stored))
+                self._known_history = (self.last_run_at, self.total_run_count)
             elif definition:
                 self._seen_meta = None  # deleted meanwhile: stored anew, with its history
             else:
                 return
+
+    def _made_up(self) -> datetime | None:
+        """Return the instant from which a new entry counts when nobody has chosen it."""
+        last_run_at = self.last_run_at
+        if last_run_at is None or self._seen_meta is not None or self._history_changed():
+            return None
+        return aware(last_run_at)
 
     def _history_changed(self) -> bool:
         return (self.last_run_at, self.total_run_count) != self._known_history

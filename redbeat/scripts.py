@@ -12,7 +12,7 @@ from typing import Any
 from redis.client import NEVER_DECODE
 from redis.exceptions import NoScriptError
 
-__all__ = ("Script", "load_script", "overlaps")
+__all__ = ("Script", "load_script", "overlaps", "runs_once")
 
 #: Connections that a pool must allow beyond the one that waits for a reply.
 SPARE_CONNECTIONS = 2
@@ -33,8 +33,9 @@ class Script:
     ) -> Callable[[], Any]:
         """Send the script on a connection of its own; the function returned reads the reply.
 
-        For a client that :func:`overlaps`. One round trip, more when the server does not have the
-        script cached yet.
+        For a client for which :func:`runs_once` holds, which is not used otherwise meanwhile unless
+        it :func:`overlaps`. The script is never sent twice, however often the client would try
+        again. One round trip, more when the server does not have the script cached yet.
         """
         pool = client.connection_pool
         connection = _connection(pool)
@@ -49,7 +50,8 @@ class Script:
             try:
                 return connection.read_response(disable_decoding=True)
             except NoScriptError:
-                return self(client, keys, args)
+                connection.send_command("EVAL", self.text, len(keys), *keys, *args)
+                return connection.read_response(disable_decoding=True)
             except BaseException:
                 connection.disconnect()
                 raise
@@ -69,6 +71,11 @@ class Script:
             return client.execute_command("EVALSHA", self.sha, *rest, **options)
         except NoScriptError:
             return client.execute_command("EVAL", self.text, *rest, **options)
+
+
+def runs_once(client: Any) -> bool:
+    """Whether a script can be sent past the retries of ``client``, on a connection of its pool."""
+    return hasattr(client, "connection_pool")
 
 
 def overlaps(client: Any) -> bool:

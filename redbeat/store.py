@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import datetime
 from itertools import islice
 from typing import Any
 
@@ -29,7 +30,7 @@ from .records import (
     read_turn,
     text_of,
 )
-from .scripts import load_script, overlaps
+from .scripts import load_script, overlaps, runs_once
 
 __all__ = ("BATCH", "MAX_WAIT", "Store", "batches")
 
@@ -79,16 +80,22 @@ class Store:
     def claim(self, *terms: Any, **more: Any) -> Turn:
         """Take a turn on the :class:`Terms` of these arguments. One round trip.
 
-        Keeps the lock, records completions, claims what is due.
+        Keeps the lock, records completions, claims what is due. The client does not try it again: a
+        caller whose reply got lost has other things to say the next time.
         """
-        keys, args = self._claim_call(Terms(*terms, **more))
-        return read_turn(self._run("claim", keys, args))
+        asked = Terms(*terms, **more)
+        if runs_once(self.client):
+            return self._send_claim(asked)()
+        return read_turn(self._run("claim", *self._claim_call(asked)))
 
     def begin_claim(self, terms: Terms) -> Callable[[], Turn]:
         """Do as :meth:`claim`, without waiting; the function returned waits for the answer.
 
-        Where :attr:`overlaps` holds. One round trip.
+        Where :attr:`overlaps` holds, other commands may be given meanwhile. One round trip.
         """
+        return self._send_claim(terms)
+
+    def _send_claim(self, terms: Terms) -> Callable[[], Turn]:
         keys, args = self._claim_call(terms)
         reply = load_script("claim").begin(self.client, keys, args)
         return lambda: read_turn(reply())
@@ -183,23 +190,27 @@ class Store:
         runtime: str = "",
         seen: str | None = "",
         score: float | None = None,
+        made_up: datetime | None = None,
     ) -> tuple[int, str, str]:
         """Write an entry, or only its history when ``definition`` is empty.
 
         ``seen`` is the stored meta the caller believes in, None for any. ``score`` None is the
         time of Redis. Returns (1, "", "") when written, (0, meta, runtime) when the stored meta is
-        another one, (-1, "", "") when there is no entry to change. Beats that wait for something
-        later are woken up. One round trip.
+        another one, (-1, "", "") when there is no entry to change. (-3, now, "") when the entry
+        is new and ``made_up``, the instant on the caller's clock from which it counts, is ahead of
+        the time of Redis, UNIX seconds. Beats that wait for something later are woken up. One round
+        trip.
         """
         believed = "*" if seen is None else seen
         texts = (definition, policy, key_of(meta), runtime, key_of(believed), score_text(score))
         keys = [self.keys.schedule, key_of(key), self.keys.quarantine]
-        reply = self._run("save", keys, (*texts, self.keys.wakeup, MAX_WAIT))
-        if reply[0] == NOT_A_HASH:
+        counts_from = "" if made_up is None else f"{made_up.timestamp():.6f}"
+        reply = self._run("save", keys, (*texts, self.keys.wakeup, MAX_WAIT, counts_from))
+        code, *told = reply
+        if code == NOT_A_HASH:
             raise InvalidEntryError("name", not_an_entry(key))
-        if len(reply) == 1:
-            return reply[0], "", ""
-        return reply[0], text_of(reply[1]), text_of(reply[2])
+        first, second = [*map(text_of, told), "", ""][:2]
+        return code, first, second
 
     def delete(self, key: str) -> bool:
         """Remove an entry and its history; False when there was none. One round trip."""

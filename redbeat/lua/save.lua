@@ -11,18 +11,23 @@
 -- ARGV[6]  score (UNIX seconds; below 0 = parked), or 'now' for the time of Redis
 -- ARGV[7]  wake-up channel, told when a beat that waits must not wait on
 -- ARGV[8]  seconds that a beat waits at most without being told
+-- ARGV[9]  the instant from which a new entry counts, UNIX seconds, where it is the caller's clock
+--          that made it up, else ''
 --
 -- Returns {1} when written, {0, meta, runtime} when the stored meta is another one, {-1} when there
--- is no entry and a definition or its meta is missing to make one, {-2} when the key is not a hash;
--- nothing is written but for {1}. While a claim is held the score stays: the completion of that
+-- is no entry and a definition or its meta is missing to make one, {-2} when the key is not a hash,
+-- {-3, now} when the caller's clock is ahead of this one; nothing is written but for {1}. While a claim is held the score stays: the completion of that
 -- claim sees the change and has the entry looked at again at once.
 
 local schedule, entry, quarantine = KEYS[1], KEYS[2], KEYS[3]
 local definition, policy, meta, runtime = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local seen, score, channel, longest_wait = ARGV[5], ARGV[6], ARGV[7], tonumber(ARGV[8])
+local made_up = tonumber(ARGV[9])
 
 local clock = redis.call('TIME')
 local now = tonumber(clock[1]) + tonumber(clock[2]) / 1000000
+-- Clocks of hosts that are in order differ by less, seconds.
+local TOLERANCE = 0.5
 
 local stored = redis.pcall('HMGET', entry, 'definition', 'meta', 'runtime', 'claim')
 if stored.err then
@@ -35,6 +40,9 @@ redis.call('HEXISTS', quarantine, entry)
 if not stored[1] then
   if definition == '' or meta == '' then
     return {-1}
+  end
+  if made_up and made_up > now + TOLERANCE then
+    return {-3, string.format('%.6f', now)}
   end
   -- History without a definition belonged to an entry that is gone.
   redis.call('HDEL', entry, 'meta', 'runtime', 'claim', 'policy', 'running', 'ended')

@@ -8,7 +8,6 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-import redis
 from celery import Celery
 from celery.schedules import schedule
 
@@ -17,6 +16,7 @@ from redbeat.exchange import LONGEST_LEASE as LEASE
 from redbeat.exchange import USED_PART
 from redbeat.records import Terms
 
+from .clients import LossyRedis, lossy_client
 from .conftest import SCHEDULE, Clock, RecordingScheduler, World, interval_json, once, void
 
 
@@ -271,29 +271,9 @@ class TestRedisInBetween:
         assert world.run_count("a") == 1
 
 
-class LossyRedis(redis.Redis):
-    """Loses replies: the command is done, and the caller hears of a broken connection."""
-
-    losses = 0
-
-    def lose(self, replies: int) -> None:
-        """Lose the replies to the next scripts."""
-        self.losses = replies
-
-    def execute_command(self, *args: Any, **options: Any) -> Any:
-        """Send, then maybe forget the answer."""
-        reply = super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
-        if self.losses:
-            self.losses -= 1
-            raise redis.ConnectionError("connection reset")
-        return reply
-
-
 @pytest.fixture
 def lossy(app: Celery, redis_url: str) -> LossyRedis:
     """The client of the app, which loses replies when told to."""
-    client = LossyRedis(
-        connection_pool=redis.ConnectionPool.from_url(redis_url, decode_responses=True)
-    )
+    client = lossy_client(redis_url)
     app.redbeat_redis = client
     return client

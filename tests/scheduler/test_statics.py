@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import redis
 from celery.schedules import crontab
 
 from redbeat import RedBeatSchedulerEntry
 from redbeat.ticker import STANDBY_POLL
 
+from .clients import CountingRedis, counting_client
 from .conftest import LOCK, SCHEDULE, STATICS, Clock, RecordingScheduler, World, void
-from .test_tick import CountingRedis
 
 __all__ = ("counting",)
 
@@ -22,9 +21,7 @@ HOUR = 3600.0
 @pytest.fixture
 def counting(world: World, redis_url: str) -> CountingRedis:
     """The client of the app, with a count."""
-    client = CountingRedis(
-        connection_pool=redis.ConnectionPool.from_url(redis_url, decode_responses=True)
-    )
+    client = counting_client(redis_url)
     world.app.redbeat_redis = client
     return client
 

@@ -4,37 +4,23 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
 from itertools import pairwise
-from typing import Any
 
 import pytest
-import redis
 from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry
 from redbeat.store import MAX_WAIT
 
+from .clients import CountingRedis, counting_client
 from .conftest import SCHEDULE, RecordingScheduler, World, interval_json
 
 PARKED = -1.0
 
 
-class CountingRedis(redis.Redis):
-    """Counts the commands that are sent, each of them one round trip."""
-
-    trips = 0
-
-    def execute_command(self, *args: Any, **options: Any) -> Any:
-        """Count, then send."""
-        self.trips += 1
-        return super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
-
-
 @pytest.fixture
 def counting(app: Celery, redis_url: str) -> CountingRedis:
     """The client of the app, with a count."""
-    client = CountingRedis(
-        connection_pool=redis.ConnectionPool.from_url(redis_url, decode_responses=True)
-    )
+    client = counting_client(redis_url)
     app.redbeat_redis = client
     return client
 

@@ -6,6 +6,7 @@ import itertools
 import random
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from time import process_time
 from typing import Any
 
 import pytest
@@ -188,3 +189,37 @@ def test_a_count_beyond_the_last_match_ends_with_it() -> None:
 def test_an_empty_list_restricts_nothing(fields: dict[str, Any]) -> None:
     ours = rule(3, datetime(2026, 1, 1, 9), **fields)
     assert ours.next_wall(datetime(2026, 1, 1, 9)) == datetime(2026, 1, 2, 9)
+
+
+FAR: tuple[tuple[int, dict[str, Any]], ...] = (
+    *((freq, {"bymonth": 2, "bymonthday": 30}) for freq in range(7)),
+    (6, {"interval": 60, "bysecond": 30}),
+    (6, {"interval": 601, "byhour": 3, "byminute": 0, "bysecond": 0}),
+    (6, {"interval": 86399, "byhour": 0, "byminute": 0, "bysecond": 0}),
+    (6, {"byyearday": 1, "bymonth": 12}),
+    (6, {"byhour": 3, "byminute": 0, "bysecond": [0, 59], "bysetpos": 2}),
+    (3, {"interval": 7, "byweekday": 1}),
+    (3, {"interval": 2, "byeaster": 0, "byweekday": 0}),
+    (2, {"byweekno": 53, "bymonth": 6}),
+)
+
+
+@pytest.mark.parametrize(("freq", "fields"), FAR)
+def test_a_decision_takes_little_work(freq: int, fields: dict[str, Any]) -> None:
+    ours = rule(freq, datetime(1, 1, 1), **fields)
+    began = process_time()
+    ours.next_wall(datetime(2026, 1, 1, 0, 0, 1))
+    # Ten times what is promised: the machine may be busy.
+    assert process_time() - began < 1.0
+
+
+def test_what_is_rare_is_found() -> None:
+    ours = rule(6, datetime(2026, 1, 1), interval=601, byhour=3, byminute=0, bysecond=0)
+    found = ours.next_wall(datetime(2026, 1, 1))
+    assert found is not None
+    assert (found.hour, found.minute, found.second) == (3, 0, 0)
+    assert (found - datetime(2026, 1, 1)) % timedelta(seconds=601) == timedelta(0)
+    days = (datetime(2026, 1, 1, 3) + timedelta(days=day) for day in range(700))
+    assert found == next(
+        at for at in days if (at - datetime(2026, 1, 1)) % timedelta(seconds=601) == timedelta(0)
+    )
