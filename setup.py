@@ -48,6 +48,7 @@ setup(
             "pytest-cov>=5",
             "pytest-timeout>=2.3",
             "pytest-xdist>=3.6",
+            "time-machine>=2.10",
         ],
     },
     entry_points={
