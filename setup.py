@@ -54,6 +54,7 @@ setup(
             "pytest-timeout>=2.3",
             "pytest-xdist>=3.6",
             "pytz>=2023.3",
+            "time-machine>=2.10",
         ],
     },
     entry_points={

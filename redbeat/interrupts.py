@@ -1,4 +1,4 @@
-"""Signals that ask a beat to stop, held back while a message is on its way to the broker."""
+"""Signals that ask a beat to stop, held back while it talks to the broker or to Redis."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ class HeldSignals:
     """A context in which the first stop signal only sets :attr:`pending`.
 
     A handler that raises in the middle of a publish leaves nobody knowing whether the message is
-    out, so that it is sent again. In this context it runs at the end; a second signal is not held
-    back. Handlers are per process and belong to its main thread: in any other thread this does
+    out, so that it is sent again; in the middle of a read it breaks the connection, and may even be
+    hidden by the error that this raises. In this context it runs at the end; a second signal is not
+    held back. Handlers are per process and belong to its main thread: in any other thread this does
     nothing, and nothing is needed there.
     """
 

@@ -9,6 +9,8 @@ from typing import Any
 from celery.utils.log import get_logger
 from redis.exceptions import RedisError
 
+from .interrupts import HeldSignals
+
 __all__ = ("DUE", "LOCK", "WakeUp")
 
 logger = get_logger("celery.beat")
@@ -63,9 +65,10 @@ class WakeUp:
         if self._pubsub is not None or not self._possible:
             return False
         try:
-            self._pubsub = self._client.pubsub()
-            self._pubsub.subscribe(self._channel)
-            confirmed = self._pubsub.get_message(timeout=CONFIRM_SECONDS) is not None
+            with HeldSignals():
+                self._pubsub = self._client.pubsub()
+                self._pubsub.subscribe(self._channel)
+                confirmed = self._pubsub.get_message(timeout=CONFIRM_SECONDS) is not None
         except (RedisError, OSError) as error:
             self._lost(error)
             return False
@@ -118,10 +121,12 @@ class WakeUp:
                 self._sleep(seconds)
             return False
         try:
-            message = self._pubsub.get_message(timeout=seconds)
-            if message is None:
-                self._check()
-                return False
+            # A handler that raises in the middle of a read leaves a broken reader.
+            with HeldSignals():
+                message = self._pubsub.get_message(timeout=seconds)
+                if message is None:
+                    self._check()
+                    return False
         except (RedisError, OSError) as error:
             self._lost(error)
             return False
