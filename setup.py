@@ -59,6 +59,7 @@ setup(
     },
     entry_points={
         "celery.beat_schedulers": ["redbeat = redbeat.schedulers:RedBeatScheduler"],
+        "celery.commands": ["redbeat = redbeat.cli:redbeat"],
     },
     classifiers=[
         "Development Status :: 3 - Alpha",

@@ -64,6 +64,9 @@ class DueEntry(ScheduleEntry):
     #: Text of the stored meta this entry was made from; None for an entry not seen in Redis.
     _seen_meta: str | None = None
 
+    #: The stored definition and policy this entry was made from; empty when not seen in Redis.
+    _seen_texts: tuple[str, str] = ("", "")
+
     #: The last run and the run count that are not a change of the caller's.
     _known_history: tuple[Any, int] = (None, 0)
 

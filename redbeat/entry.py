@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from celery.app import app_or_default
 
-from .client import get_redis
+from .access import store_of
 from .config import ensure_conf
 from .definition import decode_definition, decode_policy, encode_definition, encode_policy
 from .due import PARKED
@@ -18,22 +18,14 @@ from .history import decode_meta, encode_runtime
 from .lazy import hidden, revealed, with_field
 from .occurrences import Run, aware
 from .policy import FIELDS as POLICY_FIELDS
-from .records import SAVED, Keys, key_of, text_of
+from .records import SAVED, key_of, text_of
 from .saving import SavedEntry
 from .schedules import RuleSchedule
-from .store import Store
 from .task_options import stored_options
 
 __all__ = ("PARKED", "RedBeatSchedulerEntry", "store_of")
 
 Self = TypeVar("Self", bound="RedBeatSchedulerEntry")
-
-
-def store_of(app: Any, client: Any = None) -> Store:
-    """Return the store of an app's schedule, on ``client`` or on the client of the app."""
-    conf = ensure_conf(app)
-    keys = Keys(conf.key_prefix, conf.schedule_key, conf.statics_key, conf.quarantine_key)
-    return Store(get_redis(app) if client is None else client, keys)
 
 
 class RedBeatSchedulerEntry(SavedEntry):
@@ -170,6 +162,7 @@ class RedBeatSchedulerEntry(SavedEntry):
         try:
             entry = cls(app=app, **arguments)
             entry._lazy = lazy
+            entry._seen_texts = (definition, policy)
             return entry
         except Exception as error:
             # TypeError for an unknown key, and whatever a class of the user's own may raise.

@@ -6,6 +6,7 @@ from celery.exceptions import ImproperlyConfigured
 
 __all__ = (
     "ConfigurationError",
+    "ConflictError",
     "DecodeError",
     "InvalidEntryError",
     "RedBeatError",
@@ -50,3 +51,14 @@ class DecodeError(RedBeatError, ValueError):
         super().__init__(f"{field}: {problem}")
         self.field = field
         self.problem = problem
+
+
+class ConflictError(RedBeatError):
+    """Somebody else changed or deleted the entry since it was loaded.
+
+    Raised by ``save(if_unchanged=True)``; nothing is written. Load it again.
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"{name!r} was changed by somebody else since; load it again")
+        self.name = name

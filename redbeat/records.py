@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from .packing import pack, unpack
@@ -11,6 +12,7 @@ from .packing import pack, unpack
 __all__ = (
     "AGAIN",
     "CLOCK_AHEAD",
+    "CONFLICT",
     "DELETE",
     "GONE",
     "HISTORY_CHANGED",
@@ -32,6 +34,7 @@ __all__ = (
     "Swept",
     "Terms",
     "Turn",
+    "Writing",
     "key_of",
     "pack_completions",
     "read_turn",
@@ -45,7 +48,7 @@ STANDBY, LEADER, NEW_LEADER = 0, 1, 2
 REFUSED, RECORDED, HISTORY_CHANGED = 0, 1, 2
 
 #: What became of a save, as ``save.lua`` returns it.
-CLOCK_AHEAD, NOT_A_HASH, GONE, HISTORY_DIFFERS, SAVED = -3, -2, -1, 0, 1
+CONFLICT, CLOCK_AHEAD, NOT_A_HASH, GONE, HISTORY_DIFFERS, SAVED = -4, -3, -2, -1, 0, 1
 
 
 #: In place of a definition: the entry is deleted.
@@ -193,6 +196,42 @@ class StaticRow:
     policy: str
     meta: str
     score: float
+
+
+class Writing(NamedTuple):
+    """An entry to write, or only its history when ``definition`` is empty.
+
+    ``seen`` is the stored meta the caller believes in, None for any. ``score`` None is the time of
+    Redis. ``made_up`` is the instant on the caller's clock from which a new entry counts, None when
+    somebody chose it. ``believed`` are the stored definition and policy the caller believes in,
+    empty for no entry, None for any.
+    """
+
+    key: str
+    definition: str = ""
+    policy: str = ""
+    meta: str = ""
+    runtime: str = ""
+    seen: str | None = ""
+    score: float | None = None
+    made_up: datetime | None = None
+    believed: tuple[str, str] | None = None
+
+    def fields(self) -> tuple[str, ...]:
+        """Return the fields as ``save.lua`` takes them."""
+        return (
+            *(self.key, self.definition, self.policy, self.meta, self.runtime),
+            "*" if self.seen is None else self.seen,
+            "now" if self.score is None else f"{self.score:.6f}",
+            "" if self.made_up is None else f"{self.made_up.timestamp():.6f}",
+            self._believed_text(),
+        )
+
+    def _believed_text(self) -> str:
+        if self.believed is None:
+            return ""
+        definition, policy = self.believed
+        return f"={definition}\n{policy}" if definition else "-"
 
 
 def text_of(value: Any) -> str:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
 from .due import DueEntry
-from .errors import DecodeError, InvalidEntryError
+from .errors import ConflictError, DecodeError, InvalidEntryError
 from .history import History, encode_meta
 from .occurrences import aware
-from .records import CLOCK_AHEAD, HISTORY_DIFFERS, SAVED
+from .records import CLOCK_AHEAD, CONFLICT, HISTORY_DIFFERS, SAVED, Writing
 from .store import Store
 from .zones import from_timestamp
 
-__all__ = ("SavedEntry",)
+__all__ = ("SavedEntry", "save_batch")
 
 #: How often a write is tried again when the entry ran in between, before it insists.
 SAVE_ATTEMPTS = 5
@@ -43,33 +44,44 @@ class SavedEntry(DueEntry):
                 "total_run_count", f"must be a number of runs, 0 at least, not {count!r:.60}"
             )
 
-    def _write(self, store: Store, key: str, definition: str = "", policy: str = "") -> None:
+    def _write(
+        self, store: Store, key: str, definition: str = "", policy: str = "", **more: Any
+    ) -> None:
         """Store definition and history, or only the history when ``definition`` is empty.
 
         Nothing is written for an entry that is gone, unless there is a definition. One round trip,
         one more for each run that was recorded meanwhile, and one more for a new entry when the
         clock of this host is ahead of Redis: it counts from the time of Redis then.
         """
-        self._check_history()
-        for attempt in range(SAVE_ATTEMPTS + 1):
-            fresh = self._seen_meta is None
-            meta = self.history_text() if fresh or self._history_changed() else ""
-            seen = None if attempt == SAVE_ATTEMPTS else self._seen_meta or ""
-            code, stored, runtime = store.save(
-                key, definition, policy, meta, "", seen, self._stored_score(), self._made_up()
-            )
-            if code == SAVED:
-                self._saved(meta)
-                return
-            if code == HISTORY_DIFFERS:
-                self._merge(stored, runtime)
-            elif code == CLOCK_AHEAD:
-                self.last_run_at = from_timestamp(float(stored))
-                self._known_history = (self.last_run_at, self.total_run_count)
-            elif definition:
-                self._seen_meta = None  # deleted meanwhile: stored anew, with its history
-            else:
-                return
+        save_batch(store, [(self, Writing(key, definition, policy, **more))])
+
+    def _writing(self, asked: Writing, insist: bool) -> Writing:
+        """Return what is asked for with history and score as they are now.
+
+        With ``insist`` it is written whatever history is stored.
+        """
+        fresh = self._seen_meta is None
+        meta = self.history_text() if fresh or self._history_changed() else ""
+        seen = None if insist else self._seen_meta or ""
+        score, made_up = self._stored_score(), self._made_up()
+        return asked._replace(meta=meta, seen=seen, score=score, made_up=made_up)
+
+    def _written(self, writing: Writing, code: int, stored: str, runtime: str) -> bool:
+        """Take note of what became of a write; False when it is to be tried again."""
+        if code == SAVED:
+            self._saved(writing)
+        elif code == HISTORY_DIFFERS:
+            self._merge(stored, runtime)
+        elif code == CLOCK_AHEAD:
+            self.last_run_at = from_timestamp(float(stored))
+            self._known_history = (self.last_run_at, self.total_run_count)
+        elif code == CONFLICT:
+            raise ConflictError(str(self.name))
+        elif writing.definition:
+            self._seen_meta = None  # deleted meanwhile: stored anew, with its history
+        else:
+            return True
+        return code == SAVED
 
     def _made_up(self) -> datetime | None:
         """Return the instant from which a new entry counts when nobody has chosen it."""
@@ -81,11 +93,13 @@ class SavedEntry(DueEntry):
     def _history_changed(self) -> bool:
         return (self.last_run_at, self.total_run_count) != self._known_history
 
-    def _saved(self, meta: str) -> None:
+    def _saved(self, writing: Writing) -> None:
         if self.last_run_at != self._known_history[0]:
             self.scheduled_at = None
-        if meta:
-            self._seen_meta = meta
+        if writing.meta:
+            self._seen_meta = writing.meta
+        if writing.definition:
+            self._seen_texts = (writing.definition, writing.policy)
         self._known_history = (self.last_run_at, self.total_run_count)
 
     def _merge(self, meta: str, runtime: str) -> None:
@@ -103,3 +117,22 @@ class SavedEntry(DueEntry):
             self.last_run_at = mine_last
         if mine_count != known_count:
             self.total_run_count = mine_count
+
+
+def save_batch(store: Store, asked: Sequence[tuple[SavedEntry, Writing]]) -> None:
+    """Write entries as asked, at most 500.
+
+    One round trip, and one more when runs were recorded meanwhile or histories were not known,
+    some more where that goes on. Raises :exc:`InvalidEntryError`; nothing is written then.
+    """
+    for entry, _ in asked:
+        entry._check_history()
+    left = list(asked)
+    for attempt in range(SAVE_ATTEMPTS + 1):
+        insist = attempt == SAVE_ATTEMPTS
+        writings = [entry._writing(writing, insist) for entry, writing in left]
+        results = store.save_all(writings)
+        tried = zip(left, writings, results, strict=True)
+        left = [item for item, writing, result in tried if not item[0]._written(writing, *result)]
+        if not left:
+            return

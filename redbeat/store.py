@@ -1,41 +1,34 @@
-"""The only module that issues Redis commands on schedule data; it speaks text and numbers.
+"""The only module that changes schedule data in Redis; it speaks text and numbers.
 
 Every change of state is one script of ``redbeat/lua``. Redis errors pass through unchanged, unless
-they tell about one entry: a key that is not a hash is a :exc:`~redbeat.errors.DecodeError` when it
-is loaded and an :exc:`~redbeat.errors.InvalidEntryError` when it is saved.
+they tell about one entry: one saved at a key that is not a hash is an
+:exc:`~redbeat.errors.InvalidEntryError`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from datetime import datetime
-from itertools import islice
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from redis.client import NEVER_DECODE
-from redis.exceptions import ResponseError
-
-from .errors import DecodeError, InvalidEntryError
+from .errors import InvalidEntryError
 from .packing import pack
 from .records import (
     NOT_A_HASH,
-    Keys,
     StaticRow,
     Swept,
     Terms,
     Turn,
+    Writing,
     key_of,
     pack_completions,
     read_turn,
     text_of,
 )
+from .reading import BATCH, Reading, batches, not_an_entry
 from .scripts import load_script, overlaps, runs_once
 
 __all__ = ("BATCH", "MAX_WAIT", "Store", "batches")
-
-#: Entries handled in one round trip.
-BATCH = 500
 
 #: Seconds a beat waits at most between two looks; what is due later needs no wake-up message.
 MAX_WAIT = 5.0
@@ -50,30 +43,8 @@ GLOB_SPECIAL = re.compile(r"[\\\[\]*?]")
 MISSING_RETRY = 5
 
 
-def score_text(score: float | None) -> str:
-    """Return a score as sent to Redis: microseconds, ``now`` for None."""
-    return "now" if score is None else f"{score:.6f}"
-
-
-def batches(items: Iterable[Any], size: int = BATCH) -> Iterator[list[Any]]:
-    """Split ``items`` into lists of at most ``size``."""
-    iterator = iter(items)
-    while batch := list(islice(iterator, size)):
-        yield batch
-
-
-class Store:
+class Store(Reading):
     """The schedule of one prefix in one Redis."""
-
-    def __init__(self, client: Any, keys: Keys) -> None:
-        self.client = client
-        self.keys = keys
-
-    def _run(self, script: str, keys: Sequence[Any], args: Sequence[Any] = ()) -> Any:
-        return load_script(script)(self.client, keys, args)
-
-    def _read(self, *command: Any) -> Any:
-        return self.client.execute_command(*command, **{NEVER_DECODE: True})
 
     # -- one turn of a beat ------------------------------------------------------------------
 
@@ -129,12 +100,6 @@ class Store:
             parked += map(text_of, reply)
         return parked
 
-    def quarantined(self) -> dict[str, str]:
-        """Return entry key -> JSON note of what is set aside. One round trip."""
-        reply = self._read("HGETALL", self.keys.quarantine)
-        pairs = reply.items() if isinstance(reply, dict) else zip(*[iter(reply)] * 2, strict=True)
-        return {text_of(key): text_of(note) for key, note in pairs}
-
     def review(self, digests: Iterable[tuple[str, str]]) -> list[str]:
         """Release quarantined entries whose text changed; returns their keys.
 
@@ -170,66 +135,48 @@ class Store:
 
     # -- single entries ----------------------------------------------------------------------
 
-    def load(self, key: str) -> tuple[str | None, str, str, str]:
-        """Return (definition or None, meta, policy, runtime) of an entry. One round trip."""
-        try:
-            reply = self._read("HMGET", key_of(key), "definition", "meta", "policy", "runtime")
-        except ResponseError as error:
-            if "WRONGTYPE" in str(error):
-                raise DecodeError("definition", not_an_entry(key)) from error
-            raise
-        definition = None if reply[0] is None else text_of(reply[0])
-        return definition, text_of(reply[1]), text_of(reply[2]), text_of(reply[3])
+    def save(self, key: str, *fields: Any, **more: Any) -> tuple[int, str, str]:
+        """Write one :class:`Writing` of these arguments; see :meth:`save_all`. One round trip.
 
-    def save(
-        self,
-        key: str,
-        definition: str = "",
-        policy: str = "",
-        meta: str = "",
-        runtime: str = "",
-        seen: str | None = "",
-        score: float | None = None,
-        made_up: datetime | None = None,
-    ) -> tuple[int, str, str]:
-        """Write an entry, or only its history when ``definition`` is empty.
-
-        ``seen`` is the stored meta the caller believes in, None for any. ``score`` None is the
-        time of Redis. Returns (1, "", "") when written, (0, meta, runtime) when the stored meta is
-        another one, (-1, "", "") when there is no entry to change. (-3, now, "") when the entry
-        is new and ``made_up``, the instant on the caller's clock from which it counts, is ahead of
-        the time of Redis, UNIX seconds. Beats that wait for something later are woken up. One round
-        trip.
+        Raises :exc:`InvalidEntryError` for a key that is not a hash.
         """
-        believed = "*" if seen is None else seen
-        texts = (definition, policy, key_of(meta), runtime, key_of(believed), score_text(score))
-        keys = [self.keys.schedule, key_of(key), self.keys.quarantine]
-        counts_from = "" if made_up is None else f"{made_up.timestamp():.6f}"
-        reply = self._run("save", keys, (*texts, self.keys.wakeup, MAX_WAIT, counts_from))
-        code, *told = reply
-        if code == NOT_A_HASH:
-            raise InvalidEntryError("name", not_an_entry(key))
-        first, second = [*map(text_of, told), "", ""][:2]
+        ((code, first, second),) = self.save_all([Writing(key, *fields, **more)])
         return code, first, second
+
+    def save_all(self, writings: Sequence[Writing]) -> list[tuple[int, str, str]]:
+        """Write entries, and wake up beats that wait for something later.
+
+        Returns for each (SAVED, "", "") when written, (HISTORY_DIFFERS, meta, runtime) when the
+        stored meta is another one, (GONE, "", "") when there is no entry to change,
+        (CLOCK_AHEAD, now, "") when the entry is new and ``made_up`` is ahead of the time of Redis,
+        UNIX seconds, (CONFLICT, "", "") when the stored texts are not those believed in. Raises
+        :exc:`InvalidEntryError` for a key that is not a hash; nothing is written then. One round
+        trip; send at most 500.
+        """
+        texts: list[str] = []
+        for writing in writings:
+            texts += writing.fields()
+        keys = [self.keys.schedule, self.keys.quarantine, key_of(writings[0].key)]
+        reply = self._run("save", keys, (self.keys.wakeup, MAX_WAIT, *pack(texts)))
+        results = []
+        for writing, (code, *told) in zip(writings, reply, strict=True):
+            if code == NOT_A_HASH:
+                raise InvalidEntryError("name", not_an_entry(writing.key))
+            first, second = [*map(text_of, told), "", ""][:2]
+            results.append((code, first, second))
+        return results
 
     def delete(self, key: str) -> bool:
         """Remove an entry and its history; False when there was none. One round trip."""
-        keys = [self.keys.schedule, key_of(key), self.keys.quarantine]
-        return bool(self._run("delete", keys))
+        return bool(self.delete_all([key]))
 
-    def rank(self, key: str) -> int | None:
-        """Return the position in due order, None when it is not a member. One round trip."""
-        rank: int | None = self._read("ZRANK", self.keys.schedule, key_of(key))
-        return rank
+    def delete_all(self, keys: Sequence[str]) -> int:
+        """Remove entries and their histories; returns how many there were.
 
-    def due_keys(self, limit: int = BATCH) -> list[str]:
-        """Return the keys that are due and the one after them, in due order. Two round trips."""
-        seconds, micros = self._read("TIME")
-        now = f"{int(seconds)}.{int(micros):06d}"
-        schedule = self.keys.schedule
-        due = self._read("ZRANGEBYSCORE", schedule, 0, now, "LIMIT", 0, limit)
-        later = self._read("ZRANGEBYSCORE", schedule, f"({now}", "+inf", "LIMIT", 0, 1)
-        return [text_of(key) for key in (*due, *later)]
+        One round trip; send at most 500.
+        """
+        places = [self.keys.schedule, self.keys.quarantine]
+        return int(self._run("delete", places, [key_of(key) for key in keys]))
 
     def end_run(self, key: str, task_id: str) -> bool:
         """Note the end of a run of an entry whose runs must not overlap. One round trip.
@@ -265,10 +212,6 @@ class Store:
         reply = self._run("sync", self._static_keys(lock_key), args)
         return None if reply[0] == -1 else [int(code) for code in reply[1].decode()]
 
-    def static_names(self) -> set[str]:
-        """Return the names of all static entries. One round trip."""
-        return {text_of(name) for name in self._read("SMEMBERS", self.keys.statics)}
-
     def prune_statics(self, names: Sequence[str], lock_key: str | None, token: str) -> bool:
         """Remove static entries; False when the caller does not lead any more.
 
@@ -293,31 +236,6 @@ class Store:
         """Give up our lock and wake up who waits; False when it was not ours. One round trip."""
         return bool(self._run("release", [key], [token, self.keys.wakeup]))
 
-    def lock_holder(self, key: str) -> str:
-        """Return the token of whoever holds the lock, "" for nobody. One round trip."""
-        return text_of(self._read("GET", key))
-
-    def beats(self, within: float) -> list[str]:
-        """Return the tokens of the beats that share the work, by when they were seen last.
-
-        ``within`` is how many seconds ago at most. Two round trips.
-        """
-        seconds, _ = self._read("TIME")
-        seen = self._read("ZRANGEBYSCORE", self.keys.beats, int(seconds) - within, "+inf")
-        return [text_of(token) for token in seen]
-
     def leave(self, token: str) -> None:
         """Remove a beat from those that share the work. One round trip."""
         self._read("ZREM", self.keys.beats, token)
-
-    # -- the server --------------------------------------------------------------------------
-
-    def eviction(self) -> tuple[int, str]:
-        """Return (maxmemory in bytes, maxmemory policy), from INFO. One round trip."""
-        info = self.client.info("memory")
-        return int(info.get("maxmemory", 0)), str(info.get("maxmemory_policy", ""))
-
-
-def not_an_entry(key: str) -> str:
-    """Return what is wrong with a key that is not a hash."""
-    return f"the key {key!r} holds something that is not an entry; use another name or remove it"

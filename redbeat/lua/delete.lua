@@ -1,12 +1,16 @@
--- Remove an entry with its history; a claim that is held on it ends with it.
+-- Remove entries with their history; a claim that is held on one ends with it.
 --
 -- KEYS[1]  schedule (zset)
--- KEYS[2]  entry (hash)
--- KEYS[3]  quarantine (hash)
+-- KEYS[2]  quarantine (hash)
+-- ARGV     entry keys (hashes)
 --
--- Returns 1 when there was a hash or a member, else 0.
+-- Returns how many of them had a hash or a member.
 
-local members = redis.call('ZREM', KEYS[1], KEYS[2])
-local hashes = redis.call('DEL', KEYS[2])
-redis.call('HDEL', KEYS[3], KEYS[2])
-return (members + hashes > 0) and 1 or 0
+local removed = 0
+for _, entry in ipairs(ARGV) do
+  local members = redis.call('ZREM', KEYS[1], entry)
+  local hashes = redis.call('DEL', entry)
+  redis.call('HDEL', KEYS[2], entry)
+  removed = removed + ((members + hashes > 0) and 1 or 0)
+end
+return removed

@@ -1,92 +1,145 @@
--- Write an entry, or only its history, unless its history is not what the caller believes.
+-- Write entries, or only their histories, unless one is not what the caller believes.
 --
 -- KEYS[1]  schedule (zset)
--- KEYS[2]  entry (hash)
--- KEYS[3]  quarantine (hash)
--- ARGV[1]  definition, or '' to change only the history of an entry that exists
--- ARGV[2]  policy, or '' for none (ignored without a definition)
--- ARGV[3]  meta, or '' to leave the stored one
--- ARGV[4]  runtime, or '' to leave the stored one
--- ARGV[5]  the meta the caller has seen: its text, '' = none, '*' = any
--- ARGV[6]  score (UNIX seconds; below 0 = parked), or 'now' for the time of Redis
--- ARGV[7]  wake-up channel, told when a beat that waits must not wait on
--- ARGV[8]  seconds that a beat waits at most without being told
--- ARGV[9]  the instant from which a new entry counts, UNIX seconds, where it is the caller's clock
---          that made it up, else ''
+-- KEYS[2]  quarantine (hash)
+-- KEYS[3]  entry (hash): the first one that is written
+-- ARGV[1]  wake-up channel, told when a beat that waits must not wait on
+-- ARGV[2]  seconds that a beat waits at most without being told
+-- ARGV[3]  entries, packed: the sizes of their fields in bytes, separated by spaces
+-- ARGV[4]  the fields, one after the other; per entry nine:
+--            entry key
+--            definition, or '' to change only the history of an entry that exists
+--            policy, or '' for none (ignored without a definition)
+--            meta, or '' to leave the stored one
+--            runtime, or '' to leave the stored one
+--            the meta the caller has seen: its text, '' = none, '*' = any
+--            score (UNIX seconds; below 0 = parked), or 'now' for the time of Redis
+--            the instant from which a new entry counts, UNIX seconds, where it is the caller's
+--            clock that made it up, else ''
+--            '' or, to be refused where another text is stored, '=', the definition, a line feed
+--            and the policy that the caller has seen, or '-' for no entry
 --
--- Returns {1} when written, {0, meta, runtime} when the stored meta is another one, {-1} when there
--- is no entry and a definition or its meta is missing to make one, {-2} when the key is not a hash,
--- {-3, now} when the caller's clock is ahead of this one; nothing is written but for {1}. While a claim is held the score stays: the completion of that
--- claim sees the change and has the entry looked at again at once.
+-- Returns per entry {1} when written, {0, meta, runtime} when the stored meta is another one, {-1}
+-- when there is no entry and a definition or its meta is missing to make one, {-2} when the key is
+-- not a hash, {-3, now} when the caller's clock is ahead of this one, {-4} when definition or policy
+-- are not those it has seen; that entry is not written but for {1}, and none is written, {-5}, where
+-- a key is not a hash. While a claim is held the score stays: the completion of that claim sees the
+-- change and has the entry looked at again at once.
 
-local schedule, entry, quarantine = KEYS[1], KEYS[2], KEYS[3]
-local definition, policy, meta, runtime = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
-local seen, score, channel, longest_wait = ARGV[5], ARGV[6], ARGV[7], tonumber(ARGV[8])
-local made_up = tonumber(ARGV[9])
+local schedule, quarantine = KEYS[1], KEYS[2]
+local channel, longest_wait = ARGV[1], tonumber(ARGV[2])
 
 local clock = redis.call('TIME')
 local now = tonumber(clock[1]) + tonumber(clock[2]) / 1000000
 -- Clocks of hosts that are in order differ by less, seconds.
 local TOLERANCE = 0.5
 
-local stored = redis.pcall('HMGET', entry, 'definition', 'meta', 'runtime', 'claim')
-if stored.err then
-  return {-2}
+local fields, start = {}, 1
+for size in string.gmatch(ARGV[3], '%d+') do
+  fields[#fields + 1] = string.sub(ARGV[4], start, start + size - 1)
+  start = start + size
 end
+
 -- These fail before the first write where a key of the schedule is of another type.
-local member = redis.call('ZSCORE', schedule, entry)
-redis.call('HEXISTS', quarantine, entry)
+redis.call('ZCARD', schedule)
+redis.call('HLEN', quarantine)
 
-if not stored[1] then
-  if definition == '' or meta == '' then
-    return {-1}
-  end
-  if made_up and made_up > now + TOLERANCE then
-    return {-3, string.format('%.6f', now)}
-  end
-  -- History without a definition belonged to an entry that is gone.
-  redis.call('HDEL', entry, 'meta', 'runtime', 'claim', 'policy', 'running', 'ended')
-  stored = {false, false, false, false}
-end
-if stored[1] and seen ~= '*' and (stored[2] or '') ~= seen and stored[2] ~= meta then
-  return {0, stored[2] or '', stored[3] or ''}
+local function load(entry)
+  return redis.pcall('HMGET', entry, 'definition', 'meta', 'runtime', 'claim', 'policy', 'trigger')
 end
 
-if definition ~= '' then
-  redis.call('HSET', entry, 'definition', definition)
-  if policy ~= '' then
-    redis.call('HSET', entry, 'policy', policy)
-  else
-    redis.call('HDEL', entry, 'policy')
+local function refused()
+  local replies, bad = {}, false
+  for at = 1, #fields, 9 do
+    local is_bad = load(fields[at]).err ~= nil
+    bad = bad or is_bad
+    replies[#replies + 1] = {is_bad and -2 or -5}
+  end
+  return bad and replies
+end
+
+-- The earliest score that was written, and whose it is.
+local earliest, whose
+
+local function write_score(entry, score, triggered)
+  if score == 'now' or triggered then
+    score = string.format('%.6f', now)
+  end
+  redis.call('ZADD', schedule, score, entry)
+  local due = tonumber(score)
+  if due >= 0 and (not earliest or due < earliest) then
+    earliest, whose = due, entry
   end
 end
-if meta ~= '' then
-  redis.call('HSET', entry, 'meta', meta)
-end
-if runtime ~= '' then
-  redis.call('HSET', entry, 'runtime', runtime)
-end
-redis.call('HDEL', quarantine, entry)
 
-local expires = stored[4] and tonumber(string.match(stored[4], '^%S+ %S+ (%S+)')) or 0
-if expires > now and member then
+local function write_texts(entry, definition, policy, meta, runtime)
+  if definition ~= '' then
+    redis.call('HSET', entry, 'definition', definition)
+    if policy ~= '' then
+      redis.call('HSET', entry, 'policy', policy)
+    else
+      redis.call('HDEL', entry, 'policy')
+    end
+  end
+  if meta ~= '' then
+    redis.call('HSET', entry, 'meta', meta)
+  end
+  if runtime ~= '' then
+    redis.call('HSET', entry, 'runtime', runtime)
+  end
+  redis.call('HDEL', quarantine, entry)
+end
+
+local function save(entry, definition, policy, meta, runtime, seen, score, made_up, believed)
+  local stored = load(entry)
+  local member = redis.call('ZSCORE', schedule, entry)
+  if believed ~= '' then
+    local texts = stored[1] and '=' .. stored[1] .. '\n' .. (stored[5] or '') or '-'
+    if texts ~= believed then
+      return {-4}
+    end
+  end
+  if not stored[1] then
+    if definition == '' or meta == '' then
+      return {-1}
+    end
+    if (tonumber(made_up) or 0) > now + TOLERANCE then
+      return {-3, string.format('%.6f', now)}
+    end
+    -- History without a definition belonged to an entry that is gone.
+    redis.call('HDEL', entry, 'meta', 'runtime', 'claim', 'policy', 'running', 'ended', 'history',
+      'trigger')
+    stored = {false, false, false, false, false, false}
+  end
+  if stored[1] and seen ~= '*' and (stored[2] or '') ~= seen and stored[2] ~= meta then
+    return {0, stored[2] or '', stored[3] or ''}
+  end
+  write_texts(entry, definition, policy, meta, runtime)
+  local expires = stored[4] and tonumber(string.match(stored[4], '^%S+ %S+ (%S+)')) or 0
+  if expires > now and member then
+    return {1}
+  end
+  if stored[4] then
+    redis.call('HDEL', entry, 'claim')
+  end
+  write_score(entry, score, stored[6])
   return {1}
 end
-if stored[4] then
-  redis.call('HDEL', entry, 'claim')
-end
-if score == 'now' then
-  score = string.format('%.6f', now)
-end
-redis.call('ZADD', schedule, score, entry)
 
-local function is_first()
+local function is_first(entry)
   return redis.call('ZRANGEBYSCORE', schedule, 0, '+inf', 'LIMIT', 0, 1)[1] == entry
 end
 
-local due = tonumber(score)
-if due >= 0 and (due <= now or (due < now + longest_wait and is_first())) then
-  -- A user may be forbidden to publish; the beat then sees the entry at its next look.
-  redis.pcall('PUBLISH', channel, 'due')
+local replies = refused()
+if not replies then
+  replies = {}
+  for at = 1, #fields, 9 do
+    replies[#replies + 1] = save(unpack(fields, at, at + 8))
+  end
+  if earliest
+    and (earliest <= now or (earliest < now + longest_wait and is_first(whose))) then
+    -- A user may be forbidden to publish; the beat then sees the entry at its next look.
+    redis.pcall('PUBLISH', channel, 'due')
+  end
 end
-return {1}
+return replies

@@ -1,0 +1,19 @@
+"""From an app to the store of its schedule, and to the class of its entries."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .client import get_redis
+from .config import ensure_conf
+from .records import Keys
+from .store import Store
+
+__all__ = ("store_of",)
+
+
+def store_of(app: Any, client: Any = None) -> Store:
+    """Return the store of an app's schedule, on ``client`` or on the client of the app."""
+    conf = ensure_conf(app)
+    keys = Keys(conf.key_prefix, conf.schedule_key, conf.statics_key, conf.quarantine_key)
+    return Store(get_redis(app) if client is None else client, keys)

@@ -1,0 +1,65 @@
+"""``celery redbeat add``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from redbeat.cli.command import EX_CONFLICT, command, failure
+from redbeat.cli.console import Console
+from redbeat.cli.definitions import SCHEDULES, blamed, entry_options
+from redbeat.cli.describing import as_json, schedule_text
+from redbeat.cli.making import has_own_zone, schedule_from, settings_from, with_queue
+from redbeat.cli.options import CLEARED
+from redbeat.entry import RedBeatSchedulerEntry
+
+__all__ = ("add",)
+
+
+@command("add")
+@click.argument("name")
+@click.argument("task")
+@entry_options
+def add(console: Console, name: str, task: str, **given: Any) -> None:
+    """Add an entry that runs TASK.
+
+    One of --every, --cron, --rrule, --at and --solar says when.
+    """
+    entry = made(console, name, task, given)
+    with blamed(console.ctx, given):
+        entry.texts()
+        if name in console.schedule:
+            hint = f"change it with: celery redbeat edit {name}"
+            raise failure(f"There is an entry {name!r} already; {hint}", EX_CONFLICT)
+        entry.save()
+    report(console, entry, "Added")
+
+
+def made(
+    console: Console, name: str, task: str, given: dict[str, Any]
+) -> RedBeatSchedulerEntry:
+    """Return the entry that the options describe."""
+    ctx = console.ctx
+    when = schedule_from(console, given, given["timezone"])
+    if when is None:
+        options = ", ".join(f"--{kind}" for kind in SCHEDULES)
+        raise click.UsageError(f"Say when: one of {options}; for example: --every 30", ctx)
+    settings = settings_from(console, given, given["timezone"])
+    if given["queue"] is not None:
+        settings["options"] = with_queue(settings.get("options"), given["queue"])
+    if has_own_zone(when):
+        settings.pop("timezone", None)
+    settings = {field: value for field, value in settings.items() if value is not CLEARED}
+    with blamed(ctx, given):
+        return RedBeatSchedulerEntry(name, task, when, app=console.app, **settings)
+
+
+def report(console: Console, entry: RedBeatSchedulerEntry, done: str) -> None:
+    """Print what was saved."""
+    if console.as_json:
+        console.emit(as_json(entry))
+        return
+    due = f"due {console.time(entry.due_at)} {console.zone}" if entry.enabled else "paused"
+    name = console.name(entry.name)
+    console.note(f"{done} {name}: {schedule_text(entry.schedule)}, {due}")

@@ -1,0 +1,115 @@
+"""What a command works with: the app, its schedule, and the way to speak to people and scripts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime, tzinfo
+from functools import cached_property, update_wrapper
+from typing import Any
+
+import click
+
+from redbeat.cli.text import columns, moment, printable
+from redbeat.client import REDBEAT_REDIS_KEY, get_redis, unretried
+from redbeat.schedule import Schedule
+from redbeat.walltime import instant_of
+
+__all__ = ("Console", "pass_console")
+
+
+class Console:
+    """One run of a command; ``as_json`` when it speaks to a script.
+
+    Data goes to the standard output, all else to the standard error, where ``--quiet`` keeps back
+    what is no error.
+    """
+
+    def __init__(self, ctx: click.Context, as_json: bool = False) -> None:
+        self.ctx = ctx
+        self.app = ctx.obj.app
+        self.as_json = as_json
+
+    @cached_property
+    def schedule(self) -> Schedule:
+        """The schedule of the app. A Redis that is away is reported at once, not waited for."""
+        setattr(self.app, REDBEAT_REDIS_KEY, unretried(get_redis(self.app)))
+        return Schedule(self.app)
+
+    @property
+    def zone(self) -> tzinfo:
+        """The zone in which people read and write times: the app's ``timezone``."""
+        zone: tzinfo = self.app.timezone
+        return zone
+
+    # -- output --------------------------------------------------------------------------------
+
+    def say(self, text: str = "") -> None:
+        """Print a line of data for people."""
+        self.ctx.obj.echo(text)
+
+    def emit(self, value: Mapping[str, Any]) -> None:
+        """Print a line of JSON, in ASCII."""
+        click.echo(json.dumps(value))
+
+    def note(self, text: str) -> None:
+        """Print what is worth to know beside the data."""
+        if not self.ctx.obj.quiet:
+            self.ctx.obj.echo(text, err=True)
+
+    def warn(self, text: str) -> None:
+        """Print what may be a mistake."""
+        if not self.ctx.obj.quiet:
+            self.ctx.obj.error(f"Warning: {text}", fg="yellow")
+
+    def style(self, text: str, **style: Any) -> str:
+        """Return ``text`` in a colour, unless colours are off."""
+        styled: str = self.ctx.obj.style(text, **style)
+        return styled
+
+    def table(self, titles: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+        """Print rows below their titles, each column as wide as it needs to be."""
+        title, *lines = columns([titles, *rows])
+        self.say(self.style(title, bold=True))
+        for line in lines:
+            self.say(line)
+
+    def fields(self, pairs: Iterable[tuple[str, str]]) -> None:
+        """Print names with their values, those with an empty value left out."""
+        shown = [(name, value) for name, value in pairs if value]
+        width = max(len(name) for name, _ in shown)
+        for name, value in shown:
+            head, *more = value.splitlines()
+            self.say(f"{self.style(f'{name:<{width}}', bold=True)}  {head}")
+            for line in more:
+                self.say(f"{'':<{width}}  {line}")
+
+    def name(self, name: object) -> str:
+        """Return the name of an entry so that it can be printed."""
+        return printable(str(name))
+
+    def time(self, instant: datetime | None) -> str:
+        """Return an instant in the zone of the app, ``-`` for none."""
+        return moment(instant, self.zone)
+
+    # -- input ---------------------------------------------------------------------------------
+
+    def instant(self, given: datetime | None, zone: tzinfo | None = None) -> datetime | None:
+        """Return a time that was given as an instant: without an offset it is read in ``zone``.
+
+        The default is the zone of the app.
+        """
+        if given is None:
+            return None
+        return instant_of(given if given.tzinfo else given.replace(tzinfo=zone or self.zone))
+
+
+def pass_console(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command its :class:`Console` as the first argument, and the option ``--json``."""
+
+    @click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts.")
+    @click.pass_context
+    def call(ctx: click.Context, as_json: bool, **options: Any) -> Any:
+        return function(Console(ctx, as_json), **options)
+
+    return update_wrapper(call, function)

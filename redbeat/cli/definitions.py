@@ -1,0 +1,173 @@
+"""The options that make an entry, for ``add`` and ``edit``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import reduce
+from typing import Any, Final
+
+import click
+
+from redbeat.cli.options import ARRAY, OBJECT, SECONDS, TIME, bad, option
+from redbeat.delivery import DELIVERIES
+from redbeat.errors import InvalidEntryError
+from redbeat.policy import COALESCE, ON_FINISH, OVERLAP
+
+__all__ = ("SCHEDULES", "blamed", "entry_options")
+
+#: The options of which an entry has exactly one.
+SCHEDULES: Final = ("every", "cron", "rrule", "at", "solar")
+
+WHEN: Final = "Schedule"
+WHAT: Final = "Task"
+HOW: Final = "Policy"
+
+OPTIONS: Final[tuple[Callable[[Any], Any], ...]] = (
+    option(
+        "--every",
+        type=SECONDS,
+        example="30",
+        help_group=WHEN,
+        help="Seconds between two runs; also 30s, 5m, 2h, 1d.",
+    ),
+    option(
+        "--cron",
+        metavar="FIELDS",
+        example="'*/5 * * * *'",
+        help_group=WHEN,
+        help="Minute, hour, day of month, month, day of week.",
+    ),
+    option(
+        "--rrule",
+        multiple=True,
+        metavar="LINE",
+        example="'RRULE:FREQ=DAILY;BYHOUR=9;BYMINUTE=0'",
+        help_group=WHEN,
+        help="A line of RFC 5545: DTSTART, RRULE, RDATE or EXDATE; may be given several times.",
+    ),
+    option(
+        "--at",
+        type=TIME,
+        example="2026-12-31T09:00",
+        help_group=WHEN,
+        help="Run once, at this time.",
+    ),
+    option(
+        "--solar",
+        metavar="EVENT,LAT,LON",
+        example="sunset,52.52,13.41",
+        help_group=WHEN,
+        help="An event of the sun, at a place on earth, in degrees.",
+    ),
+    option(
+        "--timezone", clearable=True,
+        metavar="ZONE",
+        example="Europe/Paris",
+        help_group=WHEN,
+        help="Zone of --cron and --rrule, and of times without an offset; default the app's.",
+    ),
+    option("--start", clearable=True, type=TIME, example="2026-12-01T00:00", help_group=WHEN, help="First run."),
+    option("--end", clearable=True, type=TIME, example="2026-12-31T23:59", help_group=WHEN, help="Last run."),
+    option("--args", type=ARRAY, example="'[1, 2]'", help_group=WHAT, help="JSON array."),
+    option(
+        "--kwargs", type=OBJECT, example="""'{"user": 7}'""", help_group=WHAT, help="JSON object."
+    ),
+    option(
+        "--options",
+        type=OBJECT,
+        example="""'{"priority": 5, "expires": 60}'""",
+        help_group=WHAT,
+        help="Options of apply_async, as a JSON object.",
+    ),
+    option("--queue", clearable=True, example="reports", help_group=WHAT, help="The queue of the task."),
+    option(
+        "--max-runs", clearable=True,
+        type=int,
+        example="10",
+        help_group=HOW,
+        help="The entry has finished after so many runs.",
+    ),
+    option(
+        "--on-finish", clearable=True,
+        type=click.Choice(ON_FINISH),
+        example="delete",
+        help_group=HOW,
+        help="What becomes of an entry that has finished.",
+    ),
+    option(
+        "--misfire-grace-time", clearable=True,
+        type=SECONDS,
+        example="60",
+        help_group=HOW,
+        help="How late an occurrence may still be run.",
+    ),
+    option(
+        "--coalesce", clearable=True,
+        type=click.Choice(COALESCE),
+        example="latest",
+        help_group=HOW,
+        help="Which of several missed occurrences to run.",
+    ),
+    option(
+        "--catch-up-limit", clearable=True,
+        type=int,
+        example="100",
+        help_group=HOW,
+        help="How many missed occurrences to run with --coalesce all.",
+    ),
+    option(
+        "--jitter", clearable=True,
+        type=SECONDS,
+        example="10",
+        help_group=HOW,
+        help="Put off each run by up to so many seconds.",
+    ),
+    option(
+        "--overlap", clearable=True,
+        type=click.Choice(OVERLAP),
+        example="skip",
+        help_group=HOW,
+        help="What to do while the last run still goes on.",
+    ),
+    option(
+        "--overlap-timeout", clearable=True,
+        type=SECONDS,
+        example="3600",
+        help_group=HOW,
+        help="After how long a run counts as ended.",
+    ),
+    option(
+        "--delivery", clearable=True,
+        type=click.Choice(DELIVERIES),
+        example="at_most_once",
+        help_group=HOW,
+        help="Whether a run may be sent twice, or be lost, when a beat dies.",
+    ),
+    option("--paused", is_flag=True, help_group=HOW, help="Save the entry without running it."),
+)
+
+#: The option for a field of an entry, where they have different names.
+OPTION_OF: Final = {"start_time": "start", "end_time": "end", "enabled": "paused"}
+
+
+def entry_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add all options that make an entry to a command."""
+    return reduce(lambda made, add: add(made), reversed(OPTIONS), function)
+
+
+@contextmanager
+def blamed(ctx: click.Context, given: dict[str, Any]) -> Iterator[None]:
+    """Let what is wrong with an entry be an error of the option that it came from."""
+    try:
+        yield
+    except InvalidEntryError as error:
+        field = error.field.replace("[", ".").split(".")[0]
+        name = OPTION_OF.get(field, field)
+        if field == "schedule":
+            name = next((kind for kind in SCHEDULES if given.get(kind)), "every")
+        if name not in {param.name for param in ctx.command.params}:
+            raise
+        inner = error.field if error.field not in (field, "schedule.every") else ""
+        problem = f"{inner}: {error.problem}" if inner else error.problem
+        raise bad(ctx, name, problem) from error

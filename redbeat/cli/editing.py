@@ -1,0 +1,66 @@
+"""``celery redbeat edit``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from redbeat.cli.adding import report
+from redbeat.cli.command import EX_CONFLICT, command, failure
+from redbeat.cli.console import Console
+from redbeat.cli.definitions import blamed, entry_options
+from redbeat.cli.making import has_own_zone, schedule_from, settings_from, with_queue
+from redbeat.cli.names import load
+from redbeat.cli.options import CLEARED, bad, option
+from redbeat.entry import RedBeatSchedulerEntry
+from redbeat.errors import ConflictError
+
+__all__ = ("edit",)
+
+
+@command("edit")
+@click.argument("name")
+@option("--task", example="proj.tasks.report", help_group="Task", help="The task to run.")
+@entry_options
+def edit(console: Console, name: str, task: str | None, **given: Any) -> None:
+    """Change what is given of an entry, and keep the rest.
+
+    The word none takes back what an option once said, as in --end none.
+    """
+    if task is None and not any(value not in (None, False, ()) for value in given.values()):
+        problem = "Say what to change; for example: --every 30"
+        raise click.UsageError(problem, console.ctx)
+    entry = load(console, name)
+    with blamed(console.ctx, given):
+        _change(console, entry, given)
+        if task is not None:
+            entry.task = task
+        _save(entry)
+    if name in console.schedule.static_names():
+        console.warn(f"{name} is in beat_schedule: what that says wins when it changes")
+    report(console, entry, "Changed")
+
+
+def _change(console: Console, entry: RedBeatSchedulerEntry, given: dict[str, Any]) -> None:
+    timezone = entry.timezone if given["timezone"] is None else given["timezone"]
+    entry.schedule = schedule_from(console, given, timezone) or entry.schedule
+    settings = settings_from(console, given, timezone)
+    if given["queue"] is not None:
+        options = settings.get("options", entry.options)
+        settings["options"] = with_queue(options, given["queue"])
+    if has_own_zone(entry.schedule) and settings.pop("timezone", None) and len(given) == 1:
+        raise bad(console.ctx, "timezone", "is for --cron")
+    for field, value in settings.items():
+        if value is CLEARED:
+            vars(entry).pop(field, None)
+        else:
+            setattr(entry, field, value)
+
+
+def _save(entry: RedBeatSchedulerEntry) -> None:
+    try:
+        entry.save(if_unchanged=True)
+    except ConflictError as error:
+        problem = f"Somebody else has just changed {entry.name!r}; look at it, and try again"
+        raise failure(problem, EX_CONFLICT) from error

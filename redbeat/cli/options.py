@@ -1,0 +1,102 @@
+"""Options that name a valid example when what is given is wrong."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any, Final
+
+import click
+from celery.bin.base import JSON_ARRAY, JSON_OBJECT, CeleryOption
+from dateutil.parser import isoparse
+
+from redbeat.errors import InvalidEntryError
+
+__all__ = ("ARRAY", "CLEARED", "OBJECT", "SECONDS", "TIME", "ExampleOption", "bad", "option")
+
+UNITS: Final = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
+
+#: Celery's types, which say what is no JSON.
+ARRAY, OBJECT = JSON_ARRAY, JSON_OBJECT
+
+
+#: What a clearable option gives for the word ``none``.
+CLEARED: Final = object()
+
+
+class ExampleOption(CeleryOption):
+    """An option with an ``example`` of its value for its errors.
+
+    One that is ``clearable`` takes the word ``none`` too, and gives :data:`CLEARED` for it.
+    """
+
+    def __init__(
+        self, *args: Any, example: str = "", clearable: bool = False, **kwargs: Any
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self.example = f"{max(self.opts, key=len)} {example}" if example else ""
+        self.clearable = clearable
+
+    def type_cast_value(self, ctx: click.Context, value: Any) -> Any:
+        """Return the value as the type of the option has it."""
+        if self.clearable and isinstance(value, str) and value.lower() == "none":
+            return CLEARED
+        return super().type_cast_value(ctx, value)
+
+    def process_value(self, ctx: click.Context, value: Any) -> Any:
+        """Return the value; the error for a wrong one shows one that is right."""
+        try:
+            return super().process_value(ctx, value)
+        except click.BadParameter as error:
+            if self.example and not isinstance(error, click.MissingParameter):
+                error.message = f"{error.message.rstrip('.')}; for example: {self.example}"
+            raise
+
+
+def option(*names: str, **attrs: Any) -> Callable[[Any], Any]:
+    """Add an :class:`ExampleOption` to a command."""
+    made: Callable[[Any], Any] = click.option(*names, cls=ExampleOption, **attrs)
+    return made
+
+
+class Seconds(click.ParamType):
+    """A duration: seconds, or a number with one of the units s, m, h, d."""
+
+    name = "seconds"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the seconds as a number."""
+        found = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+) *(s|m|min|h|d|)", str(value).strip())
+        if found is None:
+            self.fail(f"{value!r} is not a number of seconds, or one with s, m, h or d", param, ctx)
+        seconds = float(found[1]) * UNITS[found[2]]
+        return int(seconds) if seconds.is_integer() else seconds
+
+
+class Time(click.ParamType):
+    """A time in ISO 8601; naive where it has no offset."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the datetime."""
+        if isinstance(value, datetime):
+            return value
+        try:
+            return isoparse(str(value).strip().replace(" ", "T", 1))
+        except ValueError:
+            self.fail(f"{value!r} is not a time in ISO 8601", param, ctx)
+
+
+SECONDS, TIME = Seconds(), Time()
+
+
+def bad(ctx: click.Context, name: str, problem: object) -> click.BadParameter:
+    """Return the error of the option of ``ctx`` whose argument is called ``name``."""
+    param = next(param for param in ctx.command.params if param.name == name)
+    example = getattr(param, "example", "")
+    message = str(problem.problem if isinstance(problem, InvalidEntryError) else problem)
+    if example:
+        message = f"{message.rstrip('.')}; for example: {example}"
+    return click.BadParameter(message, ctx=ctx, param=param)

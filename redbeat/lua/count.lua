@@ -1,0 +1,30 @@
+-- Count what the schedule holds. Reads only; its cost does not grow with the number of entries.
+--
+-- KEYS[1]  schedule (zset)
+-- KEYS[2]  statics (set of names)
+-- KEYS[3]  quarantine (hash)
+-- KEYS[4]  beats (zset: token -> last seen, UNIX seconds)
+-- KEYS[5]  lock (string), left out when locking is off
+-- ARGV[1]  score of disabled entries
+-- ARGV[2]  seconds since its last turn after which a beat does not count
+--
+-- Returns {now, members, static, quarantined, disabled, parked, due, score of the first that is due
+-- or '', token of the leader or '', tokens of the beats that share the work}
+
+local schedule, disabled = KEYS[1], ARGV[1]
+
+local clock = redis.call('TIME')
+local now = string.format('%d.%06d', tonumber(clock[1]), tonumber(clock[2]))
+
+local holder = KEYS[5] and redis.pcall('GET', KEYS[5]) or ''
+if type(holder) == 'table' then
+  holder = 'a key that is not a lock'
+end
+local since = string.format('%.6f', tonumber(now) - tonumber(ARGV[2]))
+-- A score of 0 says "look now" and not since when.
+local first = redis.call('ZRANGEBYSCORE', schedule, '(0', now, 'WITHSCORES', 'LIMIT', 0, 1)
+return {
+  now, redis.call('ZCARD', schedule), redis.call('SCARD', KEYS[2]), redis.call('HLEN', KEYS[3]),
+  redis.call('ZCOUNT', schedule, disabled, disabled), redis.call('ZCOUNT', schedule, '-inf', '(0'),
+  redis.call('ZCOUNT', schedule, 0, now), first[2] or '', holder,
+  redis.call('ZRANGEBYSCORE', KEYS[4], since, '+inf')}

@@ -1,0 +1,94 @@
+"""What the store reads of the schedule: rows, pages and counts, as text and numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from .packing import unpack
+from .records import text_of
+
+__all__ = ("Counts", "Cursor", "Page", "Row", "read_counts", "read_page")
+
+#: Score and key of the entry after which a page begins, as text.
+Cursor = tuple[str, str]
+
+
+class Row(NamedTuple):
+    """What Redis holds of one entry.
+
+    ``score`` is None for one that is no member, ``definition`` None for one that has none;
+    ``problem`` is why nothing could be read. ``note`` is that of the quarantine, JSON.
+    """
+
+    key: str
+    score: float | None
+    definition: str | None = None
+    meta: str = ""
+    policy: str = ""
+    runtime: str = ""
+    claim: str = ""
+    running: str = ""
+    trigger: str = ""
+    note: str = ""
+    static: bool = False
+    problem: str = ""
+
+
+class Page(NamedTuple):
+    """Rows in due order, parked ones last; ``now`` is UNIX seconds of Redis.
+
+    ``after`` is where the next page begins, None when this is the last one.
+    """
+
+    now: float
+    rows: list[Row]
+    after: Cursor | None
+
+
+class Counts(NamedTuple):
+    """How many entries there are of each kind, and which beats; times are UNIX seconds of Redis."""
+
+    now: float
+    members: int
+    statics: int
+    quarantined: int
+    disabled: int
+    parked: int
+    due: int
+    first_due: float | None
+    holder: str
+    beats: list[str]
+
+
+def read_page(reply: Sequence[Any]) -> Page:
+    """Return the reply of ``page.lua``."""
+    now, score, member, kinds, sizes, packed = reply
+    fields = iter(unpack(sizes, packed))
+    groups = zip(kinds.decode(), *[fields] * 11, strict=True)
+    after = (text_of(score), text_of(member)) if score else None
+    return Page(float(now), [_row(*group) for group in groups], after)
+
+
+def _row(kind: str, key: str, score: str, definition: str, *texts: str) -> Row:
+    meta, policy, runtime, claim, running, trigger, note, static = texts
+    row = Row(key, float(score) if score else None, note=note, static=bool(static))
+    if kind == "x":
+        return row._replace(problem=f"the key is not a hash ({definition})")
+    row = row._replace(meta=meta, policy=policy, runtime=runtime, claim=claim)
+    row = row._replace(running=running, trigger=trigger)
+    if kind == "g":
+        return row._replace(problem="it has no definition")
+    try:
+        "".join((definition, meta, policy, runtime)).encode()
+    except UnicodeEncodeError:
+        return row._replace(definition=definition, problem="it is not UTF-8 text")
+    return row._replace(definition=definition)
+
+
+def read_counts(reply: Sequence[Any]) -> Counts:
+    """Return the reply of ``count.lua``."""
+    now, members, statics, quarantined, disabled, parked, due, first_due, holder, beats = reply
+    first = float(first_due) if first_due else None
+    numbers = (members, statics, quarantined, disabled, parked, due)
+    return Counts(float(now), *numbers, first, text_of(holder), list(map(text_of, beats)))

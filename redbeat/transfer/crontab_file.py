@@ -1,0 +1,129 @@
+"""Entries from a file like a crontab, with tasks in place of commands.
+
+A line is ``minute hour day-of-month month day-of-week task [kwargs]`` or ``@daily task [kwargs]``;
+``kwargs`` is a JSON object. ``CRON_TZ=Europe/Paris`` sets the zone of the lines after it. Empty
+lines and lines that begin with ``#`` say nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+from celery.schedules import crontab
+
+from ..errors import InvalidEntryError
+from ..zones import zone_named
+from .incoming import EntryType, Incoming, fail
+
+__all__ = ("read_crontab",)
+
+#: The five fields of a line, as Celery's crontab calls them.
+FIELDS: Final = ("minute", "hour", "day_of_month", "month_of_year", "day_of_week")
+
+SHORTHANDS: Final = {
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+    "@monthly": "0 0 1 * *",
+    "@weekly": "0 0 * * 0",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@hourly": "0 * * * *",
+}
+
+ASSIGNMENT: Final = re.compile(r"(\w+)\s*=\s*(.*)")
+
+#: An item of the field of weekdays that has a 7, which Celery does not know.
+WITH_SEVEN: Final = re.compile(r"([0-7])(?:-([0-7]))?(?:/([1-9]))?")
+
+
+def read_crontab(app: Any, make: EntryType, lines: Iterable[str]) -> Iterator[Incoming]:
+    """Yield an entry per line, called by its task and a number that counts its lines."""
+    numbers: Counter[str] = Counter()
+    zone: str | None = None
+    for number, line in enumerate(lines, 1):
+        text, where = line.strip(), f"line {number}"
+        if not text or text.startswith("#"):
+            continue
+        try:
+            assignment = ASSIGNMENT.fullmatch(text)
+            if assignment:
+                zone = _zone(*assignment.groups())
+                continue
+            fields, task, kwargs = _split(text)
+            numbers[task] += 1
+            name = f"{task}-{numbers[task]}"
+            schedule = _schedule(fields)
+            arguments = {"app": app, "kwargs": _kwargs(kwargs), "timezone": zone}
+            yield Incoming(where, make(name, task, schedule, **arguments))
+        except InvalidEntryError as error:
+            yield fail(where, error)
+
+
+def _zone(name: str, value: str) -> str | None:
+    if name not in ("CRON_TZ", "TZ"):
+        problem = f"{name} is not understood; only CRON_TZ is, the zone of the lines after it"
+        raise InvalidEntryError("assignment", problem)
+    value = value.strip("\"'")
+    try:
+        zone_named(value)
+    except ValueError as error:
+        raise InvalidEntryError(name, str(error)) from error
+    return value
+
+
+def _split(text: str) -> tuple[list[str], str, str]:
+    """Return the five fields, the task and the text of its kwargs."""
+    first, *rest = text.split(None, 1)
+    if first.startswith("@"):
+        if first not in SHORTHANDS:
+            problem = f"{first} is unknown; use one of {', '.join(SHORTHANDS)}, or five fields"
+            raise InvalidEntryError("schedule", problem)
+        text = " ".join((SHORTHANDS[first], *rest))
+    fields = text.split(None, 6)
+    if len(fields) < 6:
+        problem = "is missing; write minute hour day-of-month month day-of-week task [kwargs]"
+        raise InvalidEntryError("task", problem)
+    return fields[:5], fields[5], fields[6] if len(fields) > 6 else ""
+
+
+def _kwargs(text: str) -> dict[str, Any]:
+    if not text:
+        return {}
+    try:
+        kwargs = json.loads(text)
+    except ValueError as error:
+        raise InvalidEntryError("kwargs", f"cannot be read as JSON: {error}") from error
+    if not isinstance(kwargs, dict):
+        raise InvalidEntryError("kwargs", f"must be a JSON object, not {text:.60}")
+    return kwargs
+
+
+def _schedule(texts: list[str]) -> crontab:
+    fields = dict(zip(FIELDS, texts, strict=True))
+    if not any(fields[name].startswith("*") for name in ("day_of_month", "day_of_week")):
+        problem = (
+            "is given together with day_of_month: cron runs when either fits, Celery when both do; "
+            "write a line for each"
+        )
+        raise InvalidEntryError("day_of_week", problem)
+    fields["day_of_week"] = ",".join(map(_weekday, fields["day_of_week"].split(",")))
+    for name, text in fields.items():
+        try:
+            crontab(**{name: text})
+        except Exception as error:  # Celery's parser has errors of its own
+            raise InvalidEntryError(name, f"{text!r} is not understood: {error}") from error
+    return crontab(**fields)
+
+
+def _weekday(item: str) -> str:
+    """Return an item of the weekdays in Celery's words, where Sunday is 0 and never 7."""
+    match = WITH_SEVEN.fullmatch(item)
+    if match is None or "7" not in match.groups()[:2]:
+        return item
+    first, last, step = match.groups()
+    days = range(int(first), int(last or first) + 1, int(step or 1))
+    return ",".join(str(day % 7) for day in days) or item

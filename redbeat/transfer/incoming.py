@@ -1,0 +1,39 @@
+"""What a source of entries gives, whatever it reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from ..entry import RedBeatSchedulerEntry
+
+__all__ = ("EntryType", "Incoming", "Source", "UnreadableSourceError", "fail")
+
+EntryType = type[RedBeatSchedulerEntry]
+
+
+class UnreadableSourceError(ValueError):
+    """A file is not at all what it should be; the message says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Incoming:
+    """One entry of a source, or what is wrong with it.
+
+    ``where`` tells where it stands, such as ``line 3``. ``problem`` names the field and is "" for
+    an entry that could be read. A ``static`` entry is one of ``beat_schedule``.
+    """
+
+    where: str
+    entry: RedBeatSchedulerEntry | None = None
+    problem: str = ""
+    static: bool = False
+
+
+#: Reads all entries, from the beginning at each call.
+Source = Callable[[], Iterator[Incoming]]
+
+
+def fail(where: str, error: Exception) -> Incoming:
+    """Return what stands for an entry that cannot be read."""
+    return Incoming(where, problem=str(error) or repr(error))
