@@ -2,19 +2,22 @@
 
 from .clocked import clocked
 from .entry import RedBeatSchedulerEntry
-from .errors import RedBeatKeyExpiryError
+from .errors import ConflictError, RedBeatKeyExpiryError
 from .ical import from_ical
 from .leader import BeatInfo, active_beats, current_leader
 from .registry import register_schedule_type
 from .rulesets import from_dateutil, rruleset
+from .schedule import Schedule
 from .schedulers import RedBeatScheduler
 from .schedules import rrule
 
 __all__ = (
     "BeatInfo",
+    "ConflictError",
     "RedBeatKeyExpiryError",
     "RedBeatScheduler",
     "RedBeatSchedulerEntry",
+    "Schedule",
     "__version__",
     "active_beats",
     "clocked",

@@ -30,6 +30,9 @@ DEFAULT_MAX_INTERVAL = 300
 #: The lock is worth this many of the longest intervals between two looks of the leader.
 LOCK_INTERVALS = 5
 
+#: Runs kept in the history of an entry, and how many that may be at most.
+DEFAULT_HISTORY, MAX_HISTORY = 10, 30
+
 #: Seconds below which a lock would run out before a busy leader renews it.
 MIN_LOCK_TIMEOUT: Final = 1.0
 
@@ -71,6 +74,8 @@ class RedBeatConfig:
     #: How runs are delivered, unless an entry says otherwise.
     delivery: str
     on_lock_lost: str
+    #: Runs kept in the history of an entry; 0 for none.
+    history_size: int
     #: Celery's ``beat_cron_starting_deadline``, seconds.
     cron_deadline: float | None
     #: Whether the keys of the schedule must share one slot.
@@ -93,6 +98,7 @@ class RedBeatConfig:
         self.lock_timeout = self._read_lock_timeout()
         self.key_expiry_check = self._read_choice("redbeat_key_expiry_check", EXPIRY_CHECKS, 2)
         self.delivery = self._read_choice("redbeat_delivery", DELIVERIES)
+        self.history_size = self._read_history_size()
         self.cron_deadline = self._read_cron_deadline()
         self.on_lock_lost = self._read_choice("redbeat_on_lock_lost", ON_LOCK_LOST)
 
@@ -194,6 +200,15 @@ class RedBeatConfig:
             return None if value is None else float(value)
         raise ConfigurationError(
             f"beat_cron_starting_deadline is {value!r}, it must be seconds, 0 at least"
+        )
+
+    def _read_history_size(self) -> int:
+        value = self.either_or("redbeat_history_size", DEFAULT_HISTORY)
+        whole = isinstance(value, int) and not isinstance(value, bool)
+        if whole and 0 <= value <= MAX_HISTORY:
+            return int(value)
+        raise ConfigurationError(
+            f"redbeat_history_size is {value!r}, it must be a whole number from 0 to {MAX_HISTORY}"
         )
 
     def _read_choice(self, name: str, choices: tuple[str, ...], default: int = 0) -> str:

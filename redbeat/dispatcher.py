@@ -3,86 +3,49 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any
 
 from celery.utils.log import get_logger
 from redis.exceptions import RedisError
 
 from .backoff import BackOff
 from .client import get_redis, unretried
+from .config import ensure_conf
 from .delivery import AT_MOST_ONCE
 from .due import DISABLED, PARKED, score_of
 from .entry import RedBeatSchedulerEntry, store_of
 from .errors import DecodeError
 from .history import encode_runtime
+from .hooks import Hooks, Promise
 from .lazy import LazyArgumentError, evaluated
 from .messages import id_of
-from .occurrences import Run
+from .occurrences import Run, Trigger
 from .overlap import goes_on, marker, put_off
 from .prototypes import Histories, Prototypes
 from .quarantine import Quarantine, shown
-from .records import AGAIN, DELETE, Claim, Completion
+from .records import AGAIN, DELETE, WAITS, Claim, Completion
+from .runs import SENT, SKIPPED, TRIGGERED, failed, missed, run_line
+from .signals import (
+    emit,
+    entry_dispatched,
+    entry_failed,
+    entry_finished,
+    entry_missed,
+    entry_quarantined,
+)
 from .statics import StaticEntries
 from .timing import asks_itself
+from .waits import own_wait, score_of_not_due
 from .zones import UTC
 
-__all__ = ("Dispatcher", "Hooks", "Promise")
+__all__ = ("Dispatcher",)
 
 logger = get_logger("celery.beat")
 
 #: Seconds to wait while the broker is away, and for an entry that cannot be sent.
 BROKER_WAIT = BackOff(0.1, 2.0)
 ENTRY_WAIT = BackOff(1.0, 60.0)
-
-#: Seconds that a class of the user's own may at least ask to be left alone.
-SHORTEST_WAIT = 0.05
-
-
-class Hooks(Protocol):
-    """What a beat asks of the scheduler, which users subclass."""
-
-    app: Any
-    Entry: type[RedBeatSchedulerEntry]
-    max_interval: float
-
-    @property
-    def producer(self) -> Any:
-        """The producer to publish with; raises when the broker is away."""
-
-    def maybe_due(self, entry: RedBeatSchedulerEntry, **kwargs: Any) -> float | None:
-        """Send the entry if it is due; return the seconds until it is due again."""
-
-    def check_broker(self) -> None:
-        """Make sure that the broker is there and its connection fresh; raises when it is away."""
-
-    def is_due(self, entry: RedBeatSchedulerEntry) -> tuple[bool, float | None]:
-        """Return whether the entry is due, and the seconds until it is due again."""
-
-    def reserve(self, entry: RedBeatSchedulerEntry) -> RedBeatSchedulerEntry:
-        """Return the entry as it is after its run."""
-
-    def delivery_of(self, entry: RedBeatSchedulerEntry) -> str:
-        """Return how the runs of an entry are delivered."""
-
-    def broker_failed(self, error: BaseException) -> bool:
-        """Return whether the broker is to blame; then its connection is dropped."""
-
-
-@dataclass(frozen=True, slots=True)
-class Promise:
-    """A run that is published once it is recorded, and never again."""
-
-    entry: RedBeatSchedulerEntry
-    claim: Claim
-    done: Completion
-
-    def report(self, what: str) -> None:
-        """Say what became of a run that was not published."""
-        run = self.entry.run
-        scheduled_at = run.verdict.scheduled_at if run and run.verdict else None
-        logger.error("beat: The run of %s at %s %s", self.entry.name, scheduled_at, what)
 
 
 class Dispatcher:
@@ -113,8 +76,15 @@ class Dispatcher:
         try:
             entry = self._load(claim, now)
         except Exception as error:
-            self._quarantine.add(claim, claim_id, str(error) or repr(error), now)
+            self._set_aside(claim, claim_id, str(error) or repr(error), now)
             return None
+        return self._dispatch(entry, claim, claim_id, now)
+
+    def _dispatch(
+        self, entry: RedBeatSchedulerEntry, claim: Claim, claim_id: str, now: float
+    ) -> Completion | Promise | None:
+        if claim.trigger:
+            return self._triggered(entry, claim, claim_id, now)
         if not entry.enabled:
             return Completion(claim.key, claim_id, DISABLED)
         try:
@@ -123,10 +93,10 @@ class Dispatcher:
             if asks_itself(entry.schedule):  # the user's own code, which may recover
                 return self._failed(claim, claim_id, now, error)
             reason = f"definition.schedule: cannot tell when it is due: {error!r}"
-            self._quarantine.add(claim, claim_id, reason, now)
+            self._set_aside(claim, claim_id, reason, now)
             return None
         if due and goes_on(entry, claim, now):
-            return self._put_off(entry, claim, claim_id)
+            return self._put_off(entry, claim, claim_id, now)
         if due:
             try:
                 self._statics.give_functions(entry)
@@ -134,6 +104,28 @@ class Dispatcher:
                 return self._failed(claim, claim_id, now, error)
         run = self._promise if self._at_most_once(entry) else self._run
         return run(entry, claim, claim_id, now)
+
+    def _set_aside(self, claim: Claim, claim_id: str, reason: str, now: float) -> None:
+        self._quarantine.add(claim, claim_id, reason, now)
+        emit(entry_quarantined, self._hooks, name=self._name(claim), reason=reason)
+
+    def _name(self, claim: Claim) -> str:
+        return shown(claim.key.removeprefix(ensure_conf(self._hooks.app).key_prefix))
+
+    def _announce(self, entry: RedBeatSchedulerEntry) -> None:
+        """Say that a message is out."""
+        run = entry.run
+        if run is None or not entry_dispatched.receivers:
+            return
+        nominal = run.trigger.at if run.trigger else run.verdict and run.verdict.scheduled_at
+        emit(
+            entry_dispatched,
+            self._hooks,
+            entry=entry,
+            scheduled_at=nominal or run.due,
+            task_id=run.task_id,
+            triggered=run.trigger is not None,
+        )
 
     def keep(self, promise: Promise) -> bool:
         """Publish a run that is recorded; False when the broker is away and nothing was tried."""
@@ -146,7 +138,7 @@ class Dispatcher:
             return False
         run.successor = None
         try:
-            self._hooks.maybe_due(entry, producer=producer)
+            self._publish(entry, producer)
         except Exception as error:
             run.error = error
         if run.error is not None:
@@ -158,10 +150,23 @@ class Dispatcher:
             )
         else:
             self._broker_is_there()
+            self._announce(entry)
         return True
+
+    def _publish(self, entry: RedBeatSchedulerEntry, producer: Any) -> float | None:
+        run = entry.run
+        if run is None or run.trigger is None:
+            return self._hooks.maybe_due(entry, producer=producer)
+        logger.info("Scheduler: Sending triggered task %s (%s)", entry.name, entry.task)
+        self._hooks.apply_async(entry, producer=producer, advance=False)
+        run.sent = True
+        return None
 
     def _lost(self, promise: Promise, what: str) -> None:
         promise.report(what)
+        run = promise.entry.run
+        name, error = str(promise.entry.name), run and run.error
+        emit(entry_failed, self._hooks, name=name, error=error, lost=True)
         if promise.done.running:
             self._forget_run(promise)
 
@@ -200,10 +205,47 @@ class Dispatcher:
         except Exception as error:
             return self._failed(claim, claim_id, now, error)
         if not is_due:
-            score = _score_of_not_due(entry, run, seconds, now)
-            return self._not_sent(entry, claim, claim_id, score)
-        done = self._sent(entry, claim, claim_id, _own_wait(entry, seconds, now))
+            score = score_of_not_due(entry, run, seconds, now)
+            return self._not_sent(entry, claim, claim_id, score, now)
+        done = self._sent(entry, claim, claim_id, own_wait(entry, seconds, now), now)
         return Promise(entry, claim, done._replace(promised=True))
+
+    def _triggered(
+        self, entry: RedBeatSchedulerEntry, claim: Claim, claim_id: str, now: float
+    ) -> Completion | Promise:
+        """Send the first of the runs that were asked for beside the schedule.
+
+        The entry is handed out again at once, for the next of them or for what is due.
+        """
+        again = Completion(claim.key, claim_id, now, runtime=AGAIN)
+        try:
+            trigger = Trigger.first(claim.trigger)
+        except (ValueError, OverflowError, OSError):
+            logger.error("beat: Entry %s: %r is no trigger", entry.name, claim.trigger)
+            return again._replace(trigger=claim.trigger.split()[0])
+        if goes_on(entry, claim, now):
+            return again._replace(score=float(claim.running_until), running=WAITS)
+        run, task_id = entry.run, id_of(entry, trigger.id)
+        assert run is not None
+        run.trigger = trigger
+        line = run_line(trigger.at.timestamp(), now, TRIGGERED, task_id)
+        running = marker(entry, task_id)
+        done = again._replace(trigger=trigger.id, history=line, running=running)
+        try:
+            self._statics.give_functions(entry)
+            if self._at_most_once(entry):
+                self._hooks.check_broker()
+                entry.args, entry.kwargs = evaluated(entry.args, entry.kwargs)
+                run.task_id = task_id
+                self._broker_is_there()
+                return Promise(entry, claim, done._replace(promised=True))
+            self._publish(entry, self._hooks.producer)
+        except Exception as error:
+            return self._failed(claim, claim_id, now, error)
+        self._attempts.pop(claim.key, None)
+        self._broker_is_there()
+        self._announce(entry)
+        return done
 
     def _load(self, claim: Claim, now: float) -> RedBeatSchedulerEntry:
         if claim.problem or claim.definition is None:
@@ -222,29 +264,41 @@ class Dispatcher:
             return self._failed(claim, claim_id, now, error)
         run = entry.run
         if run is None or run.sent or (run.error is None and run.successor is not None):
-            return self._sent(entry, claim, claim_id, _own_wait(entry, seconds, now))
+            self._announce(entry)
+            return self._sent(entry, claim, claim_id, own_wait(entry, seconds, now), now)
         if run.error is not None:
             return self._failed(claim, claim_id, now, run.error)
-        score = _score_of_not_due(entry, run, seconds, now)
-        return self._not_sent(entry, claim, claim_id, score)
+        score = score_of_not_due(entry, run, seconds, now)
+        return self._not_sent(entry, claim, claim_id, score, now)
 
     def _not_sent(
-        self, entry: RedBeatSchedulerEntry, claim: Claim, claim_id: str, score: float
+        self, entry: RedBeatSchedulerEntry, claim: Claim, claim_id: str, score: float, now: float
     ) -> Completion:
         """Return what to record for an entry that is not due, or whose runs are too old by now."""
-        verdict, runtime = entry.verdict(), ""
+        verdict, runtime, line = entry.verdict(), "", ""
         if verdict.missed and not verdict.due and verdict.anchor and entry.last_run_at:
             logger.warning(
                 "beat: Entry %s missed %d runs up to that of %s, too old to be made up for",
                 *(entry.name, verdict.missed, verdict.anchor),
             )
+            self._missed(entry, verdict.missed, verdict.anchor)
             runtime = encode_runtime(verdict.anchor, entry.last_run_at)
-        done = Completion(claim.key, claim_id, score, runtime=runtime)
+            line = run_line(verdict.anchor.timestamp(), now, missed(verdict.missed))
+        done = Completion(claim.key, claim_id, score, runtime=runtime, history=line)
         return self._finished(entry, claim, done) if score == PARKED else done
 
-    def _put_off(self, entry: RedBeatSchedulerEntry, claim: Claim, claim_id: str) -> Completion:
+    def _missed(
+        self, entry: RedBeatSchedulerEntry, count: int, scheduled_at: datetime | None
+    ) -> None:
+        emit(entry_missed, self._hooks, entry=entry, count=count, scheduled_at=scheduled_at)
+
+    def _put_off(
+        self, entry: RedBeatSchedulerEntry, claim: Claim, claim_id: str, now: float
+    ) -> Completion:
         """Return what to record for an occurrence that is due while an earlier run goes on."""
         done, skipped = put_off(entry, claim, claim_id)
+        if skipped is not None:
+            done = done._replace(history=run_line(skipped.timestamp(), now, SKIPPED))
         gone = skipped is not None and done.score == PARKED
         return self._finished(entry, claim, done) if gone else done
 
@@ -253,6 +307,7 @@ class Dispatcher:
         logger.info(
             "beat: Entry %s has finished: nothing is left to run (%s)", entry.name, entry.on_finish
         )
+        emit(entry_finished, self._hooks, entry=entry)
         if entry.on_finish == "delete":
             return done._replace(finish=DELETE)
         if entry.on_finish == "disable":
@@ -261,25 +316,34 @@ class Dispatcher:
         return done
 
     def _sent(
-        self, entry: RedBeatSchedulerEntry, claim: Claim, claim_id: str, own: float | None
+        self,
+        entry: RedBeatSchedulerEntry,
+        claim: Claim,
+        claim_id: str,
+        own: float | None,
+        now: float,
     ) -> Completion:
         self._attempts.pop(claim.key, None)
         self._broker_is_there()
         after = (entry.run and entry.run.successor) or entry.next()
-        next_at, missed = entry.verdict().next_at, entry.verdict().missed
-        if missed:
+        verdict = entry.verdict()
+        if verdict.missed:
             logger.warning(
                 "beat: Entry %s missed %d runs before that of %s, which makes up for them",
-                *(entry.name, missed, entry.verdict().scheduled_at),
+                *(entry.name, verdict.missed, verdict.scheduled_at),
             )
-        score = score_of(next_at) if own is None else own
+            self._missed(entry, verdict.missed, verdict.scheduled_at)
+        score = score_of(verdict.next_at) if own is None else own
         scheduled_at: datetime = after.scheduled_at or datetime.fromtimestamp(claim.due, UTC)
         runtime = encode_runtime(scheduled_at, after.last_run_at or scheduled_at)
         meta = after.history_text()
         if after.scheduled_at is not None:
             self._histories.note(claim.key, meta, runtime, after)
-        running = marker(entry, entry.run.task_id if entry.run else "")
-        done = Completion(claim.key, claim_id, score, meta, runtime, running=running)
+        task_id = entry.run.task_id if entry.run else ""
+        running = marker(entry, task_id)
+        nominal = verdict.scheduled_at or scheduled_at
+        line = run_line(nominal.timestamp(), now, SENT, task_id)
+        done = Completion(claim.key, claim_id, score, meta, runtime, running=running, history=line)
         return self._finished(entry, claim, done) if score == PARKED else done
 
     def _failed(self, claim: Claim, claim_id: str, now: float, error: Exception) -> Completion:
@@ -287,6 +351,8 @@ class Dispatcher:
 
         It waits even when the broker is to blame, so that another entry is tried next.
         """
+        if entry_failed.receivers:
+            emit(entry_failed, self._hooks, name=self._name(claim), error=error, lost=False)
         if self._broker_is_away(error):
             again_at = now + BROKER_WAIT.after(self.broker_failures)
             return Completion(claim.key, claim_id, again_at, runtime=AGAIN)
@@ -297,7 +363,9 @@ class Dispatcher:
             *(shown(claim.key), attempt, wait, error),
             exc_info=attempt == 1,
         )
-        return Completion(claim.key, claim_id, now + wait, runtime=AGAIN)
+        # The first tells why; the others would push out what happened before.
+        line = run_line(claim.due, now, failed(error)) if attempt == 1 else ""
+        return Completion(claim.key, claim_id, now + wait, runtime=AGAIN, history=line)
 
     def _broker_is_there(self) -> None:
         if self.broker_failures:
@@ -312,27 +380,3 @@ class Dispatcher:
             logger.error("beat: The broker is not available, trying again: %r", error)
         self.broker_failures += 1
         return True
-
-
-def _own_wait(entry: RedBeatSchedulerEntry, seconds: Any, now: float) -> float | None:
-    """Return the next score by an ``is_due`` of the user's own; None when the schedule decides.
-
-    One that only adds a condition agrees with the schedule, but for the time it took to ask.
-    """
-    if type(entry).is_due is RedBeatSchedulerEntry.is_due or not isinstance(seconds, (int, float)):
-        return None
-    by_schedule, own = score_of(entry.verdict().next_at), now + float(seconds)
-    return None if abs(own - by_schedule) < SHORTEST_WAIT else max(own, now + SHORTEST_WAIT)
-
-
-def _score_of_not_due(entry: RedBeatSchedulerEntry, run: Run, seconds: Any, now: float) -> float:
-    """Return when to look again at an entry that was not sent."""
-    own = _own_wait(entry, seconds, now)
-    if own is not None:
-        return own
-    verdict = run.verdict
-    if verdict is not None and not verdict.due:
-        return score_of(verdict.next_at)
-    if isinstance(seconds, (int, float)):
-        return now + max(float(seconds), SHORTEST_WAIT)
-    return PARKED

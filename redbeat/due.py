@@ -13,6 +13,7 @@ from .config import ensure_conf
 from .decoder import to_timestamp
 from .history import History
 from .occurrences import Run, Verdict, aware, decide
+from .pauses import Pause
 from .planning import TICK, Plan
 from .policy import DEFAULT, FIELDS, Policy
 
@@ -66,6 +67,9 @@ class DueEntry(ScheduleEntry):
 
     #: The stored definition and policy this entry was made from; empty when not seen in Redis.
     _seen_texts: tuple[str, str] = ("", "")
+
+    #: An operator's pause that lies on it, while it is not enabled.
+    _pause: Pause | None = None
 
     #: The last run and the run count that are not a change of the caller's.
     _known_history: tuple[Any, int] = (None, 0)

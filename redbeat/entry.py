@@ -17,18 +17,19 @@ from .errors import DecodeError, InvalidEntryError
 from .history import decode_meta, encode_runtime
 from .lazy import hidden, revealed, with_field
 from .occurrences import Run, aware
+from .pauses import Pause
 from .policy import FIELDS as POLICY_FIELDS
 from .records import SAVED, key_of, text_of
-from .saving import SavedEntry
 from .schedules import RuleSchedule
 from .task_options import stored_options
+from .verbs import OperatedEntry
 
 __all__ = ("PARKED", "RedBeatSchedulerEntry", "store_of")
 
 Self = TypeVar("Self", bound="RedBeatSchedulerEntry")
 
 
-class RedBeatSchedulerEntry(SavedEntry):
+class RedBeatSchedulerEntry(OperatedEntry):
     """A periodic task.
 
     Arguments:
@@ -158,10 +159,11 @@ class RedBeatSchedulerEntry(SavedEntry):
     def from_definition(cls: type[Self], app: Any, definition: str, policy: str = "") -> Self:
         """Make an entry without history; raises :exc:`DecodeError`. No round trip."""
         arguments = decode_policy(policy, decode_definition(definition))
-        lazy = revealed(arguments, policy)
+        lazy, pause = revealed(arguments, policy), Pause.read(policy)
         try:
             entry = cls(app=app, **arguments)
             entry._lazy = lazy
+            entry._pause = pause
             entry._seen_texts = (definition, policy)
             return entry
         except Exception as error:
@@ -205,7 +207,9 @@ class RedBeatSchedulerEntry(SavedEntry):
         if options is not definition.get("options"):
             definition = {**definition, "options": options}
         policy = encode_policy(self.schedule, self.policy)
-        return encode_definition(definition), with_field(policy, lazy)
+        pause = Pause.of_entry(self)
+        own = {**lazy, **(pause.field() if pause else {})}
+        return encode_definition(definition), with_field(policy, own)
 
     def _own_key(self) -> str:
         """Return the key to write to; raises :exc:`InvalidEntryError` for one that is not ours."""
@@ -223,16 +227,21 @@ class RedBeatSchedulerEntry(SavedEntry):
             ) from error
         return key
 
-    def save(self: Self) -> Self:
+    def save(self: Self, if_unchanged: bool = False) -> Self:
         """Store the entry; it takes effect at once. Returns itself.
 
         The last writer wins, but for the history: runs recorded since the entry was made or loaded
         are kept, unless ``last_run_at`` or ``total_run_count`` was changed here. Raises
         :exc:`InvalidEntryError`, and then nothing is written. One round trip, one more for each
         run that was recorded meanwhile.
+
+        With ``if_unchanged`` the first writer wins: :exc:`ConflictError` when the entry was changed
+        or deleted since it was loaded, or when one that was made anew is there already. Runs are no
+        change.
         """
         definition, policy = self.texts()
-        self._write(store_of(self.app), self.key, definition, policy)
+        believed = self._seen_texts if if_unchanged else None
+        self._write(store_of(self.app), self.key, definition, policy, believed=believed)
         return self
 
     def delete(self) -> None:

@@ -63,6 +63,7 @@ class Exchange:
         lock: the beat lock, None when several beats share the work.
         clock: monotonic seconds.
         lease: seconds a claim lasts.
+        history: runs kept in the history of an entry.
     """
 
     def __init__(
@@ -71,8 +72,10 @@ class Exchange:
         lock: BeatLock | None,
         clock: Callable[[], float],
         lease: float = LONGEST_LEASE,
+        history: int = 10,
     ) -> None:
         self.lease = lease
+        self._history = history
         self.pending: list[Completion] = []
         self._store = store
         self._lock = lock
@@ -158,7 +161,12 @@ class Exchange:
             self._claims_made += 1
         claim_id = f"{self._beat_id}-{self._claims_made}"
         expires = self.time_at(now) + self.lease if self._now else None
-        return Terms(claim_id, limit, self.lease, expires=expires, token=self._token)
+        return Terms(
+            *(claim_id, limit, self.lease),
+            expires=expires,
+            token=self._token,
+            history=self._history,
+        )
 
     def _take_back(self, question: Question) -> None:
         """Nobody knows what became of completions and claims: they are asked for again.
@@ -237,7 +245,7 @@ def merge(done: Completion, meta: str, now: float) -> Completion:
     try:
         theirs, ours = History.read(meta), History.read(done.meta)
     except DecodeError:
-        return Completion(done.key, done.claim_id, now, running=done.running)
+        return Completion(done.key, done.claim_id, now, running=done.running, history=done.history)
     count = max(theirs.total_run_count, ours.total_run_count)
     text = encode_meta(theirs.last_run_at, count)
-    return Completion(done.key, done.claim_id, now, text, seen=meta, running=done.running)
+    return done._replace(score=now, meta=text, runtime="", seen=meta, finish="")

@@ -6,10 +6,9 @@ from datetime import datetime
 from typing import Any
 
 from .broker import retry_options
-from .config import ensure_conf
 from .entry import RedBeatSchedulerEntry
 from .lazy import evaluated
-from .occurrences import aware, task_id_of
+from .occurrences import Trigger, aware
 from .task_options import sendable_options
 
 __all__ = ("OVERLAP_HEADER", "addressed", "id_of")
@@ -23,14 +22,15 @@ def addressed(
     scheduled_at: datetime,
     missed: int = 0,
     at_most_once: bool = False,
+    trigger: Trigger | None = None,
 ) -> RedBeatSchedulerEntry:
     """Return a copy of ``entry`` whose options carry what identifies the occurrence.
 
     The ``task_id`` is derived from the occurrence, so that sending it again does not make a new
     task; headers ``scheduled_at`` (ISO 8601, UTC) and ``periodic_task_name`` tell the task what it
     was sent for. ``coalesced`` is there when the run makes up for occurrences that were missed: it
-    tells how many. Options of the user's own win, but that what is sent at most once is not
-    retried.
+    tells how many; ``triggered`` when the run is beside the schedule. Options of the user's own
+    win, but that what is sent at most once is not retried.
 
     Functions among the arguments are called; :exc:`LazyArgumentError` where one of them raises.
     """
@@ -39,20 +39,18 @@ def addressed(
     headers: dict[str, Any] = {"scheduled_at": instant, "periodic_task_name": entry.name}
     if missed:
         headers["coalesced"] = missed
+    if trigger is not None:
+        headers["triggered"] = True
     if entry.overlap != "allow":
         headers[OVERLAP_HEADER] = entry.key
     options["headers"] = {**headers, **(options.get("headers") or {})}
-    options["task_id"] = id_of(entry, scheduled_at)
+    options["task_id"] = id_of(entry, scheduled_at) if trigger is None else id_of(entry, trigger.id)
     message = entry.__copy__()
     message.options = options
     message.args, message.kwargs = evaluated(entry.args, entry.kwargs)
     return message
 
 
-def id_of(entry: RedBeatSchedulerEntry, scheduled_at: datetime) -> str:
-    """Return the task id of the run that is due at ``scheduled_at``."""
-    given = (entry.options or {}).get("task_id")
-    if given:
-        return str(given)
-    prefix = ensure_conf(entry.app).key_prefix
-    return task_id_of(prefix, str(entry.name), aware(scheduled_at).isoformat())
+def id_of(entry: RedBeatSchedulerEntry, run: datetime | str) -> str:
+    """Return the task id of the run that is due at an instant, or that was triggered by an id."""
+    return entry.task_id_of(run)

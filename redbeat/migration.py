@@ -133,7 +133,9 @@ def _write(client: Any, keys: Keys, rows: Sequence[Row], result: PrefixCopy) -> 
     for row, made, found in zip(rows, replies[::2], replies[1::2], strict=True):
         _raise_unless_wrong_type(made)
         stored = {} if isinstance(found, Exception) else _as_dict(found)
-        begun = stored == {b"definition": row.fields[b"definition"]} and (made or len(row.fields) > 1)
+        begun = stored == {b"definition": row.fields[b"definition"]} and (
+            made or len(row.fields) > 1
+        )
         if begun:
             result.copied += 1
             _complete(pipe, keys, row)

@@ -16,7 +16,7 @@ from .policy import DEFAULT, Policy
 from .timing import asks_itself, count_runs, first_run, latest_run, next_run
 from .zones import EPOCH, UTC, as_utc
 
-__all__ = ("Run", "Verdict", "aware", "decide", "task_id_of")
+__all__ = ("Run", "Trigger", "Verdict", "aware", "decide", "task_id_of")
 
 
 #: Missed occurrences are counted up to here: walking through a crontab takes its time.
@@ -47,13 +47,26 @@ class Verdict(NamedTuple):
 FINISHED = Verdict(None, None)
 
 
+class Trigger(NamedTuple):
+    """A run beside the schedule: its id, and when it was asked for."""
+
+    id: str
+    at: datetime
+
+    @classmethod
+    def first(cls, waiting: str) -> Trigger:
+        """Return the first of those that wait, as in ``trigger.lua``; raises ValueError."""
+        name, _, at = waiting.split(maxsplit=1)[0].rpartition(":")
+        return cls(name, datetime.fromtimestamp(float(at), UTC))
+
+
 @dataclass(slots=True)
 class Run:
     """One turn of an entry while a beat holds a claim on it.
 
     ``now`` is the time of Redis, ``due`` when the entry was put up for its run. What became of it:
     ``sent`` the message is out under ``task_id``, ``error`` why it is not, ``successor`` the entry
-    after the run.
+    after the run. ``trigger`` is what it is for when it is beside the schedule.
     """
 
     now: datetime
@@ -62,6 +75,7 @@ class Run:
     successor: Any = None
     sent: bool = False
     task_id: str = ""
+    trigger: Trigger | None = None
     error: Exception | None = None
 
 

@@ -7,8 +7,9 @@ from collections import deque
 from celery.utils.log import get_logger
 from redis.exceptions import RedisError
 
-from .dispatcher import Dispatcher, Promise
+from .dispatcher import Dispatcher
 from .exchange import Exchange
+from .hooks import Promise
 from .records import Claim
 
 __all__ = ("Promises",)

@@ -23,6 +23,9 @@ __all__ = ("BATCH", "Reading", "batches", "not_an_entry")
 #: Entries handled in one round trip.
 BATCH = 500
 
+#: Keys without their texts that are read in one round trip.
+KEYS_PAGE = 5000
+
 
 def batches(items: Iterable[Any], size: int = BATCH) -> Iterator[list[Any]]:
     """Split ``items`` into lists of at most ``size``."""
@@ -62,6 +65,10 @@ class Reading:
         definition = None if reply[0] is None else text_of(reply[0])
         return definition, text_of(reply[1]), text_of(reply[2]), text_of(reply[3])
 
+    def history(self, key: str) -> str:
+        """Return the lines of the history, the latest first. One round trip."""
+        return text_of(self._read("HGET", key_of(key), "history"))
+
     def rank(self, key: str) -> int | None:
         """Return the position in due order, None when it is not a member. One round trip."""
         rank: int | None = self._read("ZRANK", self.keys.schedule, key_of(key))
@@ -94,6 +101,12 @@ class Reading:
         """Return the rows of a page in due order, parked ones last. One round trip."""
         score, member = after or ("", "")
         return self._page(limit, score, key_of(member))
+
+    def keys_after(self, after: Cursor | None = None) -> tuple[list[str], Cursor | None]:
+        """Return the members of a large page, and where the next one begins. One round trip."""
+        score, member = after or ("", "")
+        page = self._page(KEYS_PAGE, score, key_of(member), "keys")
+        return [row.key for row in page.rows], page.after
 
     def _page(self, *args: Any) -> Page:
         keys = [self.keys.schedule, self.keys.statics, self.keys.quarantine]

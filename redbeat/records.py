@@ -90,7 +90,8 @@ class Claim(NamedTuple):
 
     ``due`` is the score at which it was found, UNIX seconds. ``definition`` is None when the hash
     is gone; ``problem`` says why the key or its text could not be read. ``running_until`` is when
-    a run that may still go on counts as ended, UNIX seconds as text, "" for none.
+    a run that may still go on counts as ended, UNIX seconds as text, "" for none. ``trigger`` are
+    the triggered runs that wait, as in ``trigger.lua``.
     """
 
     key: str
@@ -100,6 +101,7 @@ class Claim(NamedTuple):
     policy: str = ""
     runtime: str = ""
     running_until: str = ""
+    trigger: str = ""
     problem: str = ""
 
 
@@ -111,7 +113,8 @@ class Completion(NamedTuple):
     becomes of an entry that has finished: "" nothing, :data:`DELETE`, or its new definition. A
     runtime without a meta moves the instant from which the next run counts, or is :data:`AGAIN`.
     ``running`` is the task id of a run that goes on now and the seconds it may take, "" where
-    nobody wants to know, or :data:`WAITS`.
+    nobody wants to know, or :data:`WAITS`. ``trigger`` is the id of a triggered run that is not
+    waited for any more, ``history`` a line for the history.
     """
 
     key: str
@@ -123,6 +126,8 @@ class Completion(NamedTuple):
     promised: bool = False
     finish: str = ""
     running: str = ""
+    trigger: str = ""
+    history: str = ""
 
 
 #: Key of the lock, our token, its seconds to live, the token of a leader known to be dead or "".
@@ -135,7 +140,7 @@ class Terms(NamedTuple):
     Up to ``limit`` due entries are claimed under ``claim_id`` for ``lease`` seconds, until
     ``expires`` by the clock of Redis where the caller can tell. ``lock`` is None when locking is
     off; then ``token`` tells who shares the work. With ``reply_lost`` what was claimed before in
-    these terms is handed out again.
+    these terms is handed out again. An entry has ``history`` lines of it at most.
     """
 
     claim_id: str
@@ -146,6 +151,7 @@ class Terms(NamedTuple):
     expires: float | None = None
     reply_lost: bool = False
     token: str = ""
+    history: int = 10
 
 
 class Result(NamedTuple):
@@ -247,7 +253,7 @@ def key_of(key: str) -> bytes:
 def read_claims(kinds: bytes, sizes: bytes, packed: bytes) -> list[Claim]:
     """Return the claims in the reply of ``claim.lua``."""
     fields = iter(unpack(sizes, packed))
-    rows = zip(kinds.decode(), *[fields] * 7, strict=True)
+    rows = zip(kinds.decode(), *[fields] * 8, strict=True)
     claims = [READERS[kind](*row) for kind, *row in rows]
     return claims if packed.isascii() else list(map(checked, claims))
 
@@ -284,7 +290,7 @@ def pack_completions(completions: Sequence[Completion]) -> tuple[str | bytes, st
     for done in completions:
         seen = "" if done.seen is None else f"={done.seen}"
         texts += done.key, done.claim_id, f"{done.score:.6f}", done.meta, done.runtime
-        texts += seen, done.finish, done.running
+        texts += seen, done.finish, done.running, done.trigger, done.history
     return pack(texts)
 
 

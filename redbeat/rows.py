@@ -80,7 +80,7 @@ def _row(kind: str, key: str, score: str, definition: str, *texts: str) -> Row:
     if kind == "g":
         return row._replace(problem="it has no definition")
     try:
-        "".join((definition, meta, policy, runtime)).encode()
+        f"{definition}{meta}{policy}{runtime}".encode()
     except UnicodeEncodeError:
         return row._replace(definition=definition, problem="it is not UTF-8 text")
     return row._replace(definition=definition)

@@ -10,6 +10,7 @@ from .due import DueEntry
 from .errors import ConflictError, DecodeError, InvalidEntryError
 from .history import History, encode_meta
 from .occurrences import aware
+from .pauses import Pause
 from .records import CLOCK_AHEAD, CONFLICT, HISTORY_DIFFERS, SAVED, Writing
 from .store import Store
 from .zones import from_timestamp
@@ -26,6 +27,9 @@ class SavedEntry(DueEntry):
     It remembers the history it was made from. A write names that history, is refused where another
     one is stored by now, takes that one over but for what was changed here, and tries again.
     """
+
+    def _own_key(self) -> str:
+        raise NotImplementedError
 
     def history_text(self) -> str:
         """Return the history as stored in ``meta``."""
@@ -100,6 +104,7 @@ class SavedEntry(DueEntry):
             self._seen_meta = writing.meta
         if writing.definition:
             self._seen_texts = (writing.definition, writing.policy)
+            self._pause = Pause.of_entry(self)
         self._known_history = (self.last_run_at, self.total_run_count)
 
     def _merge(self, meta: str, runtime: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from datetime import datetime
 from time import monotonic
 from typing import Any
 
@@ -25,6 +26,7 @@ from .exchange import LONGEST_LEASE, SHORTEST_LEASE
 from .interrupts import HeldSignals
 from .leader import BeatLock
 from .messages import addressed
+from .occurrences import Run
 from .retrying import RetryingConnection
 from .scripts import load_script
 from .statics import StaticEntries
@@ -227,12 +229,11 @@ class RedBeatScheduler(Scheduler):
         if advance:
             entry = self.reserve(entry)
         if run is not None:
-            scheduled_at = (run.verdict and run.verdict.scheduled_at) or run.due
-            missed = run.verdict.missed if run.verdict else 0
+            scheduled_at, missed = instant_of(run)
         else:
             scheduled_at = (entry.scheduled_at if advance else None) or entry.default_now()
         once = run is not None and self.delivery_of(entry) == AT_MOST_ONCE
-        message = addressed(entry, scheduled_at, missed, once)
+        message = addressed(entry, scheduled_at, missed, once, run.trigger if run else None)
         try:
             result = super().apply_async(message, producer=producer, advance=False, **kwargs)
         except Exception as error:
@@ -332,6 +333,15 @@ class RedBeatScheduler(Scheduler):
             human = humanize_seconds(self.lock_timeout)
             lines.append(f"       . lock -> `{self.lock_key}` {human} ({self.lock_timeout}s)")
         return "\n".join(lines)
+
+
+def instant_of(run: Run) -> tuple[datetime, int]:
+    """Return the nominal instant of a run, and how many it makes up for."""
+    if run.trigger is not None:
+        return run.trigger.at, 0
+    if run.verdict is None:
+        return run.due, 0
+    return run.verdict.scheduled_at or run.due, run.verdict.missed
 
 
 def acquire_distributed_beat_lock(sender: Any = None, **_kwargs: Any) -> None:

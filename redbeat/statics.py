@@ -43,6 +43,8 @@ class StaticEntries:
         self._refused: set[str] = set()
         #: Whether these are all there are, so that others in Redis are to be removed.
         self.complete = False
+        #: How many entries the last :meth:`sync` has added, changed and removed.
+        self.synced = {"added": 0, "changed": 0, "removed": 0}
         #: Whether entries were noted that no :meth:`sync` has written yet.
         self.unwritten = False
 
@@ -100,6 +102,7 @@ class StaticEntries:
         if removed is None:
             return False
         self.unwritten = False
+        self.synced = {"added": added, "changed": changed, "removed": removed}
         logger.info(
             "beat: Static entries: %d added, %d changed, %d removed, %d in all",
             *(added, changed, removed, len(self)),

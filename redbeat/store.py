@@ -13,6 +13,7 @@ from typing import Any
 
 from .errors import InvalidEntryError
 from .packing import pack
+from .reading import BATCH, Reading, batches, not_an_entry
 from .records import (
     NOT_A_HASH,
     StaticRow,
@@ -25,7 +26,6 @@ from .records import (
     read_turn,
     text_of,
 )
-from .reading import BATCH, Reading, batches, not_an_entry
 from .scripts import load_script, overlaps, runs_once
 
 __all__ = ("BATCH", "MAX_WAIT", "Store", "batches")
@@ -86,7 +86,8 @@ class Store(Reading):
         lock = (token, int(ttl * 1000), dead)
         until = "" if terms.expires is None else f"{terms.expires:.6f}"
         done = pack_completions(terms.completions)
-        return keys, (*asked, *lock, MISSING_RETRY, *done, until, int(terms.reply_lost))
+        rest = (until, int(terms.reply_lost), terms.history)
+        return keys, (*asked, *lock, MISSING_RETRY, *done, *rest)
 
     def park(self, notes: Iterable[tuple[str, str, str]]) -> list[str]:
         """Quarantine entries: (key, claim id or "" when it is no hash, JSON note).
@@ -185,6 +186,14 @@ class Store(Reading):
         """
         keys = [self.keys.schedule, key_of(key)]
         return bool(self._run("ended", keys, [task_id, self.keys.wakeup]))
+
+    def trigger(self, key: str, run_id: str, most: int) -> int:
+        """Ask for a run beside the schedule; what became of it as ``trigger.lua`` says.
+
+        ``most`` is how many may wait. One round trip.
+        """
+        keys = [self.keys.schedule, key_of(key), self.keys.quarantine]
+        return int(self._run("trigger", keys, [run_id, most, self.keys.wakeup]))
 
     # -- static entries ----------------------------------------------------------------------
 

@@ -10,15 +10,17 @@ from redis.exceptions import LockNotOwnedError, RedisError
 
 from .backoff import BackOff
 from .config import RedBeatConfig
-from .dispatcher import BROKER_WAIT, Dispatcher, Hooks, Promise
+from .dispatcher import BROKER_WAIT, Dispatcher
 from .errors import RedBeatError
 from .eviction import check_eviction
 from .exchange import LONGEST_LEASE, Answer, Exchange
+from .hooks import Hooks, Promise
 from .interrupts import HeldSignals
 from .leader import BeatLock
 from .promises import Promises
 from .quarantine import Quarantine, shown
 from .records import AGAIN, STANDBY, Claim, Completion, Turn
+from .signals import emit, lock_acquired, lock_lost, redis_back, redis_lost, statics_synced
 from .statics import StaticEntries
 from .store import BATCH, MAX_WAIT, Store
 from .sweep import Sweep
@@ -75,7 +77,7 @@ class Ticker:
         self._quarantine = Quarantine(store, clock)
         self._sweep = Sweep(store, clock)
         self._dispatcher = Dispatcher(hooks, self._quarantine, statics)
-        self._exchange = Exchange(store, lock, clock, lease)
+        self._exchange = Exchange(store, lock, clock, lease, conf.history_size)
         self._promises = Promises(self._dispatcher, self._exchange)
         self._synced = False
         self._sync_again_at = 0.0
@@ -83,6 +85,7 @@ class Ticker:
         self._missing: set[str] = set()
         self._gone: list[str] = []
         self._redis_failures = 0
+        self._led = False
         self._stop = HeldSignals()
 
     # -- the tick ------------------------------------------------------------------------------
@@ -138,6 +141,7 @@ class Ticker:
     def _available(self, wait: float) -> float:
         if self._redis_failures:
             logger.warning("beat: Redis is back after %d failed ticks", self._redis_failures)
+            emit(redis_back, self._hooks, failures=self._redis_failures)
         self._redis_failures = 0
         return wait
 
@@ -145,6 +149,7 @@ class Ticker:
         if not self._redis_failures:
             kind = type(error).__name__
             logger.error("beat: Redis is not available, trying again: %s: %s", kind, error)
+            emit(redis_lost, self._hooks, error=error)
         self._redis_failures += 1
         return REDIS_WAIT.after(self._redis_failures)
 
@@ -156,6 +161,7 @@ class Ticker:
             self._promises.keep()
             answer = self._exchange.next(self._limit())
             turn = answer.turn
+            self._tell_lock(turn)
             if turn.standing == STANDBY:
                 return self._stand_by(turn)
             if self._sync(turn):
@@ -174,6 +180,17 @@ class Ticker:
             if self._dispatcher.broker_failures > failures or enough:
                 self.flush()
                 return BROKER_WAIT.after(self._dispatcher.broker_failures)
+
+    def _tell_lock(self, turn: Turn) -> None:
+        """Say when this beat begins or ceases to lead."""
+        leads = self._lock is not None and bool(self._lock.leading)
+        if leads is self._led:
+            return
+        self._led = leads
+        if leads:
+            emit(lock_acquired, self._hooks)
+        else:
+            emit(lock_lost, self._hooks, holder=turn.holder)
 
     def _stand_by(self, turn: Turn) -> float:
         self._synced = False
@@ -224,6 +241,8 @@ class Ticker:
             logger.warning("beat: Static entries vanished from Redis, writing them again")
         self._sync_again_at = self._clock() + STANDBY_POLL
         self._synced = self._statics.sync(self._store, self._lock, from_timestamp(turn.now))
+        if self._synced:
+            emit(statics_synced, self._hooks, **self._statics.synced)
         return not turn.claims
 
     def _statics_stand(self, turn: Turn) -> bool:

@@ -8,10 +8,11 @@ from typing import Any
 
 import click
 
-from redbeat.cli.command import EX_NOT_FOUND, command, failure
+from redbeat.cli.command import EX_CONFLICT, EX_NOT_FOUND, command, failure
 from redbeat.cli.console import Console
-from redbeat.cli.names import check_names, confirm, load
+from redbeat.cli.names import check_names, confirm, load, not_found, static_names
 from redbeat.cli.options import option
+from redbeat.errors import InvalidEntryError
 
 __all__ = ("delete", "pause", "resume", "trigger")
 
@@ -32,9 +33,7 @@ def names_or_pattern(function: Callable[..., Any]) -> Callable[..., Any]:
     return reduce(lambda made, add: add(made), reversed(DECORATORS), function)
 
 
-def chosen(
-    console: Console, names: Sequence[str], match: str | None, **filters: Any
-) -> list[str]:
+def chosen(console: Console, names: Sequence[str], match: str | None, **filters: Any) -> list[str]:
     """Return the names that a command is about; nothing at all ends the command.
 
     ``filters`` leave out of the ``match`` what there is nothing to do for.
@@ -51,14 +50,13 @@ def chosen(
     return found
 
 
-def report(console: Console, done: str, names: Iterable[str], **more: Sequence[str]) -> None:
-    """Print what was done, a line for each name; ``more`` has a value for each of them too."""
-    for index, name in enumerate(names):
-        values = {field: column[index] for field, column in more.items()}
+def report(console: Console, done: str, names: Iterable[str], **more: str) -> None:
+    """Print what was done, a line for each name."""
+    for name in names:
         if console.as_json:
-            console.emit({"name": name, "action": done, **values})
+            console.emit({"name": name, "action": done, **more})
         else:
-            said = "".join(f" ({value})" for value in values.values())
+            said = "".join(f" ({value})" for value in more.values())
             console.note(f"{done.capitalize()} {console.name(name)}{said}")
 
 
@@ -79,7 +77,7 @@ def pause(
 @command("resume")
 @names_or_pattern
 def resume(console: Console, names: tuple[str, ...], match: str | None, yes: bool) -> None:
-    """Let paused entries run again, from their next occurrence on."""
+    """Let paused entries run again; of the runs they missed one is made up for."""
     resumed = chosen(console, names, match, enabled=False)
     if match and not yes:
         confirm(console, "Resume", resumed)
@@ -94,8 +92,14 @@ def trigger(console: Console, names: tuple[str, ...], match: str | None, yes: bo
     wanted = chosen(console, names, match)
     if match and not yes:
         confirm(console, "Trigger", wanted)
-    ids = [load(console, name).trigger() for name in wanted]
-    report(console, "triggered", wanted, task_id=ids)
+    for name in wanted:
+        try:
+            task_id = load(console, name).trigger()
+        except InvalidEntryError as error:
+            raise failure(f"{name!r} was not triggered: {error.problem}", EX_CONFLICT) from error
+        except KeyError:
+            raise not_found(console, name) from None
+        report(console, "triggered", [name], task_id=task_id)
 
 
 @command("delete")
@@ -105,7 +109,7 @@ def delete(console: Console, names: tuple[str, ...], match: str | None, yes: boo
     doomed = chosen(console, names, match)
     if not yes:
         confirm(console, "Delete", doomed)
-    statics = console.schedule.static_names()
+    statics = static_names(console)
     console.schedule.delete_all(doomed)
     report(console, "deleted", doomed)
     back = [name for name in doomed if name in statics]

@@ -13,6 +13,7 @@ from redbeat.cli.describing import as_json, schedule_text
 from redbeat.cli.making import has_own_zone, schedule_from, settings_from, with_queue
 from redbeat.cli.options import CLEARED
 from redbeat.entry import RedBeatSchedulerEntry
+from redbeat.errors import ConflictError
 
 __all__ = ("add",)
 
@@ -27,18 +28,16 @@ def add(console: Console, name: str, task: str, **given: Any) -> None:
     One of --every, --cron, --rrule, --at and --solar says when.
     """
     entry = made(console, name, task, given)
-    with blamed(console.ctx, given):
-        entry.texts()
-        if name in console.schedule:
-            hint = f"change it with: celery redbeat edit {name}"
-            raise failure(f"There is an entry {name!r} already; {hint}", EX_CONFLICT)
-        entry.save()
+    try:
+        with blamed(console.ctx, given):
+            entry.save(if_unchanged=True)
+    except ConflictError as error:
+        hint = f"change it with: celery redbeat edit {name}"
+        raise failure(f"There is an entry {name!r} already; {hint}", EX_CONFLICT) from error
     report(console, entry, "Added")
 
 
-def made(
-    console: Console, name: str, task: str, given: dict[str, Any]
-) -> RedBeatSchedulerEntry:
+def made(console: Console, name: str, task: str, given: dict[str, Any]) -> RedBeatSchedulerEntry:
     """Return the entry that the options describe."""
     ctx = console.ctx
     when = schedule_from(console, given, given["timezone"])

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, tzinfo
 from functools import cached_property, update_wrapper
-from typing import Any
+from typing import Any, Final
 
 import click
+from celery.bin.base import CeleryOption
 
 from redbeat.cli.text import columns, moment, printable
 from redbeat.client import REDBEAT_REDIS_KEY, get_redis, unretried
@@ -16,6 +18,8 @@ from redbeat.schedule import Schedule
 from redbeat.walltime import instant_of
 
 __all__ = ("Console", "pass_console")
+
+JSON: Final = CeleryOption(["--json", "as_json"], is_flag=True, help="Print JSON, for scripts.")
 
 
 class Console:
@@ -45,8 +49,9 @@ class Console:
     # -- output --------------------------------------------------------------------------------
 
     def say(self, text: str = "") -> None:
-        """Print a line of data for people."""
-        self.ctx.obj.echo(text)
+        """Print a line of data for people; what the output cannot write is escaped."""
+        encoding = sys.stdout.encoding or "utf-8"
+        self.ctx.obj.echo(text.encode(encoding, "backslashreplace").decode(encoding))
 
     def emit(self, value: Mapping[str, Any]) -> None:
         """Print a line of JSON, in ASCII."""
@@ -107,9 +112,11 @@ class Console:
 def pass_console(function: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command its :class:`Console` as the first argument, and the option ``--json``."""
 
-    @click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts.")
     @click.pass_context
-    def call(ctx: click.Context, as_json: bool, **options: Any) -> Any:
+    def call(ctx: click.Context, /, as_json: bool, **options: Any) -> Any:
         return function(Console(ctx, as_json), **options)
 
-    return update_wrapper(call, function)
+    wrapped = update_wrapper(call, function)
+    # The parameters are in reverse order: the option stands below those of the command.
+    wrapped.__dict__["__click_params__"] = [JSON, *getattr(function, "__click_params__", ())]
+    return wrapped

@@ -55,9 +55,10 @@ def _cron_field(when: crontab, name: str) -> str:
 
 def _rule_text(when: rrule | rruleset) -> str:
     try:
-        return " ".join(when.to_ical().splitlines())
+        start, *rest = when.to_ical().splitlines()
     except ValueError:
         return repr(when)
+    return " ".join((*rest, start))  # what one looks for stands in front
 
 
 def call_text(entry: RedBeatSchedulerEntry) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -11,12 +11,15 @@ from redbeat.cli.command import EX_CONFLICT, command, failure
 from redbeat.cli.console import Console
 from redbeat.cli.definitions import blamed, entry_options
 from redbeat.cli.making import has_own_zone, schedule_from, settings_from, with_queue
-from redbeat.cli.names import load
+from redbeat.cli.names import load, static_names
 from redbeat.cli.options import CLEARED, bad, option
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import ConflictError
 
 __all__ = ("edit",)
+
+#: The options whose times are read in the zone that is given.
+READ_IN_ZONE: Final = ("rrule", "at", "start", "end")
 
 
 @command("edit")
@@ -37,7 +40,7 @@ def edit(console: Console, name: str, task: str | None, **given: Any) -> None:
         if task is not None:
             entry.task = task
         _save(entry)
-    if name in console.schedule.static_names():
+    if name in static_names(console):
         console.warn(f"{name} is in beat_schedule: what that says wins when it changes")
     report(console, entry, "Changed")
 
@@ -49,11 +52,13 @@ def _change(console: Console, entry: RedBeatSchedulerEntry, given: dict[str, Any
     if given["queue"] is not None:
         options = settings.get("options", entry.options)
         settings["options"] = with_queue(options, given["queue"])
-    if has_own_zone(entry.schedule) and settings.pop("timezone", None) and len(given) == 1:
-        raise bad(console.ctx, "timezone", "is for --cron")
+    if has_own_zone(entry.schedule) and settings.get("timezone") not in (None, CLEARED):
+        if not any(given[name] for name in READ_IN_ZONE):
+            raise bad(console.ctx, "timezone", "is the zone of a crontab, or of new times")
+        del settings["timezone"]
     for field, value in settings.items():
         if value is CLEARED:
-            vars(entry).pop(field, None)
+            entry.__dict__.pop(field, None)
         else:
             setattr(entry, field, value)
 

@@ -14,13 +14,16 @@ from redbeat.cli.command import command
 from redbeat.cli.console import Console
 from redbeat.cli.describing import as_json, iso, schedule_text
 from redbeat.cli.options import TIME, option
+from redbeat.cli.text import clipped
 from redbeat.schedule import Record
+from redbeat.states import STATES
 
 __all__ = ("list_", "record_json")
 
-STATES: Final = ("scheduled", "running", "paused", "finished", "quarantined")
-
 TITLES: Final = ("NAME", "TASK", "SCHEDULE", "STATE", "KIND")
+
+#: Cells of the columns that may be long, at most; ``show`` has it all.
+WIDE: Final = 40
 
 #: What to sort by; entries come in due order as they are stored.
 SORTS: Final[dict[str, Callable[[Record], Any] | None]] = {
@@ -117,12 +120,13 @@ def list_(
 def _row(console: Console, record: Record) -> tuple[str, ...]:
     name, kind = console.name(record.name), "static" if record.static else "dynamic"
     if record.entry is None:
-        return name, "-", console.name(record.problem or "-"), record.state, kind, "-", "-"
+        problem = clipped(console.name(record.problem or "-"), WIDE)
+        return name, "-", problem, record.state, kind, "-", "-"
     entry = record.entry
     return (
         name,
-        console.name(entry.task),
-        schedule_text(entry.schedule),
+        clipped(console.name(entry.task), WIDE),
+        clipped(schedule_text(entry.schedule), WIDE),
         record.state,
         kind,
         console.time(record.due_at),

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, tzinfo
 from typing import Any, Final
 
-import click
 from celery.exceptions import ImproperlyConfigured
 from celery.schedules import BaseSchedule, ParseException, crontab, schedule, solar
 
@@ -39,9 +38,7 @@ def zone_from(console: Console, name: Any) -> tzinfo:
         raise bad(console.ctx, "timezone", error) from error
 
 
-def schedule_from(
-    console: Console, given: Mapping[str, Any], timezone: Any
-) -> BaseSchedule | None:
+def schedule_from(console: Console, given: Mapping[str, Any], timezone: Any) -> BaseSchedule | None:
     """Return the schedule that was asked for, None where no option says one.
 
     ``timezone`` is the name of the zone of the entry.
@@ -113,9 +110,7 @@ MAKERS: Final[dict[str, Callable[[Console, Any, tzinfo], BaseSchedule]]] = {
 }
 
 
-def settings_from(
-    console: Console, given: Mapping[str, Any], timezone: Any
-) -> dict[str, Any]:
+def settings_from(console: Console, given: Mapping[str, Any], timezone: Any) -> dict[str, Any]:
     """Return the attributes of an entry that were given, but for its schedule and its queue.
 
     The value of one that is to be as if it was never given is :data:`CLEARED`.

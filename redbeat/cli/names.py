@@ -10,11 +10,12 @@ from typing import Final
 import click
 from celery.exceptions import CeleryCommandException
 
+from redbeat.access import store_of
 from redbeat.cli.command import EX_NOT_FOUND, failure
 from redbeat.cli.console import Console
 from redbeat.entry import RedBeatSchedulerEntry
 
-__all__ = ("check_names", "confirm", "load", "not_found")
+__all__ = ("check_names", "confirm", "load", "not_found", "static_names")
 
 #: How many names are compared with one that is unknown: a hint is not worth more.
 COMPARED: Final = 5000
@@ -56,3 +57,8 @@ def confirm(console: Console, verb: str, names: Sequence[str]) -> None:
         console.note(f"  and {len(names) - SHOWN} more")
     what = f"{len(names)} entries" if len(names) > 1 else "this entry"
     click.confirm(f"{verb} {what}?", abort=True, err=True)
+
+
+def static_names(console: Console) -> set[str]:
+    """Return the names of the entries of ``beat_schedule``. One round trip."""
+    return store_of(console.app).static_names()

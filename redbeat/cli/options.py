@@ -49,9 +49,10 @@ class ExampleOption(CeleryOption):
         try:
             return super().process_value(ctx, value)
         except click.BadParameter as error:
-            if self.example and not isinstance(error, click.MissingParameter):
-                error.message = f"{error.message.rstrip('.')}; for example: {self.example}"
-            raise
+            if not self.example or isinstance(error, click.MissingParameter):
+                raise
+            message = with_example(error.message, self.example)
+            raise click.BadParameter(message, ctx, self) from error
 
 
 def option(*names: str, **attrs: Any) -> Callable[[Any], Any]:
@@ -60,7 +61,7 @@ def option(*names: str, **attrs: Any) -> Callable[[Any], Any]:
     return made
 
 
-class Seconds(click.ParamType):
+class Seconds(click.ParamType):  # type: ignore[type-arg]
     """A duration: seconds, or a number with one of the units s, m, h, d."""
 
     name = "seconds"
@@ -74,7 +75,7 @@ class Seconds(click.ParamType):
         return int(seconds) if seconds.is_integer() else seconds
 
 
-class Time(click.ParamType):
+class Time(click.ParamType):  # type: ignore[type-arg]
     """A time in ISO 8601; naive where it has no offset."""
 
     name = "time"
@@ -97,6 +98,9 @@ def bad(ctx: click.Context, name: str, problem: object) -> click.BadParameter:
     param = next(param for param in ctx.command.params if param.name == name)
     example = getattr(param, "example", "")
     message = str(problem.problem if isinstance(problem, InvalidEntryError) else problem)
-    if example:
-        message = f"{message.rstrip('.')}; for example: {example}"
-    return click.BadParameter(message, ctx=ctx, param=param)
+    return click.BadParameter(with_example(message, example), ctx, param)
+
+
+def with_example(message: str, example: str) -> str:
+    """Return what is wrong, followed by what is right."""
+    return f"{message.rstrip('.')}; for example: {example}" if example else message

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import datetime, tzinfo
 from typing import Final
 
-__all__ = ("columns", "duration", "moment", "printable", "width_of")
+__all__ = ("clipped", "columns", "duration", "moment", "printable", "width_of")
 
 GAP: Final = "  "
 
@@ -44,6 +44,15 @@ def _cells(char: str) -> int:
     if unicodedata.combining(char):
         return 0
     return 2 if unicodedata.east_asian_width(char) in "WF" else 1
+
+
+def clipped(text: str, width: int) -> str:
+    """Return ``text`` in at most so many cells; ``~`` stands for what is left out."""
+    if width_of(text) <= width:
+        return text
+    while width_of(text) >= width:
+        text = text[:-1]
+    return f"{text}~"
 
 
 def columns(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -14,7 +14,7 @@
 -- ARGV[7]  token of a leader known to be dead, or ''
 -- ARGV[8]  retry: seconds until a member without a definition is looked at again
 -- ARGV[9]  completions, packed: the sizes of their fields in bytes, separated by spaces
--- ARGV[10] the fields, one after the other; per completion eight: entry key, claim id, next score
+-- ARGV[10] the fields, one after the other; per completion ten: entry key, claim id, next score
 --          (seconds; below 0 = park), meta or '' (leave), runtime or '' (leave), and the stored meta
 --          that the new one replaces: '' the claimed one, else '=' and its text; and what becomes
 --          of an entry that has finished: '' nothing, '-' it is deleted, else its new definition.
@@ -22,10 +22,13 @@
 --          same due instant.
 --          The eighth is the task id of a run that goes on now and the seconds it may take, or '';
 --          or '-': the occurrence that is put back waits for the run that goes on.
+--          The ninth is the id of a triggered run that is not waited for any more, or ''; the tenth
+--          is a line for the history, or ''.
 -- ARGV[11] when the claims made now expire, by the caller's reckoning; '' when it does not know.
 --          Something that is not about a lease ahead is replaced by exactly that.
 -- ARGV[12] '1' when the reply to a call with this claim id got lost: what that call claimed is
 --          handed out again, and nothing else if there is anything
+-- ARGV[13] how many lines of history an entry has at most, the latest first; 0 for none
 --
 -- Returns {standing, now, next score or '', members, statics, quarantined, holder, holder's
 --          PTTL in ms, codes, metas, kinds, sizes, fields, expires}
@@ -35,8 +38,9 @@
 --   metas       the stored meta for each code 2
 --   kinds       a letter per claim: e entry, g its hash is gone, x its key is not a hash
 --   sizes       the sizes of the fields of all claims in bytes, separated by spaces
---   fields      per claim seven: key, due, definition (for x the error), meta, policy, runtime,
---               until when an earlier run counts as going on, or ''
+--   fields      per claim eight: key, due, definition (for x the error), meta, policy, runtime,
+--               until when an earlier run counts as going on, or '', the triggered runs that
+--               wait as in trigger.lua, or ''
 --   expires     when the claims end
 --
 -- The field `claim` of an entry: "<id> <due> <expires> <digest> <digest>"; the first digest is the
@@ -46,6 +50,9 @@ local schedule, statics, quarantine, beats, lock = KEYS[1], KEYS[2], KEYS[3], KE
 local prefix, claim_id, limit, lease = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local token, ttl, dead, retry = ARGV[5], ARGV[6], ARGV[7], tonumber(ARGV[8])
 local told, reply_lost = tonumber(ARGV[11]), ARGV[12] == '1'
+local lines = tonumber(ARGV[13])
+-- As many lines as stay when there is a new one.
+local older_lines = '^' .. string.rep('[^\n]*\n', math.max(lines, 1) - 1)
 
 local clock = redis.call('TIME')
 local now = tonumber(clock[1]) + tonumber(clock[2]) / 1000000
@@ -107,8 +114,40 @@ local function mark_running(key, running)
   redis.call('HDEL', key, 'ended')
 end
 
-local function complete(key, id, score, meta, runtime, seen, finish, running)
-  local found = redis.pcall('HMGET', key, 'claim', 'definition', 'policy', 'meta')
+-- The runs that still wait when one does not any more.
+local function without(waiting, id)
+  local left = {}
+  for run in string.gmatch(waiting, '%S+') do
+    if run ~= id and string.sub(run, 1, #id + 1) ~= id .. ':' then
+      left[#left + 1] = run
+    end
+  end
+  return table.concat(left, ' ')
+end
+
+local function write_history(key, meta, runtime, line, history)
+  if line ~= '' and lines > 0 then
+    line = line .. '\n' .. (string.match(history, older_lines) or history)
+  else
+    line = ''
+  end
+  if meta ~= '' and line ~= '' then
+    redis.call('HSET', key, 'meta', meta, 'runtime', runtime, 'history', line)
+  elseif meta ~= '' then
+    redis.call('HSET', key, 'meta', meta, 'runtime', runtime)
+  else
+    if runtime ~= '' and runtime ~= 'again' then
+      redis.call('HSET', key, 'runtime', runtime)
+    end
+    if line ~= '' then
+      redis.call('HSET', key, 'history', line)
+    end
+  end
+end
+
+local function complete(key, id, score, meta, runtime, seen, finish, running, run, line)
+  local found = redis.pcall(
+    'HMGET', key, 'claim', 'definition', 'policy', 'meta', 'trigger', 'history')
   if found.err or not found[1] or not found[2] then
     return 0
   end
@@ -141,10 +180,14 @@ local function complete(key, id, score, meta, runtime, seen, finish, running)
   elseif running ~= '' then
     mark_running(key, running)
   end
-  if meta ~= '' then
-    redis.call('HSET', key, 'meta', meta, 'runtime', runtime)
-  elseif runtime ~= '' and runtime ~= 'again' then
-    redis.call('HSET', key, 'runtime', runtime)
+  write_history(key, meta, runtime, line, found[6] or '')
+  if run ~= '' and found[5] then
+    local left = without(found[5], run)
+    if left ~= '' then
+      redis.call('HSET', key, 'trigger', left)
+    else
+      redis.call('HDEL', key, 'trigger')
+    end
   end
   if meta == '' and runtime == 'again' then
     local due = string.match(claim, '^%S+ (%S+)')
@@ -154,6 +197,9 @@ local function complete(key, id, score, meta, runtime, seen, finish, running)
       redis.call('HSET', key, 'claim', '')  -- refused when memory is full, as HDEL is not
     end
     redis.call('HDEL', key, 'claim')
+    if found[5] then
+      score = seconds(now)  -- triggered since the claim
+    end
   end
   score_later(score, key)
   return 1
@@ -166,8 +212,8 @@ local function complete_all(sizes, packed)
     start = start + size
   end
   local codes, metas = {}, {}
-  for at = 1, #fields, 8 do
-    local code, meta = complete(unpack(fields, at, at + 7))
+  for at = 1, #fields, 10 do
+    local code, meta = complete(unpack(fields, at, at + 9))
     codes[#codes + 1] = code
     metas[#metas + 1] = meta
   end
@@ -177,7 +223,8 @@ end
 
 local function read(member)
   local found = redis.pcall(
-    'HMGET', member, 'definition', 'meta', 'policy', 'runtime', 'claim', 'running', 'ended')
+    'HMGET', member, 'definition', 'meta', 'policy', 'runtime', 'claim', 'running', 'ended',
+    'trigger')
   return found, found.err
 end
 
@@ -223,13 +270,14 @@ local codes, metas = complete_all(ARGV[9], ARGV[10])
 
 local kinds, sizes, fields = {}, {}, {}
 
-local function hand_out(kind, key, due, definition, meta, policy, runtime, running)
+local function hand_out(kind, key, due, definition, meta, policy, runtime, running, trigger)
   definition, meta, policy, runtime = definition or '', meta or '', policy or '', runtime or ''
   running = running and string.match(running, '%S+$') or ''
+  trigger = trigger or ''
   kinds[#kinds + 1] = kind
   sizes[#sizes + 1] = table.concat(
-    {#key, #due, #definition, #meta, #policy, #runtime, #running}, ' ')
-  fields[#fields + 1] = table.concat({key, due, definition, meta, policy, runtime, running})
+    {#key, #due, #definition, #meta, #policy, #runtime, #running, #trigger}, ' ')
+  fields[#fields + 1] = table.concat({key, due, definition, meta, policy, runtime, running, trigger})
 end
 
 local lease_end = seconds(now + lease)
@@ -248,7 +296,8 @@ local function hand_out_again()
     if not err and found[1] and found[5] then
       local id, due = string.match(found[5], '^(%S+) (%S+)')
       if id == claim_id then
-        hand_out('e', key, due, found[1], found[2], found[3], found[4], found[6])
+        hand_out('e', key, due, found[1], found[2], found[3], found[4], found[6],
+          found[8])
       end
     end
   end
@@ -276,7 +325,7 @@ local function claim(key, found, due)
   if found[7] then
     redis.call('HDEL', key, 'ended')  -- of a message that this one may repeat under the same id
   end
-  hand_out('e', key, due, found[1], found[2], found[3], found[4], found[6])
+  hand_out('e', key, due, found[1], found[2], found[3], found[4], found[6], found[8])
   return lease_end
 end
 

@@ -7,6 +7,7 @@
 -- ARGV[2]  limit: how many entries to return at most, or 'named'
 -- ARGV[3]  score of the last entry of the page before, or '' to begin
 -- ARGV[4]  that entry; it need not be there any more
+-- ARGV[5]  'keys' to leave all fields but the key and the score empty
 -- ARGV[3..] after 'named': entry keys
 --
 -- Returns {now, score to go on after or '' when this was the last page, entry to go on after,
@@ -20,6 +21,7 @@
 -- other entry out of a page or into it.
 
 local schedule, statics, quarantine, prefix = KEYS[1], KEYS[2], KEYS[3], ARGV[1]
+local keys_only = ARGV[2] ~= 'named' and ARGV[5] == 'keys'
 
 local function before(one, other)
   for at = 1, math.min(#one, #other) do
@@ -57,7 +59,19 @@ local function read(key)
   return found, found.err
 end
 
+local function add(kind, row)
+  kinds[#kinds + 1] = kind
+  fields[#fields + 1] = table.concat(row)
+  for at = 1, #row do
+    sizes[#sizes + 1] = #row[at]
+  end
+end
+
 local function hand_out(member, score)
+  if keys_only then
+    add('g', {member, score, '', '', '', '', '', '', '', '', ''})
+    return
+  end
   local key, found, err = member, read(member)
   if not err and not found[1] and string.sub(member, 1, #prefix) ~= prefix then
     key = prefix .. member  -- a member may name an entry without the prefix
@@ -70,11 +84,7 @@ local function hand_out(member, score)
   row[10] = redis.call('HGET', quarantine, key) or ''
   local name = string.sub(key, #prefix + 1)
   row[11] = redis.call('SISMEMBER', statics, name) == 1 and '1' or ''
-  kinds[#kinds + 1] = err and 'x' or found[1] and 'e' or 'g'
-  fields[#fields + 1] = table.concat(row)
-  for at = 1, #row do
-    sizes[#sizes + 1] = #row[at]
-  end
+  add(err and 'x' or found[1] and 'e' or 'g', row)
 end
 
 local function hand_out_ranks(first, last)

@@ -11,6 +11,8 @@
 --          '', meta for a new entry or '' (that of the row before), score for a new entry (UNIX
 --          seconds; below 0 = parked)
 --
+-- An entry that an operator paused stays paused while it is the same in `beat_schedule` as then.
+--
 -- Returns {-1} when the caller does not lead any more (nothing is written), else {1, codes}: a
 -- digit per entry: 0 unchanged, 1 added, 2 changed (its history is kept), 3 made a member again,
 -- 4 left alone: the key holds something that is not a hash.
@@ -38,6 +40,22 @@ local function write(key, definition, policy)
   redis.call('HDEL', quarantine, key)
 end
 
+-- A fake server may lack the function; then a pause ends with the next start of a beat.
+local sha1hex = redis.sha1hex or function()
+  return ''
+end
+
+-- Whether these texts are what was stored when an operator paused the entry.
+local function paused_from(stored, definition, policy)
+  if not stored or not string.find(stored, '"pause"', 1, true) then
+    return false
+  end
+  local readable, extension = pcall(cjson.decode, stored)
+  local pause = readable and type(extension) == 'table' and extension.pause
+  local whole = policy ~= '' and (definition .. '\n' .. policy) or definition
+  return type(pause) == 'table' and pause.of == sha1hex(whole)
+end
+
 local function sync(key, definition, policy, meta, score)
   local found = redis.pcall('HMGET', key, 'definition', 'policy', 'claim')
   if found.err then
@@ -45,14 +63,16 @@ local function sync(key, definition, policy, meta, score)
   end
   if not found[1] then
     -- History without a definition belonged to an entry that is gone.
-    redis.call('HDEL', key, 'meta', 'runtime', 'claim', 'policy', 'running', 'ended')
+    redis.call('HDEL', key, 'meta', 'runtime', 'claim', 'policy', 'running', 'ended', 'history',
+      'trigger')
     write(key, definition, policy)
     redis.call('HSET', key, 'meta', meta)
     redis.call('ZADD', schedule, score, key)
     return 1
   end
   local member = redis.call('ZSCORE', schedule, key)
-  if found[1] ~= definition or (found[2] or '') ~= policy then
+  local differs = found[1] ~= definition or (found[2] or '') ~= policy
+  if differs and not paused_from(found[2], definition, policy) then
     write(key, definition, policy)
     if not (member and claimed(found[3])) then
       redis.call('ZADD', schedule, due_now, key)

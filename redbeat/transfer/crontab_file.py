@@ -15,8 +15,9 @@ from typing import Any, Final
 
 from celery.schedules import crontab
 
-from ..errors import InvalidEntryError
-from ..zones import zone_named
+from redbeat.errors import InvalidEntryError
+from redbeat.zones import zone_named
+
 from .incoming import EntryType, Incoming, fail
 
 __all__ = ("read_crontab",)
@@ -40,12 +41,12 @@ ASSIGNMENT: Final = re.compile(r"(\w+)\s*=\s*(.*)")
 WITH_SEVEN: Final = re.compile(r"([0-7])(?:-([0-7]))?(?:/([1-9]))?")
 
 
-def read_crontab(app: Any, make: EntryType, lines: Iterable[str]) -> Iterator[Incoming]:
+def read_crontab(app: Any, make: EntryType, lines: Iterable[bytes]) -> Iterator[Incoming]:
     """Yield an entry per line, called by its task and a number that counts its lines."""
     numbers: Counter[str] = Counter()
     zone: str | None = None
     for number, line in enumerate(lines, 1):
-        text, where = line.strip(), f"line {number}"
+        text, where = line.decode("utf-8", "backslashreplace").strip(), f"line {number}"
         if not text or text.startswith("#"):
             continue
         try:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from ..entry import RedBeatSchedulerEntry
+from redbeat.entry import RedBeatSchedulerEntry
 
-__all__ = ("EntryType", "Incoming", "Source", "UnreadableSourceError", "fail")
+__all__ = ("EntryType", "Incoming", "UnreadableSourceError", "fail")
 
 EntryType = type[RedBeatSchedulerEntry]
 
@@ -21,17 +20,16 @@ class Incoming:
     """One entry of a source, or what is wrong with it.
 
     ``where`` tells where it stands, such as ``line 3``. ``problem`` names the field and is "" for
-    an entry that could be read. A ``static`` entry is one of ``beat_schedule``.
+    an entry that could be read. A ``static`` entry is one of ``beat_schedule``. ``meta`` and
+    ``runtime`` are its run history as stored; "" for an entry without, which keeps the stored one.
     """
 
     where: str
     entry: RedBeatSchedulerEntry | None = None
     problem: str = ""
     static: bool = False
-
-
-#: Reads all entries, from the beginning at each call.
-Source = Callable[[], Iterator[Incoming]]
+    meta: str = ""
+    runtime: str = ""
 
 
 def fail(where: str, error: Exception) -> Incoming:

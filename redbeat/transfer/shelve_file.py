@@ -6,7 +6,7 @@ schedule consists of are loaded here; anything else becomes an :class:`Unknown` 
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import dbm
 import io
 import pickle
@@ -15,10 +15,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from celery.beat import ScheduleEntry
+from celery.beat import BeatLazyFunc, ScheduleEntry
 from celery.schedules import crontab, schedule, solar
 
-from ..errors import InvalidEntryError
+from redbeat.errors import InvalidEntryError
+from redbeat.history import encode_meta
+from redbeat.zones import as_utc
+
 from .incoming import EntryType, Incoming, UnreadableSourceError, fail
 
 __all__ = ("Unknown", "load_safely", "read_shelve")
@@ -52,7 +55,7 @@ def _attribute(owner: Any, name: str) -> Any:
     """Stand in for ``getattr``, by which old pickles name the maker of a ``ZoneInfo``."""
     if owner is zoneinfo.ZoneInfo and name == "_unpickle":
         return _zone
-    return _unknown(f"{getattr(owner, '__name__', owner)}.{name}")
+    return _unknown(str(getattr(owner, "path", owner)), str(name))
 
 
 def _zone(key: Any, _from_cache: Any = True) -> zoneinfo.ZoneInfo:
@@ -61,15 +64,16 @@ def _zone(key: Any, _from_cache: Any = True) -> zoneinfo.ZoneInfo:
 
 #: All that is loaded, by module and name.
 KNOWN: Final[Mapping[tuple[str, str], Any]] = {
+    ("celery.beat", "BeatLazyFunc"): BeatLazyFunc,
     ("celery.beat", "ScheduleEntry"): ScheduleEntry,
     ("celery.schedules", "crontab"): crontab,
     ("celery.schedules", "schedule"): schedule,
     ("celery.schedules", "solar"): solar,
-    ("datetime", "date"): datetime.date,
-    ("datetime", "datetime"): datetime.datetime,
-    ("datetime", "time"): datetime.time,
-    ("datetime", "timedelta"): datetime.timedelta,
-    ("datetime", "timezone"): datetime.timezone,
+    ("datetime", "date"): dt.date,
+    ("datetime", "datetime"): dt.datetime,
+    ("datetime", "time"): dt.time,
+    ("datetime", "timedelta"): dt.timedelta,
+    ("datetime", "timezone"): dt.timezone,
     ("zoneinfo", "ZoneInfo"): zoneinfo.ZoneInfo,
     ("zoneinfo", "ZoneInfo._unpickle"): _zone,
     ("zoneinfo._zoneinfo", "ZoneInfo._unpickle"): _zone,
@@ -79,8 +83,10 @@ KNOWN: Final[Mapping[tuple[str, str], Any]] = {
 }
 
 
-def _unknown(path: str) -> type[Unknown]:
-    return type("Unknown", (Unknown,), {"path": path})
+def _unknown(module: str, name: str) -> type[Unknown]:
+    """Return a class that goes by the name of another one."""
+    names = {"__module__": module, "__qualname__": name, "path": f"{module}.{name}"}
+    return type("Unknown", (Unknown,), names)
 
 
 class SafeUnpickler(pickle.Unpickler):
@@ -88,7 +94,7 @@ class SafeUnpickler(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         """Return a class that is known, or one that stands for it."""
-        return KNOWN.get((module, name)) or _unknown(f"{module}.{name}")
+        return KNOWN.get((module, name)) or _unknown(module, name)
 
     def persistent_load(self, pid: Any) -> Any:
         """Refuse what is kept outside of the file."""
@@ -117,7 +123,7 @@ def read_shelve(app: Any, make: EntryType, path: str) -> Iterator[Incoming]:
     for name, found in entries.items():
         where = f"entry {name!r}"
         try:
-            yield Incoming(where, _convert(app, make, str(name), found), static=True)
+            yield _convert(app, make, where, str(name), found)
         except (InvalidEntryError, AttributeError, TypeError) as error:
             yield fail(where, error)
 
@@ -145,11 +151,12 @@ def _database(path: str) -> str:
     raise UnreadableSourceError("does not exist")
 
 
-def _convert(app: Any, make: EntryType, name: str, found: Any) -> Any:
+def _convert(app: Any, make: EntryType, where: str, name: str, found: Any) -> Incoming:
     if not isinstance(found, ScheduleEntry):
         raise InvalidEntryError("entry", f"is a {_type_of(found)}, not one of Celery's entries")
-    for field in ("schedule", "args", "kwargs", "options", "last_run_at"):
+    for field in ("task", "schedule", "args", "kwargs", "options", "last_run_at"):
         _refuse_unknown(field, getattr(found, field))
+    _refuse_unknown("schedule.nowfun", getattr(found.schedule, "nowfun", None))
     entry = make(
         name,
         found.task,
@@ -159,9 +166,13 @@ def _convert(app: Any, make: EntryType, name: str, found: Any) -> Any:
         options=found.options,
         app=app,
     )
-    entry.last_run_at = found.last_run_at
-    entry.total_run_count = found.total_run_count or 0
-    return entry
+    last_run_at = found.last_run_at
+    if not isinstance(last_run_at, dt.datetime):
+        return Incoming(where, entry, static=True)
+    if last_run_at.tzinfo is None:
+        last_run_at = last_run_at.replace(tzinfo=app.timezone)
+    meta = encode_meta(as_utc(last_run_at), found.total_run_count or 0)
+    return Incoming(where, entry, static=True, meta=meta)
 
 
 def _type_of(value: Any) -> str:
@@ -169,7 +180,10 @@ def _type_of(value: Any) -> str:
 
 
 def _refuse_unknown(field: str, value: Any) -> None:
-    """Raise :exc:`InvalidEntryError` for a value that holds what was not loaded."""
+    """Raise :exc:`InvalidEntryError` for a value that holds what was not loaded.
+
+    The function of a ``BeatLazyFunc`` is not needed: the one of ``beat_schedule`` is called.
+    """
     if isinstance(value, type) and issubclass(value, Unknown):
         value = value()
     if isinstance(value, Unknown):

@@ -197,10 +197,10 @@ class Busy(Store):
 
     saves = 0
 
-    def save(self, *args: Any, **kwargs: Any) -> tuple[int, str, str]:
+    def save_all(self, writings: Any) -> list[tuple[int, str, str]]:
         self.saves += 1
         self.client.hset(KEY, "meta", encode_meta(ago(seconds=30), self.saves))
-        return super().save(*args, **kwargs)
+        return super().save_all(writings)
 
 
 def test_an_entry_that_runs_all_the_time_is_saved_all_the_same(

@@ -1,0 +1,29 @@
+"""A bar for work that may take long, where somebody watches."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import click
+
+from redbeat.cli.console import Console
+
+__all__ = ("progress",)
+
+
+@contextmanager
+def progress(console: Console, label: str, length: int | None) -> Iterator[Callable[[int], None]]:
+    """Give a function that is told how many entries were done.
+
+    Draws on the standard error, and only on a terminal. ``length`` is how many there are, None
+    where that is not known.
+    """
+    if console.ctx.obj.quiet or not sys.stderr.isatty():
+        yield lambda _count: None
+        return
+    bar: Any = click.progressbar(length=length, label=label, file=sys.stderr)
+    with bar:
+        yield bar.update

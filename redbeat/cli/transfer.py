@@ -1,0 +1,169 @@
+"""``celery redbeat export`` and ``import``: entries as files."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import IO, Any, Final
+
+import click
+
+from redbeat.access import store_of
+from redbeat.cli.command import EX_CONFLICT, command, failure
+from redbeat.cli.console import Console
+from redbeat.cli.options import option
+from redbeat.cli.progress import progress
+from redbeat.transfer.exporting import export_lines
+from redbeat.transfer.importing import ON_CONFLICT, Checked, Importer, Problem, Written
+from redbeat.transfer.incoming import UnreadableSourceError
+from redbeat.transfer.sources import FORMATS, read_source
+
+__all__ = ("export", "import_")
+
+#: Exit code when something could not be read.
+EX_BAD: Final = 1
+
+#: Problems that are printed, at most.
+SHOWN: Final = 20
+
+#: Lines between two movements of the bar.
+STEP: Final = 500
+
+
+@command("export")
+@click.argument("file", default="-")
+@option("--history", is_flag=True, help="With the last run and the number of runs.")
+def export(console: Console, file: str, history: bool) -> None:
+    """Write all entries to FILE as JSON lines, to the standard output by default.
+
+    Entries that cannot be read are left out and named, and the exit code is 1. FILE is replaced at
+    the end, when all is written.
+    """
+    schedule, store = console.schedule, store_of(console.app)
+    lines = export_lines(console.app, schedule.entry_class, store, history)
+    count, unreadable = 0, []
+    with _output(file) as out, progress(console, "Exporting", len(schedule)) as done:
+        for found in lines:
+            if found.problem:
+                unreadable.append(found)
+                continue
+            out.write(found.line + "\n")
+            count += 1
+            if count % STEP == 0:
+                done(STEP)
+    for found in unreadable[:SHOWN]:
+        console.warn(f"{console.name(found.key)} is left out: {found.problem}")
+    if console.as_json and file != "-":
+        console.emit({"exported": count, "unreadable": [found.key for found in unreadable]})
+    else:
+        console.note(f"Exported {count} entries")
+    if unreadable:
+        raise failure(f"{len(unreadable)} entries cannot be read and were left out", EX_BAD)
+
+
+@contextmanager
+def _output(file: str) -> Iterator[IO[str]]:
+    """Give the file to write to; it takes its name once all is written."""
+    if file == "-":
+        yield sys.stdout
+        return
+    part = Path(f"{file}.part")
+    try:
+        with part.open("w", encoding="ascii") as out:
+            yield out
+            out.flush()
+            os.fsync(out.fileno())
+        part.replace(file)
+    except OSError as error:
+        raise failure(f"{file} cannot be written: {error.strerror}", EX_BAD) from error
+    finally:
+        part.unlink(missing_ok=True)
+
+
+@command("import")
+@click.argument("file")
+@option(
+    "--from",
+    "kind",
+    type=click.Choice(FORMATS),
+    default=FORMATS[0],
+    show_default=True,
+    help="What the file is.",
+)
+@option(
+    "--on-conflict",
+    type=click.Choice(ON_CONFLICT),
+    default=ON_CONFLICT[0],
+    show_default=True,
+    help="What to do about an entry that is stored already and differs.",
+)
+@option("--prune", is_flag=True, help="Remove dynamic entries that are not in the file.")
+@option("--dry-run", is_flag=True, help="Say what would be done, and write nothing.")
+def import_(
+    console: Console, file: str, kind: str, on_conflict: str, prune: bool, dry_run: bool
+) -> None:
+    """Store the entries of FILE, ``-`` for the standard input.
+
+    All of them are checked first; with anything wrong nothing is written and the exit code is 1.
+
+    \b
+    jsonlines           what `export` writes
+    crontab             lines of: minute hour day month weekday TASK [KWARGS as JSON]
+    django-celery-beat  what `manage.py dumpdata django_celery_beat` prints
+    celery-shelve       `celerybeat-schedule`, the file of Celery's own scheduler
+    """
+    make = console.schedule.entry_class
+    found = read_source(kind, console.app, make, file, sys.stdin.buffer)
+    with Importer(console.app, store_of(console.app), make, on_conflict) as importer:
+        try:
+            with progress(console, "Checking", None) as done:
+                checked = importer.check(found, done)
+        except UnreadableSourceError as error:
+            raise failure(f"{file}: {error}", EX_BAD) from error
+        _end_if_wrong(console, checked)
+        if not dry_run:
+            with progress(console, "Importing", importer.written.to_write) as done:
+                importer.write(done)
+        if prune:
+            importer.prune(checked.names, dry_run)
+    _report(console, importer.written, dry_run)
+
+
+def _end_if_wrong(console: Console, checked: Checked) -> None:
+    """End the command when a check found anything wrong; nothing is written then."""
+    if checked.problem_count:
+        _show(console, checked.problems)
+        message = f"Nothing was written: {_entries(checked.problem_count)} wrong"
+        raise failure(message, EX_BAD)
+    if checked.conflict_count:
+        _show(console, checked.conflicts)
+        message = (
+            f"Nothing was written: {_entries(checked.conflict_count)} stored already with other "
+            "content; choose --on-conflict keep or --on-conflict replace"
+        )
+        raise failure(message, EX_CONFLICT)
+
+
+def _entries(count: int) -> str:
+    return f"{count} entries are" if count > 1 else "1 entry is"
+
+
+def _show(console: Console, problems: list[Problem]) -> None:
+    for problem in problems if console.as_json else problems[:SHOWN]:
+        if console.as_json:
+            console.emit({"where": problem.where, "problem": problem.text})
+        else:
+            console.ctx.obj.error(console.name(f"{problem.where}: {problem.text}"))
+
+
+def _report(console: Console, written: Written, dry_run: bool) -> None:
+    counts: dict[str, Any] = asdict(written)
+    if console.as_json:
+        console.emit({**counts, "dry_run": dry_run})
+        return
+    said = ", ".join(f"{count} {what}" for what, count in counts.items())
+    console.note(f"Dry run, nothing was written: {said}" if dry_run else f"Imported: {said}")

@@ -1,0 +1,121 @@
+"""Entries as lines of JSON, one object per entry: ``name``, ``definition`` and ``policy``.
+
+With a history there are ``meta`` and ``runtime`` too, as they are stored. ``static`` is true for an
+entry of ``beat_schedule``, and left out for any other.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import IO, Any, Final
+
+from redbeat.decoder import MAX_TEXT
+from redbeat.errors import DecodeError, InvalidEntryError
+from redbeat.history import History
+from redbeat.rows import Row
+
+from .incoming import EntryType, Incoming, fail
+
+__all__ = ("FIELDS", "MAX_LINE", "read_lines", "write_line")
+
+#: What a line may say.
+FIELDS: Final = ("name", "definition", "policy", "meta", "runtime", "static")
+
+#: Bytes of a line, at most.
+MAX_LINE: Final = 8 * MAX_TEXT
+
+#: Fields that are stored as JSON objects of their own.
+OBJECTS: Final = ("definition", "policy", "meta", "runtime")
+
+
+def write_line(name: str, row: Row, history: bool = False) -> str:
+    """Return an entry as a line, without its end; raises :exc:`DecodeError` for what is no JSON."""
+    texts = {"definition": row.definition, "policy": row.policy}
+    if history:
+        texts |= {"meta": row.meta, "runtime": row.runtime}
+    fields = [f'"{field}": {_one_line(field, text)}' for field, text in texts.items() if text]
+    if row.static:
+        fields.append('"static": true')
+    return f'{{"name": {json.dumps(name)}, {", ".join(fields)}}}'
+
+
+def _one_line(field: str, text: str) -> str:
+    """Return JSON text on one line of ASCII, as it is where it is that already."""
+    if text.isascii() and text.isprintable():
+        return text
+    try:
+        return json.dumps(json.loads(text))
+    except (ValueError, RecursionError) as error:
+        raise DecodeError(field, f"cannot be read as JSON: {error}") from error
+
+
+def read_lines(app: Any, make: EntryType, file: IO[bytes]) -> Iterator[Incoming]:
+    """Yield the entry of each line from where the file is; empty lines say nothing."""
+    number = 0
+    while line := file.readline(MAX_LINE + 1):
+        number += 1
+        where = f"line {number}"
+        try:
+            if len(line) > MAX_LINE:
+                _skip_line(file, line)
+                raise InvalidEntryError("line", f"is longer than {MAX_LINE} bytes")
+            if line.strip():
+                yield _read(app, make, where, line)
+        except (InvalidEntryError, DecodeError) as error:
+            yield fail(where, error)
+
+
+def _skip_line(file: IO[bytes], line: bytes) -> None:
+    while line and not line.endswith(b"\n"):
+        line = file.readline(MAX_LINE)
+
+
+def _read(app: Any, make: EntryType, where: str, text: bytes) -> Incoming:
+    line = _object(text)
+    name = line["definition"]["name"]
+    policy, meta, runtime = (_text(line.get(field)) for field in ("policy", "meta", "runtime"))
+    entry = make.from_definition(app, json.dumps(line["definition"]), policy)
+    if entry.name != name:
+        raise InvalidEntryError("name", f"must be a text, not {name!r:.60}")
+    if meta:
+        History.read(meta, runtime)
+    return Incoming(where, entry, static=bool(line.get("static")), meta=meta, runtime=runtime)
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value) if value else ""
+
+
+def _object(text: bytes) -> dict[str, Any]:
+    """Return a line whose fields are of the right kinds, with the name in the definition too."""
+    try:
+        line = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidEntryError("line", f"cannot be read as JSON: {error}") from error
+    if not isinstance(line, dict):
+        raise InvalidEntryError("line", f"must be a JSON object, not {line!r:.60}")
+    for field in line:
+        if field not in FIELDS:
+            problem = f"is unknown; the fields of a line are {', '.join(FIELDS)}"
+            raise InvalidEntryError(field, problem)
+    for field in OBJECTS:
+        value = line.get(field)
+        if value is not None and not isinstance(value, dict):
+            raise InvalidEntryError(field, f"must be an object, not {value!r:.60}")
+    if not isinstance(line.get("static", False), bool):
+        raise InvalidEntryError("static", f"must be true or false, not {line['static']!r:.60}")
+    return _named(line)
+
+
+def _named(line: dict[str, Any]) -> dict[str, Any]:
+    definition = line.get("definition")
+    if not definition:
+        raise InvalidEntryError("definition", "is missing; write it")
+    name = line.get("name", definition.get("name"))
+    inner = definition.setdefault("name", name)
+    if str(inner) != str(name):
+        problem = f"is {name!r:.60}, but {inner!r:.60} in the definition; write one of them"
+        raise InvalidEntryError("name", problem)
+    definition["name"] = str(name) if isinstance(name, int) else name
+    return line

@@ -1,0 +1,139 @@
+"""`celery redbeat pause`, `resume`, `trigger` and `delete`."""
+
+from __future__ import annotations
+
+import pytest
+import redis
+from celery import Celery
+
+from redbeat.cli.command import EX_CONFLICT, EX_NOT_FOUND
+from redbeat.schedule import Schedule
+from tests.cli.conftest import Make, Run
+
+VERBS = ("pause", "resume", "trigger", "delete")
+
+
+@pytest.fixture
+def three(make: Make) -> None:
+    """Three entries."""
+    for name in ("billing-day", "billing-month", "other"):
+        make(name)
+
+
+def states(app: Celery) -> dict[str, str]:
+    """Return the state of each entry."""
+    return {record.name: record.state for record in Schedule(app).records()}
+
+
+@pytest.mark.usefixtures("three")
+def test_pause_and_resume_by_names(run: Run, app: Celery) -> None:
+    ran = run("pause", "billing-day", "other", "--note", "broken export")
+    assert (ran.code, ran.out) == (0, "")
+    assert ran.err == "Paused billing-day\nPaused other\n"
+    paused = {"billing-month": "scheduled", "billing-day": "paused", "other": "paused"}
+    assert states(app) == paused
+    assert Schedule(app)["other"].status.note == "broken export"
+    assert "broken export" in run("show", "other").out
+    ran = run("resume", "other", "--json")
+    assert ran.json == [{"name": "other", "action": "resumed"}]
+    assert states(app) == {**paused, "other": "scheduled"}
+
+
+@pytest.mark.usefixtures("three")
+def test_a_pattern_asks_first(run: Run, app: Celery) -> None:
+    ran = run("pause", "--match", "billing-*", answer="n\n")
+    assert ran.code == 1
+    assert "  billing-day\n  billing-month\nPause 2 entries? [y/N]:" in ran.err
+    assert set(states(app).values()) == {"scheduled"}
+    assert run("pause", "--match", "billing-*", answer="y\n").code == 0
+    assert [name for name, state in states(app).items() if state == "paused"] == [
+        "billing-day",
+        "billing-month",
+    ]
+
+
+@pytest.mark.usefixtures("three")
+def test_a_pattern_is_for_what_can_be_paused_or_resumed(run: Run) -> None:
+    run("pause", "other", "--note", "first")
+    ran = run("pause", "--match", "*", "--yes", "--note", "second", "--json")
+    assert [line["name"] for line in ran.json] == ["billing-day", "billing-month"]
+    assert len(run("resume", "--match", "*", "--yes", "--json").json) == 3
+    assert run("resume", "--match", "*", "--yes").code == EX_NOT_FOUND
+
+
+@pytest.mark.usefixtures("three")
+def test_delete_asks_and_a_script_says_yes(run: Run, app: Celery) -> None:
+    assert run("delete", "other").code == 1  # nobody is there to answer
+    assert len(Schedule(app)) == 3
+    ran = run("delete", "other", "--yes")
+    assert (ran.code, ran.err) == (0, "Deleted other\n")
+    ran = run("delete", "--match", "billing-*", "-y", "--json")
+    assert [line["action"] for line in ran.json] == ["deleted"] * 2
+    assert len(Schedule(app)) == 0
+
+
+@pytest.mark.usefixtures("three")
+def test_a_pattern_also_deletes_what_cannot_be_read(
+    run: Run, app: Celery, redis_client: redis.Redis
+) -> None:
+    redis_client.hset("redbeat:other", "definition", "{")
+    assert run("delete", "--match", "oth*", "--yes").code == 0
+    assert "other" not in states(app)
+    assert not redis_client.exists("redbeat:other")
+
+
+@pytest.mark.usefixtures("three")
+def test_a_static_entry_comes_back_and_that_is_said(run: Run, redis_client: redis.Redis) -> None:
+    redis_client.sadd("redbeat::statics", "other")
+    assert "Warning: other is in beat_schedule" in run("delete", "other", "--yes").err
+
+
+@pytest.mark.usefixtures("three")
+def test_trigger_tells_the_id_of_the_run(run: Run, redis_client: redis.Redis) -> None:
+    ran = run("trigger", "other", "billing-day", "--json")
+    assert [line["name"] for line in ran.json] == ["other", "billing-day"]
+    assert {line["action"] for line in ran.json} == {"triggered"}
+    assert len({line["task_id"] for line in ran.json}) == 2
+    assert redis_client.hexists("redbeat:other", "trigger")
+    assert not redis_client.hexists("redbeat:billing-month", "trigger")
+    ran = run("trigger", "billing-month")
+    assert ran.err.startswith("Triggered billing-month (")
+
+
+@pytest.mark.usefixtures("three")
+@pytest.mark.parametrize("verb", VERBS)
+def test_one_unknown_name_and_nothing_is_done(
+    run: Run, redis_client: redis.Redis, verb: str
+) -> None:
+    before = {key: redis_client.hgetall(key) for key in redis_client.keys("redbeat:[a-z]*")}
+    ran = run(verb, "other", "biling-day", "--yes")
+    assert ran.code == EX_NOT_FOUND
+    assert "There is no entry 'biling-day'; did you mean 'billing-day'" in ran.err
+    assert {key: redis_client.hgetall(key) for key in redis_client.keys("redbeat:[a-z]*")} == before
+    assert run(verb, "--match", "zzz*", "--yes").code == EX_NOT_FOUND
+
+
+@pytest.mark.usefixtures("three")
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("words", [[], ["other", "--match", "*"]])
+def test_names_or_a_pattern(run: Run, verb: str, words: list[str]) -> None:
+    ran = run(verb, *words, "--yes")
+    assert ran.code == 2
+    assert "for example: --match 'billing-*'" in ran.err
+
+
+def test_a_long_list_is_cut_before_the_question(run: Run, make: Make) -> None:
+    for number in range(12):
+        make(f"entry-{number:02}")
+    ran = run("trigger", "--match", "*", answer="n\n")
+    assert "  entry-09\n  and 2 more\nTrigger 12 entries?" in ran.err
+
+
+@pytest.mark.usefixtures("three")
+def test_no_beat_takes_what_was_triggered(run: Run, redis_client: redis.Redis) -> None:
+    waiting = " ".join(f"{number}:1" for number in range(100))
+    redis_client.hset("redbeat:other", "trigger", waiting)
+    ran = run("trigger", "billing-day", "other", "--json")
+    assert ran.code == EX_CONFLICT
+    assert [line["name"] for line in ran.json] == ["billing-day"]
+    assert "'other' was not triggered: 100 runs of 'other' wait already" in ran.err

@@ -1,0 +1,187 @@
+"""`celery redbeat add`."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from zoneinfo import ZoneInfo
+
+import pytest
+import redis
+from celery import Celery
+from celery.schedules import crontab, schedule, solar
+
+from redbeat import RedBeatSchedulerEntry, clocked, from_ical
+from redbeat.cli.command import EX_CONFLICT
+from tests.cli.conftest import Run
+
+RULE = "RRULE:FREQ=DAILY;BYHOUR=9;BYMINUTE=0"
+PARIS = ZoneInfo("Europe/Paris")
+
+
+def load(app: Celery, name: str) -> RedBeatSchedulerEntry:
+    """Load an entry."""
+    return RedBeatSchedulerEntry.from_key(f"redbeat:{name}", app=app)
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [
+        (["--every", "30"], schedule(30)),
+        (["--every", "1.5"], schedule(1.5)),
+        (["--every", "5m"], schedule(300)),
+        (["--every", "2h"], schedule(7200)),
+        (["--cron", "*/5 1 2 3 mon"], crontab("*/5", "1", "mon", "2", "3")),
+        (["--rrule", RULE], from_ical(RULE)),
+        (
+            ["--rrule", "DTSTART:20260101T090000Z", "--rrule", "RRULE:FREQ=WEEKLY;COUNT=3"],
+            from_ical("DTSTART:20260101T090000Z\nRRULE:FREQ=WEEKLY;COUNT=3"),
+        ),
+        (["--at", "2027-01-01T09:00+01:00"], clocked(datetime(2027, 1, 1, 8, tzinfo=timezone.utc))),
+        (["--at", "2027-01-01 09:00"], clocked(datetime(2027, 1, 1, 9, tzinfo=timezone.utc))),
+        (["--solar", "sunset,52.52,13.41"], solar("sunset", 52.52, 13.41)),
+    ],
+)
+def test_each_type_of_schedule(run: Run, app: Celery, options: list[str], wanted: object) -> None:
+    ran = run("add", "new", "proj.note", *options)
+    assert (ran.code, ran.out) == (0, "")
+    assert ran.err.startswith("Added new: ")
+    entry = load(app, "new")
+    assert (entry.schedule, entry.task, entry.enabled) == (wanted, "proj.note", True)
+
+
+def test_all_that_an_entry_can_have(run: Run, app: Celery) -> None:
+    options = {
+        "--cron": "0 9 * * *",
+        "--args": "[1, null]",
+        "--kwargs": '{"user": 7}',
+        "--options": '{"priority": 5, "expires": 60}',
+        "--queue": "reports",
+        "--timezone": "Europe/Paris",
+        "--start": "2026-12-01T00:00",
+        "--end": "2026-12-31T23:00Z",
+        "--max-runs": "10",
+        "--on-finish": "delete",
+        "--misfire-grace-time": "1m",
+        "--coalesce": "all",
+        "--catch-up-limit": "5",
+        "--jitter": "2.5",
+        "--delivery": "at_most_once",
+    }
+    words = [word for pair in options.items() for word in pair]
+    ran = run("add", "new", "proj.note", *words, "--paused")
+    assert ran.code == 0
+    entry = load(app, "new")
+    assert (entry.args, entry.kwargs) == ([1, None], {"user": 7})
+    assert entry.options == {"priority": 5, "expires": 60, "queue": "reports"}
+    assert not entry.enabled
+    given = entry.policy.given()
+    assert given == {
+        "timezone": "Europe/Paris",
+        "start_time": datetime(2026, 11, 30, 23, tzinfo=timezone.utc),
+        "end_time": datetime(2026, 12, 31, 23, tzinfo=timezone.utc),
+        "max_runs": 10,
+        "on_finish": "delete",
+        "misfire_grace_time": 60,
+        "coalesce": "all",
+        "catch_up_limit": 5,
+        "jitter": 2.5,
+        "delivery": "at_most_once",
+    }
+
+
+def test_an_overlap_policy_of_an_app_whose_workers_tell_when_a_run_ends(
+    run: Run, app: Celery
+) -> None:
+    app.redbeat_tracks_runs = True
+    options = ("--every", "1", "--overlap", "buffer_one", "--overlap-timeout", "2m")
+    assert run("add", "new", "proj.note", *options).code == 0
+    entry = load(app, "new")
+    assert (entry.overlap, entry.overlap_timeout) == ("buffer_one", 120)
+
+
+@pytest.mark.parametrize("given", [["--timezone", "Europe/Paris"], []])
+def test_times_without_an_offset_are_in_the_zone_that_is_given_or_in_the_apps(
+    run: Run, app: Celery, given: list[str]
+) -> None:
+    if not given:
+        app.conf.timezone = "Europe/Paris"
+    assert run("add", "once", "proj.note", "--at", "2027-07-01T09:00", *given).code == 0
+    assert run("add", "rule", "proj.note", "--rrule", RULE, *given).code == 0
+    assert load(app, "once").schedule == clocked(datetime(2027, 7, 1, 9, tzinfo=PARIS))
+    after = datetime(2027, 7, 1, tzinfo=timezone.utc)
+    assert load(app, "rule").upcoming(1, after) == [datetime(2027, 7, 1, 7, tzinfo=timezone.utc)]
+    assert load(app, "rule").timezone is None  # it stands in the rule
+
+
+def test_none_says_nothing(run: Run, app: Celery) -> None:
+    options = ("--end", "none", "--max-runs", "none", "--queue", "none", "--timezone", "none")
+    assert run("add", "new", "proj.note", "--cron", "* * * * *", *options).code == 0
+    entry = load(app, "new")
+    assert (entry.policy.given(), entry.options) == ({}, {})
+
+
+WRONG = [
+    ([], "--every 30", "Say when"),
+    (["--every", "soon"], "--every 30", "'soon' is not a number of seconds"),
+    (["--every", "0"], "--every 30", "must be above 0"),
+    (["--every", "999999999999"], "--every 30", "1000 years"),
+    (["--every", "1", "--cron", "* * * * *"], "--cron '*/5 * * * *'", "--every and --cron"),
+    (["--cron", "* * * *"], "--cron '*/5 * * * *'", "has 4 fields"),
+    (["--cron", "99 * * * *"], "--cron '*/5 * * * *'", "99"),
+    (["--rrule", "FREQ=SOMETIMES"], "--rrule 'RRULE:", "'SOMETIMES' is not one of"),
+    (["--rrule", "FREQ=DAILY;COUNT=3"], "--rrule 'RRULE:", "DTSTART: is missing"),
+    (["--at", "tomorrow"], "--at 2026-12-31T09:00", "'tomorrow' is not a time"),
+    (["--solar", "sunset,52"], "--solar sunset,52.52,13.41", "EVENT,LAT,LON"),
+    (["--solar", "tea,52,13"], "--solar sunset,52.52,13.41", "tea"),
+    (["--every", "1", "--args", "{}"], "--args '[1, 2]'", "not an array"),
+    (["--every", "1", "--kwargs", "a=1"], "--kwargs '{", "Expecting value"),
+    (["--every", "1", "--options", '{"expires": "x"}'], "--options '{", "options.expires"),
+    (["--every", "1", "--max-runs", "0"], "--max-runs 10", "above 0"),
+    (["--every", "1", "--max-runs", "few"], "--max-runs 10", "not a valid integer"),
+    (["--every", "1", "--coalesce", "all"], "--catch-up-limit 100", "needs a bound"),
+    (["--every", "1", "--coalesce", "x"], "--coalesce latest", "not one of"),
+    (["--every", "1", "--jitter", "-1"], "--jitter 10", "not a number of seconds"),
+    (["--every", "1", "--overlap", "skip"], "--overlap allow", "redbeat.worker.enable(app)"),
+    (["--every", "1", "--timezone", "Mars"], "--timezone Europe/Paris", "unknown time zone"),
+    (
+        ["--every", "1", "--start", "2027-01-02", "--end", "2027-01-01"],
+        "--end 2026-12-31T23:59",
+        "before start_time",
+    ),
+    (["--every", "1", "--delivery", "fast"], "--delivery at_most_once", "not one of"),
+]
+
+
+@pytest.mark.parametrize(("options", "example", "problem"), WRONG)
+def test_a_wrong_option_is_named_with_an_example_and_nothing_is_written(
+    run: Run, redis_client: redis.Redis, options: list[str], example: str, problem: str
+) -> None:
+    ran = run("add", "new", "proj.note", *options)
+    assert ran.code == 2
+    error = ran.err.splitlines()[-1]
+    assert problem in error
+    assert f"for example: {example}" in error
+    assert redis_client.keys() == []
+
+
+@pytest.mark.parametrize("name", [":lock", ":schedule", ""])
+def test_a_name_that_cannot_be_is_refused(run: Run, redis_client: redis.Redis, name: str) -> None:
+    ran = run("add", name, "proj.note", "--every", "30")
+    assert ran.code == 2
+    assert "NAME" in ran.err
+    assert redis_client.keys() == []
+
+
+def test_an_entry_that_is_there_stays_as_it_is(run: Run, app: Celery) -> None:
+    assert run("add", "new", "proj.note", "--every", "30").code == 0
+    ran = run("add", "new", "proj.other", "--every", "60")
+    assert ran.code == EX_CONFLICT
+    assert "celery redbeat edit new" in ran.err
+    assert load(app, "new").task == "proj.note"
+
+
+def test_quiet_says_nothing_and_json_says_all(run: Run) -> None:
+    ran = run("add", "new", "proj.note", "--every", "30", before=("--quiet",))
+    assert (ran.code, ran.out, ran.err) == (0, "", "")
+    (added,) = run("add", "other", "proj.note", "--every", "30", "--json").json
+    assert (added["name"], added["schedule"]["every"]) == ("other", 30)

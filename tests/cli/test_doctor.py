@@ -1,0 +1,199 @@
+"""`celery redbeat doctor`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from celery import Celery
+from celery.schedules import crontab
+
+from redbeat import RedBeatSchedulerEntry, clocked, rrule
+from redbeat.schedulers import RedBeatScheduler
+from tests.acceptance.processes import Project
+from tests.cli.conftest import Make, Run
+
+SCHEDULE = "redbeat::schedule"
+
+
+@pytest.fixture
+def small_memory(redis_client: Any) -> Iterator[None]:
+    """A server that may evict entries, until the end of the test."""
+    before = redis_client.config_get("maxmemory*")
+    redis_client.config_set("maxmemory", 1 << 30)
+    redis_client.config_set("maxmemory-policy", "allkeys-lru")
+    yield
+    for name in ("maxmemory", "maxmemory-policy"):
+        redis_client.config_set(name, before[name])
+
+
+def kinds(found: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    """Return what was found, by kind and key."""
+    return sorted((finding["kind"], finding["key"]) for finding in found)
+
+
+def test_a_schedule_of_all_kinds_in_order(run: Run, make: Make, redis_client: Any) -> None:
+    """Nothing is found where nothing is wrong."""
+    soon = datetime.now(timezone.utc) + timedelta(hours=1)
+    make("interval")
+    make("jitter", crontab("0", "4"), jitter=30, timezone="Europe/Paris")
+    make("paused").pause("why")
+    make("disabled", enabled=False)
+    make("clocked", clocked(soon))
+    make("rule", rrule("HOURLY", dtstart=soon, count=2))
+    make("window", start_time=soon)
+    make("finished", max_runs=1, total_run_count=1, last_run_at=soon)
+    make("due", 1, last_run_at=soon - timedelta(hours=3))
+    make("never", last_run_at=None)
+    redis_client.zadd(SCHEDULE, {"redbeat:interval": 0})
+    ran = run("doctor")
+    assert (ran.out, ran.code) == ("", 0)
+    assert "Nothing is wrong" in ran.err
+
+
+def test_each_finding_says_what_would_be_done(run: Run, make: Make, redis_client: Any) -> None:
+    """Without --fix nothing is changed."""
+    for name in ("late", "parked", "lost"):
+        make(name)
+    make("ended", max_runs=1, total_run_count=1, last_run_at=datetime.now(timezone.utc))
+    later = float(redis_client.zscore(SCHEDULE, "redbeat:late") or 0) + 3600
+    redis_client.zadd(SCHEDULE, {"redbeat:late": later, "redbeat:ended": later})
+    redis_client.zadd(SCHEDULE, {"redbeat:parked": -1, "redbeat:gone": later})
+    redis_client.zrem(SCHEDULE, "redbeat:lost")
+    redis_client.hset("redbeat:bad", "definition", "{")
+    redis_client.zadd(SCHEDULE, {"redbeat:bad": later})
+    redis_client.set("redbeat:text", "x")
+    redis_client.zadd(SCHEDULE, {"redbeat:text": later})
+    before = redis_client.zrange(SCHEDULE, 0, -1, withscores=True)
+
+    ran = run("doctor", "--json")
+    assert ran.code == 1
+    assert kinds(ran.json) == [
+        ("missing", "redbeat:gone"),
+        ("orphan", "redbeat:lost"),
+        ("score", "redbeat:ended"),
+        ("score", "redbeat:late"),
+        ("score", "redbeat:parked"),
+        ("unreadable", "redbeat:bad"),
+        ("unreadable", "redbeat:text"),
+    ]
+    assert redis_client.zrange(SCHEDULE, 0, -1, withscores=True) == before
+    told = run("doctor").out
+    assert "missing: redbeat:gone" in told
+    assert "--fix would take it out of the schedule" in told
+    assert "--fix would take it back" in told
+
+
+def test_fix_puts_right_what_can_be(run: Run, make: Make, app: Celery, redis_client: Any) -> None:
+    """And a second look finds only the rest."""
+    for name in ("parked", "lost", "late"):
+        make(name)
+    right = redis_client.zscore(SCHEDULE, "redbeat:parked")
+    redis_client.zadd(SCHEDULE, {"redbeat:parked": -1, "redbeat:gone": 1, "redbeat:late": 9e9})
+    redis_client.zrem(SCHEDULE, "redbeat:lost")
+    redis_client.hset("redbeat:bad", "definition", "{")
+    redis_client.zadd(SCHEDULE, {"redbeat:bad": 9e9})
+
+    ran = run("doctor", "--fix", "--json")
+    assert ran.code == 1
+    fixed = {(found["kind"], found["key"]): found["fixed"] for found in ran.json}
+    assert fixed == {
+        ("missing", "redbeat:gone"): True,
+        ("score", "redbeat:parked"): True,
+        ("score", "redbeat:late"): True,
+        ("orphan", "redbeat:lost"): True,
+        ("unreadable", "redbeat:bad"): False,
+    }
+    assert kinds(run("doctor", "--json").json) == [("unreadable", "redbeat:bad")]
+    redis_client.delete("redbeat:bad")
+    redis_client.zrem(SCHEDULE, "redbeat:bad")
+    assert run("doctor").code == 0
+
+    tick_of_a_beat(app)
+    for name in ("parked", "lost", "late"):
+        assert redis_client.zscore(SCHEDULE, f"redbeat:{name}") == pytest.approx(right, abs=5)
+        entry = RedBeatSchedulerEntry.from_key(f"redbeat:{name}", app=app)
+        assert entry.total_run_count == 0, "it was looked at, not run"
+
+
+def tick_of_a_beat(app: Celery) -> None:
+    """Have a beat look at what is due."""
+    app.conf.redbeat_lock_key = None
+    scheduler = RedBeatScheduler(app, lazy=False, lock_key=None)
+    for _ in range(3):
+        scheduler.tick()
+    scheduler.close()
+
+
+def test_an_entry_that_is_at_work_has_no_wrong_score(
+    run: Run, make: Make, redis_client: Any
+) -> None:
+    """A claim puts the score off."""
+    make("claimed", 1, last_run_at=datetime(2026, 1, 1, tzinfo=timezone.utc))
+    redis_client.zadd(SCHEDULE, {"redbeat:claimed": 4e9})
+    assert run("doctor").code == 1
+    redis_client.hset("redbeat:claimed", "claim", "id 1.0 4000000000.0 d m")
+    assert run("doctor").code == 0
+
+
+def test_what_is_quarantined_is_told_with_its_reason(
+    run: Run, make: Make, redis_client: Any
+) -> None:
+    """Until it is corrected."""
+    make("bad")
+    redis_client.zadd(SCHEDULE, {"redbeat:bad": -1})
+    note = {"reason": "definition: broken", "since": 1, "digest": "d"}
+    redis_client.hset("redbeat::quarantine", "redbeat:bad", json.dumps(note))
+    (found,) = run("doctor", "--json").json
+    assert (found["kind"], found["fixable"]) == ("quarantined", False)
+    assert "definition: broken" in found["problem"]
+
+
+@pytest.mark.usefixtures("small_memory")
+def test_a_server_that_may_evict_entries(run: Run) -> None:
+    """Unless the setting says that it does not matter."""
+    (found,) = run("doctor", "--json").json
+    assert found["kind"] == "eviction"
+    assert "allkeys-lru" in found["problem"]
+
+
+def test_settings_that_have_no_effect(run: Run, app: Celery) -> None:
+    """A misspelt one is named with the nearest."""
+    app.conf.redbeat_lock_timout = 3
+    (found,) = run("doctor", "--json").json
+    assert found["kind"] == "settings"
+    assert "redbeat_lock_timeout" in found["remedy"]
+
+
+def test_settings_that_are_impossible(run: Run, app: Celery) -> None:
+    """Are a finding like any other."""
+    app.conf.redbeat_lock_timeout = "soon"
+    ran = run("doctor")
+    assert ran.code == 1
+    assert ran.out.startswith("settings: redbeat_lock_timeout is 'soon'")
+
+
+def test_a_schedule_of_many_pages(run: Run, app: Celery, redis_client: Any) -> None:
+    """Every wrong score is found and put right."""
+    entry = RedBeatSchedulerEntry("n", "t", 3600, app=app)
+    definition, _ = entry.texts()
+    pipe = redis_client.pipeline()
+    for number in range(1201):
+        text = definition.replace('"name": "n"', f'"name": "n{number}"')
+        pipe.hset(f"redbeat:n{number}", mapping={"definition": text, "meta": entry.history_text()})
+        pipe.zadd(SCHEDULE, {f"redbeat:n{number}": -1})
+    pipe.execute()
+    assert len(run("doctor", "--fix").lines) == 1201
+    assert run("doctor").code == 0
+
+
+def test_the_command(project: Project, redis_client: Any) -> None:
+    """In a process of its own."""
+    redis_client.zadd(SCHEDULE, {"redbeat:gone": 1})
+    process = project.start("redbeat", "doctor", "--fix")
+    assert process.popen.wait(30) == 1
+    assert "missing: redbeat:gone" in process.said()
+    assert project.start("redbeat", "doctor").popen.wait(30) == 0

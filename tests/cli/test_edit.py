@@ -1,0 +1,165 @@
+"""`celery redbeat edit`."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from typing import Any
+
+import pytest
+import redis
+from celery import Celery
+from celery.schedules import crontab, schedule
+
+from redbeat import RedBeatSchedulerEntry, clocked, from_ical
+from redbeat.cli.command import EX_CONFLICT, EX_NOT_FOUND, EX_UNREADABLE
+from tests.cli.conftest import Make, Run
+
+AT = datetime(2027, 1, 1, 9, tzinfo=timezone.utc)
+
+
+def load(app: Celery, name: str = "old") -> RedBeatSchedulerEntry:
+    """Load an entry."""
+    return RedBeatSchedulerEntry.from_key(f"redbeat:{name}", app=app)
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [
+        (["--every", "30"], {"schedule": schedule(30)}),
+        (["--cron", "0 9 * * *"], {"schedule": crontab("0", "9")}),
+        (["--at", "2027-01-01T09:00"], {"schedule": clocked(AT)}),
+        (["--rrule", "FREQ=DAILY"], {"schedule": from_ical("FREQ=DAILY")}),
+        (["--task", "proj.other"], {"task": "proj.other"}),
+        (["--args", "[]", "--kwargs", "{}"], {"args": [], "kwargs": {}}),
+        (["--queue", "slow"], {"options": {"queue": "slow", "priority": 5}}),
+        (["--queue", "none"], {"options": {"priority": 5}}),
+        (["--options", '{"expires": 9}'], {"options": {"expires": 9}}),
+        (
+            ["--options", '{"expires": 9}', "--queue", "slow"],
+            {"options": {"expires": 9, "queue": "slow"}},
+        ),
+        (["--max-runs", "3", "--start", "2027-01-01T09:00"], {"max_runs": 3, "start_time": AT}),
+        (["--jitter", "none", "--end", "none"], {"jitter": 0.0, "end_time": None}),
+        (["--coalesce", "all", "--catch-up-limit", "3"], {"coalesce": "all", "catch_up_limit": 3}),
+        (["--paused"], {"enabled": False}),
+    ],
+)
+def test_what_is_given_changes_and_the_rest_stays(
+    run: Run, make: Make, app: Celery, options: list[str], wanted: dict[str, Any]
+) -> None:
+    before: dict[str, Any] = {
+        "schedule": schedule(3600),
+        "task": "proj.note",
+        "args": [1],
+        "kwargs": {"a": 2},
+        "options": {"queue": "fast", "priority": 5},
+        "jitter": 5.0,
+        "end_time": AT,
+        "max_runs": None,
+        "enabled": True,
+    }
+    make("old", **{**before, "last_run_at": datetime(2026, 1, 1, tzinfo=timezone.utc)})
+    ran = run("edit", "old", *options)
+    assert (ran.code, ran.out) == (0, "")
+    assert ran.err.startswith("Changed old: ")
+    entry = load(app)
+    after = {name: getattr(entry, name) for name in {**before, **wanted}}
+    assert after == {**before, **wanted}
+    assert entry.last_run_at == datetime(2026, 1, 1, tzinfo=timezone.utc)
+
+
+def test_the_zone_of_a_crontab_is_that_of_new_times_too(run: Run, make: Make, app: Celery) -> None:
+    make("old", crontab("0", "9"), timezone="Asia/Tokyo")
+    assert run("edit", "old", "--start", "2027-01-01T18:00").code == 0
+    assert load(app).start_time == AT
+    assert run("edit", "old", "--timezone", "none").code == 0
+    assert load(app).timezone is None
+
+
+def test_a_zone_alone_is_nothing_to_an_interval(run: Run, make: Make, app: Celery) -> None:
+    make("old")
+    ran = run("edit", "old", "--timezone", "Asia/Tokyo")
+    assert ran.code == 2
+    assert "--timezone" in ran.err.splitlines()[-1]
+    assert "for example: --timezone Europe/Paris" in ran.err
+    assert load(app).timezone is None
+
+
+@pytest.mark.parametrize(
+    ("options", "example"),
+    [
+        ([], "--every 30"),
+        (["--every", "0"], "--every 30"),
+        (["--max-runs", "-1"], "--max-runs 10"),
+        (["--cron", "x"], "--cron '*/5 * * * *'"),
+        (["--start", "2028-01-01"], "--end"),
+    ],
+)
+def test_a_wrong_option_changes_nothing(
+    run: Run, make: Make, redis_client: redis.Redis, options: list[str], example: str
+) -> None:
+    make("old", end_time=AT)
+    before = redis_client.hgetall("redbeat:old")
+    ran = run("edit", "old", *options)
+    assert ran.code == 2
+    assert f"for example: {example}" in ran.err
+    assert redis_client.hgetall("redbeat:old") == before
+
+
+def test_an_edit_that_somebody_else_made_meanwhile_is_not_lost(
+    run: Run, make: Make, app: Celery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make("old")
+    encode = RedBeatSchedulerEntry.texts
+
+    def texts(entry: RedBeatSchedulerEntry) -> tuple[str, str]:
+        monkeypatch.setattr(RedBeatSchedulerEntry, "texts", encode)
+        other = load(app)
+        other.args = ["theirs"]
+        other.save()
+        return entry.texts()
+
+    monkeypatch.setattr(RedBeatSchedulerEntry, "texts", texts)
+    ran = run("edit", "old", "--every", "30")
+    assert ran.code == EX_CONFLICT
+    assert "Somebody else has just changed 'old'" in ran.err
+    assert (load(app).args, load(app).schedule) == (["theirs"], schedule(3600))
+
+
+def test_an_unknown_name_suggests_the_nearest(run: Run, make: Make) -> None:
+    ran = run("edit", "nightly", "--every", "30")
+    assert (ran.code, ran.err) == (
+        EX_NOT_FOUND,
+        "Error: There is no entry 'nightly'; the schedule is empty\n",
+    )
+    make("nightly-report")
+    make("hourly")
+    ran = run("edit", "nightly-reprot", "--every", "30")
+    assert ran.code == EX_NOT_FOUND
+    assert "did you mean 'nightly-report'?" in ran.err
+    assert "did you mean" not in run("edit", "zzz", "--every", "30").err
+
+
+def test_a_static_entry_comes_with_a_warning(
+    run: Run, make: Make, redis_client: redis.Redis
+) -> None:
+    make("old")
+    redis_client.sadd("redbeat::statics", "old")
+    ran = run("edit", "old", "--every", "30")
+    assert ran.code == 0
+    assert "Warning: old is in beat_schedule" in ran.err
+
+
+def test_an_entry_that_cannot_be_read(run: Run, make: Make, redis_client: redis.Redis) -> None:
+    make("old")
+    redis_client.hset("redbeat:old", "definition", "{")
+    ran = run("edit", "old", "--every", "30")
+    assert ran.code == EX_UNREADABLE
+    assert "The entry cannot be read: definition" in ran.err
+    assert redis_client.hget("redbeat:old", "definition") == "{"
+
+
+def test_json(run: Run, make: Make) -> None:
+    make("old")
+    (edited,) = run("edit", "old", "--every", "30", "--json").json
+    assert edited["schedule_text"] == "every 30 s"

@@ -1,0 +1,142 @@
+"""The JSON of the commands is what `docs/operating.rst` says it is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+import redis
+
+from redbeat.cli import command
+from redbeat.states import STATES
+from tests.acceptance.processes import ROOT
+from tests.cli.conftest import Make, Run
+
+PAGE = (ROOT / "docs" / "operating.rst").read_text(encoding="utf-8")
+FIELD = re.compile(r"   \* - ``(\w+)``\n     - ([\w ]+)\n")
+
+Fields = dict[str, str]
+
+
+def is_time(value: Any) -> bool:
+    """Whether a value is a time in ISO 8601 and in UTC."""
+    return isinstance(value, str) and datetime.fromisoformat(value).utcoffset() == timedelta(0)
+
+
+TYPES: dict[str, Callable[[Any], bool]] = {
+    "text": lambda value: isinstance(value, str),
+    "number": lambda value: isinstance(value, (int, float)) and not isinstance(value, bool),
+    "true or false": lambda value: isinstance(value, bool),
+    "list": lambda value: isinstance(value, list),
+    "object": lambda value: isinstance(value, dict),
+    "time": is_time,
+    "null": lambda value: value is None,
+}
+
+
+def documented() -> list[Fields]:
+    """Return the fields of each table of the page with their types, in its order."""
+    tables = PAGE.split("   * - Field\n     - Type\n     - Meaning\n")[1:]
+    return [dict(FIELD.findall(table.split(".. list-table::")[0])) for table in tables]
+
+
+ENTRY, LISTED, SHOWN, PAST, COMING, TIMELINE, DONE, STATUS = documented()
+
+
+def check(value: dict[str, Any], fields: Fields) -> None:
+    """Fail unless an object has exactly these fields, each of its type."""
+    assert [*value] == [*fields]
+    for name, kind in fields.items():
+        kinds = [kind] if kind in TYPES else kind.split(" or ")
+        assert any(TYPES[kind](value[name]) for kind in kinds), (name, value[name], kind)
+
+
+@pytest.fixture
+def entry(make: Make, redis_client: redis.Redis) -> None:
+    """An entry of which everything can be told."""
+    ran = datetime(2026, 1, 1, 12, 0, 0, 250_000, tzinfo=timezone.utc)
+    make(
+        "a\x1b日",
+        1800,
+        args=[1, ran],
+        kwargs={"x": None},
+        options={"queue": "q"},
+        end_time=datetime(2030, 1, 1, tzinfo=timezone.utc),
+        last_run_at=ran,
+        total_run_count=3,
+    )
+    second = ran.timestamp()
+    lines = f"{second:.6f} {second:.6f} - skipped\n{second:.6f} {second:.6f} id sent\n"
+    redis_client.hset("redbeat:a\x1b日", "history", lines)
+
+
+@pytest.mark.usefixtures("entry")
+def test_entries(run: Run, redis_client: redis.Redis) -> None:
+    ran = run("list", "--json")
+    assert ran.out.isascii()
+    check(ran.json[0], ENTRY | LISTED)
+    assert ran.json[0]["name"] == "a\x1b日"
+    assert ran.json[0]["policy"] == {"end_time": "2030-01-01T00:00:00+00:00"}
+    check(run("show", "a\x1b日", "--json").json[0], ENTRY | LISTED | SHOWN)
+    check(run("add", "b", "proj.t", "--every", "1", "--json").json[0], ENTRY)
+    check(run("edit", "b", "--every", "2", "--json").json[0], ENTRY)
+    run("pause", "b", "--note", "why")
+    paused = run("show", "b", "--json").json[0]
+    check(paused, ENTRY | LISTED | SHOWN)
+    assert (paused["note"], paused["state"], paused["enabled"]) == ("why", "paused", False)
+    redis_client.hset("redbeat:b", "definition", "{")
+    (unreadable,) = run("list", "--state", "quarantined", "--json").json
+    check(unreadable, {"name": "text", **LISTED})
+    assert unreadable["problem"].startswith("definition")
+
+
+@pytest.mark.usefixtures("entry")
+def test_runs(run: Run) -> None:
+    lines = run("history", "a\x1b日", "--json").json
+    assert [line["task_id"] for line in lines] == [None, "id"]
+    for line in lines:
+        check(line, PAST)
+    (shown,) = run("show", "a\x1b日", "--json").json
+    for line in shown["history"]:
+        check(line, {name: kind for name, kind in PAST.items() if name != "name"})
+    assert all(map(is_time, shown["upcoming"]))
+    for line in run("upcoming", "-n", "3", "--json").json:
+        check(line, COMING)
+    (timeline,) = run("timeline", "--json").json
+    check(timeline, TIMELINE)
+    assert sum(timeline["per_minute"]) == sum(len(found["runs"]) for found in timeline["entries"])
+    assert all(is_time(text) for found in timeline["entries"] for text in found["runs"])
+
+
+@pytest.mark.usefixtures("entry")
+def test_what_was_done(run: Run) -> None:
+    (triggered,) = run("trigger", "a\x1b日", "--json").json
+    check(triggered, DONE)
+    without_id = {name: kind for name, kind in DONE.items() if name != "task_id"}
+    for verb in ("pause", "resume", "delete"):
+        (done,) = run(verb, "a\x1b日", "--yes", "--json").json
+        check(done, without_id)
+
+
+def test_the_status(run: Run, make: Make, redis_client: redis.Redis) -> None:
+    (found,) = run("status", "--json").json
+    check(found, STATUS)
+    assert (*found["entries"],) == tuple(state for state in STATES if state != "running")
+    redis_client.set("redbeat::lock", "redbeat3:web-1:4711:1700000000:" + "0" * 32)
+    make("late")
+    redis_client.zadd("redbeat::schedule", {"redbeat:late": 1})
+    (found,) = run("status", "--json").json
+    check(found, STATUS)
+    assert found["most_late"] > 0
+    for beat in (found["leader"], *found["beats"]):
+        check(beat, {"token": "text", "host": "text", "pid": "number", "since": "time"})
+
+
+def test_the_page_says_which_exit_codes_there_are(run: Run) -> None:
+    codes = {value for name, value in vars(command).items() if name.startswith("EX_")}
+    table = PAGE.split(".. list-table:: Exit codes")[1].split("JSON of an entry")[0]
+    assert {int(code) for code in re.findall(r"\* - (\d+)\n", table)} == {0, 2, *codes}
+    assert run("list", "--json").code == 0

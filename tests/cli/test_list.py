@@ -1,0 +1,152 @@
+"""`celery redbeat list`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+
+import pytest
+import redis
+from celery import Celery
+from celery.schedules import crontab
+
+from redbeat import RedBeatSchedulerEntry
+from redbeat.schedule import Schedule
+from tests.cli.commands import Ran
+from tests.cli.conftest import Make, Run
+from tests.scheduler.clients import CountingRedis, counting_client
+
+MANY = 100_000
+
+
+@pytest.fixture
+def entries(make: Make, redis_client: redis.Redis) -> None:
+    """Some entries of different kinds."""
+    make("hour")
+    make("billing-day", 86400, task="billing.day")
+    make("billing-minute", 60, task="billing.minute", kwargs={"a": 1})
+    make("off", 30, enabled=False)
+    make("old", 30)
+    redis_client.sadd("redbeat::statics", "old")
+    redis_client.hset("redbeat:old", "definition", "{")
+
+
+def names(ran: Ran) -> list[str]:
+    """Return the names in the order of the JSON lines."""
+    assert ran.code == 0
+    return [line["name"] for line in ran.json]
+
+
+@pytest.mark.usefixtures("entries")
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [
+        ([], ["old", "billing-minute", "hour", "billing-day", "off"]),
+        (["--limit", "2"], ["old", "billing-minute"]),
+        (["--pattern", "billing-*"], ["billing-minute", "billing-day"]),
+        (["--task", "billing.*"], ["billing-minute", "billing-day"]),
+        (["--state", "paused"], ["off"]),
+        (["--state", "paused", "--state", "quarantined"], ["old", "off"]),
+        (["--static"], ["old"]),
+        (["--dynamic", "--task", "proj.*"], ["hour", "off"]),
+        (["--sort", "name"], ["billing-day", "billing-minute", "hour", "off", "old"]),
+        (["--sort", "name", "--limit", "1"], ["billing-day"]),
+        (["--sort", "task"], ["old", "billing-day", "billing-minute", "hour", "off"]),
+        (["--sort", "state"], ["off", "old", "billing-day", "billing-minute", "hour"]),
+        (["--pattern", "nothing"], []),
+    ],
+)
+def test_what_is_listed(run: Run, options: list[str], wanted: list[str]) -> None:
+    assert names(run("list", "--json", *options)) == wanted
+
+
+@pytest.mark.usefixtures("tokyo", "entries")
+def test_what_is_due_before_a_time_in_the_zone_of_the_app(run: Run, app: Celery) -> None:
+    soon = datetime.now(app.timezone) + timedelta(minutes=5)
+    assert str(app.timezone) == "Asia/Tokyo"
+    text = f"{soon:%Y-%m-%dT%H:%M:%S}"
+    assert names(run("list", "--json", "--due-before", text)) == ["old", "billing-minute"]
+
+
+@pytest.mark.usefixtures("entries")
+def test_the_table(run: Run) -> None:
+    ran = run("list")
+    titles, *rows = ran.lines
+    assert titles.split("  ")[0] == "NAME"
+    assert "DUE (UTC)" in titles
+    assert [row.split()[0] for row in rows] == [
+        "old",
+        "billing-minute",
+        "hour",
+        "billing-day",
+        "off",
+    ]
+    start = titles.index("STATE")
+    states = ["quarantined", "scheduled", "scheduled", "scheduled", "paused"]
+    assert [row[start:].split()[0] for row in rows] == states
+    assert "every 1 min" in rows[1]
+    assert "static" in rows[0]
+
+
+def test_an_empty_schedule(run: Run) -> None:
+    assert run("list") == Ran("", "No entries\n", 0)
+    assert run("list", "--json") == Ran("", "", 0)
+    assert run("list", before=("-q",)) == Ran("", "", 0)
+
+
+def test_a_name_cannot_write_to_the_terminal(run: Run, make: Make) -> None:
+    make("evil\x1b]0;owned\x07", task="proj\nfake line")
+    ran = run("list")
+    assert "\x1b" not in ran.out
+    assert "evil\\x1b]0;owned\\x07" in ran.out
+    assert len(ran.lines) == 2
+
+
+def test_a_terminal_that_cannot_write_a_name_gets_it_escaped(run: Run, make: Make) -> None:
+    make("日本", 60)
+    assert "\\u65e5\\u672c" in run("list", charset="ascii").out
+    drawn = run("timeline", charset="ascii").out
+    assert "\\u65e5\\u672c" in drawn
+    assert "per minute " in drawn
+    assert "\\u2588" not in drawn  # the bars are made of other signs
+
+
+def test_colours_are_for_terminals_only(run: Run, make: Make) -> None:
+    make("a", crontab())
+    assert "\x1b[1m" in run("list", color=True).out
+    assert "\x1b" not in run("list", color=True, before=("--no-color",)).out
+    assert "\x1b" not in run("list").out
+
+
+@pytest.fixture
+def crowd(redis_url: str, redis_client: redis.Redis) -> Iterator[CountingRedis]:
+    """A client that counts, on a schedule with a hundred thousand entries."""
+    app = Celery("crowd", broker="memory://", set_as_current=False)
+    app.conf.update(redbeat_redis_url=redis_url)
+    entry = RedBeatSchedulerEntry("0", "proj.note", 3600, app=app).save()
+    definition, meta = redis_client.hmget("redbeat:0", "definition", "meta")
+    due = entry.score
+    for first in range(0, MANY, 10_000):
+        pipeline = redis_client.pipeline(transaction=False)
+        for number in range(first, first + 10_000):
+            text = str(definition).replace('"name": "0"', f'"name": "{number}"')
+            pipeline.hset(f"redbeat:{number}", mapping={"definition": text, "meta": str(meta)})
+            pipeline.zadd("redbeat::schedule", {f"redbeat:{number}": due + number})
+        pipeline.execute()
+    app.close()
+    client = counting_client(redis_url)
+    yield client
+    client.close()
+    redis_client.flushall()
+
+
+def test_the_first_of_very_many_take_few_round_trips(
+    run: Run, app: Celery, crowd: CountingRedis
+) -> None:
+    app.redbeat_redis = crowd
+    assert run("list", "--limit", "1").code == 0  # which loads the scripts
+    before = crowd.trips
+    ran = run("list", "--limit", "20")
+    assert [line.split()[0] for line in ran.lines[1:]] == [str(number) for number in range(20)]
+    assert crowd.trips - before == 1
+    assert len(Schedule(app)) == MANY

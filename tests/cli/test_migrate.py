@@ -1,0 +1,241 @@
+"""`celery redbeat migrate-prefix`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from typing import Any
+
+import pytest
+import redis
+from celery import Celery
+
+from redbeat import RedBeatSchedulerEntry
+from redbeat.cli.command import EX_CONFLICT
+from redbeat.leader import new_token
+from redbeat.migration import copy_prefix
+from tests.acceptance.processes import Project
+from tests.cli.conftest import Make, Run
+from tests.servers import RedisServer
+from tests.waiting import wait_until
+
+RAN = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
+
+
+def content(client: Any, prefix: str) -> dict[str, Any]:
+    """Return everything under a prefix, by what comes after it."""
+    read: dict[str, Any] = {
+        "hash": client.hgetall,
+        "set": client.smembers,
+        "zset": lambda key: {
+            member.removeprefix(prefix): score
+            for member, score in client.zrange(key, 0, -1, withscores=True)
+        },
+    }
+    found = {
+        key.removeprefix(prefix): read[client.type(key)](key) for key in client.keys(f"{prefix}*")
+    }
+    if ":quarantine" in found:
+        notes = found[":quarantine"]
+        found[":quarantine"] = {key.removeprefix(prefix): notes[key] for key in notes}
+    return found
+
+
+@pytest.fixture
+def filled(make: Make, redis_client: Any) -> dict[str, Any]:
+    """A schedule with all that there may be of it; what it holds."""
+    make("plain")
+    make("ran", last_run_at=RAN, total_run_count=7, jitter=2)
+    make("static")
+    make("a:b c/ü", enabled=False)
+    redis_client.hset("redbeat:ran", "runtime", '{"scheduled_at": 1.5}')
+    redis_client.hset("redbeat:ran", "foreign", "kept")
+    redis_client.sadd("redbeat::statics", "static")
+    redis_client.hset("redbeat::quarantine", "redbeat:plain", "{}")
+    return content(redis_client, "redbeat:")
+
+
+def test_everything_is_copied(
+    run: Run, app: Celery, redis_client: Any, filled: dict[str, Any]
+) -> None:
+    """With history, score, static mark and quarantine; the old stays."""
+    ran = run("migrate-prefix", "redbeat:", "{new}:")
+    assert ran.code == 0, ran.err
+    assert "4 copied" in ran.err
+    assert content(redis_client, "{new}:") == filled
+    assert content(redis_client, "redbeat:") == filled
+
+    app.redbeat_conf = None
+    app.conf.redbeat_key_prefix = "{new}:"
+    entry = RedBeatSchedulerEntry.from_key("{new}:ran", app=app)
+    assert (entry.last_run_at, entry.total_run_count, entry.jitter) == (RAN, 7, 2)
+
+
+def test_a_claim_is_not_copied(make: Make, redis_client: Any) -> None:
+    """It belongs to a beat of the old prefix."""
+    make("a")
+    redis_client.hset("redbeat:a", "claim", "id 1 2 d m")
+    copy_prefix(redis_client, "redbeat:", "new:")
+    assert "claim" not in redis_client.hgetall("new:a")
+
+
+@pytest.mark.usefixtures("filled")
+def test_a_second_copy_changes_nothing_that_is_there(
+    run: Run, redis_client: Any, make: Make
+) -> None:
+    """Runs of the new prefix are not taken back, and what is new is added."""
+    run("migrate-prefix", "redbeat:", "new:")
+    redis_client.hset("new:ran", "meta", "newer")
+    redis_client.zadd("new::schedule", {"new:ran": 5})
+    make("added")
+    ran = run("migrate-prefix", "redbeat:", "new:", "--json")
+    assert (ran.json[0]["copied"], ran.json[0]["same"], ran.code) == (1, 4, 0)
+    assert redis_client.hget("new:ran", "meta") == "newer"
+    assert redis_client.zscore("new::schedule", "new:ran") == 5
+    assert redis_client.exists("new:added")
+
+
+def test_a_copy_that_broke_off_is_completed(redis_client: Any, filled: dict[str, Any]) -> None:
+    """Wherever it did: with a definition only, or before the entry was a member."""
+    definition = redis_client.hget("redbeat:ran", "definition")
+    redis_client.hset("new:ran", "definition", definition or "")
+    redis_client.hset("new:plain", mapping=redis_client.hgetall("redbeat:plain"))
+    copy_prefix(redis_client, "redbeat:", "new:")
+    assert content(redis_client, "new:") == filled
+
+
+def test_delete_removes_what_was_copied(
+    run: Run, redis_client: Any, filled: dict[str, Any]
+) -> None:
+    """And nothing else."""
+    redis_client.set("redbeat:foreign", "something")
+    ran = run("migrate-prefix", "redbeat:", "new:", "--delete", "--json")
+    assert (ran.json[0]["deleted"], ran.code) == (4, 0)
+    assert content(redis_client, "new:") == filled
+    assert redis_client.keys("redbeat:*") == ["redbeat:foreign"]
+
+
+def test_another_entry_of_the_same_name_stays(run: Run, make: Make, redis_client: Any) -> None:
+    """On both sides, and the exit code tells."""
+    make("a")
+    redis_client.hset("new:a", mapping={"definition": "other", "meta": "{}"})
+    redis_client.set("new:b", "text")
+    make("b")
+    ran = run("migrate-prefix", "redbeat:", "new:", "--delete")
+    assert ran.code == EX_CONFLICT
+    assert "2 entries are others of the same name" in ran.err
+    assert redis_client.hget("new:a", "definition") == "other"
+    assert redis_client.get("new:b") == "text"
+    assert redis_client.exists("redbeat:a", "redbeat:b") == 2
+    assert redis_client.zcard("new::schedule") == 0
+
+
+def test_what_cannot_be_read_is_counted(run: Run, redis_client: Any) -> None:
+    """A member without a hash, and one of another type, are left as they are."""
+    redis_client.zadd("redbeat::schedule", {"redbeat:gone": 1, "redbeat:text": 2})
+    redis_client.set("redbeat:text", "x")
+    ran = run("migrate-prefix", "redbeat:", "new:", "--json")
+    assert (ran.json[0]["unreadable"], ran.code) == (2, EX_CONFLICT)
+    assert redis_client.keys("new:*") == []
+
+
+def test_texts_that_are_not_utf_8_arrive_unchanged(redis_url: str) -> None:
+    """A client that answers with text is no hindrance."""
+    with redis.Redis.from_url(redis_url) as raw:
+        raw.hset(b"redbeat:\xff", b"definition", b"\xfe")
+        raw.zadd("redbeat::schedule", {b"redbeat:\xff": 3})
+        with redis.Redis.from_url(redis_url, decode_responses=True) as client:
+            assert copy_prefix(client, "redbeat:", "new:", delete=True).copied == 1
+        assert raw.hgetall(b"new:\xff") == {b"definition": b"\xfe"}
+        assert raw.zrange("new::schedule", 0, -1) == [b"new:\xff"]
+        assert not raw.exists(b"redbeat:\xff")
+
+
+@pytest.mark.parametrize("prefix", ["redbeat:", "new:"])
+def test_a_running_leader_is_refused(run: Run, make: Make, redis_client: Any, prefix: str) -> None:
+    """On either prefix, unless it is forced."""
+    make("a")
+    redis_client.set(f"{prefix}:lock", new_token())
+    ran = run("migrate-prefix", "redbeat:", "new:")
+    assert ran.code == EX_CONFLICT
+    assert f"A beat runs on '{prefix}': process " in ran.err
+    assert not redis_client.exists("new:a")
+    assert run("migrate-prefix", "redbeat:", "new:", "--force").code == 0
+    assert redis_client.exists("new:a")
+
+
+def test_a_beat_without_a_lock_is_refused_too(run: Run, redis_client: Any) -> None:
+    """It shares the work."""
+    redis_client.zadd("redbeat::beats", {new_token(): redis_client.time()[0]})
+    assert run("migrate-prefix", "redbeat:", "new:").code == EX_CONFLICT
+
+
+@pytest.mark.parametrize("prefixes", [("a:", "a:"), ("", "a:"), ("a:", "")])
+def test_prefixes_that_make_no_sense(run: Run, prefixes: tuple[str, str]) -> None:
+    """Are a wrong command line."""
+    assert run("migrate-prefix", *prefixes).code == 2
+
+
+def test_a_new_prefix_within_the_old_one(redis_client: Any, filled: dict[str, Any]) -> None:
+    """Only the entries of the old schedule are copied."""
+    redis_client.hset("redbeat:x:other", "definition", "{}")
+    assert copy_prefix(redis_client, "redbeat:", "redbeat:x:").copied == 4
+    assert redis_client.zcard("redbeat:x::schedule") == 4
+    assert redis_client.zcard("redbeat::schedule") == 4
+    assert filled[":schedule"].keys() == {
+        key.removeprefix("redbeat:x:") for key in redis_client.zrange("redbeat:x::schedule", 0, -1)
+    }
+
+
+def test_more_than_one_page(redis_client: Any) -> None:
+    """Also where what was copied is deleted meanwhile."""
+    pipe = redis_client.pipeline()
+    for number in range(1203):
+        pipe.hset(f"redbeat:n{number}", "definition", "{}")
+        pipe.zadd("redbeat::schedule", {f"redbeat:n{number}": number})
+    pipe.execute()
+    counted: list[int] = []
+    result = copy_prefix(redis_client, "redbeat:", "new:", delete=True, progress=counted.append)
+    assert (result.copied, result.deleted, sum(counted)) == (1203, 1203, 1203)
+    assert redis_client.zcard("new::schedule") == 1203
+    assert redis_client.keys("redbeat:*") == []
+
+
+@pytest.fixture
+def cluster() -> Iterator[RedisServer]:
+    """A cluster of one node; it refuses commands about keys of different slots all the same."""
+    with RedisServer("--cluster-enabled", "yes") as server:
+        with redis.Redis.from_url(server.url, decode_responses=True) as node:
+            node.execute_command("CLUSTER", "ADDSLOTS", *range(16384))
+            wait_until(lambda: "'cluster_state': 'ok'" in str(node.execute_command("CLUSTER INFO")))
+        yield server
+
+
+@pytest.mark.parametrize(("old", "new"), [("redbeat:", "{redbeat}:"), ("{redbeat}:", "redbeat:")])
+def test_a_cluster(cluster: RedisServer, old: str, new: str) -> None:
+    """From prefixes without a hash tag to such with one, and back."""
+    client: Any = redis.RedisCluster.from_url(cluster.url, decode_responses=True)
+    for number in range(40):
+        client.hset(f"{old}n{number}", mapping={"definition": "{}", "meta": str(number)})
+        client.zadd(f"{old}:schedule", {f"{old}n{number}": number})
+    client.sadd(f"{old}:statics", "n7")
+    client.hset(f"{old}:quarantine", f"{old}n8", "{}")
+    result = copy_prefix(client, old, new, delete=True)
+    assert (result.copied, result.deleted) == (40, 40)
+    scores = {f"{new}n{number}": float(number) for number in range(40)}
+    assert dict(client.zrange(f"{new}:schedule", 0, -1, withscores=True)) == scores
+    assert client.hget(f"{new}n7", "meta") == "7"
+    assert client.smembers(f"{new}:statics") == {"n7"}
+    assert client.hgetall(f"{new}:quarantine") == {f"{new}n8": "{}"}
+    assert not client.exists(f"{old}:schedule")
+    assert not client.exists(f"{old}n7")
+    client.close()
+
+
+def test_the_command(project: Project, redis_client: Any) -> None:
+    """In a process of its own."""
+    redis_client.hset("old:a", "definition", "{}")
+    redis_client.zadd("old::schedule", {"old:a": 1})
+    process = project.start("redbeat", "migrate-prefix", "old:", "new:")
+    assert process.popen.wait(30) == 0, process.said()
+    assert redis_client.zrange("new::schedule", 0, -1) == ["new:a"]

@@ -1,0 +1,115 @@
+"""`celery redbeat show` and `history`."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+
+import pytest
+import redis
+from celery.schedules import crontab
+
+from redbeat.cli.command import EX_NOT_FOUND, EX_UNREADABLE
+from tests.cli.conftest import Make, Run
+
+RAN = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
+
+
+def line(at: datetime, late: float, task_id: str, outcome: str) -> str:
+    """Return a line of the history as a beat writes it."""
+    scheduled = at.timestamp()
+    return f"{scheduled:.6f} {scheduled + late:.6f} {task_id} {outcome}\n"
+
+
+@pytest.fixture
+def ran_twice(make: Make, redis_client: redis.Redis) -> None:
+    """An entry with all there can be."""
+    make(
+        "nightly",
+        crontab("15", "3"),
+        task="proj.report",
+        args=[1],
+        kwargs={"to": "a"},
+        options={"queue": "slow"},
+        timezone="Europe/Paris",
+        max_runs=100,
+        last_run_at=RAN,
+        total_run_count=2,
+    )
+    earlier = line(RAN - timedelta(days=1), 0.25, "id-1", "failed:OperationalError")
+    history = line(RAN, 90, "id-2", "sent") + earlier
+    redis_client.hset("redbeat:nightly", "history", history)
+
+
+@pytest.mark.usefixtures("ran_twice")
+def test_show_tells_everything(run: Run) -> None:
+    ran = run("show", "nightly")
+    assert ran.code == 0
+    shown = {name: value for name, _, value in (text.partition("  ") for text in ran.lines)}
+    values = {name: value.strip() for name, value in shown.items()}
+    assert values["Name"] == "nightly"
+    assert values["Task"] == 'proj.report(1, to="a")'
+    assert values["Schedule"] == "cron 15 3 * * *"
+    assert values["Options"] == '{"queue": "slow"}'
+    assert values["Timezone"] == "Europe/Paris"
+    assert values["Max runs"] == "100"
+    assert values["Kind"] == "dynamic"
+    assert values["State"] == "scheduled"
+    assert values["Last run"] == "2026-01-01 12:00:00 UTC"
+    assert values["Runs"] == "2"
+    assert any("id-1" in text and "0.25 s" in text for text in ran.lines)
+    assert any("id-2" in text and "1 min 30 s" in text for text in ran.lines)
+
+
+@pytest.mark.usefixtures("ran_twice")
+def test_show_as_json(run: Run) -> None:
+    (found,) = run("show", "nightly", "--json").json
+    assert (found["name"], found["state"], found["static"]) == ("nightly", "scheduled", False)
+    assert found["policy"] == {"timezone": "Europe/Paris", "max_runs": 100}
+    assert found["last_run_at"] == "2026-01-01T12:00:00+00:00"
+    assert len(found["upcoming"]) == 5
+    assert [item["task_id"] for item in found["history"]] == ["id-2", "id-1"]
+
+
+@pytest.mark.usefixtures("ran_twice")
+def test_history(run: Run) -> None:
+    first, second = run("history", "nightly", "--json").json
+    assert first == {
+        "name": "nightly",
+        "scheduled_at": "2026-01-01T12:00:00+00:00",
+        "dispatched_at": "2026-01-01T12:01:30+00:00",
+        "task_id": "id-2",
+        "outcome": "sent",
+    }
+    assert second["outcome"] == "failed:OperationalError"
+    ran = run("history", "nightly")
+    assert [text.split()[-1] for text in ran.lines[1:]] == ["id-2", "id-1"]
+
+
+def test_an_entry_that_never_ran(run: Run, make: Make) -> None:
+    make("new")
+    assert "Last run  never" in run("show", "new").lines
+    assert run("show", "new", "--json").json[0]["last_run_at"] is None
+    ran = run("history", "new")
+    assert (ran.code, ran.out) == (0, "")
+    assert "new has not run" in ran.err
+    assert run("history", "new", "--json").json == []
+
+
+def test_a_static_entry(run: Run, make: Make, redis_client: redis.Redis) -> None:
+    make("code")
+    redis_client.sadd("redbeat::statics", "code")
+    assert "Kind      static, from beat_schedule" in run("show", "code").lines
+
+
+@pytest.mark.parametrize("command", ["show", "history"])
+def test_names_that_are_wrong(
+    run: Run, make: Make, redis_client: redis.Redis, command: str
+) -> None:
+    make("nightly")
+    ran = run(command, "nigthly")
+    assert ran.code == EX_NOT_FOUND
+    assert "did you mean 'nightly'?" in ran.err
+    redis_client.hset("redbeat:nightly", "definition", '{"name": "nightly"}')
+    ran = run(command, "nightly")
+    assert ran.code == EX_UNREADABLE
+    assert "definition.task: is missing" in ran.err

@@ -1,0 +1,109 @@
+"""`celery redbeat status`, for people and as a probe; and what ends any command."""
+
+from __future__ import annotations
+
+import socket
+import time
+
+import pytest
+import redis
+from celery import Celery
+from celery.platforms import EX_UNAVAILABLE
+
+from redbeat.cli.command import EX_CONFIG, EX_UNHEALTHY
+from redbeat.leader import new_token
+from redbeat.retrying import RetryingConnection
+from tests.cli.conftest import Make, Run
+from tests.servers import free_port
+
+TOKEN = "redbeat3:web-1:4711:1700000000:" + "0" * 32
+
+
+def test_nobody_leads(run: Run) -> None:
+    ran = run("status")
+    assert ran.code == EX_UNHEALTHY
+    assert "PROBLEM: no beat leads" in ran.lines
+    (found,) = run("status", "--json").json
+    assert (found["healthy"], found["problems"]) == (False, ["no beat leads"])
+    assert (found["leader"], found["beats"], found["most_late"]) == (None, [], None)
+
+
+def test_a_leader_and_its_entries(run: Run, make: Make, redis_client: redis.Redis) -> None:
+    redis_client.set("redbeat::lock", TOKEN)
+    make("a")
+    make("b")
+    make("off", enabled=False)
+    redis_client.sadd("redbeat::statics", "a")
+    ran = run("status")
+    assert ran.code == 0
+    assert "Leader    web-1, pid 4711, since 2023-11-14 22:13:20 UTC" in ran.lines
+    assert "Entries   2 scheduled, 1 paused; 1 static" in ran.lines
+    assert "Due now   0" in ran.lines
+    (found,) = run("status", "--json").json
+    leader = {
+        "token": TOKEN,
+        "host": "web-1",
+        "pid": 4711,
+        "since": "2023-11-14T22:13:20+00:00",
+    }
+    assert (found["healthy"], found["leader"], found["beats"]) == (True, leader, [leader])
+    entries = {"scheduled": 2, "paused": 1, "finished": 0, "quarantined": 0}
+    assert (found["total"], found["statics"], found["entries"]) == (3, 1, entries)
+    assert found["redis"]["version"].count(".") == 2
+    assert found["versions"]["redbeat"] == "3.0.0.dev0"
+
+
+def test_a_beat_of_redbeat_2_leads(run: Run, redis_client: redis.Redis) -> None:
+    redis_client.set("redbeat::lock", "d2f1\x1b")
+    ran = run("status")
+    assert ran.code == 0
+    assert "Leader    d2f1\\x1b" in ran.lines
+
+
+@pytest.mark.parametrize(("most", "code"), [("60", EX_UNHEALTHY), ("1h", 0)])
+def test_an_entry_is_late(
+    run: Run, make: Make, redis_client: redis.Redis, most: str, code: int
+) -> None:
+    redis_client.set("redbeat::lock", TOKEN)
+    make("late")
+    redis_client.zadd("redbeat::schedule", {"redbeat:late": time.time() - 100})
+    ran = run("status", "--max-late", most, "--json")
+    assert ran.code == code
+    (found,) = ran.json
+    assert found["due_now"] == 1
+    assert 99 < found["most_late"] < 160
+    assert [problem[:14] for problem in found["problems"]] == ["an entry is 1 "] * bool(code)
+
+
+def test_beats_that_share_the_work(run: Run, app: Celery, redis_client: redis.Redis) -> None:
+    app.conf.redbeat_lock_key = None
+    ran = run("status")
+    assert ran.code == EX_UNHEALTHY
+    assert "PROBLEM: no beat is at work" in ran.lines
+    redis_client.zadd("redbeat::beats", {new_token(): time.time()})
+    ran = run("status")
+    assert ran.code == 0
+    assert ran.lines[0].startswith(f"Beats     {socket.gethostname()}, pid ")
+
+
+def test_redis_is_away(run: Run, app: Celery) -> None:
+    app.conf.redbeat_redis_url = f"redis://:secret@127.0.0.1:{free_port()}"
+    for command in ("status", "list"):
+        ran = run(command)
+        assert ran.code == EX_UNAVAILABLE
+        assert "Redis cannot be used: ConnectionError" in ran.err
+        assert "secret" not in ran.err
+
+
+def test_a_command_does_not_wait_for_redis(run: Run, app: Celery) -> None:
+    app.conf.redbeat_redis_url = f"redis://127.0.0.1:{free_port()}"
+    app.conf.redbeat_redis_options = {"retry_period": -1}
+    assert run("status").code == EX_UNAVAILABLE
+    assert not isinstance(app.redbeat_redis, RetryingConnection)
+
+
+def test_a_wrong_setting(run: Run, app: Celery) -> None:
+    app.conf.redbeat_lock_timeout = "long"
+    ran = run("status")
+    assert ran.code == EX_CONFIG
+    assert "redbeat_lock_timeout is 'long'" in ran.err

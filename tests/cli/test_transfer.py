@@ -1,0 +1,561 @@
+"""`celery redbeat export` and `import`."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import shelve
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery import Celery
+from celery.beat import BeatLazyFunc, PersistentScheduler
+from celery.schedules import crontab, schedule, solar
+
+from redbeat import RedBeatSchedulerEntry, clocked, rrule
+from redbeat.cli.command import EX_CONFLICT
+from tests.acceptance.processes import Project
+from tests.cli.conftest import Make, Run
+
+UTC = timezone.utc
+RAN = datetime(2026, 1, 2, 3, 4, 5, 678, tzinfo=UTC)
+
+
+def load(app: Celery, name: str) -> RedBeatSchedulerEntry:
+    """Load an entry."""
+    return RedBeatSchedulerEntry.from_key(f"redbeat:{name}", app=app)
+
+
+def stored(client: Any) -> dict[str, Any]:
+    """Return all that is stored of entries, scores apart."""
+    keys = [key for key in client.keys("redbeat:*") if not key.startswith("redbeat::")]
+    return {key: client.hgetall(key) for key in keys}
+
+
+def write(path: Path, *lines: Any) -> str:
+    """Write lines, those that are no text as JSON; return the path."""
+    texts = (line if isinstance(line, str) else json.dumps(line) for line in lines)
+    path.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
+    return str(path)
+
+
+def line(name: str, every: float = 60, **more: Any) -> dict[str, Any]:
+    """Return the line of an entry."""
+    when = {"__type__": "interval", "every": every, "relative": False}
+    return {"name": name, "definition": {"name": name, "task": "t", "schedule": when}, **more}
+
+
+# -- jsonlines -------------------------------------------------------------------------------------
+
+
+def test_what_is_exported_with_history_can_be_imported_as_it_was(
+    run: Run, make: Make, redis_client: Any, tmp_path: Path
+) -> None:
+    """A schedule that was lost comes back: every field, every score, and what is static."""
+    make("interval", 61, args=[1], kwargs={"when": RAN}, options={"queue": "q"})
+    make("cron", crontab("5", "4"), timezone="Europe/Paris", max_runs=7, jitter=3)
+    make("rule", rrule("DAILY", dtstart=RAN))
+    make("paused").pause("broken")
+    make("näme with : / and \u2028")
+    make("ran", 3600, last_run_at=datetime.now(UTC), total_run_count=4)
+    runtime = json.dumps({"scheduled_at": 1.5, "last_run_at": 2.5})
+    redis_client.hset("redbeat:ran", "runtime", runtime)
+    redis_client.sadd("redbeat::statics", "cron")
+    file = str(tmp_path / "all.jsonl")
+    before, scores = stored(redis_client), redis_client.zrange("redbeat::schedule", 0, -1)
+    assert run("export", "--history", file).code == 0
+    redis_client.flushall()
+
+    assert run("import", file).code == 0
+    after = stored(redis_client)
+    assert after.keys() == before.keys()
+    for key, fields in before.items():
+        for field, text in fields.items():
+            assert json.loads(after[key][field]) == json.loads(text), (key, field)
+    assert redis_client.zrange("redbeat::schedule", 0, -1) == scores
+    assert redis_client.smembers("redbeat::statics") == {"cron"}
+
+
+def test_the_score_of_a_restored_entry_counts_from_its_nominal_run(
+    run: Run, redis_client: Any, tmp_path: Path
+) -> None:
+    """A run that was late does not move the grid."""
+    seconds, _ = redis_client.time()
+    ran = datetime.fromtimestamp(seconds, UTC)
+    stamp = {"__type__": "datetime", **dict(zip(FIELDS, ran.timetuple(), strict=False))}
+    runtime = {"scheduled_at": seconds - 40.0, "last_run_at": float(seconds)}
+    given = line("late", 100, meta={"last_run_at": stamp, "total_run_count": 3}, runtime=runtime)
+    assert run("import", write(tmp_path / "f", given)).code == 0
+    assert redis_client.zscore("redbeat::schedule", "redbeat:late") == seconds + 60
+
+
+FIELDS = ("year", "month", "day", "hour", "minute", "second")
+
+
+def test_export_without_history_leaves_it_out(run: Run, make: Make) -> None:
+    """A file that only says what is to run."""
+    make("a")
+    (exported,) = run("export").json
+    assert exported.keys() == {"name", "definition"}
+    assert exported["definition"]["task"] == "proj.note"
+
+
+def test_an_unreadable_entry_is_left_out_and_named(run: Run, make: Make, redis_client: Any) -> None:
+    """The rest is exported, and the exit code tells."""
+    make("good")
+    redis_client.hset("redbeat:bad", "definition", "{")
+    redis_client.zadd("redbeat::schedule", {"redbeat:bad": 0, "redbeat:gone": 1})
+    ran = run("export")
+    assert [found["name"] for found in ran.json] == ["good"]
+    assert ran.code == 1
+    assert "redbeat:bad is left out: definition" in ran.err
+    assert "redbeat:gone is left out" in ran.err
+
+
+def test_a_file_is_replaced_only_when_all_is_written(
+    run: Run, make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The backup of yesterday survives an export that breaks off."""
+    make("a")
+    file = tmp_path / "backup"
+    file.write_text("yesterday")
+    monkeypatch.setattr("os.fsync", lambda _fd: (_ for _ in ()).throw(OSError(28, "disk full")))
+    ran = run("export", str(file))
+    assert (ran.code, file.read_text()) == (1, "yesterday")
+    assert "disk full" in ran.err
+    assert os.listdir(tmp_path) == ["backup"]  # noqa: PTH208 - names are wanted
+
+
+@pytest.mark.parametrize(
+    ("bad", "problem"),
+    [
+        ("{", "line: cannot be read as JSON"),
+        ("[1]", "line: must be a JSON object"),
+        ({"name": "x"}, "definition: is missing"),
+        (line("x", defintion={}), "defintion: is unknown"),
+        (line("x", policy=[1]), "policy: must be an object"),
+        (line("x", policy={"jitter": -1}), "policy.jitter: must be seconds"),
+        (line("x", meta={"last_run_at": 3}), "meta.last_run_at: must be a datetime"),
+        (line("x", static="yes"), "static: must be true or false"),
+        ({**line("x"), "name": "y"}, "name: is 'y', but 'x' in the definition"),
+        (
+            {**line("x"), "definition": {"name": "x", "task": "t"}},
+            "definition.schedule: is missing",
+        ),
+        (line(":schedule"), "name: ':schedule' is the name of a key of RedBeat's own"),
+        (line("good"), "name: 'good' stands here a second time"),
+        (line("x", "soon"), "definition.schedule.every"),  # type: ignore[arg-type]
+        (
+            {**line("x"), "definition": {**line("x")["definition"], "options": {"expires": "?"}}},
+            "options.expires: '?' is not ISO 8601",
+        ),
+        ({**line(""), "definition": {**line("")["definition"], "name": ""}}, "definition.name"),
+        ({**line("x"), "definition": {**line("x")["definition"], "colour": 1}}, "definition: "),
+    ],
+)
+def test_a_bad_line_is_named_and_nothing_is_written(
+    run: Run, redis_client: Any, tmp_path: Path, bad: Any, problem: str
+) -> None:
+    """With its number and its field."""
+    ran = run("import", write(tmp_path / "f", line("good"), "", bad, line("better")))
+    assert ran.code == 1
+    assert f"line 3: {problem}" in ran.err
+    assert "Nothing was written" in ran.err
+    assert redis_client.keys("*") == []
+
+
+def test_all_bad_lines_are_named(run: Run, tmp_path: Path) -> None:
+    """And not only the first one, also for scripts."""
+    file = write(tmp_path / "f", "{", line("a"), "[]")
+    assert [found["where"] for found in run("import", file, "--json").json] == ["line 1", "line 3"]
+
+
+def test_a_line_that_is_too_long_is_skipped_whole(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its rest is not taken for a line of its own."""
+    monkeypatch.setattr("redbeat.transfer.jsonlines.MAX_LINE", 300)
+    ran = run("import", write(tmp_path / "f", "x" * 1000, "{"))
+    assert "line 1: line: is longer than 300 bytes" in ran.err
+    assert "line 2: line: cannot be read" in ran.err
+    assert "2 entries are wrong" in ran.err
+
+
+def test_an_entry_that_differs_is_a_conflict(
+    run: Run, make: Make, app: Celery, tmp_path: Path
+) -> None:
+    """By default nothing is written; the user says what is to become of it."""
+    make("a", 10)
+    file = write(tmp_path / "f", line("a", 20), line("b", 20))
+    ran = run("import", file)
+    assert ran.code == EX_CONFLICT
+    assert "line 1: 'a' is stored already and differs" in ran.err
+    assert "b" not in RedBeatNames(app)
+
+    assert (
+        "1 created, 0 changed, 0 unchanged, 1 kept"
+        in run(*("import", file, "--on-conflict", "keep")).err
+    )
+    assert load(app, "a").schedule == schedule(10)
+
+    assert (
+        "0 created, 1 changed, 1 unchanged, 0 kept"
+        in run(*("import", file, "--on-conflict", "replace")).err
+    )
+    assert load(app, "a").schedule == schedule(20)
+
+
+class RedBeatNames:
+    """The names that are stored."""
+
+    def __init__(self, app: Celery) -> None:
+        self.app = app
+
+    def __contains__(self, name: str) -> bool:
+        try:
+            load(self.app, name)
+        except KeyError:
+            return False
+        return True
+
+
+def test_the_same_import_again_changes_nothing(run: Run, redis_client: Any, tmp_path: Path) -> None:
+    """What is equal is no conflict."""
+    file = write(tmp_path / "f", line("a"), line("b"))
+    assert run("import", file).code == 0
+    before = stored(redis_client)
+    ran = run("import", file, "--json")
+    assert (ran.code, ran.json[0]["unchanged"], ran.json[0]["created"]) == (0, 2, 0)
+    assert stored(redis_client) == before
+
+
+def test_replacing_keeps_the_history(run: Run, make: Make, app: Celery, tmp_path: Path) -> None:
+    """A file without histories changes none."""
+    make("a", 10, last_run_at=RAN, total_run_count=4)
+    run("import", write(tmp_path / "f", line("a", 3600)), "--on-conflict", "replace")
+    entry = load(app, "a")
+    assert (entry.schedule, entry.last_run_at, entry.total_run_count) == (schedule(3600), RAN, 4)
+
+
+def test_an_entry_of_beat_schedule_is_not_replaced(
+    run: Run, make: Make, redis_client: Any, tmp_path: Path
+) -> None:
+    """The beat would put it back."""
+    make("a", 10)
+    redis_client.sadd("redbeat::statics", "a")
+    ran = run("import", write(tmp_path / "f", line("a", 20)), "--on-conflict", "replace")
+    assert ran.code == 1
+    assert "line 1: name: 'a' is an entry of beat_schedule" in ran.err
+
+
+def test_prune_removes_dynamic_entries_that_are_not_in_the_file(
+    run: Run, make: Make, redis_client: Any, tmp_path: Path
+) -> None:
+    """Static ones stay, and a dry run removes none."""
+    for name in ("old", "static", "a"):
+        make(name)
+    redis_client.sadd("redbeat::statics", "static")
+    file = write(tmp_path / "f", line("a"), line("b"))
+    options = ("import", file, "--prune", "--on-conflict", "keep")
+    ran = run(*options, "--dry-run")
+    assert "1 created, 0 changed, 0 unchanged, 1 kept, 1 removed" in ran.err
+    assert sorted(redis_client.zrange("redbeat::schedule", 0, -1)) == sorted(
+        ["redbeat:a", "redbeat:old", "redbeat:static"]
+    )
+    assert run(*options).code == 0
+    assert sorted(redis_client.zrange("redbeat::schedule", 0, -1)) == sorted(
+        ["redbeat:a", "redbeat:b", "redbeat:static"]
+    )
+
+
+def test_a_key_that_is_no_hash_is_a_problem_of_its_line(
+    run: Run, redis_client: Any, tmp_path: Path
+) -> None:
+    """It is found before anything is written."""
+    redis_client.set("redbeat:b", "something")
+    ran = run("import", write(tmp_path / "f", line("a"), line("b")))
+    assert ran.code == 1
+    assert "line 2: name: 'b': the key is not a hash" in ran.err
+    assert not redis_client.exists("redbeat:a")
+
+
+def test_import_reads_the_standard_input(run: Run, app: Celery) -> None:
+    """Where FILE is a dash."""
+    assert run("import", "-", answer=json.dumps(line("a"))).code == 0
+    assert load(app, "a").task == "t"
+
+
+def test_many_entries_are_more_than_one_page(run: Run, tmp_path: Path) -> None:
+    """Nothing is lost between pages."""
+    names = {f"n{number}" for number in range(1203)}
+    file = write(tmp_path / "f", *(line(name) for name in names))
+    assert run("import", file).code == 0
+    assert {found["name"] for found in run("export").json} == names
+
+
+def test_a_missing_file_is_a_message(run: Run) -> None:
+    """And no traceback."""
+    ran = run("import", "/nonexistent/file")
+    assert ran.code == 1
+    assert "cannot be read: No such file" in ran.err
+
+
+# -- crontab ---------------------------------------------------------------------------------------
+
+
+def test_a_crontab_file(run: Run, app: Celery, tmp_path: Path) -> None:
+    """Names count the lines of a task; a zone holds for the lines after it."""
+    text = (
+        "# comment",
+        "*/5 1-3 * * * proj.a",
+        "",
+        "CRON_TZ=Europe/Paris",
+        '@daily proj.b {"x": "a b"}',
+        "0 0 1 jan * proj.a",
+        "0 9 * * 5-7 proj.c",
+    )
+    assert run("import", "--from", "crontab", write(tmp_path / "f", *text)).code == 0
+    first, second = load(app, "proj.a-1"), load(app, "proj.a-2")
+    assert first.schedule == crontab("*/5", "1-3")
+    assert (first.task, first.timezone) == ("proj.a", None)
+    assert second.schedule == crontab("0", "0", day_of_month="1", month_of_year="jan")
+    daily = load(app, "proj.b-1")
+    assert daily.schedule == crontab("0", "0")
+    assert (daily.kwargs, daily.timezone) == ({"x": "a b"}, "Europe/Paris")
+    assert load(app, "proj.c-1").schedule.day_of_week == {0, 5, 6}
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("* * * * *", "task: is missing"),
+        ("61 * * * * t", "minute: '61' is not understood"),
+        ("* * * * x t", "day_of_week: 'x' is not understood"),
+        ("* * 1 * 1 t", "day_of_week: is given together with day_of_month"),
+        ("@reboot t", "schedule: @reboot is unknown"),
+        ("MAILTO=me", "assignment: MAILTO is not understood"),
+        ("CRON_TZ=Nowhere", "CRON_TZ: unknown time zone"),
+        ("* * * * * t [1]", "kwargs: must be a JSON object"),
+        ("* * * * * t {", "kwargs: cannot be read as JSON"),
+    ],
+)
+def test_a_bad_line_of_a_crontab(run: Run, tmp_path: Path, text: str, problem: str) -> None:
+    """Is named with its number and field."""
+    ran = run("import", "--from", "crontab", write(tmp_path / "f", "# one", text))
+    assert ran.code == 1
+    assert f"line 2: {problem}" in ran.err
+
+
+# -- django-celery-beat ----------------------------------------------------------------------------
+
+
+def table(name: str, pk: int, /, **fields: Any) -> dict[str, Any]:
+    """Return an object of a fixture."""
+    return {"model": f"django_celery_beat.{name}", "pk": pk, "fields": fields}
+
+
+def task(pk: int, name: str, /, **fields: Any) -> dict[str, Any]:
+    """Return a task of a fixture, with all fields that the table has."""
+    names = "interval crontab solar clocked queue exchange routing_key priority expires "
+    empty = dict.fromkeys((names + "expire_seconds start_time last_run_at").split())
+    rest = {"one_off": False, "enabled": True, "total_run_count": 0, "description": "why"}
+    texts = {"args": "[]", "kwargs": "{}", "headers": "{}"}
+    every = {**empty, **rest, **texts, "date_changed": "2026-01-01T00:00:00Z", "task": "t"}
+    return table("periodictask", pk, **{**every, "name": name, **fields})
+
+
+CRON = {"minute": "5", "hour": "4", "day_of_month": "*", "month_of_year": "*", "day_of_week": "1"}
+
+FIXTURE = [
+    table("intervalschedule", 1, every=3, period="hours"),
+    table("crontabschedule", 1, **CRON, timezone="Europe/Paris"),
+    table("solarschedule", 1, event="sunset", latitude="52.520008", longitude="13.404954"),
+    table("clockedschedule", 1, clocked_time="2027-01-01T09:00:00Z"),
+    table("periodictasks", 1, last_update="2026-01-01T00:00:00Z"),
+]
+
+
+def test_a_fixture_of_django_celery_beat(run: Run, app: Celery, tmp_path: Path) -> None:
+    """Every kind of schedule, every option and the history."""
+    tasks = [
+        task(
+            *(1, "every"),
+            interval=1,
+            args="[1, 2]",
+            kwargs='{"a": "b"}',
+            headers='{"h": 1}',
+            queue="q",
+            priority=5,
+            expire_seconds=30,
+            last_run_at="2026-01-02T03:04:05.000678Z",
+            total_run_count=8,
+        ),
+        task(2, "cron", crontab=1, enabled=False, start_time="2026-05-01T00:00:00Z"),
+        task(3, "sun", solar=1, expires="2030-01-01T00:00:00+01:00"),
+        task(4, "once", clocked=1, one_off=True),
+    ]
+    file = write(tmp_path / "f.json", json.dumps([*FIXTURE, *tasks]))
+    ran = run("import", "--from", "django-celery-beat", file)
+    assert (ran.code, "4 created" in ran.err) == (0, True), ran.err
+
+    every, cron, sun, once = (load(app, name) for name in ("every", "cron", "sun", "once"))
+    assert every.schedule == schedule(timedelta(hours=3))
+    assert (every.args, every.kwargs) == ([1, 2], {"a": "b"})
+    assert every.options == {"queue": "q", "priority": 5, "headers": {"h": 1}, "expires": 30}
+    assert (every.last_run_at, every.total_run_count) == (RAN, 8)
+    assert cron.schedule == crontab("5", "4", day_of_week="1")
+    assert (cron.enabled, cron.timezone) == (False, "Europe/Paris")
+    assert cron.start_time == datetime(2026, 5, 1, tzinfo=UTC)
+    assert sun.schedule == solar("sunset", 52.520008, 13.404954)
+    assert sun.end_time == datetime(2029, 12, 31, 23, tzinfo=UTC)
+    assert (sun.options["expires"], sun.on_finish) == (sun.end_time, "disable")
+    assert once.schedule == clocked(datetime(2027, 1, 1, 9, tzinfo=UTC))
+    assert (once.max_runs, once.on_finish) == (1, "disable")
+
+
+def test_a_fixture_as_json_lines(run: Run, app: Celery, tmp_path: Path) -> None:
+    """As `dumpdata --format jsonl` writes it."""
+    file = write(tmp_path / "f.jsonl", *FIXTURE, task(1, "a", interval=1))
+    assert run("import", "--from", "django-celery-beat", file).code == 0
+    assert load(app, "a").schedule == schedule(timedelta(hours=3))
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({}, "schedule: must be one of interval, crontab, solar, clocked, not 0 of them"),
+        ({"interval": 9}, "interval: the file has no django_celery_beat.intervalschedule 9"),
+        ({"interval": 1, "args": "{"}, "args: cannot be read as JSON"),
+        ({"interval": 1, "kwargs": "[]"}, "kwargs: must be a JSON dict"),
+        ({"interval": 1, "start_time": "soon"}, "start_time: 'soon' is not ISO 8601"),
+        ({"interval": 1, "name": ""}, "name: must be a text"),
+    ],
+)
+def test_a_bad_task_of_a_fixture(
+    run: Run, redis_client: Any, tmp_path: Path, fields: dict[str, Any], problem: str
+) -> None:
+    """Is named by its number and field, and nothing is written."""
+    objects = [*FIXTURE, task(1, "good", interval=1), task(7, "bad", **fields)]
+    ran = run("import", "--from", "django-celery-beat", write(tmp_path / "f", json.dumps(objects)))
+    assert ran.code == 1
+    assert "periodictask 7" in ran.err
+    assert problem in ran.err
+    assert redis_client.keys("*") == []
+
+
+@pytest.mark.parametrize(("text", "problem"), [("[]", "has no django"), ("{", "as JSON")])
+def test_a_file_that_is_no_fixture(run: Run, tmp_path: Path, text: str, problem: str) -> None:
+    """Is told how it is made."""
+    ran = run("import", "--from", "django-celery-beat", write(tmp_path / "f", text))
+    assert ran.code == 1
+    assert problem in ran.err
+
+
+# -- celery-shelve ---------------------------------------------------------------------------------
+
+
+def now_text() -> str:
+    """Stand for a function of a project."""
+    return "now"
+
+
+@pytest.fixture
+def shelf(app: Celery, tmp_path: Path) -> Path:
+    """The file of Celery's own scheduler, written by it."""
+    app.conf.timezone = "Europe/Paris"
+    app.conf.beat_schedule = {
+        "every": {"task": "t", "schedule": timedelta(minutes=5), "args": (1,)},
+        "cron": {
+            "task": "t",
+            "schedule": crontab("5", "4"),
+            "kwargs": {"when": RAN},
+            "options": {"queue": "q"},
+        },
+        "sun": {"task": "t", "schedule": solar("sunset", 52.5, 13.4)},
+        "lazy": {"task": "t", "schedule": 60, "kwargs": {"now": BeatLazyFunc(now_text)}},
+    }
+    file = tmp_path / "celerybeat-schedule"
+    scheduler = PersistentScheduler(app, schedule_filename=str(file), lazy=True)
+    scheduler.setup_schedule()
+    entry = scheduler.schedule["every"]
+    entry.last_run_at, entry.total_run_count = RAN, 12
+    scheduler.close()
+    return file
+
+
+def test_the_file_of_celerys_own_scheduler(
+    run: Run, app: Celery, redis_client: Any, shelf: Path
+) -> None:
+    """Its entries arrive with their histories, as static ones: the beat takes them over."""
+    ran = run("import", "--from", "celery-shelve", str(shelf))
+    assert ran.code == 0, ran.err
+    every, cron, sun = (load(app, name) for name in ("every", "cron", "sun"))
+    assert (every.schedule, every.args) == (schedule(timedelta(minutes=5)), [1])
+    assert (every.last_run_at, every.total_run_count) == (RAN, 12)
+    assert cron.schedule == crontab("5", "4")
+    assert (cron.kwargs, cron.options) == ({"when": RAN}, {"queue": "q"})
+    assert sun.schedule == solar("sunset", 52.5, 13.4)
+    assert redis_client.smembers("redbeat::statics") >= {"every", "cron", "sun", "lazy"}
+    assert load(app, "lazy").kwargs["now"].function == f"{__name__}.now_text"
+
+
+class Bomb:
+    """Runs a command when it is loaded."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self.path),)
+
+
+def test_a_pickle_runs_no_code(run: Run, redis_client: Any, shelf: Path, tmp_path: Path) -> None:
+    """What it holds beside the classes of a schedule is named and not loaded."""
+    trap = tmp_path / "trap"
+    with shelve.open(str(shelf)) as file:
+        entries = file["entries"]
+        entries["cron"].kwargs = {"deep": [Bomb(trap)]}
+        file["entries"] = entries
+    ran = run("import", "--from", "celery-shelve", str(shelf))
+    assert ran.code == 1
+    assert "entry 'cron': kwargs.deep.0: holds a posix.mkdir, which is not loaded" in ran.err
+    assert not trap.exists()
+    assert redis_client.keys("*") == []
+    pickle.loads(pickle.dumps(Bomb(trap)))
+    assert trap.exists(), "the bomb is none"
+
+
+@pytest.mark.parametrize("content", [b"", b"nothing of the kind"])
+def test_a_file_that_is_no_shelf(run: Run, tmp_path: Path, content: bytes) -> None:
+    """Is a message."""
+    file = tmp_path / "f"
+    file.write_bytes(content)
+    ran = run("import", "--from", "celery-shelve", str(file))
+    assert ran.code == 1
+    assert "is no database that this Python can open" in ran.err or "cannot be opened" in ran.err
+
+
+def test_a_shelf_of_something_else(run: Run, tmp_path: Path) -> None:
+    """Is a message too."""
+    with shelve.open(str(tmp_path / "f")) as file:
+        file["other"] = 1
+    ran = run("import", "--from", "celery-shelve", str(tmp_path / "f"))
+    assert "it is not a file of Celery's" in ran.err
+
+
+# -- as processes ----------------------------------------------------------------------------------
+
+
+def test_both_as_commands(project: Project, tmp_path: Path) -> None:
+    """In processes of their own."""
+    file = write(tmp_path / "in", line("a"), line("b"))
+    imported = project.start("redbeat", "import", file)
+    assert imported.popen.wait(30) == 0, imported.said()
+    assert "2 created" in imported.said()
+    exported = project.start("redbeat", "export", str(tmp_path / "out"))
+    assert exported.popen.wait(30) == 0, exported.said()
+    lines = (tmp_path / "out").read_text().splitlines()
+    assert {json.loads(text)["name"] for text in lines} == {"a", "b"}

@@ -1,0 +1,248 @@
+"""Many entries at once: saved, removed, paused, applied."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timezone
+from typing import Any
+
+import pytest
+import redis
+from celery.schedules import crontab
+
+from redbeat import RedBeatSchedulerEntry, Schedule
+from redbeat.errors import InvalidEntryError
+from tests.scheduler.conftest import SCHEDULE, World
+
+from .conftest import Make, RoundTrips
+
+
+def test_save_all_stores_what_save_does(schedule: Schedule, make: Make, world: World) -> None:
+    last = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
+    kinds: list[dict[str, Any]] = [
+        {"schedule": crontab(hour=3), "last_run_at": last},
+        {"enabled": False, "last_run_at": last},
+        {"jitter": 5, "max_runs": 3, "last_run_at": last, "total_run_count": 1},
+        {"max_runs": 1, "last_run_at": last, "total_run_count": 1},
+        {"args": ["é"], "kwargs": {"a": 1}, "schedule": 1e8, "last_run_at": last},
+    ]
+    for number, fields in enumerate(kinds):
+        make(f"e{number}", **fields).save()
+    singly = world.dump()
+    world.client.flushdb()
+    assert schedule.save_all(make(f"e{n}", **kind) for n, kind in enumerate(kinds)) == 5
+    together = world.dump()
+    for dump in (singly, together):
+        dump[SCHEDULE] = [
+            (key, score if score < 0 else score // 100) for key, score in dump[SCHEDULE]
+        ]
+    assert together == singly
+
+
+def test_save_all_takes_a_round_trip_per_500(
+    schedule: Schedule, make: Make, trips: RoundTrips
+) -> None:
+    entries = [make(f"e{number}") for number in range(1001)]
+    trips.take()
+    assert schedule.save_all(entries) == 1001
+    assert trips.take() == 3
+    assert schedule.save_all(entries) == 1001
+    assert trips.take() == 3
+    assert schedule.save_all(make(f"e{number}") for number in range(1001)) == 1001
+    assert trips.take() == 6
+    assert schedule.save_all([]) == 0
+    assert trips.take() == 0
+
+
+def test_save_all_keeps_stored_histories(schedule: Schedule, make: Make, world: World) -> None:
+    last = world.ago(100)
+    schedule.save_all(make(name, last_run_at=last, total_run_count=7) for name in "ab")
+    changed = schedule["b"]
+    changed.total_run_count = 1
+    schedule.save_all([make("a", args=[1]), changed])
+    assert (schedule["a"].args, schedule["a"].total_run_count) == ([1], 7)
+    assert (schedule["a"].last_run_at, schedule["b"].total_run_count) == (last, 1)
+    assert world.score("a") == pytest.approx(last.timestamp() + 3600)
+
+
+def test_save_all_checks_all_before_it_writes_one(
+    schedule: Schedule, make: Make, world: World
+) -> None:
+    bad: list[tuple[dict[str, Any], str]] = [
+        ({"args": [object()]}, r"bad: args\[0\]"),
+        ({"max_runs": 0}, "bad: max_runs"),
+        ({"total_run_count": -1}, "bad: total_run_count"),
+    ]
+    for fields, message in bad:
+        entries = [make(f"e{number}") for number in range(600)]
+        with pytest.raises(InvalidEntryError, match=message):
+            schedule.save_all([*entries, make("bad", **fields)])
+        assert world.dump() == {}
+    with pytest.raises(InvalidEntryError, match="RedBeat's own"):
+        schedule.save_all([make("good"), make(":statics")])
+    assert world.dump() == {}
+
+
+def test_save_all_writes_nothing_of_a_batch_where_a_key_is_in_use(
+    schedule: Schedule, make: Make, world: World
+) -> None:
+    world.client.set("redbeat:text", "not mine")
+    with pytest.raises(InvalidEntryError, match="'redbeat:text' holds something"):
+        schedule.save_all([make("a"), make("text"), make("b")])
+    assert world.dump() == {"redbeat:text": "not mine"}
+
+
+def test_save_all_wakes_beats_up_once(schedule: Schedule, make: Make, world: World) -> None:
+    with world.client.pubsub() as heard:
+        heard.subscribe("redbeat::wakeup")
+        schedule.save_all(make(f"e{number}", schedule=1) for number in range(20))
+        world.client.publish("redbeat::wakeup", "end")
+        said: list[str] = []
+        while not said or said[-1] != "end":
+            message = heard.get_message(ignore_subscribe_messages=True, timeout=5)
+            said += [message["data"]] if message else []
+    assert said == ["due", "end"]
+
+
+def test_delete_all(schedule: Schedule, make: Make, world: World, trips: RoundTrips) -> None:
+    schedule.save_all(make(f"e{number}") for number in range(501))
+    trips.take()
+    assert schedule.delete_all(["nobody", *(f"e{number}" for number in range(501))]) == 501
+    assert trips.take() == 2
+    assert world.dump() == {}
+
+
+def test_pause_all_and_resume_all(schedule: Schedule, make: Make, trips: RoundTrips) -> None:
+    schedule.save_all(make(f"e{number}") for number in range(501))
+    names = [f"e{number}" for number in range(501)]
+    trips.take()
+    assert schedule.pause_all([*names, "nobody", "e1"], "moving house") == 501
+    assert trips.take() == 4
+    assert schedule.status().entries["paused"] == 501
+    assert schedule["e7"].status.note == "moving house"
+    trips.take()
+    assert schedule.resume_all(["nobody", *names]) == 501
+    assert trips.take() == 4
+    assert schedule.status().entries["paused"] == 0
+
+
+def test_pause_all_leaves_the_unreadable_alone(
+    schedule: Schedule, make: Make, world: World
+) -> None:
+    make("good").save()
+    world.client.hset(world.put("bad"), "definition", "[1]")
+    world.client.hset(world.put("worse"), "definition", "{")
+    before = world.client.hgetall("redbeat:bad")
+    assert schedule.pause_all(["good", "bad", "worse"]) == 1
+    assert world.client.hgetall("redbeat:bad") == before
+
+
+# -- apply -----------------------------------------------------------------------------------------
+
+DEFINITIONS: dict[str, dict[str, Any]] = {
+    "a": {"task": "t.a", "schedule": crontab(minute=5), "args": (1, 2)},
+    "b": {"task": "t.b", "schedule": 60, "options": {"queue": "q"}, "jitter": 3},
+    "c": {"task": "t.c", "schedule": 3600, "enabled": False},
+}
+
+
+def parts(applied: Any) -> tuple[list[str], ...]:
+    return applied.created, applied.changed, applied.unchanged, applied.removed
+
+
+def test_apply_creates_changes_and_leaves_alone(schedule: Schedule, world: World) -> None:
+    assert parts(schedule.apply(DEFINITIONS)) == (["a", "b", "c"], [], [], [])
+    assert schedule["b"].options == {"queue": "q"}
+    before = world.dump()
+    assert parts(schedule.apply(DEFINITIONS)) == ([], [], ["a", "b", "c"], [])
+    assert world.dump() == before
+    changed = {**DEFINITIONS, "b": {**DEFINITIONS["b"], "jitter": 4}}
+    assert parts(schedule.apply(changed)) == ([], ["b"], ["a", "c"], [])
+    assert schedule["b"].jitter == 4
+
+
+def test_apply_dry_run_writes_nothing(schedule: Schedule, make: Make, world: World) -> None:
+    make("old").save()
+    before = world.dump()
+    applied = schedule.apply(DEFINITIONS, prune=True, dry_run=True)
+    assert parts(applied) == (["a", "b", "c"], [], [], ["old"])
+    assert world.dump() == before
+
+
+def test_apply_prunes_dynamic_entries_only(schedule: Schedule, make: Make, world: World) -> None:
+    world.app.conf.beat_schedule = {"static": {"task": "t", "schedule": 500}}
+    world.scheduler().tick()
+    make("old").save()
+    world.client.hset(world.put("bad"), "definition", "{")
+    assert parts(schedule.apply(DEFINITIONS))[3] == []
+    assert "old" in schedule
+    assert set(schedule.apply(DEFINITIONS, prune=True).removed) == {"old", "bad"}
+    assert set(schedule) == {"a", "b", "c", "static"}
+
+
+def test_apply_refuses_the_name_of_a_static_entry(schedule: Schedule, world: World) -> None:
+    world.app.conf.beat_schedule = {"b": {"task": "t", "schedule": 500}}
+    world.scheduler().tick()
+    with pytest.raises(InvalidEntryError, match="b: name: is an entry of beat_schedule"):
+        schedule.apply(DEFINITIONS)
+    assert list(schedule) == ["b"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"schedule": "soon"}, "bad: "),
+        ({"schedule": 5, "nonsense": 1}, "bad: is no definition"),
+        ({"schedule": 5, "jitter": -1}, "bad: jitter"),
+        ({"schedule": 5, "args": [object()]}, "bad: args"),
+        ("text", "bad: is no definition"),
+    ],
+)
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_apply_checks_all_before_it_writes_one(
+    schedule: Schedule, world: World, fields: Any, message: str, dry_run: bool
+) -> None:
+    given = {"task": "t", **fields} if isinstance(fields, dict) else fields
+    with pytest.raises(InvalidEntryError, match=message):
+        schedule.apply({**DEFINITIONS, "bad": given}, dry_run=dry_run)
+    assert world.dump() == {}
+
+
+def test_apply_keeps_runs_and_pauses(schedule: Schedule, world: World) -> None:
+    schedule.apply(DEFINITIONS)
+    world.put_meta("a", last := world.ago(10))
+    schedule["a"].pause("broken")
+    assert parts(schedule.apply(DEFINITIONS)) == ([], [], ["a", "b", "c"], [])
+    assert schedule["a"].status.note == "broken"
+    changed = {**DEFINITIONS, "a": {**DEFINITIONS["a"], "args": [3]}}
+    assert schedule.apply(changed).changed == ["a"]
+    assert (schedule["a"].enabled, schedule["a"].last_run_at) == (True, last)
+    assert schedule["a"].status.state == "scheduled"
+
+
+def test_apply_takes_what_other_writers_wrote_in_another_way(
+    schedule: Schedule, world: World
+) -> None:
+    schedule.apply({"a": {"task": "t", "schedule": 60}})
+    text = world.field("a", "definition")
+    world.client.hset("redbeat:a", "definition", json.dumps(text, indent=1, sort_keys=True))
+    assert schedule.apply({"a": {"task": "t", "schedule": 60}}).unchanged == ["a"]
+
+
+def test_apply_takes_a_few_round_trips(schedule: Schedule, trips: RoundTrips) -> None:
+    definitions = {f"e{number}": {"task": "t", "schedule": 3600} for number in range(501)}
+    trips.take()
+    schedule.apply(definitions)
+    assert trips.take() == 4
+    schedule.apply(definitions)
+    assert trips.take() == 2
+    schedule.apply({**definitions, "e0": {"task": "u", "schedule": 3600}}, prune=True)
+    assert trips.take() == 2 + 2 + 3  # compared, saved over a history, looked for others
+
+
+def test_apply_takes_entries_too(
+    schedule: Schedule, world: World, redis_client: redis.Redis
+) -> None:
+    entry = RedBeatSchedulerEntry("a", "t", 60, app=world.app)
+    assert schedule.apply({"a": entry}).created == ["a"]
+    assert redis_client.zcard(SCHEDULE) == 1

@@ -1,0 +1,95 @@
+"""``save(if_unchanged=True)``: the first writer wins."""
+
+from __future__ import annotations
+
+import pytest
+
+from redbeat import ConflictError, Schedule
+from redbeat.pausing import pause_entries
+from tests.scheduler.conftest import World
+
+from .conftest import Make, RoundTrips
+
+
+def test_without_a_change_it_is_saved(schedule: Schedule, make: Make, trips: RoundTrips) -> None:
+    make("a", jitter=1).save()
+    found = schedule["a"]
+    for number in range(3):
+        found.args = [number]
+        trips.take()
+        found.save(if_unchanged=True)
+        assert trips.take() == 1
+    assert schedule["a"].args == [2]
+
+
+@pytest.mark.parametrize("fields", [{"args": [9]}, {"jitter": 2}, {"enabled": False}])
+def test_a_change_of_somebody_else_is_a_conflict(
+    schedule: Schedule, make: Make, world: World, fields: dict[str, object]
+) -> None:
+    make("a", jitter=1).save()
+    mine = schedule["a"]
+    make("a", **{"jitter": 1, **fields}).save()
+    before = world.dump()
+    mine.args = [1]
+    with pytest.raises(ConflictError, match="'a' was changed by somebody else"):
+        mine.save(if_unchanged=True)
+    assert world.dump() == before
+    mine.save()
+    assert schedule["a"].args == [1]
+
+
+def test_a_deleted_entry_is_a_conflict(schedule: Schedule, make: Make, world: World) -> None:
+    make("a").save()
+    mine = schedule["a"]
+    del schedule["a"]
+    with pytest.raises(ConflictError):
+        mine.save(if_unchanged=True)
+    assert world.dump() == {}
+
+
+def test_a_new_entry_must_be_new(schedule: Schedule, make: Make) -> None:
+    make("a").save(if_unchanged=True)
+    with pytest.raises(ConflictError):
+        make("a", args=[1]).save(if_unchanged=True)
+    assert schedule["a"].args is None
+
+
+def test_runs_are_no_change(schedule: Schedule, make: Make, world: World) -> None:
+    make("a", last_run_at=world.ago(5000)).save()
+    mine = schedule["a"]
+    world.scheduler().tick()
+    mine.args = [1]
+    mine.save(if_unchanged=True)
+    assert (schedule["a"].args, schedule["a"].total_run_count) == ([1], 1)
+
+
+def test_ones_own_pause_is_no_conflict(schedule: Schedule, make: Make) -> None:
+    make("a").save()
+    mine = schedule["a"]
+    mine.pause("x")
+    mine.save(if_unchanged=True)
+    mine.resume()
+    mine.save(if_unchanged=True)
+    make("a", args=[1]).save()
+    mine.pause()
+    with pytest.raises(ConflictError):
+        mine.save(if_unchanged=True)
+
+
+def test_two_who_pause_at_once_both_do(schedule: Schedule, make: Make, world: World) -> None:
+    """A pause is made again on top of what somebody else wrote meanwhile."""
+    make("a").save()
+    store = schedule._store
+    read = store.read
+    others = [lambda: make("a", args=[5]).save()]
+
+    def slow(keys: list[str]) -> object:
+        page = read(keys)
+        while others:
+            others.pop()()
+        return page
+
+    store.read = slow  # type: ignore[assignment]
+    assert list(pause_entries(store, ["redbeat:a"], None)) == ["redbeat:a"]
+    assert (schedule["a"].args, schedule["a"].enabled) == ([5], False)
+    assert world.score("a") == -2

@@ -1,0 +1,168 @@
+"""The last runs of an entry."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+import redbeat.worker
+from redbeat.errors import ConfigurationError
+from redbeat.runs import Occurrence, read_history, run_line
+from redbeat.schedulers import RedBeatScheduler
+from tests.scheduler.conftest import SCHEDULE, RecordingScheduler, World, interval_json, once, void
+
+from .conftest import Make
+
+NO_TASKS: dict[str, str] = {}
+
+
+def run(world: World, scheduler: RecordingScheduler, name: str = "a") -> None:
+    """Let an entry of an hour run once more."""
+    world.put_meta(name, world.ago(4000))
+    world.client.zadd(SCHEDULE, {f"redbeat:{name}": 1})
+    scheduler.tick()
+
+
+def test_an_entry_that_never_ran_has_none(make: Make, world: World) -> None:
+    entry = make("a").save()
+    world.scheduler().tick()
+    assert entry.history == []
+    assert set(world.client.hgetall("redbeat:a")) == {"definition", "meta"}
+
+
+def test_what_it_tells(make: Make, world: World) -> None:
+    ran = world.ago(4000)
+    entry = make("a", last_run_at=ran).save()
+    scheduler = world.scheduler()
+    scheduler.tick()
+    (found,) = entry.history
+    assert found.scheduled_at == ran + timedelta(seconds=3600)
+    assert abs(found.dispatched_at - datetime.now(timezone.utc)) < timedelta(seconds=30)
+    assert (found.task_id, found.outcome) == (scheduler.sent[0].id, "sent")
+
+
+def test_it_costs_no_round_trip_more(make: Make, world: World) -> None:
+    scheduler = world.scheduler()
+    scheduler.tick()
+    make("a", last_run_at=world.ago(4000)).save()
+    before = world.calls()
+    scheduler.tick()
+    assert len(scheduler.sent) == 1
+    assert world.calls() - before == 2
+
+
+def test_the_latest_ten_with_the_latest_first(make: Make, world: World) -> None:
+    entry = make("a").save()
+    scheduler = world.scheduler()
+    for _ in range(12):
+        run(world, scheduler)
+    assert [found.task_id for found in entry.history] == [
+        sent.id for sent in reversed(scheduler.sent[2:])
+    ]
+    assert world.client.hget("redbeat:a", "history").count("\n") == 10
+
+
+@pytest.mark.parametrize(("size", "kept"), [(1, 1), (3, 3), (30, 5)])
+def test_the_setting(make: Make, world: World, size: int, kept: int) -> None:
+    world.app.conf.redbeat_history_size = size
+    entry = make("a").save()
+    scheduler = world.scheduler()
+    for _ in range(5):
+        run(world, scheduler)
+    assert len(entry.history) == kept
+    assert entry.history[0].task_id == scheduler.sent[-1].id
+
+
+def test_none_at_all(make: Make, world: World) -> None:
+    world.app.conf.redbeat_history_size = 0
+    entry = make("a").save()
+    run(world, world.scheduler())
+    assert entry.history == []
+    assert set(world.client.hgetall("redbeat:a")) == {"definition", "meta", "runtime"}
+
+
+@pytest.mark.parametrize("value", [-1, 31, 1.5, True, "10"])
+def test_an_impossible_setting(world: World, value: Any) -> None:
+    world.app.conf.redbeat_history_size = value
+    with pytest.raises(ConfigurationError, match="redbeat_history_size"):
+        RedBeatScheduler(world.app)
+
+
+def test_a_smaller_setting_cuts_what_is_there(make: Make, world: World) -> None:
+    entry = make("a").save()
+    lines = [run_line(number, number, "sent", f"id{number}") + "\n" for number in range(20)]
+    world.client.hset("redbeat:a", "history", "".join(lines))
+    assert len(entry.history) == 10
+    run(world, world.scheduler())
+    assert world.client.hget("redbeat:a", "history").count("\n") == 10
+    assert [found.task_id for found in entry.history[1:3]] == ["id0", "id1"]
+
+
+def test_failures_are_told_once(make: Make, world: World) -> None:
+    entry = make("a", last_run_at=(ran := world.ago(4000))).save()
+    scheduler = world.scheduler()
+    scheduler.before_send = lambda task: void(NO_TASKS[task])
+    for _ in range(3):
+        scheduler.tick()
+        world.client.zadd(SCHEDULE, {"redbeat:a": 1})
+    (found,) = entry.history
+    assert (found.outcome, found.task_id) == ("failed:KeyError", None)
+    assert found.scheduled_at >= ran + timedelta(seconds=3600)
+    scheduler.before_send = lambda _task: None
+    scheduler.tick()
+    assert [found.outcome for found in entry.history] == ["sent", "failed:KeyError"]
+
+
+def test_runs_that_are_too_old(make: Make, world: World) -> None:
+    ran = world.ago(4 * 3600 + 1800)
+    entry = make("a", misfire_grace_time=60, last_run_at=ran).save()
+    world.client.zadd(SCHEDULE, {"redbeat:a": 1})
+    scheduler = world.scheduler()
+    scheduler.tick()
+    (found,) = entry.history
+    assert (found.outcome, found.task_id) == ("missed:4", None)
+    assert found.scheduled_at == ran + timedelta(hours=4)
+    assert scheduler.sent == []
+
+
+def test_runs_that_are_skipped(make: Make, world: World) -> None:
+    redbeat.worker.enable(world.app)
+    entry = make("a", overlap="skip", last_run_at=(ran := world.ago(4000))).save()
+    world.client.hset("redbeat:a", "running", f"other {world.now() + 900}")
+    world.scheduler().tick()
+    (found,) = entry.history
+    assert (found.outcome, found.scheduled_at) == ("skipped", ran + timedelta(hours=1))
+
+
+def test_a_history_written_by_the_application_meanwhile_keeps_the_line(world: World) -> None:
+    world.put("a", interval_json(3600), world.ago(4000))
+    scheduler = world.scheduler()
+    scheduler.before_send = once(lambda: world.put_meta("a", world.ago(50)))
+    scheduler.tick()
+    assert len(scheduler.sent) == 1
+    assert world.client.hget("redbeat:a", "history").endswith(" sent\n")
+
+
+def test_a_deleted_entry_leaves_none(make: Make, world: World) -> None:
+    entry = make("a", last_run_at=world.ago(4000)).save()
+    world.scheduler().tick()
+    entry.delete()
+    make("a").save()
+    assert entry.history == []
+
+
+@pytest.mark.parametrize("task_id", ["my id", "two\nlines", "", "-"])
+def test_ids_of_the_users_own(task_id: str) -> None:
+    text = run_line(1.5, 2.25, "sent", task_id) + "\n" + run_line(1, 1, "sent", "x") + "\n"
+    instant = datetime.fromtimestamp(1, timezone.utc)
+    first, second = read_history(text)
+    assert first.task_id == ({"": None, "-": None}.get(task_id, task_id.replace("\n", "")))
+    assert second == Occurrence(instant, instant, "x", "sent")
+
+
+def test_lines_that_are_none_are_left_out() -> None:
+    assert read_history("x\n\n1 2\n1e400 1 a b\nnan 1 a b\n1 2 a sent\n") == read_history(
+        "1 2 a sent"
+    )

@@ -1,0 +1,138 @@
+"""The schedule as a mapping of names to entries."""
+
+from __future__ import annotations
+
+import pytest
+from celery.schedules import crontab
+
+import redbeat
+from redbeat import Schedule
+from redbeat.errors import DecodeError, InvalidEntryError
+from tests.scheduler.conftest import SCHEDULE, World
+
+from .conftest import Make, RoundTrips
+
+
+def test_it_can_be_imported_from_the_package() -> None:
+    assert redbeat.Schedule is Schedule
+    assert issubclass(redbeat.ConflictError, Exception)
+
+
+def test_an_entry_is_stored_found_and_removed(schedule: Schedule, make: Make) -> None:
+    schedule["a"] = make("a", schedule=crontab(minute=5), args=[1])
+    assert (len(schedule), "a" in schedule, "b" in schedule) == (
+        1,
+        True,
+        False,
+    )
+    assert (schedule["a"].args, schedule["a"].schedule) == ([1], crontab(minute=5))
+    assert schedule.get("b") is None
+    del schedule["a"]
+    assert (len(schedule), "a" in schedule, list(schedule)) == (0, False, [])
+
+
+def test_each_look_is_one_round_trip(schedule: Schedule, make: Make, trips: RoundTrips) -> None:
+    make("a").save()
+    trips.take()
+    looks = (
+        lambda: len(schedule),
+        lambda: "a" in schedule,
+        lambda: schedule["a"],
+        lambda: [*iter(schedule)],
+        lambda: [*iter(schedule.items())],
+        schedule.quarantine,
+        lambda: make("a").status,
+        lambda: make("a").history,
+    )
+    for look in looks:
+        look()
+        assert trips.take() == 1
+
+
+def test_an_unknown_name_is_a_key_error(schedule: Schedule) -> None:
+    with pytest.raises(KeyError, match="nobody"):
+        schedule["nobody"]
+    with pytest.raises(KeyError, match="nobody"):
+        del schedule["nobody"]
+    assert "\ud800" not in schedule
+    with pytest.raises(KeyError):
+        schedule["\ud800"]
+
+
+def test_the_names_of_own_keys_are_not_removed(schedule: Schedule, world: World) -> None:
+    world.scheduler().tick()
+    with pytest.raises(InvalidEntryError, match="RedBeat's own"):
+        del schedule[":lock"]
+    with pytest.raises(InvalidEntryError, match="RedBeat's own"):
+        schedule.delete_all([":schedule"])
+    assert world.client.exists("redbeat::lock")
+
+
+def test_an_entry_goes_under_its_own_name(schedule: Schedule, make: Make) -> None:
+    with pytest.raises(InvalidEntryError, match="name: is 'a', it must be the key, 'b'"):
+        schedule["b"] = make("a")
+    with pytest.raises(InvalidEntryError, match="must be a RedBeatSchedulerEntry"):
+        schedule["b"] = {}  # type: ignore[assignment]
+    assert len(schedule) == 0
+
+
+def test_due_order_with_what_is_parked_last(schedule: Schedule, make: Make) -> None:
+    for name, every in (("c", 300), ("a", 100), ("b", 200)):
+        make(name, schedule=every).save()
+    make("off", schedule=1, enabled=False).save()
+    assert list(schedule) == ["a", "b", "c", "off"]
+    assert list(schedule.keys()) == ["a", "b", "c", "off"]
+    assert [name for name, _ in schedule.items()] == ["a", "b", "c", "off"]
+    assert [entry.name for entry in schedule.values()] == ["a", "b", "c", "off"]
+
+
+def test_what_cannot_be_read_is_named_and_not_loaded(
+    schedule: Schedule, make: Make, world: World
+) -> None:
+    make("good").save()
+    world.client.zadd(SCHEDULE, {world.put("bad"): 1})
+    world.client.hset("redbeat:bad", "definition", "{")
+    world.client.zadd(SCHEDULE, {"redbeat:gone": 2, "redbeat:text": 3})
+    world.client.set("redbeat:text", "no hash")
+    assert set(schedule) == {"good", "bad", "gone", "text"}
+    assert [entry.name for entry in schedule.values()] == ["good"]
+    assert "text" not in schedule
+    assert "gone" not in schedule
+    with pytest.raises(DecodeError):
+        schedule["bad"]
+    problems = {found.name: found.problem for found in schedule.records() if not found.entry}
+    assert problems["gone"] == "it has no definition"
+    assert "not a hash" in str(problems["text"])
+    assert "definition" in str(problems["bad"])
+
+
+def test_a_member_without_the_prefix_is_the_entry_it_names(
+    schedule: Schedule, world: World
+) -> None:
+    world.put("task")
+    world.client.zrem(SCHEDULE, "redbeat:task")
+    world.client.zadd(SCHEDULE, {"task": 0})
+    (found,) = schedule.values()
+    assert found.name == "task"
+
+
+def test_a_class_of_the_users_own(world: World) -> None:
+    class Mine(redbeat.RedBeatSchedulerEntry):
+        def __init__(self, *args: object, owner: str = "", **kwargs: object) -> None:
+            super().__init__(*args, **kwargs)  # type: ignore[arg-type]
+            self.owner = owner
+
+        def definition(self) -> dict[str, object]:
+            return {**super().definition(), "owner": self.owner}
+
+    Mine("a", "t", 60, app=world.app, owner="me").save()
+    assert list(Schedule(world.app).values()) == []
+    (found,) = Schedule(world.app, entry_class=Mine).values()
+    assert isinstance(found, Mine)
+    assert found.owner == "me"
+
+
+def test_clear_removes_all(schedule: Schedule, make: Make, world: World) -> None:
+    schedule.save_all(make(f"e{number}") for number in range(600))
+    schedule.clear()
+    assert world.dump() == {}

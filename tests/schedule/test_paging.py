@@ -1,0 +1,112 @@
+"""Pages of a listing while entries run, move, come and go."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+
+import pytest
+
+from redbeat import Schedule
+from redbeat.store import Store
+from tests.scheduler.conftest import SCHEDULE, World
+from tests.store.conftest import KEYS
+
+COUNT = 1300
+
+
+@pytest.fixture
+def listing(world: World, schedule: Schedule) -> Iterator[str]:
+    """A listing of 1300 entries that has read the first page of 500; e499 was the last one."""
+    for number in range(COUNT):
+        world.client.zadd(SCHEDULE, {world.put(f"e{number}"): 1_000_000 + number})
+    names = iter(schedule)
+    assert list(islice(names, 500)) == [f"e{number}" for number in range(500)]
+    return names
+
+
+ALL = {f"e{number}" for number in range(COUNT)}
+
+
+def test_what_runs_is_met_once(listing: Iterator[str], world: World) -> None:
+    world.client.zadd(SCHEDULE, {f"redbeat:e{number}": 1_000_700.5 for number in range(100)})
+    rest = list(listing)
+    assert len(rest) == COUNT - 500
+    assert set(rest) == ALL - {f"e{number}" for number in range(500)}
+
+
+def test_what_moves_to_an_earlier_place_is_met_last(listing: Iterator[str], world: World) -> None:
+    world.client.zadd(SCHEDULE, {"redbeat:e900": 5})
+    rest = list(listing)
+    assert rest[-1] == "e900"
+    assert (len(rest), len(set(rest))) == (COUNT - 500, COUNT - 500)
+
+
+def test_what_is_deleted_before_the_place_shifts_nothing(
+    listing: Iterator[str], schedule: Schedule
+) -> None:
+    schedule.delete_all(f"e{number}" for number in range(300, 500))
+    assert list(listing) == [f"e{number}" for number in range(500, COUNT)]
+
+
+def test_what_is_added_before_the_place_shifts_nothing(
+    listing: Iterator[str], world: World
+) -> None:
+    world.put("new", score=1)
+    assert list(listing) == [*(f"e{number}" for number in range(500, COUNT)), "new"]
+
+
+def test_the_last_entry_of_a_page_may_be_gone_or_moved(
+    listing: Iterator[str], world: World, schedule: Schedule
+) -> None:
+    del schedule["e499"]
+    world.client.zadd(SCHEDULE, {"redbeat:e498": 2_000_000})
+    assert list(listing) == [f"e{number}" for number in range(500, COUNT)]
+
+
+def test_what_is_paused_and_resumed_is_met(listing: Iterator[str], world: World) -> None:
+    world.client.zadd(SCHEDULE, {"redbeat:e600": -2, "redbeat:e1": -2, "redbeat:e700": -1})
+    rest = list(listing)
+    assert rest[-2:] == ["e600", "e700"]
+    assert len(rest) == COUNT - 500
+
+
+@pytest.mark.parametrize("gone", [False, True])
+@pytest.mark.parametrize("score", [1000.0, -2.0])
+def test_pages_within_one_score(store: Store, world: World, gone: bool, score: float) -> None:
+    """Members of the same score are in the order of their bytes, whatever the locale."""
+    names = sorted(("a", "B", "é", "a-", "a1", "Z", "_", "b", "aa"), key=str.encode)
+    for name in names:
+        world.put(name, score=score)
+    found: list[str] = []
+    after = None
+    for _ in range(len(names)):
+        page = store.page(after, limit=2)
+        found += (row.key for row in page.rows)
+        after = page.after
+        if after is None:
+            break
+        if gone:
+            world.client.zrem(SCHEDULE, after[1])
+    assert found == [KEYS.entry(name) for name in names]
+
+
+def test_pages_go_from_due_to_parked(store: Store, world: World) -> None:
+    for name, score in (("p", -2), ("q", -1), ("a", 5), ("b", 6), ("c", 7)):
+        world.put(name, score=score)
+    pages: list[list[str]] = []
+    after = None
+    while not pages or after is not None:
+        page = store.page(after, limit=2)
+        pages.append([row.key.removeprefix("redbeat:") for row in page.rows])
+        after = page.after
+    assert pages == [["a", "b"], ["c", "p"], ["q"]]
+    assert [row.key for row in store.page(limit=5).rows] == [
+        KEYS.entry(name) for name in ("a", "b", "c", "p", "q")
+    ]
+    assert store.page(limit=5).after is None
+
+
+def test_an_empty_schedule_has_one_empty_page(store: Store) -> None:
+    assert store.page()[1:] == ([], None)
+    assert store.keys_after() == ([], None)

@@ -1,0 +1,192 @@
+"""Pausing and resuming, of static entries too."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from redbeat import RedBeatSchedulerEntry, Schedule
+from redbeat.pauses import paused, resumed
+from tests.scheduler.conftest import SCHEDULE, World, once
+
+from .conftest import Make, RoundTrips
+
+
+def test_a_pause_and_its_end(schedule: Schedule, make: Make, world: World) -> None:
+    entry = make("a", jitter=3).save()
+    before = world.dump()
+    entry.pause("the disk is full")
+    assert not entry.enabled
+    assert world.field("a", "definition")["enabled"] is False
+    assert world.score("a") == -2
+    status = entry.status
+    assert (status.state, status.note, status.due_at) == ("paused", "the disk is full", None)
+    since = datetime.fromisoformat(world.field("a", "policy")["pause"]["since"])
+    assert abs(since - datetime.now(timezone.utc)) < timedelta(seconds=30)
+    entry.resume()
+    assert entry.enabled
+    assert world.dump() == before
+    assert entry.status.state == "scheduled"
+    assert schedule["a"].enabled is True
+
+
+def test_verbs_take_two_round_trips(make: Make, trips: RoundTrips) -> None:
+    entry = make("a").save()
+    trips.take()
+    entry.pause()
+    assert trips.take() == 2
+    entry.resume()
+    assert trips.take() == 2
+    entry.resume()  # nothing to do
+    assert trips.take() == 1
+
+
+def test_redbeat_2_sees_a_disabled_entry(make: Make, world: World) -> None:
+    make("a").save().pause("why")
+    definition = world.field("a", "definition")
+    assert set(definition) == {"name", "task", "args", "kwargs", "options", "schedule", "enabled"}
+    assert definition["enabled"] is False
+
+
+def test_a_paused_entry_does_not_run(make: Make, world: World) -> None:
+    make("a", last_run_at=world.ago(5000)).save().pause()
+    scheduler = world.scheduler()
+    scheduler.tick()
+    assert scheduler.sent == []
+    make("a").resume()
+    scheduler.tick()
+    assert scheduler.names == ["a"]
+
+
+def test_pausing_while_a_beat_has_it(make: Make, world: World) -> None:
+    make("a", last_run_at=world.ago(5000)).save()
+    scheduler = world.scheduler()
+    scheduler.before_send = once(lambda: make("a").pause("stop"))
+    scheduler.tick()
+    assert len(scheduler.sent) == 1
+    assert (world.score("a"), world.run_count("a")) == (-2, 1)
+    assert make("a").status.note == "stop"
+
+
+def test_an_unknown_entry(make: Make, world: World) -> None:
+    for verb in (make("a").pause, make("a").resume, make("a").trigger):
+        with pytest.raises(KeyError, match="a"):
+            verb()
+    with pytest.raises(KeyError, match="a"):
+        _ = make("a").status
+    assert make("a").history == []
+    assert world.dump() == {}
+
+
+def test_a_pause_saves_nothing_else_and_overwrites_nothing(make: Make, world: World) -> None:
+    mine = make("a").save()
+    make("a", args=[2]).save()
+    mine.kwargs = {"not": "saved"}
+    mine.pause()
+    stored = RedBeatSchedulerEntry.from_key("redbeat:a", app=world.app)
+    assert (stored.args, stored.kwargs, stored.enabled) == ([2], {}, False)
+
+
+def test_a_pause_goes_on_when_the_entry_is_saved(schedule: Schedule, make: Make) -> None:
+    make("a").save().pause("why")
+    found = schedule["a"]
+    found.args = [3]
+    found.save()
+    assert (schedule["a"].status.note, schedule["a"].args) == ("why", [3])
+    found.enabled = True
+    found.save()
+    assert schedule["a"].status.state == "scheduled"
+    found.enabled = False
+    found.save()
+    assert schedule["a"].status.note is None
+
+
+def test_another_note(make: Make) -> None:
+    entry = make("a").save()
+    entry.pause("one")
+    entry.pause("two")
+    assert entry.status.note == "two"
+    entry.pause()
+    assert entry.status.state == "paused"
+    assert entry.status.note is None
+
+
+def test_an_entry_disabled_by_a_definition_is_paused_too(make: Make) -> None:
+    entry = make("a", enabled=False).save()
+    assert (entry.status.state, entry.status.reason) == ("paused", None)
+    entry.resume()
+    assert entry.status.state == "scheduled"
+
+
+@pytest.mark.parametrize(
+    ("definition", "policy"),
+    [
+        ('{"name": "a", "n": 1.10, "big": 123456789012345678901, "enabled": true}', ""),
+        ('{"name": "\\u00e9", "enabled": true, "owner": "me"}', '{"jitter": 1.5}'),
+        ('{"name": "a"}', ""),
+    ],
+)
+def test_the_texts_come_back(definition: str, policy: str) -> None:
+    now = datetime.now(timezone.utc)
+    texts = paused(*paused(definition, policy, "x", now), "y", now)
+    assert json.loads(texts[0])["enabled"] is False
+    after = resumed(*texts)
+    assert json.loads(after[0]) == {**json.loads(definition), "enabled": True}
+    assert after[1] == policy
+
+
+# -- static entries --------------------------------------------------------------------------------
+
+STATIC: dict[str, Any] = {"task": "t", "schedule": 3600, "kwargs": {"a": "é"}}
+
+
+def start_beat(world: World, **fields: Any) -> None:
+    """Start a beat with the entry ``a`` in its ``beat_schedule``, and stop it again."""
+    world.app.conf.beat_schedule = {"a": {**STATIC, **fields}}
+    scheduler = world.scheduler()
+    scheduler.tick()
+    scheduler.close()
+
+
+@pytest.mark.parametrize("fields", [{}, {"jitter": 5.0}, {"enabled": False}])
+def test_a_pause_of_a_static_entry_survives_restarts(
+    schedule: Schedule, world: World, fields: dict[str, Any]
+) -> None:
+    start_beat(world, **fields)
+    schedule["a"].pause("until Monday")
+    before = world.dump()
+    for _ in range(2):
+        start_beat(world, **fields)
+        assert world.dump() == before
+    schedule["a"].resume()
+    start_beat(world, **fields)
+    assert schedule["a"].enabled is fields.get("enabled", True)
+
+
+def test_a_changed_static_entry_ends_its_pause(schedule: Schedule, world: World) -> None:
+    start_beat(world)
+    schedule["a"].pause()
+    start_beat(world, args=[1])
+    assert (schedule["a"].enabled, schedule["a"].args) == (True, [1])
+
+
+def test_a_change_of_the_policy_counts(schedule: Schedule, world: World) -> None:
+    start_beat(world, jitter=1)
+    schedule["a"].pause()
+    start_beat(world, jitter=2)
+    assert (schedule["a"].enabled, schedule["a"].jitter) == (True, 2)
+
+
+def test_a_static_entry_that_somebody_disabled_otherwise_is_enabled_as_before(
+    schedule: Schedule, world: World
+) -> None:
+    start_beat(world)
+    found = schedule["a"]
+    found.enabled = False
+    found.save()
+    start_beat(world)
+    assert schedule["a"].enabled is True
+    assert world.client.zscore(SCHEDULE, "redbeat:a") > 0
