@@ -94,10 +94,15 @@ class Ready(NamedTuple):
         return self.row.definition is None
 
     @property
+    def has_same_texts(self) -> bool:
+        """Whether what is stored differs in its history at most."""
+        return (self.row.definition, self.row.policy) == (self.definition, self.policy)
+
+    @property
     def is_same(self) -> bool:
         """Whether nothing would change."""
         given, row = self.incoming, self.row
-        if (row.definition, row.policy) != (self.definition, self.policy):
+        if not self.has_same_texts:
             return False
         if given.static and not row.static:
             return False
@@ -132,7 +137,8 @@ class Planned(NamedTuple):
 class Importer:
     """Brings the entries of a source into a schedule.
 
-    ``on_conflict`` says what becomes of an entry that is stored already and differs. What a check
+    ``on_conflict`` says what becomes of an entry that is stored already and differs; one that
+    differs in its history only keeps it unless it is to be replaced. What a check
     finds is kept in a temporary file until it is written: 500 entries are in memory at a time,
     besides the names of all. A context manager.
     """
@@ -234,7 +240,7 @@ class Importer:
             return True
         elif ready.is_same:
             self.written.unchanged += 1
-        elif self._on_conflict == "keep":
+        elif self._on_conflict == "keep" or (self._on_conflict == "fail" and ready.has_same_texts):
             self.written.kept += 1
         elif row.static and not ready.incoming.static:
             problem = "is an entry of beat_schedule; change it there, or use another name"

@@ -240,6 +240,21 @@ def test_replacing_keeps_the_history(run: Run, make: Make, app: Celery, tmp_path
     assert (entry.schedule, entry.last_run_at, entry.total_run_count) == (schedule(3600), RAN, 4)
 
 
+def test_another_history_is_no_conflict(
+    run: Run, make: Make, app: Celery, redis_client: Any, tmp_path: Path
+) -> None:
+    """The stored one stays; a back-up takes an entry back only where that is asked for."""
+    make("a", last_run_at=RAN, total_run_count=4)
+    file = str(tmp_path / "backup")
+    run("export", "--history", file)
+    make("a", last_run_at=datetime.now(UTC), total_run_count=9)
+    assert "0 changed, 0 unchanged, 1 kept" in run("import", file).err
+    assert load(app, "a").total_run_count == 9
+    assert "1 changed" in run("import", file, "--on-conflict", "replace").err
+    assert (load(app, "a").last_run_at, load(app, "a").total_run_count) == (RAN, 4)
+    assert redis_client.zscore("redbeat::schedule", "redbeat:a") <= redis_client.time()[0] + 1
+
+
 def test_an_entry_of_beat_schedule_is_not_replaced(
     run: Run, make: Make, redis_client: Any, tmp_path: Path
 ) -> None:
