@@ -29,7 +29,7 @@ def store_of(app: Any, client: Any = None) -> Store:
     """Return the store of an app's schedule, on ``client`` or on the client of the app."""
     conf = ensure_conf(app)
     keys = Keys(conf.key_prefix, conf.schedule_key, conf.statics_key, conf.quarantine_key)
-    return Store(get_redis(app) if client is None else client, keys)
+    return Store(get_redis(app) if client is None else client, keys, conf.wait_replicas)
 
 
 class RedBeatSchedulerEntry(SavedEntry):
@@ -186,7 +186,16 @@ class RedBeatSchedulerEntry(SavedEntry):
         """Return definition and policy as stored; raises :exc:`InvalidEntryError`."""
         if self.name:
             self._own_key()
-        return encode_definition(self.definition()), encode_policy(self.schedule, self.delivery)
+        definition = encode_definition(self.definition())
+        self.check_allowed()
+        return definition, encode_policy(self.schedule, self.delivery)
+
+    def check_allowed(self) -> None:
+        """Raise :exc:`InvalidEntryError` for a task that ``redbeat_task_allowlist`` leaves out."""
+        allowlist = ensure_conf(self.app).task_allowlist
+        refused = allowlist and allowlist.refusal(self.task, self.options)
+        if refused:
+            raise InvalidEntryError(*refused)
 
     def _own_key(self) -> str:
         """Return the key to write to; raises :exc:`InvalidEntryError` for one that is not ours."""

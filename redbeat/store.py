@@ -16,7 +16,9 @@ from typing import Any
 from redis.client import NEVER_DECODE
 from redis.exceptions import ResponseError
 
+from .cluster import cluster_errors, node_of
 from .errors import DecodeError, InvalidEntryError
+from .failover import refusals
 from .packing import pack
 from .records import (
     NOT_A_HASH,
@@ -30,6 +32,7 @@ from .records import (
     read_turn,
     text_of,
 )
+from .replicas import Replicas
 from .scripts import load_script, overlaps, runs_once
 
 __all__ = ("BATCH", "MAX_WAIT", "Store", "batches")
@@ -63,17 +66,30 @@ def batches(items: Iterable[Any], size: int = BATCH) -> Iterator[list[Any]]:
 
 
 class Store:
-    """The schedule of one prefix in one Redis."""
+    """The schedule of one prefix in one Redis.
 
-    def __init__(self, client: Any, keys: Keys) -> None:
+    ``wait_replicas`` is how many replicas a claim waits for when it recorded something.
+    """
+
+    def __init__(self, client: Any, keys: Keys, wait_replicas: int = 0) -> None:
         self.client = client
         self.keys = keys
+        self._replicas = Replicas(wait_replicas)
 
     def _run(self, script: str, keys: Sequence[Any], args: Sequence[Any] = ()) -> Any:
         return load_script(script)(self.client, keys, args)
 
     def _read(self, *command: Any) -> Any:
-        return self.client.execute_command(*command, **{NEVER_DECODE: True})
+        with cluster_errors(), refusals():
+            return self.client.execute_command(*command, **{NEVER_DECODE: True})
+
+    def _undeclared(self, *keys: str) -> list[str]:
+        """Return the keys of a script that also uses keys of entries, which it does not name.
+
+        The last one never exists. A cluster that moves the slot to another node, and has moved but
+        some of its keys, runs no script of which one key is there and another is not.
+        """
+        return [*keys, self.keys.wakeup]
 
     # -- one turn of a beat ------------------------------------------------------------------
 
@@ -97,16 +113,18 @@ class Store:
 
     def _send_claim(self, terms: Terms) -> Callable[[], Turn]:
         keys, args = self._claim_call(terms)
-        reply = load_script("claim").begin(self.client, keys, args)
+        then = self._replicas.wait if terms.completions and self._replicas.wanted else None
+        reply = load_script("claim").begin(self.client, keys, args, then)
         return lambda: read_turn(reply())
 
     @property
     def overlaps(self) -> bool:
         """Whether :meth:`begin_claim` works with this client. No round trip."""
-        return overlaps(self.client)
+        return overlaps(self.client, self.keys.schedule)
 
     def _claim_call(self, terms: Terms) -> tuple[list[str], tuple[Any, ...]]:
-        keys = [self.keys.schedule, self.keys.statics, self.keys.quarantine, self.keys.beats]
+        own = self.keys
+        keys = self._undeclared(own.schedule, own.statics, own.quarantine, own.beats)
         token, ttl, dead = terms.token, 0.0, ""
         if terms.lock is not None:
             lock_key, token, ttl, dead = terms.lock
@@ -125,14 +143,18 @@ class Store:
         parked: list[str] = []
         for batch in batches(notes):
             args = [value for key, claim, note in batch for value in (key_of(key), claim, note)]
-            reply = self._run("park", [self.keys.schedule, self.keys.quarantine], args)
+            reply = self._run("park", self._set_aside, args)
             parked += map(text_of, reply)
         return parked
+
+    @property
+    def _set_aside(self) -> list[str]:
+        return self._undeclared(self.keys.schedule, self.keys.quarantine)
 
     def quarantined(self) -> dict[str, str]:
         """Return entry key -> JSON note of what is set aside. One round trip."""
         reply = self._read("HGETALL", self.keys.quarantine)
-        pairs = reply.items() if isinstance(reply, dict) else zip(*[iter(reply)] * 2, strict=True)
+        pairs = reply.items() if isinstance(reply, dict) else _pairs(reply)
         return {text_of(key): text_of(note) for key, note in pairs}
 
     def review(self, digests: Iterable[tuple[str, str]]) -> list[str]:
@@ -143,13 +165,15 @@ class Store:
         released: list[str] = []
         for batch in batches(digests):
             args = [value for key, digest in batch for value in (key_of(key), digest)]
-            reply = self._run("review", [self.keys.schedule, self.keys.quarantine], args)
+            reply = self._run("review", self._set_aside, args)
             released += map(text_of, reply)
         return released
 
     def forget(self, members: Sequence[str]) -> list[str]:
         """Remove members whose hash is gone; returns those removed. One round trip."""
-        reply = self._run("forget", [self.keys.schedule], [key_of(key) for key in members])
+        reply = self._run(
+            "forget", self._undeclared(self.keys.schedule), [key_of(key) for key in members]
+        )
         return [text_of(member) for member in reply]
 
     def sweep(
@@ -164,7 +188,7 @@ class Store:
         prefix = self.keys.prefix
         scan = (cursor, GLOB_SPECIAL.sub(r"\\\g<0>", prefix) + "*", SCAN_PAGE)
         args = [prefix, *scan, disabled, offset, limit, *map(key_of, known)]
-        reply = self._run("sweep", [self.keys.schedule], args)
+        reply = self._run("sweep", self._undeclared(self.keys.schedule), args)
         orphans, returned, enabled = ([text_of(key) for key in found] for found in reply[1:4])
         return Swept(text_of(reply[0]), orphans, returned, enabled, reply[4])
 
@@ -222,6 +246,23 @@ class Store:
         rank: int | None = self._read("ZRANK", self.keys.schedule, key_of(key))
         return rank
 
+    def members(self, offset: int, limit: int) -> list[tuple[str, float]]:
+        """Return (member, score) in due order, ``limit`` of them at most. One round trip."""
+        found = self._read(
+            *("ZRANGE", self.keys.schedule, offset, offset + limit - 1), "WITHSCORES"
+        )
+        pairs = found if not found or isinstance(found[0], (list, tuple)) else _pairs(found)
+        return [(text_of(member), float(score)) for member, score in pairs]
+
+    def adopt(self, name: str, texts: Sequence[str], score: float, static: bool) -> bool:
+        """Store an entry of another schedule, unless there is one of that name.
+
+        ``texts`` are definition, meta, policy and runtime. True when it was stored. One round trip.
+        """
+        keys = [self.keys.schedule, key_of(self.keys.entry(name)), self.keys.statics]
+        args = (key_of(name), f"{score:.6f}", int(static), *map(key_of, texts))
+        return bool(self._run("adopt", keys, args))
+
     def due_keys(self, limit: int = BATCH) -> list[str]:
         """Return the keys that are due and the one after them, in due order. Two round trips."""
         seconds, micros = self._read("TIME")
@@ -234,7 +275,8 @@ class Store:
     # -- static entries ----------------------------------------------------------------------
 
     def _static_keys(self, lock_key: str | None) -> list[str]:
-        keys = [self.keys.schedule, self.keys.statics, self.keys.quarantine]
+        own = self.keys
+        keys = self._undeclared(own.schedule, own.statics, own.quarantine)
         return keys if lock_key is None else [*keys, lock_key]
 
     def sync_statics(
@@ -306,8 +348,13 @@ class Store:
 
     def eviction(self) -> tuple[int, str]:
         """Return (maxmemory in bytes, maxmemory policy), from INFO. One round trip."""
-        info = self.client.info("memory")
+        with cluster_errors():
+            info = node_of(self.client, self.keys.schedule).info("memory")
         return int(info.get("maxmemory", 0)), str(info.get("maxmemory_policy", ""))
+
+
+def _pairs(flat: Sequence[Any]) -> Iterable[tuple[Any, Any]]:
+    return zip(flat[::2], flat[1::2], strict=True)
 
 
 def not_an_entry(key: str) -> str:

@@ -16,6 +16,7 @@ from .eviction import check_eviction
 from .exchange import LONGEST_LEASE, Answer, Exchange
 from .interrupts import HeldSignals
 from .leader import BeatLock
+from .migration import warn_about_untagged
 from .promises import Promises
 from .quarantine import Quarantine, shown
 from .records import AGAIN, STANDBY, Claim, Completion, Turn
@@ -70,7 +71,7 @@ class Ticker:
         self._lock = lock
         self._statics = statics
         self._conf = conf
-        self._eviction_checked = False
+        self._server_checked = False
         self._clock = clock
         self._quarantine = Quarantine(store, clock)
         self._sweep = Sweep(store, clock)
@@ -146,7 +147,7 @@ class Ticker:
         return REDIS_WAIT.after(self._redis_failures)
 
     def _work(self) -> float:
-        self._check_eviction()
+        self._check_server()
         started = self._clock()
         while True:
             failures = self._dispatcher.broker_failures
@@ -183,16 +184,23 @@ class Ticker:
         return self._quarantine.review(turn.quarantined) or self._sweep.look()
 
     def _look_ahead(self, turn: Turn) -> None:
-        """Have Redis record the last batch and claim the next while this one is dispatched."""
+        """Have Redis record the last batch and claim the next while this one is dispatched.
+
+        A Redis that is just then away is seen to in the next turn: this batch is in hand.
+        """
         more = turn.next_due is not None and turn.next_due <= turn.now
         worth_it = more or (self._exchange.pending and len(turn.claims) > BATCH // 2)
         if worth_it and not self._dispatcher.broker_failures:
-            self._exchange.begin(self._limit() if more else 0)
+            try:
+                self._exchange.begin(self._limit() if more else 0)
+            except (RedisError, OSError) as error:
+                logger.debug("beat: Cannot look ahead: %r", error)
 
-    def _check_eviction(self) -> None:
-        if not self._eviction_checked:
+    def _check_server(self) -> None:
+        if not self._server_checked:
             check_eviction(self._store, self._conf.key_expiry_check)
-            self._eviction_checked = True
+            warn_about_untagged(self._store, self._conf)
+            self._server_checked = True
 
     def _limit(self) -> int:
         if not self._synced:
