@@ -213,7 +213,7 @@ def check_quiet(lives: list[Life], messages: list[Message]) -> None:
         for since, until in [*life.quiet, *([end] if end else [])]:
             out = [message for message in messages if since < message.received < until]
             assert len(out) <= 1, (since, until, out)
-            assert all(at(message) <= since + SAME for message in out), (since, until, out)
+            assert all(one.received <= since + AT_ONCE for one in out), (since, until, out)
 
 
 def check(client: Client, beats: Beats, schedule: Schedule, ledger: Ledger) -> None:
