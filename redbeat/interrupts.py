@@ -20,8 +20,8 @@ class HeldSignals:
     A handler that raises in the middle of a publish leaves nobody knowing whether the message is
     out, so that it is sent again; in the middle of a read it breaks the connection, and may even be
     hidden by the error that this raises. In this context it runs at the end. A second signal is
-    delivered at once, in place of the first. Handlers are per process and belong to its main thread: in any other thread this does
-    nothing, and nothing is needed there.
+    delivered at once, in place of the first. Handlers are per process and belong to its main
+    thread: in any other thread this does nothing, and nothing is needed there.
     """
 
     def __init__(self) -> None:
