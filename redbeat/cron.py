@@ -8,6 +8,7 @@ from calendar import monthrange
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import date, datetime
+from functools import lru_cache
 from typing import Any
 
 from celery.schedules import crontab
@@ -18,6 +19,8 @@ __all__ = ("CronRule", "cron_rule")
 # would find nothing.
 MONTHS_AHEAD = 12 * 41
 CACHE = "_redbeat_rule"
+
+month_range = lru_cache(maxsize=1024)(monthrange)
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,7 @@ class CronRule:
         return None
 
     def _day_in_month(self, year: int, month: int, after: int) -> int:
-        monday_based, length = monthrange(year, month)
+        monday_based, length = month_range(year, month)
         for day in self.days[bisect_right(self.days, after) :]:
             if day <= length and (monday_based + day) % 7 in self.weekdays:
                 return day
