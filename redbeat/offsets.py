@@ -92,8 +92,10 @@ def offsets_of(wall: datetime, zone: tzinfo) -> tuple[timedelta, timedelta]:
     exist, and these are the offsets before and after.
     """
     if isinstance(zone, (ZoneInfo, timezone)):
-        first = zone.utcoffset(wall.replace(fold=0))
-        second = zone.utcoffset(wall.replace(fold=1))
+        # Made anew, which takes a fraction of the time of replace().
+        day, clock = (wall.year, wall.month, wall.day), (wall.hour, wall.minute, wall.second)
+        first = zone.utcoffset(datetime(*day, *clock, wall.microsecond))  # noqa: DTZ001
+        second = zone.utcoffset(datetime(*day, *clock, wall.microsecond, fold=1))  # noqa: DTZ001
         return first or timedelta(0), second or timedelta(0)
     return _observed_offsets(wall, zone)
 

@@ -193,8 +193,9 @@ class rrule(RuleSchedule):  # noqa: N801 - the name users import
 
     def _identity(self) -> tuple[Any, ...]:
         until = None if self.until is None else as_utc(self.until).replace(microsecond=0)
-        zone = fixed_offset(self._zone)
-        return self._rule, until, zone_key(self._zone) if zone is None else zone, self.nowfun
+        offset = fixed_offset(self._zone)
+        zone = zone_key(self._zone) if offset is None else offset
+        return self._rule, self._zoned.start, until, zone, self.nowfun
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, rrule):

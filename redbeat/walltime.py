@@ -22,6 +22,7 @@ __all__ = ("TICK", "WallRule", "instant_of", "next_instant")
 
 MINUTE = timedelta(minutes=1)
 TICK = timedelta.resolution
+NOTHING = timedelta(0)
 #: Before every instant that is asked about.
 DAWN = datetime.min.replace(tzinfo=UTC)
 
@@ -77,7 +78,9 @@ def instant_of(moment: datetime) -> datetime:
 def _next_in_zone(
     rule: WallRule, after: datetime, zone: tzinfo, start: datetime
 ) -> datetime | None:
-    offset = steady_offset(zone, after.toordinal()) if isinstance(zone, ZoneInfo) else None
+    if not isinstance(zone, ZoneInfo):
+        return _next_near_change(rule, after, zone, start)
+    offset = steady_offset(zone, after.toordinal())
     if offset is None:
         return _next_near_change(rule, after, zone, start)
     wall = rule.next_wall(NAIVE_EPOCH + (after - EPOCH + offset))
@@ -88,14 +91,14 @@ def _next_in_zone(
     later = steady_offset(zone, wall.toordinal())
     if later is None:
         return _next_near_change(rule, after, zone, start)
-    return at_offset(wall, later)
+    return EPOCH + (wall - NAIVE_EPOCH - later)
 
 
 def _next_near_change(
     rule: WallRule, after: datetime, zone: tzinfo, start: datetime
 ) -> datetime | None:
     local = after.astimezone(zone)
-    wall = local.replace(tzinfo=None)
+    wall = NAIVE_EPOCH + (after - EPOCH + (local.utcoffset() or NOTHING))
     if not rule.follows_real_time:
         return _next_fixed(rule, wall, after, zone, start)
     found = _next_real(rule, wall, after, zone)

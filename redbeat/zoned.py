@@ -56,8 +56,7 @@ class ZonedRule:
     @cached_property
     def _last(self) -> datetime:
         """The last run that ``count`` allows, where the rule does not know that itself."""
-        count = self.rule.count
-        if count is None or not self._repeats:
+        if not self._repeats or (count := self.rule.count) is None:
             return END
         return self._computed(count) if is_computed(self.rule) else self._walked(count)
 

@@ -358,6 +358,8 @@ def test_nothing_of_a_rule_is_before_its_start(freq: str, kind: str) -> None:
     rule = rrule(freq, ANCHORS[kind], count=3)
     assert next_run(rule, instant - DAY) == rule.occurrence_after(rule.start, True) == instant
     assert len(walk(rule, instant - DAY)) == 3
+    hour_before = (instant - timedelta(hours=1)).astimezone(ANCHORS[kind].tzinfo)
+    assert rule == rrule(freq, ANCHORS[kind], count=3) != rrule(freq, hour_before, count=3)
 
 
 def test_a_time_of_the_repeated_hour_runs_once_after_the_start() -> None:
