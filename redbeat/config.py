@@ -71,6 +71,8 @@ class RedBeatConfig:
     #: How runs are delivered, unless an entry says otherwise.
     delivery: str
     on_lock_lost: str
+    #: Celery's ``beat_cron_starting_deadline``, seconds.
+    cron_deadline: float | None
     #: Whether the keys of the schedule must share one slot.
     cluster: bool
     #: Whether the options are the broker's; then only those that RedBeat knows are used.
@@ -91,6 +93,7 @@ class RedBeatConfig:
         self.lock_timeout = self._read_lock_timeout()
         self.key_expiry_check = self._read_choice("redbeat_key_expiry_check", EXPIRY_CHECKS, 2)
         self.delivery = self._read_choice("redbeat_delivery", DELIVERIES)
+        self.cron_deadline = self._read_cron_deadline()
         self.on_lock_lost = self._read_choice("redbeat_on_lock_lost", ON_LOCK_LOST)
 
     def __repr__(self) -> str:
@@ -184,6 +187,14 @@ class RedBeatConfig:
     def _read_lock_timeout(self) -> float | None:
         value = self.either_or("redbeat_lock_timeout")
         return None if value is None else _check_lock_timeout(value)
+
+    def _read_cron_deadline(self) -> float | None:
+        value = self.app.conf.beat_cron_starting_deadline
+        if value is None or (is_number(value) and value >= 0):
+            return None if value is None else float(value)
+        raise ConfigurationError(
+            f"beat_cron_starting_deadline is {value!r}, it must be seconds, 0 at least"
+        )
 
     def _read_choice(self, name: str, choices: tuple[str, ...], default: int = 0) -> str:
         value = self.either_or(name, choices[default])

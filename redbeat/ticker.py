@@ -74,7 +74,7 @@ class Ticker:
         self._clock = clock
         self._quarantine = Quarantine(store, clock)
         self._sweep = Sweep(store, clock)
-        self._dispatcher = Dispatcher(hooks, self._quarantine)
+        self._dispatcher = Dispatcher(hooks, self._quarantine, statics)
         self._exchange = Exchange(store, lock, clock, lease)
         self._promises = Promises(self._dispatcher, self._exchange)
         self._synced = False
