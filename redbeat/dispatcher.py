@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
 from celery.utils.log import get_logger
+from redis.exceptions import RedisError
 
 from .backoff import BackOff
+from .client import get_redis, unretried
 from .delivery import AT_MOST_ONCE
 from .due import DISABLED, PARKED, score_of
-from .entry import RedBeatSchedulerEntry
+from .entry import RedBeatSchedulerEntry, store_of
 from .errors import DecodeError
 from .history import encode_runtime
+from .lazy import LazyArgumentError, evaluated
+from .messages import id_of
 from .occurrences import Run
+from .overlap import goes_on, marker, put_off
 from .prototypes import Histories, Prototypes
 from .quarantine import Quarantine, shown
-from .records import AGAIN, Claim, Completion
+from .records import AGAIN, DELETE, Claim, Completion
+from .statics import StaticEntries
 from .timing import asks_itself
 from .zones import UTC
 
@@ -79,10 +86,17 @@ class Promise:
 
 
 class Dispatcher:
-    """Decides and publishes, one claim at a time. No round trips of its own."""
+    """Decides and publishes, one claim at a time.
 
-    def __init__(self, hooks: Hooks, quarantine: Quarantine) -> None:
+    No round trips of its own, but for a lost run whose end is waited for. ``statics`` hold the
+    functions among the arguments of static entries.
+    """
+
+    def __init__(
+        self, hooks: Hooks, quarantine: Quarantine, statics: StaticEntries | None = None
+    ) -> None:
         self._hooks = hooks
+        self._statics = StaticEntries() if statics is None else statics
         self._quarantine = quarantine
         self._prototypes = Prototypes(hooks)
         self._histories = Histories()
@@ -104,13 +118,20 @@ class Dispatcher:
         if not entry.enabled:
             return Completion(claim.key, claim_id, DISABLED)
         try:
-            entry.verdict()
+            due = entry.verdict().due
         except Exception as error:
             if asks_itself(entry.schedule):  # the user's own code, which may recover
                 return self._failed(claim, claim_id, now, error)
             reason = f"definition.schedule: cannot tell when it is due: {error!r}"
             self._quarantine.add(claim, claim_id, reason, now)
             return None
+        if due and goes_on(entry, claim, now):
+            return self._put_off(entry, claim, claim_id)
+        if due:
+            try:
+                self._statics.give_functions(entry)
+            except LazyArgumentError as error:
+                return self._failed(claim, claim_id, now, error)
         run = self._promise if self._at_most_once(entry) else self._run
         return run(entry, claim, claim_id, now)
 
@@ -130,14 +151,35 @@ class Dispatcher:
             run.error = error
         if run.error is not None:
             self._hooks.broker_failed(run.error)
-            promise.report(f"is lost, it must not be sent twice: {run.error!r}")
+            self._lost(promise, f"is lost, it must not be sent twice: {run.error!r}")
         elif not run.sent and run.successor is None:
-            promise.report(
-                "is lost: it was due when it was recorded, and not when it was to be sent"
+            self._lost(
+                promise, "is lost: it was due when it was recorded, and not when it was to be sent"
             )
         else:
             self._broker_is_there()
         return True
+
+    def _lost(self, promise: Promise, what: str) -> None:
+        promise.report(what)
+        if promise.done.running:
+            self._forget_run(promise)
+
+    def forsake(self, promise: Promise) -> None:
+        """Report a run that will not be published. A round trip where its end is waited for."""
+        self._lost(promise, "is lost: beat stops and the broker is away")
+
+    def _forget_run(self, promise: Promise) -> None:
+        """Have nobody wait for the end of a run that was not published."""
+        run = promise.entry.run
+        assert run is not None
+        try:
+            store = store_of(self._hooks.app, unretried(get_redis(self._hooks.app)))
+            store.end_run(promise.claim.key, run.task_id)
+        except (RedisError, OSError) as error:
+            logger.warning(
+                "beat: Entry %s waits for overlap_timeout: %r", promise.entry.name, error
+            )
 
     def _at_most_once(self, entry: RedBeatSchedulerEntry) -> bool:
         return self._hooks.delivery_of(entry) == AT_MOST_ONCE
@@ -152,11 +194,14 @@ class Dispatcher:
             self._hooks.check_broker()
             is_due, seconds = self._hooks.is_due(entry)
             if is_due:
+                entry.args, entry.kwargs = evaluated(entry.args, entry.kwargs)
+                run.task_id = id_of(entry, entry.verdict().scheduled_at or run.due)
                 run.successor = self._hooks.reserve(entry)
         except Exception as error:
             return self._failed(claim, claim_id, now, error)
         if not is_due:
-            return Completion(claim.key, claim_id, _score_of_not_due(entry, run, seconds, now))
+            score = _score_of_not_due(entry, run, seconds, now)
+            return self._not_sent(entry, claim, claim_id, score)
         done = self._sent(entry, claim, claim_id, _own_wait(entry, seconds, now))
         return Promise(entry, claim, done._replace(promised=True))
 
@@ -181,7 +226,40 @@ class Dispatcher:
             return self._sent(entry, claim, claim_id, _own_wait(entry, seconds, now))
         if run.error is not None:
             return self._failed(claim, claim_id, now, run.error)
-        return Completion(claim.key, claim_id, _score_of_not_due(entry, run, seconds, now))
+        score = _score_of_not_due(entry, run, seconds, now)
+        return self._not_sent(entry, claim, claim_id, score)
+
+    def _not_sent(
+        self, entry: RedBeatSchedulerEntry, claim: Claim, claim_id: str, score: float
+    ) -> Completion:
+        """Return what to record for an entry that is not due, or whose runs are too old by now."""
+        verdict, runtime = entry.verdict(), ""
+        if verdict.missed and not verdict.due and verdict.anchor and entry.last_run_at:
+            logger.warning(
+                "beat: Entry %s missed %d runs up to that of %s, too old to be made up for",
+                *(entry.name, verdict.missed, verdict.anchor),
+            )
+            runtime = encode_runtime(verdict.anchor, entry.last_run_at)
+        done = Completion(claim.key, claim_id, score, runtime=runtime)
+        return self._finished(entry, claim, done) if score == PARKED else done
+
+    def _put_off(self, entry: RedBeatSchedulerEntry, claim: Claim, claim_id: str) -> Completion:
+        """Return what to record for an occurrence that is due while an earlier run goes on."""
+        done, skipped = put_off(entry, claim, claim_id)
+        gone = skipped is not None and done.score == PARKED
+        return self._finished(entry, claim, done) if gone else done
+
+    def _finished(self, entry: RedBeatSchedulerEntry, claim: Claim, done: Completion) -> Completion:
+        """Return the completion of an entry that has finished, with what becomes of it."""
+        logger.info(
+            "beat: Entry %s has finished: nothing is left to run (%s)", entry.name, entry.on_finish
+        )
+        if entry.on_finish == "delete":
+            return done._replace(finish=DELETE)
+        if entry.on_finish == "disable":
+            definition = {**json.loads(claim.definition or "{}"), "enabled": False}
+            return done._replace(score=DISABLED, finish=json.dumps(definition))
+        return done
 
     def _sent(
         self, entry: RedBeatSchedulerEntry, claim: Claim, claim_id: str, own: float | None
@@ -193,17 +271,17 @@ class Dispatcher:
         if missed:
             logger.warning(
                 "beat: Entry %s missed %d runs before that of %s, which makes up for them",
-                *(entry.name, missed, after.scheduled_at),
+                *(entry.name, missed, entry.verdict().scheduled_at),
             )
-        if own is None and next_at is None:
-            logger.info("beat: Entry %s has finished: nothing is left to run", entry.name)
         score = score_of(next_at) if own is None else own
         scheduled_at: datetime = after.scheduled_at or datetime.fromtimestamp(claim.due, UTC)
         runtime = encode_runtime(scheduled_at, after.last_run_at or scheduled_at)
         meta = after.history_text()
         if after.scheduled_at is not None:
             self._histories.note(claim.key, meta, runtime, after)
-        return Completion(claim.key, claim_id, score, meta, runtime)
+        running = marker(entry, entry.run.task_id if entry.run else "")
+        done = Completion(claim.key, claim_id, score, meta, runtime, running=running)
+        return self._finished(entry, claim, done) if score == PARKED else done
 
     def _failed(self, claim: Claim, claim_id: str, now: float, error: Exception) -> Completion:
         """Keep an occurrence that could not be published: it is late, not lost.

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, tzinfo
 from typing import Any
 
 from celery.beat import ScheduleEntry
-from celery.schedules import BaseSchedule, schedstate
+from celery.schedules import BaseSchedule, crontab, schedstate
 
+from .config import ensure_conf
 from .decoder import to_timestamp
 from .history import History
 from .occurrences import Run, Verdict, aware, decide
+from .planning import TICK, Plan
+from .policy import DEFAULT, FIELDS, Policy
 
 __all__ = ("DISABLED", "PARKED", "DueEntry", "score_of")
 
@@ -19,6 +23,9 @@ PARKED, DISABLED = -1.0, -2.0
 
 #: Seconds after which a disabled entry asks to be looked at again, when it is asked.
 DISABLED_RECHECK = 5.0
+
+
+NAMES = frozenset(FIELDS)
 
 
 def score_of(next_at: datetime | None) -> float:
@@ -31,7 +38,18 @@ class DueEntry(ScheduleEntry):
 
     enabled: bool
 
-    #: ``at_least_once`` or ``at_most_once``; None for what the app is set to.
+    # What a policy may say, see there; an attribute that is not set says nothing.
+    timezone: str | None = None
+    start_time: datetime | None = None
+    end_time: datetime | None = None
+    max_runs: int | None = None
+    on_finish: str = "keep"
+    misfire_grace_time: float | None = None
+    coalesce: str = "latest"
+    catch_up_limit: int | None = None
+    jitter: float = 0.0
+    overlap: str = "allow"
+    overlap_timeout: float = 3600.0
     delivery: str | None = None
 
     #: The nominal instant of the last run, None when it is not known.
@@ -77,9 +95,11 @@ class DueEntry(ScheduleEntry):
         """The instant in UTC from which the next run counts, None when it never ran."""
         if self.last_run_at is None:
             return None
-        if self.scheduled_at is not None and self.last_run_at == self._known_history[0]:
+        last_run_at, known = aware(self.last_run_at), self._known_history[0]
+        # As instants: times of one zone are equal in both of its hours that a clock repeats.
+        if self.scheduled_at is not None and known is not None and last_run_at == aware(known):
             return self.scheduled_at
-        return aware(self.last_run_at)
+        return last_run_at
 
     def verdict(self) -> Verdict:
         """Return which occurrence is due, and when the next one is. No round trip."""
@@ -91,10 +111,49 @@ class DueEntry(ScheduleEntry):
             run.verdict = self._decide(run.now, run.due)
         return run.verdict
 
+    @property
+    def policy(self) -> Policy:
+        """What the attributes say; raises :exc:`InvalidEntryError` that names the field."""
+        given = vars(self)
+        if NAMES.isdisjoint(given):
+            return DEFAULT
+        return Policy.of({name: given[name] for name in FIELDS if name in given})
+
     def _decide(self, now: datetime, due: datetime) -> Verdict:
         last_run_at = self.last_run_at and aware(self.last_run_at)
-        zone = self._zone or self.app.timezone
-        return decide(self.schedule, last_run_at, self.anchor, now, due, zone)
+        policy, zone = self._rules()
+        if policy is DEFAULT:
+            return decide(self.schedule, last_run_at, self.anchor, now, due, zone)
+        limits = (policy, self.total_run_count, str(self.name))
+        return decide(self.schedule, last_run_at, self.anchor, now, due, zone, *limits)
+
+    def _rules(self) -> tuple[Policy, tzinfo]:
+        """Return the policy with what the app adds to it, and the zone to read a crontab in."""
+        policy = self.policy
+        if isinstance(self.schedule, crontab) and policy.misfire_grace_time is None:
+            deadline = ensure_conf(self.app).cron_deadline
+            if deadline is not None:
+                policy = replace(policy, misfire_grace_time=deadline)
+        return policy, self._zone or policy.zone or self.app.timezone
+
+    def upcoming(self, n: int = 10, after: datetime | None = None) -> list[datetime]:
+        """Return the next ``n`` nominal instants after ``after`` (default now), UTC.
+
+        Fewer when fewer are left. Whether the entry is enabled does not matter. No round trip.
+        """
+        since = aware(after or self.default_now())
+        policy, zone = self._rules()
+        if policy.max_runs is not None:
+            n = min(n, policy.max_runs - self.total_run_count)
+        plan = Plan(self.schedule, zone, policy, str(self.name))
+        anchor = self.anchor
+        first = plan.begin(since) if anchor is None else plan.after(anchor)
+        found = None if first is None else plan.since(first, since + TICK)
+        instants: list[datetime] = []
+        while found is not None and len(instants) < n:
+            instants.append(found)
+            found = plan.after(found)
+        return instants
 
     def is_due(self) -> schedstate:
         """Return (whether it is due, seconds until the run after that; None = never)."""

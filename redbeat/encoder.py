@@ -11,12 +11,13 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from .registry import BUILT_IN, named
 from .writers import TAG, UnstorableError, refusal, writer_of
 
 __all__ = ("MAX_DEPTH", "TAGS", "RedBeatJSONEncoder", "storable")
 
 VERBATIM = "verbatim"
-TAGS = frozenset({"datetime", "interval", "crontab", "rrule", "weekday", VERBATIM})
+TAGS = BUILT_IN
 MAX_DEPTH = 200
 
 Default = Callable[[Any], Any]
@@ -67,10 +68,14 @@ def _float(value: float, _default: Default, _depth: int) -> float:
 def _dict(value: dict[Any, Any], default: Default, depth: int) -> dict[str, Any]:
     if not STRING.issuperset(map(type, value)):
         _check_keys(value)
-    if TAG in value and isinstance(value[TAG], str) and value[TAG] in TAGS:
+    if TAG in value and _has_meaning(value[TAG]):
         items = _items(value, default, depth)
         return {TAG: VERBATIM, "items": [[key, item] for key, item in items.items()]}
     return _items(value, default, depth)
+
+
+def _has_meaning(tag: Any) -> bool:
+    return isinstance(tag, str) and (tag in TAGS or named(tag) is not None)
 
 
 def _items(value: dict[str, Any], default: Default, depth: int) -> dict[str, Any]:

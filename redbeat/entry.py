@@ -15,10 +15,14 @@ from .definition import decode_definition, decode_policy, encode_definition, enc
 from .due import PARKED
 from .errors import DecodeError, InvalidEntryError
 from .history import decode_meta, encode_runtime
-from .occurrences import Run
+from .lazy import hidden, revealed, with_field
+from .occurrences import Run, aware
+from .policy import FIELDS as POLICY_FIELDS
 from .records import SAVED, Keys, key_of, text_of
 from .saving import SavedEntry
+from .schedules import RuleSchedule
 from .store import Store
+from .task_options import stored_options
 
 __all__ = ("PARKED", "RedBeatSchedulerEntry", "store_of")
 
@@ -42,8 +46,8 @@ class RedBeatSchedulerEntry(SavedEntry):
         args, kwargs: arguments of the task.
         enabled: a disabled entry is kept and never due.
         options: options of ``apply_async``.
-        clsargs: ``app``, ``last_run_at``, ``total_run_count``, ``relative``, and ``delivery``:
-            ``at_least_once`` or ``at_most_once``, where ``redbeat_delivery`` shall not count.
+        clsargs: ``app``, ``last_run_at``, ``total_run_count``, ``relative``, and the fields of a
+            :class:`~redbeat.policy.Policy`. ``one_off=True`` is ``max_runs=1``.
 
     Making an entry does not touch Redis. Attributes are changed freely, then :meth:`save` d. Raises
     :exc:`InvalidEntryError` for what is no schedule at all; the rest is checked by ``save()``.
@@ -61,7 +65,9 @@ class RedBeatSchedulerEntry(SavedEntry):
         **clsargs: Any,
     ) -> None:
         clsargs["app"] = app_or_default(clsargs.get("app"))
-        delivery = clsargs.pop("delivery", None)
+        policy = {field: clsargs.pop(field, None) for field in POLICY_FIELDS}
+        if clsargs.pop("one_off", False):
+            policy["max_runs"] = policy["max_runs"] or 1
         given = clsargs.get("last_run_at") is not None
         try:
             super().__init__(
@@ -76,11 +82,20 @@ class RedBeatSchedulerEntry(SavedEntry):
         except (AttributeError, ValueError, OverflowError) as error:
             problem = f"{schedule!r:.60} is no schedule; use seconds, a crontab or an rrule"
             raise InvalidEntryError("schedule", problem) from error
+        if not given and isinstance(self.schedule, RuleSchedule):
+            self.last_run_at = self.schedule.counts_from(aware(self.default_now()))
         self.enabled = enabled
-        if delivery is not None:
-            self.delivery = delivery
+        for field, value in policy.items():
+            if value is not None:
+                setattr(self, field, value)
         # What save() takes for unchanged: a history the caller did not tell about.
         self._known_history = (None if given else self.last_run_at, 0)
+
+    #: Whether it stands in ``beat_schedule``; then its arguments may be computed at each dispatch.
+    _static = False
+
+    #: Whether an argument stands for a function that only ``beat_schedule`` has.
+    _lazy = False
 
     # -- names ---------------------------------------------------------------------------------
 
@@ -151,8 +166,11 @@ class RedBeatSchedulerEntry(SavedEntry):
     def from_definition(cls: type[Self], app: Any, definition: str, policy: str = "") -> Self:
         """Make an entry without history; raises :exc:`DecodeError`. No round trip."""
         arguments = decode_policy(policy, decode_definition(definition))
+        lazy = revealed(arguments, policy)
         try:
-            return cls(app=app, **arguments)
+            entry = cls(app=app, **arguments)
+            entry._lazy = lazy
+            return entry
         except Exception as error:
             # TypeError for an unknown key, and whatever a class of the user's own may raise.
             raise DecodeError("definition", f"{cls.__name__} refuses it: {error}") from error
@@ -186,9 +204,16 @@ class RedBeatSchedulerEntry(SavedEntry):
         """Return definition and policy as stored; raises :exc:`InvalidEntryError`."""
         if self.name:
             self._own_key()
-        definition = encode_definition(self.definition())
+        if self.overlap != "allow" and not getattr(self.app, "redbeat_tracks_runs", False):
+            problem = "beat would not learn when a run ends; call redbeat.worker.enable(app)"
+            raise InvalidEntryError("overlap", problem)
         self.check_allowed()
-        return definition, encode_policy(self.schedule, self.delivery)
+        definition, lazy = hidden(self.definition(), self._static)
+        options = stored_options(definition.get("options"))
+        if options is not definition.get("options"):
+            definition = {**definition, "options": options}
+        policy = encode_policy(self.schedule, self.policy)
+        return encode_definition(definition), with_field(policy, lazy)
 
     def check_allowed(self) -> None:
         """Raise :exc:`InvalidEntryError` for a task that ``redbeat_task_allowlist`` leaves out."""
@@ -267,7 +292,7 @@ class RedBeatSchedulerEntry(SavedEntry):
         run, verdict = self.run, self.verdict()
         entry = self._copy()
         entry.last_run_at = last_run_at or (run.now if run else self.default_now())
-        entry.scheduled_at = None if last_run_at else verdict.scheduled_at
+        entry.scheduled_at = None if last_run_at else verdict.anchor or verdict.scheduled_at
         if not only_update_last_run_at:
             entry.total_run_count += 1
         entry._known_history = (entry.last_run_at, entry.total_run_count)

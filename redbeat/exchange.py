@@ -237,7 +237,7 @@ def merge(done: Completion, meta: str, now: float) -> Completion:
     try:
         theirs, ours = History.read(meta), History.read(done.meta)
     except DecodeError:
-        return Completion(done.key, done.claim_id, now)
+        return Completion(done.key, done.claim_id, now, running=done.running)
     count = max(theirs.total_run_count, ours.total_run_count)
     text = encode_meta(theirs.last_run_at, count)
-    return Completion(done.key, done.claim_id, now, text, seen=meta)
+    return Completion(done.key, done.claim_id, now, text, seen=meta, running=done.running)

@@ -65,4 +65,4 @@ class Promises:
     def forsake(self) -> None:
         """Report what is recorded and will not be published any more."""
         while self._owed:
-            self._owed.popleft().report("is lost: beat stops and the broker is away")
+            self._dispatcher.forsake(self._owed.popleft())

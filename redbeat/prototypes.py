@@ -56,7 +56,7 @@ class Prototypes:
         entry = self._source.Entry.from_definition(self._source.app, definition, policy)
         if entry.key != key:
             raise DecodeError("definition.name", f"{entry.name!r} does not belong to this key")
-        entry._zone = self._source.app.timezone
+        entry._zone = entry.policy.zone or self._source.app.timezone
         return entry, all(map(is_flat, (entry.args or (), entry.kwargs, entry.options)))
 
 

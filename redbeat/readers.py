@@ -4,17 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta, timezone, tzinfo
-from typing import Any
+from functools import partial
+from typing import Any, TypeGuard
 
-from celery.schedules import crontab, schedule
+from celery.exceptions import ImproperlyConfigured
+from celery.schedules import BaseSchedule, crontab, schedule, solar
 from dateutil.rrule import weekday
 
+from .clocked import clocked
+from .ical import from_ical
+from .registry import RegisteredType, named
 from .rules import frequency
+from .rulesets import rruleset
 from .schedules import RRULE_FIELDS, rrule
 from .writers import MAX_EVERY, TAG
 from .zones import UTC, from_timestamp, zone_named
 
-__all__ = ("DECODERS", "MalformedError")
+__all__ = ("DECODERS", "MalformedError", "MissingError", "reader_of")
 
 Tagged = Mapping[str, Any]
 
@@ -26,6 +32,10 @@ class MalformedError(ValueError):
         super().__init__(problem)
         self.key = key
         self.problem = problem
+
+
+class MissingError(MalformedError):
+    """A tagged dict cannot be read, since a package is not installed."""
 
 
 def _check_keys(tagged: Tagged, required: tuple[str, ...], optional: tuple[str, ...]) -> None:
@@ -203,6 +213,126 @@ def _read_weekday(tagged: Tagged) -> weekday:
     return weekday(day, nth)
 
 
+SET_KEYS = ("rrules", "rdates", "exdates")
+
+
+def _read_rruleset(tagged: Tagged) -> rruleset:
+    _check_keys(tagged, (), (*SET_KEYS, "ical"))
+    try:
+        if "ical" in tagged:
+            return _read_ical(tagged)
+        rules = [_rule(index, rule) for index, rule in enumerate(_list(tagged, "rrules"))]
+        dates = {
+            key: [_moment(key, moment) for moment in _list(tagged, key)] for key in SET_KEYS[1:]
+        }
+        return rruleset(rules, **dates)
+    except (ValueError, TypeError, OverflowError) as error:
+        if isinstance(error, MalformedError):
+            raise
+        key, _, problem = str(error).partition(": ")
+        known = key in SET_KEYS
+        raise MalformedError(key if known else "", problem if known else str(error)) from error
+
+
+def _read_ical(tagged: Tagged) -> rruleset:
+    _check_keys(tagged, ("ical",), ())
+    if not isinstance(tagged["ical"], str):
+        raise MalformedError("ical", f"{tagged['ical']!r:.60} is not a text")
+    try:
+        found = from_ical(tagged["ical"])
+    except (ValueError, TypeError, OverflowError) as error:
+        raise MalformedError("ical", str(error)) from error
+    return found if isinstance(found, rruleset) else rruleset([found])
+
+
+def _list(tagged: Tagged, key: str) -> list[Any]:
+    value = tagged.get(key) or []
+    if not isinstance(value, list):
+        raise MalformedError(key, f"{value!r:.60} is not a list")
+    return value
+
+
+def _rule(index: int, value: object) -> rrule:
+    if isinstance(value, dict):
+        try:
+            return _read_rrule({TAG: "rrule", **value})
+        except MalformedError as error:
+            path = f"rrules[{index}].{error.key}".rstrip(".")
+            raise MalformedError(path, error.problem) from error
+    if not isinstance(value, rrule):
+        raise MalformedError(f"rrules[{index}]", f"{value!r:.60} is not an rrule")
+    return value
+
+
+def _moment(key: str, value: object) -> datetime:
+    """A datetime that was read already, or ISO 8601; without a zone it is UTC."""
+    if isinstance(value, dict):
+        try:
+            return _read_datetime({TAG: "datetime", **value})
+        except MalformedError as error:
+            raise MalformedError(f"{key}.{error.key}".rstrip("."), error.problem) from error
+    try:
+        moment = datetime.fromisoformat(value.replace("Z", "+00:00")) if _is_text(value) else value
+    except ValueError as error:
+        raise MalformedError(key, f"{value!r:.60} is not a time: {error}") from error
+    if not isinstance(moment, datetime):
+        raise MalformedError(key, f"{value!r:.60} is neither a datetime nor ISO 8601")
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def _is_text(value: object) -> TypeGuard[str]:
+    return isinstance(value, str)
+
+
+def _read_clocked(tagged: Tagged) -> clocked:
+    _check_keys(tagged, ("clocked_time",), ())
+    moment = _moment("clocked_time", tagged["clocked_time"])
+    try:
+        return clocked(moment)
+    except (ValueError, OverflowError) as error:
+        raise MalformedError("clocked_time", str(error).partition(": ")[2] or str(error)) from error
+
+
+def _read_solar(tagged: Tagged) -> solar:
+    _check_keys(tagged, ("event", "lat", "lon"), ())
+    for key in ("lat", "lon"):
+        _number(tagged, key)
+    try:
+        return solar(tagged["event"], tagged["lat"], tagged["lon"])
+    except ImproperlyConfigured as error:
+        raise MissingError(
+            "", "needs the package 'ephem'; install it with: pip install 'celery-redbeat[solar]'"
+        ) from error
+    except (ValueError, TypeError) as error:
+        raise MalformedError(_wrong_solar_part(tagged), str(error).strip()) from error
+
+
+def _wrong_solar_part(tagged: Tagged) -> str:
+    if not -90 <= tagged["lat"] <= 90:
+        return "lat"
+    return "event" if -180 <= tagged["lon"] <= 180 else "lon"
+
+
+def _read_registered(known: RegisteredType, tagged: Tagged) -> BaseSchedule:
+    fields = {key: value for key, value in tagged.items() if key != TAG}
+    try:
+        found = known.load(fields)
+    except Exception as error:
+        # It is the user's function, which may fail in any way.
+        raise MalformedError("", f"load() of {known.tag!r} failed: {error!r}") from error
+    if not isinstance(found, known.cls):
+        raise MalformedError("", f"load() of {known.tag!r} returned {found!r:.60}")
+    return found
+
+
+def reader_of(tag: object) -> Callable[[Tagged], Any] | None:
+    """The function that reads a dict with this tag, built in or registered."""
+    known = named(tag)
+    if known is not None:
+        return partial(_read_registered, known)
+    return DECODERS.get(tag) if isinstance(tag, str) else None
+
+
 def _read_verbatim(tagged: Tagged) -> dict[str, Any]:
     _check_keys(tagged, ("items",), ())
     try:
@@ -219,6 +349,9 @@ DECODERS: dict[str, Callable[[Tagged], Any]] = {
     "interval": _read_interval,
     "crontab": _read_crontab,
     "rrule": _read_rrule,
+    "rruleset": _read_rruleset,
+    "solar": _read_solar,
+    "clocked": _read_clocked,
     "weekday": _read_weekday,
     "verbatim": _read_verbatim,
 }

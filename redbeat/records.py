@@ -11,6 +11,7 @@ from .packing import pack, unpack
 __all__ = (
     "AGAIN",
     "CLOCK_AHEAD",
+    "DELETE",
     "GONE",
     "HISTORY_CHANGED",
     "HISTORY_DIFFERS",
@@ -21,6 +22,7 @@ __all__ = (
     "REFUSED",
     "SAVED",
     "STANDBY",
+    "WAITS",
     "Claim",
     "Completion",
     "Keys",
@@ -46,8 +48,14 @@ REFUSED, RECORDED, HISTORY_CHANGED = 0, 1, 2
 CLOCK_AHEAD, NOT_A_HASH, GONE, HISTORY_DIFFERS, SAVED = -3, -2, -1, 0, 1
 
 
+#: In place of a definition: the entry is deleted.
+DELETE = "-"
+
 #: In place of a runtime: the occurrence is put back, and keeps its nominal instant.
 AGAIN = "again"
+
+#: In place of a run that goes on: the occurrence that is put back waits for the one that does.
+WAITS = "-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +86,8 @@ class Claim(NamedTuple):
     """The right to dispatch one occurrence of one entry.
 
     ``due`` is the score at which it was found, UNIX seconds. ``definition`` is None when the hash
-    is gone; ``problem`` says why the key or its text could not be read.
+    is gone; ``problem`` says why the key or its text could not be read. ``running_until`` is when
+    a run that may still go on counts as ended, UNIX seconds as text, "" for none.
     """
 
     key: str
@@ -87,6 +96,7 @@ class Claim(NamedTuple):
     meta: str = ""
     policy: str = ""
     runtime: str = ""
+    running_until: str = ""
     problem: str = ""
 
 
@@ -94,7 +104,11 @@ class Completion(NamedTuple):
     """What to record for a claimed entry: its next score and, if it ran, its new history.
 
     ``seen`` is the stored meta which the new one replaces, None for the one that was claimed.
-    ``promised`` says that the run is published only once this is recorded.
+    ``promised`` says that the run is published only once this is recorded. ``finish`` is what
+    becomes of an entry that has finished: "" nothing, :data:`DELETE`, or its new definition. A
+    runtime without a meta moves the instant from which the next run counts, or is :data:`AGAIN`.
+    ``running`` is the task id of a run that goes on now and the seconds it may take, "" where
+    nobody wants to know, or :data:`WAITS`.
     """
 
     key: str
@@ -104,6 +118,8 @@ class Completion(NamedTuple):
     runtime: str = ""
     seen: str | None = None
     promised: bool = False
+    finish: str = ""
+    running: str = ""
 
 
 #: Key of the lock, our token, its seconds to live, the token of a leader known to be dead or "".
@@ -192,7 +208,7 @@ def key_of(key: str) -> bytes:
 def read_claims(kinds: bytes, sizes: bytes, packed: bytes) -> list[Claim]:
     """Return the claims in the reply of ``claim.lua``."""
     fields = iter(unpack(sizes, packed))
-    rows = zip(kinds.decode(), *[fields] * 6, strict=True)
+    rows = zip(kinds.decode(), *[fields] * 7, strict=True)
     claims = [READERS[kind](*row) for kind, *row in rows]
     return claims if packed.isascii() else list(map(checked, claims))
 
@@ -228,7 +244,8 @@ def pack_completions(completions: Sequence[Completion]) -> tuple[str | bytes, st
     texts: list[str] = []
     for done in completions:
         seen = "" if done.seen is None else f"={done.seen}"
-        texts += done.key, done.claim_id, f"{done.score:.6f}", done.meta, done.runtime, seen
+        texts += done.key, done.claim_id, f"{done.score:.6f}", done.meta, done.runtime
+        texts += seen, done.finish, done.running
     return pack(texts)
 
 

@@ -36,8 +36,10 @@ RANGES = {
 WITH_ZERO = frozenset({"byeaster"})
 RESTRICT_DAYS = ("byweekno", "byyearday", "bymonthday", "byweekday", "byeaster")
 
-# A count that is not mere multiplication has to be counted, one occurrence after the other.
+# A count that is not mere multiplication is counted by days; one occurrence after the other where
+# the rule leaves out periods or chooses by position.
 MAX_COUNTED = 100_000
+MAX_WALKED = 2000
 
 
 def frequency(freq: object) -> int:
@@ -78,7 +80,7 @@ def recurrence(fields: Mapping[str, Any], start: datetime) -> Recurrence:
         interval=fields["interval"],
         start=start,
         wkst=_week_start(fields["wkst"]),
-        count=_count(fields["count"], plain and freq >= WEEKLY),
+        count=_count(fields, plain and freq >= WEEKLY),
         plain=plain,
         setpos=by["bysetpos"],
         months=by["bymonth"],
@@ -94,12 +96,14 @@ def recurrence(fields: Mapping[str, Any], start: datetime) -> Recurrence:
     )
 
 
-def _count(count: object, computed: bool) -> int | None:
-    if count is None:
+def _count(fields: Mapping[str, Any], computed: bool) -> int | None:
+    if fields["count"] is None:
         return None
-    number = positive("count", count)
-    if number > MAX_COUNTED and not computed:
-        raise ValueError(f"count: {number} is above {MAX_COUNTED}; use 'until' instead")
+    number = positive("count", fields["count"])
+    every = fields["interval"] == 1 and fields["bysetpos"] is None
+    limit = MAX_COUNTED if every else MAX_WALKED
+    if number > limit and not computed:
+        raise ValueError(f"count: {number} is above {limit}; use 'until' instead")
     return number
 
 

@@ -241,6 +241,7 @@ class RedBeatScheduler(Scheduler):
             raise
         if run is not None:
             run.sent, run.error = True, None
+            run.task_id = str(message.options["task_id"])
         self._published_at = monotonic()
         return result
 

@@ -13,10 +13,10 @@ from dateutil.rrule import rrule as dateutil_rrule
 from .errors import DecodeError
 from .recurrence import Recurrence
 from .rules import FREQUENCIES, frequency, positive, recurrence
-from .walltime import next_instant
+from .zoned import ZonedRule
 from .zones import UTC, as_utc, fixed_offset, wall_zone, zone_key, zone_named
 
-__all__ = ("RRULE_FIELDS", "rrule", "with_zones", "zone_extension")
+__all__ = ("RRULE_FIELDS", "RuleSchedule", "rrule", "with_zones", "zone_extension")
 
 # The arguments of a rule, in the order of the constructor.
 RRULE_FIELDS = (
@@ -42,7 +42,57 @@ KEEP_TYPES = (int, list, tuple)
 TICK = timedelta.resolution
 
 
-class rrule(BaseSchedule):  # noqa: N801 - the name users import
+#: How long ago a start may be for an entry that is made now to begin with it.
+JUST_NOW = timedelta(minutes=1)
+
+
+class RuleSchedule(BaseSchedule):
+    """A schedule that has a start of its own and knows its occurrences."""
+
+    @property
+    def start(self) -> datetime:
+        """The instant before which there is no occurrence."""
+        raise NotImplementedError
+
+    def occurrence_after(self, after: datetime, inclusive: bool = False) -> datetime | None:
+        """The first occurrence after the aware ``after``, or at it if ``inclusive``, in UTC."""
+        raise NotImplementedError
+
+    def counts_from(self, now: datetime) -> datetime:
+        """The instant from which an entry made at ``now`` counts, in UTC.
+
+        A start that has only just passed, as one that was left out, is not skipped.
+        """
+        start, now = as_utc(self.start), as_utc(now)
+        return start - timedelta.resolution if now - JUST_NOW < start <= now else now
+
+    def remaining_estimate(self, last_run_at: datetime | None) -> timedelta | None:
+        """Time from now to the occurrence after ``last_run_at``; ``None`` when finished.
+
+        What has never run (``None``) begins with its first occurrence.
+        """
+        return self._remaining(last_run_at, as_utc(self.maybe_make_aware(self.now())))
+
+    def _remaining(self, last_run_at: datetime | None, now: datetime) -> timedelta | None:
+        if last_run_at is None:
+            following = self.occurrence_after(self.start, inclusive=True)
+        else:
+            following = self.occurrence_after(self.maybe_make_aware(last_run_at))
+        return None if following is None else following - now
+
+    def is_due(self, last_run_at: datetime | None) -> schedstate:
+        """``(is_due, seconds until the next check)``; the seconds are ``None`` when finished."""
+        now = as_utc(self.maybe_make_aware(self.now()))
+        remaining = self._remaining(last_run_at, now)
+        if remaining is None:
+            return schedstate(False, None)
+        if remaining > timedelta(0):
+            return schedstate(False, remaining.total_seconds())
+        following = self._remaining(now, now)
+        return schedstate(True, None if following is None else following.total_seconds())
+
+
+class rrule(RuleSchedule):  # noqa: N801 - the name users import
     """A recurrence rule, with the arguments of ``dateutil.rrule.rrule``.
 
     ``freq`` is a name of ``FREQ_MAP`` or its number. ``dtstart`` and ``until`` without a zone
@@ -92,6 +142,8 @@ class rrule(BaseSchedule):  # noqa: N801 - the name users import
         self.bysecond = _kept(bysecond)
         self._zone = wall_zone(self.dtstart.tzinfo or UTC)
         self._rule = self._recurrence()
+        self._zoned = ZonedRule(self._rule, self._zone, as_utc(self.start))
+        self._ended: datetime | None = None
 
     def _now(self) -> datetime:
         moment: datetime = self.maybe_make_aware(self.now())
@@ -101,6 +153,17 @@ class rrule(BaseSchedule):  # noqa: N801 - the name users import
         # Through UTC, so that a start that does not exist in its zone becomes one that does.
         start = as_utc(self.dtstart).astimezone(self._zone)
         return recurrence(self.fields(), start.replace(tzinfo=None, microsecond=0, fold=0))
+
+    @property
+    def start(self) -> datetime:
+        """``dtstart``, in whole seconds."""
+        return self.dtstart.replace(microsecond=0)
+
+    def to_ical(self) -> str:
+        """The text of RFC 5545, two lines; ``ValueError`` if its zone has no name."""
+        from .ical import rule_to_ical  # noqa: PLC0415 - it makes rules
+
+        return rule_to_ical(self)
 
     def fields(self) -> dict[str, Any]:
         """The constructor arguments that make an equal rule."""
@@ -119,38 +182,20 @@ class rrule(BaseSchedule):  # noqa: N801 - the name users import
         about a century. The work is bounded however old ``dtstart`` is; only a ``count``
         together with a ``by`` part is counted from the start, once for each rule.
         """
-        found = next_instant(self._rule, after - TICK if inclusive else after, self._zone)
-        return None if found is None or (self.until and found > self.until) else found
-
-    def remaining_estimate(self, last_run_at: datetime | None) -> timedelta | None:
-        """Time from now to the occurrence after ``last_run_at``; ``None`` when finished.
-
-        A rule that has never run (``None``) has its first occurrence at ``dtstart``.
-        """
-        return self._remaining(last_run_at, as_utc(self.maybe_make_aware(self.now())))
-
-    def _remaining(self, last_run_at: datetime | None, now: datetime) -> timedelta | None:
-        if last_run_at is None:
-            following = self.occurrence_after(self.dtstart.replace(microsecond=0), inclusive=True)
-        else:
-            following = self.occurrence_after(self.maybe_make_aware(last_run_at))
-        return None if following is None else following - now
-
-    def is_due(self, last_run_at: datetime | None) -> schedstate:
-        """``(is_due, seconds until the next check)``; the seconds are ``None`` when finished."""
-        now = as_utc(self.maybe_make_aware(self.now()))
-        remaining = self._remaining(last_run_at, now)
-        if remaining is None:
-            return schedstate(False, None)
-        if remaining > timedelta(0):
-            return schedstate(False, remaining.total_seconds())
-        following = self._remaining(now, now)
-        return schedstate(True, None if following is None else following.total_seconds())
+        since = after - TICK if inclusive else after
+        if self._ended is not None and since >= self._ended:
+            return None
+        found = self._zoned.next_run(since)
+        if found is not None and not (self.until and found > self.until):
+            return found
+        self._ended = since  # a search in vain is the longest one
+        return None
 
     def _identity(self) -> tuple[Any, ...]:
         until = None if self.until is None else as_utc(self.until).replace(microsecond=0)
-        zone = fixed_offset(self._zone)
-        return self._rule, until, zone_key(self._zone) if zone is None else zone, self.nowfun
+        offset = fixed_offset(self._zone)
+        zone = zone_key(self._zone) if offset is None else offset
+        return self._rule, self._zoned.start, until, zone, self.nowfun
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, rrule):

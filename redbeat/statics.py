@@ -13,9 +13,12 @@ from .due import DISABLED, score_of
 from .entry import RedBeatSchedulerEntry
 from .errors import InvalidEntryError
 from .history import encode_meta
+from .lazy import resolved
 from .leader import BeatLock
 from .occurrences import decide
+from .policy import DEFAULT
 from .records import StaticRow
+from .schedules import RuleSchedule
 from .store import Store, batches
 
 __all__ = ("StaticEntries",)
@@ -50,7 +53,11 @@ class StaticEntries:
         return name in self._entries
 
     def add(self, name: str, entry: RedBeatSchedulerEntry) -> None:
-        """Note an entry."""
+        """Note an entry; raises :exc:`InvalidEntryError` for one that would come back for ever."""
+        if entry.policy.on_finish == "delete":
+            problem = "'delete' is for entries that are stored at run time; use 'keep' or 'disable'"
+            raise InvalidEntryError("on_finish", problem)
+        entry._static = True
         self._entries[str(name)] = entry
         self._refused.discard(str(name))
         self.unwritten = True
@@ -60,6 +67,17 @@ class StaticEntries:
         logger.error("beat: Static entry %s is not scheduled: %s", name, error)
         self._entries.pop(str(name), None)
         self._refused.add(str(name))
+
+    def give_functions(self, entry: RedBeatSchedulerEntry) -> None:
+        """Put the functions that ``beat_schedule`` has among its arguments into a loaded entry.
+
+        Raises :exc:`LazyArgumentError` where it has none for an argument that is to be computed.
+        """
+        if not entry._lazy:
+            return
+        mine = self._entries.get(str(entry.name))
+        entry.args = resolved(entry.args, mine and mine.args, ("args",))
+        entry.kwargs = resolved(entry.kwargs, mine and mine.kwargs, ("kwargs",))
 
     def sync(self, store: Store, lock: BeatLock | None, now: datetime) -> bool:
         """Add, change and remove entries in Redis so that they are those of ``beat_schedule``.
@@ -89,10 +107,12 @@ class StaticEntries:
         return True
 
     def _rows(self, store: Store, now: datetime) -> Iterator[StaticRow]:
-        meta, scores = encode_meta(now), Scores(now)
+        scores, most = Scores(now), encode_meta(now)
         for name, entry in list(self._entries.items()):
             try:
                 definition, policy = _texts(entry, store)
+                begins = counts_from(entry, now)
+                meta = most if begins is now else encode_meta(begins)
                 yield StaticRow(name, entry.key, definition, policy, meta, scores.of(entry))
             except (InvalidEntryError, ArithmeticError, LookupError) as error:
                 self.refuse(name, error)
@@ -117,6 +137,12 @@ def _texts(entry: RedBeatSchedulerEntry, store: Store) -> tuple[str, str]:
     return definition or "", policy
 
 
+def counts_from(entry: RedBeatSchedulerEntry, now: datetime) -> datetime:
+    """Return the instant from which a new entry counts."""
+    when = entry.schedule
+    return when.counts_from(now) if isinstance(when, RuleSchedule) else now
+
+
 class Scores:
     """The scores of new entries, which count from ``now``; equal crontabs are asked once."""
 
@@ -129,7 +155,7 @@ class Scores:
         when = entry.schedule
         if not entry.enabled:
             return DISABLED
-        if type(when) is not crontab or when.nowfun is not None:
+        if type(when) is not crontab or when.nowfun is not None or entry.policy is not DEFAULT:
             return self._computed(entry)
         identity = (entry.app, when.__reduce__()[1])
         try:
@@ -142,7 +168,10 @@ class Scores:
 
     def _computed(self, entry: RedBeatSchedulerEntry) -> float:
         now = self._now
-        verdict = decide(entry.schedule, now, now, now, now, entry.app.timezone)
+        policy, zone = entry._rules()
+        begins = counts_from(entry, now)
+        name = str(entry.name)
+        verdict = decide(entry.schedule, begins, begins, now, now, zone, policy, 0, name)
         if verdict.due:
             return now.timestamp()
         return score_of(verdict.next_at)

@@ -272,6 +272,14 @@ class Store:
         later = self._read("ZRANGEBYSCORE", schedule, f"({now}", "+inf", "LIMIT", 0, 1)
         return [text_of(key) for key in (*due, *later)]
 
+    def end_run(self, key: str, task_id: str) -> bool:
+        """Note the end of a run of an entry whose runs must not overlap. One round trip.
+
+        False when it is not the one that the entry waits for.
+        """
+        keys = [self.keys.schedule, key_of(key)]
+        return bool(self._run("ended", keys, [task_id, self.keys.wakeup]))
+
     # -- static entries ----------------------------------------------------------------------
 
     def _static_keys(self, lock_key: str | None) -> list[str]:

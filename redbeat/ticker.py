@@ -23,6 +23,7 @@ from .records import AGAIN, STANDBY, Claim, Completion, Turn
 from .statics import StaticEntries
 from .store import BATCH, MAX_WAIT, Store
 from .sweep import Sweep
+from .tls import hint
 from .zones import from_timestamp
 
 __all__ = ("Ticker",)
@@ -75,7 +76,7 @@ class Ticker:
         self._clock = clock
         self._quarantine = Quarantine(store, clock)
         self._sweep = Sweep(store, clock)
-        self._dispatcher = Dispatcher(hooks, self._quarantine)
+        self._dispatcher = Dispatcher(hooks, self._quarantine, statics)
         self._exchange = Exchange(store, lock, clock, lease)
         self._promises = Promises(self._dispatcher, self._exchange)
         self._synced = False
@@ -84,6 +85,7 @@ class Ticker:
         self._missing: set[str] = set()
         self._gone: list[str] = []
         self._redis_failures = 0
+        self._stop = HeldSignals()
 
     # -- the tick ------------------------------------------------------------------------------
 
@@ -92,11 +94,13 @@ class Ticker:
 
         Two round trips per 500 due entries, one when nothing is due. Errors of Redis and of the
         broker are logged and waited for; only :exc:`RedBeatError` is raised, for settings that
-        forbid to go on, and redis-py's ``LockNotOwnedError`` where they ask for it.
+        forbid to go on, and redis-py's ``LockNotOwnedError`` where they ask for it. A signal to
+        stop ends it after what is under way, a second one at once.
         """
         self.running = True
         try:
-            return self._available(self._work())
+            with self._stop:
+                return self._available(self._work())
         except LockNotOwnedError:
             raise
         except (RedisError, OSError) as error:
@@ -137,12 +141,14 @@ class Ticker:
         if self._redis_failures:
             logger.warning("beat: Redis is back after %d failed ticks", self._redis_failures)
         self._redis_failures = 0
+        self._answered = True
         return wait
 
     def _unavailable(self, error: Exception) -> float:
         if not self._redis_failures:
             kind = type(error).__name__
-            logger.error("beat: Redis is not available, trying again: %s: %s", kind, error)
+            why = "" if self._answered else hint(error, self._store.client)
+            logger.error("beat: Redis is not available, trying again: %s: %s%s", kind, error, why)
         self._redis_failures += 1
         return REDIS_WAIT.after(self._redis_failures)
 
@@ -168,7 +174,8 @@ class Ticker:
             ):
                 return self._wait(turn)
             # While the broker is away, entries that do not need it are still seen to.
-            if self._dispatcher.broker_failures > failures or self._clock() - started > MAX_TICK:
+            enough = self._stop.pending or self._clock() - started > MAX_TICK
+            if self._dispatcher.broker_failures > failures or enough:
                 self.flush()
                 return BROKER_WAIT.after(self._dispatcher.broker_failures)
 
@@ -257,10 +264,9 @@ class Ticker:
         """
         rest = iter(answer.turn.claims)
         try:
-            with HeldSignals() as stop:
-                self._dispatch_each(rest, answer, stop)
-                if not self._dispatcher.broker_failures:
-                    self._promises.keep()
+            self._dispatch_each(rest, answer)
+            if not self._dispatcher.broker_failures:
+                self._promises.keep()
         except (SystemExit, KeyboardInterrupt):
             self._give_back_rest(rest, answer.claim_id)
             self._record_before_exit()
@@ -270,7 +276,7 @@ class Ticker:
         self._quarantine.flush()
         self._forget_gone()
 
-    def _dispatch_each(self, claims: Iterator[Claim], answer: Answer, stop: HeldSignals) -> None:
+    def _dispatch_each(self, claims: Iterator[Claim], answer: Answer) -> None:
         for claim in claims:
             started = self._clock()
             if started >= answer.deadline:
@@ -282,7 +288,7 @@ class Ticker:
                 continue
             self._missing.discard(claim.key)
             self._dispatch_one(claim, answer.claim_id, self._exchange.time_at(started))
-            if self._dispatcher.broker_failures or stop.pending:
+            if self._dispatcher.broker_failures or self._stop.pending:
                 return
             if started - self._exchange.answered_at > FLUSH_INTERVAL and self._exchange.pending:
                 self._exchange.turn(0)

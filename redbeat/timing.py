@@ -10,11 +10,14 @@ from collections.abc import Callable
 from datetime import datetime, timedelta, tzinfo
 from typing import Any
 
-from celery.schedules import BaseSchedule, crontab, schedule
+from celery.schedules import BaseSchedule, crontab, schedule, solar
 from celery.utils.time import remaining
 
+from .clocked import clocked
 from .cron import cron_rule
-from .schedules import rrule
+from .rulesets import rruleset
+from .schedules import RuleSchedule, rrule
+from .sun import next_event
 from .walltime import next_instant
 from .zones import UTC, as_utc, wall_zone
 
@@ -88,10 +91,10 @@ def first_run(
 ) -> datetime | None:
     """When an entry that exists ``since`` and has never run is due first, in UTC.
 
-    A rule has its first occurrence at or after ``since``, ``None`` if there is none; any other
-    schedule has no start of its own and is due at once.
+    A rule, a set of rules and a clocked one have their first occurrence at or after ``since``,
+    ``None`` if there is none; any other schedule has no start of its own and is due at once.
     """
-    if isinstance(schedule, rrule) and not asks_itself(schedule):
+    if isinstance(schedule, RuleSchedule) and not asks_itself(schedule):
         return schedule.occurrence_after(since, inclusive=True)
     return as_utc(since)
 
@@ -127,8 +130,14 @@ def _next_crontab(schedule: Any, after: datetime, timezone: tzinfo | None) -> da
     return next_instant(cron_rule(schedule), after, timezone or schedule.tz)
 
 
-def _next_rrule(schedule: rrule, after: datetime, _timezone: tzinfo | None) -> datetime | None:
+def _next_rule(
+    schedule: RuleSchedule, after: datetime, _timezone: tzinfo | None
+) -> datetime | None:
     return schedule.occurrence_after(after)
+
+
+def _next_solar(schedule: Any, after: datetime, _timezone: tzinfo | None) -> datetime | None:
+    return next_event(schedule, after)
 
 
 def _next_of_itself(schedule: Any, after: datetime, _timezone: tzinfo | None) -> datetime | None:
@@ -148,9 +157,12 @@ def _step(schedule: Any) -> timedelta:
 FINDERS: tuple[tuple[type, Finder], ...] = (
     (schedule, _next_interval),
     (crontab, _next_crontab),
-    (rrule, _next_rrule),
+    (solar, _next_solar),
+    (rrule, _next_rule),
+    (rruleset, _next_rule),
+    (clocked, _next_rule),
 )
-DECIDES = ("is_due", "remaining_estimate", "remaining_delta", "occurrence_after")
+DECIDES = ("is_due", "remaining_estimate", "remaining_delta", "occurrence_after", "_next_event")
 
 
 # What was found for each class: classes are few and live as long as the process.

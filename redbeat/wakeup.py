@@ -10,6 +10,7 @@ from celery.utils.log import get_logger
 from redis.exceptions import RedisError
 
 from .cluster import cluster_errors
+from .interrupts import HeldSignals
 
 __all__ = ("DUE", "LOCK", "WakeUp")
 
@@ -65,7 +66,7 @@ class WakeUp:
         if self._pubsub is not None or not self._possible:
             return False
         try:
-            with cluster_errors():
+            with HeldSignals(), cluster_errors():
                 self._pubsub = self._client.pubsub()
                 self._pubsub.subscribe(self._channel)
                 confirmed = self._pubsub.get_message(timeout=CONFIRM_SECONDS) is not None
@@ -126,7 +127,7 @@ class WakeUp:
                 self._sleep(seconds)
             return False
         try:
-            with cluster_errors():
+            with HeldSignals(), cluster_errors():
                 message = self._pubsub.get_message(timeout=seconds)
             if message is None:
                 self._check()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import date, datetime, time, timedelta, tzinfo
 from decimal import Decimal
+from functools import partial
 from typing import Any
 from uuid import UUID
 from zoneinfo import ZoneInfo
@@ -12,8 +13,12 @@ from zoneinfo import ZoneInfo
 from celery.schedules import BaseSchedule, crontab, schedule, solar
 from dateutil._common import weekday as base_weekday
 from dateutil.rrule import weekday
+from dateutil.tz import tzfile
 
-from .schedules import RRULE_FIELDS, rrule
+from .clocked import clocked
+from .registry import RegisteredType, of_class
+from .rulesets import rruleset
+from .schedules import RRULE_FIELDS, rrule, zone_extension
 from .zones import fixed_offset, get_utcoffset_minutes, to_timestamp, wall_zone, zone_key
 
 __all__ = ("ENCODERS", "MAX_EVERY", "TAG", "UnstorableError", "refusal", "writer_of")
@@ -64,7 +69,7 @@ def _written_zone(moment: datetime) -> tuple[str | float, int]:
     if zone is None:
         return "UTC", 0
     key = zone_key(zone)
-    if key is None:
+    if key is None or isinstance(zone, tzfile):  # as RedBeat 2 writes it
         return _offset_seconds(moment), moment.fold
     if isinstance(zone, ZoneInfo):
         return key, moment.fold
@@ -108,6 +113,8 @@ def _cron_field(cron: crontab, name: str) -> Any:
         return written
     # A set has no JSON, and an iterator has been used up: what they gave is the same crontab.
     values = sorted(map(int, getattr(cron, name)))
+    if not values:
+        raise UnstorableError("is empty, so that it would never run", name)
     return values[0] if isinstance(written, int) else values
 
 
@@ -135,6 +142,41 @@ def _rule_moment(name: str, moment: datetime) -> dict[str, Any]:
     return {name: seconds, f"{name}_tz": get_utcoffset_minutes(moment)}
 
 
+def _encode_rruleset(rules: rruleset) -> dict[str, Any]:
+    _check_clock(rules)
+    for index, rule in enumerate(rules.rrules):
+        if type(rule) is not rrule:
+            raise UnstorableError(refusal(rule), "rrules", index)
+    # RedBeat 2 cannot read a set anyway, so that the zones stay with their rules.
+    written = [{**_encode_rrule(rule), **zone_extension(rule)} for rule in rules.rrules]
+    return {
+        TAG: "rruleset",
+        "rrules": written,
+        "rdates": list(rules.rdates),
+        "exdates": list(rules.exdates),
+    }
+
+
+def _encode_solar(event: solar) -> dict[str, Any]:
+    _check_clock(event)
+    return {TAG: "solar", "event": event.event, "lat": event.lat, "lon": event.lon}
+
+
+def _encode_clocked(once: clocked) -> dict[str, Any]:
+    _check_clock(once)
+    return {TAG: "clocked", "clocked_time": once.clocked_time}
+
+
+def _encode_registered(known: RegisteredType, value: Any) -> dict[str, Any]:
+    written: Any = known.dump(value)
+    if not isinstance(written, Mapping) or TAG in written:
+        raise UnstorableError(
+            f"dump() of the schedule type {known.tag!r} returned {written!r:.60}; "
+            f"it has to return a dict without {TAG!r}"
+        )
+    return {TAG: known.tag, **written}
+
+
 def _encode_weekday(day: Any) -> dict[str, Any]:
     written = {TAG: "weekday", "wkday": day.weekday}
     return {**written, "n": day.n} if day.n else written
@@ -150,6 +192,9 @@ ENCODERS: dict[type, Writer] = {
     schedule: _encode_interval,
     crontab: _encode_crontab,
     rrule: _encode_rrule,
+    rruleset: _encode_rruleset,
+    solar: _encode_solar,
+    clocked: _encode_clocked,
     weekday: _encode_weekday,
     base_weekday: _encode_weekday,
 }
@@ -165,18 +210,27 @@ HINTS: tuple[tuple[type | tuple[type, ...], str], ...] = (
     (UUID, "use str(value)"),
     ((date, time), "use value.isoformat() or a datetime"),
     (tzinfo, "use the name of the zone"),
-    (solar, "use a crontab, or a RedBeatJSONEncoder with a default() for it"),
-    ((schedule, crontab, rrule), "it would be read back as its base class; use that class"),
-    (BaseSchedule, "use an interval, crontab or rrule, or an encoder with a default() for it"),
+    (
+        (schedule, crontab, rrule, rruleset, solar, clocked),
+        "it would be read back as its base class; use that class, or register_schedule_type()",
+    ),
+    (
+        BaseSchedule,
+        "use an interval, crontab or rrule, or make it known with register_schedule_type()",
+    ),
 )
 ANY_HINT = "use JSON values, datetimes, schedules or weekdays"
 
 
 def writer_of(value: Any) -> Writer | None:
     """The function that writes a value of exactly this type, ``None`` if there is none."""
-    return ENCODERS.get(type(value)) or next(
-        (ENCODERS[base] for base in BASES if isinstance(value, base)), None
-    )
+    found = ENCODERS.get(type(value))
+    if found is not None:
+        return found
+    known = of_class(type(value))
+    if known is not None:
+        return partial(_encode_registered, known)
+    return next((ENCODERS[base] for base in BASES if isinstance(value, base)), None)
 
 
 def refusal(value: Any) -> str:

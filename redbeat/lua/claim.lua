@@ -15,10 +15,14 @@
 -- ARGV[7]  token of a leader known to be dead, or ''
 -- ARGV[8]  retry: seconds until a member without a definition is looked at again
 -- ARGV[9]  completions, packed: the sizes of their fields in bytes, separated by spaces
--- ARGV[10] the fields, one after the other; per completion six: entry key, claim id, next score
+-- ARGV[10] the fields, one after the other; per completion eight: entry key, claim id, next score
 --          (seconds; below 0 = park), meta or '' (leave), runtime or '' (leave), and the stored meta
---          that the new one replaces: '' the claimed one, else '=' and its text. With meta '' the
---          runtime 'again' puts the occurrence back: the next claim is told the same due instant.
+--          that the new one replaces: '' the claimed one, else '=' and its text; and what becomes
+--          of an entry that has finished: '' nothing, '-' it is deleted, else its new definition.
+--          With meta '' the runtime 'again' puts the occurrence back: the next claim is told the
+--          same due instant.
+--          The eighth is the task id of a run that goes on now and the seconds it may take, or '';
+--          or '-': the occurrence that is put back waits for the run that goes on.
 -- ARGV[11] when the claims made now expire, by the caller's reckoning; '' when it does not know.
 --          Something that is not about a lease ahead is replaced by exactly that.
 -- ARGV[12] '1' when the reply to a call with this claim id got lost: what that call claimed is
@@ -32,7 +36,8 @@
 --   metas       the stored meta for each code 2
 --   kinds       a letter per claim: e entry, g its hash is gone, x its key is not a hash
 --   sizes       the sizes of the fields of all claims in bytes, separated by spaces
---   fields      per claim six: key, due, definition (for x the error), meta, policy, runtime
+--   fields      per claim seven: key, due, definition (for x the error), meta, policy, runtime,
+--               until when an earlier run counts as going on, or ''
 --   expires     when the claims end
 --
 -- The field `claim` of an entry: "<id> <due> <expires> <digest> <digest>"; the first digest is the
@@ -94,7 +99,16 @@ local function write_scores(flag)
   scores = {}
 end
 
-local function complete(key, id, score, meta, runtime, seen)
+-- Notes that a run goes on, unless it has ended before this.
+local function mark_running(key, running)
+  local id, timeout = string.match(running, '^(.*) (%S+)$')
+  if redis.call('HGET', key, 'ended') ~= id then
+    redis.call('HSET', key, 'running', id .. ' ' .. seconds(now + tonumber(timeout)))
+  end
+  redis.call('HDEL', key, 'ended')
+end
+
+local function complete(key, id, score, meta, runtime, seen, finish, running)
   local found = redis.pcall('HMGET', key, 'claim', 'definition', 'policy', 'meta')
   if found.err or not found[1] or not found[2] then
     return 0
@@ -111,10 +125,27 @@ local function complete(key, id, score, meta, runtime, seen)
     if meta ~= '' and now_meta ~= meta_digest and seen ~= '=' .. (found[4] or '') then
       return 2, found[4] or ''
     end
-    score = seconds(now)
+    score, finish = seconds(now), ''
+  end
+  if finish == '-' then
+    redis.call('DEL', key)
+    redis.call('ZREM', schedule, key)
+    return 1
+  end
+  if finish ~= '' then
+    redis.call('HSET', key, 'definition', finish)
+  end
+  if running == '-' then
+    if redis.call('HEXISTS', key, 'running') == 0 then
+      score = seconds(now)  -- that run has ended since the claim
+    end
+  elseif running ~= '' then
+    mark_running(key, running)
   end
   if meta ~= '' then
     redis.call('HSET', key, 'meta', meta, 'runtime', runtime)
+  elseif runtime ~= '' and runtime ~= 'again' then
+    redis.call('HSET', key, 'runtime', runtime)
   end
   if meta == '' and runtime == 'again' then
     local due = string.match(claim, '^%S+ (%S+)')
@@ -136,8 +167,8 @@ local function complete_all(sizes, packed)
     start = start + size
   end
   local codes, metas = {}, {}
-  for at = 1, #fields, 6 do
-    local code, meta = complete(unpack(fields, at, at + 5))
+  for at = 1, #fields, 8 do
+    local code, meta = complete(unpack(fields, at, at + 7))
     codes[#codes + 1] = code
     metas[#metas + 1] = meta
   end
@@ -146,7 +177,8 @@ local function complete_all(sizes, packed)
 end
 
 local function read(member)
-  local found = redis.pcall('HMGET', member, 'definition', 'meta', 'policy', 'runtime', 'claim')
+  local found = redis.pcall(
+    'HMGET', member, 'definition', 'meta', 'policy', 'runtime', 'claim', 'running', 'ended')
   return found, found.err
 end
 
@@ -192,11 +224,13 @@ local codes, metas = complete_all(ARGV[9], ARGV[10])
 
 local kinds, sizes, fields = {}, {}, {}
 
-local function hand_out(kind, key, due, definition, meta, policy, runtime)
+local function hand_out(kind, key, due, definition, meta, policy, runtime, running)
   definition, meta, policy, runtime = definition or '', meta or '', policy or '', runtime or ''
+  running = running and string.match(running, '%S+$') or ''
   kinds[#kinds + 1] = kind
-  sizes[#sizes + 1] = table.concat({#key, #due, #definition, #meta, #policy, #runtime}, ' ')
-  fields[#fields + 1] = table.concat({key, due, definition, meta, policy, runtime})
+  sizes[#sizes + 1] = table.concat(
+    {#key, #due, #definition, #meta, #policy, #runtime, #running}, ' ')
+  fields[#fields + 1] = table.concat({key, due, definition, meta, policy, runtime, running})
 end
 
 local lease_end = seconds(now + lease)
@@ -215,7 +249,7 @@ local function hand_out_again()
     if not err and found[1] and found[5] then
       local id, due = string.match(found[5], '^(%S+) (%S+)')
       if id == claim_id then
-        hand_out('e', key, due, found[1], found[2], found[3], found[4])
+        hand_out('e', key, due, found[1], found[2], found[3], found[4], found[6])
       end
     end
   end
@@ -240,7 +274,10 @@ local function claim(key, found, due)
   local definition_digest, meta_digest = digests(found[1], found[2], found[3])
   redis.call('HSET', key, 'claim', claim_id .. ' ' .. due .. ' ' .. lease_end .. ' '
     .. definition_digest .. ' ' .. meta_digest)
-  hand_out('e', key, due, found[1], found[2], found[3], found[4])
+  if found[7] then
+    redis.call('HDEL', key, 'ended')  -- of a message that this one may repeat under the same id
+  end
+  hand_out('e', key, due, found[1], found[2], found[3], found[4], found[6])
   return lease_end
 end
 

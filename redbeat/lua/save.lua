@@ -45,7 +45,7 @@ if not stored[1] then
     return {-3, string.format('%.6f', now)}
   end
   -- History without a definition belonged to an entry that is gone.
-  redis.call('HDEL', entry, 'meta', 'runtime', 'claim', 'policy')
+  redis.call('HDEL', entry, 'meta', 'runtime', 'claim', 'policy', 'running', 'ended')
   stored = {false, false, false, false}
 end
 if stored[1] and seen ~= '*' and (stored[2] or '') ~= seen and stored[2] ~= meta then

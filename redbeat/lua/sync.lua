@@ -46,7 +46,7 @@ local function sync(key, definition, policy, meta, score)
   end
   if not found[1] then
     -- History without a definition belonged to an entry that is gone.
-    redis.call('HDEL', key, 'meta', 'runtime', 'claim', 'policy')
+    redis.call('HDEL', key, 'meta', 'runtime', 'claim', 'policy', 'running', 'ended')
     write(key, definition, policy)
     redis.call('HSET', key, 'meta', meta)
     redis.call('ZADD', schedule, score, key)

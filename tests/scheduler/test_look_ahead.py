@@ -12,15 +12,15 @@ from celery import Celery
 from redbeat.schedulers import get_redis
 from redbeat.scripts import Script
 from redbeat.store import BATCH
-from tests.scheduler.conftest import LOCK, RecordingScheduler, World, once
+from tests.scheduler.conftest import LOCK, Clock, RecordingScheduler, World, once
 
 MANY = 3 * BATCH + 10
 
 
 @pytest.fixture
-def scheduler(world: World) -> RecordingScheduler:
-    """A scheduler that leads, with more due than it takes at a time."""
-    scheduler = world.scheduler()
+def scheduler(world: World, clock: Clock) -> RecordingScheduler:
+    """A scheduler that leads, with more due than it takes at a time; no time passes for it."""
+    scheduler = world.scheduler(clock=clock)
     scheduler.tick()
     world.put_many(MANY)
     return scheduler
@@ -65,7 +65,7 @@ def test_told_to_stop_it_gives_back_both_batches(
     scheduler.close()
     assert world.client.get(LOCK) is None
     assert unrecorded(world) == MANY - BATCH - 7
-    heir = world.scheduler()
+    heir = world.scheduler(clock=Clock())
     heir.tick()
     assert each_once(scheduler, heir)
     assert unrecorded(world) == 0

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from datetime import timedelta, timezone
+import time
+from datetime import datetime, timedelta, timezone
 from typing import Any
+from zoneinfo import ZoneInfo
 
+import pytest
 from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry
 from redbeat.occurrences import task_id_of
+from redbeat.schedulers import RedBeatScheduler
 
 from .conftest import RecordingScheduler, World, interval_json
+
+NOON = datetime(2030, 7, 1, 12, tzinfo=ZoneInfo("Europe/Berlin"))
 
 
 def send_one(world: World, **definition: Any) -> RecordingScheduler:
@@ -99,3 +105,43 @@ def test_tasks_that_the_app_knows_are_sent_through_their_own_apply_async(world: 
     assert isinstance(headers, dict)
     assert headers["periodic_task_name"] == "a"
     assert world.run_count("a") == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "eta", "expires"),
+    [
+        ({"countdown": 30, "expires": timedelta(minutes=1)}, 30, 60),
+        ({"eta": timedelta(minutes=1), "expires": 90}, 60, 90),
+        ({"eta": 5.5}, 5.5, None),
+        ({"countdown": timedelta(seconds=7)}, 7, None),
+        ({"eta": NOON, "expires": NOON}, NOON, NOON),
+        ({"eta": NOON.replace(tzinfo=None)}, NOON.replace(tzinfo=timezone.utc), None),
+    ],
+)
+@pytest.mark.parametrize("static", [True, False], ids=["static", "dynamic"])
+def test_times_among_the_options_arrive_at_the_worker(
+    world: World, options: dict[str, Any], eta: Any, expires: Any, static: bool
+) -> None:
+    """As Celery itself writes them into the message; seconds count from the dispatch."""
+    fields: dict[str, Any] = {"task": "tasks.a", "schedule": 3600, "options": options}
+    if static:
+        world.app.conf.beat_schedule = {"a": fields}
+    else:
+        RedBeatSchedulerEntry("a", **fields, app=world.app).save()
+    scheduler = world.scheduler_of(RedBeatScheduler)
+    scheduler.tick()
+    world.put_meta("a", world.ago(4000))
+    world.client.zadd("redbeat::schedule", {"redbeat:a": 0})
+    scheduler.tick()
+    with world.app.connection_for_read() as connection:
+        message = connection.SimpleQueue("celery").get(timeout=5)
+        message.ack()
+    for name, expected in (("eta", eta), ("expires", expires)):
+        text = message.headers[name]
+        found = text and datetime.fromisoformat(text)
+        if isinstance(expected, datetime):
+            assert (found if found.tzinfo else found.replace(tzinfo=timezone.utc)) == expected
+        elif expected is None:
+            assert found is None
+        else:
+            assert abs(found.timestamp() - time.time() - expected) < 3

@@ -12,7 +12,7 @@ from redbeat import RedBeatSchedulerEntry
 from redbeat.store import MAX_WAIT
 
 from .clients import CountingRedis, counting_client
-from .conftest import SCHEDULE, RecordingScheduler, World, interval_json
+from .conftest import SCHEDULE, Clock, RecordingScheduler, World, interval_json
 
 PARKED = -1.0
 
@@ -26,8 +26,8 @@ def counting(app: Celery, redis_url: str) -> CountingRedis:
 
 
 def leading(world: World) -> RecordingScheduler:
-    """Return a scheduler that has had its first tick, on what is stored by then."""
-    scheduler = world.scheduler()
+    """Return a scheduler that has had its first tick; however slow it is, no time passes for it."""
+    scheduler = world.scheduler(clock=Clock())
     scheduler.tick()
     return scheduler
 

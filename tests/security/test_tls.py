@@ -133,6 +133,25 @@ def test_an_expired_certificate(project: Project, expired: CertificateFiles) -> 
     assert "certificate has expired" in line
 
 
+def test_a_server_without_tls(project: Project, files: CertificateFiles) -> None:
+    line = unavailable(beat(project, upstream(project), {"ssl_ca_certs": files.authority}))
+    assert "Timeout connecting to server" in line
+    assert "does the server speak TLS at this port?" in line
+
+
+def test_no_client_certificate(project: Project, files: CertificateFiles) -> None:
+    with TLSServer(files, upstream(project), client_authority=files.authority) as server:
+        line = unavailable(beat(project, server.port, {"ssl_ca_certs": files.authority}))
+    assert "client certificate" in line
+
+
+def test_tls_off_for_a_server_that_wants_it(project: Project, files: CertificateFiles) -> None:
+    with TLSServer(files, upstream(project)) as server:
+        url = f"redis://localhost:{server.port}/0"
+        line = unavailable(project.beat(settings={"redbeat_redis_url": url}))
+    assert "use a rediss URL" in line
+
+
 def test_verification_can_be_switched_off_and_each_start_says_so(
     project: Project, expired: CertificateFiles
 ) -> None:

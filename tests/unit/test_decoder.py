@@ -362,7 +362,7 @@ MALFORMED: tuple[tuple[Any, str, str], ...] = (
     ("5", "", "number of seconds"),
     ([1], "", "not a schedule"),
     ({}, "", "not a schedule"),
-    ({"__type__": "solar"}, "", "unknown '__type__' 'solar'; use .*interval, crontab, rrule"),
+    ({"__type__": "lunar"}, "", "unknown '__type__' 'lunar'; use .*interval, crontab, rrule"),
     ({"__type__": ["x" * 99]}, "", "unknown"),
     ({"__type__": "weekday", "wkday": 1}, "", "use an object"),
     (0, ".every", "above 0"),

@@ -12,7 +12,7 @@ from uuid import UUID
 from zoneinfo import ZoneInfo
 
 import pytest
-from celery.schedules import crontab, schedule, solar
+from celery.schedules import crontab, schedule
 from dateutil import tz
 from dateutil.rrule import MO
 
@@ -109,12 +109,6 @@ def test_a_schedule_that_cannot_be_stored_is_named(value: Any, field: str, hint:
     with pytest.raises(InvalidEntryError, match=hint) as caught:
         encode({"schedule": value})
     assert caught.value.field == field
-
-
-def test_solar_schedules_are_refused() -> None:
-    sun = solar.__new__(solar)  # its constructor needs a library that nothing else does
-    with pytest.raises(InvalidEntryError, match="crontab"):
-        encode({"schedule": sun})
 
 
 # -- limits

@@ -1,0 +1,63 @@
+"""A schedule of one instant."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Any
+
+from .schedules import RuleSchedule
+from .walltime import instant_of
+from .zones import EPOCH, UTC, as_utc
+
+__all__ = ("clocked",)
+
+
+class clocked(RuleSchedule):  # noqa: N801 - the name users import
+    """Once, at ``clocked_time``; at once if that has passed and the entry never ran since.
+
+    A naive ``clocked_time`` is UTC. ``ValueError`` if it is no datetime or lies before 1970.
+    """
+
+    def __init__(self, clocked_time: datetime, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        if not isinstance(clocked_time, datetime):
+            raise ValueError(f"clocked_time: {clocked_time!r} is not a datetime")
+        aware = clocked_time if clocked_time.tzinfo else clocked_time.replace(tzinfo=UTC)
+        self.clocked_time = aware
+        self._instant = instant_of(aware)
+        if self._instant < EPOCH:
+            raise ValueError(f"clocked_time: {aware} is before 1970")
+
+    def occurrence_after(self, after: datetime, inclusive: bool = False) -> datetime | None:
+        """The instant in UTC if it lies after ``after``, or at it if ``inclusive``."""
+        moment = as_utc(after)
+        left = self._instant > moment or (inclusive and self._instant == moment)
+        return self._instant if left else None
+
+    @property
+    def start(self) -> datetime:
+        """The instant, in UTC."""
+        return self._instant
+
+    def counts_from(self, now: datetime) -> datetime:
+        """The instant from which an entry made at ``now`` counts: however late, it runs."""
+        return min(as_utc(now), self._instant - timedelta.resolution)
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, clocked):
+            return (self._instant, self.nowfun) == (other._instant, other.nowfun)
+        return NotImplemented
+
+    def __hash__(self) -> int:
+        return hash((self._instant, self.nowfun))
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return _restore, (type(self), self.clocked_time, self.nowfun)
+
+    def __repr__(self) -> str:
+        return f"<clocked: {self.clocked_time}>"
+
+
+def _restore(cls: type[clocked], clocked_time: datetime, nowfun: Any) -> clocked:
+    return cls(clocked_time, nowfun=nowfun)

@@ -1,0 +1,40 @@
+"""What the project includes for entries whose runs must not overlap; see ``project.py``."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from typing import Any
+
+import redis
+
+import redbeat.worker
+from tests.acceptance.ledger import SPANS
+from tests.acceptance.project import URL, app
+
+redbeat.worker.enable(app)
+
+
+def note(client: Any, what: str, task_id: str) -> None:
+    """Write down that something happened just now."""
+    client.rpush(SPANS, json.dumps({"what": what, "id": task_id, "at": time.time()}))
+
+
+@app.task(bind=True, max_retries=3)
+def take(self: Any, seconds: float, retries: int = 0) -> None:
+    """Take so long, and as long again for each retry."""
+    with redis.Redis.from_url(URL) as client:
+        note(client, "begin", self.request.id)
+        time.sleep(seconds)
+        note(client, "end", self.request.id)
+    if self.request.retries < retries:
+        raise self.retry(countdown=0.5)
+
+
+@app.task
+def leave() -> None:
+    """Have the process die that runs this."""
+    with redis.Redis.from_url(URL) as client:
+        note(client, "begin", "")
+    os._exit(1)

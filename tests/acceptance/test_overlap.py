@@ -1,0 +1,156 @@
+"""Runs that must not overlap, with real beats and workers: prefork and solo, alive and killed."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from tests.acceptance.ledger import SPANS
+from tests.acceptance.processes import Process, Project
+from tests.waiting import wait_until
+
+MODULE = "tests.acceptance.overlapping"
+
+PREFORK = ("--pool", "prefork", "-c", "3")
+SOLO = ("--pool", "solo")
+THREADS = ("--pool", "threads", "-c", "3")
+
+#: Seconds after the end of a run within which one that waits begins.
+PROMPTLY = 0.5
+
+
+@dataclass
+class Run:
+    """One execution of a task; ``end`` is None while it goes on. UNIX seconds."""
+
+    id: str
+    begin: float
+    end: float | None = None
+
+
+class Site:
+    """The project, with one entry whose runs must not overlap."""
+
+    def __init__(self, project: Project) -> None:
+        self.project = project
+
+    def beat(self, overlap: str, task: str = "take", **fields: Any) -> Process:
+        """Start a beat with an entry that is due every second."""
+        entry = {"task": f"{MODULE}.{task}", "schedule": 1.0, "overlap": overlap, **fields}
+        return self._start("beat", "-S", "redbeat", schedule={"a": entry})
+
+    def worker(self, *pool: str) -> Process:
+        """Start a worker."""
+        return self._start("worker", "--without-gossip", "--without-mingle", *pool)
+
+    def _start(self, *command: str, **more: Any) -> Process:
+        return self.project.start(*command, "-l", "info", settings={"include": [MODULE]}, **more)
+
+    def runs(self) -> list[Run]:
+        """Return what was executed so far, in order of the beginnings."""
+        runs: list[Run] = []
+        for text in self.project.client.lrange(SPANS, 0, -1):
+            line = json.loads(text)
+            if line["what"] == "begin":
+                runs.append(Run(line["id"], line["at"]))
+            else:
+                open_run = next(run for run in runs if run.id == line["id"] and run.end is None)
+                open_run.end = line["at"]
+        return runs
+
+    def wait_for(self, count: int, deadline: float = 40.0) -> list[Run]:
+        """Wait until so many runs have begun."""
+        try:
+            wait_until(lambda: len(self.runs()) >= count, deadline, f"{count} runs")
+        except AssertionError as error:
+            logs = "\n".join(process.said() for process in self.project.processes)
+            raise AssertionError(f"{error}; ran: {self.runs()}\n{logs}") from None
+        return self.runs()
+
+
+@pytest.fixture
+def site(project: Project) -> Site:
+    """The project."""
+    return Site(project)
+
+
+def gaps(runs: list[Run]) -> list[float]:
+    """Return the seconds from the end of each run to the beginning of the next."""
+    found = []
+    for earlier, later in pairwise(runs):
+        assert earlier.end is not None, "two runs at the same time"
+        found.append(later.begin - earlier.end)
+    return found
+
+
+@pytest.mark.parametrize("pool", [PREFORK, SOLO], ids=["prefork", "solo"])
+def test_skip_never_runs_twice_at_the_same_time(site: Site, pool: tuple[str, ...]) -> None:
+    site.worker(*pool)
+    beat = site.beat("skip", args=[3])
+    runs = site.wait_for(3)
+    assert min(gaps(runs)) >= 0
+    assert max(gaps(runs)) < 1 + PROMPTLY
+    assert "Entry a skips the run of" in beat.said()
+    assert len({run.id for run in runs}) == len(runs)
+
+
+@pytest.mark.parametrize("pool", [PREFORK, SOLO, THREADS], ids=["prefork", "solo", "threads"])
+def test_the_run_that_waits_begins_promptly(site: Site, pool: tuple[str, ...]) -> None:
+    site.worker(*pool)
+    site.beat("buffer_one", args=[2.5])
+    runs = site.wait_for(4)
+    assert min(gaps(runs)) >= 0
+    assert max(gaps(runs)) < PROMPTLY
+
+
+def test_a_worker_that_is_killed_is_not_waited_for_longer_than_asked(site: Site) -> None:
+    worker = site.worker(*PREFORK)
+    site.beat("skip", args=[600], overlap_timeout=5)
+    first = site.wait_for(1)[0]
+    worker.end()
+    site.worker(*PREFORK)
+    second = site.wait_for(2)[1]
+    assert second.id != first.id
+    assert 4 < second.begin - first.begin < 15
+
+
+def test_a_run_that_is_retried_goes_on(site: Site) -> None:
+    site.worker(*PREFORK)
+    site.beat("buffer_one", args=[1], kwargs={"retries": 1})
+    runs = site.wait_for(5)
+    assert min(gaps(runs)) >= 0
+    assert [run.id for run in runs[:4]] == [runs[0].id] * 2 + [runs[2].id] * 2
+    assert runs[4].id != runs[2].id != runs[0].id
+
+
+def test_a_run_over_its_time_limit_has_ended(site: Site) -> None:
+    site.worker(*PREFORK)
+    site.beat("buffer_one", args=[600], options={"time_limit": 2})
+    first, second = site.wait_for(2)[:2]
+    assert first.id != second.id
+    assert 1.5 < second.begin - first.begin < 15
+
+
+def test_a_run_whose_process_dies_has_ended(site: Site) -> None:
+    site.worker(*PREFORK)
+    site.beat("skip", task="leave")
+    site.wait_for(3)
+
+
+def test_a_run_that_expires_has_ended(site: Site) -> None:
+    beat = site.beat("skip", args=[0.1], options={"expires": 0.5})
+    beat.wait_for("Entry a skips the run of")
+    assert beat.said().count("Sending due task a ") == 1
+    site.worker(*THREADS)
+    site.wait_for(1)
+
+
+def test_runs_of_a_task_that_the_worker_does_not_know(site: Site) -> None:
+    worker = site.worker(*THREADS)
+    beat = site.beat("skip", task="unknown")
+    worker.wait_for("Received unregistered task")
+    wait_until(lambda: beat.said().count("Sending due task a ") > 2, 20, "three runs")

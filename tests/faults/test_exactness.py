@@ -1,0 +1,97 @@
+"""A thousand runs a second by one real beat: each slot once, on time, without drift.
+
+The short form lasts 10 s; the one to be measured with 60 s, 60,000 runs::
+
+    python -m pytest -n 0 --faults full tests/faults/test_exactness.py
+
+Lateness is printed at the end of the run. It ends when a reader of the queue, who looks every 5 ms,
+has the message. A machine that cannot send 1,000 messages a second takes longer; what is asserted
+does not depend on that.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Iterable
+
+import pytest
+
+from tests.faults.beats import Beats
+from tests.faults.conftest import Note
+from tests.faults.entries import PREFIX, Schedule, meta_json, names
+from tests.faults.ledger import Ledger, Message
+from tests.faults.oracle import Report
+from tests.faults.profile import Profile
+from tests.faults.trial import Grid, settle
+from tests.waiting import wait_until
+
+ENTRIES = names(100)
+EVERY = 0.1
+#: Seconds from the storing of the entries to their first run.
+AHEAD = 1.0
+#: Seconds that a run may be late at most, however slow the machine: older slots coalesce.
+LATE = 5.0
+POLICIES = {"latest": "", "all": json.dumps({"coalesce": "all", "catch_up_limit": 1000})}
+
+
+def lateness(report: Report) -> str:
+    """Return percentiles of the seconds from the nominal instant to the queue."""
+    late = sorted(report.delays.values())
+    shares = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999, "max": 1.0}
+    return ", ".join(
+        f"{name} {late[math.ceil(share * len(late)) - 1] * 1000:.1f} ms"
+        for name, share in shares.items()
+    )
+
+
+def ids(messages: Iterable[Message], until: float) -> Counter[str]:
+    """Return how often each id was sent for an instant up to ``until``."""
+    return Counter(message.task_id for message in messages if (message.scheduled_at or 0) < until)
+
+
+def begin(schedule: Schedule, policy: str) -> Grid:
+    """Store the entries, with a history, so that even the first slot is one like all others."""
+    for name in ENTRIES if policy else ():
+        schedule.client.hset(PREFIX + name, "policy", policy)
+    first = round(schedule.now() + AHEAD, 3)
+    ran = meta_json(first - EVERY)
+    schedule.put(ENTRIES, EVERY, first, dict.fromkeys(ENTRIES, ran))
+    return Grid(ENTRIES, EVERY, first)
+
+
+@pytest.mark.parametrize("coalesce", POLICIES)
+def test_a_thousand_runs_a_second_are_exact(
+    beats: Beats,
+    schedule: Schedule,
+    ledger: Ledger,
+    profile: Profile,
+    note: Note,
+    coalesce: str,
+) -> None:
+    """Setup: one beat, 100 entries every 0.1 s. Fault: none.
+
+    Invariant: each slot of the grid has exactly one message, with an id of its own, and none is
+    early; the last is as near to its slot as the first. Where the machine stops for longer than
+    0.1 s, the slots of that time coalesce, and each is accounted for by the run that stands for
+    it; with ``coalesce="all"`` even then none is left out.
+    """
+    beats.start_many(1)
+    one = begin(schedule, POLICIES[coalesce])
+    until = round(one.first + profile.pick(10.0, 60.0) - EVERY, 3)
+    expected = len(ENTRIES) * profile.pick(100, 600)
+    wait_until(lambda: schedule.now() >= until, 120.0)
+    if POLICIES[coalesce]:
+        wait_until(lambda: len(ledger) >= expected, profile.pick(120.0, 900.0), "all the runs")
+    report = settle(ledger, [one], until)
+    note(f"{report}; {lateness(report)}")
+    assert report.expected == expected
+    assert report.dispatched + len(report.coalesced) == report.expected
+    assert not report.lost
+    assert not report.early
+    assert not report.unknown
+    sent = ids(ledger.messages, until + EVERY / 2)
+    assert set(sent.values()) == {1}
+    assert len(sent) == report.dispatched
+    assert not (report.coalesced if POLICIES[coalesce] else report.late(LATE))

@@ -1,0 +1,285 @@
+"""``BeatLazyFunc`` among the arguments of static entries: called at each dispatch, never stored."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from typing import Any
+
+import pytest
+from celery.beat import BeatLazyFunc
+
+from redbeat import RedBeatSchedulerEntry
+from redbeat.errors import DecodeError, InvalidEntryError
+from redbeat.lazy import LazyArgument, LazyArgumentError
+from redbeat.schedulers import RedBeatScheduler
+from redbeat.schedules import rrule
+
+from .conftest import SCHEDULE, RecordingScheduler, World
+
+KEY = "redbeat:a"
+
+calls: list[int] = []
+
+
+@pytest.fixture(autouse=True)
+def no_calls() -> None:
+    """Count from 0."""
+    calls.clear()
+
+
+def number(start: int = 0, step: int = 1) -> int:
+    """Return another number at each call."""
+    calls.append(start + step * len(calls))
+    return calls[-1]
+
+
+def fail() -> None:
+    """Raise what is an error of the network elsewhere."""
+    raise ConnectionError("no luck")
+
+
+LAZY = BeatLazyFunc(number)
+START = datetime(2020, 1, 1, tzinfo=timezone.utc)
+
+
+def configure(world: World, **fields: Any) -> None:
+    """Have ``beat_schedule`` hold the entry ``a``."""
+    world.app.conf.beat_schedule = {"a": {"task": "tasks.a", "schedule": 3600, **fields}}
+
+
+def make_due(world: World) -> None:
+    """Let the entry be due."""
+    world.put_meta("a", world.ago(4000))
+    world.client.zadd(SCHEDULE, {KEY: 0})
+
+
+def run(world: World, scheduler: RecordingScheduler) -> tuple[Any, Any]:
+    """Let the entry run; return the arguments that were sent."""
+    scheduler.tick()
+    make_due(world)
+    before = len(scheduler.sent)
+    scheduler.tick()
+    assert len(scheduler.sent) == before + 1
+    return scheduler.sent[-1].args, scheduler.sent[-1].kwargs
+
+
+def test_they_are_called_at_each_dispatch(world: World) -> None:
+    configure(world, args=[LAZY, "x"], kwargs={"n": BeatLazyFunc(number, 100, step=2)})
+    scheduler = world.scheduler()
+    assert run(world, scheduler) == ([0, "x"], {"n": 102})
+    assert run(world, scheduler) == ([2, "x"], {"n": 106})
+
+
+def test_they_may_stand_anywhere(world: World) -> None:
+    configure(world, args=([1, {"deep": (LAZY, 5)}],), kwargs={"a": {"b": [None, LAZY]}, "c": 7})
+    args, kwargs = run(world, world.scheduler())
+    assert args == [[1, {"deep": [0, 5]}]]
+    assert kwargs == {"a": {"b": [None, 1]}, "c": 7}
+
+
+@pytest.mark.parametrize("delivery", ["at_least_once", "at_most_once"])
+def test_what_is_stored_names_the_function_only(world: World, delivery: str) -> None:
+    configure(world, args=[BeatLazyFunc(number, 123456)], delivery=delivery)
+    run(world, world.scheduler())
+    definition = world.field("a", "definition")
+    assert definition["args"] == [{"__type__": "lazy", "function": f"{__name__}.number"}]
+    assert "123456" not in str(world.dump())
+
+
+def test_an_unchanged_entry_is_not_written_again(
+    world: World, log: pytest.LogCaptureFixture
+) -> None:
+    configure(world, args=[LAZY])
+    world.scheduler().tick()
+    log.clear()
+    world.client.delete("redbeat::lock")
+    world.scheduler().tick()
+    assert "0 added, 0 changed, 0 removed" in log.text
+
+
+def test_it_goes_with_other_extensions(world: World) -> None:
+    configure(world, args=[LAZY], jitter=0.001, schedule=rrule("HOURLY", dtstart=START))
+    assert run(world, world.scheduler())[0] == [0]
+
+
+def test_a_dict_of_the_users_own_that_looks_like_one(world: World) -> None:
+    mine = {"__type__": "lazy", "function": "mine"}
+    configure(world, args=[LAZY, mine], kwargs={"k": mine})
+    assert run(world, world.scheduler()) == ([0, mine], {"k": mine})
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"args": [1, LAZY]}, "args[1]"),
+        ({"kwargs": {"n": [{"m": LAZY}]}}, "kwargs.n[0].m"),
+    ],
+)
+def test_a_dynamic_entry_cannot_have_one(world: World, fields: Any, field: str) -> None:
+    with pytest.raises(InvalidEntryError, match="only for entries of beat_schedule") as caught:
+        RedBeatSchedulerEntry("a", "tasks.a", 60, app=world.app, **fields).save()
+    assert caught.value.field == field
+    assert world.dump() == {}
+
+
+@pytest.mark.parametrize("field", ["args", "kwargs"])
+def test_one_in_place_of_all_arguments_is_refused(
+    world: World, field: str, log: pytest.LogCaptureFixture
+) -> None:
+    configure(world, **{field: LAZY})
+    world.scheduler().tick()
+    assert f"Static entry a is not scheduled: {field}: must be" in log.text
+    assert not world.client.exists(KEY)
+
+
+def test_arguments_that_refer_to_themselves_are_refused(world: World) -> None:
+    endless: list[Any] = []
+    endless.append(endless)
+    with pytest.raises(InvalidEntryError, match="refers to itself"):
+        RedBeatSchedulerEntry("a", "tasks.a", 60, args=endless, app=world.app).save()
+
+
+@pytest.mark.parametrize("configured", [None, {"args": ["plain"]}, {"args": []}])
+def test_a_beat_without_that_configuration_sends_nothing(
+    world: World, log: pytest.LogCaptureFixture, configured: Any
+) -> None:
+    """It says why, tries again later, and does not keep the others from their runs."""
+    configure(world, args=[LAZY])
+    knows = world.scheduler()
+    knows.tick()
+    knows.close()
+    stored = world.client.hgetall(KEY)
+    world.app.conf.beat_schedule = {}
+    if configured is not None:
+        configure(world, **configured)
+    other = world.scheduler()
+    other._statics.complete = False
+    other.tick()
+    world.client.hset(KEY, mapping=stored)
+    make_due(world)
+    world.put("b", score=world.now())
+    other.tick()
+    assert other.names == ["b"]
+    assert "args[0] is to be computed by" in log.text
+    assert "which beat_schedule of this beat does not have there" in log.text
+    assert world.quarantine() == {}
+    score = world.score("a")
+    assert score is not None
+    assert 0 < score - world.now() <= 60
+    # One that knows sends the run that waited.
+    other.close()
+    configure(world, args=[LAZY])
+    third = world.scheduler()
+    third.tick()
+    world.client.zadd(SCHEDULE, {KEY: 0})
+    third.tick()
+    assert third.sent[-1].args == [0]
+
+
+@pytest.mark.parametrize("delivery", ["at_least_once", "at_most_once"])
+def test_a_function_that_fails_delays_only_its_own_entry(
+    world: World, log: pytest.LogCaptureFixture, delivery: str
+) -> None:
+    """Its errors are not taken for those of the broker, and the run is late, not lost."""
+    configure(world, args=[BeatLazyFunc(fail)], delivery=delivery)
+    scheduler = world.scheduler()
+    scheduler.tick()
+    make_due(world)
+    world.put_many(3)
+    scheduler.tick()
+    assert sorted(scheduler.names) == ["e0", "e1", "e2"]
+    assert "fail failed: ConnectionError('no luck')" in log.text
+    assert "broker" not in log.text
+    assert world.run_count("a") == 0
+    score = world.score("a")
+    assert score is not None
+    assert 0 < score - world.now() <= 60
+
+
+def test_a_failed_publish_calls_them_again(world: World) -> None:
+    configure(world, args=[LAZY])
+    scheduler = world.scheduler()
+    errors = iter([ValueError("once")])
+
+    def fail_once(_task: str) -> None:
+        for error in errors:
+            raise error
+
+    scheduler.before_send = fail_once
+    scheduler.tick()
+    make_due(world)
+    scheduler.tick()
+    assert scheduler.sent == []
+    world.client.zadd(SCHEDULE, {KEY: 0})
+    scheduler.tick()
+    assert scheduler.sent[0].args == [1]
+
+
+def test_other_programs_see_what_it_is_and_may_edit_the_rest(world: World) -> None:
+    configure(world, args=[LAZY, "x"])
+    scheduler = world.scheduler()
+    scheduler.tick()
+    entry = RedBeatSchedulerEntry.from_key(KEY, world.app)
+    assert entry.args == [LazyArgument(f"{__name__}.number"), "x"]
+    entry.args[1] = "y"
+    entry.save()
+    assert run(world, scheduler)[0] == [0, "y"]
+    entry = RedBeatSchedulerEntry.from_key(KEY, world.app)
+    entry.args = ["plain"]
+    entry.save()
+    assert run(world, scheduler)[0] == ["plain"]
+    assert not world.client.hexists(KEY, "policy")
+
+
+def test_a_loaded_entry_is_not_sent_with_a_description(world: World) -> None:
+    configure(world, args=[LAZY])
+    world.scheduler().tick()
+    entry = RedBeatSchedulerEntry.from_key(KEY, world.app)
+    scheduler = world.scheduler()
+    with pytest.raises(LazyArgumentError, match="args"):
+        scheduler.apply_async(entry, producer=scheduler.producer, advance=False)
+    assert scheduler.sent == []
+
+
+def test_an_entry_of_the_configuration_may_be_sent_by_hand(world: World) -> None:
+    configure(world, args=[[LAZY]])
+    scheduler = world.scheduler()
+    entry = scheduler._statics._entries["a"]
+    scheduler.apply_async(entry, producer=scheduler.producer, advance=False)
+    assert scheduler.sent[0].args == [[0]]
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        '{"lazy": [["args", 5]]}',
+        '{"lazy": [["nowhere"]]}',
+        '{"lazy": [["schedule"]]}',
+        '{"lazy": 1}',
+        '{"lazy": [[]]}',
+        '{"lazy": [[["args"]]]}',
+        '{"lazy": [["args", 0, "x"]]}',
+    ],
+)
+def test_a_policy_that_does_not_fit_is_quarantined(world: World, policy: str) -> None:
+    world.put("a", args=["x"])
+    world.client.hset(KEY, "policy", policy)
+    world.put("b")
+    scheduler = world.scheduler()
+    scheduler.tick()
+    assert scheduler.names == ["b"]
+    assert "policy.lazy: does not fit the arguments;" in world.quarantine()[KEY]["reason"]
+    with pytest.raises(DecodeError):
+        RedBeatSchedulerEntry.from_key(KEY, world.app)
+
+
+def test_the_real_scheduler_sends_them(world: World) -> None:
+    configure(world, kwargs={"n": {"m": LAZY}})
+    scheduler = world.scheduler_of(RedBeatScheduler)
+    scheduler.tick()
+    make_due(world)
+    scheduler.tick()
+    with world.app.connection_for_read() as connection:
+        message = connection.SimpleQueue("celery").get(timeout=5)
+        message.ack()
+    assert message.payload[1] == {"n": {"m": 0}}

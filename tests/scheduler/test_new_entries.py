@@ -1,0 +1,83 @@
+"""From where a new entry counts: its first run is neither skipped nor made up."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from celery.schedules import schedule
+
+from redbeat import RedBeatSchedulerEntry, clocked, rrule
+
+from .conftest import World
+
+MINUTE = timedelta(minutes=1)
+
+
+def now() -> datetime:
+    return datetime.now(timezone.utc)
+
+
+def save(world: World, when: Any, **more: Any) -> None:
+    RedBeatSchedulerEntry("new", "tasks.echo", when, app=world.app, **more).save()
+
+
+def static(world: World, when: Any, **more: Any) -> None:
+    world.app.conf.beat_schedule = {"new": {"task": "tasks.echo", "schedule": when, **more}}
+
+
+@pytest.mark.parametrize("make", [save, static])
+class TestFirstRun:
+    @pytest.mark.parametrize("ago", [timedelta(seconds=1), timedelta(days=400)], ids=str)
+    def test_an_instant_that_has_passed_is_run_once(
+        self, world: World, make: Any, ago: timedelta
+    ) -> None:
+        instant = now() - ago
+        make(world, clocked(instant))
+        scheduler = world.scheduler()
+        for _ in range(3):
+            scheduler.tick()
+        assert [message.scheduled_at for message in scheduler.sent] == [instant]
+        assert world.client.zscore("redbeat::schedule", "redbeat:new") == -1
+
+    def test_a_rule_begins_with_its_start_that_was_left_out(self, world: World, make: Any) -> None:
+        rule = rrule("DAILY")
+        make(world, rule)
+        scheduler = world.scheduler()
+        for _ in range(3):
+            scheduler.tick()
+        assert [message.scheduled_at for message in scheduler.sent] == [rule.start]
+
+    def test_a_rule_whose_start_is_long_ago_makes_up_for_nothing(
+        self, world: World, make: Any
+    ) -> None:
+        start = (now() - timedelta(days=1) + 30 * MINUTE).replace(microsecond=0)
+        make(world, rrule("DAILY", dtstart=start))
+        scheduler = world.scheduler()
+        scheduler.tick()
+        assert scheduler.sent == []
+        score = world.client.zscore("redbeat::schedule", "redbeat:new")
+        assert score == (start + timedelta(days=1)).timestamp()
+
+    def test_a_rule_that_begins_later_waits(self, world: World, make: Any) -> None:
+        start = (now() + 5 * MINUTE).replace(microsecond=0)
+        make(world, rrule("DAILY", dtstart=start))
+        scheduler = world.scheduler()
+        scheduler.tick()
+        assert scheduler.sent == []
+        assert world.client.zscore("redbeat::schedule", "redbeat:new") == start.timestamp()
+
+    def test_an_interval_waits_for_its_length(self, world: World, make: Any) -> None:
+        make(world, schedule(60))
+        scheduler = world.scheduler()
+        scheduler.tick()
+        assert scheduler.sent == []
+
+
+def test_a_history_that_is_given_counts(world: World) -> None:
+    instant = now() - MINUTE
+    save(world, clocked(instant), last_run_at=now())
+    scheduler = world.scheduler()
+    scheduler.tick()
+    assert scheduler.sent == []

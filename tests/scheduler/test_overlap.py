@@ -1,0 +1,549 @@
+"""Runs that must not overlap: what beat does while one goes on, and what workers tell it."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+from collections.abc import Iterator
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from celery import Celery, signals, states
+from celery.app.task import Context
+from celery.exceptions import Reject, TimeLimitExceeded, WorkerLostError
+
+import redbeat.worker
+from redbeat import RedBeatSchedulerEntry
+from redbeat.errors import InvalidEntryError
+from redbeat.messages import OVERLAP_HEADER
+from redbeat.schedulers import RedBeatScheduler
+from redbeat.wakeup import DUE
+from tests.waiting import wait_until
+
+from .conftest import SCHEDULE, RecordingScheduler, World, once, void
+
+KEY = "redbeat:a"
+HOUR = 3600
+
+
+@pytest.fixture
+def app(app: Celery) -> Iterator[Celery]:
+    """An app whose workers tell when a run ends."""
+    redbeat.worker.enable(app)
+    yield app
+    for signal in (
+        signals.task_postrun,
+        signals.task_failure,
+        signals.task_internal_error,
+        signals.task_revoked,
+        signals.task_unknown,
+        signals.task_rejected,
+    ):
+        receivers = [function for function in vars(redbeat.worker).values() if callable(function)]
+        for function in receivers:
+            signal.disconnect(function)
+
+
+def store(world: World, overlap: str, every: float = HOUR, **more: Any) -> RedBeatSchedulerEntry:
+    """Store the entry ``a``, which ran one and a half intervals ago."""
+    entry = RedBeatSchedulerEntry(
+        "a",
+        "tasks.a",
+        every,
+        app=world.app,
+        overlap=overlap,
+        last_run_at=world.ago(every * 1.5),
+        **more,
+    )
+    return entry.save()
+
+
+def begin(world: World, overlap: str, **more: Any) -> RecordingScheduler:
+    """Return a scheduler that has sent a run of the entry ``a``, which goes on; it is due again."""
+    store(world, overlap, **more)
+    scheduler = world.scheduler()
+    scheduler.tick()
+    assert scheduler.names == ["a"]
+    make_due(world)
+    return scheduler
+
+
+def make_due(world: World) -> None:
+    """Let the entry be due: its last run was one and a half hours ago."""
+    world.client.hdel(KEY, "runtime")
+    count = world.run_count("a")
+    world.put_meta("a", world.ago(1.5 * HOUR))
+    meta = world.field("a", "meta") | {"total_run_count": count}
+    world.client.hset(KEY, "meta", json.dumps(meta))
+    world.client.zadd(SCHEDULE, {KEY: 0})
+
+
+def end(scheduler: RecordingScheduler, run: int = -1) -> bool:
+    """Let a run end, as a worker tells it."""
+    return scheduler._store.end_run(KEY, scheduler.sent[run].id)
+
+
+def running(world: World) -> tuple[str, float]:
+    """Return the task id of the run that goes on and until when it counts."""
+    text = world.client.hget(KEY, "running")
+    assert text is not None
+    task_id, until = text.rsplit(" ", 1)
+    return task_id, float(until)
+
+
+# -- what is stored ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("overlap", ["skip", "buffer_one"])
+def test_without_a_worker_that_tells_the_setting_is_refused(
+    world: World, overlap: str, app: Celery
+) -> None:
+    del app.redbeat_tracks_runs
+    with pytest.raises(InvalidEntryError, match=r"redbeat\.worker\.enable\(app\)") as caught:
+        store(world, overlap)
+    assert caught.value.field == "overlap"
+    assert world.dump() == {}
+
+
+def test_a_run_is_noted_with_its_id_and_the_longest_it_may_take(world: World) -> None:
+    scheduler = begin(world, "skip", overlap_timeout=100)
+    task_id, until = running(world)
+    assert task_id == scheduler.sent[0].id
+    assert abs(until - world.now() - 100) < 2
+    assert scheduler.sent[0].options["headers"][OVERLAP_HEADER] == KEY
+
+
+def test_nothing_is_noted_of_entries_that_allow_it(world: World) -> None:
+    scheduler = begin(world, "allow")
+    assert not world.client.hexists(KEY, "running")
+    assert OVERLAP_HEADER not in scheduler.sent[0].options["headers"]
+    scheduler.tick()
+    assert scheduler.names == ["a", "a"]
+
+
+def test_a_new_beat_knows_what_goes_on(world: World) -> None:
+    begin(world, "skip").close()
+    scheduler = world.scheduler()
+    scheduler.tick()
+    assert scheduler.sent == []
+
+
+def test_a_marker_that_nobody_can_read_stops_nothing(world: World) -> None:
+    scheduler = begin(world, "skip")
+    for marker in ("nonsense", "", "id inf", "id nan", "two words"):
+        world.client.hset(KEY, "running", marker)
+        before = len(scheduler.sent)
+        make_due(world)
+        scheduler.tick()
+        assert len(scheduler.sent) == before + 1, marker
+
+
+def test_an_id_with_a_blank(world: World) -> None:
+    scheduler = begin(world, "skip", options={"task_id": "my own id"})
+    assert running(world)[0] == "my own id"
+    assert end(scheduler)
+    scheduler.tick()
+    assert scheduler.names == ["a", "a"]
+
+
+# -- skip ----------------------------------------------------------------------------------------
+
+
+def test_skip_drops_the_run_and_counts_on(world: World, log: pytest.LogCaptureFixture) -> None:
+    scheduler = begin(world, "skip")
+    scheduler.tick()
+    assert scheduler.names == ["a"]
+    assert world.run_count("a") == 1
+    assert "Entry a skips the run of" in log.text
+    score = world.score("a")
+    assert score is not None
+    assert 0 < score - world.now() < HOUR
+    assert not world.is_claimed("a")
+
+
+def test_skip_runs_again_at_the_next_time_after_the_end(world: World) -> None:
+    scheduler = begin(world, "skip")
+    scheduler.tick()
+    score = world.score("a")
+    assert end(scheduler)
+    assert world.score("a") == score
+    scheduler.tick()
+    assert scheduler.names == ["a"]
+    make_due(world)
+    scheduler.tick()
+    assert scheduler.names == ["a", "a"]
+
+
+def test_a_skipped_run_does_not_count_for_max_runs(world: World) -> None:
+    scheduler = begin(world, "skip", max_runs=2)
+    scheduler.tick()
+    assert scheduler.names == ["a"]
+    score = world.score("a")
+    assert score is not None
+    assert score > world.now()
+
+
+def test_an_entry_whose_last_run_is_skipped_has_finished(world: World) -> None:
+    scheduler = begin(world, "skip")
+    entry = RedBeatSchedulerEntry.from_key(KEY, world.app)
+    entry.end_time, entry.on_finish = world.ago(-60), "delete"
+    entry.save()
+    scheduler.tick()
+    assert scheduler.names == ["a"]
+    assert not world.client.exists(KEY)
+    assert world.score("a") is None
+
+
+def test_skip_after_the_timeout_runs(world: World) -> None:
+    scheduler = begin(world, "skip")
+    task_id, _ = running(world)
+    world.client.hset(KEY, "running", f"{task_id} {world.now() - 1:.6f}")
+    scheduler.tick()
+    assert scheduler.names == ["a", "a"]
+    assert running(world)[0] == scheduler.sent[1].id
+
+
+# -- buffer_one ----------------------------------------------------------------------------------
+
+
+def test_buffer_one_waits_for_the_end_and_runs_at_once(world: World) -> None:
+    scheduler = begin(world, "buffer_one")
+    scheduler.tick()
+    assert scheduler.names == ["a"]
+    until = running(world)[1]
+    assert world.score("a") == pytest.approx(until, abs=1e-3)
+    assert end(scheduler)
+    score = world.score("a")
+    assert score is not None
+    assert score <= world.now()
+    scheduler.tick()
+    assert scheduler.names == ["a", "a"]
+    assert scheduler.sent[0].id != scheduler.sent[1].id
+
+
+def test_the_end_wakes_the_beat_up(world: World) -> None:
+    scheduler = begin(world, "buffer_one")
+    scheduler.tick()
+    with world.client.pubsub() as channel:
+        channel.subscribe("redbeat::wakeup")
+        wait_until(lambda: channel.get_message(timeout=1), message="the subscription")
+        end(scheduler)
+        message = channel.get_message(timeout=5)
+    assert message is not None
+    assert message["data"].encode() == DUE
+
+
+def test_without_a_run_that_waits_the_end_wakes_nobody(world: World) -> None:
+    scheduler = begin(world, "buffer_one")
+    score = world.score("a")
+    with world.client.pubsub() as channel:
+        channel.subscribe("redbeat::wakeup")
+        wait_until(lambda: channel.get_message(timeout=1), message="the subscription")
+        end(scheduler)
+        world.client.publish("redbeat::wakeup", "the test")
+        message = channel.get_message(timeout=5)
+    assert message is not None
+    assert message["data"] == "the test"
+    assert world.score("a") == score
+
+
+def test_only_the_latest_waits(world: World) -> None:
+    scheduler = begin(world, "buffer_one")
+    scheduler.tick()
+    world.put_meta("a", world.ago(5.5 * HOUR))
+    end(scheduler)
+    scheduler.tick()
+    assert scheduler.names == ["a", "a"]
+    assert abs(scheduler.sent[1].scheduled_at - world.ago(0.5 * HOUR)) < timedelta(seconds=5)
+    assert scheduler.sent[1].options["headers"]["coalesced"] == 4
+
+
+def test_a_run_that_ends_while_the_next_is_put_off(world: World) -> None:
+    """Between the claim and its record the end is told; nobody else tells it later."""
+    scheduler = begin(world, "buffer_one")
+    world.put("b", last_run_at=world.ago(90), score=world.now() - 0.001)
+    scheduler.before_send = once(lambda: end(scheduler, 0))
+    scheduler.tick()
+    scheduler.tick()
+    assert sorted(scheduler.names) == ["a", "a", "b"]
+
+
+def test_a_disabled_entry_stays_so_at_the_end(world: World) -> None:
+    scheduler = begin(world, "buffer_one")
+    scheduler.tick()
+    entry = RedBeatSchedulerEntry.from_key(KEY, world.app)
+    entry.enabled = False
+    entry.save()
+    assert end(scheduler)
+    assert world.score("a") == -2
+    scheduler.tick()
+    assert scheduler.names == ["a"]
+
+
+def test_an_edit_of_one_that_waits_keeps_it_waiting(world: World) -> None:
+    scheduler = begin(world, "buffer_one")
+    scheduler.tick()
+    entry = RedBeatSchedulerEntry.from_key(KEY, world.app)
+    entry.args = [1]
+    entry.save()
+    scheduler.tick()
+    assert scheduler.names == ["a"]
+    end(scheduler)
+    scheduler.tick()
+    assert scheduler.sent[1].args == [1]
+
+
+# -- the record of a run -------------------------------------------------------------------------
+
+
+def test_a_run_that_ends_before_it_is_recorded(world: World) -> None:
+    store(world, "buffer_one")
+    ends: list[bool] = []
+
+    class Fast(RecordingScheduler):
+        def send_task(self, *args: Any, **kwargs: Any) -> None:
+            super().send_task(*args, **kwargs)
+            ends.append(self._store.end_run(KEY, self.sent[-1].id))
+
+    scheduler = world.scheduler_of(Fast)
+    scheduler.tick()
+    assert ends == [False]
+    assert not world.client.hexists(KEY, "running")
+    assert not world.client.hexists(KEY, "ended")
+    make_due(world)
+    scheduler.tick()
+    assert len(scheduler.sent) == 2
+
+
+def test_the_end_of_an_earlier_message_does_not_hide_its_repetition(world: World) -> None:
+    """The broker took a message and lost the answer; it is sent again under the same id."""
+    store(world, "skip")
+    ids: list[str] = []
+
+    class Repeats(RecordingScheduler):
+        def send_task(self, *args: Any, **kwargs: Any) -> None:
+            ids.append(kwargs["task_id"])
+            if len(ids) == 1:
+                self._store.end_run(KEY, ids[0])
+                raise ValueError
+            super().send_task(*args, **kwargs)
+
+    scheduler = world.scheduler_of(Repeats)
+    scheduler.tick()
+    assert scheduler.sent == []
+    world.client.zadd(SCHEDULE, {KEY: 0})
+    scheduler.tick()
+    assert ids == [scheduler.sent[0].id] * 2
+    assert running(world)[0] == ids[0]
+
+
+def test_the_end_of_another_message_ends_nothing(world: World) -> None:
+    scheduler = begin(world, "skip")
+    assert not scheduler._store.end_run(KEY, "another")
+    assert not world.client.hexists(KEY, "ended")
+    scheduler.tick()
+    assert scheduler.names == ["a"]
+
+
+def test_the_end_of_a_run_of_an_entry_that_is_gone(world: World) -> None:
+    scheduler = begin(world, "skip")
+    RedBeatSchedulerEntry(name="a", app=world.app).delete()
+    assert not end(scheduler)
+    assert not world.client.exists(KEY)
+
+
+def test_a_history_written_during_the_run_does_not_hide_it(world: World) -> None:
+    store(world, "skip")
+    scheduler = world.scheduler()
+    scheduler.before_send = once(lambda: world.put_meta("a", world.ago(1.2 * HOUR)))
+    scheduler.tick()
+    assert len(scheduler.sent) == 1
+    assert running(world)[0] == scheduler.sent[0].id
+
+
+def test_at_most_once_notes_the_run_before_it_is_sent(world: World) -> None:
+    store(world, "skip", delivery="at_most_once")
+    scheduler = world.scheduler()
+    noted: list[str] = []
+    scheduler.before_send = lambda _task: noted.append(running(world)[0])
+    scheduler.tick()
+    assert noted == [scheduler.sent[0].id]
+    make_due(world)
+    scheduler.tick()
+    assert len(scheduler.sent) == 1
+
+
+def test_at_most_once_forgets_a_run_that_is_lost(world: World) -> None:
+    store(world, "skip", delivery="at_most_once")
+    scheduler = world.scheduler()
+
+    def fail(_task: str) -> None:
+        raise ValueError
+
+    scheduler.before_send = fail
+    scheduler.tick()
+    assert not world.client.hexists(KEY, "running")
+    scheduler.before_send = lambda _task: None
+    make_due(world)
+    scheduler.tick()
+    assert len(scheduler.sent) == 1
+
+
+# -- what workers tell ---------------------------------------------------------------------------
+
+
+class Sender:
+    """A task or a consumer, as far as signals need one."""
+
+    def __init__(self, app: Celery, request: Any = None) -> None:
+        self.app = app
+        self.request = request
+
+
+class Worker:
+    """Sends the signals that Celery's worker sends, for the run that goes on."""
+
+    def __init__(self, world: World, scheduler: RecordingScheduler) -> None:
+        self.world = world
+        self.id = scheduler.sent[-1].id
+        self.headers = {OVERLAP_HEADER: KEY}
+        self.request = self.request_with(headers=self.headers)
+        self.task = Sender(world.app, self.request)
+
+    def request_with(self, **fields: Any) -> Any:
+        """Return a request of a task."""
+        return Context(id=self.id, **fields)
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether beat still waits for the end of the run."""
+        return bool(self.world.client.hexists(KEY, "running"))
+
+    def postrun(self, state: str | None, retval: Any = None) -> None:
+        """Send what follows each task."""
+        signals.task_postrun.send(
+            sender=self.task, task_id=self.id, task=self.task, state=state, retval=retval
+        )
+
+    def failure(self, exception: Exception) -> None:
+        """Send what tells of a failure."""
+        signals.task_failure.send(sender=self.task, task_id=self.id, exception=exception)
+
+
+@pytest.fixture
+def worker(world: World) -> Worker:
+    """A worker on which a run goes on."""
+    return Worker(world, begin(world, "skip"))
+
+
+@pytest.mark.parametrize("state", [states.SUCCESS, states.FAILURE, states.IGNORED])
+def test_a_run_ends_with_its_task(worker: Worker, state: str) -> None:
+    worker.postrun(state)
+    assert not worker.goes_on
+
+
+@pytest.mark.parametrize(
+    ("state", "retval"),
+    [(states.RETRY, None), (states.REJECTED, Reject(requeue=True)), (None, None)],
+)
+def test_a_run_that_is_to_be_continued(worker: Worker, state: str | None, retval: Any) -> None:
+    worker.postrun(state, retval)
+    assert worker.goes_on
+
+
+def test_a_run_that_is_rejected_for_good(worker: Worker) -> None:
+    worker.postrun(states.REJECTED, Reject(requeue=False))
+    assert not worker.goes_on
+
+
+@pytest.mark.parametrize("exception", [WorkerLostError("gone"), TimeLimitExceeded(1)])
+def test_a_run_whose_process_died(worker: Worker, exception: Exception) -> None:
+    worker.failure(exception)
+    assert not worker.goes_on
+
+
+def test_a_failure_is_told_by_the_end_of_the_task_only(worker: Worker) -> None:
+    worker.failure(ValueError())
+    assert worker.goes_on
+    worker.postrun(states.FAILURE)
+    assert not worker.goes_on
+
+
+def test_a_failure_of_celery_itself(worker: Worker) -> None:
+    request = {"headers": worker.headers}
+    signals.task_internal_error.send(sender=worker.task, task_id=worker.id, request=request)
+    assert not worker.goes_on
+
+
+def test_a_run_that_is_revoked_or_expired(worker: Worker) -> None:
+    signals.task_revoked.send(sender=worker.task, request=worker.request)
+    assert not worker.goes_on
+
+
+@pytest.mark.parametrize("signal", [signals.task_unknown, signals.task_rejected])
+def test_a_message_that_is_no_task_here(worker: Worker, signal: Any) -> None:
+    message = SimpleNamespace(headers={**worker.headers, "id": worker.id})
+    signal.send(sender=Sender(worker.world.app), message=message)
+    assert not worker.goes_on
+
+
+def test_other_tasks_cost_no_round_trip(worker: Worker) -> None:
+    before = worker.world.calls()
+    worker.task.request = worker.request_with()
+    worker.postrun(states.SUCCESS)
+    message = SimpleNamespace(headers=None)
+    signals.task_rejected.send(sender=Sender(worker.world.app), message=message)
+    assert worker.world.calls() == before
+
+
+def test_a_worker_without_redis_says_so_and_goes_on(
+    worker: Worker, unused_port: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    away = Celery("away", broker="memory://", set_as_current=False)
+    away.conf.redbeat_redis_url = f"redis://127.0.0.1:{unused_port}/0"
+    away.conf.redbeat_redis_options = {"retry_period": -1}
+    worker.task.app = away
+    worker.postrun(states.SUCCESS)
+    assert worker.goes_on
+    assert f"The end of {KEY} is not noted, its entry waits for overlap_timeout" in caplog.text
+
+
+def test_a_worker_without_a_configuration_says_so_and_goes_on(
+    worker: Worker, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker.task.app = Celery("none", broker="memory://", set_as_current=False)
+    worker.postrun(states.SUCCESS)
+    assert worker.goes_on
+    assert "is not noted" in caplog.text
+
+
+def test_a_task_that_runs_within_beat(world: World) -> None:
+    """With ``task_always_eager`` the run is over before it is recorded."""
+    world.app.conf.task_always_eager = True
+    runs: list[str] = []
+
+    @world.app.task(name="tasks.a", shared=False)
+    def task() -> None:
+        runs.append("a")
+
+    store(world, "skip")
+    scheduler = world.scheduler_of(RedBeatScheduler)
+    scheduler.tick()
+    make_due(world)
+    scheduler.tick()
+    assert runs == ["a", "a"]
+
+
+def test_a_client_made_before_the_fork_works_in_the_child(world: World) -> None:
+    """The process that takes messages makes one, when a task is revoked; its children fork off."""
+    scheduler = begin(world, "skip")
+    parent = scheduler._store.client
+    parent.ping()
+    process = multiprocessing.get_context("fork").Process(target=lambda: void(end(scheduler)))
+    process.start()
+    process.join(10)
+    assert process.exitcode == 0
+    assert not world.client.hexists(KEY, "running")
+    assert parent.ping()

@@ -1,0 +1,249 @@
+"""Policies at work: what a beat makes of an entry that says more than its schedule."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from celery.schedules import crontab
+
+from redbeat import RedBeatSchedulerEntry
+from redbeat.errors import InvalidEntryError
+from tests.scheduler.conftest import SCHEDULE, Json, World, interval_json
+
+UTC = timezone.utc
+
+
+def put(world: World, name: str, ago: float | None, every: float = 60, **policy: Any) -> None:
+    """Store an entry that ran so many seconds ago, with a policy, due now."""
+    world.put(name, interval_json(every), None if ago is None else world.ago(ago))
+    world.client.hset(f"redbeat:{name}", "policy", json.dumps(policy))
+
+
+def load(world: World, name: str) -> RedBeatSchedulerEntry:
+    return RedBeatSchedulerEntry.from_key(f"redbeat:{name}", app=world.app)
+
+
+def test_stored_beside_what_redbeat_2_reads(world: World) -> None:
+    start = datetime(2030, 1, 1, tzinfo=UTC)
+    entry = RedBeatSchedulerEntry(
+        "a", "t", crontab(hour=9), app=world.app, timezone="Europe/Paris", start_time=start
+    )
+    entry.jitter = 30
+    entry.save()
+    assert set(world.field("a", "definition")) == {
+        *("name", "task", "args", "kwargs", "options", "schedule", "enabled")
+    }
+    found = load(world, "a")
+    assert (found.timezone, found.start_time, found.jitter) == ("Europe/Paris", start, 30.0)
+    assert found.policy == entry.policy
+    found.jitter = 0.0
+    found.start_time = None
+    found.save()
+    assert world.field("a", "policy") == {"timezone": "Europe/Paris"}
+
+
+def test_an_entry_without_one_has_no_such_field(world: World) -> None:
+    RedBeatSchedulerEntry("a", "t", 60, app=world.app, max_runs=None, coalesce="latest").save()
+    assert not world.client.hexists("redbeat:a", "policy")
+
+
+@pytest.mark.parametrize(
+    ("policy", "field"),
+    [
+        ({"max_runs": -1}, "max_runs"),
+        ({"timezone": "Nowhere/At_all"}, "timezone"),
+        ({"coalesce": "all"}, "catch_up_limit"),
+        ({"start_time": datetime(2030, 1, 2), "end_time": datetime(2030, 1, 1)}, "end_time"),
+    ],
+)
+def test_refused_when_it_is_saved(world: World, policy: Json, field: str) -> None:
+    entry = RedBeatSchedulerEntry("a", "t", 60, app=world.app, **policy)
+    with pytest.raises(InvalidEntryError) as caught:
+        entry.save()
+    assert caught.value.field == field
+    assert not world.client.exists("redbeat:a")
+
+
+def test_quarantined_when_another_program_wrote_it(world: World) -> None:
+    put(world, "bad", 90, jitter="much")
+    put(world, "good", 90)
+    scheduler = world.scheduler()
+    scheduler.tick()
+    assert scheduler.names == ["good"]
+    assert "policy.jitter" in world.quarantine()["redbeat:bad"]["reason"]
+
+
+def test_inside_the_definition_too(world: World) -> None:
+    world.put("a", interval_json(60), world.ago(90), max_runs=1, end_time="2100-01-01T00:00:00Z")
+    scheduler = world.scheduler()
+    scheduler.tick()
+    assert scheduler.names == ["a"]
+    assert world.score("a") == -1
+
+
+def test_a_zone_of_its_own(world: World) -> None:
+    world.app.conf.timezone = "UTC"
+    entry = RedBeatSchedulerEntry(
+        "a", "t", crontab(minute=0, hour=9), app=world.app, timezone="Asia/Kathmandu"
+    )
+    entry.save()
+    assert {(due.hour, due.minute) for due in entry.upcoming(3)} == {(3, 15)}
+    assert world.score("a") == entry.upcoming(1)[0].timestamp()
+
+
+def test_one_off(world: World) -> None:
+    entry = RedBeatSchedulerEntry("a", "t", 60, app=world.app, one_off=True)
+    assert entry.max_runs == 1
+    entry.last_run_at = None
+    entry.save()
+    scheduler = world.scheduler()
+    scheduler.tick()
+    scheduler.tick()
+    assert scheduler.names == ["a"]
+    assert (world.score("a"), world.run_count("a")) == (-1, 1)
+
+
+def test_finished_and_kept_goes_on_with_a_higher_limit(world: World) -> None:
+    put(world, "a", 90, max_runs=1)
+    scheduler = world.scheduler()
+    scheduler.tick()
+    entry = load(world, "a")
+    entry.max_runs = 2
+    entry.save()
+    assert world.score("a") == pytest.approx(world.now() + 30, abs=5)
+
+
+def test_finished_and_disabled(world: World, log: pytest.LogCaptureFixture) -> None:
+    put(world, "a", 90, max_runs=1, on_finish="disable")
+    scheduler = world.scheduler()
+    scheduler.tick()
+    scheduler.tick()
+    assert scheduler.names == ["a"]
+    assert world.score("a") == -2
+    assert load(world, "a").enabled is False
+    assert "Entry a has finished" in log.text
+
+
+def test_finished_and_deleted(world: World) -> None:
+    put(world, "a", 90, max_runs=1, on_finish="delete")
+    scheduler = world.scheduler()
+    scheduler.tick()
+    scheduler.tick()
+    assert scheduler.names == ["a"]
+    assert world.score("a") is None
+    assert not world.client.exists("redbeat:a")
+
+
+def test_edited_while_it_finishes_is_not_deleted(world: World) -> None:
+    """The edit counts: it may have raised the limit."""
+    put(world, "a", 90, max_runs=1, on_finish="delete")
+    scheduler = world.scheduler()
+
+    def raise_limit(_task: str) -> None:
+        world.client.hset("redbeat:a", "policy", json.dumps({"max_runs": 5}))
+
+    scheduler.before_send = raise_limit
+    scheduler.tick()
+    assert world.run_count("a") == 1
+    assert world.score("a") == pytest.approx(world.now() + 30, abs=5)
+
+
+def test_over_before_it_ran(world: World) -> None:
+    put(world, "a", 90, end_time="2020-01-01T00:00:00Z", on_finish="delete")
+    scheduler = world.scheduler()
+    scheduler.tick()
+    scheduler.tick()
+    assert scheduler.names == []
+    assert not world.client.exists("redbeat:a")
+
+
+def test_a_static_entry_cannot_delete_itself(world: World, log: pytest.LogCaptureFixture) -> None:
+    entry = {"task": "t", "schedule": 60, "max_runs": 1, "on_finish": "delete"}
+    other = {"task": "t", "schedule": 60, "max_runs": 1, "jitter": 5}
+    world.app.conf.beat_schedule = {"bad": entry, "good": other}
+    world.scheduler().tick()
+    assert "Static entry bad is not scheduled: on_finish: 'delete'" in log.text
+    assert world.field("good", "policy") == {"max_runs": 1, "jitter": 5.0}
+
+
+def test_too_old_is_given_up_once(world: World, log: pytest.LogCaptureFixture) -> None:
+    put(world, "a", 60 * 5 + 30, misfire_grace_time=10)
+    scheduler = world.scheduler()
+    scheduler.tick()
+    world.client.zadd(SCHEDULE, {"redbeat:a": 0})
+    scheduler.tick()
+    assert scheduler.names == []
+    assert log.text.count("Entry a missed 5 runs up to that of") == 1
+    assert world.score("a") == pytest.approx(world.now() + 30, abs=5)
+
+
+def test_the_deadline_of_celery_holds_for_crontabs(world: World) -> None:
+    world.app.conf.beat_cron_starting_deadline = 30
+    hour = (datetime.now(UTC) - timedelta(hours=2)).hour
+    world.put("cron", {"__type__": "crontab", "minute": 0, "hour": hour}, world.ago(86400))
+    put(world, "interval", 7200, 3600)
+    scheduler = world.scheduler()
+    scheduler.tick()
+    assert scheduler.names == ["interval"]
+
+
+def test_all_missed_runs_in_order(world: World) -> None:
+    put(world, "a", 60 * 5 + 30, coalesce="all", catch_up_limit=10)
+    scheduler = world.scheduler()
+    scheduler.tick()
+    assert scheduler.names == ["a"] * 5
+    instants = [message.scheduled_at for message in scheduler.sent]
+    assert instants == sorted(instants)
+    assert len({message.id for message in scheduler.sent}) == 5
+    assert world.run_count("a") == 5
+
+
+def test_the_earliest_stands_for_all(world: World) -> None:
+    put(world, "a", 60 * 5 + 30, coalesce="earliest")
+    scheduler = world.scheduler()
+    scheduler.tick()
+    (message,) = scheduler.sent
+    assert message.options["headers"]["coalesced"] == 4
+    assert message.scheduled_at.timestamp() == pytest.approx(world.now() - 270, abs=5)
+    assert world.score("a") == pytest.approx(world.now() + 30, abs=5)
+
+
+def test_jitter_moves_the_score_and_not_the_nominal_instant(world: World) -> None:
+    put(world, "a", 90, 60, jitter=20)
+    scheduler = world.scheduler()
+    scheduler.tick()
+    nominal = world.now() - 30
+    (message,) = scheduler.sent
+    assert message.scheduled_at.timestamp() == pytest.approx(nominal, abs=5)
+    score = world.score("a")
+    assert score is not None
+    assert nominal + 55 < score < nominal + 85
+    assert score == load(world, "a").score
+
+
+class TestUpcoming:
+    def test_counts_on_from_the_last_run(self, world: World) -> None:
+        put(world, "a", 90)
+        due = [instant.timestamp() for instant in load(world, "a").upcoming(3)]
+        assert due == pytest.approx([world.now() + wait for wait in (30, 90, 150)], abs=5)
+
+    def test_after_an_instant(self, world: World) -> None:
+        put(world, "a", 90)
+        after = datetime.fromtimestamp(world.now() + 3600, UTC)
+        due = load(world, "a").upcoming(1, after)[0].timestamp()
+        assert due == pytest.approx(world.now() + 3630, abs=5)
+
+    def test_within_window_and_limit(self, world: World) -> None:
+        end = datetime.fromtimestamp(world.now() + 100, UTC).isoformat()
+        put(world, "a", 90, end_time=end)
+        put(world, "b", 90, max_runs=1)
+        assert len(load(world, "a").upcoming()) == 2
+        assert len(load(world, "b").upcoming()) == 1
+
+    def test_never_ran(self, world: World) -> None:
+        put(world, "a", None)
+        due = [instant.timestamp() for instant in load(world, "a").upcoming(2)]
+        assert due == pytest.approx([world.now() + 60, world.now() + 120], abs=5)

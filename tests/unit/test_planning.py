@@ -1,0 +1,177 @@
+"""Which occurrence is due under a policy."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from celery.schedules import crontab, schedule
+
+from redbeat.occurrences import Verdict, decide
+from redbeat.planning import Plan
+from redbeat.policy import Policy
+from redbeat.schedules import rrule
+
+UTC = timezone.utc
+NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+HOURLY = (schedule(3600), crontab(minute=30), rrule("HOURLY", dtstart=datetime(2026, 1, 1, 0, 30)))
+each_hourly = pytest.mark.parametrize("rule", HOURLY, ids=["interval", "crontab", "rrule"])
+
+
+def at(hour: float) -> datetime:
+    return datetime(2026, 3, 2, tzinfo=UTC) + timedelta(hours=hour)
+
+
+def verdict(rule: Any, last: datetime | None, now: datetime = NOON, **policy: Any) -> Verdict:
+    """Decide on an entry that ran at ``last``, its nominal instant."""
+    runs = policy.pop("runs", 0)
+    return decide(rule, last, last, now, now, UTC, Policy.of(policy), runs, "key")
+
+
+@each_hourly
+def test_latest(rule: Any) -> None:
+    assert verdict(rule, at(6.5), coalesce="latest", jitter=0) == Verdict(at(11.5), at(12.5), 4)
+
+
+@each_hourly
+def test_earliest_counts_on_from_the_latest(rule: Any) -> None:
+    found = verdict(rule, at(6.5), coalesce="earliest")
+    assert found == Verdict(at(7.5), at(12.5), 4, at(11.5))
+
+
+@each_hourly
+def test_all_one_after_the_other(rule: Any) -> None:
+    last, ran = at(6.5), []
+    while (found := verdict(rule, last, coalesce="all", catch_up_limit=10)).due:
+        assert found.missed == 0
+        last = found.scheduled_at or NOON
+        ran.append(last)
+    assert ran == [at(7.5), at(8.5), at(9.5), at(10.5), at(11.5)]
+    assert found.next_at == at(12.5)
+
+
+@each_hourly
+def test_all_but_the_oldest(rule: Any) -> None:
+    found = verdict(rule, at(6.5), coalesce="all", catch_up_limit=2)
+    assert found == Verdict(at(10.5), at(11.5), 3)
+
+
+@each_hourly
+def test_too_old_to_be_run(rule: Any) -> None:
+    """They are given up and counted once: the next look counts from the last of them."""
+    found = verdict(rule, at(6.5), misfire_grace_time=60)
+    assert found == Verdict(None, at(12.5), 5, at(11.5))
+    assert verdict(rule, found.anchor, misfire_grace_time=60) == Verdict(None, at(12.5))
+
+
+@each_hourly
+def test_young_enough(rule: Any) -> None:
+    assert verdict(rule, at(10.5), misfire_grace_time=1800).scheduled_at == at(11.5)
+    assert verdict(rule, at(10.5), misfire_grace_time=1799).scheduled_at is None
+
+
+@each_hourly
+def test_all_that_are_young_enough(rule: Any) -> None:
+    policy: dict[str, Any] = {"coalesce": "all", "catch_up_limit": 100}
+    policy["misfire_grace_time"] = 2 * 3600
+    assert verdict(rule, at(6.5), **policy) == Verdict(at(10.5), at(11.5), 3)
+    earliest = verdict(rule, at(6.5), coalesce="earliest", misfire_grace_time=2 * 3600)
+    assert earliest == Verdict(at(10.5), at(12.5), 4, at(11.5))
+
+
+@each_hourly
+def test_nothing_before_the_start(rule: Any) -> None:
+    assert verdict(rule, at(6.5), start_time=at(12.5)) == Verdict(None, at(12.5))
+    assert verdict(rule, at(6.5), start_time=at(11.5)) == Verdict(at(11.5), at(12.5))
+
+
+def test_an_interval_counts_from_its_start() -> None:
+    assert verdict(schedule(3600), at(6), start_time=at(10.25)).scheduled_at == at(11.25)
+
+
+@each_hourly
+def test_nothing_after_the_end(rule: Any) -> None:
+    assert verdict(rule, at(6.5), end_time=at(9.5)) == Verdict(at(9.5), None, 2)
+    assert verdict(rule, at(9.5), end_time=at(10.4)) == Verdict(None, None)
+    assert verdict(rule, at(11.5), now=at(11.6), end_time=at(12.5)) == Verdict(None, at(12.5))
+
+
+@each_hourly
+def test_never_more_than_so_often(rule: Any) -> None:
+    assert verdict(rule, at(10.5), max_runs=3, runs=1) == Verdict(at(11.5), at(12.5))
+    assert verdict(rule, at(10.5), max_runs=3, runs=2) == Verdict(at(11.5), None)
+    assert verdict(rule, at(10.5), max_runs=3, runs=3) == Verdict(None, None)
+
+
+@pytest.mark.parametrize("rule", HOURLY[:2], ids=["interval", "crontab"])
+def test_never_ran_is_due_at_once_within_its_window(rule: Any) -> None:
+    assert verdict(rule, None, jitter=0.0, max_runs=9).scheduled_at == NOON
+    assert verdict(rule, None, end_time=at(11)) == Verdict(None, None)
+    assert verdict(rule, None, start_time=at(11)).scheduled_at == NOON
+    begins = verdict(rule, None, start_time=at(13.5))
+    assert begins == Verdict(None, at(13.5))
+
+
+def test_a_rule_that_never_ran_starts_by_itself() -> None:
+    rule = rrule("DAILY", dtstart=at(13))
+    assert verdict(rule, None, max_runs=2) == Verdict(None, at(13))
+    assert verdict(rule, None, start_time=at(14)) == Verdict(None, at(13) + timedelta(days=1))
+
+
+class TestJitter:
+    @each_hourly
+    def test_puts_off_but_never_past_the_next_one(self, rule: Any) -> None:
+        plan = Plan(rule, UTC, Policy.of({"jitter": 7200}), "key")
+        found = [plan.up_at(at(hour + 0.5)) - at(hour + 0.5) for hour in range(24)]
+        assert all(timedelta(0) <= late < HOUR for late in found)
+        assert len(set(found)) == 24
+
+    def test_is_always_the_same_and_another_one_for_each_entry(self) -> None:
+        policy = Policy.of({"jitter": 600})
+        one, same, other = (Plan(HOURLY[0], UTC, policy, key) for key in ("a", "a", "b"))
+        assert one.up_at(NOON) == same.up_at(NOON) != other.up_at(NOON)
+
+    @each_hourly
+    def test_is_spread_evenly(self, rule: Any) -> None:
+        policy = Policy.of({"jitter": 1000})
+        plans = [Plan(rule, UTC, policy, f"e{number}") for number in range(500)]
+        late = sorted((plan.up_at(at(6.5)) - at(6.5)).total_seconds() for plan in plans)
+        assert late[0] >= 0
+        assert late[-1] < 1000
+        assert 420 < late[250] < 580
+
+    @each_hourly
+    def test_the_nominal_instant_stays(self, rule: Any) -> None:
+        policy = Policy.of({"jitter": 600})
+        up = Plan(rule, UTC, policy, "key").up_at(at(11.5))
+        early = up - timedelta(milliseconds=1)
+        assert verdict(rule, at(10.5), now=early, jitter=600) == Verdict(None, up)
+        found = verdict(rule, at(10.5), now=up, jitter=600)
+        assert found.scheduled_at == at(11.5)
+
+    @each_hourly
+    def test_before_its_time_the_one_before_is_the_latest(self, rule: Any) -> None:
+        found = verdict(rule, at(6.5), now=at(11.5), jitter=600)
+        assert found.scheduled_at == at(10.5)
+        assert found.missed == 3
+
+
+def test_each_occurrence_runs_once_whatever_the_policy() -> None:
+    """Ticks at random moments, with outages: no instant twice, none out of order."""
+    rule = schedule(60)
+    for policy in ({"jitter": 50}, {"coalesce": "earliest"}, {"misfire_grace_time": 90}):
+        anchor: datetime | None = NOON
+        ran, given_up, now = [], 0, NOON
+        for step in range(400):
+            now += timedelta(seconds=(step * 37) % 301)
+            found = decide(rule, anchor, anchor, now, now, UTC, Policy.of(policy), 0, "k")
+            given_up += found.missed
+            if found.scheduled_at is not None:
+                assert found.scheduled_at <= now
+                ran.append(found.scheduled_at)
+            anchor = found.anchor or found.scheduled_at or anchor
+        assert ran == sorted(set(ran))
+        assert anchor is not None
+        assert len(ran) + given_up == (anchor - NOON) // timedelta(seconds=60)

@@ -1,0 +1,91 @@
+"""What an entry may say about its runs, and how what is wrong is refused."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from redbeat.errors import InvalidEntryError
+from redbeat.policy import DEFAULT, FIELDS, Policy
+
+UTC = timezone.utc
+NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)
+
+
+def test_nothing_said_is_the_default() -> None:
+    assert Policy.of({}) is DEFAULT
+    assert Policy.of(dict.fromkeys(FIELDS)) is DEFAULT
+    assert DEFAULT.given() == {}
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "kept"),
+    [
+        ("timezone", "Europe/Paris", "Europe/Paris"),
+        ("timezone", ZoneInfo("Europe/Paris"), "Europe/Paris"),
+        ("timezone", UTC, "UTC"),
+        ("start_time", NOON, NOON),
+        ("start_time", NOON.replace(tzinfo=None), NOON),
+        ("start_time", NOON.astimezone(ZoneInfo("Asia/Tokyo")), NOON),
+        ("end_time", "2026-03-02T12:00:00Z", NOON),
+        ("end_time", "2026-03-02T14:00:00+02:00", NOON),
+        ("max_runs", 1, 1),
+        ("on_finish", "delete", "delete"),
+        ("misfire_grace_time", 60, 60.0),
+        ("misfire_grace_time", 0, 0.0),
+        ("coalesce", "earliest", "earliest"),
+        ("jitter", 2.5, 2.5),
+        ("delivery", "at_most_once", "at_most_once"),
+    ],
+)
+def test_what_is_accepted(field: str, value: Any, kept: Any) -> None:
+    policy = Policy.of({field: value})
+    assert getattr(policy, field) == kept
+    assert policy.given() == {field: kept}
+    assert Policy.of(policy.given()) == policy
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "says"),
+    [
+        ("timezone", "Mars/Olympus", "unknown time zone"),
+        ("timezone", 3600, "IANA name"),
+        ("timezone", timezone(timedelta(hours=1)), "IANA name"),
+        ("start_time", 1.5, "datetime"),
+        ("end_time", "tomorrow", "ISO 8601"),
+        ("max_runs", 0, "above 0"),
+        ("max_runs", True, "above 0"),
+        ("max_runs", 1.5, "above 0"),
+        ("on_finish", "explode", "keep, disable, delete"),
+        ("misfire_grace_time", -1, "0 at least"),
+        ("misfire_grace_time", float("nan"), "0 at least"),
+        ("misfire_grace_time", "60", "0 at least"),
+        ("coalesce", "none", "latest, earliest, all"),
+        ("jitter", -0.1, "0 at least"),
+        ("jitter", float("inf"), "0 at least"),
+        ("delivery", "exactly_once", "at_least_once, at_most_once"),
+    ],
+)
+def test_what_is_refused_by_name(field: str, value: Any, says: str) -> None:
+    with pytest.raises(InvalidEntryError, match=says) as caught:
+        Policy.of({field: value})
+    assert caught.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("given", "field"),
+    [
+        ({"start_time": NOON, "end_time": NOON - timedelta(seconds=1)}, "end_time"),
+        ({"coalesce": "all"}, "catch_up_limit"),
+        ({"catch_up_limit": 5}, "catch_up_limit"),
+        ({"coalesce": "all", "catch_up_limit": 0}, "catch_up_limit"),
+        ({"coalesce": "all", "catch_up_limit": 1001}, "catch_up_limit"),
+    ],
+)
+def test_what_does_not_go_together(given: dict[str, Any], field: str) -> None:
+    with pytest.raises(InvalidEntryError) as caught:
+        Policy.of(given)
+    assert caught.value.field == field

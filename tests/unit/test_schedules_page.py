@@ -1,0 +1,113 @@
+"""What docs/schedules.rst shows is what happens."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from celery import Celery
+from celery.schedules import BaseSchedule, crontab, maybe_schedule, schedule
+
+from redbeat import registry, rrule
+from redbeat.definition import decode_definition, decode_policy, encode_definition, encode_policy
+from redbeat.timing import next_run
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "schedules.rst"
+UTC = timezone.utc
+CELL = re.compile(r"^   \"?(America|Australia)")
+
+
+def blocks(language: str) -> Iterator[str]:
+    text = PAGE.read_text(encoding="utf-8")
+    found = re.findall(rf"\.\. code-block:: {language}\n\n((?:   .*\n|\n)+)", text)
+    return (re.sub(r"(?m)^   ", "", block) for block in found)
+
+
+@pytest.fixture
+def examples(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The entries that the page makes in Python."""
+    monkeypatch.setattr(registry, "_types", {})
+    pytest.importorskip("ephem")
+    app = Celery(set_as_current=False)
+    app.conf.beat_schedule = {}
+    names: dict[str, Any] = {"app": app}
+    for block in blocks("python"):
+        if "beat_schedule[" in block:
+            exec(block, names)
+    return dict(app.conf.beat_schedule)
+
+
+def test_the_json_is_that_of_the_python(examples: dict[str, Any]) -> None:
+    shown = [decode_definition(block) for block in blocks("json")]
+    assert {definition["name"] for definition in shown} == {*examples}
+    for definition in shown:
+        example = examples[definition["name"]]
+        assert definition["task"] == example["task"]
+        assert definition["schedule"] == maybe_schedule(example["schedule"])
+
+
+def test_the_json_is_stored_in_the_same_form(examples: dict[str, Any]) -> None:
+    for block in blocks("json"):
+        shown = json.loads(block)["schedule"]
+        made = maybe_schedule(examples[json.loads(block)["name"]]["schedule"])
+        fields: dict[str, Any] = {
+            "name": "n",
+            "task": "t",
+            "args": None,
+            "kwargs": {},
+            "options": {},
+        }
+        text = encode_definition({**fields, "schedule": made, "enabled": True})
+        written = json.loads(text)["schedule"]
+        assert written["__type__"] == shown["__type__"]
+        read = decode_policy(encode_policy(made), decode_definition(text))
+        assert read["schedule"] == made
+
+
+def kinds(zone: ZoneInfo) -> dict[str, BaseSchedule]:
+    return {
+        "crontab 02:15": crontab(hour=2, minute=15),
+        "crontab 01:45": crontab(hour=1, minute=45),
+        "crontab \\*/30": crontab(minute="*/30"),
+        "rrule daily 02:15": rrule("DAILY", datetime(2026, 1, 1, 2, 15, tzinfo=zone)),
+        "rrule each 30 min": rrule("MINUTELY", datetime(2026, 1, 1, tzinfo=zone), 30),
+        "interval 30 min": schedule(timedelta(minutes=30)),
+    }
+
+
+def shown_runs(kind: BaseSchedule, zone: ZoneInfo, night: datetime) -> str:
+    start = night.replace(tzinfo=zone).astimezone(UTC)
+    end = night.replace(hour=4, tzinfo=zone).astimezone(UTC)
+    at = next_run(kind, start - timedelta(microseconds=1), zone)
+    if isinstance(kind, schedule) and not isinstance(kind, crontab):
+        at = start  # an interval counts from its last run
+    found = []
+    while at is not None and at < end:
+        hours = int((at.astimezone(zone).utcoffset() or timedelta(0)).total_seconds() / 1800) / 2
+        found.append(f"{at.astimezone(zone):%H:%M} ({hours:+g})")
+        at = next_run(kind, at, zone)
+    return ", ".join(found)
+
+
+def table() -> list[list[str]]:
+    rows = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if CELL.match(line)]
+    return list(csv.reader(rows, skipinitialspace=True))
+
+
+def test_the_table_is_complete() -> None:
+    assert len(table()) == 4 * 6
+    assert len({row[0] for row in table()}) == 4
+
+
+@pytest.mark.parametrize("row", table(), ids=" ".join)
+def test_a_row_of_the_table_is_computed(row: list[str]) -> None:
+    place, day = row[0].split()
+    zone = ZoneInfo(place)
+    assert row[2] == shown_runs(kinds(zone)[row[1]], zone, datetime.fromisoformat(day))

@@ -1,0 +1,170 @@
+"""What a decision costs: bounded work for whatever a user can write.
+
+Work is counted where it can be; a bound on CPU time, far above what is wanted (0.1 s), is the net
+below it.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
+from types import FrameType
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from celery.schedules import crontab, schedule
+from dateutil.rrule import FR
+
+from redbeat.occurrences import decide
+from redbeat.policy import Policy
+from redbeat.schedules import rrule
+from redbeat.timing import latest_run, next_run
+
+UTC = timezone.utc
+OLD = datetime(1970, 1, 1, tzinfo=UTC)
+NOW = datetime(2026, 3, 2, 12, 0, 0, 5, tzinfo=UTC)
+DAY = timedelta(days=1)
+NEW_YORK = ZoneInfo("America/New_York")
+OLD_THERE = OLD.astimezone(NEW_YORK)
+
+#: CPU seconds of one decision, at most; ten times what is promised, as machines differ.
+CPU = 1.0
+#: Calls of Python functions in one decision, at most.
+CALLS = 100_000
+
+EACH_MINUTE = "crontab: each minute"
+Make = Callable[[], Any]
+
+
+def rule(freq: str, interval: int = 1, **fields: Any) -> Make:
+    return lambda: rrule(freq, OLD, interval, **fields)
+
+
+LEAP_DAY: dict[str, Any] = {"bymonth": 2, "bymonthday": 29}
+LEAP_MONDAY = {**LEAP_DAY, "byweekday": 0}
+NEVER = {"bymonth": 2, "bymonthday": 30}
+KINDS: dict[str, Make] = {
+    "every 10 ms": lambda: schedule(0.01),
+    "every 10 ms, relative": lambda: schedule(0.01, True),
+    "every 36 hours, relative": lambda: schedule(129_600, True),
+    EACH_MINUTE: crontab,
+    "crontab: 29 February, a Monday": lambda: crontab(0, 0, 1, 29, 2),
+    "crontab: all of that day": lambda: crontab("*", "*", 1, 29, 2),
+    "each 7 seconds since 1970": rule("SECONDLY", 7),
+    "each 7 seconds since the year 1": lambda: rrule("SECONDLY", datetime(1, 1, 1), 7),
+    "minutes of some hours": rule("MINUTELY", byhour=[3, 9, 17], byminute=[1, 2, 3]),
+    "each 7 minutes of even hours": rule("MINUTELY", 7, byhour=list(range(0, 24, 2))),
+    "count of 10**18": rule("DAILY", count=10**18),
+    "count of 10**9 seconds": rule("SECONDLY", count=10**9),
+    "interval of 10**18": rule("SECONDLY", 10**18),
+    "each 1000 years on 29 February": rule("YEARLY", 1000, bymonth=2, bymonthday=29),
+    "no 366th of February": rule("YEARLY", bymonth=2, bysetpos=366),
+    **{f"30 February, {freq}": rule(freq, **NEVER) for freq in rrule.FREQ_MAP},
+    **{f"29 February, a Monday, {freq}": rule(freq, **LEAP_MONDAY) for freq in rrule.FREQ_MAP},
+    "Easter on 1 January": rule("DAILY", byeaster=0, byyearday=1),
+    "week 53 in July": rule("HOURLY", byweekno=53, bymonth=7),
+    "each day at another hour": rule("MINUTELY", 1440, byhour=3),
+    "each two minutes at an odd one": rule("SECONDLY", 120, byminute=[1, 3]),
+    "rarely at one": rule("SECONDLY", 86_399, byhour=1),
+    "rarely from 0 to 22": rule("SECONDLY", 86_399, byhour=list(range(23))),
+    "rarely at 01:01:01": rule("SECONDLY", 86_399, byhour=1, byminute=1, bysecond=1),
+    "count of 10**5, twice a day": rule("DAILY", count=10**5, byhour=[3, 9]),
+    "count of 10**5, second Fridays": rule("YEARLY", count=10**5, byweekday=FR(2)),
+    "count of 10**5, Easter": rule("YEARLY", count=10**5, byeaster=[0, 1]),
+    "count of 10**12 in New York": lambda: rrule("SECONDLY", OLD_THERE, count=10**12),
+    "count of leap days there": lambda: rrule("HOURLY", OLD_THERE, count=10**5, **LEAP_DAY),
+    "count of 2000 thirds there": lambda: rrule("HOURLY", OLD_THERE, 3, count=2000, bymonth=3),
+}
+
+
+def cpu(action: Callable[[], object]) -> float:
+    before = time.process_time()
+    action()
+    return time.process_time() - before
+
+
+def calls(action: Callable[[], object]) -> int:
+    """Return how many functions written in Python it calls: the same on every machine."""
+    count, before = 0, sys.getprofile()
+
+    def note(_frame: FrameType, event: str, _argument: object) -> None:
+        nonlocal count
+        count += event == "call"
+
+    sys.setprofile(note)
+    try:
+        action()
+    finally:
+        sys.setprofile(before)
+    return count
+
+
+def assert_cheap(action: Callable[[], object]) -> None:
+    assert cpu(action) < CPU
+    assert calls(action) < CALLS
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_decision(name: str) -> None:
+    """The next run, the first look at an entry, and one at what was last seen in 1970."""
+    make = KINDS[name]
+    assert_cheap(lambda: next_run(make(), NOW, NEW_YORK))
+    assert_cheap(lambda: decide(make(), None, None, NOW, NOW, NEW_YORK))
+    assert_cheap(lambda: decide(make(), OLD, OLD, NOW, NOW, NEW_YORK))
+
+
+def test_an_interval_of_0_is_refused() -> None:
+    with pytest.raises(ValueError, match="interval: 0"):
+        rrule("SECONDLY", OLD, 0)
+
+
+def test_a_count_that_would_take_too_long_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"count: 1000000 .* use 'until'"):
+        rrule("DAILY", OLD, count=10**6, byhour=[3, 9])
+
+
+@pytest.mark.parametrize("day", ["30", "31", "30,31"])
+def test_a_crontab_without_a_date_is_refused_or_never_due(day: str) -> None:
+    """Newer releases of Celery refuse it; what they let through has no next run."""
+    try:
+        never = crontab(0, 0, day_of_month=day, month_of_year="2")
+    except ValueError:
+        never = crontab(0, 0, day_of_month=1, month_of_year="2")
+        never.day_of_month = {int(number) for number in day.split(",")}
+    assert next_run(never, NOW, UTC) is None
+    assert not decide(never, OLD, OLD, NOW, NOW, UTC).due
+    assert calls(lambda: next_run(never, NOW, UTC)) < 1000
+
+
+POLICIES: dict[str, dict[str, Any]] = {
+    "latest": {"jitter": 30},
+    "too old": {"misfire_grace_time": 60},
+    "earliest": {"coalesce": "earliest", "misfire_grace_time": 3600},
+    "all": {"coalesce": "all", "catch_up_limit": 1000},
+    "a window": {"start_time": OLD + DAY, "end_time": NOW + DAY, "max_runs": 10**9},
+}
+FREQUENT = ("every 10 ms", "every 10 ms, relative", "each 7 seconds since 1970", EACH_MINUTE)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("name", FREQUENT)
+def test_a_decision_after_years_under_a_policy(name: str, policy: str) -> None:
+    wanted = Policy.of(POLICIES[policy])
+    kind = KINDS[name]()
+    assert_cheap(lambda: decide(kind, OLD, OLD, NOW, NOW, NEW_YORK, wanted, 7, "a"))
+
+
+def test_a_decision_with_a_jitter_that_is_longer_than_the_interval() -> None:
+    wanted = Policy.of({"jitter": 86_400, "misfire_grace_time": 1})
+    last = NOW - timedelta(hours=2)
+    assert_cheap(lambda: decide(schedule(0.1), last, last, NOW, NOW, UTC, wanted, 0, "a"))
+
+
+@pytest.mark.parametrize("name", [EACH_MINUTE, "crontab: all of that day"])
+def test_the_last_of_many_runs_takes_few_calls(name: str) -> None:
+    kind = KINDS[name]()
+    assert latest_run(kind, OLD, NOW, NEW_YORK) is not None
+    assert calls(lambda: latest_run(kind, OLD, NOW, NEW_YORK)) < 5000
