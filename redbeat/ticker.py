@@ -85,6 +85,8 @@ class Ticker:
         self._missing: set[str] = set()
         self._gone: list[str] = []
         self._redis_failures = 0
+        self._answered = False
+        self._causes: set[str] = set()
         self._stop = HeldSignals()
 
     # -- the tick ------------------------------------------------------------------------------
@@ -142,11 +144,14 @@ class Ticker:
             logger.warning("beat: Redis is back after %d failed ticks", self._redis_failures)
         self._redis_failures = 0
         self._answered = True
+        self._causes.clear()
         return wait
 
     def _unavailable(self, error: Exception) -> float:
-        if not self._redis_failures:
-            kind = type(error).__name__
+        kind = type(error).__name__
+        # Once per cause: what follows "connection refused" may be the one that lasts.
+        if kind not in self._causes:
+            self._causes.add(kind)
             why = "" if self._answered else hint(error, self._store.client)
             logger.error("beat: Redis is not available, trying again: %s: %s%s", kind, error, why)
         self._redis_failures += 1

@@ -179,6 +179,9 @@ end
 local function read(member)
   local found = redis.pcall(
     'HMGET', member, 'definition', 'meta', 'policy', 'runtime', 'claim', 'running', 'ended')
+  if found.err and not string.find(found.err, 'WRONGTYPE', 1, true) then
+    error(found.err)  -- not about this key: of all others the same would be said
+  end
   return found, found.err
 end
 
