@@ -79,10 +79,11 @@ class SavedEntry(DueEntry):
         return aware(last_run_at)
 
     def _history_changed(self) -> bool:
-        return (self.last_run_at, self.total_run_count) != self._known_history
+        known, count = self._known_history
+        return self.total_run_count != count or not _same(self.last_run_at, known)
 
     def _saved(self, meta: str) -> None:
-        if self.last_run_at != self._known_history[0]:
+        if not _same(self.last_run_at, self._known_history[0]):
             self.scheduled_at = None
         if meta:
             self._seen_meta = meta
@@ -99,7 +100,14 @@ class SavedEntry(DueEntry):
             self._known_history = (mine_last, -1)  # unreadable: ours replaces it
             return
         self.adopt(stored, meta)
-        if mine_last != known_last:
+        if not _same(mine_last, known_last):
             self.last_run_at = mine_last
         if mine_count != known_count:
             self.total_run_count = mine_count
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two histories tell the same instant; both hours that a clock repeats differ."""
+    if one is None or other is None:
+        return one is other
+    return aware(one) == aware(other)
