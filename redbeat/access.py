@@ -16,4 +16,4 @@ def store_of(app: Any, client: Any = None) -> Store:
     """Return the store of an app's schedule, on ``client`` or on the client of the app."""
     conf = ensure_conf(app)
     keys = Keys(conf.key_prefix, conf.schedule_key, conf.statics_key, conf.quarantine_key)
-    return Store(get_redis(app) if client is None else client, keys)
+    return Store(get_redis(app) if client is None else client, keys, conf.wait_replicas)

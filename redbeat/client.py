@@ -37,7 +37,7 @@ def get_redis(app: Celery | None = None) -> Any:
 
     It answers with text, and tries again as long as ``retry_period`` says. A client that the user
     set as ``app.redbeat_redis`` is returned as it is. Raises :exc:`ConfigurationError`. No round
-    trips, except that a cluster is asked for its nodes when its client is made.
+    trips.
     """
     app = app_or_default(app)
     with _making:

@@ -9,6 +9,8 @@ from celery import Celery
 from celery.app import app_or_default
 from redis.cluster import RedisCluster
 
+from .allowlist import SETTING as ALLOWLIST
+from .allowlist import TaskAllowlist, read_allowlist
 from .delivery import DELIVERIES
 from .endpoint import Endpoint, read_endpoint
 from .errors import ConfigurationError
@@ -76,6 +78,10 @@ class RedBeatConfig:
     on_lock_lost: str
     #: Runs kept in the history of an entry; 0 for none.
     history_size: int
+    #: How many replicas a beat waits for when it recorded runs.
+    wait_replicas: int
+    #: Which tasks entries may name; None for all.
+    task_allowlist: TaskAllowlist | None
     #: Celery's ``beat_cron_starting_deadline``, seconds.
     cron_deadline: float | None
     #: Whether the keys of the schedule must share one slot.
@@ -99,8 +105,10 @@ class RedBeatConfig:
         self.key_expiry_check = self._read_choice("redbeat_key_expiry_check", EXPIRY_CHECKS, 2)
         self.delivery = self._read_choice("redbeat_delivery", DELIVERIES)
         self.history_size = self._read_history_size()
+        self.wait_replicas = self._read_wait_replicas()
         self.cron_deadline = self._read_cron_deadline()
         self.on_lock_lost = self._read_choice("redbeat_on_lock_lost", ON_LOCK_LOST)
+        self.task_allowlist = read_allowlist(self.either_or(ALLOWLIST))
 
     def __repr__(self) -> str:
         # The options and use_ssl may hold secrets, under any name.
@@ -193,6 +201,14 @@ class RedBeatConfig:
     def _read_lock_timeout(self) -> float | None:
         value = self.either_or("redbeat_lock_timeout")
         return None if value is None else _check_lock_timeout(value)
+
+    def _read_wait_replicas(self) -> int:
+        value = self.either_or("redbeat_wait_replicas", 0)
+        if type(value) is int and value >= 0:
+            return value
+        raise ConfigurationError(
+            f"redbeat_wait_replicas is {value!r}, it must be a number of replicas, 0 for none"
+        )
 
     def _read_cron_deadline(self) -> float | None:
         value = self.app.conf.beat_cron_starting_deadline

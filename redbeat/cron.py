@@ -8,6 +8,7 @@ from calendar import monthrange
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import date, datetime
+from functools import cached_property, lru_cache
 from typing import Any
 
 from celery.schedules import crontab
@@ -18,6 +19,8 @@ __all__ = ("CronRule", "cron_rule")
 # would find nothing.
 MONTHS_AHEAD = 12 * 41
 CACHE = "_redbeat_rule"
+
+month_range = lru_cache(maxsize=1024)(monthrange)
 
 
 @dataclass(frozen=True)
@@ -48,10 +51,7 @@ class CronRule:
             hour = self.next_hour[hour + 1]
             if hour >= 0:
                 return datetime(year, month, day, hour, self.next_minute[0])
-        found = self._next_day(year, month, day)
-        if found is None:
-            return None
-        return datetime(*found, self.next_hour[0], self.next_minute[0])
+        return self._next_day(year, month, day)
 
     def _has_day(self, wall: datetime) -> bool:
         return (
@@ -60,23 +60,34 @@ class CronRule:
             and wall.isoweekday() % 7 in self.weekdays
         )
 
-    def _next_day(self, year: int, month: int, day: int) -> tuple[int, int, int] | None:
+    def _next_day(self, year: int, month: int, day: int) -> datetime | None:
+        """The first time of the first day after ``day``, which may be 0."""
         for _ in range(MONTHS_AHEAD):
             if month in self.months:
-                found = self._day_in_month(year, month, day)
-                if found:
-                    return year, month, found
+                kind = month_range(year, month)
+                days = self._known.get(kind) or self._days_in(kind)
+                place = bisect_right(days, day)
+                if place < len(days):
+                    return datetime(
+                        year, month, days[place], self.next_hour[0], self.next_minute[0]
+                    )
             year, month, day = (year, month + 1, 0) if month < 12 else (year + 1, 1, 0)
             if year > date.max.year:
                 return None
         return None
 
-    def _day_in_month(self, year: int, month: int, after: int) -> int:
-        monday_based, length = monthrange(year, month)
-        for day in self.days[bisect_right(self.days, after) :]:
-            if day <= length and (monday_based + day) % 7 in self.weekdays:
-                return day
-        return 0
+    def _days_in(self, kind: tuple[int, int]) -> tuple[int, ...]:
+        """The days of a month by the weekday of its first day (Monday = 0) and its length."""
+        first, length = kind
+        days = self.days[: bisect_right(self.days, length)]
+        found = tuple(day for day in days if (first + day) % 7 in self.weekdays)
+        self._known[kind] = found
+        return found
+
+    @cached_property
+    def _known(self) -> dict[tuple[int, int], tuple[int, ...]]:
+        """The days of the 28 kinds of months, as far as they were asked for."""
+        return {}
 
 
 def cron_rule(schedule: crontab) -> CronRule:

@@ -251,6 +251,7 @@ class Dispatcher:
         if claim.problem or claim.definition is None:
             raise DecodeError("definition", claim.problem)
         entry = self._prototypes.get(claim.key, claim.definition, claim.policy)
+        entry.check_allowed()
         entry.adopt(self._histories.read(claim.key, claim.meta, claim.runtime), claim.meta)
         entry.run = Run(datetime.fromtimestamp(now, UTC), datetime.fromtimestamp(claim.due, UTC))
         return entry

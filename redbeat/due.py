@@ -102,9 +102,11 @@ class DueEntry(ScheduleEntry):
         """The instant in UTC from which the next run counts, None when it never ran."""
         if self.last_run_at is None:
             return None
-        if self.scheduled_at is not None and self.last_run_at == self._known_history[0]:
+        last_run_at, known = aware(self.last_run_at), self._known_history[0]
+        # As instants: times of one zone are equal in both of its hours that a clock repeats.
+        if self.scheduled_at is not None and known is not None and last_run_at == aware(known):
             return self.scheduled_at
-        return aware(self.last_run_at)
+        return last_run_at
 
     def verdict(self) -> Verdict:
         """Return which occurrence is due, and when the next one is. No round trip."""

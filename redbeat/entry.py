@@ -202,6 +202,7 @@ class RedBeatSchedulerEntry(OperatedEntry):
         if self.overlap != "allow" and not getattr(self.app, "redbeat_tracks_runs", False):
             problem = "beat would not learn when a run ends; call redbeat.worker.enable(app)"
             raise InvalidEntryError("overlap", problem)
+        self.check_allowed()
         definition, lazy = hidden(self.definition(), self._static)
         options = stored_options(definition.get("options"))
         if options is not definition.get("options"):
@@ -210,6 +211,13 @@ class RedBeatSchedulerEntry(OperatedEntry):
         pause = Pause.of_entry(self)
         own = {**lazy, **(pause.field() if pause else {})}
         return encode_definition(definition), with_field(policy, own)
+
+    def check_allowed(self) -> None:
+        """Raise :exc:`InvalidEntryError` for a task that ``redbeat_task_allowlist`` leaves out."""
+        allowlist = ensure_conf(self.app).task_allowlist
+        refused = allowlist and allowlist.refusal(self.task, self.options)
+        if refused:
+            raise InvalidEntryError(*refused)
 
     def _own_key(self) -> str:
         """Return the key to write to; raises :exc:`InvalidEntryError` for one that is not ours."""

@@ -19,22 +19,23 @@ class HeldSignals:
 
     A handler that raises in the middle of a publish leaves nobody knowing whether the message is
     out, so that it is sent again; in the middle of a read it breaks the connection, and may even be
-    hidden by the error that this raises. In this context it runs at the end; a second signal is not
-    held back. Handlers are per process and belong to its main thread: in any other thread this does
-    nothing, and nothing is needed there.
+    hidden by the error that this raises. In this context it runs at the end. A second signal is
+    delivered at once, in place of the first. Handlers are per process and belong to its main
+    thread: in any other thread this does nothing, and nothing is needed there.
     """
 
     def __init__(self) -> None:
         self._handlers: dict[int, Any] = {}
         self._held: int | None = None
+        self._pending = False
 
     @property
     def pending(self) -> bool:
         """Whether a signal waits for the end of the context."""
-        return self._held is not None
+        return self._pending
 
     def __enter__(self) -> HeldSignals:
-        self._held = None
+        self._held, self._pending = None, False
         if threading.current_thread() is threading.main_thread():
             self._handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS}
             for number, handler in self._handlers.items():
@@ -44,16 +45,18 @@ class HeldSignals:
 
     def __exit__(self, *exc_info: object) -> None:
         self._restore()
-        held, self._held = self._held, None
+        held, self._held, self._pending = self._held, None, False
         if held is not None:
             os.kill(os.getpid(), held)
 
     def _hold(self, number: int, frame: FrameType | None) -> None:
-        if self._held is None:
-            self._held = number
+        if not self._pending:
+            self._held, self._pending = number, True
             return
         handler = self._handlers[number]
         self._restore()
+        # Not once more at the end: some handlers end the process at once when called again.
+        self._held = None
         if callable(handler):
             handler(number, frame)
         else:

@@ -13,7 +13,9 @@ from typing import Any
 from redis.client import NEVER_DECODE
 from redis.exceptions import ResponseError
 
+from .cluster import cluster_errors, node_of
 from .errors import DecodeError
+from .failover import refusals
 from .records import Keys, key_of, text_of
 from .rows import Counts, Cursor, Page, read_counts, read_page
 from .scripts import load_script
@@ -50,7 +52,16 @@ class Reading:
         return load_script(script)(self.client, keys, args)
 
     def _read(self, *command: Any) -> Any:
-        return self.client.execute_command(*command, **{NEVER_DECODE: True})
+        with cluster_errors(), refusals():
+            return self.client.execute_command(*command, **{NEVER_DECODE: True})
+
+    def _undeclared(self, *keys: Any) -> list[Any]:
+        """Return the keys of a script that also uses keys of entries, which it does not name.
+
+        The last one never exists. A cluster that moves the slot to another node, and has moved but
+        some of its keys, runs no script of which one key is there and another is not.
+        """
+        return [*keys, self.keys.wakeup]
 
     # -- entries ---------------------------------------------------------------------------------
 
@@ -90,7 +101,7 @@ class Reading:
     def quarantined(self) -> dict[str, str]:
         """Return entry key -> JSON note of what is set aside. One round trip."""
         reply = self._read("HGETALL", self.keys.quarantine)
-        pairs = reply.items() if isinstance(reply, dict) else zip(*[iter(reply)] * 2, strict=True)
+        pairs = reply.items() if isinstance(reply, dict) else _pairs(reply)
         return {text_of(key): text_of(note) for key, note in pairs}
 
     def read(self, keys: Sequence[str]) -> Page:
@@ -109,12 +120,21 @@ class Reading:
         return [row.key for row in page.rows], page.after
 
     def _page(self, *args: Any) -> Page:
-        keys = [self.keys.schedule, self.keys.statics, self.keys.quarantine]
+        own = self.keys
+        keys = self._undeclared(own.schedule, own.statics, own.quarantine)
         return read_page(self._run("page", keys, [self.keys.prefix, *args]))
 
     def members(self) -> int:
         """Return how many entries there are. One round trip."""
         return int(self._read("ZCARD", self.keys.schedule))
+
+    def ranked(self, offset: int, limit: int) -> list[tuple[str, float]]:
+        """Return (member, score) in due order, ``limit`` of them at most. One round trip."""
+        found = self._read(
+            *("ZRANGE", self.keys.schedule, offset, offset + limit - 1), "WITHSCORES"
+        )
+        pairs = found if not found or isinstance(found[0], (list, tuple)) else _pairs(found)
+        return [(text_of(member), float(score)) for member, score in pairs]
 
     def counts(self, lock_key: str | None, disabled: float, within: float) -> Counts:
         """Return how many entries there are of each kind.
@@ -146,7 +166,8 @@ class Reading:
 
     def eviction(self) -> tuple[int, str]:
         """Return (maxmemory in bytes, maxmemory policy), from INFO. One round trip."""
-        info = self.client.info("memory")
+        with cluster_errors():
+            info = node_of(self.client, self.keys.schedule).info("memory")
         return int(info.get("maxmemory", 0)), str(info.get("maxmemory_policy", ""))
 
     def server(self) -> dict[str, str]:
@@ -155,8 +176,13 @@ class Reading:
         One round trip.
         """
         try:
-            info = self.client.info("server")
+            with cluster_errors():
+                info = node_of(self.client, self.keys.schedule).info("server")
         except ResponseError:
             return {}
         names = {"version": "redis_version", "mode": "redis_mode"}
         return {name: str(info.get(field, "")) for name, field in names.items()}
+
+
+def _pairs(flat: Sequence[Any]) -> Iterable[tuple[Any, Any]]:
+    return zip(flat[::2], flat[1::2], strict=True)

@@ -7,16 +7,15 @@ matches keeps it busy until the year 9999; the results are the same where it giv
 
 from __future__ import annotations
 
-# ruff: noqa: DTZ001, DTZ901 - wall times have no zone
+# ruff: noqa: DTZ001 - wall times have no zone
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime, timedelta
 from functools import cached_property, lru_cache
 from itertools import islice
-from math import gcd
 
-from .counting import last_of_all
+from .counting import is_computed, nth_from
 from .daysets import DaySet
 from .periods import (
     DAILY,
@@ -32,6 +31,7 @@ from .periods import (
     period_index,
     period_start,
 )
+from .slots import Slots
 
 __all__ = ("Recurrence",)
 
@@ -117,59 +117,38 @@ class Recurrence:
             day = self.days.first_from(max(period, low).date())
             if day is None or (tried >= YEARS and period.year > low.year + YEARS):
                 return
-            holding = period_index(self.freq, datetime(day.year, day.month, day.day), self.wkst)
+            holding = self._index_of(day)
             if holding <= index:
                 yield period
             index = self._aligned(max(index + 1, holding))
 
     def _periods(self, low: datetime) -> Iterator[datetime]:
         """The days, hours, minutes or seconds that nothing excludes, from that of ``low`` on."""
-        unit, per_day = UNIT[self.freq], UNIT[DAILY] // UNIT[self.freq]
-        first, last = low.date(), low.year + YEARS
-        day = self.days.first_from(first)
-        while self._can_meet and day is not None and day.year <= last:
-            ahead = (self._base - day.toordinal() * per_day) % self.interval
-            since = 0 if day > first else (low - datetime(low.year, low.month, low.day)) // unit
-            for slot in self._slots(since, ahead, per_day):
-                yield datetime(day.year, day.month, day.day) + slot * unit
-            day = self.days.first_from(day + max(1, ahead // per_day) * UNIT[DAILY])
+        unit, first = UNIT[self.freq], low.date()
+        day = self._day_from(first)
+        while day is not None and day.year <= low.year + YEARS:
+            midnight = datetime(day.year, day.month, day.day)
+            since = 0 if day > first else (low - midnight) // unit
+            for slot in self._slots.of_day(day.toordinal(), since):
+                yield midnight + slot * unit
+            day = self._day_from(day + UNIT[DAILY])
 
-    def _slots(self, since: int, ahead: int, per_day: int) -> Iterable[int]:
-        """The periods of one day from number ``since`` on; the rule's first is ``ahead``."""
-        since = max(since, ahead)
-        ours = range(since + (ahead - since) % self.interval, per_day, self.interval)
-        if len(self._clock) == per_day:
-            return ours
-        if len(self._clock) > len(ours):
-            return (slot for slot in ours if slot in self._clock_set)
-        allowed = islice(self._clock, bisect_left(self._clock, since), None)
-        return (slot for slot in allowed if (slot - ahead) % self.interval == 0)
-
-    @cached_property
-    def _clock(self) -> Sequence[int]:
-        """The periods of a day that hours, minutes and seconds allow, in order."""
-        if self.freq == DAILY or not (
-            self.hours
-            or (self.freq > HOURLY and self.minutes)
-            or (self.freq > MINUTELY and self.seconds)
-        ):
-            return range(UNIT[DAILY] // UNIT[self.freq])
-        slots: Iterable[int] = self.hours or range(24)
-        for finer, part in ((MINUTELY, self.minutes), (SECONDLY, self.seconds)):
-            if self.freq >= finer:
-                slots = [slot * 60 + number for slot in slots for number in part or range(60)]
-        return tuple(slots)
+    def _day_from(self, day: date) -> date | None:
+        """The first allowed day from ``day`` on that holds a period of the rule."""
+        last, found = day.year + YEARS, self.days.first_from(day)
+        while found is not None and found.year <= last:
+            without = self._slots.days_without(found.toordinal())
+            if without == 0:
+                return found
+            if without is None:
+                return None
+            found = self.days.first_from(found + without * UNIT[DAILY])
+        return None
 
     @cached_property
-    def _clock_set(self) -> frozenset[int]:
-        return frozenset(self._clock)
-
-    @cached_property
-    def _can_meet(self) -> bool:
-        """Whether the periods of the rule ever fall on those that the clock allows."""
-        per_day = UNIT[DAILY] // UNIT[self.freq]
-        step = gcd(self.interval, per_day)
-        return any((slot - self._base) % step == 0 for slot in self._clock)
+    def _slots(self) -> Slots:
+        clock = self.hours, self.minutes, self.seconds
+        return Slots(self.freq, self.interval, self._base, *clock)
 
     def _aligned(self, index: int) -> int:
         return index + (self._base - index) % self.interval
@@ -197,12 +176,25 @@ class Recurrence:
         times = self._times(period)
         if self.setpos:
             return min((at for at in self._picked(period, times) if at >= low), default=None)
-        for day in self._days(period):
-            if day >= low.date() and day in self.days:
-                found = _first_time(times, low if day == low.date() else None)
-                if found is not None:
-                    return datetime(day.year, day.month, day.day, *found)
+        for day in self._days_from(period, low):
+            found = _first_time(times, low if day == low.date() else None)
+            if found is not None:
+                return datetime(day.year, day.month, day.day, *found)
         return None
+
+    def _days_from(self, period: datetime, low: datetime) -> Iterator[date]:
+        """The allowed days of a period, from that of ``low`` on."""
+        if self.freq >= DAILY:
+            yield period.date()
+            return
+        index = self._index_of(period)
+        day = self.days.first_from(max(period, low).date())
+        while day is not None and self._index_of(day) == index:
+            yield day
+            day = self.days.first_from(day + UNIT[DAILY])
+
+    def _index_of(self, day: date) -> int:
+        return period_index(self.freq, datetime(day.year, day.month, day.day), self.wkst)
 
     def _picked(self, period: datetime, times: Times) -> Iterator[datetime]:
         days = [day for day in self._days(period) if day in self.days]
@@ -258,13 +250,8 @@ def _first_time(times: Times, low: datetime | None) -> tuple[int, int, int] | No
 @lru_cache(maxsize=512)
 def _last_counted(rule: Recurrence) -> datetime:
     count = rule.count or 0
-    if rule.plain and rule.freq in UNIT:
-        try:
-            return rule.start + (count - 1) * rule.interval * UNIT[rule.freq]
-        except OverflowError:
-            return datetime.max
-    if rule.interval == 1 and not rule.setpos:
-        return last_of_all(rule, count)
+    if is_computed(rule):
+        return nth_from(rule, rule.start, count)
     endless, last = replace(rule, count=None), rule.start - SECOND
     for _ in range(count):
         following = endless.next_wall(last)

@@ -95,10 +95,11 @@ class SavedEntry(DueEntry):
         return aware(last_run_at)
 
     def _history_changed(self) -> bool:
-        return (self.last_run_at, self.total_run_count) != self._known_history
+        known, count = self._known_history
+        return self.total_run_count != count or not _same(self.last_run_at, known)
 
     def _saved(self, writing: Writing) -> None:
-        if self.last_run_at != self._known_history[0]:
+        if not _same(self.last_run_at, self._known_history[0]):
             self.scheduled_at = None
         if writing.meta:
             self._seen_meta = writing.meta
@@ -118,7 +119,7 @@ class SavedEntry(DueEntry):
             self._known_history = (mine_last, -1)  # unreadable: ours replaces it
             return
         self.adopt(stored, meta)
-        if mine_last != known_last:
+        if not _same(mine_last, known_last):
             self.last_run_at = mine_last
         if mine_count != known_count:
             self.total_run_count = mine_count
@@ -141,3 +142,10 @@ def save_batch(store: Store, asked: Sequence[tuple[SavedEntry, Writing]]) -> Non
         left = [item for item, writing, result in tried if not item[0]._written(writing, *result)]
         if not left:
             return
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two histories tell the same instant; both hours that a clock repeats differ."""
+    if one is None or other is None:
+        return one is other
+    return aware(one) == aware(other)

@@ -13,7 +13,7 @@ from dateutil.rrule import rrule as dateutil_rrule
 from .errors import DecodeError
 from .recurrence import Recurrence
 from .rules import FREQUENCIES, frequency, positive, recurrence
-from .walltime import next_instant
+from .zoned import ZonedRule
 from .zones import UTC, as_utc, fixed_offset, wall_zone, zone_key, zone_named
 
 __all__ = ("RRULE_FIELDS", "RuleSchedule", "rrule", "with_zones", "zone_extension")
@@ -142,6 +142,7 @@ class rrule(RuleSchedule):  # noqa: N801 - the name users import
         self.bysecond = _kept(bysecond)
         self._zone = wall_zone(self.dtstart.tzinfo or UTC)
         self._rule = self._recurrence()
+        self._zoned = ZonedRule(self._rule, self._zone, as_utc(self.start))
         self._ended: datetime | None = None
 
     def _now(self) -> datetime:
@@ -184,7 +185,7 @@ class rrule(RuleSchedule):  # noqa: N801 - the name users import
         since = after - TICK if inclusive else after
         if self._ended is not None and since >= self._ended:
             return None
-        found = next_instant(self._rule, since, self._zone)
+        found = self._zoned.next_run(since)
         if found is not None and not (self.until and found > self.until):
             return found
         self._ended = since  # a search in vain is the longest one
@@ -192,8 +193,9 @@ class rrule(RuleSchedule):  # noqa: N801 - the name users import
 
     def _identity(self) -> tuple[Any, ...]:
         until = None if self.until is None else as_utc(self.until).replace(microsecond=0)
-        zone = fixed_offset(self._zone)
-        return self._rule, until, zone_key(self._zone) if zone is None else zone, self.nowfun
+        offset = fixed_offset(self._zone)
+        zone = zone_key(self._zone) if offset is None else offset
+        return self._rule, self._zoned.start, until, zone, self.nowfun
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, rrule):

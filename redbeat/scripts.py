@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
 from redis.client import NEVER_DECODE
-from redis.exceptions import NoScriptError
+from redis.exceptions import MovedError, NoScriptError, RedisError
+
+from .cluster import cluster_errors, is_cluster, node_of, refreshing
+from .failover import refusals
 
 __all__ = ("Script", "load_script", "overlaps", "runs_once")
 
@@ -29,34 +33,48 @@ class Script:
     sha: str
 
     def begin(
-        self, client: Any, keys: Sequence[str], args: Sequence[Argument] = ()
+        self,
+        client: Any,
+        keys: Sequence[str],
+        args: Sequence[Argument] = (),
+        then: Callable[[Any], None] | None = None,
     ) -> Callable[[], Any]:
         """Send the script on a connection of its own; the function returned reads the reply.
 
         For a client for which :func:`runs_once` holds, which is not used otherwise meanwhile unless
-        it :func:`overlaps`. The script is never sent twice, however often the client would try
-        again. One round trip, more when the server does not have the script cached yet.
+        it :func:`overlaps`. The script never runs twice, however often the client would try again.
+        ``then`` is called with the connection when the script ran. One round trip, more when the
+        server does not have the script cached yet, or another node of a cluster has the keys.
         """
-        pool = client.connection_pool
-        connection = _connection(pool)
-        try:
-            connection.send_command("EVALSHA", self.sha, len(keys), *keys, *args)
-        except BaseException:
-            connection.disconnect()
-            pool.release(connection)
-            raise
+        answer = self._send(client, keys, args)
 
         def read() -> Any:
             try:
-                return connection.read_response(disable_decoding=True)
-            except NoScriptError:
-                connection.send_command("EVAL", self.text, len(keys), *keys, *args)
-                return connection.read_response(disable_decoding=True)
-            except BaseException:
-                connection.disconnect()
-                raise
-            finally:
-                pool.release(connection)
+                return answer(then)
+            except MovedError:
+                return self._send(client, keys, args)(then)
+
+        return read
+
+    def _send(
+        self, client: Any, keys: Sequence[str], args: Sequence[Argument]
+    ) -> Callable[[Callable[[Any], None] | None], Any]:
+        with refreshing(client):
+            pool = node_of(client, keys[0] if keys else "").connection_pool
+            connection = _connection(pool)
+            with _borrowed(connection, pool, keep=True):
+                connection.send_command("EVALSHA", self.sha, len(keys), *keys, *args)
+
+        def read(then: Callable[[Any], None] | None) -> Any:
+            with refreshing(client), _borrowed(connection, pool), refusals():
+                try:
+                    reply = connection.read_response(disable_decoding=True)
+                except NoScriptError:
+                    connection.send_command("EVAL", self.text, len(keys), *keys, *args)
+                    reply = connection.read_response(disable_decoding=True)
+                if then is not None:
+                    then(connection)
+                return reply
 
         return read
 
@@ -67,24 +85,41 @@ class Script:
         """
         options = {NEVER_DECODE: True}
         rest = (len(keys), *keys, *args)
-        try:
-            return client.execute_command("EVALSHA", self.sha, *rest, **options)
-        except NoScriptError:
-            return client.execute_command("EVAL", self.text, *rest, **options)
+        with cluster_errors(), refusals():
+            try:
+                return client.execute_command("EVALSHA", self.sha, *rest, **options)
+            except NoScriptError:
+                return client.execute_command("EVAL", self.text, *rest, **options)
 
 
 def runs_once(client: Any) -> bool:
     """Whether a script can be sent past the retries of ``client``, on a connection of its pool."""
-    return hasattr(client, "connection_pool")
+    return hasattr(client, "connection_pool") or is_cluster(client)
 
 
-def overlaps(client: Any) -> bool:
-    """Whether a reply of ``client`` can be waited for while other commands go on.
+def overlaps(client: Any, key: str) -> bool:
+    """Whether a reply about ``key`` can be waited for while ``client`` goes on.
 
-    So it can with a pool that has connections to spare; a cluster client has none of its own.
+    So it can with a pool that has connections to spare.
     """
-    pool = getattr(client, "connection_pool", None)
+    try:
+        pool = getattr(node_of(client, key), "connection_pool", None)
+    except RedisError:
+        return False
     return getattr(pool, "max_connections", 0) > SPARE_CONNECTIONS
+
+
+@contextmanager
+def _borrowed(connection: Any, pool: Any, keep: bool = False) -> Iterator[None]:
+    """Give the connection back, unless we ``keep`` it, and broken if the reply was not read."""
+    try:
+        yield
+    except BaseException:
+        connection.disconnect()
+        pool.release(connection)
+        raise
+    if not keep:
+        pool.release(connection)
 
 
 def _connection(pool: Any) -> Any:

@@ -26,7 +26,9 @@ SETTINGS: Final[Mapping[str, str]] = {
     "redbeat_key_expiry_check": "ignore, warn, error or raise; default: error",
     "redbeat_delivery": "at_least_once or at_most_once; default: at_least_once",
     "redbeat_history_size": "runs kept in the history of an entry, 0 for none; default: 10",
+    "redbeat_wait_replicas": "replicas that each record of runs is waited for; default: 0",
     "redbeat_on_lock_lost": "standby or exit; default: standby",
+    "redbeat_task_allowlist": "patterns of the tasks that entries may name; default: all",
 }
 
 #: What :func:`find_setting` returns for a setting that nobody made; None is a value.

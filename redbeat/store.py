@@ -16,6 +16,7 @@ from .packing import pack
 from .reading import BATCH, Reading, batches, not_an_entry
 from .records import (
     NOT_A_HASH,
+    Keys,
     StaticRow,
     Swept,
     Terms,
@@ -26,6 +27,7 @@ from .records import (
     read_turn,
     text_of,
 )
+from .replicas import Replicas
 from .scripts import load_script, overlaps, runs_once
 
 __all__ = ("BATCH", "MAX_WAIT", "Store", "batches")
@@ -44,7 +46,14 @@ MISSING_RETRY = 5
 
 
 class Store(Reading):
-    """The schedule of one prefix in one Redis."""
+    """The schedule of one prefix in one Redis.
+
+    ``wait_replicas`` is how many replicas a claim waits for when it recorded something.
+    """
+
+    def __init__(self, client: Any, keys: Keys, wait_replicas: int = 0) -> None:
+        super().__init__(client, keys)
+        self._replicas = Replicas(wait_replicas)
 
     # -- one turn of a beat ------------------------------------------------------------------
 
@@ -68,16 +77,18 @@ class Store(Reading):
 
     def _send_claim(self, terms: Terms) -> Callable[[], Turn]:
         keys, args = self._claim_call(terms)
-        reply = load_script("claim").begin(self.client, keys, args)
+        then = self._replicas.wait if terms.completions and self._replicas.wanted else None
+        reply = load_script("claim").begin(self.client, keys, args, then)
         return lambda: read_turn(reply())
 
     @property
     def overlaps(self) -> bool:
         """Whether :meth:`begin_claim` works with this client. No round trip."""
-        return overlaps(self.client)
+        return overlaps(self.client, self.keys.schedule)
 
     def _claim_call(self, terms: Terms) -> tuple[list[str], tuple[Any, ...]]:
-        keys = [self.keys.schedule, self.keys.statics, self.keys.quarantine, self.keys.beats]
+        own = self.keys
+        keys = self._undeclared(own.schedule, own.statics, own.quarantine, own.beats)
         token, ttl, dead = terms.token, 0.0, ""
         if terms.lock is not None:
             lock_key, token, ttl, dead = terms.lock
@@ -97,9 +108,13 @@ class Store(Reading):
         parked: list[str] = []
         for batch in batches(notes):
             args = [value for key, claim, note in batch for value in (key_of(key), claim, note)]
-            reply = self._run("park", [self.keys.schedule, self.keys.quarantine], args)
+            reply = self._run("park", self._set_aside, args)
             parked += map(text_of, reply)
         return parked
+
+    @property
+    def _set_aside(self) -> list[str]:
+        return self._undeclared(self.keys.schedule, self.keys.quarantine)
 
     def review(self, digests: Iterable[tuple[str, str]]) -> list[str]:
         """Release quarantined entries whose text changed; returns their keys.
@@ -109,13 +124,15 @@ class Store(Reading):
         released: list[str] = []
         for batch in batches(digests):
             args = [value for key, digest in batch for value in (key_of(key), digest)]
-            reply = self._run("review", [self.keys.schedule, self.keys.quarantine], args)
+            reply = self._run("review", self._set_aside, args)
             released += map(text_of, reply)
         return released
 
     def forget(self, members: Sequence[str]) -> list[str]:
         """Remove members whose hash is gone; returns those removed. One round trip."""
-        reply = self._run("forget", [self.keys.schedule], [key_of(key) for key in members])
+        reply = self._run(
+            "forget", self._undeclared(self.keys.schedule), [key_of(key) for key in members]
+        )
         return [text_of(member) for member in reply]
 
     def sweep(
@@ -130,7 +147,7 @@ class Store(Reading):
         prefix = self.keys.prefix
         scan = (cursor, GLOB_SPECIAL.sub(r"\\\g<0>", prefix) + "*", SCAN_PAGE)
         args = [prefix, *scan, disabled, offset, limit, *map(key_of, known)]
-        reply = self._run("sweep", [self.keys.schedule], args)
+        reply = self._run("sweep", self._undeclared(self.keys.schedule), args)
         orphans, returned, enabled = ([text_of(key) for key in found] for found in reply[1:4])
         return Swept(text_of(reply[0]), orphans, returned, enabled, reply[4])
 
@@ -157,7 +174,8 @@ class Store(Reading):
         texts: list[str] = []
         for writing in writings:
             texts += writing.fields()
-        keys = [self.keys.schedule, self.keys.quarantine, key_of(writings[0].key)]
+        first_key = key_of(writings[0].key)
+        keys = self._undeclared(self.keys.schedule, self.keys.quarantine, first_key)
         reply = self._run("save", keys, (self.keys.wakeup, MAX_WAIT, *pack(texts)))
         results = []
         for writing, (code, *told) in zip(writings, reply, strict=True):
@@ -176,8 +194,17 @@ class Store(Reading):
 
         One round trip; send at most 500.
         """
-        places = [self.keys.schedule, self.keys.quarantine]
+        places = self._undeclared(self.keys.schedule, self.keys.quarantine)
         return int(self._run("delete", places, [key_of(key) for key in keys]))
+
+    def adopt(self, name: str, texts: Sequence[str], score: float, static: bool) -> bool:
+        """Store an entry of another schedule, unless there is one of that name.
+
+        ``texts`` are definition, meta, policy and runtime. True when it was stored. One round trip.
+        """
+        keys = [self.keys.schedule, key_of(self.keys.entry(name)), self.keys.statics]
+        args = (key_of(name), f"{score:.6f}", int(static), *map(key_of, texts))
+        return bool(self._run("adopt", keys, args))
 
     def end_run(self, key: str, task_id: str) -> bool:
         """Note the end of a run of an entry whose runs must not overlap. One round trip.
@@ -198,7 +225,8 @@ class Store(Reading):
     # -- static entries ----------------------------------------------------------------------
 
     def _static_keys(self, lock_key: str | None) -> list[str]:
-        keys = [self.keys.schedule, self.keys.statics, self.keys.quarantine]
+        own = self.keys
+        keys = self._undeclared(own.schedule, own.statics, own.quarantine)
         return keys if lock_key is None else [*keys, lock_key]
 
     def sync_statics(

@@ -10,6 +10,7 @@ from redis.exceptions import ResponseError
 
 from .due import DISABLED
 from .quarantine import shown
+from .retrying import is_retriable
 from .store import BATCH, Store
 
 __all__ = ("Sweep",)
@@ -75,6 +76,8 @@ class Sweep:
         try:
             return self._look()
         except ResponseError as error:
+            if is_retriable(error):
+                raise
             self._possible = False
             logger.warning("beat: Cannot look for entries that were lost: %s", error)
             return False

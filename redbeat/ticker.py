@@ -17,6 +17,7 @@ from .exchange import LONGEST_LEASE, Answer, Exchange
 from .hooks import Hooks, Promise
 from .interrupts import HeldSignals
 from .leader import BeatLock
+from .migration import warn_about_untagged
 from .promises import Promises
 from .quarantine import Quarantine, shown
 from .records import AGAIN, STANDBY, Claim, Completion, Turn
@@ -24,6 +25,7 @@ from .signals import emit, lock_acquired, lock_lost, redis_back, redis_lost, sta
 from .statics import StaticEntries
 from .store import BATCH, MAX_WAIT, Store
 from .sweep import Sweep
+from .tls import hint
 from .zones import from_timestamp
 
 __all__ = ("Ticker",)
@@ -72,7 +74,7 @@ class Ticker:
         self._lock = lock
         self._statics = statics
         self._conf = conf
-        self._eviction_checked = False
+        self._server_checked = False
         self._clock = clock
         self._quarantine = Quarantine(store, clock)
         self._sweep = Sweep(store, clock)
@@ -86,6 +88,8 @@ class Ticker:
         self._gone: list[str] = []
         self._redis_failures = 0
         self._led = False
+        self._answered = False
+        self._causes: set[str] = set()
         self._stop = HeldSignals()
 
     # -- the tick ------------------------------------------------------------------------------
@@ -143,18 +147,24 @@ class Ticker:
             logger.warning("beat: Redis is back after %d failed ticks", self._redis_failures)
             emit(redis_back, self._hooks, failures=self._redis_failures)
         self._redis_failures = 0
+        self._answered = True
+        self._causes.clear()
         return wait
 
     def _unavailable(self, error: Exception) -> float:
         if not self._redis_failures:
-            kind = type(error).__name__
-            logger.error("beat: Redis is not available, trying again: %s: %s", kind, error)
             emit(redis_lost, self._hooks, error=error)
+        kind = type(error).__name__
+        # Once per cause: what follows "connection refused" may be the one that lasts.
+        if kind not in self._causes:
+            self._causes.add(kind)
+            why = "" if self._answered else hint(error, self._store.client)
+            logger.error("beat: Redis is not available, trying again: %s: %s%s", kind, error, why)
         self._redis_failures += 1
         return REDIS_WAIT.after(self._redis_failures)
 
     def _work(self) -> float:
-        self._check_eviction()
+        self._check_server()
         started = self._clock()
         while True:
             failures = self._dispatcher.broker_failures
@@ -204,16 +214,23 @@ class Ticker:
         return self._quarantine.review(turn.quarantined) or self._sweep.look()
 
     def _look_ahead(self, turn: Turn) -> None:
-        """Have Redis record the last batch and claim the next while this one is dispatched."""
+        """Have Redis record the last batch and claim the next while this one is dispatched.
+
+        A Redis that is just then away is seen to in the next turn: this batch is in hand.
+        """
         more = turn.next_due is not None and turn.next_due <= turn.now
         worth_it = more or (self._exchange.pending and len(turn.claims) > BATCH // 2)
         if worth_it and not self._dispatcher.broker_failures:
-            self._exchange.begin(self._limit() if more else 0)
+            try:
+                self._exchange.begin(self._limit() if more else 0)
+            except (RedisError, OSError) as error:
+                logger.debug("beat: Cannot look ahead: %r", error)
 
-    def _check_eviction(self) -> None:
-        if not self._eviction_checked:
+    def _check_server(self) -> None:
+        if not self._server_checked:
             check_eviction(self._store, self._conf.key_expiry_check)
-            self._eviction_checked = True
+            warn_about_untagged(self._store, self._conf)
+            self._server_checked = True
 
     def _limit(self) -> int:
         if not self._synced:

@@ -17,7 +17,7 @@ from redis.connection import SSLConnection
 
 from .errors import ConfigurationError
 
-__all__ = ("TLS_OPTIONS", "Layer", "tls_options")
+__all__ = ("TLS_OPTIONS", "Layer", "hint", "tls_options")
 
 logger = get_logger("celery.beat")
 
@@ -88,6 +88,25 @@ def tls_options(layers: Iterable[Layer]) -> dict[str, Any]:
     _warn_if_unverified(merged, origin)
     _try_files(merged, origin)
     return {"ssl": True, **merged}
+
+
+#: What a connection error says, in lower case, when only one side speaks TLS.
+_NO_ANSWER: Final = ("timeout connecting", "timed out", "wrong version number", "record layer")
+_CLOSED: Final = ("closed by server", "reset by peer", "eof occurred", "certificate required")
+
+
+def hint(error: Exception, client: Any) -> str:
+    """Return what may be wrong with the TLS of a server that never answered, "" for no idea."""
+    said = str(error).lower()
+    pool = getattr(client, "connection_pool", None)
+    if issubclass(getattr(pool, "connection_class", object), SSLConnection):
+        if any(sign in said for sign in _NO_ANSWER):
+            return " (TLS is on: does the server speak TLS at this port?)"
+        if any(sign in said for sign in _CLOSED):
+            return " (TLS is on: does the server want another client certificate?)"
+    elif any(sign in said for sign in _CLOSED):
+        return " (TLS is off: does the server want it at this port? Then use a rediss URL)"
+    return ""
 
 
 def _known(layer: Layer) -> Iterable[tuple[str, Any]]:

@@ -5,23 +5,33 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from inspect import signature
 from typing import Any, Final, TypeAlias
 
 import redis
 from redis import Redis
+from redis.backoff import NoBackoff
 from redis.cluster import REDIS_ALLOWED_KEYS, ClusterNode, RedisCluster
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisClusterException, RedisError
+from redis.retry import Retry
 from redis.sentinel import Sentinel
 
+from .cluster import LateCluster
 from .errors import ConfigurationError
+from .failover import MasterClient
 from .parameters import SOCKET_DEFAULTS, Parameters, hide_credentials
 from .tls import TLS_OPTIONS, Layer, tls_options
 
 __all__ = ("RawClient", "build")
 
 RawClient: TypeAlias = "Redis | RedisCluster"
+
+#: How often a cluster client asks for the nodes again, and repeats what met one that is away.
+CLUSTER_RETRIES: Final = 2
+# In redis-py 5 the argument is about each node.
+_RETRIES_OF_CLUSTER: Final = int(redis.__version__.split(".")[0]) >= 6
 
 DEFAULT_SERVICE: Final = "master"
 REDIS_PORT: Final = 6379
@@ -37,11 +47,10 @@ _CLUSTER_ARGUMENTS: Final = frozenset(signature(RedisCluster.__init__).parameter
 
 
 def build(parameters: Parameters) -> RawClient:
-    """Return a client for ``parameters``; no round trips, except that a cluster is asked for its
-    nodes.
+    """Return a client for ``parameters``; no round trips.
 
-    Raises :exc:`ConfigurationError` for options that redis-py does not know, and redis-py's
-    ``ConnectionError`` if no node of a cluster answers.
+    Raises :exc:`ConfigurationError` for options that redis-py does not know. The client of a
+    cluster raises it at the first use, when the server that it is led to is none.
     """
     return _builder(parameters)(parameters)
 
@@ -54,7 +63,7 @@ def _single(parameters: Parameters) -> Redis:
         **parameters.kwargs,
     }
     with _understood(parameters):
-        client = Redis(**kwargs)
+        client = MasterClient(**kwargs)
         _try_connection(client)
     return client
 
@@ -66,7 +75,7 @@ def _socket(parameters: Parameters) -> Redis:
             f"{parameters.url_setting} names no socket; write it as unix:///path/to/redis.sock"
         )
     with _understood(parameters):
-        client = Redis(unix_socket_path=path, **parameters.kwargs)
+        client = MasterClient(unix_socket_path=path, **parameters.kwargs)
         _try_connection(client)
     return client
 
@@ -100,7 +109,7 @@ def _sentinel(
         hosts = find_sentinels(parameters)
         with _understood(parameters):
             sentinel: Any = _new_sentinel(hosts, sentinel_kwargs=sentinel_kwargs, **for_sentinel)
-            client: Redis = sentinel.master_for(service, **kwargs)
+            client: Redis = sentinel.master_for(service, redis_class=MasterClient, **kwargs)
             _try_connection(client)
         return client
 
@@ -119,8 +128,8 @@ def _sentinel_kwargs(parameters: Parameters) -> dict[str, Any]:
 def _cluster(parameters: Parameters) -> RedisCluster:
     kwargs = _cluster_kwargs(parameters)
     hosts = parameters.own.get("startup_nodes") or _hosts(parameters, REDIS_PORT)
-    with _understood(parameters), _cluster_errors(parameters):
-        return RedisCluster(startup_nodes=[_new_node(*host) for host in hosts], **kwargs)
+    nodes = [_new_node(*host) for host in hosts]
+    return LateCluster(partial(_cluster_understood, parameters), startup_nodes=nodes, **kwargs)
 
 
 def _cluster_kwargs(parameters: Parameters) -> dict[str, Any]:
@@ -133,6 +142,10 @@ def _cluster_kwargs(parameters: Parameters) -> dict[str, Any]:
     # Ours are for single servers, redis-py has its own for a cluster; a user's stay.
     if kwargs.get("retry_on_error") == [RedisConnectionError]:
         del kwargs["retry"], kwargs["retry_on_error"]
+        if _RETRIES_OF_CLUSTER:
+            kwargs["retry"] = Retry(NoBackoff(), CLUSTER_RETRIES)
+    # The schedule is in one slot, and does not need the others.
+    kwargs.setdefault("require_full_coverage", False)
     node_kwargs = {name: kwargs[name] for name in kwargs if name not in _CLUSTER_ARGUMENTS}
     with _understood(parameters):
         _try_connection(Redis(**node_kwargs))
@@ -147,9 +160,10 @@ def _cluster_kwargs(parameters: Parameters) -> dict[str, Any]:
 
 
 @contextmanager
-def _cluster_errors(parameters: Parameters) -> Iterator[None]:
+def _cluster_understood(parameters: Parameters) -> Iterator[None]:
     try:
-        yield
+        with _understood(parameters):
+            yield
     except RedisClusterException as error:
         if "not enabled" in str(error):
             raise ConfigurationError(

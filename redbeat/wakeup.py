@@ -9,6 +9,7 @@ from typing import Any
 from celery.utils.log import get_logger
 from redis.exceptions import RedisError
 
+from .cluster import cluster_errors
 from .interrupts import HeldSignals
 
 __all__ = ("DUE", "LOCK", "WakeUp")
@@ -65,10 +66,15 @@ class WakeUp:
         if self._pubsub is not None or not self._possible:
             return False
         try:
-            with HeldSignals():
+            with HeldSignals(), cluster_errors():
                 self._pubsub = self._client.pubsub()
                 self._pubsub.subscribe(self._channel)
                 confirmed = self._pubsub.get_message(timeout=CONFIRM_SECONDS) is not None
+        except TypeError as error:
+            # redis-py 5.0.0 cannot subscribe by way of Sentinel.
+            self._possible = False
+            self._lost(error)
+            return False
         except (RedisError, OSError) as error:
             self._lost(error)
             return False
@@ -121,12 +127,11 @@ class WakeUp:
                 self._sleep(seconds)
             return False
         try:
-            # A handler that raises in the middle of a read leaves a broken reader.
-            with HeldSignals():
+            with HeldSignals(), cluster_errors():
                 message = self._pubsub.get_message(timeout=seconds)
-                if message is None:
-                    self._check()
-                    return False
+            if message is None:
+                self._check()
+                return False
         except (RedisError, OSError) as error:
             self._lost(error)
             return False

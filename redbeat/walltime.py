@@ -11,18 +11,20 @@ alike:
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta, timezone, tzinfo
+from datetime import datetime, timedelta, tzinfo
 from typing import Protocol
 from zoneinfo import ZoneInfo
 
-from .zones import UTC, as_utc, fixed_offset, wall_zone
+from .offsets import at_offset, change_between, offsets_of, steady_offset
+from .zones import EPOCH, NAIVE_EPOCH, UTC, as_utc, fixed_offset, wall_zone
 
-__all__ = ("WallRule", "instant_of", "next_instant")
+__all__ = ("TICK", "WallRule", "instant_of", "next_instant")
 
-DAY = timedelta(days=1)
 MINUTE = timedelta(minutes=1)
-SECOND = timedelta(seconds=1)
 TICK = timedelta.resolution
+NOTHING = timedelta(0)
+#: Before every instant that is asked about.
+DAWN = datetime.min.replace(tzinfo=UTC)
 
 
 class WallRule(Protocol):
@@ -36,18 +38,25 @@ class WallRule(Protocol):
         """The first wall time of the rule after ``wall``, ``None`` if there is no more."""
 
 
-def next_instant(rule: WallRule, after: datetime, zone: tzinfo) -> datetime | None:
+def next_instant(
+    rule: WallRule, after: datetime, zone: tzinfo, start: datetime = DAWN
+) -> datetime | None:
     """The first instant of ``rule`` strictly after ``after``, in UTC; ``None`` if none is left.
 
-    ``after`` is aware; ``zone`` is the zone of the clock that the rule speaks about.
+    ``after`` is aware; ``zone`` is the zone of the clock that the rule speaks about. Nothing is
+    before ``start``, in UTC, not even the first of two times that a clock shows.
     """
     after = as_utc(after)
+    if after < start:
+        after = start - TICK
     try:
+        if isinstance(zone, ZoneInfo):
+            return _next_in_zone(rule, after, zone, start)
         offset = fixed_offset(zone)
         if offset is None:
-            return _next_in_zone(rule, after, wall_zone(zone))
-        wall = rule.next_wall(after.replace(tzinfo=None) + offset)
-        return None if wall is None else _instant(wall, offset)
+            return _next_in_zone(rule, after, wall_zone(zone), start)
+        wall = rule.next_wall(NAIVE_EPOCH + (after - EPOCH + offset))
+        return None if wall is None else at_offset(wall, offset)
     except OverflowError:
         return None
 
@@ -60,34 +69,55 @@ def instant_of(moment: datetime) -> datetime:
     zone = wall_zone(moment.tzinfo or UTC)
     wall = moment.replace(tzinfo=None)
     if fixed_offset(zone) is None:
-        first, second = _offsets(wall, zone)
+        first, second = offsets_of(wall, zone)
         if first < second:
             return _first_instant(wall, zone)
     return as_utc(moment)
 
 
-def _next_in_zone(rule: WallRule, after: datetime, zone: tzinfo) -> datetime | None:
+def _next_in_zone(
+    rule: WallRule, after: datetime, zone: tzinfo, start: datetime
+) -> datetime | None:
+    if not isinstance(zone, ZoneInfo):
+        return _next_near_change(rule, after, zone, start)
+    offset = steady_offset(zone, after.toordinal())
+    if offset is None:
+        return _next_near_change(rule, after, zone, start)
+    wall = rule.next_wall(NAIVE_EPOCH + (after - EPOCH + offset))
+    if wall is None:
+        return None
+    # Both a day or more away from any change: one in between has repeated no time of the rule, and
+    # left out none.
+    later = steady_offset(zone, wall.toordinal())
+    if later is None:
+        return _next_near_change(rule, after, zone, start)
+    return EPOCH + (wall - NAIVE_EPOCH - later)
+
+
+def _next_near_change(
+    rule: WallRule, after: datetime, zone: tzinfo, start: datetime
+) -> datetime | None:
     local = after.astimezone(zone)
-    wall = local.replace(tzinfo=None)
+    wall = NAIVE_EPOCH + (after - EPOCH + (local.utcoffset() or NOTHING))
     if not rule.follows_real_time:
-        return _next_fixed(rule, wall, after, zone)
+        return _next_fixed(rule, wall, after, zone, start)
     found = _next_real(rule, wall, after, zone)
-    first, second = _offsets(wall, zone)
+    first, second = offsets_of(wall, zone)
     if first <= second or local.fold:
         return found
     # This wall time comes a second time, so that the next run may be at an earlier wall time.
-    change = _change(after, _instant(wall, second), zone)
+    change = change_between(after, at_offset(wall, second), zone)
     again = change.astimezone(zone).replace(tzinfo=None)
     repeated = _next_real(rule, again - TICK, change - TICK, zone)
     return min((run for run in (found, repeated) if run is not None), default=None)
 
 
 def _next_fixed(
-    rule: WallRule, wall: datetime | None, after: datetime, zone: tzinfo
+    rule: WallRule, wall: datetime | None, after: datetime, zone: tzinfo, start: datetime
 ) -> datetime | None:
     while wall is not None:
         wall = rule.next_wall(wall)
-        if wall is not None and (run := _first_instant(wall, zone)) > after:
+        if wall is not None and (run := _first_instant(wall, zone, start)) > after:
             return run
     return None
 
@@ -96,67 +126,20 @@ def _next_real(
     rule: WallRule, wall: datetime | None, after: datetime, zone: tzinfo
 ) -> datetime | None:
     while wall is not None and (wall := rule.next_wall(wall)) is not None:
-        first, second = _offsets(wall, zone)
+        first, second = offsets_of(wall, zone)
         if first < second:
             continue
         for offset in (first, second):
-            if (run := _instant(wall, offset)) > after:
+            if (run := at_offset(wall, offset)) > after:
                 return run
     return None
 
 
-def _first_instant(wall: datetime, zone: tzinfo) -> datetime:
-    first, second = _offsets(wall, zone)
+def _first_instant(wall: datetime, zone: tzinfo, start: datetime = DAWN) -> datetime:
+    first, second = offsets_of(wall, zone)
     if first >= second:
-        return _instant(wall, first)
-    change = _change(_instant(wall, second), _instant(wall, first), zone)
+        run = at_offset(wall, first)
+        return run if run >= start else at_offset(wall, second)
+    change = change_between(at_offset(wall, second), at_offset(wall, first), zone)
     beyond = change.replace(second=0)
     return beyond if beyond == change else beyond + MINUTE
-
-
-def _instant(wall: datetime, offset: timedelta) -> datetime:
-    return (wall - offset).replace(tzinfo=UTC, fold=0)
-
-
-def _offset_at(instant: datetime, zone: tzinfo) -> timedelta:
-    return instant.astimezone(zone).utcoffset() or timedelta(0)
-
-
-def _change(before: datetime, after: datetime, zone: tzinfo) -> datetime:
-    """The instant in ``(before, after]`` when the offset changes, to the second."""
-    old = _offset_at(before, zone)
-    low, high = before.replace(microsecond=0), after
-    while high - low > SECOND:
-        middle = (low + (high - low) / 2).replace(microsecond=0)
-        if _offset_at(middle, zone) == old:
-            low = middle
-        else:
-            high = middle
-    return high.replace(microsecond=0)
-
-
-def _offsets(wall: datetime, zone: tzinfo) -> tuple[timedelta, timedelta]:
-    """The offsets for ``fold`` 0 and 1, as PEP 495 defines them.
-
-    Equal: an ordinary wall time. First greater: it exists twice. First smaller: it does not
-    exist, and these are the offsets before and after.
-    """
-    if isinstance(zone, (ZoneInfo, timezone)):
-        first = zone.utcoffset(wall.replace(fold=0))
-        second = zone.utcoffset(wall.replace(fold=1))
-        return first or timedelta(0), second or timedelta(0)
-    return _observed_offsets(wall, zone)
-
-
-def _observed_offsets(wall: datetime, zone: tzinfo) -> tuple[timedelta, timedelta]:
-    """The same for zone classes that do not keep PEP 495, from conversions out of UTC alone."""
-    guess = wall.replace(tzinfo=UTC, fold=0)
-    before, after = _offset_at(guess - DAY, zone), _offset_at(guess + DAY, zone)
-    shown = [offset for offset in (before, after) if _shows(wall, offset, zone)]
-    if len(shown) == 1:
-        return shown[0], shown[0]
-    return before, after
-
-
-def _shows(wall: datetime, offset: timedelta, zone: tzinfo) -> bool:
-    return _instant(wall, offset).astimezone(zone).replace(tzinfo=None) == wall

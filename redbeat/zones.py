@@ -10,6 +10,7 @@ from dateutil.tz import tzfile
 
 __all__ = (
     "EPOCH",
+    "NAIVE_EPOCH",
     "UTC",
     "as_utc",
     "fixed_offset",
@@ -23,6 +24,8 @@ __all__ = (
 
 UTC = timezone.utc
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+# To get from instants to wall times and back by arithmetic, several times faster than replace().
+NAIVE_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - it has no zone
 
 
 def zone_named(name: str) -> tzinfo:

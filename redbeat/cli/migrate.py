@@ -14,7 +14,7 @@ from redbeat.cli.progress import progress
 from redbeat.client import get_redis, unretried
 from redbeat.config import ensure_conf
 from redbeat.leader import SEEN_WITHIN, BeatInfo
-from redbeat.migration import copy_prefix, keys_under
+from redbeat.prefixes import copy_prefix, keys_under
 from redbeat.store import Store
 
 __all__ = ("migrate_prefix",)

@@ -4,7 +4,8 @@
 -- KEYS[2]  statics (set of names)
 -- KEYS[3]  quarantine (hash)
 -- KEYS[4]  beats (zset: token -> last seen, UNIX seconds) of those that share the work
--- KEYS[5]  lock (string), left out when locking is off
+-- KEYS[5]  a key that never exists, see Store: a cluster then runs nothing while it moves the slot
+-- KEYS[6]  lock (string), left out when locking is off
 -- ARGV[1]  key prefix
 -- ARGV[2]  claim id given to what is claimed now
 -- ARGV[3]  limit: how many entries to claim at most
@@ -46,7 +47,7 @@
 -- The field `claim` of an entry: "<id> <due> <expires> <digest> <digest>"; the first digest is the
 -- sha1 of the definition, followed by a line feed and the policy if there is one, the second of meta.
 
-local schedule, statics, quarantine, beats, lock = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local schedule, statics, quarantine, beats, lock = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[6]
 local prefix, claim_id, limit, lease = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local token, ttl, dead, retry = ARGV[5], ARGV[6], ARGV[7], tonumber(ARGV[8])
 local told, reply_lost = tonumber(ARGV[11]), ARGV[12] == '1'
@@ -225,6 +226,9 @@ local function read(member)
   local found = redis.pcall(
     'HMGET', member, 'definition', 'meta', 'policy', 'runtime', 'claim', 'running', 'ended',
     'trigger')
+  if found.err and not string.find(found.err, 'WRONGTYPE', 1, true) then
+    error(found.err)  -- not about this key: of all others the same would be said
+  end
   return found, found.err
 end
 

@@ -1,6 +1,7 @@
 -- Take members whose hash is gone out of the schedule.
 --
 -- KEYS[1]  schedule (zset)
+-- KEYS[2]  a key that never exists, see Store: a cluster then runs nothing while it moves the slot
 -- ARGV     members: entry keys that had no definition when they were due
 --
 -- Returns the members that were removed; one whose definition came back, or whose key holds

@@ -3,14 +3,15 @@
 -- KEYS[1]  schedule (zset)
 -- KEYS[2]  statics (set of names)
 -- KEYS[3]  quarantine (hash)
--- KEYS[4]  lock (string), left out when locking is off
+-- KEYS[4]  a key that never exists, see Store: a cluster then runs nothing while it moves the slot
+-- KEYS[5]  lock (string), left out when locking is off
 -- ARGV[1]  lock token of the caller
 -- ARGV[2..] per entry two values: name, entry key
 --
 -- Returns -1 when the caller does not lead any more (nothing is removed), else how many names
 -- were static entries until now.
 
-local schedule, statics, quarantine, lock = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local schedule, statics, quarantine, lock = KEYS[1], KEYS[2], KEYS[3], KEYS[5]
 if lock and redis.call('GET', lock) ~= ARGV[1] then
   return -1
 end

@@ -1,6 +1,7 @@
 -- Look for entries that nobody looks at: hashes without a member, disabled ones enabled since.
 --
 -- KEYS[1]  schedule (zset)
+-- KEYS[2]  a key that never exists, see Store: a cluster then runs nothing while it moves the slot
 -- ARGV[1]  key prefix
 -- ARGV[2]  cursor of SCAN, or '' not to scan
 -- ARGV[3]  glob pattern of all keys under the prefix

@@ -3,7 +3,8 @@
 -- KEYS[1]  schedule (zset)
 -- KEYS[2]  statics (set of names)
 -- KEYS[3]  quarantine (hash)
--- KEYS[4]  lock (string), left out when locking is off
+-- KEYS[4]  a key that never exists, see Store: a cluster then runs nothing while it moves the slot
+-- KEYS[5]  lock (string), left out when locking is off
 -- ARGV[1]  lock token of the caller
 -- ARGV[2]  lock time to live, milliseconds: a sync of many entries renews it
 -- ARGV[3]  rows, packed: the sizes of their fields in bytes, separated by spaces
@@ -17,7 +18,7 @@
 -- digit per entry: 0 unchanged, 1 added, 2 changed (its history is kept), 3 made a member again,
 -- 4 left alone: the key holds something that is not a hash.
 
-local schedule, statics, quarantine, lock = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local schedule, statics, quarantine, lock = KEYS[1], KEYS[2], KEYS[3], KEYS[5]
 if lock and redis.call('GET', lock) ~= ARGV[1] then
   return {-1}
 end

@@ -13,7 +13,7 @@ from celery import Celery
 from redbeat import RedBeatSchedulerEntry
 from redbeat.cli.command import EX_CONFLICT
 from redbeat.leader import new_token
-from redbeat.migration import copy_prefix
+from redbeat.prefixes import copy_prefix
 from tests.acceptance.processes import Project
 from tests.cli.conftest import Make, Run
 from tests.servers import RedisServer

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from datetime import datetime, timedelta, timezone
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 import redis
@@ -335,3 +336,17 @@ def test_an_application_that_writes_the_last_run_moves_the_interval(
     finished = ago(minutes=10)
     ran(redis_client, finished)
     assert load(app).due_at == finished + timedelta(hours=1)
+
+
+def test_the_other_of_two_hours_that_a_clock_repeats_is_a_change(app: Celery) -> None:
+    zone = ZoneInfo("America/New_York")
+    first = datetime(2026, 11, 1, 1, 30, tzinfo=zone)
+    Entry("a", "t", 60, app=app, last_run_at=first).save()
+    entry = Entry.from_key("redbeat:a", app=app)
+    entry.last_run_at = first
+    entry.save()
+    entry.last_run_at = first.replace(fold=1)
+    entry.save()
+    stored = Entry.from_key("redbeat:a", app=app).last_run_at
+    assert stored is not None
+    assert stored.timestamp() == first.timestamp() + 3600

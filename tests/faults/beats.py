@@ -88,10 +88,18 @@ class Beat(Process):
 class Beats:
     """Beats by number, on one schedule and one broker unless one is given others."""
 
-    def __init__(self, directory: Path, schedule_url: str, broker_url: str, schedule: Schedule):
+    def __init__(
+        self,
+        directory: Path,
+        schedule_url: str,
+        broker_url: str,
+        schedule: Schedule,
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
         self.schedule = schedule
         self._directory = directory
-        self._spec = Spec(schedule_url, broker_url, {"redbeat_lock_timeout": LOCK_TIMEOUT})
+        settings = {"redbeat_lock_timeout": LOCK_TIMEOUT, **(settings or {})}
+        self._spec = Spec(schedule_url, broker_url, settings)
         self._specs: list[Spec] = []
         self._beats: list[Beat] = []
         self._history: list[Beat] = []

@@ -45,10 +45,12 @@ def meta_json(last_run_at: float, total_run_count: int = 0) -> str:
 
 
 class Schedule:
-    """The schedule in one Redis."""
+    """The schedule in one Redis; ``client`` may be one of Sentinel or of a cluster."""
 
-    def __init__(self, client: redis.Redis) -> None:
+    def __init__(self, client: redis.Redis | redis.RedisCluster, prefix: str = PREFIX) -> None:
         self.client: Any = client
+        self.prefix = prefix
+        self.key = f"{prefix}:schedule"
 
     def now(self) -> float:
         """Return the time of Redis, UNIX seconds."""
@@ -67,15 +69,15 @@ class Schedule:
         An entry without a history runs first at ``score``, and on the grid from there; 0 is now.
         ``meta`` has the histories by name.
         """
-        pipeline = self.client.pipeline()
+        pipeline = self.client.pipeline(transaction=False)
         members: dict[str, float] = {}
         for name in entries:
             fields = {"definition": definition_json(name, every)}
             if meta and name in meta:
                 fields["meta"] = meta[name]
-            pipeline.hset(PREFIX + name, mapping=fields)
-            members[PREFIX + name] = score
-        pipeline.zadd(SCHEDULE, members)
+            pipeline.hset(self.prefix + name, mapping=fields)
+            members[self.prefix + name] = score
+        pipeline.zadd(self.key, members)
         pipeline.execute()
 
     def run_counts(self, entries: Iterable[str]) -> dict[str, int]:
@@ -83,7 +85,7 @@ class Schedule:
         wanted = list(entries)
         pipeline = self.client.pipeline(transaction=False)
         for name in wanted:
-            pipeline.hget(PREFIX + name, "meta")
+            pipeline.hget(self.prefix + name, "meta")
         metas = pipeline.execute()
         return {
             name: json.loads(meta).get("total_run_count", 0) if meta else 0
@@ -95,14 +97,14 @@ class Schedule:
         wanted = list(entries)
         pipeline = self.client.pipeline(transaction=False)
         for name in wanted:
-            pipeline.hexists(PREFIX + name, "claim")
+            pipeline.hexists(self.prefix + name, "claim")
         return [name for name, held in zip(wanted, pipeline.execute(), strict=True) if held]
 
     def due_before(self, instant: float) -> int:
         """Return how many entries have a score from 0 to ``instant``."""
-        return int(self.client.zcount(SCHEDULE, 0, instant))
+        return int(self.client.zcount(self.key, 0, instant))
 
     def lock_token(self) -> str | None:
         """Return the token in the beat lock, None when it is free."""
-        token: str | None = self.client.get("redbeat::lock")
+        token: str | None = self.client.get(f"{self.prefix}:lock")
         return token

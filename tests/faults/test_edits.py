@@ -18,7 +18,6 @@ from tests.faults.beats import Beats
 from tests.faults.conftest import Note
 from tests.faults.entries import PREFIX, SCHEDULE, Schedule, names
 from tests.faults.ledger import Ledger, Message
-from tests.faults.oracle import SAME
 from tests.faults.profile import Profile
 from tests.faults.proxy import Proxy
 from tests.faults.trial import Grid, settle
@@ -198,12 +197,9 @@ def check_lives(lives: list[Life], messages: list[Message]) -> None:
         later = [message for message in messages if message.received > life.ended]
         assert sum(at(message) <= life.ended for message in later) <= 1
         until = float("inf") if successor is None else successor.began
-        ghosts = [
-            message
-            for message in later
-            if message.received < until and at(message) > life.ended + SAME
-        ]
-        assert not ghosts, (life, ghosts)
+        between = [message for message in later if message.received < until]
+        assert len(between) <= 1, (life, between)
+        assert all(one.received <= life.ended + AT_ONCE for one in between), (life, between)
 
 
 def check_quiet(lives: list[Life], messages: list[Message]) -> None:
@@ -213,7 +209,7 @@ def check_quiet(lives: list[Life], messages: list[Message]) -> None:
         for since, until in [*life.quiet, *([end] if end else [])]:
             out = [message for message in messages if since < message.received < until]
             assert len(out) <= 1, (since, until, out)
-            assert all(at(message) <= since + SAME for message in out), (since, until, out)
+            assert all(one.received <= since + AT_ONCE for one in out), (since, until, out)
 
 
 def check(client: Client, beats: Beats, schedule: Schedule, ledger: Ledger) -> None:

@@ -27,7 +27,7 @@ def test_a_pause_and_its_end(schedule: Schedule, make: Make, world: World) -> No
     since = datetime.fromisoformat(world.field("a", "policy")["pause"]["since"])
     assert abs(since - datetime.now(timezone.utc)) < timedelta(seconds=30)
     entry.resume()
-    assert entry.enabled
+    assert entry.enabled  # type: ignore[unreachable]
     assert world.dump() == before
     assert entry.status.state == "scheduled"
     assert schedule["a"].enabled is True

@@ -257,9 +257,9 @@ class TestEntry:
         saved: list[str] = []
 
         class Noting(RedBeatSchedulerEntry):
-            def save(self) -> Any:
+            def save(self, if_unchanged: bool = False) -> Any:
                 saved.append(str(self.name))
-                return super().save()
+                return super().save(if_unchanged)
 
         class Own(RecordingScheduler):
             Entry = Noting

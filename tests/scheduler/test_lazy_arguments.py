@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
 from typing import Any
 
 import pytest
@@ -38,6 +39,7 @@ def fail() -> None:
 
 
 LAZY = BeatLazyFunc(number)
+START = datetime(2020, 1, 1, tzinfo=timezone.utc)
 
 
 def configure(world: World, **fields: Any) -> None:
@@ -96,7 +98,7 @@ def test_an_unchanged_entry_is_not_written_again(
 
 
 def test_it_goes_with_other_extensions(world: World) -> None:
-    configure(world, args=[LAZY], jitter=0.001, schedule=rrule("HOURLY", interval=1))
+    configure(world, args=[LAZY], jitter=0.001, schedule=rrule("HOURLY", dtstart=START))
     assert run(world, world.scheduler())[0] == [0]
 
 

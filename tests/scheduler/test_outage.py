@@ -157,3 +157,25 @@ def test_out_of_memory_claims_nothing_and_goes_on_later(frail: World) -> None:
     scheduler.tick()
     assert scheduler.names == ["a"]
     assert frail.client.get(LOCK) is None
+
+
+def test_a_command_that_is_forbidden_is_no_fault_of_the_entries(
+    world: World, redis_url: str, log: pytest.LogCaptureFixture
+) -> None:
+    """Setup: a user without HMGET. Fault: an entry is due. Invariant: it is not set aside, and the
+    reason is logged once.
+    """
+    world.client.execute_command(
+        "ACL", "SETUSER", "poor", "on", ">p", "~*", "&*", "+@all", "-hmget"
+    )
+    try:
+        world.put("a")
+        world.app.conf.redbeat_redis_url = redis_url.replace("//", "//poor:p@")
+        scheduler = world.scheduler()
+        for _ in range(3):
+            scheduler.tick()
+        assert scheduler.sent == []
+        assert world.client.hlen("redbeat::quarantine") == 0
+        assert log.text.count("trying again") == 1
+    finally:
+        world.client.execute_command("ACL", "DELUSER", "poor")

@@ -337,17 +337,18 @@ def test_tls_to_the_sentinels_is_verified_too() -> None:
     assert pool.connection_kwargs["ssl_check_hostname"] is True
 
 
-def test_cluster_that_is_away_is_a_connection_error(unused_port: int) -> None:
-    with pytest.raises(redis.exceptions.ConnectionError):
-        client_of(redbeat_redis_url=f"redis-cluster://localhost:{unused_port}")
+def test_cluster_that_is_away_is_a_connection_error_of_each_command(unused_port: int) -> None:
+    client = client_of(redbeat_redis_url=f"redis-cluster://localhost:{unused_port}")
     options = {"cluster": True, "startup_nodes": [("127.0.0.1", unused_port)]}
-    with pytest.raises(redis.exceptions.ConnectionError, match=str(unused_port)):
-        client_of(redbeat_redis_options=options)
+    for away in (client, client, client_of(redbeat_redis_options=options)):
+        with pytest.raises(redis.exceptions.ConnectionError, match=str(unused_port)):
+            away.get("k")
+    client.close()
 
 
 def test_server_that_is_no_cluster(redis_url: str) -> None:
     with pytest.raises(ConfigurationError, match="not a cluster"):
-        client_of(redbeat_redis_url=redis_url, redbeat_redis_options={"cluster": True})
+        client_of(redbeat_redis_url=redis_url, redbeat_redis_options={"cluster": True}).get("k")
 
 
 def test_option_that_would_not_reach_the_nodes_of_a_cluster() -> None:

@@ -223,3 +223,21 @@ def test_what_is_rare_is_found() -> None:
     assert found == next(
         at for at in days if (at - datetime(2026, 1, 1)) % timedelta(seconds=601) == timedelta(0)
     )
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_rare_periods_against_a_walk_through_all(seed: int) -> None:
+    """Intervals that have little in common with a day, at a few times of it."""
+    chance = random.Random(seed)
+    freq, unit = chance.choice(((4, 3600), (5, 60), (6, 1)))
+    interval = chance.choice((7, 25, 1439, 1441, 3601, 5040, 86399, 86401, 90000))
+    start = datetime(2026, 1, 1) + timedelta(seconds=chance.randrange(86400))
+    parts: dict[str, Any] = {"byhour": sorted(chance.sample(range(24), chance.randint(1, 12)))}
+    if chance.random() < 0.5:
+        parts["byweekday"] = [1, 3]
+    step, days = timedelta(seconds=unit * interval), parts.get("byweekday", range(7))
+    steps = min(timedelta(days=90 * 365) // step, 20_000)
+    theirs = (start + number * step for number in range(steps))
+    allowed = [at for at in theirs if at.hour in parts["byhour"] and at.weekday() in days]
+    ours = rule(freq, start, interval=interval, **parts)
+    assert walked(ours, start, 10, start + steps * step) == allowed[:10]

@@ -16,6 +16,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 from celery.schedules import crontab, schedule
+from dateutil.rrule import FR
 
 from redbeat.occurrences import decide
 from redbeat.policy import Policy
@@ -27,6 +28,7 @@ OLD = datetime(1970, 1, 1, tzinfo=UTC)
 NOW = datetime(2026, 3, 2, 12, 0, 0, 5, tzinfo=UTC)
 DAY = timedelta(days=1)
 NEW_YORK = ZoneInfo("America/New_York")
+OLD_THERE = OLD.astimezone(NEW_YORK)
 
 #: CPU seconds of one decision, at most; ten times what is promised, as machines differ.
 CPU = 1.0
@@ -41,7 +43,8 @@ def rule(freq: str, interval: int = 1, **fields: Any) -> Make:
     return lambda: rrule(freq, OLD, interval, **fields)
 
 
-LEAP_MONDAY = {"bymonth": 2, "bymonthday": 29, "byweekday": 0}
+LEAP_DAY: dict[str, Any] = {"bymonth": 2, "bymonthday": 29}
+LEAP_MONDAY = {**LEAP_DAY, "byweekday": 0}
 NEVER = {"bymonth": 2, "bymonthday": 30}
 KINDS: dict[str, Make] = {
     "every 10 ms": lambda: schedule(0.01),
@@ -65,8 +68,15 @@ KINDS: dict[str, Make] = {
     "week 53 in July": rule("HOURLY", byweekno=53, bymonth=7),
     "each day at another hour": rule("MINUTELY", 1440, byhour=3),
     "each two minutes at an odd one": rule("SECONDLY", 120, byminute=[1, 3]),
+    "rarely at one": rule("SECONDLY", 86_399, byhour=1),
+    "rarely from 0 to 22": rule("SECONDLY", 86_399, byhour=list(range(23))),
     "rarely at 01:01:01": rule("SECONDLY", 86_399, byhour=1, byminute=1, bysecond=1),
     "count of 10**5, twice a day": rule("DAILY", count=10**5, byhour=[3, 9]),
+    "count of 10**5, second Fridays": rule("YEARLY", count=10**5, byweekday=FR(2)),
+    "count of 10**5, Easter": rule("YEARLY", count=10**5, byeaster=[0, 1]),
+    "count of 10**12 in New York": lambda: rrule("SECONDLY", OLD_THERE, count=10**12),
+    "count of leap days there": lambda: rrule("HOURLY", OLD_THERE, count=10**5, **LEAP_DAY),
+    "count of 2000 thirds there": lambda: rrule("HOURLY", OLD_THERE, 3, count=2000, bymonth=3),
 }
 
 

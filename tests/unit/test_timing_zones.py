@@ -334,15 +334,87 @@ def test_the_second_half_past_one_is_not_the_first(kind: str) -> None:
         assert next_run(crontab(minute="*/30", app=APP), moment, NEW_YORK) == instant + 30 * MINUTE
 
 
-@pytest.mark.xfail(reason="a rule does not keep the fold of its start", strict=True)
-@pytest.mark.parametrize("freq", ["DAILY", "HOURLY", "MINUTELY"])
-def test_nothing_of_a_rule_is_before_its_start(freq: str) -> None:
-    found = next_run(rrule(freq, FOLDED), FOLDED - DAY)
-    assert found is not None
-    assert found >= FOLDED.astimezone(UTC)
+@pytest.mark.parametrize("kind", ANCHORS)
+def test_a_last_run_that_is_moved_by_the_repeated_hour_is_the_new_anchor(kind: str) -> None:
+    """The other of two times that are equal in their zone: written by the application."""
+    second = ANCHORS[kind]
+    first = aware(second) - timedelta(hours=1)
+    if second.tzinfo is not None:
+        first = first.astimezone(second.tzinfo)
+    entry = RedBeatSchedulerEntry("a", "t", schedule(3600), app=APP)
+    entry.adopt(History(first, 1, NIGHTS[1]), "")
+    assert entry.anchor == NIGHTS[1]
+    entry.last_run_at = first.astimezone(UTC)
+    assert entry.anchor == NIGHTS[1], "the same instant"
+    entry.last_run_at = second
+    assert entry.anchor == datetime(2026, 11, 1, 6, 30, tzinfo=UTC)
 
 
-@pytest.mark.xfail(reason="occurrences are counted on the wall, not in time", strict=True)
+@pytest.mark.parametrize("kind", [kind for kind in ANCHORS if "naive" not in kind])
+@pytest.mark.parametrize("freq", ["YEARLY", "DAILY", "HOURLY", "MINUTELY"])
+def test_nothing_of_a_rule_is_before_its_start(freq: str, kind: str) -> None:
+    """Not the first of the two times that the clock shows: the start itself is the first run."""
+    instant = FOLDED.astimezone(UTC)
+    rule = rrule(freq, ANCHORS[kind], count=3)
+    assert next_run(rule, instant - DAY) == rule.occurrence_after(rule.start, True) == instant
+    assert len(walk(rule, instant - DAY)) == 3
+    hour_before = (instant - timedelta(hours=1)).astimezone(ANCHORS[kind].tzinfo)
+    assert rule == rrule(freq, ANCHORS[kind], count=3) != rrule(freq, hour_before, count=3)
+
+
+def test_a_time_of_the_repeated_hour_runs_once_after_the_start() -> None:
+    rule = rrule("DAILY", FOLDED, count=5, byhour=[1, 2], byminute=[0, 30, 45])
+    night = datetime(2026, 11, 1, tzinfo=UTC)
+    assert walk(rule, night) == [
+        night + timedelta(hours=hour, minutes=minute)
+        for hour, minute in ((6, 30), (6, 45), (7, 0), (7, 30), (7, 45))
+    ]
+
+
+COUNTED: tuple[dict[str, Any], ...] = (
+    {"freq": "HOURLY"},
+    {"freq": "MINUTELY"},
+    {"freq": "MINUTELY", "interval": 7},
+    {"freq": "HOURLY", "interval": 5},
+    {"freq": "HOURLY", "interval": 30},
+    {"freq": "HOURLY", "byminute": [15, 45]},
+    {"freq": "HOURLY", "interval": 2, "byminute": [15, 45]},
+    {"freq": "MINUTELY", "byminute": [0, 10, 20], "bymonthday": [1, 7, 8, 14]},
+    {"freq": "SECONDLY", "interval": 95},
+    {"freq": "HOURLY", "bysetpos": -1, "byminute": [5, 35]},
+)
+
+
+@pytest.mark.parametrize("fields", COUNTED, ids=str)
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_count_is_one_of_runs(change: str, fields: dict[str, Any]) -> None:
+    """Those of the endless rule, up to ``count``: with what a change repeats or leaves out."""
+    chance, (zone, minutes) = random.Random(f"{change} {fields}"), minutes_around(change)
+    start, count = chance.choice(minutes[:4000])[0], chance.choice((1, 2, 17, 40, 200))
+    local = start.astimezone(zone)
+    endless = walk(rrule(dtstart=local, **fields), start - DAY, count=count + 1)
+    assert endless[0] >= start
+    assert walk(rrule(dtstart=local, **fields, count=count), start - DAY, count=400) == endless[:-1]
+
+
+@pytest.mark.parametrize("years", [3, 40])
+@pytest.mark.parametrize("zone", ["America/New_York", "Africa/Casablanca", "Europe/London"])
+def test_a_count_of_years_is_that_of_hours_in_time(zone: str, years: int) -> None:
+    """Clocks change by whole hours here, so that each real hour has its run."""
+    start = datetime(1990, 5, 1, 12, tzinfo=UTC)
+    end = start + years * 365 * DAY
+    rule = rrule("HOURLY", start.astimezone(ZoneInfo(zone)), count=years * 365 * 24 + 1)
+    assert next_run(rule, end - MINUTE) == end
+    assert next_run(rule, end) is None
+
+
+@pytest.mark.parametrize("minute", [0, 30])
+def test_a_rule_that_starts_in_the_repeated_hour_does_not_pause(minute: int) -> None:
+    start = NIGHTS[1] + timedelta(hours=2, minutes=minute)
+    found = walk(rrule("MINUTELY", start.astimezone(NEW_YORK)), start - DAY, count=200)
+    assert found == [start + number * MINUTE for number in range(200)]
+
+
 @pytest.mark.parametrize("night", NIGHTS)
 @pytest.mark.parametrize("freq", ["HOURLY", "MINUTELY"])
 def test_a_count_holds_across_a_change_of_the_clock(freq: str, night: datetime) -> None:

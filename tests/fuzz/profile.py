@@ -1,0 +1,27 @@
+"""How many cases the fuzz tests try: a fixed few hundred, or 50,000 that differ each time.
+
+The long run is ``REDBEAT_FUZZ=full python -m pytest -n 0 --timeout 0 tests/fuzz``.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from hypothesis import HealthCheck, settings
+
+__all__ = ("FULL", "cases")
+
+FULL = os.environ.get("REDBEAT_FUZZ") == "full"
+
+
+def cases(normal: int, full: int) -> Any:
+    """Return the settings of a test that tries ``normal`` cases, or ``full`` in the long run."""
+    return settings(
+        max_examples=full if FULL else normal,
+        derandomize=not FULL,
+        database=None,
+        deadline=None,
+        print_blob=True,
+        suppress_health_check=list(HealthCheck),
+    )

@@ -1,0 +1,105 @@
+"""Whatever the texts of an entry are, reading them ends soon, in an entry or a DecodeError."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timezone
+
+import pytest
+from celery import Celery
+from hypothesis import example, given
+
+from redbeat import RedBeatSchedulerEntry
+from redbeat.errors import DecodeError, InvalidEntryError
+from redbeat.history import History
+from tests.fuzz.hostile import definitions, metas, policies, runtimes
+from tests.fuzz.profile import cases
+
+#: What the tools of the test import when they need it.
+LAZY = ("_strptime", "difflib", "hypothesis", "pytz")
+
+#: CPU seconds that one text may take; far above what is normal, far below what a beat would notice.
+PATIENCE = 2.0
+
+NOW = datetime(2026, 3, 29, 0, 59, 59, 500_000, tzinfo=timezone.utc)
+
+APP = Celery("fuzz", broker="memory://", set_as_current=False)
+APP.conf.update(timezone="UTC", enable_utc=True, redbeat_redis_url="redis://127.0.0.1:1/0")
+
+
+@contextmanager
+def soon() -> Iterator[None]:
+    """Fail if the block takes long."""
+    gc.disable()  # the garbage of a long run is not this text's
+    try:
+        started = time.thread_time()
+        yield
+        assert time.thread_time() - started < PATIENCE
+    finally:
+        gc.enable()
+
+
+def check(error: DecodeError | InvalidEntryError) -> None:
+    """An error names the field, and is short enough to be logged."""
+    assert error.field
+    assert len(str(error)) < 10_000
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _no_import_by_name() -> Iterator[None]:
+    """Nothing that a text names is imported, but zone data from its own package."""
+    before = set(sys.modules)
+    yield
+    packages = {name.partition(".")[0] for name in set(sys.modules) - before}
+    known = {name.partition(".")[0] for name in before}
+    assert packages - known <= {"tzdata", *LAZY}
+
+
+@cases(250, 34_000)
+@given(definitions, metas, policies, runtimes)
+@example('{"name": "a", "task": "t", "schedule": 1e309}', "", "", "")
+def test_an_entry_or_a_decode_error(definition: str, meta: str, policy: str, runtime: str) -> None:
+    with soon():
+        try:
+            entry = RedBeatSchedulerEntry.from_texts(APP, definition, meta, policy, runtime)
+        except DecodeError as error:
+            check(error)
+            return
+        try:
+            due, seconds = entry.claimed(NOW, NOW).is_due()
+        except Exception:  # A beat quarantines such an entry; what counts is that it learns soon.
+            return
+        assert isinstance(due, bool)
+        assert seconds is None or seconds >= 0
+
+
+@cases(100, 6_000)
+@given(metas, runtimes)
+def test_a_history_or_a_decode_error(meta: str, runtime: str) -> None:
+    with soon():
+        try:
+            history = History.read(meta, runtime)
+        except DecodeError:
+            return
+    assert history.last_run_at is None or isinstance(history.last_run_at, datetime)
+    assert isinstance(history.total_run_count, int)
+
+
+@cases(100, 5_000)
+@given(definitions, policies)
+def test_what_was_read_is_written_the_same(definition: str, policy: str) -> None:
+    try:
+        entry = RedBeatSchedulerEntry.from_definition(APP, definition, policy)
+    except DecodeError:
+        return
+    try:
+        texts = entry.texts()
+    except InvalidEntryError as error:
+        check(error)
+        return
+    again = RedBeatSchedulerEntry.from_definition(APP, *texts)
+    assert again.texts() == texts

@@ -1,0 +1,161 @@
+"""Everything that beats and editing programs ask of Redis, in one go."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import redis
+from celery import Celery
+
+from redbeat import RedBeatSchedulerEntry
+from redbeat.entry import store_of
+from redbeat.errors import RedBeatError
+from redbeat.leader import active_beats
+from redbeat.wakeup import PING_INTERVAL, WakeUp
+from tests.scheduler.conftest import Clock, RecordingScheduler, drive
+
+__all__ = ("Scenario", "overdue")
+
+SCHEDULE = "redbeat::schedule"
+LOCK = "redbeat::lock"
+#: Longer than the pauses between two sweeps and between two looks at what is set aside, seconds.
+A_WHILE = 90.0
+
+
+class RunningClock(Clock):
+    """A clock that also passes by being looked at, so that no loop can last for ever."""
+
+    def __call__(self) -> float:
+        self.advance(0.01)
+        return super().__call__()
+
+
+class Scenario:
+    """Uses the schedule as the user of ``settings``; ``admin`` may do anything.
+
+    A step that fails does not keep the others from being taken.
+    """
+
+    def __init__(self, admin: Any, settings: dict[str, Any]) -> None:
+        self.admin = admin
+        self.settings = settings
+        self.sent: list[str] = []
+        self.failures: list[str] = []
+        self._apps: list[Celery] = []
+        self._clock = RunningClock()
+
+    def play(self) -> None:
+        """Take all steps on an empty server."""
+        self.admin.flushall()
+        self.admin.script_flush()
+        for step in (self.api, self.lead, self.stand_by, self.no_lock, self.listen):
+            with suppress(redis.RedisError, RedBeatError):
+                step()
+        for app in self._apps:
+            app.redbeat_redis.close()
+
+    def api(self) -> None:
+        """Save, load, reschedule, rank, list and delete an entry."""
+        app = self._app()
+        entry = RedBeatSchedulerEntry("edited", "t", 3600, app=app)
+        steps: tuple[Callable[[], Any], ...] = (
+            entry.save,
+            lambda: RedBeatSchedulerEntry.from_key(entry.key, app=app),
+            entry.reschedule,
+            lambda: entry.rank,
+            lambda: store_of(app).due_keys(),
+            entry.delete,
+            overdue("dynamic", app).save,
+        )
+        for step in steps:
+            self._try(step)
+
+    def lead(self) -> None:
+        """Lead with static entries, and with all that can be wrong with a schedule."""
+        schedule = {"static": {"task": "t", "schedule": 3600}}
+        beat = self._beat(beat_schedule=schedule)
+        beat.tick()
+        self._put("bad", "{")
+        self.admin.set("redbeat:no-hash", "x")
+        for _ in range(2):
+            self.admin.zadd(SCHEDULE, {"redbeat:no-hash": 0, "redbeat:gone": 0})
+            beat.tick()
+        self._put("bad", definition("bad"))
+        self.admin.hset("redbeat:orphan", "definition", definition("orphan"))
+        for _ in range(4):
+            self._clock.advance(A_WHILE)
+            beat.tick()
+        self._stop(beat)
+        self._stop(self._beat(), ticks=2)  # with a beat_schedule that is empty
+
+    def stand_by(self) -> None:
+        """Wait for a lock that another holds, then use it as redis-py's locks are used."""
+        self.admin.set(LOCK, "other", px=60_000)
+        beat = self._beat()
+        beat.tick()
+        self.admin.delete(LOCK)
+        lock = beat.lock
+        assert lock is not None
+        for step in (lambda: lock.acquire(blocking=False), lock.owned, lock.extend, lock.release):
+            self._try(step)
+        self._stop(beat)
+
+    def no_lock(self) -> None:
+        """Share the work with other beats."""
+        beat = self._beat(redbeat_lock_key=None)
+        self._stop(beat, ticks=2)
+        self._try(lambda: active_beats(beat.app))
+
+    def listen(self) -> None:
+        """Listen for wake-up messages, and find out whether somebody is at the other end."""
+        app = self._app()
+        store = store_of(app)
+        wakeup = WakeUp(store.client, store.keys.wakeup, self._clock, self._clock.advance)
+        if not wakeup.listen():
+            self.failures.append("cannot listen")
+            return
+        self._clock.advance(PING_INTERVAL + 1)
+        wakeup._hears(b"due", 0.01)
+        wakeup.close()
+
+    def _app(self, **settings: Any) -> Celery:
+        app = Celery("acl", broker="memory://", set_as_current=False)
+        app.conf.update({"timezone": "UTC", **self.settings, **settings})
+        self._apps.append(app)
+        return app
+
+    def _beat(self, **settings: Any) -> RecordingScheduler:
+        beat = RecordingScheduler(self._app(**settings))
+        drive(beat, self._clock)
+        return beat
+
+    def _stop(self, beat: RecordingScheduler, ticks: int = 0) -> None:
+        for _ in range(ticks):
+            beat.tick()
+        beat.close()
+        self.sent += beat.names
+
+    def _put(self, name: str, text: str) -> None:
+        self.admin.hset(f"redbeat:{name}", "definition", text)
+        self.admin.zadd(SCHEDULE, {f"redbeat:{name}": 0})
+
+    def _try(self, step: Callable[[], Any]) -> None:
+        try:
+            step()
+        except (redis.RedisError, RedBeatError, KeyError) as error:
+            self.failures.append(str(error))
+
+
+def overdue(name: str, app: Celery) -> RedBeatSchedulerEntry:
+    """Return an hourly entry that is due, not saved yet."""
+    ran = datetime.now(timezone.utc) - timedelta(minutes=61)
+    return RedBeatSchedulerEntry(name, "t", 3600, app=app, last_run_at=ran)
+
+
+def definition(name: str) -> str:
+    """Return a good definition."""
+    return json.dumps({"name": name, "task": "t", "schedule": 3600})

@@ -1,0 +1,165 @@
+"""The user of docs/deployment/acl.rst can do all that is needed, and has no right too many."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from celery import Celery
+from redis.credentials import CredentialProvider
+
+from tests.acceptance.processes import Project
+from tests.scheduler.conftest import RecordingScheduler
+from tests.security.scenario import Scenario, overdue
+from tests.servers import RedisServer
+from tests.waiting import wait_until
+
+DOC = Path(__file__).parents[2] / "docs" / "deployment" / "acl.rst"
+NAME = "redbeat"
+TASK = "tests.acceptance.project.note"
+
+
+def rules() -> list[str]:
+    """Return the rules of the user, as the document has them."""
+    found = re.search(r"redis-cli ACL SETUSER (.*?)\n\n", DOC.read_text(encoding="utf-8"), re.S)
+    assert found, DOC
+    name, *rules = shlex.split(found[1].replace("\\\n", " "))
+    assert name == NAME
+    return rules
+
+
+COMMANDS = [rule[1:] for rule in rules() if rule.startswith("+")]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RedisServer]:
+    """A server of its own: users and their log belong to the whole of it."""
+    with RedisServer() as server:
+        yield server
+
+
+@pytest.fixture
+def admin(server: RedisServer) -> Iterator[redis.Redis]:
+    """An empty server with the user of the document."""
+    with redis.Redis.from_url(server.url, decode_responses=True) as admin:
+        admin.flushall()
+        set_user(admin, rules())
+        admin.acl_log_reset()
+        yield admin
+        admin.acl_deluser(NAME)
+
+
+def set_user(admin: Any, rules: list[str]) -> None:
+    """Make the user anew."""
+    admin.acl_deluser(NAME)
+    admin.execute_command("ACL", "SETUSER", NAME, *rules)
+
+
+def settings(server: RedisServer) -> dict[str, Any]:
+    """Return the settings of an app that is this user."""
+    return {"redbeat_redis_url": f"redis://{NAME}:PASSWORD@127.0.0.1:{server.port}/0"}
+
+
+def refused(admin: Any) -> set[str]:
+    """Return what users were refused; redis-py asks for CLIENT and does without."""
+    objects = {str(line["object"]).lower() for line in admin.acl_log()}
+    return {name for name in objects if not name.startswith("client")}
+
+
+def test_the_user_can_do_all_that_is_needed(server: RedisServer, admin: redis.Redis) -> None:
+    scenario = Scenario(admin, settings(server))
+    scenario.play()
+    assert refused(admin) == set()
+    assert scenario.failures == []
+    assert {"dynamic", "bad", "orphan"} <= set(scenario.sent)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_each_right_is_needed(server: RedisServer, admin: redis.Redis, command: str) -> None:
+    set_user(admin, [rule for rule in rules() if rule != f"+{command}"])
+    Scenario(admin, settings(server)).play()
+    assert refused(admin) == {command}
+
+
+def test_nothing_outside_the_prefix(server: RedisServer, admin: redis.Redis) -> None:
+    url = settings(server)["redbeat_redis_url"]
+    with redis.Redis.from_url(url) as client:
+        assert client.hset("redbeat:a", "definition", "{}")
+        for command in (("GET", "other"), ("PUBLISH", "other", "x"), ("FLUSHALL",), ("KEYS", "*")):
+            with pytest.raises(redis.exceptions.NoPermissionError):
+                client.execute_command(*command)
+        with pytest.raises(redis.ResponseError):
+            client.eval("return redis.call('GET', 'other')", 0)
+    assert admin.get("other") is None
+
+
+def test_a_real_beat(server: RedisServer, admin: redis.Redis, tmp_path: Path) -> None:
+    project = Project(tmp_path, server.url)
+    try:
+        schedule = {"static": {"task": TASK, "schedule": 3600}}
+        beat = project.beat(settings=settings(server), schedule=schedule)
+        beat.wait_for("Static entries: ")
+        wait_until(lambda: dict(admin.pubsub_numsub("redbeat::wakeup"))["redbeat::wakeup"], 30)
+        web = Celery("web", broker="memory://", set_as_current=False)
+        web.conf.update(settings(server))
+        overdue("dynamic", web).save()
+        popped: Any = wait_until(lambda: admin.blpop(["celery"], timeout=1), 30, "a message")
+        assert json.loads(popped[1])["headers"]["periodic_task_name"] == "dynamic"
+        web.redbeat_redis.close()
+        assert beat.stop() == 0
+        assert "ERROR" not in beat.said()
+        assert refused(admin) == set()
+    finally:
+        project.end()
+
+
+class Vault(CredentialProvider):
+    """Returns the password of the day."""
+
+    password = "PASSWORD"
+
+    def get_credentials(self) -> tuple[str, str]:
+        return NAME, self.password
+
+
+def test_a_password_that_changes(
+    server: RedisServer, admin: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    vault = Vault()
+    app = Celery("acl", broker="memory://", set_as_current=False)
+    app.conf.update(
+        redbeat_redis_url=f"redis://127.0.0.1:{server.port}/0",
+        redbeat_redis_options={"credential_provider": vault},
+    )
+    overdue("a", app).save()
+    beat = RecordingScheduler(app)
+    beat.tick()
+    assert "a" in beat.names
+
+    admin.execute_command("ACL", "SETUSER", NAME, "resetpass", ">tomorrow")
+    kill_connections(admin)
+    beat.tick()
+    (line,) = (text for text in caplog.messages if "not available" in text)
+    assert "AuthenticationError" in line
+    assert "PASSWORD" not in caplog.text
+
+    vault.password = "tomorrow"
+    overdue("b", app).save()
+    beat.tick()
+    assert beat.names[-1] == "b"
+    assert "Redis is back" in caplog.text
+    beat.close()
+    app.redbeat_redis.close()
+
+
+def kill_connections(admin: Any) -> None:
+    """Close the connections of the user."""
+    for client in admin.client_list():
+        if client["user"] == NAME:
+            admin.client_kill_filter(_id=client["id"])

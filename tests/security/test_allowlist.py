@@ -1,0 +1,146 @@
+"""``redbeat_task_allowlist``: which tasks entries may name, however they name them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from celery import Celery, signature
+
+from redbeat import RedBeatSchedulerEntry
+from redbeat.config import RedBeatConfig
+from redbeat.errors import ConfigurationError, InvalidEntryError
+from tests.scheduler.conftest import World, interval_json
+
+PATTERNS = ["tasks.*", "proj.report"]
+
+#: Options that make a worker run another task than the entry names.
+SIDEWAYS: dict[str, dict[str, Any]] = {
+    "callback": {"link": [dict(signature("evil"))]},
+    "one callback": {"link": dict(signature("evil"))},
+    "errback": {"link_error": [dict(signature("evil"))]},
+    "chain": {"chain": [dict(signature("evil"))]},
+    "chord": {"chord": dict(signature("evil"))},
+    "callback of a callback": {
+        "link": [dict(signature("tasks.good", options={"link": [dict(signature("evil"))]}))]
+    },
+    "group": {
+        "link": [{"subtask_type": "group", "task": "tasks.g", "kwargs": {"tasks": [{"task": 1}]}}]
+    },
+    "header": {"headers": {"task": "evil"}},
+}
+
+
+@pytest.fixture
+def limited(world: World) -> World:
+    """A schedule whose beat sends some tasks only."""
+    world.app.conf.redbeat_task_allowlist = PATTERNS
+    return world
+
+
+@pytest.mark.parametrize("task", ["tasks.a", "tasks.", "tasks.deep.er", "proj.report"])
+def test_a_task_that_matches(limited: World, task: str) -> None:
+    limited.put("good", task=task)
+    scheduler = limited.scheduler()
+    scheduler.tick()
+    assert [message.task for message in scheduler.sent] == [task]
+    RedBeatSchedulerEntry("saved", task, 60, app=limited.app).save()
+    assert limited.client.exists("redbeat:saved")
+
+
+@pytest.mark.parametrize(
+    "task", ["evil", "xtasks.a", "Tasks.a", "proj.report.x", "proj.reports", "tasks", "os.system"]
+)
+def test_a_task_that_does_not_match(
+    limited: World, log: pytest.LogCaptureFixture, task: str
+) -> None:
+    limited.put("bad", task=task)
+    limited.put("good")
+    scheduler = limited.scheduler()
+    scheduler.tick()
+    assert scheduler.names == ["good"]
+    note = limited.quarantine()["redbeat:bad"]
+    assert note["reason"].startswith("task: ")
+    assert "redbeat_task_allowlist" in note["reason"]
+    assert repr(task) in log.text
+    with pytest.raises(InvalidEntryError, match=r"^task: .*redbeat_task_allowlist") as caught:
+        RedBeatSchedulerEntry("new", task, 60, app=limited.app).save()
+    assert caught.value.field == "task"
+    assert not limited.client.exists("redbeat:new")
+
+
+@pytest.mark.parametrize("how", SIDEWAYS)
+def test_no_way_round_through_options(limited: World, how: str) -> None:
+    options = SIDEWAYS[how]
+    limited.put("bad", options=options)
+    scheduler = limited.scheduler()
+    scheduler.tick()
+    assert scheduler.sent == []
+    assert limited.quarantine()["redbeat:bad"]["reason"].startswith("options: ")
+    with pytest.raises(InvalidEntryError, match=r"^options: .*redbeat_task_allowlist"):
+        RedBeatSchedulerEntry("new", "tasks.a", 60, app=limited.app, options=options).save()
+
+
+def test_callbacks_that_match(limited: World) -> None:
+    options = {"link": [dict(signature("proj.report"))], "headers": {"trace": {"id": 5}}}
+    RedBeatSchedulerEntry("a", "tasks.a", 60, app=limited.app, options=options).save()
+    limited.put("b", options=options)
+    scheduler = limited.scheduler()
+    scheduler.tick()
+    assert scheduler.names == ["b"]
+
+
+def test_a_static_entry_that_does_not_match(limited: World, log: pytest.LogCaptureFixture) -> None:
+    limited.app.conf.beat_schedule = {
+        "bad": {"task": "evil", "schedule": 60},
+        "good": {"task": "tasks.a", "schedule": 60},
+    }
+    limited.scheduler().tick()
+    assert limited.client.sismember("redbeat::statics", "good")
+    assert not limited.client.exists("redbeat:bad")
+    assert "Static entry bad is not scheduled: task: " in log.text
+
+
+def test_an_entry_is_released_by_a_save(limited: World) -> None:
+    limited.put("a", interval_json(3600), limited.ago(7200), task="evil")
+    scheduler = limited.scheduler()
+    scheduler.tick()
+    assert limited.quarantine()
+    entry = RedBeatSchedulerEntry.from_key("redbeat:a", app=limited.app)
+    entry.task = "tasks.a"
+    entry.save()
+    scheduler.tick()
+    assert scheduler.names == ["a"]
+    assert limited.quarantine() == {}
+
+
+def test_by_default_every_task(world: World) -> None:
+    world.put("a", task="evil", options={"headers": {"task": "x"}})
+    scheduler = world.scheduler()
+    scheduler.tick()
+    assert scheduler.names == ["a"]
+
+
+def test_an_empty_list_allows_none(world: World) -> None:
+    world.app.conf.redbeat_task_allowlist = []
+    with pytest.raises(InvalidEntryError, match="task"):
+        RedBeatSchedulerEntry("a", "", 60, app=world.app).save()
+    with pytest.raises(InvalidEntryError, match="allowlist"):
+        RedBeatSchedulerEntry("a", "t", 60, app=world.app).save()
+
+
+@pytest.mark.parametrize("value", ["tasks.*", [""], [None], [5], {"a": 1}, True])
+def test_an_impossible_list(value: Any) -> None:
+    app = Celery("allow", broker="redis://h", set_as_current=False)
+    app.conf.redbeat_task_allowlist = value
+    with pytest.raises(ConfigurationError, match=r"redbeat_task_allowlist.*list of patterns"):
+        RedBeatConfig(app)
+
+
+def test_upper_case_spelling() -> None:
+    app = Celery("allow", broker="redis://h", set_as_current=False)
+    app.conf.update({"CELERY_REDBEAT_TASK_ALLOWLIST": ["a"], "REDBEAT_TASK_ALLOWLIST": ["b"]})
+    allowlist = RedBeatConfig(app).task_allowlist
+    assert allowlist is not None
+    assert json.dumps(allowlist.patterns) == '["b"]'

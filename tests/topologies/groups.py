@@ -1,0 +1,362 @@
+"""Groups of real servers: a master with its replica and its Sentinels, and a cluster."""
+
+from __future__ import annotations
+
+import socket
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Final
+
+import redis
+
+from examples.embedded import START_ATTEMPTS, find_redis_server, free_port
+from tests.servers import RedisServer
+from tests.waiting import wait_until
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ("ClusterGroup", "SentinelGroup", "hash_slot")
+
+#: How long a master is silent before it is taken for dead, milliseconds.
+DOWN_AFTER = 1000
+FORM_SECONDS = 30.0
+SLOTS = 16384
+BUS = 10000
+HIGHEST_PORT = 65535
+#: The replication of a server: nobody waits before a snapshot is sent.
+REPLICATION: Final = ("--repl-diskless-sync", "yes", "--repl-diskless-sync-delay", "0")
+
+
+def hash_slot(key: str) -> int:
+    """Return the slot of a key."""
+    return int(redis.crc.key_slot(key.encode()))
+
+
+def together(actions: Iterable[Callable[[], Any]]) -> list[Any]:
+    """Do them all at once, each in a thread; return what they return."""
+    with ThreadPoolExecutor() as pool:
+        return [future.result() for future in [pool.submit(action) for action in actions]]
+
+
+class Sentinel(RedisServer):
+    """A Sentinel; its configuration is a file that it rewrites itself."""
+
+    def __init__(self, master: RedisServer, name: str, password: str | None = None) -> None:
+        super().__init__(password=password)
+        self._master, self._name = master, name
+
+    def _command(self) -> list[str]:
+        master, name = self._master, self._name
+        lines = [
+            "bind 127.0.0.1",
+            f"port {self.port}",
+            f"sentinel monitor {name} 127.0.0.1 {master.port} 2",
+            f"sentinel down-after-milliseconds {name} {DOWN_AFTER}",
+            f"sentinel failover-timeout {name} 5000",
+        ]
+        if master.password:
+            lines.append(f"sentinel auth-pass {name} {master.password}")
+        if self.password:
+            lines.append(f"requirepass {self.password}")
+        path = self.directory / "sentinel.conf"
+        path.write_text("\n".join(lines) + "\n")
+        return [find_redis_server(), str(path), "--sentinel"]
+
+
+class SentinelGroup:
+    """One master, one replica, three Sentinels; a context manager.
+
+    ``arguments`` are for both servers. ``sentinel_password`` is that of the Sentinels themselves.
+    """
+
+    def __init__(
+        self,
+        *arguments: str,
+        service: str = "master",
+        password: str | None = None,
+        sentinel_password: str | None = None,
+    ) -> None:
+        login = ("--masterauth", password) if password else ()
+        self.service = service
+        self.password, self.sentinel_password = password, sentinel_password
+        self.servers = [
+            RedisServer(*REPLICATION, *login, *arguments, password=password) for _ in range(2)
+        ]
+        self.sentinels = [Sentinel(self.servers[0], service, sentinel_password) for _ in range(3)]
+        self._open = ExitStack()
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            master, replica = self.servers
+            stack.enter_context(master)
+            stack.enter_context(replica)
+            with self.client_of(replica) as client:
+                client.replicaof("127.0.0.1", master.port)
+                wait_until(lambda: _link_is_up(client), FORM_SECONDS, "a replica")
+            for sentinel in self.sentinels:
+                stack.enter_context(sentinel)
+            wait_until(self._formed, FORM_SECONDS, "Sentinels that know each other")
+            self._open = stack.pop_all()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._open.close()
+
+    @property
+    def addresses(self) -> list[tuple[str, int]]:
+        """Where the Sentinels are."""
+        return [("127.0.0.1", sentinel.port) for sentinel in self.sentinels]
+
+    def client_of(self, server: RedisServer) -> redis.Redis:
+        """Return a client of one server, not of the group."""
+        return redis.Redis(
+            host="127.0.0.1",
+            port=server.port,
+            password=server.password,
+            decode_responses=True,
+            socket_timeout=5,
+        )
+
+    def master(self) -> RedisServer:
+        """Return the server that most Sentinels call the master."""
+        votes = [self._state(sentinel).get("port") for sentinel in self.sentinels]
+        port = max(set(votes), key=votes.count)
+        return next(server for server in self.servers if str(server.port) == port)
+
+    def wait_promoted(self, old: RedisServer, deadline: float = FORM_SECONDS) -> RedisServer:
+        """Wait until another server than ``old`` is the master, and return it."""
+
+        def promoted() -> bool:
+            return self.master() is not old and self.role_of(self.master()) == "master"
+
+        wait_until(promoted, deadline, "another master")
+        return self.master()
+
+    def knows_replicas(self, sentinel: Any) -> bool:
+        """Whether a Sentinel sees a replica that it can promote."""
+        replicas = sentinel.execute_command("SENTINEL", "REPLICAS", self.service)
+        return any(_pairs(one)["master-link-status"] == "ok" for one in replicas)
+
+    def role_of(self, server: RedisServer) -> str:
+        """Return what a server calls itself, "" when it does not answer."""
+        with self.client_of(server) as client, suppress(redis.RedisError):
+            return str(client.info("replication")["role"])
+        return ""
+
+    def _state(self, sentinel: RedisServer) -> dict[str, str]:
+        with self.client_of(sentinel) as client, suppress(redis.RedisError):
+            return _pairs(client.execute_command("SENTINEL", "MASTER", self.service))
+        return {}
+
+    def _formed(self) -> bool:
+        states = [self._state(sentinel) for sentinel in self.sentinels]
+        return all(
+            state.get("num-other-sentinels") == str(len(self.sentinels) - 1)
+            and state.get("num-slaves") == "1"
+            for state in states
+        )
+
+
+def _pairs(flat: Any) -> dict[str, str]:
+    # RESP3 has maps.
+    return flat if isinstance(flat, dict) else dict(zip(flat[::2], flat[1::2], strict=True))
+
+
+def _link_is_up(client: redis.Redis) -> bool:
+    return client.info("replication").get("master_link_status") == "up"
+
+
+class ClusterNode(RedisServer):
+    """A node of a cluster; its port leaves room for that of the bus."""
+
+    def __init__(self, *arguments: str) -> None:
+        cluster = ("--cluster-enabled", "yes", "--cluster-node-timeout", str(DOWN_AFTER))
+        super().__init__(*REPLICATION, *cluster, *arguments)
+
+    def start(self) -> Self:
+        """Start on a free port whose bus port is free too."""
+        self._temporary = tempfile.TemporaryDirectory(prefix="redbeat-cluster-")
+        for _ in range(START_ATTEMPTS):
+            self.port = _port_with_bus()
+            if self._launch():
+                return self
+        log = self._log()
+        self.stop()
+        raise RuntimeError(f"the Redis server did not start:\n{log}")
+
+
+def _port_with_bus() -> int:
+    while True:
+        port = free_port()
+        if port + BUS > HIGHEST_PORT:
+            port -= BUS
+        with socket.socket() as data, socket.socket() as bus, suppress(OSError):
+            data.bind(("127.0.0.1", port))
+            bus.bind(("127.0.0.1", port + BUS))
+            return port
+
+
+class ClusterGroup:
+    """Three masters, each with a replica unless told otherwise; a context manager."""
+
+    def __init__(self, *arguments: str, replicas: bool = True) -> None:
+        self.nodes = [ClusterNode(*arguments) for _ in range(6 if replicas else 3)]
+        self._open = ExitStack()
+        self._ids: dict[int, str] = {}
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            stack.callback(lambda: together(node.stop for node in self.nodes))
+            together(node.start for node in self.nodes)
+            self._form()
+            self._open = stack.pop_all()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._open.close()
+
+    @property
+    def addresses(self) -> list[tuple[str, int]]:
+        """Where the nodes are."""
+        return [("127.0.0.1", node.port) for node in self.nodes]
+
+    @property
+    def url(self) -> str:
+        """A URL that names the first node."""
+        return f"redis-cluster://127.0.0.1:{self.nodes[0].port}"
+
+    def client(self) -> redis.RedisCluster:
+        """Return a client of the cluster."""
+        make: Any = redis.cluster.ClusterNode
+        startup = [make(*address) for address in self.addresses]
+        return redis.RedisCluster(
+            startup_nodes=startup, decode_responses=True, require_full_coverage=False
+        )
+
+    @contextmanager
+    def node_client(self, node: RedisServer) -> Iterator[Any]:
+        """A client of one node."""
+        with redis.Redis(
+            host="127.0.0.1", port=node.port, decode_responses=True, socket_timeout=5
+        ) as client:
+            yield client
+
+    def masters(self) -> list[ClusterNode]:
+        """Return the nodes that call themselves masters."""
+        return [node for node in self.nodes if self._role(node) == "master"]
+
+    def is_ready(self) -> bool:
+        """Whether all nodes run and say that all is well."""
+        return all(self._info(node).get("cluster_state") == "ok" for node in self.nodes)
+
+    def owner(self, key: str) -> ClusterNode:
+        """Return the master of the slot of a key, as the nodes that run see it."""
+        slot = hash_slot(key)
+        for node in self.nodes:
+            with suppress(redis.RedisError), self.node_client(node) as client:
+                for first, last, master, *_ in client.execute_command("CLUSTER", "SLOTS"):
+                    if first <= slot <= last:
+                        return next(one for one in self.nodes if one.port == master[1])
+        raise AssertionError(f"no node owns the slot of {key}")
+
+    def wait_promoted(self, key: str, old: ClusterNode, deadline: float = FORM_SECONDS) -> None:
+        """Wait until all running nodes take another node for the master of the slot of a key."""
+
+        def promoted() -> bool:
+            return self._agreed_owner(key) not in (None, old.port)
+
+        wait_until(promoted, deadline, f"another master for {key}")
+
+    def begin_move(self, key: str, target: ClusterNode) -> ClusterNode:
+        """Mark the slot of a key as on its way to ``target``; return whose it is."""
+        slot, source = hash_slot(key), self.owner(key)
+        with self.node_client(source) as origin, self.node_client(target) as goal:
+            goal.execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", self._ids[source.port])
+            origin.execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", self._ids[target.port])
+        return source
+
+    def move_keys(self, key: str, target: ClusterNode, count: int = 10) -> int:
+        """Move up to so many keys of a slot on its way; return how many."""
+        with self.node_client(self.owner(key)) as origin:
+            keys = origin.execute_command("CLUSTER", "GETKEYSINSLOT", hash_slot(key), count)
+        if keys:
+            self.move_these(keys, target)
+        return len(keys)
+
+    def move_these(self, keys: Sequence[str], target: ClusterNode) -> None:
+        """Move these keys of a slot on its way."""
+        command = ("MIGRATE", "127.0.0.1", target.port, "", 0, 5000, "REPLACE", "KEYS", *keys)
+        with self.node_client(self.owner(keys[0])) as origin:
+            origin.execute_command(*command)
+
+    def end_move(self, key: str, target: ClusterNode) -> None:
+        """Give the slot of a key, whose keys were moved, to ``target``."""
+        slot, command = hash_slot(key), ("CLUSTER", "SETSLOT")
+        source = self.owner(key)
+        for node in (target, source, *self.masters()):
+            with self.node_client(node) as client:
+                client.execute_command(*command, slot, "NODE", self._ids[target.port])
+        wait_until(lambda: self._agreed_owner(key) == target.port, FORM_SECONDS, "a moved slot")
+
+    def move(self, key: str, target: ClusterNode) -> None:
+        """Move the slot of a key with all its keys, a few at a time, while it is used."""
+        self.begin_move(key, target)
+        while self.move_keys(key, target):
+            pass
+        self.end_move(key, target)
+
+    # -- forming -------------------------------------------------------------------------------
+
+    def _form(self) -> None:
+        share = SLOTS // 3
+        for number, node in enumerate(self.nodes):
+            with self.node_client(node) as client:
+                client.execute_command("CLUSTER", "SET-CONFIG-EPOCH", number + 1)
+                self._ids[node.port] = str(client.execute_command("CLUSTER", "MYID"))
+                if number < 3:
+                    last = SLOTS if number == 2 else (number + 1) * share
+                    client.execute_command("CLUSTER", "ADDSLOTS", *range(number * share, last))
+                client.execute_command("CLUSTER", "MEET", "127.0.0.1", self.nodes[0].port)
+        wait_until(self._all_met, FORM_SECONDS, "nodes that know each other")
+        for master, replica in zip(self.nodes[:3], self.nodes[3:], strict=False):
+            with self.node_client(replica) as client:
+                client.execute_command("CLUSTER", "REPLICATE", self._ids[master.port])
+        wait_until(lambda: all(map(self._is_ready, self.nodes)), FORM_SECONDS, "a cluster")
+
+    def _all_met(self) -> bool:
+        return all(
+            self._info(node).get("cluster_known_nodes") == str(len(self.nodes))
+            and self._info(node).get("cluster_state") == "ok"
+            for node in self.nodes
+        )
+
+    def _is_ready(self, node: ClusterNode) -> bool:
+        if self._info(node).get("cluster_state") != "ok":
+            return False
+        with self.node_client(node) as client:
+            replicas = sum(len(row) - 3 for row in client.execute_command("CLUSTER", "SLOTS"))
+            follows = self.nodes.index(node) < 3 or _link_is_up(client)
+        return follows and replicas == len(self.nodes) - 3
+
+    def _info(self, node: ClusterNode) -> dict[str, Any]:
+        with self.node_client(node) as client, suppress(redis.RedisError):
+            info: dict[str, Any] = client.execute_command("CLUSTER INFO")
+            return info
+        return {}
+
+    def _role(self, node: RedisServer) -> str:
+        with suppress(redis.RedisError), self.node_client(node) as client:
+            return str(client.info("replication")["role"])
+        return ""
+
+    def _agreed_owner(self, key: str) -> int | None:
+        """Return the port of the owner of a slot if all running nodes agree, else None."""
+        slot, owners = hash_slot(key), set()
+        for node in self.nodes:
+            with suppress(redis.RedisError), self.node_client(node) as client:
+                rows = client.execute_command("CLUSTER", "SLOTS")
+                owners |= {row[2][1] for row in rows if row[0] <= slot <= row[1]}
+        return owners.pop() if len(owners) == 1 else None

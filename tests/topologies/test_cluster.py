@@ -1,0 +1,159 @@
+"""What is special about a cluster: slots on their way, and the errors of its client."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from redis.exceptions import ClusterCrossSlotError, RedisError
+
+from redbeat import RedBeatSchedulerEntry
+from redbeat.config import RedBeatConfig
+from redbeat.errors import ConfigurationError
+from redbeat.store import Store
+from tests.scheduler.conftest import RecordingScheduler
+from tests.topologies.conftest import Site, app_client, cluster_settings
+from tests.topologies.groups import ClusterGroup, ClusterNode
+from tests.topologies.test_conformance import put
+from tests.waiting import wait_until
+
+PREFIX = "{redbeat}:"
+
+
+@pytest.fixture
+def target(cluster_group: ClusterGroup, cluster: Site) -> ClusterNode:
+    """A node that the slot of the schedule is not on."""
+    del cluster  # emptied before anything moves
+    owner = cluster_group.owner(PREFIX)
+    return next(node for node in cluster_group.masters() if node is not owner)
+
+
+def filled(site: Site) -> Store:
+    """Return a store in which every key exists that scripts declare, and three entries are due."""
+    store = site.store(redbeat_lock_key=None)
+    put(store, "bad")
+    store.claim("c0", 500, 30, token="t")
+    store.park([(store.keys.entry("bad"), "c0", "{}")])
+    site.client.sadd(store.keys.statics, "a")
+    put(store, "a", "b", "c")
+    return store
+
+
+SCRIPTS: dict[str, Callable[[Store], Any]] = {
+    "claim": lambda store: store.claim("c1", 500, 30, token="t"),
+    "forget": lambda store: store.forget([store.keys.entry("a")]),
+    "park": lambda store: store.park([(store.keys.entry("a"), "", "{}")]),
+    "review": lambda store: store.review([(store.keys.entry("bad"), "another")]),
+    "sweep": lambda store: store.sweep("", -1, 0, 100, [store.keys.entry("a")]),
+    "prune": lambda store: store.prune_statics(["a"], None, ""),
+}
+
+
+@pytest.mark.parametrize("moved", ["entries", "all but entries"])
+def test_no_script_runs_on_half_a_slot(
+    cluster_group: ClusterGroup, cluster: Site, target: ClusterNode, moved: str
+) -> None:
+    """An entry that is on the other node must not be taken for one that is gone."""
+    store = filled(cluster)
+    keys = store.keys
+    entries = [keys.entry(name) for name in ("a", "b", "c", "bad")]
+    others = [keys.schedule, keys.statics, keys.quarantine, keys.beats]
+    assert cluster.client.exists(*entries, *others) == len(entries) + len(others)
+    cluster_group.begin_move(PREFIX, target)
+    cluster_group.move_these(entries if moved == "entries" else others, target)
+    for script in SCRIPTS.values():
+        with pytest.raises(RedisError):
+            script(store)
+    cluster_group.move_these(others if moved == "entries" else entries, target)
+    cluster_group.end_move(PREFIX, target)
+    turn = store.claim("c2", 500, 30, token="t")
+    assert sorted(claim.key for claim in turn.claims) == entries[:3]
+    assert all(claim.definition for claim in turn.claims)
+    assert set(store.quarantined()) == {keys.entry("bad")}
+    assert store.static_names() == {"a"}
+
+
+def test_a_slot_that_moved_is_followed_at_once(
+    cluster_group: ClusterGroup, cluster: Site, target: ClusterNode
+) -> None:
+    store = cluster.store()
+    put(store, "a")
+    store.claim("one", 0, 30)
+    cluster_group.move(PREFIX, target)
+    assert len(store.claim("two", 500, 30).claims) == 1
+
+
+def test_a_save_waits_for_a_slot_on_its_way(
+    cluster_group: ClusterGroup, cluster: Site, target: ClusterNode
+) -> None:
+    """With ``retry_period``; without it the error is redis-py's."""
+    cluster_group.begin_move(PREFIX, target)
+    entry = RedBeatSchedulerEntry("a", "t", 60.0, app=cluster.app())
+    with pytest.raises(RedisError):
+        entry.save()
+    options = cluster_settings(cluster_group, retry_period=30)["redbeat_redis_options"]
+    patient = cluster.app(redbeat_redis_options=options)
+    saving = threading.Thread(target=RedBeatSchedulerEntry("a", "t", 60.0, app=patient).save)
+    saving.start()
+    cluster_group.end_move(PREFIX, target)
+    saving.join(30)
+    assert cluster.client.hget("{redbeat}:a", "definition")
+
+
+def test_a_cluster_client_of_the_user(cluster_group: ClusterGroup, cluster: Site) -> None:
+    app = cluster.app(redbeat_redis_url="redis://nowhere")
+    app.redbeat_redis = cluster_group.client()
+    scheduler = RecordingScheduler(app)
+    cluster.schedulers.append(scheduler)
+    put(cluster.store(), "a")
+    wait_until(lambda: scheduler.tick() is not None and scheduler.sent)
+    assert scheduler.names == ["a"]
+
+
+def test_no_error_of_the_users_client_ends_a_beat(cluster: Site) -> None:
+    """redis-py raises what is no RedisError when it does not reach any node."""
+    with ClusterGroup(replicas=False) as group:
+        app = cluster.app()
+        app.redbeat_redis = group.client()
+        scheduler = RecordingScheduler(app)
+        assert scheduler.tick() > 0
+    assert 0 < scheduler.tick() <= 2
+    assert not scheduler._ticker.available
+    assert not scheduler._wakeup.listen()
+    with pytest.raises(RedisError):
+        RedBeatSchedulerEntry("a", "t", 60.0, app=app).save()
+
+
+def test_one_node_is_enough_to_start_with(cluster_group: ClusterGroup, cluster: Site) -> None:
+    for options in (
+        {"startup_nodes": [cluster_group.addresses[2]]},
+        {"startup_nodes": [("127.0.0.1", 1), cluster_group.addresses[1]]},
+    ):
+        settings = {"redbeat_redis_url": "redis-cluster://", "redbeat_redis_options": options}
+        assert app_client(cluster.app(**settings)).set("k", "ä")
+
+
+def test_cluster_as_an_option_of_the_broker(cluster_group: ClusterGroup, cluster: Site) -> None:
+    options = {"cluster": True, "startup_nodes": cluster_group.addresses, "retry_period": 1}
+    app = cluster.app(
+        redbeat_redis_url=None,
+        redbeat_redis_options=None,
+        broker_url=f"redis://127.0.0.1:{cluster_group.nodes[0].port}/0",
+        broker_transport_options=options,
+    )
+    RedBeatSchedulerEntry("a", "t", 60.0, app=app).save()
+    assert cluster.client.hget("{redbeat}:a", "definition")
+
+
+def test_keys_of_several_slots_are_no_outage(cluster: Site) -> None:
+    client = app_client(cluster.app())
+    with pytest.raises(ClusterCrossSlotError):
+        client.execute_command("EVAL", "return 1", 2, "a", "b")
+
+
+def test_a_prefix_without_a_tag_is_refused_with_the_fix(cluster: Site) -> None:
+    with pytest.raises(ConfigurationError, match=r"'\{mine\}:'"):
+        RedBeatConfig(cluster.app(redbeat_key_prefix="mine:"))
+    RedBeatConfig(cluster.app(redbeat_key_prefix="{mine}:"))

@@ -1,0 +1,72 @@
+"""The ways to write down where the Sentinels are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from redis.exceptions import ReadOnlyError
+
+from redbeat import RedBeatSchedulerEntry
+from tests.topologies.conftest import Site, app_client, open_site, sentinel_settings
+from tests.topologies.groups import SentinelGroup
+
+
+@pytest.fixture
+def site(request: pytest.FixtureRequest) -> Iterator[Site]:
+    """An empty schedule behind Sentinel."""
+    yield from open_site(request, "sentinel")
+
+
+def save(site: Site, **settings: object) -> None:
+    """Save an entry with these settings; it must arrive at the master."""
+    nothing = {"redbeat_redis_url": None, "redbeat_redis_options": None}
+    app = site.app(**{**nothing, **settings})
+    RedBeatSchedulerEntry("a", "t", 60.0, app=app).save()
+    assert site.client.hget("redbeat:a", "definition")
+    assert app.redbeat_sentinel is app_client(app).connection_pool.sentinel_manager
+
+
+@pytest.mark.parametrize("silent", [0, 1])
+def test_celerys_own_urls(site: Site, sentinel_group: SentinelGroup, silent: int) -> None:
+    """With ``master_name``; a Sentinel that is not there is passed over."""
+    hosts = [f"127.0.0.1:{port}" for _, port in sentinel_group.addresses]
+    hosts[:silent] = ["127.0.0.1:1"] * silent
+    save(
+        site,
+        broker_url=";".join(f"sentinel://:{sentinel_group.password}@{host}/0" for host in hosts),
+        broker_transport_options={
+            "master_name": sentinel_group.service,
+            "sentinel_kwargs": {"password": sentinel_group.sentinel_password},
+        },
+    )
+
+
+def test_the_manual_with_the_broker(site: Site, sentinel_group: SentinelGroup) -> None:
+    settings = sentinel_settings(sentinel_group, retry_period=5)
+    save(
+        site,
+        broker_url=settings["redbeat_redis_url"],
+        broker_transport_options=settings["redbeat_redis_options"],
+    )
+
+
+def test_another_database(site: Site, sentinel_group: SentinelGroup) -> None:
+    app = site.app(**sentinel_settings(sentinel_group, db=3))
+    RedBeatSchedulerEntry("a", "t", 60.0, app=app).save()
+    assert not site.client.exists("redbeat:a")
+    assert site.client.info("keyspace")["db3"]["keys"] >= 2
+
+
+def test_a_replica_is_left_for_the_master(site: Site, sentinel_group: SentinelGroup) -> None:
+    """A script that a replica refuses is no ReadOnlyError before Redis 7, but means the same."""
+    replica = next(one for one in sentinel_group.servers if one is not sentinel_group.master())
+    app = site.app(redbeat_redis_url=replica.url, redbeat_redis_options={"socket_timeout": 1.0})
+    client = app_client(app)
+    assert client.ping()
+    with pytest.raises(ReadOnlyError):
+        RedBeatSchedulerEntry("a", "t", 60.0, app=app).save()
+    with sentinel_group.client_of(replica) as other:
+        before = other.info("stats")["total_connections_received"]
+        assert client.ping()
+        assert other.info("stats")["total_connections_received"] == before + 1

@@ -1,0 +1,132 @@
+"""The master behind Sentinel fails, is replaced, or is cut off, under load."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis.backoff import ConstantBackoff
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import ReadOnlyError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+from redis.retry import Retry
+from redis.sentinel import Sentinel
+
+from tests.faults.beats import Beats
+from tests.faults.entries import Schedule
+from tests.faults.ledger import Ledger
+from tests.servers import RedisServer
+from tests.topologies.conftest import beats_on, sentinel_settings
+from tests.topologies.groups import SentinelGroup
+from tests.topologies.trials import Trial, check, note
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.timeout(90)
+
+
+@pytest.fixture
+def arguments() -> tuple[str, ...]:
+    """Arguments for both servers. For overriding."""
+    return ()
+
+
+@pytest.fixture
+def group(arguments: tuple[str, ...]) -> Iterator[SentinelGroup]:
+    """A group that the test may break."""
+    with SentinelGroup(*arguments, service="mine", password="secret") as group:
+        yield group
+
+
+@pytest.fixture
+def schedule(group: SentinelGroup) -> Iterator[Schedule]:
+    """The schedule on whatever server is the master."""
+    errors = (RedisConnectionError, RedisTimeoutError, ReadOnlyError)
+    sentinel: Any = Sentinel
+    with sentinel(group.addresses).master_for(
+        group.service,
+        password=group.password,
+        decode_responses=True,
+        socket_timeout=1.0,
+        retry=Retry(ConstantBackoff(0.1), 200, supported_errors=errors),
+        retry_on_error=list(errors),
+    ) as client:
+        yield Schedule(client)
+
+
+@pytest.fixture
+def beats(
+    tmp_path: Path, broker: RedisServer, schedule: Schedule, group: SentinelGroup
+) -> Iterator[Beats]:
+    """Beats with the settings of the manual."""
+    with beats_on(tmp_path, broker, schedule, sentinel_settings(group)) as beats:
+        yield beats
+
+
+def test_the_master_is_killed(group: SentinelGroup, beats: Beats, ledger: Ledger) -> None:
+    """Promotion takes a second of silence and an election; the beat follows at once."""
+    beats.start_leader_and_standby()
+    trial = Trial.begin(beats, ledger)
+    master, killed_at = group.master(), time.monotonic()
+    master.kill()
+    group.wait_promoted(master)
+    promoted = time.monotonic() - killed_at
+    trial.wait_resumed()
+    resumed = time.monotonic() - killed_at
+    report = trial.end()
+    note("killed: promoted after %.2f s, runs after %.2f s; %s", promoted, resumed, report)
+    check(report)
+    assert all(beat.is_alive for beat in (beats[0], beats[1]))
+
+
+def test_the_master_is_replaced_as_planned(
+    group: SentinelGroup, beats: Beats, ledger: Ledger
+) -> None:
+    """The old master stays up, as a replica that takes no writes."""
+    beats.start_leader_and_standby()
+    trial = Trial.begin(beats, ledger)
+    master, asked_at = group.master(), time.monotonic()
+    with group.client_of(group.sentinels[0]) as sentinel:
+        wait_until(lambda: group.knows_replicas(sentinel), 15.0)
+        sentinel.execute_command("SENTINEL", "FAILOVER", group.service)
+    group.wait_promoted(master)
+    trial.wait_resumed()
+    resumed = time.monotonic() - asked_at
+    wait_until(lambda: group.role_of(master) == "slave", 30.0, "a replica of the old master")
+    trial.wait_resumed()
+    report = trial.end()
+    note("planned: runs after %.2f s; %s", resumed, report)
+    check(report)
+
+
+@pytest.mark.parametrize(
+    "arguments", [("--min-replicas-to-write", "1", "--min-replicas-max-lag", "2")]
+)
+def test_two_masters_at_once(group: SentinelGroup, beats: Beats, ledger: Ledger) -> None:
+    """Master and leader are cut off together, and come back when there is another master.
+
+    The leader still has its connection to the old master. That one has no replica any more, so it
+    refuses writes; until it is one itself, so does the new master, and both are waited for.
+    """
+    beats.start_leader_and_standby()
+    trial = Trial.begin(beats, ledger)
+    master = group.master()
+    master.pause()
+    beats.signal(0, signal.SIGSTOP)
+    group.wait_promoted(master)
+    beats[1].wait_for("NOREPLICAS", 30.0)
+    began = time.monotonic()
+    master.resume()
+    beats.signal(0, signal.SIGCONT)
+    trial.wait_resumed(40.0)
+    resumed = time.monotonic() - began
+    assert group.role_of(master) == "slave"
+    report = trial.end()
+    note("split: runs %.2f s after the old master was back; %s", resumed, report)
+    check(report)
+    leaders = [number for number in (0, 1) if beats.leader() == number]
+    assert len(leaders) == 1
+    assert all(beat.is_alive for beat in (beats[0], beats[1]))

@@ -1,0 +1,55 @@
+"""What docs/policies.rst shows is what is stored."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery import Celery
+
+from redbeat import RedBeatSchedulerEntry
+from redbeat.policy import DEFAULT, Policy
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "policies.rst"
+
+
+def block(language: str) -> str:
+    """Return the one example in a language."""
+    found = re.findall(
+        rf"\.\. code-block:: {language}\n\n((?:   .*\n|\n)+)", PAGE.read_text(encoding="utf-8")
+    )
+    assert len(found) == 1
+    return re.sub(r"(?m)^   ", "", found[0])
+
+
+@pytest.fixture
+def shown(app: Celery) -> RedBeatSchedulerEntry:
+    """The entry that the page saves in Python, as it is loaded."""
+    exec(block("python"), {"app": app})
+    return RedBeatSchedulerEntry.from_key("redbeat:advent", app=app)
+
+
+def test_the_json_is_that_of_the_python(app: Celery, shown: RedBeatSchedulerEntry) -> None:
+    app.redbeat_redis.hset("redbeat:advent", "definition", block("json"))
+    app.redbeat_redis.hdel("redbeat:advent", "policy")
+    written = RedBeatSchedulerEntry.from_key("redbeat:advent", app=app)
+    assert written.policy == shown.policy != DEFAULT
+    assert written.schedule == shown.schedule
+    assert written.task == shown.task
+
+
+def test_every_field_and_its_default_is_told() -> None:
+    rows: dict[str, str] = dict(
+        re.findall(
+            r"   \* - ``(\w+)``\n     -(?: (.*))?\n     - ",
+            PAGE.read_text().partition("What is counted")[0],
+        )
+    )
+    assert rows.keys() == {field.name for field in fields(Policy)}
+    for name, told in rows.items():
+        default: Any = getattr(DEFAULT, name)
+        if default is not None:
+            assert told.strip("`") == (default if isinstance(default, str) else f"{default:g}")

@@ -1,0 +1,227 @@
+"""A password is shown nowhere, whatever setting it stands in and whatever goes wrong."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery import Celery
+from redis.backoff import NoBackoff
+from redis.credentials import CredentialProvider
+from redis.retry import Retry
+
+from redbeat import RedBeatSchedulerEntry
+from redbeat.client import get_redis, unretried
+from redbeat.config import ensure_conf
+from redbeat.parameters import client_parameters
+from redbeat.schedulers import RedBeatScheduler
+from tests.acceptance.processes import Project
+from tests.servers import RedisServer
+from tests.unit.certificates import write_certificates
+
+CANARY = "c4n4ry"
+
+#: Sentinels are asked again and again otherwise, which takes long.
+ONCE = Retry(NoBackoff(), 0)
+
+
+class Vault(CredentialProvider):
+    """Holds a password, and has no repr of its own."""
+
+    def __init__(self) -> None:
+        self.password = CANARY
+
+    def get_credentials(self) -> tuple[str, str]:
+        return "user", self.password
+
+
+#: Settings with the canary in them; {port} is a port where nobody listens.
+PLACES: dict[str, dict[str, Any]] = {
+    "url": {"redbeat_redis_url": f"redis://user:{CANARY}@127.0.0.1:{{port}}/0"},
+    "url, in the query": {"redbeat_redis_url": f"redis://127.0.0.1:{{port}}/0?password={CANARY}"},
+    "broker": {"broker_url": f"redis://user:{CANARY}@127.0.0.1:{{port}}/0"},
+    "options": {
+        "redbeat_redis_url": "redis://127.0.0.1:{port}/0",
+        "redbeat_redis_options": {"password": CANARY},
+    },
+    "options with a retry period": {
+        "redbeat_redis_url": "redis://127.0.0.1:{port}/0",
+        "redbeat_redis_options": {"password": CANARY, "retry_period": 0.01},
+    },
+    "options of the broker": {
+        "broker_url": "redis://127.0.0.1:{port}/0",
+        "broker_transport_options": {"password": CANARY},
+    },
+    "sentinel": {
+        "redbeat_redis_url": f"sentinel://:{CANARY}@127.0.0.1:{{port}}",
+        "redbeat_redis_options": {
+            "sentinel_kwargs": {"password": CANARY, "retry": ONCE},
+            "password": CANARY,
+        },
+    },
+    "listed sentinels": {
+        "redbeat_redis_url": f"redis-sentinel://:{CANARY}@h",
+        "redbeat_redis_options": {
+            "sentinels": [("127.0.0.1", "{port}")],
+            "sentinel_kwargs": {"username": "u", "password": CANARY, "retry": ONCE},
+        },
+    },
+    "cluster": {"redbeat_redis_url": f"redis-cluster://:{CANARY}@127.0.0.1:{{port}}"},
+    "TLS": {
+        "redbeat_redis_url": "rediss://127.0.0.1:{port}/0",
+        "redbeat_redis_use_ssl": {"ssl_password": CANARY, "ssl_cert_reqs": "none"},
+    },
+    "TLS in the query": {
+        "redbeat_redis_url": f"rediss://127.0.0.1:{{port}}/0?ssl_password={CANARY}",
+    },
+    "credential provider": {
+        "redbeat_redis_url": "redis://127.0.0.1:{port}/0",
+        "redbeat_redis_options": {"credential_provider": Vault()},
+    },
+}
+
+#: Settings that are wrong, with the canary near what is wrong with them.
+WRONG: dict[str, dict[str, Any]] = {
+    "scheme": {"redbeat_redis_url": f"http://user:{CANARY}@h"},
+    "no scheme": {"redbeat_redis_url": f"user:{CANARY}@h:6379"},
+    "not quoted": {"redbeat_redis_url": f"redis://user:{CANARY}/x@h"},
+    "several": {"redbeat_redis_url": f"redis://u:{CANARY}@a;redis://u:{CANARY}@b"},
+    "unknown option": {
+        "redbeat_redis_url": f"redis://u:{CANARY}@h",
+        "redbeat_redis_options": {"passwort": CANARY},
+    },
+    "type of the password": {
+        "redbeat_redis_url": "redis://h",
+        "redbeat_redis_options": {"password": [CANARY]},
+    },
+    "type of the options": {"redbeat_redis_url": "redis://h", "redbeat_redis_options": CANARY},
+    "type of the TLS options": {"redbeat_redis_url": "redis://h", "redbeat_redis_use_ssl": CANARY},
+    "password of a key": {
+        "redbeat_redis_url": "rediss://h",
+        "redbeat_redis_use_ssl": {
+            "ssl_password": CANARY,
+            "ssl_certfile": "server.pem",
+            "ssl_keyfile": "encrypted.key",
+        },
+    },
+    "misspelt setting": {"redbeat_redis_pasword": CANARY, "redbeat_redis_url": "redis://"},
+}
+
+
+def filled(value: Any, port: int) -> Any:
+    """Return settings with the port filled in."""
+    if isinstance(value, str):
+        text = value.replace("{port}", str(port))
+        return int(text) if value == "{port}" else text
+    if isinstance(value, dict):
+        return {key: filled(item, port) for key, item in value.items()}
+    return type(value)(filled(item, port) for item in value) if is_list(value) else value
+
+
+def is_list(value: Any) -> bool:
+    return isinstance(value, (list, tuple))
+
+
+def app_of(settings: dict[str, Any]) -> Celery:
+    app = Celery("secrets", broker="memory://", set_as_current=False)
+    app.conf.update(settings)
+    return app
+
+
+def shown(app: Celery) -> list[str]:
+    """Return what the objects of an app show when they are printed."""
+    conf = ensure_conf(app)
+    parameters = client_parameters(conf.endpoint)
+    objects: list[Any] = [conf, conf.endpoint, parameters, parameters.node]
+    texts = [
+        RedBeatScheduler(app, lazy=True).info,
+        repr(RedBeatSchedulerEntry("a", "t", 1, app=app)),
+    ]
+    if conf.endpoint.is_cluster:
+        return texts + [form(thing) for thing in objects for form in (repr, str)]
+    client = get_redis(app)
+    pool = getattr(client, "connection_pool", None)
+    sentinel = getattr(app, "redbeat_sentinel", None)
+    objects += [client, unretried(client), pool, getattr(pool, "connection_kwargs", None)]
+    objects += [sentinel, *(sentinel.sentinels if sentinel else ())]
+    return texts + [form(thing) for thing in objects for form in (repr, str)]
+
+
+def errors_of(actions: list[Callable[[], Any]]) -> str:
+    """Return the tracebacks of what fails, with the chain of causes."""
+    told = []
+    for action in actions:
+        try:
+            action()
+        except Exception:
+            told.append(traceback.format_exc())
+    return "\n".join(told)
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_nothing_shows_it(
+    place: str, unused_port: int, caplog: pytest.LogCaptureFixture, capsys: Any
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    app = app_of(filled(PLACES[place], unused_port))
+    assert CANARY not in "\n".join(shown(app))
+    beat = RedBeatScheduler(app)
+    entry = RedBeatSchedulerEntry("a", "t", 60, app=app)
+    told = errors_of([entry.save, entry.delete, lambda: get_redis(app).ping()])
+    assert told.count("Traceback") >= 3
+    assert CANARY not in told
+    for _ in range(2):
+        beat.tick()
+    beat.close()
+    assert "Redis is not available" in caplog.text
+    assert CANARY not in caplog.text
+    assert CANARY not in "".join(capsys.readouterr())
+    assert CANARY.encode() not in pickle.dumps(entry)
+
+
+@pytest.mark.parametrize("place", WRONG)
+def test_no_error_about_settings_shows_it(
+    place: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: Any
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    write_certificates(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    app = app_of(WRONG[place])
+    told = errors_of([lambda: ensure_conf(app), lambda: get_redis(app)])
+    assert CANARY not in told
+    assert CANARY not in caplog.text
+    assert "redbeat" in told + caplog.text
+
+
+def test_a_server_that_refuses_it_does_not_show_it(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    with RedisServer(password="another") as server:
+        app = app_of({"redbeat_redis_url": f"redis://:{CANARY}@127.0.0.1:{server.port}/0"})
+        beat = RedBeatScheduler(app)
+        beat.tick()
+        beat.close()
+        app.redbeat_redis.close()
+    assert "AuthenticationError" in caplog.text
+    assert CANARY not in caplog.text
+
+
+def test_a_real_beat_at_debug(tmp_path: Path, redis_url: str, unused_port: int) -> None:
+    project = Project(tmp_path, redis_url)
+    try:
+        url = f"rediss://user:{CANARY}@localhost:{unused_port}/0?ssl_password={CANARY}"
+        options = {"password": CANARY, "socket_connect_timeout": 1}
+        settings = {"redbeat_redis_url": url, "redbeat_redis_options": options}
+        beat = project.beat("-l", "debug", settings=settings)
+        beat.wait_for("Redis is not available")
+        assert beat.stop() == 0
+        said = beat.said()
+        assert "DEBUG/" in said
+        assert f"localhost:{unused_port}" in said
+        assert CANARY not in said
+    finally:
+        project.end()
