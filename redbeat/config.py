@@ -175,13 +175,12 @@ class RedBeatConfig:
         self.lock_key = self._read_lock_key()
 
     def _refuse_untagged(self, prefix: str) -> None:
-        if self.redbeat_redis_options.get("allow_untagged_prefix"):
-            return
         stem = prefix.rstrip(":")
         tagged = f"{{{stem}}}{prefix[len(stem) :]}" if stem else DEFAULT_CLUSTER_PREFIX
         raise ConfigurationError(
             f"redbeat_key_prefix is {prefix!r}, but in a cluster all keys of a schedule must share "
-            f"a slot: give it a hash tag, such as {tagged!r}"
+            f"a slot: give it a hash tag, such as {tagged!r}. Entries that are stored without one "
+            "are copied with redbeat.migration.copy_untagged(app)"
         )
 
     def _read_lock_key(self) -> str | None:

@@ -102,7 +102,6 @@ def _nodes(value: Any) -> list[tuple[str, int]]:
 
 #: Options that RedBeat itself understands, with what makes a value of each.
 OWN_OPTIONS: Final[Mapping[str, Callable[[Any], Any]]] = {
-    "allow_untagged_prefix": _boolean,
     "cluster": _boolean,
     "credential_provider": _provider,
     "db": _database,

@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import redis
 from celery import Celery
 
 from tests.servers import RedisServer, free_port
+
+#: Tests that need a server which few machines have.
+RABBITMQ = Path(__file__).parent / "rabbitmq"
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out the tests of RabbitMQ, unless the command line names them."""
+    if collection_path != RABBITMQ:
+        return None
+    start = config.invocation_params.dir
+    paths = [(start / arg.partition("::")[0]).resolve() for arg in config.args]
+    return None if any(path.is_relative_to(RABBITMQ) for path in paths) else True
 
 
 @pytest.fixture(scope="session")

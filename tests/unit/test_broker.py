@@ -9,8 +9,15 @@ from typing import Any
 
 import pytest
 from celery import Celery
+from kombu.exceptions import OperationalError
 
-from redbeat.broker import ONE_RETRY, publishing_connection, retry_options, warn_about_confirms
+from redbeat.broker import (
+    LONGEST_WAIT,
+    ONE_RETRY,
+    publishing_connection,
+    retry_options,
+    warn_about_confirms,
+)
 
 REDIS = {"socket_timeout", "socket_connect_timeout"}
 AMQP = {"read_timeout", "write_timeout"}
@@ -96,7 +103,19 @@ class TestTimeouts:
         with publishing_connection(app, 5.0) as connection:
             with pytest.raises(connection.connection_errors):
                 connection.connect()
-            assert time.monotonic() - started < 20.0
+            # Kombu tries twice, with a pause of 2 s: a second each, where Celery waits for 4.
+            assert time.monotonic() - started < 8.0
+
+    def test_a_timeout_of_the_users_for_connecting_wins(self) -> None:
+        app = make_app("amqp://127.0.0.1:1//")
+        with publishing_connection(app, 12.0) as connection:
+            assert connection.connect_timeout == 2.0
+        with publishing_connection(app, 30.0) as connection:
+            assert connection.connect_timeout == app.conf.broker_connection_timeout == 4
+        app = make_app("amqp://127.0.0.1:1//")
+        app.conf.broker_connection_timeout = 9
+        with publishing_connection(app, 12.0) as connection:
+            assert connection.connect_timeout == 9
 
 
 class TestRetryOptions:
@@ -104,11 +123,51 @@ class TestRetryOptions:
         assert retry_options({"queue": "q"}, False) == {"queue": "q", "retry_policy": ONE_RETRY}
         assert ONE_RETRY["max_retries"] == 1
 
-    def test_the_users_own_policy_wins(self) -> None:
-        given = {"retry_policy": {"max_retries": 9}, "retry": False}
-        assert retry_options(given, False) == given
+    @pytest.mark.parametrize(
+        "policy",
+        [
+            {"max_retries": 10**9},
+            {"max_retries": None},
+            {"max_retries": 9, "interval_start": 86400, "interval_max": 86400},
+            {"interval_start": 1e9, "interval_step": 1e9, "interval_max": 1e9},
+            {"socket_timeout": None, "read_timeout": 1e9},
+            {"max_retries": "many"},
+            {},
+            None,
+            "often",
+        ],
+    )
+    def test_an_entry_cannot_have_more(self, policy: Any) -> None:
+        given = {"retry_policy": policy, "retry": True}
+        assert retry_options(given, False) == {"retry_policy": ONE_RETRY, "retry": True}
 
-    @pytest.mark.parametrize("given", [{}, {"retry": True}])
+    def test_an_entry_can_have_less(self) -> None:
+        given = {"retry_policy": {"max_retries": 0, "interval_start": 5}}
+        expected = {"retry_policy": {**ONE_RETRY, "max_retries": 0}}
+        assert retry_options(given, False) == expected
+        assert retry_options({"retry": False}, False)["retry"] is False
+
+    @pytest.mark.parametrize("name", ["timeout", "confirm_timeout"])
+    @pytest.mark.parametrize("once", [True, False])
+    def test_an_entry_cannot_wait_for_hours(self, name: str, once: bool) -> None:
+        assert retry_options({name: 36000}, once)[name] == LONGEST_WAIT
+        assert retry_options({name: 0.5}, once)[name] == 0.5
+        assert retry_options({name: None}, once)[name] is None
+
+    @pytest.mark.parametrize("once", [True, False])
+    def test_a_stored_policy_does_not_hold_up_a_publish(self, unused_port: int, once: bool) -> None:
+        """Setup: no broker. Fault: a policy of hours. Invariant: the error comes at once."""
+        app = make_app(f"amqp://127.0.0.1:{unused_port}//")
+        hours = dict.fromkeys(("interval_start", "interval_step", "interval_max"), 36000)
+        given = {"retry_policy": {"max_retries": 10**6, **hours}, "timeout": 36000}
+        started = time.monotonic()
+        with publishing_connection(app, 5.0) as connection:
+            producer = app.amqp.Producer(connection, auto_declare=False)
+            with pytest.raises(OperationalError):
+                app.send_task("t", producer=producer, **retry_options(given, once))
+        assert time.monotonic() - started < 20.0
+
+    @pytest.mark.parametrize("given", [{}, {"retry": True}, {"retry_policy": {"max_retries": 9}}])
     def test_at_most_once_tries_no_more(self, given: dict[str, Any]) -> None:
         assert retry_options(given, True) == {"retry": False}
 

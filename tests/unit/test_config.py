@@ -199,10 +199,10 @@ def test_cluster_has_a_hash_tag(settings: dict[str, Any]) -> None:
             config_of(redbeat_key_prefix=untagged, **settings)
 
 
-def test_untagged_prefix_in_a_cluster_is_a_choice() -> None:
+def test_no_option_allows_a_prefix_without_a_hash_tag_in_a_cluster() -> None:
     options = {"cluster": True, "allow_untagged_prefix": True}
-    config = config_of(redbeat_key_prefix="old:", redbeat_redis_options=options)
-    assert config.key_prefix == "old:"
+    with pytest.raises(ConfigurationError, match=r"'\{old\}:'.*redbeat\.migration\.copy_untagged"):
+        config_of(redbeat_key_prefix="old:", redbeat_redis_options=options)
 
 
 def test_the_users_client_decides_about_the_cluster() -> None:

@@ -1,0 +1,64 @@
+"""RabbitMQ as the broker, the schedule in a Redis; what reached the queue."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+
+from tests.acceptance.processes import Project
+from tests.faults.beats import Beats
+from tests.faults.entries import Schedule
+from tests.rabbitmq.server import RabbitServer
+
+#: Seconds that one test may take; RabbitMQ needs up to half a minute to start.
+TIMEOUT = 300
+
+CONFIRMS = {"broker_transport_options": {"confirm_publish": True}}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give the tests of this directory the time that RabbitMQ needs."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.timeout(TIMEOUT))
+
+
+@pytest.fixture(scope="session")
+def one_rabbit() -> Iterator[RabbitServer]:
+    """One RabbitMQ for all tests, since it starts slowly."""
+    with RabbitServer() as server:
+        yield server
+
+
+@pytest.fixture
+def rabbit(one_rabbit: RabbitServer) -> RabbitServer:
+    """A RabbitMQ without messages; a test that kills or freezes it makes it work again."""
+    one_rabbit.clear()
+    return one_rabbit
+
+
+@pytest.fixture
+def schedule(redis_client: redis.Redis) -> Schedule:
+    """The schedule, read and written by raw commands."""
+    return Schedule(redis_client)
+
+
+@pytest.fixture
+def beats(
+    tmp_path: Path, redis_url: str, rabbit: RabbitServer, schedule: Schedule
+) -> Iterator[Beats]:
+    """Beats that ask for confirms; none runs yet. All end with the test."""
+    beats = Beats(tmp_path, redis_url, rabbit.url, schedule, CONFIRMS)
+    yield beats
+    beats.end()
+
+
+@pytest.fixture
+def project(tmp_path: Path, redis_url: str) -> Iterator[Project]:
+    """A project that notes its runs in Redis; its processes end with the test."""
+    project = Project(tmp_path, redis_url)
+    yield project
+    project.end()

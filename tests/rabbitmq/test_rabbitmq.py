@@ -1,0 +1,202 @@
+"""Beats and a worker with a real RabbitMQ as the broker, and the schedule in Redis.
+
+Run only when named: ``python -m pytest -n 0 tests/rabbitmq``.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from datetime import datetime, timedelta
+from itertools import pairwise
+
+from celery import Celery
+
+from redbeat import RedBeatSchedulerEntry
+from tests.acceptance.processes import Project
+from tests.faults.beats import Beats, lease
+from tests.faults.entries import Schedule, names
+from tests.faults.oracle import Report, judge
+from tests.faults.trial import Grid
+from tests.rabbitmq.conftest import CONFIRMS
+from tests.rabbitmq.ledger import drain
+from tests.rabbitmq.server import RabbitServer
+from tests.waiting import wait_until
+
+TASK = "tests.acceptance.project.note"
+STATIC = {name: {"task": TASK, "schedule": 1.0, "args": [name]} for name in ("one", "two")}
+
+ENTRIES = names(20)
+AHEAD = 1.0
+WARNING = "RabbitMQ is not asked to confirm what is published"
+
+#: Seconds from the return of RabbitMQ to the record of the first run. The longest pause between two
+#: attempts is 2 s, the rest is for a busy machine.
+BACK = 3.0
+#: Seconds that a beat may hang: it waits for one confirm, and connects again twice. A sixth of the
+#: lease each, which is one second here, and the rest is for a busy machine.
+HANGS = 10.0
+
+
+def ran_until(schedule: Schedule, instant: float) -> bool:
+    """Whether the runs of all entries up to an instant are recorded."""
+    # A beat that claims an entry in between publishes it before it ends.
+    return not schedule.claimed(ENTRIES) and not schedule.due_before(instant)
+
+
+def held(schedule: Schedule) -> list[str]:
+    """Return the entries that a beat has in hand; of what was given back a mark stays."""
+    claims = {name: schedule.client.hget(schedule.prefix + name, "claim") for name in ENTRIES}
+    return [name for name, claim in claims.items() if claim and not claim.startswith("- ")]
+
+
+def runs_go_on(schedule: Schedule, deadline: float = 60.0) -> float:
+    """Return the seconds from now until a run is recorded."""
+    began, before = time.monotonic(), schedule.run_counts(ENTRIES)
+    wait_until(lambda: schedule.run_counts(ENTRIES) != before, deadline, "a run")
+    return time.monotonic() - began
+
+
+def finish(beats: Beats, schedule: Schedule, rabbit: RabbitServer, one: Grid) -> Report:
+    """Wait until all that is due by now was sent, stop the beat, and judge the messages."""
+    until = schedule.now()
+    wait_until(lambda: ran_until(schedule, until), 60.0, "the record of the last runs")
+    assert beats[0].is_alive
+    assert beats.terminate(0) == 0
+    return judge(one.expected(until), drain(rabbit.url))
+
+
+def begin(beats: Beats, schedule: Schedule) -> Grid:
+    """Start a beat on entries that run every second, and wait for the first runs."""
+    beats.start()
+    one = Grid.begin(schedule, ENTRIES, 1.0, AHEAD)
+    wait_until(lambda: all(schedule.run_counts(ENTRIES).values()), 60.0, "the first runs")
+    return one
+
+
+def test_each_entry_runs_once_with_its_headers(
+    project: Project, rabbit: RabbitServer, redis_url: str
+) -> None:
+    """Setup: beat and worker, static entries and one saved meanwhile. Invariant: one run each."""
+    settings = {"broker_url": rabbit.url, "redbeat_redis_url": redis_url, **CONFIRMS}
+    project.worker(settings=settings)
+    beat = project.beat(schedule=STATIC, settings=settings)
+    beat.wait_for("Acquired lock")
+    web = project_app(rabbit.url, redis_url)
+    RedBeatSchedulerEntry("saved", TASK, 1.0, args=["saved"], app=web).save()
+    for name in ("saved", *STATIC):
+        project.wait_for_runs(name, 4)
+    assert beat.stop() == 0
+    assert WARNING not in beat.said()
+    runs = project.ran()
+    assert len({run["task_id"] for run in runs}) == len(runs)
+    for name in ("saved", *STATIC):
+        mine = project.ran(name)
+        assert [run["args"] for run in mine] == [[name]] * len(mine)
+        instants = sorted(datetime.fromisoformat(run["scheduled_at"]) for run in mine)
+        assert {later - earlier for earlier, later in pairwise(instants)} == {timedelta(seconds=1)}
+
+
+def project_app(broker_url: str, redis_url: str) -> Celery:
+    """Return the app of another process that edits the schedule."""
+    app = Celery("web", broker=broker_url, set_as_current=False)
+    app.conf.update(redbeat_redis_url=redis_url, timezone="UTC", enable_utc=True)
+    return app
+
+
+def test_a_beat_without_confirms_warns(beats: Beats) -> None:
+    """Setup: publisher confirms are not asked for. Invariant: the log says so, and what to set."""
+    beats.start_many(1, settings={"broker_transport_options": {}})
+    beats[0].wait_for(WARNING)
+    assert "'confirm_publish': True" in beats[0].said()
+
+
+def test_rabbitmq_dies_and_comes_back(
+    beats: Beats, schedule: Schedule, rabbit: RabbitServer
+) -> None:
+    """Setup: one beat with confirms, 20 entries every second.
+
+    Fault: RabbitMQ is killed and started again, which takes it many seconds.
+
+    Invariant: the beat goes on within 2 s. No run is lost; the one that was being published when
+    RabbitMQ died may have a second message, under the same id.
+    """
+    one = begin(beats, schedule)
+    rabbit.kill()
+    beats[0].wait_for("beat: The broker is not available")
+    rabbit.restart()
+    waited = runs_go_on(schedule)
+    beats[0].wait_for("beat: The broker is back")
+    report = finish(beats, schedule, rabbit, one)
+    assert not report.lost, report
+    assert not report.unknown, report
+    assert not report.early, report
+    assert report.other_id == 0, report
+    assert report.same_id <= 1, report
+    assert waited <= BACK
+
+
+def test_rabbitmq_hangs(beats: Beats, schedule: Schedule, rabbit: RabbitServer) -> None:
+    """Setup: one beat with confirms, 20 entries every second, claims that last 5 s.
+
+    Fault: RabbitMQ is frozen; connections stay open and are not answered.
+
+    Invariant: the publish in hand is given up within seconds, the claims are given back, the beat
+    keeps its lock. When RabbitMQ goes on, so does the beat, and no run is lost.
+    """
+    one = begin(beats, schedule)
+    rabbit.pause()
+    began = time.monotonic()
+    try:
+        beats[0].wait_for("beat: The broker is not available", HANGS)
+        wait_until(lambda: not held(schedule), HANGS, "claims given back")
+        token = schedule.lock_token()
+        # The beat is watched for longer than its lock lives without it.
+        wait_until(lambda: time.monotonic() - began > 2 * lease(), 60.0)
+        assert token
+        assert schedule.lock_token() == token
+    finally:
+        rabbit.resume()
+    runs_go_on(schedule)
+    report = finish(beats, schedule, rabbit, one)
+    assert not report.lost, report
+    assert not report.unknown, report
+    assert report.other_id == 0, report
+
+
+def test_a_beat_stops_while_rabbitmq_hangs(
+    beats: Beats, schedule: Schedule, rabbit: RabbitServer
+) -> None:
+    """Setup: as above. Fault: RabbitMQ is frozen. Invariant: SIGTERM ends the beat."""
+    begin(beats, schedule)
+    rabbit.pause()
+    try:
+        beats[0].wait_for("beat: The broker is not available", HANGS)
+        assert beats[0].stop(signal.SIGTERM, HANGS) == 0
+    finally:
+        rabbit.resume()
+    assert not held(schedule)
+    assert schedule.lock_token() is None
+
+
+def test_at_most_once(beats: Beats, schedule: Schedule, rabbit: RabbitServer) -> None:
+    """Setup: one beat with confirms, 20 entries every second, to be delivered at most once.
+
+    Fault: RabbitMQ is killed and started again.
+
+    Invariant: no run has two messages, and each one that has none is reported.
+    """
+    beats.start(settings={"redbeat_delivery": "at_most_once"})
+    one = Grid.begin(schedule, ENTRIES, 1.0, AHEAD)
+    wait_until(lambda: all(schedule.run_counts(ENTRIES).values()), 60.0, "the first runs")
+    rabbit.kill()
+    beats[0].wait_for("beat: The broker is not available")
+    rabbit.restart()
+    waited = runs_go_on(schedule)
+    report = finish(beats, schedule, rabbit, one)
+    assert report.same_id == 0, report
+    assert report.other_id == 0, report
+    assert not report.unknown, report
+    assert waited <= BACK
+    reported = beats[0].said().count(" is lost")
+    assert len(report.lost) <= reported <= len(ENTRIES), report
