@@ -11,6 +11,7 @@ from kombu.exceptions import OperationalError
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from redbeat import RedBeatSchedulerEntry
+from redbeat.broker import ONE_RETRY
 from redbeat.delivery import AT_LEAST_ONCE, AT_MOST_ONCE
 from redbeat.dispatcher import BROKER_WAIT
 from redbeat.promises import GROUP
@@ -169,11 +170,11 @@ class TestRetryOptions:
         assert options["retry_policy"]["max_retries"] == 1
         assert options["retry_policy"]["interval_start"] == 0
 
-    def test_the_users_own_policy_wins(self, world: World) -> None:
-        put_due(world, "a", options={"retry_policy": {"max_retries": 7}})
+    def test_the_users_own_policy_cannot_ask_for_more(self, world: World) -> None:
+        put_due(world, "a", options={"retry_policy": {"max_retries": 7, "interval_start": 3600}})
         scheduler = world.scheduler()
         scheduler.tick()
-        assert scheduler.sent[0].options["retry_policy"] == {"max_retries": 7}
+        assert scheduler.sent[0].options["retry_policy"] == ONE_RETRY
 
 
 class TestGroups:

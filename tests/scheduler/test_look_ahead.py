@@ -95,7 +95,7 @@ def test_a_client_that_cannot_wait_for_a_reply_takes_turns(
 ) -> None:
     """A pool without connections to spare, as a cluster client, asks when it wants to know."""
     app.redbeat_redis = redis.Redis.from_url(redis_url, max_connections=1, decode_responses=True)
-    scheduler = world.scheduler()
+    scheduler = world.scheduler(clock=Clock())
     scheduler.tick()
     world.put_many(MANY)
     scheduler.tick()
