@@ -24,6 +24,8 @@ from .zones import UTC, as_utc, wall_zone
 __all__ = ("asks_itself", "count_runs", "first_run", "latest_run", "next_run")
 
 ZERO = timedelta(0)
+#: Runs by the sun that are counted, at most.
+SOLAR_LIMIT = 10
 FIRST_STEP = timedelta(minutes=1)
 UNITS = (timedelta(days=1), timedelta(hours=1), timedelta(minutes=1), timedelta(seconds=1))
 
@@ -72,9 +74,12 @@ def count_runs(
     """The number of instants of ``schedule`` in ``(after, until]``.
 
     Those of an interval, anchored at ``after``, are computed; all others are walked through, and
-    counted up to ``limit``.
+    counted up to ``limit``; those of the sun, which may be far apart and cost most where they are,
+    up to :data:`SOLAR_LIMIT`.
     """
     finder, count = _finder(type(schedule)), 0
+    if finder is _next_solar:
+        limit = min(limit, SOLAR_LIMIT)
     if finder is _next_interval and not schedule.relative:
         return max((until - after) // _step(schedule), 0)
     found = finder(schedule, after, timezone)

@@ -15,13 +15,13 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
-from celery.schedules import crontab, schedule
+from celery.schedules import crontab, schedule, solar
 from dateutil.rrule import FR
 
 from redbeat.occurrences import decide
 from redbeat.policy import Policy
 from redbeat.schedules import rrule
-from redbeat.timing import latest_run, next_run
+from redbeat.timing import SOLAR_LIMIT, latest_run, next_run
 
 UTC = timezone.utc
 OLD = datetime(1970, 1, 1, tzinfo=UTC)
@@ -168,3 +168,9 @@ def test_the_last_of_many_runs_takes_few_calls(name: str) -> None:
     kind = KINDS[name]()
     assert latest_run(kind, OLD, NOW, NEW_YORK) is not None
     assert calls(lambda: latest_run(kind, OLD, NOW, NEW_YORK)) < 5000
+
+
+def test_the_missed_runs_by_a_sun_that_rises_once_a_year() -> None:
+    pole, last = solar("sunrise", 89.9, 0), datetime(1970, 1, 2, tzinfo=UTC)
+    assert_cheap(lambda: decide(pole, last, last, NOW, NOW, UTC))
+    assert decide(pole, last, last, NOW, NOW, UTC).missed == SOLAR_LIMIT
