@@ -1,15 +1,25 @@
-"""A Celery Beat scheduler that keeps periodic tasks in Redis."""
+"""A Celery Beat scheduler that keeps periodic tasks in Redis.
 
-from .clocked import clocked
-from .entry import RedBeatSchedulerEntry
-from .errors import ConflictError, RedBeatKeyExpiryError
-from .ical import from_ical
-from .leader import BeatInfo, active_beats, current_leader
-from .registry import register_schedule_type
-from .rulesets import from_dateutil, rruleset
-from .schedule import Schedule
-from .schedulers import RedBeatScheduler
-from .schedules import rrule
+Everything is imported when it is asked for: Celery loads :mod:`redbeat.cli`, and this module with
+it, for each of its commands, also in projects that have no schedule.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from .entry import RedBeatSchedulerEntry
+    from .errors import ConflictError, RedBeatKeyExpiryError
+    from .ical import from_ical
+    from .instant import clocked
+    from .leader import BeatInfo, active_beats, current_leader
+    from .registry import register_schedule_type
+    from .rulesets import from_dateutil, rruleset
+    from .schedule import Schedule
+    from .schedulers import RedBeatScheduler
+    from .schedules import rrule
 
 __all__ = (
     "BeatInfo",
@@ -30,3 +40,38 @@ __all__ = (
 )
 
 __version__ = "3.0.0.dev0"
+
+#: Where each name is.
+_MODULES: Final = {
+    "clocked": "instant",
+    "RedBeatSchedulerEntry": "entry",
+    "ConflictError": "errors",
+    "RedBeatKeyExpiryError": "errors",
+    "from_ical": "ical",
+    "BeatInfo": "leader",
+    "active_beats": "leader",
+    "current_leader": "leader",
+    "register_schedule_type": "registry",
+    "from_dateutil": "rulesets",
+    "rruleset": "rulesets",
+    "Schedule": "schedule",
+    "RedBeatScheduler": "schedulers",
+    "rrule": "schedules",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import what is asked for: a name of the package, or one of its modules."""
+    if name in _MODULES:
+        value = globals()[name] = getattr(import_module(f".{_MODULES[name]}", __name__), name)
+        return value
+    try:
+        return import_module(f".{name}", __name__)
+    except ModuleNotFoundError as error:
+        if error.name != f"{__name__}.{name}":
+            raise
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

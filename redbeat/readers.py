@@ -11,8 +11,8 @@ from celery.exceptions import ImproperlyConfigured
 from celery.schedules import BaseSchedule, crontab, schedule, solar
 from dateutil.rrule import weekday
 
-from .clocked import clocked
 from .ical import from_ical
+from .instant import clocked
 from .registry import RegisteredType, named
 from .rules import frequency
 from .rulesets import rruleset

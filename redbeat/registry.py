@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from celery.schedules import BaseSchedule, crontab, schedule, solar
 
-from .clocked import clocked
+from .instant import clocked
 from .rulesets import rruleset
 from .schedules import rrule
 

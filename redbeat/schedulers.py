@@ -269,7 +269,10 @@ class RedBeatScheduler(Scheduler):
 
     def _ensure_connected(self) -> Any:
         """Connect to the broker or fail within seconds: the tick has more to do than wait."""
-        return self.connection.ensure_connection(max_retries=BROKER_CONNECT_RETRIES)
+        # Without pauses in between: the tick has its own.
+        return self.connection.ensure_connection(
+            max_retries=BROKER_CONNECT_RETRIES, interval_start=0, interval_step=0
+        )
 
     def broker_failed(self, error: BaseException) -> bool:
         """Return whether ``error`` says that the broker is away; if so, forget the connection."""

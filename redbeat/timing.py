@@ -13,8 +13,8 @@ from typing import Any
 from celery.schedules import BaseSchedule, crontab, schedule, solar
 from celery.utils.time import remaining
 
-from .clocked import clocked
 from .cron import cron_rule
+from .instant import clocked
 from .rulesets import rruleset
 from .schedules import RuleSchedule, rrule
 from .sun import next_event

@@ -15,7 +15,7 @@ from dateutil._common import weekday as base_weekday
 from dateutil.rrule import weekday
 from dateutil.tz import tzfile
 
-from .clocked import clocked
+from .instant import clocked
 from .registry import RegisteredType, of_class
 from .rulesets import rruleset
 from .schedules import RRULE_FIELDS, rrule, zone_extension

@@ -9,10 +9,10 @@ from typing import Any
 from celery.schedules import crontab, schedule, solar
 
 from redbeat.cli.text import duration
-from redbeat.clocked import clocked
 from redbeat.decoder import encode
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import InvalidEntryError
+from redbeat.instant import clocked
 from redbeat.lazy import hidden
 from redbeat.occurrences import aware
 from redbeat.rulesets import rruleset

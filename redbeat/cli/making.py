@@ -12,8 +12,8 @@ from celery.schedules import BaseSchedule, ParseException, crontab, schedule, so
 from redbeat.cli.console import Console
 from redbeat.cli.definitions import SCHEDULES
 from redbeat.cli.options import CLEARED, bad
-from redbeat.clocked import clocked
 from redbeat.ical import from_ical
+from redbeat.instant import clocked
 from redbeat.schedules import RuleSchedule
 from redbeat.zones import zone_key, zone_named
 

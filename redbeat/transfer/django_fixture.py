@@ -14,9 +14,9 @@ from typing import IO, Any, Final
 
 from celery.schedules import crontab, schedule, solar
 
-from redbeat.clocked import clocked
 from redbeat.errors import InvalidEntryError
 from redbeat.history import encode_meta
+from redbeat.instant import clocked
 from redbeat.walltime import instant_of
 
 from .incoming import EntryType, Incoming, UnreadableSourceError, fail
