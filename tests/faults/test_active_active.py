@@ -17,7 +17,7 @@ from tests.waiting import wait_until
 
 BEATS = 4
 ENTRIES = names(200)
-AHEAD = 1.0
+AHEAD = 2.0
 NO_LOCK = {"redbeat_lock_key": None}
 
 
@@ -31,14 +31,14 @@ def spread(ledger: Ledger, beats: Beats) -> str:
 def test_four_beats_run_each_occurrence_once(
     beats: Beats, schedule: Schedule, ledger: Ledger, profile: Profile, note: Note
 ) -> None:
-    """Setup: four beats, no lock, 200 entries every second (short profile: every two seconds).
+    """Setup: four beats, no lock, 200 entries every second (short profile: every three seconds).
 
     Fault: none but that all of them work on the same entries at the same time.
 
     Invariant: each occurrence has exactly one message.
     """
     beats.start_many(BEATS, settings=NO_LOCK)
-    one = Grid.begin(schedule, ENTRIES, profile.pick(2.0, 1.0), AHEAD)
+    one = Grid.begin(schedule, ENTRIES, profile.pick(3.0, 1.0), AHEAD)
     until = one.first + profile.pick(10.0, 120.0)
     wait_until(lambda: schedule.now() >= until, profile.pick(60.0, 300.0))
     report = settle(ledger, [one], until)
