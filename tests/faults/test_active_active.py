@@ -43,8 +43,9 @@ def test_four_beats_run_each_occurrence_once(
     wait_until(lambda: schedule.now() >= until, profile.pick(60.0, 300.0))
     report = settle(ledger, [one], until)
     note(f"{report}; {spread(ledger, beats)}")
+    # On a busy machine a process may need seconds for what it has to import to publish at all.
+    assert {late.instant for late in report.coalesced} <= {one.first}
     assert not report.lost
-    assert not report.coalesced
     assert not report.unknown
     assert not report.early
     assert report.other_id == 0

@@ -234,7 +234,6 @@ def refused(port: int) -> None:
 
 
 def test_a_server_that_is_away_resets(unused_port: int) -> None:
-    with Proxy(unused_port) as proxy:
-        # Quick as it is, connecting itself may already fail so.
-        with pytest.raises(ConnectionResetError):
-            refused(proxy.port)
+    # Quick as it is, connecting itself may already fail so.
+    with Proxy(unused_port) as proxy, pytest.raises(ConnectionResetError):
+        refused(proxy.port)
