@@ -34,7 +34,7 @@ setup(
         "celery>=5.3",
         "redis>=5",
         "python-dateutil>=2.8.2",
-        "tenacity>=8",
+        "tenacity>=8.2",
         # Slim containers have no zone files. Celery 5.3 and 5.4 brought this along, later ones
         # do so on Windows only; without it every entry with a time zone would be unreadable.
         "tzdata>=2022.7",
@@ -51,8 +51,8 @@ setup(
             "hypothesis>=6.100",
             "pytest>=8",
             "pytest-cov>=5",
-            "pytest-timeout>=2.3",
-            "pytest-xdist>=3.6",
+            "pytest-timeout>=2.3.1",
+            "pytest-xdist>=3.6.1",
             "pytz>=2023.3",
             "time-machine>=2.10",
         ],

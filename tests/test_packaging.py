@@ -114,3 +114,15 @@ def test_the_change_log_begins_with_this_version() -> None:
     heading = re.search(r"^(\d\S*) ", text, re.MULTILINE)
     assert heading is not None
     assert heading[1] == distribution("celery-redbeat").version
+
+
+def test_tox_pins_the_lowest_versions_that_are_declared() -> None:
+    pattern = r'"([\w-]+)(?:\[\w+\])?>=([\d.]+)"'
+    declared = {
+        name: version.rstrip(".0")
+        for name, version in re.findall(pattern, (ROOT / "setup.py").read_text())
+    }
+    assert {"celery", "redis", "tenacity", "pytest"} <= declared.keys()
+    lowest = (ROOT / "tox.ini").read_text().split("[testenv:lowest]")[1].split("\n[")[0]
+    pins = dict(re.findall(r"^    ([\w-]+)(?:\[[\w,]+\])?==([\d.]+)$", lowest, re.MULTILINE))
+    assert {name: pin.rstrip(".0") for name, pin in pins.items()} == declared

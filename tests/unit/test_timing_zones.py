@@ -57,8 +57,13 @@ def test_ten_thousand_crontabs_are_those_of_celery(seed: int) -> None:
     for _ in range(EACH):
         name = chance.choice(STEADY)
         after = datetime(2005, 1, 1, tzinfo=UTC) + chance.random() * 30 * 365 * DAY
-        theirs = random_crontab(chance, nowfun=lambda after=after: after, app=app_in(name))
-        expected = after + theirs.remaining_estimate(after)
+        # Celery before 5.7 reads a crontab in the zone of these, not in that of the app.
+        local = after.astimezone(ZoneInfo(name))
+        theirs = random_crontab(chance, nowfun=lambda local=local: local, app=app_in(name))
+        try:
+            expected = after + theirs.remaining_estimate(local)
+        except RuntimeError:
+            continue  # which also gives up on dates that are years away
         assert next_run(theirs, after) == expected, (theirs, name)
         assert next_run(theirs, after, ZoneInfo(name)) == expected, (theirs, name)
 

@@ -1,0 +1,98 @@
+"""What users write against the public API satisfies their type checkers, at their strictest.
+
+``usage.py`` is the code of such a user. It asserts types, so that one that decays to ``Any`` is
+noticed too. Each checker is run as in a project that has RedBeat installed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import redbeat
+
+ROOT = Path(__file__).resolve().parents[2]
+USAGE = Path(__file__).with_name("usage.py")
+# Celery has no annotations. What is in the installed package is not for the user to check.
+MYPY_INI = """
+[mypy]
+strict = true
+[mypy-celery.*]
+ignore_missing_imports = true
+[mypy-redbeat.*]
+follow_imports = silent
+"""
+WRONG = """
+from redbeat import RedBeatSchedulerEntry, clocked, current_leader, register_schedule_type, rrule
+
+RedBeatSchedulerEntry.generate_key(None, 5)
+register_schedule_type(7, rrule, lambda s: {}, lambda f: None)
+current_leader(None).token
+clocked("tomorrow")
+"""
+WRONG_LINES = (4, 5, 6, 7)
+
+
+def program(name: str) -> str:
+    """Return the path of a program, from the environment of the tests or the ``PATH``."""
+    places = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    found = shutil.which(name, path=places)
+    return found or pytest.skip(f"{name} is not installed")
+
+
+def run(*command: str | Path, place: Path) -> subprocess.CompletedProcess[str]:
+    """Run a checker in a directory outside the project, whose settings would be found."""
+    environment = {**os.environ, "MYPYPATH": str(ROOT)}
+    return subprocess.run(
+        command, cwd=place, env=environment, capture_output=True, text=True, check=False
+    )
+
+
+def mypy(file: Path, place: Path) -> subprocess.CompletedProcess[str]:
+    (place / "mypy.ini").write_text(MYPY_INI)
+    cache = ROOT / ".mypy_cache" / "usage"
+    return run(program("mypy"), "--cache-dir", cache, "--no-error-summary", file, place=place)
+
+
+def pyright(file: Path, place: Path) -> subprocess.CompletedProcess[str]:
+    settings = {
+        "include": [str(file)],
+        "extraPaths": [str(ROOT)],
+        "typeCheckingMode": "standard",
+        "reportUnnecessaryTypeIgnoreComment": "error",
+    }
+    (place / "pyrightconfig.json").write_text(json.dumps(settings))
+    return run(program("pyright"), "--pythonpath", sys.executable, "-p", place, place=place)
+
+
+CHECKERS = {"mypy": mypy, "pyright": pyright}
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("checker", CHECKERS)
+def test_the_checker_accepts_the_use_of_the_api(checker: str, tmp_path: Path) -> None:
+    usage = shutil.copy(USAGE, tmp_path / "usage.py")
+    done = CHECKERS[checker](Path(usage), tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("checker", CHECKERS)
+def test_the_checker_refuses_wrong_use(checker: str, tmp_path: Path) -> None:
+    wrong = tmp_path / "wrong.py"
+    wrong.write_text(WRONG)
+    done = CHECKERS[checker](wrong, tmp_path)
+    assert done.returncode == 1, done.stdout + done.stderr
+    found = {line for line in WRONG_LINES if f"wrong.py:{line}:" in done.stdout}
+    assert found == {*WRONG_LINES}, done.stdout
+
+
+def test_everything_that_is_exported_is_used() -> None:
+    text = USAGE.read_text()
+    assert [name for name in redbeat.__all__ if name not in text] == []

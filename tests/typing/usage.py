@@ -1,0 +1,176 @@
+"""The public API as a project uses it. Type checkers read this module; nobody runs it."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from celery import Celery
+from celery.schedules import BaseSchedule, crontab
+from typing_extensions import assert_type
+
+import redbeat
+import redbeat.worker
+from redbeat import (
+    BeatInfo,
+    RedBeatKeyExpiryError,
+    RedBeatScheduler,
+    RedBeatSchedulerEntry,
+    active_beats,
+    clocked,
+    current_leader,
+    from_dateutil,
+    from_ical,
+    register_schedule_type,
+    rrule,
+    rruleset,
+)
+from redbeat.errors import ConfigurationError, DecodeError, InvalidEntryError
+from redbeat.schedulers import RedBeatConfig, ensure_conf, get_redis
+
+app = Celery("proj", broker="redis://localhost:6379/0")
+
+
+def configure() -> None:
+    """Settings are those of Celery: text, numbers, dicts, and None for no lock."""
+    app.conf.redbeat_redis_url = "redis://localhost:6379/1"
+    app.conf.update(redbeat_key_prefix="proj:", redbeat_lock_timeout=60.0, redbeat_lock_key=None)
+    conf = ensure_conf(app)
+    assert_type(conf, RedBeatConfig)
+    assert_type(conf.key_prefix, str)
+    assert_type(conf.schedule_key, str)
+    assert_type(conf.lock_key, str | None)
+    assert_type(conf.lock_timeout, float | None)
+    get_redis(app).zcard(conf.schedule_key)
+
+
+def create() -> RedBeatSchedulerEntry:
+    """Every kind of schedule, and every argument, is accepted."""
+    start = datetime(2030, 1, 1, 9, tzinfo=timezone.utc)
+    rule = rrule("MONTHLY", start, bymonthday=1, count=12)
+    kinds: list[float | timedelta | BaseSchedule] = [30, 0.5, timedelta(hours=1), crontab(hour=7)]
+    kinds += [rule, rruleset([rule], exdates=[start]), clocked(start)]
+    for number, kind in enumerate(kinds):
+        RedBeatSchedulerEntry(f"entry-{number}", "proj.task", kind, app=app).save()
+    entry = RedBeatSchedulerEntry(
+        name="report",
+        task="proj.report",
+        schedule=rule,
+        args=["daily"],
+        kwargs={"to": "ops"},
+        enabled=True,
+        options={"queue": "reports"},
+        app=app,
+        delivery="at_most_once",
+        max_runs=3,
+    )
+    assert_type(entry.save(), RedBeatSchedulerEntry)
+    return entry
+
+
+def inspect(entry: RedBeatSchedulerEntry) -> None:
+    """What is read from an entry has a type that can be relied on."""
+    assert_type(entry.key, str)
+    assert_type(entry.rank, int | None)
+    assert_type(entry.due_at, datetime | None)
+    assert_type(entry.score, float)
+    assert_type(RedBeatSchedulerEntry.generate_key(app, "report"), str)
+    assert_type(RedBeatSchedulerEntry.load_definition(entry.key, app), dict[str, Any])
+    assert_type(RedBeatSchedulerEntry.load_meta(entry.key, app=app), dict[str, Any])
+
+
+def change() -> None:
+    """Load, change, save, delete."""
+    try:
+        entry = RedBeatSchedulerEntry.from_key("proj:report", app=app)
+    except (KeyError, DecodeError):
+        return
+    assert_type(entry, RedBeatSchedulerEntry)
+    entry.enabled = False
+    # Pyright takes the type from Celery, which has no None here.
+    entry.last_run_at = None  # pyright: ignore[reportAttributeAccessIssue]
+    try:
+        entry.save()
+    except InvalidEntryError as error:
+        raise SystemExit(str(error)) from error
+    entry.reschedule(datetime.now(timezone.utc))
+    entry.delete()
+    RedBeatSchedulerEntry(name="report", app=app).delete()
+
+
+class OwnedEntry(RedBeatSchedulerEntry):
+    """A subclass with an argument of its own; verbs return the subclass."""
+
+    def __init__(self, *args: Any, owner: str = "", **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.owner = owner
+
+    def definition(self) -> dict[str, Any]:
+        return {**super().definition(), "owner": self.owner}
+
+
+class OwnScheduler(RedBeatScheduler):
+    """A scheduler that makes entries of the subclass and survives everything."""
+
+    Entry = OwnedEntry
+
+    def tick(self, *args: Any, **kwargs: Any) -> float:
+        try:
+            return super().tick(*args, **kwargs)
+        except ConfigurationError:
+            return 1.0
+
+
+def own(scheduler: OwnScheduler) -> str:
+    """Return who owns an entry that was loaded by the subclass."""
+    entry = OwnedEntry.from_key("proj:report", app=app)
+    assert_type(entry, OwnedEntry)
+    assert_type(entry.save(), OwnedEntry)
+    assert_type(scheduler.tick(), float)
+    if scheduler.lock is not None:
+        assert_type(scheduler.lock.owned(), bool)
+        scheduler.lock.release()
+    return entry.owner
+
+
+def watch() -> str:
+    """Who leads, and which beats there are."""
+    leader = current_leader(app)
+    assert_type(leader, BeatInfo | None)
+    assert_type(active_beats(app), list[BeatInfo])
+    if leader is None:
+        return "nobody"
+    assert_type(leader.token, str)
+    assert_type(leader.host, str | None)
+    assert_type(leader.pid, int | None)
+    assert_type(leader.since, datetime | None)
+    return leader.host or leader.token
+
+
+class payday(rrule):  # noqa: N801 - named as schedules are
+    """A schedule of the project's own."""
+
+    def __init__(self, day: int) -> None:
+        super().__init__("MONTHLY", bymonthday=day)
+        self.day = day
+
+
+def dump(schedule: payday) -> dict[str, int]:
+    """Return what is stored of a schedule."""
+    return {"day": schedule.day}
+
+
+def load(fields: dict[str, Any]) -> payday:
+    """Return the schedule that was stored."""
+    return payday(fields["day"])
+
+
+def extend() -> None:
+    """Register the type, read calendars, let workers report, name the error of a full Redis."""
+    register_schedule_type("payday", payday, dump, load)
+    register_schedule_type("day", payday, lambda schedule: {"day": schedule.day}, load)
+    assert_type(from_ical("RRULE:FREQ=DAILY"), rrule | rruleset)
+    redbeat.worker.enable(app)
+    assert_type(redbeat.__version__, str)
+    assert issubclass(RedBeatKeyExpiryError, Exception)
+    assert callable(from_dateutil)
