@@ -299,7 +299,7 @@ def _read_solar(tagged: Tagged) -> solar:
         _number(tagged, key)
     try:
         return solar(tagged["event"], tagged["lat"], tagged["lon"])
-    except ImproperlyConfigured as error:
+    except (ImportError, ImproperlyConfigured) as error:  # the first one before Celery 5.7
         raise MissingError(
             "", "needs the package 'ephem'; install it with: pip install 'celery-redbeat[solar]'"
         ) from error

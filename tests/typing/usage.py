@@ -13,9 +13,11 @@ import redbeat
 import redbeat.worker
 from redbeat import (
     BeatInfo,
+    ConflictError,
     RedBeatKeyExpiryError,
     RedBeatScheduler,
     RedBeatSchedulerEntry,
+    Schedule,
     active_beats,
     clocked,
     current_leader,
@@ -174,3 +176,17 @@ def extend() -> None:
     assert_type(redbeat.__version__, str)
     assert issubclass(RedBeatKeyExpiryError, Exception)
     assert callable(from_dateutil)
+
+
+def operate() -> list[str]:
+    """Look after the schedule from a program."""
+    schedule = Schedule(app)
+    for entry in schedule.find(pattern="report-*", enabled=True):
+        entry.pause("the disk is full")
+    try:
+        schedule["report"].save(if_unchanged=True)
+    except ConflictError as error:
+        return [str(error)]
+    task_id = schedule["report"].trigger()
+    assert_type(task_id, str)
+    return [run.outcome for run in schedule["report"].history]
