@@ -18,6 +18,8 @@ from tests.waiting import wait_until
 BEATS = 4
 ENTRIES = names(200)
 AHEAD = 2.0
+#: Seconds in which each beat has sent its first message.
+START = 8.0
 NO_LOCK = {"redbeat_lock_key": None}
 
 
@@ -39,12 +41,12 @@ def test_four_beats_run_each_occurrence_once(
     """
     beats.start_many(BEATS, settings=NO_LOCK)
     one = Grid.begin(schedule, ENTRIES, profile.pick(3.0, 1.0), AHEAD)
-    until = one.first + profile.pick(10.0, 120.0)
+    until = one.first + profile.pick(17.0, 120.0)
     wait_until(lambda: schedule.now() >= until, profile.pick(60.0, 300.0))
     report = settle(ledger, [one], until)
     note(f"{report}; {spread(ledger, beats)}")
     # On a busy machine a process may need seconds for what it has to import to publish at all.
-    assert {late.instant for late in report.coalesced} <= {one.first}
+    assert all(late.instant < one.first + START for late in report.coalesced)
     assert not report.lost
     assert not report.unknown
     assert not report.early
