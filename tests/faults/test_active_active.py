@@ -18,7 +18,7 @@ from tests.waiting import wait_until
 BEATS = 4
 ENTRIES = names(200)
 AHEAD = 2.0
-#: Seconds in which each beat has sent its first message.
+#: Seconds in which each beat has sent its first message, where other tests run beside this one.
 START = 8.0
 NO_LOCK = {"redbeat_lock_key": None}
 
@@ -46,7 +46,7 @@ def test_four_beats_run_each_occurrence_once(
     report = settle(ledger, [one], until)
     note(f"{report}; {spread(ledger, beats)}")
     # On a busy machine a process may need seconds for what it has to import to publish at all.
-    assert all(late.instant < one.first + START for late in report.coalesced)
+    assert all(late.instant < one.first + profile.pick(START, 0.0) for late in report.coalesced)
     assert not report.lost
     assert not report.unknown
     assert not report.early

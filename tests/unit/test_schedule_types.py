@@ -13,6 +13,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
+import pytz
 from celery.schedules import BaseSchedule, crontab, schedule, solar
 from dateutil import rrule as du
 from dateutil import tz
@@ -35,8 +36,6 @@ from redbeat.occurrences import decide
 from redbeat.registry import named
 from redbeat.rulesets import MAX_DATES, MAX_RULES
 from redbeat.timing import asks_itself, first_run, next_run
-
-pytz = pytest.importorskip("pytz")
 
 UTC = timezone.utc
 ANY: Any = "2026-01-01"

@@ -34,7 +34,6 @@ def blocks(language: str) -> Iterator[str]:
 def examples(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """The entries that the page makes in Python."""
     monkeypatch.setattr(registry, "_types", {})
-    pytest.importorskip("ephem")
     app = Celery(set_as_current=False)
     app.conf.beat_schedule = {}
     names: dict[str, Any] = {"app": app}

@@ -11,6 +11,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
+import pytz
 from celery import Celery
 from celery.schedules import crontab, schedule
 from dateutil import tz
@@ -292,7 +293,6 @@ def test_a_rule_that_starts_in_every_kind_of_zone(freq: str, night: datetime, ki
 
 
 def test_pytz_itself() -> None:
-    pytz = pytest.importorskip("pytz")
     for fields in ALWAYS:
         rule = crontab(**fields, app=APP)
         for night in NIGHTS:
