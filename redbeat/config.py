@@ -32,6 +32,9 @@ DEFAULT_MAX_INTERVAL = 300
 #: The lock is worth this many of the longest intervals between two looks of the leader.
 LOCK_INTERVALS = 5
 
+#: Messages that may be on their way to the broker at once.
+DEFAULT_WINDOW = 100
+
 #: Runs kept in the history of an entry, and how many that may be at most.
 DEFAULT_HISTORY, MAX_HISTORY = 10, 30
 
@@ -76,6 +79,8 @@ class RedBeatConfig:
     #: How runs are delivered, unless an entry says otherwise.
     delivery: str
     on_lock_lost: str
+    #: Messages that may be on their way to the broker at once; with 1 each is waited for by itself.
+    publish_window: int
     #: Runs kept in the history of an entry; 0 for none.
     history_size: int
     #: How many replicas a beat waits for when it recorded runs.
@@ -104,7 +109,10 @@ class RedBeatConfig:
         self.lock_timeout = self._read_lock_timeout()
         self.key_expiry_check = self._read_choice("redbeat_key_expiry_check", EXPIRY_CHECKS, 2)
         self.delivery = self._read_choice("redbeat_delivery", DELIVERIES)
-        self.history_size = self._read_history_size()
+        self.publish_window = self._read_whole("redbeat_publish_window", DEFAULT_WINDOW, 1, 1000)
+        self.history_size = self._read_whole(
+            "redbeat_history_size", DEFAULT_HISTORY, 0, MAX_HISTORY
+        )
         self.wait_replicas = self._read_wait_replicas()
         self.cron_deadline = self._read_cron_deadline()
         self.on_lock_lost = self._read_choice("redbeat_on_lock_lost", ON_LOCK_LOST)
@@ -217,13 +225,12 @@ class RedBeatConfig:
             f"beat_cron_starting_deadline is {value!r}, it must be seconds, 0 at least"
         )
 
-    def _read_history_size(self) -> int:
-        value = self.either_or("redbeat_history_size", DEFAULT_HISTORY)
-        whole = isinstance(value, int) and not isinstance(value, bool)
-        if whole and 0 <= value <= MAX_HISTORY:
-            return int(value)
+    def _read_whole(self, name: str, default: int, least: int, most: int) -> int:
+        value = self.either_or(name, default)
+        if type(value) is int and least <= value <= most:
+            return value
         raise ConfigurationError(
-            f"redbeat_history_size is {value!r}, it must be a whole number from 0 to {MAX_HISTORY}"
+            f"{name} is {value!r}, it must be a whole number from {least} to {most}"
         )
 
     def _read_choice(self, name: str, choices: tuple[str, ...], default: int = 0) -> str:

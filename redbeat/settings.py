@@ -25,6 +25,7 @@ SETTINGS: Final[Mapping[str, str]] = {
     "redbeat_lock_timeout": "seconds; default: 5 x beat_max_loop_interval",
     "redbeat_key_expiry_check": "ignore, warn, error or raise; default: error",
     "redbeat_delivery": "at_least_once or at_most_once; default: at_least_once",
+    "redbeat_publish_window": "messages on their way to the broker at once; default: 100",
     "redbeat_history_size": "runs kept in the history of an entry, 0 for none; default: 10",
     "redbeat_wait_replicas": "replicas that each record of runs is waited for; default: 0",
     "redbeat_on_lock_lost": "standby or exit; default: standby",

@@ -17,7 +17,7 @@ from redbeat.entries.history import encode_runtime
 from redbeat.entries.lazy import LazyArgumentError, evaluated
 from redbeat.entries.occurrences import Run, Trigger
 from redbeat.entries.prototypes import Histories, Prototypes
-from redbeat.entries.runs import SENT, SKIPPED, TRIGGERED, failed, missed, run_line
+from redbeat.entries.runs import SENT, SKIPPED, TRIGGERED, missed, run_line
 from redbeat.entry import RedBeatSchedulerEntry, store_of
 from redbeat.errors import DecodeError
 from redbeat.signals import (
@@ -32,10 +32,11 @@ from redbeat.storage.quarantine import Quarantine, shown
 from redbeat.storage.records import AGAIN, DELETE, WAITS, Claim, Completion
 from redbeat.timing import asks_itself
 
-from .backoff import BackOff
 from .delivery import AT_MOST_ONCE
+from .failures import Failures
 from .hooks import Hooks, Promise
 from .messages import id_of
+from .outbox import Letter, Outbox
 from .overlap import goes_on, marker, put_off
 from .statics import StaticEntries
 from .waits import own_wait, score_of_not_due
@@ -44,35 +45,38 @@ __all__ = ("Dispatcher",)
 
 logger = get_logger("celery.beat")
 
-#: Seconds to wait while the broker is away, and for an entry that cannot be sent.
-BROKER_WAIT = BackOff(0.1, 2.0)
-ENTRY_WAIT = BackOff(1.0, 60.0)
-
 
 class Dispatcher:
     """Decides and publishes, one claim at a time.
 
-    No round trips of its own, but for a lost run whose end is waited for. ``statics`` hold the
-    functions among the arguments of static entries.
+    No round trips to Redis of its own, but for a lost run whose end is waited for. ``statics`` hold
+    the functions among the arguments of static entries, ``outbox`` what the broker has not
+    confirmed yet.
     """
 
     def __init__(
-        self, hooks: Hooks, quarantine: Quarantine, statics: StaticEntries | None = None
+        self,
+        hooks: Hooks,
+        quarantine: Quarantine,
+        outbox: Outbox,
+        statics: StaticEntries | None = None,
     ) -> None:
+        self._outbox = outbox
+        self._alone: set[str] = set()
         self._hooks = hooks
         self._statics = StaticEntries() if statics is None else statics
         self._quarantine = quarantine
         self._prototypes = Prototypes(hooks)
         self._histories = Histories()
-        self._attempts: dict[str, int] = {}
-        self.broker_failures = 0
+        self._failures = Failures(hooks)
 
     def dispatch(self, claim: Claim, claim_id: str, now: float) -> Completion | Promise | None:
         """Run a claimed entry and return what to record.
 
         ``now`` is the time of Redis, UNIX seconds. A run that is to be sent at most once is not
         published but returned as a promise, for :meth:`keep`. None when there is nothing to record
-        because the entry is quarantined.
+        because the entry is quarantined, or not yet because its message is on its way: then it is
+        among what :meth:`delivered` returns.
         """
         try:
             entry = self._load(claim, now)
@@ -80,6 +84,32 @@ class Dispatcher:
             self._set_aside(claim, claim_id, str(error) or repr(error), now)
             return None
         return self._dispatch(entry, claim, claim_id, now)
+
+    @property
+    def broker_failures(self) -> int:
+        """How often the broker failed in a row."""
+        return self._failures.of_broker
+
+    def delivered(self, *, wait: bool) -> list[Completion]:
+        """Return what to record for messages on their way, once the broker has answered.
+
+        Empty unless it is time to ask, or ``wait`` is true.
+        """
+        if not (wait or self._outbox.ripe):
+            return []
+        return [self._settled(letter) for letter in self._outbox.deliver()]
+
+    def _settled(self, letter: Letter) -> Completion:
+        entry, claim, claim_id, now = letter.entry, letter.claim, letter.claim_id, letter.now
+        error = letter.error
+        if error is None:
+            self._announce(entry)
+            return self._sent(entry, claim, claim_id, own_wait(entry, letter.seconds, now), now)
+        if letter.shared and not self._failures.broker_is_away(error):
+            # One of them may have broken the channel for all.
+            self._alone.add(claim.key)
+            return Completion(claim.key, claim_id, now, runtime=AGAIN)
+        return self._failures.note(claim, claim_id, now, error)
 
     def _dispatch(
         self, entry: RedBeatSchedulerEntry, claim: Claim, claim_id: str, now: float
@@ -92,7 +122,7 @@ class Dispatcher:
             due = entry.verdict().due
         except Exception as error:
             if asks_itself(entry.schedule):  # the user's own code, which may recover
-                return self._failed(claim, claim_id, now, error)
+                return self._failures.note(claim, claim_id, now, error)
             reason = f"definition.schedule: cannot tell when it is due: {error!r}"
             self._set_aside(claim, claim_id, reason, now)
             return None
@@ -102,7 +132,7 @@ class Dispatcher:
             try:
                 self._statics.give_functions(entry)
             except LazyArgumentError as error:
-                return self._failed(claim, claim_id, now, error)
+                return self._failures.note(claim, claim_id, now, error)
         run = self._promise if self._at_most_once(entry) else self._run
         return run(entry, claim, claim_id, now)
 
@@ -135,7 +165,7 @@ class Dispatcher:
         try:
             producer = self._hooks.producer
         except Exception as error:
-            self._broker_is_away(error)
+            self._failures.broker_is_away(error)
             return False
         run.successor = None
         try:
@@ -150,7 +180,7 @@ class Dispatcher:
                 promise, "is lost: it was due when it was recorded, and not when it was to be sent"
             )
         else:
-            self._broker_is_there()
+            self._failures.broker_is_there()
             self._announce(entry)
         return True
 
@@ -204,7 +234,7 @@ class Dispatcher:
                 run.task_id = id_of(entry, entry.verdict().scheduled_at or run.due)
                 run.successor = self._hooks.reserve(entry)
         except Exception as error:
-            return self._failed(claim, claim_id, now, error)
+            return self._failures.note(claim, claim_id, now, error)
         if not is_due:
             score = score_of_not_due(entry, run, seconds, now)
             return self._not_sent(entry, claim, claim_id, score, now)
@@ -238,13 +268,12 @@ class Dispatcher:
                 self._hooks.check_broker()
                 entry.args, entry.kwargs = evaluated(entry.args, entry.kwargs)
                 run.task_id = task_id
-                self._broker_is_there()
+                self._failures.broker_is_there()
                 return Promise(entry, claim, done._replace(promised=True))
             self._publish(entry, self._hooks.producer)
         except Exception as error:
-            return self._failed(claim, claim_id, now, error)
-        self._attempts.pop(claim.key, None)
-        self._broker_is_there()
+            return self._failures.note(claim, claim_id, now, error)
+        self._failures.forget(claim)
         self._announce(entry)
         return done
 
@@ -259,17 +288,23 @@ class Dispatcher:
 
     def _run(
         self, entry: RedBeatSchedulerEntry, claim: Claim, claim_id: str, now: float
-    ) -> Completion:
-        try:
-            seconds = self._hooks.maybe_due(entry, producer=self._hooks.producer)
-        except Exception as error:
-            return self._failed(claim, claim_id, now, error)
+    ) -> Completion | None:
         run = entry.run
+        try:
+            producer = self._hooks.producer
+            with self._outbox.open(producer, claim.key in self._alone) as on_its_way:
+                seconds = self._hooks.maybe_due(entry, producer=producer)
+                if run is not None and run.sent and on_its_way():
+                    self._outbox.add(Letter(entry, claim, claim_id, seconds, now))
+                    return None
+        except Exception as error:
+            return self._failures.note(claim, claim_id, now, error)
+        self._alone.discard(claim.key)
         if run is None or run.sent or (run.error is None and run.successor is not None):
             self._announce(entry)
             return self._sent(entry, claim, claim_id, own_wait(entry, seconds, now), now)
         if run.error is not None:
-            return self._failed(claim, claim_id, now, run.error)
+            return self._failures.note(claim, claim_id, now, run.error)
         score = score_of_not_due(entry, run, seconds, now)
         return self._not_sent(entry, claim, claim_id, score, now)
 
@@ -325,8 +360,7 @@ class Dispatcher:
         own: float | None,
         now: float,
     ) -> Completion:
-        self._attempts.pop(claim.key, None)
-        self._broker_is_there()
+        self._failures.forget(claim)
         after = (entry.run and entry.run.successor) or entry.next()
         verdict = entry.verdict()
         if verdict.missed:
@@ -347,38 +381,3 @@ class Dispatcher:
         line = run_line(nominal.timestamp(), now, SENT, task_id)
         done = Completion(claim.key, claim_id, score, meta, runtime, running=running, history=line)
         return self._finished(entry, claim, done) if score == PARKED else done
-
-    def _failed(self, claim: Claim, claim_id: str, now: float, error: Exception) -> Completion:
-        """Keep an occurrence that could not be published: it is late, not lost.
-
-        It waits even when the broker is to blame, so that another entry is tried next.
-        """
-        if entry_failed.receivers:
-            emit(entry_failed, self._hooks, name=self._name(claim), error=error, lost=False)
-        if self._broker_is_away(error):
-            again_at = now + BROKER_WAIT.after(self.broker_failures)
-            return Completion(claim.key, claim_id, again_at, runtime=AGAIN)
-        self._attempts[claim.key] = attempt = self._attempts.get(claim.key, 0) + 1
-        wait = ENTRY_WAIT.after(attempt)
-        logger.error(
-            "beat: Could not send %s, attempt %d, trying again in %.0f s: %r",
-            *(shown(claim.key), attempt, wait, error),
-            exc_info=attempt == 1,
-        )
-        # The first tells why; the others would push out what happened before.
-        line = run_line(claim.due, now, failed(error)) if attempt == 1 else ""
-        return Completion(claim.key, claim_id, now + wait, runtime=AGAIN, history=line)
-
-    def _broker_is_there(self) -> None:
-        if self.broker_failures:
-            logger.warning("beat: The broker is back")
-            self.broker_failures = 0
-
-    def _broker_is_away(self, error: Exception) -> bool:
-        """Whether the broker is to blame for an error; then that is counted, and said once."""
-        if not self._hooks.broker_failed(error):
-            return False
-        if not self.broker_failures:
-            logger.error("beat: The broker is not available, trying again: %r", error)
-        self.broker_failures += 1
-        return True

@@ -20,11 +20,13 @@ from redbeat.storage.records import AGAIN, STANDBY, Claim, Completion, Turn
 from redbeat.storage.store import BATCH, MAX_WAIT, Store
 
 from .backoff import BackOff
-from .dispatcher import BROKER_WAIT, Dispatcher
+from .dispatcher import Dispatcher
 from .exchange import LONGEST_LEASE, Answer, Exchange
+from .failures import BROKER_WAIT
 from .hooks import Hooks, Promise
 from .interrupts import HeldSignals
 from .leader import BeatLock
+from .outbox import Outbox
 from .promises import Promises
 from .statics import StaticEntries
 from .sweep import Sweep
@@ -79,7 +81,8 @@ class Ticker:
         self._clock = clock
         self._quarantine = Quarantine(store, clock)
         self._sweep = Sweep(store, clock)
-        self._dispatcher = Dispatcher(hooks, self._quarantine, statics)
+        outbox = Outbox(conf.publish_window, clock)
+        self._dispatcher = Dispatcher(hooks, self._quarantine, outbox, statics)
         self._exchange = Exchange(store, lock, clock, lease, conf.history_size)
         self._promises = Promises(self._dispatcher, self._exchange)
         self._synced = False
@@ -129,6 +132,7 @@ class Ticker:
 
         No round trip when there is nothing, else one or a few.
         """
+        self._record_delivered(wait=True)
         self._promises.keep()
         for answer in (self._exchange.begun(), self._exchange.unheard()):
             if answer is not None:
@@ -291,6 +295,7 @@ class Ticker:
         rest = iter(answer.turn.claims)
         try:
             self._dispatch_each(rest, answer)
+            self._record_delivered(wait=True)
             if not self._dispatcher.broker_failures:
                 self._promises.keep()
         except (SystemExit, KeyboardInterrupt):
@@ -314,6 +319,7 @@ class Ticker:
                 continue
             self._missing.discard(claim.key)
             self._dispatch_one(claim, answer.claim_id, self._exchange.time_at(started))
+            self._record_delivered(wait=False)
             if self._dispatcher.broker_failures or self._stop.pending:
                 return
             if started - self._exchange.answered_at > FLUSH_INTERVAL and self._exchange.pending:
@@ -329,6 +335,10 @@ class Ticker:
         if isinstance(done, Promise):
             self._promises.add(done)
         elif done is not None:
+            self._exchange.record(done)
+
+    def _record_delivered(self, *, wait: bool) -> None:
+        for done in self._dispatcher.delivered(wait=wait):
             self._exchange.record(done)
 
     def _record_before_exit(self) -> None:

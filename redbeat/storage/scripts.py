@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -13,6 +12,7 @@ from typing import Any
 from redis.client import NEVER_DECODE
 from redis.exceptions import MovedError, NoScriptError, RedisError
 
+from redbeat.connection.borrowing import borrowed, connection_of
 from redbeat.connection.cluster import cluster_errors, is_cluster, node_of, refreshing
 from redbeat.connection.failover import refusals
 
@@ -61,12 +61,12 @@ class Script:
     ) -> Callable[[Callable[[Any], None] | None], Any]:
         with refreshing(client):
             pool = node_of(client, keys[0] if keys else "").connection_pool
-            connection = _connection(pool)
-            with _borrowed(connection, pool, keep=True):
+            connection = connection_of(pool, "EVALSHA")
+            with borrowed(connection, pool, keep=True):
                 connection.send_command("EVALSHA", self.sha, len(keys), *keys, *args)
 
         def read(then: Callable[[Any], None] | None) -> Any:
-            with refreshing(client), _borrowed(connection, pool), refusals():
+            with refreshing(client), borrowed(connection, pool), refusals():
                 try:
                     reply = connection.read_response(disable_decoding=True)
                 except NoScriptError:
@@ -107,26 +107,6 @@ def overlaps(client: Any, key: str) -> bool:
     except RedisError:
         return False
     return getattr(pool, "max_connections", 0) > SPARE_CONNECTIONS
-
-
-@contextmanager
-def _borrowed(connection: Any, pool: Any, keep: bool = False) -> Iterator[None]:
-    """Give the connection back, unless we ``keep`` it, and broken if the reply was not read."""
-    try:
-        yield
-    except BaseException:
-        connection.disconnect()
-        pool.release(connection)
-        raise
-    if not keep:
-        pool.release(connection)
-
-
-def _connection(pool: Any) -> Any:
-    try:
-        return pool.get_connection()
-    except TypeError:  # redis-py before 5.3 wants to know the command
-        return pool.get_connection("EVALSHA")
 
 
 @cache

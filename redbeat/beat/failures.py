@@ -1,0 +1,80 @@
+"""Runs that could not be sent: kept, reported, and tried again after a while."""
+
+from __future__ import annotations
+
+from celery.utils.log import get_logger
+
+from redbeat.config import ensure_conf
+from redbeat.entries.runs import failed, run_line
+from redbeat.signals import emit, entry_failed
+from redbeat.storage.quarantine import shown
+from redbeat.storage.records import AGAIN, Claim, Completion
+
+from .backoff import BackOff
+from .hooks import Hooks
+
+__all__ = ("BROKER_WAIT", "Failures")
+
+logger = get_logger("celery.beat")
+
+#: Seconds to wait while the broker is away, and for an entry that cannot be sent.
+BROKER_WAIT = BackOff(0.1, 2.0)
+ENTRY_WAIT = BackOff(1.0, 60.0)
+
+
+class Failures:
+    """How often publishing failed in a row: for each entry, and because of the broker."""
+
+    def __init__(self, hooks: Hooks) -> None:
+        self._hooks = hooks
+        self._attempts: dict[str, int] = {}
+        self._last: BaseException | None = None
+        self.of_broker = 0
+
+    def note(self, claim: Claim, claim_id: str, now: float, error: Exception) -> Completion:
+        """Keep an occurrence that could not be published: it is late, not lost.
+
+        It waits even when the broker is to blame, so that another entry is tried next.
+        """
+        if entry_failed.receivers:
+            name = shown(claim.key.removeprefix(ensure_conf(self._hooks.app).key_prefix))
+            emit(entry_failed, self._hooks, name=name, error=error, lost=False)
+        if self.broker_is_away(error):
+            again_at = now + BROKER_WAIT.after(self.of_broker)
+            return Completion(claim.key, claim_id, again_at, runtime=AGAIN)
+        self._attempts[claim.key] = attempt = self._attempts.get(claim.key, 0) + 1
+        wait = ENTRY_WAIT.after(attempt)
+        logger.error(
+            "beat: Could not send %s, attempt %d, trying again in %.0f s: %r",
+            *(shown(claim.key), attempt, wait, error),
+            exc_info=error if attempt == 1 else None,
+        )
+        # The first tells why; the others would push out what happened before.
+        line = run_line(claim.due, now, failed(error)) if attempt == 1 else ""
+        return Completion(claim.key, claim_id, now + wait, runtime=AGAIN, history=line)
+
+    def forget(self, claim: Claim) -> None:
+        """An entry was sent."""
+        self._attempts.pop(claim.key, None)
+        self.broker_is_there()
+
+    def broker_is_there(self) -> None:
+        """The broker took a message."""
+        if self.of_broker:
+            logger.warning("beat: The broker is back")
+            self.of_broker, self._last = 0, None
+
+    def broker_is_away(self, error: Exception) -> bool:
+        """Whether the broker is to blame for an error; then that is counted, and said once.
+
+        An error that failed many messages together counts as one.
+        """
+        if error is self._last:
+            return True
+        if not self._hooks.broker_failed(error):
+            return False
+        if not self.of_broker:
+            logger.error("beat: The broker is not available, trying again: %r", error)
+        self.of_broker += 1
+        self._last = error
+        return True

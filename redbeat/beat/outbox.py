@@ -1,0 +1,131 @@
+"""Runs whose messages are on their way: published, and not yet confirmed by the broker."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+from redbeat.entry import RedBeatSchedulerEntry
+from redbeat.storage.records import Claim
+
+from .pipelining import Pipe, pipe_of
+
+__all__ = ("Letter", "Outbox")
+
+#: Messages are collected for so many times as long as the broker took to answer the last ones, so
+#: that waiting is a small part of the time, and a message is not late for nothing.
+PATIENCE: Final = 20
+
+#: Bounds of that, seconds.
+SHORTEST, LONGEST = 0.002, 0.05
+
+#: Bytes of messages after which they are sent in any case.
+MAX_BYTES: Final = 1 << 20
+
+
+@dataclass(slots=True)
+class Letter:
+    """A run that was published; ``seconds`` is what the entry's ``is_due`` said of the next one.
+
+    ``error`` is why it is not out after all, ``shared`` whether other letters may be to blame.
+    """
+
+    entry: RedBeatSchedulerEntry
+    claim: Claim
+    claim_id: str
+    seconds: float | None
+    now: float
+    error: Exception | None = None
+    shared: bool = False
+
+
+class Outbox:
+    """The letters of one beat, in the order in which they were published.
+
+    ``window`` is how many may be on their way; with 1 each is waited for by itself. So it is with
+    transports that cannot do otherwise.
+    """
+
+    def __init__(self, window: int, clock: Callable[[], float]) -> None:
+        self._window = window
+        self._clock = clock
+        self._pipe: Pipe | None = None
+        self._producer: Any = None
+        #: The operations of one publish, one for each queue it goes to, and the letter they carry;
+        #: None for one that failed half-way.
+        self._sent: list[tuple[int, Letter | None]] = []
+        self._letter: Letter | None = None
+        self._patience = SHORTEST
+        self._opened = 0.0
+
+    @contextmanager
+    def open(self, producer: Any, alone: bool = False) -> Iterator[Callable[[], bool]]:
+        """A context in which ``producer`` need not wait for the broker, unless ``alone``.
+
+        Yields a function that tells whether it makes use of that. If not, what is published is out.
+        """
+        pipe = None if alone else self._pipe_of(producer)
+        if pipe is None:
+            yield lambda: False
+            return
+        before = pipe.size
+        try:
+            with pipe.collecting():
+                yield lambda: pipe.size > before
+        finally:
+            if pipe.size > before:
+                if not self._sent:
+                    self._opened = self._clock()
+                self._sent.append((pipe.size - before, self._letter))
+            self._letter = None
+
+    def _pipe_of(self, producer: Any) -> Pipe | None:
+        """The pipe to publish through; letters on the way stay with that of their channel."""
+        if self._window <= 1:
+            return None
+        if self._sent:
+            return self._pipe if self._is_of(producer) else None
+        if not self._is_of(producer):
+            self._producer, self._pipe = producer, pipe_of(producer.channel)
+        return self._pipe
+
+    def _is_of(self, producer: Any) -> bool:
+        same = producer is self._producer
+        return same and (self._pipe is None or self._pipe.channel is producer.channel)
+
+    def add(self, letter: Letter) -> None:
+        """Take the run that is published in the context that :meth:`open` opened."""
+        self._letter = letter
+
+    @property
+    def ripe(self) -> bool:
+        """Whether it is time to :meth:`deliver`."""
+        if not self._sent or self._pipe is None:
+            return False
+        full = len(self._sent) >= self._window or self._pipe.nbytes > MAX_BYTES
+        return full or self._clock() - self._opened > self._patience
+
+    def deliver(self) -> list[Letter]:
+        """Wait until the broker has answered all letters; return them, with what went wrong.
+
+        A letter is good only when every operation of it is. Takes no longer than a publish may.
+        """
+        sent, self._sent = self._sent, []
+        if not sent or self._pipe is None:
+            return []
+        started = self._clock()
+        outcomes = self._pipe.deliver()
+        self._patience = min(max(PATIENCE * (self._clock() - started), SHORTEST), LONGEST)
+        times = Counter(id(error) for error in outcomes)
+        letters, first = [], 0
+        for operations, letter in sent:
+            errors = list(filter(None, outcomes[first : first + operations]))
+            first += operations
+            if letter is not None:
+                letter.error = errors[0] if errors else None
+                letter.shared = bool(errors) and times[id(errors[0])] > len(errors)
+                letters.append(letter)
+        return letters
