@@ -13,7 +13,7 @@ from celery.utils.log import get_logger
 from celery.utils.time import humanize_seconds
 from kombu.exceptions import OperationalError
 from kombu.utils.objects import cached_property
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from .beat.broker import publishing_connection, warn_about_confirms
 from .beat.delivery import AT_MOST_ONCE
@@ -285,7 +285,7 @@ class RedBeatScheduler(Scheduler):
         cause: BaseException | None = error
         while isinstance(cause, SchedulingError):
             cause = cause.__cause__ or cause.__context__
-        if not isinstance(cause, self._connection_errors()):
+        if not isinstance(cause, self._connection_errors()) or is_about_one_key(cause):
             return False
         self._drop_connection()
         return True
@@ -342,6 +342,12 @@ class RedBeatScheduler(Scheduler):
             human = humanize_seconds(self.lock_timeout)
             lines.append(f"       . lock -> `{self.lock_key}` {human} ({self.lock_timeout}s)")
         return "\n".join(lines)
+
+
+def is_about_one_key(error: BaseException) -> bool:
+    """Whether a broker that is Redis, and there, refused one key: the queue of an entry."""
+    cause = error.__cause__ or error
+    return isinstance(cause, ResponseError) and "WRONGTYPE" in str(cause)
 
 
 def instant_of(run: Run) -> tuple[datetime, int]:

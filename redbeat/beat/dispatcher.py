@@ -105,11 +105,20 @@ class Dispatcher:
         if error is None:
             self._announce(entry)
             return self._sent(entry, claim, claim_id, own_wait(entry, letter.seconds, now), now)
-        if letter.shared and not self._failures.broker_is_away(error):
-            # One of them may have broken the channel for all.
-            self._alone.add(claim.key)
-            return Completion(claim.key, claim_id, now, runtime=AGAIN)
-        return self._failures.note(claim, claim_id, now, error)
+        return self._failed(claim, claim_id, now, error, shared=letter.shared)
+
+    def _failed(
+        self, claim: Claim, claim_id: str, now: float, error: Exception, shared: bool
+    ) -> Completion:
+        """Return what to record for a run that was not sent, perhaps by the fault of another.
+
+        Then it is tried again at once, and waited for by itself.
+        """
+        own = claim.key in self._alone or not shared
+        if own or self._failures.broker_is_away(error):
+            return self._failures.note(claim, claim_id, now, error)
+        self._alone.add(claim.key)
+        return Completion(claim.key, claim_id, now, runtime=AGAIN)
 
     def _dispatch(
         self, entry: RedBeatSchedulerEntry, claim: Claim, claim_id: str, now: float
@@ -289,7 +298,7 @@ class Dispatcher:
     def _run(
         self, entry: RedBeatSchedulerEntry, claim: Claim, claim_id: str, now: float
     ) -> Completion | None:
-        run = entry.run
+        run, shared = entry.run, self._outbox.shares_errors
         try:
             producer = self._hooks.producer
             with self._outbox.open(producer, claim.key in self._alone) as on_its_way:
@@ -299,12 +308,12 @@ class Dispatcher:
                     return None
         except Exception as error:
             return self._failures.note(claim, claim_id, now, error)
-        self._alone.discard(claim.key)
         if run is None or run.sent or (run.error is None and run.successor is not None):
+            self._alone.discard(claim.key)
             self._announce(entry)
             return self._sent(entry, claim, claim_id, own_wait(entry, seconds, now), now)
         if run.error is not None:
-            return self._failures.note(claim, claim_id, now, run.error)
+            return self._failed(claim, claim_id, now, run.error, shared)
         score = score_of_not_due(entry, run, seconds, now)
         return self._not_sent(entry, claim, claim_id, score, now)
 

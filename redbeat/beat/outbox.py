@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -101,6 +100,11 @@ class Outbox:
         self._letter = letter
 
     @property
+    def shares_errors(self) -> bool:
+        """Whether what goes wrong now may be the fault of a letter on its way."""
+        return bool(self._sent) and self._pipe is not None and self._pipe.shares_errors
+
+    @property
     def ripe(self) -> bool:
         """Whether it is time to :meth:`deliver`."""
         if not self._sent or self._pipe is None:
@@ -119,13 +123,12 @@ class Outbox:
         started = self._clock()
         outcomes = self._pipe.deliver()
         self._patience = min(max(PATIENCE * (self._clock() - started), SHORTEST), LONGEST)
-        times = Counter(id(error) for error in outcomes)
         letters, first = [], 0
         for operations, letter in sent:
             errors = list(filter(None, outcomes[first : first + operations]))
             first += operations
             if letter is not None:
                 letter.error = errors[0] if errors else None
-                letter.shared = bool(errors) and times[id(errors[0])] > len(errors)
+                letter.shared = self._pipe.shares_errors and bool(errors)
                 letters.append(letter)
         return letters

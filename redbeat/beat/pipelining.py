@@ -7,7 +7,7 @@ kind of broker it is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, Protocol
 
@@ -26,10 +26,17 @@ BROKEN: Final = (RedisConnectionError, RedisTimeoutError, OSError)
 REPEATS: Final = 1
 
 
+class ChannelClosedError(Exception):
+    """What was on its way on a channel was not confirmed, because of one of the messages."""
+
+
 class Pipe(Protocol):
     """Messages that one channel has collected."""
 
     channel: Any
+
+    #: Whether an error on the channel may be about a message that was published before.
+    shares_errors: bool
 
     @property
     def size(self) -> int:
@@ -66,6 +73,8 @@ def pipe_of(channel: Any) -> Pipe | None:
 
 class RedisPipe:
     """Commands of a Redis channel, sent in one write: one round trip for all of them."""
+
+    shares_errors = False
 
     def __init__(self, channel: Any) -> None:
         self.channel = channel
@@ -139,6 +148,7 @@ class AmqpPipe:
     """Messages of a RabbitMQ channel that are sent at once, and confirmed by and by."""
 
     nbytes = 0
+    shares_errors = True
 
     def __init__(self, channel: Any) -> None:
         self.channel = channel
@@ -146,7 +156,6 @@ class AmqpPipe:
         self._waiting: dict[int, int] = {}
         self._outcomes: list[Exception | None] = []
         self._timeout: float | None = None
-        self._at_once: Callable[..., Any] | None = None
         channel.events["basic_ack"].add(self._acknowledged)
         channel.events["basic_nack"].add(self._refused)
 
@@ -156,29 +165,36 @@ class AmqpPipe:
 
     @contextmanager
     def collecting(self) -> Iterator[None]:
-        """As :meth:`Pipe.collecting`. A round trip the first time."""
-        if not self.channel._confirm_selected:
-            self.channel._confirm_selected = True
-            self.channel.confirm_select()
-            self._at_once = self.channel.basic_publish
-            self.channel.basic_publish = self._counted
-        confirmed, self.channel.basic_publish = self.channel.basic_publish, self._publish
+        self.channel.basic_publish = self._publish
         try:
             yield
         finally:
-            self.channel.basic_publish = confirmed
+            self.channel.basic_publish = self._counted
+
+    def _select(self) -> None:
+        """Ask for confirmations. A round trip the first time, and after the channel was closed.
+
+        It then opened itself again, and numbers its messages from one.
+        """
+        if self.channel._confirm_selected:
+            return
+        self._give_up(ChannelClosedError("RabbitMQ closed the channel"))
+        self._tag = 0
+        self.channel.confirm_select()
+        self.channel._confirm_selected = True
 
     def _counted(self, *args: Any, **kwargs: Any) -> Any:
         """Publish outside the pipe: the broker numbers these messages too."""
-        assert self._at_once is not None
         # It takes the next confirmation for its own.
         self._drain()
+        self._select()
         self._tag += 1
-        return self._at_once(*args, **kwargs)
+        return self.channel.basic_publish_confirm(*args, **kwargs)
 
     def _publish(self, *args: Any, **kwargs: Any) -> Any:
         confirm, timeout = kwargs.pop("confirm_timeout", None), kwargs.get("timeout")
         self._timeout = confirm or timeout or self._timeout
+        self._select()
         result = self.channel._basic_publish(*args, **kwargs)
         self._tag += 1
         self._waiting[self._tag] = len(self._outcomes)
@@ -206,8 +222,14 @@ class AmqpPipe:
     def _drain(self) -> None:
         try:
             while self._waiting:
+                if self.channel.connection is None or not self.channel._confirm_selected:
+                    raise ChannelClosedError("RabbitMQ closed the channel")
                 self.channel.connection.drain_events(timeout=self._timeout)
         except Exception as error:
-            for place in self._waiting.values():
-                self._outcomes[place] = error
-            self._waiting.clear()
+            self._give_up(error)
+
+    def _give_up(self, error: Exception) -> None:
+        """No confirmation will come any more."""
+        for place in self._waiting.values():
+            self._outcomes[place] = error
+        self._waiting.clear()

@@ -1,0 +1,258 @@
+"""Messages that are written to a Redis broker together: what is confirmed is recorded."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import kombu.entity
+import pytest
+import redis
+
+from redbeat.beat.failures import BROKER_WAIT, ENTRY_WAIT
+from redbeat.schedulers import RedBeatScheduler
+from redbeat.signals import entry_dispatched
+from tests.faults.proxy import Proxy
+from tests.servers import RedisServer
+
+from .conftest import Clock, World
+
+COUNT = 250
+
+ENTITIES: Any = kombu.entity
+
+
+class Hooked(RedBeatScheduler):
+    """Calls ``hook`` with the name of an entry after each message."""
+
+    hook: Callable[[str], None] = staticmethod(lambda _name: None)
+
+    def apply_async(self, entry: Any, *args: Any, **kwargs: Any) -> Any:
+        result = super().apply_async(entry, *args, **kwargs)
+        self.hook(entry.name)
+        return result
+
+
+class Broker:
+    """A Redis of its own for the messages."""
+
+    def __init__(self, server: RedisServer) -> None:
+        self.server = server
+        self.client = redis.Redis.from_url(server.url, decode_responses=True)
+
+    def messages(self, queue: str = "celery") -> list[tuple[str, str]]:
+        """Return the names of entries and the task ids in a queue, the oldest first."""
+        texts: Any = self.client.lrange(queue, 0, -1)
+        headers = [json.loads(text)["headers"] for text in reversed(texts)]
+        return [(header["periodic_task_name"], header["id"]) for header in headers]
+
+    def reads(self) -> int:
+        """Return how often the server read from a socket so far."""
+        stats: Any = self.client.info("stats")
+        return int(stats["total_reads_processed"])
+
+
+@pytest.fixture
+def broker(world: World) -> Iterator[Broker]:
+    """A broker that the app of the test publishes to, and that may be killed."""
+    with RedisServer() as server:
+        world.app.conf.broker_url = server.url
+        yield Broker(server)
+
+
+NAMES = [f"e{number}" for number in range(COUNT)]
+
+
+class TestEverythingIsConfirmed:
+    @pytest.mark.parametrize("window", [1, 50, 1000])
+    def test_a_window_is_written_at_once(self, world: World, broker: Broker, window: int) -> None:
+        world.app.conf.redbeat_publish_window = window
+        world.put("warm-up")
+        scheduler = world.scheduler_of(RedBeatScheduler, clock=Clock())
+        scheduler.tick()
+        world.put_many(COUNT)
+        before = broker.reads()
+        scheduler.tick()
+        # A server reads some kilobytes at a time.
+        few = broker.reads() - before < COUNT / 4
+        assert few is (window > 1)
+        sent = dict(broker.messages())
+        assert sorted(sent) == sorted([*NAMES, "warm-up"])
+        assert len(broker.messages()) == COUNT + 1
+        assert {world.run_count(name) for name in NAMES} == {1}
+
+    def test_messages_leave_in_the_order_in_which_they_are_due(
+        self, world: World, broker: Broker
+    ) -> None:
+        for number in reversed(range(30)):
+            world.put(f"n{number:02}", score=world.now() - 30 + number / 10)
+        world.scheduler_of(RedBeatScheduler).tick()
+        assert [name for name, _ in broker.messages()] == [f"n{number:02}" for number in range(30)]
+
+    def test_a_message_for_two_queues_is_in_both(self, world: World, broker: Broker) -> None:
+        exchange = ENTITIES.Exchange("twice", type="direct")
+        world.app.conf.task_queues = [
+            ENTITIES.Queue(name, exchange, "both") for name in ("one", "two")
+        ]
+        for name in "abc":
+            world.put(name, options={"exchange": "twice", "routing_key": "both"})
+        with world.app.connection_for_write() as connection:
+            for queue in world.app.conf.task_queues:
+                queue(connection.default_channel).declare()
+        world.scheduler_of(RedBeatScheduler).tick()
+        assert broker.messages("one") == broker.messages("two")
+        assert sorted(name for name, _ in broker.messages("one")) == ["a", "b", "c"]
+        assert [world.run_count(name) for name in "abc"] == [1, 1, 1]
+
+    def test_a_prefix_of_the_broker_is_heeded(self, world: World, broker: Broker) -> None:
+        world.app.conf.broker_transport_options = {"global_keyprefix": "px:"}
+        world.put_many(3)
+        world.scheduler_of(RedBeatScheduler).tick()
+        assert len(broker.messages("px:celery")) == 3
+        assert not broker.client.exists("celery")
+
+    def test_the_signal_says_what_the_broker_has(self, world: World, broker: Broker) -> None:
+        world.put_many(5)
+        heard = []
+
+        def receiver(entry: Any, task_id: str, **_: Any) -> None:
+            heard.append((entry.name, task_id))
+
+        entry_dispatched.connect(receiver)
+        try:
+            world.scheduler_of(RedBeatScheduler).tick()
+        finally:
+            entry_dispatched.disconnect(receiver)
+        assert sorted(heard) == sorted(broker.messages())
+
+
+class TestOneIsRefused:
+    def test_the_others_are_out(
+        self, world: World, broker: Broker, log: pytest.LogCaptureFixture
+    ) -> None:
+        broker.client.set("crooked", "no list")
+        for number in range(20):
+            world.put(f"good{number}")
+        world.put("bad", options={"queue": "crooked"}, score=0.5)
+        before = world.now()
+        world.scheduler_of(RedBeatScheduler).tick()
+        assert len(broker.messages()) == 20
+        assert world.run_count("bad") == 0
+        score = world.score("bad")
+        assert score is not None
+        assert before < score - ENTRY_WAIT.first < world.now()
+        assert "Could not send redbeat:bad, attempt 1" in log.text
+        assert "WRONGTYPE" in log.text
+        assert "broker is not available" not in log.text
+
+    def test_an_error_after_the_message_is_about_no_other(
+        self, world: World, broker: Broker
+    ) -> None:
+        """Setup: a hook of the user raises when its message is written. Invariant: the outcomes of
+        the messages after it are their own, and its own message is out."""
+
+        def hook(name: str) -> None:
+            if name == "b":
+                raise ValueError("after the fact")
+
+        broker.client.set("crooked", "no list")
+        for score, name in enumerate("abcd"):
+            options = {"queue": "crooked"} if name == "c" else {}
+            world.put(name, score=score + 1, options=options)
+        scheduler = world.scheduler_of(Hooked)
+        scheduler.hook = hook
+        scheduler.tick()
+        assert [world.run_count(name) for name in "abcd"] == [1, 1, 0, 1]
+        assert [name for name, _ in broker.messages()] == ["a", "b", "d"]
+
+
+class TestTheBrokerBreaks:
+    def test_a_lost_answer(self, world: World, broker: Broker) -> None:
+        """Setup: the connection breaks after the broker took a window. Invariant: nothing lost,
+        and what is there twice has the same id."""
+        with Proxy(broker.server.port) as proxy:
+            world.app.conf.broker_url = proxy.url
+            world.put("warm-up")
+            scheduler = world.scheduler_of(RedBeatScheduler, clock=Clock())
+            scheduler.tick()
+            world.put_many(COUNT)
+            proxy.swallow_replies(1, b"LPUSH")
+            scheduler.tick()
+            assert proxy.struck == 1
+        sent = Counter(broker.messages())
+        assert len(sent) == COUNT + 1
+        assert sorted(set(sent.values())) == [1, 2]
+        assert {world.run_count(name) for name in NAMES} == {1}
+
+    def test_killed_before_it_answered(
+        self, world: World, broker: Broker, log: pytest.LogCaptureFixture
+    ) -> None:
+        """Setup: the broker dies while messages are collected. Invariant: none counts as sent, and
+        all are sent when it is back."""
+        world.put_many(COUNT)
+        scheduler = world.scheduler_of(Hooked)
+        heard: list[str] = []
+
+        def hook(name: str) -> None:
+            heard.append(name)
+            if len(heard) == 30:
+                broker.server.kill()
+
+        scheduler.hook = hook
+        announced: list[str] = []
+
+        def receiver(entry: Any, **_: Any) -> None:
+            announced.append(entry.name)
+
+        entry_dispatched.connect(receiver)
+        try:
+            wait = scheduler.tick()
+        finally:
+            entry_dispatched.disconnect(receiver)
+        recorded = [name for name in NAMES if world.run_count(name)]
+        assert sorted(recorded) == sorted(announced)
+        assert len(recorded) < 30
+        # Many messages failed together: that is one failure, not many.
+        assert wait <= BROKER_WAIT.after(3)
+        assert log.text.count("The broker is not available") == 1
+        broker.server.restart()
+        scheduler.hook = lambda _name: None
+        deadline = 200
+        while not all(map(world.run_count, NAMES)):
+            world.client.zadd("redbeat::schedule", dict.fromkeys(self.left(world), 1))
+            scheduler.tick()
+            deadline -= 1
+            assert deadline, "not all were sent"
+        assert "The broker is back" in log.text
+        sent = broker.messages()
+        assert sorted(name for name, _ in sent) == sorted(set(NAMES) - set(recorded))
+
+    @staticmethod
+    def left(world: World) -> list[str]:
+        return [f"redbeat:{name}" for name in NAMES if not world.run_count(name)] or ["redbeat:e0"]
+
+    def test_told_to_stop(self, world: World, broker: Broker) -> None:
+        """Setup: a stop signal in the middle of a window. Invariant: what was written is recorded,
+        the rest is given back."""
+
+        class Stopped(Hooked):
+            def apply_async(self, entry: Any, *args: Any, **kwargs: Any) -> Any:
+                if len(self.names) == 40:
+                    raise SystemExit
+                self.names.append(entry.name)
+                return super().apply_async(entry, *args, **kwargs)
+
+            names: list[str]
+
+        world.put_many(COUNT)
+        scheduler = world.scheduler_of(Stopped)
+        scheduler.names = []
+        with pytest.raises(SystemExit):
+            scheduler.tick()
+        sent = [name for name, _ in broker.messages()]
+        assert len(sent) == 40
+        assert sorted(name for name in NAMES if world.run_count(name)) == sorted(sent)
+        rest = set(NAMES) - set(sent)
+        assert max(world.score(name) or 0 for name in rest) < world.now()
