@@ -70,16 +70,16 @@ def retry_options(options: dict[str, Any], at_most_once: bool) -> dict[str, Any]
     most. What else a policy says is left out: kombu would keep it in the connection, for all
     entries.
     """
-    bounded = {**options, **_waits(options)}
+    bounded = dict(options)
+    for name in WAITS:
+        if name in options and is_number(options[name]):
+            bounded[name] = min(options[name], LONGEST_WAIT)
+    given = bounded.pop("retry_policy", None)
     if at_most_once:
-        bounded.pop("retry_policy", None)
-        return {**bounded, "retry": False}
-    return {**bounded, "retry_policy": _policy(options.get("retry_policy"))}
-
-
-def _waits(options: Mapping[str, Any]) -> dict[str, float]:
-    given = [name for name in WAITS if is_number(options.get(name))]
-    return {name: min(options[name], LONGEST_WAIT) for name in given}
+        bounded["retry"] = False
+    else:
+        bounded["retry_policy"] = ONE_RETRY if given is None else _policy(given)
+    return bounded
 
 
 def _policy(given: Any) -> dict[str, float]:
