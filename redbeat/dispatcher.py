@@ -20,6 +20,7 @@ from .history import encode_runtime
 from .hooks import Hooks, Promise
 from .lazy import LazyArgumentError, evaluated
 from .messages import id_of
+from .metrics.counters import Counters
 from .occurrences import Run, Trigger
 from .overlap import goes_on, marker, put_off
 from .prototypes import Histories, Prototypes
@@ -56,9 +57,14 @@ class Dispatcher:
     """
 
     def __init__(
-        self, hooks: Hooks, quarantine: Quarantine, statics: StaticEntries | None = None
+        self,
+        hooks: Hooks,
+        quarantine: Quarantine,
+        statics: StaticEntries | None = None,
+        counters: Counters | None = None,
     ) -> None:
         self._hooks = hooks
+        self._counters = Counters(0) if counters is None else counters
         self._statics = StaticEntries() if statics is None else statics
         self._quarantine = quarantine
         self._prototypes = Prototypes(hooks)
@@ -107,15 +113,23 @@ class Dispatcher:
 
     def _set_aside(self, claim: Claim, claim_id: str, reason: str, now: float) -> None:
         self._quarantine.add(claim, claim_id, reason, now)
+        self._counters.add("quarantined", self._plain_name(claim))
         emit(entry_quarantined, self._hooks, name=self._name(claim), reason=reason)
 
     def _name(self, claim: Claim) -> str:
-        return shown(claim.key.removeprefix(ensure_conf(self._hooks.app).key_prefix))
+        return shown(self._plain_name(claim))
+
+    def _plain_name(self, claim: Claim) -> str:
+        return claim.key.removeprefix(ensure_conf(self._hooks.app).key_prefix)
 
     def _announce(self, entry: RedBeatSchedulerEntry) -> None:
-        """Say that a message is out."""
+        """Count a message that is out, and say so."""
         run = entry.run
-        if run is None or not entry_dispatched.receivers:
+        if run is None:
+            return
+        late = None if run.trigger else (run.now - run.due).total_seconds()
+        self._counters.dispatched(str(entry.name), late)
+        if not entry_dispatched.receivers:
             return
         nominal = run.trigger.at if run.trigger else run.verdict and run.verdict.scheduled_at
         emit(
@@ -166,6 +180,7 @@ class Dispatcher:
         promise.report(what)
         run = promise.entry.run
         name, error = str(promise.entry.name), run and run.error
+        self._counters.failed(name, lost=True)
         emit(entry_failed, self._hooks, name=name, error=error, lost=True)
         if promise.done.running:
             self._forget_run(promise)
@@ -291,6 +306,7 @@ class Dispatcher:
     def _missed(
         self, entry: RedBeatSchedulerEntry, count: int, scheduled_at: datetime | None
     ) -> None:
+        self._counters.add("missed", str(entry.name), count)
         emit(entry_missed, self._hooks, entry=entry, count=count, scheduled_at=scheduled_at)
 
     def _put_off(
@@ -299,6 +315,7 @@ class Dispatcher:
         """Return what to record for an occurrence that is due while an earlier run goes on."""
         done, skipped = put_off(entry, claim, claim_id)
         if skipped is not None:
+            self._counters.add("skipped", str(entry.name))
             done = done._replace(history=run_line(skipped.timestamp(), now, SKIPPED))
         gone = skipped is not None and done.score == PARKED
         return self._finished(entry, claim, done) if gone else done
@@ -352,6 +369,7 @@ class Dispatcher:
 
         It waits even when the broker is to blame, so that another entry is tried next.
         """
+        self._counters.failed(self._plain_name(claim), lost=False)
         if entry_failed.receivers:
             emit(entry_failed, self._hooks, name=self._name(claim), error=error, lost=False)
         if self._broker_is_away(error):

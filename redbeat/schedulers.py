@@ -26,6 +26,7 @@ from .exchange import LONGEST_LEASE, SHORTEST_LEASE
 from .interrupts import HeldSignals
 from .leader import BeatLock
 from .messages import addressed
+from .metrics.extra import serve_beat
 from .occurrences import Run
 from .retrying import RetryingConnection
 from .scripts import load_script
@@ -120,6 +121,14 @@ class RedBeatScheduler(Scheduler):
         return min(max(self.lock_timeout or LONGEST_LEASE, SHORTEST_LEASE), LONGEST_LEASE)
 
     @cached_property
+    def _server(self) -> Any:
+        """What serves metrics and health; None where no port is set."""
+        conf, ticker = ensure_conf(self.app), self._ticker
+        if conf.metrics_port is None:
+            return None
+        return serve_beat(conf, self._store, ticker.pulse, ticker.counters)
+
+    @cached_property
     def _wakeup(self) -> WakeUp:
         return WakeUp(self._store.client, self._store.keys.wakeup)
 
@@ -182,6 +191,7 @@ class RedBeatScheduler(Scheduler):
 
         In a beat service it waits for them itself, so that a message can wake it up, and returns 0.
         """
+        _ = self._server
         seconds: float = self._ticker.tick()
         if self.service is None:
             return seconds
@@ -313,6 +323,8 @@ class RedBeatScheduler(Scheduler):
             self._close(ticker)
         if "_wakeup" in self.__dict__:
             self._wakeup.close()
+        if self.__dict__.get("_server") is not None:
+            self._server.close()
         super().close()
 
     def _close(self, ticker: Ticker | None) -> None:

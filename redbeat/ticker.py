@@ -16,7 +16,10 @@ from .eviction import check_eviction
 from .exchange import LONGEST_LEASE, Answer, Exchange
 from .hooks import Hooks, Promise
 from .interrupts import HeldSignals
-from .leader import BeatLock
+from .leader import NOT_A_LOCK, BeatLock
+from .metrics.counters import Counters
+from .metrics.pulse import Pulse
+from .metrics.upkeep import Upkeep
 from .migration import warn_about_untagged
 from .promises import Promises
 from .quarantine import Quarantine, shown
@@ -78,8 +81,11 @@ class Ticker:
         self._clock = clock
         self._quarantine = Quarantine(store, clock)
         self._sweep = Sweep(store, clock)
-        self._dispatcher = Dispatcher(hooks, self._quarantine, statics)
-        self._exchange = Exchange(store, lock, clock, lease, conf.history_size)
+        self.pulse = Pulse(clock)
+        self.counters = Counters(conf.metrics_entries)
+        self._upkeep = Upkeep(store, conf.metrics_entries, clock)
+        self._dispatcher = Dispatcher(hooks, self._quarantine, statics, self.counters)
+        self._exchange = Exchange(store, lock, clock, lease, conf.history_size, self.counters)
         self._promises = Promises(self._dispatcher, self._exchange)
         self._synced = False
         self._sync_again_at = 0.0
@@ -103,6 +109,7 @@ class Ticker:
         stop ends it after what is under way, a second one at once.
         """
         self.running = True
+        started = self._clock()
         try:
             with self._stop:
                 return self._available(self._work())
@@ -117,6 +124,13 @@ class Ticker:
             return STANDBY_POLL
         finally:
             self.running = False
+            self._take_note(started)
+
+    def _take_note(self, started: float) -> None:
+        """Count the tick that ends."""
+        self.pulse.ticked()
+        at_work = self.pulse.leads is True
+        self.counters.ticked(self._clock() - started, self._store.round_trips, at_work)
 
     @property
     def available(self) -> bool:
@@ -146,12 +160,14 @@ class Ticker:
         if self._redis_failures:
             logger.warning("beat: Redis is back after %d failed ticks", self._redis_failures)
             emit(redis_back, self._hooks, failures=self._redis_failures)
+        self.pulse.completed()
         self._redis_failures = 0
         self._answered = True
         self._causes.clear()
         return wait
 
     def _unavailable(self, error: Exception) -> float:
+        self.pulse.failed()
         if not self._redis_failures:
             emit(redis_lost, self._hooks, error=error)
         kind = type(error).__name__
@@ -194,6 +210,7 @@ class Ticker:
     def _tell_lock(self, turn: Turn) -> None:
         """Say when this beat begins or ceases to lead."""
         leads = self._lock is not None and bool(self._lock.leading)
+        self.pulse.observe(leads or self._lock is None, turn.holder == NOT_A_LOCK)
         if leads is self._led:
             return
         self._led = leads
@@ -211,6 +228,7 @@ class Ticker:
 
     def _look_after(self, turn: Turn) -> bool:
         """Look for entries that nothing leads to; True when there may be something to do."""
+        self._upkeep.look()
         return self._quarantine.review(turn.quarantined) or self._sweep.look()
 
     def _look_ahead(self, turn: Turn) -> None:
