@@ -78,6 +78,7 @@ class Target:
 
     def wait_for(self, least: float, name: str, deadline: float = 60.0) -> Scrape:
         """Wait until a sample without labels is so large."""
+        self.wait("/healthz", 200, deadline)
         wait_until(
             lambda: (self.scrape().value(name) or 0) >= least, deadline, f"{name} of {least}"
         )
