@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+from typing import Any
 
 import pytest
 import redis
@@ -75,7 +76,7 @@ def test_beats_without_a_lock(project: Project) -> None:
 
 
 def test_more_entries_than_it_may_show(project: Project) -> None:
-    stats = {"dispatched": 9, "dispatched a": 4, "dispatched b": 5}
+    stats: dict[Any, Any] = {"dispatched": 9, "dispatched a": 4, "dispatched b": 5}
     project.client.hset("redbeat::stats", mapping=stats)
     entries(project, "a", "b")
     _, few = begin_exporter(project, redbeat_metrics_entries=1)

@@ -17,7 +17,7 @@ from redbeat.metrics.upkeep import INTERVAL
 from redbeat.records import Counted
 from redbeat.schedule import Schedule
 from redbeat.store import Store
-from tests.scheduler.conftest import STATS, Clock, RecordingScheduler, World, once, void
+from tests.scheduler.conftest import STATS, Clock, RecordingScheduler, World, once
 from tests.servers import RedisServer
 
 HOUR = 3600
@@ -96,7 +96,7 @@ def test_lost(world: World) -> None:
     world.put("a")
     world.put("b")
     scheduler = world.scheduler()
-    scheduler.before_send = lambda task: void(fail() if task == "tasks.a" else None)
+    scheduler.before_send = lambda task: fail() if task == "tasks.a" else None
     for _ in range(3):
         scheduler.tick()
     assert counts(world) == {"failed": 1, "failed a": 1, "dispatched": 1, "dispatched b": 1}
