@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+from functools import partial
 from typing import Any
 
 import pytest
@@ -21,20 +22,24 @@ from tests.servers import RedisServer, free_port
 from tests.waiting import wait_until
 
 
+def sent(project: Project, messages: int) -> bool:
+    """Return whether there are so many messages."""
+    return project.client.llen("celery") == messages
+
+
 def test_all_beats_together(project: Project) -> None:
     entries(project, "a", "b", "c")
     exporter, target = begin_exporter(project)
-    for _ in range(2):
+    for messages in (3, 4):
         beat = project.beat(settings=NO_CLEANUP)
         beat.wait_for("beat: Acquired lock")
-        wait_until(lambda: project.client.zcount("redbeat::schedule", 0, 10) == 0, 30, "runs")
+        wait_until(partial(sent, project, messages), 30, f"{messages} messages")
         assert beat.stop() == 0
         project.client.zadd("redbeat::schedule", {"redbeat:a": 0})
         project.client.hdel("redbeat:a", "meta", "runtime")
     scrape = target.wait_for(4, "redbeat_dispatched_total")
     assert scrape.by_entry("dispatched") == {"a": 2, "b": 1, "c": 1}
     assert scrape.value("redbeat_lateness_seconds_count") == 4
-    assert (scrape.value("redbeat_tick_duration_seconds_count") or 0) >= 2
     assert scrape.value("redbeat_leader") == 0
     assert scrape.value("redbeat_due_entries") == 1
     assert (scrape.value("redbeat_last_tick_age_seconds") or 0) > 0
