@@ -23,8 +23,8 @@ from celery import Celery
 from celery.bin.base import CLIContext
 from celery.bin.beat import beat
 
+from redbeat.management.states import FINISHED, PAUSED, QUARANTINED, SCHEDULED
 from redbeat.metrics.pulse import ALIVE_WITHIN
-from redbeat.states import FINISHED, PAUSED, QUARANTINED, SCHEDULED
 from tests.metrics.scrapes import own_names
 
 FILES = Path(__file__).resolve().parents[1] / "docs" / "deploy"

@@ -8,7 +8,7 @@ from threading import Lock
 from typing import Final
 
 from redbeat.metrics.fields import KINDS, LATENESS, MICROSECONDS, ROUND_TRIPS, TICK, entry_field
-from redbeat.records import Counted
+from redbeat.storage.records import Counted
 
 __all__ = ("Counters",)
 

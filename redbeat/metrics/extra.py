@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from redbeat.metrics.counters import Counters
     from redbeat.metrics.pulse import Pulse
     from redbeat.metrics.server import Server
-    from redbeat.store import Store
+    from redbeat.storage.store import Store
 
 __all__ = ("serve_beat", "serve_exporter")
 

@@ -15,10 +15,10 @@ from prometheus_client.core import (
 )
 
 import redbeat
+from redbeat.management.overview import entries_of
 from redbeat.metrics.fields import KINDS, LATENESS, MICROSECONDS, ROUND_TRIPS, TICK, Steps, split
 from redbeat.metrics.snapshot import Snapshot
-from redbeat.overview import entries_of
-from redbeat.quarantine import shown
+from redbeat.storage.quarantine import shown
 
 __all__ = ("counted", "gauges", "histograms", "process", "schedule")
 

@@ -7,14 +7,14 @@ from typing import Any, Final
 from celery.utils.log import get_logger
 from prometheus_client import ProcessCollector
 
-from redbeat.access import store_of
 from redbeat.config import RedBeatConfig, ensure_conf
+from redbeat.entries.access import store_of
 from redbeat.metrics.collectors import BeatCollector, RedisCollector
 from redbeat.metrics.counters import Counters
 from redbeat.metrics.pulse import Health, Pulse
 from redbeat.metrics.server import Server
 from redbeat.metrics.snapshot import Snapshot, take_snapshot
-from redbeat.store import Store
+from redbeat.storage.store import Store
 
 __all__ = ("serve_beat", "serve_exporter")
 

@@ -6,12 +6,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from redbeat.beat.leader import SEEN_WITHIN
 from redbeat.config import RedBeatConfig
-from redbeat.due import DISABLED
-from redbeat.leader import SEEN_WITHIN
+from redbeat.entries.due import DISABLED
 from redbeat.metrics.fields import LAST_TICK, LEADER, split
-from redbeat.reading import Reading
-from redbeat.rows import Counts
+from redbeat.storage.reading import Reading
+from redbeat.storage.rows import Counts
 
 __all__ = ("Snapshot", "take_snapshot")
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from celery.utils.log import get_logger
 
-from redbeat.store import Store
+from redbeat.storage.store import Store
 
 __all__ = ("Upkeep",)
 

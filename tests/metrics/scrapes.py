@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from redbeat.metrics.families import counted, histograms, process, schedule
 from redbeat.metrics.fields import KINDS, entry_field
 from redbeat.metrics.snapshot import Snapshot
-from redbeat.rows import Counts
+from redbeat.storage.rows import Counts
 from tests.waiting import wait_until
 
 __all__ = ("Answer", "Scrape", "Target", "own_names")

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from typing import Any
 
-from redbeat.leader import new_token
+from redbeat.beat.leader import new_token
 from tests.acceptance.processes import ROOT, Project
 from tests.metrics.conftest import begin_beat
 from tests.metrics.scrapes import Scrape, Target, own_names

@@ -11,8 +11,8 @@ import pytest
 import redis
 from celery import Celery
 
+from redbeat.beat.leader import new_token
 from redbeat.cli.command import EX_CONFIG
-from redbeat.leader import new_token
 from tests.acceptance.processes import Project
 from tests.cli.commands import run_command
 from tests.metrics.conftest import begin_beat, begin_exporter

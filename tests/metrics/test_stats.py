@@ -11,12 +11,12 @@ from celery import Celery
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from redbeat import RedBeatSchedulerEntry
-from redbeat.access import store_of
+from redbeat.entries.access import store_of
 from redbeat.metrics.fields import KINDS, LATENESS, split
 from redbeat.metrics.upkeep import INTERVAL
-from redbeat.records import Counted
 from redbeat.schedule import Schedule
-from redbeat.store import Store
+from redbeat.storage.records import Counted
+from redbeat.storage.store import Store
 from tests.scheduler.conftest import STATS, Clock, RecordingScheduler, World, once
 from tests.servers import RedisServer
 
