@@ -17,6 +17,8 @@ REDIS_BROKER = "celery[redis]"
 
 SOLAR = "celery[solar]"
 
+METRICS = "prometheus_client>=0.20"
+
 setup(
     name="celery-redbeat",
     version="3.0.0.dev0",
@@ -41,12 +43,15 @@ setup(
     ],
     extras_require={
         "demo": [REDIS_BROKER, EMBEDDED_REDIS],
+        # The metrics of a beat, and the exporter.
+        "metrics": [METRICS],
         # What Celery's own class for solar events needs.
         "solar": [SOLAR],
         "tests": [
             REDIS_BROKER,
             EMBEDDED_REDIS,
             SOLAR,
+            METRICS,
             "fakeredis[lua]>=2.21",
             "hypothesis>=6.100",
             "pytest>=8",

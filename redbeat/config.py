@@ -38,6 +38,9 @@ DEFAULT_WINDOW = 100
 #: Runs kept in the history of an entry, and how many that may be at most.
 DEFAULT_HISTORY, MAX_HISTORY = 10, 30
 
+#: Where metrics are served, and up to how many entries they are counted one by one.
+DEFAULT_METRICS_HOST, DEFAULT_METRICS_ENTRIES, MAX_METRICS_ENTRIES = "127.0.0.1", 200, 10_000
+
 #: Seconds below which a lock would run out before a busy leader renews it.
 MIN_LOCK_TIMEOUT: Final = 1.0
 
@@ -85,6 +88,11 @@ class RedBeatConfig:
     history_size: int
     #: How many replicas a beat waits for when it recorded runs.
     wait_replicas: int
+    #: The port of metrics and health, None when they are off; and the address.
+    metrics_port: int | None
+    metrics_host: str
+    #: Up to how many entries are counted one by one; 0 for none.
+    metrics_entries: int
     #: Which tasks entries may name; None for all.
     task_allowlist: TaskAllowlist | None
     #: Celery's ``beat_cron_starting_deadline``, seconds.
@@ -113,6 +121,7 @@ class RedBeatConfig:
         self.history_size = self._read_whole(
             "redbeat_history_size", DEFAULT_HISTORY, 0, MAX_HISTORY
         )
+        self._read_metrics()
         self.wait_replicas = self._read_wait_replicas()
         self.cron_deadline = self._read_cron_deadline()
         self.on_lock_lost = self._read_choice("redbeat_on_lock_lost", ON_LOCK_LOST)
@@ -178,7 +187,7 @@ class RedBeatConfig:
         self.quarantine_key = prefix + ":quarantine"
         self.reserved_keys = (
             *(self.schedule_key, self.statics_key, self.quarantine_key),
-            *(f"{prefix}:beats", f"{prefix}:wakeup"),
+            *(f"{prefix}:beats", f"{prefix}:stats", f"{prefix}:wakeup"),
         )
         self.lock_key = self._read_lock_key()
 
@@ -223,6 +232,17 @@ class RedBeatConfig:
             return None if value is None else float(value)
         raise ConfigurationError(
             f"beat_cron_starting_deadline is {value!r}, it must be seconds, 0 at least"
+        )
+
+    def _read_metrics(self) -> None:
+        port = "redbeat_metrics_port"
+        off = self.either_or(port) is None
+        self.metrics_port = None if off else self._read_whole(port, 0, 1, 65535)
+        self.metrics_host = _check_key(
+            "redbeat_metrics_host", self.either_or("redbeat_metrics_host", DEFAULT_METRICS_HOST)
+        )
+        self.metrics_entries = self._read_whole(
+            "redbeat_metrics_entries", DEFAULT_METRICS_ENTRIES, 0, MAX_METRICS_ENTRIES
         )
 
     def _read_whole(self, name: str, default: int, least: int, most: int) -> int:

@@ -37,6 +37,7 @@ from .decoder import RedBeatJSONDecoder, RedBeatJSONEncoder, to_timestamp
 from .entries.occurrences import Run
 from .entry import RedBeatSchedulerEntry, store_of
 from .errors import DecodeError
+from .metrics.extra import serve_beat
 from .storage.scripts import load_script
 from .storage.store import Store
 
@@ -126,6 +127,14 @@ class RedBeatScheduler(Scheduler):
         return min(max(self.lock_timeout or LONGEST_LEASE, SHORTEST_LEASE), LONGEST_LEASE)
 
     @cached_property
+    def _server(self) -> Any:
+        """What serves metrics and health; None where no port is set."""
+        conf, ticker = ensure_conf(self.app), self._ticker
+        if conf.metrics_port is None:
+            return None
+        return serve_beat(conf, self._store, ticker.pulse, ticker.counters)
+
+    @cached_property
     def _wakeup(self) -> WakeUp:
         return WakeUp(self._store.client, self._store.keys.wakeup)
 
@@ -188,6 +197,7 @@ class RedBeatScheduler(Scheduler):
 
         In a beat service it waits for them itself, so that a message can wake it up, and returns 0.
         """
+        _ = self._server
         seconds: float = self._ticker.tick()
         if self.service is None:
             return seconds
@@ -319,6 +329,8 @@ class RedBeatScheduler(Scheduler):
             self._close(ticker)
         if "_wakeup" in self.__dict__:
             self._wakeup.close()
+        if self.__dict__.get("_server") is not None:
+            self._server.close()
         super().close()
 
     def _close(self, ticker: Ticker | None) -> None:

@@ -29,6 +29,9 @@ SETTINGS: Final[Mapping[str, str]] = {
     "redbeat_history_size": "runs kept in the history of an entry, 0 for none; default: 10",
     "redbeat_wait_replicas": "replicas that each record of runs is waited for; default: 0",
     "redbeat_on_lock_lost": "standby or exit; default: standby",
+    "redbeat_metrics_port": "port of /metrics, /healthz and /readyz; default: they are off",
+    "redbeat_metrics_host": "address to listen on there; default: 127.0.0.1",
+    "redbeat_metrics_entries": "up to how many entries are counted one by one; default: 200",
     "redbeat_task_allowlist": "patterns of the tasks that entries may name; default: all",
 }
 

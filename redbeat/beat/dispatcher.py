@@ -20,6 +20,7 @@ from redbeat.entries.prototypes import Histories, Prototypes
 from redbeat.entries.runs import SENT, SKIPPED, TRIGGERED, missed, run_line
 from redbeat.entry import RedBeatSchedulerEntry, store_of
 from redbeat.errors import DecodeError
+from redbeat.metrics.counters import Counters
 from redbeat.signals import (
     emit,
     entry_dispatched,
@@ -60,15 +61,17 @@ class Dispatcher:
         quarantine: Quarantine,
         outbox: Outbox,
         statics: StaticEntries | None = None,
+        counters: Counters | None = None,
     ) -> None:
         self._outbox = outbox
         self._alone: set[str] = set()
         self._hooks = hooks
+        self._counters = Counters(0) if counters is None else counters
         self._statics = StaticEntries() if statics is None else statics
         self._quarantine = quarantine
         self._prototypes = Prototypes(hooks)
         self._histories = Histories()
-        self._failures = Failures(hooks)
+        self._failures = Failures(hooks, self._counters)
 
     def dispatch(self, claim: Claim, claim_id: str, now: float) -> Completion | Promise | None:
         """Run a claimed entry and return what to record.
@@ -147,15 +150,23 @@ class Dispatcher:
 
     def _set_aside(self, claim: Claim, claim_id: str, reason: str, now: float) -> None:
         self._quarantine.add(claim, claim_id, reason, now)
+        self._counters.add("quarantined", self._plain_name(claim))
         emit(entry_quarantined, self._hooks, name=self._name(claim), reason=reason)
 
     def _name(self, claim: Claim) -> str:
-        return shown(claim.key.removeprefix(ensure_conf(self._hooks.app).key_prefix))
+        return shown(self._plain_name(claim))
+
+    def _plain_name(self, claim: Claim) -> str:
+        return claim.key.removeprefix(ensure_conf(self._hooks.app).key_prefix)
 
     def _announce(self, entry: RedBeatSchedulerEntry) -> None:
-        """Say that a message is out."""
+        """Count a message that is out, and say so."""
         run = entry.run
-        if run is None or not entry_dispatched.receivers:
+        if run is None:
+            return
+        late = None if run.trigger else (run.now - run.due).total_seconds()
+        self._counters.dispatched(str(entry.name), late)
+        if not entry_dispatched.receivers:
             return
         nominal = run.trigger.at if run.trigger else run.verdict and run.verdict.scheduled_at
         emit(
@@ -206,6 +217,7 @@ class Dispatcher:
         promise.report(what)
         run = promise.entry.run
         name, error = str(promise.entry.name), run and run.error
+        self._counters.failed(name, lost=True)
         emit(entry_failed, self._hooks, name=name, error=error, lost=True)
         if promise.done.running:
             self._forget_run(promise)
@@ -336,6 +348,7 @@ class Dispatcher:
     def _missed(
         self, entry: RedBeatSchedulerEntry, count: int, scheduled_at: datetime | None
     ) -> None:
+        self._counters.add("missed", str(entry.name), count)
         emit(entry_missed, self._hooks, entry=entry, count=count, scheduled_at=scheduled_at)
 
     def _put_off(
@@ -344,6 +357,7 @@ class Dispatcher:
         """Return what to record for an occurrence that is due while an earlier run goes on."""
         done, skipped = put_off(entry, claim, claim_id)
         if skipped is not None:
+            self._counters.add("skipped", str(entry.name))
             done = done._replace(history=run_line(skipped.timestamp(), now, SKIPPED))
         gone = skipped is not None and done.score == PARKED
         return self._finished(entry, claim, done) if gone else done

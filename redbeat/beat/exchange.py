@@ -9,6 +9,7 @@ from celery.utils.log import get_logger
 
 from redbeat.entries.history import History, encode_meta
 from redbeat.errors import DecodeError
+from redbeat.metrics.counters import Counters
 from redbeat.storage.quarantine import shown
 from redbeat.storage.records import (
     AGAIN,
@@ -65,6 +66,7 @@ class Exchange:
         clock: monotonic seconds.
         lease: seconds a claim lasts.
         history: runs kept in the history of an entry.
+        counters: what the beat counts, told to Redis with each turn.
     """
 
     def __init__(
@@ -74,8 +76,10 @@ class Exchange:
         clock: Callable[[], float],
         lease: float = LONGEST_LEASE,
         history: int = 10,
+        counters: Counters | None = None,
     ) -> None:
         self.lease = lease
+        self._counters = Counters(0) if counters is None else counters
         self._history = history
         self.pending: list[Completion] = []
         self._store = store
@@ -148,7 +152,9 @@ class Exchange:
     def _question(self, limit: int) -> Question:
         now = self._clock()
         lock = None if self._lock is None else self._lock.arguments()
-        terms = self._terms(limit, now)._replace(completions=self.pending, lock=lock)
+        terms = self._terms(limit, now)._replace(
+            completions=self.pending, lock=lock, counted=self._counters.take()
+        )
         question = Question(terms, now, self._unsure)
         self.pending, self._unsure = [], False
         return question
@@ -182,6 +188,7 @@ class Exchange:
 
     def _receive(self, question: Question, turn: Turn) -> Answer:
         self.answered_at, self._now = self._clock(), turn.now
+        self._counters.confirm(turn.members)
         if self._lock is not None:
             self._lock.observe(turn)
         for done, result in zip(question.terms.completions, turn.results, strict=True):

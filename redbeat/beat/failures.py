@@ -6,6 +6,7 @@ from celery.utils.log import get_logger
 
 from redbeat.config import ensure_conf
 from redbeat.entries.runs import failed, run_line
+from redbeat.metrics.counters import Counters
 from redbeat.signals import emit, entry_failed
 from redbeat.storage.quarantine import shown
 from redbeat.storage.records import AGAIN, Claim, Completion
@@ -25,7 +26,8 @@ ENTRY_WAIT = BackOff(1.0, 60.0)
 class Failures:
     """How often publishing failed in a row: for each entry, and because of the broker."""
 
-    def __init__(self, hooks: Hooks) -> None:
+    def __init__(self, hooks: Hooks, counters: Counters) -> None:
+        self._counters = counters
         self._hooks = hooks
         self._attempts: dict[str, int] = {}
         self._last: BaseException | None = None
@@ -36,9 +38,10 @@ class Failures:
 
         It waits even when the broker is to blame, so that another entry is tried next.
         """
+        name = claim.key.removeprefix(ensure_conf(self._hooks.app).key_prefix)
+        self._counters.failed(name, lost=False)
         if entry_failed.receivers:
-            name = shown(claim.key.removeprefix(ensure_conf(self._hooks.app).key_prefix))
-            emit(entry_failed, self._hooks, name=name, error=error, lost=False)
+            emit(entry_failed, self._hooks, name=shown(name), error=error, lost=False)
         if self.broker_is_away(error):
             again_at = now + BROKER_WAIT.after(self.of_broker)
             return Completion(claim.key, claim_id, again_at, runtime=AGAIN)

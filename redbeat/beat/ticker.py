@@ -13,6 +13,9 @@ from redbeat.config import RedBeatConfig
 from redbeat.connection.tls import hint
 from redbeat.errors import RedBeatError
 from redbeat.management.migration import warn_about_untagged
+from redbeat.metrics.counters import Counters
+from redbeat.metrics.pulse import Pulse
+from redbeat.metrics.upkeep import Upkeep
 from redbeat.signals import emit, lock_acquired, lock_lost, redis_back, redis_lost, statics_synced
 from redbeat.storage.eviction import check_eviction
 from redbeat.storage.quarantine import Quarantine, shown
@@ -25,7 +28,7 @@ from .exchange import LONGEST_LEASE, Answer, Exchange
 from .failures import BROKER_WAIT
 from .hooks import Hooks, Promise
 from .interrupts import HeldSignals
-from .leader import BeatLock
+from .leader import NOT_A_LOCK, BeatLock
 from .outbox import Outbox
 from .promises import Promises
 from .statics import StaticEntries
@@ -81,9 +84,12 @@ class Ticker:
         self._clock = clock
         self._quarantine = Quarantine(store, clock)
         self._sweep = Sweep(store, clock)
+        self.pulse = Pulse(clock)
+        self.counters = Counters(conf.metrics_entries)
+        self._upkeep = Upkeep(store, conf.metrics_entries, clock)
         outbox = Outbox(conf.publish_window, clock)
-        self._dispatcher = Dispatcher(hooks, self._quarantine, outbox, statics)
-        self._exchange = Exchange(store, lock, clock, lease, conf.history_size)
+        self._dispatcher = Dispatcher(hooks, self._quarantine, outbox, statics, self.counters)
+        self._exchange = Exchange(store, lock, clock, lease, conf.history_size, self.counters)
         self._promises = Promises(self._dispatcher, self._exchange)
         self._synced = False
         self._sync_again_at = 0.0
@@ -107,6 +113,7 @@ class Ticker:
         stop ends it after what is under way, a second one at once.
         """
         self.running = True
+        started = self._clock()
         try:
             with self._stop:
                 return self._available(self._work())
@@ -121,6 +128,13 @@ class Ticker:
             return STANDBY_POLL
         finally:
             self.running = False
+            self._take_note(started)
+
+    def _take_note(self, started: float) -> None:
+        """Count the tick that ends."""
+        self.pulse.ticked()
+        at_work = self.pulse.leads is True
+        self.counters.ticked(self._clock() - started, self._store.round_trips, at_work)
 
     @property
     def available(self) -> bool:
@@ -151,12 +165,14 @@ class Ticker:
         if self._redis_failures:
             logger.warning("beat: Redis is back after %d failed ticks", self._redis_failures)
             emit(redis_back, self._hooks, failures=self._redis_failures)
+        self.pulse.completed()
         self._redis_failures = 0
         self._answered = True
         self._causes.clear()
         return wait
 
     def _unavailable(self, error: Exception) -> float:
+        self.pulse.failed()
         if not self._redis_failures:
             emit(redis_lost, self._hooks, error=error)
         kind = type(error).__name__
@@ -199,6 +215,7 @@ class Ticker:
     def _tell_lock(self, turn: Turn) -> None:
         """Say when this beat begins or ceases to lead."""
         leads = self._lock is not None and bool(self._lock.leading)
+        self.pulse.observe(leads or self._lock is None, turn.holder == NOT_A_LOCK)
         if leads is self._led:
             return
         self._led = leads
@@ -216,6 +233,7 @@ class Ticker:
 
     def _look_after(self, turn: Turn) -> bool:
         """Look for entries that nothing leads to; True when there may be something to do."""
+        self._upkeep.look()
         return self._quarantine.review(turn.quarantined) or self._sweep.look()
 
     def _look_ahead(self, turn: Turn) -> None:

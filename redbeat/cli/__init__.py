@@ -22,6 +22,7 @@ COMMANDS: Final[dict[str, str]] = {
     "doctor": "redbeat.cli.doctor:doctor",
     "edit": "redbeat.cli.editing:edit",
     "export": "redbeat.cli.transfer:export",
+    "exporter": "redbeat.cli.exporter:exporter",
     "history": "redbeat.cli.showing:history",
     "import": "redbeat.cli.transfer:import_",
     "list": "redbeat.cli.listing:list_",

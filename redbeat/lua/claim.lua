@@ -4,8 +4,9 @@
 -- KEYS[2]  statics (set of names)
 -- KEYS[3]  quarantine (hash)
 -- KEYS[4]  beats (zset: token -> last seen, UNIX seconds) of those that share the work
--- KEYS[5]  a key that never exists, see Store: a cluster then runs nothing while it moves the slot
--- KEYS[6]  lock (string), left out when locking is off
+-- KEYS[5]  stats (hash: what was counted -> how often), see StatsFields
+-- KEYS[6]  a key that never exists, see Store: a cluster then runs nothing while it moves the slot
+-- KEYS[7]  lock (string), left out when locking is off
 -- ARGV[1]  key prefix
 -- ARGV[2]  claim id given to what is claimed now
 -- ARGV[3]  limit: how many entries to claim at most
@@ -30,6 +31,9 @@
 -- ARGV[12] '1' when the reply to a call with this claim id got lost: what that call claimed is
 --          handed out again, and nothing else if there is anything
 -- ARGV[13] how many lines of history an entry has at most, the latest first; 0 for none
+-- ARGV[14] id of what the caller counted, '' for nothing: what was added under it is not added again
+-- ARGV[15] the counts, packed: the sizes of their fields in bytes, separated by spaces
+-- ARGV[16] the fields, one after the other; per count two: field of the stats, how much to add
 --
 -- Returns {standing, now, next score or '', members, statics, quarantined, holder, holder's
 --          PTTL in ms, codes, metas, kinds, sizes, fields, expires}
@@ -47,7 +51,8 @@
 -- The field `claim` of an entry: "<id> <due> <expires> <digest> <digest>"; the first digest is the
 -- sha1 of the definition, followed by a line feed and the policy if there is one, the second of meta.
 
-local schedule, statics, quarantine, beats, lock = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[6]
+local schedule, statics, quarantine, beats, lock = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[7]
+local stats = KEYS[5]
 local prefix, claim_id, limit, lease = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local token, ttl, dead, retry = ARGV[5], ARGV[6], ARGV[7], tonumber(ARGV[8])
 local told, reply_lost = tonumber(ARGV[11]), ARGV[12] == '1'
@@ -265,6 +270,25 @@ local function share()
   return math.min(limit, math.max(math.ceil(due / present), SMALLEST_SHARE))
 end
 
+-- Adds what was counted. Nothing else of a turn fails when that is refused.
+local function add_counts(id, sizes, packed)
+  if id == '' or redis.pcall('HGET', stats, 'batch') == id then
+    return
+  end
+  redis.pcall('HSET', stats, 'batch', id, 'last_tick', seconds(now))
+  local field, start = nil, 1
+  for size in string.gmatch(sizes, '%d+') do
+    local text = string.sub(packed, start, start + size - 1)
+    start = start + size
+    if field then
+      redis.pcall('HINCRBY', stats, field, text)
+      field = nil
+    else
+      field = text
+    end
+  end
+end
+
 local standing, holder, pttl = keep_lock()
 if not lock and token ~= '' then
   limit = share()
@@ -357,6 +381,11 @@ if standing == 1 and limit > 0 and not (reply_lost and hand_out_again()) then
     redis.call('ZREM', schedule, member)
   end
 end
+
+if lock and standing == 2 then
+  redis.pcall('HSET', stats, 'leader', seconds(now) .. ' ' .. token)
+end
+add_counts(ARGV[14], ARGV[15], ARGV[16])
 
 if lock and standing == 1 then
   -- Last, because Redis refuses for want of memory only what precedes a script's first write.

@@ -67,6 +67,8 @@ def copy_prefix(
     ``delete`` the old of what is under both prefixes then goes. No beat may run on either prefix.
     ``progress`` is told the number of entries of each page.
 
+    What beats have counted is copied too, and with ``delete`` goes.
+
     Each command is about one key, so that the prefixes need not share a slot of a cluster, nor the
     keys of one of them. Some five round trips per 500 entries. Raises ``ValueError`` for prefixes
     that are empty or equal; Redis errors pass through.
@@ -83,6 +85,7 @@ def copy_prefix(
         result.unreadable += len(page) - len(rows)
         if progress is not None:
             progress(len(page))
+    _move_stats(client, source, target, delete)
     return result
 
 
@@ -172,6 +175,21 @@ def _enlist(pipe: Any, keys: Keys, row: Row) -> None:
         _raw(pipe, "SADD", keys.statics, row.name)
     if row.note is not None:
         _raw(pipe, "HSETNX", keys.quarantine, key, row.note)
+
+
+def _move_stats(client: Any, source: Keys, target: Keys, delete: bool) -> None:
+    """Copy what was counted and is not there yet; a key that is no hash stays."""
+    try:
+        counted = _as_dict(_raw(client, "HGETALL", source.stats))
+    except ResponseError as error:
+        _raise_unless_wrong_type(error)
+        return
+    pipe = client.pipeline(transaction=False)
+    for field, value in counted.items():
+        _raw(pipe, "HSETNX", target.stats, field, value)
+    if counted and delete:
+        _raw(pipe, "DEL", source.stats)
+    pipe.execute()
 
 
 def _delete(client: Any, keys: Keys, rows: Sequence[Row]) -> None:

@@ -48,11 +48,15 @@ class Reading:
     def __init__(self, client: Any, keys: Keys) -> None:
         self.client = client
         self.keys = keys
+        #: Round trips that were made, but for those of retries.
+        self.round_trips = 0
 
     def _run(self, script: str, keys: Sequence[Any], args: Sequence[Any] = ()) -> Any:
+        self.round_trips += 1
         return load_script(script)(self.client, keys, args)
 
     def _read(self, *command: Any) -> Any:
+        self.round_trips += 1
         with cluster_errors(), refusals():
             return self.client.execute_command(*command, **{NEVER_DECODE: True})
 
@@ -162,6 +166,25 @@ class Reading:
         seconds, _ = self._read("TIME")
         seen = self._read("ZRANGEBYSCORE", self.keys.beats, int(seconds) - within, "+inf")
         return [text_of(token) for token in seen]
+
+    def lock_left(self, key: str) -> float | None:
+        """Return the seconds that a lock has left, None when there is none. One round trip."""
+        milliseconds = int(self._read("PTTL", key))
+        return milliseconds / 1000 if milliseconds >= 0 else None
+
+    def stats(self) -> dict[str, str]:
+        """Return what beats have counted, by field. One round trip.
+
+        Empty when there is nothing yet, or when the key holds something else.
+        """
+        try:
+            reply = self._read("HGETALL", self.keys.stats)
+        except ResponseError as error:
+            if "WRONGTYPE" in str(error):
+                return {}
+            raise
+        pairs = reply.items() if isinstance(reply, dict) else _pairs(reply)
+        return {text_of(field): text_of(value) for field, value in pairs}
 
     # -- the server --------------------------------------------------------------------------
 

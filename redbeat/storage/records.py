@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from .packing import pack, unpack
@@ -27,6 +28,7 @@ __all__ = (
     "WAITS",
     "Claim",
     "Completion",
+    "Counted",
     "Keys",
     "LockTerms",
     "Result",
@@ -37,6 +39,7 @@ __all__ = (
     "Writing",
     "key_of",
     "pack_completions",
+    "pack_counts",
     "read_turn",
     "text_of",
 )
@@ -74,6 +77,11 @@ class Keys:
     def beats(self) -> str:
         """The sorted set of the beats that share the work."""
         return self.prefix + ":beats"
+
+    @property
+    def stats(self) -> str:
+        """The hash of what beats have counted."""
+        return self.prefix + ":stats"
 
     @property
     def wakeup(self) -> str:
@@ -130,6 +138,16 @@ class Completion(NamedTuple):
     history: str = ""
 
 
+class Counted(NamedTuple):
+    """What a beat counted since it last said so: how much to add to which fields of the stats.
+
+    What bears the same ``id`` is added once; with "" there is nothing.
+    """
+
+    id: str = ""
+    counts: Mapping[str, int] = MappingProxyType({})
+
+
 #: Key of the lock, our token, its seconds to live, the token of a leader known to be dead or "".
 LockTerms = tuple[str, str, float, str]
 
@@ -140,7 +158,8 @@ class Terms(NamedTuple):
     Up to ``limit`` due entries are claimed under ``claim_id`` for ``lease`` seconds, until
     ``expires`` by the clock of Redis where the caller can tell. ``lock`` is None when locking is
     off; then ``token`` tells who shares the work. With ``reply_lost`` what was claimed before in
-    these terms is handed out again. An entry has ``history`` lines of it at most.
+    these terms is handed out again. An entry has ``history`` lines of it at most. ``counted`` is
+    added to the stats.
     """
 
     claim_id: str
@@ -152,6 +171,7 @@ class Terms(NamedTuple):
     reply_lost: bool = False
     token: str = ""
     history: int = 10
+    counted: Counted = Counted()
 
 
 class Result(NamedTuple):
@@ -292,6 +312,12 @@ def pack_completions(completions: Sequence[Completion]) -> tuple[str | bytes, st
         texts += done.key, done.claim_id, f"{done.score:.6f}", done.meta, done.runtime
         texts += seen, done.finish, done.running, done.trigger, done.history
     return pack(texts)
+
+
+def pack_counts(counted: Counted) -> tuple[str, str | bytes, str | bytes]:
+    """Return what was counted as ``claim.lua`` takes it."""
+    texts = [text for field, number in counted.counts.items() for text in (field, str(number))]
+    return counted.id, *pack(texts)
 
 
 def read_results(codes: bytes, metas: Sequence[bytes]) -> list[Result]:

@@ -26,6 +26,7 @@ from .records import (
     Writing,
     key_of,
     pack_completions,
+    pack_counts,
     read_turn,
     text_of,
 )
@@ -77,6 +78,7 @@ class Store(Reading):
         return self._send_claim(terms)
 
     def _send_claim(self, terms: Terms) -> Callable[[], Turn]:
+        self.round_trips += 1
         keys, args = self._claim_call(terms)
         then = self._replicas.wait if terms.completions and self._replicas.wanted else None
         reply = load_script("claim").begin(self.client, keys, args, then)
@@ -89,7 +91,7 @@ class Store(Reading):
 
     def _claim_call(self, terms: Terms) -> tuple[list[str], tuple[Any, ...]]:
         own = self.keys
-        keys = self._undeclared(own.schedule, own.statics, own.quarantine, own.beats)
+        keys = self._undeclared(own.schedule, own.statics, own.quarantine, own.beats, own.stats)
         token, ttl, dead = terms.token, 0.0, ""
         if terms.lock is not None:
             lock_key, token, ttl, dead = terms.lock
@@ -98,7 +100,8 @@ class Store(Reading):
         lock = (token, int(ttl * 1000), dead)
         until = "" if terms.expires is None else f"{terms.expires:.6f}"
         done = pack_completions(terms.completions)
-        rest = (until, int(terms.reply_lost), terms.history)
+        counted = pack_counts(terms.counted)
+        rest = (until, int(terms.reply_lost), terms.history, *counted)
         return keys, (*asked, *lock, MISSING_RETRY, *done, *rest)
 
     def park(self, notes: Iterable[tuple[str, str, str]]) -> list[str]:
@@ -222,6 +225,14 @@ class Store(Reading):
         """
         keys = [self.keys.schedule, key_of(key), self.keys.quarantine]
         return int(self._run("trigger", keys, [run_id, most, self.keys.wakeup]))
+
+    def tidy_stats(self, most: int) -> int:
+        """Remove counts of entries that are gone, and those of all if there are more than ``most``.
+
+        Returns how many were removed. One round trip.
+        """
+        keys = self._undeclared(self.keys.schedule, self.keys.stats)
+        return int(self._run("tidy", keys, [self.keys.prefix, most]))
 
     # -- static entries ----------------------------------------------------------------------
 

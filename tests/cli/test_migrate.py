@@ -52,6 +52,7 @@ def filled(make: Make, redis_client: Any) -> dict[str, Any]:
     redis_client.hset("redbeat:ran", "foreign", "kept")
     redis_client.sadd("redbeat::statics", "static")
     redis_client.hset("redbeat::quarantine", "redbeat:plain", "{}")
+    redis_client.hset("redbeat::stats", "dispatched ran", "7")
     return content(redis_client, "redbeat:")
 
 
@@ -69,6 +70,25 @@ def test_everything_is_copied(
     app.conf.redbeat_key_prefix = "{new}:"
     entry = RedBeatSchedulerEntry.from_key("{new}:ran", app=app)
     assert (entry.last_run_at, entry.total_run_count, entry.jitter) == (RAN, 7, 2)
+
+
+def test_counts_that_are_there_stay(redis_client: Any, filled: dict[str, Any]) -> None:
+    """As everything else under the new prefix."""
+    redis_client.hset("new::stats", "dispatched ran", "9")
+    redis_client.hset("redbeat::stats", "missed", "1")
+    copy_prefix(redis_client, "redbeat:", "new:")
+    assert redis_client.hgetall("new::stats") == {"dispatched ran": "9", "missed": "1"}
+    assert redis_client.hgetall("redbeat::stats") == {**filled[":stats"], "missed": "1"}
+
+
+def test_stats_of_another_type_are_left_alone(redis_client: Any, filled: dict[str, Any]) -> None:
+    """They are nobody's."""
+    del filled
+    redis_client.delete("redbeat::stats")
+    redis_client.set("redbeat::stats", "x")
+    assert copy_prefix(redis_client, "redbeat:", "new:", delete=True).copied == 4
+    assert redis_client.get("redbeat::stats") == "x"
+    assert not redis_client.exists("new::stats")
 
 
 def test_a_claim_is_not_copied(make: Make, redis_client: Any) -> None:

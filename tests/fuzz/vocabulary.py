@@ -37,7 +37,17 @@ TEXTS = (
     *("DAILY", "NEVER", "interval", "crontab", "rrule", "datetime", "weekday", "verbatim"),
     *("UTC", "Europe/Paris", "../../etc/passwd", "/etc/passwd", "A" * 5000, "a\x00b", "\ud800"),
     *("os:system", "builtins.eval", "__import__('os').system('true')", "!!python/object", "%s%n"),
-    *(":lock", ":schedule", ":statics", ":quarantine", ":beats", ":wakeup", "redbeat:x", "{x}"),
+    *(
+        ":lock",
+        ":schedule",
+        ":statics",
+        ":quarantine",
+        ":beats",
+        ":stats",
+        ":wakeup",
+        "redbeat:x",
+        "{x}",
+    ),
     *("\u202e", "\n2026-01-01 INFO forged", "{", "}", "NaN", "-Infinity", "1e999", "null"),
 )
 

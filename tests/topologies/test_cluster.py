@@ -37,6 +37,7 @@ def filled(site: Site) -> Store:
     store.claim("c0", 500, 30, token="t")
     store.park([(store.keys.entry("bad"), "c0", "{}")])
     site.client.sadd(store.keys.statics, "a")
+    site.client.hset(store.keys.stats, "dispatched", 1)
     put(store, "a", "b", "c")
     return store
 
@@ -47,6 +48,7 @@ SCRIPTS: dict[str, Callable[[Store], Any]] = {
     "park": lambda store: store.park([(store.keys.entry("a"), "", "{}")]),
     "review": lambda store: store.review([(store.keys.entry("bad"), "another")]),
     "sweep": lambda store: store.sweep("", -1, 0, 100, [store.keys.entry("a")]),
+    "tidy": lambda store: store.tidy_stats(200),
     "prune": lambda store: store.prune_statics(["a"], None, ""),
 }
 
@@ -59,7 +61,7 @@ def test_no_script_runs_on_half_a_slot(
     store = filled(cluster)
     keys = store.keys
     entries = [keys.entry(name) for name in ("a", "b", "c", "bad")]
-    others = [keys.schedule, keys.statics, keys.quarantine, keys.beats]
+    others = [keys.schedule, keys.statics, keys.quarantine, keys.beats, keys.stats]
     assert cluster.client.exists(*entries, *others) == len(entries) + len(others)
     cluster_group.begin_move(PREFIX, target)
     cluster_group.move_these(entries if moved == "entries" else others, target)

@@ -58,6 +58,9 @@ def test_defaults() -> None:
     assert config.redbeat_redis_options == {}
     assert config.options_inherited
     assert config.key_expiry_check == "error"
+    assert config.metrics_port is None
+    assert config.metrics_host == "127.0.0.1"
+    assert config.metrics_entries == 200
     assert not config.cluster
     assert config.schedule == {}
 
@@ -222,6 +225,7 @@ def test_the_users_client_decides_about_the_cluster() -> None:
         ("redbeat_lock_key", False),
         ("redbeat_lock_key", "redbeat::schedule"),
         ("redbeat_lock_key", ":statics"),
+        ("redbeat_lock_key", ":stats"),
         ("redbeat_lock_timeout", 0),
         ("redbeat_lock_timeout", -1),
         ("redbeat_lock_timeout", 0.99),
@@ -236,6 +240,14 @@ def test_the_users_client_decides_about_the_cluster() -> None:
         ("redbeat_redis_use_ssl", "yes"),
         ("redbeat_redis_options", "db=3"),
         ("redbeat_redis_options", [("db", 3)]),
+        ("redbeat_metrics_port", 0),
+        ("redbeat_metrics_port", 65536),
+        ("redbeat_metrics_port", "9540"),
+        ("redbeat_metrics_port", True),
+        ("redbeat_metrics_host", ""),
+        ("redbeat_metrics_host", 127),
+        ("redbeat_metrics_entries", -1),
+        ("redbeat_metrics_entries", 10_001),
     ],
 )
 def test_impossible_value_names_its_setting(name: str, value: Any) -> None:

@@ -1,0 +1,126 @@
+"""What one beat counts: kept for its own ``/metrics``, and told to Redis with its next turn."""
+
+from __future__ import annotations
+
+import uuid
+from collections import defaultdict
+from threading import Lock
+from typing import Final
+
+from redbeat.metrics.fields import KINDS, LATENESS, MICROSECONDS, ROUND_TRIPS, TICK, entry_field
+from redbeat.storage.records import Counted
+
+__all__ = ("Counters",)
+
+NOTHING: Final = Counted()
+
+
+class Counters:
+    """Counts in the thread of the beat; any thread may read :meth:`totals`. No round trips.
+
+    Up to ``most`` entries are counted one by one as well, while there are no more than that.
+
+    What was counted travels with the next turn. When the answer to that gets lost, it is said again
+    under the same id, so it counts once, unless another beat spoke in between.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._by_entry = False
+        self._lock = Lock()
+        self._new: defaultdict[str, int] = defaultdict(int)
+        self._told: dict[str, int] = {}
+        self._told_of_entries: dict[str, int] = {}
+        self._under_way = NOTHING
+        self._id = uuid.uuid4().hex[:12]
+        self._batches = 0
+        self._round_trips = 0
+
+    # -- counting ------------------------------------------------------------------------------
+
+    def dispatched(self, name: str, late: float | None) -> None:
+        """Count a message, ``late`` seconds after it was due; None for one beside the schedule."""
+        new = self._new
+        new["dispatched"] += 1
+        if late is not None:
+            late = max(late, 0.0)
+            new[LATENESS.field(late)] += 1
+            new[LATENESS.sum] += int(late * MICROSECONDS)
+        if self._by_entry:
+            new["dispatched " + name] += 1
+
+    def failed(self, name: str, lost: bool) -> None:
+        """Count a message that could not be sent; unless ``lost`` it is tried again."""
+        self.add("failed", name)
+        if not lost:
+            self.add("retried", name)
+
+    def add(self, kind: str, name: str, number: int = 1) -> None:
+        """Count something of :data:`~redbeat.metrics.fields.KINDS`."""
+        self._new[kind] += number
+        if self._by_entry:
+            self._new[entry_field(kind, name)] += number
+
+    def ticked(self, seconds: float, round_trips: int, at_work: bool) -> None:
+        """Count a tick; ``round_trips`` are those of the beat since it began.
+
+        Those of a standby (not ``at_work``) are not told to Redis, to which a standby writes
+        nothing.
+        """
+        ticks = {
+            TICK.field(seconds): 1,
+            TICK.sum: int(seconds * MICROSECONDS),
+            ROUND_TRIPS: round_trips - self._round_trips,
+        }
+        self._round_trips = round_trips
+        if at_work:
+            for field, number in ticks.items():
+                self._new[field] += number
+        else:
+            with self._lock:
+                _add(self._told, ticks)
+
+    # -- telling -------------------------------------------------------------------------------
+
+    def take(self) -> Counted:
+        """Return what to tell with the next turn: the last once more if nobody confirmed it."""
+        if not self._under_way.id and self._new:
+            with self._lock:
+                new, self._new = self._new, defaultdict(int)
+                _add(self._told, {field: new[field] for field in new if " " not in field})
+                self._keep_entries({field: new[field] for field in new if " " in field})
+            self._batches += 1
+            self._under_way = Counted(f"{self._id}-{self._batches}", new)
+        return self._under_way
+
+    def confirm(self, members: int) -> None:
+        """Take note that a turn was answered, and how many entries there are."""
+        self._under_way = NOTHING
+        self._by_entry = members <= self._most
+
+    def _keep_entries(self, new: dict[str, int]) -> None:
+        """Keep the entries that were counted last: those that are gone are among the others."""
+        kept = self._told_of_entries
+        for field, number in new.items():
+            kept[field] = kept.pop(field, 0) + number
+        for field in list(kept)[: max(len(kept) - self._most * len(KINDS), 0)]:
+            del kept[field]
+
+    # -- reading -------------------------------------------------------------------------------
+
+    @property
+    def by_entry(self) -> bool:
+        """Whether entries are counted one by one."""
+        return self._by_entry
+
+    def totals(self) -> dict[str, int]:
+        """Return all that was counted since the beat began, by field. For any thread."""
+        with self._lock:
+            totals = {**self._told, **self._told_of_entries}
+            _add(totals, dict(self._new))
+        return totals
+
+
+def _add(totals: dict[str, int], new: dict[str, int]) -> None:
+    for field, number in new.items():
+        totals[field] = totals.get(field, 0) + number

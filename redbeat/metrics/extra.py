@@ -1,0 +1,44 @@
+"""The way to what needs ``prometheus_client``, the extra ``metrics``."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from redbeat.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from redbeat.config import RedBeatConfig
+    from redbeat.metrics.counters import Counters
+    from redbeat.metrics.pulse import Pulse
+    from redbeat.metrics.server import Server
+    from redbeat.storage.store import Store
+
+__all__ = ("serve_beat", "serve_exporter")
+
+
+def serve_beat(conf: RedBeatConfig, store: Store, pulse: Pulse, counters: Counters) -> Server:
+    """Serve metrics and health of one beat on ``conf.metrics_port``.
+
+    Raises :exc:`ConfigurationError` where the port is in use, or the package is missing.
+    """
+    serving = _serving("redbeat_metrics_port is set")
+    server: Server = serving.serve_beat(conf, store, pulse, counters)
+    return server
+
+
+def serve_exporter(app: Any, host: str, port: int) -> Server:
+    """Serve the metrics of a schedule from what is in Redis; raises as :func:`serve_beat`."""
+    server: Server = _serving("an exporter is wanted").serve_exporter(app, host, port)
+    return server
+
+
+def _serving(why: str) -> Any:
+    try:
+        return import_module("redbeat.metrics.serving")
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] != "prometheus_client":
+            raise
+        raise ConfigurationError(
+            f"{why}, but prometheus_client is not installed: pip install celery-redbeat[metrics]"
+        ) from error

@@ -1,0 +1,1 @@
+"""What beats count, what is served, and whether probes are told the truth."""

@@ -1,0 +1,55 @@
+"""Beats and exporters as processes, and a schedule to look into."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.acceptance.processes import Process, Project
+from tests.metrics.scrapes import Target
+from tests.scheduler.conftest import clock, world
+from tests.servers import RedisServer, free_port
+
+__all__ = ("clock", "world")
+
+Begin = Callable[..., tuple[Process, Target]]
+
+
+@pytest.fixture
+def server() -> Iterator[RedisServer]:
+    """A server of its own, to be stopped."""
+    with RedisServer() as server:
+        yield server
+
+
+@pytest.fixture
+def project(tmp_path: Path, redis_url: str) -> Iterator[Project]:
+    """The project on an empty Redis; its processes end with the test."""
+    project = Project(tmp_path, redis_url)
+    yield project
+    project.end()
+
+
+@pytest.fixture
+def frail(tmp_path: Path, server: RedisServer) -> Iterator[Project]:
+    """The project on a Redis that the test may stop."""
+    project = Project(tmp_path, server.url)
+    yield project
+    project.end()
+
+
+def begin_beat(project: Project, **options: Any) -> tuple[Process, Target]:
+    """Start a beat with a port of its own."""
+    target = Target(free_port())
+    settings = {"redbeat_metrics_port": target.port, **options.pop("settings", {})}
+    return project.beat(settings=settings, **options), target
+
+
+def begin_exporter(project: Project, **settings: Any) -> tuple[Process, Target]:
+    """Start an exporter."""
+    target = Target(free_port())
+    port = ("--port", str(target.port))
+    return project.start("redbeat", "exporter", *port, settings=settings), target

@@ -1,0 +1,99 @@
+"""Asking a beat or an exporter over HTTP, as Prometheus and the kubelet do."""
+
+from __future__ import annotations
+
+import urllib.error
+import urllib.request
+from typing import NamedTuple
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from redbeat.metrics.families import counted, histograms, process, schedule
+from redbeat.metrics.fields import KINDS, entry_field
+from redbeat.metrics.snapshot import Snapshot
+from redbeat.storage.rows import Counts
+from tests.waiting import wait_until
+
+__all__ = ("Answer", "Scrape", "Target", "own_names")
+
+
+class Answer(NamedTuple):
+    """What was answered to a GET."""
+
+    code: int
+    text: str
+
+
+class Scrape:
+    """The samples of one scrape."""
+
+    def __init__(self, text: str) -> None:
+        self.families = list(text_string_to_metric_families(text))
+        self.samples = [sample for family in self.families for sample in family.samples]
+
+    def value(self, name: str, **labels: str) -> float | None:
+        """Return the value of a sample, None when there is none."""
+        found = [s.value for s in self.samples if s.name == name and s.labels == labels]
+        assert len(found) < 2, f"{name} is there twice"
+        return float(found[0]) if found else None
+
+    def by_entry(self, kind: str) -> dict[str, float]:
+        """Return a counter by entry."""
+        name = f"redbeat_entry_{kind}_total"
+        return {s.labels["entry"]: s.value for s in self.samples if s.name == name}
+
+    @property
+    def names(self) -> set[str]:
+        """The names of all samples."""
+        return {sample.name for sample in self.samples}
+
+
+class Target:
+    """A beat or an exporter on a port of this machine."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+
+    def get(self, path: str) -> Answer:
+        """Return the answer; a code of 0 when nobody listens."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=30) as reply:
+                return Answer(reply.status, reply.read().decode())
+        except urllib.error.HTTPError as error:
+            with error:
+                return Answer(error.code, error.read().decode())
+        except OSError as error:
+            return Answer(0, repr(error))
+
+    def scrape(self) -> Scrape:
+        """Return the metrics."""
+        code, text = self.get("/metrics")
+        assert code == 200, text
+        return Scrape(text)
+
+    def wait(self, path: str, code: int, deadline: float = 60.0) -> str:
+        """Wait until a path is answered so; return the text."""
+        wait_until(lambda: self.get(path).code == code, deadline, f"{code} at {path}")
+        return self.get(path).text
+
+    def wait_for(self, least: float, name: str, deadline: float = 60.0) -> Scrape:
+        """Wait until a sample without labels is so large."""
+        self.wait("/healthz", 200, deadline)
+        wait_until(
+            lambda: (self.scrape().value(name) or 0) >= least, deadline, f"{name} of {least}"
+        )
+        return self.scrape()
+
+
+def own_names() -> set[str]:
+    """Return the names of all samples there can be, but for those of the process."""
+    counts = Counts(1.0, 1, 0, 0, 0, 0, 1, 0.5, "token", [])
+    found = Snapshot(counts, {"leader": "0.5 token"}, 0.0, 1.0, False)
+    totals = {entry_field(kind, "a"): 1 for kind in KINDS}
+    families = (
+        *process(True, 1.0, True),
+        *counted(totals),
+        *histograms(totals),
+        *schedule(found),
+    )
+    return {sample.name for family in families for sample in family.samples}

@@ -1,0 +1,93 @@
+"""Counting in a beat, without Redis."""
+
+from __future__ import annotations
+
+import pytest
+
+from redbeat.metrics.counters import Counters
+from redbeat.metrics.fields import KINDS, LATENESS, split
+
+
+@pytest.fixture
+def counters() -> Counters:
+    """Counters of a beat that knows that there are two entries."""
+    counters = Counters(2)
+    counters.confirm(2)
+    return counters
+
+
+def test_what_is_new_is_told_once(counters: Counters) -> None:
+    counters.dispatched("a", 0.02)
+    first = counters.take()
+    assert dict(first.counts) == {
+        "dispatched": 1,
+        "dispatched a": 1,
+        "lateness:0.025": 1,
+        "lateness:sum": 20_000,
+    }
+    counters.confirm(2)
+    assert counters.take().id == ""
+    counters.dispatched("a", None)
+    second = counters.take()
+    assert dict(second.counts) == {"dispatched": 1, "dispatched a": 1}
+    assert second.id not in ("", first.id)
+    assert counters.totals() == {**first.counts, "dispatched": 2, "dispatched a": 2}
+
+
+def test_what_nobody_confirmed_is_told_again(counters: Counters) -> None:
+    counters.add("missed", "a", 3)
+    first = counters.take()
+    counters.add("missed", "a", 4)
+    assert counters.take() == first
+    assert dict(first.counts) == {"missed": 3, "missed a": 3}
+    assert counters.totals() == {"missed": 7, "missed a": 7}
+    counters.confirm(2)
+    assert dict(counters.take().counts) == {"missed": 4, "missed a": 4}
+
+
+def test_a_failure_that_is_final_is_not_repeated(counters: Counters) -> None:
+    counters.failed("a", lost=False)
+    counters.failed("a", lost=True)
+    assert counters.totals() == {"failed": 2, "failed a": 2, "retried": 1, "retried a": 1}
+
+
+def test_too_many_entries_are_not_told_apart(counters: Counters) -> None:
+    counters.confirm(3)
+    counters.dispatched("a", None)
+    assert counters.totals() == {"dispatched": 1}
+    assert not counters.by_entry
+
+
+def test_entries_that_come_and_go_do_not_add_up(counters: Counters) -> None:
+    for number in range(1000):
+        counters.dispatched(f"once-{number}", None)
+        counters.dispatched("always", None)
+        counters.take()
+        counters.confirm(2)
+    totals = counters.totals()
+    names = [found[1] for found in map(split, totals) if found]
+    assert len(names) == 2 * len(KINDS)
+    assert totals["dispatched"] == 2000
+    assert totals["dispatched always"] == 1000
+
+
+def test_a_standby_tells_nothing(counters: Counters) -> None:
+    counters.ticked(0.003, 5, at_work=False)
+    assert counters.take().id == ""
+    ticked = {"tick:0.005": 1, "tick:sum": 3000, "round_trips": 5}
+    assert counters.totals() == ticked
+    counters.ticked(0.003, 7, at_work=True)
+    assert dict(counters.take().counts) == {**ticked, "round_trips": 2}
+
+
+@pytest.mark.parametrize(
+    ("late", "field"),
+    [(0.0, "lateness:0.01"), (0.01, "lateness:0.01"), (0.011, "lateness:0.025"), (1e9, "+Inf")],
+)
+def test_a_step_holds_its_bound(late: float, field: str) -> None:
+    assert LATENESS.field(late).endswith(field)
+
+
+def test_a_clock_that_is_behind_does_not_count_backwards(counters: Counters) -> None:
+    counters.dispatched("a", -3.0)
+    assert counters.totals()["lateness:sum"] == 0

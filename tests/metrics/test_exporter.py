@@ -1,0 +1,130 @@
+"""The exporter, which knows what Redis knows."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from functools import partial
+from typing import Any
+
+import pytest
+import redis
+from celery import Celery
+
+from redbeat.beat.leader import new_token
+from redbeat.cli.command import EX_CONFIG
+from tests.acceptance.processes import Project
+from tests.cli.commands import run_command
+from tests.metrics.conftest import begin_beat, begin_exporter
+from tests.metrics.scrapes import own_names
+from tests.metrics.test_beats import NO_CLEANUP, entries
+from tests.servers import RedisServer, free_port
+from tests.waiting import wait_until
+
+
+def sent(project: Project, messages: int) -> bool:
+    """Return whether there are so many messages."""
+    return project.client.llen("celery") == messages
+
+
+def test_all_beats_together(project: Project) -> None:
+    entries(project, "a", "b", "c")
+    exporter, target = begin_exporter(project)
+    for messages in (3, 4):
+        beat = project.beat(settings=NO_CLEANUP)
+        beat.wait_for("beat: Acquired lock")
+        wait_until(partial(sent, project, messages), 30, f"{messages} messages")
+        assert beat.stop() == 0
+        project.client.zadd("redbeat::schedule", {"redbeat:a": 0})
+        project.client.hdel("redbeat:a", "meta", "runtime")
+    scrape = target.wait_for(4, "redbeat_dispatched_total")
+    assert scrape.by_entry("dispatched") == {"a": 2, "b": 1, "c": 1}
+    assert scrape.value("redbeat_lateness_seconds_count") == 4
+    assert scrape.value("redbeat_leader") == 0
+    assert scrape.value("redbeat_due_entries") == 1
+    assert (scrape.value("redbeat_last_tick_age_seconds") or 0) > 0
+    assert exporter.stop() == 0
+    assert "Traceback" not in exporter.said()
+
+
+def test_it_says_what_a_beat_says(project: Project) -> None:
+    entries(project, "a", "b")
+    _, beat = begin_beat(project, settings=NO_CLEANUP)
+    _, target = begin_exporter(project)
+    seen = beat.wait_for(2, "redbeat_dispatched_total")
+    scrape = target.wait_for(2, "redbeat_dispatched_total")
+    own = {name for name in seen.names if name.startswith("redbeat_")}
+    assert {name for name in scrape.names if name.startswith("redbeat_")} == own <= own_names()
+    for name in ("dispatched_total", "leader", "beats", "redis_up", "static_entries"):
+        assert scrape.value(f"redbeat_{name}") == seen.value(f"redbeat_{name}"), name
+
+
+def test_an_empty_redis(project: Project) -> None:
+    exporter, target = begin_exporter(project)
+    exporter.wait_for(f"Metrics are at http://127.0.0.1:{target.port}/metrics")
+    scrape = target.scrape()
+    assert scrape.value("redbeat_redis_up") == 1
+    assert scrape.value("redbeat_leader") == scrape.value("redbeat_dispatched_total") == 0
+    assert scrape.value("redbeat_last_tick_age_seconds") is None
+    assert target.get("/readyz").code == target.get("/healthz").code == 200
+    assert exporter.stop(signal.SIGINT) == 0
+
+
+def test_beats_without_a_lock(project: Project) -> None:
+    tokens = {new_token(): float(project.client.time()[0]) for _ in range(2)}
+    project.client.zadd("redbeat::beats", tokens)
+    _, target = begin_exporter(project, redbeat_lock_key=None)
+    target.wait("/readyz", 200)
+    scrape = target.scrape()
+    assert scrape.value("redbeat_leader") == 1
+    assert scrape.value("redbeat_beats") == 2
+
+
+def test_more_entries_than_it_may_show(project: Project) -> None:
+    stats: dict[Any, Any] = {"dispatched": 9, "dispatched a": 4, "dispatched b": 5}
+    project.client.hset("redbeat::stats", mapping=stats)
+    entries(project, "a", "b")
+    _, few = begin_exporter(project, redbeat_metrics_entries=1)
+    _, enough = begin_exporter(project, redbeat_metrics_entries=2)
+    assert few.wait_for(9, "redbeat_dispatched_total").by_entry("dispatched") == {}
+    scrape = enough.wait_for(9, "redbeat_dispatched_total")
+    assert scrape.by_entry("dispatched") == {"a": 4, "b": 5}
+
+
+def test_redis_away(frail: Project, server: RedisServer) -> None:
+    """From the beginning, and later on."""
+    server.kill()
+    exporter, target = begin_exporter(frail)
+    assert target.wait("/readyz", 503) == "Redis does not answer\n"
+    assert target.get("/healthz").code == 200
+    scrape = target.scrape()
+    assert scrape.value("redbeat_redis_up") == 0
+    assert scrape.value("redbeat_dispatched_total") is None, "no number is better than a 0"
+    server.restart()
+    target.wait("/readyz", 200)
+    assert target.scrape().value("redbeat_redis_up") == 1
+    server.pause()
+    assert target.scrape().value("redbeat_redis_up") == 0
+    server.resume()
+    target.wait("/readyz", 200)
+    assert exporter.stop() == 0
+
+
+def test_a_port_in_use(app: Celery, redis_server: RedisServer) -> None:
+    ran = run_command(app, "exporter", "--port", str(redis_server.port))
+    assert ran.code == EX_CONFIG
+    assert f"--port is {redis_server.port}, but 127.0.0.1 port {redis_server.port}" in ran.err
+
+
+def test_without_the_package(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    monkeypatch.delitem(sys.modules, "redbeat.metrics.serving", raising=False)
+    ran = run_command(app, "exporter", "--port", str(free_port()))
+    assert ran.code == EX_CONFIG
+    assert "pip install celery-redbeat[metrics]" in ran.err
+
+
+@pytest.mark.parametrize("port", ["0", "65536", "http"])
+def test_a_port_that_is_none(app: Celery, redis_client: redis.Redis, port: str) -> None:
+    del redis_client
+    assert run_command(app, "exporter", "--port", port).code == 2

@@ -1,0 +1,137 @@
+"""What probes are told: by a beat that hangs, and by one whose Redis is away."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from celery import Celery
+
+from redbeat.metrics.pulse import ALIVE_WITHIN, FAILING_WITHIN, READY_WITHIN, Pulse
+from tests.acceptance.processes import Project
+from tests.metrics.conftest import begin_beat
+from tests.metrics.scrapes import Target
+from tests.scheduler.conftest import Clock, World
+from tests.servers import RedisServer
+
+
+@pytest.fixture
+def pulse(clock: Clock) -> Pulse:
+    """The pulse of a beat that began just now."""
+    return Pulse(clock)
+
+
+def test_before_the_first_tick(pulse: Pulse, clock: Clock) -> None:
+    assert pulse.alive().ok
+    assert not pulse.ready().ok
+    clock.advance(ALIVE_WITHIN + 1)
+    assert not pulse.alive().ok, "it never came to tick"
+
+
+@pytest.mark.parametrize("leads", [True, False])
+def test_leader_and_standby_are_ready(pulse: Pulse, leads: bool) -> None:
+    pulse.observe(leads, no_lock=False)
+    pulse.completed()
+    assert pulse.ready() == (True, "leader" if leads else "standby")
+
+
+def test_a_standby_of_what_is_no_lock_is_not_ready(pulse: Pulse) -> None:
+    pulse.observe(leads=False, no_lock=True)
+    pulse.completed()
+    assert not pulse.ready().ok
+    pulse.observe(leads=False, no_lock=False)
+    assert pulse.ready().ok
+
+
+def test_redis_away(pulse: Pulse, clock: Clock) -> None:
+    pulse.observe(leads=True, no_lock=False)
+    pulse.completed()
+    for _ in range(100):
+        clock.advance(2)
+        pulse.failed()
+        pulse.ticked()
+        assert pulse.ready().ok is (pulse.tick_age is not None and pulse.tick_age <= FAILING_WITHIN)
+        assert pulse.alive().ok, "a restart does not bring Redis back"
+        assert not pulse.redis_up
+    pulse.completed()
+    assert pulse.ready().ok
+    assert pulse.redis_up
+
+
+def test_a_long_tick(pulse: Pulse, clock: Clock) -> None:
+    pulse.observe(leads=True, no_lock=False)
+    pulse.completed()
+    pulse.ticked()
+    clock.advance(READY_WITHIN + 1)
+    assert pulse.alive().ok
+    assert not pulse.ready().ok
+    clock.advance(ALIVE_WITHIN - READY_WITHIN)
+    assert not pulse.alive().ok
+
+
+def test_a_beat_that_hangs(world: World, clock: Clock, unused_port: int) -> None:
+    """A real one, that cannot get out of sending a message."""
+    world.app.conf.redbeat_metrics_port = unused_port
+    scheduler, target = world.scheduler(clock=clock), Target(unused_port)
+    scheduler.tick()
+    assert target.get("/readyz") == (200, "leader\n")
+    world.put("a")
+    begun, go_on = threading.Event(), threading.Event()
+
+    def hang(_task: str) -> None:
+        begun.set()
+        assert go_on.wait(60)
+
+    scheduler.before_send = hang
+    tick = threading.Thread(target=scheduler.tick)
+    tick.start()
+    assert begun.wait(60)
+    assert target.get("/healthz").code == 200
+    clock.advance(ALIVE_WITHIN + 1)
+    code, text = target.get("/healthz")
+    assert (code, text) == (503, f"the last tick ended {ALIVE_WITHIN + 1:.1f} s ago\n")
+    assert target.get("/readyz").code == 503
+    assert target.scrape().value("redbeat_last_tick_age_seconds") == ALIVE_WITHIN + 1
+    go_on.set()
+    tick.join(60)
+    assert target.get("/healthz").code == target.get("/readyz").code == 200
+    scheduler.close()
+    assert target.get("/healthz").code == 0, "it still listens"
+
+
+def test_without_entries_and_without_a_lock(app: Celery, world: World, unused_port: int) -> None:
+    app.conf.update(redbeat_metrics_port=unused_port, redbeat_lock_key=None)
+    app.conf.result_expires = None  # or Celery has an entry of its own
+    world.scheduler().tick()
+    target = Target(unused_port)
+    assert target.get("/healthz").code == 200
+    assert target.get("/readyz") == (200, "leader\n")
+    scrape = target.scrape()
+    assert scrape.value("redbeat_leader") == scrape.value("redbeat_beats") == 1
+    assert scrape.value("redbeat_lock_age_seconds") is None
+    assert scrape.value("redbeat_entries", state="scheduled") == 0
+
+
+def test_other_paths(world: World, unused_port: int) -> None:
+    world.app.conf.redbeat_metrics_port = unused_port
+    world.scheduler().tick()
+    code, text = Target(unused_port).get("/")
+    assert code == 404
+    assert "/metrics" in text
+
+
+@pytest.mark.parametrize("outage", ["frozen", "down"])
+def test_a_real_beat_while_redis_is_away(frail: Project, server: RedisServer, outage: str) -> None:
+    beat, target = begin_beat(frail)
+    target.wait("/readyz", 200)
+    server.pause() if outage == "frozen" else server.kill()
+    assert "Redis answered the last time" in target.wait("/readyz", 503)
+    assert target.get("/healthz").code == 200
+    scrape = target.scrape()
+    assert scrape.value("redbeat_redis_up") == 0
+    assert (scrape.value("redbeat_last_tick_age_seconds") or 0) > FAILING_WITHIN
+    assert scrape.value("redbeat_due_entries") is None
+    server.resume() if outage == "frozen" else server.restart()
+    target.wait("/readyz", 200)
+    target.wait_for(1, "redbeat_redis_up")
+    assert beat.stop() == 0

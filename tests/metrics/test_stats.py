@@ -1,0 +1,279 @@
+"""What a beat counts in Redis, by whatever becomes of entries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis
+from celery import Celery
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from redbeat import RedBeatSchedulerEntry
+from redbeat.entries.access import store_of
+from redbeat.metrics.fields import KINDS, LATENESS, split
+from redbeat.metrics.upkeep import INTERVAL
+from redbeat.schedule import Schedule
+from redbeat.storage.records import Counted
+from redbeat.storage.store import Store
+from tests.scheduler.conftest import STATS, Clock, RecordingScheduler, World, once
+from tests.servers import RedisServer
+
+HOUR = 3600
+
+
+def counts(world: World) -> dict[str, int]:
+    """Return what is counted of entries, in all and one by one."""
+    stats = world.client.hgetall(STATS)
+    return {
+        field: int(number)
+        for field, number in stats.items()
+        if field in KINDS or split(field) is not None
+    }
+
+
+def run(world: World, ticks: int = 1, **kwargs: Any) -> RecordingScheduler:
+    """Return a scheduler that leads and ticked so often, and whose last news are told."""
+    scheduler = world.scheduler(**kwargs)
+    for _ in range(ticks + 1):
+        scheduler.tick()
+    return scheduler
+
+
+def fail(message: str = "") -> None:
+    """Fail as user code does."""
+    raise ValueError(message)
+
+
+def test_dispatched(world: World) -> None:
+    world.put_many(7)
+    world.put("late", last_run_at=world.ago(60 + 3), score=world.now() - 3)
+    run(world)
+    found = counts(world)
+    assert found == {"dispatched": 8, "dispatched late": 1} | {
+        f"dispatched e{number}": 1 for number in range(7)
+    }
+    stats = world.client.hgetall(STATS)
+    assert sum(int(stats.get(field, 0)) for field in LATENESS.fields) == 8
+    assert 3e6 <= int(stats["lateness:sum"]) < 60e6
+    assert sum(int(stats.get(field, 0)) for field in ("lateness:5", "lateness:10")) == 1
+
+
+def test_two_beats_add_up(world: World) -> None:
+    world.put("a")
+    run(world).close()
+    world.client.zadd("redbeat::schedule", {"redbeat:a": 0})
+    entry = RedBeatSchedulerEntry.from_key("redbeat:a", app=world.app)
+    entry.trigger()
+    run(world)
+    assert counts(world) == {"dispatched": 2, "dispatched a": 2}
+
+
+def test_a_triggered_run_is_not_late(world: World) -> None:
+    RedBeatSchedulerEntry("a", "t", HOUR, app=world.app).save()
+    Schedule(world.app)["a"].trigger()
+    run(world)
+    assert counts(world) == {"dispatched": 1, "dispatched a": 1}
+    assert "lateness:sum" not in world.client.hgetall(STATS)
+
+
+def test_failed_and_repeated(world: World) -> None:
+    world.put("a")
+    scheduler = world.scheduler()
+    scheduler.before_send = once(fail)
+    for _ in range(3):
+        scheduler.tick()
+    assert counts(world) == {"failed": 1, "failed a": 1, "retried": 1, "retried a": 1}
+    world.client.zadd("redbeat::schedule", {"redbeat:a": 1})
+    scheduler.tick()
+    scheduler.tick()
+    assert counts(world)["dispatched a"] == 1
+
+
+def test_lost(world: World) -> None:
+    world.app.conf.redbeat_delivery = "at_most_once"
+    world.put("a")
+    world.put("b")
+    scheduler = world.scheduler()
+    scheduler.before_send = lambda task: fail() if task == "tasks.a" else None
+    for _ in range(3):
+        scheduler.tick()
+    assert counts(world) == {"failed": 1, "failed a": 1, "dispatched": 1, "dispatched b": 1}
+
+
+def test_missed(world: World) -> None:
+    world.put("a", last_run_at=world.ago(5.5 * 60))
+    run(world)
+    assert counts(world)["missed a"] == counts(world)["missed"] == 4
+
+
+def test_given_up(world: World) -> None:
+    entry = RedBeatSchedulerEntry("a", "t", HOUR, app=world.app, misfire_grace_time=1)
+    entry.last_run_at = world.ago(2.5 * HOUR)
+    entry.save()
+    world.client.zadd("redbeat::schedule", {"redbeat:a": 0})
+    run(world)
+    assert counts(world) == {"missed": 2, "missed a": 2}
+
+
+def test_skipped(world: World) -> None:
+    world.put("a", last_run_at=world.ago(90))
+    world.client.hset("redbeat:a", "policy", '{"overlap": "skip"}')
+    world.client.hset("redbeat:a", "running", f"some-id {world.now() + HOUR:.6f}")
+    run(world)
+    assert counts(world) == {"skipped": 1, "skipped a": 1}
+
+
+def test_quarantined(world: World) -> None:
+    world.client.hset("redbeat:bad", "definition", "{")
+    world.client.zadd("redbeat::schedule", {"redbeat:bad": 0})
+    run(world)
+    assert counts(world) == {"quarantined": 1, "quarantined bad": 1}
+
+
+def test_a_name_of_any_kind(world: World) -> None:
+    name = "two words\nand a line, \N{SNOWMAN} \N{PILE OF POO}"
+    world.put(name)
+    run(world)
+    assert counts(world) == {"dispatched": 1, f"dispatched {name}": 1}
+
+
+def test_too_many_entries(world: World) -> None:
+    world.app.conf.redbeat_metrics_entries = 4  # Celery has one of its own
+    world.put_many(4)
+    scheduler = run(world)
+    assert counts(world) == {"dispatched": 4}
+    for gone in ("redbeat:e2", "redbeat:e3"):
+        world.client.zrem("redbeat::schedule", gone)
+        world.client.delete(gone)
+    scheduler.tick()
+    world.put("new")
+    scheduler.tick()
+    scheduler.tick()
+    assert counts(world) == {"dispatched": 5, "dispatched new": 1}
+
+
+def test_counting_takes_no_round_trip(world: World) -> None:
+    scheduler = run(world)
+    before = world.calls()
+    scheduler.tick()
+    assert world.calls() == before + 1
+    told = int(world.client.hget(STATS, "round_trips"))
+    scheduler.tick()
+    assert int(world.client.hget(STATS, "round_trips")) == told + 1
+
+
+def test_a_standby_writes_nothing(app: Celery, world: World) -> None:
+    run(world)
+    before = world.client.hgetall(STATS)
+    other = Celery("other", broker="memory://", set_as_current=False)
+    other.conf.update(redbeat_redis_url=app.conf.redbeat_redis_url)
+    standby = run(world, 5, app=other)
+    assert standby.lock is not None
+    assert not standby.lock.leading
+    assert world.client.hgetall(STATS) == before
+
+
+def test_an_answer_that_is_lost(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The script ran, and nobody knows."""
+    world.put_many(5)
+    scheduler = world.scheduler()
+    real, losses = Store._send_claim, [1]
+
+    def lose(store: Store, terms: Any) -> Any:
+        answer = real(store, terms)
+        if not (losses and terms.counted.counts.get("dispatched")):
+            return answer
+        losses.pop()
+        answer()
+        raise RedisConnectionError("the connection broke")
+
+    monkeypatch.setattr(Store, "_send_claim", lose)
+    for _ in range(4):
+        scheduler.tick()
+    assert losses == []
+    assert len(scheduler.sent) == 5
+    assert counts(world)["dispatched"] == 5
+
+
+def test_the_script_adds_once(world: World) -> None:
+    store = store_of(world.app)
+    news = Counted("x-1", {"dispatched": 2, "missed a b": 3})
+    for _ in range(2):
+        store.claim("c", 0, 30.0, counted=news, token="t")
+    store.claim("c", 0, 30.0, counted=Counted("x-2", {"dispatched": 1}), token="t")
+    assert counts(world) == {"dispatched": 3, "missed a b": 3}
+    assert float(world.client.hget(STATS, "last_tick")) == pytest.approx(world.now(), abs=60)
+
+
+def test_a_key_that_holds_something_else(world: World) -> None:
+    world.client.set(STATS, "mine")
+    world.put("a")
+    scheduler = run(world)
+    assert scheduler.names == ["a"]
+    assert world.client.get(STATS) == "mine"
+    assert store_of(world.app).stats() == {}
+    assert store_of(world.app).tidy_stats(10) == 0
+
+
+@pytest.fixture
+def full(server: RedisServer) -> Iterator[World]:
+    """A schedule on a server whose memory will be full."""
+    app = Celery("full", broker="memory://", set_as_current=False)
+    app.conf.update(redbeat_redis_url=server.url, timezone="UTC")
+    with redis.Redis.from_url(server.url, decode_responses=True) as client:
+        world = World(app, client)
+        yield world
+        for scheduler in world.schedulers:
+            scheduler.close()
+        app.redbeat_redis.close()
+
+
+def test_no_memory_for_counts(full: World) -> None:
+    """An idle beat keeps its lock, which it could before there were any."""
+    scheduler = run(full)
+    before = full.client.hgetall(STATS)
+    full.client.config_set("maxmemory", "1")
+    full.client.pexpire("redbeat::lock", 1000_000)
+    scheduler.tick()
+    scheduler.tick()
+    assert scheduler._ticker.available
+    assert full.client.pttl("redbeat::lock") > 1000_000, "the lock is not renewed"
+    assert full.client.hgetall(STATS) == before
+    full.client.config_set("maxmemory", "0")
+    full.put("a")
+    scheduler.tick()
+    scheduler.tick()
+    assert counts(full) == {"dispatched": 1, "dispatched a": 1}
+
+
+class TestTidy:
+    def test_what_is_gone(self, world: World) -> None:
+        world.put("a b")
+        stats = {"dispatched": 5, "dispatched a b": 2, "missed a b": 1, "failed gone": 1}
+        world.client.hset(STATS, mapping=stats)
+        assert store_of(world.app).tidy_stats(10) == 1
+        assert world.client.hgetall(STATS).keys() == stats.keys() - {"failed gone"}
+        assert store_of(world.app).tidy_stats(0) == 2
+        assert store_of(world.app).tidy_stats(0) == 0
+        assert world.client.hgetall(STATS) == {"dispatched": "5"}
+
+    def test_an_idle_beat_does_it(self, world: World, clock: Clock) -> None:
+        world.put("a")
+        scheduler = run(world, clock=clock)
+        RedBeatSchedulerEntry.from_key("redbeat:a", app=world.app).delete()
+        clock.advance(INTERVAL - 1)
+        scheduler.tick()
+        assert "dispatched a" in counts(world)
+        clock.advance(2)
+        scheduler.tick()
+        assert counts(world) == {"dispatched": 1}
+
+    def test_nothing_to_tidy(self, world: World) -> None:
+        assert store_of(world.app).tidy_stats(10) == 0
+
+
+def test_the_name_is_taken(world: World) -> None:
+    with pytest.raises(ValueError, match="RedBeat's own"):
+        RedBeatSchedulerEntry(":stats", "t", HOUR, app=world.app).save()
