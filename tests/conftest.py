@@ -9,6 +9,7 @@ import pytest
 import redis
 from celery import Celery
 
+from tests.deployments import KINDS, STANDALONE, Deployment, chosen_kind, single
 from tests.servers import RedisServer, free_port
 
 #: Tests that need a server which few machines have.
@@ -31,13 +32,22 @@ def redis_server() -> Iterator[RedisServer]:
         yield server
 
 
+@pytest.fixture(scope="session")
+def deployment(request: pytest.FixtureRequest) -> Iterator[Deployment]:
+    """Where the schedules of this run are: in the server of the run, unless told otherwise."""
+    kind = chosen_kind()
+    if kind == STANDALONE:
+        yield single(request.getfixturevalue("redis_server"))
+        return
+    with KINDS[kind]() as deployment:
+        yield deployment
+
+
 @pytest.fixture
-def redis_url(redis_server: RedisServer) -> str:
-    """The URL of an empty Redis: the shared server, flushed before the test."""
-    with redis.Redis.from_url(redis_server.url) as client:
-        client.flushall()
-        client.script_flush()
-    return redis_server.url
+def redis_url(deployment: Deployment) -> str:
+    """The URL of the server with the schedule, with every right; emptied before the test."""
+    deployment.empty()
+    return deployment.url
 
 
 @pytest.fixture
@@ -48,10 +58,11 @@ def redis_client(redis_url: str) -> Iterator[redis.Redis]:
 
 
 @pytest.fixture
-def app(redis_url: str) -> Iterator[Celery]:
+def app(redis_url: str, deployment: Deployment) -> Iterator[Celery]:
     """A Celery app that is nobody's default: broker in memory, schedule in the empty Redis."""
+    assert redis_url == deployment.url, "the server is emptied first"
     app = Celery("tests", broker="memory://", set_as_current=False)
-    app.conf.update(redbeat_redis_url=redis_url, timezone="UTC", enable_utc=True)
+    app.conf.update(deployment.settings, timezone="UTC", enable_utc=True)
     yield app
     app.close()
 

@@ -95,7 +95,7 @@ class TestBanner:
         lines = world.scheduler().info.splitlines()
         assert lines == [
             f"       . redis -> {world.app.conf.redbeat_redis_url}",
-            "       . lock -> `redbeat::lock` 25.00 minutes (1500s)",
+            f"       . lock -> `{PREFIX}:lock` 25.00 minutes (1500s)",
         ]
 
     def test_hides_the_password(self) -> None:
@@ -104,7 +104,7 @@ class TestBanner:
         scheduler = redbeat.RedBeatScheduler(app, lazy=True)
         assert "s3cr3t" not in scheduler.info
         assert "redis://user:**@localhost:1/0" in scheduler.info
-        assert "`redbeat::lock`" in scheduler.info
+        assert f"`{PREFIX}:lock`" in scheduler.info
 
 
 class TestLockTimeout:
@@ -117,9 +117,9 @@ class TestLockTimeout:
         assert world.scheduler(lock_timeout=90).lock_timeout == 90
 
     def test_lock_key_argument(self, world: World) -> None:
-        scheduler = world.scheduler(lock_key="redbeat::mine")
+        scheduler = world.scheduler(lock_key=f"{PREFIX}:mine")
         scheduler.tick()
-        assert world.client.exists("redbeat::mine")
+        assert world.client.exists(f"{PREFIX}:mine")
 
 
 def test_log_lines_that_operators_search_for(world: World, log: pytest.LogCaptureFixture) -> None:
@@ -142,6 +142,7 @@ IMPORT_BESIDE_ANOTHER = """
 import redbeat
 from celery import Celery
 from celery.beat import Service
+from tests.deployments import PREFIX
 from celery.signals import beat_init
 assert not beat_init.receivers, beat_init.receivers
 app = Celery(broker="memory://")

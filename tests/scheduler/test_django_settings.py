@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from celery import Celery
 
+from tests.deployments import PREFIX
+
 from .conftest import World
 
 
@@ -42,7 +44,7 @@ def test_no_lock(world: World) -> None:
     scheduler.tick()
     assert scheduler.lock is None
     assert scheduler.lock_key is None
-    assert not world.client.exists("redbeat::lock")
+    assert not world.client.exists(f"{PREFIX}:lock")
 
 
 def test_options_count_as_set(world: World) -> None:

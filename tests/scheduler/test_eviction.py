@@ -9,6 +9,7 @@ import redis
 from celery import Celery
 
 from redbeat import RedBeatKeyExpiryError
+from tests.deployments import PREFIX
 from tests.servers import RedisServer
 
 from .conftest import World
@@ -63,7 +64,7 @@ def test_raise_stops_the_beat(full: World) -> None:
     with pytest.raises(RedBeatKeyExpiryError, match=r"allkeys-lru.*redbeat_key_expiry_check"):
         scheduler.tick()
     assert scheduler.sent == []
-    assert full.dump().keys() == {"redbeat:a", "redbeat::schedule"}
+    assert full.dump().keys() == {f"{PREFIX}a", f"{PREFIX}:schedule"}
 
 
 def test_error_is_the_default(full: World, log: pytest.LogCaptureFixture) -> None:

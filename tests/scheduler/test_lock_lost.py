@@ -18,10 +18,11 @@ from redbeat.leader import SEEN_WITHIN
 from redbeat.records import Terms, Turn
 from redbeat.store import Store
 from redbeat.ticker import STANDBY_POLL
+from tests.deployments import PREFIX
 
 from .conftest import LOCK, Clock, RecordingScheduler, World, void
 
-BEATS = "redbeat::beats"
+BEATS = f"{PREFIX}:beats"
 
 
 def take_lock(world: World) -> bool:
