@@ -76,7 +76,7 @@ class Ticker:
         self._conf = conf
         self._server_checked = False
         self._clock = clock
-        self._quarantine = Quarantine(store, clock)
+        self._quarantine = Quarantine(store, clock, conf.task_allowlist)
         self._sweep = Sweep(store, clock)
         self._dispatcher = Dispatcher(hooks, self._quarantine, statics)
         self._exchange = Exchange(store, lock, clock, lease, conf.history_size)
