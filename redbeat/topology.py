@@ -21,7 +21,7 @@ from redis.sentinel import Sentinel
 from .cluster import LateCluster
 from .errors import ConfigurationError
 from .failover import MasterClient
-from .parameters import SOCKET_DEFAULTS, Parameters, hide_credentials
+from .parameters import SOCKET_DEFAULTS, Parameters, hide_credentials, stale_connection_retry
 from .tls import TLS_OPTIONS, Layer, tls_options
 
 __all__ = ("RawClient", "build")
@@ -32,6 +32,13 @@ RawClient: TypeAlias = "Redis | RedisCluster"
 CLUSTER_RETRIES: Final = 2
 # In redis-py 5 the argument is about each node.
 _RETRIES_OF_CLUSTER: Final = int(redis.__version__.split(".")[0]) >= 6
+
+#: Seconds that one Sentinel may take, before the next one is asked: several may be away at once.
+SENTINEL_DEFAULTS: Final[Mapping[str, Any]] = {
+    **SOCKET_DEFAULTS,
+    "socket_timeout": 1.0,
+    "socket_connect_timeout": 1.0,
+}
 
 DEFAULT_SERVICE: Final = "master"
 REDIS_PORT: Final = 6379
@@ -122,7 +129,9 @@ def _sentinel_kwargs(parameters: Parameters) -> dict[str, Any]:
         setting = f"{parameters.options_setting}['sentinel_kwargs']"
         tls = {name: given.pop(name) for name in TLS_OPTIONS & given.keys()}
         given |= tls_options([Layer(setting, tls)])
-    return {**SOCKET_DEFAULTS, **hide_credentials(given)}
+    # redis-py would ask a silent one four times, with pauses in between.
+    retry = {} if given.keys() & {"retry", "retry_on_error"} else stale_connection_retry()
+    return {**SENTINEL_DEFAULTS, **retry, **hide_credentials(given)}
 
 
 def _cluster(parameters: Parameters) -> RedisCluster:

@@ -25,6 +25,22 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return None if any(path.is_relative_to(RABBITMQ) for path in paths) else True
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the marker of tests that other kinds of Redis do not run."""
+    config.addinivalue_line(
+        "markers", "standalone: about a client, URL or prefix that only a single server takes"
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what is about a single server only, where the schedule is in something else."""
+    if chosen_kind() == STANDALONE:
+        return
+    others = [item for item in items if item.get_closest_marker("standalone")]
+    items[:] = [item for item in items if item not in others]
+    config.hook.pytest_deselected(items=others)
+
+
 @pytest.fixture(scope="session")
 def redis_server() -> Iterator[RedisServer]:
     """One server for the whole run. A test that kills or freezes one starts its own."""

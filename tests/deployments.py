@@ -103,7 +103,8 @@ def cluster() -> Iterator[Deployment]:
     with ClusterGroup(replicas=False) as group:
         yield Deployment(
             group.owner(PREFIX).url,
-            {"redbeat_redis_url": group.url},
+            # Said once more for the tests that bring a client of their own.
+            {"redbeat_redis_url": group.url, "redbeat_key_prefix": PREFIX},
             [node.url for node in group.nodes],
         )
 

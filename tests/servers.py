@@ -12,6 +12,8 @@ __all__ = ("RedisServer", "free_port")
 class RedisServer(EmbeddedRedis):
     """A Redis server that a test may kill, stop for a while, and start again."""
 
+    is_paused = False
+
     def kill(self) -> None:
         """End the server at once, as a crash does; its port and directory stay."""
         self._end(signal.SIGKILL)
@@ -27,8 +29,10 @@ class RedisServer(EmbeddedRedis):
 
     def pause(self) -> None:
         """Freeze the server: connections stay open, nothing is answered."""
+        self.is_paused = True
         self._running().send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
         """Let a server that was frozen by `pause` go on."""
+        self.is_paused = False
         self._running().send_signal(signal.SIGCONT)

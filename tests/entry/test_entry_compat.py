@@ -217,6 +217,7 @@ def test_a_name_may_contain_anything(app: Celery, name: str) -> None:
 def test_making_an_entry_needs_no_redis(unused_port: int) -> None:
     app = Celery("tests", broker="memory://", set_as_current=False)
     app.conf.redbeat_redis_url = f"redis://127.0.0.1:{unused_port}"
+    app.conf.redbeat_key_prefix = PREFIX
     made = entry(app, "a", last_run_at=RAN, total_run_count=7, relative=True)
     assert (made.key, made.last_run_at, made.total_run_count) == (f"{PREFIX}a", RAN, 7)
     assert made.schedule.relative is True
@@ -230,6 +231,7 @@ def test_an_entry_without_an_app_belongs_to_the_current_one(app: Celery) -> None
     Entry("a").delete()
 
 
+@pytest.mark.standalone
 def test_the_prefix_is_used_as_it_is(app: Celery, redis_client: redis.Redis) -> None:
     app.conf.redbeat_key_prefix = "x"
     assert entry(app, "a").save().key == "xa" == Entry.generate_key(app, "a")
@@ -383,6 +385,7 @@ def test_an_entry_deletes_itself(app: Celery, redis_client: redis.Redis) -> None
     Entry(name="a", app=app).delete()
 
 
+@pytest.mark.standalone
 def test_list_with_zrange(app: Celery) -> None:
     for name in ("b", "a"):
         entry(app, name).save()
@@ -497,6 +500,7 @@ def test_the_argument_of_a_subclass_is_not_the_base_class_s(app: Celery) -> None
         Entry.from_key(f"{PREFIX}a", app=app)
 
 
+@pytest.mark.standalone
 def test_a_subclass_with_a_save_of_its_own_is_loaded(app: Celery) -> None:
     class RawSaved(OwnedEntry):
         """Writes its hash by itself, as subclasses had to for RedBeat 2."""

@@ -14,6 +14,7 @@ from celery.utils.imports import symbol_by_name
 
 import redbeat
 from redbeat import schedulers
+from tests.deployments import PREFIX
 
 from .conftest import World, interval_json
 
@@ -98,6 +99,7 @@ class TestBanner:
             f"       . lock -> `{PREFIX}:lock` 25.00 minutes (1500s)",
         ]
 
+    @pytest.mark.standalone
     def test_hides_the_password(self) -> None:
         app = Celery("secret", broker="memory://", set_as_current=False)
         app.conf.redbeat_redis_url = "redis://user:s3cr3t@localhost:1/0"

@@ -22,6 +22,7 @@ def app_with(world: World, namespace: str, **settings: Any) -> Celery:
 
 
 @pytest.mark.parametrize("namespace", ["CELERY", "MYPROJECT"])
+@pytest.mark.standalone
 def test_every_setting_is_heard(world: World, namespace: str) -> None:
     app = app_with(
         world,

@@ -26,7 +26,7 @@ def evicting() -> Iterator[RedisServer]:
 def full(evicting: RedisServer) -> Iterator[World]:
     """A schedule in that server."""
     app = Celery("full", broker="memory://", set_as_current=False)
-    app.conf.update(redbeat_redis_url=evicting.url, timezone="UTC")
+    app.conf.update(redbeat_redis_url=evicting.url, redbeat_key_prefix=PREFIX, timezone="UTC")
     with redis.Redis.from_url(evicting.url, decode_responses=True) as client:
         client.flushall()
         client.config_set("maxmemory-policy", "allkeys-lru")
@@ -92,7 +92,7 @@ def test_a_server_that_refuses_to_tell_is_warned_about_once(
         RedisServer("--rename-command", "INFO", "", "--rename-command", "CONFIG", "") as server,
         redis.Redis.from_url(server.url, decode_responses=True) as client,
     ):
-        app.conf.update(redbeat_redis_url=server.url, timezone="UTC")
+        app.conf.update(redbeat_redis_url=server.url, redbeat_key_prefix=PREFIX, timezone="UTC")
         world = World(app, client)
         world.put("a")
         scheduler = world.scheduler()

@@ -72,6 +72,7 @@ def test_told_to_stop_it_gives_back_both_batches(
     assert unrecorded(world) == 0
 
 
+@pytest.mark.standalone
 def test_a_connection_that_breaks_meanwhile_loses_nothing(
     world: World, scheduler: RecordingScheduler, log: pytest.LogCaptureFixture
 ) -> None:

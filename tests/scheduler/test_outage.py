@@ -25,7 +25,12 @@ def server() -> Iterator[RedisServer]:
 def frail(server: RedisServer) -> Iterator[World]:
     """A schedule in that server."""
     app = Celery("frail", broker="memory://", set_as_current=False)
-    app.conf.update(redbeat_redis_url=server.url, timezone="UTC", result_expires=None)
+    app.conf.update(
+        redbeat_redis_url=server.url,
+        redbeat_key_prefix=PREFIX,
+        timezone="UTC",
+        result_expires=None,
+    )
     with redis.Redis.from_url(server.url, decode_responses=True) as client:
         world = World(app, client)
         yield world

@@ -96,6 +96,7 @@ def test_what_was_run_is_readable_by_redbeat_2(world: World) -> None:
     assert meta["last_run_at"]["timezone"] == "UTC"
 
 
+@pytest.mark.standalone
 def test_a_schedule_with_another_prefix(world: World) -> None:
     world.app.conf.redbeat_key_prefix = "x:"
     definition = {"name": "a", "task": "t", "schedule": interval_json(60)}

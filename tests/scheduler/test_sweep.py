@@ -127,7 +127,7 @@ def test_a_pass_over_many_keys_takes_a_page_at_a_time(
 ) -> None:
     pipeline = world.client.pipeline(transaction=False)
     for number in range(5000):
-        pipeline.set(f"foreign{number}", "x")
+        pipeline.set(f"foreign{number}{PREFIX}", "x")
     pipeline.execute()
     key = world.put("a", score=world.now() + 600)
     look(scheduler, clock, 1)
@@ -149,6 +149,7 @@ def test_an_idle_tick_in_between_is_one_round_trip(
     assert world.calls() - before == 1
 
 
+@pytest.mark.standalone
 def test_special_characters_in_the_prefix(world: World, clock: Clock) -> None:
     prefix = "a[b]*?\\:"
     world.app.conf.redbeat_key_prefix = prefix
@@ -198,6 +199,7 @@ def test_a_finished_entry_stays_finished(
     assert world.score("done") == -1
 
 
+@pytest.mark.standalone
 def test_a_user_who_may_not_scan(world: World, clock: Clock, log: pytest.LogCaptureFixture) -> None:
     client = world.client
     client.execute_command("ACL", "SETUSER", "careful", "on", "nopass", "~*", "+@all", "-scan")

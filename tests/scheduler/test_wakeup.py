@@ -193,7 +193,12 @@ class TestForbiddenToPublish:
                 with pytest.raises(redis.exceptions.NoPermissionError):
                     client.publish(CHANNEL, "x")
                 app = Celery("bound", broker="memory://", set_as_current=False)
-                app.conf.update(redbeat_redis_url=url, timezone="UTC", result_expires=None)
+                app.conf.update(
+                    redbeat_redis_url=url,
+                    redbeat_key_prefix=PREFIX,
+                    timezone="UTC",
+                    result_expires=None,
+                )
                 world = World(app, client)
                 yield world
                 for scheduler in world.schedulers:

@@ -122,7 +122,8 @@ class SentinelGroup:
 
     def master(self) -> RedisServer:
         """Return the server that most Sentinels call the master."""
-        votes = [self._state(sentinel).get("port") for sentinel in self.sentinels]
+        awake = [sentinel for sentinel in self.sentinels if not sentinel.is_paused]
+        votes = [self._state(sentinel).get("port") for sentinel in awake]
         port = max(set(votes), key=votes.count)
         return next(server for server in self.servers if str(server.port) == port)
 
