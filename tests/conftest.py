@@ -12,17 +12,17 @@ from celery import Celery
 from tests.deployments import KINDS, STANDALONE, Deployment, chosen_kind, single
 from tests.servers import RedisServer, free_port
 
-#: Tests that need a server which few machines have.
-RABBITMQ = Path(__file__).parent / "rabbitmq"
+#: Tests that need a server which few machines have: RabbitMQ, and a Redis that was built with TLS.
+NEED_A_SERVER = [Path(__file__).parent / name for name in ("rabbitmq", "tls")]
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave out the tests of RabbitMQ, unless the command line names them."""
-    if collection_path != RABBITMQ:
+    """Leave out the tests that need such a server, unless the command line names them."""
+    if collection_path not in NEED_A_SERVER:
         return None
     start = config.invocation_params.dir
     paths = [(start / arg.partition("::")[0]).resolve() for arg in config.args]
-    return None if any(path.is_relative_to(RABBITMQ) for path in paths) else True
+    return None if any(path.is_relative_to(collection_path) for path in paths) else True
 
 
 def pytest_configure(config: pytest.Config) -> None:
