@@ -22,6 +22,7 @@ from .cluster import LateCluster
 from .errors import ConfigurationError
 from .failover import MasterClient
 from .parameters import SOCKET_DEFAULTS, Parameters, hide_credentials, stale_connection_retry
+from .sentinels import Sentinels
 from .tls import TLS_OPTIONS, Layer, tls_options
 
 __all__ = ("RawClient", "build")
@@ -45,7 +46,6 @@ REDIS_PORT: Final = 6379
 SENTINEL_PORT: Final = 26379
 
 # redis-py has no annotations for these.
-_new_sentinel: Callable[..., Any] = Sentinel
 _new_node: Callable[..., ClusterNode] = ClusterNode
 
 _UNKNOWN_ARGUMENT: Final = re.compile(r"unexpected keyword argument '(\w+)'")
@@ -115,7 +115,7 @@ def _sentinel(
         sentinel_kwargs = _sentinel_kwargs(parameters)
         hosts = find_sentinels(parameters)
         with _understood(parameters):
-            sentinel: Any = _new_sentinel(hosts, sentinel_kwargs=sentinel_kwargs, **for_sentinel)
+            sentinel: Any = Sentinels(hosts, sentinel_kwargs=sentinel_kwargs, **for_sentinel)
             client: Redis = sentinel.master_for(service, redis_class=MasterClient, **kwargs)
             _try_connection(client)
         return client

@@ -81,9 +81,12 @@ def resp3() -> Iterator[Deployment]:
 @contextmanager
 def sentinel() -> Iterator[Deployment]:
     """A master, found by way of Sentinels."""
-    from tests.topologies.groups import SentinelGroup  # noqa: PLC0415 - it is in use by few
+    from tests.topologies.groups import (  # noqa: PLC0415 - it is in use by few
+        NEVER_DOWN,
+        SentinelGroup,
+    )
 
-    with SentinelGroup(service="mine", password="secret") as group:
+    with SentinelGroup(service="mine", password="secret", down_after=NEVER_DOWN) as group:
         options = {
             "sentinels": group.addresses,
             "service_name": group.service,

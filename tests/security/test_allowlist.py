@@ -178,7 +178,7 @@ def test_a_list_that_allows_it_releases_it(
     limited: World, log: pytest.LogCaptureFixture, patterns: list[str] | None
 ) -> None:
     limited.put("a", interval_json(3600), limited.ago(7200), task="evil")
-    limited.put("broken", "{")
+    limited.put("broken", {"__type__": "unknown"})
     limited.scheduler().tick()
     assert len(limited.quarantine()) == 2
     scheduler = later_with(limited, patterns)

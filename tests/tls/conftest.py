@@ -62,7 +62,8 @@ class Place:
                     port=server.port, password=server.password, decode_responses=True
                 ) as client:
                     mine = client.client_id()
-                    others = [one for one in client.client_list() if int(one["id"]) != mine]
+                    clients = [*client.client_list("normal"), *client.client_list("pubsub")]
+                    others = [one for one in clients if int(one["id"]) != mine]
                 ports |= {int(one["laddr"].rpartition(":")[2]) for one in others}
         return ports
 

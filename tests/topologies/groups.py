@@ -18,10 +18,12 @@ from tests.waiting import wait_until
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ("ClusterGroup", "SentinelGroup", "hash_slot")
+__all__ = ("NEVER_DOWN", "ClusterGroup", "SentinelGroup", "hash_slot")
 
-#: How long a master is silent before it is taken for dead, milliseconds.
+#: How long a master is silent before it is taken for dead, milliseconds: where masters fail, and
+#: where they are to stay, on a machine that is busy.
 DOWN_AFTER = 1000
+NEVER_DOWN = 60_000
 FORM_SECONDS = 30.0
 SLOTS = 16384
 #: The replication of a server: nobody waits before a snapshot is sent.
@@ -42,9 +44,15 @@ def together(actions: Iterable[Callable[[], Any]]) -> list[Any]:
 class Sentinel(RedisServer):
     """A Sentinel; its configuration is a file that it rewrites itself."""
 
-    def __init__(self, master: RedisServer, name: str, password: str | None = None) -> None:
+    def __init__(
+        self,
+        master: RedisServer,
+        name: str,
+        password: str | None = None,
+        down_after: int = DOWN_AFTER,
+    ) -> None:
         super().__init__(password=password, tls=master.tls)
-        self._master, self._name = master, name
+        self._master, self._name, self._down_after = master, name, down_after
 
     def _command(self) -> list[str]:
         master, name = self._master, self._name
@@ -52,7 +60,7 @@ class Sentinel(RedisServer):
             "bind 127.0.0.1",
             f"port {self.port}",
             f"sentinel monitor {name} 127.0.0.1 {master.service_port} 2",
-            f"sentinel down-after-milliseconds {name} {DOWN_AFTER}",
+            f"sentinel down-after-milliseconds {name} {self._down_after}",
             f"sentinel failover-timeout {name} 5000",
         ]
         if master.password:
@@ -79,6 +87,7 @@ class SentinelGroup:
         password: str | None = None,
         sentinel_password: str | None = None,
         tls: CertificateFiles | None = None,
+        down_after: int = DOWN_AFTER,
     ) -> None:
         login = ("--masterauth", password) if password else ()
         self.service = service
@@ -87,7 +96,9 @@ class SentinelGroup:
             RedisServer(*REPLICATION, *login, *arguments, password=password, tls=tls)
             for _ in range(2)
         ]
-        self.sentinels = [Sentinel(self.servers[0], service, sentinel_password) for _ in range(3)]
+        self.sentinels = [
+            Sentinel(self.servers[0], service, sentinel_password, down_after) for _ in range(3)
+        ]
         self._open = ExitStack()
 
     def __enter__(self) -> Self:
@@ -175,8 +186,10 @@ def _link_is_up(client: redis.Redis) -> bool:
 class ClusterNode(RedisServer):
     """A node of a cluster; its port leaves room for that of the bus."""
 
-    def __init__(self, *arguments: str, tls: CertificateFiles | None = None) -> None:
-        cluster = ("--cluster-enabled", "yes", "--cluster-node-timeout", str(DOWN_AFTER))
+    def __init__(
+        self, *arguments: str, tls: CertificateFiles | None = None, down_after: int = DOWN_AFTER
+    ) -> None:
+        cluster = ("--cluster-enabled", "yes", "--cluster-node-timeout", str(down_after))
         bus = ("--tls-cluster", "yes") if tls else ()
         super().__init__(*REPLICATION, *cluster, *bus, *arguments, tls=tls)
 
@@ -201,7 +214,11 @@ class ClusterGroup:
     def __init__(
         self, *arguments: str, replicas: bool = True, tls: CertificateFiles | None = None
     ) -> None:
-        self.nodes = [ClusterNode(*arguments, tls=tls) for _ in range(6 if replicas else 3)]
+        down_after = DOWN_AFTER if replicas else NEVER_DOWN
+        self.nodes = [
+            ClusterNode(*arguments, tls=tls, down_after=down_after)
+            for _ in range(6 if replicas else 3)
+        ]
         self._open = ExitStack()
         self._ids: dict[int, str] = {}
 
