@@ -24,6 +24,7 @@ __all__ = (
     "KINDS",
     "PREFIX",
     "STANDALONE",
+    "USER",
     "VARIABLE",
     "Deployment",
     "acl_rules",
