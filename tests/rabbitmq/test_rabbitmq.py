@@ -217,6 +217,7 @@ def test_the_configuration_of_the_manual(
     app = Celery("web", broker="memory://", set_as_current=False)
     app.conf.update(redbeat_redis_url=redis_url)
     RedBeatSchedulerEntry("a", TASK, 0.5, app=app).save()
-    wait_until(lambda: drain(rabbit.url), 60, "a message")
+    wait_until(lambda: project.client.hget("redbeat:a", "meta"), 60, "a run that is recorded")
     assert beat.stop() == 0
+    assert drain(rabbit.url)
     assert WARNING not in beat.said()

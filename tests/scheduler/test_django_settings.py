@@ -40,6 +40,7 @@ def test_every_setting_is_heard(world: World, namespace: str) -> None:
     assert scheduler.lock_timeout == 77
 
 
+@pytest.mark.standalone
 def test_no_lock(world: World) -> None:
     scheduler = world.scheduler(app=app_with(world, "CELERY", REDBEAT_LOCK_KEY=None))
     scheduler.tick()
@@ -48,6 +49,7 @@ def test_no_lock(world: World) -> None:
     assert not world.client.exists(f"{PREFIX}:lock")
 
 
+@pytest.mark.standalone
 def test_options_count_as_set(world: World) -> None:
     options = {"retry_period": 5}
     app = app_with(world, "CELERY", REDBEAT_REDIS_OPTIONS=options)

@@ -207,6 +207,7 @@ class TestWithoutLock:
         assert all(beat.lock is None for beat in beats)
         assert world.client.get(LOCK) is None
 
+    @pytest.mark.standalone
     def test_none_in_the_namespace_of_django(self, world: World) -> None:
         app = Celery("django", broker="memory://", set_as_current=False)
         settings = {

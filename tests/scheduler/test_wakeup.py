@@ -397,6 +397,7 @@ class TestLostConnection:
             assert wakeup.wait(30, DUE, never)
             wakeup.close()
 
+    @pytest.mark.standalone
     def test_connection_killed_by_the_server(
         self, wakeup: WakeUp, redis_client: redis.Redis
     ) -> None:
