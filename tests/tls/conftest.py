@@ -77,7 +77,7 @@ def certificate_options(files: CertificateFiles) -> dict[str, Any]:
     }
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def sentinels(files: CertificateFiles) -> Iterator[Place]:
     """Masters and Sentinels that speak TLS."""
     with SentinelGroup(
@@ -98,7 +98,7 @@ def sentinels(files: CertificateFiles) -> Iterator[Place]:
         yield Place(group, settings, group.servers)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def cluster(files: CertificateFiles) -> Iterator[Place]:
     """A cluster that speaks TLS."""
     with ClusterGroup(tls=files) as group:

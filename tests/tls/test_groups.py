@@ -16,9 +16,12 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from redbeat import RedBeatSchedulerEntry
 from redbeat.client import get_redis
 from redbeat.config import ensure_conf
+from tests.pages import configurations
 from tests.scheduler.conftest import RecordingScheduler
 from tests.security.certificates import write_expired
+from tests.security.test_deployment_pages import run
 from tests.tls.conftest import Place
+from tests.unit.certificates import CertificateFiles
 from tests.waiting import wait_until
 
 MakeApp: TypeAlias = Callable[[dict[str, Any]], Celery]
@@ -42,6 +45,72 @@ def make_app() -> Iterator[MakeApp]:
         app.close()
 
 
+def change(settings: dict[str, Any], **tls: Any) -> dict[str, Any]:
+    """Return the settings with other TLS options, for servers and Sentinels."""
+    options = dict(settings["redbeat_redis_options"])
+    if "sentinel_kwargs" in options:
+        options["sentinel_kwargs"] = {**options["sentinel_kwargs"], **tls}
+    use_ssl = {**settings["redbeat_redis_use_ssl"], **tls}
+    return {**settings, "redbeat_redis_use_ssl": use_ssl, "redbeat_redis_options": options}
+
+
+def refusal(app: Celery) -> str:
+    """Return what an app says that cannot use its Redis."""
+    with pytest.raises((RedisConnectionError, RedisTimeoutError)) as caught:
+        get_redis(app).ping()
+    return str(caught.value)
+
+
+def test_strangers_are_refused(
+    place: Place, make_app: MakeApp, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another authority, no client certificate, no TLS; verification is off only if told so."""
+    stranger = write_expired(tmp_path)
+    said = refusal(make_app(change(place.settings, ssl_ca_certs=stranger.authority)))
+    assert "certificate verify failed" in said
+    refusal(make_app(change(place.settings, ssl_certfile=None, ssl_keyfile=None)))
+    refusal(make_app({**place.settings, "redbeat_redis_use_ssl": False}))
+    caplog.set_level(logging.WARNING)
+    app = make_app(change(place.settings, ssl_ca_certs=stranger.authority, ssl_cert_reqs="none"))
+    assert get_redis(app).ping()
+    assert "certificate of the Redis server is not verified" in caplog.text
+
+
+def settings_on_page(scheme: str, hosts: dict[str, str], files: CertificateFiles) -> Any:
+    """Return the one configuration with URLs of a scheme."""
+    replace = {
+        "/etc/ssl/redis-ca.pem": files.authority,
+        "/etc/ssl/beat.pem": files.certificate,
+        "/etc/ssl/beat.key": files.key,
+        **hosts,
+    }
+    found = configurations("tls.rst", replace)
+    (settings,) = [one for one in found if one["redbeat_redis_url"] == f"{scheme}://"]
+    return settings
+
+
+def written(place: Place, name: str, port: int) -> dict[str, str]:
+    """Return how the manual writes the addresses of a group, each with the one of the test."""
+    return {
+        f'"{name}-{number}.example.com", {port}': f'"{host}", {own}'
+        for number, (host, own) in enumerate(place.group.addresses, 1)
+    }
+
+
+def test_the_sentinel_of_the_manual(
+    sentinels: Place, files: CertificateFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(\"BEAT_KEY_PASSWORD\", \"of another block\")
+    run(settings_on_page("redis-sentinel", written(sentinels, "sentinel", 26379), files))
+
+
+def test_the_cluster_of_the_manual(
+    cluster: Place, files: CertificateFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(\"BEAT_KEY_PASSWORD\", \"of another block\")
+    run(settings_on_page("redis-cluster", written(cluster, "redis", 6379), files))
+
+
 def ran_once_more(beat: RecordingScheduler) -> None:
     """Tick until another message was sent."""
     count = len(beat.sent)
@@ -49,7 +118,10 @@ def ran_once_more(beat: RecordingScheduler) -> None:
 
 
 def fail(place: Place, app: Celery) -> None:
-    """Kill the master that holds the schedule, and wait for another one."""
+    """Kill the master that holds the schedule, and wait for another one.
+
+    The group stays without that server, so this is for the last tests.
+    """
     group, prefix = place.group, ensure_conf(app).key_prefix
     if hasattr(group, "owner"):
         old = group.owner(prefix)
@@ -83,34 +155,3 @@ def saved(app: Celery, name: str) -> bool:
     except RedisError:
         return False
     return True
-
-
-def change(settings: dict[str, Any], **tls: Any) -> dict[str, Any]:
-    """Return the settings with other TLS options, for servers and Sentinels."""
-    options = dict(settings["redbeat_redis_options"])
-    if "sentinel_kwargs" in options:
-        options["sentinel_kwargs"] = {**options["sentinel_kwargs"], **tls}
-    use_ssl = {**settings["redbeat_redis_use_ssl"], **tls}
-    return {**settings, "redbeat_redis_use_ssl": use_ssl, "redbeat_redis_options": options}
-
-
-def refusal(app: Celery) -> str:
-    """Return what an app says that cannot use its Redis."""
-    with pytest.raises((RedisConnectionError, RedisTimeoutError)) as caught:
-        get_redis(app).ping()
-    return str(caught.value)
-
-
-def test_strangers_are_refused(
-    place: Place, make_app: MakeApp, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Another authority, no client certificate, no TLS; verification is off only if told so."""
-    stranger = write_expired(tmp_path)
-    said = refusal(make_app(change(place.settings, ssl_ca_certs=stranger.authority)))
-    assert "certificate verify failed" in said
-    refusal(make_app(change(place.settings, ssl_certfile=None, ssl_keyfile=None)))
-    refusal(make_app({**place.settings, "redbeat_redis_use_ssl": False}))
-    caplog.set_level(logging.WARNING)
-    app = make_app(change(place.settings, ssl_ca_certs=stranger.authority, ssl_cert_reqs="none"))
-    assert get_redis(app).ping()
-    assert "certificate of the Redis server is not verified" in caplog.text

@@ -22,7 +22,6 @@ SLICE = (
     "tests/store/test_quarantine_scripts.py",
     "tests/scheduler/test_claims.py",
     "tests/scheduler/test_raw_recipes.py",
-    "tests/scheduler/test_statics.py",
 )
 
 
