@@ -100,14 +100,14 @@ def written(place: Place, name: str, port: int) -> dict[str, str]:
 def test_the_sentinel_of_the_manual(
     sentinels: Place, files: CertificateFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(\"BEAT_KEY_PASSWORD\", \"of another block\")
+    monkeypatch.setenv("BEAT_KEY_PASSWORD", "of another block")
     run(settings_on_page("redis-sentinel", written(sentinels, "sentinel", 26379), files))
 
 
 def test_the_cluster_of_the_manual(
     cluster: Place, files: CertificateFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(\"BEAT_KEY_PASSWORD\", \"of another block\")
+    monkeypatch.setenv("BEAT_KEY_PASSWORD", "of another block")
     run(settings_on_page("redis-cluster", written(cluster, "redis", 6379), files))
 
 
