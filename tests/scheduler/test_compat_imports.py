@@ -14,6 +14,7 @@ from celery.utils.imports import symbol_by_name
 
 import redbeat
 from redbeat import schedulers
+from redbeat.client import safe_url
 from tests.deployments import PREFIX
 
 from .conftest import World, interval_json
@@ -95,7 +96,7 @@ class TestBanner:
     def test_shows_redis_and_lock(self, world: World) -> None:
         lines = world.scheduler().info.splitlines()
         assert lines == [
-            f"       . redis -> {world.app.conf.redbeat_redis_url}",
+            f"       . redis -> {safe_url(world.app.conf.redbeat_redis_url)}",
             f"       . lock -> `{PREFIX}:lock` 25.00 minutes (1500s)",
         ]
 
