@@ -9,7 +9,7 @@ import pytest
 from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry
-from redbeat.store import MAX_WAIT
+from redbeat.storage.store import MAX_WAIT
 from tests.deployments import PREFIX
 
 from .clients import CountingRedis, counting_client

@@ -12,7 +12,7 @@ from celery import Celery, signature
 from redbeat import RedBeatSchedulerEntry
 from redbeat.config import RedBeatConfig
 from redbeat.errors import ConfigurationError, InvalidEntryError
-from redbeat.quarantine import REVIEW_INTERVAL
+from redbeat.storage.quarantine import REVIEW_INTERVAL
 from tests.acceptance.processes import Project
 from tests.scheduler.conftest import (
     QUARANTINE,

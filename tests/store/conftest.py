@@ -9,9 +9,9 @@ import pytest
 import redis
 from celery import Celery
 
-from redbeat.client import get_redis
-from redbeat.records import Claim, Keys
-from redbeat.store import Store
+from redbeat.connection.client import get_redis
+from redbeat.storage.records import Claim, Keys
+from redbeat.storage.store import Store
 from tests.deployments import PREFIX, STANDALONE, chosen_kind
 
 KEYS = Keys(PREFIX, f"{PREFIX}:schedule", f"{PREFIX}:statics", f"{PREFIX}:quarantine")

@@ -14,8 +14,8 @@ from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from redbeat import RedBeatSchedulerEntry
-from redbeat.client import get_redis
 from redbeat.config import ensure_conf
+from redbeat.connection.client import get_redis
 from tests.pages import configurations
 from tests.scheduler.conftest import RecordingScheduler
 from tests.security.certificates import write_expired
