@@ -9,19 +9,36 @@ import pytest
 import redis
 from celery import Celery
 
+from tests.deployments import KINDS, STANDALONE, Deployment, chosen_kind, single
 from tests.servers import RedisServer, free_port
 
-#: Tests that need a server which few machines have.
-RABBITMQ = Path(__file__).parent / "rabbitmq"
+#: Tests that need a server which few machines have: RabbitMQ, and a Redis that was built with TLS.
+NEED_A_SERVER = [Path(__file__).parent / name for name in ("rabbitmq", "tls")]
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave out the tests of RabbitMQ, unless the command line names them."""
-    if collection_path != RABBITMQ:
+    """Leave out the tests that need such a server, unless the command line names them."""
+    if collection_path not in NEED_A_SERVER:
         return None
     start = config.invocation_params.dir
     paths = [(start / arg.partition("::")[0]).resolve() for arg in config.args]
-    return None if any(path.is_relative_to(RABBITMQ) for path in paths) else True
+    return None if any(path.is_relative_to(collection_path) for path in paths) else True
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the marker of tests that other kinds of Redis do not run."""
+    config.addinivalue_line(
+        "markers", "standalone: about a client, URL or prefix that only a single server takes"
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what is about a single server only, where the schedule is in something else."""
+    if chosen_kind() == STANDALONE:
+        return
+    others = [item for item in items if item.get_closest_marker("standalone")]
+    items[:] = [item for item in items if item not in others]
+    config.hook.pytest_deselected(items=others)
 
 
 @pytest.fixture(scope="session")
@@ -31,13 +48,22 @@ def redis_server() -> Iterator[RedisServer]:
         yield server
 
 
+@pytest.fixture(scope="session")
+def deployment(request: pytest.FixtureRequest) -> Iterator[Deployment]:
+    """Where the schedules of this run are: in the server of the run, unless told otherwise."""
+    kind = chosen_kind()
+    if kind == STANDALONE:
+        yield single(request.getfixturevalue("redis_server"))
+        return
+    with KINDS[kind]() as deployment:
+        yield deployment
+
+
 @pytest.fixture
-def redis_url(redis_server: RedisServer) -> str:
-    """The URL of an empty Redis: the shared server, flushed before the test."""
-    with redis.Redis.from_url(redis_server.url) as client:
-        client.flushall()
-        client.script_flush()
-    return redis_server.url
+def redis_url(deployment: Deployment) -> str:
+    """The URL of the server with the schedule, with every right; emptied before the test."""
+    deployment.empty()
+    return deployment.url
 
 
 @pytest.fixture
@@ -48,10 +74,11 @@ def redis_client(redis_url: str) -> Iterator[redis.Redis]:
 
 
 @pytest.fixture
-def app(redis_url: str) -> Iterator[Celery]:
+def app(redis_url: str, deployment: Deployment) -> Iterator[Celery]:
     """A Celery app that is nobody's default: broker in memory, schedule in the empty Redis."""
+    assert redis_url == deployment.url, "the server is emptied first"
     app = Celery("tests", broker="memory://", set_as_current=False)
-    app.conf.update(redbeat_redis_url=redis_url, timezone="UTC", enable_utc=True)
+    app.conf.update(deployment.settings, timezone="UTC", enable_utc=True)
     yield app
     app.close()
 

@@ -3,14 +3,69 @@
 from __future__ import annotations
 
 import signal
+import socket
+from contextlib import suppress
+from typing import Final
 
 from examples.embedded import EmbeddedRedis, free_port
+from tests.unit.certificates import CertificateFiles
 
-__all__ = ("RedisServer", "free_port")
+__all__ = ("RedisServer", "free_port", "port_with_bus")
+
+#: What a node of a cluster adds to its port for the port of the bus.
+BUS: Final = 10000
+HIGHEST_PORT: Final = 65535
+
+
+def port_with_bus() -> int:
+    """Return a free port whose bus port is free too."""
+    while True:
+        port = free_port()
+        if port + BUS > HIGHEST_PORT:
+            port -= BUS
+        with socket.socket() as data, socket.socket() as bus, suppress(OSError):
+            data.bind(("127.0.0.1", port))
+            bus.bind(("127.0.0.1", port + BUS))
+            return port
 
 
 class RedisServer(EmbeddedRedis):
-    """A Redis server that a test may kill, stop for a while, and start again."""
+    """A Redis server that a test may kill, stop for a while, and start again.
+
+    With ``tls`` it has a second port for clients that show a certificate of the same authority,
+    and speaks TLS to other servers. That takes a server that was built with TLS.
+    """
+
+    is_paused = False
+
+    def __init__(
+        self, *arguments: str, password: str | None = None, tls: CertificateFiles | None = None
+    ) -> None:
+        super().__init__(*arguments, password=password)
+        self.tls = tls
+        self.tls_port = 0
+
+    @property
+    def service_port(self) -> int:
+        """The port for apps and for other servers: the one with TLS if there is one."""
+        return self.tls_port or self.port
+
+    def tls_directives(self) -> list[tuple[str, str]]:
+        """Return what switches TLS on, as the lines of a configuration file, none without."""
+        if self.tls is None:
+            return []
+        self.tls_port = self.tls_port or port_with_bus()
+        return [
+            ("tls-port", str(self.tls_port)),
+            ("tls-cert-file", self.tls.certificate),
+            ("tls-key-file", self.tls.key),
+            ("tls-ca-cert-file", self.tls.authority),
+            ("tls-replication", "yes"),
+        ]
+
+    def _command(self) -> list[str]:
+        directives = [f"--{name} {value}".split() for name, value in self.tls_directives()]
+        return [*super()._command(), *(word for words in directives for word in words)]
 
     def kill(self) -> None:
         """End the server at once, as a crash does; its port and directory stay."""
@@ -27,8 +82,10 @@ class RedisServer(EmbeddedRedis):
 
     def pause(self) -> None:
         """Freeze the server: connections stay open, nothing is answered."""
+        self.is_paused = True
         self._running().send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
         """Let a server that was frozen by `pause` go on."""
+        self.is_paused = False
         self._running().send_signal(signal.SIGCONT)

@@ -1,7 +1,7 @@
 """The examples in the manual are Python and JSON, and the settings in it exist.
 
 Some pages are executed as well: see ``tests/unit/test_schedules_page.py``,
-``tests/unit/test_policies_page.py`` and ``tests/topologies/test_deployment_pages.py``.
+``tests/unit/test_policies_page.py``, and ``tests/pages.py`` with the tests that use it.
 """
 
 from __future__ import annotations
@@ -68,5 +68,5 @@ def test_settings_exist(page: Path) -> None:
         name.lower() for name in re.findall(r"(?i)(?<![\w./-])redbeat_[a-z][a-z_]*[a-z]", text)
     }
     spelt = {name.lower() for name in re.findall(r"CELERY_(REDBEAT_[A-Z_]+[A-Z])", text)}
-    variables = {"redbeat_faults", "redbeat_fuzz"}  # of the tests
+    variables = {"redbeat_faults", "redbeat_fuzz", "redbeat_topology"}  # of the tests
     assert (named | spelt) - SETTINGS.keys() - ATTRIBUTES - METRICS - variables == set()

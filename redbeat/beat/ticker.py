@@ -82,7 +82,7 @@ class Ticker:
         self._conf = conf
         self._server_checked = False
         self._clock = clock
-        self._quarantine = Quarantine(store, clock)
+        self._quarantine = Quarantine(store, clock, conf.task_allowlist)
         self._sweep = Sweep(store, clock)
         self.pulse = Pulse(clock)
         self.counters = Counters(conf.metrics_entries)

@@ -22,7 +22,13 @@ from .endpoint import Endpoint
 from .options import CLIENT_OPTIONS, OWN_OPTIONS, check_options
 from .urls import MANY_SERVERS, SCHEMES, SOCKETS, Address, parse_url, safe_url
 
-__all__ = ("SOCKET_DEFAULTS", "Parameters", "client_parameters", "hide_credentials")
+__all__ = (
+    "SOCKET_DEFAULTS",
+    "Parameters",
+    "client_parameters",
+    "hide_credentials",
+    "stale_connection_retry",
+)
 
 logger = get_logger("celery.beat")
 
@@ -72,7 +78,7 @@ def client_parameters(endpoint: Endpoint) -> Parameters:
     kwargs: dict[str, Any] = {"decode_responses": True, **SOCKET_DEFAULTS}
     kwargs |= _without_tls(layers[0]) | _without_tls(layers[1])
     if not kwargs.keys() & {"retry", "retry_on_error"}:
-        kwargs |= _stale_connection_retry()
+        kwargs |= stale_connection_retry()
     kwargs |= encryption(endpoint, addresses[0].scheme, _only_tls(from_url), _only_tls(options))
     return Parameters(
         scheme=addresses[0].scheme,
@@ -110,7 +116,7 @@ def _without_tls(options: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if name.split("_")[0] != "ssl"}
 
 
-def _stale_connection_retry() -> dict[str, Any]:
+def stale_connection_retry() -> dict[str, Any]:
     """Send once more, at once, what met a connection that the server had closed long ago."""
     retry = Retry(NoBackoff(), 1, supported_errors=(RedisConnectionError,))
     # redis-py 5 asks for both before it sends a command again.

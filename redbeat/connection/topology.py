@@ -18,11 +18,12 @@ from redis.exceptions import RedisClusterException, RedisError
 from redis.retry import Retry
 from redis.sentinel import Sentinel
 
+from redbeat.connection.sentinels import Sentinels
 from redbeat.errors import ConfigurationError
 
 from .cluster import LateCluster
 from .failover import MasterClient
-from .parameters import SOCKET_DEFAULTS, Parameters, hide_credentials
+from .parameters import SOCKET_DEFAULTS, Parameters, hide_credentials, stale_connection_retry
 from .tls import TLS_OPTIONS, Layer, tls_options
 
 __all__ = ("RawClient", "build")
@@ -34,12 +35,18 @@ CLUSTER_RETRIES: Final = 2
 # In redis-py 5 the argument is about each node.
 _RETRIES_OF_CLUSTER: Final = int(redis.__version__.split(".")[0]) >= 6
 
+#: Seconds that one Sentinel may take, before the next one is asked: several may be away at once.
+SENTINEL_DEFAULTS: Final[Mapping[str, Any]] = {
+    **SOCKET_DEFAULTS,
+    "socket_timeout": 1.0,
+    "socket_connect_timeout": 1.0,
+}
+
 DEFAULT_SERVICE: Final = "master"
 REDIS_PORT: Final = 6379
 SENTINEL_PORT: Final = 26379
 
 # redis-py has no annotations for these.
-_new_sentinel: Callable[..., Any] = Sentinel
 _new_node: Callable[..., ClusterNode] = ClusterNode
 
 _UNKNOWN_ARGUMENT: Final = re.compile(r"unexpected keyword argument '(\w+)'")
@@ -109,7 +116,7 @@ def _sentinel(
         sentinel_kwargs = _sentinel_kwargs(parameters)
         hosts = find_sentinels(parameters)
         with _understood(parameters):
-            sentinel: Any = _new_sentinel(hosts, sentinel_kwargs=sentinel_kwargs, **for_sentinel)
+            sentinel: Any = Sentinels(hosts, sentinel_kwargs=sentinel_kwargs, **for_sentinel)
             client: Redis = sentinel.master_for(service, redis_class=MasterClient, **kwargs)
             _try_connection(client)
         return client
@@ -123,7 +130,9 @@ def _sentinel_kwargs(parameters: Parameters) -> dict[str, Any]:
         setting = f"{parameters.options_setting}['sentinel_kwargs']"
         tls = {name: given.pop(name) for name in TLS_OPTIONS & given.keys()}
         given |= tls_options([Layer(setting, tls)])
-    return {**SOCKET_DEFAULTS, **hide_credentials(given)}
+    # redis-py would ask a silent one four times, with pauses in between.
+    retry = {} if given.keys() & {"retry", "retry_on_error"} else stale_connection_retry()
+    return {**SENTINEL_DEFAULTS, **retry, **hide_credentials(given)}
 
 
 def _cluster(parameters: Parameters) -> RedisCluster:

@@ -240,9 +240,13 @@ end
 -- Members to remove, when memory was found for what replaces them.
 local replaced = {}
 
--- A member may name an entry without the prefix; it is replaced by the entry's key.
+-- A member may name an entry without the prefix; it is replaced by the entry's key. A key outside
+-- the prefix is never read: it may be in another slot, or forbidden, and stop the whole script.
 local function resolve(member)
-  local found, err = read(member)
+  local found, err = {}, nil
+  if string.sub(member, 1, #prefix) == prefix then
+    found, err = read(member)
+  end
   if err or found[1] then
     return member, found, err
   end

@@ -2,7 +2,8 @@
 --
 -- KEYS[1]  schedule (zset)
 -- KEYS[2]  a key that never exists, see Store: a cluster then runs nothing while it moves the slot
--- ARGV     members: entry keys that had no definition when they were due
+-- ARGV[1]  key prefix
+-- ARGV     members: entry keys that had no definition when they were due, or names of such entries
 --
 -- Returns the members that were removed; one whose definition came back, or whose key holds
 -- something else by now, is due now instead.
@@ -10,8 +11,10 @@
 local clock = redis.call('TIME')
 local now = string.format('%d.%06d', tonumber(clock[1]), tonumber(clock[2]))
 local removed = {}
-for _, member in ipairs(ARGV) do
-  if redis.pcall('HEXISTS', member, 'definition') ~= 0 then
+for at = 2, #ARGV do
+  local member, prefix = ARGV[at], ARGV[1]
+  local key = string.sub(member, 1, #prefix) == prefix and member or prefix .. member
+  if redis.pcall('HEXISTS', key, 'definition') ~= 0 then
     redis.call('ZADD', KEYS[1], 'XX', now, member)
   elseif redis.call('ZREM', KEYS[1], member) == 1 then
     removed[#removed + 1] = member

@@ -72,11 +72,11 @@ local function hand_out(member, score)
     add('g', {member, score, '', '', '', '', '', '', '', '', ''})
     return
   end
-  local key, found, err = member, read(member)
-  if not err and not found[1] and string.sub(member, 1, #prefix) ~= prefix then
+  local key = member
+  if string.sub(member, 1, #prefix) ~= prefix then
     key = prefix .. member  -- a member may name an entry without the prefix
-    found, err = read(key)
   end
+  local found, err = read(key)
   local row = {key, score, err or '', '', '', '', '', '', ''}
   for at = 1, err and 0 or 7 do
     row[at + 2] = found[at] or ''

@@ -134,9 +134,8 @@ class Store(Reading):
 
     def forget(self, members: Sequence[str]) -> list[str]:
         """Remove members whose hash is gone; returns those removed. One round trip."""
-        reply = self._run(
-            "forget", self._undeclared(self.keys.schedule), [key_of(key) for key in members]
-        )
+        args = [self.keys.prefix, *map(key_of, members)]
+        reply = self._run("forget", self._undeclared(self.keys.schedule), args)
         return [text_of(member) for member in reply]
 
     def sweep(

@@ -15,10 +15,12 @@ URL = os.environ["PROJECT_REDIS_URL"]
 
 app = Celery("project", broker=URL)
 app.conf.update(
-    broker_connection_retry_on_startup=True,
-    task_ignore_result=True,
-    beat_schedule=json.loads(os.environ.get("PROJECT_SCHEDULE", "{}")),
-    **json.loads(os.environ.get("PROJECT_SETTINGS", "{}")),
+    {
+        "broker_connection_retry_on_startup": True,
+        "task_ignore_result": True,
+        "beat_schedule": json.loads(os.environ.get("PROJECT_SCHEDULE", "{}")),
+        **json.loads(os.environ.get("PROJECT_SETTINGS", "{}")),
+    }
 )
 
 

@@ -9,11 +9,13 @@ from typing import Any, TypeAlias
 import pytest
 import redis
 
+from tests.deployments import PREFIX
+
 Stored: TypeAlias = Callable[[str], dict[str, str]]
 ScoreOf: TypeAlias = Callable[[str], Any]
 PutRaw: TypeAlias = Callable[..., str]
 
-SCHEDULE = "redbeat::schedule"
+SCHEDULE = f"{PREFIX}:schedule"
 
 
 @pytest.fixture
@@ -21,7 +23,7 @@ def stored(redis_client: redis.Redis) -> Stored:
     """The fields of the hash of an entry."""
 
     def stored(name: str) -> dict[str, str]:
-        found: Any = redis_client.hgetall(f"redbeat:{name}")
+        found: Any = redis_client.hgetall(f"{PREFIX}{name}")
         return dict(found)
 
     return stored
@@ -32,7 +34,7 @@ def score_of(redis_client: redis.Redis) -> ScoreOf:
     """The score of an entry in the sorted set."""
 
     def score_of(name: str) -> Any:
-        return redis_client.zscore(SCHEDULE, f"redbeat:{name}")
+        return redis_client.zscore(SCHEDULE, f"{PREFIX}{name}")
 
     return score_of
 
@@ -42,7 +44,7 @@ def put_raw(redis_client: redis.Redis) -> PutRaw:
     """Write a hand-written definition, and meta if given, due at ``score``; return its key."""
 
     def put_raw(definition: Any, meta: Any = None, score: float = 0) -> str:
-        key = f"redbeat:{definition['name']}"
+        key = f"{PREFIX}{definition['name']}"
         redis_client.hset(key, "definition", json.dumps(definition))
         if meta is not None:
             redis_client.hset(key, "meta", json.dumps(meta))

@@ -21,6 +21,7 @@ from redbeat.decoder import RedBeatJSONDecoder, RedBeatJSONEncoder, from_timesta
 from redbeat.entry import store_of
 from redbeat.errors import DecodeError, InvalidEntryError
 from redbeat.schedules import rrule
+from tests.deployments import PREFIX
 from tests.entry.conftest import SCHEDULE, PutRaw, ScoreOf, Stored
 
 UTC = timezone.utc
@@ -138,8 +139,8 @@ def test_what_redbeat_2_wrote_is_loaded_and_stored_as_it_was(
     app: Celery, redis_client: redis.Redis, stored: Stored, name: str
 ) -> None:
     wrote = {"definition": text_of(name, "false"), "meta": META_AFTER_A_RUN}
-    redis_client.hset(f"redbeat:{name}", mapping=wrote)  # type: ignore[arg-type]
-    found = Entry.from_key(f"redbeat:{name}", app=app)
+    redis_client.hset(f"{PREFIX}{name}", mapping=wrote)  # type: ignore[arg-type]
+    found = Entry.from_key(f"{PREFIX}{name}", app=app)
     assert (found.name, found.task, found.enabled) == (name, "t.a", False)
     assert (found.last_run_at, found.total_run_count) == (RAN, 1)
     found.save()
@@ -165,7 +166,7 @@ def test_the_nth_weekday_is_kept_in_a_form_that_redbeat_2_reads(
         {"__type__": "weekday", "wkday": 4, "n": 1},
         {"__type__": "weekday", "wkday": 0},
     ]
-    assert Entry.from_key("redbeat:a", app=app).schedule == first_friday
+    assert Entry.from_key(f"{PREFIX}a", app=app).schedule == first_friday
 
 
 def test_what_redbeat_2_cannot_read_is_beside_the_definition(app: Celery, stored: Stored) -> None:
@@ -173,7 +174,7 @@ def test_what_redbeat_2_cannot_read_is_beside_the_definition(app: Celery, stored
     entry(app, "a", schedule=rrule("DAILY", dtstart=start)).save()
     assert json.loads(stored("a")["policy"]) == {"dtstart_zone": "America/New_York"}
     assert "zone" not in stored("a")["definition"]
-    assert Entry.from_key("redbeat:a", app=app).schedule.dtstart.tzinfo.key == "America/New_York"
+    assert Entry.from_key(f"{PREFIX}a", app=app).schedule.dtstart.tzinfo.key == "America/New_York"
 
 
 # -- the constructor ---------------------------------------------------------------------------
@@ -199,7 +200,7 @@ def test_an_interval_may_be_given_as(app: Celery, given: Any, every: float) -> N
 
 def test_str_is_applied_to_the_name(app: Celery, stored: Stored) -> None:
     made = entry(app, 5).save()  # type: ignore[arg-type]
-    assert (made.name, made.key) == ("5", "redbeat:5")
+    assert (made.name, made.key) == ("5", f"{PREFIX}5")
     assert json.loads(stored("5")["definition"])["name"] == "5"
 
 
@@ -216,8 +217,9 @@ def test_a_name_may_contain_anything(app: Celery, name: str) -> None:
 def test_making_an_entry_needs_no_redis(unused_port: int) -> None:
     app = Celery("tests", broker="memory://", set_as_current=False)
     app.conf.redbeat_redis_url = f"redis://127.0.0.1:{unused_port}"
+    app.conf.redbeat_key_prefix = PREFIX
     made = entry(app, "a", last_run_at=RAN, total_run_count=7, relative=True)
-    assert (made.key, made.last_run_at, made.total_run_count) == ("redbeat:a", RAN, 7)
+    assert (made.key, made.last_run_at, made.total_run_count) == (f"{PREFIX}a", RAN, 7)
     assert made.schedule.relative is True
     assert made.is_due().is_due is True
 
@@ -225,10 +227,11 @@ def test_making_an_entry_needs_no_redis(unused_port: int) -> None:
 def test_an_entry_without_an_app_belongs_to_the_current_one(app: Celery) -> None:
     app.set_current()
     assert Entry("a", "t.a", 60).save().app is app
-    assert Entry.from_key("redbeat:a").app is app
+    assert Entry.from_key(f"{PREFIX}a").app is app
     Entry("a").delete()
 
 
+@pytest.mark.standalone
 def test_the_prefix_is_used_as_it_is(app: Celery, redis_client: redis.Redis) -> None:
     app.conf.redbeat_key_prefix = "x"
     assert entry(app, "a").save().key == "xa" == Entry.generate_key(app, "a")
@@ -317,19 +320,19 @@ def test_update_takes_over_what_is_sent(app: Celery, stored: Stored) -> None:
 
 
 def test_from_key_of_nothing_is_a_key_error(app: Celery) -> None:
-    with pytest.raises(KeyError, match="redbeat:nope"):
-        Entry.from_key("redbeat:nope", app=app)
-    with pytest.raises(KeyError, match="redbeat:nope"):
-        Entry.load_definition("redbeat:nope", app=app)
+    with pytest.raises(KeyError, match=f"{PREFIX}nope"):
+        Entry.from_key(f"{PREFIX}nope", app=app)
+    with pytest.raises(KeyError, match=f"{PREFIX}nope"):
+        Entry.load_definition(f"{PREFIX}nope", app=app)
 
 
 def test_load_meta_of_nothing_is_never_run(app: Celery) -> None:
-    assert Entry.load_meta("redbeat:nope", app=app) == {"last_run_at": None}
+    assert Entry.load_meta(f"{PREFIX}nope", app=app) == {"last_run_at": None}
 
 
 def test_what_is_stored_can_be_loaded_in_parts(app: Celery) -> None:
     entry(app, "interval", last_run_at=RAN, **TEXTS["interval"][0]).save()
-    assert Entry.load_meta("redbeat:interval", app=app) == {"last_run_at": RAN}
+    assert Entry.load_meta(f"{PREFIX}interval", app=app) == {"last_run_at": RAN}
     wanted = {
         "name": "interval",
         "task": "t.a",
@@ -339,7 +342,7 @@ def test_what_is_stored_can_be_loaded_in_parts(app: Celery) -> None:
         "schedule": schedule(60),
         "enabled": True,
     }
-    assert Entry.load_definition("redbeat:interval", app=app) == wanted
+    assert Entry.load_definition(f"{PREFIX}interval", app=app) == wanted
     assert Entry.load_definition("any", app, text_of("interval")) == wanted
     assert Entry.decode_definition(text_of("interval")) == wanted
     assert Entry.decode_definition(text_of("interval").encode()) == wanted
@@ -363,7 +366,7 @@ def test_keys_may_be_bytes(app: Celery) -> None:
 
 def test_load_change_save(app: Celery, stored: Stored) -> None:
     entry(app, "interval", last_run_at=RAN).save()
-    found = Entry.from_key("redbeat:interval", app=app)
+    found = Entry.from_key(f"{PREFIX}interval", app=app)
     found.args, found.schedule = ["x", 2], schedule(60)
     assert found.save() is found
     assert stored("interval") == {"definition": text_of("interval"), "meta": META}
@@ -377,11 +380,12 @@ def test_delete_by_name_without_loading(app: Celery, redis_client: redis.Redis) 
 
 def test_an_entry_deletes_itself(app: Celery, redis_client: redis.Redis) -> None:
     entry(app, "a").save()
-    Entry.from_key("redbeat:a", app=app).delete()
+    Entry.from_key(f"{PREFIX}a", app=app).delete()
     assert redis_client.dbsize() == 0
     Entry(name="a", app=app).delete()
 
 
+@pytest.mark.standalone
 def test_list_with_zrange(app: Celery) -> None:
     for name in ("b", "a"):
         entry(app, name).save()
@@ -394,7 +398,7 @@ def test_list_with_zrange(app: Celery) -> None:
 def test_scan_and_read_definitions(app: Celery) -> None:
     entry(app, "interval", **TEXTS["interval"][0]).save()
     client = redbeat.schedulers.get_redis(app)
-    found = [client.hget(key, "definition") for key in client.scan_iter("redbeat:*", _type="hash")]
+    found = [client.hget(key, "definition") for key in client.scan_iter(f"{PREFIX}*", _type="hash")]
     assert found == [text_of("interval")]
 
 
@@ -411,17 +415,17 @@ def test_a_monitor_reads_scores(app: Celery, score_of: ScoreOf) -> None:
 
 def test_raw_writers_see_a_plain_hash(app: Celery, redis_client: redis.Redis) -> None:
     entry(app, "a", last_run_at=RAN).save()
-    assert redis_client.type("redbeat:a") == "hash"
+    assert redis_client.type(f"{PREFIX}a") == "hash"
     assert redis_client.type(SCHEDULE) == "zset"
-    assert set(redis_client.scan_iter("*")) == {"redbeat:a", SCHEDULE}
+    assert set(redis_client.scan_iter("*")) == {f"{PREFIX}a", SCHEDULE}
 
 
 def test_fields_of_others_survive_a_save(
     app: Celery, redis_client: redis.Redis, stored: Stored
 ) -> None:
     entry(app, "a").save()
-    redis_client.hset("redbeat:a", "owner", "team")
-    Entry.from_key("redbeat:a", app=app).save()
+    redis_client.hset(f"{PREFIX}a", "owner", "team")
+    Entry.from_key(f"{PREFIX}a", app=app).save()
     assert stored("a")["owner"] == "team"
 
 
@@ -450,7 +454,7 @@ def test_the_codec_may_be_replaced(app: Celery, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(redbeat.schedulers, "RedBeatJSONEncoder", Encoder)
     monkeypatch.setattr(redbeat.schedulers, "RedBeatJSONDecoder", Decoder)
     made = entry(app, "a", kwargs={"ids": {1, 2}}, last_run_at=RAN).save()
-    found = Entry.from_key("redbeat:a", app=app)
+    found = Entry.from_key(f"{PREFIX}a", app=app)
     assert (found.kwargs, found.schedule, found.last_run_at) == (
         {"ids": {1, 2}},
         made.schedule,
@@ -475,11 +479,11 @@ class OwnedEntry(Entry):
 def test_a_subclass_stores_an_argument_of_its_own(app: Celery, stored: Stored) -> None:
     OwnedEntry("a", "t.a", 60, owner="me", app=app).save()
     assert json.loads(stored("a")["definition"])["owner"] == "me"
-    found = OwnedEntry.from_key("redbeat:a", app=app)
+    found = OwnedEntry.from_key(f"{PREFIX}a", app=app)
     assert (type(found), found.owner, found.args) == (OwnedEntry, "me", None)
     found.owner = "you"
     found.save()
-    assert OwnedEntry.from_key("redbeat:a", app=app).owner == "you"
+    assert OwnedEntry.from_key(f"{PREFIX}a", app=app).owner == "you"
 
 
 def test_a_subclass_reads_its_argument_from_raw_json(app: Celery, put_raw: PutRaw) -> None:
@@ -493,9 +497,10 @@ def test_a_subclass_reads_its_argument_from_raw_json(app: Celery, put_raw: PutRa
 def test_the_argument_of_a_subclass_is_not_the_base_class_s(app: Celery) -> None:
     OwnedEntry("a", "t.a", 60, app=app).save()
     with pytest.raises(DecodeError, match=r"^definition: .*'owner'"):
-        Entry.from_key("redbeat:a", app=app)
+        Entry.from_key(f"{PREFIX}a", app=app)
 
 
+@pytest.mark.standalone
 def test_a_subclass_with_a_save_of_its_own_is_loaded(app: Celery) -> None:
     class RawSaved(OwnedEntry):
         """Writes its hash by itself, as subclasses had to for RedBeat 2."""
@@ -510,7 +515,7 @@ def test_a_subclass_with_a_save_of_its_own_is_loaded(app: Celery) -> None:
             return self
 
     RawSaved("a", "t.a", 60, owner="me", app=app).save()
-    assert RawSaved.from_key("redbeat:a", app=app).owner == "me"
+    assert RawSaved.from_key(f"{PREFIX}a", app=app).owner == "me"
 
 
 # -- clients brought by the user ---------------------------------------------------------------
@@ -556,15 +561,15 @@ def test_a_client_of_the_user_s_own_serves_all_verbs(app: Celery, brought: Any) 
 
 def test_a_client_of_the_user_s_own_serves_the_store(app: Celery, brought: Any) -> None:
     store = store_of(app)
-    assert store.acquire_lock("redbeat::lock", "me", 60) is True
-    assert store.lock_holder("redbeat::lock") == "me"
-    assert store.extend_lock("redbeat::lock", "me", 60) is True
-    assert store.release_lock("redbeat::lock", "me") is True
+    assert store.acquire_lock(f"{PREFIX}:lock", "me", 60) is True
+    assert store.lock_holder(f"{PREFIX}:lock") == "me"
+    assert store.extend_lock(f"{PREFIX}:lock", "me", 60) is True
+    assert store.release_lock(f"{PREFIX}:lock", "me") is True
     entry(app, "a", last_run_at=RAN).save()
-    assert store.due_keys() == ["redbeat:a"]
-    brought.delete("redbeat:a")
-    assert store.forget(["redbeat:a"]) == ["redbeat:a"]
-    brought.set("redbeat:other", "x")
+    assert store.due_keys() == [f"{PREFIX}a"]
+    brought.delete(f"{PREFIX}a")
+    assert store.forget([f"{PREFIX}a"]) == [f"{PREFIX}a"]
+    brought.set(f"{PREFIX}other", "x")
     with pytest.raises(InvalidEntryError, match="holds something"):
         entry(app, "other").save()
 
@@ -573,8 +578,8 @@ def test_a_client_of_the_user_s_own_serves_a_beat(app: Celery, real: Any) -> Non
     entry(app, "a", last_run_at=RAN).save()
     store = store_of(app)
     (claim,) = store.claim("c1", 500, 30).claims
-    assert (claim.key, claim.meta) == ("redbeat:a", META)
-    assert store.park([(claim.key, "c1", "note")]) == ["redbeat:a"]
-    assert store.quarantined() == {"redbeat:a": "note"}
-    assert store.review([("redbeat:a", "changed")]) == ["redbeat:a"]
-    assert real.hlen("redbeat::quarantine") == 0
+    assert (claim.key, claim.meta) == (f"{PREFIX}a", META)
+    assert store.park([(claim.key, "c1", "note")]) == [f"{PREFIX}a"]
+    assert store.quarantined() == {f"{PREFIX}a": "note"}
+    assert store.review([(f"{PREFIX}a", "changed")]) == [f"{PREFIX}a"]
+    assert real.hlen(f"{PREFIX}:quarantine") == 0

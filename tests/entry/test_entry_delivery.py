@@ -19,13 +19,14 @@ from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.errors import DecodeError, InvalidEntryError
 from redbeat.schedules import rrule
+from tests.deployments import PREFIX
 from tests.entry.conftest import SCHEDULE, PutRaw, Stored
 
 BOTH = ["at_least_once", "at_most_once"]
 WRONG = ["", "exactly_once", "AT_MOST_ONCE", 1, True, ["at_most_once"], {}]
 BERLIN = ZoneInfo("Europe/Berlin")
 RAW = {"name": "a", "task": "t.a", "schedule": {"__type__": "interval", "every": 60}}
-QUARANTINE = "redbeat::quarantine"
+QUARANTINE = f"{PREFIX}:quarantine"
 
 
 def made(app: Celery, cls: type[Entry] = Entry, **fields: Any) -> Entry:
@@ -33,7 +34,7 @@ def made(app: Celery, cls: type[Entry] = Entry, **fields: Any) -> Entry:
 
 
 def load(app: Celery) -> Entry:
-    return Entry.from_key("redbeat:a", app=app)
+    return Entry.from_key(f"{PREFIX}a", app=app)
 
 
 class OwnedEntry(Entry):
@@ -122,7 +123,7 @@ class TestSaved:
     def test_of_a_subclass(self, app: Celery, stored: Stored) -> None:
         made(app, OwnedEntry, owner="me", delivery="at_most_once").save()
         assert json.loads(stored("a")["definition"])["owner"] == "me"
-        found = OwnedEntry.from_key("redbeat:a", app=app)
+        found = OwnedEntry.from_key(f"{PREFIX}a", app=app)
         assert (found.owner, found.delivery) == ("me", "at_most_once")
 
 

@@ -15,6 +15,7 @@ from celery.schedules import BaseSchedule, crontab, schedule, solar
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.errors import DecodeError, InvalidEntryError
 from redbeat.schedules import rrule
+from tests.deployments import PREFIX
 
 
 class OwnInterval(schedule):
@@ -114,7 +115,7 @@ def test_what_was_stored_stays_when_an_edit_is_refused(
 ) -> None:
     entry(app).save()
     before = contents(redis_client)
-    found = Entry.from_key("redbeat:a", app=app)
+    found = Entry.from_key(f"{PREFIX}a", app=app)
     for name, value in fields.items():
         given = entry(app, **{name: value})
         setattr(found, name, getattr(given, name))
@@ -139,13 +140,13 @@ def test_what_is_set_as_the_schedule_later_is_refused_by_save(app: Celery, given
 
 
 def test_a_key_that_is_not_an_entry_is_left_alone(app: Celery, redis_client: redis.Redis) -> None:
-    redis_client.lpush("redbeat:a", "somebody else's")
+    redis_client.lpush(f"{PREFIX}a", "somebody else's")
     before = contents(redis_client)
-    with pytest.raises(InvalidEntryError, match="'redbeat:a' holds something") as caught:
+    with pytest.raises(InvalidEntryError, match=f"'{PREFIX}a' holds something") as caught:
         entry(app).save()
     assert caught.value.field == "name"
-    with pytest.raises(DecodeError, match="'redbeat:a' holds something"):
-        Entry.from_key("redbeat:a", app=app)
+    with pytest.raises(DecodeError, match=f"'{PREFIX}a' holds something"):
+        Entry.from_key(f"{PREFIX}a", app=app)
     assert contents(redis_client) == before
 
 
@@ -155,10 +156,10 @@ def test_no_verb_touches_a_key_of_redbeat_s_own(
     app: Celery, redis_client: redis.Redis, name: str, verb: str
 ) -> None:
     entry(app).save()
-    redis_client.sadd("redbeat::statics", "a")
-    redis_client.set("redbeat::lock", "token")
-    redis_client.hset("redbeat::quarantine", "k", "v")
-    redis_client.set("redbeat:", "x")
+    redis_client.sadd(f"{PREFIX}:statics", "a")
+    redis_client.set(f"{PREFIX}:lock", "token")
+    redis_client.hset(f"{PREFIX}:quarantine", "k", "v")
+    redis_client.set(PREFIX, "x")
     before = contents(redis_client)
     with pytest.raises(InvalidEntryError, match=r"^name: "):
         getattr(entry(app, name=name), verb)()
@@ -191,7 +192,7 @@ def test_a_user_s_own_dict_with_a_type_survives(app: Celery) -> None:
         "exactly_ours": {"__type__": "datetime", "year": 2020, "month": 1, "day": 1},
     }
     entry(app, kwargs=kwargs).save()
-    assert Entry.from_key("redbeat:a", app=app).kwargs == kwargs
+    assert Entry.from_key(f"{PREFIX}a", app=app).kwargs == kwargs
 
 
 def test_the_message_is_short_however_long_the_value(app: Celery) -> None:
@@ -210,4 +211,4 @@ def test_a_class_that_refuses_what_is_stored_is_told_apart_from_no_entry(
 
     entry(app).save()
     with pytest.raises(DecodeError, match="RefusingEntry refuses it"):
-        RefusingEntry.from_key("redbeat:a", app=app)
+        RefusingEntry.from_key(f"{PREFIX}a", app=app)

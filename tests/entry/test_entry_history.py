@@ -17,10 +17,11 @@ from redbeat.entries.history import encode_meta, encode_runtime
 from redbeat.entry import store_of
 from redbeat.storage.records import Completion
 from redbeat.storage.store import Store
+from tests.deployments import PREFIX
 from tests.entry.conftest import SCHEDULE, ScoreOf, Stored
 
 UTC = timezone.utc
-KEY = "redbeat:a"
+KEY = f"{PREFIX}a"
 
 
 def ago(**span: float) -> datetime:
@@ -344,11 +345,11 @@ def test_the_other_of_two_hours_that_a_clock_repeats_is_a_change(app: Celery) ->
     zone = ZoneInfo("America/New_York")
     first = datetime(2026, 11, 1, 1, 30, tzinfo=zone)
     Entry("a", "t", 60, app=app, last_run_at=first).save()
-    entry = Entry.from_key("redbeat:a", app=app)
+    entry = Entry.from_key(f"{PREFIX}a", app=app)
     entry.last_run_at = first
     entry.save()
     entry.last_run_at = first.replace(fold=1)
     entry.save()
-    stored = Entry.from_key("redbeat:a", app=app).last_run_at
+    stored = Entry.from_key(f"{PREFIX}a", app=app).last_run_at
     assert stored is not None
     assert stored.timestamp() == first.timestamp() + 3600

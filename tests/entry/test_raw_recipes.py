@@ -17,6 +17,7 @@ from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.entry import store_of
 from redbeat.errors import DecodeError
 from redbeat.schedules import rrule
+from tests.deployments import PREFIX
 from tests.entry.conftest import SCHEDULE, PutRaw, ScoreOf, Stored
 
 UTC = timezone.utc
@@ -149,7 +150,7 @@ def test_writing_the_last_run_moves_an_interval(
     assert score_of("a") == finished.timestamp() + 3600
 
 
-@pytest.mark.parametrize("member", ["redbeat:a", "a"])
+@pytest.mark.parametrize("member", [f"{PREFIX}a", "a"])
 def test_a_member_may_be_the_key_or_the_name(
     app: Celery, put_raw: PutRaw, redis_client: redis.Redis, member: str
 ) -> None:
@@ -158,7 +159,7 @@ def test_a_member_may_be_the_key_or_the_name(
     redis_client.zadd(SCHEDULE, {member: 0})
     (claim,) = store_of(app).claim("c1", 500, 30).claims
     assert Entry.from_texts(app, claim.definition or "", claim.meta, "", "").is_due().is_due
-    assert redis_client.zrange(SCHEDULE, 0, -1) == ["redbeat:a"]
+    assert redis_client.zrange(SCHEDULE, 0, -1) == [f"{PREFIX}a"]
 
 
 def test_a_saved_entry_of_an_external_writer_keeps_its_json_readable(
@@ -185,7 +186,7 @@ def test_a_saved_entry_of_an_external_writer_keeps_its_json_readable(
 
 def test_a_number_as_the_name_and_as_enabled(app: Celery, put_raw: PutRaw) -> None:
     found = Entry.from_key(put_raw(minimal(name=5, enabled=0)), app=app)
-    assert (found.name, found.key, found.enabled) == ("5", "redbeat:5", False)
+    assert (found.name, found.key, found.enabled) == ("5", f"{PREFIX}5", False)
     assert Entry.from_key(put_raw(minimal(enabled=1)), app=app).enabled is True
 
 
@@ -220,9 +221,9 @@ def test_what_cannot_be_understood_is_named(
 def test_a_definition_that_is_no_object(
     app: Celery, redis_client: redis.Redis, text: str | bytes
 ) -> None:
-    redis_client.hset("redbeat:a", "definition", text)
+    redis_client.hset(f"{PREFIX}a", "definition", text)
     with pytest.raises(DecodeError, match=r"^definition"):
-        Entry.from_key("redbeat:a", app=app)
+        Entry.from_key(f"{PREFIX}a", app=app)
     with pytest.raises(DecodeError, match=r"^definition"):
         Entry.decode_definition(text)
 

@@ -18,6 +18,7 @@ from tests.faults.beats import Beats, lease
 from tests.faults.entries import Schedule, names
 from tests.faults.oracle import Report, judge
 from tests.faults.trial import Grid
+from tests.pages import configurations
 from tests.rabbitmq.conftest import CONFIRMS
 from tests.rabbitmq.ledger import drain
 from tests.rabbitmq.server import RabbitServer
@@ -200,3 +201,24 @@ def test_at_most_once(beats: Beats, schedule: Schedule, rabbit: RabbitServer) ->
     assert waited <= BACK
     reported = beats[0].said().count(" is lost")
     assert len(report.lost) <= reported <= len(ENTRIES), report
+
+
+def test_the_configuration_of_the_manual(
+    project: Project, redis_url: str, rabbit: RabbitServer, schedule: Schedule
+) -> None:
+    """As the page has it, but for the names of the hosts."""
+    replace = {
+        "amqp://proj:PASSWORD@rabbitmq.example.com:5672//": rabbit.url,
+        "redis://redis.example.com:6379/1": redis_url,
+    }
+    (settings,) = configurations("rabbitmq.rst", replace)
+    beat = project.beat(settings=settings)
+    beat.wait_for("Acquired lock")
+    app = Celery("web", broker="memory://", set_as_current=False)
+    app.conf.update(redbeat_redis_url=redis_url)
+    RedBeatSchedulerEntry("a", TASK, 0.5, app=app).save()
+    before = schedule.run_counts(["a"])
+    wait_until(lambda: schedule.run_counts(["a"]) != before, 60, "a run that is recorded")
+    assert beat.stop() == 0
+    assert drain(rabbit.url)
+    assert WARNING not in beat.said()

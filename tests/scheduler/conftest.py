@@ -15,12 +15,13 @@ from celery import Celery
 from redbeat.beat.leader import BeatLock
 from redbeat.beat.ticker import Ticker
 from redbeat.schedulers import RedBeatScheduler
+from tests.deployments import PREFIX
 
-SCHEDULE = "redbeat::schedule"
-STATICS = "redbeat::statics"
-QUARANTINE = "redbeat::quarantine"
-LOCK = "redbeat::lock"
-STATS = "redbeat::stats"
+SCHEDULE = f"{PREFIX}:schedule"
+STATICS = f"{PREFIX}:statics"
+QUARANTINE = f"{PREFIX}:quarantine"
+LOCK = f"{PREFIX}:lock"
+STATS = f"{PREFIX}:stats"
 
 Json = dict[str, Any]
 S = TypeVar("S", bound=RedBeatScheduler)
@@ -152,7 +153,7 @@ class World:
         **definition: Any,
     ) -> str:
         """Store an entry by raw commands, due now unless told otherwise; return its key."""
-        key = f"redbeat:{name}"
+        key = f"{PREFIX}{name}"
         text = {"name": name, "task": f"tasks.{name}", "schedule": schedule or interval_json(60)}
         self.client.hset(key, "definition", json.dumps({**text, **definition}))
         if last_run_at is not None:
@@ -165,40 +166,40 @@ class World:
         pipeline = self.client.pipeline(transaction=False)
         for number in range(count):
             definition = {"name": f"e{number}", "task": "t", "schedule": interval_json(every)}
-            pipeline.hset(f"redbeat:e{number}", "definition", json.dumps(definition))
-            pipeline.zadd(SCHEDULE, {f"redbeat:e{number}": score})
+            pipeline.hset(f"{PREFIX}e{number}", "definition", json.dumps(definition))
+            pipeline.zadd(SCHEDULE, {f"{PREFIX}e{number}": score})
         pipeline.execute()
 
     def put_meta(self, name: str, last_run_at: datetime) -> None:
         """Write the run history of an entry, as applications do."""
         meta = json.dumps({"last_run_at": datetime_json(last_run_at)})
-        self.client.hset(f"redbeat:{name}", "meta", meta)
+        self.client.hset(f"{PREFIX}{name}", "meta", meta)
 
     def score(self, name: str) -> float | None:
         """Return the score of an entry."""
-        score = self.client.zscore(SCHEDULE, f"redbeat:{name}")
+        score = self.client.zscore(SCHEDULE, f"{PREFIX}{name}")
         return None if score is None else float(score)
 
     def is_claimed(self, name: str) -> bool:
         """Return whether a claim is held on an entry."""
-        return bool(self.client.hexists(f"redbeat:{name}", "claim"))
+        return bool(self.client.hexists(f"{PREFIX}{name}", "claim"))
 
     def field(self, name: str, field: str) -> Json:
         """Return a field of an entry, decoded as plain JSON."""
-        text = self.client.hget(f"redbeat:{name}", field)
+        text = self.client.hget(f"{PREFIX}{name}", field)
         assert text is not None, f"{name} has no {field}"
         decoded: Json = json.loads(text)
         return decoded
 
     def run_count(self, name: str) -> int:
         """Return how often an entry ran."""
-        if not self.client.hexists(f"redbeat:{name}", "meta"):
+        if not self.client.hexists(f"{PREFIX}{name}", "meta"):
             return 0
         return int(self.field(name, "meta").get("total_run_count", 0))
 
     def expire_claim(self, name: str) -> None:
         """Let the claim on an entry run out, as its lease does."""
-        key = f"redbeat:{name}"
+        key = f"{PREFIX}{name}"
         text = self.client.hget(key, "claim")
         assert text is not None, f"{name} is not claimed"
         claim_id, due, _, *digests = text.split(" ")

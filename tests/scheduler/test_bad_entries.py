@@ -11,6 +11,7 @@ import pytest
 from redbeat import RedBeatSchedulerEntry
 from redbeat.storage.quarantine import REVIEW_INTERVAL
 from redbeat.storage.store import MISSING_RETRY
+from tests.deployments import PREFIX
 
 from .conftest import SCHEDULE, Clock, RecordingScheduler, World, interval_json
 
@@ -109,15 +110,15 @@ def store_bad_field(field: str, text: str) -> Callable[[World], None]:
     """Return what stores a good definition with a bad field beside it."""
 
     def store(world: World) -> None:
-        world.client.hset("redbeat:bad", field, text)
+        world.client.hset(f"{PREFIX}bad", field, text)
         _store(world, "definition", definition())
 
     return store
 
 
 def _store(world: World, field: str, text: str | bytes) -> None:
-    world.client.hset("redbeat:bad", field, text)
-    world.client.zadd(SCHEDULE, {"redbeat:bad": 0})
+    world.client.hset(f"{PREFIX}bad", field, text)
+    world.client.zadd(SCHEDULE, {f"{PREFIX}bad": 0})
 
 
 POISON = [
@@ -133,16 +134,16 @@ POISON = [
         pytest.param(
             lambda world, command=command: (
                 world.client.execute_command(*command),
-                world.client.zadd(SCHEDULE, {"redbeat:bad": 0}),
+                world.client.zadd(SCHEDULE, {f"{PREFIX}bad": 0}),
             ),
             "not a hash",
             id=f"the key is a {kind}",
         )
         for kind, command in {
-            "string": ("SET", "redbeat:bad", "{}"),
-            "list": ("RPUSH", "redbeat:bad", "1"),
-            "set": ("SADD", "redbeat:bad", "1"),
-            "zset": ("ZADD", "redbeat:bad", 1, "x"),
+            "string": ("SET", f"{PREFIX}bad", "{}"),
+            "list": ("RPUSH", f"{PREFIX}bad", "1"),
+            "set": ("SADD", f"{PREFIX}bad", "1"),
+            "zset": ("ZADD", f"{PREFIX}bad", 1, "x"),
         }.items()
     ),
 ]
@@ -173,18 +174,18 @@ def test_is_set_aside_and_the_good_ones_go(
         scheduler.tick()
         clock.advance(REVIEW_INTERVAL + 1)
     assert sorted(scheduler.names) == ["good1", "good2"]
-    note = world.quarantine()["redbeat:bad"]
+    note = world.quarantine()[f"{PREFIX}bad"]
     assert word in note["reason"]
     assert note["since"] == pytest.approx(world.now(), abs=30)
     assert world.score("bad") == PARKED
-    assert not (world.client.type("redbeat:bad") == "hash" and world.is_claimed("bad"))
-    assert len(errors_about(log, "redbeat:bad")) == 1
-    assert word in errors_about(log, "redbeat:bad")[0]
+    assert not (world.client.type(f"{PREFIX}bad") == "hash" and world.is_claimed("bad"))
+    assert len(errors_about(log, f"{PREFIX}bad")) == 1
+    assert word in errors_about(log, f"{PREFIX}bad")[0]
 
 
 def test_all_kinds_at_once_leave_one_tick(world: World) -> None:
     for number, (text, _) in enumerate(BAD_DEFINITIONS.values()):
-        key = f"redbeat:bad{number}"
+        key = f"{PREFIX}bad{number}"
         world.client.hset(key, "definition", text)
         world.client.zadd(SCHEDULE, {key: 0})
     world.put_many(50)
@@ -201,7 +202,7 @@ def test_another_beat_reports_nothing_again(world: World, log: pytest.LogCapture
     first.close()
     log.clear()
     world.scheduler().tick()
-    assert errors_about(log, "redbeat:bad") == []
+    assert errors_about(log, f"{PREFIX}bad") == []
 
 
 class TestRelease:
@@ -223,7 +224,7 @@ class TestRelease:
         _store(world, "definition", bad)
         scheduler = world.scheduler_of(RecordingScheduler, clock)
         scheduler.tick()
-        world.client.hset("redbeat:bad", "definition", definition())
+        world.client.hset(f"{PREFIX}bad", "definition", definition())
         scheduler.tick()
         assert scheduler.sent == []
         clock.advance(REVIEW_INTERVAL)
@@ -242,12 +243,12 @@ class TestRelease:
         assert scheduler.names == ["bad"]
 
     def test_repair_of_the_type_of_the_key(self, world: World, clock: Clock) -> None:
-        world.client.set("redbeat:bad", "x")
-        world.client.zadd(SCHEDULE, {"redbeat:bad": 0})
+        world.client.set(f"{PREFIX}bad", "x")
+        world.client.zadd(SCHEDULE, {f"{PREFIX}bad": 0})
         scheduler = world.scheduler_of(RecordingScheduler, clock)
         scheduler.tick()
-        world.client.delete("redbeat:bad")
-        world.client.hset("redbeat:bad", "definition", definition())
+        world.client.delete(f"{PREFIX}bad")
+        world.client.hset(f"{PREFIX}bad", "definition", definition())
         clock.advance(REVIEW_INTERVAL)
         scheduler.tick()
         assert scheduler.names == ["bad"]
@@ -277,24 +278,24 @@ class TestRelease:
 
 
 def _repair_once(world: World) -> None:
-    if world.client.hget("redbeat:bad", "definition") == "{":
-        world.client.hset("redbeat:bad", "definition", definition())
+    if world.client.hget(f"{PREFIX}bad", "definition") == "{":
+        world.client.hset(f"{PREFIX}bad", "definition", definition())
 
 
 class TestMissingHash:
     def test_goes_at_the_second_look(self, world: World, log: pytest.LogCaptureFixture) -> None:
-        world.client.zadd(SCHEDULE, {"redbeat:gone": 0})
+        world.client.zadd(SCHEDULE, {f"{PREFIX}gone": 0})
         scheduler = world.scheduler()
         scheduler.tick()
         assert world.score("gone") == pytest.approx(world.now() + MISSING_RETRY, abs=1)
-        world.client.zadd(SCHEDULE, {"redbeat:gone": 0})
+        world.client.zadd(SCHEDULE, {f"{PREFIX}gone": 0})
         scheduler.tick()
         assert world.score("gone") is None
-        assert len(errors_about(log, "redbeat:gone")) == 1
-        assert "hash is gone" in errors_about(log, "redbeat:gone")[0]
+        assert len(errors_about(log, f"{PREFIX}gone")) == 1
+        assert "hash is gone" in errors_about(log, f"{PREFIX}gone")[0]
 
     def test_a_writer_between_its_two_commands_loses_nothing(self, world: World) -> None:
-        world.client.zadd(SCHEDULE, {"redbeat:late": 0})
+        world.client.zadd(SCHEDULE, {f"{PREFIX}late": 0})
         scheduler = world.scheduler()
         scheduler.tick()
         world.put("late")
@@ -302,13 +303,13 @@ class TestMissingHash:
         assert scheduler.names == ["late"]
 
     def test_it_counts_anew_after_it_was_there(self, world: World) -> None:
-        world.client.zadd(SCHEDULE, {"redbeat:a": 0})
+        world.client.zadd(SCHEDULE, {f"{PREFIX}a": 0})
         scheduler = world.scheduler()
         scheduler.tick()
         world.put("a")
         scheduler.tick()
-        world.client.delete("redbeat:a")
-        world.client.zadd(SCHEDULE, {"redbeat:a": 0})
+        world.client.delete(f"{PREFIX}a")
+        world.client.zadd(SCHEDULE, {f"{PREFIX}a": 0})
         scheduler.tick()
         assert world.score("a") is not None
 
@@ -316,17 +317,17 @@ class TestMissingHash:
         world.put_meta("a", world.ago(90))
         scheduler = world.scheduler()
         for _ in range(2):
-            world.client.zadd(SCHEDULE, {"redbeat:a": 0})
+            world.client.zadd(SCHEDULE, {f"{PREFIX}a": 0})
             scheduler.tick()
         assert world.score("a") is None
 
     def test_members_of_any_bytes(self, world: World, log: pytest.LogCaptureFixture) -> None:
-        for member in (b"\xff\xfe", b"redbeat:\xff", b"", b"redbeat:", b"a b\n\x00"):
+        for member in (b"\xff\xfe", PREFIX.encode() + b"\xff", b"", PREFIX.encode(), b"a b\n\x00"):
             world.client.zadd(SCHEDULE, {member: 0})
         world.put("good")
         scheduler = world.scheduler()
         scheduler.tick()
-        for member in (b"\xff\xfe", b"redbeat:\xff"):
+        for member in (b"\xff\xfe", PREFIX.encode() + b"\xff"):
             world.client.zadd(SCHEDULE, {member: 0})
         scheduler.tick()
         assert scheduler.names == ["good"]
@@ -336,8 +337,8 @@ class TestMissingHash:
     def test_entry_at_a_key_of_any_bytes_is_set_aside(
         self, world: World, log: pytest.LogCaptureFixture
     ) -> None:
-        world.client.hset(b"redbeat:\xff", "definition", definition())
-        world.client.zadd(SCHEDULE, {b"redbeat:\xff": 0})
+        world.client.hset(PREFIX.encode() + b"\xff", "definition", definition())
+        world.client.zadd(SCHEDULE, {PREFIX.encode() + b"\xff": 0})
         world.scheduler().tick()
-        assert world.client.hlen("redbeat::quarantine") == 1
+        assert world.client.hlen(f"{PREFIX}:quarantine") == 1
         assert "\\xff" in log.text

@@ -15,6 +15,7 @@ from redbeat import RedBeatSchedulerEntry
 from redbeat.beat.exchange import LONGEST_LEASE as LEASE
 from redbeat.beat.exchange import USED_PART
 from redbeat.storage.records import Terms
+from tests.deployments import PREFIX
 
 from .clients import LossyRedis, lossy_client
 from .conftest import SCHEDULE, Clock, RecordingScheduler, World, interval_json, once, void
@@ -53,7 +54,7 @@ class TestExpiry:
         world.put("new")
         with pytest.raises(DeadError):
             dead.tick()
-        world.client.delete("redbeat::lock")
+        world.client.delete(f"{PREFIX}:lock")
         heir = world.scheduler()
         heir.tick()
         assert heir.sent == []  # the claims still hold
@@ -126,7 +127,7 @@ class TestEdits:
         scheduler = world.scheduler()
 
         def edit() -> None:
-            entry = RedBeatSchedulerEntry.from_key("redbeat:a", world.app)
+            entry = RedBeatSchedulerEntry.from_key(f"{PREFIX}a", world.app)
             entry.schedule = schedule(10, app=world.app)
             entry.save()
             assert world.is_claimed("a")
@@ -141,7 +142,9 @@ class TestEdits:
         world.put("a", interval_json(86400), world.ago(86400))
         scheduler = world.scheduler()
         new = {"name": "a", "task": "t", "schedule": interval_json(10)}
-        during_run(scheduler, lambda: world.client.hset("redbeat:a", "definition", json.dumps(new)))
+        during_run(
+            scheduler, lambda: world.client.hset(f"{PREFIX}a", "definition", json.dumps(new))
+        )
         scheduler.tick()
         assert world.score("a") == pytest.approx(world.now() + 10, abs=1)
 
@@ -150,7 +153,7 @@ class TestEdits:
         scheduler = world.scheduler()
 
         def disable() -> None:
-            entry = RedBeatSchedulerEntry.from_key("redbeat:a", world.app)
+            entry = RedBeatSchedulerEntry.from_key(f"{PREFIX}a", world.app)
             entry.enabled = False
             entry.save()
 
@@ -170,14 +173,14 @@ class TestEdits:
             if how == "entry":
                 RedBeatSchedulerEntry(name="a", app=world.app).delete()
             else:
-                world.client.delete("redbeat:a")
-                world.client.zrem(SCHEDULE, "redbeat:a")
+                world.client.delete(f"{PREFIX}a")
+                world.client.zrem(SCHEDULE, f"{PREFIX}a")
 
         during_run(scheduler, delete)
         scheduler.tick()
         scheduler.tick()
         assert scheduler.names == ["a"]
-        assert not world.client.exists("redbeat:a")
+        assert not world.client.exists(f"{PREFIX}a")
         assert world.score("a") is None
 
     def test_an_entry_made_anew_during_the_run_inherits_nothing(self, world: World) -> None:
@@ -208,10 +211,10 @@ class TestEdits:
     def test_unreadable_history_written_during_the_run(self, world: World) -> None:
         world.put("a", interval_json(60), world.ago(90))
         scheduler = world.scheduler()
-        during_run(scheduler, lambda: world.client.hset("redbeat:a", "meta", "{"))
+        during_run(scheduler, lambda: world.client.hset(f"{PREFIX}a", "meta", "{"))
         scheduler.tick()
         assert scheduler.names == ["a"]
-        assert list(world.quarantine()) == ["redbeat:a"]
+        assert list(world.quarantine()) == [f"{PREFIX}a"]
 
     def test_zadd_0_during_the_run_sends_no_second_one(self, world: World) -> None:
         world.app.conf.redbeat_lock_key = None
@@ -220,10 +223,10 @@ class TestEdits:
         other.tick()
         other.sent.clear()
         world.put_meta("a", world.ago(90))
-        world.client.zadd(SCHEDULE, {"redbeat:a": 0})
+        world.client.zadd(SCHEDULE, {f"{PREFIX}a": 0})
 
         def disturb() -> None:
-            world.client.zadd(SCHEDULE, {"redbeat:a": 0})
+            world.client.zadd(SCHEDULE, {f"{PREFIX}a": 0})
             other.tick()
 
         during_run(scheduler, disturb)

@@ -14,6 +14,8 @@ from celery.utils.imports import symbol_by_name
 
 import redbeat
 from redbeat import schedulers
+from redbeat.connection.client import safe_url
+from tests.deployments import PREFIX
 
 from .conftest import World, interval_json
 
@@ -94,17 +96,18 @@ class TestBanner:
     def test_shows_redis_and_lock(self, world: World) -> None:
         lines = world.scheduler().info.splitlines()
         assert lines == [
-            f"       . redis -> {world.app.conf.redbeat_redis_url}",
-            "       . lock -> `redbeat::lock` 25.00 minutes (1500s)",
+            f"       . redis -> {safe_url(world.app.conf.redbeat_redis_url)}",
+            f"       . lock -> `{PREFIX}:lock` 25.00 minutes (1500s)",
         ]
 
+    @pytest.mark.standalone
     def test_hides_the_password(self) -> None:
         app = Celery("secret", broker="memory://", set_as_current=False)
         app.conf.redbeat_redis_url = "redis://user:s3cr3t@localhost:1/0"
         scheduler = redbeat.RedBeatScheduler(app, lazy=True)
         assert "s3cr3t" not in scheduler.info
         assert "redis://user:**@localhost:1/0" in scheduler.info
-        assert "`redbeat::lock`" in scheduler.info
+        assert f"`{PREFIX}:lock`" in scheduler.info
 
 
 class TestLockTimeout:
@@ -117,9 +120,9 @@ class TestLockTimeout:
         assert world.scheduler(lock_timeout=90).lock_timeout == 90
 
     def test_lock_key_argument(self, world: World) -> None:
-        scheduler = world.scheduler(lock_key="redbeat::mine")
+        scheduler = world.scheduler(lock_key=f"{PREFIX}:mine")
         scheduler.tick()
-        assert world.client.exists("redbeat::mine")
+        assert world.client.exists(f"{PREFIX}:mine")
 
 
 def test_log_lines_that_operators_search_for(world: World, log: pytest.LogCaptureFixture) -> None:
@@ -142,6 +145,7 @@ IMPORT_BESIDE_ANOTHER = """
 import redbeat
 from celery import Celery
 from celery.beat import Service
+from tests.deployments import PREFIX
 from celery.signals import beat_init
 assert not beat_init.receivers, beat_init.receivers
 app = Celery(broker="memory://")

@@ -17,6 +17,7 @@ from redbeat.beat.failures import BROKER_WAIT
 from redbeat.beat.promises import GROUP
 from redbeat.storage.records import Terms, Turn
 from redbeat.storage.store import Store
+from tests.deployments import PREFIX
 
 from .conftest import SCHEDULE, Clock, RecordingScheduler, World, datetime_json, interval_json
 from .test_lost_replies import swallow
@@ -48,7 +49,7 @@ def put_due(world: World, *names: str, **definition: Any) -> str:
 
 def make_due(world: World, *names: str) -> None:
     """Let entries be due again at once, whatever back-off they are in."""
-    world.client.zadd(SCHEDULE, {f"redbeat:{name}": 1 for name in names})
+    world.client.zadd(SCHEDULE, {f"{PREFIX}{name}": 1 for name in names})
 
 
 def recording(terms: Terms) -> bool:
@@ -138,13 +139,13 @@ class TestOrder:
 
     def test_the_message_is_the_same_but_for_the_retry(self, world: World) -> None:
         put_due(world, "a")
-        world.client.hset("redbeat:a", "policy", '{"delivery": "at_most_once"}')
+        world.client.hset(f"{PREFIX}a", "policy", '{"delivery": "at_most_once"}')
         most = world.scheduler()
         before = world.dump()
         most.tick()
         world.client.flushall()
-        world.client.hset("redbeat:a", mapping=before["redbeat:a"])
-        world.client.hdel("redbeat:a", "policy")
+        world.client.hset(f"{PREFIX}a", mapping=before[f"{PREFIX}a"])
+        world.client.hdel(f"{PREFIX}a", "policy")
         make_due(world, "a")
         least = world.scheduler()
         least.tick()
@@ -187,7 +188,7 @@ class TestGroups:
         world.put_many(120)
         recorded: list[int] = []
         scheduler.before_send = lambda _task: recorded.append(
-            sum(world.client.hexists(f"redbeat:{name}", "meta") for name in names)
+            sum(world.client.hexists(f"{PREFIX}{name}", "meta") for name in names)
         )
         before = world.calls()
         scheduler.tick()
@@ -214,7 +215,7 @@ class TestGroups:
     def test_both_kinds_in_a_batch(self, world: World) -> None:
         world.put_many(120)
         for number in range(0, 120, 2):
-            world.client.hset(f"redbeat:e{number}", "policy", '{"delivery": "at_most_once"}')
+            world.client.hset(f"{PREFIX}e{number}", "policy", '{"delivery": "at_most_once"}')
         scheduler = world.scheduler()
         scheduler.tick()
         scheduler.tick()
@@ -465,7 +466,7 @@ class TestOthersWriteMeanwhile:
         scheduler.tick()
         scheduler.tick()
         assert scheduler.names == ["b"]
-        assert not world.client.exists("redbeat:a")
+        assert not world.client.exists(f"{PREFIX}a")
         assert world.score("a") is None
 
     def test_claimed_by_another_beat(self, world: World) -> None:

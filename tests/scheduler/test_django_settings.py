@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from celery import Celery
 
+from tests.deployments import PREFIX
+
 from .conftest import World
 
 
@@ -20,6 +22,7 @@ def app_with(world: World, namespace: str, **settings: Any) -> Celery:
 
 
 @pytest.mark.parametrize("namespace", ["CELERY", "MYPROJECT"])
+@pytest.mark.standalone
 def test_every_setting_is_heard(world: World, namespace: str) -> None:
     app = app_with(
         world,
@@ -37,14 +40,16 @@ def test_every_setting_is_heard(world: World, namespace: str) -> None:
     assert scheduler.lock_timeout == 77
 
 
+@pytest.mark.standalone
 def test_no_lock(world: World) -> None:
     scheduler = world.scheduler(app=app_with(world, "CELERY", REDBEAT_LOCK_KEY=None))
     scheduler.tick()
     assert scheduler.lock is None
     assert scheduler.lock_key is None
-    assert not world.client.exists("redbeat::lock")
+    assert not world.client.exists(f"{PREFIX}:lock")
 
 
+@pytest.mark.standalone
 def test_options_count_as_set(world: World) -> None:
     options = {"retry_period": 5}
     app = app_with(world, "CELERY", REDBEAT_REDIS_OPTIONS=options)

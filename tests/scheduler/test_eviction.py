@@ -9,6 +9,7 @@ import redis
 from celery import Celery
 
 from redbeat import RedBeatKeyExpiryError
+from tests.deployments import PREFIX
 from tests.servers import RedisServer
 
 from .conftest import World
@@ -25,7 +26,7 @@ def evicting() -> Iterator[RedisServer]:
 def full(evicting: RedisServer) -> Iterator[World]:
     """A schedule in that server."""
     app = Celery("full", broker="memory://", set_as_current=False)
-    app.conf.update(redbeat_redis_url=evicting.url, timezone="UTC")
+    app.conf.update(redbeat_redis_url=evicting.url, redbeat_key_prefix=PREFIX, timezone="UTC")
     with redis.Redis.from_url(evicting.url, decode_responses=True) as client:
         client.flushall()
         client.config_set("maxmemory-policy", "allkeys-lru")
@@ -63,7 +64,7 @@ def test_raise_stops_the_beat(full: World) -> None:
     with pytest.raises(RedBeatKeyExpiryError, match=r"allkeys-lru.*redbeat_key_expiry_check"):
         scheduler.tick()
     assert scheduler.sent == []
-    assert full.dump().keys() == {"redbeat:a", "redbeat::schedule"}
+    assert full.dump().keys() == {f"{PREFIX}a", f"{PREFIX}:schedule"}
 
 
 def test_error_is_the_default(full: World, log: pytest.LogCaptureFixture) -> None:
@@ -91,7 +92,7 @@ def test_a_server_that_refuses_to_tell_is_warned_about_once(
         RedisServer("--rename-command", "INFO", "", "--rename-command", "CONFIG", "") as server,
         redis.Redis.from_url(server.url, decode_responses=True) as client,
     ):
-        app.conf.update(redbeat_redis_url=server.url, timezone="UTC")
+        app.conf.update(redbeat_redis_url=server.url, redbeat_key_prefix=PREFIX, timezone="UTC")
         world = World(app, client)
         world.put("a")
         scheduler = world.scheduler()

@@ -6,6 +6,8 @@ import fakeredis
 import pytest
 from celery import Celery
 
+from tests.deployments import PREFIX
+
 from .conftest import World
 
 
@@ -13,6 +15,7 @@ from .conftest import World
 def test_a_fake_of_the_users_own_serves_a_beat(decode_responses: bool) -> None:
     """A fake knows neither INFO nor the digest function of the scripts."""
     app = Celery("fake", broker="memory://", set_as_current=False)
+    app.conf.redbeat_key_prefix = PREFIX
     server = fakeredis.FakeServer()
     app.redbeat_redis = fakeredis.FakeRedis(server=server, decode_responses=decode_responses)
     world = World(app, fakeredis.FakeRedis(server=server, decode_responses=True))

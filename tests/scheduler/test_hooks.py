@@ -10,6 +10,7 @@ import pytest
 from celery.schedules import BaseSchedule, schedstate
 
 from redbeat import RedBeatSchedulerEntry
+from tests.deployments import PREFIX
 
 from .conftest import SCHEDULE, RecordingScheduler, World, interval_json
 
@@ -17,7 +18,7 @@ from .conftest import SCHEDULE, RecordingScheduler, World, interval_json
 def make_due_again(world: World, name: str) -> None:
     """Let an entry be due as if it had run 90 s ago."""
     world.put_meta(name, world.ago(90))
-    world.client.zadd(SCHEDULE, {f"redbeat:{name}": 0})
+    world.client.zadd(SCHEDULE, {f"{PREFIX}{name}": 0})
 
 
 class TestScheduler:
@@ -152,7 +153,7 @@ class TestScheduler:
                 self.update_from_dict({"own": {"task": "t", "schedule": 3600}})
 
         world.scheduler_of(Own).tick()
-        assert "own" in world.client.smembers("redbeat::statics")
+        assert "own" in world.client.smembers(f"{PREFIX}:statics")
 
     def test_setup_schedule_of_its_own_removes_nothing(self, world: World) -> None:
         class Own(RecordingScheduler):
@@ -172,7 +173,7 @@ class TestScheduler:
 
         world.app.conf.beat_schedule = {"a": {"task": "t", "schedule": 3600}}
         world.scheduler_of(Own).tick()
-        assert "team.a" in world.client.smembers("redbeat::statics")
+        assert "team.a" in world.client.smembers(f"{PREFIX}:statics")
 
     def test_is_due(self, world: World) -> None:
         class Own(RecordingScheduler):
@@ -232,7 +233,7 @@ class TestEntry:
         assert scheduler.sent == []
         assert world.score("a") == pytest.approx(world.now() + 20, abs=1)
         Paused.paused = False
-        world.client.zadd(SCHEDULE, {"redbeat:a": 0})
+        world.client.zadd(SCHEDULE, {f"{PREFIX}a": 0})
         ran = world.ago(90)
         world.put_meta("a", ran)
         scheduler.tick()
@@ -268,7 +269,7 @@ class TestEntry:
         world.scheduler_of(Own).tick()
         assert "s" in saved
         assert world.field("s", "definition")["task"] == "t"
-        assert "s" in world.client.smembers("redbeat::statics")
+        assert "s" in world.client.smembers(f"{PREFIX}:statics")
 
 
 class TestSchedule:
@@ -298,7 +299,7 @@ class TestSchedule:
         for seconds in expected:
             scheduler.tick()
             assert world.score("a") == pytest.approx(world.now() + seconds, abs=1)
-            world.client.zadd(SCHEDULE, {"redbeat:a": 0})
+            world.client.zadd(SCHEDULE, {f"{PREFIX}a": 0})
         scheduler.tick()
         assert world.score("a") == -1
         assert scheduler.names == ["a"]

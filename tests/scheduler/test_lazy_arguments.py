@@ -13,10 +13,11 @@ from redbeat.entries.lazy import LazyArgument, LazyArgumentError
 from redbeat.errors import DecodeError, InvalidEntryError
 from redbeat.schedulers import RedBeatScheduler
 from redbeat.schedules import rrule
+from tests.deployments import PREFIX
 
 from .conftest import SCHEDULE, RecordingScheduler, World
 
-KEY = "redbeat:a"
+KEY = f"{PREFIX}a"
 
 calls: list[int] = []
 
@@ -92,7 +93,7 @@ def test_an_unchanged_entry_is_not_written_again(
     configure(world, args=[LAZY])
     world.scheduler().tick()
     log.clear()
-    world.client.delete("redbeat::lock")
+    world.client.delete(f"{PREFIX}:lock")
     world.scheduler().tick()
     assert "0 added, 0 changed, 0 removed" in log.text
 

@@ -12,6 +12,7 @@ from redbeat import RedBeatScheduler
 from redbeat.beat.leader import SILENCE
 from redbeat.beat.ticker import STANDBY_POLL
 from redbeat.schedulers import acquire_distributed_beat_lock
+from tests.deployments import PREFIX
 
 from .conftest import LOCK, Clock, RecordingScheduler, World, once, void
 
@@ -103,7 +104,7 @@ class TestLeading:
     def test_custom_key_gets_the_prefix(self, world: World) -> None:
         world.app.conf.redbeat_lock_key = "mine"
         world.scheduler().tick()
-        assert world.client.exists("redbeat:mine")
+        assert world.client.exists(f"{PREFIX}mine")
 
     def test_a_key_that_is_no_lock_is_reported_and_stays(
         self, world: World, log: pytest.LogCaptureFixture
@@ -206,6 +207,7 @@ class TestWithoutLock:
         assert all(beat.lock is None for beat in beats)
         assert world.client.get(LOCK) is None
 
+    @pytest.mark.standalone
     def test_none_in_the_namespace_of_django(self, world: World) -> None:
         app = Celery("django", broker="memory://", set_as_current=False)
         settings = {

@@ -18,10 +18,11 @@ from redbeat.beat.ticker import STANDBY_POLL
 from redbeat.errors import ConfigurationError
 from redbeat.storage.records import Terms, Turn
 from redbeat.storage.store import Store
+from tests.deployments import PREFIX
 
 from .conftest import LOCK, Clock, RecordingScheduler, World, void
 
-BEATS = "redbeat::beats"
+BEATS = f"{PREFIX}:beats"
 
 
 def take_lock(world: World) -> bool:

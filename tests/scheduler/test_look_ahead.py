@@ -12,6 +12,7 @@ from celery import Celery
 from redbeat.schedulers import get_redis
 from redbeat.storage.scripts import Script
 from redbeat.storage.store import BATCH
+from tests.deployments import PREFIX
 from tests.scheduler.conftest import LOCK, Clock, RecordingScheduler, World, once
 
 MANY = 3 * BATCH + 10
@@ -39,7 +40,7 @@ def unrecorded(world: World) -> int:
 
 def entry_keys(world: World) -> list[str]:
     """The keys of the entries that are due once an hour."""
-    return [key for key in world.client.zrange("redbeat::schedule", 0, -1) if "celery." not in key]
+    return [key for key in world.client.zrange(f"{PREFIX}:schedule", 0, -1) if "celery." not in key]
 
 
 def test_every_entry_is_sent_and_recorded_in_one_tick(
@@ -71,6 +72,7 @@ def test_told_to_stop_it_gives_back_both_batches(
     assert unrecorded(world) == 0
 
 
+@pytest.mark.standalone
 def test_a_connection_that_breaks_meanwhile_loses_nothing(
     world: World, scheduler: RecordingScheduler, log: pytest.LogCaptureFixture
 ) -> None:

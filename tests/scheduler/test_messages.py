@@ -13,6 +13,7 @@ from celery import Celery
 from redbeat import RedBeatSchedulerEntry
 from redbeat.entries.occurrences import task_id_of
 from redbeat.schedulers import RedBeatScheduler
+from tests.deployments import PREFIX
 
 from .conftest import RecordingScheduler, World, interval_json
 
@@ -42,9 +43,9 @@ def test_headers_name_the_occurrence(world: World) -> None:
 def test_task_id_is_derived_from_the_occurrence(world: World) -> None:
     message = send_one(world).sent[0]
     instant = message.options["headers"]["scheduled_at"]
-    assert message.id == task_id_of("redbeat:", "a", instant)
+    assert message.id == task_id_of(PREFIX, "a", instant)
     assert message.id != task_id_of("other:", "a", instant)
-    assert message.id != task_id_of("redbeat:", "b", instant)
+    assert message.id != task_id_of(PREFIX, "b", instant)
 
 
 def test_task_id_of_the_user_wins(world: World) -> None:
@@ -63,12 +64,12 @@ def test_options_and_headers_of_the_user_are_kept(world: World) -> None:
 def test_the_stored_entry_is_never_touched(world: World) -> None:
     options = {"queue": "q", "headers": {"x": 1}}
     world.put("a", interval_json(60), world.ago(90), options=options)
-    before = world.client.hget("redbeat:a", "definition")
+    before = world.client.hget(f"{PREFIX}a", "definition")
     scheduler = world.scheduler()
     scheduler.tick()
-    assert world.client.hget("redbeat:a", "definition") == before
+    assert world.client.hget(f"{PREFIX}a", "definition") == before
     world.put_meta("a", world.ago(90))
-    world.client.zadd("redbeat::schedule", {"redbeat:a": 0})
+    world.client.zadd(f"{PREFIX}:schedule", {f"{PREFIX}a": 0})
     scheduler.tick()
     first, second = scheduler.sent
     assert first.id != second.id
@@ -79,7 +80,7 @@ def test_the_last_run_is_told_apart_from_its_nominal_instant(world: World) -> No
     message = send_one(world).sent[0]
     runtime = world.field("a", "runtime")
     assert abs(runtime["scheduled_at"] - message.scheduled_at.timestamp()) < 1e-5
-    entry = RedBeatSchedulerEntry.from_key("redbeat:a", world.app)
+    entry = RedBeatSchedulerEntry.from_key(f"{PREFIX}a", world.app)
     assert entry.last_run_at is not None
     assert entry.last_run_at > message.scheduled_at
     assert entry.scheduled_at == message.scheduled_at.astimezone(timezone.utc)
@@ -131,7 +132,7 @@ def test_times_among_the_options_arrive_at_the_worker(
     scheduler = world.scheduler_of(RedBeatScheduler)
     scheduler.tick()
     world.put_meta("a", world.ago(4000))
-    world.client.zadd("redbeat::schedule", {"redbeat:a": 0})
+    world.client.zadd(f"{PREFIX}:schedule", {f"{PREFIX}a": 0})
     scheduler.tick()
     with world.app.connection_for_read() as connection:
         message = connection.SimpleQueue("celery").get(timeout=5)

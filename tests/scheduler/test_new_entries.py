@@ -9,6 +9,7 @@ import pytest
 from celery.schedules import schedule
 
 from redbeat import RedBeatSchedulerEntry, clocked, rrule
+from tests.deployments import PREFIX
 
 from .conftest import World
 
@@ -39,7 +40,7 @@ class TestFirstRun:
         for _ in range(3):
             scheduler.tick()
         assert [message.scheduled_at for message in scheduler.sent] == [instant]
-        assert world.client.zscore("redbeat::schedule", "redbeat:new") == -1
+        assert world.client.zscore(f"{PREFIX}:schedule", f"{PREFIX}new") == -1
 
     def test_a_rule_begins_with_its_start_that_was_left_out(self, world: World, make: Any) -> None:
         rule = rrule("DAILY")
@@ -57,7 +58,7 @@ class TestFirstRun:
         scheduler = world.scheduler()
         scheduler.tick()
         assert scheduler.sent == []
-        score = world.client.zscore("redbeat::schedule", "redbeat:new")
+        score = world.client.zscore(f"{PREFIX}:schedule", f"{PREFIX}new")
         assert score == (start + timedelta(days=1)).timestamp()
 
     def test_a_rule_that_begins_later_waits(self, world: World, make: Any) -> None:
@@ -66,7 +67,7 @@ class TestFirstRun:
         scheduler = world.scheduler()
         scheduler.tick()
         assert scheduler.sent == []
-        assert world.client.zscore("redbeat::schedule", "redbeat:new") == start.timestamp()
+        assert world.client.zscore(f"{PREFIX}:schedule", f"{PREFIX}new") == start.timestamp()
 
     def test_an_interval_waits_for_its_length(self, world: World, make: Any) -> None:
         make(world, schedule(60))

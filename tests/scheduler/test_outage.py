@@ -8,6 +8,7 @@ import pytest
 import redis
 from celery import Celery
 
+from tests.deployments import PREFIX
 from tests.servers import RedisServer
 
 from .conftest import LOCK, RecordingScheduler, World, interval_json
@@ -24,7 +25,12 @@ def server() -> Iterator[RedisServer]:
 def frail(server: RedisServer) -> Iterator[World]:
     """A schedule in that server."""
     app = Celery("frail", broker="memory://", set_as_current=False)
-    app.conf.update(redbeat_redis_url=server.url, timezone="UTC", result_expires=None)
+    app.conf.update(
+        redbeat_redis_url=server.url,
+        redbeat_key_prefix=PREFIX,
+        timezone="UTC",
+        result_expires=None,
+    )
     with redis.Redis.from_url(server.url, decode_responses=True) as client:
         world = World(app, client)
         yield world
@@ -57,7 +63,7 @@ def test_killed_and_restarted(
     assert lines(log, "Redis is not available") == 1
     server.restart()
     frail.put_meta("a", frail.ago(90))
-    frail.client.zadd("redbeat::schedule", {"redbeat:a": 0})
+    frail.client.zadd(f"{PREFIX}:schedule", {f"{PREFIX}a": 0})
     scheduler.tick()
     scheduler.tick()
     assert scheduler.names == ["a"]
@@ -73,7 +79,7 @@ def test_runs_that_are_out_are_recorded_afterwards(server: RedisServer, frail: W
     scheduler.sent.clear()
     for name in "ab":
         frail.put_meta(name, frail.ago(90))
-        frail.client.zadd("redbeat::schedule", {f"redbeat:{name}": 1})
+        frail.client.zadd(f"{PREFIX}:schedule", {f"{PREFIX}{name}": 1})
 
     def crash(task: str) -> None:
         if task == "tasks.b":
@@ -101,7 +107,7 @@ def test_redis_came_back_empty(frail: World, log: pytest.LogCaptureFixture) -> N
     frail.client.flushall()
     scheduler.tick()
     scheduler.tick()
-    assert frail.client.smembers("redbeat::statics") == {"s1", "s2", "s3"}
+    assert frail.client.smembers(f"{PREFIX}:statics") == {"s1", "s2", "s3"}
     assert scheduler.sent == []
     assert lines(log, "The schedule in Redis is empty") == 1
 
@@ -175,7 +181,7 @@ def test_a_command_that_is_forbidden_is_no_fault_of_the_entries(
         for _ in range(3):
             scheduler.tick()
         assert scheduler.sent == []
-        assert world.client.hlen("redbeat::quarantine") == 0
+        assert world.client.hlen(f"{PREFIX}:quarantine") == 0
         assert log.text.count("trying again") == 1
     finally:
         world.client.execute_command("ACL", "DELUSER", "poor")

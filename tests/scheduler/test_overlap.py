@@ -20,11 +20,12 @@ from redbeat.beat.messages import OVERLAP_HEADER
 from redbeat.beat.wakeup import DUE
 from redbeat.errors import InvalidEntryError
 from redbeat.schedulers import RedBeatScheduler
+from tests.deployments import PREFIX
 from tests.waiting import wait_until
 
 from .conftest import SCHEDULE, RecordingScheduler, World, once, void
 
-KEY = "redbeat:a"
+KEY = f"{PREFIX}a"
 HOUR = 3600
 
 
@@ -227,7 +228,7 @@ def test_the_end_wakes_the_beat_up(world: World) -> None:
     scheduler = begin(world, "buffer_one")
     scheduler.tick()
     with world.client.pubsub() as channel:
-        channel.subscribe("redbeat::wakeup")
+        channel.subscribe(f"{PREFIX}:wakeup")
         wait_until(lambda: channel.get_message(timeout=1), message="the subscription")
         end(scheduler)
         message = channel.get_message(timeout=5)
@@ -239,10 +240,10 @@ def test_without_a_run_that_waits_the_end_wakes_nobody(world: World) -> None:
     scheduler = begin(world, "buffer_one")
     score = world.score("a")
     with world.client.pubsub() as channel:
-        channel.subscribe("redbeat::wakeup")
+        channel.subscribe(f"{PREFIX}:wakeup")
         wait_until(lambda: channel.get_message(timeout=1), message="the subscription")
         end(scheduler)
-        world.client.publish("redbeat::wakeup", "the test")
+        world.client.publish(f"{PREFIX}:wakeup", "the test")
         message = channel.get_message(timeout=5)
     assert message is not None
     assert message["data"] == "the test"

@@ -11,6 +11,7 @@ from celery.schedules import crontab
 
 from redbeat import RedBeatSchedulerEntry
 from redbeat.errors import InvalidEntryError
+from tests.deployments import PREFIX
 from tests.scheduler.conftest import SCHEDULE, Json, World, interval_json
 
 UTC = timezone.utc
@@ -19,11 +20,11 @@ UTC = timezone.utc
 def put(world: World, name: str, ago: float | None, every: float = 60, **policy: Any) -> None:
     """Store an entry that ran so many seconds ago, with a policy, due now."""
     world.put(name, interval_json(every), None if ago is None else world.ago(ago))
-    world.client.hset(f"redbeat:{name}", "policy", json.dumps(policy))
+    world.client.hset(f"{PREFIX}{name}", "policy", json.dumps(policy))
 
 
 def load(world: World, name: str) -> RedBeatSchedulerEntry:
-    return RedBeatSchedulerEntry.from_key(f"redbeat:{name}", app=world.app)
+    return RedBeatSchedulerEntry.from_key(f"{PREFIX}{name}", app=world.app)
 
 
 def test_stored_beside_what_redbeat_2_reads(world: World) -> None:
@@ -47,7 +48,7 @@ def test_stored_beside_what_redbeat_2_reads(world: World) -> None:
 
 def test_an_entry_without_one_has_no_such_field(world: World) -> None:
     RedBeatSchedulerEntry("a", "t", 60, app=world.app, max_runs=None, coalesce="latest").save()
-    assert not world.client.hexists("redbeat:a", "policy")
+    assert not world.client.hexists(f"{PREFIX}a", "policy")
 
 
 @pytest.mark.parametrize(
@@ -64,7 +65,7 @@ def test_refused_when_it_is_saved(world: World, policy: Json, field: str) -> Non
     with pytest.raises(InvalidEntryError) as caught:
         entry.save()
     assert caught.value.field == field
-    assert not world.client.exists("redbeat:a")
+    assert not world.client.exists(f"{PREFIX}a")
 
 
 def test_quarantined_when_another_program_wrote_it(world: World) -> None:
@@ -73,7 +74,7 @@ def test_quarantined_when_another_program_wrote_it(world: World) -> None:
     scheduler = world.scheduler()
     scheduler.tick()
     assert scheduler.names == ["good"]
-    assert "policy.jitter" in world.quarantine()["redbeat:bad"]["reason"]
+    assert "policy.jitter" in world.quarantine()[f"{PREFIX}bad"]["reason"]
 
 
 def test_inside_the_definition_too(world: World) -> None:
@@ -134,7 +135,7 @@ def test_finished_and_deleted(world: World) -> None:
     scheduler.tick()
     assert scheduler.names == ["a"]
     assert world.score("a") is None
-    assert not world.client.exists("redbeat:a")
+    assert not world.client.exists(f"{PREFIX}a")
 
 
 def test_edited_while_it_finishes_is_not_deleted(world: World) -> None:
@@ -143,7 +144,7 @@ def test_edited_while_it_finishes_is_not_deleted(world: World) -> None:
     scheduler = world.scheduler()
 
     def raise_limit(_task: str) -> None:
-        world.client.hset("redbeat:a", "policy", json.dumps({"max_runs": 5}))
+        world.client.hset(f"{PREFIX}a", "policy", json.dumps({"max_runs": 5}))
 
     scheduler.before_send = raise_limit
     scheduler.tick()
@@ -157,7 +158,7 @@ def test_over_before_it_ran(world: World) -> None:
     scheduler.tick()
     scheduler.tick()
     assert scheduler.names == []
-    assert not world.client.exists("redbeat:a")
+    assert not world.client.exists(f"{PREFIX}a")
 
 
 def test_a_static_entry_cannot_delete_itself(world: World, log: pytest.LogCaptureFixture) -> None:
@@ -173,7 +174,7 @@ def test_too_old_is_given_up_once(world: World, log: pytest.LogCaptureFixture) -
     put(world, "a", 60 * 5 + 30, misfire_grace_time=10)
     scheduler = world.scheduler()
     scheduler.tick()
-    world.client.zadd(SCHEDULE, {"redbeat:a": 0})
+    world.client.zadd(SCHEDULE, {f"{PREFIX}a": 0})
     scheduler.tick()
     assert scheduler.names == []
     assert log.text.count("Entry a missed 5 runs up to that of") == 1

@@ -8,6 +8,7 @@ import pytest
 from kombu.exceptions import OperationalError
 
 from redbeat.beat.failures import BROKER_WAIT, ENTRY_WAIT
+from tests.deployments import PREFIX
 
 from .conftest import LOCK, SCHEDULE, RecordingScheduler, World, interval_json
 
@@ -29,7 +30,7 @@ class Breaker:
 
 def make_due(world: World, *names: str) -> None:
     """Let entries be due again at once, whatever back-off they are in."""
-    world.client.zadd(SCHEDULE, {f"redbeat:{name}": 1 for name in names})
+    world.client.zadd(SCHEDULE, {f"{PREFIX}{name}": 1 for name in names})
 
 
 ENTRY_ERRORS = [
@@ -60,7 +61,7 @@ class TestOneEntry:
         assert scheduler.names == ["a", "c"]
         assert world.run_count("b") == 0
         assert world.score("b") == pytest.approx(world.now() + ENTRY_WAIT.first, abs=0.5)
-        assert "redbeat:b" in log.text
+        assert f"{PREFIX}b" in log.text
         assert "broker" not in log.text
 
     def test_waits_longer_each_time_and_recovers(self, world: World) -> None:
@@ -137,11 +138,11 @@ class TestBroker:
 
     def test_failure_beside_good_and_poison(self, world: World) -> None:
         world.put("a", score=1)
-        world.client.hset("redbeat:b", "definition", "{")
-        world.client.zadd(SCHEDULE, {"redbeat:b": 2})
+        world.client.hset(f"{PREFIX}b", "definition", "{")
+        world.client.zadd(SCHEDULE, {f"{PREFIX}b": 2})
         world.put("c", score=3)
-        world.client.hset("redbeat:d", "definition", "{")
-        world.client.zadd(SCHEDULE, {"redbeat:d": 4})
+        world.client.hset(f"{PREFIX}d", "definition", "{")
+        world.client.zadd(SCHEDULE, {f"{PREFIX}d": 4})
         world.put("e", score=5)
         scheduler = world.scheduler()
         breaker = Breaker(scheduler, OperationalError("away"), "tasks.c", "tasks.e")
@@ -149,12 +150,12 @@ class TestBroker:
             scheduler.tick()
             make_due(world, "c", "e")
         assert scheduler.names == ["a"]
-        assert list(world.quarantine()) == ["redbeat:b"]
+        assert list(world.quarantine()) == [f"{PREFIX}b"]
         breaker.error = None
         scheduler.tick()
         scheduler.tick()
         assert sorted(scheduler.names) == ["a", "c", "e"]
-        assert sorted(world.quarantine()) == ["redbeat:b", "redbeat:d"]
+        assert sorted(world.quarantine()) == [f"{PREFIX}b", f"{PREFIX}d"]
 
     def test_that_cannot_be_reached_at_all(self, world: World, unused_port: int) -> None:
         world.app.conf.broker_url = f"amqp://127.0.0.1:{unused_port}//"

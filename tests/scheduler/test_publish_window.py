@@ -14,6 +14,7 @@ import redis
 from redbeat.beat.failures import BROKER_WAIT, ENTRY_WAIT
 from redbeat.schedulers import RedBeatScheduler
 from redbeat.signals import entry_dispatched
+from tests.deployments import PREFIX
 from tests.faults.proxy import Proxy
 from tests.servers import RedisServer
 
@@ -143,7 +144,7 @@ class TestOneIsRefused:
         score = world.score("bad")
         assert score is not None
         assert before < score - ENTRY_WAIT.first < world.now()
-        assert "Could not send redbeat:bad, attempt 1" in log.text
+        assert f"Could not send {PREFIX}bad, attempt 1" in log.text
         assert "WRONGTYPE" in log.text
         assert "broker is not available" not in log.text
 
@@ -221,7 +222,7 @@ class TestTheBrokerBreaks:
         scheduler.hook = lambda _name: None
         deadline = 200
         while not all(map(world.run_count, NAMES)):
-            world.client.zadd("redbeat::schedule", dict.fromkeys(self.left(world), 1))
+            world.client.zadd(f"{PREFIX}:schedule", dict.fromkeys(self.left(world), 1))
             scheduler.tick()
             deadline -= 1
             assert deadline, "not all were sent"
@@ -231,7 +232,7 @@ class TestTheBrokerBreaks:
 
     @staticmethod
     def left(world: World) -> list[str]:
-        return [f"redbeat:{name}" for name in NAMES if not world.run_count(name)] or ["redbeat:e0"]
+        return [f"{PREFIX}{name}" for name in NAMES if not world.run_count(name)] or [f"{PREFIX}e0"]
 
     def test_told_to_stop(self, world: World, broker: Broker) -> None:
         """Setup: a stop signal in the middle of a window. Invariant: what was written is recorded,

@@ -7,22 +7,23 @@ import json
 import pytest
 
 from redbeat import RedBeatSchedulerEntry
+from tests.deployments import PREFIX
 
 from .conftest import SCHEDULE, World, interval_json
 
 
-@pytest.mark.parametrize("member", ["redbeat:new", "new"])
+@pytest.mark.parametrize("member", [f"{PREFIX}new", "new"])
 def test_hset_and_zadd_0_runs_it(world: World, member: str) -> None:
     """#106: `zadd redbeat::schedule 0 new-task-name`."""
     text = '{"name":"new","task":"t","schedule":{"__type__":"interval","every":5}}'
-    world.client.hset("redbeat:new", "definition", text)
+    world.client.hset(f"{PREFIX}new", "definition", text)
     world.client.zadd(SCHEDULE, {member: 0})
     scheduler = world.scheduler()
     scheduler.tick()
     scheduler.tick()
     assert scheduler.names == ["new"]
     members = world.client.zrange(SCHEDULE, 0, -1)
-    assert "redbeat:new" in members
+    assert f"{PREFIX}new" in members
     assert "new" not in members
 
 
@@ -36,7 +37,7 @@ def test_both_members_make_one_run(world: World) -> None:
 
 
 def test_names_of_any_kind(world: World) -> None:
-    names = ["a b", "a/b", "a:b", "redbeat:x", "ünï", "{x}", "☃", "a\nb", '"', "*", "%s"]
+    names = ["a b", "a/b", "a:b", f"{PREFIX}x", "ünï", "{x}", "☃", "a\nb", '"', "*", "%s"]
     for name in names:
         world.put(name)
     scheduler = world.scheduler()
@@ -50,7 +51,7 @@ def test_history_of_an_application_moves_an_interval(world: World) -> None:
     scheduler = world.scheduler()
     scheduler.tick()
     world.put_meta("a", finished)
-    world.client.zadd(SCHEDULE, {"redbeat:a": 0})
+    world.client.zadd(SCHEDULE, {f"{PREFIX}a": 0})
     scheduler.tick()
     assert len(scheduler.sent) == 1
     assert world.score("a") == pytest.approx(finished.timestamp() + 60, abs=1e-5)
@@ -62,7 +63,7 @@ def test_history_without_second_and_zone(world: World) -> None:
         part: getattr(when, part) for part in ("year", "month", "day", "hour", "minute")
     }}  # fmt: skip
     world.put("a", interval_json(60))
-    world.client.hset("redbeat:a", "meta", json.dumps({"last_run_at": last}))
+    world.client.hset(f"{PREFIX}a", "meta", json.dumps({"last_run_at": last}))
     scheduler = world.scheduler()
     scheduler.tick()
     assert scheduler.sent[0].scheduled_at.second == 0
@@ -70,7 +71,7 @@ def test_history_without_second_and_zone(world: World) -> None:
 
 def test_no_history_is_due_now(world: World) -> None:
     world.put("a")
-    world.client.hset("redbeat:a", "meta", '{"last_run_at": null}')
+    world.client.hset(f"{PREFIX}a", "meta", '{"last_run_at": null}')
     scheduler = world.scheduler()
     scheduler.tick()
     assert scheduler.names == ["a"]
@@ -78,23 +79,24 @@ def test_no_history_is_due_now(world: World) -> None:
 
 def test_fields_of_others_survive(world: World) -> None:
     world.put("a", interval_json(60), world.ago(90))
-    world.client.hset("redbeat:a", "note", "keep me")
+    world.client.hset(f"{PREFIX}a", "note", "keep me")
     scheduler = world.scheduler()
     scheduler.tick()
-    RedBeatSchedulerEntry.from_key("redbeat:a", world.app).save()
-    assert world.client.hget("redbeat:a", "note") == "keep me"
+    RedBeatSchedulerEntry.from_key(f"{PREFIX}a", world.app).save()
+    assert world.client.hget(f"{PREFIX}a", "note") == "keep me"
 
 
 def test_what_was_run_is_readable_by_redbeat_2(world: World) -> None:
     world.put("a", interval_json(60), world.ago(90))
-    before = world.client.hget("redbeat:a", "definition")
+    before = world.client.hget(f"{PREFIX}a", "definition")
     world.scheduler().tick()
-    assert world.client.hget("redbeat:a", "definition") == before
+    assert world.client.hget(f"{PREFIX}a", "definition") == before
     meta = world.field("a", "meta")
     assert set(meta) == {"last_run_at", "total_run_count"}
     assert meta["last_run_at"]["timezone"] == "UTC"
 
 
+@pytest.mark.standalone
 def test_a_schedule_with_another_prefix(world: World) -> None:
     world.app.conf.redbeat_key_prefix = "x:"
     definition = {"name": "a", "task": "t", "schedule": interval_json(60)}

@@ -10,10 +10,11 @@ import pytest
 
 from redbeat.storage.records import Terms, Turn
 from redbeat.storage.store import Store
+from tests.deployments import PREFIX
 
 from .conftest import Clock, RecordingScheduler, World, once
 
-BEATS = "redbeat::beats"
+BEATS = f"{PREFIX}:beats"
 SMALLEST_SHARE = 25
 
 

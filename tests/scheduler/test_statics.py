@@ -9,6 +9,7 @@ from celery.schedules import crontab
 
 from redbeat import RedBeatSchedulerEntry
 from redbeat.beat.ticker import STANDBY_POLL
+from tests.deployments import PREFIX
 
 from .clients import CountingRedis, counting_client
 from .conftest import LOCK, SCHEDULE, STATICS, Clock, RecordingScheduler, World, void
@@ -61,7 +62,7 @@ class TestSynchronisation:
         assert static_names(world) == {"a", "b"}
         assert scheduler.sent == []
         assert world.score("a") == pytest.approx(world.now() + HOUR, abs=2)
-        b = RedBeatSchedulerEntry.from_key("redbeat:b", world.app)
+        b = RedBeatSchedulerEntry.from_key(f"{PREFIX}b", world.app)
         assert (b.task, b.schedule) == ("tasks.b", crontab(minute="0", hour="4"))
 
     def test_changed_keeps_its_history(self, world: World) -> None:
@@ -81,7 +82,7 @@ class TestSynchronisation:
         declare(world, b=HOUR)
         lead(world)
         assert static_names(world) == {"b"}
-        assert not world.client.exists("redbeat:a")
+        assert not world.client.exists(f"{PREFIX}a")
         assert world.score("a") is None
 
     def test_the_last_one_removed(self, world: World) -> None:
@@ -97,7 +98,7 @@ class TestSynchronisation:
         lead(world)
         declare(world)
         lead(world)
-        assert set(world.dump()) == {"redbeat:mine", SCHEDULE}
+        assert set(world.dump()) == {f"{PREFIX}mine", SCHEDULE}
 
     def test_unchanged_writes_nothing(self, world: World) -> None:
         declare(world, a=HOUR, b=crontab(minute="*/5"))
@@ -119,7 +120,7 @@ class TestSynchronisation:
         declare(world, a=HOUR)
         lead(world)
         world.put_meta("a", world.ago(HOUR + 1))
-        world.client.zadd(SCHEDULE, {"redbeat:a": 0})
+        world.client.zadd(SCHEDULE, {f"{PREFIX}a": 0})
         scheduler = lead(world)
         assert scheduler.names == ["a"]
         assert world.run_count("a") == 1
@@ -127,8 +128,8 @@ class TestSynchronisation:
     def test_quarantined_one_is_released_by_a_change(self, world: World) -> None:
         declare(world, a=HOUR)
         lead(world)
-        world.client.hset("redbeat:a", "definition", "{")
-        world.client.zadd(SCHEDULE, {"redbeat:a": 0})
+        world.client.hset(f"{PREFIX}a", "definition", "{")
+        world.client.zadd(SCHEDULE, {f"{PREFIX}a": 0})
         lead(world)
         assert world.quarantine() == {}
         assert world.score("a") == pytest.approx(world.now() + HOUR, abs=2)
@@ -138,7 +139,7 @@ class TestSynchronisation:
         declare(world, a=HOUR)
         scheduler = lead(world)
         world.put_meta("a", world.ago(HOUR))
-        world.client.zadd(SCHEDULE, {"redbeat:a": 0})
+        world.client.zadd(SCHEDULE, {f"{PREFIX}a": 0})
         declare(world, a=10)
         other = world.scheduler()
         scheduler.before_send = lambda _task: void(other.tick())
@@ -250,9 +251,9 @@ class TestVanished:
     def test_one_hash(self, world: World) -> None:
         declare(world, a=HOUR, b=HOUR)
         scheduler = lead(world)
-        world.client.delete("redbeat:a")
+        world.client.delete(f"{PREFIX}a")
         for _ in range(2):
-            world.client.zadd(SCHEDULE, {"redbeat:a": 0})
+            world.client.zadd(SCHEDULE, {f"{PREFIX}a": 0})
             scheduler.tick()
         assert world.field("a", "definition")["task"] == "tasks.a"
         assert scheduler.sent == []
@@ -306,13 +307,13 @@ class TestBad:
     def test_a_key_of_another_program_is_left_alone(
         self, world: World, log: pytest.LogCaptureFixture
     ) -> None:
-        world.client.rpush("redbeat:a", "precious")
+        world.client.rpush(f"{PREFIX}a", "precious")
         declare(world, a=HOUR, b=HOUR)
         scheduler = lead(world)
         scheduler.tick()
-        assert world.client.lrange("redbeat:a", 0, -1) == ["precious"]
+        assert world.client.lrange(f"{PREFIX}a", 0, -1) == ["precious"]
         assert static_names(world) == {"b"}
-        assert "'redbeat:a' holds something that is not an entry" in log.text
+        assert f"'{PREFIX}a' holds something that is not an entry" in log.text
 
     @pytest.mark.parametrize("name", [":schedule", ":lock", ":statics", ":quarantine", ""])
     def test_reserved_names(self, world: World, name: str) -> None:

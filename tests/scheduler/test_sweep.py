@@ -7,6 +7,7 @@ import json
 import pytest
 
 from redbeat.beat.sweep import LOOK_INTERVAL, PASS_INTERVAL
+from tests.deployments import PREFIX
 from tests.scheduler.conftest import SCHEDULE, Clock, RecordingScheduler, World, interval_json
 
 
@@ -20,7 +21,7 @@ def scheduler(world: World, clock: Clock) -> RecordingScheduler:
 
 def members(world: World) -> set[str]:
     """The members of the schedule, without the entry that Celery adds by itself."""
-    return set(world.client.zrange(SCHEDULE, 0, -1)) - {"redbeat:celery.backend_cleanup"}
+    return set(world.client.zrange(SCHEDULE, 0, -1)) - {f"{PREFIX}celery.backend_cleanup"}
 
 
 def look(scheduler: RecordingScheduler, clock: Clock, times: int = 2) -> None:
@@ -79,7 +80,7 @@ def test_a_writer_between_two_commands_is_left_alone(
 def test_hashes_of_others_under_the_prefix_are_left_alone(
     world: World, clock: Clock, scheduler: RecordingScheduler, definition: str
 ) -> None:
-    world.client.hset("redbeat:other:inner", "definition", definition)
+    world.client.hset(f"{PREFIX}other:inner", "definition", definition)
     look(scheduler, clock, 3)
     assert members(world) == set()
 
@@ -87,9 +88,9 @@ def test_hashes_of_others_under_the_prefix_are_left_alone(
 def test_what_is_no_entry_at_all_is_left_alone(
     world: World, clock: Clock, scheduler: RecordingScheduler
 ) -> None:
-    world.client.hset("redbeat:notes", "text", "x")
-    world.client.set("redbeat:text", "x")
-    world.client.sadd("redbeat:set", "x")
+    world.client.hset(f"{PREFIX}notes", "text", "x")
+    world.client.set(f"{PREFIX}text", "x")
+    world.client.sadd(f"{PREFIX}set", "x")
     look(scheduler, clock, 3)
     assert members(world) == set()
 
@@ -126,7 +127,7 @@ def test_a_pass_over_many_keys_takes_a_page_at_a_time(
 ) -> None:
     pipeline = world.client.pipeline(transaction=False)
     for number in range(5000):
-        pipeline.set(f"foreign{number}", "x")
+        pipeline.set(f"foreign{number}{PREFIX}", "x")
     pipeline.execute()
     key = world.put("a", score=world.now() + 600)
     look(scheduler, clock, 1)
@@ -148,6 +149,7 @@ def test_an_idle_tick_in_between_is_one_round_trip(
     assert world.calls() - before == 1
 
 
+@pytest.mark.standalone
 def test_special_characters_in_the_prefix(world: World, clock: Clock) -> None:
     prefix = "a[b]*?\\:"
     world.app.conf.redbeat_key_prefix = prefix
@@ -168,7 +170,7 @@ def test_an_entry_enabled_by_another_program_runs(
     scheduler.tick()
     assert (world.score("a"), world.score("b")) == (-2, -2)
     definition = world.field("a", "definition")
-    world.client.hset("redbeat:a", "definition", json.dumps({**definition, "enabled": True}))
+    world.client.hset(f"{PREFIX}a", "definition", json.dumps({**definition, "enabled": True}))
     look(scheduler, clock, 1)
     assert scheduler.names == ["a"]
     assert world.score("b") == -2
@@ -181,7 +183,7 @@ def test_disabled_entries_are_looked_at_in_turns(
         world.put(f"e{number:03}", interval_json(60), world.ago(90), enabled=False)
     scheduler.tick()
     definition = world.field("e449", "definition")
-    world.client.hset("redbeat:e449", "definition", json.dumps({**definition, "enabled": True}))
+    world.client.hset(f"{PREFIX}e449", "definition", json.dumps({**definition, "enabled": True}))
     look(scheduler, clock, 2)
     assert scheduler.names == []
     look(scheduler, clock, 1)
@@ -197,6 +199,7 @@ def test_a_finished_entry_stays_finished(
     assert world.score("done") == -1
 
 
+@pytest.mark.standalone
 def test_a_user_who_may_not_scan(world: World, clock: Clock, log: pytest.LogCaptureFixture) -> None:
     client = world.client
     client.execute_command("ACL", "SETUSER", "careful", "on", "nopass", "~*", "+@all", "-scan")

@@ -10,6 +10,7 @@ from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry
 from redbeat.storage.store import MAX_WAIT
+from tests.deployments import PREFIX
 
 from .clients import CountingRedis, counting_client
 from .conftest import SCHEDULE, Clock, RecordingScheduler, World, interval_json
@@ -43,7 +44,7 @@ class TestRunning:
         assert [(m.task, m.args, m.kwargs) for m in scheduler.sent] == [("tasks.a", [1], {"k": 2})]
         assert world.run_count("a") == 1
         assert not world.is_claimed("a")
-        entry = RedBeatSchedulerEntry.from_key("redbeat:a", world.app)
+        entry = RedBeatSchedulerEntry.from_key(f"{PREFIX}a", world.app)
         assert entry.last_run_at is not None
         assert before <= entry.last_run_at.timestamp() <= world.now()
 
@@ -161,14 +162,14 @@ class TestRoundTrips:
 
     def test_missing_hashes_cost_no_trip_each(self, world: World, counting: CountingRedis) -> None:
         scheduler = leading(world)
-        members = {f"redbeat:gone{number}": 0 for number in range(300)}
+        members = {f"{PREFIX}gone{number}": 0 for number in range(300)}
         world.client.zadd(SCHEDULE, members)
         scheduler.tick()
         world.client.zadd(SCHEDULE, members)
         trips = counting.trips
         scheduler.tick()
         assert counting.trips - trips <= 4  # one of them because the script is not cached yet
-        assert world.client.zrange(SCHEDULE, 0, -1) == ["redbeat:celery.backend_cleanup"]
+        assert world.client.zrange(SCHEDULE, 0, -1) == [f"{PREFIX}celery.backend_cleanup"]
 
     def test_making_a_scheduler_costs_nothing(self, world: World, counting: CountingRedis) -> None:
         world.app.conf.beat_schedule = {"a": {"task": "t", "schedule": 10}}
@@ -183,7 +184,7 @@ class TestClosing:
     ) -> None:
         scheduler = leading(world)
         scheduler.close()
-        assert world.client.get("redbeat::lock") is None
+        assert world.client.get(f"{PREFIX}:lock") is None
         trips = counting.trips
         scheduler.close()
         assert counting.trips == trips
@@ -201,7 +202,7 @@ class TestClosing:
         assert sorted(scheduler.names) == ["a", "b"]
         assert world.run_count("a") == world.run_count("b") == 1
         scheduler.close()
-        assert world.client.get("redbeat::lock") is None
+        assert world.client.get(f"{PREFIX}:lock") is None
 
     def test_a_closed_scheduler_can_tick_again(self, world: World) -> None:
         scheduler = leading(world)

@@ -14,13 +14,14 @@ from redis.retry import Retry
 
 from redbeat import RedBeatSchedulerEntry
 from redbeat.beat.wakeup import DUE, LOCK, SLICE, WakeUp
+from tests.deployments import PREFIX
 from tests.servers import RedisServer
 from tests.waiting import wait_until
 
 from .conftest import LOCK as LOCK_KEY
 from .conftest import Clock, World, once
 
-CHANNEL = "redbeat::wakeup"
+CHANNEL = f"{PREFIX}:wakeup"
 END = "end of the test"
 
 
@@ -116,7 +117,7 @@ class TestSaving:
 
     def test_enabled_again(self, world: World, ear: Ear) -> None:
         world.put("a", last_run_at=world.ago(90), enabled=False, score=-1)
-        entry = RedBeatSchedulerEntry.from_key("redbeat:a", app=world.app)
+        entry = RedBeatSchedulerEntry.from_key(f"{PREFIX}a", app=world.app)
         entry.enabled = True
         entry.save()
         assert ear.heard() == ["due"]
@@ -132,7 +133,7 @@ class TestSaving:
         scheduler = world.scheduler()
 
         def edit() -> None:
-            entry = RedBeatSchedulerEntry.from_key("redbeat:a", app=world.app)
+            entry = RedBeatSchedulerEntry.from_key(f"{PREFIX}a", app=world.app)
             entry.args = ["edited"]
             entry.last_run_at = world.ago(90)
             entry.save()
@@ -192,7 +193,12 @@ class TestForbiddenToPublish:
                 with pytest.raises(redis.exceptions.NoPermissionError):
                     client.publish(CHANNEL, "x")
                 app = Celery("bound", broker="memory://", set_as_current=False)
-                app.conf.update(redbeat_redis_url=url, timezone="UTC", result_expires=None)
+                app.conf.update(
+                    redbeat_redis_url=url,
+                    redbeat_key_prefix=PREFIX,
+                    timezone="UTC",
+                    result_expires=None,
+                )
                 world = World(app, client)
                 yield world
                 for scheduler in world.schedulers:
@@ -391,6 +397,7 @@ class TestLostConnection:
             assert wakeup.wait(30, DUE, never)
             wakeup.close()
 
+    @pytest.mark.standalone
     def test_connection_killed_by_the_server(
         self, wakeup: WakeUp, redis_client: redis.Redis
     ) -> None:

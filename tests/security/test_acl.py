@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
-import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,26 +13,17 @@ from celery import Celery
 from redis.credentials import CredentialProvider
 
 from tests.acceptance.processes import Project
+from tests.deployments import USER, acl_rules
 from tests.scheduler.conftest import RecordingScheduler
 from tests.security.scenario import Scenario, overdue
 from tests.servers import RedisServer
 from tests.waiting import wait_until
 
-DOC = Path(__file__).parents[2] / "docs" / "deployment" / "acl.rst"
-NAME = "redbeat"
+NAME = USER
 TASK = "tests.acceptance.project.note"
 
 
-def rules() -> list[str]:
-    """Return the rules of the user, as the document has them."""
-    found = re.search(r"redis-cli ACL SETUSER (.*?)\n\n", DOC.read_text(encoding="utf-8"), re.S)
-    assert found, DOC
-    name, *rules = shlex.split(found[1].replace("\\\n", " "))
-    assert name == NAME
-    return rules
-
-
-COMMANDS = [rule[1:] for rule in rules() if rule.startswith("+")]
+COMMANDS = [rule[1:] for rule in acl_rules() if rule.startswith("+")]
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +38,7 @@ def admin(server: RedisServer) -> Iterator[redis.Redis]:
     """An empty server with the user of the document."""
     with redis.Redis.from_url(server.url, decode_responses=True) as admin:
         admin.flushall()
-        set_user(admin, rules())
+        set_user(admin, acl_rules())
         admin.acl_log_reset()
         yield admin
         admin.acl_deluser(NAME)
@@ -82,7 +71,7 @@ def test_the_user_can_do_all_that_is_needed(server: RedisServer, admin: redis.Re
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_each_right_is_needed(server: RedisServer, admin: redis.Redis, command: str) -> None:
-    set_user(admin, [rule for rule in rules() if rule != f"+{command}"])
+    set_user(admin, [rule for rule in acl_rules() if rule != f"+{command}"])
     Scenario(admin, settings(server)).play()
     assert refused(admin) == {command}
 

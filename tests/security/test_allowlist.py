@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,8 +12,19 @@ from celery import Celery, signature
 from redbeat import RedBeatSchedulerEntry
 from redbeat.config import RedBeatConfig
 from redbeat.errors import ConfigurationError, InvalidEntryError
-from tests.scheduler.conftest import World, interval_json
+from redbeat.storage.quarantine import REVIEW_INTERVAL
+from tests.acceptance.processes import Project
+from tests.scheduler.conftest import (
+    QUARANTINE,
+    SCHEDULE,
+    Clock,
+    RecordingScheduler,
+    World,
+    interval_json,
+)
+from tests.waiting import wait_until
 
+EVERY_SECOND = interval_json(1)
 PATTERNS = ["tasks.*", "proj.report"]
 
 #: Options that make a worker run another task than the entry names.
@@ -144,3 +156,62 @@ def test_upper_case_spelling() -> None:
     allowlist = RedBeatConfig(app).task_allowlist
     assert allowlist is not None
     assert json.dumps(allowlist.patterns) == '["b"]'
+
+
+def later_with(limited: World, patterns: list[str] | None) -> RecordingScheduler:
+    """Return a beat that started with another list, at its first look at what is set aside."""
+    for scheduler in limited.schedulers:
+        scheduler.close()
+    limited.app.conf.redbeat_task_allowlist = patterns
+    del limited.app.redbeat_conf
+    clock = Clock()
+    scheduler = limited.scheduler_of(RecordingScheduler, clock)
+    scheduler.tick()
+    clock.advance(REVIEW_INTERVAL)
+    scheduler.tick()
+    scheduler.tick()
+    return scheduler
+
+
+@pytest.mark.parametrize("patterns", [["evil"], ["tasks.*", "e*"], None])
+def test_a_list_that_allows_it_releases_it(
+    limited: World, log: pytest.LogCaptureFixture, patterns: list[str] | None
+) -> None:
+    limited.put("a", interval_json(3600), limited.ago(7200), task="evil")
+    limited.put("broken", {"__type__": "unknown"})
+    limited.scheduler().tick()
+    assert len(limited.quarantine()) == 2
+    scheduler = later_with(limited, patterns)
+    assert scheduler.names == ["a"]
+    assert list(limited.quarantine()) == ["redbeat:broken"]
+    assert "was refused by another redbeat_task_allowlist and leaves the quarantine" in log.text
+
+
+def test_a_list_that_does_not_allow_it_keeps_it(limited: World) -> None:
+    limited.put("a", task="evil")
+    limited.scheduler().tick()
+    scheduler = later_with(limited, ["tasks.*", "other"])
+    assert scheduler.sent == []
+    note = limited.quarantine()["redbeat:a"]
+    assert later_with(limited, ["other", "tasks.*", "other"]).sent == []
+    assert limited.quarantine()["redbeat:a"] == note, "the same list in another order"
+
+
+def test_a_real_beat_that_starts_with_another_list(tmp_path: Path, redis_url: str) -> None:
+    project = Project(tmp_path, redis_url)
+    key = "redbeat:a"
+    definition = {"name": "a", "task": "tests.acceptance.project.note", "schedule": EVERY_SECOND}
+    try:
+        project.client.hset(key, "definition", json.dumps(definition))
+        project.client.zadd(SCHEDULE, {key: 0})
+        first = project.beat(settings={"redbeat_task_allowlist": ["tasks.*"]})
+        first.wait_for("Entry redbeat:a is quarantined: task: ")
+        assert first.stop() == 0
+        assert project.client.llen("celery") == 0
+        second = project.beat(settings={"redbeat_task_allowlist": ["tests.*"]})
+        second.wait_for("redbeat:a was refused by another redbeat_task_allowlist", 30)
+        wait_until(lambda: project.client.llen("celery"), 30, "a message")
+        assert project.client.hlen(QUARANTINE) == 0
+        assert second.stop() == 0
+    finally:
+        project.end()

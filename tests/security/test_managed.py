@@ -20,10 +20,10 @@ from tests.waiting import wait_until
 MANAGED = ("CONFIG", "CLIENT", "INFO", "ACL", "MONITOR", "SHUTDOWN", "DEBUG", "KEYS", "FLUSHALL")
 
 
-def without(*commands: str, to: str = "") -> RedisServer:
+def without(*commands: str, to: str = "", password: str | None = None) -> RedisServer:
     """Return a server that lacks commands, or has them under another name."""
     rules = [("--rename-command", name, to and f"{to}-{name}") for name in commands]
-    return RedisServer(*(word for rule in rules for word in rule))
+    return RedisServer(*(word for rule in rules for word in rule), password=password)
 
 
 @pytest.fixture(params=["", "secret"], ids=["disabled", "renamed"])

@@ -7,22 +7,29 @@ from typing import TypeAlias
 
 import pytest
 import redis
+from celery import Celery
 
+from redbeat.connection.client import get_redis
 from redbeat.storage.records import Claim, Keys
 from redbeat.storage.store import Store
+from tests.deployments import PREFIX, STANDALONE, chosen_kind
 
-KEYS = Keys("redbeat:", "redbeat::schedule", "redbeat::statics", "redbeat::quarantine")
-LOCK = "redbeat::lock"
+KEYS = Keys(PREFIX, f"{PREFIX}:schedule", f"{PREFIX}:statics", f"{PREFIX}:quarantine")
+LOCK = f"{PREFIX}:lock"
 
 Put: TypeAlias = Callable[..., str]
 ClaimOne: TypeAlias = Callable[..., Claim]
 
 
 @pytest.fixture
-def store(redis_url: str) -> Iterator[Store]:
-    """The store of an empty Redis."""
-    with redis.Redis.from_url(redis_url) as client:
-        yield Store(client, KEYS)
+def store(redis_url: str, app: Celery) -> Iterator[Store]:
+    """The store of an empty Redis; a single server is asked by a client that answers with bytes."""
+    if chosen_kind() == STANDALONE:
+        with redis.Redis.from_url(redis_url) as client:
+            yield Store(client, KEYS)
+    else:
+        with get_redis(app) as client:
+            yield Store(client, KEYS)
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from redbeat.storage.records import (
     Completion,
 )
 from redbeat.storage.store import BATCH, Store
+from tests.deployments import PREFIX
 from tests.store.conftest import KEYS, LOCK, ClaimOne, Put
 
 NEXT = 4_000_000_000.5
@@ -187,7 +188,7 @@ def test_a_definition_that_is_not_text_stops_nobody(
 def test_a_key_that_is_not_text_is_claimed_and_completed(
     store: Store, redis_client: redis.Redis, claim_one: ClaimOne
 ) -> None:
-    raw: Any = b"redbeat:\xff"
+    raw: Any = PREFIX.encode() + b"\xff"
     redis_client.hset(raw, "definition", "d")
     redis_client.zadd(KEYS.schedule, {raw: 1})
     claim = claim_one()

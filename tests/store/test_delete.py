@@ -8,6 +8,7 @@ import redis
 from redbeat.errors import DecodeError
 from redbeat.storage.records import Completion
 from redbeat.storage.store import Store
+from tests.deployments import PREFIX
 from tests.store.conftest import KEYS, ClaimOne, Put
 
 
@@ -84,7 +85,7 @@ def test_load_of_nothing_is_empty(store: Store) -> None:
 
 def test_load_of_another_type_names_the_key(store: Store, redis_client: redis.Redis) -> None:
     redis_client.set(KEYS.entry("a"), "x")
-    with pytest.raises(DecodeError, match="'redbeat:a' holds something that is not an entry"):
+    with pytest.raises(DecodeError, match=f"'{PREFIX}a' holds something that is not an entry"):
         store.load(KEYS.entry("a"))
 
 

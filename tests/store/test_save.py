@@ -10,6 +10,7 @@ import redis
 from redbeat.errors import InvalidEntryError
 from redbeat.storage.records import Completion
 from redbeat.storage.store import Store
+from tests.deployments import PREFIX
 from tests.store.conftest import KEYS, ClaimOne, Put
 
 KEY = KEYS.entry("a")
@@ -153,7 +154,7 @@ def test_a_save_leaves_the_quarantine(store: Store, redis_client: redis.Redis, p
 
 def test_a_key_of_another_type_is_refused_by_name(store: Store, redis_client: redis.Redis) -> None:
     redis_client.set(KEY, "somebody else's")
-    with pytest.raises(InvalidEntryError, match="'redbeat:a' holds something") as caught:
+    with pytest.raises(InvalidEntryError, match=f"'{PREFIX}a' holds something") as caught:
         store.save(KEY, "d", "", "m")
     assert caught.value.field == "name"
     assert redis_client.get(KEY) == "somebody else's"

@@ -22,7 +22,7 @@ from tests.faults.entries import Schedule
 from tests.faults.ledger import Ledger
 from tests.scheduler.conftest import RecordingScheduler
 from tests.servers import RedisServer
-from tests.topologies.groups import ClusterGroup, SentinelGroup
+from tests.topologies.groups import NEVER_DOWN, ClusterGroup, SentinelGroup
 
 logger = logging.getLogger("tests.topologies")
 
@@ -33,7 +33,10 @@ TOPOLOGIES: Final = ("plain", "sentinel", "cluster")
 def sentinel_group() -> Iterator[SentinelGroup]:
     """A group whose servers stay up."""
     with SentinelGroup(
-        service="mine", password="master-secret", sentinel_password="sentinel-secret"
+        service="mine",
+        password="master-secret",
+        sentinel_password="sentinel-secret",
+        down_after=NEVER_DOWN,
     ) as group:
         yield group
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -11,21 +10,22 @@ from typing import TYPE_CHECKING, Any, Final
 
 import redis
 
-from examples.embedded import START_ATTEMPTS, find_redis_server, free_port
-from tests.servers import RedisServer
+from examples.embedded import START_ATTEMPTS, find_redis_server
+from tests.servers import RedisServer, port_with_bus
+from tests.unit.certificates import CertificateFiles
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ("ClusterGroup", "SentinelGroup", "hash_slot")
+__all__ = ("NEVER_DOWN", "ClusterGroup", "SentinelGroup", "hash_slot")
 
-#: How long a master is silent before it is taken for dead, milliseconds.
+#: How long a master is silent before it is taken for dead, milliseconds: where masters fail, and
+#: where they are to stay, on a machine that is busy.
 DOWN_AFTER = 1000
+NEVER_DOWN = 60_000
 FORM_SECONDS = 30.0
 SLOTS = 16384
-BUS = 10000
-HIGHEST_PORT = 65535
 #: The replication of a server: nobody waits before a snapshot is sent.
 REPLICATION: Final = ("--repl-diskless-sync", "yes", "--repl-diskless-sync-delay", "0")
 
@@ -44,23 +44,30 @@ def together(actions: Iterable[Callable[[], Any]]) -> list[Any]:
 class Sentinel(RedisServer):
     """A Sentinel; its configuration is a file that it rewrites itself."""
 
-    def __init__(self, master: RedisServer, name: str, password: str | None = None) -> None:
-        super().__init__(password=password)
-        self._master, self._name = master, name
+    def __init__(
+        self,
+        master: RedisServer,
+        name: str,
+        password: str | None = None,
+        down_after: int = DOWN_AFTER,
+    ) -> None:
+        super().__init__(password=password, tls=master.tls)
+        self._master, self._name, self._down_after = master, name, down_after
 
     def _command(self) -> list[str]:
         master, name = self._master, self._name
         lines = [
             "bind 127.0.0.1",
             f"port {self.port}",
-            f"sentinel monitor {name} 127.0.0.1 {master.port} 2",
-            f"sentinel down-after-milliseconds {name} {DOWN_AFTER}",
+            f"sentinel monitor {name} 127.0.0.1 {master.service_port} 2",
+            f"sentinel down-after-milliseconds {name} {self._down_after}",
             f"sentinel failover-timeout {name} 5000",
         ]
         if master.password:
             lines.append(f"sentinel auth-pass {name} {master.password}")
         if self.password:
             lines.append(f"requirepass {self.password}")
+        lines += [f"{directive} {value}" for directive, value in self.tls_directives()]
         path = self.directory / "sentinel.conf"
         path.write_text("\n".join(lines) + "\n")
         return [find_redis_server(), str(path), "--sentinel"]
@@ -70,6 +77,7 @@ class SentinelGroup:
     """One master, one replica, three Sentinels; a context manager.
 
     ``arguments`` are for both servers. ``sentinel_password`` is that of the Sentinels themselves.
+    With ``tls`` all of them have a port with TLS beside the plain one, and ``addresses`` has those.
     """
 
     def __init__(
@@ -78,14 +86,19 @@ class SentinelGroup:
         service: str = "master",
         password: str | None = None,
         sentinel_password: str | None = None,
+        tls: CertificateFiles | None = None,
+        down_after: int = DOWN_AFTER,
     ) -> None:
         login = ("--masterauth", password) if password else ()
         self.service = service
         self.password, self.sentinel_password = password, sentinel_password
         self.servers = [
-            RedisServer(*REPLICATION, *login, *arguments, password=password) for _ in range(2)
+            RedisServer(*REPLICATION, *login, *arguments, password=password, tls=tls)
+            for _ in range(2)
         ]
-        self.sentinels = [Sentinel(self.servers[0], service, sentinel_password) for _ in range(3)]
+        self.sentinels = [
+            Sentinel(self.servers[0], service, sentinel_password, down_after) for _ in range(3)
+        ]
         self._open = ExitStack()
 
     def __enter__(self) -> Self:
@@ -94,7 +107,7 @@ class SentinelGroup:
             stack.enter_context(master)
             stack.enter_context(replica)
             with self.client_of(replica) as client:
-                client.replicaof("127.0.0.1", master.port)
+                client.replicaof("127.0.0.1", master.service_port)
                 wait_until(lambda: _link_is_up(client), FORM_SECONDS, "a replica")
             for sentinel in self.sentinels:
                 stack.enter_context(sentinel)
@@ -108,7 +121,7 @@ class SentinelGroup:
     @property
     def addresses(self) -> list[tuple[str, int]]:
         """Where the Sentinels are."""
-        return [("127.0.0.1", sentinel.port) for sentinel in self.sentinels]
+        return [("127.0.0.1", sentinel.service_port) for sentinel in self.sentinels]
 
     def client_of(self, server: RedisServer) -> redis.Redis:
         """Return a client of one server, not of the group."""
@@ -122,9 +135,10 @@ class SentinelGroup:
 
     def master(self) -> RedisServer:
         """Return the server that most Sentinels call the master."""
-        votes = [self._state(sentinel).get("port") for sentinel in self.sentinels]
+        awake = [sentinel for sentinel in self.sentinels if not sentinel.is_paused]
+        votes = [self._state(sentinel).get("port") for sentinel in awake]
         port = max(set(votes), key=votes.count)
-        return next(server for server in self.servers if str(server.port) == port)
+        return next(server for server in self.servers if str(server.service_port) == port)
 
     def wait_promoted(self, old: RedisServer, deadline: float = FORM_SECONDS) -> RedisServer:
         """Wait until another server than ``old`` is the master, and return it."""
@@ -172,15 +186,18 @@ def _link_is_up(client: redis.Redis) -> bool:
 class ClusterNode(RedisServer):
     """A node of a cluster; its port leaves room for that of the bus."""
 
-    def __init__(self, *arguments: str) -> None:
-        cluster = ("--cluster-enabled", "yes", "--cluster-node-timeout", str(DOWN_AFTER))
-        super().__init__(*REPLICATION, *cluster, *arguments)
+    def __init__(
+        self, *arguments: str, tls: CertificateFiles | None = None, down_after: int = DOWN_AFTER
+    ) -> None:
+        cluster = ("--cluster-enabled", "yes", "--cluster-node-timeout", str(down_after))
+        bus = ("--tls-cluster", "yes") if tls else ()
+        super().__init__(*REPLICATION, *cluster, *bus, *arguments, tls=tls)
 
     def start(self) -> Self:
         """Start on a free port whose bus port is free too."""
         self._temporary = tempfile.TemporaryDirectory(prefix="redbeat-cluster-")
         for _ in range(START_ATTEMPTS):
-            self.port = _port_with_bus()
+            self.port = port_with_bus()
             if self._launch():
                 return self
         log = self._log()
@@ -188,22 +205,20 @@ class ClusterNode(RedisServer):
         raise RuntimeError(f"the Redis server did not start:\n{log}")
 
 
-def _port_with_bus() -> int:
-    while True:
-        port = free_port()
-        if port + BUS > HIGHEST_PORT:
-            port -= BUS
-        with socket.socket() as data, socket.socket() as bus, suppress(OSError):
-            data.bind(("127.0.0.1", port))
-            bus.bind(("127.0.0.1", port + BUS))
-            return port
-
-
 class ClusterGroup:
-    """Three masters, each with a replica unless told otherwise; a context manager."""
+    """Three masters, each with a replica unless told otherwise; a context manager.
 
-    def __init__(self, *arguments: str, replicas: bool = True) -> None:
-        self.nodes = [ClusterNode(*arguments) for _ in range(6 if replicas else 3)]
+    With ``tls`` each node has a port with TLS beside the plain one, and ``addresses`` has those.
+    """
+
+    def __init__(
+        self, *arguments: str, replicas: bool = True, tls: CertificateFiles | None = None
+    ) -> None:
+        down_after = DOWN_AFTER if replicas else NEVER_DOWN
+        self.nodes = [
+            ClusterNode(*arguments, tls=tls, down_after=down_after)
+            for _ in range(6 if replicas else 3)
+        ]
         self._open = ExitStack()
         self._ids: dict[int, str] = {}
 
@@ -221,17 +236,17 @@ class ClusterGroup:
     @property
     def addresses(self) -> list[tuple[str, int]]:
         """Where the nodes are."""
-        return [("127.0.0.1", node.port) for node in self.nodes]
+        return [("127.0.0.1", node.service_port) for node in self.nodes]
 
     @property
     def url(self) -> str:
         """A URL that names the first node."""
-        return f"redis-cluster://127.0.0.1:{self.nodes[0].port}"
+        return f"redis-cluster://127.0.0.1:{self.nodes[0].service_port}"
 
     def client(self) -> redis.RedisCluster:
         """Return a client of the cluster."""
         make: Any = redis.cluster.ClusterNode
-        startup = [make(*address) for address in self.addresses]
+        startup = [make("127.0.0.1", node.port) for node in self.nodes]
         return redis.RedisCluster(
             startup_nodes=startup, decode_responses=True, require_full_coverage=False
         )
@@ -319,7 +334,7 @@ class ClusterGroup:
                 if number < 3:
                     last = SLOTS if number == 2 else (number + 1) * share
                     client.execute_command("CLUSTER", "ADDSLOTS", *range(number * share, last))
-                client.execute_command("CLUSTER", "MEET", "127.0.0.1", self.nodes[0].port)
+                client.execute_command("CLUSTER", "MEET", "127.0.0.1", self.nodes[0].service_port)
         wait_until(self._all_met, FORM_SECONDS, "nodes that know each other")
         for master, replica in zip(self.nodes[:3], self.nodes[3:], strict=False):
             with self.node_client(replica) as client:

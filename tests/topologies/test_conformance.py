@@ -180,6 +180,19 @@ def test_members_without_a_hash_are_forgotten(site: Site) -> None:
     assert store.forget([store.keys.entry("gone")]) == [store.keys.entry("gone")]
 
 
+def test_a_member_that_names_a_key_of_somebody_else(site: Site) -> None:
+    """It may be in another slot; the others run all the same, and the key stays as it is."""
+    store = site.store()
+    put(store, "a")
+    foreign = definition("theirs")
+    site.client.hset("theirs", "definition", foreign)
+    site.client.zadd(store.keys.schedule, {"theirs": 1, "nothing": 1})
+    claims = {claim.key: claim.definition for claim in store.claim("one", 500, 30).claims}
+    assert claims == {store.keys.entry("a"): definition("a"), "theirs": None, "nothing": None}
+    assert set(store.forget(["theirs", "nothing"])) == {"theirs", "nothing"}
+    assert site.client.hgetall("theirs") == {"definition": foreign}
+
+
 def test_the_sweep_finds_what_the_sorted_set_lost(site: Site) -> None:
     store = site.store()
     put(store, *(f"e{number}" for number in range(50)))

@@ -2,41 +2,19 @@
 
 from __future__ import annotations
 
-import re
-import textwrap
-from pathlib import Path
 from typing import Any
 
 from redbeat import RedBeatSchedulerEntry
-from redbeat.settings import SETTINGS
+from tests.pages import configurations
 from tests.topologies.conftest import Site, open_site
 from tests.topologies.groups import ClusterGroup, SentinelGroup
 from tests.waiting import wait_until
-
-PAGES = Path(__file__).parents[2] / "docs" / "deployment"
-BLOCK = re.compile(r"\.\. code-block:: python\n\n((?:   .*\n|\n)+)")
-
-
-def configurations(page: str, replace: dict[str, str]) -> list[dict[str, Any]]:
-    """Return the settings in the blocks of a page that make some."""
-    found = []
-    for block in BLOCK.findall((PAGES / page).read_text()):
-        text = textwrap.dedent(block)
-        for name, address in replace.items():
-            text = text.replace(name, address)
-        if "_url =" in text:
-            settings: dict[str, Any] = {}
-            exec(text, {}, settings)
-            found.append(settings)
-    return found
 
 
 def run(site: Site, settings: dict[str, Any]) -> None:
     """Save an entry and have a beat run it."""
     nothing = {"redbeat_redis_url": None, "redbeat_redis_options": None}
-    own = {name: value for name, value in settings.items() if name.startswith("redbeat_")}
-    assert own.keys() <= SETTINGS.keys()
-    if "redbeat_redis_url" in own:
+    if "redbeat_redis_url" in settings:
         settings = {**settings, "broker_url": "memory://"}
     app = site.app(**{**nothing, **settings})
     RedBeatSchedulerEntry("a", "t", 0.1, app=app).save()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import pytest
+from celery import Celery
 from redis.exceptions import ReadOnlyError
 
 from redbeat import RedBeatSchedulerEntry
@@ -70,3 +72,19 @@ def test_a_replica_is_left_for_the_master(site: Site, sentinel_group: SentinelGr
         before = other.info("stats")["total_connections_received"]
         assert client.ping()
         assert other.info("stats")["total_connections_received"] == before + 1
+
+
+@pytest.mark.parametrize("given", [{}, {"socket_timeout": 0.2}])
+def test_silent_sentinels_are_passed_over(given: dict[str, float]) -> None:
+    """Two of three take connections and never answer: each costs its timeout, once."""
+    with SentinelGroup(service="mine") as group:
+        settings = sentinel_settings(group, sentinel_kwargs=given)
+        for sentinel in group.sentinels[:2]:
+            sentinel.pause()
+        app = Celery("silent", broker="memory://", set_as_current=False)
+        app.conf.update(settings)
+        client = app_client(app)
+        began = time.monotonic()
+        assert client.ping()
+        assert time.monotonic() - began < 2 * given.get("socket_timeout", 1.0) + 1.0
+        client.close()

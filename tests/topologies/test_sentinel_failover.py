@@ -82,6 +82,25 @@ def test_the_master_is_killed(group: SentinelGroup, beats: Beats, ledger: Ledger
     assert all(beat.is_alive for beat in (beats[0], beats[1]))
 
 
+def test_the_master_is_killed_and_the_first_sentinel_is_frozen(
+    group: SentinelGroup, beats: Beats, ledger: Ledger
+) -> None:
+    """It takes connections and never answers; the others elect without it."""
+    beats.start_leader_and_standby()
+    trial = Trial.begin(beats, ledger)
+    group.sentinels[0].pause()
+    try:
+        master = group.master()
+        master.kill()
+        group.wait_promoted(master)
+        seconds = trial.wait_resumed()
+        report = trial.end()
+    finally:
+        group.sentinels[0].resume()
+    note("killed, with a frozen Sentinel: runs %.2f s after the promotion; %s", seconds, report)
+    check(report)
+
+
 def test_the_master_is_replaced_as_planned(
     group: SentinelGroup, beats: Beats, ledger: Ledger
 ) -> None:

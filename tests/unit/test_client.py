@@ -305,7 +305,7 @@ def test_sentinel(use_ssl: Any) -> None:
     asked = [node.connection_pool.connection_kwargs for node in app.redbeat_sentinel.sentinels]
     assert [(node["host"], node["port"]) for node in asked] == SENTINELS
     assert asked[0]["credential_provider"].get_credentials() == (SECRET,)
-    assert asked[0]["socket_connect_timeout"] == 5
+    assert asked[0]["socket_connect_timeout"] == 1
 
 
 def test_sentinel_in_celerys_spelling() -> None:

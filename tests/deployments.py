@@ -1,0 +1,170 @@
+"""The kinds of Redis that whole suites run over, one in each run of pytest.
+
+``REDBEAT_TOPOLOGY=cluster python -m pytest tests/store tests/scheduler tests/entry`` runs these
+suites with the schedule in a cluster. All fixtures that lead to a Redis follow it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import redis
+
+from tests.servers import RedisServer
+
+__all__ = (
+    "KINDS",
+    "PREFIX",
+    "STANDALONE",
+    "USER",
+    "VARIABLE",
+    "Deployment",
+    "acl_rules",
+    "chosen_kind",
+    "single",
+)
+
+VARIABLE: Final = "REDBEAT_TOPOLOGY"
+STANDALONE: Final = "standalone"
+ACL_PAGE: Final = Path(__file__).parents[1] / "docs" / "deployment" / "acl.rst"
+#: The user of that page.
+USER: Final = "redbeat"
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """Where the schedule of a test is.
+
+    ``url`` leads to the server that holds the schedule, with every right and in plain text;
+    ``settings`` are those of an app; ``servers`` are the URLs of all servers that take writes.
+    """
+
+    url: str
+    settings: dict[str, Any]
+    servers: list[str] = field(default_factory=list)
+
+    def empty(self) -> None:
+        """Remove all data and scripts."""
+        for url in self.servers or [self.url]:
+            with redis.Redis.from_url(url) as client:
+                client.flushall()
+                client.script_flush()
+
+
+def single(server: RedisServer, **options: Any) -> Deployment:
+    """Return a single server as a deployment; ``options`` are those of the client."""
+    settings = {"redbeat_redis_url": server.url, "redbeat_redis_options": options}
+    return Deployment(server.url, settings)
+
+
+@contextmanager
+def resp2() -> Iterator[Deployment]:
+    """A single server, spoken to in the older protocol."""
+    with RedisServer() as server:
+        yield single(server, protocol=2)
+
+
+@contextmanager
+def resp3() -> Iterator[Deployment]:
+    """A single server, spoken to in the newer protocol."""
+    with RedisServer() as server:
+        yield single(server, protocol=3)
+
+
+@contextmanager
+def sentinel() -> Iterator[Deployment]:
+    """A master, found by way of Sentinels."""
+    from tests.topologies.groups import (  # noqa: PLC0415 - it is in use by few
+        NEVER_DOWN,
+        SentinelGroup,
+    )
+
+    with SentinelGroup(service="mine", password="secret", down_after=NEVER_DOWN) as group:
+        options = {
+            "sentinels": group.addresses,
+            "service_name": group.service,
+            "password": group.password,
+        }
+        yield Deployment(
+            group.master().url,
+            {"redbeat_redis_url": "redis-sentinel://", "redbeat_redis_options": options},
+        )
+
+
+@contextmanager
+def cluster() -> Iterator[Deployment]:
+    """Three masters; ``url`` is that of the one with the slot of the schedule."""
+    from tests.topologies.groups import ClusterGroup  # noqa: PLC0415
+
+    with ClusterGroup(replicas=False) as group:
+        yield Deployment(
+            group.owner(PREFIX).url,
+            # Said once more for the tests that bring a client of their own.
+            {"redbeat_redis_url": group.url, "redbeat_key_prefix": PREFIX},
+            [node.url for node in group.nodes],
+        )
+
+
+@contextmanager
+def tls() -> Iterator[Deployment]:
+    """A server that asks for a client certificate of its own authority."""
+    from tests.security.tls_server import TLSServer  # noqa: PLC0415
+    from tests.unit.certificates import write_certificates  # noqa: PLC0415
+
+    with tempfile.TemporaryDirectory() as directory, RedisServer() as server:
+        files = write_certificates(Path(directory))
+        with TLSServer(files, server.port, client_authority=files.authority) as front:
+            use_ssl = {
+                "ssl_ca_certs": files.authority,
+                "ssl_certfile": files.certificate,
+                "ssl_keyfile": files.key,
+            }
+            url = f"rediss://localhost:{front.port}/0"
+            settings = {"redbeat_redis_url": url, "redbeat_redis_use_ssl": use_ssl}
+            yield Deployment(server.url, settings)
+
+
+def acl_rules() -> list[str]:
+    """Return the rules of the user of the manual, as the page has them."""
+    text = ACL_PAGE.read_text(encoding="utf-8")
+    found = re.search(r"redis-cli ACL SETUSER (.*?)\n\n", text, re.DOTALL)
+    assert found, ACL_PAGE
+    name, *rules = shlex.split(found[1].replace("\\\n", " "))
+    assert name == USER
+    return rules
+
+
+@contextmanager
+def acl() -> Iterator[Deployment]:
+    """A server with the user of the manual, which has no right too many."""
+    with RedisServer() as server, redis.Redis.from_url(server.url) as admin:
+        admin.execute_command("ACL", "SETUSER", USER, *acl_rules())
+        url = f"redis://{USER}:PASSWORD@127.0.0.1:{server.port}/0"
+        yield Deployment(server.url, {"redbeat_redis_url": url})
+
+
+#: What is started for each kind but the single server, which a run has anyway.
+KINDS: Final[dict[str, Callable[[], AbstractContextManager[Deployment]]]] = {
+    maker.__name__: maker for maker in (sentinel, cluster, tls, acl, resp2, resp3)
+}
+
+
+def chosen_kind() -> str:
+    """Return the kind that the environment names, else the single server."""
+    kind = os.environ.get(VARIABLE) or STANDALONE
+    if kind not in (STANDALONE, *KINDS):
+        valid = ", ".join((STANDALONE, *KINDS))
+        raise ValueError(f"{VARIABLE} is {kind!r}, it must be one of {valid}")
+    return kind
+
+
+#: What the keys of a schedule begin with unless a setting says otherwise.
+PREFIX: Final = "{redbeat}:" if chosen_kind() == "cluster" else "redbeat:"

@@ -1,0 +1,37 @@
+"""The configurations in the manual, as settings; the names in them lead to servers of a test."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from redbeat.settings import SETTINGS
+
+__all__ = ("configurations",)
+
+PAGES = Path(__file__).parents[1] / "docs" / "deployment"
+BLOCK = re.compile(r"\.\. code-block:: python\n\n((?:   .*\n|\n)+)")
+
+
+def configurations(page: str, replace: Mapping[str, str], **names: Any) -> list[dict[str, Any]]:
+    """Return the settings in the blocks of a page that name a URL, as these blocks make them.
+
+    ``replace`` has names of hosts, files and the like in the manual, each with that of the test;
+    ``names`` are what the blocks take from elsewhere. Asserts that the settings exist.
+    """
+    found = []
+    for block in BLOCK.findall((PAGES / page).read_text(encoding="utf-8") + "\n"):
+        text = textwrap.dedent(block)
+        for name, own in replace.items():
+            text = text.replace(name, own)
+        if "_url =" in text:
+            made = dict(names)
+            exec(text, made)
+            settings = {name: made[name] for name in made if re.match("redbeat_|broker_", name)}
+            unknown = {name for name in settings if name.startswith("redbeat_")} - SETTINGS.keys()
+            assert not unknown, unknown
+            found.append(settings)
+    return found

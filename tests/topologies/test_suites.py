@@ -1,0 +1,41 @@
+"""A slice of the suites for store, lock and scheduler over every other kind of Redis.
+
+Whole suites: ``REDBEAT_TOPOLOGY=cluster python -m pytest tests/store tests/scheduler tests/entry``.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.deployments import KINDS, STANDALONE, VARIABLE, chosen_kind
+
+ROOT = Path(__file__).parents[2]
+#: What shows best whether a kind of Redis does what is asked of it, in little time.
+SLICE = (
+    "tests/store/test_claim_script.py",
+    "tests/store/test_lock_scripts.py",
+    "tests/store/test_quarantine_scripts.py",
+    "tests/scheduler/test_claims.py",
+    "tests/scheduler/test_raw_recipes.py",
+)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_slice_of_the_suites(kind: str) -> None:
+    assert chosen_kind() == STANDALONE, "these tests start the others by themselves"
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-n", "0", "-q", "--tb=short", *SLICE],
+        cwd=ROOT,
+        env={**os.environ, VARIABLE: kind},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
+    assert " passed" in done.stdout
