@@ -14,8 +14,13 @@ copyright = author
 release = "3.0.0.dev0"
 version = "3.0"
 
-extensions = ["redbeat_settings"]
+extensions = ["sphinx.ext.autodoc", "sphinx.ext.napoleon", "redbeat_settings"]
 exclude_patterns = ["_build"]
+autodoc_member_order = "bysource"
+napoleon_use_ivar = True
+# Every reference must lead somewhere, but for those into other projects: their sites would have to
+# be asked at each build.
 nitpicky = True
+nitpick_ignore_regex = [("py:.*", r"(?!redbeat\b).*"), ("py:class", r"redbeat\.\w+\.(Self|T)")]
 html_theme = "furo"
 html_title = f"RedBeat {release}"
