@@ -47,7 +47,7 @@ setup(
             REDIS_BROKER,
             EMBEDDED_REDIS,
             SOLAR,
-            "fakeredis[lua]>=2.21",
+            "fakeredis[lua]>=2.23",
             "hypothesis>=6.100",
             "pytest>=8",
             "pytest-cov>=5",
