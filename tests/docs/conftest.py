@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.docs.reader import Reader
+from tests.scheduler.conftest import clock, log, world
+
+__all__ = ("clock", "log", "reader", "world")
 
 
 @pytest.fixture

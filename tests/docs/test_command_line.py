@@ -11,6 +11,7 @@ import re
 import shlex
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from celery import Celery
@@ -45,7 +46,7 @@ def save_entries(app: Celery) -> None:
     """Save the entries that the page lists."""
     day = {"timezone": "America/New_York"}
     rule = from_ical("DTSTART:20260101T090000Z\nRRULE:FREQ=MONTHLY;BYMONTHDAY=-1")
-    kinds = {
+    kinds: dict[str, tuple[Any, dict[str, Any]]] = {
         "import-orders": (10, {"args": ["orders"], "options": {"queue": "imports"}}),
         "sync": (420, {"jitter": 5.0}),
         "invoices": (crontab("*/5", "8-18", day_of_week="mon-fri"), day),

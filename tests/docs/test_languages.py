@@ -25,7 +25,7 @@ def test_an_object_is_decoded(block: Block) -> None:
 
 def test_the_note_is_that_of_a_beat(world: World) -> None:
     (note,) = (json.loads(block.text) for block in JSON if '"reason"' in block.text)
-    client: Any = world.app.redbeat_redis
+    client: Any = world.client
     bad = {"name": "poll-4711", "task": "t", "schedule": {"__type__": "interval", "every": -5}}
     client.hset("redbeat:poll-4711", "definition", json.dumps(bad))
     client.zadd("redbeat::schedule", {"redbeat:poll-4711": 0})
@@ -38,7 +38,7 @@ def test_the_note_is_that_of_a_beat(world: World) -> None:
 def test_the_history_is_read(world: World) -> None:
     (meta,) = (block.text for block in JSON if "total_run_count" in block.text)
     RedBeatSchedulerEntry("a", "t", 60, app=world.app).save()
-    world.app.redbeat_redis.hset("redbeat:a", "meta", meta)
+    world.client.hset("redbeat:a", "meta", meta)
     entry = RedBeatSchedulerEntry.from_key("redbeat:a", app=world.app)
     assert entry.total_run_count == 23
     assert entry.last_run_at is not None
