@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
 import redis
 
 from tests.docs.blocks import ROOT, Block, blocks_of
 from tests.docs.reader import Reader
 from tests.waiting import wait_until
+
+#: Many commands, each a process of its own.
+pytestmark = pytest.mark.timeout(600)
 
 
 def steps(page: str) -> list[Block]:

@@ -10,6 +10,9 @@ import redis
 from tests.docs.blocks import Block, blocks
 from tests.docs.reader import Reader
 
+#: A page has up to twenty commands, each a process of its own.
+pytestmark = pytest.mark.timeout(600)
+
 #: What an example begins with, and why it is not run here.
 NOT_RUN = {
     "python3 -m venv .venv": ".ci/run runs both, as they are in the README",
@@ -87,8 +90,8 @@ def prepared(reader: Reader) -> Reader:
     """A reader who has a project, a file of Celery's own beat, and a dump of Django's tables."""
     reader.save("proj.py", PROJECT)
     reader.save("beat.json", json.dumps(FIXTURE))
-    beat = reader.start("celery -A proj beat --loglevel info")
-    beat.wait_for("beat: Starting")
+    beat = reader.start("celery -A proj beat --loglevel debug")
+    beat.wait_for("beat: Ticking")  # the schedule has been read, and is written at the end
     assert beat.stop() == 0
     assert list(reader.directory.glob("celerybeat-schedule*"))
     return reader
