@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import gzip
+import io
+import os
+import tarfile
+import time
 from pathlib import Path
+from typing import Any
 
 from setuptools import find_packages, setup
+from setuptools.command.sdist import sdist
 
 HERE = Path(__file__).resolve().parent
 
@@ -19,7 +26,40 @@ SOLAR = "celery[solar]"
 
 METRICS = "prometheus_client>=0.20"
 
+
+class ReproducibleSdist(sdist):
+    """A source distribution that depends on its files and ``SOURCE_DATE_EPOCH`` only.
+
+    Setuptools heeds that variable in wheels, and not here.
+    """
+
+    def make_archive(self, *args: Any, **kwargs: Any) -> str:
+        """Pack it again: sorted, with one time, no owner, and the usual modes."""
+        path = super().make_archive(*args, **kwargs)
+        epoch = int(os.environ.get("SOURCE_DATE_EPOCH", time.time()))
+
+        def plain(member: tarfile.TarInfo) -> tarfile.TarInfo:
+            member.mtime, member.uid, member.gid = epoch, 0, 0
+            member.uname = member.gname = ""
+            member.mode = 0o755 if member.isdir() or member.mode & 0o100 else 0o644
+            member.pax_headers = {}
+            return member
+
+        with tarfile.open(path) as packed:
+            files = {m.name: (m, packed.extractfile(m)) for m in packed}
+            contents = [(plain(m), file and file.read()) for _, (m, file) in sorted(files.items())]
+        with (
+            Path(path).open("wb") as raw,
+            gzip.GzipFile("", "wb", mtime=epoch, fileobj=raw) as compressed,
+            tarfile.open(fileobj=compressed, mode="w") as archive,
+        ):
+            for member, content in contents:
+                archive.addfile(member, io.BytesIO(content) if content is not None else None)
+        return path
+
+
 setup(
+    cmdclass={"sdist": ReproducibleSdist},
     name="celery-redbeat",
     version="3.0.0.dev0",
     description="A Celery Beat scheduler that keeps the schedule in Redis",
@@ -52,7 +92,7 @@ setup(
             EMBEDDED_REDIS,
             SOLAR,
             METRICS,
-            "fakeredis[lua]>=2.21",
+            "fakeredis[lua]>=2.23",
             "hypothesis>=6.100",
             "pytest>=8",
             "pytest-cov>=5",
@@ -79,6 +119,7 @@ setup(
         "Programming Language :: Python :: 3.11",
         "Programming Language :: Python :: 3.12",
         "Programming Language :: Python :: 3.13",
+        "Programming Language :: Python :: Implementation :: CPython",
         "Topic :: System :: Distributed Computing",
         "Typing :: Typed",
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -37,25 +38,19 @@ def build(source: Path, place: Path) -> tuple[Path, Path]:
     return next(place.glob("*.whl")), next(place.glob("*.tar.gz"))
 
 
-def contents(sdist: Path) -> dict[str, tuple[int, bytes]]:
-    """Return the mode and the bytes of each file in a source distribution."""
+def check_rebuild(wheel: Path, sdist: Path, place: Path) -> Path:
+    """Raise unless the sources of the first build, unpacked in ``place``, give the same again.
+
+    Returns where they are.
+    """
     with tarfile.open(sdist) as archive:
-        files = [member for member in archive if member.isfile()]
-        opened = {member.name: archive.extractfile(member) for member in files}
-        return {m.name: (m.mode, file.read()) for m in files if (file := opened[m.name])}
-
-
-def check_rebuild(wheel: Path, sdist: Path, place: Path) -> None:
-    """Raise unless a second build, in ``place``, gives both once more."""
-    again, sources = build(ROOT, place)
-    if again.read_bytes() != wheel.read_bytes():
-        raise SystemExit(f"{wheel.name}: a second build differs")
-    # Setuptools puts times of its own into the archive; what is in it must be the same.
-    first, second = contents(sdist), contents(sources)
-    differing = {n for n in first.keys() | second.keys() if first.get(n) != second.get(n)}
-    if differing:
-        raise SystemExit(f"{sdist.name}: a second build differs in {sorted(differing)}")
-    print(f"{wheel.name}: built twice, byte for byte the same")
+        archive.extractall(place, filter="data")
+    source = place / sdist.name.removesuffix(".tar.gz")
+    for first, second in zip((wheel, sdist), build(source, place / "dist"), strict=True):
+        if first.read_bytes() != second.read_bytes():
+            raise SystemExit(f"{first.name}: a second build differs")
+        print(f"{first.name}: built twice, byte for byte the same")
+    return source
 
 
 def check_names(wheel: Path) -> None:
@@ -69,13 +64,26 @@ def check_names(wheel: Path) -> None:
     print(f"{wheel.name}: {len(names)} files, {len(LUA)} of them Lua")
 
 
-def check_use(wheel: Path, place: Path) -> None:
-    """Install the wheel into a new environment in ``place`` and use it there."""
+def check_use(wheel: Path, place: Path) -> Path:
+    """Install the wheel into a new environment in ``place`` and use it; return its programs."""
     run(sys.executable, "-m", "venv", place / "venv")
     programs = place / "venv" / "bin"
     run(programs / "pip", "install", "-q", wheel)
     run(programs / "python", "-c", PROBE, cwd=place)
     run(programs / "celery", "beat", "--scheduler", "redbeat", "--help", cwd=place)
+    return programs
+
+
+def check_first_command(programs: Path, sources: Path, place: Path) -> None:
+    """Run the README's first command, the demo, with the installed package and nothing else."""
+    for name in ("examples", "exampleconf.py"):
+        (sources / name).rename(place / name)
+    command = [str(programs / "python"), "examples/demo.py", "--seconds", "15"]
+    done = subprocess.run(command, cwd=place, capture_output=True, text=True, check=True)
+    for entry in ("every-second", "added-while-running"):
+        if not re.search(rf"worker \| .* {entry} .* ms late", done.stdout):
+            raise SystemExit(f"the demo did not run {entry}:\n{done.stdout}")
+    print("the demo of the README: runs with the wheel")
 
 
 def main() -> None:
@@ -85,8 +93,10 @@ def main() -> None:
         wheel, sdist = build(ROOT, place / "dist")
         run(sys.executable, "-m", "twine", "check", "--strict", wheel, sdist)
         check_names(wheel)
-        check_rebuild(wheel, sdist, place / "again")
-        check_use(wheel, place)
+        sources = check_rebuild(wheel, sdist, place / "again")
+        programs = check_use(wheel, place)
+        run(programs / "pip", "install", "-q", f"{wheel}[demo]")
+        check_first_command(programs, sources, place)
 
 
 if __name__ == "__main__":

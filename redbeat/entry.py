@@ -42,8 +42,9 @@ class RedBeatSchedulerEntry(OperatedEntry):
         clsargs: ``app``, ``last_run_at``, ``total_run_count``, ``relative``, and the fields of a
             :class:`~redbeat.entries.policy.Policy`. ``one_off=True`` is ``max_runs=1``.
 
-    Making an entry does not touch Redis. Attributes are changed freely, then :meth:`save` d. Raises
-    :exc:`InvalidEntryError` for what is no schedule at all; the rest is checked by ``save()``.
+    Making an entry does not touch Redis. Attributes are changed freely, then stored with
+    :meth:`save`. Raises :exc:`InvalidEntryError` for what is no schedule at all; the rest is
+    checked by ``save()``.
     """
 
     def __init__(

@@ -4,35 +4,127 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from weakref import WeakSet
 
 from celery import Celery
 from celery.app.defaults import SETTING_KEYS
 from celery.utils.log import get_logger
 
-__all__ = ("MISSING", "SETTINGS", "find_setting", "is_set", "report_unknown_settings")
+__all__ = ("MISSING", "SETTINGS", "Setting", "find_setting", "is_set", "report_unknown_settings")
 
 logger = get_logger("celery.beat")
 
-#: Every setting of this package, in lower case, and what it says.
-SETTINGS: Final[Mapping[str, str]] = {
-    "redbeat_redis_url": "URL of the Redis that holds the schedule; default: broker_url",
-    "redbeat_redis_use_ssl": "True, or a dict of redis-py's ssl_ options; default: broker_use_ssl",
-    "redbeat_redis_options": "options of the client; default: broker_transport_options",
-    "redbeat_key_prefix": "what all keys begin with; default: redbeat:",
-    "redbeat_lock_key": "key of the leader's lock, None for no lock; default: <prefix>:lock",
-    "redbeat_lock_timeout": "seconds; default: 5 x beat_max_loop_interval",
-    "redbeat_key_expiry_check": "ignore, warn, error or raise; default: error",
-    "redbeat_delivery": "at_least_once or at_most_once; default: at_least_once",
-    "redbeat_publish_window": "messages on their way to the broker at once; default: 100",
-    "redbeat_history_size": "runs kept in the history of an entry, 0 for none; default: 10",
-    "redbeat_wait_replicas": "replicas that each record of runs is waited for; default: 0",
-    "redbeat_on_lock_lost": "standby or exit; default: standby",
-    "redbeat_metrics_port": "port of /metrics, /healthz and /readyz; default: they are off",
-    "redbeat_metrics_host": "address to listen on there; default: 127.0.0.1",
-    "redbeat_metrics_entries": "up to how many entries are counted one by one; default: 200",
-    "redbeat_task_allowlist": "patterns of the tasks that entries may name; default: all",
+
+class Setting(NamedTuple):
+    """What there is to know about a setting; texts are reStructuredText, for the manual."""
+
+    #: What may be set.
+    type: str
+    #: What holds if nothing is set: a Python literal in double backquotes, or a description.
+    default: str
+    #: What it means, in one sentence.
+    meaning: str
+    #: The first version that has it.
+    since: str
+    #: In what a number is counted, empty for what is no number.
+    unit: str = ""
+
+
+#: Every setting of this package, in lower case. The manual's table is made from this one.
+SETTINGS: Final[Mapping[str, Setting]] = {
+    "redbeat_redis_url": Setting(
+        "text", "``broker_url``", "the Redis that holds the schedule", since="2"
+    ),
+    "redbeat_redis_use_ssl": Setting(
+        "dict or bool", "``broker_use_ssl``", "TLS on or off, or redis-py's ``ssl_`` options", "2"
+    ),
+    "redbeat_redis_options": Setting(
+        "dict",
+        "``broker_transport_options``, of which only the keys listed below are used",
+        "options of the client and of its connections",
+        since="2",
+    ),
+    "redbeat_key_prefix": Setting(
+        "text",
+        "``'redbeat:'``; in a cluster ``'{redbeat}:'``",
+        "what all keys begin with",
+        since="2",
+    ),
+    "redbeat_lock_key": Setting(
+        "text or ``None``",
+        "``'<prefix>:lock'``, which is ``redbeat::lock``",
+        "key of the leader's lock; ``None`` for no lock",
+        since="2",
+    ),
+    "redbeat_lock_timeout": Setting(
+        "number, at least 1",
+        "five times ``beat_max_loop_interval``; 1500 if that is not set",
+        "how long the lock lives when it is not renewed",
+        since="2",
+        unit="seconds",
+    ),
+    "redbeat_on_lock_lost": Setting(
+        "``'standby'`` or ``'exit'``",
+        "``'standby'``",
+        "what a leader does that lost the lock",
+        since="3.0",
+    ),
+    "redbeat_delivery": Setting(
+        "``'at_least_once'`` or ``'at_most_once'``",
+        "``'at_least_once'``",
+        "how runs are delivered, unless an entry says otherwise",
+        since="3.0",
+    ),
+    "redbeat_publish_window": Setting(
+        "integer from 1 to 1000",
+        "``100``",
+        "how many messages may be on their way to the broker at once; 1 = each is waited for",
+        since="3.0",
+        unit="messages",
+    ),
+    "redbeat_history_size": Setting(
+        "integer from 0 to 30",
+        "``10``",
+        "how many of its last runs an entry remembers",
+        since="3.0",
+        unit="runs",
+    ),
+    "redbeat_wait_replicas": Setting(
+        "integer, at least 0",
+        "``0``",
+        "how many replicas each record of runs is waited for",
+        since="3.0",
+        unit="replicas",
+    ),
+    "redbeat_metrics_port": Setting(
+        "integer from 1 to 65535, or ``None``",
+        "``None``, which is off",
+        "the port of ``/metrics``, ``/healthz`` and ``/readyz``",
+        since="3.0",
+    ),
+    "redbeat_metrics_host": Setting(
+        "text", "``'127.0.0.1'``", "the address that this port listens on", since="3.0"
+    ),
+    "redbeat_metrics_entries": Setting(
+        "integer from 0 to 10000",
+        "``200``",
+        "up to how many entries are counted one by one",
+        since="3.0",
+        unit="entries",
+    ),
+    "redbeat_task_allowlist": Setting(
+        "list of text or ``None``",
+        "``None``, which allows all tasks",
+        "patterns of the tasks that entries may name",
+        since="3.0",
+    ),
+    "redbeat_key_expiry_check": Setting(
+        "``'ignore'``, ``'warn'``, ``'error'`` or ``'raise'``",
+        "``'error'``",
+        "what to do at start when Redis may evict keys of the schedule",
+        since="2",
+    ),
 }
 
 #: What :func:`find_setting` returns for a setting that nobody made; None is a value.

@@ -12,13 +12,14 @@ from celery import Celery
 from tests.deployments import KINDS, STANDALONE, Deployment, chosen_kind, single
 from tests.servers import RedisServer, free_port
 
-#: Tests that need a server which few machines have: RabbitMQ, and a Redis that was built with TLS.
-NEED_A_SERVER = [Path(__file__).parent / name for name in ("rabbitmq", "tls")]
+#: Tests that need programs which few machines have: RabbitMQ, a Redis that was built with TLS, node
+#: and Ruby.
+NAMED = [Path(__file__).parent / name for name in ("rabbitmq", "tls", "languages")]
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave out the tests that need such a server, unless the command line names them."""
-    if collection_path not in NEED_A_SERVER:
+    """Leave out the tests that need such programs, unless the command line names them."""
+    if collection_path not in NAMED:
         return None
     start = config.invocation_params.dir
     paths = [(start / arg.partition("::")[0]).resolve() for arg in config.args]

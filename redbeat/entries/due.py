@@ -39,6 +39,9 @@ class DueEntry(ScheduleEntry):
     """The side of an entry that knows its history and the time. No round trips."""
 
     enabled: bool
+    #: When it ran last; None to have it run now.
+    last_run_at: datetime | None
+    total_run_count: int
 
     # What a policy may say, see there; an attribute that is not set says nothing.
     timezone: str | None = None

@@ -43,7 +43,8 @@ def program(name: str) -> str:
     """Return the path of a program, from the environment of the tests or the ``PATH``."""
     places = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     found = shutil.which(name, path=places)
-    return found or pytest.skip(f"{name} is not installed")
+    assert found, f"{name} is not installed: pip install -r requirements.dev.txt"
+    return found
 
 
 def run(*command: str | Path, place: Path) -> subprocess.CompletedProcess[str]:

@@ -89,8 +89,8 @@ def change() -> None:
         return
     assert_type(entry, RedBeatSchedulerEntry)
     entry.enabled = False
-    # Pyright takes the type from Celery, which has no None here.
-    entry.last_run_at = None  # pyright: ignore[reportAttributeAccessIssue]
+    assert_type(entry.last_run_at, datetime | None)
+    entry.last_run_at = None
     try:
         entry.save()
     except InvalidEntryError as error:

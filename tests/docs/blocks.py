@@ -1,0 +1,54 @@
+"""The examples in the README and the manual, as they are written."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ("PAGES", "ROOT", "Block", "blocks", "blocks_of")
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.rst", ROOT / "CHANGES.rst", *sorted((ROOT / "docs").rglob("*.rst"))]
+BLOCK = re.compile(r"^( *)\.\. code-block:: (\w+)\n((?:\1 +\S.*\n|[ ]*\n)+)", re.MULTILINE)
+OPTION = re.compile(r"\A(?: +:\w[\w-]*:.*\n)+")
+CAPTION = re.compile(r" +:caption: (\S+)")
+
+
+@dataclass(frozen=True)
+class Block:
+    """An example: ``page`` as a path from the root, ``line`` of its directive, counted from 1."""
+
+    page: str
+    line: int
+    language: str
+    caption: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.page}:{self.line}"
+
+
+def blocks_of(page: Path) -> list[Block]:
+    """Return the examples of a page in their order."""
+    text = page.read_text(encoding="utf-8") + "\n"
+    return [_block(page, text, match) for match in BLOCK.finditer(text)]
+
+
+def blocks(*languages: str) -> list[Block]:
+    """Return every example in one of the languages."""
+    return [b for page in PAGES for b in blocks_of(page) if b.language in languages]
+
+
+def _block(page: Path, text: str, match: re.Match[str]) -> Block:
+    inside = match[3].lstrip("\n")
+    options = OPTION.match(inside)
+    caption = CAPTION.search(options[0]) if options else None
+    return Block(
+        page=str(page.relative_to(ROOT)),
+        line=text.count("\n", 0, match.start()) + 1,
+        language=match[2],
+        caption=caption[1] if caption else "",
+        text=textwrap.dedent(OPTION.sub("", inside)).strip("\n") + "\n",
+    )

@@ -1,0 +1,21 @@
+"""A reader of the manual."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.docs.reader import Reader
+from tests.scheduler.conftest import clock, log, world
+
+__all__ = ("clock", "log", "reader", "world")
+
+
+@pytest.fixture
+def reader(tmp_path: Path, redis_url: str) -> Iterator[Reader]:
+    """A reader with an empty Redis; what they start ends with the test."""
+    reader = Reader(tmp_path, redis_url)
+    yield reader
+    reader.end()

@@ -1,0 +1,82 @@
+"""A reader who does what a page says, in a directory of their own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from examples.embedded import find_redis_server
+from tests.acceptance.processes import Process
+from tests.docs.blocks import ROOT
+
+__all__ = ("Reader",)
+
+#: What the manual has for the Redis of its reader.
+WRITTEN = "localhost:6379"
+
+
+class Reader:
+    """Has a project directory, ``celery`` and a ``redis-cli`` that finds the Redis of the tests."""
+
+    def __init__(self, directory: Path, url: str) -> None:
+        self.directory = directory
+        self.address = urlsplit(url).netloc
+        programs = directory / "bin"
+        programs.mkdir()
+        host, port = self.address.split(":")
+        redis_cli = programs / "redis-cli"
+        redis_cli.write_text(f'#!/bin/sh\nexec {_redis_cli()} -h {host} -p {port} "$@"\n')
+        redis_cli.chmod(0o755)
+        path = [str(programs), str(Path(sys.executable).parent), os.environ["PATH"]]
+        self.environment = {"PYTHONPATH": str(ROOT), "PATH": os.pathsep.join(path)}
+        self.processes: list[Process] = []
+
+    def save(self, name: str, text: str) -> None:
+        """Save an example as a file of the project."""
+        (self.directory / name).write_text(text.replace(WRITTEN, self.address), encoding="utf-8")
+
+    def python(self, text: str) -> str:
+        """Run an example in Python, in the project; return what it prints."""
+        self.save("example.py", text)
+        return self.shell("python example.py")
+
+    def shell(self, text: str) -> str:
+        """Run an example in a shell; each command must succeed. Return what it prints."""
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", text.replace(WRITTEN, self.address)],
+            cwd=self.directory,
+            env={**os.environ, **self.environment},
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
+        )
+        assert done.returncode == 0, f"{text}\n{done.stdout}{done.stderr}"
+        return done.stdout + done.stderr
+
+    def start(self, line: str) -> Process:
+        """Start a command of ``celery`` that runs until it is stopped."""
+        program, *arguments = line.split()
+        assert program == "celery", line
+        name = f"{len(self.processes)}-{arguments[2]}"
+        process = Process(self.directory, name, arguments, self.environment)
+        self.processes.append(process)
+        return process
+
+    def end(self) -> None:
+        """End what was started."""
+        for process in reversed(self.processes):
+            process.end()
+
+
+def _redis_cli() -> str:
+    """Return the path of ``redis-cli``, which lies beside the server if not on the ``PATH``."""
+    found = shutil.which("redis-cli") or shutil.which(
+        "redis-cli", path=str(Path(find_redis_server()).parent)
+    )
+    assert found, "redis-cli is not installed: apt-get install redis-tools"
+    return found

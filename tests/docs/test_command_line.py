@@ -1,0 +1,126 @@
+"""The sessions on the page about operating are run, and print what is shown there.
+
+Numbers, ids and times differ each time, so what is compared is words. Of tables and pictures, which
+show what else is stored, it is the first line.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery import Celery
+from celery.beat import PersistentScheduler
+from celery.schedules import crontab, solar
+
+from redbeat import RedBeatSchedulerEntry, clocked, from_ical
+from redbeat.schedulers import get_redis
+from tests.cli.commands import Ran, run_command
+from tests.docs.blocks import Block, blocks
+from tests.docs.test_shell import FIXTURE, ORPHAN
+
+#: Verbs that show what is stored.
+TABLES = {"status", "list", "show", "upcoming", "timeline", "doctor"}
+LEADER = "redbeat3:beat-1:16452:1795282614:ee25cb57386d418f804a1d14bbff9598"
+BAD = {"task": "t", "schedule": {"__type__": "interval", "every": 5}}
+
+
+def commands(block: Block) -> list[tuple[str, str]]:
+    """Return each command of a session with what is shown below it."""
+    parts = ("\n" + block.text).split("\n$ ")[1:]
+    return [(line, said) for line, _, said in (part.partition("\n") for part in parts)]
+
+
+def words(text: str) -> Counter[str]:
+    """Return the words of a text, without dates, ids and what a person types."""
+    text = re.sub(r"\([0-9a-f]+-\S+\)|\d{4}-\S+|\[y/N\]:.*", "", text)
+    return Counter(re.findall(r"[A-Za-z][\w'-]*", text))
+
+
+def save_entries(app: Celery) -> None:
+    """Save the entries that the page lists."""
+    day = {"timezone": "America/New_York"}
+    rule = from_ical("DTSTART:20260101T090000Z\nRRULE:FREQ=MONTHLY;BYMONTHDAY=-1")
+    kinds: dict[str, tuple[Any, dict[str, Any]]] = {
+        "import-orders": (10, {"args": ["orders"], "options": {"queue": "imports"}}),
+        "sync": (420, {"jitter": 5.0}),
+        "invoices": (crontab("*/5", "8-18", day_of_week="mon-fri"), day),
+        "payday": (rule, {}),
+        "launch": (clocked(rule.start.replace(year=2100)), {}),
+        "lights-on": (solar("sunset", 48.86, 2.35), {"enabled": False}),
+    }
+    for name, (schedule, more) in kinds.items():
+        RedBeatSchedulerEntry(name, "proj.report", schedule, app=app, **more).save()
+
+
+def save_files(app: Celery) -> None:
+    """Write the files that the page names into the current directory."""
+    lines = [{"name": f"n{n}", "definition": {**BAD, "name": f"n{n}"}} for n in range(3)]
+    lines[2]["policy"] = {"jitter": -1}
+    Path("broken.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    Path("beat.json").write_text(json.dumps(FIXTURE))
+    Path("bad.json").write_text(json.dumps([ORPHAN]))
+    (cron,) = (b.text for b in blocks("text") if b.text.startswith("# minute hour"))
+    Path("tasks.cron").write_text(cron)
+    app.conf.beat_schedule = {"old": {"task": "proj.report", "schedule": 60}}
+    scheduler = PersistentScheduler(app, schedule_filename="celerybeat-schedule", lazy=True)
+    scheduler.setup_schedule()
+    scheduler.close()
+
+
+@pytest.fixture
+def operated(app: Celery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Celery:
+    """The app of a schedule with a leader, in a directory with files."""
+    monkeypatch.chdir(tmp_path)
+    app.conf.update(timezone="Europe/Paris", result_expires=None)
+    get_redis(app).set("redbeat::lock", LEADER)
+    save_files(app)
+    return app
+
+
+def prepare(app: Celery, verb: str, names: list[str], said: str) -> None:
+    """Have what a command supposes to be stored, or not to be."""
+    client = get_redis(app)
+    if said.startswith("Added"):
+        client.delete(f"redbeat:{names[0]}")
+    elif names == ["schedule.jsonl"]:
+        run_command(app, "export", "--history", "schedule.jsonl")
+    elif verb == "migrate-prefix":
+        client.delete("redbeat::lock")
+    elif verb == "doctor":
+        client.zadd("redbeat::schedule", {"redbeat:gone": 1})
+        client.hset("redbeat:proj.sync-1", "definition", client.hget("redbeat:sync", "definition"))
+        client.zrem("redbeat::schedule", "redbeat:proj.sync-1")
+        client.zadd("redbeat::schedule", {"redbeat:sync": -1})
+
+
+def type_in(app: Celery, line: str, said: str) -> Ran:
+    """Do what a line of a session does."""
+    arguments = shlex.split(line)
+    assert arguments[:4] == ["celery", "-A", "proj", "redbeat"], line
+    return run_command(app, *arguments[4:], answer="y\n" if "[y/N]: y" in said else "")
+
+
+SESSIONS = [
+    (line, said)
+    for block in blocks("console")
+    for line, said in commands(block)
+    if not line.startswith("python manage.py")  # see test_shell.py
+]
+
+
+@pytest.mark.parametrize(("line", "said"), SESSIONS, ids=[line[22:] for line, _ in SESSIONS])
+def test_a_command_does_what_the_page_shows(operated: Celery, line: str, said: str) -> None:
+    verb, *rest = shlex.split(line)[4:]
+    save_entries(operated)
+    prepare(operated, verb, rest, said)
+    ran = type_in(operated, line, said)
+    assert bool(ran.code) == bool(re.search(r"Error:|PROBLEM|findings", said)), ran
+    shown = said.partition("\n")[0] if verb in TABLES else said
+    if verb != "history":  # nothing has run here
+        assert words(shown) <= words(ran.out + ran.err)

@@ -1,0 +1,61 @@
+"""The first steps in the manual and in the README, done as they are written."""
+
+from __future__ import annotations
+
+import pytest
+import redis
+
+from tests.docs.blocks import ROOT, Block, blocks_of
+from tests.docs.reader import Reader
+from tests.waiting import wait_until
+
+#: Many commands, each a process of its own.
+pytestmark = pytest.mark.timeout(600)
+
+
+def steps(page: str) -> list[Block]:
+    """Return the examples of a page."""
+    return blocks_of(ROOT / page)
+
+
+def test_the_five_minute_start(reader: Reader, redis_client: redis.Redis) -> None:
+    install, project, worker, beat, add, python, other, look = steps("docs/quickstart.rst")
+    assert install.text.startswith("pip install")  # .ci/check_package.py installs it
+    reader.save(project.caption, project.text)
+    running = reader.start(worker.text)
+    leading = reader.start(beat.text)
+    running.wait_for("hello world")
+    reader.shell(add.text)
+    reader.save(python.caption, python.text)
+    reader.shell(f"python {python.caption}")
+    reader.shell(other.text)
+    running.wait_for("hello Redis")
+    running.wait_for("hello shell")
+    assert "hello morning" not in running.said()
+    said = reader.shell(look.text)
+    running.wait_for("hello morning")
+    assert all(f"greet-{name}" in said for name in ("the-world", "redis", "shell", "at-seven"))
+
+    leading.stop()
+    redis_client.select(1)
+    assert redis_client.exists("redbeat:greet-redis", "redbeat:greet-shell") == 1
+    assert "paused" in reader.shell("celery -A proj redbeat show greet-redis")
+
+
+def test_the_five_minutes_of_the_readme(reader: Reader, redis_client: redis.Redis) -> None:
+    page = steps("README.rst")[1:]
+    install, project, start, add, delete, commands, *_ = page
+    assert install.text == "pip install . 'celery[redis]'\n"
+    reader.save("proj.py", project.text)
+    worker, _beat = (reader.start(line) for line in start.text.splitlines())
+    worker.wait_for("hello world")
+    reader.python(add.text)
+    redis_client.select(1)
+    due = wait_until(lambda: redis_client.zscore("redbeat::schedule", "redbeat:greet-redis"))
+    assert isinstance(due, float)
+    assert due % 60 == 0
+    reader.python("from redbeat import RedBeatSchedulerEntry\nfrom proj import app\n" + delete.text)
+    assert not redis_client.exists("redbeat:greet-redis")
+    said = reader.shell(commands.text)
+    assert "Added greet-often" in said
+    assert "Paused greet-often" in said

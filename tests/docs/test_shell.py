@@ -1,0 +1,117 @@
+"""Every shell example in the manual is run in a project, or there is a reason why not."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import redis
+
+from tests.docs.blocks import Block, blocks
+from tests.docs.reader import Reader
+
+#: A page has up to twenty commands, each a process of its own.
+pytestmark = pytest.mark.timeout(600)
+
+#: What an example begins with, and why it is not run here.
+NOT_RUN = {
+    "python3 -m venv .venv": ".ci/run runs both, as they are in the README",
+    "pip install": ".ci/check_package.py installs the wheel in an empty environment",
+    "celery -A proj worker": "test_guides.py starts it",
+    "celery -A proj beat -S": "test_guides.py and tests/acceptance start beats",
+    "celery -A proj redbeat add greet-": "test_guides.py",
+    "redis-cli -n 1 HSET redbeat:greet-": "test_guides.py",
+    "celery -A proj redbeat list\ncelery -A proj redbeat upcoming": "test_guides.py",
+    "celery --config exampleconf": "tests/acceptance runs this configuration",
+    "python -m benchmarks": "minutes; tests/test_benchmarks.py runs it with --quick",
+    "python benchmarks/workload.py": "a Redis that may be emptied; part of python -m benchmarks",
+    "apt-get install": "it changes the machine; .ci/run does it",
+    ".venv/bin/pip install pre-commit": "it changes the clone; test_deploy_files.py reads the file",
+    ".venv/bin/python -m pytest tests/faults --faults full": "an hour; .ci/run does a part",
+    "REDBEAT_FUZZ=full": "half an hour; .ci/run does a part",
+    "useradd": "it changes the machine; test_deploy_files.py checks the unit",
+    "docker build": "it needs Docker; test_deploy_files.py checks the Dockerfile",
+    "kubectl": "it needs a cluster; test_deploy_files.py checks the manifest",
+    "python manage.py dumpdata": "it needs a Django project; tests/cli has what it writes",
+    "redis-cli ACL SETUSER redbeat": "tests/security/test_acl.py takes it from the page",
+}
+
+PROJECT = """
+from celery import Celery
+
+app = Celery("proj", broker="redis://localhost:6379/0")
+app.conf.beat_schedule = {"nightly": {"task": "proj.report", "schedule": 3600.0}}
+
+
+@app.task
+def report(*args, **kwargs): ...
+"""
+
+FIXTURE = [
+    {
+        "model": "django_celery_beat.intervalschedule",
+        "pk": 1,
+        "fields": {"every": 10, "period": "seconds"},
+    },
+    {
+        "model": "django_celery_beat.periodictask",
+        "pk": 1,
+        "fields": {"name": "poll", "task": "proj.poll", "interval": 1, "args": "[]"},
+    },
+]
+ORPHAN = {
+    "model": "django_celery_beat.periodictask",
+    "pk": 4,
+    "fields": {"name": "orphan", "task": "proj.poll", "interval": 7, "args": "[]"},
+}
+
+
+def reason(block: Block) -> str:
+    """Return why an example is not run, empty if it is."""
+    return next((why for start, why in NOT_RUN.items() if block.text.startswith(start)), "")
+
+
+def runnable() -> dict[str, list[Block]]:
+    """Return the examples in a shell that are run, by page."""
+    found: dict[str, list[Block]] = {}
+    for block in blocks("sh"):
+        if not reason(block):
+            found.setdefault(block.page, []).append(block)
+    return found
+
+
+def test_every_reason_is_one_of_an_example() -> None:
+    texts = [block.text for block in blocks("sh")]
+    assert [s for s in NOT_RUN if not any(text.startswith(s) for text in texts)] == []
+
+
+@pytest.fixture
+def prepared(reader: Reader) -> Reader:
+    """A reader who has a project, a file of Celery's own beat, and a dump of Django's tables."""
+    reader.save("proj.py", PROJECT)
+    reader.save("beat.json", json.dumps(FIXTURE))
+    beat = reader.start("celery -A proj beat --loglevel debug")
+    beat.wait_for("beat: Ticking")  # the schedule has been read, and is written at the end
+    assert beat.stop() == 0
+    assert list(reader.directory.glob("celerybeat-schedule*"))
+    return reader
+
+
+@pytest.mark.parametrize("page", runnable())
+def test_the_commands_of_a_page_run(page: str, prepared: Reader) -> None:
+    for block in runnable()[page]:
+        prepared.shell(block.text)
+
+
+def test_a_switch_brings_what_was_there(prepared: Reader, redis_client: redis.Redis) -> None:
+    """The commands of the page succeed; this is what they are for."""
+    commands = "\n".join(block.text for block in runnable()["docs/switching.rst"])
+    for kind, name in (("celery-shelve", "nightly"), ("django-celery-beat", "poll")):
+        (line,) = (
+            line
+            for line in commands.splitlines()
+            if f"--from {kind}" in line and "--dry-run" not in line
+        )
+        assert ": 0 created" not in prepared.shell(line)
+        assert redis_client.hget(f"redbeat:{name}", "definition")
+    assert redis_client.smembers("redbeat::statics") >= {"nightly"}  # and one of Celery's own

@@ -1,0 +1,106 @@
+"""Programs in other languages, with what they need to run."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from examples.embedded import find_redis_server
+from tests.acceptance.processes import Project
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+EXAMPLES, PAGE = DOCS / "examples", DOCS / "languages.rst"
+#: How to get what an example needs, by the name of the program.
+HELP = {
+    "node": "install Node.js 20 or newer",
+    "npm": "install npm, which comes with Node.js",
+    "ruby": "apt-get install ruby ruby-redis",
+    "redis-cli": "apt-get install redis-tools",
+}
+
+
+def program(name: str) -> str:
+    """Return the path of a program; ``redis-cli`` may lie beside the server of the tests."""
+    beside = Path(find_redis_server()).parent
+    found = shutil.which(name) or shutil.which(name, path=str(beside))
+    assert found, f"{name} is not installed: {HELP[name]}"
+    return found
+
+
+def redis_cli(place: Path) -> list[str]:
+    """Return the command of the shell script."""
+    assert place.is_dir()
+    return ["sh", str(EXAMPLES / "schedule.sh")]
+
+
+def javascript(place: Path) -> list[str]:
+    """Install the client that the example names into ``place``; return its command."""
+    for name in ("package.json", "schedule.mjs"):
+        shutil.copy(EXAMPLES / name, place)
+    install = [program("npm"), "install", "--silent", "--no-audit", "--no-fund"]
+    subprocess.run(install, cwd=place, check=True, timeout=120)
+    return [program("node"), str(place / "schedule.mjs")]
+
+
+def ruby(place: Path) -> list[str]:
+    """Return the command of the example in Ruby."""
+    assert place.is_dir()
+    return [program("ruby"), "-W0", str(EXAMPLES / "schedule.rb")]
+
+
+LANGUAGES = {"redis-cli": redis_cli, "javascript": javascript, "ruby": ruby}
+
+
+class Writer:
+    """One of the example programs, which all take the same arguments."""
+
+    def __init__(self, command: list[str], url: str) -> None:
+        self.command = command
+        path = f"{Path(program('redis-cli')).parent}{os.pathsep}{os.environ['PATH']}"
+        self.environment = {**os.environ, "PATH": path, "REDIS_URL": url}
+
+    def run(self, *arguments: str) -> str:
+        """Run the program, which must succeed, and return what it prints."""
+        command = [*self.command, *arguments]
+        done = subprocess.run(
+            command, env=self.environment, capture_output=True, text=True, timeout=60, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout.strip()
+
+    def problem(self, name: str) -> str:
+        """Return why an entry is set aside, empty if it is not."""
+        said = self.run("problem", name)
+        return str(json.loads(said)["reason"]) if said.startswith("{") else said
+
+
+@pytest.fixture(scope="session", params=LANGUAGES)
+def command(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """The command of one example, made ready once."""
+    return LANGUAGES[request.param](tmp_path_factory.mktemp(request.param))
+
+
+@pytest.fixture
+def writer(command: list[str], redis_client: Any, redis_url: str) -> Writer:
+    """One example, on an empty Redis, as the user that the manual shows."""
+    found = re.search(r"redis-cli (ACL SETUSER (?:.*\\\n)+.*)\n", PAGE.read_text(encoding="utf-8"))
+    assert found
+    redis_client.execute_command(*shlex.split(found[1].replace("\\\n", "")))
+    return Writer(command, redis_url.replace("://", "://writer:PASSWORD@"))
+
+
+@pytest.fixture
+def project(tmp_path: Path, redis_url: str) -> Iterator[Project]:
+    """A project that notes its runs in Redis; its processes end with the test."""
+    project = Project(tmp_path, redis_url)
+    yield project
+    project.end()
