@@ -1,7 +1,7 @@
 """How late runs are at a steady pace, with nothing travelling to a broker.
 
-``python -m benchmarks.paced URL --entries 1000 --seconds 60``: entries that run every second, evenly
-spread over it, in a beat service of this process. Prints one JSON object, metric -> number; late
+``python -m benchmarks.paced URL --entries 1000 --seconds 60``: entries that run every second,
+evenly spread over it, in a beat service of this process. Prints one JSON object, metric -> number; late
 are the seconds from the nominal instant to the call that would send the task.
 """
 
@@ -33,7 +33,7 @@ class NotingScheduler(RedBeatScheduler):
 
     runs: list[tuple[float, str, float]]
 
-    def send_task(self, _name: str, args: Any = None, *_args: Any, **options: Any) -> None:
+    def send_task(self, *_args: Any, **options: Any) -> None:
         """Take the message of an entry whose task this app does not know."""
         now, headers = time.time(), options["headers"]
         due = datetime.fromisoformat(headers["scheduled_at"]).timestamp()
