@@ -1,8 +1,8 @@
 """How late runs are at a steady pace, with nothing travelling to a broker.
 
 ``python -m benchmarks.paced URL --entries 1000 --seconds 60``: entries that run every second,
-evenly spread over it, in a beat service of this process. Prints one JSON object, metric -> number; late
-are the seconds from the nominal instant to the call that would send the task.
+evenly spread over it, in a beat service of this process. Prints one JSON object, metric -> number;
+late are the seconds from the nominal instant to the call that would send the task.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from datetime import datetime, timedelta, timezone
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -74,27 +75,21 @@ def celery_peer(url: str, count: int, due: bool) -> Any:
 
 def django_peer(url: str, count: int, due: bool) -> Any:
     """Return the scheduler of django-celery-beat, with its tables in a file of SQLite."""
-    import django  # noqa: PLC0415 - only this peer has it
-    from django.conf import settings  # noqa: PLC0415
-    from django.core.management import call_command  # noqa: PLC0415
-
     name = Path(tempfile.mkdtemp(prefix="redbeat-benchmark-")) / "db.sqlite3"
-    settings.configure(
+    import_module("django.conf").settings.configure(
         INSTALLED_APPS=["django_celery_beat"],
         DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": name}},
         USE_TZ=True,
         DEFAULT_AUTO_FIELD="django.db.models.AutoField",
     )
-    django.setup()
-    call_command("migrate", verbosity=0)
-    from django_celery_beat.models import IntervalSchedule, PeriodicTask  # noqa: PLC0415
-    from django_celery_beat.schedulers import DatabaseScheduler  # noqa: PLC0415
-
-    every = IntervalSchedule.objects.create(every=EVERY, period="seconds")
+    import_module("django").setup()
+    import_module("django.core.management").call_command("migrate", verbosity=0)
+    models = import_module("django_celery_beat.models")
+    every = models.IntervalSchedule.objects.create(every=EVERY, period="seconds")
     ran = last_run(due)
-    PeriodicTask.objects.bulk_create(
+    models.PeriodicTask.objects.bulk_create(
         (
-            PeriodicTask(
+            models.PeriodicTask(
                 name=f"entry-{index}",
                 task="unknown",
                 interval=every,
@@ -108,16 +103,14 @@ def django_peer(url: str, count: int, due: bool) -> Any:
     )
     app = Celery("peer", broker="memory://", set_as_current=False)
     app.conf.update(timezone="UTC", result_expires=None, redbeat_redis_url=url)
-    return unsent(DatabaseScheduler)(app)
+    return unsent(import_module("django_celery_beat.schedulers").DatabaseScheduler)(app)
 
 
 def redisbeat_peer(url: str, count: int, due: bool) -> Any:
     """Return the scheduler of redisbeat, with its entries in Redis."""
-    from redisbeat.scheduler import RedisScheduler  # noqa: PLC0415 - only this peer has it
-
     app = Celery("peer", broker="memory://")  # its entries belong to the current app
     app.conf.update(timezone="UTC", result_expires=None, CELERY_REDIS_SCHEDULER_URL=url)
-    scheduler = unsent(RedisScheduler)(app=app)
+    scheduler = unsent(import_module("redisbeat.scheduler").RedisScheduler)(app=app)
     for index in range(count):
         scheduler.add(
             name=f"entry-{index}",
@@ -134,9 +127,7 @@ def redisbeat_peer(url: str, count: int, due: bool) -> Any:
 
 def put_up(url: str) -> None:
     """Give every member of the only sorted set a score that is past."""
-    import redis  # noqa: PLC0415 - not every peer has it
-
-    client: Any = redis.Redis.from_url(url)
+    client: Any = import_module("redis").Redis.from_url(url)
     for key in client.scan_iter(_type="zset"):
         members = client.zrange(key, 0, -1)
         for start in range(0, len(members), 1000):

@@ -118,7 +118,7 @@ def shown(value: float | None, unit: str) -> str:
 
 def cells(rows: Sequence[Row]) -> list[tuple[str, ...]]:
     """Return the table with its heading, as text."""
-    table = [("what", "3", "beside", "", "ratio", "target", "reached")]
+    table: list[tuple[str, ...]] = [("what", "3", "beside", "", "ratio", "target", "reached")]
     for row in rows:
         reached = NOTHING if row.reached is None else "yes" if row.reached else "no"
         ratio = NOTHING if row.ratio is None else f"{row.ratio:,.2f}"

@@ -56,6 +56,10 @@ def due_entry(bench: Bench) -> Finding:
         per_entry = (mine["later_each"], theirs["later_each"], RELEASE)
         goal = ("<= 25 µs, 15 times less", lambda ours, ratio: ours <= 25e-6 and ratio >= 15)
         rows.append(target_row(what, "us", *per_entry, *(goal if kind == "interval" else ())))
+        server = (mine["redis_each"], theirs["redis_each"], RELEASE)
+        rows.append(
+            target_row(f"time of Redis per due entry, {count:,} due ({kind})", "us", *server)
+        )
         trips = (mine["round_trips"], theirs["round_trips"], RELEASE)
         rows.append(target_row(f"round trips of a tick, {count:,} due ({kind})", "count", *trips))
     return Finding(rows)
