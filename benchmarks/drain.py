@@ -20,9 +20,14 @@ from .workload import EVERY, seed
 
 __all__ = ("Scene", "drain_bare", "drain_beats")
 
-#: Seconds for beats to start before their entries are due, and for all messages to arrive.
-START_SECONDS = 4.0
+#: Seconds for beats to start, and for all messages to arrive.
+START_SECONDS = 60.0
 LIMIT = 120.0
+
+#: Seconds between storing entries and the instant at which they are due.
+AHEAD = 1.0
+
+LOCK = "redbeat::lock"
 
 #: Seconds between two looks at the queue; each takes a little of what is measured.
 LOOK = 0.005
@@ -95,16 +100,33 @@ def drain_bare(side: Side, plain: Scene, scene: Scene, count: int) -> float:
 def drain_beats(side: Side, plain: Scene, scene: Scene, count: int, beats: int = 1) -> float:
     """Return the seconds in which beats send entries that are due at the same instant.
 
-    Those of the release are due when it starts: of entries that become due together later it sends
-    one, and sleeps until its longest wait is over.
+    Ours are idle when that comes. The entries of the release are due when it starts: of entries
+    that become due together later it sends one, and sleeps until its longest wait is over.
     """
     options = ["-m", "celery", "-A", "beatapp", *OPTIONS[:-1], "warning"]
     with redis.Redis.from_url(plain.broker) as queue, redis.Redis.from_url(plain.redis) as client:
         queue.flushall()
-        due = time.time() + (START_SECONDS if side.name == "ours" else -1)
-        ran = datetime.fromtimestamp(due - EVERY, timezone.utc)
-        seed(client, count, "interval", ran, due)
+        if side.name != "ours":
+            put(client, count, time.time() - 1)
         with ExitStack() as stack:
             for _ in range(beats):
                 stack.enter_context(running(side, scene, options))
+            if side.name == "ours":
+                wait_until_idle(client, beats)
+                put(client, count, time.time() + AHEAD)
+                client.publish("redbeat::wakeup", "due")
             return arrival(queue, count)
+
+
+def put(client: Any, count: int, due: float) -> None:
+    """Store entries that are due at an instant."""
+    seed(client, count, "interval", datetime.fromtimestamp(due - EVERY, timezone.utc), due)
+
+
+def wait_until_idle(client: Any, beats: int) -> None:
+    """Wait until so many of our beats are at work: one that leads, or several that share it."""
+    deadline = time.monotonic() + START_SECONDS
+    while client.zcard("redbeat::beats") < beats and not (beats == 1 and client.exists(LOCK)):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{beats} beats are not at work within {START_SECONDS:.0f} s")
+        time.sleep(LOOK)
