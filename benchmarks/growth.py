@@ -109,7 +109,11 @@ def walk(
     """Return the points of a peer up to where it is too slow, and what is to be said about them."""
     points, remarks = [], []
     for count in counts:
-        found = bench.peer(name, workload, count, seconds)
+        try:
+            found = bench.peer(name, workload, count, seconds)
+        except RuntimeError as error:
+            remarks.append(f"{count:,} entries: it fails, {str(error).strip().splitlines()[-1]}")
+            break
         if found is None:
             remarks.append(f"{count:,} entries are not ready in {seconds} s.")
             break
