@@ -15,7 +15,7 @@ import pytest
 from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry, Schedule
-from redbeat.store import BATCH
+from redbeat.storage.store import BATCH
 
 from .clients import CountingRedis, counting_client
 from .conftest import SCHEDULE, Clock, RecordingScheduler, World, datetime_json, interval_json
