@@ -1,29 +1,59 @@
-"""``python -m benchmarks``: compare this project with the release that it replaces."""
+"""``python -m benchmarks``: what this project costs, beside other schedulers and the limit."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import redis
 
 from examples.embedded import EmbeddedRedis
 
-from .report import as_rst, as_text
-from .sides import install_peer, ours
-from .suite import FULL, QUICK, run_plan
+from .bench import Bench
+from .growth import growth, peers
+from .report import as_text, facts, write_docs
+from .rows import Finding, Store
+from .sides import CACHE, SCRIPTS
+from .targets import ROWS
+
+DOCS = SCRIPTS.parent / "docs"
+
+#: Everything that is measured, by name, in the order of a whole run.
+MEASUREMENTS: dict[str, Callable[[Bench], Finding]] = {**ROWS, "growth": growth, "peers": peers}
 
 
 def arguments(argv: list[str]) -> argparse.Namespace:
     """Return the options of the command."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
-        description="Measure this project against the released celery-redbeat, on one Redis of "
-        "their own, in turn. Takes about ten minutes; needs the package index the first time.",
+        description="Measure this project beside the release it replaces, other schedulers and a "
+        "bare send_task loop, on one Redis of their own, in turn. Takes about a quarter of an "
+        "hour; needs the package index the first time.",
     )
-    parser.add_argument("--quick", action="store_true", help="small sizes, one round, a minute")
-    parser.add_argument("--output", type=Path, help="write the table to this file, as rst")
+    parser.add_argument("--quick", action="store_true", help="small sizes, one round, two minutes")
+    parser.add_argument(
+        "--only",
+        action="append",
+        choices=MEASUREMENTS,
+        metavar="ROW",
+        help=f"measure this, may be repeated: {', '.join(MEASUREMENTS)}",
+    )
+    parser.add_argument("--report", action="store_true", help="measure nothing, write the docs")
+    parser.add_argument("--results", type=Path, default=CACHE / "rows.json", help="what is kept")
+    parser.add_argument("--docs", type=Path, help="write tables and plots here; --report: docs/")
+    parser.add_argument(
+        *("--set", "-s"),
+        action="append",
+        default=[],
+        metavar="NAME=JSON",
+        help="a setting of our beats where they publish, such as redbeat_...=8",
+    )
     return parser.parse_args(argv)
 
 
@@ -39,19 +69,42 @@ def server_name(url: str) -> str:
     return f"{info.get('server_name', 'redis')}-server {info['redis_version']}"
 
 
-def main(argv: list[str]) -> None:
-    """Install the release, run the plan, print the table. Never fails on a number."""
-    options = arguments(argv)
-    note("installing the release it is compared to")
-    sides = (ours(), install_peer())
+def settings_of(texts: list[str]) -> dict[str, Any]:
+    """Return the settings in ``NAME=JSON``."""
+    pairs = (text.partition("=") for text in texts)
+    return {name: json.loads(value) for name, _, value in pairs}
+
+
+def measure(options: argparse.Namespace, store: Store) -> int:
+    """Measure what is asked for and keep it; return how much failed."""
+    failed = 0
     with EmbeddedRedis() as server:
-        results = run_plan(QUICK if options.quick else FULL, sides, server.url, note)
-        name = server_name(server.url)
-    print(as_text(results, name))
-    if options.output:
-        made_by = "--quick" if options.quick else ""
-        options.output.write_text(as_rst(results, name, made_by), encoding="utf-8")
+        bench = Bench(server.url, options.quick, settings_of(options.set), note)
+        told = facts(server_name(server.url))
+        for name in options.only or MEASUREMENTS:
+            note(f"-- {name}")
+            try:
+                finding = MEASUREMENTS[name](bench)
+            except Exception:
+                traceback.print_exc()
+                failed += 1
+                continue
+            store.keep(name, replace(finding, facts=told, quick=options.quick))
+            print(as_text(finding.rows), *finding.remarks, "", sep="\n", flush=True)
+    return failed
+
+
+def main(argv: list[str]) -> int:
+    """Measure, and write what was asked for. Never fails on a number; 1 for what did not work."""
+    options = arguments(argv)
+    store = Store(options.results)
+    failed = 0 if options.report else measure(options, store)
+    docs = options.docs or (DOCS if options.report else None)
+    if docs is not None:
+        for path in write_docs(store.load(), docs):
+            note(f"wrote {path}")
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    sys.exit(main(sys.argv[1:]))

@@ -1,10 +1,18 @@
-"""The app of the beats that are measured as processes; a script under both interpreters."""
+"""The app of the beats that are measured as processes; a script under every interpreter."""
 
 from __future__ import annotations
 
+import json
 import os
 
 from celery import Celery
 
-app = Celery("beatapp", broker=os.environ["BENCHMARK_REDIS"])
-app.conf.update(timezone="UTC", result_expires=None)
+REDIS = os.environ["BENCHMARK_REDIS"]
+
+app = Celery("beatapp", broker=os.environ.get("BENCHMARK_BROKER", REDIS))
+app.conf.update(
+    timezone="UTC",
+    result_expires=None,
+    redbeat_redis_url=REDIS,
+    **json.loads(os.environ.get("BENCHMARK_SETTINGS", "{}")),
+)

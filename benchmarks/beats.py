@@ -17,7 +17,7 @@ from typing import IO, Any
 
 import redis
 
-from .sides import SCRIPTS, Side, environment
+from .sides import SCRIPTS, Side
 from .workload import Metrics, seed
 
 __all__ = ("BeatCase", "Message", "metrics_of", "run_beat")
@@ -78,7 +78,7 @@ def started(side: Side, url: str) -> Iterator[tuple[subprocess.Popen[bytes], IO[
         process = subprocess.Popen(
             [side.python, "-m", "celery", "-A", "beatapp", *OPTIONS],
             cwd=SCRIPTS,
-            env=environment(BENCHMARK_REDIS=url),
+            env=side.environment(BENCHMARK_REDIS=url),
             stdout=log,
             stderr=log,
         )

@@ -1,120 +1,45 @@
-"""The results as a table, for a terminal and for the documentation."""
+"""The findings as text for a terminal, and as tables and plots of the documentation."""
 
 from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
+from pathlib import Path
 
-from .beats import BeatCase
-from .sides import PEER_VERSION, TELLING, versions
-from .suite import Case, Results
+from .growth import DUE, PEERS_DUE, PEERS_IDLE, STORED
+from .plots import Plot, bars, lines
+from .rows import Finding, Row, Series, cells
+from .scaling import arithmetic
+from .sides import TELLING, versions
 
-__all__ = ("as_rst", "as_text", "rows")
+__all__ = ("as_rst", "as_text", "facts", "write_docs")
 
 COMMAND = "python -m benchmarks"
-NOTHING = "-"
 
-UNITS: dict[str, Callable[[float], str]] = {
-    "us": lambda value: f"{value * 1e6:,.0f} µs",
-    "ms": lambda value: f"{value * 1e3:,.1f} ms",
-    "trips": lambda value: f"{value:,.0f}",
-    "bytes": lambda value: f"{value:,.0f} bytes",
-    "share": lambda value: f"{value:.1%}",
+#: The sections of the page: heading, and the names of the findings below it.
+SECTIONS = (
+    (
+        "Targets",
+        (
+            *("entry", "beat", "two-beats", "network", "far-broker", "startup", "save", "idle"),
+            *("lateness", "regular", "burst", "memory", "crontab", "import"),
+        ),
+    ),
+    ("Growth", ("growth",)),
+    ("Other schedulers", ("peers",)),
+)
+
+PLOTS = {
+    DUE: Plot("Scheduler time per due entry", "entries due at once", "time per entry"),
+    STORED: Plot("A tick with nothing due", "entries stored", "time of a tick"),
+    PEERS_DUE: Plot("Time per due entry, publishing excluded", "entries due", "time per entry"),
+    PEERS_IDLE: Plot("A tick with nothing due", "entries stored", "time of a tick"),
 }
 
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """How one metric is shown.
-
-    ``aim`` is what this project wants of it, "" for nothing, and ``aim_from`` the number of entries
-    from which it does: below, a tick is its round trips.
-    """
-
-    metric: str
-    title: str
-    unit: str
-    aim: str = ""
-    aim_from: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One line of the table, as text."""
-
-    title: str
-    ours: str
-    peer: str
-    ratio: str
-    aim: str
-
-
-LINES: dict[str, tuple[Line, ...]] = {
-    "tick": (
-        Line("later_each", "time per due entry, {size} due ({kind})", "us", "ratio of 10", 500),
-        Line("first_each", "the same, first tick of a beat", "us"),
-        Line("round_trips", "round trips of a tick, {size} due ({kind})", "trips", "2 per 500"),
-    ),
-    "startup": (
-        Line("cold", "start with {size} static entries, none stored", "ms", "ratio of 8"),
-        Line("warm", "start with {size} static entries, unchanged", "ms", "ratio of 10"),
-        Line("cold_round_trips", "round trips of that start, none stored", "trips"),
-        Line("warm_round_trips", "round trips of that start, unchanged", "trips"),
-    ),
-    "idle": (
-        Line("each", "idle tick, {size} stored", "us"),
-        Line("round_trips", "round trips of an idle tick, {size} stored", "trips", "1"),
-    ),
-    "save": (
-        Line("new_each", "save() of a new entry", "us"),
-        Line("again_each", "save() of an entry that is stored", "us"),
-        Line("new_round_trips", "round trips of save(), new", "trips"),
-        Line("again_round_trips", "round trips of save(), stored", "trips"),
-    ),
-    "memory": (
-        Line("saved_each", "memory of Redis per entry, saved", "bytes"),
-        Line("ran_each", "memory of Redis per entry, after a run", "bytes"),
-    ),
-    "beat": (
-        Line("share", "runs of {size} entries a second for {seconds} s", "share", "100 %"),
-        Line("gap_p50", "between two runs of an entry, median", "ms"),
-        Line("gap_p99", "between two runs of an entry, 99th percentile", "ms"),
-        Line("late_p50", "from the nominal instant to the queue, median", "ms"),
-        Line("late_p99", "from the nominal instant to the queue, 99th percentile", "ms"),
-    ),
-}
-
-
-def rows(results: Results) -> Iterator[Row]:
-    """Yield the lines of the table in the order of the cases."""
-    for case, sides in results.items():
-        kind, words = described(case)
-        for line in LINES[kind]:
-            ours, peer = (sides.get(side, {}).get(line.metric) for side in ("ours", "peer"))
-            if ours is None and peer is None:
-                continue
-            show = UNITS[line.unit]
-            yield Row(
-                line.title.format(**words),
-                NOTHING if ours is None else show(ours),
-                NOTHING if peer is None else show(peer),
-                NOTHING if line.unit == "share" else ratio(ours, peer),
-                line.aim if case.entries >= line.aim_from else "",
-            )
-
-
-def described(case: Case | BeatCase) -> tuple[str, dict[str, str]]:
-    """Return which lines a case has, and the words in their titles."""
-    if isinstance(case, BeatCase):
-        return "beat", {"size": f"{case.entries:,}", "seconds": str(case.seconds)}
-    return case.workload, {"size": f"{case.entries:,}", "kind": case.schedule}
-
-
-def ratio(ours: float | None, peer: float | None) -> str:
-    """Return how many times as much the release needs."""
-    return f"{peer / ours:.1f}" if ours and peer is not None else NOTHING
+#: The number of entries of which bars are drawn, the first that all have.
+BARS = (1000.0, 100.0)
 
 
 def facts(server: str) -> str:
@@ -125,30 +50,83 @@ def facts(server: str) -> str:
     return f"{python}, {shared}, {server}, {os.cpu_count()} cores"
 
 
-def cells(results: Results) -> list[tuple[str, ...]]:
-    """Return the table with its heading."""
-    heading = ("what", "3", PEER_VERSION, f"{PEER_VERSION} / 3", "aim")
-    table = [(row.title, row.ours, row.peer, row.ratio, row.aim) for row in rows(results)]
-    return [heading, *table]
-
-
-def as_text(results: Results, server: str) -> str:
-    """Return the table for a terminal."""
-    table = cells(results)
+def as_text(rows: Sequence[Row]) -> str:
+    """Return a table for a terminal."""
+    table = cells(rows)
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    lines = [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in table
-    ]
-    return "\n".join([*lines, "", facts(server)])
-
-
-def as_rst(results: Results, server: str, options: str) -> str:
-    """Return the table as an include of the documentation; ``options`` made it."""
-    table = "\n".join("   " + ", ".join(f'"{cell}"' for cell in row) for row in cells(results))
-    command = f"{COMMAND} {options}".strip()
-    return (
-        f".. Written by ``{command}``; not edited by hand.\n\n"
-        f".. csv-table::\n   :header-rows: 1\n   :widths: auto\n\n{table}\n\n"
-        f"Measured with {facts(server)}, by ``{command}``.\n"
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in table
     )
+
+
+def as_rst(findings: Mapping[str, Finding]) -> str:
+    """Return all the tables as an include of the documentation."""
+    parts = [f".. Written by ``{COMMAND}``; not edited by hand.\n"]
+    for heading, names in SECTIONS:
+        found = [findings[name] for name in names if name in findings]
+        if not found:
+            continue
+        parts.append(f".. rubric:: {heading}\n")
+        parts.append(csv_table([row for finding in found for row in finding.rows]))
+        parts += images(list(chain.from_iterable(finding.series for finding in found)))
+        remarks = list(chain.from_iterable(finding.remarks for finding in found))
+        parts += [f"{remark}\n" for remark in [*quickly(found), *remarks]]
+    told = sorted({finding.facts for finding in findings.values()})
+    parts += [f"Measured with {each}.\n" for each in told]
+    return "\n".join(parts)
+
+
+def quickly(found: Sequence[Finding]) -> list[str]:
+    """Return a warning where sizes were small."""
+    few = any(finding.quick for finding in found)
+    return [f"**Some of it by** ``{COMMAND} --quick``: **small sizes, one round.**"] if few else []
+
+
+def csv_table(rows: Sequence[Row]) -> str:
+    """Return rows as a table of reStructuredText."""
+    table = "\n".join("   " + ", ".join(f'"{cell}"' for cell in line) for line in cells(rows))
+    return f".. csv-table::\n   :header-rows: 1\n   :widths: auto\n\n{table}\n"
+
+
+def images(series: Sequence[Series]) -> list[str]:
+    """Return the directives of the plots that these series make."""
+    names = [name for name, _ in drawn(series)]
+    return [f".. image:: _static/benchmarks/{name}.svg\n   :alt: {name}\n" for name in names]
+
+
+def drawn(series: Sequence[Series]) -> Iterator[tuple[str, str]]:
+    """Yield name and text of each image."""
+    for name, plot in PLOTS.items():
+        chosen = [each for each in series if each.plot == name and each.points]
+        if chosen:
+            yield name, lines(plot, chosen)
+            yield from side_by_side(name, plot, chosen)
+
+
+def side_by_side(name: str, plot: Plot, series: Sequence[Series]) -> Iterator[tuple[str, str]]:
+    """Yield the bars of one number of entries beside the other schedulers."""
+    if name not in (PEERS_DUE, PEERS_IDLE):
+        return
+    for count in BARS:
+        values = [
+            (each.name, dict(each.points)[count]) for each in series if count in dict(each.points)
+        ]
+        if len(values) > 1:
+            what = "due" if name == PEERS_DUE else "stored"
+            yield f"{name}-bars", bars(f"{plot.title}, {count:,.0f} {what}", values)
+            return
+
+
+def write_docs(findings: Mapping[str, Finding], docs: Path) -> list[Path]:
+    """Write tables, plots and the arithmetic of :doc:`scale` into the documentation."""
+    tables, limits = docs / "benchmarks-results.inc", docs / "scale-results.inc"
+    tables.write_text(as_rst(findings), encoding="utf-8")
+    limits.write_text(arithmetic(findings), encoding="utf-8")
+    directory = docs / "_static" / "benchmarks"
+    directory.mkdir(parents=True, exist_ok=True)
+    written = [tables, limits]
+    for name, image in drawn(list(chain.from_iterable(f.series for f in findings.values()))):
+        written.append(directory / f"{name}.svg")
+        written[-1].write_text(image, encoding="utf-8")
+    return written

@@ -1,20 +1,18 @@
-"""What is measured, and how: both sides in turn, on the same server, medians of the rounds."""
+"""One workload of one side, in a process of its own."""
 
 from __future__ import annotations
 
 import json
-import statistics
 import subprocess
 import tempfile
-from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from .beats import BeatCase, run_beat
-from .sides import SCRIPTS, Side, environment
+from .sides import SCRIPTS, Side
 from .workload import Metrics
 
-__all__ = ("FULL", "QUICK", "Case", "Plan", "Results", "run_case", "run_plan")
+__all__ = ("Case", "in_turn", "run_case")
 
 #: Seconds one measurement may take.
 LIMIT = 600
@@ -35,53 +33,6 @@ class Case:
         return [url, self.workload, *sizes, "--schedule", self.schedule]
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """The cases of one run of the benchmarks; ``beat`` is measured once, it takes its time."""
-
-    rounds: int
-    cases: tuple[Case, ...]
-    beat: BeatCase
-
-
-FULL = Plan(
-    rounds=5,
-    cases=(
-        Case("tick", 1, repeat=100),
-        Case("tick", 500, repeat=10),
-        Case("tick", 1000, repeat=5),
-        Case("tick", 5000),
-        Case("tick", 1000, repeat=5, schedule="crontab"),
-        Case("startup", 10_000),
-        Case("idle", 0, repeat=200),
-        Case("idle", 10_000, repeat=200),
-        Case("idle", 100_000, repeat=200),
-        Case("save", 1000),
-        Case("memory", 5000),
-    ),
-    beat=BeatCase(entries=100, seconds=30),
-)
-
-QUICK = Plan(
-    rounds=1,
-    cases=(
-        Case("tick", 1, repeat=10),
-        Case("tick", 500),
-        Case("tick", 1000),
-        Case("tick", 600, schedule="crontab"),
-        Case("startup", 1000),
-        Case("idle", 0, repeat=20),
-        Case("idle", 1000, repeat=20),
-        Case("save", 100),
-        Case("memory", 500),
-    ),
-    beat=BeatCase(entries=20, seconds=3),
-)
-
-#: Case -> name of the side -> metrics.
-Results = dict[Case | BeatCase, dict[str, Metrics]]
-
-
 def run_case(side: Side, url: str, case: Case) -> Metrics:
     """Run one workload in a process of its own; raises RuntimeError when that fails."""
     command = [side.python, str(SCRIPTS / "workload.py"), *case.command(url)]
@@ -89,7 +40,7 @@ def run_case(side: Side, url: str, case: Case) -> Metrics:
         done = subprocess.run(
             command,
             cwd=empty,
-            env=environment(),
+            env=side.environment(),
             capture_output=True,
             text=True,
             timeout=LIMIT,
@@ -101,32 +52,6 @@ def run_case(side: Side, url: str, case: Case) -> Metrics:
     return metrics
 
 
-def run_plan(
-    plan: Plan, sides: Sequence[Side], url: str, note: Callable[[str], None] = print
-) -> Results:
-    """Measure everything; ``note`` is told about the progress."""
-    samples: dict[Case | BeatCase, dict[str, list[Metrics]]] = defaultdict(
-        lambda: defaultdict(list)
-    )
-    for turn in range(plan.rounds):
-        for case in plan.cases:
-            note(f"round {turn + 1} of {plan.rounds}: {case.workload}, {case.entries} entries")
-            for side in in_turn(sides, turn):
-                samples[case][side.name].append(run_case(side, url, case))
-    for side in sides:
-        note(f"a real beat, {plan.beat.seconds} s: {side.version}")
-        samples[plan.beat][side.name].append(run_beat(side, url, plan.beat))
-    return {
-        case: {side: medians(found) for side, found in by_side.items()}
-        for case, by_side in samples.items()
-    }
-
-
-def in_turn(sides: Sequence[Side], turn: int) -> Sequence[Side]:
+def in_turn(sides: Sequence[Any], turn: int) -> Sequence[Any]:
     """Return the sides in an order that changes with every round."""
     return sides if turn % 2 == 0 else sides[::-1]
-
-
-def medians(samples: list[Metrics]) -> Metrics:
-    """Return the median of each metric."""
-    return {name: statistics.median(sample[name] for sample in samples) for name in samples[0]}

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
-import pytest
+import xml.etree.ElementTree as ET
+from pathlib import Path
 
+import pytest
+import redis
+
+from benchmarks.__main__ import MEASUREMENTS, main, settings_of
 from benchmarks.beats import BeatCase, Message, metrics_of, run_beat
-from benchmarks.report import as_rst, as_text, rows
+from benchmarks.delay import delayed
+from benchmarks.drain import Scene, drain_bare, drain_beats
+from benchmarks.growth import DUE, PEERS_DUE, STORED, flat
+from benchmarks.paced import metrics_of as paced_metrics
+from benchmarks.plots import Plot, bars, lines
+from benchmarks.report import SECTIONS, as_rst, as_text, write_docs
+from benchmarks.rows import Finding, Row, Series, Store, cells, target_row
+from benchmarks.scaling import arithmetic
 from benchmarks.sides import Side, ours
-from benchmarks.suite import QUICK, Case, Plan, Results, in_turn, run_case, run_plan
+from benchmarks.suite import Case, in_turn, run_case
+from benchmarks.targets import ROWS
 from benchmarks.workload import Metrics
 
 
@@ -15,15 +28,15 @@ def measure(url: str, workload: str, entries: int, repeat: int = 2) -> Metrics:
     return run_case(ours(), url, Case(workload, entries, repeat=repeat))
 
 
+# -- workloads ------------------------------------------------------------------------------------
+
+
 @pytest.mark.parametrize(("entries", "most"), [(1, 2), (500, 2), (1001, 4)])
 def test_a_tick_makes_two_round_trips_per_500(redis_url: str, entries: int, most: int) -> None:
     # A machine that stalls has a tick record in between, or end early; more trips are in all.
     found: list[object] = []
     for _ in range(5):
-        try:
-            found.append(measure(redis_url, "tick", entries, repeat=9)["round_trips"])
-        except RuntimeError as error:
-            found.append(str(error))
+        found.append(measure(redis_url, "tick", entries, repeat=9)["round_trips"])
         if found[-1] in range(most + 1):
             return
     raise AssertionError(found)
@@ -57,11 +70,34 @@ def test_a_workload_that_fails_says_so(redis_url: str) -> None:
         measure(redis_url, "nothing", 1)
 
 
+# -- processes ------------------------------------------------------------------------------------
+
+
 def test_a_real_beat_sends_what_is_expected(redis_url: str) -> None:
     found = run_beat(ours(), redis_url, BeatCase(entries=2, seconds=1))
 
     assert found["share"] > 0
     assert {"late_p50", "late_p99"} <= found.keys()
+
+
+def test_a_bare_loop_and_beats_are_watched_until_all_has_arrived(redis_url: str) -> None:
+    scene = Scene(redis_url, redis_url.replace("/0", "/1"), {"redbeat_lock_key": None})
+
+    assert drain_bare(ours(), scene, scene, 5) > 0
+    assert drain_beats(ours(), scene, scene, 5, beats=2) > 0
+
+
+def test_the_proxy_holds_back_what_passes(redis_url: str) -> None:
+    port = int(redis_url.rpartition(":")[2].partition("/")[0])
+    with delayed(port, 0.1) as proxy, redis.Redis(port=proxy) as client:
+        assert client.set("a", "b") is True
+        before = client.time()
+        after = client.time()
+
+    assert (after[0] - before[0]) + (after[1] - before[1]) / 1e6 >= 0.1
+
+
+# -- numbers --------------------------------------------------------------------------------------
 
 
 def test_regularity_is_measured_for_each_entry() -> None:
@@ -76,14 +112,12 @@ def test_a_release_that_does_not_tell_the_nominal_instant_has_no_lateness() -> N
     assert metrics_of([Message(1.0, "a", None)], BeatCase(1, 1)) == {"share": 1}
 
 
-def test_a_plan_tells_what_it_does(redis_url: str) -> None:
-    plan = Plan(rounds=2, cases=(Case("idle", 0),), beat=BeatCase(entries=1, seconds=1))
-    notes: list[str] = []
+def test_a_run_that_comes_twice_does_not_make_up_for_one_that_is_lost() -> None:
+    runs = [(9.9, "a", 5.0), (10.0, "a", 0.1), (10.0, "a", 0.1), (11.5, "b", 0.3), (12.0, "a", 9.0)]
 
-    results = run_plan(plan, (ours(),), redis_url, notes.append)
+    found = paced_metrics(runs, count=2, opens=10.0, closes=12.0)
 
-    assert list(results) == [*plan.cases, plan.beat]
-    assert len(notes) == 3
+    assert found == {"runs": 3, "lost": 2, "p50": 0.1, "p99": 0.3, "max": 0.3}
 
 
 def test_the_sides_change_their_order() -> None:
@@ -93,30 +127,142 @@ def test_the_sides_change_their_order() -> None:
     assert list(in_turn((one, other), 1)) == [other, one]
 
 
-RESULTS: Results = {
-    Case("tick", 1): {"ours": {"later_each": 1e-3}, "peer": {"later_each": 2e-3}},
-    Case("idle", 10_000): {"ours": {"round_trips": 1.0}, "peer": {"round_trips": 2.0}},
-    BeatCase(100, 30): {"ours": {"share": 1.0, "late_p50": 0.002}, "peer": {"share": 0.9}},
+def test_a_target_is_reached_by_value_and_ratio() -> None:
+    def both(ours: float, ratio: float) -> bool:
+        return ours <= 1 and ratio >= 2
+
+    assert target_row("a", "s", 1.0, 2.0, "x", "t", both).reached is True
+    assert target_row("a", "s", 1.0, 1.9, "x", "t", both).reached is False
+    assert target_row("a", "s", 1.1, 4.4, "x", "t", both).reached is False
+    assert target_row("a", "s", 1.0, None, "x", "t", both).reached is None
+    assert target_row("a", "s", 1.0, 2.0, "x").reached is None
+
+
+def test_a_line_is_flat_when_its_end_is_as_its_beginning() -> None:
+    due = Series(DUE, "ours", [(10, 9.0), (1000, 1.0), (10_000, 1.2)])
+
+    assert flat(due, [10, 1000, 10_000]).reached is True
+    assert flat(Series(STORED, "ours", [(0, 1.0), (1000, 1.5)]), [0, 1000]).reached is False
+
+
+def test_settings_are_json() -> None:
+    assert settings_of(["redbeat_a=8", 'redbeat_b="x=y"']) == {"redbeat_a": 8, "redbeat_b": "x=y"}
+
+
+# -- report ---------------------------------------------------------------------------------------
+
+
+TARGET = Row("a real beat sends 5,000 due entries", 1.0, "s", 0.9, "bare", 0.9, "<= 1.10 x", True)
+FINDINGS = {
+    "entry": Finding(
+        [
+            Row("scheduler time per due entry, 5,000 due (interval)", 2e-5, "us", 4e-4, "2.4.2"),
+            Row("time of Redis per due entry, 5,000 due (interval)", 1e-5, "us"),
+        ],
+        facts="CPython 1, redis-server 1.2",
+    ),
+    "beat": Finding([TARGET], remarks=["A remark."], facts="CPython 1, redis-server 1.2"),
+    "growth": Finding([], [Series(DUE, "ours", [(10, 1e-5), (1000, 2e-5)])], quick=True),
+    "peers": Finding(
+        [],
+        [
+            Series(PEERS_DUE, "ours", [(1000.0, 1e-5)]),
+            Series(PEERS_DUE, "other", [(1000.0, 1e-2)]),
+            Series(PEERS_DUE, "never", []),
+        ],
+    ),
 }
 
 
-def test_the_table_shows_ratios() -> None:
-    assert [(row.ours, row.peer, row.ratio, row.aim) for row in rows(RESULTS)] == [
-        ("1,000 µs", "2,000 µs", "2.0", ""),
-        ("1", "2", "2.0", "1"),
-        ("100.0%", "90.0%", "-", "100 %"),
-        ("2.0 ms", "-", "-", ""),
+def test_the_table_tells_what_is_reached() -> None:
+    rows = [TARGET, Row("b", None, "s"), Row("c", 3.0, "count", None, "", None, "1", False)]
+
+    assert cells(rows)[1:] == [
+        (TARGET.what, "1.00 s", "0.90 s", "bare", "0.90", "<= 1.10 x", "yes"),
+        ("b", "-", "-", "", "-", "", ""),
+        ("c", "3", "-", "", "-", "1", "no"),
     ]
+    assert "1.00 s" in as_text(rows)
 
 
-def test_both_forms_of_the_table_tell_what_they_depend_on() -> None:
-    text, rst = as_text(RESULTS, "redis-server 1.2"), as_rst(RESULTS, "redis-server 1.2", "--quick")
+def test_the_page_has_tables_plots_and_remarks() -> None:
+    rst = as_rst(FINDINGS)
 
-    assert "round trips of an idle tick, 10,000 stored" in text
-    assert '"round trips of an idle tick, 10,000 stored", "1", "2", "2.0", "1"' in rst
-    assert "``python -m benchmarks --quick``" in rst
-    assert all("redis-server 1.2" in form for form in (text, rst))
+    assert '"a real beat sends 5,000 due entries", "1.00 s", "0.90 s", "bare"' in rst
+    assert ".. image:: _static/benchmarks/due.svg" in rst
+    assert "A remark." in rst
+    assert "--quick" in rst
+    assert rst.count("redis-server 1.2") == 1
 
 
-def test_quick_looks_at_every_workload() -> None:
-    assert {case.workload for case in QUICK.cases} == {"idle", "memory", "save", "startup", "tick"}
+def test_the_arithmetic_follows_from_the_numbers() -> None:
+    text = arithmetic(FINDINGS)
+
+    assert '"so one beat sends at most", "5,000 a second"' in text
+    assert '"10,000", "2", "1"' in text
+    assert '"100,000", "20", "2"' in text
+    assert "Not measured yet." in arithmetic({})
+
+
+def test_findings_are_kept_between_sittings(tmp_path: Path) -> None:
+    store = Store(tmp_path / "deep" / "rows.json")
+    assert store.load() == {}
+
+    for name, finding in FINDINGS.items():
+        store.keep(name, finding)
+
+    assert Store(tmp_path / "deep" / "rows.json").load() == FINDINGS
+
+
+def test_the_docs_are_written_from_what_is_kept(tmp_path: Path) -> None:
+    results = tmp_path / "rows.json"
+    for name, finding in FINDINGS.items():
+        Store(results).keep(name, finding)
+
+    assert main(["--report", "--results", str(results), "--docs", str(tmp_path)]) == 0
+
+    images = {path.name for path in (tmp_path / "_static/benchmarks").iterdir()}
+    assert images == {"due.svg", "peers-due.svg", "peers-due-bars.svg"}
+    assert all(f"benchmarks/{name}" in as_rst(FINDINGS) for name in images)
+    assert write_docs(FINDINGS, tmp_path)[0].read_text() == as_rst(FINDINGS)
+
+
+def test_a_measurement_is_kept_and_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results = tmp_path / "rows.json"
+    monkeypatch.setitem(MEASUREMENTS, "entry", lambda _bench: Finding([TARGET]))
+
+    assert main(["--quick", "--only", "entry", "--results", str(results)]) == 0
+
+    kept = Store(results).load()["entry"]
+    assert (kept.rows, kept.quick) == ([TARGET], True)
+    assert "redis-server" in kept.facts
+    assert TARGET.what in capsys.readouterr().out
+
+
+def test_what_does_not_work_is_told_and_the_rest_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_bench: object) -> Finding:
+        raise RuntimeError("no such thing")
+
+    results = tmp_path / "rows.json"
+    monkeypatch.setitem(MEASUREMENTS, "entry", broken)
+    monkeypatch.setitem(MEASUREMENTS, "beat", lambda _bench: Finding([TARGET]))
+
+    assert main(["--only", "entry", "--only", "beat", "--results", str(results)]) == 1
+
+    assert list(Store(results).load()) == ["beat"]
+    assert "no such thing" in capsys.readouterr().err
+
+
+def test_every_measurement_is_on_the_page() -> None:
+    assert {name for _, names in SECTIONS for name in names} == MEASUREMENTS.keys() > ROWS.keys()
+
+
+def test_images_are_xml() -> None:
+    zero = Series(STORED, "<ours>", [(0, 1e-4), (1e3, 1.5e-4), (1e6, 2e-4)])
+
+    for image in (lines(Plot("a & b", "x", "y"), [zero]), bars("a < b", [("c", 1e-5), ("d", 2.0)])):
+        assert ET.fromstring(image).tag.endswith("svg")

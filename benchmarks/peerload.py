@@ -1,0 +1,186 @@
+"""One measurement of a scheduler of somebody else, with nothing travelling to a broker.
+
+A script, not a module of the package: it runs in the environment of the peer::
+
+    python peerload.py PEER URL tick --entries 1000 --seconds 30
+
+``PEER`` is ``celery``, ``django`` or ``redisbeat``; ``URL`` is a Redis that may be emptied. Prints
+one JSON object, metric -> number: for ``tick`` the seconds ``each`` of ``sent`` due entries took
+before the time was over, and the same for an ``idle`` tick. Ends with status 3 when the entries
+could not even be stored within the time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+import tempfile
+import time
+from datetime import datetime, timedelta, timezone
+from importlib import import_module
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from celery import Celery
+from celery.beat import PersistentScheduler
+
+Metrics = dict[str, float]
+
+#: Seconds between two runs of an entry, and how long ago the last run of a due one was.
+EVERY = 3600
+OVERDUE = EVERY + 1
+
+#: The status of a peer that could not be made ready in time.
+TOO_SLOW = 3
+
+#: Idle ticks of which the mean is taken, at most.
+IDLE_TICKS = 20
+
+
+def last_run(due: bool) -> datetime:
+    """Return when an entry ran last that is due now, or in an hour."""
+    return datetime.now(timezone.utc) - timedelta(seconds=OVERDUE if due else 1)
+
+
+def unsent(scheduler: type) -> Any:
+    """Return a subclass of a scheduler that counts instead of sending."""
+
+    def send_task(self: Any, *_args: Any, **_kwargs: Any) -> Any:
+        self.sent += 1
+        return SimpleNamespace(id="")
+
+    return type("Unsent", (scheduler,), {"send_task": send_task, "sent": 0})
+
+
+def celery_peer(url: str, count: int, due: bool) -> Any:
+    """Return Celery's own scheduler, which keeps a shelve file; nothing of it is in Redis."""
+    app = Celery("peer", broker="memory://", set_as_current=False)
+    app.conf.update(timezone="UTC", result_expires=None, redbeat_redis_url=url)
+    directory = tempfile.mkdtemp(prefix="redbeat-benchmark-")
+    app.conf.beat_schedule = {
+        f"entry-{index}": {
+            "task": "unknown",
+            "schedule": timedelta(seconds=EVERY),
+            "args": (index,),
+            "kwargs": {"three": 3},
+            "last_run_at": last_run(due),
+        }
+        for index in range(count)
+    }
+    return unsent(PersistentScheduler)(app, schedule_filename=f"{directory}/schedule")
+
+
+def django_peer(url: str, count: int, due: bool) -> Any:
+    """Return the scheduler of django-celery-beat, with its tables in a file of SQLite."""
+    name = Path(tempfile.mkdtemp(prefix="redbeat-benchmark-")) / "db.sqlite3"
+    import_module("django.conf").settings.configure(
+        INSTALLED_APPS=["django_celery_beat"],
+        DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": name}},
+        USE_TZ=True,
+        DEFAULT_AUTO_FIELD="django.db.models.AutoField",
+    )
+    import_module("django").setup()
+    import_module("django.core.management").call_command("migrate", verbosity=0)
+    models = import_module("django_celery_beat.models")
+    every = models.IntervalSchedule.objects.create(every=EVERY, period="seconds")
+    ran = last_run(due)
+    models.PeriodicTask.objects.bulk_create(
+        (
+            models.PeriodicTask(
+                name=f"entry-{index}",
+                task="unknown",
+                interval=every,
+                args=f"[{index}]",
+                kwargs='{"three": 3}',
+                last_run_at=ran,
+            )
+            for index in range(count)
+        ),
+        batch_size=5000,
+    )
+    app = Celery("peer", broker="memory://", set_as_current=False)
+    app.conf.update(timezone="UTC", result_expires=None, redbeat_redis_url=url)
+    return unsent(import_module("django_celery_beat.schedulers").DatabaseScheduler)(app)
+
+
+def redisbeat_peer(url: str, count: int, due: bool) -> Any:
+    """Return the scheduler of redisbeat, with its entries in Redis."""
+    app = Celery("peer", broker="memory://")  # its entries belong to the current app
+    app.conf.update(timezone="UTC", result_expires=None, CELERY_REDIS_SCHEDULER_URL=url)
+    import_module("redis").Redis.from_url(url).flushall()
+    scheduler = unsent(import_module("redisbeat.scheduler").RedisScheduler)(app=app)
+    for index in range(count):
+        scheduler.add(
+            name=f"entry-{index}",
+            task="unknown",
+            schedule=timedelta(seconds=EVERY),
+            args=(index,),
+            kwargs={"three": 3},
+            last_run_at=last_run(due),
+        )
+    if due:
+        put_up(url)
+    return scheduler
+
+
+def put_up(url: str) -> None:
+    """Give every member of the only sorted set a score that is past."""
+    client: Any = import_module("redis").Redis.from_url(url)
+    for key in client.scan_iter(_type="zset"):
+        members = client.zrange(key, 0, -1)
+        for start in range(0, len(members), 1000):
+            client.zadd(key, dict.fromkeys(members[start : start + 1000], time.time() - 1))
+
+
+PEERS = {"celery": celery_peer, "django": django_peer, "redisbeat": redisbeat_peer}
+
+
+def run_tick(scheduler: Any, options: argparse.Namespace) -> Metrics:
+    """Tick until all entries are sent, or the time is over."""
+    started = time.perf_counter()
+    while scheduler.sent < options.entries:
+        scheduler.tick()
+        if time.perf_counter() - started > options.seconds:
+            break
+    seconds = time.perf_counter() - started
+    return {"each": seconds / max(scheduler.sent, 1), "sent": scheduler.sent}
+
+
+def run_idle(scheduler: Any, options: argparse.Namespace) -> Metrics:
+    """Tick with nothing due; the first one, which loads everything, does not count."""
+    scheduler.tick()
+    ticks, started = 0, time.perf_counter()
+    while ticks < IDLE_TICKS and time.perf_counter() - started < options.seconds:
+        scheduler.tick()
+        ticks += 1
+    return {"each": (time.perf_counter() - started) / max(ticks, 1), "sent": scheduler.sent}
+
+
+def too_slow(*_signal: Any) -> None:
+    """Give up."""
+    print("the entries could not be stored in time", file=sys.stderr)
+    sys.exit(TOO_SLOW)
+
+
+def main(argv: list[str]) -> None:
+    """Make a schedule, run a workload, print its metrics."""
+    parser = argparse.ArgumentParser(prog="peerload", description=__doc__)
+    parser.add_argument("peer", choices=sorted(PEERS))
+    parser.add_argument("url")
+    parser.add_argument("workload", choices=("idle", "tick"))
+    parser.add_argument("--entries", type=int, default=1000)
+    parser.add_argument("--seconds", type=int, default=30)
+    options = parser.parse_args(argv)
+    signal.signal(signal.SIGALRM, too_slow)
+    signal.alarm(options.seconds)
+    scheduler = PEERS[options.peer](options.url, options.entries, options.workload == "tick")
+    signal.alarm(0)
+    work = run_tick if options.workload == "tick" else run_idle
+    print(json.dumps(work(scheduler, options)))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

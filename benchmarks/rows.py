@@ -1,0 +1,130 @@
+"""What was measured: rows with their targets, series for plots, kept in a file between sittings."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+__all__ = ("NOTHING", "UNITS", "Finding", "Row", "Series", "Store", "cells", "target_row")
+
+#: What a cell says where there is nothing to show.
+NOTHING = "-"
+
+UNITS: dict[str, Callable[[float], str]] = {
+    "us": lambda value: f"{value * 1e6:,.{0 if value >= 1e-4 else 1}f} µs",
+    "ms": lambda value: f"{value * 1e3:,.1f} ms",
+    "s": lambda value: f"{value:,.2f} s",
+    "count": lambda value: f"{value:,.0f}",
+    "bytes": lambda value: f"{value:,.0f} B",
+    "MiB": lambda value: f"{value / 2**20:,.1f} MiB",
+    "share": lambda value: f"{value:.1%}",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the table.
+
+    ``base`` is what it is compared to, in the same unit, and ``against`` names that; ``ratio`` says
+    how many times as good as the base it is, above 1 for better. ``reached`` is None where there is
+    no target.
+    """
+
+    what: str
+    ours: float | None
+    unit: str
+    base: float | None = None
+    against: str = ""
+    ratio: float | None = None
+    target: str = ""
+    reached: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """The points of one line of a plot: ``plot`` names the plot, ``name`` the line."""
+
+    plot: str
+    name: str
+    points: list[tuple[float, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one measurement found; ``remarks`` are sentences about what could not be measured."""
+
+    rows: list[Row]
+    series: list[Series] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+    facts: str = ""
+    quick: bool = False
+
+
+def target_row(
+    what: str,
+    unit: str,
+    ours: float | None,
+    base: float | None = None,
+    against: str = "",
+    target: str = "",
+    reached: Callable[[float, float], bool] | None = None,
+) -> Row:
+    """Return a row where less is better; ``reached`` is told the value and the ratio."""
+    ratio = base / ours if ours and base is not None else None
+    if ours is None or reached is None or (base is None and against):
+        met = None
+    else:
+        met = bool(reached(ours, ratio or 0.0))
+    return Row(what, ours, unit, base, against, ratio, target, met)
+
+
+class Store:
+    """Findings by name, in a file of JSON."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def load(self) -> dict[str, Finding]:
+        """Return what was kept; nothing when there is no file."""
+        if not self._path.exists():
+            return {}
+        found: dict[str, Any] = json.loads(self._path.read_text(encoding="utf-8"))
+        return {name: _finding(fields) for name, fields in found.items()}
+
+    def keep(self, name: str, finding: Finding) -> None:
+        """Write one finding, in place of an earlier one."""
+        found = {**self.load(), name: finding}
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        text = json.dumps({key: asdict(value) for key, value in found.items()}, indent=1)
+        self._path.write_text(text, encoding="utf-8")
+
+
+def _finding(fields: Mapping[str, Any]) -> Finding:
+    rows = [Row(**row) for row in fields["rows"]]
+    series = [
+        Series(each["plot"], each["name"], [(x, y) for x, y in each["points"]])
+        for each in fields["series"]
+    ]
+    return Finding(rows, series, fields["remarks"], fields["facts"], fields["quick"])
+
+
+def shown(value: float | None, unit: str) -> str:
+    """Return a value with its unit."""
+    return NOTHING if value is None else UNITS[unit](value)
+
+
+def cells(rows: Sequence[Row]) -> list[tuple[str, ...]]:
+    """Return the table with its heading, as text."""
+    table: list[tuple[str, ...]] = [("what", "3", "beside", "", "ratio", "target", "reached")]
+    for row in rows:
+        reached = NOTHING if row.reached is None else "yes" if row.reached else "no"
+        ratio = NOTHING if row.ratio is None else f"{row.ratio:,.2f}"
+        base = shown(row.base, row.unit)
+        met = reached if row.target else ""
+        table.append(
+            (row.what, shown(row.ours, row.unit), base, row.against, ratio, row.target, met)
+        )
+    return table
