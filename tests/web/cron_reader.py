@@ -7,25 +7,14 @@ something else than its crontab is found.
 from __future__ import annotations
 
 import re
+from datetime import date
 from typing import NamedTuple
 
 __all__ = ("Understood", "understand")
 
 DAYS = ["Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"]
-MONTHS = [
-    "January",
-    "February",
-    "March",
-    "April",
-    "May",
-    "June",
-    "July",
-    "August",
-    "September",
-    "October",
-    "November",
-    "December",
-]
+MONTHS = [date(2001, month, 1).strftime("%B") for month in range(1, 13)]
+ON_DAYS = r",? on (days? [\w ,]+?|every \w+ day [\w ]+?) of ([A-Z].*|the month)$"
 TIME = r"\d\d:\d\d"
 
 
@@ -44,9 +33,7 @@ def understand(words: str) -> Understood:
     rest = words
     if found := re.search(r", but only if a (.*)$", rest):
         weekdays, rest = _listed(found[1], DAYS, 0), rest[: found.start()]
-    if found := re.search(
-        r",? on (days? [\w ,]+?|every \w+ day [\w ]+?) of ([A-Z].*|the month)$", rest
-    ):
+    if found := re.search(ON_DAYS, rest):
         days, rest = _numbers(found[1]), rest[: found.start()]
         months = months if found[2] == "the month" else _listed(found[2], MONTHS, 1)
     if found := re.search(r", in ([A-Z].*)$", rest):
@@ -65,6 +52,12 @@ def understand(words: str) -> Understood:
 def _times(words: str) -> set[int]:
     if re.fullmatch(rf"at ({TIME})((, {TIME})* and {TIME})?", words):
         return set(map(_minute, re.findall(TIME, words)))
+    found = _spaced(words)
+    return _limited(words) if found is None else found
+
+
+def _spaced(words: str) -> set[int] | None:
+    """Times at equal distances."""
     if found := re.fullmatch(rf"every minute from ({TIME}) to ({TIME})", words):
         return set(range(_minute(found[1]), _minute(found[2]) + 1))
     if found := re.fullmatch(rf"every (hour|\d+ hours) from ({TIME}) to ({TIME})", words):
@@ -74,15 +67,18 @@ def _times(words: str) -> set[int]:
         return {at % 1440 for at in range(first, first + 1440, 60 * int(found[1]))}
     if found := re.fullmatch(r"every hour(?: at minute (\d+))?", words):
         return {hour * 60 + int(found[1] or 0) for hour in range(24)}
+    return None
+
+
+def _limited(words: str) -> set[int]:
+    """Minutes of some hours."""
     if found := re.fullmatch(rf"(.*) between ({TIME}) and ({TIME})", words):
         low, high = _minute(found[2]), _minute(found[3])
         return {at for at in _within(found[1]) if low <= at <= high}
-    if words.endswith(" of every hour"):
-        return _within(words.removesuffix(" of every hour"))
     if found := re.fullmatch(r"(.*) of (hours? .*|every \w+ hour .*)", words):
         hours = _numbers(found[2])
         return {at for at in _within(found[1]) if at // 60 in hours}
-    return _within(words)
+    return _within(words.removesuffix(" of every hour"))
 
 
 def _within(words: str) -> set[int]:
