@@ -11,17 +11,17 @@ from celery import Celery
 
 from tests.servers import RedisServer, free_port
 
-#: Tests that need a server which few machines have.
-RABBITMQ = Path(__file__).parent / "rabbitmq"
+#: Tests that need what few machines have: RabbitMQ, Chromium.
+ONLY_WHEN_NAMED = [Path(__file__).parent / name for name in ("rabbitmq", "browser")]
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave out the tests of RabbitMQ, unless the command line names them."""
-    if collection_path != RABBITMQ:
+    """Leave out the tests that need what few machines have, unless the command line names them."""
+    if collection_path not in ONLY_WHEN_NAMED:
         return None
     start = config.invocation_params.dir
     paths = [(start / arg.partition("::")[0]).resolve() for arg in config.args]
-    return None if any(path.is_relative_to(RABBITMQ) for path in paths) else True
+    return None if any(path.is_relative_to(collection_path) for path in paths) else True
 
 
 @pytest.fixture(scope="session")

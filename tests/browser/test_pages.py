@@ -1,0 +1,124 @@
+"""Every page is quiet, fits a phone, has both colour schemes, and obeys the keyboard."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import quote
+
+import pytest
+import redis
+from celery.schedules import crontab
+from playwright.sync_api import Page, expect
+
+from redbeat.schedule import Schedule
+from tests.browser.conftest import Make, NewPage
+
+HOSTILE = "<script>alert(1)</script>"
+LONG = "reports.monthly." + "a-very-long-name-without-a-place-to-break" * 3
+PATHS = (
+    "/",
+    "/?q=report&state=scheduled",
+    "/?q=nothing-is-called-so",
+    "/timeline?span=hour",
+    "/timeline?span=day",
+    "/timeline?span=week",
+    f"/entry?name={quote(HOSTILE)}",
+    f"/entry?name={LONG}",
+    "/beats",
+)
+PHONE = {"width": 390, "height": 844}
+DESKTOP = {"width": 1280, "height": 900}
+
+
+@pytest.fixture
+def entries(make: Make, redis_client: redis.Redis) -> None:
+    """Save entries of all kinds, one of them with a name that wants to be a script."""
+    make("report", crontab("0", "9", "mon-fri"))
+    make("poll", 30.0)
+    make(HOSTILE, 60.0, args=[HOSTILE], kwargs={"<b>": "</td>"})
+    make(LONG, crontab("*/7", "8-17"), args=["word" * 60])
+    make("held").pause(f"because {HOSTILE}")
+    redis_client.hset("redbeat:broken", "definition", HOSTILE)
+    redis_client.zadd("redbeat::schedule", {"redbeat:broken": -1})
+    redis_client.hset("redbeat::quarantine", "redbeat:broken", "[]")
+
+
+WIDER = """() => {
+  const root = document.documentElement;
+  if (root.scrollWidth <= root.clientWidth) return [];
+  const wide = (element) => element.getBoundingClientRect().right > root.clientWidth + 0.5;
+  const named = (element) => `${element.tagName}.${element.getAttribute("class") ?? ""}`;
+  return [...document.body.querySelectorAll("*")].filter(wide).map(named);
+}"""
+
+
+def sticking_out(page: Page) -> list[str]:
+    """Return the elements beyond the edge of a window that can be scrolled sideways."""
+    found: list[str] = page.evaluate(WIDER)
+    return found[:5]
+
+
+@pytest.mark.usefixtures("entries")
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])
+def test_pages_are_quiet_and_fit(new_page: NewPage, scheme: str, size: dict[str, int]) -> None:
+    page = new_page(viewport=size, color_scheme=scheme)
+    for path in PATHS:
+        answer = page.goto(path)
+        assert answer is not None
+        assert answer.ok, path
+        assert "default-src 'none'" in (answer.header_value("content-security-policy") or "")
+        expect(page.get_by_role("heading").first).to_be_visible()
+        assert sticking_out(page) == [], path
+
+
+def lightness(page: Page, of: str) -> float:
+    """Return how light a colour of the body is, 0 to 255."""
+    color: str = page.evaluate(f"getComputedStyle(document.body).{of}")
+    channels = [float(number) for number in re.findall(r"[\d.]+", color)]
+    return sum(channels[:3]) / 3
+
+
+@pytest.mark.parametrize(("scheme", "dark"), [("light", False), ("dark", True)])
+def test_colours_are_those_of_the_system(new_page: NewPage, scheme: str, dark: bool) -> None:
+    page = new_page(color_scheme=scheme)
+    page.goto("/")
+    assert (lightness(page, "color") > lightness(page, "backgroundColor")) is dark
+
+
+@pytest.mark.usefixtures("entries")
+def test_name_that_wants_to_be_a_script_is_text(page: Page) -> None:
+    page.goto("/")
+    page.locator("#entries").get_by_role("link", name=HOSTILE).click()
+    expect(page.get_by_role("heading", name=HOSTILE)).to_be_visible()
+    assert page.locator("script", has_text="alert").count() == 0
+
+
+def focused(page: Page) -> str:
+    """Return the text of what has the focus, if it is a button."""
+    found: str = page.evaluate(
+        "document.activeElement.matches('button') ? document.activeElement.innerText.trim() : ''"
+    )
+    return found
+
+
+def test_pause_by_keyboard(page: Page, schedule: Schedule, make: Make) -> None:
+    make("report")
+    page.goto("/entry?name=report")
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        if focused(page).startswith("Pause"):
+            break
+    assert focused(page).startswith("Pause"), "the button was not reached within 60 tabs"
+    outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+    assert outline != "none", "one cannot see what has the focus"
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("button", name="Resume")).to_be_visible()
+    assert not schedule["report"].enabled
+
+
+def test_first_tab_skips_to_the_content(page: Page) -> None:
+    page.goto("/")
+    page.keyboard.press("Tab")
+    target = page.evaluate("document.activeElement.getAttribute('href')")
+    assert str(target).startswith("#")
