@@ -61,7 +61,9 @@ def load_chart(counts: Sequence[int], start: datetime, seconds_per_bar: int) -> 
     told = f"{_runs(sum(counts))} from {span}, at most {highest} in one bar."
     content = value_lines(axis) + time_axis(time_ticks(start, seconds), TOP, BOTTOM, LABELS)
     content += Markup("").join(map(group, bars))
-    return _chart("load", ("Runs over time", told), content, value_labels(axis, "", RIGHT))
+    return _chart(
+        "load", ("Runs over time", told), content, value_labels(axis, "", RIGHT) + _zone(start)
+    )
 
 
 def lateness_chart(points: Sequence[tuple[datetime, float]]) -> Markup:
@@ -87,7 +89,12 @@ def lateness_chart(points: Sequence[tuple[datetime, float]]) -> Markup:
     ends = _label(points[0][0], "start") + (_label(points[-1][0], "end") if points[1:] else "")
     told = f"The last {len(points)} runs; the latest was {_late(highest)}."
     content = value_lines(axis) + ends + Markup("").join(marks)
-    return _chart("lateness", ("Lateness", told), content, value_labels(axis, unit, RIGHT))
+    return _chart(
+        "lateness",
+        ("Lateness", told),
+        content,
+        value_labels(axis, unit, RIGHT) + _zone(points[-1][0]),
+    )
 
 
 def _chart(kind: str, words: tuple[str, str], content: Markup, values: Markup) -> Markup:
@@ -156,3 +163,8 @@ def _late(seconds: float) -> str:
 def _label(at: datetime, anchor: str) -> Markup:
     x = "0" if anchor == "start" else "100%"
     return element("text", clock(at), class_="tick", x=x, y=LABELS, text_anchor=anchor)
+
+
+def _zone(at: datetime) -> Markup:
+    """Return the short name of the zone whose clock the axis of time shows."""
+    return element("text", f"{at:%Z}", class_="zone", x=RIGHT, y=LABELS, text_anchor="end")

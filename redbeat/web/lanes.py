@@ -42,8 +42,9 @@ def lanes(
         height=AXIS_HEIGHT,
         aria_hidden="true",
     )
+    head = element("div", element("span", f"{start:%Z}", class_="zone"), axis, class_="head")
     items = [_lane(row, ticks, start, seconds) for row in rows]
-    return element("div", axis, element("ol", *items), class_="lanes")
+    return element("div", head, element("ol", *items), class_="lanes")
 
 
 def _lane(

@@ -1,9 +1,10 @@
-"""Pictures of the page, in both colour schemes and on a phone.
+r"""Pictures of the page: light, for the documentation; dark, and on a phone, to be looked at.
 
-Where they go is told by ``REDBEAT_SCREENSHOTS``, else to the directory of the test. Those of the
-documentation are made by::
+They go to the directory in ``REDBEAT_SCREENSHOTS``, else to that of the test. Those of the
+documentation are made again by::
 
-    REDBEAT_SCREENSHOTS=docs/images python -m pytest -n 0 tests/browser/test_screenshots.py
+    REDBEAT_SCREENSHOTS=docs/images .venv/bin/python -m pytest -n 0 \\
+        tests/browser/test_screenshots.py -k light
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import os
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
@@ -42,11 +44,9 @@ RULES = {
     "stock-report": crontab("0", "9,17"),
     "archive-logs": crontab("0", "3", "sun"),
 }
-KINDS = {
-    "light": {"viewport": {"width": 1200, "height": 800}, "color_scheme": "light"},
-    "dark": {"viewport": {"width": 1200, "height": 800}, "color_scheme": "dark"},
-    "phone": {"viewport": {"width": 390, "height": 844}, "color_scheme": "light"},
-}
+LIGHT = {"viewport": {"width": 1200, "height": 800}, "color_scheme": "light"}
+DARK = {"viewport": {"width": 1200, "height": 800}, "color_scheme": "dark"}
+PHONE = {"viewport": {"width": 390, "height": 844}, "color_scheme": "light"}
 
 
 @pytest.fixture
@@ -69,29 +69,37 @@ def fill(make: Make, client: redis.Redis) -> None:
     client.zadd("redbeat::schedule", {"redbeat:loyalty-points": 0})
 
 
-def take(page: Page, name: str, directory: Path) -> None:
-    """Take a picture of each page; the name is in front of what is not for the documentation."""
+def take(page: Page, front: str, directory: Path) -> list[Path]:
+    """Take a picture of each page; the names begin with ``front``."""
+    files = []
     for what, path in PATHS.items():
         page.goto(path)
         expect(page.get_by_role("heading").first).to_be_visible()
-        front = "web" if name == "light" else f"{name}-web"
-        file = directory / f"{front}-{what}.png"
-        page.screenshot(path=file, full_page=name == "phone")
-        assert file.read_bytes().startswith(b"\x89PNG")
-        assert file.stat().st_size < LARGEST, f"{file} is too large for the documentation"
+        files.append(directory / f"{front}-{what}.png")
+        page.screenshot(path=files[-1], full_page=front != "web")
+    return files
 
 
+@pytest.mark.parametrize(
+    ("front", "options"),
+    [("web", LIGHT), ("dark", DARK), ("phone", PHONE)],
+    ids=["light", "dark", "phone"],
+)
 def test_pictures(
     new_page: NewPage,
     project: Project,
     make: Make,
     redis_client: redis.Redis,
     directory: Path,
+    front: str,
+    options: dict[str, Any],
 ) -> None:
     fill(make, redis_client)
     project.worker()
     project.beat("--max-interval", "5")
     project.wait_for_runs("warehouse-sync", 12, deadline=60)
     wait_until(lambda: redis_client.hlen("redbeat::quarantine"), 30, "the quarantine")
-    for name, options in KINDS.items():
-        take(new_page(**options), name, directory)
+    for file in take(new_page(**options), front, directory):
+        assert file.read_bytes().startswith(b"\x89PNG")
+        size = file.stat().st_size
+        assert front != "web" or size < LARGEST, f"{file} is too large for the documentation"

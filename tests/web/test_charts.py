@@ -133,6 +133,12 @@ def test_times_are_those_of_the_zone_of_the_start_also_when_clocks_change() -> N
     assert last.endswith("Sun 29 Mar 12:00 to Sun 29 Mar 13:00")
 
 
+def test_axes_of_time_name_their_zone() -> None:
+    start = datetime(2026, 7, 1, 12, 0, tzinfo=PARIS)
+    for chart in (load_chart([1], start, 60), lateness_chart([(start, 1)]), lanes([], start, 60)):
+        assert labels(parsed(chart), "zone") == ["CEST"]
+
+
 def test_load_refuses_what_has_no_time() -> None:
     with pytest.raises(ValueError, match="start has to be aware"):
         load_chart([1], datetime(2026, 1, 1), 60)
