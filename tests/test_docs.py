@@ -65,5 +65,5 @@ def test_settings_exist(page: Path) -> None:
         name.lower() for name in re.findall(r"(?i)(?<![\w./-])redbeat_[a-z][a-z_]*[a-z]", text)
     }
     spelt = {name.lower() for name in re.findall(r"CELERY_(REDBEAT_[A-Z_]+[A-Z])", text)}
-    variables = {"redbeat_faults", "redbeat_fuzz"}  # of the tests
+    variables = {"redbeat_faults", "redbeat_fuzz", "redbeat_screenshots"}  # of the tests
     assert (named | spelt) - SETTINGS.keys() - ATTRIBUTES - variables == set()

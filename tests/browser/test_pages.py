@@ -122,3 +122,26 @@ def test_first_tab_skips_to_the_content(page: Page) -> None:
     page.keyboard.press("Tab")
     target = page.evaluate("document.activeElement.getAttribute('href')")
     assert str(target).startswith("#")
+
+
+def test_times_are_those_of_the_reader(new_page: NewPage, make: Make) -> None:
+    make("lunch", crontab("0", "12"))
+    page = new_page(timezone_id="Asia/Tokyo")
+    page.goto("/entry?name=lunch")
+    expect(page.locator("#next-run")).to_contain_text("21:00:00")
+    expect(page.get_by_text("Asia/Tokyo").first).to_be_visible()
+    page.goto("/timeline?span=day")
+    expect(page.locator("#load .zone")).to_have_text("UTC")
+
+
+def test_page_works_without_scripts(new_page: NewPage, schedule: Schedule, make: Make) -> None:
+    make("report")
+    make("other")
+    page = new_page(java_script_enabled=False)
+    page.goto("/")
+    page.get_by_role("searchbox", name="Search").fill("report")
+    page.get_by_role("button", name="Show").click()
+    page.locator("#entries").get_by_role("link", name="report").click()
+    page.get_by_role("button", name="Pause").click()
+    expect(page.get_by_text("Paused.")).to_be_visible()
+    assert not schedule["report"].enabled
