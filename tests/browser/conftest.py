@@ -76,7 +76,8 @@ def make(app: Celery) -> Make:
     """Save an entry that is due in an hour, unless other things are said of it."""
 
     def make(name: str, when: Any = 3600, **more: Any) -> RedBeatSchedulerEntry:
-        return RedBeatSchedulerEntry(name, TASK, when, app=app, **more).save()
+        task = more.pop("task", TASK)
+        return RedBeatSchedulerEntry(name, task, when, app=app, **more).save()
 
     return make
 
