@@ -52,6 +52,46 @@ WIDER = """() => {
 }"""
 
 
+# Text against what is behind it, as in WCAG 2.2: a ratio of 4.5 at least. Text that is hidden or
+# that cannot be used may be fainter.
+FAINT = """() => {
+  const parts = (color) => {
+    const numbers = color.match(/[\\d.]+(?:e-?\\d+)?/g).map(Number);
+    const scale = color.startsWith("color(") ? 255 : 1;
+    return [numbers[0] * scale, numbers[1] * scale, numbers[2] * scale, numbers[3] ?? 1];
+  };
+  const light = (rgb) => {
+    const [r, g, b] = rgb.map((part) => part / 255)
+      .map((part) => (part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const behind = (element) => {
+    for (let at = element; at; at = at.parentElement) {
+      const color = parts(getComputedStyle(at).backgroundColor);
+      if (color[3] === 1) return color;
+    }
+    return [255, 255, 255, 1];
+  };
+  const found = [];
+  for (const element of document.body.querySelectorAll("*")) {
+    const own = [...element.childNodes].some((node) => node.nodeType === 3 && node.data.trim());
+    if (!own || !element.checkVisibility() || element.closest("title, option, .hidden")) continue;
+    const style = getComputedStyle(element);
+    const color = parts(element.namespaceURI.endsWith("svg") ? style.fill : style.color);
+    const pair = [light(color.slice(0, 3)), light(behind(element).slice(0, 3))];
+    const ratio = (Math.max(...pair) + 0.05) / (Math.min(...pair) + 0.05);
+    if (ratio < 4.5) found.push(`${ratio.toFixed(1)}: ${element.textContent.trim().slice(0, 40)}`);
+  }
+  return found;
+}"""
+
+
+def faint(page: Page) -> list[str]:
+    """Return the texts that stand out too little, with their ratios."""
+    found: list[str] = page.evaluate(FAINT)
+    return found
+
+
 def sticking_out(page: Page) -> list[str]:
     """Return the elements beyond the edge of a window that can be scrolled sideways."""
     found: list[str] = page.evaluate(WIDER)
@@ -70,6 +110,7 @@ def test_pages_are_quiet_and_fit(new_page: NewPage, scheme: str, size: dict[str,
         assert "default-src 'none'" in (answer.header_value("content-security-policy") or "")
         expect(page.get_by_role("heading").first).to_be_visible()
         assert sticking_out(page) == [], path
+        assert faint(page) == [], path
 
 
 def lightness(page: Page, of: str) -> float:
@@ -145,3 +186,12 @@ def test_page_works_without_scripts(new_page: NewPage, schedule: Schedule, make:
     page.get_by_role("button", name="Pause").click()
     expect(page.get_by_text("Paused.")).to_be_visible()
     assert not schedule["report"].enabled
+
+
+def test_what_sticks_out_and_what_is_faint_would_be_found(page: Page) -> None:
+    page.goto("/")
+    assert (sticking_out(page), faint(page)) == ([], [])
+    page.evaluate("document.querySelector('h1').style.color = '#888'")
+    page.evaluate("document.querySelector('h1').style.width = '2000px'")
+    assert sticking_out(page) == ["H1."]
+    assert len(faint(page)) == 1

@@ -47,6 +47,8 @@ RULES = {
     "stock-report": crontab("0", "9,17"),
     "archive-logs": crontab("0", "3", "sun"),
 }
+#: Pixels from the top that the pictures of the documentation show.
+HEIGHTS = {"schedule": 800, "timeline": 1140, "entry": 1120, "beats": 800}
 LIGHT = {"viewport": {"width": 1200, "height": 800}, "color_scheme": "light"}
 DARK = {"viewport": {"width": 1200, "height": 800}, "color_scheme": "dark"}
 PHONE = {"viewport": {"width": 390, "height": 844}, "color_scheme": "light"}
@@ -80,6 +82,8 @@ def take(page: Page, front: str, directory: Path) -> list[Path]:
     """Take a picture of each page; the names begin with ``front``."""
     files = []
     for what, path in PATHS.items():
+        if front == "web":
+            page.set_viewport_size({"width": 1200, "height": HEIGHTS[what]})
         page.goto(path)
         expect(page.get_by_role("heading").first).to_be_visible()
         files.append(directory / f"{front}-{what}.png")
