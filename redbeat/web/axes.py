@@ -35,7 +35,7 @@ TIME_STEPS: Final = (
     *(DAY, 2 * DAY, 7 * DAY, 14 * DAY, 28 * DAY),
 )
 #: Labels of an axis, at most.
-MOST_TICKS: Final = 8
+MOST_TICKS: Final = 9
 #: Labels behind it would be cut off.
 LAST_LABEL: Final = 0.97
 #: Labels of an axis of values, 0 left out.

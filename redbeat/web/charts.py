@@ -34,8 +34,10 @@ HEIGHT: Final = 170
 #: Labels of values on the left: where they end, and how much room they have.
 RIGHT: Final = 42
 MARGIN: Final = 48
-#: What part of its place a bar takes.
-BAR: Final = 0.8
+#: What part of its place a bar takes: one among many / of a few.
+NARROW: Final = 0.8
+WIDE: Final = 0.5
+MANY: Final = 20
 #: Lateness below it needs no finer labels, in seconds.
 FINEST: Final = 0.001
 
@@ -115,13 +117,13 @@ def _chart(kind: str, words: tuple[str, str], content: Markup, values: Markup) -
 
 
 def _bar(value: float, left: float, width: float, axis: Values, peak: bool) -> Markup:
-    height = axis.height(value)
+    height, share = axis.height(value), WIDE if width * MANY > 1 else NARROW
     return element(
         "rect",
         class_="bar peak" if peak else "bar",
-        x=percent(left + width * (1 - BAR) / 2),
+        x=percent(left + width * (1 - share) / 2),
         y=axis.low - height,
-        width=percent(width * BAR),
+        width=percent(width * share),
         height=height,
     )
 

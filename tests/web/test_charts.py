@@ -58,6 +58,12 @@ def test_load_has_a_bar_for_each_count() -> None:
     assert all(float(bar.get("y", "")) + float(bar.get("height", "")) == 148 for bar in bars)
 
 
+@pytest.mark.parametrize(("bars", "share"), [(10, 0.5), (60, 0.8)])
+def test_few_bars_are_slim(bars: int, share: float) -> None:
+    found = classed(parsed(load_chart([1] * bars, START, 60)), "bar")
+    assert part(found[0].get("width", "")) == pytest.approx(100 * share / bars, abs=0.01)
+
+
 def test_load_tells_the_runs_of_each_bar() -> None:
     root = parsed(load_chart([0, 1, 1200], START, 1800))
     assert [hit.findtext("title") for hit in classed(root, "hit")] == [
