@@ -9,8 +9,8 @@ from typing import Final, NamedTuple
 
 from markupsafe import Markup
 
+from redbeat.calendar.zones import UTC, wall_zone
 from redbeat.web.svg import element, percent
-from redbeat.zones import UTC, wall_zone
 
 __all__ = (
     "Tick",

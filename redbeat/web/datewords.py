@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from redbeat.periods import YEARLY
-from redbeat.recurrence import Recurrence
+from redbeat.calendar.periods import YEARLY
+from redbeat.calendar.recurrence import Recurrence
 from redbeat.web.clockwords import in_months, only_if
 from redbeat.web.wording import DAYS, Unphrased, joined, numbered, ordinal
 

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Final
 
+from redbeat.calendar.periods import DAILY, HOURLY, SECONDLY, WEEKLY
+from redbeat.calendar.recurrence import Recurrence
+from redbeat.calendar.zones import EPOCH, as_utc
 from redbeat.cli.describing import schedule_text
-from redbeat.periods import DAILY, HOURLY, SECONDLY, WEEKLY
-from redbeat.recurrence import Recurrence
 from redbeat.rulesets import rruleset
 from redbeat.schedules import rrule
 from redbeat.web.clockwords import ALL_HOURS, ALL_MINUTES, clock, in_months, together
 from redbeat.web.datewords import dates, place
 from redbeat.web.wording import DAYS, Unphrased, joined, moment, numbered, zone_label
-from redbeat.zones import EPOCH, as_utc
 
 __all__ = ("rule_words", "set_words")
 

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta, tzinfo
 from itertools import pairwise
 from typing import Final
 
-from redbeat.zones import fixed_offset, zone_key
+from redbeat.calendar.zones import fixed_offset, zone_key
 
 __all__ = (
     "DAYS",

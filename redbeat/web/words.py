@@ -12,6 +12,7 @@ from typing import Any
 
 from celery.schedules import crontab, schedule, solar
 
+from redbeat.calendar.zones import UTC, zone_named
 from redbeat.instant import clocked
 from redbeat.registry import of_class
 from redbeat.rulesets import rruleset
@@ -20,7 +21,6 @@ from redbeat.timing import asks_itself
 from redbeat.web.cronwords import cron_words
 from redbeat.web.rulewords import rule_words, set_words
 from redbeat.web.wording import moment, span, zone_label
-from redbeat.zones import UTC, zone_named
 
 __all__ = ("in_words",)
 
