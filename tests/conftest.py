@@ -13,8 +13,8 @@ from tests.deployments import KINDS, STANDALONE, Deployment, chosen_kind, single
 from tests.servers import RedisServer, free_port
 
 #: Tests that need programs which few machines have: RabbitMQ, a Redis that was built with TLS, node
-#: and Ruby.
-NAMED = [Path(__file__).parent / name for name in ("rabbitmq", "tls", "languages")]
+#: and Ruby, Chromium.
+NAMED = [Path(__file__).parent / name for name in ("rabbitmq", "tls", "languages", "browser")]
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -1,0 +1,62 @@
+"""The Chromium of this machine, and what a page does behind its reader's back."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from typing import Any
+from urllib.parse import urlsplit
+
+from playwright.sync_api import Browser, ConsoleMessage, Dialog, Page, Playwright, Request
+
+__all__ = ("Watch", "launched")
+
+HINT = "Chromium was not found. Install it: apt-get install chromium"
+
+#: Nothing but this machine has an address.
+LOOPBACK_ONLY = "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"
+
+#: What reports, from within a page, what its Content-Security-Policy has blocked.
+REPORT_VIOLATIONS = """
+document.addEventListener("securitypolicyviolation", (event) =>
+  console.error(`CSP: ${event.violatedDirective} blocked ${event.blockedURI}`));
+"""
+
+
+def launched(playwright: Playwright) -> Browser:
+    """Start the browser; RuntimeError with a hint when there is none."""
+    path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
+    if path is None:
+        raise RuntimeError(HINT)
+    # Chromium has no sandbox for root; what it shows here are our own pages.
+    args = [LOOPBACK_ONLY, *(["--no-sandbox"] if os.geteuid() == 0 else [])]
+    return playwright.chromium.launch(executable_path=path, args=args)
+
+
+class Watch:
+    """Everything that goes wrong on a page while it is used; ``problems`` has a line for each."""
+
+    def __init__(self, page: Page) -> None:
+        self.problems: list[str] = []
+        page.add_init_script(REPORT_VIOLATIONS)
+        page.on("console", self._console)
+        page.on("pageerror", lambda error: self.problems.append(f"uncaught: {error}"))
+        page.on("dialog", self._dialog)
+        page.on("request", self._request)
+
+    def _console(self, message: ConsoleMessage) -> None:
+        if message.type in ("error", "warning"):
+            self.problems.append(f"{message.type}: {message.text} {_where(message.location)}")
+
+    def _dialog(self, dialog: Dialog) -> None:
+        self.problems.append(f"dialog: {dialog.message}")
+        dialog.dismiss()
+
+    def _request(self, request: Request) -> None:
+        parts = urlsplit(request.url)
+        if parts.scheme in ("http", "https") and parts.hostname != "127.0.0.1":
+            self.problems.append(f"asked another host: {request.url}")
+
+
+def _where(location: Any) -> str:
+    return f"({location.get('url', '')}:{location.get('lineNumber', '')})"

@@ -1,0 +1,112 @@
+"""The page of a real schedule in a real browser: Redis, web server, beat, worker, Chromium."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery import Celery
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+from redbeat import RedBeatSchedulerEntry
+from redbeat.schedule import Schedule
+from tests.acceptance.processes import Project
+from tests.browser.chromium import Watch, launched
+from tests.servers import RedisServer, free_port
+
+#: Seconds that one test may take: beats and workers start slowly on a busy machine.
+TIMEOUT = 180
+#: Milliseconds in which a page has to show what is expected of it.
+PATIENCE = 20_000
+
+TASK = "tests.acceptance.project.note"
+
+Make = Callable[..., RedBeatSchedulerEntry]
+NewPage = Callable[..., Page]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give the tests of this directory the time that they need."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.timeout(TIMEOUT))
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """One browser for all tests; each has pages of its own."""
+    expect.set_options(timeout=PATIENCE)
+    with sync_playwright() as playwright:
+        browser = launched(playwright)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="session")
+def site(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of `celery redbeat web` on the shared Redis; it holds nothing of the schedule."""
+    project = Project(tmp_path_factory.mktemp("web"), redis_server.url)
+    url = f"http://127.0.0.1:{(port := free_port())}"
+    try:
+        web = project.start("redbeat", "web", "--port", str(port))
+        web.wait_for("The schedule is at")
+        yield url
+    finally:
+        project.end()
+
+
+@pytest.fixture
+def project(tmp_path: Path, redis_url: str) -> Iterator[Project]:
+    """Beats and workers on the emptied Redis; none runs yet."""
+    project = Project(tmp_path, redis_url)
+    yield project
+    project.end()
+
+
+@pytest.fixture
+def schedule(app: Celery) -> Schedule:
+    """The schedule that the page shows, for looking at it from elsewhere."""
+    return Schedule(app)
+
+
+@pytest.fixture
+def make(app: Celery) -> Make:
+    """Save an entry that is due in an hour, unless other things are said of it."""
+
+    def make(name: str, when: Any = 3600, **more: Any) -> RedBeatSchedulerEntry:
+        task = more.pop("task", TASK)
+        return RedBeatSchedulerEntry(name, task, when, app=app, **more).save()
+
+    return make
+
+
+@pytest.fixture
+def new_page(browser: Browser, site: str, redis_url: str) -> Iterator[NewPage]:
+    """Open a page, with the arguments of a Playwright context; all of them must be quiet.
+
+    Quiet is: no error or warning in the console, nothing that the Content-Security-Policy blocks,
+    no dialog, no request to another host.
+    """
+    assert redis_url  # the Redis has been emptied
+    contexts, watches = [], []
+
+    def new_page(**options: Any) -> Page:
+        context = browser.new_context(base_url=site, **options)
+        context.set_default_timeout(PATIENCE)
+        page = context.new_page()
+        contexts.append(context)
+        watches.append(Watch(page))
+        return page
+
+    yield new_page
+    for context in contexts:
+        context.close()
+    assert [line for watch in watches for line in watch.problems] == []
+
+
+@pytest.fixture
+def page(new_page: NewPage) -> Page:
+    """A page of a desktop, in light colours."""
+    return new_page(viewport={"width": 1280, "height": 900}, color_scheme="light")

@@ -1,0 +1,153 @@
+"""What an operator does on the page, against a real beat and a real worker."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import redis
+from playwright.sync_api import Page, expect
+
+from redbeat.schedule import Schedule
+from tests.acceptance.processes import Project
+from tests.browser.conftest import TASK, Make
+from tests.waiting import wait_until
+
+
+def open_entry(page: Page, name: str) -> None:
+    """Find an entry by a part of its name, and open its page."""
+    page.goto("/")
+    search = page.get_by_role("searchbox").first
+    search.fill(name[1:])
+    search.press("Enter")
+    entries = page.locator("#entries")
+    expect(entries.get_by_role("link", name="unrelated")).to_have_count(0)
+    entries.get_by_role("link", name=name, exact=True).click()
+    expect(page.get_by_role("heading", name=name)).to_be_visible()
+
+
+def test_find_pause_and_resume_an_entry(
+    page: Page, project: Project, schedule: Schedule, make: Make
+) -> None:
+    for name in ("billing-report", "unrelated"):
+        make(name, 1.0)
+    project.worker()
+    project.beat()
+    project.wait_for_runs("billing-report", 1)
+
+    open_entry(page, "billing-report")
+    page.get_by_label("Note").first.fill("invoices are wrong")
+    page.get_by_role("button", name="Pause").click()
+    expect(page.get_by_text("invoices are wrong").first).to_be_visible()
+    assert not schedule["billing-report"].enabled
+    ran, others = len(project.ran("billing-report")), len(project.ran("unrelated"))
+    project.wait_for_runs("unrelated", others + 4)
+    # One may have been on its way to the worker.
+    assert len(project.ran("billing-report")) <= ran + 1
+
+    ran = len(project.ran("billing-report"))
+    page.get_by_role("button", name="Resume").click()
+    expect(page.get_by_role("button", name="Pause")).to_be_visible()
+    project.wait_for_runs("billing-report", ran + 2)
+
+
+def test_trigger_an_entry(page: Page, project: Project, make: Make) -> None:
+    make("nightly")
+    make("unrelated")
+    project.worker()
+    project.beat()
+    open_entry(page, "nightly")
+    page.get_by_role("button", name=re.compile("trigger|run now", re.IGNORECASE)).click()
+    (run,) = project.wait_for_runs("nightly", 1)
+    expect(page.get_by_text(run["task_id"]).first).to_be_visible()
+    expect(page.locator("#history")).to_contain_text("triggered")
+
+
+def test_edit_a_rule_and_see_first_what_it_would_do(
+    page: Page, project: Project, schedule: Schedule, make: Make
+) -> None:
+    make("nightly")
+    make("unrelated")
+    project.worker()
+    project.beat()
+    open_entry(page, "nightly")
+    before = page.locator("#preview").inner_text()
+    form = page.locator("form", has=page.get_by_role("textbox", name="Rule"))
+    rule = form.get_by_role("textbox", name="Rule")
+
+    rule.fill("every so often")
+    expect(form).to_contain_text(re.compile("every so often", re.IGNORECASE))
+    expect(rule).to_have_attribute("aria-invalid", "true")
+    assert schedule["nightly"].schedule.run_every.total_seconds() == 3600
+
+    rule.fill("1")
+    expect(rule).not_to_have_attribute("aria-invalid", "true")
+    wait_until(lambda: page.locator("#preview").inner_text() != before, 20, "another preview")
+    assert schedule["nightly"].schedule.run_every.total_seconds() == 3600
+    form.get_by_role("button", name="Save").click()
+    expect(page.get_by_text("The rule is changed")).to_be_visible()
+    assert schedule["nightly"].schedule.run_every.total_seconds() == 1
+    project.wait_for_runs("nightly", 2)
+
+
+def test_countdown_reaches_zero_and_the_run_appears(
+    page: Page, project: Project, make: Make
+) -> None:
+    make("soon", 8.0)
+    make("unrelated")
+    project.worker()
+    project.beat()
+    project.wait_for_runs("soon", 1)
+    open_entry(page, "soon")
+    page.evaluate("window.loadedOnce = true")
+    countdown, history = page.locator("#next-run"), page.locator("#history tbody tr")
+    shown: set[str] = set()
+
+    def reached() -> bool:
+        shown.add(countdown.inner_text())
+        return any(re.search(r"\bin [1-5] ?s", text) for text in shown)
+
+    wait_until(reached, 20, "a countdown near zero")
+    before = history.count()
+    project.wait_for_runs("soon", len(project.ran("soon")) + 1)
+    wait_until(lambda: history.count() > before, 20, "another line of the history")
+    assert len(shown) > 1
+    assert page.evaluate("window.loadedOnce") is True
+
+
+def test_delete_asks_first(page: Page, schedule: Schedule, make: Make) -> None:
+    make("obsolete")
+    make("unrelated")
+    open_entry(page, "obsolete")
+    page.get_by_role("link", name="Delete").or_(page.get_by_role("button", name="Delete")).click()
+    assert "obsolete" in schedule
+    page.get_by_role("button", name=re.compile("^Delete")).click()
+    expect(page.get_by_text("Deleted obsolete")).to_be_visible()
+    assert "obsolete" not in schedule
+    assert "unrelated" in schedule
+
+
+def test_quarantine_is_shown_and_retried(
+    page: Page, project: Project, schedule: Schedule, redis_client: redis.Redis
+) -> None:
+    redis_client.hset("redbeat:broken", "definition", "{not JSON")
+    redis_client.zadd("redbeat::schedule", {"redbeat:broken": 0})
+    project.worker()
+    project.beat()
+    wait_until(lambda: "broken" in schedule.quarantine(), 30, "the quarantine")
+    page.goto("/beats")
+    aside = page.locator("#quarantine")
+    expect(aside).to_contain_text("broken")
+    expect(aside).to_contain_text("not JSON")
+    text = {
+        "name": "broken",
+        "task": TASK,
+        "schedule": {"__type__": "interval", "every": 3600, "relative": False},
+    }
+    redis_client.hset("redbeat:broken", "definition", json.dumps(text))
+    aside.get_by_role("button", name=re.compile("try again|retry", re.IGNORECASE)).click()
+    wait_until(lambda: "broken" not in schedule.quarantine(), 30, "the end of the quarantine")
+    project.wait_for_runs("broken", 1)
+    page.goto("/beats")
+    expect(page.locator("#beats")).to_be_visible()
+    expect(page.get_by_text("not JSON")).to_have_count(0)

@@ -1,0 +1,197 @@
+"""Every page is quiet, fits a phone, has both colour schemes, and obeys the keyboard."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import quote
+
+import pytest
+import redis
+from celery.schedules import crontab
+from playwright.sync_api import Page, expect
+
+from redbeat.schedule import Schedule
+from tests.browser.conftest import Make, NewPage
+
+HOSTILE = "<script>alert(1)</script>"
+LONG = "reports.monthly." + "a-very-long-name-without-a-place-to-break" * 3
+PATHS = (
+    "/",
+    "/?q=report&state=scheduled",
+    "/?q=nothing-is-called-so",
+    "/timeline?span=hour",
+    "/timeline?span=day",
+    "/timeline?span=week",
+    f"/entry?name={quote(HOSTILE)}",
+    f"/entry?name={LONG}",
+    "/beats",
+)
+PHONE = {"width": 390, "height": 844}
+DESKTOP = {"width": 1280, "height": 900}
+
+
+@pytest.fixture
+def entries(make: Make, redis_client: redis.Redis) -> None:
+    """Save entries of all kinds, one of them with a name that wants to be a script."""
+    make("report", crontab("0", "9", "mon-fri"))
+    make("poll", 30.0)
+    make(HOSTILE, 60.0, args=[HOSTILE], kwargs={"<b>": "</td>"})
+    make(LONG, crontab("*/7", "8-17"), args=["word" * 60])
+    make("held").pause(f"because {HOSTILE}")
+    redis_client.hset("redbeat:broken", "definition", HOSTILE)
+    redis_client.zadd("redbeat::schedule", {"redbeat:broken": -1})
+    redis_client.hset("redbeat::quarantine", "redbeat:broken", "[]")
+
+
+WIDER = """() => {
+  const root = document.documentElement;
+  if (root.scrollWidth <= root.clientWidth) return [];
+  const wide = (element) => element.getBoundingClientRect().right > root.clientWidth + 0.5;
+  const named = (element) => `${element.tagName}.${element.getAttribute("class") ?? ""}`;
+  return [...document.body.querySelectorAll("*")].filter(wide).map(named);
+}"""
+
+
+# Text against what is behind it, as in WCAG 2.2: a ratio of 4.5 at least. Text that is hidden or
+# that cannot be used may be fainter.
+FAINT = """() => {
+  const parts = (color) => {
+    const numbers = color.match(/[\\d.]+(?:e-?\\d+)?/g).map(Number);
+    const scale = color.startsWith("color(") ? 255 : 1;
+    return [numbers[0] * scale, numbers[1] * scale, numbers[2] * scale, numbers[3] ?? 1];
+  };
+  const light = (rgb) => {
+    const [r, g, b] = rgb.map((part) => part / 255)
+      .map((part) => (part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const behind = (element) => {
+    for (let at = element; at; at = at.parentElement) {
+      const color = parts(getComputedStyle(at).backgroundColor);
+      if (color[3] === 1) return color;
+    }
+    return [255, 255, 255, 1];
+  };
+  const found = [];
+  for (const element of document.body.querySelectorAll("*")) {
+    const own = [...element.childNodes].some((node) => node.nodeType === 3 && node.data.trim());
+    if (!own || !element.checkVisibility() || element.closest("title, option, .hidden")) continue;
+    const style = getComputedStyle(element);
+    const color = parts(element.namespaceURI.endsWith("svg") ? style.fill : style.color);
+    const pair = [light(color.slice(0, 3)), light(behind(element).slice(0, 3))];
+    const ratio = (Math.max(...pair) + 0.05) / (Math.min(...pair) + 0.05);
+    if (ratio < 4.5) found.push(`${ratio.toFixed(1)}: ${element.textContent.trim().slice(0, 40)}`);
+  }
+  return found;
+}"""
+
+
+def faint(page: Page) -> list[str]:
+    """Return the texts that stand out too little, with their ratios."""
+    found: list[str] = page.evaluate(FAINT)
+    return found
+
+
+def sticking_out(page: Page) -> list[str]:
+    """Return the elements beyond the edge of a window that can be scrolled sideways."""
+    found: list[str] = page.evaluate(WIDER)
+    return found[:5]
+
+
+@pytest.mark.usefixtures("entries")
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])
+def test_pages_are_quiet_and_fit(new_page: NewPage, scheme: str, size: dict[str, int]) -> None:
+    page = new_page(viewport=size, color_scheme=scheme)
+    for path in PATHS:
+        answer = page.goto(path)
+        assert answer is not None
+        assert answer.ok, path
+        assert "default-src 'none'" in (answer.header_value("content-security-policy") or "")
+        expect(page.get_by_role("heading").first).to_be_visible()
+        assert sticking_out(page) == [], path
+        assert faint(page) == [], path
+
+
+def lightness(page: Page, of: str) -> float:
+    """Return how light a colour of the body is, 0 to 255."""
+    color: str = page.evaluate(f"getComputedStyle(document.body).{of}")
+    channels = [float(number) for number in re.findall(r"[\d.]+", color)]
+    return sum(channels[:3]) / 3
+
+
+@pytest.mark.parametrize(("scheme", "dark"), [("light", False), ("dark", True)])
+def test_colours_are_those_of_the_system(new_page: NewPage, scheme: str, dark: bool) -> None:
+    page = new_page(color_scheme=scheme)
+    page.goto("/")
+    assert (lightness(page, "color") > lightness(page, "backgroundColor")) is dark
+
+
+@pytest.mark.usefixtures("entries")
+def test_name_that_wants_to_be_a_script_is_text(page: Page) -> None:
+    page.goto("/")
+    page.locator("#entries").get_by_role("link", name=HOSTILE).click()
+    expect(page.get_by_role("heading", name=HOSTILE)).to_be_visible()
+    assert page.locator("script", has_text="alert").count() == 0
+
+
+def focused(page: Page) -> str:
+    """Return the text of what has the focus, if it is a button."""
+    found: str = page.evaluate(
+        "document.activeElement.matches('button') ? document.activeElement.innerText.trim() : ''"
+    )
+    return found
+
+
+def test_pause_by_keyboard(page: Page, schedule: Schedule, make: Make) -> None:
+    make("report")
+    page.goto("/entry?name=report")
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        if focused(page).startswith("Pause"):
+            break
+    assert focused(page).startswith("Pause"), "the button was not reached within 60 tabs"
+    outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+    assert outline != "none", "one cannot see what has the focus"
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("button", name="Resume")).to_be_visible()
+    assert not schedule["report"].enabled
+
+
+def test_first_tab_skips_to_the_content(page: Page) -> None:
+    page.goto("/")
+    page.keyboard.press("Tab")
+    target = page.evaluate("document.activeElement.getAttribute('href')")
+    assert str(target).startswith("#")
+
+
+def test_times_are_those_of_the_reader(new_page: NewPage, make: Make) -> None:
+    make("lunch", crontab("0", "12"))
+    page = new_page(timezone_id="Asia/Tokyo")
+    page.goto("/entry?name=lunch")
+    expect(page.locator("#next-run")).to_contain_text("21:00:00")
+    expect(page.get_by_text("Asia/Tokyo").first).to_be_visible()
+    page.goto("/timeline?span=day")
+    expect(page.locator("#load .zone")).to_have_text("UTC")
+
+
+def test_page_works_without_scripts(new_page: NewPage, schedule: Schedule, make: Make) -> None:
+    make("report")
+    make("other")
+    page = new_page(java_script_enabled=False)
+    page.goto("/")
+    page.get_by_role("searchbox", name="Search").fill("report")
+    page.get_by_role("button", name="Show").click()
+    page.locator("#entries").get_by_role("link", name="report").click()
+    page.get_by_role("button", name="Pause").click()
+    expect(page.get_by_text("Paused.")).to_be_visible()
+    assert not schedule["report"].enabled
+
+
+def test_what_sticks_out_and_what_is_faint_would_be_found(page: Page) -> None:
+    page.goto("/")
+    assert (sticking_out(page), faint(page)) == ([], [])
+    page.evaluate("document.querySelector('h1').style.color = '#888'")
+    page.evaluate("document.querySelector('h1').style.width = '2000px'")
+    assert sticking_out(page) == ["H1."]
+    assert len(faint(page)) == 1

@@ -1,0 +1,117 @@
+r"""Pictures of the page: light, for the documentation; dark, and on a phone, to be looked at.
+
+They go to the directory in ``REDBEAT_SCREENSHOTS``, else to that of the test. Those of the
+documentation are made again by::
+
+    REDBEAT_SCREENSHOTS=docs/images .venv/bin/python -m pytest -n 0 \\
+        tests/browser/test_screenshots.py -k light
+"""
+
+from __future__ import annotations
+
+import os
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from celery.schedules import crontab
+from playwright.sync_api import Page, expect
+
+from redbeat import clocked
+from redbeat.schedule import Schedule
+from tests.acceptance.processes import Project
+from tests.browser.conftest import Make, NewPage
+from tests.waiting import wait_until
+
+#: Bytes of a picture, at most.
+LARGEST = 200_000
+#: Runs that the pictured history has.
+RUNS = 10
+PATHS = {
+    "schedule": "/",
+    "timeline": "/timeline?span=hour",
+    "entry": "/entry?name=warehouse-sync",
+    "beats": "/beats",
+}
+RULES = {
+    "sessions-clean-up": 300.0,
+    "currency-rates": 900.0,
+    "newsletter": crontab("30", "8", "mon-fri"),
+    "invoices": crontab("0", "6", day_of_month="1"),
+    "backup": crontab("15", "2"),
+    "price-feed": crontab("*/10", "8-17", "mon-fri"),
+    "search-index": crontab("*/15"),
+    "health-probe": 60.0,
+    "stock-report": crontab("0", "9,17"),
+    "archive-logs": crontab("0", "3", "sun"),
+}
+#: Pixels from the top that the pictures of the documentation show.
+HEIGHTS = {"schedule": 800, "timeline": 1140, "entry": 1120, "beats": 800}
+LIGHT = {"viewport": {"width": 1200, "height": 800}, "color_scheme": "light"}
+DARK = {"viewport": {"width": 1200, "height": 800}, "color_scheme": "dark"}
+PHONE = {"viewport": {"width": 390, "height": 844}, "color_scheme": "light"}
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """Where the pictures go."""
+    directory = Path(os.environ.get("REDBEAT_SCREENSHOTS") or tmp_path / "pictures").resolve()
+    directory.mkdir(parents=True, exist_ok=True)
+    return directory
+
+
+def fill(make: Make, client: redis.Redis) -> None:
+    """Save what a small shop might have, most of it with runs behind it."""
+    now = datetime.now(timezone.utc).replace(microsecond=0)
+    for number, (name, when) in enumerate(RULES.items()):
+        ago = timedelta(seconds=7 * (number + 1))
+        task = f"shop.tasks.{name.replace('-', '_')}"
+        make(name, when, task=task, last_run_at=now - ago, total_run_count=97 * (17 - number))
+    sync = {"task": "shop.tasks.sync_warehouse", "args": ["north"], "kwargs": {"full": False}}
+    make("warehouse-sync", 2.0, **sync)
+    make("go-live", clocked(now + timedelta(days=1)), task="shop.tasks.go_live")
+    held = make("import-orders", 600.0, task="shop.tasks.import_orders")
+    held.pause("The supplier's API is down until Monday")
+    client.hset("redbeat:loyalty-points", "definition", '{"name": "loyalty-points", "task": ')
+    client.zadd("redbeat::schedule", {"redbeat:loyalty-points": 0})
+
+
+def take(page: Page, front: str, directory: Path) -> list[Path]:
+    """Take a picture of each page; the names begin with ``front``."""
+    files = []
+    for what, path in PATHS.items():
+        if front == "web":
+            page.set_viewport_size({"width": 1200, "height": HEIGHTS[what]})
+        page.goto(path)
+        expect(page.get_by_role("heading").first).to_be_visible()
+        files.append(directory / f"{front}-{what}.png")
+        page.screenshot(path=files[-1], full_page=front != "web")
+    return files
+
+
+@pytest.mark.parametrize(
+    ("front", "options"),
+    [("web", LIGHT), ("dark", DARK), ("phone", PHONE)],
+    ids=["light", "dark", "phone"],
+)
+def test_pictures(
+    new_page: NewPage,
+    project: Project,
+    make: Make,
+    redis_client: redis.Redis,
+    schedule: Schedule,
+    directory: Path,
+    front: str,
+    options: dict[str, Any],
+) -> None:
+    fill(make, redis_client)
+    project.beat("--max-interval", "5")  # no worker: the history is of what was sent
+    sync = schedule["warehouse-sync"]
+    wait_until(lambda: len(list(sync.history)) >= RUNS, 60, "a history")
+    wait_until(lambda: redis_client.hlen("redbeat::quarantine"), 30, "the quarantine")
+    for file in take(new_page(**options), front, directory):
+        assert file.read_bytes().startswith(b"\x89PNG")
+        size = file.stat().st_size
+        assert front != "web" or size < LARGEST, f"{file} is too large for the documentation"

@@ -1,0 +1,230 @@
+"""Charts: well-formed, without styles and scripts, at the right places, escaped, described."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, timedelta, timezone
+from xml.etree import ElementTree as ET
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from markupsafe import Markup
+
+from redbeat.web.charts import lanes, lateness_chart, load_chart
+
+UTC = timezone.utc
+START = datetime(2026, 1, 5, 9, 0, tzinfo=UTC)
+PARIS = ZoneInfo("Europe/Paris")
+EVIL = "\"><script>alert('1')</script>&amp;"
+
+
+def parsed(markup: Markup) -> ET.Element:
+    """Parse a chart, and see that a strict Content-Security-Policy has nothing to block."""
+    assert isinstance(markup, Markup)
+    root = ET.fromstring(str(markup))
+    for element in root.iter():
+        assert element.tag not in ("script", "style", "image", "use", "foreignObject")
+        names = set(element.attrib)
+        assert "style" not in names
+        assert not any(name.startswith("on") for name in names)
+    return root
+
+
+def classed(root: ET.Element, name: str) -> list[ET.Element]:
+    """Return the elements of a class."""
+    return [found for found in root.iter() if name in found.get("class", "").split()]
+
+
+def part(text: str) -> float:
+    """Return a position in percent as a number."""
+    assert re.fullmatch(r"-?[\d.]+%", text)
+    return float(text[:-1])
+
+
+def labels(root: ET.Element, name: str = "tick") -> list[str]:
+    """Return the labels of an axis."""
+    return [found.text or "" for found in classed(root, name)]
+
+
+def test_load_has_a_bar_for_each_count() -> None:
+    root = parsed(load_chart([0, 5, 10, 10], START, 3600))
+    bars = classed(root, "bar")
+    assert [float(bar.get("height", "")) for bar in bars] == [0, 70, 140, 140]
+    assert ["peak" in bar.get("class", "") for bar in bars] == [False, False, True, True]
+    middles = [part(bar.get("x", "")) + part(bar.get("width", "")) / 2 for bar in bars]
+    assert middles == pytest.approx([12.5, 37.5, 62.5, 87.5])
+    assert all(float(bar.get("y", "")) + float(bar.get("height", "")) == 148 for bar in bars)
+
+
+@pytest.mark.parametrize(("bars", "share"), [(10, 0.5), (60, 0.8)])
+def test_few_bars_are_slim(bars: int, share: float) -> None:
+    found = classed(parsed(load_chart([1] * bars, START, 60)), "bar")
+    assert part(found[0].get("width", "")) == pytest.approx(100 * share / bars, abs=0.01)
+
+
+def test_load_tells_the_runs_of_each_bar() -> None:
+    root = parsed(load_chart([0, 1, 1200], START, 1800))
+    assert [hit.findtext("title") for hit in classed(root, "hit")] == [
+        "0 runs, Mon 05 Jan 09:00 to Mon 05 Jan 09:30",
+        "1 run, Mon 05 Jan 09:30 to Mon 05 Jan 10:00",
+        "1,200 runs, Mon 05 Jan 10:00 to Mon 05 Jan 10:30",
+    ]
+
+
+def test_chart_is_an_image_with_a_name_and_a_description() -> None:
+    for chart in (load_chart([3, 4], START, 60), lateness_chart([(START, 0.5)])):
+        root = parsed(chart)
+        (picture,) = (found for found in root.iter() if found.get("role") == "img")
+        ids = {found.get("id"): found.text for found in root.iter() if found.get("id")}
+        title, description = picture.get("aria-labelledby", "").split()
+        assert picture[0].get("id") == title
+        assert ids[title]
+        assert ids[description]
+    assert "7 runs from Mon 05 Jan 09:00 to Mon 05 Jan 09:02, at most 4" in str(
+        load_chart([3, 4], START, 60)
+    )
+
+
+@pytest.mark.parametrize(
+    ("highest", "values"),
+    [
+        (0, ["0", "1"]),
+        (1, ["0", "1"]),
+        (3, ["0", "1", "2", "3"]),
+        (7, ["0", "2", "4", "6", "8"]),
+        (23, ["0", "10", "20", "30"]),
+        (1999, ["0", "500", "1,000", "1,500", "2,000"]),
+    ],
+)
+def test_runs_have_round_whole_labels(highest: int, values: list[str]) -> None:
+    assert labels(parsed(load_chart([highest, 0], START, 60)), "value") == values
+
+
+@given(st.lists(st.integers(0, 10**9), max_size=50))
+def test_no_bar_is_higher_than_the_plot(counts: list[int]) -> None:
+    root = parsed(load_chart(counts, START, 60))
+    assert len(classed(root, "bar")) == len(counts)
+    assert all(0 <= float(bar.get("height", "")) <= 140 for bar in classed(root, "bar"))
+    assert 2 <= len(labels(root, "value")) <= 6
+    peaks = [bar for bar in classed(root, "bar") if "peak" in bar.get("class", "")]
+    assert len(peaks) == (counts.count(max(counts)) if len(set(counts)) > 1 else 0)
+
+
+@pytest.mark.parametrize(
+    ("bars", "seconds", "times"),
+    [
+        (60, 60, ["09:00", "09:10", "09:20", "09:30", "09:40", "09:50"]),
+        (24, 3600, ["12:00", "15:00", "18:00", "21:00", "00:00", "03:00", "06:00"]),
+        (12, 5, ["09:00:00", "09:00:10", "09:00:20", "09:00:30", "09:00:40", "09:00:50"]),
+        (7, 86400, ["Tue 06", "Wed 07", "Thu 08", "Fri 09", "Sat 10", "Sun 11", "Mon 12"]),
+    ],
+)
+def test_times_have_round_labels(bars: int, seconds: int, times: list[str]) -> None:
+    root = parsed(load_chart([1] * bars, START, seconds))
+    found = labels(root)
+    assert [label for label in found if label != "09:00" or bars == 60] == times
+    assert len(classed(root, "minor")) == len(found) // 2
+
+
+def test_times_are_those_of_the_zone_of_the_start_also_when_clocks_change() -> None:
+    start = datetime(2026, 3, 28, 12, 0, tzinfo=PARIS)
+    root = parsed(load_chart([1] * 24, start, 3600))
+    placed = {found.text: part(found.get("x", "")) for found in classed(root, "tick")}
+    # The night of 28 March has no 02:00 to 03:00: from 00:00 to 06:00 are five hours.
+    assert placed["Sun 29" if "Sun 29" in placed else "00:00"] == pytest.approx(50)
+    assert placed["06:00"] == pytest.approx(100 * 17 / 24, abs=0.01)
+    last = classed(root, "hit")[-1].findtext("title") or ""
+    assert last.endswith("Sun 29 Mar 12:00 to Sun 29 Mar 13:00")
+
+
+def test_axes_of_time_name_their_zone() -> None:
+    start = datetime(2026, 7, 1, 12, 0, tzinfo=PARIS)
+    for chart in (load_chart([1], start, 60), lateness_chart([(start, 1)]), lanes([], start, 60)):
+        assert labels(parsed(chart), "zone") == ["CEST"]
+
+
+def test_load_refuses_what_has_no_time() -> None:
+    with pytest.raises(ValueError, match="start has to be aware"):
+        load_chart([1], datetime(2026, 1, 1), 60)
+    with pytest.raises(ValueError, match="seconds_per_bar above 0"):
+        load_chart([1], START, 0)
+
+
+def test_load_of_nothing_is_an_empty_chart() -> None:
+    assert not classed(parsed(load_chart([], START, 60)), "bar")
+
+
+def test_lateness() -> None:
+    points = [(START + timedelta(minutes=at), late) for at, late in enumerate([0.05, 0.1, -0.01])]
+    root = parsed(lateness_chart(points))
+    bars = classed(root, "bar")
+    assert [float(bar.get("height", "")) for bar in bars] == [70, 140, 0]
+    assert [bar.get("class") for bar in bars] == ["bar", "bar peak", "bar"]
+    assert labels(root, "value") == ["0 ms", "50 ms", "100 ms"]
+    assert labels(root) == ["Mon 05 Jan 09:00", "Mon 05 Jan 09:02"]
+    titles = [hit.findtext("title") for hit in classed(root, "hit")]
+    assert titles[0] == "Mon 05 Jan 09:00: 50 ms late"
+    assert titles[2] == "Mon 05 Jan 09:02: 0.010 s early"
+    assert "the latest was 100 ms late" in str(lateness_chart(points))
+
+
+def test_lateness_of_seconds() -> None:
+    root = parsed(lateness_chart([(START, 3.5)]))
+    assert labels(root, "value") == ["0 s", "1 s", "2 s", "3 s", "4 s"]
+    assert labels(root) == ["Mon 05 Jan 09:00"]
+    assert not classed(root, "peak")
+
+
+def test_lateness_of_nothing_says_so() -> None:
+    assert labels(parsed(lateness_chart([])), "none") == ["No runs yet"]
+
+
+@given(st.lists(st.floats(-1, 10**6), min_size=1, max_size=30))
+def test_lateness_stays_in_the_plot(seconds: list[float]) -> None:
+    root = parsed(lateness_chart([(START, late) for late in seconds]))
+    assert all(0 <= float(bar.get("height", "")) <= 140 for bar in classed(root, "bar"))
+
+
+def test_lanes_link_to_their_entries() -> None:
+    root = parsed(lanes([("report", "/entry/report", [0.5]), ("empty", "/e", [])], START, 3600))
+    assert [(link.text, link.get("href")) for link in root.iter("a")] == [
+        ("report", "/entry/report"),
+        ("empty", "/e"),
+    ]
+    pictures = classed(root, "lane")
+    assert [picture.findtext("title") for picture in pictures] == [
+        "1 run, Mon 05 Jan 09:30",
+        "no runs",
+    ]
+    (mark,) = classed(root, "run")
+    assert mark.get("x") == "50%"
+    (axis,) = classed(root, "axis")
+    assert len(labels(axis)) == 6
+
+
+def test_lanes_escape_names_and_addresses() -> None:
+    markup = lanes([(EVIL, f"/entry?name={EVIL}", [0.1])], START, 3600)
+    root = parsed(markup)
+    (link,) = root.iter("a")
+    assert (link.text, link.get("href")) == (EVIL, f"/entry?name={EVIL}")
+    assert "<script" not in str(markup)
+
+
+def test_runs_that_cannot_be_seen_apart_are_one_mark() -> None:
+    often = [at / 3600 for at in range(3600)]
+    root = parsed(lanes([("often", "/often", often)], START, 3600))
+    (mark,) = classed(root, "run")
+    assert part(mark.get("width", "")) == pytest.approx(100, abs=0.5)
+    assert mark.findtext("title") == "3,600 runs, Mon 05 Jan 09:00 to Mon 05 Jan 09:59:59"
+
+
+def test_runs_outside_of_the_span_are_left_out() -> None:
+    assert not classed(parsed(lanes([("x", "/x", [-0.1, 1.1])], START, 60)), "run")
+
+
+def test_lanes_refuse_what_has_no_time() -> None:
+    with pytest.raises(ValueError, match="start has to be aware"):
+        lanes([], datetime(2026, 1, 1), 60)
+    assert not list(parsed(lanes([], START, 60)).iter("li"))

@@ -1,0 +1,385 @@
+"""Schedules in English: known pairs, and that nothing else is said than what is run."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from itertools import islice
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from celery.schedules import BaseSchedule, crontab, schedule, solar
+from dateutil.rrule import FR, MO, SU, TH, TU, WE
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from redbeat import clocked, from_ical, register_schedule_type, rrule, rruleset
+from redbeat.timing import next_run
+from redbeat.web.words import in_words
+from tests.web.cron_reader import Understood, understand
+
+NEW_YORK = ZoneInfo("America/New_York")
+PARIS = ZoneInfo("Europe/Paris")
+START = datetime(2026, 1, 2, 9, 0, tzinfo=NEW_YORK)
+FROM = ", from 2026-01-02 09:00, America/New_York"
+WORKDAYS = (MO, TU, WE, TH, FR)
+#: How many crontabs and groups of rules are tried.
+FEW = settings(max_examples=15, deadline=None)
+MANY = settings(max_examples=200, deadline=None)
+
+CRONTABS = {
+    "* * * * *": "every minute",
+    "*/5 * * * *": "every 5 minutes",
+    "*/7 * * * *": "every 7th minute from 0 to 56 of every hour",
+    "*/45 * * * *": "at minutes 0 and 45 of every hour",
+    "5-59/15 * * * *": "every 15th minute from 5 to 50 of every hour",
+    "* 9 * * *": "every minute between 09:00 and 09:59",
+    "5-10 9 * * *": "every minute from 09:05 to 09:10",
+    "*/10 8-17 * * 1-5": "every 10 minutes between 08:00 and 17:59, Monday to Friday",
+    "*/15 9,12,17 * * 1": "every 15 minutes of hours 9, 12 and 17, on Monday",
+    "15,45 8-18 * * *": "at minutes 15 and 45 of hours 8 to 18",
+    "0 * * * *": "every hour",
+    "30 * * * *": "every hour at minute 30",
+    "0 */2 * * *": "every 2 hours",
+    "30 */2 * * *": "every 2 hours from 00:30",
+    "0 */5 * * *": "every 5 hours from 00:00 to 20:00",
+    "0 8-17 * * *": "every hour from 08:00 to 17:00",
+    "0 9 * * *": "every day at 09:00",
+    "0 9 * * 1-5": "every weekday at 09:00",
+    "0 9 * * sat,sun": "every Saturday and Sunday at 09:00",
+    "0 9 * * 0": "every Sunday at 09:00",
+    "0 9 * * 1-4": "Monday to Thursday at 09:00",
+    "0 9 * * 1,3-5": "every Monday and Wednesday to Friday at 09:00",
+    "0 9,17 1 * *": "at 09:00 and 17:00 on day 1 of the month",
+    "0 9 29-31 * *": "at 09:00 on days 29 to 31 of the month",
+    "0 0 */2 * *": "at 00:00 on every 2nd day from 1 to 31 of the month",
+    "0 0 1 1,7 *": "at 00:00 on day 1 of January and July",
+    "0 9 1-7 * 1": "at 09:00 on days 1 to 7 of the month, but only if a Monday",
+    "0 12 * 1,4,7,10 *": "every day at 12:00, in January, April, July and October",
+    "0 0 * 6-8 *": "every day at 00:00, in June to August",
+    "*/20 1 13 * 5": "at 01:00, 01:20 and 01:40 on day 13 of the month, but only if a Friday",
+    "1,2,5,9,12,17,22,25,33,40 * * * *": "cron 1,2,5,9,12,17,22,25,33,40 * * * *",
+}
+
+INTERVALS: dict[float, str] = {
+    1: "every second",
+    30: "every 30 seconds",
+    0.5: "every 0.5 seconds",
+    60: "every minute",
+    90: "every 1 minute and 30 seconds",
+    3600: "every hour",
+    7200: "every 2 hours",
+    86400: "every day",
+    604800: "every 7 days",
+    90061.25: "every 1 day, 1 hour, 1 minute and 1.25 seconds",
+}
+
+RULES: list[tuple[dict[str, Any], str]] = [
+    ({"freq": "DAILY"}, "every day at 09:00"),
+    ({"freq": "WEEKLY"}, "every Friday at 09:00"),
+    ({"freq": "MONTHLY"}, "at 09:00 on day 2 of the month"),
+    ({"freq": "YEARLY"}, "at 09:00 on day 2 of January"),
+    ({"freq": "HOURLY"}, "every hour"),
+    ({"freq": "MINUTELY"}, "every minute"),
+    ({"freq": "SECONDLY"}, "every second"),
+    ({"freq": "HOURLY", "interval": 6}, "every 6 hours"),
+    ({"freq": "HOURLY", "interval": 6, "byminute": [0, 30]}, "every 6 hours at minutes 0 and 30"),
+    ({"freq": "MINUTELY", "interval": 90}, "every 90 minutes"),
+    ({"freq": "SECONDLY", "interval": 30}, "every 30 seconds"),
+    ({"freq": "MINUTELY", "interval": 90, "byweekday": MO}, "every 90 minutes, on Monday"),
+    ({"freq": "WEEKLY", "byweekday": WORKDAYS}, "every weekday at 09:00"),
+    (
+        {"freq": "WEEKLY", "interval": 2, "byweekday": [MO, FR]},
+        "every 2 weeks on Monday and Friday at 09:00",
+    ),
+    ({"freq": "MONTHLY", "byweekday": FR(1)}, "at 09:00 on the first Friday of the month"),
+    (
+        {"freq": "MONTHLY", "byweekday": [MO(2), FR(-1)]},
+        "at 09:00 on the 2nd Monday and the last Friday of the month",
+    ),
+    (
+        {"freq": "MONTHLY", "interval": 3, "byweekday": [MO, FR]},
+        "every 3 months on every Monday and Friday at 09:00",
+    ),
+    ({"freq": "YEARLY", "byweekday": MO(20)}, "at 09:00 on the 20th Monday of the year"),
+    (
+        {"freq": "YEARLY", "byweekday": MO(1), "bymonth": 9},
+        "at 09:00 on the first Monday of September",
+    ),
+    ({"freq": "YEARLY", "byweekday": MO, "bymonth": 9}, "every Monday at 09:00, in September"),
+    (
+        {"freq": "MONTHLY", "bymonthday": [1, 15, -1]},
+        "at 09:00 on days 1 and 15 and the last day of the month",
+    ),
+    (
+        {"freq": "MONTHLY", "byweekday": FR, "bymonthday": 13},
+        "at 09:00 on day 13 of the month, but only if a Friday",
+    ),
+    (
+        {"freq": "MONTHLY", "byweekday": WORKDAYS, "bysetpos": -1},
+        "every weekday at 09:00, only the last of these in each month",
+    ),
+    ({"freq": "DAILY", "interval": 3, "bymonth": 6}, "every 3 days in June at 09:00"),
+    (
+        {"freq": "DAILY", "byhour": range(8, 18), "byminute": range(0, 60, 10)},
+        "every 10 minutes between 08:00 and 17:59",
+    ),
+    ({"freq": "DAILY", "bysecond": [0, 30]}, "every day at 09:00:00 and 09:00:30"),
+    (
+        {"freq": "YEARLY", "byyearday": [100, -1]},
+        "at 09:00 on day 100 and the last day of the year",
+    ),
+    ({"freq": "YEARLY", "byeaster": 0}, "at 09:00 on Easter Sunday"),
+    ({"freq": "YEARLY", "byeaster": -2}, "at 09:00 on the 2nd day before Easter Sunday"),
+    (
+        {"freq": "YEARLY", "byweekno": 20, "byweekday": MO},
+        "at 09:00 on every day of week 20 of the year, but only if a Monday",
+    ),
+]
+
+QUOTED: list[dict[str, Any]] = [
+    {"freq": "WEEKLY", "interval": 2, "wkst": SU},
+    {"freq": "MONTHLY", "byweekday": [FR, MO(1)]},
+    {"freq": "YEARLY", "byyearday": 100, "bymonthday": 1},
+    {"freq": "HOURLY", "interval": 2, "byhour": [9, 10]},
+    {"freq": "MINUTELY", "bysecond": [1, 5]},
+    {"freq": "YEARLY", "byeaster": list(range(9))},
+]
+
+
+def cron(text: str) -> crontab:
+    """Return the crontab of five fields."""
+    minute, hour, day, month, weekday = text.split()
+    return crontab(minute, hour, weekday, day, month)
+
+
+@pytest.mark.parametrize("text", CRONTABS)
+def test_crontab(text: str) -> None:
+    assert in_words(cron(text)) == CRONTABS[text]
+
+
+def test_crontab_that_is_given_as_numbers_and_sets() -> None:
+    assert in_words(crontab(minute=0, hour={17, 9})) == "every day at 09:00 and 17:00"
+    assert in_words(crontab(minute=[0, 30], hour=9)) == "every day at 09:00 and 09:30"
+
+
+def test_zone_stands_behind_what_is_read_on_a_clock() -> None:
+    assert in_words(cron("0 9 * * *"), "Europe/Paris") == "every day at 09:00, Europe/Paris"
+    assert in_words(schedule(60), "Europe/Paris") == "every minute"
+    relative = in_words(schedule(7200, relative=True), "Europe/Paris")
+    assert relative == "every 2 hours, rounded down to the full hour, Europe/Paris"
+
+
+def test_crontab_that_never_comes() -> None:
+    words = in_words(crontab(0, 0, day_of_month="30-31", month_of_year="2,4", day_of_week=[]))
+    assert words.startswith("never: no time matches cron 0 0 30-31 2,4")
+
+
+def part(low: int, high: int) -> st.SearchStrategy[str]:
+    """Return a field of a crontab as people write them, and as they do not."""
+    number = st.integers(low, high)
+    span = st.tuples(number, number).map(lambda ends: f"{min(ends)}-{max(ends)}")
+    step = st.integers(2, max(high - low, 2)).map(str)
+    stepped = st.tuples(st.one_of(st.just("*"), span), step).map(
+        lambda pair: f"{pair[0]}/{pair[1]}"
+    )
+    plain = st.one_of(number.map(str), span)
+    listed = st.lists(plain, min_size=1, max_size=5).map(",".join)
+    return st.one_of(st.just("*"), number.map(str), stepped, listed)
+
+
+FIELDS = st.tuples(part(0, 59), part(0, 23), part(1, 31), part(1, 12), part(0, 6))
+
+
+@MANY
+@given(FIELDS)
+@example(("0", "22-23,0-2", "*", "*", "1-5"))
+@example(("*/7", "*/5", "*/3", "*/5", "*/2"))
+@example(("*", "1,3,5,7,9", "31", "1-12", "5-6"))
+def test_words_of_a_crontab_say_what_it_does(fields: tuple[str, str, str, str, str]) -> None:
+    minute, hour, day, month, weekday = fields
+    try:
+        when = crontab(minute, hour, weekday, day, month)
+    except ValueError:
+        return  # Celery knows that this day never comes
+    words = in_words(when)
+    if words.startswith(("cron ", "never: ")):
+        assert words.endswith(f"cron {' '.join(fields)}")
+        return
+    times = frozenset(at * 60 + minute for at in when.hour for minute in when.minute)
+    whole = (times, when.day_of_month, when.month_of_year, when.day_of_week)
+    assert understand(words) == Understood(*map(frozenset, whole)), words
+
+
+def test_most_crontabs_that_people_write_have_words() -> None:
+    quoted = [text for text in CRONTABS if in_words(cron(text)).startswith("cron ")]
+    assert quoted == ["1,2,5,9,12,17,22,25,33,40 * * * *"]
+
+
+@pytest.mark.parametrize("seconds", INTERVALS)
+def test_interval(seconds: float) -> None:
+    assert in_words(schedule(seconds)) == INTERVALS[seconds]
+
+
+@given(st.timedeltas(timedelta(microseconds=1), timedelta(days=400)))
+def test_words_of_an_interval_add_up_to_it(every: timedelta) -> None:
+    units = {"day": 86400, "hour": 3600, "minute": 60, "second": 1}
+    words = in_words(schedule(every)).removeprefix("every ").replace(" and ", ", ")
+    total = timedelta(0)
+    for item in words.split(", "):
+        *count, unit = item.split()
+        seconds = units[unit.removesuffix("s")]
+        whole, _, part = (count[0] if count else "1").partition(".")
+        total += timedelta(seconds=int(whole) * seconds, microseconds=int(f"{part:0<6}" or 0))
+    assert total == every
+
+
+def test_relative_interval_below_a_minute_is_not_rounded() -> None:
+    assert in_words(schedule(30, relative=True)) == "every 30 seconds"
+    assert in_words(schedule(86400, relative=True)) == "every day, rounded down to midnight"
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (solar("sunset", 59.33, 18.07), "at every sunset at 59.33° N, 18.07° E"),
+        (solar("dawn_civil", -33, -70.5), "at every civil dawn at 33° S, 70.5° W"),
+        (solar("solar_noon", 0, 0), "at every solar noon at 0° N, 0° E"),
+    ],
+)
+def test_sun(given: solar, words: str) -> None:
+    assert in_words(given, "Europe/Paris") == words
+
+
+def test_once() -> None:
+    at = datetime(2026, 1, 1, 9, 0, tzinfo=timezone.utc)
+    assert in_words(clocked(at)) == "once, at 2026-01-01 09:00, UTC"
+    assert in_words(clocked(at), "Asia/Tokyo") == "once, at 2026-01-01 18:00, Asia/Tokyo"
+    odd = clocked(datetime(2026, 1, 1, 9, 0, 5, 250, tzinfo=timezone(timedelta(hours=-5.5))))
+    assert in_words(odd) == "once, at 2026-01-01 09:00:05.000250, UTC-05:30"
+
+
+def test_once_in_the_hour_that_comes_twice_says_which() -> None:
+    first = datetime(2026, 10, 25, 2, 30, tzinfo=PARIS)
+    words = {fold: in_words(clocked(first.replace(fold=fold))) for fold in (0, 1)}
+    assert words[0] == "once, at 2026-10-25 02:30 (UTC+02:00), Europe/Paris"
+    assert words[1] == "once, at 2026-10-25 02:30 (UTC+01:00), Europe/Paris"
+
+
+@pytest.mark.parametrize(("fields", "words"), RULES, ids=[words for _, words in RULES])
+def test_rule(fields: dict[str, Any], words: str) -> None:
+    assert in_words(rrule(dtstart=START, **fields), "Asia/Tokyo") == words + FROM
+
+
+@pytest.mark.parametrize("fields", QUOTED, ids=str)
+def test_rule_that_needs_too_many_words_is_quoted(fields: dict[str, Any]) -> None:
+    rule = rrule(dtstart=START, **fields)
+    words = in_words(rule)
+    assert words.startswith("RRULE:FREQ=") or words == repr(rule)
+
+
+def test_how_a_rule_ends() -> None:
+    counted = rrule("DAILY", START, count=10)
+    assert in_words(counted) == (
+        "every day at 09:00, from 2026-01-02 09:00, 10 times in all, America/New_York"
+    )
+    once = rrule("DAILY", START, count=1)
+    assert "once in all" in in_words(once)
+    ended = rrule("DAILY", START, until=datetime(2027, 1, 1, tzinfo=timezone.utc))
+    assert "until 2026-12-31 19:00, America/New_York" in in_words(ended)
+
+
+def test_rule_without_a_start_of_its_own() -> None:
+    epoch = datetime(1970, 1, 1, tzinfo=timezone.utc)
+    assert in_words(rrule("DAILY", epoch)) == "every day at 00:00, UTC"
+    assert in_words(rrule("DAILY", epoch, interval=2)).endswith(", from 1970-01-01 00:00, UTC")
+
+
+def test_set_of_rules_and_dates() -> None:
+    made = rruleset(
+        [rrule("WEEKLY", datetime(2026, 1, 5, 9, tzinfo=PARIS), byweekday=WORKDAYS)],
+        [datetime(2026, 2, 7, 10, tzinfo=PARIS)],
+        [datetime(2026, 5, day, 9, tzinfo=PARIS) for day in (1, 8, 14, 25)],
+    )
+    assert in_words(made) == (
+        "every weekday at 09:00, from 2026-01-05 09:00, Europe/Paris; "
+        "and on 2026-02-07 10:00 Europe/Paris; except on 4 dates"
+    )
+
+
+def test_set_of_dates_only() -> None:
+    dates = [datetime(2026, 1, day, tzinfo=timezone.utc) for day in range(1, 6)]
+    assert in_words(rruleset(rdates=dates)) == "on 5 dates"
+    assert in_words(rruleset(rdates=dates[:1])) == "on 2026-01-01 00:00 UTC"
+
+
+def test_set_of_several_rules() -> None:
+    made = from_ical("DTSTART:20260101T080000Z\nRRULE:FREQ=DAILY\nRRULE:FREQ=HOURLY")
+    assert in_words(made) == (
+        "every day at 08:00, from 2026-01-01 08:00, UTC; and every hour, from 2026-01-01 08:00, UTC"
+    )
+
+
+def some(values: st.SearchStrategy[Any], most: int = 2) -> st.SearchStrategy[Any]:
+    """Return nothing or a short list."""
+    return st.one_of(st.none(), st.lists(values, min_size=1, max_size=most, unique=True))
+
+
+ANY_DAY = st.sampled_from([MO, FR, SU, MO(1), FR(-1), WE(2)])
+ANY_RULE = st.fixed_dictionaries(
+    {
+        "freq": st.integers(0, 5),
+        "interval": st.integers(1, 3),
+        "bymonth": some(st.sampled_from([1, 2, 7])),
+        "bymonthday": some(st.sampled_from([1, 2, 15, -1])),
+        "byweekday": some(ANY_DAY),
+        "byhour": some(st.sampled_from([0, 9, 10])),
+        "byminute": some(st.sampled_from([0, 30])),
+        "bysetpos": some(st.sampled_from([1, -1]), 1),
+        "wkst": st.sampled_from([None, SU]),
+        "count": st.sampled_from([None, 2]),
+    }
+)
+
+
+def runs(rule: rrule) -> list[datetime]:
+    """Return the first runs of a rule."""
+
+    def walk() -> Any:
+        at: datetime | None = START - timedelta(seconds=1)
+        while at is not None and (at := next_run(rule, at)) is not None:
+            yield at
+
+    return list(islice(walk(), 8))
+
+
+@FEW
+@given(st.lists(ANY_RULE, min_size=20, max_size=40))
+def test_rules_of_the_same_words_have_the_same_runs(rules: list[dict[str, Any]]) -> None:
+    said: dict[str, list[datetime]] = {}
+    for fields in rules:
+        rule = rrule(dtstart=START, **fields)
+        words = in_words(rule)
+        assert said.setdefault(words, runs(rule)) == runs(rule), words
+
+
+class Tide(BaseSchedule):
+    """A schedule that says when it runs, and nothing else."""
+
+    def is_due(self, last_run_at: datetime) -> tuple[bool, float]:
+        raise NotImplementedError
+
+
+class Moon(crontab):
+    """A crontab that adds something of its own."""
+
+    def is_due(self, last_run_at: datetime) -> tuple[bool, float]:
+        raise NotImplementedError
+
+
+def test_types_of_the_users_own_are_not_described_as_what_they_derive_from() -> None:
+    assert in_words(Tide()) == "as Tide decides"
+    register_schedule_type("tide", Tide, dump=lambda _: {}, load=lambda _: Tide())
+    assert in_words(Tide()) == "as tide decides"
+    moon = Moon("0", "9")
+    assert in_words(moon) == repr(moon)
