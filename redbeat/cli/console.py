@@ -12,9 +12,9 @@ from typing import Any, Final
 import click
 from celery.bin.base import CeleryOption
 
-from redbeat.cli.text import columns, moment, printable
 from redbeat.client import REDBEAT_REDIS_KEY, get_redis, unretried
 from redbeat.schedule import Schedule
+from redbeat.text import columns, moment, printable
 from redbeat.walltime import instant_of
 
 __all__ = ("Console", "pass_console")

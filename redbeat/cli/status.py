@@ -9,11 +9,11 @@ from typing import Any, Final
 
 from redbeat.cli.command import EX_UNHEALTHY, command
 from redbeat.cli.console import Console
-from redbeat.cli.describing import iso
 from redbeat.cli.options import SECONDS, option
-from redbeat.cli.text import duration
+from redbeat.describing import iso
 from redbeat.leader import BeatInfo
 from redbeat.schedule import Status
+from redbeat.text import duration
 
 __all__ = ("status",)
 

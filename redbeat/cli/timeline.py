@@ -16,9 +16,9 @@ import click
 
 from redbeat.cli.command import command
 from redbeat.cli.console import Console
-from redbeat.cli.describing import iso
 from redbeat.cli.options import SECONDS, option
-from redbeat.cli.text import clipped, duration, width_of
+from redbeat.describing import iso
+from redbeat.text import clipped, duration, width_of
 from redbeat.zones import UTC
 
 __all__ = ("Picture", "timeline")
