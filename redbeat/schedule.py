@@ -16,6 +16,7 @@ from .config import ensure_conf
 from .entry import RedBeatSchedulerEntry
 from .errors import DecodeError, InvalidEntryError
 from .finding import Filter
+from .forecast import Forecast, forecast
 from .occurrences import aware
 from .overview import Status, status_of
 from .pausing import pause_entries, resume_entries
@@ -203,6 +204,15 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
                 break
             found.append((at, name))
         return found
+
+    def forecast(self, until: datetime, after: datetime | None = None) -> Forecast:
+        """Return the nominal instants of all enabled entries after ``after`` and before ``until``.
+
+        ``after`` is now unless it is given. Reads the pages of 500 entries that can be among them,
+        and ends earlier when it becomes too much, see :class:`~redbeat.forecast.Forecast`.
+        """
+        since = aware(after) if after else datetime.now(timezone.utc)
+        return forecast(self._agenda_pages(), since, aware(until))
 
     def _agenda_pages(self) -> Iterator[tuple[list[Entry], datetime | None]]:
         for records in self._pages(Filter()):
