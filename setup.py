@@ -17,6 +17,8 @@ REDIS_BROKER = "celery[redis]"
 
 SOLAR = "celery[solar]"
 
+WEB = ["flask>=3", "flask-wtf>=1.2", "waitress>=3"]
+
 setup(
     name="celery-redbeat",
     version="3.0.0.dev0",
@@ -28,7 +30,7 @@ setup(
     keywords="celery beat redis scheduler periodic task cron rrule",
     python_requires=">=3.10",
     packages=find_packages(include=["redbeat", "redbeat.*"]),
-    package_data={"redbeat": ["lua/*.lua", "py.typed"]},
+    package_data={"redbeat": ["lua/*.lua", "py.typed", "web/templates/*", "web/static/*"]},
     zip_safe=False,
     install_requires=[
         "celery>=5.3",
@@ -43,10 +45,13 @@ setup(
         "demo": [REDIS_BROKER, EMBEDDED_REDIS],
         # What Celery's own class for solar events needs.
         "solar": [SOLAR],
+        # The page of ``celery redbeat web``.
+        "web": WEB,
         "tests": [
             REDIS_BROKER,
             EMBEDDED_REDIS,
             SOLAR,
+            *WEB,
             "fakeredis[lua]>=2.21",
             "hypothesis>=6.100",
             "pytest>=8",

@@ -66,4 +66,5 @@ def test_settings_exist(page: Path) -> None:
     }
     spelt = {name.lower() for name in re.findall(r"CELERY_(REDBEAT_[A-Z_]+[A-Z])", text)}
     variables = {"redbeat_faults", "redbeat_fuzz"}  # of the tests
+    variables |= {"redbeat_web_basic_auth", "redbeat_web_token"}
     assert (named | spelt) - SETTINGS.keys() - ATTRIBUTES - variables == set()

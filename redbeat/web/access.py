@@ -54,7 +54,7 @@ class Access:
 
     def has_token(self, token: str) -> bool:
         """Return whether a token is one of those that were given."""
-        return any([_same(known, token) for known in self.tokens])
+        return any(_same(known, token) for known in self.tokens)
 
     def admits_host(self, header: str) -> bool:
         """Return whether a browser may call the page by the name in a ``Host`` header.

@@ -35,6 +35,17 @@ def _back(name: str, said: str, kind: str = "done") -> ResponseReturnValue:
     return redirect(entry_url(name), 303)
 
 
+@changing.get("/entry/pause")
+@changing.get("/entry/resume")
+@changing.get("/entry/trigger")
+@changing.get("/entry/rule")
+@changing.get("/entry/preview")
+@changing.get("/quarantine/retry")
+def nothing() -> ResponseReturnValue:
+    """Show the entry: a page that such a form led to was loaded again."""
+    return redirect(entry_url(entry_name()), 303)
+
+
 @changing.post("/entry/pause")
 def pause() -> ResponseReturnValue:
     """Pause an entry, with a note."""

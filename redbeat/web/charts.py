@@ -41,7 +41,9 @@ def lateness_chart(points: Sequence[tuple[datetime, float]]) -> Markup:
     ).format(len(points) * 10, bars)
 
 
-def lanes(rows: Sequence[tuple[str, str, Sequence[float]]]) -> Markup:
+def lanes(
+    rows: Sequence[tuple[str, str, Sequence[float]]], start: datetime, seconds: float
+) -> Markup:
     """Return a row with marks for each entry: (label, href, positions from 0 to 1)."""
     drawn = Markup("").join(
         Markup('<a href="{}"><text x="0" y="{}">{}</text>{}</a>').format(
@@ -57,4 +59,7 @@ def lanes(rows: Sequence[tuple[str, str, Sequence[float]]]) -> Markup:
         )
         for at, (label, href, places) in enumerate(rows)
     )
-    return Markup('<svg class="lanes" viewBox="0 0 1000 {}">{}</svg>').format(20 * len(rows), drawn)
+    told = f"{seconds} s from {start}"
+    return Markup('<svg class="lanes" viewBox="0 0 1000 {}"><desc>{}</desc>{}</svg>').format(
+        20 * len(rows), told, drawn
+    )

@@ -16,7 +16,7 @@ from redbeat.describing import policy, stored
 from redbeat.pauses import digest
 from redbeat.rows import Row
 from redbeat.rule_text import KINDS, has_own_zone, rule_of
-from redbeat.runs import Occurrence, read_history
+from redbeat.runs import SENT, Occurrence, read_history
 from redbeat.schedule import Record
 
 from .charts import lateness_chart
@@ -69,7 +69,11 @@ def render_entry(name: str, form: RuleForm | None = None, code: int = 200) -> Re
     context.update(status=record.status(row), runs=runs, late=late, kinds=KINDS)
     context["texts"] = texts_of(row)
     context["history"] = lateness_chart(
-        [(run.scheduled_at, late(run)) for run in reversed(runs) if run.outcome == "sent"]
+        [
+            (run.scheduled_at.astimezone(zone()), late(run))
+            for run in reversed(runs)
+            if run.outcome == SENT
+        ]
     )
     if record.entry is not None:
         context.update(_of_entry(record.entry, form))

@@ -16,7 +16,7 @@ from redbeat.schedule import Schedule
 from redbeat.zones import UTC
 
 from .charts import lanes, load_chart
-from .showing import entry_url
+from .showing import entry_url, zone
 
 __all__ = ("Forecasts", "timeline")
 
@@ -29,9 +29,6 @@ LANES: Final = 40
 
 #: The busiest bars that are listed.
 BUSIEST: Final = 5
-
-#: Marks of one entry, at most: more cannot be told apart.
-MARKS: Final = 400
 
 #: How long a forecast is good: seconds at least, and times what it took to make it.
 FRESH, TIMES = 2.0, 20.0
@@ -93,8 +90,9 @@ def show() -> ResponseReturnValue:
         "minutes": span.minutes,
     }
     context.update(total=sum(load), peak=max(load, default=0), poll=round(min(fresh, 60.0), 1))
-    context["load"] = load_chart(counts, start, span.minutes * 60)
-    context["lanes"] = lanes(_rows(found, span)) if found.runs else None
+    context["load"] = load_chart(counts, start.astimezone(zone()), span.minutes * 60)
+    since, seconds = found.since.astimezone(zone()), span.length.total_seconds()
+    context["lanes"] = lanes(_rows(found, span), since, seconds)
     context["left_out"] = max(len(found.runs) - LANES, 0)
     context["busiest"] = [_bar(found, start + at * MINUTE) for at in _busiest(load)]
     return render_template("timeline.html", now=datetime.now(UTC), **context)
@@ -108,8 +106,8 @@ def _floor(instant: datetime, minutes: int) -> datetime:
 def _rows(found: Forecast, span: Span) -> list[tuple[str, str, list[float]]]:
     rows = []
     for name, runs in list(found.runs.items())[:LANES]:
-        places = (round((at - found.since) / span.length * MARKS) / MARKS for at in runs)
-        rows.append((name, entry_url(name), sorted(set(places))))
+        places = [(at - found.since) / span.length for at in runs]
+        rows.append((name, entry_url(name), places))
     return rows
 
 

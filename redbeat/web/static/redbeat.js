@@ -173,7 +173,15 @@
       const body = new URLSearchParams(new FormData(rule));
       try {
         const [answer, page] = await load(rule.dataset.preview, { method: "POST", body });
-        if (answer.ok && own === number) replace(page, "#preview, #rule-error");
+        if (!answer.ok || own !== number) return;
+        replace(page, "#preview, #rule-error");
+        const judged = page.getElementById("rule-form").elements;
+        for (const field of rule.querySelectorAll("[aria-describedby]")) {
+          field.toggleAttribute("aria-invalid", false);
+          if (judged[field.name].hasAttribute("aria-invalid")) {
+            field.setAttribute("aria-invalid", "true");
+          }
+        }
       } catch {
         say("The page cannot be reached: the preview is no longer right.");
       }
