@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import islice
 from typing import Final
 
 from .agenda import SLACK
@@ -56,7 +57,7 @@ def forecast(pages: Pages, since: datetime, until: datetime) -> Forecast:
     end, looked_at, total = until, 0, 0
     for entries, rest in pages:
         for entry in entries:
-            own = list(_before(entry, since, end))
+            own = list(islice(_before(entry, since, end), entry.runs_left))
             if own:
                 runs[str(entry.name)] = own
                 total += len(own)

@@ -38,13 +38,12 @@ class Browser:
 
     def ask(self, path: str, **query: str) -> TestResponse:
         """Return the answer to a GET."""
-        return self.client.get(path, query_string=query, headers=self.headers)
+        return self.client.get(path, query_string=query or None, headers=self.headers)
 
     def send(self, path: str, name: str = "", **fields: str) -> TestResponse:
         """Return the answer to a form with these fields, with the token of a page."""
-        found = TOKEN.search(
-            self.client.get("/entry", query_string={"name": name}, headers=self.headers).text
-        )
+        page = self.ask("/entry", name=name).text
+        found = TOKEN.search(page)
         token = {"csrf_token": unescape(found[1])} if found else {}
         return self.post(path, name, **token, **fields)
 

@@ -171,7 +171,7 @@ def test_a_change_in_the_last_moment_is_not_lost(
     seen = form_of(browser.get("/entry", name="orders"))
     check = RedBeatSchedulerEntry.check_allowed
 
-    def change_meanwhile(entry: RedBeatSchedulerEntry) -> None:
+    def change_meanwhile(_entry: RedBeatSchedulerEntry) -> None:
         monkeypatch.setattr(RedBeatSchedulerEntry, "check_allowed", check)
         make("orders", 77)
 
