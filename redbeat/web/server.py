@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 from types import FrameType
 from typing import NoReturn
 
@@ -24,21 +25,19 @@ class Served:
 
     def __init__(self, schedule: Schedule, access: Access, port: int) -> None:
         app = create_app(schedule, access)
-        # The headers of a proxy are for the app to believe or not; this server leaves them alone.
+        host = host_in(access.host)
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        # Made here, since waitress leaves the socket open when the port is taken.
+        listening = socket.create_server((host, port), family=family)
         self._server = create_server(
             app,
-            host=host_in(access.host) or "0.0.0.0",
-            port=port,
+            sockets=[listening],
             threads=THREADS,
             ident=None,
             clear_untrusted_proxy_headers=not access.behind_proxy,
         )
-        host = f"[{host_in(access.host)}]" if ":" in host_in(access.host) else access.host
-        self.url = f"http://{host}:{self._port()}/"
-
-    def _port(self) -> int:
-        port: int = getattr(self._server, "effective_port", 0)
-        return port or self._server.effective_listen[0][1]
+        named = f"[{host}]" if family == socket.AF_INET6 else host
+        self.url = f"http://{named}:{listening.getsockname()[1]}/"
 
     def run(self) -> None:
         """Serve until a signal says to end."""

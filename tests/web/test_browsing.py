@@ -133,7 +133,7 @@ def test_like(text: str, wanted: str, is_like: bool) -> None:
 
 
 @pytest.mark.parametrize("fields", [{"sort": "size"}, {"state": "odd"}])
-def test_wrong_queries(fields: dict[str, str]) -> None:
+def test_wrong_queries(fields: dict[str, Any]) -> None:
     with pytest.raises(InvalidEntryError, match="must be one of"):
         Query(**fields)
 
