@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from datetime import datetime
 from typing import Any, Final
 from urllib.parse import parse_qsl
 
@@ -13,7 +14,8 @@ from redbeat.access import store_of
 from redbeat.browsing import record_of
 from redbeat.config import ensure_conf
 from redbeat.describing import policy, stored
-from redbeat.pauses import digest
+from redbeat.occurrences import aware
+from redbeat.pauses import Pause, digest
 from redbeat.rows import Row
 from redbeat.rule_text import KINDS, has_own_zone, rule_of
 from redbeat.runs import SENT, Occurrence, read_history
@@ -75,6 +77,8 @@ def render_entry(name: str, form: RuleForm | None = None, code: int = 200) -> Re
             if run.outcome == SENT
         ]
     )
+    pause = Pause.of_entry(record.entry)
+    context.update(pause=pause, paused_at=_instant(pause.since) if pause else None)
     if record.entry is not None:
         context.update(_of_entry(record.entry, form))
         context["upcoming"] = record.entry.upcoming(UPCOMING, now)
@@ -97,6 +101,14 @@ def _of_entry(entry: Any, form: RuleForm | None) -> dict[str, Any]:
         "foreign": rule is None,
         "preview": preview_of(entry, form),
     }
+
+
+def _instant(text: str) -> datetime | None:
+    """Return the instant in ISO 8601, None for what another program wrote there."""
+    try:
+        return aware(datetime.fromisoformat(text))
+    except ValueError:
+        return None
 
 
 def late(run: Occurrence) -> float:

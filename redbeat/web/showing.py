@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, tzinfo
-from typing import Any
+from typing import Any, Final
 from urllib.parse import quote, urlencode
 
 from flask import Flask, current_app, request, url_for
@@ -17,6 +17,9 @@ from redbeat.zones import UTC, from_timestamp, zone_key
 from .words import in_words
 
 __all__ = ("entry_url", "install", "now_of", "rule_words", "zone", "zone_name")
+
+#: Seconds after which a run that is due counts as late on the page, which looks every few seconds.
+LATE: Final = 10
 
 
 def zone() -> tzinfo:
@@ -48,6 +51,14 @@ def until(instant: datetime, now: datetime) -> str:
     return f"in {duration(seconds)}" if seconds >= 0 else f"{duration(-seconds)} ago"
 
 
+def due(instant: datetime, now: datetime) -> str:
+    """Return how far away a run is: one that has just become due is now."""
+    seconds = round((instant - now).total_seconds())
+    if seconds > 0:
+        return f"in {duration(seconds)}"
+    return "now" if seconds > -LATE else f"{duration(-seconds)} late"
+
+
 def entry_url(name: str, endpoint: str = "entries.show") -> str:
     """Return the address of an entry, or of something to do with it.
 
@@ -69,6 +80,7 @@ def install(app: Flask) -> None:
     """Make all of this known to the templates of an app."""
     app.jinja_env.filters.update(
         call=call_text,
+        due=due,
         duration=duration,
         iso=iso,
         last_run=last_run,

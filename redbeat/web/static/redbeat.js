@@ -9,6 +9,7 @@
     year: "numeric", month: "2-digit", day: "2-digit",
     hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false,
   });
+  const LATE = 10; // seconds, as in showing.py
   let offset = 0; // milliseconds by which the server is ahead of this computer
 
   const setClock = (body) => {
@@ -34,8 +35,12 @@
     const now = Date.now() + offset;
     for (const element of document.querySelectorAll("time[data-countdown]")) {
       const seconds = Math.round((Date.parse(element.dateTime) - now) / 1000);
-      const text = seconds ? duration(seconds) : "";
-      setText(element, !text ? "now" : seconds > 0 ? `in ${text}` : `${text} ago`);
+      const text = duration(seconds);
+      let words = seconds > 0 ? `in ${text}` : `${text} ago`;
+      if (element.dataset.countdown === "due" && seconds < 0) {
+        words = seconds > -LATE ? "now" : `${text} late`;
+      }
+      setText(element, seconds ? words : "now");
     }
   };
 
