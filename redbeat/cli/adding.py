@@ -11,10 +11,10 @@ from redbeat.cli.console import Console
 from redbeat.cli.definitions import blamed, entry_options
 from redbeat.cli.making import schedule_from, settings_from, with_queue
 from redbeat.cli.options import CLEARED
-from redbeat.describing import as_json, schedule_text
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import ConflictError
-from redbeat.rule_text import KINDS, has_own_zone
+from redbeat.presentation.describing import as_json, schedule_text
+from redbeat.presentation.rule_text import KINDS, has_own_zone
 
 __all__ = ("add",)
 

@@ -14,7 +14,7 @@ from redis.exceptions import RedisError
 
 from redbeat.cli.console import pass_console
 from redbeat.errors import ConfigurationError, DecodeError, InvalidEntryError
-from redbeat.text import printable
+from redbeat.presentation.text import printable
 
 __all__ = (
     "EX_CONFIG",

@@ -12,10 +12,10 @@ from typing import Any, Final
 import click
 from celery.bin.base import CeleryOption
 
-from redbeat.client import REDBEAT_REDIS_KEY, get_redis, unretried
+from redbeat.calendar.walltime import instant_of
+from redbeat.connection.client import REDBEAT_REDIS_KEY, get_redis, unretried
+from redbeat.presentation.text import columns, moment, printable
 from redbeat.schedule import Schedule
-from redbeat.text import columns, moment, printable
-from redbeat.walltime import instant_of
 
 __all__ = ("Console", "pass_console")
 

@@ -15,7 +15,7 @@ from redbeat.cli.names import load, static_names
 from redbeat.cli.options import CLEARED, bad, option
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import ConflictError
-from redbeat.rule_text import has_own_zone
+from redbeat.presentation.rule_text import has_own_zone
 
 __all__ = ("edit",)
 

@@ -8,10 +8,10 @@ from typing import Any, Final
 
 from celery.schedules import BaseSchedule
 
+from redbeat.calendar.zones import zone_named
 from redbeat.cli.console import Console
 from redbeat.cli.options import CLEARED, bad
-from redbeat.rule_text import BAD_RULE, KINDS, make_schedule
-from redbeat.zones import zone_named
+from redbeat.presentation.rule_text import BAD_RULE, KINDS, make_schedule
 
 __all__ = ("schedule_from", "settings_from", "with_queue", "zone_from")
 

@@ -10,7 +10,7 @@ import click
 from celery.bin.base import JSON_ARRAY, JSON_OBJECT, CeleryOption
 
 from redbeat.errors import InvalidEntryError
-from redbeat.rule_text import seconds_from, time_from
+from redbeat.presentation.rule_text import seconds_from, time_from
 
 __all__ = ("ARRAY", "CLEARED", "OBJECT", "SECONDS", "TIME", "ExampleOption", "bad", "option")
 

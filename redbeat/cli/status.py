@@ -7,13 +7,13 @@ from importlib.metadata import version
 from platform import python_version
 from typing import Any, Final
 
+from redbeat.beat.leader import BeatInfo
 from redbeat.cli.command import EX_UNHEALTHY, command
 from redbeat.cli.console import Console
 from redbeat.cli.options import SECONDS, option
-from redbeat.describing import iso
-from redbeat.leader import BeatInfo
+from redbeat.presentation.describing import iso
+from redbeat.presentation.text import duration
 from redbeat.schedule import Status
-from redbeat.text import duration
 
 __all__ = ("status",)
 

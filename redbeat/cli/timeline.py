@@ -14,13 +14,13 @@ from typing import Any, Final
 
 import click
 
+from redbeat.calendar.zones import UTC
 from redbeat.cli.command import command
 from redbeat.cli.console import Console
 from redbeat.cli.options import SECONDS, option
-from redbeat.describing import iso
-from redbeat.forecast import per_minute
-from redbeat.text import clipped, duration, width_of
-from redbeat.zones import UTC
+from redbeat.management.forecast import per_minute
+from redbeat.presentation.describing import iso
+from redbeat.presentation.text import clipped, duration, width_of
 
 __all__ = ("Picture", "timeline")
 

@@ -10,7 +10,7 @@ from redbeat.cli.command import command
 from redbeat.cli.console import Console
 from redbeat.cli.names import load
 from redbeat.cli.options import TIME, option
-from redbeat.describing import iso
+from redbeat.presentation.describing import iso
 
 __all__ = ("upcoming",)
 

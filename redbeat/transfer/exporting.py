@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from redbeat.entries.history import History
 from redbeat.errors import DecodeError
-from redbeat.history import History
-from redbeat.quarantine import shown
-from redbeat.reading import Reading
-from redbeat.rows import Row
+from redbeat.storage.quarantine import shown
+from redbeat.storage.reading import Reading
+from redbeat.storage.rows import Row
 
 from .incoming import EntryType
 from .jsonlines import write_line

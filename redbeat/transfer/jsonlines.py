@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from typing import IO, Any, Final
 
 from redbeat.decoder import MAX_TEXT
+from redbeat.entries.history import History
 from redbeat.errors import DecodeError, InvalidEntryError
-from redbeat.history import History
-from redbeat.rows import Row
+from redbeat.storage.rows import Row
 
 from .incoming import EntryType, Incoming, fail
 

@@ -9,8 +9,8 @@ from typing import Final
 from flask import Blueprint, current_app, render_template
 from flask.typing import ResponseReturnValue
 
-from redbeat.access import store_of
-from redbeat.zones import UTC
+from redbeat.calendar.zones import UTC
+from redbeat.entries.access import store_of
 
 from .listing import poll_after
 from .texts import texts_of

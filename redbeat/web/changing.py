@@ -7,9 +7,9 @@ from typing import Any
 from flask import Blueprint, abort, current_app, flash, redirect, render_template, request, url_for
 from flask.typing import ResponseReturnValue
 
-from redbeat.access import store_of
+from redbeat.entries.access import store_of
+from redbeat.entries.pauses import digest
 from redbeat.errors import ConflictError, InvalidEntryError, RedBeatError
-from redbeat.pauses import digest
 
 from .audit import record, who
 from .entries import entry_name, found_or_404, render_entry

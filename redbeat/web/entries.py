@@ -10,16 +10,16 @@ from urllib.parse import parse_qsl
 from flask import Blueprint, abort, current_app, render_template, request
 from flask.typing import ResponseReturnValue
 
-from redbeat.access import store_of
-from redbeat.browsing import record_of
 from redbeat.config import ensure_conf
-from redbeat.describing import policy, stored
-from redbeat.occurrences import aware
-from redbeat.pauses import Pause, digest
-from redbeat.rows import Row
-from redbeat.rule_text import KINDS, has_own_zone, rule_of
-from redbeat.runs import SENT, Occurrence, read_history
+from redbeat.entries.access import store_of
+from redbeat.entries.occurrences import aware
+from redbeat.entries.pauses import Pause, digest
+from redbeat.entries.runs import SENT, Occurrence, read_history
+from redbeat.management.browsing import record_of
+from redbeat.presentation.describing import policy, stored
+from redbeat.presentation.rule_text import KINDS, has_own_zone, rule_of
 from redbeat.schedule import Record
+from redbeat.storage.rows import Row
 
 from .charts import lateness_chart
 from .listing import poll_after

@@ -9,9 +9,9 @@ from typing import Any, Final
 from flask import Blueprint, current_app, render_template, request
 from flask.typing import ResponseReturnValue
 
-from redbeat.browsing import SORTED, SORTS, Query, browse
 from redbeat.errors import InvalidEntryError
-from redbeat.states import STATES
+from redbeat.management.browsing import SORTED, SORTS, Query, browse
+from redbeat.management.states import STATES
 
 from .showing import now_of
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from redbeat.calendar.zones import zone_named
 from redbeat.errors import InvalidEntryError
-from redbeat.rule_text import has_own_zone, parse_rule, rule_of
-from redbeat.zones import zone_named
+from redbeat.presentation.rule_text import has_own_zone, parse_rule, rule_of
 
 __all__ = ("RuleForm", "apply_rule", "preview_of")
 

@@ -9,10 +9,10 @@ from urllib.parse import quote, urlencode
 from flask import Flask, current_app, request, url_for
 
 from redbeat import __version__
-from redbeat.describing import call_text, iso, last_run, schedule_text
-from redbeat.rule_text import has_own_zone
-from redbeat.text import duration, moment
-from redbeat.zones import UTC, from_timestamp, zone_key
+from redbeat.calendar.zones import UTC, from_timestamp, zone_key
+from redbeat.presentation.describing import call_text, iso, last_run, schedule_text
+from redbeat.presentation.rule_text import has_own_zone
+from redbeat.presentation.text import duration, moment
 
 from .words import in_words
 

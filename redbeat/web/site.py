@@ -12,8 +12,8 @@ from redis.exceptions import RedisError
 from werkzeug.exceptions import HTTPException
 from werkzeug.middleware.proxy_fix import ProxyFix
 
-from redbeat.client import safe_url
 from redbeat.config import ensure_conf
+from redbeat.connection.client import safe_url
 from redbeat.schedule import Schedule
 
 from .access import Access

@@ -11,9 +11,9 @@ from typing import Any, Final, NamedTuple
 from flask import Blueprint, abort, current_app, render_template, request
 from flask.typing import ResponseReturnValue
 
-from redbeat.forecast import Forecast, per_minute
+from redbeat.calendar.zones import UTC
+from redbeat.management.forecast import Forecast, per_minute
 from redbeat.schedule import Schedule
-from redbeat.zones import UTC
 
 from .charts import lanes, load_chart
 from .showing import entry_url, zone

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from redbeat.describing import schedule_text
+from redbeat.presentation.describing import schedule_text
 
 __all__ = ("in_words",)
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import redbeat.worker
+from redbeat.entries.runs import Occurrence, read_history, run_line
 from redbeat.errors import ConfigurationError
-from redbeat.runs import Occurrence, read_history, run_line
 from redbeat.schedulers import RedBeatScheduler
 from tests.scheduler.conftest import SCHEDULE, RecordingScheduler, World, interval_json, once, void
 

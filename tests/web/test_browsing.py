@@ -10,9 +10,9 @@ from celery import Celery
 from celery.schedules import crontab
 
 from redbeat import RedBeatSchedulerEntry
-from redbeat.browsing import SORTS, Query, browse, like
-from redbeat.client import get_redis
+from redbeat.connection.client import get_redis
 from redbeat.errors import InvalidEntryError
+from redbeat.management.browsing import SORTS, Query, browse, like
 from redbeat.schedule import Schedule
 from tests.schedule.conftest import RoundTrips
 from tests.web.conftest import Browser, Make
@@ -147,7 +147,7 @@ def test_a_place_that_no_page_gave(schedule: Schedule, query: Query) -> None:
 def test_a_search_that_looks_at_too_many_goes_on_later(
     schedule: Schedule, fill: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("redbeat.browsing.LOOKED_AT", 500)
+    monkeypatch.setattr("redbeat.management.browsing.LOOKED_AT", 500)
     fill(1200)
     found = browse(schedule, Query(task="nothing"))
     assert (found.records, found.cut) == ([], True)
@@ -163,7 +163,7 @@ def test_too_many_to_sort_by_task(
     fill: Callable[[int], None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("redbeat.browsing.SORTED", 20)
+    monkeypatch.setattr("redbeat.management.browsing.SORTED", 20)
     fill(21)
     assert browse(schedule, Query(sort="task")).cut
     assert "cannot be sorted by this" in browser.get("/", sort="task")

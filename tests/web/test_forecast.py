@@ -7,7 +7,7 @@ from datetime import datetime, timedelta, timezone
 import pytest
 from celery.schedules import crontab
 
-from redbeat.forecast import per_minute
+from redbeat.management.forecast import per_minute
 from redbeat.schedule import Schedule
 from tests.web.conftest import Make
 
@@ -37,7 +37,7 @@ def test_nothing_is_due_in_time(schedule: Schedule, make: Make) -> None:
 def test_too_many_runs_end_it_earlier(
     schedule: Schedule, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("redbeat.forecast.MAX_RUNS", 100)
+    monkeypatch.setattr("redbeat.management.forecast.MAX_RUNS", 100)
     for name in ("a", "b", "c"):
         make(name, crontab())
     found = schedule.forecast(NOON + timedelta(hours=4), NOON)
@@ -52,7 +52,7 @@ def test_too_many_runs_end_it_earlier(
 def test_too_many_entries_end_it_earlier(
     schedule: Schedule, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("redbeat.forecast.MAX_ENTRIES", 500)
+    monkeypatch.setattr("redbeat.management.forecast.MAX_ENTRIES", 500)
     now = datetime.now(timezone.utc)
     first = make("e0", 4000)
     entries = [

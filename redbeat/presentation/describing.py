@@ -1,0 +1,133 @@
+"""An entry in words, and as the JSON that scripts read."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from typing import Any
+
+from celery.schedules import crontab, schedule, solar
+
+from redbeat.calendar.zones import as_utc
+from redbeat.decoder import encode
+from redbeat.entries.lazy import hidden
+from redbeat.entries.occurrences import aware
+from redbeat.entry import RedBeatSchedulerEntry
+from redbeat.errors import InvalidEntryError
+from redbeat.instant import clocked
+from redbeat.rulesets import rruleset
+from redbeat.schedules import rrule
+
+from .text import duration
+
+__all__ = (
+    "as_json",
+    "call_text",
+    "cron_text",
+    "iso",
+    "last_run",
+    "policy",
+    "schedule_text",
+    "stored",
+)
+
+#: The order of a crontab's fields on the command line.
+CRON_FIELDS = ("minute", "hour", "day_of_month", "month_of_year", "day_of_week")
+
+
+def iso(instant: datetime | None) -> str | None:
+    """Return an instant as ISO 8601 in UTC."""
+    return None if instant is None else as_utc(instant).isoformat()
+
+
+def schedule_text(when: Any) -> str:
+    """Return a schedule in one line, in the words of the option that makes one like it."""
+    if isinstance(when, schedule):
+        relative = " (relative)" if when.relative else ""
+        return f"every {duration(when.run_every.total_seconds())}{relative}"
+    if isinstance(when, crontab):
+        return f"cron {cron_text(when)}"
+    if isinstance(when, solar):
+        return f"solar {when.event},{when.lat},{when.lon}"
+    if isinstance(when, clocked):
+        return f"at {when.clocked_time.isoformat()}"
+    if isinstance(when, (rrule, rruleset)):
+        return _rule_text(when)
+    return str(when)
+
+
+def cron_text(when: crontab) -> str:
+    """Return the five fields of a crontab."""
+    return " ".join(_cron_field(when, name) for name in CRON_FIELDS)
+
+
+def _cron_field(when: crontab, name: str) -> str:
+    written = getattr(when, f"_orig_{name}")
+    if isinstance(written, (list, set, frozenset, tuple)):
+        return ",".join(map(str, written))
+    return str(written).replace(" ", "")
+
+
+def _rule_text(when: rrule | rruleset) -> str:
+    try:
+        start, *rest = when.to_ical().splitlines()
+    except ValueError:
+        return repr(when)
+    return " ".join((*rest, start))  # what one looks for stands in front
+
+
+def call_text(entry: RedBeatSchedulerEntry) -> str:
+    """Return the task with its arguments as a call."""
+    fields = stored(entry)
+    shown = [json.dumps(value) for value in fields["args"] or ()]
+    shown += [f"{name}={json.dumps(value)}" for name, value in (fields["kwargs"] or {}).items()]
+    return f"{entry.task}({', '.join(shown)})"
+
+
+def stored(entry: RedBeatSchedulerEntry) -> dict[str, Any]:
+    """Return the definition of an entry as plain JSON values, as Redis holds it.
+
+    What cannot be written, which only an application that has changed the entry can bring about,
+    is shown in Python's words.
+    """
+    definition, _ = hidden(entry.definition(), static=True)
+    return {name: _plain(value) for name, value in definition.items()}
+
+
+def _plain(value: Any) -> Any:
+    try:
+        return json.loads(encode(value))
+    except InvalidEntryError:
+        return repr(value)
+
+
+def policy(entry: RedBeatSchedulerEntry) -> dict[str, Any]:
+    """Return the fields of the policy that differ from the default, instants in ISO 8601."""
+    given = entry.policy.given()
+    return {
+        name: iso(value) if isinstance(value, datetime) else value for name, value in given.items()
+    }
+
+
+def as_json(entry: RedBeatSchedulerEntry) -> dict[str, Any]:
+    """Return what is stored of an entry; the fields are in ``docs/operating.rst``."""
+    fields = stored(entry)
+    return {
+        "name": entry.name,
+        "task": entry.task,
+        "schedule": fields["schedule"],
+        "schedule_text": schedule_text(entry.schedule),
+        "args": fields["args"] or [],
+        "kwargs": fields["kwargs"] or {},
+        "options": fields["options"] or {},
+        "enabled": entry.enabled,
+        "policy": policy(entry),
+        "last_run_at": iso(last_run(entry)),
+        "total_run_count": entry.total_run_count,
+    }
+
+
+def last_run(entry: RedBeatSchedulerEntry) -> datetime | None:
+    """Return when an entry ran last; None for never, whatever its runs are counted from."""
+    ran = entry.total_run_count or entry.scheduled_at is not None
+    return aware(entry.last_run_at) if ran and entry.last_run_at is not None else None
