@@ -58,6 +58,8 @@ class ReproducibleSdist(sdist):
         return path
 
 
+WEB = ["flask>=3", "flask-wtf>=1.2", "waitress>=3"]
+
 setup(
     cmdclass={"sdist": ReproducibleSdist},
     name="celery-redbeat",
@@ -70,7 +72,7 @@ setup(
     keywords="celery beat redis scheduler periodic task cron rrule",
     python_requires=">=3.10",
     packages=find_packages(include=["redbeat", "redbeat.*"]),
-    package_data={"redbeat": ["lua/*.lua", "py.typed"]},
+    package_data={"redbeat": ["lua/*.lua", "py.typed", "web/templates/*", "web/static/*"]},
     zip_safe=False,
     install_requires=[
         "celery>=5.3",
@@ -87,12 +89,15 @@ setup(
         "metrics": [METRICS],
         # What Celery's own class for solar events needs.
         "solar": [SOLAR],
+        # The page of ``celery redbeat web``.
+        "web": WEB,
         "tests": [
             REDIS_BROKER,
             EMBEDDED_REDIS,
             SOLAR,
             METRICS,
             "fakeredis[lua]>=2.23",
+            *WEB,
             "hypothesis>=6.100",
             "pytest>=8",
             "pytest-cov>=5",

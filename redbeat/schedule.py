@@ -19,6 +19,7 @@ from .errors import DecodeError, InvalidEntryError
 from .management.agenda import agenda
 from .management.applying import Applied, apply, checked
 from .management.finding import Filter
+from .management.forecast import Forecast, forecast
 from .management.overview import Status, status_of
 from .management.states import EntryStatus, Record, quarantine_note
 from .storage.quarantine import shown
@@ -203,6 +204,16 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
                 break
             found.append((at, name))
         return found
+
+    def forecast(self, until: datetime, after: datetime | None = None) -> Forecast:
+        """Return the nominal instants of all enabled entries after ``after`` and before ``until``.
+
+        ``after`` is now unless it is given. Reads the pages of 500 entries that can be among them,
+        and ends earlier when it becomes too much, see
+        :class:`~redbeat.management.forecast.Forecast`.
+        """
+        since = aware(after) if after else datetime.now(timezone.utc)
+        return forecast(self._agenda_pages(), since, aware(until))
 
     def _agenda_pages(self) -> Iterator[tuple[list[Entry], datetime | None]]:
         for records in self._pages(Filter()):

@@ -34,6 +34,7 @@ COMMANDS: Final[dict[str, str]] = {
     "timeline": "redbeat.cli.timeline:timeline",
     "trigger": "redbeat.cli.acting:trigger",
     "upcoming": "redbeat.cli.upcoming:upcoming",
+    "web": "redbeat.cli.web:web",
 }
 
 

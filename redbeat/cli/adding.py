@@ -8,12 +8,13 @@ import click
 
 from redbeat.cli.command import EX_CONFLICT, command, failure
 from redbeat.cli.console import Console
-from redbeat.cli.definitions import SCHEDULES, blamed, entry_options
-from redbeat.cli.describing import as_json, schedule_text
-from redbeat.cli.making import has_own_zone, schedule_from, settings_from, with_queue
+from redbeat.cli.definitions import blamed, entry_options
+from redbeat.cli.making import schedule_from, settings_from, with_queue
 from redbeat.cli.options import CLEARED
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import ConflictError
+from redbeat.presentation.describing import as_json, schedule_text
+from redbeat.presentation.rule_text import KINDS, has_own_zone
 
 __all__ = ("add",)
 
@@ -42,7 +43,7 @@ def made(console: Console, name: str, task: str, given: dict[str, Any]) -> RedBe
     ctx = console.ctx
     when = schedule_from(console, given, given["timezone"])
     if when is None:
-        options = ", ".join(f"--{kind}" for kind in SCHEDULES)
+        options = ", ".join(f"--{kind}" for kind in KINDS)
         raise click.UsageError(f"Say when: one of {options}; for example: --every 30", ctx)
     settings = settings_from(console, given, given["timezone"])
     if given["queue"] is not None:

@@ -13,8 +13,8 @@ from celery.platforms import EX_UNAVAILABLE
 from redis.exceptions import RedisError
 
 from redbeat.cli.console import pass_console
-from redbeat.cli.text import printable
 from redbeat.errors import ConfigurationError, DecodeError, InvalidEntryError
+from redbeat.presentation.text import printable
 
 __all__ = (
     "EX_CONFIG",

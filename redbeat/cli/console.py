@@ -13,8 +13,8 @@ import click
 from celery.bin.base import CeleryOption
 
 from redbeat.calendar.walltime import instant_of
-from redbeat.cli.text import columns, moment, printable
 from redbeat.connection.client import REDBEAT_REDIS_KEY, get_redis, unretried
+from redbeat.presentation.text import columns, moment, printable
 from redbeat.schedule import Schedule
 
 __all__ = ("Console", "pass_console")

@@ -13,11 +13,9 @@ from redbeat.beat.delivery import DELIVERIES
 from redbeat.cli.options import ARRAY, OBJECT, SECONDS, TIME, bad, option
 from redbeat.entries.policy import COALESCE, ON_FINISH, OVERLAP
 from redbeat.errors import InvalidEntryError
+from redbeat.presentation.rule_text import KINDS
 
-__all__ = ("SCHEDULES", "blamed", "entry_options")
-
-#: The options of which an entry has exactly one.
-SCHEDULES: Final = ("every", "cron", "rrule", "at", "solar")
+__all__ = ("blamed", "entry_options")
 
 WHEN: Final = "Schedule"
 WHAT: Final = "Task"
@@ -191,7 +189,7 @@ def blamed(ctx: click.Context, given: dict[str, Any]) -> Iterator[None]:
         field = error.field.replace("[", ".").split(".")[0]
         name = OPTION_OF.get(field, field)
         if field == "schedule":
-            name = next((kind for kind in SCHEDULES if given.get(kind)), "every")
+            name = next((kind for kind in KINDS if given.get(kind)), "every")
         if name not in {param.name for param in ctx.command.params}:
             raise
         inner = error.field if error.field not in (field, "schedule.every") else ""

@@ -10,11 +10,12 @@ from redbeat.cli.adding import report
 from redbeat.cli.command import EX_CONFLICT, command, failure
 from redbeat.cli.console import Console
 from redbeat.cli.definitions import blamed, entry_options
-from redbeat.cli.making import has_own_zone, schedule_from, settings_from, with_queue
+from redbeat.cli.making import schedule_from, settings_from, with_queue
 from redbeat.cli.names import load, static_names
 from redbeat.cli.options import CLEARED, bad, option
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import ConflictError
+from redbeat.presentation.rule_text import has_own_zone
 
 __all__ = ("edit",)
 

@@ -12,10 +12,10 @@ from celery.bin.base import CeleryOption
 
 from redbeat.cli.command import command
 from redbeat.cli.console import Console
-from redbeat.cli.describing import as_json, iso, schedule_text
 from redbeat.cli.options import TIME, option
-from redbeat.cli.text import clipped
 from redbeat.management.states import STATES
+from redbeat.presentation.describing import as_json, iso, schedule_text
+from redbeat.presentation.text import clipped
 from redbeat.schedule import Record
 
 __all__ = ("list_", "record_json")

@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime, tzinfo
+from collections.abc import Mapping
+from datetime import tzinfo
 from typing import Any, Final
 
-from celery.exceptions import ImproperlyConfigured
-from celery.schedules import BaseSchedule, ParseException, crontab, schedule, solar
+from celery.schedules import BaseSchedule
 
-from redbeat.calendar.zones import zone_key, zone_named
+from redbeat.calendar.zones import zone_named
 from redbeat.cli.console import Console
-from redbeat.cli.definitions import SCHEDULES
 from redbeat.cli.options import CLEARED, bad
-from redbeat.ical import from_ical
-from redbeat.instant import clocked
-from redbeat.schedules import RuleSchedule
+from redbeat.presentation.rule_text import BAD_RULE, KINDS, make_schedule
 
-__all__ = ("has_own_zone", "schedule_from", "settings_from", "with_queue", "zone_from")
+__all__ = ("schedule_from", "settings_from", "with_queue", "zone_from")
 
 #: The attributes of an entry that have an option of the same name.
 SAME_NAME: Final = (
     *("args", "kwargs", "options", "timezone", "max_runs", "on_finish", "misfire_grace_time"),
     *("coalesce", "catch_up_limit", "jitter", "overlap", "overlap_timeout", "delivery"),
 )
-
-PLACE: Final = 3
 
 
 def zone_from(console: Console, name: Any) -> tzinfo:
@@ -43,71 +37,18 @@ def schedule_from(console: Console, given: Mapping[str, Any], timezone: Any) -> 
 
     ``timezone`` is the name of the zone of the entry.
     """
-    kinds = [kind for kind in SCHEDULES if given[kind] not in (None, ())]
+    kinds = [kind for kind in KINDS if given[kind] not in (None, ())]
     if len(kinds) > 1:
         problem = f"give one of --{kinds[0]} and --{kinds[1]}, not both"
         raise bad(console.ctx, kinds[1], problem)
     if not kinds:
         return None
     kind = kinds[0]
+    value = "\n".join(given[kind]) if kind == "rrule" else given[kind]
     try:
-        return MAKERS[kind](console, given[kind], zone_from(console, timezone))
-    except (ImproperlyConfigured, ParseException, TypeError, ValueError) as error:
+        return make_schedule(kind, value, zone_from(console, timezone), console.app)
+    except BAD_RULE as error:
         raise bad(console.ctx, kind, error) from error
-
-
-def _every(console: Console, seconds: float, _zone: tzinfo) -> BaseSchedule:
-    if not seconds:
-        raise ValueError("must be above 0 seconds")
-    return schedule(seconds, app=console.app)
-
-
-def _cron(console: Console, text: str, _zone: tzinfo) -> BaseSchedule:
-    fields = text.split()
-    if len(fields) != 5:
-        raise ValueError(
-            f"{text!r} has {len(fields)} fields, not 5: minute, hour, day of month, month, day of "
-            "week"
-        )
-    minute, hour, day_of_month, month_of_year, day_of_week = fields
-    return crontab(
-        minute=minute,
-        hour=hour,
-        day_of_month=day_of_month,
-        month_of_year=month_of_year,
-        day_of_week=day_of_week,
-        app=console.app,
-    )
-
-
-def _rrule(_console: Console, lines: Sequence[str], zone: tzinfo) -> BaseSchedule:
-    text = "\n".join(lines)
-    key = zone_key(zone)
-    # Without a start a rule has no zone of its own; one with a count has to say its start.
-    if "DTSTART" not in text.upper() and "COUNT" not in text.upper() and key not in (None, "UTC"):
-        text = f"DTSTART;TZID={key}:19700101T000000\n{text}"
-    return from_ical(text)
-
-
-def _at(console: Console, moment: datetime, zone: tzinfo) -> BaseSchedule:
-    return clocked(moment if moment.tzinfo else moment.replace(tzinfo=zone), app=console.app)
-
-
-def _solar(console: Console, text: str, _zone: tzinfo) -> BaseSchedule:
-    parts = [part.strip() for part in text.split(",")]
-    if len(parts) != PLACE:
-        raise ValueError(f"{text!r} is not EVENT,LAT,LON")
-    event, latitude, longitude = parts
-    return solar(event, float(latitude), float(longitude), app=console.app)
-
-
-MAKERS: Final[dict[str, Callable[[Console, Any, tzinfo], BaseSchedule]]] = {
-    "every": _every,
-    "cron": _cron,
-    "rrule": _rrule,
-    "at": _at,
-    "solar": _solar,
-}
 
 
 def settings_from(console: Console, given: Mapping[str, Any], timezone: Any) -> dict[str, Any]:
@@ -124,11 +65,6 @@ def settings_from(console: Console, given: Mapping[str, Any], timezone: Any) -> 
     if given["paused"]:
         found["enabled"] = False
     return found
-
-
-def has_own_zone(when: Any) -> bool:
-    """Whether a schedule does not ask for the ``timezone`` of its entry."""
-    return isinstance(when, (schedule, solar, RuleSchedule))
 
 
 def with_queue(options: Mapping[str, Any] | None, queue: Any) -> dict[str, Any]:

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any, Final
 
 import click
 from celery.bin.base import JSON_ARRAY, JSON_OBJECT, CeleryOption
-from dateutil.parser import isoparse
 
 from redbeat.errors import InvalidEntryError
+from redbeat.presentation.rule_text import seconds_from, time_from
 
 __all__ = ("ARRAY", "CLEARED", "OBJECT", "SECONDS", "TIME", "ExampleOption", "bad", "option")
-
-UNITS: Final = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 
 #: Celery's types, which say what is no JSON.
 ARRAY, OBJECT = JSON_ARRAY, JSON_OBJECT
@@ -68,11 +65,10 @@ class Seconds(click.ParamType):  # type: ignore[type-arg]
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the seconds as a number."""
-        found = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+) *(s|m|min|h|d|)", str(value).strip())
-        if found is None:
-            self.fail(f"{value!r} is not a number of seconds, or one with s, m, h or d", param, ctx)
-        seconds = float(found[1]) * UNITS[found[2]]
-        return int(seconds) if seconds.is_integer() else seconds
+        try:
+            return seconds_from(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
 
 
 class Time(click.ParamType):  # type: ignore[type-arg]
@@ -85,9 +81,9 @@ class Time(click.ParamType):  # type: ignore[type-arg]
         if isinstance(value, datetime):
             return value
         try:
-            return isoparse(str(value).strip().replace(" ", "T", 1))
-        except ValueError:
-            self.fail(f"{value!r} is not a time in ISO 8601", param, ctx)
+            return time_from(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
 
 
 SECONDS, TIME = Seconds(), Time()

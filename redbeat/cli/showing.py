@@ -10,11 +10,11 @@ import click
 
 from redbeat.cli.command import command
 from redbeat.cli.console import Console
-from redbeat.cli.describing import as_json, call_text, iso, last_run, policy, schedule_text
 from redbeat.cli.names import load, not_found, static_names
-from redbeat.cli.text import duration
 from redbeat.entries.runs import Occurrence
 from redbeat.entry import RedBeatSchedulerEntry
+from redbeat.presentation.describing import as_json, call_text, iso, last_run, policy, schedule_text
+from redbeat.presentation.text import duration
 from redbeat.schedule import EntryStatus
 
 __all__ = ("history", "show")

@@ -17,14 +17,12 @@ import click
 from redbeat.calendar.zones import UTC
 from redbeat.cli.command import command
 from redbeat.cli.console import Console
-from redbeat.cli.describing import iso
 from redbeat.cli.options import SECONDS, option
-from redbeat.cli.text import clipped, duration, width_of
+from redbeat.management.forecast import per_minute
+from redbeat.presentation.describing import iso
+from redbeat.presentation.text import clipped, duration, width_of
 
 __all__ = ("Picture", "timeline")
-
-#: Runs that are drawn at most.
-MAX_RUNS: Final = 100_000
 
 MINUTE: Final = timedelta(minutes=1)
 
@@ -68,10 +66,7 @@ class Picture:
 
     def load(self) -> list[int]:
         """Return the runs of each minute."""
-        counts = Counter(
-            int((instant - self.start) / MINUTE) for runs in self.runs.values() for instant in runs
-        )
-        return [counts[minute] for minute in range(self.columns * self.minutes)]
+        return per_minute(self.runs, self.start, self.columns * self.minutes)
 
     def bars(self, steps: str) -> str:
         """Return the load as a bar for each column: that of the busiest of its minutes."""
@@ -110,22 +105,24 @@ def timeline(console: Console, span: float, pattern: str | None, limit: int) -> 
     """Draw the runs of the next hour, and the load of each minute."""
     now = datetime.now(UTC)
     until = now + timedelta(seconds=span)
-    found = console.schedule.upcoming(MAX_RUNS, after=now, until=until)
-    runs: dict[str, list[datetime]] = {}
-    for instant, name in found:
-        if pattern is None or fnmatchcase(name, pattern):
-            runs.setdefault(name, []).append(instant)
+    found = console.schedule.forecast(until, now)
+    runs = {
+        name: own
+        for name, own in found.runs.items()
+        if pattern is None or fnmatchcase(name, pattern)
+    }
     if console.as_json:
         console.emit(_json(now, until, runs))
     elif runs:
         _draw(console, now, until, runs, limit)
     else:
         console.note("No runs to come")
-    if len(found) == MAX_RUNS:
-        console.warn(f"only the first {MAX_RUNS} runs, up to {console.time(found[-1][0])}")
+    if not found.complete:
+        end = console.time(found.until)
+        console.warn(f"these are too many to draw all: only the runs up to {end}")
 
 
-def _json(now: datetime, until: datetime, runs: Mapping[str, list[datetime]]) -> dict[str, Any]:
+def _json(now: datetime, until: datetime, runs: Mapping[str, Sequence[datetime]]) -> dict[str, Any]:
     start = _floor(now)
     minutes = ceil((until - start) / MINUTE)
     return {

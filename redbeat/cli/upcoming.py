@@ -8,9 +8,9 @@ import click
 
 from redbeat.cli.command import command
 from redbeat.cli.console import Console
-from redbeat.cli.describing import iso
 from redbeat.cli.names import load
 from redbeat.cli.options import TIME, option
+from redbeat.presentation.describing import iso
 
 __all__ = ("upcoming",)
 

@@ -147,6 +147,12 @@ class DueEntry(ScheduleEntry):
                 policy = replace(policy, misfire_grace_time=deadline)
         return policy, self._zone or policy.zone or self.app.timezone
 
+    @property
+    def runs_left(self) -> int | None:
+        """How many runs ``max_runs`` still allows, None for any number."""
+        most = self.policy.max_runs
+        return None if most is None else max(most - self.total_run_count, 0)
+
     def upcoming(self, n: int = 10, after: datetime | None = None) -> list[datetime]:
         """Return the next ``n`` nominal instants after ``after`` (default now), UTC.
 
@@ -154,8 +160,9 @@ class DueEntry(ScheduleEntry):
         """
         since = aware(after or self.default_now())
         policy, zone = self._rules()
-        if policy.max_runs is not None:
-            n = min(n, policy.max_runs - self.total_run_count)
+        left = self.runs_left
+        if left is not None:
+            n = min(n, left)
         plan = Plan(self.schedule, zone, policy, str(self.name))
         anchor = self.anchor
         first = plan.begin(since) if anchor is None else plan.after(anchor)

@@ -18,11 +18,15 @@ FIELD: Final = "pause"
 
 
 class Pause(NamedTuple):
-    """Why an entry was paused, since when (ISO 8601, UTC), and a digest of what it was before."""
+    """Why an entry was paused, since when (ISO 8601, UTC), and a digest of what it was before.
+
+    ``by`` is who did it, None where that is not known.
+    """
 
     note: str | None
     since: str
     of: str
+    by: str | None = None
 
     @classmethod
     def read(cls, policy: str) -> Pause | None:
@@ -34,10 +38,8 @@ class Pause(NamedTuple):
             return None
         if not isinstance(found, dict):
             raise DecodeError(f"policy.{FIELD}", f"must be an object, not {found!r:.60}")
-        note = found.get("note")
-        return cls(
-            None if note is None else str(note), *(str(found.get(k)) for k in cls._fields[1:])
-        )
+        note, by = (None if found.get(k) is None else str(found[k]) for k in ("note", "by"))
+        return cls(note, str(found.get("since")), str(found.get("of")), by)
 
     @classmethod
     def of_entry(cls, entry: Any) -> Pause | None:
@@ -46,16 +48,22 @@ class Pause(NamedTuple):
 
     def field(self) -> dict[str, Any]:
         """Return what a policy holds of it."""
-        return {FIELD: self._asdict()}
+        own = self._asdict()
+        if self.by is None:
+            del own["by"]
+        return {FIELD: own}
 
 
-def paused(definition: str, policy: str, note: str | None, now: datetime) -> tuple[str, str]:
+def paused(
+    definition: str, policy: str, note: str | None, now: datetime, by: str | None = None
+) -> tuple[str, str]:
     """Return definition and policy of an entry with an operator's pause on it."""
     earlier = Pause.read(policy)
     pause = Pause(
         None if note is None else str(note),
         now.astimezone(UTC).isoformat(timespec="seconds"),
         digest(definition, policy) if earlier is None else earlier.of,
+        by,
     )
     texts = {**json.loads(policy or "{}"), **pause.field()}
     return _with_enabled(definition, False), json.dumps(texts)

@@ -26,12 +26,14 @@ Texts = tuple[str, str]
 ATTEMPTS = 5
 
 
-def pause_entries(store: Store, keys: Iterable[str], note: str | None) -> dict[str, Texts]:
+def pause_entries(
+    store: Store, keys: Iterable[str], note: str | None, by: str | None = None
+) -> dict[str, Texts]:
     """Pause entries; return the texts of those found, by key. Two round trips per 500."""
     now = datetime.now(timezone.utc)
 
     def change(row: Row) -> Writing:
-        texts = paused(row.definition or "", row.policy, note, now)
+        texts = paused(row.definition or "", row.policy, note, now, by)
         return Writing(row.key, *texts, score=DISABLED)
 
     return _change(store, keys, change)

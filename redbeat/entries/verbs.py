@@ -34,14 +34,14 @@ class OperatedEntry(SavedEntry):
     Each verb raises KeyError when there is no such entry.
     """
 
-    def pause(self, note: str | None = None) -> None:
-        """Let the entry rest until :meth:`resume`; ``note`` says why.
+    def pause(self, note: str | None = None, by: str | None = None) -> None:
+        """Let the entry rest until :meth:`resume`; ``note`` says why, ``by`` who did it.
 
         It is then not enabled, for RedBeat 2 as well, and stays so when a beat starts, also if it
         is in ``beat_schedule``, until it is changed there. Triggered runs are still sent. What else
         was changed here is not saved. Two round trips, more when others write to it meanwhile.
         """
-        self._stands(pause_entries(store_of(self.app), [self._own_key()], note))
+        self._stands(pause_entries(store_of(self.app), [self._own_key()], note, by))
 
     def resume(self) -> None:
         """End a pause, or enable an entry that is disabled.

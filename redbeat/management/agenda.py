@@ -16,12 +16,16 @@ SLACK = timedelta(seconds=60)
 
 
 class Next(NamedTuple):
-    """The next run of an entry; the number keeps entries from being compared."""
+    """The next run of an entry; the number keeps entries from being compared.
+
+    ``left`` is how many runs it has from this one on, None for any number.
+    """
 
     at: datetime
     name: str
     number: int
     entry: RedBeatSchedulerEntry
+    left: int | None
 
 
 def agenda(
@@ -38,7 +42,7 @@ def agenda(
     for entries, rest in pages:
         for entry in entries:
             number += 1
-            push(heap, entry, after, number)
+            push(heap, entry, after, number, entry.runs_left)
         while heap and rest is not None and heap[0].at < rest - SLACK:
             yield pop(heap)
     while heap:
@@ -47,12 +51,20 @@ def agenda(
 
 def pop(heap: list[Next]) -> tuple[datetime, str]:
     """Take the first run out, and put the next one of that entry in."""
-    at, name, number, entry = heapq.heappop(heap)
-    push(heap, entry, at, number)
+    at, name, number, entry, left = heapq.heappop(heap)
+    push(heap, entry, at, number, None if left is None else left - 1)
     return at, name
 
 
-def push(heap: list[Next], entry: RedBeatSchedulerEntry, after: datetime, number: int) -> None:
+def push(
+    heap: list[Next],
+    entry: RedBeatSchedulerEntry,
+    after: datetime,
+    number: int,
+    left: int | None,
+) -> None:
     """Add the next run of an entry after an instant, if there is one."""
+    if left == 0:
+        return
     for at in entry.upcoming(1, after):
-        heapq.heappush(heap, Next(at, str(entry.name), number, entry))
+        heapq.heappush(heap, Next(at, str(entry.name), number, entry, left))

@@ -87,7 +87,8 @@ class Record:
         pause = Pause.of_entry(self.entry)
         if self.state != PAUSED or pause is None:
             return EntryStatus(self.state, due_at=self.due_at)
-        return EntryStatus(self.state, f"paused since {pause.since}", self.due_at, pause.note)
+        reason = f"paused since {pause.since}" + (f" by {pause.by}" if pause.by else "")
+        return EntryStatus(self.state, reason, self.due_at, pause.note)
 
 
 def state_of(row: Row, entry: RedBeatSchedulerEntry | None, now: float) -> str:

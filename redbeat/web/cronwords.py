@@ -12,7 +12,7 @@ from datetime import datetime
 from celery.schedules import crontab
 
 from redbeat.calendar.cron import cron_rule
-from redbeat.cli.describing import schedule_text
+from redbeat.presentation.describing import schedule_text
 from redbeat.web.clockwords import clock, in_months, only_if, together
 from redbeat.web.wording import Unphrased, numbered
 

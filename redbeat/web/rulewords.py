@@ -9,7 +9,7 @@ from typing import Final
 from redbeat.calendar.periods import DAILY, HOURLY, SECONDLY, WEEKLY
 from redbeat.calendar.recurrence import Recurrence
 from redbeat.calendar.zones import EPOCH, as_utc
-from redbeat.cli.describing import schedule_text
+from redbeat.presentation.describing import schedule_text
 from redbeat.rulesets import rruleset
 from redbeat.schedules import rrule
 from redbeat.web.clockwords import ALL_HOURS, ALL_MINUTES, clock, in_months, together

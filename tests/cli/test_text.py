@@ -9,8 +9,8 @@ import pytest
 from celery.schedules import crontab, schedule, solar
 
 from redbeat import clocked, from_ical, rrule
-from redbeat.cli.describing import schedule_text
-from redbeat.cli.text import columns, duration, moment, printable
+from redbeat.presentation.describing import schedule_text
+from redbeat.presentation.text import columns, duration, moment, printable
 
 
 @pytest.mark.parametrize(

@@ -60,10 +60,6 @@ def test_settings_exist(page: Path) -> None:
         name.lower() for name in re.findall(r"(?i)(?<![\w./-])redbeat_[a-z][a-z_]*[a-z]", text)
     }
     spelt = {name.lower() for name in re.findall(r"CELERY_(REDBEAT_[A-Z_]+[A-Z])", text)}
-    variables = {
-        "redbeat_faults",
-        "redbeat_fuzz",
-        "redbeat_topology",
-        "redbeat_screenshots",
-    }  # of the tests
+    variables = {"redbeat_faults", "redbeat_fuzz", "redbeat_topology", "redbeat_screenshots"}
+    variables |= {"redbeat_web_basic_auth", "redbeat_web_token"}
     assert (named | spelt) - SETTINGS.keys() - ATTRIBUTES - METRICS - variables == set()

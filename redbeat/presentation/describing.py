@@ -9,7 +9,6 @@ from typing import Any
 from celery.schedules import crontab, schedule, solar
 
 from redbeat.calendar.zones import as_utc
-from redbeat.cli.text import duration
 from redbeat.decoder import encode
 from redbeat.entries.lazy import hidden
 from redbeat.entries.occurrences import aware
@@ -19,7 +18,18 @@ from redbeat.instant import clocked
 from redbeat.rulesets import rruleset
 from redbeat.schedules import rrule
 
-__all__ = ("as_json", "call_text", "iso", "last_run", "policy", "schedule_text", "stored")
+from .text import duration
+
+__all__ = (
+    "as_json",
+    "call_text",
+    "cron_text",
+    "iso",
+    "last_run",
+    "policy",
+    "schedule_text",
+    "stored",
+)
 
 #: The order of a crontab's fields on the command line.
 CRON_FIELDS = ("minute", "hour", "day_of_month", "month_of_year", "day_of_week")
@@ -36,7 +46,7 @@ def schedule_text(when: Any) -> str:
         relative = " (relative)" if when.relative else ""
         return f"every {duration(when.run_every.total_seconds())}{relative}"
     if isinstance(when, crontab):
-        return "cron " + " ".join(_cron_field(when, name) for name in CRON_FIELDS)
+        return f"cron {cron_text(when)}"
     if isinstance(when, solar):
         return f"solar {when.event},{when.lat},{when.lon}"
     if isinstance(when, clocked):
@@ -44,6 +54,11 @@ def schedule_text(when: Any) -> str:
     if isinstance(when, (rrule, rruleset)):
         return _rule_text(when)
     return str(when)
+
+
+def cron_text(when: crontab) -> str:
+    """Return the five fields of a crontab."""
+    return " ".join(_cron_field(when, name) for name in CRON_FIELDS)
 
 
 def _cron_field(when: crontab, name: str) -> str:

@@ -1,0 +1,43 @@
+"""Who runs the schedule, which Redis holds it, and what is set aside."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime
+from typing import Final
+
+from flask import Blueprint, current_app, render_template
+from flask.typing import ResponseReturnValue
+
+from redbeat.calendar.zones import UTC
+from redbeat.entries.access import store_of
+
+from .listing import poll_after
+from .texts import texts_of
+
+__all__ = ("beats",)
+
+beats = Blueprint("beats", __name__)
+
+#: Entries in quarantine that are shown with their texts.
+SHOWN: Final = 50
+
+
+@beats.get("/beats")
+def show() -> ResponseReturnValue:
+    """Show the beats. Five round trips at most."""
+    began = time.monotonic()
+    schedule = current_app.extensions["schedule"]
+    status, notes = schedule.status(), schedule.quarantine()
+    names = list(notes)[:SHOWN]
+    keys = [schedule._key(name) for name in names]
+    rows = store_of(schedule.app).read(keys).rows if keys else []
+    return render_template(
+        "beats.html",
+        status=status,
+        notes={name: notes[name] for name in names},
+        more=len(notes) - len(names),
+        texts=dict(zip(names, map(texts_of, rows), strict=True)),
+        now=datetime.now(UTC),
+        poll=poll_after(time.monotonic() - began),
+    )

@@ -1,0 +1,128 @@
+"""The timeline: what is to come, and how much of it at once."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from datetime import datetime, timedelta
+from threading import Lock
+from typing import Any, Final, NamedTuple
+
+from flask import Blueprint, abort, current_app, render_template, request
+from flask.typing import ResponseReturnValue
+
+from redbeat.calendar.zones import UTC
+from redbeat.management.forecast import Forecast, per_minute
+from redbeat.schedule import Schedule
+
+from .charts import lanes, load_chart
+from .showing import entry_url, zone
+
+__all__ = ("Forecasts", "timeline")
+
+timeline = Blueprint("timeline", __name__)
+
+MINUTE: Final = timedelta(minutes=1)
+
+#: Entries that are drawn at most; the load is that of all.
+LANES: Final = 40
+
+#: The busiest bars that are listed.
+BUSIEST: Final = 5
+
+#: How long a forecast is good: seconds at least, and times what it took to make it.
+FRESH, TIMES = 2.0, 20.0
+
+
+class Span(NamedTuple):
+    """How far to look, and the minutes of a bar."""
+
+    title: str
+    length: timedelta
+    minutes: int
+
+
+SPANS: Final = {
+    "hour": Span("next hour", timedelta(hours=1), 1),
+    "day": Span("next day", timedelta(days=1), 15),
+    "week": Span("next week", timedelta(weeks=1), 120),
+}
+
+
+class Forecasts:
+    """The last forecast of each span: one that was costly is kept for longer. For any thread."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self._schedule = schedule
+        self._kept: dict[str, tuple[float, Forecast]] = {}
+        self._locks = {name: Lock() for name in SPANS}
+
+    def get(self, name: str) -> tuple[Forecast, float]:
+        """Return the forecast of a span, and for how many seconds it is good."""
+        with self._locks[name]:
+            until, found = self._kept.get(name, (0.0, None))
+            began = time.monotonic()
+            if found is None or began >= until:
+                now = datetime.now(UTC)
+                found = self._schedule.forecast(now + SPANS[name].length, now)
+                ended = time.monotonic()
+                until = ended + max(FRESH, TIMES * (ended - began))
+                self._kept[name] = until, found
+        return found, max(until - time.monotonic(), FRESH)
+
+
+@timeline.get("/timeline")
+def show() -> ResponseReturnValue:
+    """Show what is to come, or what runs within one bar."""
+    name = request.args.get("span", "hour")
+    if name not in SPANS:
+        abort(404, f"A timeline is that of an {', a '.join(SPANS)}.")
+    span = SPANS[name]
+    found, fresh = current_app.extensions["forecasts"].get(name)
+    start = _floor(found.since, span.minutes)
+    bars = int((found.until - start) / MINUTE) // span.minutes + 1
+    load = per_minute(found.runs, start, bars * span.minutes)
+    counts = [max(load[at : at + span.minutes]) for at in range(0, len(load), span.minutes)]
+    context: dict[str, Any] = {
+        "found": found,
+        "span": name,
+        "spans": SPANS,
+        "minutes": span.minutes,
+    }
+    context.update(total=sum(load), peak=max(load, default=0), poll=round(min(fresh, 60.0), 1))
+    context["load"] = load_chart(counts, start.astimezone(zone()), span.minutes * 60)
+    since, seconds = found.since.astimezone(zone()), span.length.total_seconds()
+    context["lanes"] = lanes(_rows(found, span), since, seconds)
+    context["left_out"] = max(len(found.runs) - LANES, 0)
+    context["busiest"] = [_bar(found, start + at * MINUTE) for at in _busiest(load)]
+    return render_template("timeline.html", now=datetime.now(UTC), **context)
+
+
+def _floor(instant: datetime, minutes: int) -> datetime:
+    whole = instant.replace(second=0, microsecond=0)
+    return whole - timedelta(minutes=(whole.hour * 60 + whole.minute) % minutes)
+
+
+def _rows(found: Forecast, span: Span) -> list[tuple[str, str, list[float]]]:
+    rows = []
+    for name, runs in list(found.runs.items())[:LANES]:
+        places = [(at - found.since) / span.length for at in runs]
+        rows.append((name, entry_url(name), places))
+    return rows
+
+
+def _busiest(load: list[int]) -> list[int]:
+    """Return the minutes with most runs, where there are some with more than one."""
+    minutes = [minute for minute, count in enumerate(load) if count > 1]
+    return sorted(sorted(minutes, key=lambda minute: -load[minute])[:BUSIEST])
+
+
+def _bar(found: Forecast, start: datetime) -> tuple[datetime, int, list[tuple[str, int]]]:
+    """Return a minute, how many runs it has, and those of the entries with most of them."""
+    counts = Counter(
+        {
+            name: sum(start <= at < start + MINUTE for at in runs)
+            for name, runs in found.runs.items()
+        }
+    )
+    return start, counts.total(), [(name, n) for name, n in counts.most_common(8) if n]

@@ -1,0 +1,111 @@
+"""The page of an empty schedule, and a client that fills in forms as a browser does."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from html import unescape
+from typing import Any
+
+import pytest
+from celery import Celery
+from flask.testing import FlaskClient
+from werkzeug.test import TestResponse
+
+from redbeat import RedBeatSchedulerEntry
+from redbeat.schedule import Schedule
+from redbeat.web.access import Access
+from redbeat.web.site import create_app
+
+Make = Callable[..., RedBeatSchedulerEntry]
+Open = Callable[..., "Browser"]
+
+TOKEN = re.compile(r'name="csrf_token" value="([^"]+)"')
+
+
+class Browser:
+    """A client with cookies; ``headers`` go with each request."""
+
+    def __init__(self, client: FlaskClient, headers: dict[str, str]) -> None:
+        self.client = client
+        self.headers = headers
+
+    def get(self, path: str, code: int = 200, **query: str) -> str:
+        """Return a page; nothing but `code` will do."""
+        answer = self.ask(path, **query)
+        assert answer.status_code == code, answer.text
+        return answer.text
+
+    def ask(self, path: str, **query: str) -> TestResponse:
+        """Return the answer to a GET."""
+        return self.client.get(path, query_string=query or None, headers=self.headers)
+
+    def send(self, path: str, name: str = "", **fields: str) -> TestResponse:
+        """Return the answer to a form with these fields, with the token of a page."""
+        page = self.ask("/entry", name=name).text
+        found = TOKEN.search(page)
+        token = {"csrf_token": unescape(found[1])} if found else {}
+        return self.post(path, name, **token, **fields)
+
+    def post(self, path: str, name: str = "", **fields: str) -> TestResponse:
+        """Return the answer to a form with these fields only."""
+        return self.client.post(
+            path, query_string={"name": name}, data=fields, headers=self.headers
+        )
+
+    def done(self, path: str, name: str, **fields: str) -> str:
+        """Return the page that comes after a form that was accepted."""
+        answer = self.send(path, name, **fields)
+        assert answer.status_code == 303, answer.text
+        following = self.client.get(answer.location, headers=self.headers)
+        assert following.status_code == 200
+        return following.text
+
+
+@pytest.fixture
+def schedule(app: Celery) -> Schedule:
+    """The schedule that the page shows."""
+    return Schedule(app)
+
+
+@pytest.fixture
+def open_page(schedule: Schedule) -> Open:
+    """Make the page with these fields of an `Access`, and return a browser for it."""
+
+    def open_page(headers: dict[str, str] | None = None, **access: Any) -> Browser:
+        site = create_app(schedule, Access(**access))
+        site.config["PROPAGATE_EXCEPTIONS"] = False
+        return Browser(site.test_client(), headers or {})
+
+    return open_page
+
+
+@pytest.fixture
+def browser(open_page: Open) -> Browser:
+    """A browser on this machine, without credentials."""
+    return open_page()
+
+
+@pytest.fixture
+def make(app: Celery) -> Make:
+    """Save an entry that is due in an hour, unless other things are said of it."""
+
+    def make(name: str, schedule: Any = 3600, **more: Any) -> RedBeatSchedulerEntry:
+        task = more.pop("task", "proj.note")
+        return RedBeatSchedulerEntry(name, task, schedule, app=app, **more).save()
+
+    return make
+
+
+@pytest.fixture
+def broken(app: Celery) -> Callable[[str, str], None]:
+    """Put an entry that cannot be read into quarantine."""
+
+    def broken(name: str, text: str) -> None:
+        client = Schedule(app)._store.client
+        client.hset(f"redbeat:{name}", "definition", text)
+        client.zadd("redbeat::schedule", {f"redbeat:{name}": -1})
+        note = '{"reason": "definition: is no JSON", "since": 1790000000, "digest": "x"}'
+        client.hset("redbeat::quarantine", f"redbeat:{name}", note)
+
+    return broken

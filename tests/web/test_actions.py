@@ -1,0 +1,251 @@
+"""What can be done on the pages."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable
+from html import unescape
+
+import pytest
+from celery.schedules import crontab
+
+from redbeat import RedBeatSchedulerEntry
+from redbeat.schedule import Schedule
+from tests.web.conftest import Browser, Make, Open
+
+ACTIONS = ["/entry/pause", "/entry/resume", "/entry/trigger", "/entry/rule", "/entry/delete"]
+ACTIONS += ["/quarantine/retry", "/entry/preview"]
+
+
+def form_of(page: str) -> dict[str, str]:
+    """Return the fields of the form of the rule that a person does not type."""
+    found = re.search(r'name="seen" value="([^"]*)"', page)
+    assert found is not None
+    return {"seen": unescape(found[1])}
+
+
+def edited(browser: Browser, name: str, kind: str, rule: str, timezone: str = "") -> str:
+    """Change a rule as a person does, and return the page after it."""
+    seen = form_of(browser.get("/entry", name=name))
+    return browser.done("/entry/rule", name, kind=kind, rule=rule, timezone=timezone, **seen)
+
+
+def test_pause_and_resume(
+    browser: Browser, make: Make, schedule: Schedule, caplog: pytest.LogCaptureFixture
+) -> None:
+    make("orders")
+    with caplog.at_level(logging.INFO, "redbeat.web"):
+        page = browser.done("/entry/pause", "orders", note="shop is closed")
+    assert "Paused." in page
+    status = schedule["orders"].status
+    assert (status.state, status.note) == ("paused", "shop is closed")
+    assert "paused ('shop is closed') 'orders', from 127.0.0.1" in caplog.text
+    assert "Resumed." in browser.done("/entry/resume", "orders")
+    assert schedule["orders"].status.state == "scheduled"
+
+
+def test_a_pause_says_who_did_it(
+    open_page: Open, make: Make, schedule: Schedule, caplog: pytest.LogCaptureFixture
+) -> None:
+    make("orders")
+    browser = open_page({"Authorization": "Basic YW5uOnNlY3JldA=="}, users=(("ann", "secret"),))
+    with caplog.at_level(logging.INFO, "redbeat.web"):
+        page = browser.done("/entry/pause", "orders")
+    assert "by ann" in page
+    assert (schedule["orders"].status.reason or "").endswith("by ann")
+    assert "ann: paused 'orders'" in caplog.text
+    assert "secret" not in caplog.text + page
+
+
+def test_trigger(browser: Browser, make: Make, schedule: Schedule) -> None:
+    make("orders")
+    page = browser.done("/entry/trigger", "orders")
+    run_id = schedule._store.client.hget("redbeat:orders", "trigger")
+    assert run_id
+    assert "Triggered. The id of the task is" in page
+
+
+def test_too_many_triggers_are_refused(browser: Browser, make: Make) -> None:
+    entry = make("orders")
+    for _ in range(100):
+        entry.trigger()
+    assert "wait already" in browser.done("/entry/trigger", "orders")
+
+
+def test_delete_asks_first(browser: Browser, make: Make, schedule: Schedule) -> None:
+    make("orders")
+    assert "Delete orders?" in browser.get("/entry/delete", name="orders")
+    assert "orders" in schedule
+    assert "Deleted orders." in browser.done("/entry/delete", "orders")
+    assert "orders" not in schedule
+
+
+@pytest.mark.parametrize(
+    ("kind", "rule", "timezone"),
+    [
+        ("every", "90", ""),
+        ("every", "5m", ""),
+        ("cron", "*/5 8-18 * * mon-fri", "America/New_York"),
+        ("rrule", "RRULE:FREQ=MONTHLY;BYMONTHDAY=-1;BYHOUR=9;BYMINUTE=0", "Europe/Paris"),
+        ("at", "2036-01-01T09:00", "Asia/Tokyo"),
+        ("solar", "sunset,48.86,2.35", ""),
+    ],
+)
+def test_every_kind_of_rule_can_be_saved(
+    browser: Browser, make: Make, schedule: Schedule, kind: str, rule: str, timezone: str
+) -> None:
+    make("orders", crontab(minute="1"), timezone="Europe/Berlin", kwargs={"a": 1})
+    before = schedule["orders"]
+    page = edited(browser, "orders", kind, rule, timezone)
+    assert "The rule is changed." in page
+    entry = schedule["orders"]
+    assert entry.schedule != before.schedule
+    assert entry.kwargs == {"a": 1}
+    assert f"<option selected>{kind}</option>" in page
+    # What the form shows is what it takes: saving it again changes nothing.
+    typed = unescape(re.split(r"</?textarea[^>]*>", page)[1]).strip()
+    zone = timezone if kind == "cron" else ""
+    assert "The rule is changed." in edited(browser, "orders", kind, typed, zone)
+    assert schedule["orders"].texts() == entry.texts()
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"kind": "cron", "rule": "*/5 * *"}, "3 fields, not 5"),
+        ({"kind": "every", "rule": "often"}, "not a number of seconds"),
+        ({"kind": "every", "rule": "0"}, "above 0"),
+        ({"kind": "every", "rule": ""}, "is empty"),
+        ({"kind": "every", "rule": "1" * 400}, "Rule:"),
+        ({"kind": "rrule", "rule": "RRULE:FREQ=OFTEN"}, "Rule:"),
+        ({"kind": "at", "rule": "tomorrow"}, "ISO 8601"),
+        ({"kind": "solar", "rule": "sunset"}, "EVENT,LAT,LON"),
+        ({"kind": "odd", "rule": "1"}, "must be one of"),
+        ({"kind": "cron", "rule": "1 * * * *", "timezone": "Mars/Base"}, "unknown time zone"),
+    ],
+)
+@pytest.mark.parametrize("path", ["/entry/rule", "/entry/preview"])
+def test_a_wrong_rule_is_told_and_what_was_typed_is_kept(
+    browser: Browser, make: Make, schedule: Schedule, path: str, fields: dict[str, str], told: str
+) -> None:
+    before = make("orders").texts()
+    seen = form_of(browser.get("/entry", name="orders"))
+    answer = browser.send(path, "orders", **seen, **fields)
+    assert answer.status_code == (422 if path == "/entry/rule" else 200)
+    assert told in unescape(answer.text)
+    assert fields["rule"] in unescape(answer.text.split("<textarea")[1])
+    assert schedule["orders"].texts() == before
+
+
+def test_the_preview_writes_nothing(browser: Browser, make: Make, schedule: Schedule) -> None:
+    make("orders")
+    fields = {"kind": "cron", "rule": "30 9 * * *", "timezone": "Europe/Paris"}
+    answer = browser.send("/entry/preview", "orders", **fields)
+    preview = answer.text.split('id="preview"')[1]
+    assert preview.count("<li>") == 10
+    assert ":30:00" in preview
+    assert schedule["orders"].schedule.run_every.total_seconds() == 3600
+
+
+def test_a_change_of_somebody_else_is_not_lost(
+    browser: Browser, make: Make, schedule: Schedule
+) -> None:
+    make("orders")
+    seen = form_of(browser.get("/entry", name="orders"))
+    make("orders", 77)
+    fields = {"kind": "every", "rule": "5", "timezone": ""}
+    answer = browser.send("/entry/rule", "orders", **seen, **fields)
+    assert answer.status_code == 409
+    assert "Somebody else has changed this entry" in answer.text
+    assert schedule["orders"].schedule.run_every.total_seconds() == 77
+    again = browser.done("/entry/rule", "orders", **form_of(answer.text), **fields)
+    assert "The rule is changed." in again
+    assert schedule["orders"].schedule.run_every.total_seconds() == 5
+
+
+def test_a_change_in_the_last_moment_is_not_lost(
+    browser: Browser, make: Make, schedule: Schedule, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make("orders")
+    seen = form_of(browser.get("/entry", name="orders"))
+    check = RedBeatSchedulerEntry.check_allowed
+
+    def change_meanwhile(_entry: RedBeatSchedulerEntry) -> None:
+        monkeypatch.setattr(RedBeatSchedulerEntry, "check_allowed", check)
+        make("orders", 77)
+
+    monkeypatch.setattr(RedBeatSchedulerEntry, "check_allowed", change_meanwhile)
+    answer = browser.post("/entry/rule", "orders", **seen, kind="every", rule="5", **token(browser))
+    assert answer.status_code == 409
+    assert schedule["orders"].schedule.run_every.total_seconds() == 77
+
+
+def token(browser: Browser) -> dict[str, str]:
+    """Return the field that protects a form."""
+    found = re.search(r'name="csrf_token" value="([^"]+)"', browser.get("/entry", name="orders"))
+    assert found is not None
+    return {"csrf_token": found[1]}
+
+
+def test_quarantine_is_tried_again(
+    browser: Browser, schedule: Schedule, broken: Callable[[str, str], None]
+) -> None:
+    broken("bad", "{")
+    assert "looks at it again" in browser.done("/quarantine/retry", "bad")
+    assert schedule.quarantine() == {}
+    assert schedule._store.client.zscore("redbeat::schedule", "redbeat:bad") > 0
+
+
+def test_what_cannot_be_read_is_not_paused(
+    browser: Browser, broken: Callable[[str, str], None]
+) -> None:
+    broken("bad", "{")
+    answer = browser.send("/entry/pause", "bad")
+    assert answer.status_code == 409
+    assert "cannot be read" in answer.text
+
+
+@pytest.mark.parametrize("path", ACTIONS)
+def test_nothing_is_done_with_what_is_not_there(browser: Browser, make: Make, path: str) -> None:
+    make("orders")
+    answer = browser.post(path, "nope", **token(browser))
+    assert answer.status_code == 404
+
+
+@pytest.mark.parametrize("path", [path for path in ACTIONS if path != "/entry/delete"])
+def test_an_action_that_is_loaded_again_does_nothing(
+    browser: Browser, make: Make, schedule: Schedule, path: str
+) -> None:
+    before = make("orders").texts()
+    answer = browser.ask(path, name="orders")
+    assert (answer.status_code, answer.location) == (303, "/entry?name=orders")
+    assert schedule["orders"].texts() == before
+
+
+@pytest.mark.parametrize("path", ACTIONS)
+def test_a_form_of_another_site_is_refused(
+    browser: Browser, make: Make, schedule: Schedule, path: str
+) -> None:
+    before = make("orders").texts()
+    seen = form_of(browser.get("/entry", name="orders"))
+    for fields in ({}, {"csrf_token": "guessed"}):
+        answer = browser.post(path, "orders", kind="every", rule="5", **seen, **fields)
+        assert answer.status_code == 400
+        assert "Nothing was done" in answer.text
+    assert schedule["orders"].texts() == before
+    assert not schedule._store.client.hget("redbeat:orders", "trigger")
+
+
+@pytest.mark.parametrize("path", ACTIONS)
+def test_read_only(
+    open_page: Open, browser: Browser, make: Make, schedule: Schedule, path: str
+) -> None:
+    before = make("orders").texts()
+    reader = open_page(read_only=True)
+    page = reader.get("/entry", name="orders")
+    assert "read-only" in page
+    assert "<form" not in page
+    answer = reader.post(path, "orders", kind="every", rule="5", **token(browser))
+    assert answer.status_code == 403
+    assert schedule["orders"].texts() == before

@@ -1,0 +1,201 @@
+"""Paging through schedules, small and large."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from celery import Celery
+from celery.schedules import crontab
+
+from redbeat import RedBeatSchedulerEntry
+from redbeat.connection.client import get_redis
+from redbeat.errors import InvalidEntryError
+from redbeat.management.browsing import SORTS, Query, browse, like
+from redbeat.schedule import Schedule
+from tests.schedule.conftest import RoundTrips
+from tests.web.conftest import Browser, Make
+
+MANY = 100_000
+
+
+@pytest.fixture
+def fill(app: Celery, schedule: Schedule) -> Callable[[int], None]:
+    """Copy one entry as often as is asked, each due a second after the one before."""
+
+    def fill(count: int) -> None:
+        entry = RedBeatSchedulerEntry("e0000000", "proj.note", crontab(minute="1"), app=app).save()
+        definition = entry.texts()[0]
+        client = schedule._store.client
+        for first in range(0, count, 5000):
+            with client.pipeline(transaction=False) as pipe:
+                scores = {}
+                for number in range(first, min(first + 5000, count)):
+                    name = f"e{number:07}"
+                    text = definition.replace("e0000000", name)
+                    pipe.hset(f"redbeat:{name}", "definition", text)
+                    scores[f"redbeat:{name}"] = 4_000_000_000 + number
+                pipe.zadd("redbeat::schedule", scores)
+                pipe.execute()
+
+    return fill
+
+
+def names(found: Any) -> list[str]:
+    """Return the names of a page."""
+    return [record.name for record in found.records]
+
+
+def walked(schedule: Schedule, query: Query, limit: int) -> Iterator[str]:
+    """Yield the names of all pages."""
+    after = None
+    for _ in range(1000):
+        found = browse(schedule, query, after, limit)
+        assert len(found.records) <= limit
+        yield from names(found)
+        after = found.after
+        if after is None:
+            return
+    raise AssertionError("the pages have no end")
+
+
+@pytest.mark.parametrize("sort", SORTS)
+@pytest.mark.parametrize("limit", [1, 3, 4, 100])
+def test_pages_hold_each_entry_once(schedule: Schedule, make: Make, sort: str, limit: int) -> None:
+    made = [f"n{number}" for number in range(7)]
+    for number, name in enumerate(made):
+        make(name, 3600 + number, task=f"t{number % 2}")
+    make("n8").pause()
+    found = list(walked(schedule, Query(sort=sort), limit))
+    assert sorted(found) == [*made, "n8"]
+    if sort.endswith("name"):
+        assert found == sorted(found, reverse=sort == "-name")
+
+
+@pytest.mark.parametrize(
+    ("query", "wanted"),
+    [
+        (Query(name="BILL"), ["billing-a", "billing-b"]),
+        (Query(name="*-b"), ["billing-b"]),
+        (Query(name="*-B", sort="-name"), ["billing-b"]),
+        (Query(task="proj.O"), ["other"]),
+        (Query(task="?roj.other"), ["other"]),
+        (Query(state="paused"), ["asleep"]),
+        (Query(state="scheduled", name="b"), ["billing-a", "billing-b"]),
+        (Query(state="quarantined"), ["bad"]),
+        (Query(static=True), ["billing-a"]),
+        (Query(static=False, name="bill"), ["billing-b"]),
+        (Query(name="nothing"), []),
+        (Query(name="["), ["odd[name"]),
+    ],
+)
+def test_filters(
+    schedule: Schedule,
+    make: Make,
+    broken: Callable[[str, str], None],
+    query: Query,
+    wanted: list[str],
+) -> None:
+    for number, name in enumerate(("billing-a", "billing-b", "odd[name")):
+        make(name, 3600 + number)
+    make("other", 9999, task="proj.other")
+    make("asleep").pause()
+    broken("bad", "{")
+    schedule._store.client.sadd("redbeat::statics", "billing-a")
+    found = browse(schedule, query)
+    assert names(found) == wanted
+    assert (found.after, found.cut) == (None, False)
+    assert list(walked(schedule, query, 1)) == wanted
+
+
+def test_an_unreadable_entry_has_its_problem(
+    schedule: Schedule, broken: Callable[[str, str], None]
+) -> None:
+    broken("bad", "{")
+    (record,) = browse(schedule, Query(name="bad")).records
+    assert record.entry is None
+    assert "definition" in (record.problem or "")
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted", "is_like"),
+    [
+        ("Billing-A", "bill", True),
+        ("billing-a", "bill*", True),
+        ("billing-a", "*b", False),
+        ("a[b]", "[b]", True),
+        ("straße", "STRASSE", True),
+    ],
+)
+def test_like(text: str, wanted: str, is_like: bool) -> None:
+    assert like(text, wanted) is is_like
+
+
+@pytest.mark.parametrize("fields", [{"sort": "size"}, {"state": "odd"}])
+def test_wrong_queries(fields: dict[str, Any]) -> None:
+    with pytest.raises(InvalidEntryError, match="must be one of"):
+        Query(**fields)
+
+
+@pytest.mark.parametrize("query", [Query(), Query(name="x"), Query(sort="task")])
+def test_a_place_that_no_page_gave(schedule: Schedule, query: Query) -> None:
+    with pytest.raises(InvalidEntryError, match="no place"):
+        browse(schedule, query, "somewhere")
+
+
+def test_a_search_that_looks_at_too_many_goes_on_later(
+    schedule: Schedule, fill: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("redbeat.management.browsing.LOOKED_AT", 500)
+    fill(1200)
+    found = browse(schedule, Query(task="nothing"))
+    assert (found.records, found.cut) == ([], True)
+    found = browse(schedule, Query(task="nothing"), found.after)
+    assert found.cut
+    found = browse(schedule, Query(task="nothing"), found.after)
+    assert (found.cut, found.after) == (False, None)
+
+
+def test_too_many_to_sort_by_task(
+    schedule: Schedule,
+    browser: Browser,
+    fill: Callable[[int], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("redbeat.management.browsing.SORTED", 20)
+    fill(21)
+    assert browse(schedule, Query(sort="task")).cut
+    assert "cannot be sorted by this" in browser.get("/", sort="task")
+    assert "<tr data-key" in browser.get("/", sort="task", q="e0000001")
+
+
+@pytest.mark.timeout(300)
+def test_a_large_schedule_costs_no_more_than_a_small_one(
+    app: Celery,
+    browser: Browser,
+    fill: Callable[[int], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    trips = RoundTrips(get_redis(app), monkeypatch)
+    counts = []
+    for size in (1000, MANY):
+        fill(size)
+        browser.get("/")
+        trips.take()
+        page = browser.get("/")
+        first = trips.take()
+        assert page.count("<tr data-key") == 50
+        after = page.split('rel="next"')[0].rsplit('href="', 1)[1].split('"')[0]
+        browser.get("/" + after.replace("&amp;", "&"))
+        second = trips.take()
+        browser.get("/entry", name="e0000500")
+        counts.append((first, second, trips.take()))
+    assert counts[0] == counts[1] == (3, 3, 2)
+    page = browser.get("/", q=f"e{MANY - 1:07}")
+    assert trips.take() <= MANY / 10_000 + 4
+    assert page.count("<tr data-key") == 1
+    browser.get("/", sort="-name")
+    assert trips.take() <= MANY / 10_000 + 4
+    browser.get("/", state="paused")
+    assert trips.take() <= MANY / 10_000 + 8

@@ -1,0 +1,71 @@
+"""What is to come, within bounds."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+
+import pytest
+from celery.schedules import crontab
+
+from redbeat.management.forecast import per_minute
+from redbeat.schedule import Schedule
+from tests.web.conftest import Make
+
+NOON = datetime(2036, 1, 1, 12, tzinfo=timezone.utc)
+
+
+def test_it_is_what_upcoming_says(schedule: Schedule, make: Make) -> None:
+    make("often", crontab())
+    make("hourly", crontab(minute="30"))
+    make("limited", crontab(), max_runs=3)
+    make("asleep", crontab()).pause()
+    until = NOON + timedelta(hours=3)
+    found = schedule.forecast(until, NOON)
+    expected = schedule.upcoming(10_000, after=NOON, until=until - timedelta(microseconds=1))
+    flat = sorted((at, name) for name, runs in found.runs.items() for at in runs)
+    assert flat == sorted(expected)
+    assert found.complete
+    assert list(found.runs)[-1] == "hourly"
+
+
+def test_nothing_is_due_in_time(schedule: Schedule, make: Make) -> None:
+    make("yearly", crontab(minute="0", hour="0", day_of_month="1", month_of_year="6"))
+    found = schedule.forecast(NOON + timedelta(days=1), NOON)
+    assert (dict(found.runs), found.complete) == ({}, True)
+
+
+def test_too_many_runs_end_it_earlier(
+    schedule: Schedule, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("redbeat.management.forecast.MAX_RUNS", 100)
+    for name in ("a", "b", "c"):
+        make(name, crontab())
+    found = schedule.forecast(NOON + timedelta(hours=4), NOON)
+    assert not found.complete
+    assert sum(map(len, found.runs.values())) <= 100
+    minutes = int((found.until - NOON).total_seconds() // 60)
+    assert minutes > 5
+    load = per_minute(found.runs, NOON, minutes)
+    assert load == [0, *[3] * (minutes - 1)]
+
+
+def test_too_many_entries_end_it_earlier(
+    schedule: Schedule, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("redbeat.management.forecast.MAX_ENTRIES", 500)
+    now = datetime.now(timezone.utc)
+    first = make("e0", 4000)
+    entries = [
+        type(first)(f"e{number}", "proj.note", 4000 + number, app=first.app)
+        for number in range(1200)
+    ]
+    schedule.save_all(entries)
+    found = schedule.forecast(now + timedelta(days=1), now)
+    assert not found.complete
+    assert now + timedelta(seconds=4300) < found.until < now + timedelta(seconds=4700)
+    assert len(found.runs) == sum(entry.upcoming(1)[0] < found.until for entry in schedule.values())
+
+
+def test_the_load_of_minutes() -> None:
+    runs = {"a": [NOON, NOON + timedelta(seconds=59)], "b": [NOON + timedelta(minutes=2)]}
+    assert per_minute(runs, NOON, 4) == [2, 0, 1, 0]

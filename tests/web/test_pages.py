@@ -1,0 +1,218 @@
+"""What the pages show."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from celery import Celery
+from celery.schedules import crontab
+
+from redbeat.schedule import Schedule
+from redbeat.web.access import Access
+from redbeat.web.showing import due
+from redbeat.web.site import create_app
+from tests.servers import RedisServer
+from tests.waiting import wait_until
+from tests.web.conftest import Browser, Make, Open
+
+HOSTILE = "<script>alert(1)</script>"
+NAMES = [
+    HOSTILE,
+    "a/b/../c",
+    "x?y=1&z",
+    "100%41",
+    "ünï ☃",
+    " spaces ",
+    "#frag",
+    "../..",
+    "a+b",
+    "'\"",
+]
+
+
+def test_an_empty_schedule_says_so(browser: Browser) -> None:
+    assert "No entries." in browser.get("/")
+    assert "Nothing runs in the next hour" in browser.get("/timeline")
+    assert "Nothing is set aside" in browser.get("/beats")
+
+
+def test_the_schedule_lists_entries_in_due_order(browser: Browser, make: Make) -> None:
+    make("later", 7200)
+    make("sooner", 60, task="proj.soon")
+    make("asleep").pause()
+    page = browser.get("/")
+    assert page.index(">sooner<") < page.index(">later<") < page.index(">asleep<")
+    assert "proj.soon" in page
+    assert 'class="badge paused"' in page
+    assert re.search(r'data-countdown="due">in (?:1 min|\d+ s)<', page)
+
+
+def test_a_crontab_is_shown_with_its_zone(browser: Browser, make: Make) -> None:
+    make("report", crontab(minute="0", hour="9", day_of_week="mon-fri"), timezone="Europe/Paris")
+    assert "Europe/Paris" in browser.get("/")
+    page = browser.get("/entry", name="report")
+    assert "<dt>Zone</dt><dd>Europe/Paris</dd>" in page
+    assert page.count("09:00:00") == 10  # in its zone; the others are an hour or two before
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_any_name_can_be_reached_and_is_escaped(browser: Browser, make: Make, name: str) -> None:
+    make(name, args=[HOSTILE], kwargs={HOSTILE: HOSTILE}).pause(f"note {HOSTILE}")
+    listed = browser.get("/")
+    link = listed.split('<th scope="row"><a href="')[1].split('"')[0]
+    pages = [listed, browser.get(link), browser.get("/timeline"), browser.get("/beats")]
+    pages.append(browser.get(link.replace("/entry?", "/entry/delete?")))
+    assert all(HOSTILE not in page for page in pages)
+    assert browser.done("/entry/resume", name).count("Resumed.") == 1
+    assert HOSTILE not in browser.done("/entry/delete", name)
+    assert ">asleep<" not in browser.get("/")
+    assert "No entries." in browser.get("/")
+
+
+def test_the_entry_page_shows_all_of_it(browser: Browser, make: Make, schedule: Schedule) -> None:
+    make(
+        "orders", 10, args=["north"], kwargs={"full": True}, options={"queue": "imports"}, jitter=2
+    )
+    schedule["orders"].pause("ask Ann", "bob")
+    page = browser.get("/entry", name="orders")
+    for text in ("proj.note", '["north"]', '{"full": true}', '{"queue": "imports"}', "Jitter"):
+        assert text in page, text
+    assert "by bob" in page
+    assert "<q>ask Ann</q>" in page
+    assert "It has not run" in page
+    assert 'name="rule"' in page
+    assert "<option selected>every</option>" in page
+
+
+def test_the_history_is_drawn(browser: Browser, make: Make, schedule: Schedule) -> None:
+    make("orders")
+    lines = [f"{1790000000 + n}.0 {1790000000 + n}.25 id-{n} sent" for n in range(3)]
+    lines.append("1789999999.0 1790000000.0 - missed:4")
+    schedule._store.client.hset("redbeat:orders", "history", "\n".join(lines))
+    page = browser.get("/entry", name="orders")
+    history = page.split('id="history"')[1].split("</section>")[0]
+    assert "<svg" in history
+    assert history.count(">0.25 s<") == 3
+    assert 'class="badge missed">missed:4' in history
+
+
+def test_the_timeline_has_the_load_and_the_busiest_minutes(browser: Browser, make: Make) -> None:
+    for name in ("a", "b", "c"):
+        make(name, crontab(minute="30"))
+    make("often", 600)
+    page = browser.get("/timeline", span="day")
+    assert "<svg" in page
+    assert "of 4 entries" in page
+    assert "/entry?name=often" in page
+    busiest = page.split('id="busiest"')[1].split("</table>")[0]
+    assert all(f">{name}</a>" in busiest for name in ("a", "b", "c"))
+    assert browser.get("/timeline", code=404, span="year")
+
+
+def test_the_beats_are_shown(browser: Browser, app: Celery, schedule: Schedule) -> None:
+    assert "No beat leads" in browser.get("/beats")
+    since = int(datetime.now(timezone.utc).timestamp()) - 60
+    schedule._store.client.set("redbeat::lock", f"redbeat3:host-7:4711:{since}:abc")
+    page = browser.get("/beats")
+    for text in ("host-7", "pid 4711", "1 min ago", 'class="badge leader"', "redbeat::lock"):
+        assert text in page, text
+    assert app.conf.redbeat_redis_url.split("/")[2] in page
+
+
+def test_no_password_of_redis_is_shown(
+    open_page: Open, app: Celery, redis_url: str, make: Make
+) -> None:
+    make("orders")
+    secret = "hunter2-secret"
+    app.conf.redbeat_redis_url = redis_url
+    shown = redis_url.replace("redis://", f"redis://user:{secret}@")
+    vars(app.redbeat_conf)["redis_url"] = shown
+    browser = open_page()
+    pages = [browser.get(path) for path in ("/", "/timeline", "/beats", "/entry?name=orders")]
+    assert "user:**@" in pages[2]
+    assert all(secret not in page for page in pages)
+
+
+def test_the_quarantine_shows_the_text_and_why(
+    browser: Browser, broken: Callable[[str, str], None]
+) -> None:
+    broken("bad", '{"name": <script>')
+    for page in (browser.get("/beats"), browser.get("/entry", name="bad")):
+        assert "definition: is no JSON" in page
+        assert "&lt;script&gt;" in page
+        assert ">Retry</button>" in page
+    assert "quarantined" in browser.get("/")
+
+
+def test_there_is_no_such_entry(browser: Browser) -> None:
+    assert "no entry &#39;nope&#39;" in browser.get("/entry", code=404, name="nope")
+    browser.get("/entry", code=404)
+    browser.get("/entry?name=%ff", code=404)
+    browser.get("/nowhere", code=404)
+
+
+@pytest.mark.parametrize("query", ["sort=size", "state=odd", "static=maybe", "after=x", "after=1"])
+def test_what_cannot_be_asked_for_is_told(browser: Browser, query: str) -> None:
+    page = browser.get(f"/?{query}", code=400)
+    assert query.partition("=")[0] in page
+    assert 'id="filter"' in page
+
+
+def test_filters_and_pages(browser: Browser, make: Make) -> None:
+    for number in range(25):
+        make(f"invoice-{number:02}", 3600 + number)
+    make("other", task="proj.other")
+    page = browser.get("/", q="invoice", per="20")
+    assert page.count("<tr data-key") == 20
+    after = page.split('rel="next"')[0].rsplit('href="', 1)[1].split('"')[0].replace("&amp;", "&")
+    rest = browser.get(f"/{after}")
+    assert rest.count("<tr data-key") == 5
+    assert ">other<" not in rest
+    assert browser.get("/", task="proj.o*").count("<tr data-key") == 1
+    assert browser.get("/", sort="-name").index(">other<") < browser.get("/").index(">other<")
+
+
+def test_redis_may_go_and_come_back(app: Celery) -> None:
+    with RedisServer() as server:
+        app.conf.redbeat_redis_url = server.url
+        schedule = Schedule(app)
+        browser = Browser(create_app(schedule, Access()).test_client(), {})
+        browser.get("/")
+        server.kill()
+        page = browser.get("/", code=503)
+        assert "Redis is away" in page
+        assert 'http-equiv="refresh"' in page
+        assert browser.send("/entry/pause", "x").status_code in (400, 503)
+        server.restart()
+        wait_until(lambda: browser.ask("/").status_code == 200, 20, "the page")
+
+
+def test_a_forecast_that_was_costly_is_kept(browser: Browser, make: Make) -> None:
+    forecasts: Any = browser.client.application.extensions["forecasts"]
+    make("often", 60)
+    found, fresh = forecasts.get("hour")
+    assert forecasts.get("hour")[0] is found
+    assert fresh > 0
+    assert found.until - found.since == timedelta(hours=1)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"), [(90, "in 1 min 30 s"), (0, "now"), (-9, "now"), (-75, "1 min 15 s late")]
+)
+def test_how_far_away_a_run_is(seconds: int, words: str) -> None:
+    now = datetime(2036, 1, 1, tzinfo=timezone.utc)
+    assert due(now + timedelta(seconds=seconds), now) == words
+
+
+def test_a_pause_of_another_program(browser: Browser, make: Make, schedule: Schedule) -> None:
+    make("orders")
+    schedule._store.client.hset("redbeat:orders", "policy", '{"pause": {"since": "long ago"}}')
+    entry = schedule["orders"]
+    entry.enabled = False
+    entry.save()
+    schedule._store.client.hset("redbeat:orders", "policy", '{"pause": {"since": "long ago"}}')
+    assert 'id="reason">Paused.' in browser.get("/entry", name="orders")

@@ -1,0 +1,123 @@
+"""The command: a process of its own, asked by HTTP."""
+
+from __future__ import annotations
+
+import re
+import socket
+import sys
+import urllib.error
+import urllib.request
+from base64 import b64encode
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from celery import Celery
+
+from tests.acceptance.processes import Process, Project
+from tests.cli.commands import run_command
+from tests.web.conftest import Make
+
+TOKEN = "0123456789abcdef"
+
+
+@pytest.fixture
+def project(tmp_path: Path, redis_url: str) -> Iterator[Project]:
+    """A project with real processes on an empty Redis; they end with the test."""
+    project = Project(tmp_path, redis_url)
+    yield project
+    project.end()
+
+
+def address(process: Process) -> str:
+    """Return where a page is served, once it is."""
+    process.wait_for("until Ctrl-C")
+    found = re.search(r"http://\S+/", process.said())
+    assert found is not None
+    return found[0]
+
+
+def ask(url: str, **headers: str) -> tuple[int, str]:
+    """Return the code and the text of an answer."""
+    request = urllib.request.Request(url, headers=headers)
+    try:
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+def test_the_page_is_served_and_ends(project: Project, make: Make) -> None:
+    make("orders")
+    process = project.start("redbeat", "web", "--port", "0")
+    url = address(process)
+    assert url.startswith("http://127.0.0.1:")
+    code, page = ask(url)
+    assert code == 200
+    assert ">orders</a>" in page
+    for asset in re.findall(r'(?:href|src)="(/static/[^"]+)"', page):
+        assert ask(url.rstrip("/") + asset)[0] == 200
+    assert ask(url, Host="evil.example")[0] == 421
+    assert process.stop() == 0
+    assert "Traceback" not in process.said()
+
+
+def test_credentials_come_from_the_environment(project: Project) -> None:
+    secret = {"REDBEAT_WEB_BASIC_AUTH": "ann:hunter2 bob:hunter3", "REDBEAT_WEB_TOKEN": TOKEN}
+    process = project.start("redbeat", "web", "--port", "0", "--host", "0.0.0.0", env=secret)
+    url = address(process).replace("0.0.0.0", "127.0.0.1")
+    assert ask(url)[0] == 401
+    basic = b64encode(b"bob:hunter3").decode()
+    assert ask(url, Authorization=f"Basic {basic}")[0] == 200
+    assert ask(url, Authorization=f"Bearer {TOKEN}")[0] == 200
+    assert ask(url, Authorization="Basic YTpi")[0] == 401
+    assert "Wrong credentials from 127.0.0.1" in process.said()
+    assert "hunter" not in process.said()
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])
+def test_it_is_not_open_to_others_without_credentials(app: Celery, host: str) -> None:
+    ran = run_command(app, "web", "--host", host)
+    assert ran.code == 2
+    assert "--basic-auth or --token" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--basic-auth", "ann"], "USER:PASSWORD"),
+        (["--token", "short"], "16 letters"),
+        (["--port", "70000"], "70000"),
+    ],
+)
+def test_wrong_options(app: Celery, options: list[str], told: str) -> None:
+    ran = run_command(app, "web", *options)
+    assert ran.code == 2
+    assert told in ran.err
+
+
+def test_a_wrong_password_is_not_printed(app: Celery) -> None:
+    ran = run_command(app, "web", "--basic-auth", ":hunter2")
+    assert ran.code == 2
+    assert "hunter2" not in ran.err + ran.out
+
+
+def test_a_port_that_is_taken(app: Celery) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        ran = run_command(app, "web", "--port", str(taken.getsockname()[1]))
+    assert ran.code == 1
+    assert "cannot be served on" in ran.err
+
+
+@pytest.mark.parametrize("module", ["flask", "flask_wtf", "waitress"])
+def test_the_extra_is_missing(app: Celery, monkeypatch: pytest.MonkeyPatch, module: str) -> None:
+    for name in [name for name in sys.modules if name.startswith("redbeat.web.")]:
+        monkeypatch.delitem(sys.modules, name)
+    for name in [name for name in sys.modules if name.partition(".")[0] == module]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, module, None)
+    ran = run_command(app, "web")
+    assert ran.code == 1
+    assert "pip install 'celery-redbeat[web]'" in ran.err
+    assert module in ran.err
