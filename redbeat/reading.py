@@ -17,7 +17,7 @@ from .cluster import cluster_errors, node_of
 from .errors import DecodeError
 from .failover import refusals
 from .records import Keys, key_of, text_of
-from .rows import Counts, Cursor, Page, read_counts, read_page
+from .rows import Counts, Cursor, Page, Presence, read_counts, read_page
 from .scripts import load_script
 
 __all__ = ("BATCH", "Reading", "batches", "not_an_entry")
@@ -133,14 +133,13 @@ class Reading:
         found = self._read(
             *("ZRANGE", self.keys.schedule, offset, offset + limit - 1), "WITHSCORES"
         )
-        pairs = found if not found or isinstance(found[0], (list, tuple)) else _pairs(found)
-        return [(text_of(member), float(score)) for member, score in pairs]
+        return [(text_of(member), float(score)) for member, score in _scored(found)]
 
     def counts(self, lock_key: str | None, disabled: float, within: float) -> Counts:
         """Return how many entries there are of each kind.
 
         ``disabled`` is the score of those that are, ``within`` the seconds since its last turn
-        after which a beat does not count. One round trip.
+        after which a beat is left out. One round trip.
         """
         keys = [self.keys.schedule, self.keys.statics, self.keys.quarantine, self.keys.beats]
         if lock_key is not None:
@@ -153,14 +152,15 @@ class Reading:
         """Return the token of whoever holds the lock, "" for nobody. One round trip."""
         return text_of(self._read("GET", key))
 
-    def beats(self, within: float) -> list[str]:
-        """Return the tokens of the beats that share the work, by when they were seen last.
+    def beats(self, within: float) -> list[Presence]:
+        """Return the beats, by when they were seen last.
 
         ``within`` is how many seconds ago at most. Two round trips.
         """
         seconds, _ = self._read("TIME")
-        seen = self._read("ZRANGEBYSCORE", self.keys.beats, int(seconds) - within, "+inf")
-        return [text_of(token) for token in seen]
+        since = int(seconds) - within
+        found = self._read("ZRANGEBYSCORE", self.keys.beats, since, "+inf", "WITHSCORES")
+        return [Presence.read(text_of(member), float(seen)) for member, seen in _scored(found)]
 
     # -- the server --------------------------------------------------------------------------
 
@@ -186,3 +186,8 @@ class Reading:
 
 def _pairs(flat: Sequence[Any]) -> Iterable[tuple[Any, Any]]:
     return zip(flat[::2], flat[1::2], strict=True)
+
+
+def _scored(found: Sequence[Any]) -> Iterable[tuple[Any, Any]]:
+    """Return members with their scores, whichever way the client returns them."""
+    return found if not found or isinstance(found[0], (list, tuple)) else _pairs(found)

@@ -72,7 +72,7 @@ class Keys:
 
     @property
     def beats(self) -> str:
-        """The sorted set of the beats that share the work."""
+        """The sorted set of the beats that are present."""
         return self.prefix + ":beats"
 
     @property

@@ -8,7 +8,10 @@ from typing import Any, NamedTuple
 from .packing import unpack
 from .records import text_of
 
-__all__ = ("Counts", "Cursor", "Page", "Row", "read_counts", "read_page")
+__all__ = ("Counts", "Cursor", "Page", "Presence", "Row", "read_counts", "read_page")
+
+#: What follows the token of a beat that has a lock, as in ``claim.lua``.
+LOCKED = " lock"
 
 #: Score and key of the entry after which a page begins, as text.
 Cursor = tuple[str, str]
@@ -46,6 +49,27 @@ class Page(NamedTuple):
     after: Cursor | None
 
 
+class Presence(NamedTuple):
+    """A beat that noted its presence, by its token, when, UNIX seconds, and whether it has a lock.
+
+    One with a lock leads or stands by; those without share the work.
+    """
+
+    token: str
+    seen: float
+    locked: bool
+
+    @classmethod
+    def read(cls, member: str, seen: float) -> Presence:
+        """Return a member of the sorted set of beats and its score."""
+        return cls(member.removesuffix(LOCKED), seen, member.endswith(LOCKED))
+
+    @property
+    def member(self) -> str:
+        """What it is called in the sorted set."""
+        return self.token + LOCKED if self.locked else self.token
+
+
 class Counts(NamedTuple):
     """How many entries there are of each kind, and which beats; times are UNIX seconds of Redis."""
 
@@ -58,7 +82,7 @@ class Counts(NamedTuple):
     due: int
     first_due: float | None
     holder: str
-    beats: list[str]
+    beats: list[Presence]
 
 
 def read_page(reply: Sequence[Any]) -> Page:
@@ -91,4 +115,6 @@ def read_counts(reply: Sequence[Any]) -> Counts:
     now, members, statics, quarantined, disabled, parked, due, first_due, holder, beats = reply
     first = float(first_due) if first_due else None
     numbers = (members, statics, quarantined, disabled, parked, due)
-    return Counts(float(now), *numbers, first, text_of(holder), list(map(text_of, beats)))
+    pairs = zip(beats[::2], beats[1::2], strict=True)
+    present = [Presence.read(text_of(beat), float(seen)) for beat, seen in pairs]
+    return Counts(float(now), *numbers, first, text_of(holder), present)

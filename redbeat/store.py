@@ -28,6 +28,7 @@ from .records import (
     text_of,
 )
 from .replicas import Replicas
+from .rows import Presence
 from .scripts import load_script, overlaps, runs_once
 
 __all__ = ("BATCH", "MAX_WAIT", "Store", "batches")
@@ -271,8 +272,10 @@ class Store(Reading):
 
     def release_lock(self, key: str, token: str) -> bool:
         """Give up our lock and wake up who waits; False when it was not ours. One round trip."""
-        return bool(self._run("release", [key], [token, self.keys.wakeup]))
+        present = Presence(token, 0.0, locked=True).member
+        args = [token, self.keys.wakeup, present]
+        return bool(self._run("release", [key, self.keys.beats], args))
 
-    def leave(self, token: str) -> None:
-        """Remove a beat from those that share the work. One round trip."""
-        self._read("ZREM", self.keys.beats, token)
+    def leave(self, token: str, locked: bool = False) -> None:
+        """Remove a beat from those that are present; ``locked`` as there. One round trip."""
+        self._read("ZREM", self.keys.beats, Presence(token, 0.0, locked).member)

@@ -20,6 +20,7 @@ SCHEDULE = "redbeat::schedule"
 STATICS = "redbeat::statics"
 QUARANTINE = "redbeat::quarantine"
 LOCK = "redbeat::lock"
+BEATS = "redbeat::beats"
 
 Json = dict[str, Any]
 S = TypeVar("S", bound=RedBeatScheduler)
@@ -210,14 +211,14 @@ class World:
         return {key: json.loads(note) for key, note in notes.items()}
 
     def dump(self) -> dict[str, Any]:
-        """Return everything that Redis holds, but for the lock."""
+        """Return everything that Redis holds, but for the lock and who is present."""
         readers: dict[str, Callable[[str], Any]] = {
             "hash": self.client.hgetall,
             "set": self.client.smembers,
             "string": self.client.get,
             "zset": lambda key: self.client.zrange(key, 0, -1, withscores=True),
         }
-        keys = set(self.client.scan_iter()) - {LOCK}
+        keys = set(self.client.scan_iter()) - {LOCK, BEATS}
         return {key: readers[self.client.type(key)](key) for key in keys}
 
     def calls(self) -> int:
