@@ -96,18 +96,26 @@ def read_page(reply: Sequence[Any]) -> Page:
 
 def _row(kind: str, key: str, score: str, definition: str, *texts: str) -> Row:
     meta, policy, runtime, claim, running, trigger, note, static = texts
-    row = Row(key, float(score) if score else None, note=note, static=bool(static))
+    place = key, float(score) if score else None
+    about = note, bool(static)
     if kind == "x":
-        return row._replace(problem=f"the key is not a hash ({definition})")
-    row = row._replace(meta=meta, policy=policy, runtime=runtime, claim=claim)
-    row = row._replace(running=running, trigger=trigger)
+        return Row(
+            *place, None, "", "", "", "", "", "", *about, f"the key is not a hash ({definition})"
+        )
+    fields = meta, policy, runtime, claim, running, trigger
     if kind == "g":
-        return row._replace(problem="it has no definition")
+        return Row(*place, None, *fields, *about, "it has no definition")
+    text = f"{definition}{meta}{policy}{runtime}"
+    problem = "" if text.isascii() or _is_utf8(text) else "it is not UTF-8 text"
+    return Row(*place, definition, *fields, *about, problem)
+
+
+def _is_utf8(text: str) -> bool:
     try:
-        f"{definition}{meta}{policy}{runtime}".encode()
+        text.encode()
     except UnicodeEncodeError:
-        return row._replace(definition=definition, problem="it is not UTF-8 text")
-    return row._replace(definition=definition)
+        return False
+    return True
 
 
 def read_counts(reply: Sequence[Any]) -> Counts:

@@ -13,6 +13,7 @@ from redbeat.rows import Row
 
 from .incoming import EntryType
 from .jsonlines import write_line
+from .templates import Templates
 
 __all__ = ("Exported", "export_lines")
 
@@ -33,20 +34,20 @@ def export_lines(
     Only what :func:`~redbeat.transfer.jsonlines.read_lines` can read again is a line. One page is
     in memory at a time. One round trip per 500 entries.
     """
-    page = store.page()
+    page, templates = store.page(), Templates(app, make)
     while True:
         for row in page.rows:
-            yield _exported(app, make, store.keys.prefix, row, history)
+            yield _exported(templates, store.keys.prefix, row, history)
         if page.after is None:
             return
         page = store.page(page.after)
 
 
-def _exported(app: Any, make: EntryType, prefix: str, row: Row, history: bool) -> Exported:
+def _exported(templates: Templates, prefix: str, row: Row, history: bool) -> Exported:
     if row.problem or row.definition is None:
         return Exported("", shown(row.key), row.problem or "it has no definition")
     try:
-        entry = make.from_definition(app, row.definition, row.policy)
+        entry = templates.from_text(row.definition, row.policy).entry
         if prefix + str(entry.name) != row.key:
             raise DecodeError("definition.name", f"is {entry.name!r:.60}, which is not its key")
         if history:

@@ -16,6 +16,7 @@ from redbeat.history import History
 from redbeat.rows import Row
 
 from .incoming import EntryType, Incoming, fail
+from .templates import Templates
 
 __all__ = ("FIELDS", "MAX_LINE", "read_lines", "write_line")
 
@@ -52,7 +53,7 @@ def _one_line(field: str, text: str) -> str:
 
 def read_lines(app: Any, make: EntryType, file: IO[bytes]) -> Iterator[Incoming]:
     """Yield the entry of each line from where the file is; empty lines say nothing."""
-    number = 0
+    number, templates = 0, Templates(app, make)
     while line := file.readline(MAX_LINE + 1):
         number += 1
         where = f"line {number}"
@@ -61,7 +62,7 @@ def read_lines(app: Any, make: EntryType, file: IO[bytes]) -> Iterator[Incoming]
                 _skip_line(file, line)
                 raise InvalidEntryError("line", f"is longer than {MAX_LINE} bytes")
             if line.strip():
-                yield _read(app, make, where, line)
+                yield _read(templates, where, line)
         except (InvalidEntryError, DecodeError) as error:
             yield fail(where, error)
 
@@ -71,16 +72,17 @@ def _skip_line(file: IO[bytes], line: bytes) -> None:
         line = file.readline(MAX_LINE)
 
 
-def _read(app: Any, make: EntryType, where: str, text: bytes) -> Incoming:
+def _read(templates: Templates, where: str, text: bytes) -> Incoming:
     line = _object(text)
     name = line["definition"]["name"]
     policy, meta, runtime = (_text(line.get(field)) for field in ("policy", "meta", "runtime"))
-    entry = make.from_definition(app, json.dumps(line["definition"]), policy)
+    entry, texts = templates.from_json(line["definition"], policy)
     if entry.name != name:
         raise InvalidEntryError("name", f"must be a text, not {name!r:.60}")
     if meta:
         History.read(meta, runtime)
-    return Incoming(where, entry, static=bool(line.get("static")), meta=meta, runtime=runtime)
+    static = bool(line.get("static"))
+    return Incoming(where, entry, static=static, meta=meta, runtime=runtime, texts=texts)
 
 
 def _text(value: Any) -> str:

@@ -128,7 +128,7 @@ def test_a_leader_claims_nothing_when_memory_is_full(full: redis.Redis) -> None:
     full.zadd(KEYS.schedule, {"redbeat:a": 1})
     full.zadd(BEATS, {"old": 1})
     full.config_set("maxmemory", 1)
-    with pytest.raises(redis.ResponseError, match="OOM|maxmemory"):
+    with pytest.raises(redis.ResponseError, match=r"OOM|maxmemory"):
         Store(full, KEYS).claim("c", 500, 30, lock=(LOCK, "leader", 900.0, ""))
     assert full.zscore(KEYS.schedule, "redbeat:a") == 1
 
