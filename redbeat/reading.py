@@ -108,10 +108,10 @@ class Reading:
         """Return the rows of these entries, in this order. One round trip; ask at most 500."""
         return self._page("named", *map(key_of, keys))
 
-    def page(self, after: Cursor | None = None, limit: int = BATCH) -> Page:
+    def page(self, after: Cursor | None = None, limit: int = BATCH, history: bool = False) -> Page:
         """Return the rows of a page in due order, parked ones last. One round trip."""
         score, member = after or ("", "")
-        return self._page(limit, score, key_of(member))
+        return self._page(limit, score, key_of(member), "history" if history else "")
 
     def keys_after(self, after: Cursor | None = None) -> tuple[list[str], Cursor | None]:
         """Return the members of a large page, and where the next one begins. One round trip."""

@@ -210,7 +210,7 @@ class Writing(NamedTuple):
     ``seen`` is the stored meta the caller believes in, None for any. ``score`` None is the time of
     Redis. ``made_up`` is the instant on the caller's clock from which a new entry counts, None when
     somebody chose it. ``believed`` are the stored definition and policy the caller believes in,
-    empty for no entry, None for any.
+    empty for no entry, None for any. ``history`` are the lines of its last runs, "" to leave them.
     """
 
     key: str
@@ -222,6 +222,7 @@ class Writing(NamedTuple):
     score: float | None = None
     made_up: datetime | None = None
     believed: tuple[str, str] | None = None
+    history: str = ""
 
     def fields(self) -> tuple[str, ...]:
         """Return the fields as ``save.lua`` takes them."""
@@ -231,6 +232,7 @@ class Writing(NamedTuple):
             "now" if self.score is None else f"{self.score:.6f}",
             "" if self.made_up is None else f"{self.made_up.timestamp():.6f}",
             self._believed_text(),
+            self.history,
         )
 
     def _believed_text(self) -> str:

@@ -21,7 +21,8 @@ class Row(NamedTuple):
     """What Redis holds of one entry.
 
     ``score`` is None for one that is no member, ``definition`` None for one that has none;
-    ``problem`` is why nothing could be read. ``note`` is that of the quarantine, JSON.
+    ``problem`` is why nothing could be read. ``note`` is that of the quarantine, JSON; ``history``
+    is there where it was asked for.
     """
 
     key: str
@@ -36,6 +37,7 @@ class Row(NamedTuple):
     note: str = ""
     static: bool = False
     problem: str = ""
+    history: str = ""
 
 
 class Page(NamedTuple):
@@ -89,13 +91,13 @@ def read_page(reply: Sequence[Any]) -> Page:
     """Return the reply of ``page.lua``."""
     now, score, member, kinds, sizes, packed = reply
     fields = iter(unpack(sizes, packed))
-    groups = zip(kinds.decode(), *[fields] * 11, strict=True)
+    groups = zip(kinds.decode(), *[fields] * 12, strict=True)
     after = (text_of(score), text_of(member)) if score else None
     return Page(float(now), [_row(*group) for group in groups], after)
 
 
 def _row(kind: str, key: str, score: str, definition: str, *texts: str) -> Row:
-    meta, policy, runtime, claim, running, trigger, note, static = texts
+    meta, policy, runtime, claim, running, trigger, note, static, history = texts
     place = key, float(score) if score else None
     about = note, bool(static)
     if kind == "x":
@@ -107,7 +109,7 @@ def _row(kind: str, key: str, score: str, definition: str, *texts: str) -> Row:
         return Row(*place, None, *fields, *about, "it has no definition")
     text = f"{definition}{meta}{policy}{runtime}"
     problem = "" if text.isascii() or _is_utf8(text) else "it is not UTF-8 text"
-    return Row(*place, definition, *fields, *about, problem)
+    return Row(*place, definition, *fields, *about, problem, history)
 
 
 def _is_utf8(text: str) -> bool:

@@ -198,15 +198,6 @@ class Store(Reading):
         places = self._undeclared(self.keys.schedule, self.keys.quarantine)
         return int(self._run("delete", places, [key_of(key) for key in keys]))
 
-    def adopt(self, name: str, texts: Sequence[str], score: float, static: bool) -> bool:
-        """Store an entry of another schedule, unless there is one of that name.
-
-        ``texts`` are definition, meta, policy and runtime. True when it was stored. One round trip.
-        """
-        keys = [self.keys.schedule, key_of(self.keys.entry(name)), self.keys.statics]
-        args = (key_of(name), f"{score:.6f}", int(static), *map(key_of, texts))
-        return bool(self._run("adopt", keys, args))
-
     def end_run(self, key: str, task_id: str) -> bool:
         """Note the end of a run of an entry whose runs must not overlap. One round trip.
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import DecodeError
 from redbeat.history import History
 from redbeat.quarantine import shown
 from redbeat.reading import Reading
 from redbeat.rows import Row
+from redbeat.runs import with_ids
 
 from .incoming import EntryType
 from .jsonlines import write_line
@@ -34,24 +36,25 @@ def export_lines(
     Only what :func:`~redbeat.transfer.jsonlines.read_lines` can read again is a line. One page is
     in memory at a time. One round trip per 500 entries.
     """
-    page, templates = store.page(), Templates(app, make)
+    page, templates = store.page(history=history), Templates(app, make)
     while True:
         for row in page.rows:
             yield _exported(templates, store.keys.prefix, row, history)
         if page.after is None:
             return
-        page = store.page(page.after)
+        page = store.page(page.after, history=history)
 
 
 def _exported(templates: Templates, prefix: str, row: Row, history: bool) -> Exported:
     if row.problem or row.definition is None:
         return Exported("", shown(row.key), row.problem or "it has no definition")
     try:
-        entry = templates.from_text(row.definition, row.policy).entry
+        entry: RedBeatSchedulerEntry = templates.from_text(row.definition, row.policy).entry
         if prefix + str(entry.name) != row.key:
             raise DecodeError("definition.name", f"is {entry.name!r:.60}, which is not its key")
         if history:
             History.read(row.meta, row.runtime)
+            row = row._replace(history=with_ids(row.history, entry.own_task_id))
         return Exported(write_line(str(entry.name), row, history))
     except DecodeError as error:
         return Exported("", shown(row.key), str(error))

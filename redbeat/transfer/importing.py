@@ -121,7 +121,7 @@ class Ready(NamedTuple):
             with suppress(DecodeError):  # the beat says so, and sets the entry aside
                 entry.recall(row.meta, row.runtime)
             more = {"seen": None}
-        more["score"] = entry._stored_score()
+        more |= {"score": entry._stored_score(), "history": given.history}
         writing = Writing(row.key, self.definition, self.policy, **more)
         return Planned(str(entry.name), writing, given.static)
 

@@ -1,7 +1,8 @@
 """Entries as lines of JSON, one object per entry: ``name``, ``definition`` and ``policy``.
 
-With a history there are ``meta`` and ``runtime`` too, as they are stored. ``static`` is true for an
-entry of ``beat_schedule``, and left out for any other.
+With a history there are ``meta`` and ``runtime`` too, as they are stored, and in ``history`` the
+lines of the last runs, each with its task id. ``static`` is true for an entry of ``beat_schedule``,
+and left out for any other.
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ import json
 from collections.abc import Iterator
 from typing import IO, Any, Final
 
+from redbeat.config import MAX_HISTORY
 from redbeat.decoder import MAX_TEXT
 from redbeat.errors import DecodeError, InvalidEntryError
 from redbeat.history import History
 from redbeat.rows import Row
+from redbeat.runs import is_line, without_ids
 
 from .incoming import EntryType, Incoming, fail
 from .templates import Templates
@@ -21,7 +24,7 @@ from .templates import Templates
 __all__ = ("FIELDS", "MAX_LINE", "read_lines", "write_line")
 
 #: What a line may say.
-FIELDS: Final = ("name", "definition", "policy", "meta", "runtime", "static")
+FIELDS: Final = ("name", "definition", "policy", "meta", "runtime", "history", "static")
 
 #: Bytes of a line, at most.
 MAX_LINE: Final = 8 * MAX_TEXT
@@ -36,6 +39,8 @@ def write_line(name: str, row: Row, history: bool = False) -> str:
     if history:
         texts |= {"meta": row.meta, "runtime": row.runtime}
     fields = [f'"{field}": {_one_line(field, text)}' for field, text in texts.items() if text]
+    if history and row.history:
+        fields.append(f'"history": {json.dumps(row.history.splitlines())}')
     if row.static:
         fields.append('"static": true')
     return f'{{"name": {json.dumps(name)}, {", ".join(fields)}}}'
@@ -81,8 +86,10 @@ def _read(templates: Templates, where: str, text: bytes) -> Incoming:
         raise InvalidEntryError("name", f"must be a text, not {name!r:.60}")
     if meta:
         History.read(meta, runtime)
-    static = bool(line.get("static"))
-    return Incoming(where, entry, static=static, meta=meta, runtime=runtime, texts=texts)
+    lines = "".join([f"{text}\n" for text in line.get("history") or ()])
+    history = without_ids(lines, entry.own_task_id) if lines else ""
+    told = {"meta": meta, "runtime": runtime, "history": history}
+    return Incoming(where, entry, static=bool(line.get("static")), texts=texts, **told)
 
 
 def _text(value: Any) -> str:
@@ -105,9 +112,23 @@ def _object(text: bytes) -> dict[str, Any]:
         value = line.get(field)
         if value is not None and not isinstance(value, dict):
             raise InvalidEntryError(field, f"must be an object, not {value!r:.60}")
+    _check_history(line.get("history"))
     if not isinstance(line.get("static", False), bool):
         raise InvalidEntryError("static", f"must be true or false, not {line['static']!r:.60}")
     return _named(line)
+
+
+def _check_history(lines: Any) -> None:
+    if lines is None:
+        return
+    if not isinstance(lines, list) or len(lines) > MAX_HISTORY:
+        raise InvalidEntryError("history", f"must be a list of at most {MAX_HISTORY} lines")
+    for text in lines:
+        if not (isinstance(text, str) and is_line(text)):
+            problem = (
+                f"{text!r:.80} is no run; write it as '<UNIX seconds> +<seconds> sent <task id>'"
+            )
+            raise InvalidEntryError("history", problem)
 
 
 def _named(line: dict[str, Any]) -> dict[str, Any]:
