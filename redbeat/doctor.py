@@ -236,7 +236,7 @@ def _orphans(
     cursor = START
     while True:
         swept = store.sweep(cursor, DISABLED, 0, 0, ())
-        for keys in batches(swept.orphans, BATCH):
+        for keys in batches(swept.orphans + swept.bad, BATCH):
             found = [_of_orphan(row, app, make) for row in store.read(keys).rows]
             yield from _repaired(store, found, fix)
         cursor = swept.cursor

@@ -240,7 +240,7 @@ class Exchange:
         """
         if self._lock is None and self._now:
             self._store.leave(self._token)
-        elif self._lock is not None and self._now and not self._lock.leading:
+        elif self._lock is not None and self._now and self._lock.leading is False:
             with suppress(RedisError, OSError):  # it is forgotten by itself
                 self._store.leave(self._lock.token, locked=True)
 

@@ -182,7 +182,8 @@ class Swept(NamedTuple):
     """What :meth:`Store.sweep` found: keys without a member, those it made members, and others.
 
     ``cursor`` is where to go on, "" when it did not scan; ``enabled`` are entries that were
-    disabled and are so no more, ``disabled`` is how many there are.
+    disabled and are so no more, ``disabled`` is how many there are. ``bad`` are keys without
+    a member whose definition has no name, or cannot be read at all.
     """
 
     cursor: str
@@ -190,6 +191,7 @@ class Swept(NamedTuple):
     returned: list[str]
     enabled: list[str]
     disabled: int
+    bad: list[str]
 
 
 @dataclass(frozen=True, slots=True)

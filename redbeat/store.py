@@ -150,7 +150,8 @@ class Store(Reading):
         args = [prefix, *scan, disabled, offset, limit, *map(key_of, known)]
         reply = self._run("sweep", self._undeclared(self.keys.schedule), args)
         orphans, returned, enabled = ([text_of(key) for key in found] for found in reply[1:4])
-        return Swept(text_of(reply[0]), orphans, returned, enabled, reply[4])
+        bad = [text_of(key) for key in reply[5]]
+        return Swept(text_of(reply[0]), orphans, returned, enabled, reply[4], bad)
 
     # -- single entries ----------------------------------------------------------------------
 
