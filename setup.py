@@ -47,6 +47,7 @@ setup(
             REDIS_BROKER,
             EMBEDDED_REDIS,
             SOLAR,
+            "django-celery-beat>=2.6",
             "fakeredis[lua]>=2.21",
             "hypothesis>=6.100",
             "pytest>=8",
