@@ -10,11 +10,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from .beat.leader import BeatInfo, active_beats, current_leader
     from .entry import RedBeatSchedulerEntry
     from .errors import ConflictError, RedBeatKeyExpiryError
     from .ical import from_ical
     from .instant import clocked
-    from .leader import BeatInfo, active_beats, current_leader
     from .registry import register_schedule_type
     from .rulesets import from_dateutil, rruleset
     from .schedule import Schedule
@@ -48,9 +48,9 @@ _MODULES: Final = {
     "ConflictError": "errors",
     "RedBeatKeyExpiryError": "errors",
     "from_ical": "ical",
-    "BeatInfo": "leader",
-    "active_beats": "leader",
-    "current_leader": "leader",
+    "BeatInfo": "beat.leader",
+    "active_beats": "beat.leader",
+    "current_leader": "beat.leader",
     "register_schedule_type": "registry",
     "from_dateutil": "rulesets",
     "rruleset": "rulesets",

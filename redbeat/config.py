@@ -11,12 +11,12 @@ from redis.cluster import RedisCluster
 
 from .allowlist import SETTING as ALLOWLIST
 from .allowlist import TaskAllowlist, read_allowlist
-from .delivery import DELIVERIES
-from .endpoint import Endpoint, read_endpoint
+from .beat.delivery import DELIVERIES
+from .connection.endpoint import Endpoint, read_endpoint
+from .connection.options import is_number
+from .connection.urls import safe_url
 from .errors import ConfigurationError
-from .options import is_number
 from .settings import MISSING, find_setting, is_set, report_unknown_settings
-from .urls import safe_url
 
 __all__ = (
     "EXPIRY_CHECKS",
@@ -180,7 +180,7 @@ class RedBeatConfig:
         raise ConfigurationError(
             f"redbeat_key_prefix is {prefix!r}, but in a cluster all keys of a schedule must share "
             f"a slot: give it a hash tag, such as {tagged!r}. Entries that are stored without one "
-            "are copied with redbeat.migration.copy_untagged(app)"
+            "are copied with redbeat.management.migration.copy_untagged(app)"
         )
 
     def _read_lock_key(self) -> str | None:

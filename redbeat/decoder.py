@@ -9,12 +9,12 @@ from typing import Any
 
 from celery.schedules import BaseSchedule
 
-from .encoder import MAX_DEPTH, RedBeatJSONEncoder, storable
+from .calendar.zones import from_timestamp, get_utcoffset_minutes, to_timestamp
+from .codec.encoder import MAX_DEPTH, RedBeatJSONEncoder, storable
+from .codec.readers import DECODERS, MalformedError, MissingError, reader_of
+from .codec.writers import ENCODERS, TAG, UnstorableError
 from .errors import DecodeError, InvalidEntryError
-from .readers import DECODERS, MalformedError, MissingError, reader_of
 from .registry import tags
-from .writers import ENCODERS, TAG, UnstorableError
-from .zones import from_timestamp, get_utcoffset_minutes, to_timestamp
 
 __all__ = (
     "DECODERS",

@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from celery.app import app_or_default
 
-from .access import store_of
 from .config import ensure_conf
-from .definition import decode_definition, decode_policy, encode_definition, encode_policy
-from .due import PARKED
+from .entries.access import store_of
+from .entries.definition import decode_definition, decode_policy, encode_definition, encode_policy
+from .entries.due import PARKED
+from .entries.history import decode_meta, encode_runtime
+from .entries.lazy import hidden, revealed, with_field
+from .entries.occurrences import Run, aware
+from .entries.pauses import Pause
+from .entries.policy import FIELDS as POLICY_FIELDS
+from .entries.task_options import stored_options
+from .entries.verbs import OperatedEntry
 from .errors import DecodeError, InvalidEntryError
-from .history import decode_meta, encode_runtime
-from .lazy import hidden, revealed, with_field
-from .occurrences import Run, aware
-from .pauses import Pause
-from .policy import FIELDS as POLICY_FIELDS
-from .records import SAVED, key_of, text_of
 from .schedules import RuleSchedule
-from .task_options import stored_options
-from .verbs import OperatedEntry
+from .storage.records import SAVED, key_of, text_of
 
 __all__ = ("PARKED", "RedBeatSchedulerEntry", "store_of")
 
@@ -40,7 +40,7 @@ class RedBeatSchedulerEntry(OperatedEntry):
         enabled: a disabled entry is kept and never due.
         options: options of ``apply_async``.
         clsargs: ``app``, ``last_run_at``, ``total_run_count``, ``relative``, and the fields of a
-            :class:`~redbeat.policy.Policy`. ``one_off=True`` is ``max_runs=1``.
+            :class:`~redbeat.entries.policy.Policy`. ``one_off=True`` is ``max_runs=1``.
 
     Making an entry does not touch Redis. Attributes are changed freely, then :meth:`save` d. Raises
     :exc:`InvalidEntryError` for what is no schedule at all; the rest is checked by ``save()``.

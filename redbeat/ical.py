@@ -9,11 +9,11 @@ from typing import Any
 
 from dateutil.rrule import weekday
 
-from .rules import FREQUENCIES
+from .calendar.rules import FREQUENCIES
+from .calendar.walltime import instant_of
+from .calendar.zones import EPOCH, UTC, as_utc, fixed_offset, wall_zone, zone_key, zone_named
 from .rulesets import rruleset
 from .schedules import rrule
-from .walltime import instant_of
-from .zones import EPOCH, UTC, as_utc, fixed_offset, wall_zone, zone_key, zone_named
 
 __all__ = ("from_ical", "rule_to_ical", "set_to_ical")
 

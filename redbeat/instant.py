@@ -6,9 +6,9 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 
+from .calendar.walltime import instant_of
+from .calendar.zones import EPOCH, UTC, as_utc
 from .schedules import RuleSchedule
-from .walltime import instant_of
-from .zones import EPOCH, UTC, as_utc
 
 __all__ = ("clocked",)
 

@@ -11,9 +11,9 @@ from typing import Any
 from dateutil.rrule import rrule as dateutil_rrule
 from dateutil.rrule import rruleset as dateutil_rruleset
 
+from .calendar.walltime import instant_of
+from .calendar.zones import EPOCH, UTC, as_utc
 from .schedules import RRULE_FIELDS, TICK, RuleSchedule, rrule
-from .walltime import instant_of
-from .zones import EPOCH, UTC, as_utc
 
 __all__ = ("MAX_DATES", "MAX_RULES", "from_dateutil", "rruleset")
 

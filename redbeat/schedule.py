@@ -9,22 +9,22 @@ from typing import Any
 
 from celery.app import app_or_default
 
-from .access import store_of
-from .agenda import agenda
-from .applying import Applied, apply, checked
 from .config import ensure_conf
+from .entries.access import store_of
+from .entries.occurrences import aware
+from .entries.pausing import pause_entries, resume_entries
+from .entries.saving import save_batch
 from .entry import RedBeatSchedulerEntry
 from .errors import DecodeError, InvalidEntryError
-from .finding import Filter
-from .occurrences import aware
-from .overview import Status, status_of
-from .pausing import pause_entries, resume_entries
-from .quarantine import shown
-from .records import key_of
-from .rows import Cursor, Page
-from .saving import save_batch
-from .states import EntryStatus, Record, quarantine_note
-from .store import Store, batches
+from .management.agenda import agenda
+from .management.applying import Applied, apply, checked
+from .management.finding import Filter
+from .management.overview import Status, status_of
+from .management.states import EntryStatus, Record, quarantine_note
+from .storage.quarantine import shown
+from .storage.records import key_of
+from .storage.rows import Cursor, Page
+from .storage.store import Store, batches
 
 __all__ = ("Applied", "EntryStatus", "Record", "Schedule", "Status")
 

@@ -15,24 +15,30 @@ from kombu.exceptions import OperationalError
 from kombu.utils.objects import cached_property
 from redis.exceptions import RedisError
 
-from .broker import publishing_connection, warn_about_confirms
-from .client import REDBEAT_REDIS_KEY, REDBEAT_SENTINEL_KEY, get_redis, safe_url, unretried
+from .beat.broker import publishing_connection, warn_about_confirms
+from .beat.delivery import AT_MOST_ONCE
+from .beat.exchange import LONGEST_LEASE, SHORTEST_LEASE
+from .beat.interrupts import HeldSignals
+from .beat.leader import BeatLock
+from .beat.messages import addressed
+from .beat.statics import StaticEntries
+from .beat.ticker import Ticker
+from .beat.wakeup import DUE, LOCK, WakeUp
 from .config import RedBeatConfig, ensure_conf
+from .connection.client import (
+    REDBEAT_REDIS_KEY,
+    REDBEAT_SENTINEL_KEY,
+    get_redis,
+    safe_url,
+    unretried,
+)
+from .connection.retrying import RetryingConnection
 from .decoder import RedBeatJSONDecoder, RedBeatJSONEncoder, to_timestamp
-from .delivery import AT_MOST_ONCE
+from .entries.occurrences import Run
 from .entry import RedBeatSchedulerEntry, store_of
 from .errors import DecodeError
-from .exchange import LONGEST_LEASE, SHORTEST_LEASE
-from .interrupts import HeldSignals
-from .leader import BeatLock
-from .messages import addressed
-from .occurrences import Run
-from .retrying import RetryingConnection
-from .scripts import load_script
-from .statics import StaticEntries
-from .store import Store
-from .ticker import Ticker
-from .wakeup import DUE, LOCK, WakeUp
+from .storage.scripts import load_script
+from .storage.store import Store
 
 __all__ = (
     "DEFAULT_MAX_INTERVAL",

@@ -10,11 +10,11 @@ from typing import Any, ClassVar
 from celery.schedules import BaseSchedule, schedstate
 from dateutil.rrule import rrule as dateutil_rrule
 
+from .calendar.recurrence import Recurrence
+from .calendar.rules import FREQUENCIES, frequency, positive, recurrence
+from .calendar.zoned import ZonedRule
+from .calendar.zones import UTC, as_utc, fixed_offset, wall_zone, zone_key, zone_named
 from .errors import DecodeError
-from .recurrence import Recurrence
-from .rules import FREQUENCIES, frequency, positive, recurrence
-from .zoned import ZonedRule
-from .zones import UTC, as_utc, fixed_offset, wall_zone, zone_key, zone_named
 
 __all__ = ("RRULE_FIELDS", "RuleSchedule", "rrule", "with_zones", "zone_extension")
 

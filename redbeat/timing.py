@@ -13,13 +13,13 @@ from typing import Any
 from celery.schedules import BaseSchedule, crontab, schedule, solar
 from celery.utils.time import remaining
 
-from .cron import cron_rule
+from .calendar.cron import cron_rule
+from .calendar.sun import next_event
+from .calendar.walltime import next_instant
+from .calendar.zones import UTC, as_utc, wall_zone
 from .instant import clocked
 from .rulesets import rruleset
 from .schedules import RuleSchedule, rrule
-from .sun import next_event
-from .walltime import next_instant
-from .zones import UTC, as_utc, wall_zone
 
 __all__ = ("asks_itself", "count_runs", "first_run", "latest_run", "next_run")
 

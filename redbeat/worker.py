@@ -15,9 +15,9 @@ from celery import signals, states
 from celery.exceptions import TimeLimitExceeded, WorkerLostError
 from celery.utils.log import get_logger
 
-from .client import get_redis, unretried
+from .beat.messages import OVERLAP_HEADER
+from .connection.client import get_redis, unretried
 from .entry import store_of
-from .messages import OVERLAP_HEADER
 
 __all__ = ("enable",)
 

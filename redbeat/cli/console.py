@@ -12,11 +12,11 @@ from typing import Any, Final
 import click
 from celery.bin.base import CeleryOption
 
+from redbeat.calendar.walltime import instant_of
 from redbeat.cli.classes import entry_class_of
 from redbeat.cli.text import columns, moment, printable
-from redbeat.client import REDBEAT_REDIS_KEY, get_redis, unretried
+from redbeat.connection.client import REDBEAT_REDIS_KEY, get_redis, unretried
 from redbeat.schedule import Schedule
-from redbeat.walltime import instant_of
 
 __all__ = ("Console", "pass_console")
 

@@ -9,10 +9,10 @@ from typing import Any, Final
 
 import click
 
+from redbeat.beat.delivery import DELIVERIES
 from redbeat.cli.options import ARRAY, OBJECT, SECONDS, TIME, bad, option
-from redbeat.delivery import DELIVERIES
+from redbeat.entries.policy import COALESCE, ON_FINISH, OVERLAP
 from redbeat.errors import InvalidEntryError
-from redbeat.policy import COALESCE, ON_FINISH, OVERLAP
 
 __all__ = ("SCHEDULES", "blamed", "entry_options")
 

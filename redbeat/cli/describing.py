@@ -8,16 +8,16 @@ from typing import Any
 
 from celery.schedules import crontab, schedule, solar
 
+from redbeat.calendar.zones import as_utc
 from redbeat.cli.text import duration
 from redbeat.decoder import encode
+from redbeat.entries.lazy import hidden
+from redbeat.entries.occurrences import aware
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import InvalidEntryError
 from redbeat.instant import clocked
-from redbeat.lazy import hidden
-from redbeat.occurrences import aware
 from redbeat.rulesets import rruleset
 from redbeat.schedules import rrule
-from redbeat.zones import as_utc
 
 __all__ = ("as_json", "call_text", "iso", "last_run", "policy", "schedule_text", "stored")
 

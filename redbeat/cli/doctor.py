@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict
 
-from redbeat.access import store_of
 from redbeat.cli.command import EX_UNHEALTHY, command
 from redbeat.cli.console import Console
 from redbeat.cli.options import option
-from redbeat.doctor import Finding, examine
+from redbeat.entries.access import store_of
 from redbeat.errors import ConfigurationError
-from redbeat.quarantine import shown
+from redbeat.management.doctor import Finding, examine
+from redbeat.storage.quarantine import shown
 
 __all__ = ("doctor",)
 

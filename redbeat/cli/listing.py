@@ -15,8 +15,8 @@ from redbeat.cli.console import Console
 from redbeat.cli.describing import as_json, iso, schedule_text
 from redbeat.cli.options import TIME, option
 from redbeat.cli.text import clipped
+from redbeat.management.states import STATES
 from redbeat.schedule import Record
-from redbeat.states import STATES
 
 __all__ = ("list_", "record_json")
 

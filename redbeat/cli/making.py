@@ -9,13 +9,13 @@ from typing import Any, Final
 from celery.exceptions import ImproperlyConfigured
 from celery.schedules import BaseSchedule, ParseException, crontab, schedule, solar
 
+from redbeat.calendar.zones import zone_key, zone_named
 from redbeat.cli.console import Console
 from redbeat.cli.definitions import SCHEDULES
 from redbeat.cli.options import CLEARED, bad
 from redbeat.ical import from_ical
 from redbeat.instant import clocked
 from redbeat.schedules import RuleSchedule
-from redbeat.zones import zone_key, zone_named
 
 __all__ = ("has_own_zone", "schedule_from", "settings_from", "with_queue", "zone_from")
 

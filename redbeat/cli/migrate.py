@@ -7,15 +7,15 @@ from typing import Any
 
 import click
 
+from redbeat.beat.leader import SEEN_WITHIN, BeatInfo
 from redbeat.cli.command import EX_CONFLICT, command, failure
 from redbeat.cli.console import Console
 from redbeat.cli.options import option
 from redbeat.cli.progress import progress
-from redbeat.client import get_redis, unretried
 from redbeat.config import ensure_conf
-from redbeat.leader import SEEN_WITHIN, BeatInfo
-from redbeat.prefixes import copy_prefix, keys_under
-from redbeat.store import Store
+from redbeat.connection.client import get_redis, unretried
+from redbeat.management.prefixes import copy_prefix, keys_under
+from redbeat.storage.store import Store
 
 __all__ = ("migrate_prefix",)
 

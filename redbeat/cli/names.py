@@ -11,9 +11,9 @@ from typing import Final
 import click
 from celery.exceptions import CeleryCommandException
 
-from redbeat.access import store_of
 from redbeat.cli.command import EX_NOT_FOUND, failure
 from redbeat.cli.console import Console
+from redbeat.entries.access import store_of
 from redbeat.entry import RedBeatSchedulerEntry
 
 __all__ = ("check_names", "confirm", "load", "not_found", "static_names")

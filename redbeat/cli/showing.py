@@ -13,8 +13,8 @@ from redbeat.cli.console import Console
 from redbeat.cli.describing import as_json, call_text, iso, last_run, policy, schedule_text
 from redbeat.cli.names import load, not_found, static_names
 from redbeat.cli.text import duration
+from redbeat.entries.runs import Occurrence
 from redbeat.entry import RedBeatSchedulerEntry
-from redbeat.runs import Occurrence
 from redbeat.schedule import EntryStatus
 
 __all__ = ("history", "show")

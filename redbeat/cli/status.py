@@ -8,12 +8,12 @@ from importlib.metadata import version
 from platform import python_version
 from typing import Any, Final
 
+from redbeat.beat.leader import BeatInfo
 from redbeat.cli.command import EX_UNHEALTHY, command
 from redbeat.cli.console import Console
 from redbeat.cli.describing import iso
 from redbeat.cli.options import SECONDS, option
 from redbeat.cli.text import duration
-from redbeat.leader import BeatInfo
 from redbeat.schedule import Status
 
 __all__ = ("status",)

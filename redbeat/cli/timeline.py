@@ -14,12 +14,12 @@ from typing import Any, Final
 
 import click
 
+from redbeat.calendar.zones import UTC
 from redbeat.cli.command import command
 from redbeat.cli.console import Console
 from redbeat.cli.describing import iso
 from redbeat.cli.options import SECONDS, option
 from redbeat.cli.text import clipped, duration, width_of
-from redbeat.zones import UTC
 
 __all__ = ("Picture", "timeline")
 

@@ -12,11 +12,11 @@ from typing import IO, Any, Final
 
 import click
 
-from redbeat.access import store_of
 from redbeat.cli.command import EX_CONFLICT, command, failure
 from redbeat.cli.console import Console
 from redbeat.cli.options import bad, option
 from redbeat.cli.progress import progress
+from redbeat.entries.access import store_of
 from redbeat.transfer.django_database import DEFAULT_ALIAS, read_database
 from redbeat.transfer.exporting import export_lines
 from redbeat.transfer.importing import ON_CONFLICT, Checked, Importer, Problem, Written

@@ -15,8 +15,8 @@ from typing import Any, Final
 
 from celery.schedules import crontab
 
+from redbeat.calendar.zones import zone_named
 from redbeat.errors import InvalidEntryError
-from redbeat.zones import zone_named
 
 from .incoming import EntryType, Incoming, fail
 

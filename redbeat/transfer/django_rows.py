@@ -13,10 +13,10 @@ from typing import Any, Final
 
 from celery.schedules import crontab, schedule, solar
 
+from redbeat.calendar.walltime import instant_of
+from redbeat.entries.history import encode_meta
 from redbeat.errors import InvalidEntryError
-from redbeat.history import encode_meta
 from redbeat.instant import clocked
-from redbeat.walltime import instant_of
 
 from .incoming import EntryType, Incoming, fail
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from redbeat.entries.history import History
+from redbeat.entries.runs import with_ids
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import DecodeError
-from redbeat.history import History
-from redbeat.quarantine import shown
-from redbeat.reading import Reading
-from redbeat.rows import Row
-from redbeat.runs import with_ids
+from redbeat.storage.quarantine import shown
+from redbeat.storage.reading import Reading
+from redbeat.storage.rows import Row
 
 from .incoming import EntryType
 from .jsonlines import write_line

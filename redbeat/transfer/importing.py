@@ -9,15 +9,15 @@ from dataclasses import dataclass, field
 from tempfile import TemporaryFile
 from typing import Any, Final, NamedTuple
 
-from redbeat.due import PARKED
+from redbeat.entries.due import PARKED
+from redbeat.entries.history import encode_meta
+from redbeat.entries.saving import save_batch
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import DecodeError, InvalidEntryError
-from redbeat.history import encode_meta
-from redbeat.reading import BATCH, batches
-from redbeat.records import SAVED, StaticRow, Writing
-from redbeat.rows import Row
-from redbeat.saving import save_batch
-from redbeat.store import Store
+from redbeat.storage.reading import BATCH, batches
+from redbeat.storage.records import SAVED, StaticRow, Writing
+from redbeat.storage.rows import Row
+from redbeat.storage.store import Store
 
 from .incoming import EntryType, Incoming
 

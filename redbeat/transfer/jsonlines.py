@@ -13,10 +13,10 @@ from typing import IO, Any, Final
 
 from redbeat.config import MAX_HISTORY
 from redbeat.decoder import MAX_TEXT
+from redbeat.entries.history import History
+from redbeat.entries.runs import is_line, without_ids
 from redbeat.errors import DecodeError, InvalidEntryError
-from redbeat.history import History
-from redbeat.rows import Row
-from redbeat.runs import is_line, without_ids
+from redbeat.storage.rows import Row
 
 from .incoming import EntryType, Incoming, fail
 from .templates import Templates

@@ -18,9 +18,9 @@ from typing import Any, Final
 from celery.beat import BeatLazyFunc, ScheduleEntry
 from celery.schedules import crontab, schedule, solar
 
+from redbeat.calendar.zones import as_utc
+from redbeat.entries.history import encode_meta
 from redbeat.errors import InvalidEntryError
-from redbeat.history import encode_meta
-from redbeat.zones import as_utc
 
 from .incoming import EntryType, Incoming, UnreadableSourceError, fail
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from json.encoder import JSONEncoder
 from typing import Any, Final, NamedTuple
 
+from redbeat.beat.statics import counts_from
 from redbeat.decoder import (
     MAX_DEPTH,
     MAX_TEXT,
@@ -15,11 +16,10 @@ from redbeat.decoder import (
     RedBeatJSONEncoder,
     active_codec,
 )
-from redbeat.definition import FIELDS
+from redbeat.entries.definition import FIELDS
+from redbeat.entries.task_options import stored_options
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import DecodeError, InvalidEntryError
-from redbeat.statics import counts_from
-from redbeat.task_options import stored_options
 
 from .incoming import EntryType
 

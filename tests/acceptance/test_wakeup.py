@@ -18,7 +18,7 @@ import pytest
 from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry
-from redbeat.store import MAX_WAIT
+from redbeat.storage.store import MAX_WAIT
 from tests.acceptance.processes import Process, Project
 from tests.waiting import wait_until
 

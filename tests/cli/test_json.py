@@ -11,7 +11,7 @@ import pytest
 import redis
 
 from redbeat.cli import command
-from redbeat.states import STATES
+from redbeat.management.states import STATES
 from tests.acceptance.processes import ROOT
 from tests.cli.conftest import Make, Run
 

@@ -11,9 +11,9 @@ import redis
 from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry
+from redbeat.beat.leader import new_token
 from redbeat.cli.command import EX_CONFLICT
-from redbeat.leader import new_token
-from redbeat.prefixes import copy_prefix
+from redbeat.management.prefixes import copy_prefix
 from tests.acceptance.processes import Project
 from tests.cli.conftest import Make, Run
 from tests.servers import RedisServer

@@ -12,9 +12,9 @@ import redis
 from celery import Celery
 from celery.platforms import EX_UNAVAILABLE
 
+from redbeat.beat.leader import new_token
 from redbeat.cli.command import EX_CONFIG, EX_UNHEALTHY
-from redbeat.leader import new_token
-from redbeat.retrying import RetryingConnection
+from redbeat.connection.retrying import RetryingConnection
 from tests.cli.conftest import Make, Run
 from tests.servers import free_port
 

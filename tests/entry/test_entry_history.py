@@ -13,10 +13,10 @@ from celery import Celery
 from celery.schedules import crontab, schedule
 
 from redbeat import RedBeatSchedulerEntry as Entry
+from redbeat.entries.history import encode_meta, encode_runtime
 from redbeat.entry import store_of
-from redbeat.history import encode_meta, encode_runtime
-from redbeat.records import Completion
-from redbeat.store import Store
+from redbeat.storage.records import Completion
+from redbeat.storage.store import Store
 from tests.entry.conftest import SCHEDULE, ScoreOf, Stored
 
 UTC = timezone.utc

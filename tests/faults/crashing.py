@@ -11,9 +11,9 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from redbeat.records import Terms, Turn
 from redbeat.schedulers import RedBeatScheduler
-from redbeat.store import Store
+from redbeat.storage.records import Terms, Turn
+from redbeat.storage.store import Store
 
 __all__ = ("CRASH_AT", "MARK", "WRAPPER", "CrashingScheduler")
 

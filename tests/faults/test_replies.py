@@ -12,7 +12,7 @@ from celery import Celery
 from redis.exceptions import RedisError
 
 from redbeat import RedBeatScheduler
-from redbeat.scripts import load_script
+from redbeat.storage.scripts import load_script
 from tests.faults.beats import LOCK_TIMEOUT, Beats
 from tests.faults.conftest import Note
 from tests.faults.entries import Schedule, names

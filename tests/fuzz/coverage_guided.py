@@ -33,10 +33,10 @@ def targets() -> Any:
     """Import what is tested, under instrumentation; return a function of one text."""
     atheris: Any = importlib.import_module("atheris")
     with atheris.instrument_imports(include=["redbeat"]):
-        definition = importlib.import_module("redbeat.definition")
+        definition = importlib.import_module("redbeat.entries.definition")
         errors = importlib.import_module("redbeat.errors")
-        history = importlib.import_module("redbeat.history")
-        occurrences = importlib.import_module("redbeat.occurrences")
+        history = importlib.import_module("redbeat.entries.history")
+        occurrences = importlib.import_module("redbeat.entries.occurrences")
 
     def read(data: bytes) -> None:
         text = data.decode("utf-8", "surrogateescape")

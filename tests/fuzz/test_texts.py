@@ -14,8 +14,8 @@ from celery import Celery
 from hypothesis import example, given
 
 from redbeat import RedBeatSchedulerEntry
+from redbeat.entries.history import History
 from redbeat.errors import DecodeError, InvalidEntryError
-from redbeat.history import History
 from tests.fuzz.hostile import definitions, metas, policies, runtimes
 from tests.fuzz.profile import cases
 

@@ -10,8 +10,8 @@ import pytest
 from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry, Schedule
-from redbeat.client import get_redis
-from redbeat.scripts import load_script
+from redbeat.connection.client import get_redis
+from redbeat.storage.scripts import load_script
 from tests.scheduler.conftest import World, clock, log, world
 from tests.store.conftest import store
 

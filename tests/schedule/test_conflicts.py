@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from redbeat import ConflictError, Schedule
-from redbeat.pausing import pause_entries
+from redbeat.entries.pausing import pause_entries
 from tests.scheduler.conftest import World
 
 from .conftest import Make, RoundTrips

@@ -8,7 +8,7 @@ from itertools import islice
 import pytest
 
 from redbeat import Schedule
-from redbeat.store import Store
+from redbeat.storage.store import Store
 from tests.scheduler.conftest import SCHEDULE, World
 from tests.store.conftest import KEYS
 

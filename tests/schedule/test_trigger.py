@@ -12,9 +12,9 @@ from kombu.exceptions import OperationalError
 
 import redbeat.worker
 from redbeat import RedBeatSchedulerEntry, Schedule
+from redbeat.entries.verbs import MAX_TRIGGERS
 from redbeat.errors import InvalidEntryError
 from redbeat.schedulers import RedBeatScheduler
-from redbeat.verbs import MAX_TRIGGERS
 from tests.scheduler.conftest import SCHEDULE, Clock, RecordingScheduler, World, once, void
 
 from .conftest import Make, RoundTrips

@@ -12,9 +12,9 @@ import pytest
 import redis
 from celery import Celery
 
-from redbeat.leader import BeatLock
+from redbeat.beat.leader import BeatLock
+from redbeat.beat.ticker import Ticker
 from redbeat.schedulers import RedBeatScheduler
-from redbeat.ticker import Ticker
 
 SCHEDULE = "redbeat::schedule"
 STATICS = "redbeat::statics"

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from redbeat import RedBeatSchedulerEntry
-from redbeat.quarantine import REVIEW_INTERVAL
-from redbeat.store import MISSING_RETRY
+from redbeat.storage.quarantine import REVIEW_INTERVAL
+from redbeat.storage.store import MISSING_RETRY
 
 from .conftest import SCHEDULE, Clock, RecordingScheduler, World, interval_json
 

@@ -12,9 +12,9 @@ from celery import Celery
 from celery.schedules import schedule
 
 from redbeat import RedBeatSchedulerEntry
-from redbeat.exchange import LONGEST_LEASE as LEASE
-from redbeat.exchange import USED_PART
-from redbeat.records import Terms
+from redbeat.beat.exchange import LONGEST_LEASE as LEASE
+from redbeat.beat.exchange import USED_PART
+from redbeat.storage.records import Terms
 
 from .clients import LossyRedis, lossy_client
 from .conftest import SCHEDULE, Clock, RecordingScheduler, World, interval_json, once, void

@@ -11,12 +11,12 @@ from kombu.exceptions import OperationalError
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from redbeat import RedBeatSchedulerEntry
-from redbeat.broker import ONE_RETRY
-from redbeat.delivery import AT_LEAST_ONCE, AT_MOST_ONCE
-from redbeat.dispatcher import BROKER_WAIT
-from redbeat.promises import GROUP
-from redbeat.records import Terms, Turn
-from redbeat.store import Store
+from redbeat.beat.broker import ONE_RETRY
+from redbeat.beat.delivery import AT_LEAST_ONCE, AT_MOST_ONCE
+from redbeat.beat.dispatcher import BROKER_WAIT
+from redbeat.beat.promises import GROUP
+from redbeat.storage.records import Terms, Turn
+from redbeat.storage.store import Store
 
 from .conftest import SCHEDULE, Clock, RecordingScheduler, World, datetime_json, interval_json
 from .test_lost_replies import swallow

@@ -9,8 +9,8 @@ import pytest
 from celery.beat import BeatLazyFunc
 
 from redbeat import RedBeatSchedulerEntry
+from redbeat.entries.lazy import LazyArgument, LazyArgumentError
 from redbeat.errors import DecodeError, InvalidEntryError
-from redbeat.lazy import LazyArgument, LazyArgumentError
 from redbeat.schedulers import RedBeatScheduler
 from redbeat.schedules import rrule
 

@@ -9,9 +9,9 @@ import pytest
 from celery import Celery
 
 from redbeat import RedBeatScheduler
-from redbeat.leader import SILENCE
+from redbeat.beat.leader import SILENCE
+from redbeat.beat.ticker import STANDBY_POLL
 from redbeat.schedulers import acquire_distributed_beat_lock
-from redbeat.ticker import STANDBY_POLL
 
 from .conftest import LOCK, Clock, RecordingScheduler, World, once, void
 

@@ -12,12 +12,12 @@ import pytest
 from redis.exceptions import LockNotOwnedError
 
 from redbeat import BeatInfo, active_beats, current_leader
-from redbeat.delivery import AT_MOST_ONCE
+from redbeat.beat.delivery import AT_MOST_ONCE
+from redbeat.beat.leader import SEEN_WITHIN
+from redbeat.beat.ticker import STANDBY_POLL
 from redbeat.errors import ConfigurationError
-from redbeat.leader import SEEN_WITHIN
-from redbeat.records import Terms, Turn
-from redbeat.store import Store
-from redbeat.ticker import STANDBY_POLL
+from redbeat.storage.records import Terms, Turn
+from redbeat.storage.store import Store
 
 from .conftest import LOCK, Clock, RecordingScheduler, World, void
 

@@ -10,8 +10,8 @@ import redis
 from celery import Celery
 
 from redbeat.schedulers import get_redis
-from redbeat.scripts import Script
-from redbeat.store import BATCH
+from redbeat.storage.scripts import Script
+from redbeat.storage.store import BATCH
 from tests.scheduler.conftest import LOCK, Clock, RecordingScheduler, World, once
 
 MANY = 3 * BATCH + 10

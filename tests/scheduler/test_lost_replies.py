@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from redbeat.records import Terms
+from redbeat.storage.records import Terms
 from tests.scheduler.conftest import (
     LOCK,
     Clock,

@@ -16,10 +16,10 @@ from celery.exceptions import Reject, TimeLimitExceeded, WorkerLostError
 
 import redbeat.worker
 from redbeat import RedBeatSchedulerEntry
+from redbeat.beat.messages import OVERLAP_HEADER
+from redbeat.beat.wakeup import DUE
 from redbeat.errors import InvalidEntryError
-from redbeat.messages import OVERLAP_HEADER
 from redbeat.schedulers import RedBeatScheduler
-from redbeat.wakeup import DUE
 from tests.waiting import wait_until
 
 from .conftest import SCHEDULE, RecordingScheduler, World, once, void

@@ -8,7 +8,7 @@ import pytest
 import redis
 
 from redbeat.schedule import Schedule
-from redbeat.store import Store
+from redbeat.storage.store import Store
 from tests.servers import RedisServer
 from tests.store.conftest import KEYS, LOCK
 

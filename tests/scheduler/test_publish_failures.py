@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from kombu.exceptions import OperationalError
 
-from redbeat.dispatcher import BROKER_WAIT, ENTRY_WAIT
+from redbeat.beat.dispatcher import BROKER_WAIT, ENTRY_WAIT
 
 from .conftest import LOCK, SCHEDULE, RecordingScheduler, World, interval_json
 

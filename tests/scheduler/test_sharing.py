@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from redbeat.records import Terms, Turn
-from redbeat.store import Store
+from redbeat.storage.records import Terms, Turn
+from redbeat.storage.store import Store
 
 from .conftest import Clock, RecordingScheduler, World, once
 

@@ -8,7 +8,7 @@ import pytest
 from celery.schedules import crontab
 
 from redbeat import RedBeatSchedulerEntry
-from redbeat.ticker import STANDBY_POLL
+from redbeat.beat.ticker import STANDBY_POLL
 
 from .clients import CountingRedis, counting_client
 from .conftest import LOCK, SCHEDULE, STATICS, Clock, RecordingScheduler, World, void

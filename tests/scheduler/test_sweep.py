@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from redbeat.sweep import LOOK_INTERVAL, PASS_INTERVAL
+from redbeat.beat.sweep import LOOK_INTERVAL, PASS_INTERVAL
 from tests.scheduler.conftest import SCHEDULE, Clock, RecordingScheduler, World, interval_json
 
 

@@ -9,7 +9,7 @@ import pytest
 from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry
-from redbeat.store import MAX_WAIT
+from redbeat.storage.store import MAX_WAIT
 
 from .clients import CountingRedis, counting_client
 from .conftest import SCHEDULE, Clock, RecordingScheduler, World, interval_json

@@ -13,7 +13,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from redbeat import RedBeatSchedulerEntry
-from redbeat.wakeup import DUE, LOCK, SLICE, WakeUp
+from redbeat.beat.wakeup import DUE, LOCK, SLICE, WakeUp
 from tests.servers import RedisServer
 from tests.waiting import wait_until
 

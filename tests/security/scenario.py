@@ -12,10 +12,10 @@ import redis
 from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry
+from redbeat.beat.leader import active_beats
+from redbeat.beat.wakeup import PING_INTERVAL, WakeUp
 from redbeat.entry import store_of
 from redbeat.errors import RedBeatError
-from redbeat.leader import active_beats
-from redbeat.wakeup import PING_INTERVAL, WakeUp
 from tests.scheduler.conftest import Clock, RecordingScheduler, drive
 
 __all__ = ("Scenario", "overdue")

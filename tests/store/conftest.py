@@ -8,8 +8,8 @@ from typing import TypeAlias
 import pytest
 import redis
 
-from redbeat.records import Claim, Keys
-from redbeat.store import Store
+from redbeat.storage.records import Claim, Keys
+from redbeat.storage.store import Store
 
 KEYS = Keys("redbeat:", "redbeat::schedule", "redbeat::statics", "redbeat::quarantine")
 LOCK = "redbeat::lock"

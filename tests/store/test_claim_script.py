@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import redis
 
-from redbeat.records import (
+from redbeat.storage.records import (
     HISTORY_CHANGED,
     LEADER,
     NEW_LEADER,
@@ -17,7 +17,7 @@ from redbeat.records import (
     STANDBY,
     Completion,
 )
-from redbeat.store import BATCH, Store
+from redbeat.storage.store import BATCH, Store
 from tests.store.conftest import KEYS, LOCK, ClaimOne, Put
 
 NEXT = 4_000_000_000.5

@@ -7,7 +7,7 @@ from typing import Any
 import redis
 
 from redbeat.schedulers import LUA_EXTEND_TO_SCRIPT
-from redbeat.store import Store
+from redbeat.storage.store import Store
 from tests.store.conftest import LOCK
 
 

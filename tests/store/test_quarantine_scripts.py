@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import redis
 
-from redbeat.quarantine import digest_of
-from redbeat.records import REFUSED, Claim, Completion
-from redbeat.store import Store
+from redbeat.storage.quarantine import digest_of
+from redbeat.storage.records import REFUSED, Claim, Completion
+from redbeat.storage.store import Store
 from tests.store.conftest import KEYS, ClaimOne, Put
 
 

@@ -8,8 +8,8 @@ import pytest
 import redis
 
 from redbeat.errors import InvalidEntryError
-from redbeat.records import Completion
-from redbeat.store import Store
+from redbeat.storage.records import Completion
+from redbeat.storage.store import Store
 from tests.store.conftest import KEYS, ClaimOne, Put
 
 KEY = KEYS.entry("a")

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import redis
 
-from redbeat.records import Completion, StaticRow
-from redbeat.store import Store
+from redbeat.storage.records import Completion, StaticRow
+from redbeat.storage.store import Store
 from tests.store.conftest import KEYS, LOCK, ClaimOne, Put
 
 SOON = 4_000_000_000.0

@@ -13,10 +13,10 @@ import pytest
 import redis
 from celery import Celery
 
-from redbeat.client import get_redis, unretried
 from redbeat.config import ensure_conf
+from redbeat.connection.client import get_redis, unretried
 from redbeat.entry import store_of
-from redbeat.store import Store
+from redbeat.storage.store import Store
 from tests.faults.beats import Beats
 from tests.faults.entries import Schedule
 from tests.faults.ledger import Ledger

@@ -12,7 +12,7 @@ from redis.exceptions import ClusterCrossSlotError, RedisError
 from redbeat import RedBeatSchedulerEntry
 from redbeat.config import RedBeatConfig
 from redbeat.errors import ConfigurationError
-from redbeat.store import Store
+from redbeat.storage.store import Store
 from tests.scheduler.conftest import RecordingScheduler
 from tests.topologies.conftest import Site, app_client, cluster_settings
 from tests.topologies.groups import ClusterGroup, ClusterNode

@@ -12,12 +12,12 @@ from redis.connection import AbstractConnection
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from redbeat import RedBeatSchedulerEntry
-from redbeat.cluster import node_of
+from redbeat.beat.leader import BeatLock, active_beats, current_leader
+from redbeat.beat.wakeup import DUE, LOCK, WakeUp
+from redbeat.connection.cluster import node_of
 from redbeat.errors import DecodeError
-from redbeat.leader import BeatLock, active_beats, current_leader
-from redbeat.records import Completion, Terms
-from redbeat.store import BATCH, Store
-from redbeat.wakeup import DUE, LOCK, WakeUp
+from redbeat.storage.records import Completion, Terms
+from redbeat.storage.store import BATCH, Store
 from tests.scheduler.conftest import RecordingScheduler
 from tests.topologies.conftest import Site, app_client
 from tests.waiting import wait_until

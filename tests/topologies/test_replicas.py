@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from redbeat.cluster import node_of
 from redbeat.config import RedBeatConfig
+from redbeat.connection.cluster import node_of
 from redbeat.errors import ConfigurationError
 from tests.scheduler.conftest import RecordingScheduler
 from tests.topologies.conftest import Site

@@ -11,7 +11,7 @@ import pytest
 from celery import Celery
 from kombu.exceptions import OperationalError
 
-from redbeat.broker import (
+from redbeat.beat.broker import (
     LONGEST_WAIT,
     ONE_RETRY,
     publishing_connection,

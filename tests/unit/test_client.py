@@ -23,11 +23,11 @@ from redis.sentinel import (
     SentinelManagedSSLConnection,
 )
 
-from redbeat.client import build_client, get_redis, safe_url, unretried
 from redbeat.config import RedBeatConfig, ensure_conf
+from redbeat.connection.client import build_client, get_redis, safe_url, unretried
+from redbeat.connection.parameters import client_parameters
+from redbeat.connection.retrying import RetryingConnection
 from redbeat.errors import ConfigurationError
-from redbeat.parameters import client_parameters
-from redbeat.retrying import RetryingConnection
 from tests.servers import RedisServer
 from tests.unit.certificates import KEY_PASSWORD, CertificateFiles, write_certificates
 from tests.unit.tls_front import TLSFront

@@ -13,7 +13,7 @@ from celery.schedules import crontab
 from celery.utils.time import remaining
 from dateutil import tz
 
-from redbeat.cron import CronRule
+from redbeat.calendar.cron import CronRule
 from redbeat.timing import next_run
 
 UTC = timezone.utc

@@ -13,7 +13,7 @@ from celery.schedules import crontab, schedule
 
 import redbeat.schedulers
 from redbeat.decoder import MAX_TEXT, RedBeatJSONEncoder, encode
-from redbeat.definition import encode_definition
+from redbeat.entries.definition import encode_definition
 from redbeat.errors import InvalidEntryError
 
 NOON = datetime(2026, 5, 5, 12, tzinfo=timezone.utc)

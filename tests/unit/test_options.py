@@ -13,8 +13,8 @@ import pytest
 from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry
+from redbeat.entries.task_options import sendable_options, stored_options
 from redbeat.errors import InvalidEntryError
-from redbeat.task_options import sendable_options, stored_options
 
 BERLIN = datetime(2030, 7, 1, 12, tzinfo=ZoneInfo("Europe/Berlin"))
 TIMES = ["countdown", "eta", "expires"]

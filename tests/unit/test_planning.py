@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from celery.schedules import crontab, schedule
 
-from redbeat.occurrences import Verdict, decide
-from redbeat.planning import Plan
-from redbeat.policy import Policy
+from redbeat.entries.occurrences import Verdict, decide
+from redbeat.entries.planning import Plan
+from redbeat.entries.policy import Policy
 from redbeat.schedules import rrule
 
 UTC = timezone.utc

@@ -11,7 +11,7 @@ import pytest
 from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry
-from redbeat.policy import DEFAULT, Policy
+from redbeat.entries.policy import DEFAULT, Policy
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "policies.rst"
 

@@ -8,8 +8,8 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+from redbeat.entries.policy import DEFAULT, FIELDS, Policy
 from redbeat.errors import InvalidEntryError
-from redbeat.policy import DEFAULT, FIELDS, Policy
 
 UTC = timezone.utc
 NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)

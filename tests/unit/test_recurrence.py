@@ -13,8 +13,8 @@ import pytest
 from dateutil.rrule import FR, MO, SU, TU, rrulebase, weekday
 from dateutil.rrule import rrule as dateutil_rrule
 
-from redbeat.recurrence import Recurrence
-from redbeat.rules import recurrence
+from redbeat.calendar.recurrence import Recurrence
+from redbeat.calendar.rules import recurrence
 from redbeat.schedules import RRULE_FIELDS
 
 DAYS = (MO, TU, FR, SU)

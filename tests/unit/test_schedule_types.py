@@ -30,9 +30,14 @@ from redbeat.decoder import (
     decode_schedule,
     encode,
 )
-from redbeat.definition import decode_definition, decode_policy, encode_definition, encode_policy
+from redbeat.entries.definition import (
+    decode_definition,
+    decode_policy,
+    encode_definition,
+    encode_policy,
+)
+from redbeat.entries.occurrences import decide
 from redbeat.errors import DecodeError, InvalidEntryError
-from redbeat.occurrences import decide
 from redbeat.registry import named
 from redbeat.rulesets import MAX_DATES, MAX_RULES
 from redbeat.timing import asks_itself, first_run, next_run

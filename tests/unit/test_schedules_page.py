@@ -16,7 +16,12 @@ from celery import Celery
 from celery.schedules import BaseSchedule, crontab, maybe_schedule, schedule
 
 from redbeat import registry, rrule
-from redbeat.definition import decode_definition, decode_policy, encode_definition, encode_policy
+from redbeat.entries.definition import (
+    decode_definition,
+    decode_policy,
+    encode_definition,
+    encode_policy,
+)
 from redbeat.timing import next_run
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "schedules.rst"

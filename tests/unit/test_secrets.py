@@ -16,9 +16,9 @@ from redis.credentials import CredentialProvider
 from redis.retry import Retry
 
 from redbeat import RedBeatSchedulerEntry
-from redbeat.client import get_redis, unretried
 from redbeat.config import ensure_conf
-from redbeat.parameters import client_parameters
+from redbeat.connection.client import get_redis, unretried
+from redbeat.connection.parameters import client_parameters
 from redbeat.schedulers import RedBeatScheduler
 from tests.acceptance.processes import Project
 from tests.servers import RedisServer

@@ -18,8 +18,8 @@ import pytest
 from celery.schedules import crontab, schedule, solar
 from dateutil.rrule import FR
 
-from redbeat.occurrences import decide
-from redbeat.policy import Policy
+from redbeat.entries.occurrences import decide
+from redbeat.entries.policy import Policy
 from redbeat.schedules import rrule
 from redbeat.timing import SOLAR_LIMIT, latest_run, next_run
 

@@ -17,12 +17,12 @@ from celery.schedules import crontab, schedule
 from dateutil import tz
 
 from redbeat import RedBeatSchedulerEntry
-from redbeat.history import History, encode_meta, encode_runtime
-from redbeat.occurrences import aware, decide
-from redbeat.policy import Policy
+from redbeat.calendar.zones import from_timestamp, to_timestamp
+from redbeat.entries.history import History, encode_meta, encode_runtime
+from redbeat.entries.occurrences import aware, decide
+from redbeat.entries.policy import Policy
 from redbeat.schedules import rrule
 from redbeat.timing import next_run
-from redbeat.zones import from_timestamp, to_timestamp
 from tests.unit.test_cron import FIELDS, expression
 
 UTC = timezone.utc

@@ -1,0 +1,1 @@
+"""One beat at work: keep the lock, claim, dispatch, complete, wait."""

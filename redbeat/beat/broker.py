@@ -1,0 +1,98 @@
+"""The connection that a beat publishes on: bounded in time, and checked for what it promises."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from celery.utils.log import get_logger
+
+from redbeat.connection.options import is_number
+
+__all__ = ("publishing_connection", "retry_options", "warn_about_confirms")
+
+logger = get_logger("celery.beat")
+
+#: The part of a lease that an attempt to publish may take; a publish is tried twice.
+PUBLISH_PART = 1 / 6
+
+#: Seconds an attempt to publish may take at least.
+SHORTEST_PUBLISH = 1.0
+
+#: What bounds a call of the client library, by kind of broker. Without it a broker that neither
+#: answers nor closes its connection would stop the beat for ever.
+TIMEOUTS = {
+    "redis": ("socket_timeout", "socket_connect_timeout"),
+    "amqp": ("read_timeout", "write_timeout"),
+}
+
+#: The default of ``broker_connection_timeout``, seconds. What AMQP says when it connects is waited
+#: for by this, and not by the timeouts above.
+CELERYS_CONNECT_TIMEOUT = 4
+
+#: Kombu tries once more, at once: mostly a connection that was closed while it was idle. Whatever
+#: lasts longer is retried by the tick, which has other entries to see to meanwhile.
+ONE_RETRY: Final[dict[str, float]] = {
+    "max_retries": 1,
+    "interval_start": 0,
+    "interval_step": 0,
+    "interval_max": 0,
+}
+
+#: Options of an entry that take the place of the timeouts above, and the seconds they may be: as
+#: much as an attempt has by default.
+WAITS = ("timeout", "confirm_timeout")
+LONGEST_WAIT = 5.0
+
+
+def publishing_connection(app: Any, lease: float) -> Any:
+    """Return a lazy broker connection that no single call can block for long.
+
+    ``lease`` is the seconds a claim lasts. ``broker_transport_options`` of the user's own win, and
+    so does a ``broker_connection_timeout`` other than Celery's default. No network traffic.
+    """
+    seconds = max(lease * PUBLISH_PART, SHORTEST_PUBLISH)
+    given = app.conf.broker_transport_options or {}
+    connection = app.connection_for_write()
+    names = TIMEOUTS.get(connection.transport.driver_type, ())
+    bounds = {name: seconds for name in names if given.get(name) is None}
+    connect: float = app.conf.broker_connection_timeout
+    if connect == CELERYS_CONNECT_TIMEOUT:
+        connect = min(connect, seconds)
+    return app.connection_for_write(transport_options=bounds, connect_timeout=connect)
+
+
+def retry_options(options: dict[str, Any], at_most_once: bool) -> dict[str, Any]:
+    """Return options of ``apply_async`` for how often a publish is tried, and for how long.
+
+    Twice, or only once if ``at_most_once`` or the entry's own ``retry_policy`` says so; nothing in
+    an entry makes it more. Its ``timeout`` and ``confirm_timeout`` are :data:`LONGEST_WAIT` at
+    most. What else a policy says is left out: kombu would keep it in the connection, for all
+    entries.
+    """
+    bounded = {**options, **_waits(options)}
+    if at_most_once:
+        bounded.pop("retry_policy", None)
+        return {**bounded, "retry": False}
+    return {**bounded, "retry_policy": _policy(options.get("retry_policy"))}
+
+
+def _waits(options: Mapping[str, Any]) -> dict[str, float]:
+    given = [name for name in WAITS if is_number(options.get(name))]
+    return {name: min(options[name], LONGEST_WAIT) for name in given}
+
+
+def _policy(given: Any) -> dict[str, float]:
+    retries = given.get("max_retries") if isinstance(given, Mapping) else None
+    return {**ONE_RETRY, "max_retries": 0} if retries == 0 else ONE_RETRY
+
+
+def warn_about_confirms(app: Any) -> None:
+    """Warn that RabbitMQ may lose what it does not confirm. No network traffic."""
+    if app.connection_for_write().transport.driver_type != "amqp":
+        return
+    if not (app.conf.broker_transport_options or {}).get("confirm_publish"):
+        logger.warning(
+            "beat: RabbitMQ is not asked to confirm what is published, so a run may be lost when "
+            "the connection breaks. Set broker_transport_options = {'confirm_publish': True}"
+        )

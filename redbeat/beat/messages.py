@@ -1,0 +1,57 @@
+"""The message of an occurrence: its task id, its headers and what is computed for it."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from redbeat.entries.lazy import evaluated
+from redbeat.entries.occurrences import Trigger, aware
+from redbeat.entries.task_options import sendable_options
+from redbeat.entry import RedBeatSchedulerEntry
+
+from .broker import retry_options
+
+__all__ = ("OVERLAP_HEADER", "addressed", "id_of")
+
+#: The header with the key of an entry whose runs must not overlap.
+OVERLAP_HEADER = "redbeat_overlap"
+
+
+def addressed(
+    entry: RedBeatSchedulerEntry,
+    scheduled_at: datetime,
+    missed: int = 0,
+    at_most_once: bool = False,
+    trigger: Trigger | None = None,
+) -> RedBeatSchedulerEntry:
+    """Return a copy of ``entry`` whose options carry what identifies the occurrence.
+
+    The ``task_id`` is derived from the occurrence, so that sending it again does not make a new
+    task; headers ``scheduled_at`` (ISO 8601, UTC) and ``periodic_task_name`` tell the task what it
+    was sent for. ``coalesced`` is there when the run makes up for occurrences that were missed: it
+    tells how many; ``triggered`` when the run is beside the schedule. Options of the user's own
+    win, but that what is sent at most once is not retried.
+
+    Functions among the arguments are called; :exc:`LazyArgumentError` where one of them raises.
+    """
+    instant = aware(scheduled_at).isoformat()
+    options = retry_options(sendable_options(entry.options or {}), at_most_once)
+    headers: dict[str, Any] = {"scheduled_at": instant, "periodic_task_name": entry.name}
+    if missed:
+        headers["coalesced"] = missed
+    if trigger is not None:
+        headers["triggered"] = True
+    if entry.overlap != "allow":
+        headers[OVERLAP_HEADER] = entry.key
+    options["headers"] = {**headers, **(options.get("headers") or {})}
+    options["task_id"] = id_of(entry, scheduled_at) if trigger is None else id_of(entry, trigger.id)
+    message = entry.__copy__()
+    message.options = options
+    message.args, message.kwargs = evaluated(entry.args, entry.kwargs)
+    return message
+
+
+def id_of(entry: RedBeatSchedulerEntry, run: datetime | str) -> str:
+    """Return the task id of the run that is due at an instant, or that was triggered by an id."""
+    return entry.task_id_of(run)

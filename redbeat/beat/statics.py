@@ -1,0 +1,181 @@
+"""The entries of ``beat_schedule``, written by the beat that leads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
+
+from celery.schedules import crontab
+from celery.utils.log import get_logger
+
+from redbeat.entries.due import DISABLED, score_of
+from redbeat.entries.history import encode_meta
+from redbeat.entries.lazy import resolved
+from redbeat.entries.occurrences import decide
+from redbeat.entries.policy import DEFAULT
+from redbeat.entry import RedBeatSchedulerEntry
+from redbeat.errors import InvalidEntryError
+from redbeat.schedules import RuleSchedule
+from redbeat.storage.records import StaticRow
+from redbeat.storage.store import Store, batches
+
+from .leader import BeatLock
+
+__all__ = ("StaticEntries",)
+
+logger = get_logger("celery.beat")
+
+#: What became of an entry, as ``sync.lua`` returns it.
+ADDED, CHANGED, OCCUPIED = 1, 2, 4
+
+OCCUPIED_BY = "the key %r holds something that is not an entry; rename one of them"
+
+
+class StaticEntries:
+    """What ``beat_schedule`` holds, collected without touching Redis.
+
+    An entry that cannot be made or stored is reported and leaves the others alone; what Redis holds
+    of it stays as it is.
+    """
+
+    def __init__(self) -> None:
+        self._entries: dict[str, RedBeatSchedulerEntry] = {}
+        self._refused: set[str] = set()
+        #: Whether these are all there are, so that others in Redis are to be removed.
+        self.complete = False
+        #: How many entries the last :meth:`sync` has added, changed and removed.
+        self.synced = {"added": 0, "changed": 0, "removed": 0}
+        #: Whether entries were noted that no :meth:`sync` has written yet.
+        self.unwritten = False
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._entries
+
+    def add(self, name: str, entry: RedBeatSchedulerEntry) -> None:
+        """Note an entry; raises :exc:`InvalidEntryError` for one that would come back for ever."""
+        if entry.policy.on_finish == "delete":
+            problem = "'delete' is for entries that are stored at run time; use 'keep' or 'disable'"
+            raise InvalidEntryError("on_finish", problem)
+        entry._static = True
+        self._entries[str(name)] = entry
+        self._refused.discard(str(name))
+        self.unwritten = True
+
+    def refuse(self, name: str, error: Exception) -> None:
+        """Report an entry that cannot be made or stored."""
+        logger.error("beat: Static entry %s is not scheduled: %s", name, error)
+        self._entries.pop(str(name), None)
+        self._refused.add(str(name))
+
+    def give_functions(self, entry: RedBeatSchedulerEntry) -> None:
+        """Put the functions that ``beat_schedule`` has among its arguments into a loaded entry.
+
+        Raises :exc:`LazyArgumentError` where it has none for an argument that is to be computed.
+        """
+        if not entry._lazy:
+            return
+        mine = self._entries.get(str(entry.name))
+        entry.args = resolved(entry.args, mine and mine.args, ("args",))
+        entry.kwargs = resolved(entry.kwargs, mine and mine.kwargs, ("kwargs",))
+
+    def sync(self, store: Store, lock: BeatLock | None, now: datetime) -> bool:
+        """Add, change and remove entries in Redis so that they are those of ``beat_schedule``.
+
+        ``now`` is the time of Redis: a new entry counts from there. False when the caller does not
+        lead any more. One round trip per 500 entries, one more, and one per 500 removed.
+        """
+        lock_key, token, ttl = (lock.key, lock.token, lock.timeout) if lock else (None, "", 0.0)
+        added = changed = 0
+        for rows in batches(self._rows(store, now)):
+            codes = store.sync_statics(rows, lock_key, token, ttl)
+            if codes is None:
+                return False
+            added += codes.count(ADDED)
+            changed += codes.count(CHANGED)
+            for row, code in zip(rows, codes, strict=True):
+                if code == OCCUPIED:
+                    self.refuse(row.name, InvalidEntryError("name", OCCUPIED_BY % row.key))
+        removed = self._prune(store, lock_key, token) if self.complete else 0
+        if removed is None:
+            return False
+        self.unwritten = False
+        self.synced = {"added": added, "changed": changed, "removed": removed}
+        logger.info(
+            "beat: Static entries: %d added, %d changed, %d removed, %d in all",
+            *(added, changed, removed, len(self)),
+        )
+        return True
+
+    def _rows(self, store: Store, now: datetime) -> Iterator[StaticRow]:
+        scores, most = Scores(now), encode_meta(now)
+        for name, entry in list(self._entries.items()):
+            try:
+                definition, policy = _texts(entry, store)
+                begins = counts_from(entry, now)
+                meta = most if begins is now else encode_meta(begins)
+                yield StaticRow(name, entry.key, definition, policy, meta, scores.of(entry))
+            except (InvalidEntryError, ArithmeticError, LookupError) as error:
+                self.refuse(name, error)
+
+    def _prune(self, store: Store, lock_key: str | None, token: str) -> int | None:
+        known = self._entries.keys() | self._refused
+        stale = sorted(store.static_names() - known)
+        for names in batches(stale):
+            if not store.prune_statics(names, lock_key, token):
+                return None
+            for name in names:
+                logger.info("beat: Removed entry %s: it left beat_schedule", name)
+        return len(stale)
+
+
+def _texts(entry: RedBeatSchedulerEntry, store: Store) -> tuple[str, str]:
+    """Return definition and policy; a class with a ``save`` of its own stores itself first."""
+    if type(entry).save is RedBeatSchedulerEntry.save:
+        return entry.texts()
+    entry.save()
+    definition, _, policy, _ = store.load(entry.key)
+    return definition or "", policy
+
+
+def counts_from(entry: RedBeatSchedulerEntry, now: datetime) -> datetime:
+    """Return the instant from which a new entry counts."""
+    when = entry.schedule
+    return when.counts_from(now) if isinstance(when, RuleSchedule) else now
+
+
+class Scores:
+    """The scores of new entries, which count from ``now``; equal crontabs are asked once."""
+
+    def __init__(self, now: datetime) -> None:
+        self._now = now
+        self._known: dict[Any, float] = {}
+
+    def of(self, entry: RedBeatSchedulerEntry) -> float:
+        """Return the score of an entry; raises what its schedule raises."""
+        when = entry.schedule
+        if not entry.enabled:
+            return DISABLED
+        if type(when) is not crontab or when.nowfun is not None or entry.policy is not DEFAULT:
+            return self._computed(entry)
+        identity = (entry.app, when.__reduce__()[1])
+        try:
+            score = self._known.get(identity)
+        except TypeError:  # A crontab with a list.
+            return self._computed(entry)
+        if score is None:
+            score = self._known[identity] = self._computed(entry)
+        return score
+
+    def _computed(self, entry: RedBeatSchedulerEntry) -> float:
+        now = self._now
+        policy, zone = entry._rules()
+        begins = counts_from(entry, now)
+        name = str(entry.name)
+        verdict = decide(entry.schedule, begins, begins, now, now, zone, policy, 0, name)
+        if verdict.due:
+            return now.timestamp()
+        return score_of(verdict.next_at)

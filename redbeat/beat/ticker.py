@@ -1,0 +1,370 @@
+"""The ticks of a beat: keep the lock, claim, dispatch, complete, wait."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+from celery.utils.log import get_logger
+from redis.exceptions import LockNotOwnedError, RedisError
+
+from redbeat.calendar.zones import from_timestamp
+from redbeat.config import RedBeatConfig
+from redbeat.connection.tls import hint
+from redbeat.errors import RedBeatError
+from redbeat.management.migration import warn_about_untagged
+from redbeat.signals import emit, lock_acquired, lock_lost, redis_back, redis_lost, statics_synced
+from redbeat.storage.eviction import check_eviction
+from redbeat.storage.quarantine import Quarantine, shown
+from redbeat.storage.records import AGAIN, STANDBY, Claim, Completion, Turn
+from redbeat.storage.store import BATCH, MAX_WAIT, Store
+
+from .backoff import BackOff
+from .dispatcher import BROKER_WAIT, Dispatcher
+from .exchange import LONGEST_LEASE, Answer, Exchange
+from .hooks import Hooks, Promise
+from .interrupts import HeldSignals
+from .leader import BeatLock
+from .promises import Promises
+from .statics import StaticEntries
+from .sweep import Sweep
+
+__all__ = ("Ticker",)
+
+logger = get_logger("celery.beat")
+
+#: Seconds between two looks at the lock by a standby.
+STANDBY_POLL = 1.0
+
+#: Seconds one tick goes on claiming before it returns to the service.
+MAX_TICK = 2.0
+
+#: Seconds after which published occurrences are recorded, even in the middle of a batch.
+FLUSH_INTERVAL = 0.25
+
+#: Seconds to wait while Redis is away.
+REDIS_WAIT = BackOff(0.1, 2.0)
+
+
+class Ticker:
+    """Runs the ticks of one beat.
+
+    Arguments:
+        hooks: the scheduler.
+        store: the schedule, on a client that does not retry: the tick has a back-off of its own.
+        lock: the beat lock, None when several beats share the work.
+        statics: the entries of ``beat_schedule``.
+        conf: the settings.
+        clock: monotonic seconds.
+        lease: seconds a claim lasts.
+    """
+
+    def __init__(
+        self,
+        hooks: Hooks,
+        store: Store,
+        lock: BeatLock | None,
+        statics: StaticEntries,
+        conf: RedBeatConfig,
+        clock: Callable[[], float] = time.monotonic,
+        lease: float = LONGEST_LEASE,
+    ) -> None:
+        self.running = False
+        self._hooks = hooks
+        self._store = store
+        self._lock = lock
+        self._statics = statics
+        self._conf = conf
+        self._server_checked = False
+        self._clock = clock
+        self._quarantine = Quarantine(store, clock)
+        self._sweep = Sweep(store, clock)
+        self._dispatcher = Dispatcher(hooks, self._quarantine, statics)
+        self._exchange = Exchange(store, lock, clock, lease, conf.history_size)
+        self._promises = Promises(self._dispatcher, self._exchange)
+        self._synced = False
+        self._sync_again_at = 0.0
+        self._members = 0
+        self._missing: set[str] = set()
+        self._gone: list[str] = []
+        self._redis_failures = 0
+        self._led = False
+        self._answered = False
+        self._causes: set[str] = set()
+        self._stop = HeldSignals()
+
+    # -- the tick ------------------------------------------------------------------------------
+
+    def tick(self) -> float:
+        """Dispatch what is due; return the seconds to sleep until the next tick.
+
+        Two round trips per 500 due entries, one when nothing is due. Errors of Redis and of the
+        broker are logged and waited for; only :exc:`RedBeatError` is raised, for settings that
+        forbid to go on, and redis-py's ``LockNotOwnedError`` where they ask for it. A signal to
+        stop ends it after what is under way, a second one at once.
+        """
+        self.running = True
+        try:
+            with self._stop:
+                return self._available(self._work())
+        except LockNotOwnedError:
+            raise
+        except (RedisError, OSError) as error:
+            return self._unavailable(error)
+        except RedBeatError:
+            raise
+        except Exception:
+            logger.exception("beat: The tick failed, trying again in %.0f s", STANDBY_POLL)
+            return STANDBY_POLL
+        finally:
+            self.running = False
+
+    @property
+    def available(self) -> bool:
+        """Whether Redis answered at the last tick."""
+        return not self._redis_failures
+
+    def flush(self) -> None:
+        """Record what was published, and give back what was claimed for later.
+
+        No round trip when there is nothing, else one or a few.
+        """
+        self._promises.keep()
+        for answer in (self._exchange.begun(), self._exchange.unheard()):
+            if answer is not None:
+                self._give_back(iter(answer.turn.claims), answer.claim_id)
+        self._exchange.flush()
+
+    def close(self) -> None:
+        """Do as :meth:`flush`, for the last time."""
+        try:
+            self.flush()
+            self._exchange.leave()
+        finally:
+            self._promises.forsake()
+
+    def _available(self, wait: float) -> float:
+        if self._redis_failures:
+            logger.warning("beat: Redis is back after %d failed ticks", self._redis_failures)
+            emit(redis_back, self._hooks, failures=self._redis_failures)
+        self._redis_failures = 0
+        self._answered = True
+        self._causes.clear()
+        return wait
+
+    def _unavailable(self, error: Exception) -> float:
+        if not self._redis_failures:
+            emit(redis_lost, self._hooks, error=error)
+        kind = type(error).__name__
+        # Once per cause: what follows "connection refused" may be the one that lasts.
+        if kind not in self._causes:
+            self._causes.add(kind)
+            why = "" if self._answered else hint(error, self._store.client)
+            logger.error("beat: Redis is not available, trying again: %s: %s%s", kind, error, why)
+        self._redis_failures += 1
+        return REDIS_WAIT.after(self._redis_failures)
+
+    def _work(self) -> float:
+        self._check_server()
+        started = self._clock()
+        while True:
+            failures = self._dispatcher.broker_failures
+            self._promises.keep()
+            answer = self._exchange.next(self._limit())
+            turn = answer.turn
+            self._tell_lock(turn)
+            if turn.standing == STANDBY:
+                return self._stand_by(turn)
+            if self._sync(turn):
+                continue
+            if turn.claims:
+                self._look_ahead(turn)
+                self._dispatch(answer)
+            elif (
+                self._dispatcher.broker_failures <= failures
+                and not self._exchange.pending
+                and not self._look_after(turn)
+            ):
+                return self._wait(turn)
+            # While the broker is away, entries that do not need it are still seen to.
+            enough = self._stop.pending or self._clock() - started > MAX_TICK
+            if self._dispatcher.broker_failures > failures or enough:
+                self.flush()
+                return BROKER_WAIT.after(self._dispatcher.broker_failures)
+
+    def _tell_lock(self, turn: Turn) -> None:
+        """Say when this beat begins or ceases to lead."""
+        leads = self._lock is not None and bool(self._lock.leading)
+        if leads is self._led:
+            return
+        self._led = leads
+        if leads:
+            emit(lock_acquired, self._hooks)
+        else:
+            emit(lock_lost, self._hooks, holder=turn.holder)
+
+    def _stand_by(self, turn: Turn) -> float:
+        self._synced = False
+        if self._lock is not None and self._lock.lost and self._conf.on_lock_lost == "exit":
+            self._exchange.flush()
+            raise LockNotOwnedError(f"the lock {self._lock.key} is held by {turn.holder}")
+        return min(STANDBY_POLL, self._longest_wait())
+
+    def _look_after(self, turn: Turn) -> bool:
+        """Look for entries that nothing leads to; True when there may be something to do."""
+        return self._quarantine.review(turn.quarantined) or self._sweep.look()
+
+    def _look_ahead(self, turn: Turn) -> None:
+        """Have Redis record the last batch and claim the next while this one is dispatched.
+
+        A Redis that is just then away is seen to in the next turn: this batch is in hand.
+        """
+        more = turn.next_due is not None and turn.next_due <= turn.now
+        worth_it = more or (self._exchange.pending and len(turn.claims) > BATCH // 2)
+        if worth_it and not self._dispatcher.broker_failures:
+            try:
+                self._exchange.begin(self._limit() if more else 0)
+            except (RedisError, OSError) as error:
+                logger.debug("beat: Cannot look ahead: %r", error)
+
+    def _check_server(self) -> None:
+        if not self._server_checked:
+            check_eviction(self._store, self._conf.key_expiry_check)
+            warn_about_untagged(self._store, self._conf)
+            self._server_checked = True
+
+    def _limit(self) -> int:
+        if not self._synced:
+            return 0
+        return 1 if self._dispatcher.broker_failures else BATCH
+
+    def _longest_wait(self) -> float:
+        longest = min(MAX_WAIT, self._hooks.max_interval)
+        return longest if self._lock is None else min(longest, self._lock.timeout / 3)
+
+    def _wait(self, turn: Turn) -> float:
+        longest = self._longest_wait()
+        if turn.next_due is None:
+            return longest
+        return min(max(turn.next_due - self._exchange.time_at(self._clock()), 0.0), longest)
+
+    # -- turns ---------------------------------------------------------------------------------
+
+    def _sync(self, turn: Turn) -> bool:
+        """Write static entries if they are not there; True when the next thing is another turn."""
+        emptied = self._emptied(turn)
+        if self._synced and not emptied and not self._statics.unwritten:
+            if self._statics_stand(turn) or self._clock() < self._sync_again_at:
+                return False
+            logger.warning("beat: Static entries vanished from Redis, writing them again")
+        self._sync_again_at = self._clock() + STANDBY_POLL
+        self._synced = self._statics.sync(self._store, self._lock, from_timestamp(turn.now))
+        if self._synced:
+            emit(statics_synced, self._hooks, **self._statics.synced)
+        return not turn.claims
+
+    def _statics_stand(self, turn: Turn) -> bool:
+        """Whether the static entries are there, as far as their number tells.
+
+        Without a lock, another beat with a newer ``beat_schedule`` may have removed some.
+        """
+        return turn.statics >= (len(self._statics) if self._lock else min(len(self._statics), 1))
+
+    def _emptied(self, turn: Turn) -> bool:
+        """Whether the whole schedule vanished since the last turn; that is said loudly."""
+        before, self._members = self._members, turn.members
+        if turn.members or not before:
+            return False
+        self._sweep.hurry()
+        if before == 1:  # it may just have been deleted
+            return False
+        logger.error("beat: The schedule in Redis is empty: all %d entries are gone", before)
+        return True
+
+    # -- a batch -------------------------------------------------------------------------------
+
+    def _dispatch(self, answer: Answer) -> None:
+        """Dispatch claimed entries; what is left when the broker or the time fails is given back.
+
+        At most one round trip per :data:`FLUSH_INTERVAL`, and those of the quarantine.
+        """
+        rest = iter(answer.turn.claims)
+        try:
+            self._dispatch_each(rest, answer)
+            if not self._dispatcher.broker_failures:
+                self._promises.keep()
+        except (SystemExit, KeyboardInterrupt):
+            self._give_back_rest(rest, answer.claim_id)
+            self._record_before_exit()
+            raise
+        finally:
+            self._give_back_rest(rest, answer.claim_id)
+        self._quarantine.flush()
+        self._forget_gone()
+
+    def _dispatch_each(self, claims: Iterator[Claim], answer: Answer) -> None:
+        for claim in claims:
+            started = self._clock()
+            if started >= answer.deadline:
+                logger.warning("beat: Stalled past the lease of the claims, giving them back")
+                self._give_back(iter((claim,)), answer.claim_id)
+                return
+            if claim.definition is None and not claim.problem:
+                self._hash_is_gone(claim.key)
+                continue
+            self._missing.discard(claim.key)
+            self._dispatch_one(claim, answer.claim_id, self._exchange.time_at(started))
+            if self._dispatcher.broker_failures or self._stop.pending:
+                return
+            if started - self._exchange.answered_at > FLUSH_INTERVAL and self._exchange.pending:
+                self._exchange.turn(0)
+
+    def _dispatch_one(self, claim: Claim, claim_id: str, now: float) -> None:
+        try:
+            done = self._dispatcher.dispatch(claim, claim_id, now)
+        except (SystemExit, KeyboardInterrupt):
+            # Nobody knows whether it is out; whoever sends it again does so under the same id.
+            self._give_back(iter((claim,)), claim_id)
+            raise
+        if isinstance(done, Promise):
+            self._promises.add(done)
+        elif done is not None:
+            self._exchange.record(done)
+
+    def _record_before_exit(self) -> None:
+        """Told to stop: record what is out, so that nobody sends it again."""
+        try:
+            self.flush()
+            self._quarantine.flush()
+        except (RedisError, OSError) as error:
+            logger.error("beat: Could not record the last runs: %r", error)
+
+    def _give_back_rest(self, claims: Iterator[Claim], claim_id: str) -> None:
+        self._give_back(claims, claim_id)
+        self._give_back(iter(self._promises.withdraw()), claim_id)
+
+    def _give_back(self, claims: Iterator[Claim], claim_id: str) -> None:
+        """Let entries be due as they were."""
+        for claim in claims:
+            if claim.definition is not None:
+                self._exchange.record(Completion(claim.key, claim_id, claim.due, runtime=AGAIN))
+
+    def _hash_is_gone(self, key: str) -> None:
+        """Remove a member without a hash the second time: a writer may be between two commands."""
+        if key not in self._missing:
+            self._missing.add(key)
+            return
+        self._missing.discard(key)
+        if key.removeprefix(self._store.keys.prefix) in self._statics:
+            logger.warning("beat: Static entry %s vanished, writing it again", key)
+            self._synced = False
+        else:
+            self._gone.append(key)
+
+    def _forget_gone(self) -> None:
+        """Remove the members without a hash. No round trip when there are none, else one."""
+        gone, self._gone = self._gone, []
+        for member in self._store.forget(gone) if gone else ():
+            logger.error(
+                "beat: Entry %s is removed from the schedule: its hash is gone", shown(member)
+            )

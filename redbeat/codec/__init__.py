@@ -1,0 +1,1 @@
+"""How Python objects are written as JSON and read back; :mod:`redbeat.decoder` is its front."""

@@ -1,0 +1,245 @@
+"""How each type is written as a tagged dict, and what to use instead of those that are not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import date, datetime, time, timedelta, tzinfo
+from decimal import Decimal
+from functools import partial
+from typing import Any
+from uuid import UUID
+from zoneinfo import ZoneInfo
+
+from celery.schedules import BaseSchedule, crontab, schedule, solar
+from dateutil._common import weekday as base_weekday
+from dateutil.rrule import weekday
+from dateutil.tz import tzfile
+
+from redbeat.calendar.zones import (
+    fixed_offset,
+    get_utcoffset_minutes,
+    to_timestamp,
+    wall_zone,
+    zone_key,
+)
+from redbeat.instant import clocked
+from redbeat.registry import RegisteredType, of_class
+from redbeat.rulesets import rruleset
+from redbeat.schedules import RRULE_FIELDS, rrule, zone_extension
+
+__all__ = ("ENCODERS", "MAX_EVERY", "TAG", "UnstorableError", "refusal", "writer_of")
+
+TAG = "__type__"
+MAX_EVERY = timedelta(days=365_250)  # a thousand years
+ZERO = timedelta(0)
+
+Path = list["str | int"]
+Writer = Callable[[Any], dict[str, Any]]
+
+
+class UnstorableError(TypeError):
+    """``problem`` says what is wrong with the value at ``path``, relative to the value walked."""
+
+    def __init__(self, problem: str, *path: str | int) -> None:
+        super().__init__(problem)
+        self.problem = problem
+        self.path: Path = list(path)
+
+    def __str__(self) -> str:
+        return f"{self.field()}: {self.problem}" if self.path else self.problem
+
+    def field(self, root: str = "") -> str:
+        """The path as in ``kwargs.when`` or ``args[0]``, below ``root``."""
+        steps = (f"[{step}]" if isinstance(step, int) else f".{step}" for step in self.path)
+        return (root + "".join(steps)).lstrip(".")
+
+
+def _encode_datetime(moment: datetime) -> dict[str, Any]:
+    zone, fold = _written_zone(moment)
+    written = {
+        TAG: "datetime",
+        "year": moment.year,
+        "month": moment.month,
+        "day": moment.day,
+        "hour": moment.hour,
+        "minute": moment.minute,
+        "second": moment.second,
+        "microsecond": moment.microsecond,
+        "timezone": zone,
+    }
+    return {**written, "fold": 1} if fold else written
+
+
+def _written_zone(moment: datetime) -> tuple[str | float, int]:
+    zone = moment.tzinfo
+    if zone is None:
+        return "UTC", 0
+    key = zone_key(zone)
+    if key is None or isinstance(zone, tzfile):  # as RedBeat 2 writes it
+        return _offset_seconds(moment), moment.fold
+    if isinstance(zone, ZoneInfo):
+        return key, moment.fold
+    return _legacy_zone(moment, key, wall_zone(zone))
+
+
+def _legacy_zone(moment: datetime, key: str, zone: tzinfo) -> tuple[str | float, int]:
+    """A ``pytz`` datetime has its offset in its zone instead of a ``fold``."""
+    for fold in (0, 1):
+        if moment.replace(tzinfo=zone, fold=fold).utcoffset() == moment.utcoffset():
+            return key, fold if _repeated(moment, zone) else 0
+    return _offset_seconds(moment), 0
+
+
+def _repeated(moment: datetime, zone: tzinfo) -> bool:
+    first, second = (moment.replace(tzinfo=zone, fold=fold).utcoffset() for fold in (0, 1))
+    return first != second
+
+
+def _offset_seconds(moment: datetime) -> float:
+    return (moment.utcoffset() or ZERO).total_seconds()
+
+
+def _encode_interval(interval: schedule) -> dict[str, Any]:
+    _check_clock(interval)
+    every = interval.run_every
+    if not isinstance(every, timedelta) or not ZERO < every <= MAX_EVERY:
+        raise UnstorableError(f"{every!r} is not an interval above 0 and up to 1000 years", "every")
+    return {TAG: "interval", "every": every.total_seconds(), "relative": bool(interval.relative)}
+
+
+def _encode_crontab(cron: crontab) -> dict[str, Any]:
+    _check_clock(cron)
+    fields = ("minute", "hour", "day_of_week", "day_of_month", "month_of_year")
+    return {TAG: "crontab", **{name: _cron_field(cron, name) for name in fields}}
+
+
+def _cron_field(cron: crontab, name: str) -> Any:
+    written = getattr(cron, f"_orig_{name}")
+    if isinstance(written, (str, list)) or type(written) is int:
+        return written
+    # A set has no JSON, and an iterator has been used up: what they gave is the same crontab.
+    values = sorted(map(int, getattr(cron, name)))
+    if not values:
+        raise UnstorableError("is empty, so that it would never run", name)
+    return values[0] if isinstance(written, int) else values
+
+
+# RedBeat 2 writes the two instants last, each with its offset.
+RULE_PARTS = tuple(name for name in RRULE_FIELDS if name not in ("freq", "dtstart", "until"))
+
+
+def _encode_rrule(rule: rrule) -> dict[str, Any]:
+    _check_clock(rule)
+    written: dict[str, Any] = {TAG: "rrule", "freq": rule.freq}
+    for name in RULE_PARTS:
+        written[name] = getattr(rule, name)
+    written.update(_rule_moment("dtstart", rule.dtstart))
+    if rule.until is not None:
+        written.update(_rule_moment("until", rule.until))
+    return written
+
+
+def _rule_moment(name: str, moment: datetime) -> dict[str, Any]:
+    zone = moment.tzinfo
+    if zone is not None and zone_key(zone) is None and fixed_offset(zone) is None:
+        raise UnstorableError(f"the zone {zone!r} has no IANA name; use zoneinfo.ZoneInfo", name)
+    # Seconds are the smallest unit of a rule, so that nothing is lost with the fraction.
+    seconds = to_timestamp(moment.replace(microsecond=0))
+    return {name: seconds, f"{name}_tz": get_utcoffset_minutes(moment)}
+
+
+def _encode_rruleset(rules: rruleset) -> dict[str, Any]:
+    _check_clock(rules)
+    for index, rule in enumerate(rules.rrules):
+        if type(rule) is not rrule:
+            raise UnstorableError(refusal(rule), "rrules", index)
+    # RedBeat 2 cannot read a set anyway, so that the zones stay with their rules.
+    written = [{**_encode_rrule(rule), **zone_extension(rule)} for rule in rules.rrules]
+    return {
+        TAG: "rruleset",
+        "rrules": written,
+        "rdates": list(rules.rdates),
+        "exdates": list(rules.exdates),
+    }
+
+
+def _encode_solar(event: solar) -> dict[str, Any]:
+    _check_clock(event)
+    return {TAG: "solar", "event": event.event, "lat": event.lat, "lon": event.lon}
+
+
+def _encode_clocked(once: clocked) -> dict[str, Any]:
+    _check_clock(once)
+    return {TAG: "clocked", "clocked_time": once.clocked_time}
+
+
+def _encode_registered(known: RegisteredType, value: Any) -> dict[str, Any]:
+    written: Any = known.dump(value)
+    if not isinstance(written, Mapping) or TAG in written:
+        raise UnstorableError(
+            f"dump() of the schedule type {known.tag!r} returned {written!r:.60}; "
+            f"it has to return a dict without {TAG!r}"
+        )
+    return {TAG: known.tag, **written}
+
+
+def _encode_weekday(day: Any) -> dict[str, Any]:
+    written = {TAG: "weekday", "wkday": day.weekday}
+    return {**written, "n": day.n} if day.n else written
+
+
+def _check_clock(value: BaseSchedule) -> None:
+    if value.nowfun is not None:
+        raise UnstorableError("a function cannot be stored; leave it out", "nowfun")
+
+
+ENCODERS: dict[type, Writer] = {
+    datetime: _encode_datetime,
+    schedule: _encode_interval,
+    crontab: _encode_crontab,
+    rrule: _encode_rrule,
+    rruleset: _encode_rruleset,
+    solar: _encode_solar,
+    clocked: _encode_clocked,
+    weekday: _encode_weekday,
+    base_weekday: _encode_weekday,
+}
+
+# Types whose subclasses say no more than they do; that of a schedule may run at other times.
+BASES = (datetime,)
+
+HINTS: tuple[tuple[type | tuple[type, ...], str], ...] = (
+    ((bytes, bytearray, memoryview), "decode them to a str, for example as base64"),
+    ((set, frozenset), "use a list"),
+    (timedelta, "use its seconds: value.total_seconds()"),
+    (Decimal, "use str(value) or a float"),
+    (UUID, "use str(value)"),
+    ((date, time), "use value.isoformat() or a datetime"),
+    (tzinfo, "use the name of the zone"),
+    (
+        (schedule, crontab, rrule, rruleset, solar, clocked),
+        "it would be read back as its base class; use that class, or register_schedule_type()",
+    ),
+    (
+        BaseSchedule,
+        "use an interval, crontab or rrule, or make it known with register_schedule_type()",
+    ),
+)
+ANY_HINT = "use JSON values, datetimes, schedules or weekdays"
+
+
+def writer_of(value: Any) -> Writer | None:
+    """The function that writes a value of exactly this type, ``None`` if there is none."""
+    found = ENCODERS.get(type(value))
+    if found is not None:
+        return found
+    known = of_class(type(value))
+    if known is not None:
+        return partial(_encode_registered, known)
+    return next((ENCODERS[base] for base in BASES if isinstance(value, base)), None)
+
+
+def refusal(value: Any) -> str:
+    """Why a value cannot be stored, and what to store instead."""
+    hint = next((hint for types, hint in HINTS if isinstance(value, types)), ANY_HINT)
+    return f"a value of type {type(value).__name__} cannot be stored as JSON; {hint}"

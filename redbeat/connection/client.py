@@ -1,0 +1,69 @@
+"""The client of an app: one for its life, made at the first use or brought by the user."""
+
+from __future__ import annotations
+
+from threading import RLock
+from typing import Any, Final
+
+from celery import Celery
+from celery.app import app_or_default
+
+from redbeat.config import RedBeatConfig, ensure_conf
+
+from .parameters import client_parameters
+from .retrying import RetryingConnection
+from .topology import RawClient, build
+from .urls import safe_url
+
+__all__ = (
+    "REDBEAT_REDIS_KEY",
+    "REDBEAT_SENTINEL_KEY",
+    "build_client",
+    "get_redis",
+    "safe_url",
+    "unretried",
+)
+
+#: The attribute of the app that holds its client; users set it to bring their own.
+REDBEAT_REDIS_KEY: Final = "redbeat_redis"
+#: The attribute of the app that holds redis-py's ``Sentinel``, if there is one.
+REDBEAT_SENTINEL_KEY: Final = "redbeat_sentinel"
+
+# Two threads that ask first at once get the same client.
+_making = RLock()
+
+
+def get_redis(app: Celery | None = None) -> Any:
+    """Return the client of ``app`` (or of the current one), a new one at the first call only.
+
+    It answers with text, and tries again as long as ``retry_period`` says. A client that the user
+    set as ``app.redbeat_redis`` is returned as it is. Raises :exc:`ConfigurationError`. No round
+    trips.
+    """
+    app = app_or_default(app)
+    with _making:
+        client = getattr(app, REDBEAT_REDIS_KEY, None)
+        if client is None:
+            client = _make_client(app)
+            setattr(app, REDBEAT_REDIS_KEY, client)
+    return client
+
+
+def build_client(config: RedBeatConfig) -> RawClient:
+    """Return a new client for ``config``, without retries; see :func:`get_redis`."""
+    return build(client_parameters(config.endpoint))
+
+
+def unretried(client: Any) -> Any:
+    """Return ``client`` without the retries of ``retry_period``, for callers that back off."""
+    return client.wrapped_connection if isinstance(client, RetryingConnection) else client
+
+
+def _make_client(app: Celery) -> Any:
+    config = ensure_conf(app)
+    client = build_client(config)
+    sentinel = getattr(getattr(client, "connection_pool", None), "sentinel_manager", None)
+    if sentinel is not None:
+        setattr(app, REDBEAT_SENTINEL_KEY, sentinel)
+    period = config.redbeat_redis_options.get("retry_period")
+    return RetryingConnection(period, client) if period else client

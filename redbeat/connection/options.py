@@ -1,0 +1,151 @@
+"""The options of ``redbeat_redis_options``: which are ours, and what they may be."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from numbers import Real
+from typing import Any, Final
+
+from kombu.utils.imports import symbol_by_name
+from redis.cluster import ClusterNode
+from redis.credentials import CredentialProvider
+
+from redbeat.errors import ConfigurationError
+
+__all__ = ("CLIENT_OPTIONS", "OWN_OPTIONS", "check_options", "inherited_options", "is_number")
+
+
+def is_number(value: Any) -> bool:
+    """Tell whether ``value`` is a finite number; True and False are not numbers here."""
+    return type(value) is not bool and isinstance(value, Real) and math.isfinite(value)
+
+
+def _retry_period(value: Any) -> float | None:
+    if is_number(value) and value == 0:
+        return None
+    if is_number(value) and (value > 0 or value == -1):
+        return float(value)
+    raise ValueError("must be seconds above 0, -1 for ever, or None for no retry")
+
+
+def _boolean(value: Any) -> bool:
+    if isinstance(value, bool) or value in (0, 1):
+        return bool(value)
+    raise ValueError("must be True or False")
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, str) and value:
+        return value
+    raise ValueError("must be a text")
+
+
+def _secret(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    raise ValueError("must be a text or None")
+
+
+def _database(value: Any) -> int:
+    text = str(value).strip()
+    if not isinstance(value, bool) and text.isascii() and text.isdigit():
+        return int(text)
+    raise ValueError("must be the number of a database, 0 or above")
+
+
+def _seconds(value: Any) -> float | None:
+    if value is None:
+        return None
+    if is_number(value) and value > 0:
+        return float(value)
+    raise ValueError("must be seconds above 0, or None to wait for ever")
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise ValueError("must be a dict")
+
+
+def _provider(value: Any) -> CredentialProvider:
+    if isinstance(value, str):
+        try:
+            value = symbol_by_name(value)()  # type: ignore[no-untyped-call]
+        except (AttributeError, ImportError, TypeError, ValueError) as error:
+            raise ValueError("names a class that cannot be imported and made") from error
+    if isinstance(value, CredentialProvider):
+        return value
+    raise ValueError("must be a redis.CredentialProvider, or the dotted name of its class")
+
+
+def _node(value: Any) -> tuple[str, int]:
+    if isinstance(value, ClusterNode):
+        return str(value.host), int(value.port)
+    if isinstance(value, Mapping):
+        value = (value.get("host"), value.get("port"))
+    host, port = value
+    if not isinstance(host, str) or not host:
+        raise TypeError(value)
+    return host, int(port)
+
+
+def _nodes(value: Any) -> list[tuple[str, int]]:
+    try:
+        nodes = [_node(node) for node in value]
+    except (TypeError, ValueError):
+        nodes = []
+    if nodes:
+        return nodes
+    raise ValueError("must be a list of (host, port)")
+
+
+#: Options that RedBeat itself understands, with what makes a value of each.
+OWN_OPTIONS: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "cluster": _boolean,
+    "credential_provider": _provider,
+    "db": _database,
+    "master_name": _text,
+    "password": _secret,
+    "retry_period": _retry_period,
+    "sentinel_kwargs": _mapping,
+    "sentinels": _nodes,
+    "service_name": _text,
+    "socket_timeout": _seconds,
+    "startup_nodes": _nodes,
+    "username": _secret,
+}
+
+#: Those of them that redis-py gets; the others steer how the client is built.
+CLIENT_OPTIONS: Final = ("credential_provider", "db", "password", "socket_timeout", "username")
+
+
+# With these None means "not given", so that it does not hide what the URL says.
+_UNSET_IF_NONE: Final = frozenset(OWN_OPTIONS) - {"socket_timeout"}
+
+
+def inherited_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what counts of the broker's options: the rest is meant for the broker only."""
+    return {name: value for name, value in options.items() if name in OWN_OPTIONS}
+
+
+def check_options(options: Mapping[str, Any], setting: str) -> dict[str, Any]:
+    """Return ``options`` with the values of ours checked and converted.
+
+    Options of redis-py are left alone, it checks them itself. Raises :exc:`ConfigurationError`
+    that names ``setting`` and the option, never the value: it may be a secret.
+    """
+    return {
+        name: _checked(name, value, setting)
+        for name, value in options.items()
+        if value is not None or name not in _UNSET_IF_NONE
+    }
+
+
+def _checked(name: Any, value: Any, setting: str) -> Any:
+    if not isinstance(name, str):
+        raise ConfigurationError(f"{setting} has a name that is not a text: {name!r}")
+    try:
+        return OWN_OPTIONS[name](value) if name in OWN_OPTIONS else value
+    except ValueError as error:
+        raise ConfigurationError(f"{setting}[{name!r}] {error}") from error.__cause__

@@ -1,0 +1,213 @@
+"""TLS options: from the spellings that Celery and redis-py know to those that redis-py takes."""
+
+from __future__ import annotations
+
+import os
+import ssl
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from difflib import get_close_matches
+from inspect import signature
+from pathlib import Path
+from typing import Any, Final
+
+from celery.utils.log import get_logger
+from redis.connection import SSLConnection
+
+from redbeat.errors import ConfigurationError
+
+__all__ = ("TLS_OPTIONS", "Layer", "hint", "tls_options")
+
+logger = get_logger("celery.beat")
+
+#: The TLS options of the redis-py that is installed.
+TLS_OPTIONS: Final = frozenset(
+    name for name in signature(SSLConnection.__init__).parameters if name.startswith("ssl_")
+)
+
+CERT_REQS: Final[Mapping[Any, str]] = {
+    ssl.CERT_NONE: "none",
+    ssl.CERT_OPTIONAL: "optional",
+    ssl.CERT_REQUIRED: "required",
+    None: "none",  # as redis-py reads it
+    "cert_none": "none",
+    "cert_optional": "optional",
+    "cert_required": "required",
+    "none": "none",
+    "optional": "optional",
+    "required": "required",
+}
+
+_BOOLEANS: Final[Mapping[Any, bool]] = {
+    True: True,
+    False: False,
+    "true": True,
+    "false": False,
+    "yes": True,
+    "no": False,
+    "1": True,
+    "0": False,
+}
+
+
+@dataclass(frozen=True, repr=False)
+class Layer:
+    """TLS options from one setting; one that is not ``strict`` may hold names we do not know."""
+
+    setting: str
+    options: Mapping[str, Any]
+    strict: bool = True
+
+
+class KeyPassword:
+    """The password of a private key, as a callable: nothing that prints options can show it."""
+
+    def __init__(self, password: str | bytes) -> None:
+        self._password = password
+
+    def __call__(self) -> str | bytes:
+        return self._password
+
+
+def tls_options(layers: Iterable[Layer]) -> dict[str, Any]:
+    """Return the keyword arguments for redis-py that switch TLS on; later layers win.
+
+    Certificate and host name are verified unless an option says otherwise; then a warning is
+    logged. Raises :exc:`ConfigurationError` for a wrong name or value, and for a file that does
+    not exist or cannot be used.
+    """
+    merged: dict[str, Any] = {"ssl_cert_reqs": "required", "ssl_check_hostname": True}
+    origin: dict[str, str] = {}
+    for layer in layers:
+        for name, value in _known(layer):
+            merged[name] = _CONVERT.get(name, _unchanged)(value, f"{layer.setting}[{name!r}]")
+            origin[name] = layer.setting
+    if merged["ssl_cert_reqs"] == "none":
+        merged["ssl_check_hostname"] = False  # ssl refuses to check the name only
+    _warn_if_unverified(merged, origin)
+    _try_files(merged, origin)
+    return {"ssl": True, **merged}
+
+
+#: What a connection error says, in lower case, when only one side speaks TLS.
+_NO_ANSWER: Final = ("timeout connecting", "timed out", "wrong version number", "record layer")
+_CLOSED: Final = ("closed by server", "reset by peer", "eof occurred", "certificate required")
+
+
+def hint(error: Exception, client: Any) -> str:
+    """Return what may be wrong with the TLS of a server that never answered, "" for no idea."""
+    said = str(error).lower()
+    pool = getattr(client, "connection_pool", None)
+    if issubclass(getattr(pool, "connection_class", object), SSLConnection):
+        if any(sign in said for sign in _NO_ANSWER):
+            return " (TLS is on: does the server speak TLS at this port?)"
+        if any(sign in said for sign in _CLOSED):
+            return " (TLS is on: does the server want another client certificate?)"
+    elif any(sign in said for sign in _CLOSED):
+        return " (TLS is off: does the server want it at this port? Then use a rediss URL)"
+    return ""
+
+
+def _known(layer: Layer) -> Iterable[tuple[str, Any]]:
+    for name, value in layer.options.items():
+        full = name if name in TLS_OPTIONS else f"ssl_{name}"
+        if full in TLS_OPTIONS:
+            yield full, value
+        elif layer.strict and name != "ssl":
+            nearest = get_close_matches(str(name), sorted(TLS_OPTIONS), n=1)
+            hint = f"did you mean {nearest[0]}?" if nearest else "valid are: " + _valid_names()
+            raise ConfigurationError(f"{layer.setting} has no TLS option {name!r}; {hint}")
+
+
+def _valid_names() -> str:
+    return ", ".join(sorted(TLS_OPTIONS))
+
+
+def _unchanged(value: Any, _where: str) -> Any:
+    return value
+
+
+def _cert_reqs(value: Any, where: str) -> str:
+    try:
+        return CERT_REQS[value.lower() if isinstance(value, str) else value]
+    except (KeyError, TypeError):
+        raise ConfigurationError(
+            f"{where} is {value!r}, it must be one of none, optional, required"
+        ) from None
+
+
+def _boolean(value: Any, where: str) -> bool:
+    try:
+        return _BOOLEANS[value.lower() if isinstance(value, str) else value]
+    except (KeyError, TypeError):
+        raise ConfigurationError(f"{where} is {value!r}, it must be True or False") from None
+
+
+def _path(exists: Callable[[Path], bool], kind: str) -> Callable[[Any, str], str | None]:
+    def convert(value: Any, where: str) -> str | None:
+        if value is None:
+            return None
+        if not isinstance(value, (str, os.PathLike)) or not exists(Path(value)):
+            raise ConfigurationError(f"{where} is {value!r}, which is not {kind} that exists")
+        return os.fspath(value)
+
+    return convert
+
+
+def _password(value: Any, where: str) -> KeyPassword | None:
+    if value is None or isinstance(value, KeyPassword):
+        return value
+    if isinstance(value, (str, bytes)):
+        return KeyPassword(value)
+    raise ConfigurationError(f"{where} must be a text")
+
+
+_file = _path(Path.is_file, "a file")
+
+_CONVERT: Final[Mapping[str, Callable[[Any, str], Any]]] = {
+    "ssl_ca_certs": _file,
+    "ssl_ca_path": _path(Path.is_dir, "a directory"),
+    "ssl_cert_reqs": _cert_reqs,
+    "ssl_certfile": _file,
+    "ssl_check_hostname": _boolean,
+    "ssl_keyfile": _file,
+    "ssl_password": _password,
+}
+
+
+def _warn_if_unverified(options: Mapping[str, Any], origin: Mapping[str, str]) -> None:
+    for name, unsafe in (("ssl_cert_reqs", "none"), ("ssl_check_hostname", False)):
+        if options[name] == unsafe:
+            what = "certificate" if name == "ssl_cert_reqs" else "host name"
+            setting = origin.get(name) or origin["ssl_cert_reqs"]
+            message = "The %s of the Redis server is not verified: %s[%r] is %r"
+            logger.warning(message, what, setting, name, unsafe)
+            return  # without a certificate there is no name to speak of
+
+
+def _try_files(options: Mapping[str, Any], origin: Mapping[str, str]) -> None:
+    """Load what the files hold now, so that a bad one is not found at the first command."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    authorities, certificate = options.get("ssl_ca_certs"), options.get("ssl_certfile")
+    if authorities:
+        with _usable("ssl_ca_certs", origin):
+            context.load_verify_locations(cafile=authorities)
+    if certificate:
+        # Always a callable: without one OpenSSL would ask for a password at the terminal.
+        password = options.get("ssl_password") or KeyPassword("")
+        with _usable("ssl_certfile", origin):
+            context.load_cert_chain(certificate, options.get("ssl_keyfile"), password)
+    elif options.get("ssl_keyfile"):
+        raise ConfigurationError(f"{origin['ssl_keyfile']} has ssl_keyfile but no ssl_certfile")
+
+
+@contextmanager
+def _usable(name: str, origin: Mapping[str, str]) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+        raise ConfigurationError(
+            f"{origin[name]}[{name!r}] cannot be used: {error} (check ssl_ca_certs, ssl_certfile, "
+            "ssl_keyfile and ssl_password)"
+        ) from error

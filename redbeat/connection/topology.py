@@ -1,0 +1,224 @@
+"""How a client is built for each topology; nothing above this module knows which one it is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from inspect import signature
+from typing import Any, Final, TypeAlias
+
+import redis
+from redis import Redis
+from redis.backoff import NoBackoff
+from redis.cluster import REDIS_ALLOWED_KEYS, ClusterNode, RedisCluster
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import RedisClusterException, RedisError
+from redis.retry import Retry
+from redis.sentinel import Sentinel
+
+from redbeat.errors import ConfigurationError
+
+from .cluster import LateCluster
+from .failover import MasterClient
+from .parameters import SOCKET_DEFAULTS, Parameters, hide_credentials
+from .tls import TLS_OPTIONS, Layer, tls_options
+
+__all__ = ("RawClient", "build")
+
+RawClient: TypeAlias = "Redis | RedisCluster"
+
+#: How often a cluster client asks for the nodes again, and repeats what met one that is away.
+CLUSTER_RETRIES: Final = 2
+# In redis-py 5 the argument is about each node.
+_RETRIES_OF_CLUSTER: Final = int(redis.__version__.split(".")[0]) >= 6
+
+DEFAULT_SERVICE: Final = "master"
+REDIS_PORT: Final = 6379
+SENTINEL_PORT: Final = 26379
+
+# redis-py has no annotations for these.
+_new_sentinel: Callable[..., Any] = Sentinel
+_new_node: Callable[..., ClusterNode] = ClusterNode
+
+_UNKNOWN_ARGUMENT: Final = re.compile(r"unexpected keyword argument '(\w+)'")
+_SENTINEL_ARGUMENTS: Final = frozenset(signature(Sentinel.__init__).parameters)
+_CLUSTER_ARGUMENTS: Final = frozenset(signature(RedisCluster.__init__).parameters)
+
+
+def build(parameters: Parameters) -> RawClient:
+    """Return a client for ``parameters``; no round trips.
+
+    Raises :exc:`ConfigurationError` for options that redis-py does not know. The client of a
+    cluster raises it at the first use, when the server that it is led to is none.
+    """
+    return _builder(parameters)(parameters)
+
+
+def _single(parameters: Parameters) -> Redis:
+    address = parameters.node
+    kwargs = {
+        "host": address.host or "localhost",
+        "port": address.port or REDIS_PORT,
+        **parameters.kwargs,
+    }
+    with _understood(parameters):
+        client = MasterClient(**kwargs)
+        _try_connection(client)
+    return client
+
+
+def _socket(parameters: Parameters) -> Redis:
+    path = parameters.node.path
+    if not path.strip("/"):
+        raise ConfigurationError(
+            f"{parameters.url_setting} names no socket; write it as unix:///path/to/redis.sock"
+        )
+    with _understood(parameters):
+        client = MasterClient(unix_socket_path=path, **parameters.kwargs)
+        _try_connection(client)
+    return client
+
+
+def _listed_sentinels(parameters: Parameters) -> list[tuple[str, int]]:
+    if "sentinels" not in parameters.own:
+        raise ConfigurationError(
+            f"{parameters.options_setting} has no 'sentinels': set redbeat_redis_options to "
+            "{'sentinels': [(host, port), ...], 'service_name': ...}"
+        )
+    sentinels: list[tuple[str, int]] = parameters.own["sentinels"]
+    return sentinels
+
+
+def _sentinels_of_url(parameters: Parameters) -> list[tuple[str, int]]:
+    return parameters.own.get("sentinels") or _hosts(parameters, SENTINEL_PORT)
+
+
+def _hosts(parameters: Parameters, port: int) -> list[tuple[str, int]]:
+    return [(node.host or "localhost", node.port or port) for node in parameters.addresses]
+
+
+def _sentinel(
+    find_sentinels: Callable[[Parameters], list[tuple[str, int]]],
+) -> Callable[[Parameters], Redis]:
+    def build_sentinel(parameters: Parameters) -> Redis:
+        own, kwargs = parameters.own, dict(parameters.kwargs)
+        service = own.get("service_name") or own.get("master_name") or DEFAULT_SERVICE
+        for_sentinel = {name: kwargs.pop(name) for name in _SENTINEL_ARGUMENTS & kwargs.keys()}
+        sentinel_kwargs = _sentinel_kwargs(parameters)
+        hosts = find_sentinels(parameters)
+        with _understood(parameters):
+            sentinel: Any = _new_sentinel(hosts, sentinel_kwargs=sentinel_kwargs, **for_sentinel)
+            client: Redis = sentinel.master_for(service, redis_class=MasterClient, **kwargs)
+            _try_connection(client)
+        return client
+
+    return build_sentinel
+
+
+def _sentinel_kwargs(parameters: Parameters) -> dict[str, Any]:
+    given = dict(parameters.own.get("sentinel_kwargs", {}))
+    if given.get("ssl"):
+        setting = f"{parameters.options_setting}['sentinel_kwargs']"
+        tls = {name: given.pop(name) for name in TLS_OPTIONS & given.keys()}
+        given |= tls_options([Layer(setting, tls)])
+    return {**SOCKET_DEFAULTS, **hide_credentials(given)}
+
+
+def _cluster(parameters: Parameters) -> RedisCluster:
+    kwargs = _cluster_kwargs(parameters)
+    hosts = parameters.own.get("startup_nodes") or _hosts(parameters, REDIS_PORT)
+    nodes = [_new_node(*host) for host in hosts]
+    return LateCluster(partial(_cluster_understood, parameters), startup_nodes=nodes, **kwargs)
+
+
+def _cluster_kwargs(parameters: Parameters) -> dict[str, Any]:
+    kwargs = dict(parameters.kwargs)
+    if kwargs.pop("db", 0):
+        raise ConfigurationError(
+            f"{parameters.url_setting} or {parameters.options_setting} names a database, but a "
+            "cluster has only database 0"
+        )
+    # Ours are for single servers, redis-py has its own for a cluster; a user's stay.
+    if kwargs.get("retry_on_error") == [RedisConnectionError]:
+        del kwargs["retry"], kwargs["retry_on_error"]
+        if _RETRIES_OF_CLUSTER:
+            kwargs["retry"] = Retry(NoBackoff(), CLUSTER_RETRIES)
+    # The schedule is in one slot, and does not need the others.
+    kwargs.setdefault("require_full_coverage", False)
+    node_kwargs = {name: kwargs[name] for name in kwargs if name not in _CLUSTER_ARGUMENTS}
+    with _understood(parameters):
+        _try_connection(Redis(**node_kwargs))
+    # redis-py drops them without a word, and with them a check of the certificate.
+    dropped = sorted(node_kwargs.keys() - set(REDIS_ALLOWED_KEYS))
+    if dropped:
+        raise ConfigurationError(
+            f"redis-py {redis.__version__} does not pass {', '.join(dropped)} on to the nodes of a "
+            f"cluster: upgrade it, or change {parameters.options_setting}"
+        )
+    return kwargs
+
+
+@contextmanager
+def _cluster_understood(parameters: Parameters) -> Iterator[None]:
+    try:
+        with _understood(parameters):
+            yield
+    except RedisClusterException as error:
+        if "not enabled" in str(error):
+            raise ConfigurationError(
+                f"{parameters.url_setting} is not a cluster: use a redis URL, and no 'cluster' in "
+                f"{parameters.options_setting}"
+            ) from error
+        raise RedisConnectionError(str(error)) from error
+
+
+def _try_connection(client: Redis) -> None:
+    """Make one connection without connecting: redis-py checks its arguments no earlier."""
+    pool = client.connection_pool
+    pool.connection_class(**pool.connection_kwargs)
+
+
+@contextmanager
+def _understood(parameters: Parameters) -> Iterator[None]:
+    try:
+        yield
+    except RedisConnectionError as error:
+        if isinstance(error.__cause__, (OSError, RedisError)) or "protocol" not in str(error):
+            raise
+        raise ConfigurationError(f"{parameters.options_setting}: {error}") from error
+    except (TypeError, ValueError, RedisError) as error:
+        unknown = _UNKNOWN_ARGUMENT.search(str(error))
+        what = f"{unknown[1]!r} is not an option of redis-py" if unknown else str(error)
+        setting = _setting_of(parameters, unknown[1] if unknown else "")
+        raise ConfigurationError(f"{setting}: {what}") from error
+
+
+def _setting_of(parameters: Parameters, name: str) -> str:
+    in_url = name in parameters.node.options
+    return parameters.url_setting if in_url else parameters.options_setting
+
+
+_BUILDERS: Final[Mapping[str, Callable[[Parameters], RawClient]]] = {
+    "redis": _single,
+    "rediss": _single,
+    "unix": _socket,
+    "redis+socket": _socket,
+    "redis-sentinel": _sentinel(_listed_sentinels),
+    "sentinel": _sentinel(_sentinels_of_url),
+    "redis-cluster": _cluster,
+}
+
+_CLUSTER_SCHEMES: Final = ("redis", "rediss", "redis-cluster")
+
+
+def _builder(parameters: Parameters) -> Callable[[Parameters], RawClient]:
+    if not parameters.own.get("cluster"):
+        return _BUILDERS[parameters.scheme]
+    if parameters.scheme not in _CLUSTER_SCHEMES:
+        raise ConfigurationError(
+            f"{parameters.options_setting}['cluster'] does not go with {parameters.url_setting}, a "
+            f"{parameters.scheme} URL: use one of {', '.join(_CLUSTER_SCHEMES)}"
+        )
+    return _cluster

@@ -1,0 +1,136 @@
+"""URLs of Redis servers: taking them apart, and showing them without secrets."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from redbeat.errors import ConfigurationError
+
+__all__ = ("MANY_SERVERS", "SCHEMES", "SOCKETS", "Address", "parse_url", "safe_url", "url_scheme")
+
+#: The schemes that can hold a schedule. ``sentinel`` and ``redis+socket`` are Celery's spellings.
+SCHEMES = (
+    "redis",
+    "rediss",
+    "unix",
+    "redis+socket",
+    "redis-sentinel",
+    "sentinel",
+    "redis-cluster",
+)
+
+#: Those of a socket in the file system: no host, no TLS.
+SOCKETS = ("unix", "redis+socket")
+
+#: Those behind which there are several servers.
+MANY_SERVERS = ("redis-sentinel", "sentinel", "redis-cluster")
+
+MASK = "**"
+
+# Alternatives are split only where another URL begins: a password may hold a semicolon.
+_ALTERNATIVES = re.compile(r";(?=[\w+.-]+://|$)")
+# A password that was not quoted may hold "/", "#" or "?": everything up to the last "@" goes.
+_USERINFO = (re.compile(r"[^?]*@"), re.compile(r"[^=]*@"))
+_SECRET_OPTION = re.compile(r"([?&][^=&#]*(?:pass|secret|token)[^=&#]*=)[^&#]*", re.IGNORECASE)
+
+
+@dataclass(frozen=True, repr=False)
+class Address:
+    """One URL, taken apart and unquoted; ``options`` are its query as text."""
+
+    scheme: str
+    host: str | None
+    port: int | None
+    username: str | None
+    password: str | None
+    path: str
+    options: Mapping[str, str]
+
+
+def safe_url(url: Any) -> str:
+    """Return ``url`` without any password, alternates included; never raises.
+
+    User names stay, as Celery shows them; options that sound like a secret are masked.
+    """
+    if isinstance(url, (list, tuple)):
+        url = ";".join(map(str, url))
+    return ";".join(_masked(part) for part in _ALTERNATIVES.split(str(url or "")))
+
+
+def url_scheme(url: str) -> str:
+    """Return the scheme of the first alternative of ``url`` in lower case, or an empty text."""
+    scheme, separator, _rest = url.partition("://")
+    return scheme.strip().lower() if separator else ""
+
+
+def parse_url(url: str, setting: str) -> list[Address]:
+    """Take ``url`` and its alternatives apart; errors name ``setting``.
+
+    Raises :exc:`ConfigurationError` for a scheme that is not ours and for a malformed URL.
+    """
+    parts = [part for part in _ALTERNATIVES.split(url.strip()) if part]
+    return [_parse_one(part, setting) for part in parts]
+
+
+def _masked(part: str) -> str:
+    scheme, separator, rest = part.rpartition("://") if "://" in part else ("", "", part)
+    if "://" in scheme:  # the password holds the separator: mask from the first one on
+        scheme, separator, rest = part.partition("://")
+    rest = _SECRET_OPTION.sub(rf"\g<1>{MASK}", rest)
+    if rest.startswith("/"):
+        return scheme + separator + rest
+    return scheme + separator + _without_password(rest)
+
+
+def _without_password(rest: str) -> str:
+    end = max(found.end() if (found := rule.match(rest)) else 0 for rule in _USERINFO)
+    if not end:
+        return rest
+    user, colon, _password = rest[: end - 1].partition(":")
+    if re.search(r"[/?#@]", user):
+        return f"{MASK}@{rest[end:]}"
+    return f"{user}:{MASK}@{rest[end:]}" if colon else rest
+
+
+def _parse_one(url: str, setting: str) -> Address:
+    scheme = url_scheme(url)
+    if scheme not in SCHEMES:
+        raise ConfigurationError(_foreign(url, scheme, setting))
+    try:
+        # The hierarchy rules of http hold for all our schemes, known to urllib or not.
+        parts = urlsplit("http://" + url.partition("://")[2])
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        # Not chained: the error of urllib quotes pieces of the password.
+        raise ConfigurationError(_malformed(url, setting)) from None
+    if "@" in parts.path and "@" not in parts.netloc and scheme not in SOCKETS:
+        raise ConfigurationError(_malformed(url, setting))
+    return Address(
+        scheme=scheme,
+        host=unquote(host) if host else None,
+        port=port,
+        username=unquote(parts.username) if parts.username else None,
+        password=unquote(parts.password) if parts.password else None,
+        path=unquote(parts.path),
+        options=dict(parse_qsl(parts.query)),
+    )
+
+
+def _foreign(url: str, scheme: str, setting: str) -> str:
+    shown = repr(safe_url(url)) if scheme else "a text without a scheme"
+    hint = "" if setting == "redbeat_redis_url" else ": set redbeat_redis_url"
+    return (
+        f"{setting} is {shown}, which is not a Redis server{hint}; "
+        f"valid schemes are {', '.join(SCHEMES)}"
+    )
+
+
+def _malformed(url: str, setting: str) -> str:
+    return (
+        f"{setting} is malformed: {safe_url(url)!r}; quote special characters of the user name "
+        "and the password, such as '/' as %2F and '@' as %40"
+    )

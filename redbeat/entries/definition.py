@@ -1,0 +1,167 @@
+"""The static part of an entry as stored: ``definition``, shared with RedBeat 2, and ``policy``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from functools import lru_cache
+from json.encoder import encode_basestring_ascii as quoted
+from typing import Any
+
+from celery.schedules import BaseSchedule, schedule
+
+from redbeat.codec.writers import TAG
+from redbeat.decoder import (
+    MAX_TEXT,
+    RedBeatJSONEncoder,
+    active_codec,
+    decode,
+    decode_schedule,
+    encode,
+)
+from redbeat.errors import DecodeError, InvalidEntryError
+from redbeat.schedules import rrule, with_zones, zone_extension
+
+from .policy import DEFAULT, Policy
+from .policy import FIELDS as POLICY_FIELDS
+
+__all__ = ("decode_definition", "decode_policy", "encode_definition", "encode_policy")
+
+Check = tuple[Callable[[Any], bool], str]
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and bool(value)
+
+
+#: What every field must be, and how to say so.
+FIELDS: dict[str, Check] = {
+    "name": (_is_text, "a text that is not empty"),
+    "task": (_is_text, "the name of a task"),
+    "args": (lambda value: value is None or isinstance(value, (list, tuple)), "a list or null"),
+    "kwargs": (lambda value: value is None or isinstance(value, dict), "an object"),
+    "options": (lambda value: value is None or isinstance(value, dict), "an object"),
+    "schedule": (lambda value: isinstance(value, BaseSchedule), "a schedule"),
+    "enabled": (lambda value: isinstance(value, bool), "true or false"),
+}
+
+REQUIRED = ("name", "task", "schedule")
+
+
+def encode_definition(definition: dict[str, Any]) -> str:
+    """Return a definition as stored; raises :exc:`InvalidEntryError` that names the field."""
+    for field, (valid, wanted) in FIELDS.items():
+        if not valid(definition.get(field)):
+            raise InvalidEntryError(field, f"must be {wanted}, not {definition.get(field)!r:.60}")
+    return _flat_text(definition) or encode(definition, "")
+
+
+#: A definition as the encoder writes it, of an entry whose class adds no field.
+WRITTEN = f"{{{', '.join(f'{quoted(field)}: %s' for field in FIELDS)}}}"
+
+#: How the encoder writes the values that hold no others.
+SCALARS: dict[type, Callable[[Any], str]] = {
+    str: quoted,
+    int: repr,
+    bool: {True: "true", False: "false"}.__getitem__,
+    type(None): lambda _value: "null",
+}
+
+
+def _flat_text(definition: dict[str, Any]) -> str | None:
+    """Return what the encoder would, None for all but the usual; about three times faster."""
+    if (*definition,) != (*FIELDS,) or active_codec()[0] is not RedBeatJSONEncoder:
+        return None
+    try:
+        name, task, args, kwargs, options, when, enabled = definition.values()
+        texts = (_array(args), _object(kwargs), _object(options), _schedule(when))
+        text = WRITTEN % (quoted(name), quoted(task), *texts, SCALARS[bool](enabled))
+    except (KeyError, TypeError, ValueError):
+        return None  # The encoder knows the rest, and says what is wrong if anything is.
+    return text if len(text) <= MAX_TEXT else None
+
+
+def _array(values: Any) -> str:
+    if not values:
+        return "null" if values is None else "[]"
+    return f"[{', '.join([SCALARS[type(value)](value) for value in values])}]"
+
+
+def _object(values: Any) -> str:
+    if not values:
+        return "null" if values is None else "{}"
+    if TAG in values:
+        raise KeyError(TAG)
+    items = [f"{quoted(key)}: {SCALARS[type(value)](value)}" for key, value in values.items()]
+    return f"{{{', '.join(items)}}}"
+
+
+def _schedule(when: Any) -> str:
+    if type(when) is schedule and when.nowfun is None and type(when.run_every) is timedelta:
+        return _interval(when.run_every, bool(when.relative))
+    return encode(when)
+
+
+@lru_cache(maxsize=256)
+def _interval(every: timedelta, relative: bool) -> str:
+    return encode(schedule(every, relative))
+
+
+def decode_definition(text: str | bytes) -> dict[str, Any]:
+    """Return the constructor arguments in a stored definition.
+
+    Raises :exc:`DecodeError` that names the field.
+    """
+    definition = decode(text, "definition")
+    if not isinstance(definition, dict):
+        raise DecodeError("definition", f"must be an object, not {definition!r:.60}")
+    for field in REQUIRED:
+        if definition.get(field) is None:
+            raise DecodeError(f"definition.{field}", "is missing; write it")
+    definition["schedule"] = decode_schedule(definition["schedule"])
+    _accept_numbers(definition)
+    _checked({name: definition[name] for name in POLICY_FIELDS if name in definition}, "definition")
+    for field, (valid, wanted) in FIELDS.items():
+        if field in definition and not valid(definition[field]):
+            problem = f"must be {wanted}, not {definition[field]!r:.60}"
+            raise DecodeError(f"definition.{field}", problem)
+    return definition
+
+
+def _accept_numbers(definition: dict[str, Any]) -> None:
+    """Take a number for a name, and 1 or 0 for true or false, as RedBeat 2 did."""
+    if type(definition["name"]) is int:
+        definition["name"] = str(definition["name"])
+    if type(definition.get("enabled")) is int and definition["enabled"] in (0, 1):
+        definition["enabled"] = bool(definition["enabled"])
+
+
+def encode_policy(schedule: Any, policy: Policy = DEFAULT) -> str:
+    """Return what a definition cannot hold in the form RedBeat 2 reads, "" for nothing."""
+    extension = zone_extension(schedule)
+    if policy is not DEFAULT:
+        extension = {**extension, **policy.given()}
+    return encode(extension, "policy") if extension else ""
+
+
+def decode_policy(policy: str, definition: dict[str, Any]) -> dict[str, Any]:
+    """Return ``definition`` with its policy applied; raises :exc:`DecodeError`."""
+    if not policy:
+        return definition
+    extension = decode(policy, "policy")
+    if not isinstance(extension, dict):
+        raise DecodeError("policy", f"must be an object, not {extension!r:.60}")
+    if isinstance(definition["schedule"], rrule):
+        definition["schedule"] = with_zones(definition["schedule"], extension)
+    found = {name: extension[name] for name in POLICY_FIELDS if name in extension}
+    definition.update(_checked(found, "policy"))
+    return definition
+
+
+def _checked(found: dict[str, Any], where: str) -> dict[str, Any]:
+    """Return the fields of a policy if they are valid; raises :exc:`DecodeError`."""
+    try:
+        Policy.of(found)
+    except InvalidEntryError as error:
+        raise DecodeError(f"{where}.{error.field}", error.problem) from error
+    return found

@@ -1,0 +1,197 @@
+"""An entry as a point in time: what it did last, and when it is due."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, tzinfo
+from typing import Any
+
+from celery.beat import ScheduleEntry
+from celery.schedules import BaseSchedule, crontab, schedstate
+
+from redbeat.config import ensure_conf
+from redbeat.decoder import to_timestamp
+
+from .history import History
+from .occurrences import Run, Verdict, aware, decide
+from .pauses import Pause
+from .planning import TICK, Plan
+from .policy import DEFAULT, FIELDS, Policy
+
+__all__ = ("DISABLED", "PARKED", "DueEntry", "score_of")
+
+#: Scores of entries that are never due: finished or quarantined; disabled.
+PARKED, DISABLED = -1.0, -2.0
+
+#: Seconds after which a disabled entry asks to be looked at again, when it is asked.
+DISABLED_RECHECK = 5.0
+
+
+NAMES = frozenset(FIELDS)
+
+
+def score_of(next_at: datetime | None) -> float:
+    """Return the score of an entry that is due at ``next_at``, None = never."""
+    return PARKED if next_at is None else next_at.timestamp()
+
+
+class DueEntry(ScheduleEntry):
+    """The side of an entry that knows its history and the time. No round trips."""
+
+    enabled: bool
+
+    # What a policy may say, see there; an attribute that is not set says nothing.
+    timezone: str | None = None
+    start_time: datetime | None = None
+    end_time: datetime | None = None
+    max_runs: int | None = None
+    on_finish: str = "keep"
+    misfire_grace_time: float | None = None
+    coalesce: str = "latest"
+    catch_up_limit: int | None = None
+    jitter: float = 0.0
+    overlap: str = "allow"
+    overlap_timeout: float = 3600.0
+    delivery: str | None = None
+
+    #: The nominal instant of the last run, None when it is not known.
+    scheduled_at: datetime | None = None
+
+    #: Set while a beat holds a claim on the entry; then nothing is written by the entry itself.
+    run: Run | None = None
+
+    #: The zone of the app, where it was looked up already.
+    _zone: tzinfo | None = None
+
+    #: Text of the stored meta this entry was made from; None for an entry not seen in Redis.
+    _seen_meta: str | None = None
+
+    #: The stored definition and policy this entry was made from; empty when not seen in Redis.
+    _seen_texts: tuple[str, str] = ("", "")
+
+    #: An operator's pause that lies on it, while it is not enabled.
+    _pause: Pause | None = None
+
+    #: The last run and the run count that are not a change of the caller's.
+    _known_history: tuple[Any, int] = (None, 0)
+
+    def default_now(self) -> datetime:
+        """Return the time of the schedule's clock, or of the app's where there is no schedule."""
+        schedule = self.schedule
+        if isinstance(schedule, BaseSchedule) and (
+            schedule.nowfun is not None or type(schedule).now is not BaseSchedule.now
+        ):
+            now: datetime = schedule.now()
+            return now
+        # What Celery computes in several steps, at each entry that is made.
+        return datetime.now(self.app.timezone)
+
+    def recall(self, meta: str, runtime: str = "") -> None:
+        """Take over a stored history; raises :exc:`DecodeError`. No round trip."""
+        self.adopt(History.read(meta, runtime), meta)
+
+    def adopt(self, history: History, meta: str) -> None:
+        """Take over a history and the text it was read from. No round trip."""
+        self.last_run_at = history.last_run_at
+        self.total_run_count = history.total_run_count
+        self.scheduled_at = history.scheduled_at
+        self._known_history = (self.last_run_at, self.total_run_count)
+        self._seen_meta = meta
+
+    @property
+    def anchor(self) -> datetime | None:
+        """The instant in UTC from which the next run counts, None when it never ran."""
+        if self.last_run_at is None:
+            return None
+        last_run_at, known = aware(self.last_run_at), self._known_history[0]
+        # As instants: times of one zone are equal in both of its hours that a clock repeats.
+        if self.scheduled_at is not None and known is not None and last_run_at == aware(known):
+            return self.scheduled_at
+        return last_run_at
+
+    def verdict(self) -> Verdict:
+        """Return which occurrence is due, and when the next one is. No round trip."""
+        run = self.run
+        if run is None:
+            now = aware(self.default_now())
+            return self._decide(now, now)
+        if run.verdict is None:
+            run.verdict = self._decide(run.now, run.due)
+        return run.verdict
+
+    @property
+    def policy(self) -> Policy:
+        """What the attributes say; raises :exc:`InvalidEntryError` that names the field."""
+        given = vars(self)
+        if NAMES.isdisjoint(given):
+            return DEFAULT
+        return Policy.of({name: given[name] for name in FIELDS if name in given})
+
+    def _decide(self, now: datetime, due: datetime) -> Verdict:
+        last_run_at = self.last_run_at and aware(self.last_run_at)
+        policy, zone = self._rules()
+        if policy is DEFAULT:
+            return decide(self.schedule, last_run_at, self.anchor, now, due, zone)
+        limits = (policy, self.total_run_count, str(self.name))
+        return decide(self.schedule, last_run_at, self.anchor, now, due, zone, *limits)
+
+    def _rules(self) -> tuple[Policy, tzinfo]:
+        """Return the policy with what the app adds to it, and the zone to read a crontab in."""
+        policy = self.policy
+        if isinstance(self.schedule, crontab) and policy.misfire_grace_time is None:
+            deadline = ensure_conf(self.app).cron_deadline
+            if deadline is not None:
+                policy = replace(policy, misfire_grace_time=deadline)
+        return policy, self._zone or policy.zone or self.app.timezone
+
+    def upcoming(self, n: int = 10, after: datetime | None = None) -> list[datetime]:
+        """Return the next ``n`` nominal instants after ``after`` (default now), UTC.
+
+        Fewer when fewer are left. Whether the entry is enabled does not matter. No round trip.
+        """
+        since = aware(after or self.default_now())
+        policy, zone = self._rules()
+        if policy.max_runs is not None:
+            n = min(n, policy.max_runs - self.total_run_count)
+        plan = Plan(self.schedule, zone, policy, str(self.name))
+        anchor = self.anchor
+        first = plan.begin(since) if anchor is None else plan.after(anchor)
+        found = None if first is None else plan.since(first, since + TICK)
+        instants: list[datetime] = []
+        while found is not None and len(instants) < n:
+            instants.append(found)
+            found = plan.after(found)
+        return instants
+
+    def is_due(self) -> schedstate:
+        """Return (whether it is due, seconds until the run after that; None = never)."""
+        if not self.enabled:
+            return schedstate(False, DISABLED_RECHECK)
+        verdict = self.verdict()
+        if verdict.next_at is None:
+            return schedstate(verdict.due, None)
+        now = self.run.now if self.run else aware(self.default_now())
+        return schedstate(verdict.due, max((verdict.next_at - now).total_seconds(), 0.0))
+
+    @property
+    def due_at(self) -> datetime | None:
+        """The next run, UTC: now when it never ran or is overdue, None when nothing is left."""
+        verdict = self.verdict()
+        return aware(self.default_now()) if verdict.due else verdict.next_at
+
+    @property
+    def score(self) -> float:
+        """The next run as UNIX seconds; -1 when nothing is left, -2 when it is disabled."""
+        if not self.enabled:
+            return DISABLED
+        due_at = self.due_at
+        return PARKED if due_at is None else to_timestamp(due_at)
+
+    def _stored_score(self) -> float | None:
+        """Return the score to store: None = due at once, by the clock of Redis."""
+        if not self.enabled:
+            return DISABLED
+        verdict = self.verdict()
+        if verdict.due:
+            return None
+        return score_of(verdict.next_at)

@@ -1,0 +1,152 @@
+"""How an entry is written: the last writer wins, but runs recorded meanwhile are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from redbeat.calendar.zones import from_timestamp
+from redbeat.errors import ConflictError, DecodeError, InvalidEntryError
+from redbeat.storage.records import CLOCK_AHEAD, CONFLICT, HISTORY_DIFFERS, SAVED, Writing
+from redbeat.storage.store import Store
+
+from .due import DueEntry
+from .history import History, encode_meta
+from .occurrences import aware
+from .pauses import Pause
+
+__all__ = ("SavedEntry", "save_batch")
+
+#: How often a write is tried again when the entry ran in between, before it insists.
+SAVE_ATTEMPTS = 5
+
+
+class SavedEntry(DueEntry):
+    """The side of an entry that knows what of it is stored.
+
+    It remembers the history it was made from. A write names that history, is refused where another
+    one is stored by now, takes that one over but for what was changed here, and tries again.
+    """
+
+    def _own_key(self) -> str:
+        raise NotImplementedError
+
+    def history_text(self) -> str:
+        """Return the history as stored in ``meta``."""
+        if self.total_run_count:
+            return encode_meta(self.last_run_at, self.total_run_count)
+        return encode_meta(self.last_run_at)
+
+    def _check_history(self) -> None:
+        last_run_at: Any = self.last_run_at
+        count: Any = self.total_run_count
+        if last_run_at is not None and not isinstance(last_run_at, datetime):
+            problem = f"must be a datetime or None, not {last_run_at!r:.60}"
+            raise InvalidEntryError("last_run_at", problem)
+        if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+            raise InvalidEntryError(
+                "total_run_count", f"must be a number of runs, 0 at least, not {count!r:.60}"
+            )
+
+    def _write(
+        self, store: Store, key: str, definition: str = "", policy: str = "", **more: Any
+    ) -> None:
+        """Store definition and history, or only the history when ``definition`` is empty.
+
+        Nothing is written for an entry that is gone, unless there is a definition. One round trip,
+        one more for each run that was recorded meanwhile, and one more for a new entry when the
+        clock of this host is ahead of Redis: it counts from the time of Redis then.
+        """
+        save_batch(store, [(self, Writing(key, definition, policy, **more))])
+
+    def _writing(self, asked: Writing, insist: bool) -> Writing:
+        """Return what is asked for with history and score as they are now.
+
+        With ``insist`` it is written whatever history is stored.
+        """
+        fresh = self._seen_meta is None
+        meta = self.history_text() if fresh or self._history_changed() else ""
+        seen = None if insist else self._seen_meta or ""
+        score, made_up = self._stored_score(), self._made_up()
+        return asked._replace(meta=meta, seen=seen, score=score, made_up=made_up)
+
+    def _written(self, writing: Writing, code: int, stored: str, runtime: str) -> bool:
+        """Take note of what became of a write; False when it is to be tried again."""
+        if code == SAVED:
+            self._saved(writing)
+        elif code == HISTORY_DIFFERS:
+            self._merge(stored, runtime)
+        elif code == CLOCK_AHEAD:
+            self.last_run_at = from_timestamp(float(stored))
+            self._known_history = (self.last_run_at, self.total_run_count)
+        elif code == CONFLICT:
+            raise ConflictError(str(self.name))
+        elif writing.definition:
+            self._seen_meta = None  # deleted meanwhile: stored anew, with its history
+        else:
+            return True
+        return code == SAVED
+
+    def _made_up(self) -> datetime | None:
+        """Return the instant from which a new entry counts when nobody has chosen it."""
+        last_run_at = self.last_run_at
+        if last_run_at is None or self._seen_meta is not None or self._history_changed():
+            return None
+        return aware(last_run_at)
+
+    def _history_changed(self) -> bool:
+        known, count = self._known_history
+        return self.total_run_count != count or not _same(self.last_run_at, known)
+
+    def _saved(self, writing: Writing) -> None:
+        if not _same(self.last_run_at, self._known_history[0]):
+            self.scheduled_at = None
+        if writing.meta:
+            self._seen_meta = writing.meta
+        if writing.definition:
+            self._seen_texts = (writing.definition, writing.policy)
+            self._pause = Pause.of_entry(self)
+        self._known_history = (self.last_run_at, self.total_run_count)
+
+    def _merge(self, meta: str, runtime: str) -> None:
+        """Take over the stored history, but for what was changed here."""
+        known_last, known_count = self._known_history
+        mine_last, mine_count = self.last_run_at, self.total_run_count
+        try:
+            stored = History.read(meta, runtime)
+        except DecodeError:
+            self._seen_meta = meta
+            self._known_history = (mine_last, -1)  # unreadable: ours replaces it
+            return
+        self.adopt(stored, meta)
+        if not _same(mine_last, known_last):
+            self.last_run_at = mine_last
+        if mine_count != known_count:
+            self.total_run_count = mine_count
+
+
+def save_batch(store: Store, asked: Sequence[tuple[SavedEntry, Writing]]) -> None:
+    """Write entries as asked, at most 500.
+
+    One round trip, and one more when runs were recorded meanwhile or histories were not known,
+    some more where that goes on. Raises :exc:`InvalidEntryError`; nothing is written then.
+    """
+    for entry, _ in asked:
+        entry._check_history()
+    left = list(asked)
+    for attempt in range(SAVE_ATTEMPTS + 1):
+        insist = attempt == SAVE_ATTEMPTS
+        writings = [entry._writing(writing, insist) for entry, writing in left]
+        results = store.save_all(writings)
+        tried = zip(left, writings, results, strict=True)
+        left = [item for item, writing, result in tried if not item[0]._written(writing, *result)]
+        if not left:
+            return
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two histories tell the same instant; both hours that a clock repeats differ."""
+    if one is None or other is None:
+        return one is other
+    return aware(one) == aware(other)

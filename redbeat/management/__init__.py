@@ -1,0 +1,1 @@
+"""Work on a whole schedule: find, preview, apply, examine, move."""

@@ -1,0 +1,1 @@
+"""The schedule in Redis, as text and numbers: every command and script that touches it."""

@@ -1,0 +1,194 @@
+"""The commands that read the schedule and change nothing; those that change it are in ``store``.
+
+Redis errors pass through unchanged, but for a key that is not a hash: that is a
+:exc:`~redbeat.errors.DecodeError`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+from redis.client import NEVER_DECODE
+from redis.exceptions import ResponseError
+
+from redbeat.connection.cluster import cluster_errors, node_of
+from redbeat.connection.failover import refusals
+from redbeat.errors import DecodeError
+
+from .records import Keys, key_of, text_of
+from .rows import Counts, Cursor, Page, Presence, read_counts, read_page
+from .scripts import load_script
+
+__all__ = ("BATCH", "Reading", "batches", "not_an_entry")
+
+#: Entries handled in one round trip.
+BATCH = 500
+
+#: Keys without their texts that are read in one round trip.
+KEYS_PAGE = 5000
+
+
+def batches(items: Iterable[Any], size: int = BATCH) -> Iterator[list[Any]]:
+    """Split ``items`` into lists of at most ``size``."""
+    iterator = iter(items)
+    while batch := list(islice(iterator, size)):
+        yield batch
+
+
+def not_an_entry(key: str) -> str:
+    """Return what is wrong with a key that is not a hash."""
+    return f"the key {key!r} holds something that is not an entry; use another name or remove it"
+
+
+class Reading:
+    """What can be read of the schedule of one prefix in one Redis."""
+
+    def __init__(self, client: Any, keys: Keys) -> None:
+        self.client = client
+        self.keys = keys
+
+    def _run(self, script: str, keys: Sequence[Any], args: Sequence[Any] = ()) -> Any:
+        return load_script(script)(self.client, keys, args)
+
+    def _read(self, *command: Any) -> Any:
+        with cluster_errors(), refusals():
+            return self.client.execute_command(*command, **{NEVER_DECODE: True})
+
+    def _undeclared(self, *keys: Any) -> list[Any]:
+        """Return the keys of a script that also uses keys of entries, which it does not name.
+
+        The last one never exists. A cluster that moves the slot to another node, and has moved but
+        some of its keys, runs no script of which one key is there and another is not.
+        """
+        return [*keys, self.keys.wakeup]
+
+    # -- entries ---------------------------------------------------------------------------------
+
+    def load(self, key: str) -> tuple[str | None, str, str, str]:
+        """Return (definition or None, meta, policy, runtime) of an entry. One round trip."""
+        try:
+            reply = self._read("HMGET", key_of(key), "definition", "meta", "policy", "runtime")
+        except ResponseError as error:
+            if "WRONGTYPE" in str(error):
+                raise DecodeError("definition", not_an_entry(key)) from error
+            raise
+        definition = None if reply[0] is None else text_of(reply[0])
+        return definition, text_of(reply[1]), text_of(reply[2]), text_of(reply[3])
+
+    def history(self, key: str) -> str:
+        """Return the lines of the history, the latest first. One round trip."""
+        return text_of(self._read("HGET", key_of(key), "history"))
+
+    def rank(self, key: str) -> int | None:
+        """Return the position in due order, None when it is not a member. One round trip."""
+        rank: int | None = self._read("ZRANK", self.keys.schedule, key_of(key))
+        return rank
+
+    def due_keys(self, limit: int = BATCH) -> list[str]:
+        """Return the keys that are due and the one after them, in due order. Two round trips."""
+        seconds, micros = self._read("TIME")
+        now = f"{int(seconds)}.{int(micros):06d}"
+        schedule = self.keys.schedule
+        due = self._read("ZRANGEBYSCORE", schedule, 0, now, "LIMIT", 0, limit)
+        later = self._read("ZRANGEBYSCORE", schedule, f"({now}", "+inf", "LIMIT", 0, 1)
+        return [text_of(key) for key in (*due, *later)]
+
+    def static_names(self) -> set[str]:
+        """Return the names of all static entries. One round trip."""
+        return {text_of(name) for name in self._read("SMEMBERS", self.keys.statics)}
+
+    def quarantined(self) -> dict[str, str]:
+        """Return entry key -> JSON note of what is set aside. One round trip."""
+        reply = self._read("HGETALL", self.keys.quarantine)
+        pairs = reply.items() if isinstance(reply, dict) else _pairs(reply)
+        return {text_of(key): text_of(note) for key, note in pairs}
+
+    def read(self, keys: Sequence[str]) -> Page:
+        """Return the rows of these entries, in this order. One round trip; ask at most 500."""
+        return self._page("named", *map(key_of, keys))
+
+    def page(self, after: Cursor | None = None, limit: int = BATCH, history: bool = False) -> Page:
+        """Return the rows of a page in due order, parked ones last. One round trip."""
+        score, member = after or ("", "")
+        return self._page(limit, score, key_of(member), "history" if history else "")
+
+    def keys_after(self, after: Cursor | None = None) -> tuple[list[str], Cursor | None]:
+        """Return the members of a large page, and where the next one begins. One round trip."""
+        score, member = after or ("", "")
+        page = self._page(KEYS_PAGE, score, key_of(member), "keys")
+        return [row.key for row in page.rows], page.after
+
+    def _page(self, *args: Any) -> Page:
+        own = self.keys
+        keys = self._undeclared(own.schedule, own.statics, own.quarantine)
+        return read_page(self._run("page", keys, [self.keys.prefix, *args]))
+
+    def members(self) -> int:
+        """Return how many entries there are. One round trip."""
+        return int(self._read("ZCARD", self.keys.schedule))
+
+    def ranked(self, offset: int, limit: int) -> list[tuple[str, float]]:
+        """Return (member, score) in due order, ``limit`` of them at most. One round trip."""
+        found = self._read(
+            *("ZRANGE", self.keys.schedule, offset, offset + limit - 1), "WITHSCORES"
+        )
+        return [(text_of(member), float(score)) for member, score in _scored(found)]
+
+    def counts(self, lock_key: str | None, disabled: float, within: float) -> Counts:
+        """Return how many entries there are of each kind.
+
+        ``disabled`` is the score of those that are, ``within`` the seconds since its last turn
+        after which a beat is left out. One round trip.
+        """
+        keys = [self.keys.schedule, self.keys.statics, self.keys.quarantine, self.keys.beats]
+        if lock_key is not None:
+            keys.append(lock_key)
+        return read_counts(self._run("count", keys, [disabled, within]))
+
+    # -- beats -------------------------------------------------------------------------------
+
+    def lock_holder(self, key: str) -> str:
+        """Return the token of whoever holds the lock, "" for nobody. One round trip."""
+        return text_of(self._read("GET", key))
+
+    def beats(self, within: float) -> list[Presence]:
+        """Return the beats, by when they were seen last.
+
+        ``within`` is how many seconds ago at most. Two round trips.
+        """
+        seconds, _ = self._read("TIME")
+        since = int(seconds) - within
+        found = self._read("ZRANGEBYSCORE", self.keys.beats, since, "+inf", "WITHSCORES")
+        return [Presence.read(text_of(member), float(seen)) for member, seen in _scored(found)]
+
+    # -- the server --------------------------------------------------------------------------
+
+    def eviction(self) -> tuple[int, str]:
+        """Return (maxmemory in bytes, maxmemory policy), from INFO. One round trip."""
+        with cluster_errors():
+            info = node_of(self.client, self.keys.schedule).info("memory")
+        return int(info.get("maxmemory", 0)), str(info.get("maxmemory_policy", ""))
+
+    def server(self) -> dict[str, str]:
+        """Return version and mode of the server, from INFO; empty where that is forbidden.
+
+        One round trip.
+        """
+        try:
+            with cluster_errors():
+                info = node_of(self.client, self.keys.schedule).info("server")
+        except ResponseError:
+            return {}
+        names = {"version": "redis_version", "mode": "redis_mode"}
+        return {name: str(info.get(field, "")) for name, field in names.items()}
+
+
+def _pairs(flat: Sequence[Any]) -> Iterable[tuple[Any, Any]]:
+    return zip(flat[::2], flat[1::2], strict=True)
+
+
+def _scored(found: Sequence[Any]) -> Iterable[tuple[Any, Any]]:
+    """Return members with their scores, whichever way the client returns them."""
+    return found if not found or isinstance(found[0], (list, tuple)) else _pairs(found)

@@ -1,0 +1,136 @@
+"""The Lua scripts in ``redbeat/lua``, one file per change of state, loaded by name."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from redis.client import NEVER_DECODE
+from redis.exceptions import MovedError, NoScriptError, RedisError
+
+from redbeat.connection.cluster import cluster_errors, is_cluster, node_of, refreshing
+from redbeat.connection.failover import refusals
+
+__all__ = ("Script", "load_script", "overlaps", "runs_once")
+
+#: Connections that a pool must allow beyond the one that waits for a reply.
+SPARE_CONNECTIONS = 2
+
+Argument = str | bytes | int | float
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """The text of a script and the SHA-1 under which Redis caches it."""
+
+    name: str
+    text: str
+    sha: str
+
+    def begin(
+        self,
+        client: Any,
+        keys: Sequence[str],
+        args: Sequence[Argument] = (),
+        then: Callable[[Any], None] | None = None,
+    ) -> Callable[[], Any]:
+        """Send the script on a connection of its own; the function returned reads the reply.
+
+        For a client for which :func:`runs_once` holds, which is not used otherwise meanwhile unless
+        it :func:`overlaps`. The script never runs twice, however often the client would try again.
+        ``then`` is called with the connection when the script ran. One round trip, more when the
+        server does not have the script cached yet, or another node of a cluster has the keys.
+        """
+        answer = self._send(client, keys, args)
+
+        def read() -> Any:
+            try:
+                return answer(then)
+            except MovedError:
+                return self._send(client, keys, args)(then)
+
+        return read
+
+    def _send(
+        self, client: Any, keys: Sequence[str], args: Sequence[Argument]
+    ) -> Callable[[Callable[[Any], None] | None], Any]:
+        with refreshing(client):
+            pool = node_of(client, keys[0] if keys else "").connection_pool
+            connection = _connection(pool)
+            with _borrowed(connection, pool, keep=True):
+                connection.send_command("EVALSHA", self.sha, len(keys), *keys, *args)
+
+        def read(then: Callable[[Any], None] | None) -> Any:
+            with refreshing(client), _borrowed(connection, pool), refusals():
+                try:
+                    reply = connection.read_response(disable_decoding=True)
+                except NoScriptError:
+                    connection.send_command("EVAL", self.text, len(keys), *keys, *args)
+                    reply = connection.read_response(disable_decoding=True)
+                if then is not None:
+                    then(connection)
+                return reply
+
+        return read
+
+    def __call__(self, client: Any, keys: Sequence[str], args: Sequence[Argument] = ()) -> Any:
+        """Run the script; strings in the reply are bytes.
+
+        One round trip, two when the server does not have the script cached yet.
+        """
+        options = {NEVER_DECODE: True}
+        rest = (len(keys), *keys, *args)
+        with cluster_errors(), refusals():
+            try:
+                return client.execute_command("EVALSHA", self.sha, *rest, **options)
+            except NoScriptError:
+                return client.execute_command("EVAL", self.text, *rest, **options)
+
+
+def runs_once(client: Any) -> bool:
+    """Whether a script can be sent past the retries of ``client``, on a connection of its pool."""
+    return hasattr(client, "connection_pool") or is_cluster(client)
+
+
+def overlaps(client: Any, key: str) -> bool:
+    """Whether a reply about ``key`` can be waited for while ``client`` goes on.
+
+    So it can with a pool that has connections to spare.
+    """
+    try:
+        pool = getattr(node_of(client, key), "connection_pool", None)
+    except RedisError:
+        return False
+    return getattr(pool, "max_connections", 0) > SPARE_CONNECTIONS
+
+
+@contextmanager
+def _borrowed(connection: Any, pool: Any, keep: bool = False) -> Iterator[None]:
+    """Give the connection back, unless we ``keep`` it, and broken if the reply was not read."""
+    try:
+        yield
+    except BaseException:
+        connection.disconnect()
+        pool.release(connection)
+        raise
+    if not keep:
+        pool.release(connection)
+
+
+def _connection(pool: Any) -> Any:
+    try:
+        return pool.get_connection()
+    except TypeError:  # redis-py before 5.3 wants to know the command
+        return pool.get_connection("EVALSHA")
+
+
+@cache
+def load_script(name: str) -> Script:
+    """Return the script in ``redbeat/lua/<name>.lua``."""
+    text = files("redbeat").joinpath("lua").joinpath(f"{name}.lua").read_text(encoding="utf-8")
+    return Script(name, text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())

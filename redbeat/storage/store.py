@@ -1,0 +1,274 @@
+"""The only module that changes schedule data in Redis; it speaks text and numbers.
+
+Every change of state is one script of ``redbeat/lua``. Redis errors pass through unchanged, unless
+they tell about one entry: one saved at a key that is not a hash is an
+:exc:`~redbeat.errors.InvalidEntryError`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from redbeat.connection.replicas import Replicas
+from redbeat.errors import InvalidEntryError
+
+from .packing import pack
+from .reading import BATCH, Reading, batches, not_an_entry
+from .records import (
+    NOT_A_HASH,
+    Keys,
+    StaticRow,
+    Swept,
+    Terms,
+    Turn,
+    Writing,
+    key_of,
+    pack_completions,
+    read_turn,
+    text_of,
+)
+from .rows import Presence
+from .scripts import load_script, overlaps, runs_once
+
+__all__ = ("BATCH", "MAX_WAIT", "Store", "batches")
+
+#: Seconds a beat waits at most between two looks; what is due later needs no wake-up message.
+MAX_WAIT = 5.0
+
+#: Keys looked at in one page of a sweep.
+SCAN_PAGE = 1000
+
+#: What means something else in the pattern of a scan.
+GLOB_SPECIAL = re.compile(r"[\\\[\]*?]")
+
+#: Seconds until a member without a definition is looked at again.
+MISSING_RETRY = 5
+
+
+class Store(Reading):
+    """The schedule of one prefix in one Redis.
+
+    ``wait_replicas`` is how many replicas a claim waits for when it recorded something.
+    """
+
+    def __init__(self, client: Any, keys: Keys, wait_replicas: int = 0) -> None:
+        super().__init__(client, keys)
+        self._replicas = Replicas(wait_replicas)
+
+    # -- one turn of a beat ------------------------------------------------------------------
+
+    def claim(self, *terms: Any, **more: Any) -> Turn:
+        """Take a turn on the :class:`Terms` of these arguments. One round trip.
+
+        Keeps the lock, records completions, claims what is due. The client does not try it again: a
+        caller whose reply got lost has other things to say the next time.
+        """
+        asked = Terms(*terms, **more)
+        if runs_once(self.client):
+            return self._send_claim(asked)()
+        return read_turn(self._run("claim", *self._claim_call(asked)))
+
+    def begin_claim(self, terms: Terms) -> Callable[[], Turn]:
+        """Do as :meth:`claim`, without waiting; the function returned waits for the answer.
+
+        Where :attr:`overlaps` holds, other commands may be given meanwhile. One round trip.
+        """
+        return self._send_claim(terms)
+
+    def _send_claim(self, terms: Terms) -> Callable[[], Turn]:
+        keys, args = self._claim_call(terms)
+        then = self._replicas.wait if terms.completions and self._replicas.wanted else None
+        reply = load_script("claim").begin(self.client, keys, args, then)
+        return lambda: read_turn(reply())
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether :meth:`begin_claim` works with this client. No round trip."""
+        return overlaps(self.client, self.keys.schedule)
+
+    def _claim_call(self, terms: Terms) -> tuple[list[str], tuple[Any, ...]]:
+        own = self.keys
+        keys = self._undeclared(own.schedule, own.statics, own.quarantine, own.beats)
+        token, ttl, dead = terms.token, 0.0, ""
+        if terms.lock is not None:
+            lock_key, token, ttl, dead = terms.lock
+            keys.append(lock_key)
+        asked = (self.keys.prefix, terms.claim_id, terms.limit, terms.lease)
+        lock = (token, int(ttl * 1000), dead)
+        until = "" if terms.expires is None else f"{terms.expires:.6f}"
+        done = pack_completions(terms.completions)
+        rest = (until, int(terms.reply_lost), terms.history)
+        return keys, (*asked, *lock, MISSING_RETRY, *done, *rest)
+
+    def park(self, notes: Iterable[tuple[str, str, str]]) -> list[str]:
+        """Quarantine entries: (key, claim id or "" when it is no hash, JSON note).
+
+        Returns the keys that were parked. One round trip per 500.
+        """
+        parked: list[str] = []
+        for batch in batches(notes):
+            args = [value for key, claim, note in batch for value in (key_of(key), claim, note)]
+            reply = self._run("park", self._set_aside, args)
+            parked += map(text_of, reply)
+        return parked
+
+    @property
+    def _set_aside(self) -> list[str]:
+        return self._undeclared(self.keys.schedule, self.keys.quarantine)
+
+    def review(self, digests: Iterable[tuple[str, str]]) -> list[str]:
+        """Release quarantined entries whose text changed; returns their keys.
+
+        ``digests`` are (key, digest of what was parked). One round trip per 500.
+        """
+        released: list[str] = []
+        for batch in batches(digests):
+            args = [value for key, digest in batch for value in (key_of(key), digest)]
+            reply = self._run("review", self._set_aside, args)
+            released += map(text_of, reply)
+        return released
+
+    def forget(self, members: Sequence[str]) -> list[str]:
+        """Remove members whose hash is gone; returns those removed. One round trip."""
+        reply = self._run(
+            "forget", self._undeclared(self.keys.schedule), [key_of(key) for key in members]
+        )
+        return [text_of(member) for member in reply]
+
+    def sweep(
+        self, cursor: str, disabled: float, offset: int, limit: int, known: Sequence[str]
+    ) -> Swept:
+        """Look for entries that are no members, and for disabled ones that are so no more.
+
+        Scans a page of keys from ``cursor`` on, none when it is empty, and ``limit`` members at
+        score ``disabled`` from ``offset`` on. The ``known`` keys become due now if they are still
+        no members. One round trip.
+        """
+        prefix = self.keys.prefix
+        scan = (cursor, GLOB_SPECIAL.sub(r"\\\g<0>", prefix) + "*", SCAN_PAGE)
+        args = [prefix, *scan, disabled, offset, limit, *map(key_of, known)]
+        reply = self._run("sweep", self._undeclared(self.keys.schedule), args)
+        orphans, returned, enabled = ([text_of(key) for key in found] for found in reply[1:4])
+        bad = [text_of(key) for key in reply[5]]
+        return Swept(text_of(reply[0]), orphans, returned, enabled, reply[4], bad)
+
+    # -- single entries ----------------------------------------------------------------------
+
+    def save(self, key: str, *fields: Any, **more: Any) -> tuple[int, str, str]:
+        """Write one :class:`Writing` of these arguments; see :meth:`save_all`. One round trip.
+
+        Raises :exc:`InvalidEntryError` for a key that is not a hash.
+        """
+        ((code, first, second),) = self.save_all([Writing(key, *fields, **more)])
+        return code, first, second
+
+    def save_all(self, writings: Sequence[Writing]) -> list[tuple[int, str, str]]:
+        """Write entries, and wake up beats that wait for something later.
+
+        Returns for each (SAVED, "", "") when written, (HISTORY_DIFFERS, meta, runtime) when the
+        stored meta is another one, (GONE, "", "") when there is no entry to change,
+        (CLOCK_AHEAD, now, "") when the entry is new and ``made_up`` is ahead of the time of Redis,
+        UNIX seconds, (CONFLICT, "", "") when the stored texts are not those believed in. Raises
+        :exc:`InvalidEntryError` for a key that is not a hash; nothing is written then. One round
+        trip; send at most 500.
+        """
+        texts: list[str] = []
+        for writing in writings:
+            texts += writing.fields()
+        first_key = key_of(writings[0].key)
+        keys = self._undeclared(self.keys.schedule, self.keys.quarantine, first_key)
+        reply = self._run("save", keys, (self.keys.wakeup, MAX_WAIT, *pack(texts)))
+        results = []
+        for writing, (code, *told) in zip(writings, reply, strict=True):
+            if code == NOT_A_HASH:
+                raise InvalidEntryError("name", not_an_entry(writing.key))
+            first, second = [*map(text_of, told), "", ""][:2]
+            results.append((code, first, second))
+        return results
+
+    def delete(self, key: str) -> bool:
+        """Remove an entry and its history; False when there was none. One round trip."""
+        return bool(self.delete_all([key]))
+
+    def delete_all(self, keys: Sequence[str]) -> int:
+        """Remove entries and their histories; returns how many there were.
+
+        One round trip; send at most 500.
+        """
+        places = self._undeclared(self.keys.schedule, self.keys.quarantine)
+        return int(self._run("delete", places, [key_of(key) for key in keys]))
+
+    def end_run(self, key: str, task_id: str) -> bool:
+        """Note the end of a run of an entry whose runs must not overlap. One round trip.
+
+        False when it is not the one that the entry waits for.
+        """
+        keys = [self.keys.schedule, key_of(key)]
+        return bool(self._run("ended", keys, [task_id, self.keys.wakeup]))
+
+    def trigger(self, key: str, run_id: str, most: int) -> int:
+        """Ask for a run beside the schedule; what became of it as ``trigger.lua`` says.
+
+        ``most`` is how many may wait. One round trip.
+        """
+        keys = [self.keys.schedule, key_of(key), self.keys.quarantine]
+        return int(self._run("trigger", keys, [run_id, most, self.keys.wakeup]))
+
+    # -- static entries ----------------------------------------------------------------------
+
+    def _static_keys(self, lock_key: str | None) -> list[str]:
+        own = self.keys
+        keys = self._undeclared(own.schedule, own.statics, own.quarantine)
+        return keys if lock_key is None else [*keys, lock_key]
+
+    def sync_statics(
+        self, rows: Sequence[StaticRow], lock_key: str | None, token: str, ttl: float = 0.0
+    ) -> list[int] | None:
+        """Write the rows that differ; a code per row as ``sync.lua`` gives them.
+
+        The lock then lives for ``ttl`` seconds.
+
+        None when the caller does not lead any more. No meta is empty, and one that is that of the
+        row before is not sent again. One round trip; send at most 500 rows.
+        """
+        fields: list[str] = []
+        meta = ""
+        for row in rows:
+            again = "" if row.meta == meta else row.meta
+            fields += row.name, row.key, row.definition, row.policy, again, f"{row.score:.6f}"
+            meta = row.meta
+        args = (token, int(ttl * 1000), *pack(fields))
+        reply = self._run("sync", self._static_keys(lock_key), args)
+        return None if reply[0] == -1 else [int(code) for code in reply[1].decode()]
+
+    def prune_statics(self, names: Sequence[str], lock_key: str | None, token: str) -> bool:
+        """Remove static entries; False when the caller does not lead any more.
+
+        One round trip; send at most 500 names.
+        """
+        args: list[Any] = [token]
+        for name in names:
+            args += key_of(name), key_of(self.keys.entry(name))
+        return bool(self._run("prune", self._static_keys(lock_key), args) != -1)
+
+    # -- lock --------------------------------------------------------------------------------
+
+    def acquire_lock(self, key: str, token: str, ttl: float) -> bool:
+        """Take or keep the lock for ``ttl`` seconds; False if another holds it. One round trip."""
+        return bool(self._run("acquire", [key], [token, int(ttl * 1000)]))
+
+    def extend_lock(self, key: str, token: str, ttl: float) -> bool:
+        """Let our lock live ``ttl`` seconds from now; False when it is not ours. One round trip."""
+        return bool(self._run("extend", [key], [token, int(ttl * 1000)]))
+
+    def release_lock(self, key: str, token: str) -> bool:
+        """Give up our lock and wake up who waits; False when it was not ours. One round trip."""
+        present = Presence(token, 0.0, locked=True).member
+        args = [token, self.keys.wakeup, present]
+        return bool(self._run("release", [key, self.keys.beats], args))
+
+    def leave(self, token: str, locked: bool = False) -> None:
+        """Remove a beat from those that are present; ``locked`` as there. One round trip."""
+        self._read("ZREM", self.keys.beats, Presence(token, 0.0, locked).member)
