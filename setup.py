@@ -98,6 +98,7 @@ setup(
             METRICS,
             "fakeredis[lua]>=2.23",
             *WEB,
+            "django-celery-beat>=2.6",
             "hypothesis>=6.100",
             "pytest>=8",
             "pytest-cov>=5",

@@ -71,6 +71,7 @@ def check_use(wheel: Path, place: Path) -> Path:
     run(programs / "pip", "install", "-q", wheel)
     run(programs / "python", "-c", PROBE, cwd=place)
     run(programs / "celery", "beat", "--scheduler", "redbeat", "--help", cwd=place)
+    run(programs / "celery", "redbeat", "list", "--help", cwd=place)
     return programs
 
 

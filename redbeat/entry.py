@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from celery.app import app_or_default
 
@@ -236,18 +236,27 @@ class RedBeatSchedulerEntry(OperatedEntry):
             ) from error
         return key
 
-    def save(self: Self, if_unchanged: bool = False) -> Self:
-        """Store the entry; it takes effect at once. Returns itself.
+    if TYPE_CHECKING:
+        # What type checkers let a subclass override by ``def save(self)``, as for RedBeat 2.
+        def save(self: Self, *args: Any, **kwargs: Any) -> Self: ...
 
-        The last writer wins, but for the history: runs recorded since the entry was made or loaded
-        are kept, unless ``last_run_at`` or ``total_run_count`` was changed here. Raises
-        :exc:`InvalidEntryError`, and then nothing is written. One round trip, one more for each
-        run that was recorded meanwhile.
+    else:
 
-        With ``if_unchanged`` the first writer wins: :exc:`ConflictError` when the entry was changed
-        or deleted since it was loaded, or when one that was made anew is there already. Runs are no
-        change.
-        """
+        def save(self, if_unchanged: bool = False) -> Self:
+            """Store the entry; it takes effect at once. Returns itself.
+
+            The last writer wins, but for the history: runs recorded since the entry was made or
+            loaded are kept, unless ``last_run_at`` or ``total_run_count`` was changed here. Raises
+            :exc:`InvalidEntryError`, and then nothing is written. One round trip, one more for each
+            run that was recorded meanwhile.
+
+            With ``if_unchanged`` the first writer wins: :exc:`ConflictError` when the entry was
+            changed or deleted since it was loaded, or when one that was made anew is there already.
+            Runs are no change.
+            """
+            return self._save(if_unchanged)
+
+    def _save(self: Self, if_unchanged: bool) -> Self:
         definition, policy = self.texts()
         believed = self._seen_texts if if_unchanged else None
         self._write(store_of(self.app), self.key, definition, policy, believed=believed)

@@ -401,6 +401,6 @@ class Dispatcher:
         task_id = entry.run.task_id if entry.run else ""
         running = marker(entry, task_id)
         nominal = verdict.scheduled_at or scheduled_at
-        line = run_line(nominal.timestamp(), now, SENT, task_id)
+        line = run_line(nominal.timestamp(), now, SENT, task_id, entry.own_task_id(nominal))
         done = Completion(claim.key, claim_id, score, meta, runtime, running=running, history=line)
         return self._finished(entry, claim, done) if score == PARKED else done

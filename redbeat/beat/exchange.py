@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from celery.utils.log import get_logger
+from redis.exceptions import RedisError
 
 from redbeat.entries.history import History, encode_meta
 from redbeat.errors import DecodeError
@@ -240,9 +242,15 @@ class Exchange:
             logger.info("beat: Entry %s was deleted or replaced during its run", shown(done.key))
 
     def leave(self) -> None:
-        """Say that this beat shares the work no more. One round trip, none with a lock."""
+        """Say that this beat is not present any more; a leader says so with its lock.
+
+        One round trip, none where nothing is to be said.
+        """
         if self._lock is None and self._now:
             self._store.leave(self._token)
+        elif self._lock is not None and self._now and self._lock.leading is False:
+            with suppress(RedisError, OSError):  # it is forgotten by itself
+                self._store.leave(self._lock.token, locked=True)
 
 
 def merge(done: Completion, meta: str, now: float) -> Completion:

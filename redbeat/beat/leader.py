@@ -34,6 +34,9 @@ SILENCE = 20.0
 #: Seconds since its last turn after which a beat does not count as one that shares the work.
 SEEN_WITHIN = 10.0
 
+#: Seconds since its last turn after which a beat is forgotten, as in ``claim.lua``.
+FORGET_AFTER = 60.0
+
 #: Seconds between two attempts to acquire, when blocking.
 POLL = 1.0
 
@@ -48,13 +51,14 @@ class BeatInfo(NamedTuple):
     """Which process a beat is.
 
     ``host``, ``pid`` and ``since`` (UTC) are None for one that does not tell, such as a beat of
-    RedBeat 2.
+    RedBeat 2. ``last_seen`` (UTC) is known from a status only, and of a beat that tells.
     """
 
     token: str
     host: str | None = None
     pid: int | None = None
     since: datetime | None = None
+    last_seen: datetime | None = None
 
     @classmethod
     def read(cls, token: str) -> BeatInfo:
@@ -86,7 +90,9 @@ def active_beats(app: Any = None) -> list[BeatInfo]:
     if ensure_conf(app).lock_key:
         leader = current_leader(app)
         return [leader] if leader else []
-    return [BeatInfo.read(token) for token in store_of(app).beats(SEEN_WITHIN)]
+    return [
+        BeatInfo.read(beat.token) for beat in store_of(app).beats(SEEN_WITHIN) if not beat.locked
+    ]
 
 
 class BeatLock:

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from redbeat.cli.classes import save_unchanged
 from redbeat.cli.command import EX_CONFLICT, command, failure
 from redbeat.cli.console import Console
 from redbeat.cli.definitions import blamed, entry_options
@@ -31,7 +32,7 @@ def add(console: Console, name: str, task: str, **given: Any) -> None:
     entry = made(console, name, task, given)
     try:
         with blamed(console.ctx, given):
-            entry.save(if_unchanged=True)
+            save_unchanged(entry)
     except ConflictError as error:
         hint = f"change it with: celery redbeat edit {name}"
         raise failure(f"There is an entry {name!r} already; {hint}", EX_CONFLICT) from error
@@ -52,7 +53,8 @@ def made(console: Console, name: str, task: str, given: dict[str, Any]) -> RedBe
         settings.pop("timezone", None)
     settings = {field: value for field, value in settings.items() if value is not CLEARED}
     with blamed(ctx, given):
-        return RedBeatSchedulerEntry(name, task, when, app=console.app, **settings)
+        named = {"name": name, "task": task, "schedule": when, "app": console.app}
+        return console.schedule.entry_class(**named, **settings)
 
 
 def report(console: Console, entry: RedBeatSchedulerEntry, done: str) -> None:

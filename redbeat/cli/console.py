@@ -13,6 +13,7 @@ import click
 from celery.bin.base import CeleryOption
 
 from redbeat.calendar.walltime import instant_of
+from redbeat.cli.classes import entry_class_of
 from redbeat.connection.client import REDBEAT_REDIS_KEY, get_redis, unretried
 from redbeat.presentation.text import columns, moment, printable
 from redbeat.schedule import Schedule
@@ -38,7 +39,7 @@ class Console:
     def schedule(self) -> Schedule:
         """The schedule of the app. A Redis that is away is reported at once, not waited for."""
         setattr(self.app, REDBEAT_REDIS_KEY, unretried(get_redis(self.app)))
-        return Schedule(self.app)
+        return Schedule(self.app, entry_class_of(self.app))
 
     @property
     def zone(self) -> tzinfo:

@@ -7,6 +7,7 @@ from typing import Any, Final
 import click
 
 from redbeat.cli.adding import report
+from redbeat.cli.classes import save_unchanged
 from redbeat.cli.command import EX_CONFLICT, command, failure
 from redbeat.cli.console import Console
 from redbeat.cli.definitions import blamed, entry_options
@@ -66,7 +67,7 @@ def _change(console: Console, entry: RedBeatSchedulerEntry, given: dict[str, Any
 
 def _save(entry: RedBeatSchedulerEntry) -> None:
     try:
-        entry.save(if_unchanged=True)
+        save_unchanged(entry)
     except ConflictError as error:
         problem = f"Somebody else has just changed {entry.name!r}; look at it, and try again"
         raise failure(problem, EX_CONFLICT) from error

@@ -62,7 +62,7 @@ def _refuse_running_beat(console: Console, client: Any, prefix: str) -> None:
     store, conf = Store(client, keys_under(prefix)), ensure_conf(console.app)
     lock_key = conf.lock_key or f"{conf.key_prefix}:lock"
     holder = store.lock_holder(prefix + lock_key.removeprefix(conf.key_prefix))
-    tokens = [holder] if holder else store.beats(SEEN_WITHIN)
+    tokens = [holder] if holder else [beat.token for beat in store.beats(SEEN_WITHIN)]
     if tokens:
         beat = BeatInfo.read(tokens[0])
         who = beat.token if beat.pid is None else f"process {beat.pid} on {beat.host}"

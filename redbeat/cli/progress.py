@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import repeat
 from typing import Any
 
 import click
@@ -24,6 +25,10 @@ def progress(console: Console, label: str, length: int | None) -> Iterator[Calla
     if console.ctx.obj.quiet or not sys.stderr.isatty():
         yield lambda _count: None
         return
-    bar: Any = click.progressbar(length=length, label=label, file=sys.stderr)
+    # Click asks for one of the two; nothing is taken from an endless one.
+    steps = repeat(None) if length is None else None
+    bar: Any = click.progressbar(
+        steps, length=length, label=label, show_pos=length is None, file=sys.stderr
+    )
     with bar:
         yield bar.update

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime
 from importlib.metadata import version
 from platform import python_version
 from typing import Any, Final
@@ -58,7 +59,8 @@ def _problems(found: Status, max_late: float) -> Iterator[str]:
 
 
 def _beat_json(beat: BeatInfo) -> dict[str, Any]:
-    return {"token": beat.token, "host": beat.host, "pid": beat.pid, "since": iso(beat.since)}
+    times = {"since": iso(beat.since), "last_seen": iso(beat.last_seen)}
+    return {"token": beat.token, "host": beat.host, "pid": beat.pid, **times}
 
 
 def _json(found: Status, problems: list[str]) -> dict[str, Any]:
@@ -67,6 +69,7 @@ def _json(found: Status, problems: list[str]) -> dict[str, Any]:
         "problems": problems,
         "leader": None if found.leader is None else _beat_json(found.leader),
         "beats": [_beat_json(beat) for beat in found.beats],
+        "standbys": [_beat_json(beat) for beat in found.standbys],
         "lock_key": found.lock_key,
         "total": sum(found.entries.values()),
         "entries": found.entries,
@@ -87,8 +90,15 @@ def _versions() -> dict[str, str]:
 
 
 def _fields(console: Console, found: Status) -> Iterator[tuple[str, str]]:
-    beats = "\n".join(_beat(console, beat) for beat in found.beats)
-    yield "Leader" if found.lock_key else "Beats", beats or "nobody"
+    sharing = [beat for beat in found.beats if beat is not found.leader]
+    leading = [found.leader] if found.leader else []
+    for name, beats, always in (
+        ("Leader", leading, bool(found.lock_key)),
+        ("Beats", sharing, not found.lock_key),
+        ("Standbys", found.standbys, False),
+    ):
+        if beats or always:
+            yield name, "\n".join(_beat(console, beat, found.now) for beat in beats) or "nobody"
     counts = [f"{count} {state}" for state, count in found.entries.items() if count]
     yield "Entries", f"{', '.join(counts)}; {found.statics} static" if counts else "none"
     yield "Due now", str(found.due_now)
@@ -99,8 +109,10 @@ def _fields(console: Console, found: Status) -> Iterator[tuple[str, str]]:
     yield "Versions", ", ".join(f"{name} {number}" for name, number in _versions().items())
 
 
-def _beat(console: Console, beat: BeatInfo) -> str:
+def _beat(console: Console, beat: BeatInfo, now: datetime) -> str:
     if beat.host is None:
         return console.name(beat.token)
     since = f", since {console.time(beat.since)} {console.zone}" if beat.since else ""
-    return f"{console.name(beat.host)}, pid {beat.pid}{since}"
+    ago = (now - beat.last_seen).total_seconds() if beat.last_seen else 0
+    seen = f", seen {duration(round(ago, 1))} ago" if beat.last_seen else ""
+    return f"{console.name(beat.host)}, pid {beat.pid}{since}{seen}"

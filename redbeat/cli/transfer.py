@@ -14,13 +14,14 @@ import click
 
 from redbeat.cli.command import EX_CONFLICT, command, failure
 from redbeat.cli.console import Console
-from redbeat.cli.options import option
+from redbeat.cli.options import bad, option
 from redbeat.cli.progress import progress
 from redbeat.entries.access import store_of
+from redbeat.transfer.django_database import DEFAULT_ALIAS, read_database
 from redbeat.transfer.exporting import export_lines
 from redbeat.transfer.importing import ON_CONFLICT, Checked, Importer, Problem, Written
-from redbeat.transfer.incoming import UnreadableSourceError
-from redbeat.transfer.sources import FORMATS, read_source
+from redbeat.transfer.incoming import Incoming, UnreadableSourceError
+from redbeat.transfer.sources import DJANGO, FORMATS, read_source
 
 __all__ = ("export", "import_")
 
@@ -85,7 +86,7 @@ def _output(file: str) -> Iterator[IO[str]]:
 
 
 @command("import")
-@click.argument("file")
+@click.argument("file", required=False)
 @option(
     "--from",
     "kind",
@@ -93,6 +94,14 @@ def _output(file: str) -> Iterator[IO[str]]:
     default=FORMATS[0],
     show_default=True,
     help="What the file is.",
+)
+@option(
+    "--database",
+    metavar="[ALIAS]",
+    is_flag=False,
+    flag_value=DEFAULT_ALIAS,
+    example="default",
+    help="In place of FILE: which database of the Django project to read.",
 )
 @option(
     "--on-conflict",
@@ -104,7 +113,13 @@ def _output(file: str) -> Iterator[IO[str]]:
 @option("--prune", is_flag=True, help="Remove dynamic entries that are not in the file.")
 @option("--dry-run", is_flag=True, help="Say what would be done, and write nothing.")
 def import_(
-    console: Console, file: str, kind: str, on_conflict: str, prune: bool, dry_run: bool
+    console: Console,
+    file: str | None,
+    kind: str,
+    database: str | None,
+    on_conflict: str,
+    prune: bool,
+    dry_run: bool,
 ) -> None:
     """Store the entries of FILE, ``-`` for the standard input.
 
@@ -113,17 +128,18 @@ def import_(
     \b
     jsonlines           what `export` writes
     crontab             lines of: minute hour day month weekday TASK [KWARGS as JSON]
-    django-celery-beat  what `manage.py dumpdata django_celery_beat` prints
+    django-celery-beat  what `manage.py dumpdata django_celery_beat` prints; without FILE, the
+                        database of the project that DJANGO_SETTINGS_MODULE names
     celery-shelve       `celerybeat-schedule`, the file of Celery's own scheduler
     """
+    where, found = _source(console, file, kind, database)
     make = console.schedule.entry_class
-    found = read_source(kind, console.app, make, file, sys.stdin.buffer)
     with Importer(console.app, store_of(console.app), make, on_conflict) as importer:
         try:
             with progress(console, "Checking", None) as done:
                 checked = importer.check(found, done)
         except UnreadableSourceError as error:
-            raise failure(f"{file}: {error}", EX_BAD) from error
+            raise failure(f"{where}: {error}", EX_BAD) from error
         _end_if_wrong(console, checked)
         if not dry_run:
             with progress(console, "Importing", importer.written.to_write) as done:
@@ -131,6 +147,23 @@ def import_(
         if prune:
             importer.prune(checked.names, dry_run)
     _report(console, importer.written, dry_run)
+
+
+def _source(
+    console: Console, file: str | None, kind: str, database: str | None
+) -> tuple[str, Iterator[Incoming]]:
+    """Return what a source is called, and what it gives."""
+    make = console.schedule.entry_class
+    if database is not None and (kind != DJANGO or file is not None):
+        problem = f"is for --from {DJANGO} without a FILE"
+        raise bad(console.ctx, "database", problem)
+    if file is not None:
+        return file, read_source(kind, console.app, make, file, sys.stdin.buffer)
+    if kind != DJANGO:
+        problem = f"Missing argument 'FILE'; only --from {DJANGO} goes without"
+        raise click.UsageError(problem, console.ctx)
+    alias = database or DEFAULT_ALIAS
+    return f"database {alias}", read_database(console.app, make, alias)
 
 
 def _end_if_wrong(console: Console, checked: Checked) -> None:

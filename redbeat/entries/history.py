@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import re
 from datetime import datetime
+from json.encoder import encode_basestring_ascii as quoted
 from typing import Any, NamedTuple
+from zoneinfo import ZoneInfo
 
 from redbeat.calendar.zones import UTC, from_timestamp, zone_named
 from redbeat.decoder import RedBeatJSONDecoder, RedBeatJSONEncoder, active_codec, decode, encode
@@ -39,12 +41,17 @@ class History(NamedTuple):
         return cls(last_run_at, count, _scheduled_at(runtime, last_run_at))
 
 
-#: Meta as this package writes it after a run: read and written for every run, so without JSON.
+#: Meta as this package writes it: read and written for every run, so without JSON.
 WRITTEN = (
     '{"last_run_at": {"__type__": "datetime", "year": %d, "month": %d, "day": %d, "hour": %d, '
-    '"minute": %d, "second": %d, "microsecond": %d, "timezone": "UTC"}, "total_run_count": %d}'
+    '"minute": %d, "second": %d, "microsecond": %d, "timezone": %s}'
 )
-_written = re.compile(re.escape(WRITTEN).replace("%d", r"(\d{1,18})"), re.ASCII)
+COUNTED = ', "total_run_count": %d'
+_read_moment, _read_count = (
+    re.escape(text).replace("%d", r"(\d{1,18})").replace("%s", '"UTC"')
+    for text in (WRITTEN, COUNTED)
+)
+_written = re.compile(f"{_read_moment}(?:{_read_count})?}}", re.ASCII)
 
 
 #: The JSON of a runtime: before its nominal instant, and before its actual one.
@@ -74,16 +81,27 @@ def decode_meta(text: str | bytes | None) -> dict[str, Any]:
 
 def encode_meta(last_run_at: datetime | None, total_run_count: int | None = None) -> str:
     """Return meta as it is stored; without a count as RedBeat 2 writes it on ``save()``."""
-    if last_run_at is not None and last_run_at.tzinfo is UTC:
-        if total_run_count is not None and active_codec()[0] is RedBeatJSONEncoder:
+    if last_run_at is not None:
+        name = _zone_name(last_run_at)
+        if name and active_codec()[0] is RedBeatJSONEncoder:
             at = last_run_at
             day, time = (at.year, at.month, at.day), (at.hour, at.minute, at.second, at.microsecond)
-            return WRITTEN % (*day, *time, total_run_count)
-        last_run_at = last_run_at.replace(tzinfo=NAMED_UTC)
+            counted = "" if total_run_count is None else COUNTED % total_run_count
+            return f"{WRITTEN % (*day, *time, quoted(name))}{counted}}}"
+        if last_run_at.tzinfo is UTC:
+            last_run_at = last_run_at.replace(tzinfo=NAMED_UTC)
     meta: dict[str, Any] = {"last_run_at": last_run_at}
     if total_run_count is not None:
         meta["total_run_count"] = total_run_count
     return encode(meta, "meta")
+
+
+def _zone_name(moment: datetime) -> str:
+    """Return the name under which the zone is stored where that is all there is to say."""
+    zone = moment.tzinfo
+    if zone is UTC:
+        return "UTC"
+    return zone.key or "" if type(zone) is ZoneInfo and not moment.fold else ""
 
 
 def encode_runtime(scheduled_at: datetime, last_run_at: datetime) -> str:
@@ -97,7 +115,7 @@ def _read_written(meta: str) -> dict[str, Any] | None:
     match = _written.fullmatch(meta)
     if match is None or active_codec()[1] is not RedBeatJSONDecoder:
         return None
-    *when, count = map(int, match.groups())
+    *when, count = (int(number or 0) for number in match.groups())
     try:
         return {"last_run_at": datetime(*when, tzinfo=UTC), "total_run_count": count}  # type: ignore[misc, arg-type]
     except ValueError:

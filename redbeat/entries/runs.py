@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Final, NamedTuple
 
@@ -16,15 +16,27 @@ __all__ = (
     "TRIGGERED",
     "Occurrence",
     "failed",
+    "is_line",
     "missed",
     "read_history",
     "run_line",
+    "with_ids",
+    "without_ids",
 )
 
 SENT, SKIPPED, TRIGGERED = "sent", "skipped", "triggered"
 
-#: What stands for no task id.
+#: What stood for no task id in the lines of before.
 NO_ID: Final = "-"
+
+#: How the seconds that a run was late begin; what was there before has none.
+SIGNS: Final = ("+", "-")
+
+OwnId = Callable[[datetime], str | None]
+
+
+def no_id(_scheduled_at: datetime) -> None:
+    """Know no task id."""
 
 
 class Occurrence(NamedTuple):
@@ -58,22 +70,79 @@ def failed(error: BaseException) -> str:
     return f"failed:{type(cause).__name__}"
 
 
-def run_line(scheduled: float, dispatched: float, outcome: str, task_id: str = "") -> str:
-    """Return the line of a run; instants are UNIX seconds."""
-    shown = "".join(task_id.splitlines()) if task_id else NO_ID
-    return f"{scheduled:.6f} {dispatched:.6f} {shown} {outcome}"
+def run_line(
+    scheduled: float, dispatched: float, outcome: str, task_id: str = "", own_id: str = ""
+) -> str:
+    """Return the line of a run; instants are UNIX seconds.
+
+    It is ``<scheduled> <signed seconds after that> <outcome> <task id>``. The id is left out where
+    there is none, and the outcome too where it is ``sent`` under ``own_id``, which whoever reads it
+    can compute. So most lines have 30 bytes at most.
+    """
+    line = f"{_short(f'{scheduled:.6f}')} {_short(f'{dispatched - scheduled:+.6f}')}"
+    if outcome == SENT and task_id and task_id == own_id:
+        return line
+    return f"{line} {outcome} {''.join(task_id.splitlines())}".rstrip(" ")
 
 
-def read_history(text: str) -> list[Occurrence]:
-    """Return the runs in a stored history; lines that are none are left out."""
-    return [run for line in text.splitlines() for run in _read(line)]
+def _short(number: str) -> str:
+    return number.rstrip("0").rstrip(".")
 
 
-def _read(line: str) -> Iterator[Occurrence]:
+def read_history(text: str, own_id: OwnId = no_id) -> list[Occurrence]:
+    """Return the runs in a stored history; lines that are none are left out.
+
+    ``own_id`` computes the task id of the run that is due at an instant.
+    """
+    return [run for line in text.splitlines() for run in _read(line, own_id)]
+
+
+def is_line(line: str) -> bool:
+    """Whether a text is the line of a run."""
+    return len(line.splitlines()) == 1 and any(_read(line, no_id))
+
+
+def with_ids(text: str, own_id: OwnId) -> str:
+    """Return a stored history in which each id is written, so that it is right anywhere."""
+    return "".join([f"{_with_id(line, own_id)}\n" for line in text.splitlines()])
+
+
+def _with_id(line: str, own_id: OwnId) -> str:
+    parts = line.split(" ")
+    if len(parts) != 2 or not is_line(line):
+        return line
+    return f"{line} {SENT} {own_id(from_timestamp(float(parts[0])))}"
+
+
+def without_ids(text: str, own_id: OwnId) -> str:
+    """Return a history as it is stored: the inverse of :func:`with_ids`."""
+    return "".join([f"{_without_id(line, own_id)}\n" for line in text.splitlines()])
+
+
+def _without_id(line: str, own_id: OwnId) -> str:
+    parts = line.split(" ", 3)
+    if len(parts) < 4 or parts[2] != SENT or parts[1][:1] not in SIGNS or not is_line(line):
+        return line
+    own = own_id(from_timestamp(float(parts[0])))
+    return " ".join(parts[:2]) if parts[3] == own else line
+
+
+def _read(line: str, own_id: OwnId) -> Iterator[Occurrence]:
+    scheduled, _, rest = line.partition(" ")
+    second, _, told = rest.partition(" ")
     try:
-        scheduled, dispatched, rest = line.split(" ", 2)
-        task_id, _, outcome = rest.rpartition(" ")
-        instants = (from_timestamp(float(scheduled)), from_timestamp(float(dispatched)))
+        since = float(scheduled) if second[:1] in SIGNS else 0.0
+        instants = from_timestamp(float(scheduled)), from_timestamp(since + float(second))
     except (ValueError, OverflowError, OSError):
         return
-    yield Occurrence(*instants, None if task_id == NO_ID else task_id, outcome)
+    if (
+        second[0] not in SIGNS
+    ):  # as it was before: <scheduled> <dispatched> <task id or -> <outcome>
+        task_id, blank, outcome = told.rpartition(" ")
+        if blank:
+            yield Occurrence(*instants, None if task_id == NO_ID else task_id, outcome)
+    elif told:
+        outcome, _, task_id = told.partition(" ")
+        yield Occurrence(*instants, task_id or None, outcome)
+    else:
+        yield Occurrence(*instants, own_id(instants[0]), SENT)

@@ -88,14 +88,20 @@ class OperatedEntry(SavedEntry):
         given = (self.options or {}).get("task_id")
         if given:
             return str(given)
-        what = f"trigger {run}" if isinstance(run, str) else aware(run).isoformat()
-        return task_id_of(ensure_conf(self.app).key_prefix, str(self.name), what)
+        if isinstance(run, datetime):
+            return self.own_task_id(run)
+        return task_id_of(ensure_conf(self.app).key_prefix, str(self.name), f"trigger {run}")
+
+    def own_task_id(self, scheduled_at: datetime) -> str:
+        """Return the task id of the run that is due at an instant, whatever the options say."""
+        prefix = ensure_conf(self.app).key_prefix
+        return task_id_of(prefix, str(self.name), aware(scheduled_at).isoformat())
 
     @property
     def history(self) -> list[Occurrence]:
         """The last runs, the latest first; ``redbeat_history_size`` at most. One round trip."""
         size = ensure_conf(self.app).history_size
-        return read_history(store_of(self.app).history(self._own_key()))[:size]
+        return read_history(store_of(self.app).history(self._own_key()), self.own_task_id)[:size]
 
     @property
     def status(self) -> EntryStatus:

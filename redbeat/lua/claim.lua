@@ -3,7 +3,8 @@
 -- KEYS[1]  schedule (zset: entry key -> due, UNIX seconds; below 0 = parked)
 -- KEYS[2]  statics (set of names)
 -- KEYS[3]  quarantine (hash)
--- KEYS[4]  beats (zset: token -> last seen, UNIX seconds) of those that share the work
+-- KEYS[4]  beats (zset: token -> last seen, UNIX seconds); ' lock' follows the token of one that has
+--          a lock to wait for: only those without share the work
 -- KEYS[5]  stats (hash: what was counted -> how often), see StatsFields
 -- KEYS[6]  a key that never exists, see Store: a cluster then runs nothing while it moves the slot
 -- KEYS[7]  lock (string), left out when locking is off
@@ -262,11 +263,19 @@ end
 -- Several beats share what is due: so many may each claim, but a few in any case.
 local SMALLEST_SHARE, SEEN_WITHIN, FORGET_AFTER = 25, 10, 60
 
+local function note_presence(call, member)
+  if type(call('ZADD', beats, seconds(now), member)) == 'number' then
+    call('EXPIRE', beats, FORGET_AFTER)
+    call('ZREMRANGEBYSCORE', beats, '-inf', seconds(now - FORGET_AFTER))
+  end
+end
+
 local function share()
-  redis.call('ZADD', beats, seconds(now), token)
-  redis.call('EXPIRE', beats, FORGET_AFTER)
-  redis.call('ZREMRANGEBYSCORE', beats, '-inf', seconds(now - FORGET_AFTER))
-  local present = redis.call('ZCOUNT', beats, seconds(now - SEEN_WITHIN), '+inf')
+  note_presence(redis.call, token)
+  local present = 0
+  for _, beat in ipairs(redis.call('ZRANGEBYSCORE', beats, seconds(now - SEEN_WITHIN), '+inf')) do
+    present = present + (string.sub(beat, -5) == ' lock' and 0 or 1)
+  end
   if present < 2 then
     return limit
   end
@@ -386,6 +395,11 @@ if standing == 1 and limit > 0 and not (reply_lost and hand_out_again()) then
   end
 end
 
+if lock then
+  -- Nothing depends on it: a standby goes on without where memory is full or it may only read. Not
+  -- earlier, for the reason below.
+  note_presence(redis.pcall, token .. ' lock')
+end
 if lock and standing == 2 then
   redis.pcall('HSET', stats, 'leader', seconds(now) .. ' ' .. token)
 end

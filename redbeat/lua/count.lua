@@ -3,13 +3,13 @@
 -- KEYS[1]  schedule (zset)
 -- KEYS[2]  statics (set of names)
 -- KEYS[3]  quarantine (hash)
--- KEYS[4]  beats (zset: token -> last seen, UNIX seconds)
+-- KEYS[4]  beats (zset: token -> last seen, UNIX seconds), see claim.lua
 -- KEYS[5]  lock (string), left out when locking is off
 -- ARGV[1]  score of disabled entries
--- ARGV[2]  seconds since its last turn after which a beat does not count
+-- ARGV[2]  seconds since its last turn after which a beat is left out
 --
 -- Returns {now, members, static, quarantined, disabled, parked, due, score of the first that is due
--- or '', token of the leader or '', tokens of the beats that share the work}
+-- or '', token of the leader or '', the beats and when each was last seen}
 
 local schedule, disabled = KEYS[1], ARGV[1]
 
@@ -27,4 +27,4 @@ return {
   now, redis.call('ZCARD', schedule), redis.call('SCARD', KEYS[2]), redis.call('HLEN', KEYS[3]),
   redis.call('ZCOUNT', schedule, disabled, disabled), redis.call('ZCOUNT', schedule, '-inf', '(0'),
   redis.call('ZCOUNT', schedule, 0, now), first[2] or '', holder,
-  redis.call('ZRANGEBYSCORE', KEYS[4], since, '+inf')}
+  redis.call('ZRANGEBYSCORE', KEYS[4], since, '+inf', 'WITHSCORES')}

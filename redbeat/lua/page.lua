@@ -7,21 +7,23 @@
 -- ARGV[2]  limit: how many entries to return at most, or 'named'
 -- ARGV[3]  score of the last entry of the page before, or '' to begin
 -- ARGV[4]  that entry; it need not be there any more
--- ARGV[5]  'keys' to leave all fields but the key and the score empty
+-- ARGV[5]  'keys' to leave all fields but the key and the score empty, 'history' for all of them
 -- ARGV[3..] after 'named': entry keys
 --
 -- Returns {now, score to go on after or '' when this was the last page, entry to go on after,
 --          kinds, sizes, fields}
 --   kinds    a letter per entry: e entry, g it has no definition, x its key is not a hash
 --   sizes    the sizes of the fields of all entries in bytes, separated by spaces
---   fields   per entry eleven: key, score or '', definition (for x the error), meta, policy,
---            runtime, claim, running, trigger, note of the quarantine, '1' for a static entry
+--   fields   per entry twelve: key, score or '', definition (for x the error), meta, policy,
+--            runtime, claim, running, trigger, note of the quarantine, '1' for a static entry, its
+--            history if that was asked for
 --
 -- Pages go on after a score and an entry, not after a rank: what comes and goes elsewhere moves no
 -- other entry out of a page or into it.
 
 local schedule, statics, quarantine, prefix = KEYS[1], KEYS[2], KEYS[3], ARGV[1]
 local keys_only = ARGV[2] ~= 'named' and ARGV[5] == 'keys'
+local with_history = ARGV[2] ~= 'named' and ARGV[5] == 'history'
 
 local function before(one, other)
   for at = 1, math.min(#one, #other) do
@@ -69,7 +71,7 @@ end
 
 local function hand_out(member, score)
   if keys_only then
-    add('g', {member, score, '', '', '', '', '', '', '', '', ''})
+    add('g', {member, score, '', '', '', '', '', '', '', '', '', ''})
     return
   end
   local key = member
@@ -84,6 +86,7 @@ local function hand_out(member, score)
   row[10] = redis.call('HGET', quarantine, key) or ''
   local name = string.sub(key, #prefix + 1)
   row[11] = redis.call('SISMEMBER', statics, name) == 1 and '1' or ''
+  row[12] = with_history and not err and redis.call('HGET', key, 'history') or ''
   add(err and 'x' or found[1] and 'e' or 'g', row)
 end
 

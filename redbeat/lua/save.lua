@@ -6,7 +6,7 @@
 -- ARGV[1]  wake-up channel, told when a beat that waits must not wait on
 -- ARGV[2]  seconds that a beat waits at most without being told
 -- ARGV[3]  entries, packed: the sizes of their fields in bytes, separated by spaces
--- ARGV[4]  the fields, one after the other; per entry nine:
+-- ARGV[4]  the fields, one after the other; per entry ten:
 --            entry key
 --            definition, or '' to change only the history of an entry that exists
 --            policy, or '' for none (ignored without a definition)
@@ -18,6 +18,7 @@
 --            clock that made it up, else ''
 --            '' or, to be refused where another text is stored, '=', the definition, a line feed
 --            and the policy that the caller has seen, or '-' for no entry
+--            the lines of the history, or '' to leave the stored ones
 --
 -- Returns per entry {1} when written, {0, meta, runtime} when the stored meta is another one, {-1}
 -- when there is no entry and a definition or its meta is missing to make one, {-2} when the key is
@@ -50,7 +51,7 @@ end
 
 local function refused()
   local replies, bad = {}, false
-  for at = 1, #fields, 9 do
+  for at = 1, #fields, 10 do
     local is_bad = load(fields[at]).err ~= nil
     bad = bad or is_bad
     replies[#replies + 1] = {is_bad and -2 or -5}
@@ -90,7 +91,8 @@ local function write_texts(entry, definition, policy, meta, runtime)
   redis.call('HDEL', quarantine, entry)
 end
 
-local function save(entry, definition, policy, meta, runtime, seen, score, made_up, believed)
+local function save(
+  entry, definition, policy, meta, runtime, seen, score, made_up, believed, history)
   local stored = load(entry)
   local member = redis.call('ZSCORE', schedule, entry)
   if believed ~= '' then
@@ -115,6 +117,9 @@ local function save(entry, definition, policy, meta, runtime, seen, score, made_
     return {0, stored[2] or '', stored[3] or ''}
   end
   write_texts(entry, definition, policy, meta, runtime)
+  if history ~= '' then
+    redis.call('HSET', entry, 'history', history)
+  end
   local expires = stored[4] and tonumber(string.match(stored[4], '^%S+ %S+ (%S+)')) or 0
   if expires > now and member then
     return {1}
@@ -133,8 +138,8 @@ end
 local replies = refused()
 if not replies then
   replies = {}
-  for at = 1, #fields, 9 do
-    replies[#replies + 1] = save(unpack(fields, at, at + 8))
+  for at = 1, #fields, 10 do
+    replies[#replies + 1] = save(unpack(fields, at, at + 9))
   end
   if earliest
     and (earliest <= now or (earliest < now + longest_wait and is_first(whose))) then

@@ -12,7 +12,8 @@
 -- ARGV[8..] entry keys without a member, as found some time before
 --
 -- Returns {next cursor or '', keys without a member, keys that are members again, keys that were
--- enabled, how many are disabled}. The third and the fourth are due now. A hash counts as an entry
+-- enabled, how many are disabled, keys without a member whose definition has no name}. The
+-- third and the fourth are due now. A hash counts as an entry
 -- when the name in its definition is that of its key: others belong to a schedule with a longer
 -- prefix, or to somebody else.
 
@@ -23,22 +24,26 @@ local disabled, offset, limit = ARGV[5], ARGV[6], ARGV[7]
 local clock = redis.call('TIME')
 local now = string.format('%d.%06d', tonumber(clock[1]), tonumber(clock[2]))
 
--- The definition in the hash, nil when there is none that can be read.
+-- The definition in the hash, nil when there is none that can be read, and whether there is a text.
 local function definition_of(key)
   local found = redis.pcall('HGET', key, 'definition')
   if type(found) ~= 'string' then
-    return nil
+    return nil, false
   end
   local readable, definition = pcall(cjson.decode, found)
-  return readable and type(definition) == 'table' and definition or nil
+  return readable and type(definition) == 'table' and definition or nil, true
 end
 
+-- Whether a key should be a member, and whether it may be an entry that cannot be read.
 local function lost(key)
   if redis.call('ZSCORE', schedule, key) then
-    return false
+    return false, false
   end
-  local definition = definition_of(key)
-  return definition and prefix .. tostring(definition.name) == key
+  local definition, has_text = definition_of(key)
+  if not definition or definition.name == nil then
+    return false, has_text
+  end
+  return prefix .. tostring(definition.name) == key, false
 end
 
 local returned = {}
@@ -60,14 +65,18 @@ for _, key in ipairs(members) do
   end
 end
 
-local orphans = {}
+local orphans, bad = {}, {}
 if cursor ~= '' then
   local page = redis.call('SCAN', cursor, 'MATCH', pattern, 'COUNT', count, 'TYPE', 'hash')
   cursor = page[1]
   for _, key in ipairs(page[2]) do
-    if lost(key) then
+    local is_lost, is_bad = lost(key)
+    if is_lost then
       orphans[#orphans + 1] = key
+    elseif is_bad then
+      bad[#bad + 1] = key
     end
   end
 end
-return {cursor, orphans, returned, enabled, redis.call('ZCOUNT', schedule, disabled, disabled)}
+return {
+  cursor, orphans, returned, enabled, redis.call('ZCOUNT', schedule, disabled, disabled), bad}

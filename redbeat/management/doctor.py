@@ -95,7 +95,7 @@ def examine(
     """Yield what is wrong with the schedule of an app, a page at a time; ``fix`` puts it right.
 
     Raises :exc:`ConfigurationError` for settings that are impossible. One round trip per 500
-    entries, one per 1000 keys of the database, and one per 500 repairs.
+    entries, one per 1000 keys of the database, and one per 500 repairs and keys without a member.
     """
     conf = ensure_conf(app)
     yield from _of_settings(conf)
@@ -103,7 +103,7 @@ def examine(
     for page in _pages(store):
         found = [finding for row in page.rows for finding in _of_row(row, app, make, page.now)]
         yield from _repaired(store, found, fix)
-    yield from _orphans(store, fix)
+    yield from _orphans(app, store, make, fix)
 
 
 def _repaired(store: Store, found: Sequence[Finding], fix: bool) -> Iterator[Finding]:
@@ -230,14 +230,26 @@ def _put(score: float) -> str:
 # -- keys without a member -------------------------------------------------------------------------
 
 
-def _orphans(store: Store, fix: bool) -> Iterator[Finding]:
+def _orphans(
+    app: Any, store: Store, make: type[RedBeatSchedulerEntry], fix: bool
+) -> Iterator[Finding]:
     """Yield hashes that hold an entry and are in no schedule."""
     cursor = START
     while True:
         swept = store.sweep(cursor, DISABLED, 0, 0, ())
-        problem, remedy = "is stored, but not in the schedule", "take it back, due at once"
-        found = [Finding("orphan", key, problem, remedy, fixable=True) for key in swept.orphans]
-        yield from _repaired(store, found, fix)
+        for keys in batches(swept.orphans + swept.bad, BATCH):
+            found = [_of_orphan(row, app, make) for row in store.read(keys).rows]
+            yield from _repaired(store, found, fix)
         cursor = swept.cursor
         if cursor in (START, ""):
             return
+
+
+def _of_orphan(row: Row, app: Any, make: type[RedBeatSchedulerEntry]) -> Finding:
+    problem = "is stored, but not in the schedule"
+    try:
+        _entry_of(row, app, make)
+    except Exception as error:  # as in _of_row
+        problem = f"{problem}, and cannot be read: {error}"
+        return Finding("unreadable", shown(row.key), problem, CORRECT)
+    return Finding("orphan", row.key, problem, "take it back, due at once", fixable=True)

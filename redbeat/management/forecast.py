@@ -52,7 +52,8 @@ def forecast(pages: Pages, since: datetime, until: datetime) -> Forecast:
     """Return the runs after ``since`` and before ``until``.
 
     ``pages`` are those of :func:`~redbeat.management.agenda.agenda`; a page is read when it can
-    hold a run of the span. What is more than :data:`MAX_RUNS` or :data:`MAX_ENTRIES` moves ``until``.
+    hold a run of the span. What is more than :data:`MAX_RUNS` or :data:`MAX_ENTRIES` moves
+    ``until``.
     """
     runs: dict[str, list[datetime]] = {}
     end, looked_at, total = until, 0, 0

@@ -11,9 +11,10 @@ from redis.exceptions import RedisError
 
 from redbeat.config import RedBeatConfig, ensure_conf
 from redbeat.entries.access import store_of
-from redbeat.errors import ConfigurationError, DecodeError
-from redbeat.storage.records import Keys
-from redbeat.storage.store import BATCH, Store
+from redbeat.errors import ConfigurationError
+from redbeat.storage.store import Store
+
+from .prefixes import copy_prefix, keys_under
 
 __all__ = ("Copied", "copy_untagged", "untagged_prefix", "warn_about_untagged")
 
@@ -44,22 +45,23 @@ def copy_untagged(app: Any = None, prefix: str | None = None) -> Copied:
 
     ``prefix`` is by default that of the app without its braces: ``redbeat:`` for ``{redbeat}:``.
     Stop the beats of both first. What is under the new prefix already is kept as it is, so a copy
-    that broke off can be repeated; the old keys stay, for a way back. Three round trips per entry.
+    that broke off can be repeated; the old keys stay, for a way back. See :func:`.copy_prefix`.
 
     Raises :exc:`ConfigurationError` when the two prefixes are the same; Redis errors pass through.
     """
-    conf = ensure_conf(app)
-    new, old = store_of(app), _old_store(store_of(app), prefix or untagged_prefix(conf.key_prefix))
-    if old.keys.prefix == conf.key_prefix:
+    conf, result = ensure_conf(app), Copied()
+    old = prefix or untagged_prefix(conf.key_prefix)
+    if old == conf.key_prefix:
         raise ConfigurationError(
             f"redbeat_key_prefix is {conf.key_prefix!r}, which is where the entries are: "
             "give it a hash tag, or name the old prefix"
         )
-    result, statics, offset = Copied(), old.static_names(), 0
-    while page := old.ranked(offset, BATCH):
-        for member, score in page:
-            _copy(member, score, old, new, statics, result)
-        offset += len(page)
+    lists = {"copied": result.copied, "unreadable": result.unreadable}
+
+    def note(what: str, name: str) -> None:
+        lists.get(what, result.kept).append(name)
+
+    copy_prefix(store_of(app).client, old, conf.key_prefix, note=note)
     return result
 
 
@@ -87,25 +89,8 @@ def warn_about_untagged(store: Store, conf: RedBeatConfig) -> None:
 
 
 def _old_store(store: Store, prefix: str) -> Store:
-    own = (f"{prefix}:schedule", f"{prefix}:statics", f"{prefix}:quarantine")
-    return Store(store.client, Keys(prefix, *own))
+    return Store(store.client, keys_under(prefix))
 
 
 def _name(member: str, old: Store) -> str:
     return member.removeprefix(old.keys.prefix)
-
-
-def _copy(
-    member: str, score: float, old: Store, new: Store, statics: set[str], result: Copied
-) -> None:
-    name = _name(member, old)
-    try:
-        definition, *texts = old.load(old.keys.entry(name))
-    except DecodeError:
-        definition, texts = None, []
-    if definition is None:
-        result.unreadable.append(name)
-    elif new.adopt(name, (definition, *texts), score, name in statics):
-        result.copied.append(name)
-    else:
-        result.kept.append(name)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
-from redbeat.beat.leader import SEEN_WITHIN, BeatInfo
+from redbeat.beat.leader import FORGET_AFTER, SEEN_WITHIN, BeatInfo
+from redbeat.calendar.zones import from_timestamp
 from redbeat.config import ensure_conf
 from redbeat.connection.urls import safe_url
 from redbeat.entries.access import store_of
 from redbeat.entries.due import DISABLED
-from redbeat.storage.rows import Counts
+from redbeat.storage.rows import Counts, Presence
 
 from .states import FINISHED, PAUSED, QUARANTINED, SCHEDULED
 
@@ -24,8 +26,11 @@ class Status:
     """What a schedule looks like at one moment.
 
     Attributes:
+        now: the time of Redis, UTC.
         leader: who holds the beat lock, None for nobody or when it is off.
-        beats: those that dispatch: the leader, or all that share the work without a lock.
+        beats: those that dispatch: the leader, and all that share the work without a lock.
+        standbys: those that wait for the lock, but for beats of RedBeat 2, which nobody sees. One
+            that was killed is listed for a minute, with when it was last seen.
         entries: how many there are, by state; an entry that a beat is sending counts as scheduled.
         statics: how many of them come from ``beat_schedule``.
         due_now: how many are due and not yet claimed.
@@ -39,8 +44,10 @@ class Status:
         lock_key: the key of the beat lock, None when it is off.
     """
 
+    now: datetime
     leader: BeatInfo | None
     beats: list[BeatInfo]
+    standbys: list[BeatInfo]
     entries: dict[str, int]
     statics: int
     due_now: int
@@ -58,13 +65,14 @@ def status_of(app: Any, clock: Callable[[], float] = time.time) -> Status:
     conf, store = ensure_conf(app), store_of(app)
     server = store.server()  # first, so that the connection is there when the clocks are compared
     asked = clock()
-    counts = store.counts(conf.lock_key, DISABLED, SEEN_WITHIN)
+    counts = store.counts(conf.lock_key, DISABLED, FORGET_AFTER)
     answered = clock()
-    leader = BeatInfo.read(counts.holder) if counts.holder else None
-    sharing = [BeatInfo.read(token) for token in counts.beats]
+    leader, sharing, standbys = beats_of(counts)
     return Status(
+        now=from_timestamp(counts.now),
         leader=leader,
-        beats=([leader] if leader else []) if conf.lock_key else sharing,
+        beats=[leader, *sharing] if leader else sharing,
+        standbys=standbys,
         entries=entries_of(counts),
         statics=counts.statics,
         due_now=counts.due,
@@ -76,6 +84,24 @@ def status_of(app: Any, clock: Callable[[], float] = time.time) -> Status:
         redis_url=safe_url(conf.redis_url),
         lock_key=conf.lock_key,
     )
+
+
+def beats_of(counts: Counts) -> tuple[BeatInfo | None, list[BeatInfo], list[BeatInfo]]:
+    """Return the leader, those that share the work without a lock, and those that stand by."""
+    leader = BeatInfo.read(counts.holder) if counts.holder else None
+    sharing, standbys = [], []
+    for beat in counts.beats:
+        if beat.token == counts.holder:
+            leader = _seen(beat)
+        elif beat.locked:
+            standbys.append(_seen(beat))
+        elif beat.seen >= counts.now - SEEN_WITHIN:
+            sharing.append(_seen(beat))
+    return leader, sharing, standbys
+
+
+def _seen(beat: Presence) -> BeatInfo:
+    return BeatInfo.read(beat.token)._replace(last_seen=from_timestamp(beat.seen))
 
 
 def entries_of(counts: Counts) -> dict[str, int]:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from redis.client import NEVER_DECODE
 from redis.exceptions import ResponseError
 
+from redbeat.entries.occurrences import task_id_of
+from redbeat.entries.runs import with_ids
 from redbeat.storage.records import Keys, key_of, text_of
 
 __all__ = ("PrefixCopy", "copy_prefix", "keys_under")
@@ -20,6 +23,11 @@ PAGE = 500
 NOT_COPIED = frozenset({b"claim"})
 
 Fields = dict[bytes, bytes]
+Count = Callable[[str, bytes], None]
+
+
+def ignore(_what: str, _name: str) -> None:
+    """Take no note."""
 
 
 @dataclass
@@ -60,12 +68,14 @@ def copy_prefix(
     new: str,
     delete: bool = False,
     progress: Callable[[int], Any] | None = None,
+    note: Callable[[str, str], Any] = ignore,
 ) -> PrefixCopy:
     """Copy all entries, with history, score, static mark and quarantine, to another prefix.
 
     What is under ``new`` already is never changed, so a copy that broke off can be repeated. With
     ``delete`` the old of what is under both prefixes then goes. No beat may run on either prefix.
-    ``progress`` is told the number of entries of each page.
+    ``progress`` is told the number of entries of each page, ``note`` what became of each entry, a
+    field of the result, and its name.
 
     What beats have counted is copied too, and with ``delete`` goes.
 
@@ -76,13 +86,17 @@ def copy_prefix(
     if not old or not new or old == new:
         raise ValueError(f"the prefixes are {old!r} and {new!r}: give two that differ")
     source, target, result = keys_under(old), keys_under(new), PrefixCopy()
+
+    def count(what: str, name: bytes) -> None:
+        setattr(result, what, getattr(result, what) + 1)
+        note(what, text_of(name))
+
     for page in _pages(client, source):
-        rows = _read(client, source, page)
-        there = _write(client, target, rows, result)
+        rows = _read(client, source, page, count)
+        there = _write(client, target, rows, count)
         if delete:
             _delete(client, source, there)
             result.deleted += len(there)
-        result.unreadable += len(page) - len(rows)
         if progress is not None:
             progress(len(page))
     _move_stats(client, source, target, delete)
@@ -102,7 +116,7 @@ def _pages(client: Any, keys: Keys) -> Iterator[list[tuple[bytes, float]]]:
             return
 
 
-def _read(client: Any, keys: Keys, page: Sequence[tuple[bytes, float]]) -> list[Row]:
+def _read(client: Any, keys: Keys, page: Sequence[tuple[bytes, float]], count: Count) -> list[Row]:
     """Return what is stored of the members that have a definition."""
     prefix = key_of(keys.prefix)
     names = [member.removeprefix(prefix) for member, _ in page]
@@ -118,11 +132,26 @@ def _read(client: Any, keys: Keys, page: Sequence[tuple[bytes, float]]) -> list[
         _raise_unless_wrong_type(fields)
         fields = {} if isinstance(fields, Exception) else _as_dict(fields)
         if b"definition" in fields:
-            rows.append(Row(member, name, score, fields, bool(static), note))
+            rows.append(Row(member, name, score, _portable(keys, name, fields), bool(static), note))
+        else:
+            count("unreadable", name)
     return rows
 
 
-def _write(client: Any, keys: Keys, rows: Sequence[Row], result: PrefixCopy) -> list[Row]:
+def _portable(keys: Keys, name: bytes, fields: Fields) -> Fields:
+    """Return fields whose history tells the ids that runs had under this prefix."""
+    if b"history" not in fields:
+        return fields
+    entry = text_of(name)
+
+    def own_id(scheduled_at: datetime) -> str:
+        return task_id_of(keys.prefix, entry, scheduled_at.isoformat())
+
+    history = with_ids(text_of(fields[b"history"]), own_id)
+    return {**fields, b"history": key_of(history)}
+
+
+def _write(client: Any, keys: Keys, rows: Sequence[Row], count: Count) -> list[Row]:
     """Store rows; returns those that are there now, be it since before."""
     prefix = key_of(keys.prefix)
     pipe = client.pipeline(transaction=False)
@@ -140,12 +169,12 @@ def _write(client: Any, keys: Keys, rows: Sequence[Row], result: PrefixCopy) -> 
             made or len(row.fields) > 1
         )
         if begun:
-            result.copied += 1
+            count("copied", row.name)
             _complete(pipe, keys, row)
         elif _is_same(stored, row.fields):
-            result.same += 1
+            count("same", row.name)
         else:
-            result.different += 1
+            count("different", row.name)
             continue
         _enlist(pipe, keys, row)
         there.append(row)

@@ -39,12 +39,14 @@ class Snapshot:
     def beats(self) -> set[str]:
         """The tokens of the beats that are known: who leads, and who said that it is there."""
         holder = {self.counts.holder} if self.counts.holder else set()
-        return holder.union(self.counts.beats)
+        return holder.union(beat.token for beat in self.counts.beats)
 
     @property
     def leads(self) -> bool:
         """Whether a beat leads, or shares the work where the lock is off."""
-        return bool(self.counts.beats if self.shared else self.counts.holder)
+        if not self.shared:
+            return bool(self.counts.holder)
+        return not all(beat.locked for beat in self.counts.beats)
 
     @property
     def lock_age(self) -> float | None:

@@ -18,7 +18,7 @@ from redbeat.connection.failover import refusals
 from redbeat.errors import DecodeError
 
 from .records import Keys, key_of, text_of
-from .rows import Counts, Cursor, Page, read_counts, read_page
+from .rows import Counts, Cursor, Page, Presence, read_counts, read_page
 from .scripts import load_script
 
 __all__ = ("BATCH", "Reading", "batches", "not_an_entry")
@@ -113,10 +113,10 @@ class Reading:
         """Return the rows of these entries, in this order. One round trip; ask at most 500."""
         return self._page("named", *map(key_of, keys))
 
-    def page(self, after: Cursor | None = None, limit: int = BATCH) -> Page:
+    def page(self, after: Cursor | None = None, limit: int = BATCH, history: bool = False) -> Page:
         """Return the rows of a page in due order, parked ones last. One round trip."""
         score, member = after or ("", "")
-        return self._page(limit, score, key_of(member))
+        return self._page(limit, score, key_of(member), "history" if history else "")
 
     def keys_after(self, after: Cursor | None = None) -> tuple[list[str], Cursor | None]:
         """Return the members of a large page, and where the next one begins. One round trip."""
@@ -138,14 +138,13 @@ class Reading:
         found = self._read(
             *("ZRANGE", self.keys.schedule, offset, offset + limit - 1), "WITHSCORES"
         )
-        pairs = found if not found or isinstance(found[0], (list, tuple)) else _pairs(found)
-        return [(text_of(member), float(score)) for member, score in pairs]
+        return [(text_of(member), float(score)) for member, score in _scored(found)]
 
     def counts(self, lock_key: str | None, disabled: float, within: float) -> Counts:
         """Return how many entries there are of each kind.
 
         ``disabled`` is the score of those that are, ``within`` the seconds since its last turn
-        after which a beat does not count. One round trip.
+        after which a beat is left out. One round trip.
         """
         keys = [self.keys.schedule, self.keys.statics, self.keys.quarantine, self.keys.beats]
         if lock_key is not None:
@@ -158,14 +157,15 @@ class Reading:
         """Return the token of whoever holds the lock, "" for nobody. One round trip."""
         return text_of(self._read("GET", key))
 
-    def beats(self, within: float) -> list[str]:
-        """Return the tokens of the beats that share the work, by when they were seen last.
+    def beats(self, within: float) -> list[Presence]:
+        """Return the beats, by when they were seen last.
 
         ``within`` is how many seconds ago at most. Two round trips.
         """
         seconds, _ = self._read("TIME")
-        seen = self._read("ZRANGEBYSCORE", self.keys.beats, int(seconds) - within, "+inf")
-        return [text_of(token) for token in seen]
+        since = int(seconds) - within
+        found = self._read("ZRANGEBYSCORE", self.keys.beats, since, "+inf", "WITHSCORES")
+        return [Presence.read(text_of(member), float(seen)) for member, seen in _scored(found)]
 
     def lock_left(self, key: str) -> float | None:
         """Return the seconds that a lock has left, None when there is none. One round trip."""
@@ -210,3 +210,8 @@ class Reading:
 
 def _pairs(flat: Sequence[Any]) -> Iterable[tuple[Any, Any]]:
     return zip(flat[::2], flat[1::2], strict=True)
+
+
+def _scored(found: Sequence[Any]) -> Iterable[tuple[Any, Any]]:
+    """Return members with their scores, whichever way the client returns them."""
+    return found if not found or isinstance(found[0], (list, tuple)) else _pairs(found)

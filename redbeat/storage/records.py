@@ -75,7 +75,7 @@ class Keys:
 
     @property
     def beats(self) -> str:
-        """The sorted set of the beats that share the work."""
+        """The sorted set of the beats that are present."""
         return self.prefix + ":beats"
 
     @property
@@ -202,7 +202,8 @@ class Swept(NamedTuple):
     """What :meth:`Store.sweep` found: keys without a member, those it made members, and others.
 
     ``cursor`` is where to go on, "" when it did not scan; ``enabled`` are entries that were
-    disabled and are so no more, ``disabled`` is how many there are.
+    disabled and are so no more, ``disabled`` is how many there are. ``bad`` are keys without
+    a member whose definition has no name, or cannot be read at all.
     """
 
     cursor: str
@@ -210,6 +211,7 @@ class Swept(NamedTuple):
     returned: list[str]
     enabled: list[str]
     disabled: int
+    bad: list[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +232,7 @@ class Writing(NamedTuple):
     ``seen`` is the stored meta the caller believes in, None for any. ``score`` None is the time of
     Redis. ``made_up`` is the instant on the caller's clock from which a new entry counts, None when
     somebody chose it. ``believed`` are the stored definition and policy the caller believes in,
-    empty for no entry, None for any.
+    empty for no entry, None for any. ``history`` are the lines of its last runs, "" to leave them.
     """
 
     key: str
@@ -242,6 +244,7 @@ class Writing(NamedTuple):
     score: float | None = None
     made_up: datetime | None = None
     believed: tuple[str, str] | None = None
+    history: str = ""
 
     def fields(self) -> tuple[str, ...]:
         """Return the fields as ``save.lua`` takes them."""
@@ -251,6 +254,7 @@ class Writing(NamedTuple):
             "now" if self.score is None else f"{self.score:.6f}",
             "" if self.made_up is None else f"{self.made_up.timestamp():.6f}",
             self._believed_text(),
+            self.history,
         )
 
     def _believed_text(self) -> str:

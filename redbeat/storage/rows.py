@@ -8,7 +8,10 @@ from typing import Any, NamedTuple
 from .packing import unpack
 from .records import text_of
 
-__all__ = ("Counts", "Cursor", "Page", "Row", "read_counts", "read_page")
+__all__ = ("Counts", "Cursor", "Page", "Presence", "Row", "read_counts", "read_page")
+
+#: What follows the token of a beat that has a lock, as in ``claim.lua``.
+LOCKED = " lock"
 
 #: Score and key of the entry after which a page begins, as text.
 Cursor = tuple[str, str]
@@ -18,7 +21,8 @@ class Row(NamedTuple):
     """What Redis holds of one entry.
 
     ``score`` is None for one that is no member, ``definition`` None for one that has none;
-    ``problem`` is why nothing could be read. ``note`` is that of the quarantine, JSON.
+    ``problem`` is why nothing could be read. ``note`` is that of the quarantine, JSON; ``history``
+    is there where it was asked for.
     """
 
     key: str
@@ -33,6 +37,7 @@ class Row(NamedTuple):
     note: str = ""
     static: bool = False
     problem: str = ""
+    history: str = ""
 
 
 class Page(NamedTuple):
@@ -44,6 +49,27 @@ class Page(NamedTuple):
     now: float
     rows: list[Row]
     after: Cursor | None
+
+
+class Presence(NamedTuple):
+    """A beat that noted its presence, by its token, when, UNIX seconds, and whether it has a lock.
+
+    One with a lock leads or stands by; those without share the work.
+    """
+
+    token: str
+    seen: float
+    locked: bool
+
+    @classmethod
+    def read(cls, member: str, seen: float) -> Presence:
+        """Return a member of the sorted set of beats and its score."""
+        return cls(member.removesuffix(LOCKED), seen, member.endswith(LOCKED))
+
+    @property
+    def member(self) -> str:
+        """What it is called in the sorted set."""
+        return self.token + LOCKED if self.locked else self.token
 
 
 class Counts(NamedTuple):
@@ -58,32 +84,40 @@ class Counts(NamedTuple):
     due: int
     first_due: float | None
     holder: str
-    beats: list[str]
+    beats: list[Presence]
 
 
 def read_page(reply: Sequence[Any]) -> Page:
     """Return the reply of ``page.lua``."""
     now, score, member, kinds, sizes, packed = reply
     fields = iter(unpack(sizes, packed))
-    groups = zip(kinds.decode(), *[fields] * 11, strict=True)
+    groups = zip(kinds.decode(), *[fields] * 12, strict=True)
     after = (text_of(score), text_of(member)) if score else None
     return Page(float(now), [_row(*group) for group in groups], after)
 
 
 def _row(kind: str, key: str, score: str, definition: str, *texts: str) -> Row:
-    meta, policy, runtime, claim, running, trigger, note, static = texts
-    row = Row(key, float(score) if score else None, note=note, static=bool(static))
+    meta, policy, runtime, claim, running, trigger, note, static, history = texts
+    place = key, float(score) if score else None
+    about = note, bool(static)
     if kind == "x":
-        return row._replace(problem=f"the key is not a hash ({definition})")
-    row = row._replace(meta=meta, policy=policy, runtime=runtime, claim=claim)
-    row = row._replace(running=running, trigger=trigger)
+        return Row(
+            *place, None, "", "", "", "", "", "", *about, f"the key is not a hash ({definition})"
+        )
+    fields = meta, policy, runtime, claim, running, trigger
     if kind == "g":
-        return row._replace(problem="it has no definition")
+        return Row(*place, None, *fields, *about, "it has no definition")
+    text = f"{definition}{meta}{policy}{runtime}"
+    problem = "" if text.isascii() or _is_utf8(text) else "it is not UTF-8 text"
+    return Row(*place, definition, *fields, *about, problem, history)
+
+
+def _is_utf8(text: str) -> bool:
     try:
-        f"{definition}{meta}{policy}{runtime}".encode()
+        text.encode()
     except UnicodeEncodeError:
-        return row._replace(definition=definition, problem="it is not UTF-8 text")
-    return row._replace(definition=definition)
+        return False
+    return True
 
 
 def read_counts(reply: Sequence[Any]) -> Counts:
@@ -91,4 +125,6 @@ def read_counts(reply: Sequence[Any]) -> Counts:
     now, members, statics, quarantined, disabled, parked, due, first_due, holder, beats = reply
     first = float(first_due) if first_due else None
     numbers = (members, statics, quarantined, disabled, parked, due)
-    return Counts(float(now), *numbers, first, text_of(holder), list(map(text_of, beats)))
+    pairs = zip(beats[::2], beats[1::2], strict=True)
+    present = [Presence.read(text_of(beat), float(seen)) for beat, seen in pairs]
+    return Counts(float(now), *numbers, first, text_of(holder), present)

@@ -30,6 +30,7 @@ from .records import (
     read_turn,
     text_of,
 )
+from .rows import Presence
 from .scripts import load_script, overlaps, runs_once
 
 __all__ = ("BATCH", "MAX_WAIT", "Store", "batches")
@@ -152,7 +153,8 @@ class Store(Reading):
         args = [prefix, *scan, disabled, offset, limit, *map(key_of, known)]
         reply = self._run("sweep", self._undeclared(self.keys.schedule), args)
         orphans, returned, enabled = ([text_of(key) for key in found] for found in reply[1:4])
-        return Swept(text_of(reply[0]), orphans, returned, enabled, reply[4])
+        bad = [text_of(key) for key in reply[5]]
+        return Swept(text_of(reply[0]), orphans, returned, enabled, reply[4], bad)
 
     # -- single entries ----------------------------------------------------------------------
 
@@ -199,15 +201,6 @@ class Store(Reading):
         """
         places = self._undeclared(self.keys.schedule, self.keys.quarantine)
         return int(self._run("delete", places, [key_of(key) for key in keys]))
-
-    def adopt(self, name: str, texts: Sequence[str], score: float, static: bool) -> bool:
-        """Store an entry of another schedule, unless there is one of that name.
-
-        ``texts`` are definition, meta, policy and runtime. True when it was stored. One round trip.
-        """
-        keys = [self.keys.schedule, key_of(self.keys.entry(name)), self.keys.statics]
-        args = (key_of(name), f"{score:.6f}", int(static), *map(key_of, texts))
-        return bool(self._run("adopt", keys, args))
 
     def end_run(self, key: str, task_id: str) -> bool:
         """Note the end of a run of an entry whose runs must not overlap. One round trip.
@@ -282,8 +275,10 @@ class Store(Reading):
 
     def release_lock(self, key: str, token: str) -> bool:
         """Give up our lock and wake up who waits; False when it was not ours. One round trip."""
-        return bool(self._run("release", [key], [token, self.keys.wakeup]))
+        present = Presence(token, 0.0, locked=True).member
+        args = [token, self.keys.wakeup, present]
+        return bool(self._run("release", [key, self.keys.beats], args))
 
-    def leave(self, token: str) -> None:
-        """Remove a beat from those that share the work. One round trip."""
-        self._read("ZREM", self.keys.beats, token)
+    def leave(self, token: str, locked: bool = False) -> None:
+        """Remove a beat from those that are present; ``locked`` as there. One round trip."""
+        self._read("ZREM", self.keys.beats, Presence(token, 0.0, locked).member)

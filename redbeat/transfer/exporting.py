@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from redbeat.entries.history import History
+from redbeat.entries.runs import with_ids
+from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import DecodeError
 from redbeat.storage.quarantine import shown
 from redbeat.storage.reading import Reading
@@ -13,6 +15,7 @@ from redbeat.storage.rows import Row
 
 from .incoming import EntryType
 from .jsonlines import write_line
+from .templates import Templates
 
 __all__ = ("Exported", "export_lines")
 
@@ -33,24 +36,25 @@ def export_lines(
     Only what :func:`~redbeat.transfer.jsonlines.read_lines` can read again is a line. One page is
     in memory at a time. One round trip per 500 entries.
     """
-    page = store.page()
+    page, templates = store.page(history=history), Templates(app, make)
     while True:
         for row in page.rows:
-            yield _exported(app, make, store.keys.prefix, row, history)
+            yield _exported(templates, store.keys.prefix, row, history)
         if page.after is None:
             return
-        page = store.page(page.after)
+        page = store.page(page.after, history=history)
 
 
-def _exported(app: Any, make: EntryType, prefix: str, row: Row, history: bool) -> Exported:
+def _exported(templates: Templates, prefix: str, row: Row, history: bool) -> Exported:
     if row.problem or row.definition is None:
         return Exported("", shown(row.key), row.problem or "it has no definition")
     try:
-        entry = make.from_definition(app, row.definition, row.policy)
+        entry: RedBeatSchedulerEntry = templates.from_text(row.definition, row.policy).entry
         if prefix + str(entry.name) != row.key:
             raise DecodeError("definition.name", f"is {entry.name!r:.60}, which is not its key")
         if history:
             History.read(row.meta, row.runtime)
+            row = row._replace(history=with_ids(row.history, entry.own_task_id))
         return Exported(write_line(str(entry.name), row, history))
     except DecodeError as error:
         return Exported("", shown(row.key), str(error))

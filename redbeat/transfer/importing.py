@@ -112,7 +112,6 @@ class Ready(NamedTuple):
         """Return what is to be written: a history that was given, else the stored or a new one."""
         given, entry, row = self.incoming, self.entry, self.row
         more: dict[str, Any]
-        writing = Writing(row.key, self.definition, self.policy)
         if given.meta:
             entry.recall(given.meta, given.runtime)
             more = {"meta": given.meta, "runtime": given.runtime, "seen": None}
@@ -122,7 +121,8 @@ class Ready(NamedTuple):
             with suppress(DecodeError):  # the beat says so, and sets the entry aside
                 entry.recall(row.meta, row.runtime)
             more = {"seen": None}
-        writing = writing._replace(score=entry._stored_score(), **more)
+        more |= {"score": entry._stored_score(), "history": given.history}
+        writing = Writing(row.key, self.definition, self.policy, **more)
         return Planned(str(entry.name), writing, given.static)
 
 
@@ -215,7 +215,7 @@ class Importer:
             return
         try:
             entry._static = given.static
-            texts = entry.texts()
+            texts = given.texts or entry.texts()
             entry._own_key()
         except (InvalidEntryError, ArithmeticError, LookupError) as error:
             checked.refuse(given.where, str(error))

@@ -22,6 +22,8 @@ class Incoming:
     ``where`` tells where it stands, such as ``line 3``. ``problem`` names the field and is "" for
     an entry that could be read. A ``static`` entry is one of ``beat_schedule``. ``meta`` and
     ``runtime`` are its run history as stored; "" for an entry without, which keeps the stored one.
+    ``history`` are the lines of its last runs.
+    ``texts`` are its definition and policy as stored, where the source knows them already.
     """
 
     where: str
@@ -30,6 +32,8 @@ class Incoming:
     static: bool = False
     meta: str = ""
     runtime: str = ""
+    history: str = ""
+    texts: tuple[str, str] | None = None
 
 
 def fail(where: str, error: Exception) -> Incoming:

@@ -1,7 +1,8 @@
 """Entries as lines of JSON, one object per entry: ``name``, ``definition`` and ``policy``.
 
-With a history there are ``meta`` and ``runtime`` too, as they are stored. ``static`` is true for an
-entry of ``beat_schedule``, and left out for any other.
+With a history there are ``meta`` and ``runtime`` too, as they are stored, and in ``history`` the
+lines of the last runs, each with its task id. ``static`` is true for an entry of ``beat_schedule``,
+and left out for any other.
 """
 
 from __future__ import annotations
@@ -10,17 +11,20 @@ import json
 from collections.abc import Iterator
 from typing import IO, Any, Final
 
+from redbeat.config import MAX_HISTORY
 from redbeat.decoder import MAX_TEXT
 from redbeat.entries.history import History
+from redbeat.entries.runs import is_line, without_ids
 from redbeat.errors import DecodeError, InvalidEntryError
 from redbeat.storage.rows import Row
 
 from .incoming import EntryType, Incoming, fail
+from .templates import Templates
 
 __all__ = ("FIELDS", "MAX_LINE", "read_lines", "write_line")
 
 #: What a line may say.
-FIELDS: Final = ("name", "definition", "policy", "meta", "runtime", "static")
+FIELDS: Final = ("name", "definition", "policy", "meta", "runtime", "history", "static")
 
 #: Bytes of a line, at most.
 MAX_LINE: Final = 8 * MAX_TEXT
@@ -35,6 +39,8 @@ def write_line(name: str, row: Row, history: bool = False) -> str:
     if history:
         texts |= {"meta": row.meta, "runtime": row.runtime}
     fields = [f'"{field}": {_one_line(field, text)}' for field, text in texts.items() if text]
+    if history and row.history:
+        fields.append(f'"history": {json.dumps(row.history.splitlines())}')
     if row.static:
         fields.append('"static": true')
     return f'{{"name": {json.dumps(name)}, {", ".join(fields)}}}'
@@ -52,7 +58,7 @@ def _one_line(field: str, text: str) -> str:
 
 def read_lines(app: Any, make: EntryType, file: IO[bytes]) -> Iterator[Incoming]:
     """Yield the entry of each line from where the file is; empty lines say nothing."""
-    number = 0
+    number, templates = 0, Templates(app, make)
     while line := file.readline(MAX_LINE + 1):
         number += 1
         where = f"line {number}"
@@ -61,7 +67,7 @@ def read_lines(app: Any, make: EntryType, file: IO[bytes]) -> Iterator[Incoming]
                 _skip_line(file, line)
                 raise InvalidEntryError("line", f"is longer than {MAX_LINE} bytes")
             if line.strip():
-                yield _read(app, make, where, line)
+                yield _read(templates, where, line)
         except (InvalidEntryError, DecodeError) as error:
             yield fail(where, error)
 
@@ -71,16 +77,19 @@ def _skip_line(file: IO[bytes], line: bytes) -> None:
         line = file.readline(MAX_LINE)
 
 
-def _read(app: Any, make: EntryType, where: str, text: bytes) -> Incoming:
+def _read(templates: Templates, where: str, text: bytes) -> Incoming:
     line = _object(text)
     name = line["definition"]["name"]
     policy, meta, runtime = (_text(line.get(field)) for field in ("policy", "meta", "runtime"))
-    entry = make.from_definition(app, json.dumps(line["definition"]), policy)
+    entry, texts = templates.from_json(line["definition"], policy)
     if entry.name != name:
         raise InvalidEntryError("name", f"must be a text, not {name!r:.60}")
     if meta:
         History.read(meta, runtime)
-    return Incoming(where, entry, static=bool(line.get("static")), meta=meta, runtime=runtime)
+    lines = "".join([f"{text}\n" for text in line.get("history") or ()])
+    history = without_ids(lines, entry.own_task_id) if lines else ""
+    told = {"meta": meta, "runtime": runtime, "history": history}
+    return Incoming(where, entry, static=bool(line.get("static")), texts=texts, **told)
 
 
 def _text(value: Any) -> str:
@@ -103,9 +112,23 @@ def _object(text: bytes) -> dict[str, Any]:
         value = line.get(field)
         if value is not None and not isinstance(value, dict):
             raise InvalidEntryError(field, f"must be an object, not {value!r:.60}")
+    _check_history(line.get("history"))
     if not isinstance(line.get("static", False), bool):
         raise InvalidEntryError("static", f"must be true or false, not {line['static']!r:.60}")
     return _named(line)
+
+
+def _check_history(lines: Any) -> None:
+    if lines is None:
+        return
+    if not isinstance(lines, list) or len(lines) > MAX_HISTORY:
+        raise InvalidEntryError("history", f"must be a list of at most {MAX_HISTORY} lines")
+    for text in lines:
+        if not (isinstance(text, str) and is_line(text)):
+            problem = (
+                f"{text!r:.80} is no run; write it as '<UNIX seconds> +<seconds> sent <task id>'"
+            )
+            raise InvalidEntryError("history", problem)
 
 
 def _named(line: dict[str, Any]) -> dict[str, Any]:

@@ -12,15 +12,16 @@ from .incoming import EntryType, Incoming, UnreadableSourceError
 from .jsonlines import read_lines
 from .shelve_file import read_shelve
 
-__all__ = ("FORMATS", "SHELVE", "read_source")
+__all__ = ("DJANGO", "FORMATS", "SHELVE", "read_source")
 
 SHELVE: Final = "celery-shelve"
+DJANGO: Final = "django-celery-beat"
 
 #: The kinds of files that are read as a stream of bytes.
 READERS: Final[dict[str, Callable[[Any, EntryType, IO[bytes]], Iterator[Incoming]]]] = {
     "jsonlines": read_lines,
     "crontab": read_crontab,
-    "django-celery-beat": read_fixture,
+    DJANGO: read_fixture,
 }
 
 #: The kinds of files, the default first.

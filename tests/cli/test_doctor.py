@@ -87,6 +87,23 @@ def test_each_finding_says_what_would_be_done(run: Run, make: Make, redis_client
     assert "--fix would take it back" in told
 
 
+def test_a_hash_outside_of_the_schedule_that_cannot_be_read(run: Run, redis_client: Any) -> None:
+    """Is said, and why; taking it back would only set it aside."""
+    texts = {"json": "{", "list": "[]", "wrong": '{"name": "wrong", "task": "t", "schedule": 0}'}
+    others = {"longer:prefix": '{"name": "prefix", "task": "t", "schedule": 60}'}
+    redis_client.hset("redbeat:foreign", "field", "text")
+    for name, text in (texts | others).items():
+        redis_client.hset(f"redbeat:{name}", "definition", text)
+    before = sorted(redis_client.keys("*"))
+    ran = run("doctor", "--fix", "--json")
+    assert ran.code == 1
+    assert kinds(ran.json) == [("unreadable", f"redbeat:{name}") for name in texts]
+    problems = " ".join(found["problem"] for found in ran.json)
+    assert problems.count("not in the schedule, and cannot be read: definition") == 3
+    assert not any(found["fixed"] for found in ran.json)
+    assert sorted(redis_client.keys("*")) == before
+
+
 def test_fix_puts_right_what_can_be(run: Run, make: Make, app: Celery, redis_client: Any) -> None:
     """And a second look finds only the rest."""
     for name in ("parked", "lost", "late"):

@@ -131,8 +131,9 @@ def test_the_status(run: Run, make: Make, redis_client: redis.Redis) -> None:
     (found,) = run("status", "--json").json
     check(found, STATUS)
     assert found["most_late"] > 0
-    for beat in (found["leader"], *found["beats"]):
-        check(beat, {"token": "text", "host": "text", "pid": "number", "since": "time"})
+    seen = {"last_seen": "time or null"}
+    for beat in (found["leader"], *found["beats"], *found["standbys"]):
+        check(beat, {"token": "text", "host": "text", "pid": "number", "since": "time", **seen})
 
 
 def test_the_page_says_which_exit_codes_there_are(run: Run) -> None:

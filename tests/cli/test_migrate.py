@@ -124,6 +124,18 @@ def test_a_copy_that_broke_off_is_completed(redis_client: Any, filled: dict[str,
     assert content(redis_client, "new:") == filled
 
 
+def test_the_last_runs_keep_their_ids(app: Celery, make: Make, redis_client: Any) -> None:
+    """They were computed from the old prefix."""
+    entry = make("ö{b}")
+    redis_client.hset(entry.key, "history", "1795289048.5 +0.25\n1795289000 +1 sent my id\n")
+    before = entry.history
+    copy_prefix(redis_client, "redbeat:", "new:")
+    app.conf.redbeat_key_prefix = "new:"
+    del app.redbeat_conf
+    found = RedBeatSchedulerEntry.from_key("new:ö{b}", app=app).history
+    assert (found, len(found)) == (before, 2)
+
+
 def test_delete_removes_what_was_copied(
     run: Run, redis_client: Any, filled: dict[str, Any]
 ) -> None:

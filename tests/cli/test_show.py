@@ -101,6 +101,14 @@ def test_a_static_entry(run: Run, make: Make, redis_client: redis.Redis) -> None
     assert "Kind      static, from beat_schedule" in run("show", "code").lines
 
 
+def test_the_nearest_of_very_many_names(run: Run, redis_client: redis.Redis) -> None:
+    names = [f"tenant-{number}:report" for number in range(6000)]
+    redis_client.zadd("redbeat::schedule", {f"redbeat:{name}": 4e9 for name in names})
+    ran = run("show", "tenant-5999:reprot")
+    assert ran.code == EX_NOT_FOUND
+    assert "did you mean 'tenant-5999:report' or" in ran.err
+
+
 @pytest.mark.parametrize("command", ["show", "history"])
 def test_names_that_are_wrong(
     run: Run, make: Make, redis_client: redis.Redis, command: str

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import time
+from datetime import datetime
 
 import pytest
 import redis
@@ -45,6 +47,7 @@ def test_a_leader_and_its_entries(run: Run, make: Make, redis_client: redis.Redi
         "host": "web-1",
         "pid": 4711,
         "since": "2023-11-14T22:13:20+00:00",
+        "last_seen": None,
     }
     assert (found["healthy"], found["leader"], found["beats"]) == (True, leader, [leader])
     entries = {"scheduled": 2, "paused": 1, "finished": 0, "quarantined": 0}
@@ -84,6 +87,25 @@ def test_beats_that_share_the_work(run: Run, app: Celery, redis_client: redis.Re
     ran = run("status")
     assert ran.code == 0
     assert ran.lines[0].startswith(f"Beats     {socket.gethostname()}, pid ")
+
+
+def test_standbys(run: Run, redis_client: redis.Redis) -> None:
+    redis_client.set("redbeat::lock", TOKEN)
+    assert "standbys" not in run("status").out.lower()
+    waits, (seconds, _) = new_token(), redis_client.time()
+    redis_client.zadd("redbeat::beats", {f"{TOKEN} lock": seconds, f"{waits} lock": seconds - 20})
+    ran = run("status")
+    assert ran.code == 0
+    leader, standby, *_ = ran.lines
+    seen = r", seen \d+(\.\d)? s ago"
+    assert re.fullmatch(f"Leader    web-1, pid 4711, since 2023-11-14 22:13:20 UTC{seen}", leader)
+    assert re.fullmatch(
+        f"Standbys  {socket.gethostname()}, pid .* UTC, seen 2[0-9.]+ s ago", standby
+    )
+    (found,) = run("status", "--json").json
+    assert [beat["token"] for beat in found["beats"]] == [TOKEN]
+    assert [beat["token"] for beat in found["standbys"]] == [waits]
+    assert datetime.fromisoformat(found["standbys"][0]["last_seen"]).timestamp() == seconds - 20
 
 
 def test_redis_is_away(run: Run, app: Celery) -> None:

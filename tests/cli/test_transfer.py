@@ -79,6 +79,46 @@ def test_what_is_exported_with_history_can_be_imported_as_it_was(
     assert redis_client.smembers("redbeat::statics") == {"cron"}
 
 
+def test_an_export_with_history_has_the_last_runs(
+    run: Run, make: Make, app: Celery, redis_client: Any, tmp_path: Path
+) -> None:
+    """They come back as they were, and tell the same ids under another prefix."""
+    key = make("ran", 3600, last_run_at=RAN, total_run_count=4).key
+    lines = "1795289048.5 +0.25\n1795289000 +1 triggered my id\n1.000000 2.000000 old sent\n"
+    redis_client.hset(key, "history", lines)
+    before, file = load(app, "ran").history, str(tmp_path / "all.jsonl")
+    assert [item.task_id for item in before][1:] == ["my id", "old"]
+    assert run("export", "--history", file).code == 0
+    redis_client.flushall()
+    assert run("import", file).code == 0
+    assert redis_client.hget(key, "history") == lines
+    app.conf.redbeat_key_prefix = "other:"
+    del app.redbeat_conf
+    assert run("import", file).code == 0
+    other = RedBeatSchedulerEntry.from_key("other:ran", app=app)
+    assert other.history == before
+
+
+@pytest.mark.parametrize(
+    ("history", "problem"),
+    [
+        ("1 +1", "history: must be a list of at most 30 lines"),
+        (["1 +1"] * 31, "history: must be a list of at most 30 lines"),
+        (["1 +1", "soon"], "history: 'soon' is no run; write it as"),
+        (["1 +1\n2 +1"], "history: '1 +1\\n2 +1' is no run"),
+        ([7], "history: 7 is no run"),
+    ],
+)
+def test_a_bad_history_in_a_line(
+    run: Run, redis_client: Any, tmp_path: Path, history: Any, problem: str
+) -> None:
+    """Is named, and nothing is written."""
+    ran = run("import", write(tmp_path / "f", line("a", history=history)))
+    assert ran.code == 1
+    assert problem in ran.err.replace("\\\\n", "\\n")
+    assert redis_client.keys("*") == []
+
+
 def test_the_score_of_a_restored_entry_counts_from_its_nominal_run(
     run: Run, redis_client: Any, tmp_path: Path
 ) -> None:

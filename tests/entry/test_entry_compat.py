@@ -505,7 +505,7 @@ def test_a_subclass_with_a_save_of_its_own_is_loaded(app: Celery) -> None:
     class RawSaved(OwnedEntry):
         """Writes its hash by itself, as subclasses had to for RedBeat 2."""
 
-        def save(self: Any) -> Any:  # type: ignore[override]
+        def save(self: Any) -> Any:
             client = redbeat.schedulers.get_redis(self.app)
             text = json.dumps(self.definition(), cls=redbeat.schedulers.RedBeatJSONEncoder)
             with client.pipeline() as pipeline:

@@ -120,7 +120,7 @@ def test_the_leader_is_replaced_by_a_new_version(
 
     Fault: the old leader is terminated.
 
-    Invariant: the standby writes nothing while it stands by. Then the statics are those of the new
+    Invariant: the standby changes nothing while it stands by. Then the statics are those of the new
     version: what is in both goes on with its grid and its count, what was removed is not sent
     again, what was added runs. The dynamic entry runs throughout.
     """

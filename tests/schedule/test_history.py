@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import redbeat.worker
-from redbeat.entries.runs import Occurrence, read_history, run_line
+from redbeat.entries.runs import Occurrence, read_history, run_line, with_ids, without_ids
 from redbeat.errors import ConfigurationError
 from redbeat.schedulers import RedBeatScheduler
 from tests.scheduler.conftest import SCHEDULE, RecordingScheduler, World, interval_json, once, void
@@ -142,7 +142,7 @@ def test_a_history_written_by_the_application_meanwhile_keeps_the_line(world: Wo
     scheduler.before_send = once(lambda: world.put_meta("a", world.ago(50)))
     scheduler.tick()
     assert len(scheduler.sent) == 1
-    assert world.client.hget("redbeat:a", "history").endswith(" sent\n")
+    assert len(read_history(world.client.hget("redbeat:a", "history"))) == 1
 
 
 def test_a_deleted_entry_leaves_none(make: Make, world: World) -> None:
@@ -153,16 +153,73 @@ def test_a_deleted_entry_leaves_none(make: Make, world: World) -> None:
     assert entry.history == []
 
 
-@pytest.mark.parametrize("task_id", ["my id", "two\nlines", "", "-"])
+@pytest.mark.parametrize("task_id", ["my id", "two\nlines", ""])
 def test_ids_of_the_users_own(task_id: str) -> None:
     text = run_line(1.5, 2.25, "sent", task_id) + "\n" + run_line(1, 1, "sent", "x") + "\n"
-    instant = datetime.fromtimestamp(1, timezone.utc)
-    first, second = read_history(text)
-    assert first.task_id == ({"": None, "-": None}.get(task_id, task_id.replace("\n", "")))
-    assert second == Occurrence(instant, instant, "x", "sent")
+    first, second = read_history(text, own_id)
+    assert first.task_id == (task_id.replace("\n", "") or None)
+    assert second == Occurrence(at(1), at(1), "x", "sent")
+
+
+def at(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, timezone.utc)
+
+
+def own_id(scheduled_at: datetime) -> str:
+    return f"own-{scheduled_at.timestamp():.6f}"
+
+
+RUNS = [
+    (1_795_289_048.767656, 1_795_289_048.768999, "sent", "own-1795289048.767656"),
+    (1_795_289_048.0, 1_795_289_048.0, "sent", "own-1795289048.000000"),
+    (1_795_289_100.0, 1_795_289_099.9, "sent", "own-1795289100.000000"),
+    (1_795_289_048.5, 1_795_289_948.000001, "sent", "another id"),
+    (1_795_289_048.5, 1_795_289_049.5, "sent", ""),
+    (1_795_289_048.5, 1_795_289_049.5, "missed:4", ""),
+    (1_795_289_048.5, 1_795_289_049.5, "failed:KeyError", ""),
+    (1_795_289_048.5, 1_795_289_049.5, "triggered", "an id"),
+]
+
+
+def test_a_line_is_read_as_it_was_written() -> None:
+    lines = [run_line(*run, own_id(at(run[0]))) for run in RUNS]
+    found = read_history("\n".join(lines), own_id)
+    assert found == [
+        Occurrence(at(one), at(two), run_id or None, what) for one, two, what, run_id in RUNS
+    ]
+
+
+def test_lines_as_they_were_before_are_read() -> None:
+    old = "1795289048.500000 1795289049.250000 {}\n"
+    text = old.format("my id sent") + old.format("- skipped") + old.format("- missed:3")
+    assert read_history(text, own_id) == [
+        Occurrence(at(1795289048.5), at(1795289049.25), *what)
+        for what in (("my id", "sent"), (None, "skipped"), (None, "missed:3"))
+    ]
+
+
+def test_ids_can_be_put_in_and_taken_out() -> None:
+    old = "1.000000 2.000000 id sent\n1.000000 2.000000 - skipped\nno line\n"
+    text = "".join([run_line(*run, own_id(at(run[0]))) + "\n" for run in RUNS]) + old
+    told = with_ids(text, own_id)
+    assert [run.task_id or "" for run in read_history(told)][:8] == [run[3] for run in RUNS]
+    assert told.count("own-") == 3
+    assert without_ids(told, own_id) == text
+    assert without_ids(told, str) == told
+
+
+def test_ten_runs_cost_little(make: Make, world: World) -> None:
+    entry = make("an entry with a long name: " + "x" * 100).save()
+    scheduler = world.scheduler()
+    for _ in range(11):
+        run(world, scheduler, str(entry.name))
+    assert len(entry.history) == 10
+    assert [found.task_id for found in entry.history] == [
+        sent.id for sent in reversed(scheduler.sent[1:])
+    ]
+    assert len(world.client.hget(entry.key, "history")) < 350
 
 
 def test_lines_that_are_none_are_left_out() -> None:
-    assert read_history("x\n\n1 2\n1e400 1 a b\nnan 1 a b\n1 2 a sent\n") == read_history(
-        "1 2 a sent"
-    )
+    text = "x\n\n1 2\n1 +\n1 +x\n1 +1e400\n+ +1\n1e400 1 a b\nnan 1 a b\n1 2 a sent\n"
+    assert read_history(text) == read_history("1 2 a sent")

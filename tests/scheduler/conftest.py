@@ -22,6 +22,7 @@ STATICS = f"{PREFIX}:statics"
 QUARANTINE = f"{PREFIX}:quarantine"
 LOCK = f"{PREFIX}:lock"
 STATS = f"{PREFIX}:stats"
+BEATS = f"{PREFIX}:beats"
 
 Json = dict[str, Any]
 S = TypeVar("S", bound=RedBeatScheduler)
@@ -212,14 +213,14 @@ class World:
         return {key: json.loads(note) for key, note in notes.items()}
 
     def dump(self) -> dict[str, Any]:
-        """Return everything that Redis holds, but for the lock and what beats have counted."""
+        """Return everything that Redis holds, but for the lock, what was counted and who is there."""
         readers: dict[str, Callable[[str], Any]] = {
             "hash": self.client.hgetall,
             "set": self.client.smembers,
             "string": self.client.get,
             "zset": lambda key: self.client.zrange(key, 0, -1, withscores=True),
         }
-        keys = set(self.client.scan_iter()) - {LOCK, STATS}
+        keys = set(self.client.scan_iter()) - {LOCK, STATS, BEATS}
         return {key: readers[self.client.type(key)](key) for key in keys}
 
     def calls(self) -> int:

@@ -16,6 +16,7 @@ from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry, Schedule
 from redbeat.storage.store import BATCH
+from tests.deployments import PREFIX
 
 from .clients import CountingRedis, counting_client
 from .conftest import SCHEDULE, Clock, RecordingScheduler, World, datetime_json, interval_json
@@ -68,7 +69,7 @@ def seed(world: World, count: int) -> None:
             "schedule": interval_json(HOUR),
             "enabled": True,
         }
-        key = f"redbeat:entry-{number:06}"
+        key = f"{PREFIX}entry-{number:06}"
         pipeline.hset(key, mapping={"definition": json.dumps(definition), "meta": meta})
         pipeline.zadd(SCHEDULE, {key: score})
     pipeline.execute()

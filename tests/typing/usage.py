@@ -100,6 +100,15 @@ def change() -> None:
     RedBeatSchedulerEntry(name="report", app=app).delete()
 
 
+class LoggedEntry(RedBeatSchedulerEntry):
+    """An entry of RedBeat 2, whose ``save()`` took nothing."""
+
+    def save(self) -> LoggedEntry:
+        """Put it into a queue of its own first."""
+        self.options["queue"] = "reports"
+        return super().save()
+
+
 class OwnedEntry(RedBeatSchedulerEntry):
     """A subclass with an argument of its own; verbs return the subclass."""
 

@@ -1,0 +1,158 @@
+"""Entries made from plain JSON: those of equal schedules are decoded once, and copied."""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Callable
+from json.encoder import JSONEncoder
+from typing import Any, Final, NamedTuple
+
+from redbeat.beat.statics import counts_from
+from redbeat.decoder import (
+    MAX_DEPTH,
+    MAX_TEXT,
+    RedBeatJSONDecoder,
+    RedBeatJSONEncoder,
+    active_codec,
+)
+from redbeat.entries.definition import FIELDS
+from redbeat.entries.task_options import stored_options
+from redbeat.entry import RedBeatSchedulerEntry
+from redbeat.errors import DecodeError, InvalidEntryError
+
+from .incoming import EntryType
+
+__all__ = ("Made", "Templates")
+
+#: Entries that are kept to make others of, at most; about 4 KiB each.
+CAPACITY: Final = 5000
+
+#: What stands in the text of a value that is more than plain JSON.
+TAGGED: Final = '"__type__"'
+
+#: Fields of a definition that differ from one entry to the next, with what is meant by none.
+OWN: Final[dict[str, Callable[[], Any]]] = {
+    **dict.fromkeys(("name", "task", "args"), type(None)),
+    **dict.fromkeys(("kwargs", "options"), dict),
+}
+
+#: What is raised where a definition is not what it should be.
+WRONG: Final = (
+    *(AttributeError, KeyError, TypeError, ValueError, RecursionError),
+    *(DecodeError, InvalidEntryError),
+)
+
+USUAL: Final = (RedBeatJSONEncoder, RedBeatJSONDecoder)
+
+as_json: Final = JSONEncoder(allow_nan=False).encode
+
+
+class Made(NamedTuple):
+    """An entry without history, with its definition and policy as stored where they are known."""
+
+    entry: RedBeatSchedulerEntry
+    texts: tuple[str, str] | None = None
+
+
+class Template(NamedTuple):
+    """An entry to copy, its definition as plain JSON, its policy, and how many tags it has."""
+
+    entry: RedBeatSchedulerEntry
+    definition: dict[str, Any]
+    policy: str
+    tags: int
+
+
+class Templates:
+    """Makes entries of a class as ``from_definition()`` does, but faster where many are alike.
+
+    What it cannot copy, and what is wrong, is left to ``from_definition()``: entries of another
+    class or codec, arguments that are more than plain JSON, paused entries. No round trips.
+    """
+
+    def __init__(self, app: Any, make: EntryType) -> None:
+        self._app = app
+        self._make = make
+        self._usual = make is RedBeatSchedulerEntry
+        self._templates: OrderedDict[tuple[str, Any, str], Template | None] = OrderedDict()
+
+    def from_text(self, text: str, policy: str) -> Made:
+        """Return the entry of a stored definition; raises :exc:`DecodeError`."""
+        if len(text) <= MAX_TEXT:
+            try:
+                return self.from_json(json.loads(text), policy, text)
+            except (ValueError, RecursionError):
+                pass
+        return Made(self._make.from_definition(self._app, text, policy))
+
+    def from_json(self, definition: Any, policy: str, text: str = "") -> Made:
+        """Return the entry of a definition in plain JSON, whose ``text`` need not be given.
+
+        Raises :exc:`DecodeError`.
+        """
+        try:
+            made = self._copied(definition, policy)
+        except WRONG:
+            made = None  # from_definition() says what is wrong, if anything is
+        if made is not None:
+            return made
+        text = text or json.dumps(definition)
+        return Made(self._make.from_definition(self._app, text, policy))
+
+    def _copied(self, definition: dict[str, Any], policy: str) -> Made | None:
+        if not (self._usual and definition.keys() <= FIELDS.keys() and active_codec() == USUAL):
+            return None
+        own = {field: _given(definition.get(field), none) for field, none in OWN.items()}
+        enabled = definition.get("enabled", True)
+        if not (isinstance(enabled, bool) and is_valid(own)):
+            return None
+        template = self._template(definition, enabled, policy)
+        if template is None:
+            return None
+        text = as_json({**template.definition, **own, "options": stored_options(own["options"])})
+        if text.count(TAGGED) != template.tags or not is_small(text):
+            return None
+        return Made(_copy(template.entry, own), (text, template.policy))
+
+    def _template(self, definition: dict[str, Any], enabled: Any, policy: str) -> Template | None:
+        key = (repr(definition["schedule"]), enabled, policy)
+        if key not in self._templates:
+            self._templates[key] = self._new(definition, policy)
+            if len(self._templates) > CAPACITY:
+                self._templates.popitem(last=False)
+        return self._templates[key]
+
+    def _new(self, definition: dict[str, Any], policy: str) -> Template | None:
+        bare = {name: value for name, value in definition.items() if name not in OWN}
+        named = {"name": definition["name"], "task": definition["task"]}
+        entry = self._make.from_definition(self._app, as_json({**named, **bare}), policy)
+        if entry._lazy or entry._pause is not None:
+            return None
+        text, policy_text = entry.texts()
+        entry._zone = entry.policy.zone or self._app.timezone
+        return Template(entry, json.loads(text), policy_text, text.count(TAGGED))
+
+
+def _given(value: Any, none: Callable[[], Any]) -> Any:
+    return none() if value is None else value
+
+
+def is_valid(own: dict[str, Any]) -> bool:
+    """Whether the fields are of the right kinds."""
+    return all(FIELDS[field][0](value) for field, value in own.items())
+
+
+def is_small(text: str) -> bool:
+    """Whether a text is neither too long nor nested too deeply, at first sight."""
+    return len(text) <= MAX_TEXT and text.count("[") + text.count("{") <= MAX_DEPTH
+
+
+def _copy(template: RedBeatSchedulerEntry, own: dict[str, Any]) -> RedBeatSchedulerEntry:
+    """Return an entry as a new one; raises :exc:`InvalidEntryError` for a task not allowed."""
+    entry = template.__copy__()
+    entry.__dict__.update(own)
+    entry.check_allowed()
+    entry.last_run_at = counts_from(entry, entry.default_now())
+    entry._known_history = (entry.last_run_at, 0)
+    return entry

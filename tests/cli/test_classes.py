@@ -1,0 +1,77 @@
+"""Entries of a class of the user's own, on the command line."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from celery import Celery
+
+from redbeat import RedBeatScheduler, RedBeatSchedulerEntry
+from redbeat.cli.classes import entry_class_of
+from redbeat.cli.command import EX_CONFLICT
+from tests.cli.conftest import Run
+
+
+class Owned(RedBeatSchedulerEntry):
+    """An entry with one more argument, and a `save()` as for RedBeat 2."""
+
+    def __init__(self, *args: Any, owner: str = "nobody", **kwargs: Any) -> None:
+        self.owner = owner
+        super().__init__(*args, **kwargs)
+
+    def definition(self) -> dict[str, Any]:
+        """Store the argument too."""
+        return {**super().definition(), "owner": self.owner}
+
+    def save(self) -> Owned:
+        """Store the entry."""
+        return super().save()
+
+
+class OwnedScheduler(RedBeatScheduler):
+    """A scheduler of such entries."""
+
+    Entry = Owned
+
+
+@pytest.fixture
+def owned(app: Celery) -> Celery:
+    """An app whose beat has entries of that class."""
+    app.conf.beat_scheduler = f"{__name__}:OwnedScheduler"
+    Owned("mine", "t", 60, owner="ann", app=app).save()
+    return app
+
+
+def test_they_are_read(run: Run, owned: Celery) -> None:
+    (line,) = run("list", "--json").json
+    assert (line["name"], line["state"]) == ("mine", "scheduled")
+    assert run("doctor").code == 0
+    assert owned
+
+
+def test_an_edit_keeps_what_the_class_adds(run: Run, owned: Celery) -> None:
+    assert run("edit", "mine", "--every", "30").code == 0
+    entry = Owned.from_key("redbeat:mine", app=owned)
+    assert (entry.owner, entry.schedule.run_every.total_seconds()) == ("ann", 30)
+
+
+def test_add_makes_one(run: Run, owned: Celery) -> None:
+    assert run("add", "new", "t", "--every", "30").code == 0
+    assert Owned.from_key("redbeat:new", app=owned).owner == "nobody"
+    assert run("add", "mine", "t", "--every", "30").code == EX_CONFLICT
+
+
+@pytest.mark.parametrize(
+    ("setting", "wanted"),
+    [
+        ("redbeat.RedBeatScheduler", RedBeatSchedulerEntry),
+        ("redbeat", RedBeatSchedulerEntry),
+        ("celery.beat:PersistentScheduler", RedBeatSchedulerEntry),
+        ("nowhere:Scheduler", RedBeatSchedulerEntry),
+        (f"{__name__}.OwnedScheduler", Owned),
+    ],
+)
+def test_the_class_of_the_setting(app: Celery, setting: str, wanted: type) -> None:
+    app.conf.beat_scheduler = setting
+    assert entry_class_of(app) is wanted

@@ -1,0 +1,212 @@
+"""`celery redbeat import --from django-celery-beat` from the database of a real Django project."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.acceptance.processes import ROOT
+from tests.cli.conftest import Run
+
+SETTINGS = """
+from pathlib import Path
+
+HERE = Path(__file__).parent
+SECRET_KEY = "x"
+INSTALLED_APPS = ["django.contrib.contenttypes", "django_celery_beat"]
+DATABASES = {
+    "default": {"ENGINE": "django.db.backends.sqlite3", "NAME": HERE / "one.sqlite3"},
+    "other": {"ENGINE": "django.db.backends.sqlite3", "NAME": HERE / "other.sqlite3"},
+    "empty": {"ENGINE": "django.db.backends.sqlite3", "NAME": HERE / "empty.sqlite3"},
+}
+USE_TZ = True
+TIME_ZONE = "Europe/Paris"
+"""
+
+PROJECT = """
+import os
+from celery import Celery
+
+app = Celery("shop", broker="memory://")
+app.conf.redbeat_redis_url = os.environ["REDIS_URL"]
+"""
+
+FILL = """
+import django
+django.setup()
+
+from datetime import datetime, timezone
+from django.core.management import call_command
+from django_celery_beat.models import *
+
+for alias in ("default", "other"):
+    call_command("migrate", database=alias, verbosity=0)
+
+every = IntervalSchedule.objects.create(every=5, period="minutes")
+cron = CrontabSchedule.objects.create(
+    minute="*/5", hour="8-18", day_of_week="mon-fri", timezone="America/New_York")
+sun = SolarSchedule.objects.create(event="sunset", latitude="48.86", longitude="2.35")
+at = ClockedSchedule.objects.create(clocked_time=datetime(2031, 5, 6, 7, 8, tzinfo=timezone.utc))
+PeriodicTask.objects.create(
+    name="every", task="shop.sync", interval=every, args="[1]", kwargs='{"a": null}', queue="q",
+    priority=3, expire_seconds=60)
+PeriodicTask.objects.filter(name="every").update(
+    last_run_at=datetime(2026, 1, 2, 3, 4, 5, 678_000, tzinfo=timezone.utc), total_run_count=7)
+PeriodicTask.objects.create(name="cron", task="shop.sync", crontab=cron, enabled=False)
+PeriodicTask.objects.create(name="sun", task="shop.lights", solar=sun)
+PeriodicTask.objects.create(name="once", task="shop.launch", clocked=at, one_off=True)
+there = IntervalSchedule.objects.using("other").create(every=1, period="hours")
+PeriodicTask(name="there", task="shop.other", interval=there).save(using="other")
+"""
+
+
+class Ended(NamedTuple):
+    """How a process ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+class Shop:
+    """A Django project with django-celery-beat on sqlite, and a Celery app beside it."""
+
+    def __init__(self, directory: Path, redis_url: str) -> None:
+        self.directory = directory
+        path = f"{directory}{os.pathsep}{ROOT}"
+        settings = {"DJANGO_SETTINGS_MODULE": "shop_settings", "REDIS_URL": redis_url}
+        self.env = {**os.environ, "PYTHONPATH": path, **settings}
+        texts = {"shop_settings.py": SETTINGS, "shop.py": PROJECT, "fill.py": FILL}
+        for name, text in texts.items():
+            (directory / name).write_text(text, encoding="utf-8")
+
+    def python(self, *arguments: str, **env: str) -> Ended:
+        done = subprocess.run(
+            [sys.executable, *arguments],
+            cwd=self.directory,
+            env={**self.env, **env},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        return Ended(done.returncode, done.stdout, done.stderr)
+
+    def load(self, *options: str, **env: str) -> Ended:
+        command = ("-m", "celery", "-A", "shop", "redbeat", "import")
+        return self.python(*command, "--from", "django-celery-beat", *options, **env)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of a project whose tables are filled."""
+    shop = Shop(tmp_path_factory.mktemp("shop"), "")
+    filled = shop.python("fill.py")
+    assert filled.code == 0, filled.err
+    return shop.directory
+
+
+@pytest.fixture
+def shop(made: Path, redis_url: str) -> Shop:
+    return Shop(made, redis_url)
+
+
+def stored(client: Any) -> dict[str, Any]:
+    keys = [key for key in client.keys("redbeat:*") if not key.startswith("redbeat::")]
+    return {key: client.hgetall(key) for key in keys}
+
+
+def without_made_up(found: dict[str, Any]) -> dict[str, Any]:
+    """Leave out the times from which entries count that never ran."""
+    return {
+        key: {
+            name: text for name, text in fields.items() if name != "meta" or key.endswith("every")
+        }
+        for key, fields in found.items()
+    }
+
+
+def test_the_database_gives_what_a_dump_of_it_gives(shop: Shop, redis_client: Any) -> None:
+    ended = shop.load("--json")
+    assert ended.code == 0, ended.err
+    assert '"created": 4' in ended.out
+    from_database = without_made_up(stored(redis_client))
+    assert len(from_database) == 4
+    dump = shop.python("-m", "django", "dumpdata", "django_celery_beat", "-o", "beat.json")
+    assert dump.code == 0, dump.err
+    redis_client.flushall()
+    assert shop.load("beat.json").code == 0
+    assert without_made_up(stored(redis_client)) == from_database
+
+
+def test_what_is_in_it(shop: Shop, run: Run) -> None:
+    assert shop.load().code == 0
+    (cron,) = run("show", "cron", "--json").json
+    assert (cron["enabled"], cron["policy"]["timezone"]) == (False, "America/New_York")
+    (every,) = run("show", "every", "--json").json
+    assert (every["args"], every["kwargs"], every["task"]) == ([1], {"a": None}, "shop.sync")
+    assert every["last_run_at"] == "2026-01-02T03:04:05.678000+00:00"
+    assert every["total_run_count"] == 7
+    assert every["options"] == {"queue": "q", "priority": 3, "expires": 60}
+
+
+def test_a_second_time_nothing_is_changed(shop: Shop) -> None:
+    assert shop.load().code == 0
+    again = shop.load("--json")
+    assert (again.code, '"unchanged": 4' in again.out) == (0, True), again
+
+
+def test_another_database(shop: Shop, redis_client: Any) -> None:
+    assert shop.load("--database", "other").code == 0
+    assert set(stored(redis_client)) == {"redbeat:there"}
+
+
+def test_the_usual_database_by_the_option(shop: Shop, redis_client: Any) -> None:
+    assert shop.load("--database").code == 0
+    assert "redbeat:every" in stored(redis_client)
+
+
+@pytest.mark.parametrize(
+    ("options", "env", "problem"),
+    [
+        (["--database", "none"], {}, "database none: cannot be read: "),
+        (["--database", "empty"], {}, "database empty: cannot be read: no such table"),
+        ([], {"DJANGO_SETTINGS_MODULE": ""}, "needs DJANGO_SETTINGS_MODULE: set it as"),
+    ],
+)
+def test_a_database_that_cannot_be_read(
+    shop: Shop, redis_client: Any, options: list[str], env: dict[str, str], problem: str
+) -> None:
+    ended = shop.load(*options, **env)
+    assert ended.code == 1
+    assert problem in ended.err
+    assert "Traceback" not in ended.err
+    assert redis_client.keys("*") == []
+
+
+def test_a_project_without_the_application(shop: Shop) -> None:
+    text = SETTINGS.replace(', "django_celery_beat"', "")
+    (shop.directory / "bare_settings.py").write_text(text, encoding="utf-8")
+    ended = shop.load(DJANGO_SETTINGS_MODULE="bare_settings")
+    assert ended.code == 1
+    assert "database default: needs django_celery_beat in INSTALLED_APPS" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["--database", "other", "--from", "crontab", "f"], "is for --from django-celery-beat"),
+        (["--from", "django-celery-beat", "--database", "x", "f"], "without a FILE"),
+        ([], "Missing argument 'FILE'"),
+        (["--from", "crontab"], "Missing argument 'FILE'"),
+    ],
+)
+def test_a_command_line_that_makes_no_sense(run: Run, arguments: list[str], problem: str) -> None:
+    ran = run("import", *arguments)
+    assert ran.code == 2
+    assert problem in ran.err

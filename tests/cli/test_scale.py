@@ -1,0 +1,105 @@
+"""Export and import of many entries: bounded memory, few round trips, and a bar to look at."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.acceptance.processes import ROOT
+from tests.cli.conftest import Run
+from tests.waiting import wait_until
+
+FEW, MANY = 2_000, 20_000
+#: MiB that so many more entries may take: their names, and whatever the allocator keeps.
+MORE_MEMORY = 25
+
+
+def write_lines(file: Path, count: int) -> str:
+    """Write entries of some fifty different schedules; return the path."""
+    with file.open("w", encoding="ascii") as out:
+        for number in range(count):
+            when = {"__type__": "interval", "every": 3600 + number % 50, "relative": False}
+            definition = {"name": f"tenant-{number}", "task": "t", "args": [number]}
+            line = {"name": f"tenant-{number}", "definition": {**definition, "schedule": when}}
+            out.write(json.dumps(line) + "\n")
+    return str(file)
+
+
+def memory_of(url: str, *words: str) -> float:
+    """Run a command in a process of its own; return the MiB that it took at most."""
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "PROJECT_REDIS_URL": url}
+    command = [sys.executable, "-m", "celery", "-A", "tests.acceptance.project", "redbeat", *words]
+    process = subprocess.Popen(command, env=env, stderr=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 0, words
+    return usage.ru_maxrss / 1024
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="ru_maxrss is in bytes there")
+@pytest.mark.timeout(300)
+def test_memory_does_not_grow_with_the_number_of_entries(
+    redis_url: str, redis_client: Any, tmp_path: Path
+) -> None:
+    taken = []
+    for count in (FEW, MANY):
+        file = write_lines(tmp_path / "in", count)
+        taken.append((memory_of(redis_url, "import", file), memory_of(redis_url, "export", file)))
+        assert redis_client.zcard("redbeat::schedule") == count
+    (import_few, export_few), (import_many, export_many) = taken
+    assert import_many < import_few + MORE_MEMORY
+    assert export_many < export_few + MORE_MEMORY
+
+
+def test_round_trips_are_one_per_500_entries(run: Run, redis_client: Any, tmp_path: Path) -> None:
+    file = write_lines(tmp_path / "in", FEW)
+    for words in (("import", file), ("import", file), ("export", file)):
+        redis_client.config_resetstat()
+        assert run(*words).code == 0
+        stats = redis_client.info("commandstats")
+        calls = sum(
+            stats.get(f"cmdstat_{name}", {}).get("calls", 0) for name in ("eval", "evalsha")
+        )
+        assert calls <= 2 * FEW / 500 + 3, words
+
+
+@pytest.mark.parametrize(
+    ("verb", "labels"), [("export", ["Exporting"]), ("import", ["Checking", "Importing"])]
+)
+def test_a_terminal_sees_a_bar(
+    redis_url: str, run: Run, tmp_path: Path, verb: str, labels: list[str]
+) -> None:
+    file = write_lines(tmp_path / "in", FEW)
+    if verb == "export":
+        assert run("import", file).code == 0
+    ours, theirs = pty.openpty()
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "PROJECT_REDIS_URL": redis_url, "TERM": "xterm"}
+    command = [sys.executable, "-m", "celery", "-A", "tests.acceptance.project", "redbeat"]
+    process = subprocess.Popen([*command, verb, file], env=env, stdin=theirs, stderr=theirs)
+    os.close(theirs)
+    told = bytearray()
+
+    def ended() -> bool:
+        try:
+            told.extend(os.read(ours, 4096))
+        except OSError:  # nobody writes any more
+            return True
+        return False
+
+    try:
+        wait_until(ended, 60, "the end of the output")
+        assert process.wait(30) == 0, told.decode()
+    finally:
+        process.kill()
+        process.wait(10)
+        os.close(ours)
+    text = told.decode()
+    assert all(label in text for label in labels)
+    assert "100%" in text

@@ -1,0 +1,151 @@
+"""Every beat notes its presence: the leader, those that stand by, those that share the work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import redis
+
+from redbeat.schedule import Schedule
+from redbeat.storage.store import Store
+from tests.deployments import PREFIX
+from tests.servers import RedisServer
+from tests.store.conftest import KEYS, LOCK
+
+from .conftest import BEATS, RecordingScheduler, World
+
+
+def token_of(scheduler: RecordingScheduler) -> str:
+    assert scheduler.lock is not None
+    return scheduler.lock.token
+
+
+def present(world: World, count: int) -> list[RecordingScheduler]:
+    """Return so many schedulers, the first of which leads."""
+    beats = [world.scheduler() for _ in range(count)]
+    for beat in beats:
+        beat.tick()
+    return beats
+
+
+def test_the_status_tells_who_leads_and_who_stands_by(world: World) -> None:
+    leader, *standbys = present(world, 3)
+    found = Schedule(world.app).status()
+    assert found.leader is not None
+    assert found.leader.token == token_of(leader)
+    assert found.beats == [found.leader]
+    assert {beat.token for beat in found.standbys} == set(map(token_of, standbys))
+    for beat in (found.leader, *found.standbys):
+        assert beat.last_seen is not None
+        assert 0 <= (found.now - beat.last_seen).total_seconds() < 30
+
+
+def test_a_standby_notes_nothing_but_its_presence(world: World) -> None:
+    leader = present(world, 1)[0]
+    world.put("a", score=world.now() + 1000)
+    before = world.dump()
+    standby = present(world, 1)[0]
+    assert world.dump() == before
+    tokens = {f"{token_of(beat)} lock" for beat in (leader, standby)}
+    assert set(world.client.zrange(BEATS, 0, -1)) == tokens
+
+
+def test_one_that_stops_is_gone_at_once(world: World) -> None:
+    leader, first, _second = present(world, 3)
+    first.close()
+    assert len(Schedule(world.app).status().standbys) == 1
+    leader.close()
+    found = Schedule(world.app).status()
+    assert (found.leader, len(found.standbys)) == (None, 1)
+
+
+def test_one_that_was_killed_is_listed_for_a_minute(world: World) -> None:
+    _leader, standby = present(world, 2)
+    for age, listed in ((50, 1), (70, 0)):
+        world.client.zadd(BEATS, {f"{token_of(standby)} lock": world.now() - age})
+        assert len(Schedule(world.app).status().standbys) == listed
+
+
+def test_a_turn_forgets_the_others_that_are_long_gone(world: World) -> None:
+    world.client.zadd(BEATS, {f"gone{n} lock": world.now() - 100 for n in range(50)})
+    present(world, 1)
+    assert world.client.zcard(BEATS) == 1
+    assert 0 < world.client.ttl(BEATS) <= 60
+
+
+def test_a_beat_of_redbeat_2_that_leads_is_not_among_the_beats_seen(world: World) -> None:
+    world.client.set(LOCK, "c0ffee", ex=100)
+    standby = present(world, 1)[0]
+    found = Schedule(world.app).status()
+    assert found.leader is not None
+    assert (found.leader.token, found.leader.last_seen) == ("c0ffee", None)
+    assert [beat.token for beat in found.standbys] == [token_of(standby)]
+
+
+def test_those_with_a_lock_leave_a_beat_without_one_all_of_the_work(world: World) -> None:
+    """As when the setting is changed, and beats of both kinds run for a while."""
+    present(world, 3)
+    store = Store(world.client, KEYS)
+    assert store.claim("x", 0, 30, token="me").claims == []
+    world.put_many(400)
+    assert len(store.claim("y", 500, 30, token="me").claims) == 400
+
+
+def test_the_status_lists_a_beat_without_a_lock_beside_the_leader(world: World) -> None:
+    leader, _ = present(world, 2)
+    Store(world.client, KEYS).claim("x", 0, 30, token="me")
+    found = Schedule(world.app).status()
+    assert [beat.token for beat in found.beats] == [token_of(leader), "me"]
+
+
+@pytest.fixture
+def full() -> Iterator[redis.Redis]:
+    """A server that a beat leads and that has no memory left."""
+    with RedisServer("--maxmemory-policy", "noeviction") as server:
+        client = redis.Redis.from_url(server.url, decode_responses=True)
+        client.set(LOCK, "leader", px=100_000)
+        client.config_set("maxmemory", 1)
+        yield client
+        client.close()
+
+
+def test_a_standby_goes_on_when_memory_is_full(full: redis.Redis) -> None:
+    turn = Store(full, KEYS).claim("c", 500, 30, lock=(LOCK, "me", 60.0, ""))
+    assert (turn.standing, turn.holder) == (0, "leader")
+    assert not full.exists(BEATS)
+
+
+def test_a_leader_renews_its_lock_when_memory_is_full(full: redis.Redis) -> None:
+    turn = Store(full, KEYS).claim("c", 500, 30, lock=(LOCK, "leader", 900.0, ""))
+    assert turn.standing == 1
+    assert full.pttl(LOCK) > 800_000
+
+
+def test_a_leader_claims_nothing_when_memory_is_full(full: redis.Redis) -> None:
+    """Noting its presence first would have made Redis allow the rest."""
+    full.config_set("maxmemory", 0)
+    full.hset(f"{PREFIX}a", "definition", "d")
+    full.zadd(KEYS.schedule, {f"{PREFIX}a": 1})
+    full.zadd(BEATS, {"old": 1})
+    full.config_set("maxmemory", 1)
+    with pytest.raises(redis.ResponseError, match=r"OOM|maxmemory"):
+        Store(full, KEYS).claim("c", 500, 30, lock=(LOCK, "leader", 900.0, ""))
+    assert full.zscore(KEYS.schedule, f"{PREFIX}a") == 1
+
+
+def test_a_key_of_another_kind_does_not_matter_to_beats_with_a_lock(world: World) -> None:
+    world.client.set(BEATS, "x")
+    world.put("a")
+    leader = world.scheduler()
+    leader.tick()
+    leader.tick()
+    assert leader.names == ["a"]
+    world.client.delete(BEATS)
+
+
+def test_a_repeated_turn_notes_the_same_beat(world: World) -> None:
+    store = Store(world.client, KEYS)
+    for _ in range(2):
+        store.claim("c", 500, 30, lock=(LOCK, "me", 60.0, ""))
+    assert [(beat.token, beat.locked) for beat in store.beats(10)] == [("me", True)]
