@@ -234,6 +234,7 @@ def namespace_of(prefix: str) -> uuid.UUID:
     return uuid.uuid5(uuid.NAMESPACE_URL, f"redbeat:{prefix}")
 
 
+@lru_cache(maxsize=2048)
 def task_id_of(prefix: str, name: str, instant: str) -> str:
     """Return the task id of an occurrence: the same one however often it is computed.
 

@@ -16,7 +16,7 @@
 -- ARGV[6]  lock time to live, milliseconds
 -- ARGV[7]  token of a leader known to be dead, or ''
 -- ARGV[8]  retry: seconds until a member without a definition is looked at again
--- ARGV[9]  completions, packed: the sizes of their fields in bytes, separated by spaces
+-- ARGV[9]  completions, packed: the sizes of their fields in bytes, four bytes each, highest first
 -- ARGV[10] the fields, one after the other; per completion ten: entry key, claim id, next score
 --          (seconds; below 0 = park), meta or '' (leave), runtime or '' (leave), and the stored meta
 --          that the new one replaces: '' the claimed one, else '=' and its text; and what becomes
@@ -43,7 +43,7 @@
 --               2 meta was changed by somebody else: nothing written, claim kept
 --   metas       the stored meta for each code 2
 --   kinds       a letter per claim: e entry, g its hash is gone, x its key is not a hash
---   sizes       the sizes of the fields of all claims in bytes, separated by spaces
+--   sizes       the sizes of the fields of all claims in bytes, four bytes each, highest first
 --   fields      per claim eight: key, due, definition (for x the error), meta, policy, runtime,
 --               until when an earlier run counts as going on, or '', the triggered runs that
 --               wait as in trigger.lua, or ''
@@ -58,15 +58,14 @@ local prefix, claim_id, limit, lease = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonu
 local token, ttl, dead, retry = ARGV[5], ARGV[6], ARGV[7], tonumber(ARGV[8])
 local told, reply_lost = tonumber(ARGV[11]), ARGV[12] == '1'
 local lines = tonumber(ARGV[13])
--- As many lines as stay when there is a new one.
-local older_lines = '^' .. string.rep('[^\n]*\n', math.max(lines, 1) - 1)
-
 local clock = redis.call('TIME')
 local now = tonumber(clock[1]) + tonumber(clock[2]) / 1000000
 
 local function seconds(number)
   return string.format('%.6f', number)
 end
+
+local now_text = seconds(now)
 
 -- A fake server may lack the function; a text without blanks is a digest too.
 local sha1hex = redis.sha1hex or function(text)
@@ -132,9 +131,21 @@ local function without(waiting, id)
   return table.concat(left, ' ')
 end
 
+-- As many lines of a history as stay when there is a new one.
+local function newest(history)
+  local at = 0
+  for _ = 2, lines do
+    at = string.find(history, '\n', at + 1, true)
+    if not at then
+      return history
+    end
+  end
+  return string.sub(history, 1, at)
+end
+
 local function write_history(key, meta, runtime, line, history)
   if line ~= '' and lines > 0 then
-    line = line .. '\n' .. (string.match(history, older_lines) or history)
+    line = line .. '\n' .. newest(history)
   else
     line = ''
   end
@@ -170,7 +181,7 @@ local function complete(key, id, score, meta, runtime, seen, finish, running, ru
     if meta ~= '' and now_meta ~= meta_digest and seen ~= '=' .. (found[4] or '') then
       return 2, found[4] or ''
     end
-    score, finish = seconds(now), ''
+    score, finish = now_text, ''
   end
   if finish == '-' then
     redis.call('DEL', key)
@@ -182,7 +193,7 @@ local function complete(key, id, score, meta, runtime, seen, finish, running, ru
   end
   if running == '-' then
     if redis.call('HEXISTS', key, 'running') == 0 then
-      score = seconds(now)  -- that run has ended since the claim
+      score = now_text  -- that run has ended since the claim
     end
   elseif running ~= '' then
     mark_running(key, running)
@@ -205,22 +216,51 @@ local function complete(key, id, score, meta, runtime, seen, finish, running, ru
     end
     redis.call('HDEL', key, 'claim')
     if found[5] then
-      score = seconds(now)  -- triggered since the claim
+      score = now_text  -- triggered since the claim
     end
   end
   score_later(score, key)
   return 1
 end
 
-local function complete_all(sizes, packed)
-  local fields, start = {}, 1
-  for size in string.gmatch(sizes, '%d+') do
-    fields[#fields + 1] = string.sub(packed, start, start + size - 1)
-    start = start + size
+-- Sizes as texts of four bytes each; a fake server may lack the library for it.
+local EIGHT, TEN = '>' .. string.rep('I4', 8), '>' .. string.rep('I4', 10)
+
+local function written(...)
+  if struct then
+    return struct.pack(EIGHT, ...)
   end
-  local codes, metas = {}, {}
-  for at = 1, #fields, 10 do
-    local code, meta = complete(unpack(fields, at, at + 9))
+  local texts = {}
+  for i, size in ipairs({...}) do
+    texts[i] = string.char(
+      math.floor(size / 16777216), math.floor(size / 65536) % 256, math.floor(size / 256) % 256,
+      size % 256)
+  end
+  return table.concat(texts)
+end
+
+local function ten_sizes(texts, at)
+  if struct then
+    return {struct.unpack(TEN, texts, at)}
+  end
+  local sizes = {}
+  for i = 1, 10 do
+    local a, b, c, d = string.byte(texts, at + 4 * i - 4, at + 4 * i - 1)
+    sizes[i] = ((a * 256 + b) * 256 + c) * 256 + d
+  end
+  return sizes
+end
+
+local function complete_all(sizes, packed)
+  local codes, metas, start = {}, {}, 1
+  for at = 1, #sizes, 40 do
+    local size, field = ten_sizes(sizes, at), {}
+    for i = 1, 10 do
+      local past = start + size[i]
+      field[i] = size[i] > 0 and string.sub(packed, start, past - 1) or ''
+      start = past
+    end
+    local code, meta = complete(unpack(field, 1, 10))
     codes[#codes + 1] = code
     metas[#metas + 1] = meta
   end
@@ -264,7 +304,7 @@ end
 local SMALLEST_SHARE, SEEN_WITHIN, FORGET_AFTER = 25, 10, 60
 
 local function note_presence(call, member)
-  if type(call('ZADD', beats, seconds(now), member)) == 'number' then
+  if type(call('ZADD', beats, now_text, member)) == 'number' then
     call('EXPIRE', beats, FORGET_AFTER)
     call('ZREMRANGEBYSCORE', beats, '-inf', seconds(now - FORGET_AFTER))
   end
@@ -279,7 +319,7 @@ local function share()
   if present < 2 then
     return limit
   end
-  local due = redis.call('ZCOUNT', schedule, 0, seconds(now))
+  local due = redis.call('ZCOUNT', schedule, 0, now_text)
   return math.min(limit, math.max(math.ceil(due / present), SMALLEST_SHARE))
 end
 
@@ -288,7 +328,7 @@ local function add_counts(id, sizes, packed)
   if id == '' or redis.pcall('HGET', stats, 'batch') == id then
     return
   end
-  redis.pcall('HSET', stats, 'batch', id, 'last_tick', seconds(now))
+  redis.pcall('HSET', stats, 'batch', id, 'last_tick', now_text)
   local field, start = nil, 1
   for size in string.gmatch(sizes, '%d+') do
     local text = string.sub(packed, start, start + size - 1)
@@ -316,9 +356,9 @@ local function hand_out(kind, key, due, definition, meta, policy, runtime, runni
   running = running and string.match(running, '%S+$') or ''
   trigger = trigger or ''
   kinds[#kinds + 1] = kind
-  sizes[#sizes + 1] = table.concat(
-    {#key, #due, #definition, #meta, #policy, #runtime, #running, #trigger}, ' ')
-  fields[#fields + 1] = table.concat({key, due, definition, meta, policy, runtime, running, trigger})
+  sizes[#sizes + 1] = written(
+    #key, #due, #definition, #meta, #policy, #runtime, #running, #trigger)
+  fields[#fields + 1] = key .. due .. definition .. meta .. policy .. runtime .. running .. trigger
 end
 
 local lease_end = seconds(now + lease)
@@ -372,12 +412,12 @@ end
 
 if standing == 1 and limit > 0 and not (reply_lost and hand_out_again()) then
   local members = redis.call(
-    'ZRANGEBYSCORE', schedule, 0, seconds(now), 'WITHSCORES', 'LIMIT', 0, limit)
+    'ZRANGEBYSCORE', schedule, 0, now_text, 'WITHSCORES', 'LIMIT', 0, limit)
   for i = 1, #members, 2 do
     local key, found, err = resolve(members[i])
     local due = members[i + 1]
     if tonumber(due) <= 0 then
-      due = seconds(now)
+      due = now_text
     end
     local again = retry_at
     if err then
@@ -401,7 +441,7 @@ if lock then
   note_presence(redis.pcall, token .. ' lock')
 end
 if lock and standing == 2 then
-  redis.pcall('HSET', stats, 'leader', seconds(now) .. ' ' .. token)
+  redis.pcall('HSET', stats, 'leader', now_text .. ' ' .. token)
 end
 add_counts(ARGV[14], ARGV[15], ARGV[16])
 
@@ -412,6 +452,6 @@ end
 
 local first = redis.call('ZRANGEBYSCORE', schedule, 0, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
 return {
-  standing, seconds(now), first[2] or '', redis.call('ZCARD', schedule),
+  standing, now_text, first[2] or '', redis.call('ZCARD', schedule),
   redis.call('SCARD', statics), redis.call('HLEN', quarantine), holder, pttl,
-  codes, metas, table.concat(kinds), table.concat(sizes, ' '), table.concat(fields), lease_end}
+  codes, metas, table.concat(kinds), table.concat(sizes), table.concat(fields), lease_end}

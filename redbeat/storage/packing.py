@@ -1,14 +1,16 @@
 """Many texts as one argument or reply: their sizes, and the texts one after the other.
 
 A client handles each value of a reply in Python, at about the price of everything else that is done
-for an entry; cutting one long text into pieces costs a fraction of that.
+for an entry; cutting one long text into pieces costs a fraction of that. Sizes are numbers,
+separated by spaces, or of four bytes each where it matters how long Redis takes for them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import struct
+from collections.abc import Iterable, Sequence
 
-__all__ = ("pack", "unpack")
+__all__ = ("pack", "pack_binary", "unpack", "unpack_binary")
 
 
 def pack(texts: Sequence[str]) -> tuple[str | bytes, str | bytes]:
@@ -16,23 +18,44 @@ def pack(texts: Sequence[str]) -> tuple[str | bytes, str | bytes]:
 
     Surrogates stand for bytes that are no UTF-8, as in :func:`unpack`.
     """
-    joined = "".join(texts)
-    if joined.isascii():
-        return " ".join(map(str, map(len, texts))), joined
-    encoded = [text.encode("utf-8", "surrogateescape") for text in texts]
-    return " ".join(map(str, map(len, encoded))), b"".join(encoded)
+    sizes, joined = _join(texts)
+    return " ".join(map(str, sizes)), joined
+
+
+def pack_binary(texts: Sequence[str]) -> tuple[bytes, str | bytes]:
+    """As :func:`pack`, but that a size is four bytes, the highest first."""
+    sizes, joined = _join(texts)
+    return struct.pack(f">{len(texts)}I", *sizes), joined
 
 
 def unpack(sizes: bytes, packed: bytes) -> list[str]:
     """Return the texts; bytes that are no UTF-8 become surrogates."""
+    return _cut(map(int, sizes.split()), packed)
+
+
+def unpack_binary(sizes: bytes, packed: bytes) -> list[str]:
+    """As :func:`unpack`, for sizes as :func:`pack_binary` writes them."""
+    return _cut(struct.unpack(f">{len(sizes) // 4}I", sizes), packed)
+
+
+def _join(texts: Sequence[str]) -> tuple[Iterable[int], str | bytes]:
+    joined = "".join(texts)
+    if joined.isascii():
+        return map(len, texts), joined
+    encoded = [text.encode("utf-8", "surrogateescape") for text in texts]
+    return map(len, encoded), b"".join(encoded)
+
+
+def _cut(sizes: Iterable[int], packed: bytes) -> list[str]:
     texts, start = [], 0
     if packed.isascii():
         whole = packed.decode("ascii")
-        for size in map(int, sizes.split()):
-            texts.append(whole[start : start + size])
-            start += size
+        for size in sizes:
+            end = start + size
+            texts.append(whole[start:end])
+            start = end
         return texts
-    for size in map(int, sizes.split()):
+    for size in sizes:
         texts.append(packed[start : start + size].decode("utf-8", "surrogateescape"))
         start += size
     return texts

@@ -8,7 +8,7 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from .packing import pack, unpack
+from .packing import pack, pack_binary, unpack_binary
 
 __all__ = (
     "AGAIN",
@@ -276,7 +276,7 @@ def key_of(key: str) -> bytes:
 
 def read_claims(kinds: bytes, sizes: bytes, packed: bytes) -> list[Claim]:
     """Return the claims in the reply of ``claim.lua``."""
-    fields = iter(unpack(sizes, packed))
+    fields = iter(unpack_binary(sizes, packed))
     rows = zip(kinds.decode(), *[fields] * 8, strict=True)
     claims = [READERS[kind](*row) for kind, *row in rows]
     return claims if packed.isascii() else list(map(checked, claims))
@@ -308,14 +308,14 @@ def checked(claim: Claim) -> Claim:
     return claim
 
 
-def pack_completions(completions: Sequence[Completion]) -> tuple[str | bytes, str | bytes]:
+def pack_completions(completions: Sequence[Completion]) -> tuple[bytes, str | bytes]:
     """Return completions as ``claim.lua`` takes them."""
     texts: list[str] = []
     for done in completions:
         seen = "" if done.seen is None else f"={done.seen}"
         texts += done.key, done.claim_id, f"{done.score:.6f}", done.meta, done.runtime
         texts += seen, done.finish, done.running, done.trigger, done.history
-    return pack(texts)
+    return pack_binary(texts)
 
 
 def pack_counts(counted: Counted) -> tuple[str, str | bytes, str | bytes]:

@@ -30,6 +30,9 @@ COUNTS = (1, 500, 5000)
 #: Bytes of one round trip that carries no entry: the names of keys, and where the lock stands.
 TRIP = 700
 
+#: Kinds of what one turn may count.
+COUNTED = 8
+
 
 @pytest.fixture
 def client(app: Celery, redis_url: str) -> CountingRedis:
@@ -76,9 +79,15 @@ def seed(world: World, count: int) -> None:
 
 
 def expect(cost: Cost, trips: int, commands: int, sent: int = 0, received: int = 0) -> None:
-    """Fail where it is more, or less, than these; bytes are those beyond :data:`TRIP` at most."""
+    """Fail where it is more, or less, than these; bytes are those beyond :data:`TRIP` at most.
+
+    What was counted for the metrics is as many commands as there were kinds of it, which depends on
+    how late runs were.
+    """
+    counted = cost.calls["hincrby"]
     assert cost.trips == trips, cost
-    assert cost.commands == commands, cost
+    assert cost.commands - counted == commands, cost
+    assert counted <= COUNTED * trips, cost
     assert cost.sent <= trips * TRIP + sent, cost
     assert cost.received <= trips * TRIP + received, cost
 
@@ -92,7 +101,7 @@ def batches(count: int) -> int:
 
 
 #: Commands of a tick that are not for one entry, for each count.
-AROUND = {1: 20, 500: 20, 5000: 127}
+AROUND = {1: 30, 500: 30, 5000: 185}
 
 
 @pytest.mark.parametrize("count", COUNTS)
@@ -105,7 +114,7 @@ def test_a_tick_with_entries_due(world: World, meter: Meter, count: int) -> None
     assert len(scheduler.sent) == count
     # The record of a batch travels with the claim of the next but one.
     trips = batches(count) + (1 if count <= BATCH else 2)
-    expect(cost, trips, 6 * count + AROUND[count], sent=410 * count, received=445 * count)
+    expect(cost, trips, 6 * count + AROUND[count], sent=375 * count, received=455 * count)
 
 
 def test_the_second_run_costs_no_more_commands(world: World, meter: Meter) -> None:
@@ -114,7 +123,7 @@ def test_the_second_run_costs_no_more_commands(world: World, meter: Meter) -> No
     for _ in range(3):
         seed(world, 500)
         cost = meter.cost(scheduler.tick)
-        expect(cost, 2, 6 * 500 + AROUND[500], sent=410 * 500, received=515 * 500)
+        expect(cost, 2, 6 * 500 + AROUND[500], sent=375 * 500, received=475 * 500)
 
 
 @pytest.mark.parametrize("count", [0, 10_000])
@@ -122,14 +131,14 @@ def test_an_idle_tick(world: World, meter: Meter, count: int) -> None:
     world.put_many(count, score=world.now() + HOUR)
     scheduler = leading(world)
 
-    expect(meter.cost(scheduler.tick), trips=1, commands=9)
+    expect(meter.cost(scheduler.tick), trips=1, commands=14)
 
 
 # -- starts ---------------------------------------------------------------------------------------
 
 
 #: Commands of a start and an end that are not for one entry, for each count.
-AROUND_START = {1: 29, 500: 34, 5000: 79}
+AROUND_START = {1: 37, 500: 42, 5000: 87}
 
 
 def start(app: Celery, world: World, count: int) -> None:
