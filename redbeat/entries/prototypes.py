@@ -15,7 +15,7 @@ from .history import History
 __all__ = ("Histories", "Prototypes")
 
 #: Definitions, and histories, kept decoded; about 3 KiB for both of an entry.
-CAPACITY = 20_000
+CAPACITY = 10_000
 
 SCALARS = (str, int, float, bool, type(None))
 
