@@ -2,43 +2,36 @@
 
 from __future__ import annotations
 
-import json
 from datetime import datetime
-from typing import Any
 
 from celery.utils.log import get_logger
-from redis.exceptions import RedisError
 
 from redbeat.calendar.zones import UTC
 from redbeat.config import ensure_conf
-from redbeat.connection.client import get_redis, unretried
-from redbeat.entries.due import DISABLED, PARKED, score_of
-from redbeat.entries.history import encode_runtime
+from redbeat.entries.due import DISABLED
 from redbeat.entries.lazy import LazyArgumentError, evaluated
 from redbeat.entries.occurrences import Run, Trigger
 from redbeat.entries.prototypes import Histories, Prototypes
-from redbeat.entries.runs import SENT, SKIPPED, TRIGGERED, missed, run_line
-from redbeat.entry import RedBeatSchedulerEntry, store_of
+from redbeat.entries.runs import TRIGGERED, run_line
+from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import DecodeError
 from redbeat.metrics.counters import Counters
 from redbeat.signals import (
     emit,
-    entry_dispatched,
-    entry_failed,
-    entry_finished,
-    entry_missed,
     entry_quarantined,
 )
 from redbeat.storage.quarantine import Quarantine, shown
-from redbeat.storage.records import AGAIN, DELETE, WAITS, Claim, Completion
+from redbeat.storage.records import AGAIN, WAITS, Claim, Completion
 from redbeat.timing import asks_itself
 
 from .delivery import AT_MOST_ONCE
 from .failures import Failures
 from .hooks import Hooks, Promise
+from .keeper import Keeper, publish
 from .messages import id_of
 from .outbox import Letter, Outbox
-from .overlap import goes_on, marker, put_off
+from .outcomes import Outcomes
+from .overlap import goes_on, marker
 from .statics import StaticEntries
 from .waits import own_wait, score_of_not_due
 
@@ -72,6 +65,8 @@ class Dispatcher:
         self._prototypes = Prototypes(hooks)
         self._histories = Histories()
         self._failures = Failures(hooks, self._counters)
+        self._outcomes = Outcomes(hooks, self._counters, self._histories)
+        self.keeper = Keeper(hooks, self._failures, self._outcomes, self._counters)
 
     def dispatch(self, claim: Claim, claim_id: str, now: float) -> Completion | Promise | None:
         """Run a claimed entry and return what to record.
@@ -106,8 +101,11 @@ class Dispatcher:
         entry, claim, claim_id, now = letter.entry, letter.claim, letter.claim_id, letter.now
         error = letter.error
         if error is None:
-            self._announce(entry)
-            return self._sent(entry, claim, claim_id, own_wait(entry, letter.seconds, now), now)
+            self._failures.forget(claim)
+            self._outcomes.announce(entry)
+            return self._outcomes.sent(
+                entry, claim, claim_id, own_wait(entry, letter.seconds, now), now
+            )
         return self._failed(claim, claim_id, now, error, shared=letter.shared)
 
     def _failed(
@@ -139,7 +137,7 @@ class Dispatcher:
             self._set_aside(claim, claim_id, reason, now)
             return None
         if due and goes_on(entry, claim, now):
-            return self._put_off(entry, claim, claim_id, now)
+            return self._outcomes.put_off(entry, claim, claim_id, now)
         if due:
             try:
                 self._statics.give_functions(entry)
@@ -158,85 +156,6 @@ class Dispatcher:
 
     def _plain_name(self, claim: Claim) -> str:
         return claim.key.removeprefix(ensure_conf(self._hooks.app).key_prefix)
-
-    def _announce(self, entry: RedBeatSchedulerEntry) -> None:
-        """Count a message that is out, and say so."""
-        run = entry.run
-        if run is None:
-            return
-        late = None if run.trigger else (run.now - run.due).total_seconds()
-        self._counters.dispatched(str(entry.name), late)
-        if not entry_dispatched.receivers:
-            return
-        nominal = run.trigger.at if run.trigger else run.verdict and run.verdict.scheduled_at
-        emit(
-            entry_dispatched,
-            self._hooks,
-            entry=entry,
-            scheduled_at=nominal or run.due,
-            task_id=run.task_id,
-            triggered=run.trigger is not None,
-        )
-
-    def keep(self, promise: Promise) -> bool:
-        """Publish a run that is recorded; False when the broker is away and nothing was tried."""
-        entry, run = promise.entry, promise.entry.run
-        assert run is not None
-        try:
-            producer = self._hooks.producer
-        except Exception as error:
-            self._failures.broker_is_away(error)
-            return False
-        run.successor = None
-        try:
-            self._publish(entry, producer)
-        except Exception as error:
-            run.error = error
-        if run.error is not None:
-            self._hooks.broker_failed(run.error)
-            self._lost(promise, f"is lost, it must not be sent twice: {run.error!r}")
-        elif not run.sent and run.successor is None:
-            self._lost(
-                promise, "is lost: it was due when it was recorded, and not when it was to be sent"
-            )
-        else:
-            self._failures.broker_is_there()
-            self._announce(entry)
-        return True
-
-    def _publish(self, entry: RedBeatSchedulerEntry, producer: Any) -> float | None:
-        run = entry.run
-        if run is None or run.trigger is None:
-            return self._hooks.maybe_due(entry, producer=producer)
-        logger.info("Scheduler: Sending triggered task %s (%s)", entry.name, entry.task)
-        self._hooks.apply_async(entry, producer=producer, advance=False)
-        run.sent = True
-        return None
-
-    def _lost(self, promise: Promise, what: str) -> None:
-        promise.report(what)
-        run = promise.entry.run
-        name, error = str(promise.entry.name), run and run.error
-        self._counters.failed(name, lost=True)
-        emit(entry_failed, self._hooks, name=name, error=error, lost=True)
-        if promise.done.running:
-            self._forget_run(promise)
-
-    def forsake(self, promise: Promise) -> None:
-        """Report a run that will not be published. A round trip where its end is waited for."""
-        self._lost(promise, "is lost: beat stops and the broker is away")
-
-    def _forget_run(self, promise: Promise) -> None:
-        """Have nobody wait for the end of a run that was not published."""
-        run = promise.entry.run
-        assert run is not None
-        try:
-            store = store_of(self._hooks.app, unretried(get_redis(self._hooks.app)))
-            store.end_run(promise.claim.key, run.task_id)
-        except (RedisError, OSError) as error:
-            logger.warning(
-                "beat: Entry %s waits for overlap_timeout: %r", promise.entry.name, error
-            )
 
     def _at_most_once(self, entry: RedBeatSchedulerEntry) -> bool:
         return self._hooks.delivery_of(entry) == AT_MOST_ONCE
@@ -258,8 +177,9 @@ class Dispatcher:
             return self._failures.note(claim, claim_id, now, error)
         if not is_due:
             score = score_of_not_due(entry, run, seconds, now)
-            return self._not_sent(entry, claim, claim_id, score, now)
-        done = self._sent(entry, claim, claim_id, own_wait(entry, seconds, now), now)
+            return self._outcomes.not_sent(entry, claim, claim_id, score, now)
+        self._failures.forget(claim)
+        done = self._outcomes.sent(entry, claim, claim_id, own_wait(entry, seconds, now), now)
         return Promise(entry, claim, done._replace(promised=True))
 
     def _triggered(
@@ -291,11 +211,11 @@ class Dispatcher:
                 run.task_id = task_id
                 self._failures.broker_is_there()
                 return Promise(entry, claim, done._replace(promised=True))
-            self._publish(entry, self._hooks.producer)
+            publish(self._hooks, entry, self._hooks.producer)
         except Exception as error:
             return self._failures.note(claim, claim_id, now, error)
         self._failures.forget(claim)
-        self._announce(entry)
+        self._outcomes.announce(entry)
         return done
 
     def _load(self, claim: Claim, now: float) -> RedBeatSchedulerEntry:
@@ -322,85 +242,10 @@ class Dispatcher:
             return self._failures.note(claim, claim_id, now, error)
         if run is None or run.sent or (run.error is None and run.successor is not None):
             self._alone.discard(claim.key)
-            self._announce(entry)
-            return self._sent(entry, claim, claim_id, own_wait(entry, seconds, now), now)
+            self._failures.forget(claim)
+            self._outcomes.announce(entry)
+            return self._outcomes.sent(entry, claim, claim_id, own_wait(entry, seconds, now), now)
         if run.error is not None:
             return self._failed(claim, claim_id, now, run.error, shared)
         score = score_of_not_due(entry, run, seconds, now)
-        return self._not_sent(entry, claim, claim_id, score, now)
-
-    def _not_sent(
-        self, entry: RedBeatSchedulerEntry, claim: Claim, claim_id: str, score: float, now: float
-    ) -> Completion:
-        """Return what to record for an entry that is not due, or whose runs are too old by now."""
-        verdict, runtime, line = entry.verdict(), "", ""
-        if verdict.missed and not verdict.due and verdict.anchor and entry.last_run_at:
-            logger.warning(
-                "beat: Entry %s missed %d runs up to that of %s, too old to be made up for",
-                *(entry.name, verdict.missed, verdict.anchor),
-            )
-            self._missed(entry, verdict.missed, verdict.anchor)
-            runtime = encode_runtime(verdict.anchor, entry.last_run_at)
-            line = run_line(verdict.anchor.timestamp(), now, missed(verdict.missed))
-        done = Completion(claim.key, claim_id, score, runtime=runtime, history=line)
-        return self._finished(entry, claim, done) if score == PARKED else done
-
-    def _missed(
-        self, entry: RedBeatSchedulerEntry, count: int, scheduled_at: datetime | None
-    ) -> None:
-        self._counters.add("missed", str(entry.name), count)
-        emit(entry_missed, self._hooks, entry=entry, count=count, scheduled_at=scheduled_at)
-
-    def _put_off(
-        self, entry: RedBeatSchedulerEntry, claim: Claim, claim_id: str, now: float
-    ) -> Completion:
-        """Return what to record for an occurrence that is due while an earlier run goes on."""
-        done, skipped = put_off(entry, claim, claim_id)
-        if skipped is not None:
-            self._counters.add("skipped", str(entry.name))
-            done = done._replace(history=run_line(skipped.timestamp(), now, SKIPPED))
-        gone = skipped is not None and done.score == PARKED
-        return self._finished(entry, claim, done) if gone else done
-
-    def _finished(self, entry: RedBeatSchedulerEntry, claim: Claim, done: Completion) -> Completion:
-        """Return the completion of an entry that has finished, with what becomes of it."""
-        logger.info(
-            "beat: Entry %s has finished: nothing is left to run (%s)", entry.name, entry.on_finish
-        )
-        emit(entry_finished, self._hooks, entry=entry)
-        if entry.on_finish == "delete":
-            return done._replace(finish=DELETE)
-        if entry.on_finish == "disable":
-            definition = {**json.loads(claim.definition or "{}"), "enabled": False}
-            return done._replace(score=DISABLED, finish=json.dumps(definition))
-        return done
-
-    def _sent(
-        self,
-        entry: RedBeatSchedulerEntry,
-        claim: Claim,
-        claim_id: str,
-        own: float | None,
-        now: float,
-    ) -> Completion:
-        self._failures.forget(claim)
-        after = (entry.run and entry.run.successor) or entry.next()
-        verdict = entry.verdict()
-        if verdict.missed:
-            logger.warning(
-                "beat: Entry %s missed %d runs before that of %s, which makes up for them",
-                *(entry.name, verdict.missed, verdict.scheduled_at),
-            )
-            self._missed(entry, verdict.missed, verdict.scheduled_at)
-        score = score_of(verdict.next_at) if own is None else own
-        scheduled_at: datetime = after.scheduled_at or datetime.fromtimestamp(claim.due, UTC)
-        runtime = encode_runtime(scheduled_at, after.last_run_at or scheduled_at)
-        meta = after.history_text()
-        if after.scheduled_at is not None:
-            self._histories.note(claim.key, meta, runtime, after)
-        task_id = entry.run.task_id if entry.run else ""
-        running = marker(entry, task_id)
-        nominal = verdict.scheduled_at or scheduled_at
-        line = run_line(nominal.timestamp(), now, SENT, task_id, entry.own_task_id(nominal))
-        done = Completion(claim.key, claim_id, score, meta, runtime, running=running, history=line)
-        return self._finished(entry, claim, done) if score == PARKED else done
+        return self._outcomes.not_sent(entry, claim, claim_id, score, now)

@@ -9,9 +9,9 @@ from redis.exceptions import RedisError
 
 from redbeat.storage.records import Claim
 
-from .dispatcher import Dispatcher
 from .exchange import Exchange
 from .hooks import Promise
+from .keeper import Keeper
 
 __all__ = ("Promises",)
 
@@ -24,8 +24,8 @@ GROUP = 50
 class Promises:
     """What one beat has promised to publish at most once."""
 
-    def __init__(self, dispatcher: Dispatcher, exchange: Exchange) -> None:
-        self._dispatcher = dispatcher
+    def __init__(self, keeper: Keeper, exchange: Exchange) -> None:
+        self._keeper = keeper
         self._exchange = exchange
         self._made: list[Promise] = []
         self._owed: deque[Promise] = deque()
@@ -55,7 +55,7 @@ class Promises:
             self._owed += (promise for promise in made if promise.done.key in recorded)
         while self._owed:
             promise = self._owed.popleft()
-            if not self._dispatcher.keep(promise):
+            if not self._keeper.keep(promise):
                 self._owed.appendleft(promise)
                 break
 
@@ -67,4 +67,4 @@ class Promises:
     def forsake(self) -> None:
         """Report what is recorded and will not be published any more."""
         while self._owed:
-            self._dispatcher.forsake(self._owed.popleft())
+            self._keeper.forsake(self._owed.popleft())

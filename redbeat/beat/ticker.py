@@ -90,7 +90,7 @@ class Ticker:
         outbox = Outbox(conf.publish_window, clock)
         self._dispatcher = Dispatcher(hooks, self._quarantine, outbox, statics, self.counters)
         self._exchange = Exchange(store, lock, clock, lease, conf.history_size, self.counters)
-        self._promises = Promises(self._dispatcher, self._exchange)
+        self._promises = Promises(self._dispatcher.keeper, self._exchange)
         self._synced = False
         self._sync_again_at = 0.0
         self._members = 0

@@ -1,0 +1,132 @@
+"""What to record for an entry that was looked at: sent, not due, put off, finished."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+
+from celery.utils.log import get_logger
+
+from redbeat.calendar.zones import UTC
+from redbeat.entries.due import DISABLED, PARKED, score_of
+from redbeat.entries.history import encode_runtime
+from redbeat.entries.prototypes import Histories
+from redbeat.entries.runs import SENT, SKIPPED, missed, run_line
+from redbeat.entry import RedBeatSchedulerEntry
+from redbeat.metrics.counters import Counters
+from redbeat.signals import emit, entry_dispatched, entry_finished, entry_missed
+from redbeat.storage.records import DELETE, Claim, Completion
+
+from .hooks import Hooks
+from .overlap import marker, put_off
+
+__all__ = ("Outcomes",)
+
+logger = get_logger("celery.beat")
+
+
+class Outcomes:
+    """Makes completions, counts them and says what happened. No round trips."""
+
+    def __init__(self, hooks: Hooks, counters: Counters, histories: Histories) -> None:
+        self._hooks = hooks
+        self._counters = counters
+        self._histories = histories
+
+    def announce(self, entry: RedBeatSchedulerEntry) -> None:
+        """Count a message that is out, and say so."""
+        run = entry.run
+        if run is None:
+            return
+        late = None if run.trigger else (run.now - run.due).total_seconds()
+        self._counters.dispatched(str(entry.name), late)
+        if not entry_dispatched.receivers:
+            return
+        nominal = run.trigger.at if run.trigger else run.verdict and run.verdict.scheduled_at
+        emit(
+            entry_dispatched,
+            self._hooks,
+            entry=entry,
+            scheduled_at=nominal or run.due,
+            task_id=run.task_id,
+            triggered=run.trigger is not None,
+        )
+
+    def not_sent(
+        self, entry: RedBeatSchedulerEntry, claim: Claim, claim_id: str, score: float, now: float
+    ) -> Completion:
+        """Return what to record for an entry that is not due, or whose runs are too old by now."""
+        verdict, runtime, line = entry.verdict(), "", ""
+        if verdict.missed and not verdict.due and verdict.anchor and entry.last_run_at:
+            logger.warning(
+                "beat: Entry %s missed %d runs up to that of %s, too old to be made up for",
+                *(entry.name, verdict.missed, verdict.anchor),
+            )
+            self._missed(entry, verdict.missed, verdict.anchor)
+            runtime = encode_runtime(verdict.anchor, entry.last_run_at)
+            line = run_line(verdict.anchor.timestamp(), now, missed(verdict.missed))
+        done = Completion(claim.key, claim_id, score, runtime=runtime, history=line)
+        return self._finished(entry, claim, done) if score == PARKED else done
+
+    def _missed(
+        self, entry: RedBeatSchedulerEntry, count: int, scheduled_at: datetime | None
+    ) -> None:
+        self._counters.add("missed", str(entry.name), count)
+        emit(entry_missed, self._hooks, entry=entry, count=count, scheduled_at=scheduled_at)
+
+    def put_off(
+        self, entry: RedBeatSchedulerEntry, claim: Claim, claim_id: str, now: float
+    ) -> Completion:
+        """Return what to record for an occurrence that is due while an earlier run goes on."""
+        done, skipped = put_off(entry, claim, claim_id)
+        if skipped is not None:
+            self._counters.add("skipped", str(entry.name))
+            done = done._replace(history=run_line(skipped.timestamp(), now, SKIPPED))
+        gone = skipped is not None and done.score == PARKED
+        return self._finished(entry, claim, done) if gone else done
+
+    def _finished(self, entry: RedBeatSchedulerEntry, claim: Claim, done: Completion) -> Completion:
+        """Return the completion of an entry that has finished, with what becomes of it."""
+        logger.info(
+            "beat: Entry %s has finished: nothing is left to run (%s)", entry.name, entry.on_finish
+        )
+        emit(entry_finished, self._hooks, entry=entry)
+        if entry.on_finish == "delete":
+            return done._replace(finish=DELETE)
+        if entry.on_finish == "disable":
+            definition = {**json.loads(claim.definition or "{}"), "enabled": False}
+            return done._replace(score=DISABLED, finish=json.dumps(definition))
+        return done
+
+    def sent(
+        self,
+        entry: RedBeatSchedulerEntry,
+        claim: Claim,
+        claim_id: str,
+        own: float | None,
+        now: float,
+    ) -> Completion:
+        """Return what to record for a run that is out.
+
+        ``own`` is when to look again, None for what the schedule says.
+        """
+        after = (entry.run and entry.run.successor) or entry.next()
+        verdict = entry.verdict()
+        if verdict.missed:
+            logger.warning(
+                "beat: Entry %s missed %d runs before that of %s, which makes up for them",
+                *(entry.name, verdict.missed, verdict.scheduled_at),
+            )
+            self._missed(entry, verdict.missed, verdict.scheduled_at)
+        score = score_of(verdict.next_at) if own is None else own
+        scheduled_at: datetime = after.scheduled_at or datetime.fromtimestamp(claim.due, UTC)
+        runtime = encode_runtime(scheduled_at, after.last_run_at or scheduled_at)
+        meta = after.history_text()
+        if after.scheduled_at is not None:
+            self._histories.note(claim.key, meta, runtime, after)
+        task_id = entry.run.task_id if entry.run else ""
+        running = marker(entry, task_id)
+        nominal = verdict.scheduled_at or scheduled_at
+        line = run_line(nominal.timestamp(), now, SENT, task_id, entry.own_task_id(nominal))
+        done = Completion(claim.key, claim_id, score, meta, runtime, running=running, history=line)
+        return self._finished(entry, claim, done) if score == PARKED else done
