@@ -47,6 +47,9 @@ class RedBeatSchedulerEntry(OperatedEntry):
     checked by ``save()``.
     """
 
+    kwargs: dict[str, Any]
+    options: dict[str, Any]
+
     def __init__(
         self,
         name: str | None = None,

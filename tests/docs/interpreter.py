@@ -1,8 +1,7 @@
 """Runs the Python examples of one page, one after the other, in one namespace.
 
-A program of its own, so that nothing of a page is left in the process of the tests: signals,
-registered types, the current app. Standard input: JSON with ``before``, code that is not on the
-page, and ``blocks``, pairs of place and code.
+Meant for a process of its own, so that nothing of a page is left in the process of the tests:
+signals, registered types, the current app.
 
 What an example assigns to the names of settings is the configuration of a project: a client is made
 from it, which raises for anything that is impossible.
@@ -10,14 +9,20 @@ from it, which raises for anything that is impossible.
 
 from __future__ import annotations
 
-import json
-import sys
+import contextlib
+import io
+import os
+import traceback
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from celery import Celery
 
 from redbeat.config import RedBeatConfig
 from redbeat.schedulers import get_redis
+from tests.docs.blocks import Block
+
+__all__ = ("run_page",)
 
 SETTINGS = ("redbeat_", "broker_", "beat_")
 
@@ -30,20 +35,25 @@ def check_settings(settings: dict[str, Any]) -> None:
         get_redis(app)
 
 
-def main() -> None:
-    """Run what is told; a traceback names the page and the line."""
-    told = json.load(sys.stdin)
+def run_blocks(before: str, blocks: Sequence[Block]) -> None:
+    """Run code that is not on the page, then the examples."""
     names: dict[str, Any] = {"__name__": "page"}
-    exec(compile(told["before"], "before", "exec"), names)
-    for place, line, text in told["blocks"]:
-        settings = {name for name in names if name.startswith(SETTINGS)}
-        for name in settings:
+    exec(compile(before, "before", "exec"), names)
+    for block in blocks:
+        for name in [name for name in names if name.startswith(SETTINGS)]:
             del names[name]
-        exec(compile("\n" * line + text, place, "exec"), names)
+        exec(compile("\n" * (block.line + 1) + block.text, block.page, "exec"), names)
         made = {name: names[name] for name in names if name.startswith(SETTINGS)}
         if made:
             check_settings(made)
 
 
-if __name__ == "__main__":
-    main()
+def run_page(environment: Mapping[str, str], before: str, blocks: Sequence[Block]) -> str:
+    """Return a traceback that names the page and the line, empty when all went well."""
+    os.environ.update(environment)
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            run_blocks(before, blocks)
+    except BaseException:
+        return traceback.format_exc()
+    return ""

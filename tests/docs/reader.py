@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +19,8 @@ __all__ = ("Reader",)
 
 #: What the manual has for the Redis of its reader.
 WRITTEN = "localhost:6379"
+#: Seconds that one example may take.
+DEADLINE = 60
 
 
 class Reader:
@@ -46,17 +50,23 @@ class Reader:
 
     def shell(self, text: str) -> str:
         """Run an example in a shell; each command must succeed. Return what it prints."""
-        done = subprocess.run(
+        with subprocess.Popen(
             ["bash", "-euo", "pipefail", "-c", text.replace(WRITTEN, self.address)],
             cwd=self.directory,
             env={**os.environ, **self.environment},
-            capture_output=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             text=True,
-            timeout=100,
-            check=False,
-        )
-        assert done.returncode == 0, f"{text}\n{done.stdout}{done.stderr}"
-        return done.stdout + done.stderr
+            start_new_session=True,
+        ) as shell:
+            try:
+                said, _ = shell.communicate(timeout=DEADLINE)
+            finally:
+                with contextlib.suppress(ProcessLookupError):  # the usual case: all have ended
+                    os.killpg(shell.pid, signal.SIGKILL)
+        assert shell.returncode == 0, f"{text}\n{said}"
+        return said
 
     def start(self, line: str) -> Process:
         """Start a command of ``celery`` that runs until it is stopped."""

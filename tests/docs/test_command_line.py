@@ -13,20 +13,34 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from celery import Celery
 from celery.beat import PersistentScheduler
 from celery.schedules import crontab, solar
 
 from redbeat import RedBeatSchedulerEntry, clocked, from_ical
+from redbeat.cli import redbeat
 from redbeat.schedulers import get_redis
+from redbeat.storage.rows import Presence
 from tests.cli.commands import Ran, run_command
 from tests.docs.blocks import Block, blocks
 from tests.docs.test_shell import FIXTURE, ORPHAN
 
 #: Verbs that show what is stored.
-TABLES = {"status", "list", "show", "upcoming", "timeline", "doctor"}
+TABLES = {"list", "show", "upcoming", "timeline", "doctor"}
 LEADER = "redbeat3:beat-1:16452:1795282614:ee25cb57386d418f804a1d14bbff9598"
+STANDBY = "redbeat3:beat-2:16453:1795282614:0b5f3c1d9a7e4c26b8d2f4a691c3e705"
+#: Why a command is not run here, by what its line begins with.
+NOT_RUN = {
+    "python manage.py": "it needs a Django project; tests/cli/test_django.py has one",
+    "export DJANGO_SETTINGS_MODULE=": "the same; it is what tells the next command",
+    "celery -A proj redbeat import --from django-celery-beat\n": "the same; it reads the tables",
+    "pip install": ".ci/check_package.py installs the wheel in an empty environment",
+    "celery -A proj redbeat web": "it does not end; tests/web/test_serving.py starts it",
+}
+#: The commands that do not end.
+SERVER = re.compile(r"celery -A proj redbeat ((?:web|exporter)\b.*)")
 BAD = {"task": "t", "schedule": {"__type__": "interval", "every": 5}}
 
 
@@ -78,7 +92,10 @@ def operated(app: Celery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ce
     """The app of a schedule with a leader, in a directory with files."""
     monkeypatch.chdir(tmp_path)
     app.conf.update(timezone="Europe/Paris", result_expires=None)
-    get_redis(app).set("redbeat::lock", LEADER)
+    client = get_redis(app)
+    client.set("redbeat::lock", LEADER)
+    beats = [Presence(token, client.time()[0], locked=True) for token in (LEADER, STANDBY)]
+    client.zadd("redbeat::beats", {beat.member: beat.seen for beat in beats})
     save_files(app)
     return app
 
@@ -106,11 +123,31 @@ def type_in(app: Celery, line: str, said: str) -> Ran:
     return run_command(app, *arguments[4:], answer="y\n" if "[y/N]: y" in said else "")
 
 
+def test_every_reason_is_one_of_a_command() -> None:
+    lines = [line + "\n" for block in blocks("console") for line, _ in commands(block)]
+    assert [s for s in NOT_RUN if not any(line.startswith(s) for line in lines)] == []
+
+
+def servers() -> list[str]:
+    """Return what follows ``redbeat`` in each command that does not end."""
+    texts = (block.text.replace("\\\n", "") for block in blocks("sh", "console"))
+    return [line for text in texts for line in SERVER.findall(text)]
+
+
+@pytest.mark.parametrize("line", servers())
+def test_a_server_has_these_options(line: str) -> None:
+    verb, *arguments = shlex.split(line, comments=True)
+    command = redbeat.get_command(click.Context(redbeat), verb)
+    assert command is not None
+    with command.make_context(verb, arguments):
+        pass  # it raises for an option that does not exist, or for a wrong value
+
+
 SESSIONS = [
     (line, said)
     for block in blocks("console")
     for line, said in commands(block)
-    if not line.startswith("python manage.py")  # see test_shell.py
+    if not (line + "\n").startswith((*NOT_RUN,))
 ]
 
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
+import multiprocessing
+from dataclasses import replace
+from multiprocessing.context import BaseContext
 from pathlib import Path
 
 import pytest
 
-from tests.docs.blocks import ROOT, Block, blocks
-from tests.unit.certificates import write_certificates
+from tests.docs.blocks import Block, blocks
+from tests.docs.interpreter import run_page
+from tests.unit.certificates import KEY_PASSWORD, CertificateFiles, write_certificates
 
 #: Run by ``test_guides.py``, as files of a project.
 GUIDES = {"README.rst", "docs/quickstart.rst"}
@@ -30,11 +30,15 @@ BEFORE = {
     "docs/configuration.rst": "class TokenProvider(redis.CredentialProvider): pass",
     "docs/deployment/cluster.rst": "app.conf.redbeat_key_prefix = '{redbeat}:'",
     "docs/deployment/acl.rst": "read_secret = str.upper",
-    "docs/deployment/tls.rst": "os.environ['BEAT_KEY_PASSWORD'] = 'key-secret'",
     "docs/schedules.rst": "schedule = 60",
     "docs/tasks.rst": (
         "import time, redbeat.worker\ntimestamp = time.time\nredbeat.worker.enable(app)"
     ),
+}
+#: The variables that a page reads.
+ENVIRONMENT = {
+    "docs/deployment/tls.rst": {"BEAT_KEY_PASSWORD": KEY_PASSWORD},
+    "docs/scale.rst": {"SCHEDULE_SHARD": "3"},
 }
 
 
@@ -47,29 +51,35 @@ def pages() -> dict[str, list[Block]]:
     return found
 
 
-@pytest.mark.parametrize("page", pages())
-def test_the_examples_of_a_page_run(page: str, redis_url: str, tmp_path: Path) -> None:
-    certificates = write_certificates(tmp_path)
+def with_files(block: Block, certificates: CertificateFiles) -> Block:
+    """Return an example that names files that exist."""
+    encrypted = "ssl_password" in block.text
     files = {
         "/etc/ssl/redis-ca.pem": certificates.authority,
         "/etc/ssl/beat.pem": certificates.certificate,
-        "/etc/ssl/beat.key": certificates.encrypted_key if "tls" in page else certificates.key,
+        "/etc/ssl/beat.key": certificates.encrypted_key if encrypted else certificates.key,
     }
-    told = []
-    for block in pages()[page]:
-        text = block.text
-        for name, path in files.items():
-            text = text.replace(name, path)
-        told.append((block.page, block.line + 1, text))
-    code = json.dumps({"before": COMMON + BEFORE.get(page, ""), "blocks": told})
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.docs.interpreter"],
-        cwd=ROOT,
-        env={**os.environ, "REDIS_URL": redis_url},
-        input=code,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    text = block.text
+    for name, path in files.items():
+        text = text.replace(name, path)
+    return replace(block, text=text)
+
+
+@pytest.fixture(scope="module")
+def processes() -> BaseContext:
+    """Makes processes that have imported everything, since they are forks of one that has."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.docs.interpreter"])
+    return context
+
+
+@pytest.mark.parametrize("page", pages())
+def test_the_examples_of_a_page_run(
+    page: str, redis_url: str, tmp_path: Path, processes: BaseContext
+) -> None:
+    certificates = write_certificates(tmp_path)
+    written = [with_files(block, certificates) for block in pages()[page]]
+    environment = {"REDIS_URL": redis_url, **ENVIRONMENT.get(page, {})}
+    told = (environment, COMMON + BEFORE.get(page, ""), written)
+    with processes.Pool(1) as pool:
+        assert pool.apply_async(run_page, told).get(timeout=60) == ""

@@ -10,6 +10,7 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 
 import redbeat
 from redbeat import errors, signals
@@ -22,7 +23,7 @@ ATTRIBUTES = {"redbeat_conf", "redbeat_redis", "redbeat_tracks_runs"}
 #: Metrics, which do as well.
 METRICS = own_names() | {name.removesuffix("_bucket") for name in own_names()}
 #: The languages of examples; those that are neither run nor parsed are pictures and files.
-LANGUAGES = ("python", "json", "sh", "console", "text", "none")
+LANGUAGES = ("python", "json", "yaml", "sh", "console", "nginx", "text", "none")
 
 
 def test_no_example_is_overlooked() -> None:
@@ -38,6 +39,11 @@ def test_an_example_says_its_language(page: Path) -> None:
     lines = page.read_text(encoding="utf-8").splitlines()
     marked = [line for line in lines if line.endswith("::") and not line.lstrip().startswith("..")]
     assert marked == []
+
+
+@pytest.mark.parametrize("block", blocks("yaml"), ids=str)
+def test_yaml_parses(block: Block) -> None:
+    assert isinstance(yaml.safe_load(block.text), dict), str(block)
 
 
 @pytest.mark.parametrize("block", blocks("json"), ids=str)
