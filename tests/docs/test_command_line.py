@@ -108,7 +108,7 @@ def prepare(app: Celery, verb: str, names: list[str], said: str) -> None:
     elif names == ["schedule.jsonl"]:
         run_command(app, "export", "--history", "schedule.jsonl")
     elif verb == "migrate-prefix":
-        client.delete("redbeat::lock")
+        client.delete("redbeat::lock", "redbeat::beats")
     elif verb == "doctor":
         client.zadd("redbeat::schedule", {"redbeat:gone": 1})
         client.hset("redbeat:proj.sync-1", "definition", client.hget("redbeat:sync", "definition"))

@@ -65,6 +65,7 @@ FIXTURE = [
         "fields": {"name": "poll", "task": "proj.poll", "interval": 1, "args": "[]"},
     },
 ]
+DEBUGGING = ("beat", "--loglevel", "debug")
 ORPHAN = {
     "model": "django_celery_beat.periodictask",
     "pk": 4,
@@ -96,7 +97,7 @@ def left_by_beat(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """What Celery's own beat leaves, which may be several files."""
     directory = tmp_path_factory.mktemp("own")
     (directory / "proj.py").write_text(PROJECT)
-    beat = Process(directory, "beat", "-A proj -b memory:// beat --loglevel debug".split(), {})
+    beat = Process(directory, "beat", ["-A", "proj", "-b", "memory://", *DEBUGGING], {})
     try:
         beat.wait_for("beat: Ticking")  # the schedule has been read, and is written at the end
         assert beat.stop() == 0

@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 
 import pytest
-import yaml
+import yaml  # type: ignore[import-untyped]
 
 import redbeat
 from redbeat import errors, signals
