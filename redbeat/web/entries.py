@@ -24,7 +24,7 @@ from redbeat.storage.rows import Row
 from .charts import lateness_chart
 from .listing import poll_after
 from .rules import RuleForm, preview_of
-from .showing import now_of, zone
+from .showing import app_zone, now_of, zone
 from .texts import texts_of
 from .zones import zone_of
 
@@ -96,7 +96,7 @@ def _of_entry(entry: Any, form: RuleForm | None) -> dict[str, Any]:
         "entry": entry,
         "fields": {name: shown[name] for name in ("args", "kwargs", "options") if shown[name]},
         "policy": policy(entry),
-        "zone": zone_of(entry) or zone(),
+        "zone": zone_of(entry) or app_zone(),
         "form": form,
         "foreign": rule is None,
         "preview": preview_of(entry, form),
