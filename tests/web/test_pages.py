@@ -153,18 +153,17 @@ def test_the_busiest_minute_comes_first(browser: Browser, make: Make) -> None:
 def test_times_are_those_of_the_viewer(browser: Browser, make: Make) -> None:
     make("noon", crontab(minute="0", hour="12"))
     page = browser.get("/entry", name="noon")
-    assert part_of(page, "coming").count("12:00:00") == 10
+    assert part_of(page, "coming").count(" 12:00:00<") == 10
     browser.client.set_cookie("redbeat_zone", "Asia/Tokyo")
     page = browser.get("/entry", name="noon")
     coming = part_of(page, "coming")
-    assert coming.count("12:00:00") == coming.count(">2") / 2 == 10
-    assert coming.count("21:00:00") == 10
+    assert coming.count(" 12:00:00<") == coming.count(" 21:00:00<") == 10
     assert 'placeholder="UTC"' in page
     assert "every day at 12:00, <span" in page
-    assert 'class="zone" x="42" y="164" text-anchor="end">JST<' in browser.get("/timeline")
+    assert 'class="zone" x="42" y="164" text-anchor="end">JST<' in browser.get("/timeline", span="day")
 
 
-@pytest.mark.parametrize("zone", ["Mars/Olympus", "../../etc/passwd", "x" * 5000, "é☃", "<b>"])
+@pytest.mark.parametrize("zone", ["Mars/Olympus", "../../etc/passwd", "x" * 4000, "é☃", "<b>"])
 def test_a_zone_that_nobody_knows_is_that_of_the_app(
     browser: Browser, make: Make, zone: str
 ) -> None:
@@ -213,14 +212,15 @@ def test_the_beats_are_shown(browser: Browser, app: Celery, schedule: Schedule) 
     since = int(datetime.now(timezone.utc).timestamp()) - 60
     schedule._store.client.set("redbeat::lock", f"redbeat3:host-7:4711:{since}:abc")
     page = browser.get("/beats")
-    for text in ("host-7", "pid 4711", "1 min ago", 'class="badge leader"', "redbeat::lock"):
+    assert re.search(r">1 min(?: \d s)? ago<", page)
+    for text in ("host-7", "pid 4711", 'class="badge leader"', "redbeat::lock"):
         assert text in page, text
     assert "Last tick" not in page  # nobody tells
     client, now = schedule._store.client, time.time()
-    beats = {f"redbeat3:host-8:4712:{since}:def locked": now - 3}
+    beats = {f"redbeat3:host-8:4712:{since}:def lock": now - 3}
     client.zadd("redbeat::beats", beats)
     page = browser.get("/beats")
-    for text in ("host-8", 'class="badge standby"', "Last tick", "3 s ago", "unknown"):
+    for text in ("host-8", 'class="badge standby"', "Last tick", "s ago", "unknown"):
         assert text in page, text
     assert "<b>host-7</b> leads, <b>1</b> stands by" in browser.get("/")
     assert app.conf.redbeat_redis_url.split("/")[2] in page
@@ -300,7 +300,8 @@ def test_a_forecast_that_was_costly_is_kept(browser: Browser, make: Make) -> Non
     found, fresh = forecasts.get("hour")
     assert forecasts.get("hour")[0] is found
     assert fresh > 0
-    assert found.until - found.since == timedelta(hours=1)
+    assert timedelta(hours=1) < found.until - found.since <= timedelta(hours=1, minutes=1)
+    assert found.until.second == found.until.microsecond == 0
 
 
 @pytest.mark.parametrize(
