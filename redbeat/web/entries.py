@@ -14,7 +14,7 @@ from redbeat.config import ensure_conf
 from redbeat.entries.access import store_of
 from redbeat.entries.occurrences import aware
 from redbeat.entries.pauses import Pause, digest
-from redbeat.entries.runs import SENT, Occurrence, read_history
+from redbeat.entries.runs import SENT, Occurrence, no_id, read_history
 from redbeat.management.browsing import record_of
 from redbeat.presentation.describing import policy, stored
 from redbeat.presentation.rule_text import KINDS, has_own_zone, rule_of
@@ -66,7 +66,8 @@ def render_entry(name: str, form: RuleForm | None = None, code: int = 200) -> Re
     seconds, row, record = found_or_404(name)
     now = now_of(seconds)
     app = current_app.extensions["celery"]
-    runs = read_history(store_of(app).history(row.key))[: ensure_conf(app).history_size]
+    own_id = record.entry.own_task_id if record.entry else no_id
+    runs = read_history(store_of(app).history(row.key), own_id)[: ensure_conf(app).history_size]
     context: dict[str, Any] = {"name": name, "record": record, "row": row, "now": now}
     context.update(status=record.status(row), runs=runs, late=late, kinds=KINDS)
     context["texts"] = texts_of(row)

@@ -70,8 +70,12 @@ def clock_words(offset: float) -> str:
     size = abs(offset)
     if size < IN_STEP:
         return f"in step with Redis, within {IN_STEP * 1000:.0f} ms"
-    told = f"{size * 1000:.0f} ms" if size < 1 else duration(round(size))
-    return f"this host is {told} {'ahead of' if offset > 0 else 'behind'} Redis"
+    return f"this host is {late(size)} {'ahead of' if offset > 0 else 'behind'} Redis"
+
+
+def late(seconds: float) -> str:
+    """Return a short time as charts do: in milliseconds below a second."""
+    return f"{seconds * 1000:.0f} ms" if seconds < 1 else duration(seconds)
 
 
 def to_the_second(instant: datetime, of: tzinfo) -> str:
@@ -119,6 +123,7 @@ def install(app: Flask) -> None:
         duration=duration,
         iso=iso,
         last_run=last_run,
+        late=late,
         local=lambda instant: to_the_second(instant, zone()),
         minute=lambda instant: to_the_second(instant, zone())[:-3],
         moment=to_the_second,

@@ -48,7 +48,7 @@ RULES = {
     "archive-logs": crontab("0", "3", "sun"),
 }
 #: Pixels from the top that the pictures of the documentation show.
-HEIGHTS = {"schedule": 800, "timeline": 1140, "entry": 1120, "beats": 800}
+HEIGHTS = {"schedule": 800, "timeline": 1140, "entry": 1120, "beats": 850}
 LIGHT = {"viewport": {"width": 1200, "height": 800}, "color_scheme": "light"}
 DARK = {"viewport": {"width": 1200, "height": 800}, "color_scheme": "dark"}
 PHONE = {"viewport": {"width": 390, "height": 844}, "color_scheme": "light"}
