@@ -141,7 +141,7 @@
       if (url !== location.href) return;
       if (answer.status === 404) { // deleted or finished: it will not come back by itself
         wait = 0;
-        say(page.querySelector(".message").textContent);
+        say(page.querySelector(".message:not(#stale)").textContent);
         return;
       }
       if (!answer.ok) {
