@@ -18,6 +18,7 @@ __all__ = (
     "failed",
     "is_line",
     "missed",
+    "no_id",
     "read_history",
     "run_line",
     "with_ids",

@@ -44,7 +44,7 @@ class Forecast:
 
 def per_minute(runs: Mapping[str, Sequence[datetime]], start: datetime, minutes: int) -> list[int]:
     """Return how many runs there are in each minute from ``start`` on."""
-    counts = Counter(int((instant - start) / MINUTE) for own in runs.values() for instant in own)
+    counts = Counter((instant - start) // MINUTE for own in runs.values() for instant in own)
     return [counts[minute] for minute in range(minutes)]
 
 

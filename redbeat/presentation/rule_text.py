@@ -119,8 +119,8 @@ def _cron(text: str, _zone: tzinfo, app: Any) -> BaseSchedule:
     fields = text.split()
     if len(fields) != 5:
         raise ValueError(
-            f"{text!r} has {len(fields)} fields, not 5: minute, hour, day of month, month, day of "
-            "week"
+            f"{text!r} has {len(fields)} field{'s' * (len(fields) != 1)}, not 5: minute, hour, day "
+            "of month, month, day of week"
         )
     minute, hour, day_of_month, month_of_year, day_of_week = fields
     return crontab(

@@ -38,6 +38,8 @@ MARGIN: Final = 48
 NARROW: Final = 0.8
 WIDE: Final = 0.5
 MANY: Final = 20
+#: Bars that are equally high and still stand out.
+TIED: Final = 3
 #: Lateness below it needs no finer labels, in seconds.
 FINEST: Final = 0.001
 
@@ -46,8 +48,8 @@ def load_chart(counts: Sequence[int], start: datetime, seconds_per_bar: int) -> 
     """Return bars for how many runs there are in each span of time.
 
     The first span begins at ``start``, which is aware; times are shown in its zone. The highest
-    bars, unless all are equal, have the class ``peak``. ``ValueError`` for a naive ``start`` and
-    for a ``seconds_per_bar`` that is not above 0.
+    bars have the class ``peak``, unless there are more than :data:`TIED` or no lower ones.
+    ``ValueError`` for a naive ``start`` and for a ``seconds_per_bar`` that is not above 0.
     """
     if start.tzinfo is None or seconds_per_bar <= 0:
         raise ValueError("start has to be aware, and seconds_per_bar above 0")
@@ -71,8 +73,9 @@ def load_chart(counts: Sequence[int], start: datetime, seconds_per_bar: int) -> 
 def lateness_chart(points: Sequence[tuple[datetime, float]]) -> Markup:
     """Return how late the last occurrences were, in seconds, oldest first, equally far apart.
 
-    The instants are aware and are shown in their own zones. The latest ones, unless all are
-    equal, have the class ``peak``. Without points a text says that there are none.
+    The instants are aware and are shown in their own zones. The latest ones have the class
+    ``peak``, unless they are more than :data:`TIED` or all. Without points a text says that there
+    are none.
     """
     if not points:
         nothing = element("text", "No runs yet", class_="none", x="50%", y=(TOP + BOTTOM) // 2)
@@ -101,7 +104,7 @@ def lateness_chart(points: Sequence[tuple[datetime, float]]) -> Markup:
 
 def _chart(kind: str, words: tuple[str, str], content: Markup, values: Markup) -> Markup:
     """Return a plot that fills what its labels of values leave, with a title and a description."""
-    names = (f"{kind}-title", f"{kind}-description")
+    names = (f"{kind}-chart", f"{kind}-description")
     told = element("title", words[0], id=names[0]) + element("desc", words[1], id=names[1])
     plot = element(
         "svg",
@@ -142,9 +145,11 @@ def _hit(left: float, width: float, words: str) -> Markup:
 
 
 def _peak(values: Sequence[float]) -> float | None:
-    """Return the highest value, None if there is no lower one."""
+    """Return the highest value, None if there is no lower one, or if it is there too often."""
     highest = max(values, default=None)
-    return None if highest is None or highest == min(values) else highest
+    if highest is None or highest == min(values) or list(values).count(highest) > TIED:
+        return None
+    return highest
 
 
 def _span(count: int, number: int, start: datetime, seconds: int) -> str:

@@ -14,7 +14,7 @@ from redbeat.config import ensure_conf
 from redbeat.entries.access import store_of
 from redbeat.entries.occurrences import aware
 from redbeat.entries.pauses import Pause, digest
-from redbeat.entries.runs import SENT, Occurrence, read_history
+from redbeat.entries.runs import SENT, Occurrence, no_id, read_history
 from redbeat.management.browsing import record_of
 from redbeat.presentation.describing import policy, stored
 from redbeat.presentation.rule_text import KINDS, has_own_zone, rule_of
@@ -24,7 +24,7 @@ from redbeat.storage.rows import Row
 from .charts import lateness_chart
 from .listing import poll_after
 from .rules import RuleForm, preview_of
-from .showing import now_of, zone
+from .showing import app_zone, now_of, zone
 from .texts import texts_of
 from .zones import zone_of
 
@@ -66,7 +66,8 @@ def render_entry(name: str, form: RuleForm | None = None, code: int = 200) -> Re
     seconds, row, record = found_or_404(name)
     now = now_of(seconds)
     app = current_app.extensions["celery"]
-    runs = read_history(store_of(app).history(row.key))[: ensure_conf(app).history_size]
+    own_id = record.entry.own_task_id if record.entry else no_id
+    runs = read_history(store_of(app).history(row.key), own_id)[: ensure_conf(app).history_size]
     context: dict[str, Any] = {"name": name, "record": record, "row": row, "now": now}
     context.update(status=record.status(row), runs=runs, late=late, kinds=KINDS)
     context["texts"] = texts_of(row)
@@ -96,7 +97,7 @@ def _of_entry(entry: Any, form: RuleForm | None) -> dict[str, Any]:
         "entry": entry,
         "fields": {name: shown[name] for name in ("args", "kwargs", "options") if shown[name]},
         "policy": policy(entry),
-        "zone": zone_of(entry) or zone(),
+        "zone": zone_of(entry) or app_zone(),
         "form": form,
         "foreign": rule is None,
         "preview": preview_of(entry, form),

@@ -28,7 +28,8 @@ def lanes(
 
     Positions are sorted parts of the ``seconds`` from ``start``, 0 to 1; others are left out.
     ``start`` is aware, and times are shown in its zone. It is a list of links with a picture
-    each, so that all of it can be reached by keyboard and read aloud. ``ValueError`` for a naive
+    each, so that all of it can be reached by keyboard and read aloud; a click on a picture leads
+    there too. ``ValueError`` for a naive
     ``start`` and ``seconds`` that are not above 0.
     """
     if start.tzinfo is None or seconds <= 0:
@@ -64,7 +65,11 @@ def _lane(
         width="100%",
         height=HEIGHT,
     )
-    return element("li", element("a", label, href=href, title=label), picture)
+    return element(
+        "li",
+        element("a", label, href=href, title=label),
+        element("a", picture, href=href, tabindex="-1"),
+    )
 
 
 def _melted(positions: Sequence[float]) -> list[list[float]]:

@@ -7,29 +7,44 @@ from typing import Any, Final
 from urllib.parse import quote, urlencode
 
 from flask import Flask, current_app, request, url_for
+from markupsafe import Markup, escape
 
 from redbeat import __version__
-from redbeat.calendar.zones import UTC, from_timestamp, zone_key
+from redbeat.calendar.zones import UTC, from_timestamp, zone_key, zone_named
 from redbeat.presentation.describing import call_text, iso, last_run, schedule_text
 from redbeat.presentation.rule_text import has_own_zone
-from redbeat.presentation.text import duration, moment
+from redbeat.presentation.text import duration
 
 from .words import in_words
 
-__all__ = ("entry_url", "install", "now_of", "rule_words", "zone", "zone_name")
+__all__ = ("app_zone", "entry_url", "install", "now_of", "rule_words", "zone", "zone_name")
 
 #: Seconds after which a run that is due counts as late on the page, which looks every few seconds.
 LATE: Final = 10
 
+#: Seconds between two clocks that nobody has to know of.
+IN_STEP: Final = 0.01
 
-def zone() -> tzinfo:
-    """Return the zone of the app, in which times are shown without a script."""
+#: The cookie in which the script tells the zone of the viewer.
+ZONE_COOKIE: Final = "redbeat_zone"
+
+
+def app_zone() -> tzinfo:
+    """Return the zone of the app, in which rules without one are read."""
     found: tzinfo = current_app.extensions["celery"].timezone
     return found
 
 
+def zone() -> tzinfo:
+    """Return the zone of the viewer, that of the app where no script has told it."""
+    try:
+        return zone_named(request.cookies.get(ZONE_COOKIE, ""))
+    except ValueError:
+        return app_zone()
+
+
 def zone_name(of: tzinfo | None = None) -> str:
-    """Return the name of a zone, of that of the app unless one is given."""
+    """Return the name of a zone, of that of the viewer unless one is given."""
     of = of or zone()
     return zone_key(of) or str(of)
 
@@ -39,10 +54,33 @@ def now_of(seconds: float) -> datetime:
     return from_timestamp(seconds) if seconds else datetime.now(UTC)
 
 
-def rule_words(entry: Any) -> str:
-    """Return when an entry runs, in words, with the zone in which its rule is read."""
+def rule_words(entry: Any) -> Markup:
+    """Return when an entry runs, in words, with the zone in which its rule is read, in grey."""
     own = has_own_zone(entry.schedule)
-    return in_words(entry.schedule, None if own else entry.timezone or zone_name())
+    name = None if own else entry.timezone or zone_name(app_zone())
+    text = in_words(entry.schedule, name)
+    words, _, last = text.rpartition(", ")
+    if not words or last != name:
+        return escape(text)
+    return Markup('{}, <span class="none">{}</span>').format(words, last)
+
+
+def clock_words(offset: float) -> str:
+    """Return by how much the clock of this host is ahead of that of Redis, in seconds."""
+    size = abs(offset)
+    if size < IN_STEP:
+        return f"in step with Redis, within {IN_STEP * 1000:.0f} ms"
+    return f"this host is {late(size)} {'ahead of' if offset > 0 else 'behind'} Redis"
+
+
+def late(seconds: float) -> str:
+    """Return a short time as charts do: in milliseconds below a second."""
+    return f"{seconds * 1000:.0f} ms" if seconds < 1 else duration(seconds)
+
+
+def to_the_second(instant: datetime, of: tzinfo) -> str:
+    """Return an instant in a zone, as the script shows it."""
+    return instant.astimezone(of).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def until(instant: datetime, now: datetime) -> str:
@@ -80,18 +118,24 @@ def install(app: Flask) -> None:
     """Make all of this known to the templates of an app."""
     app.jinja_env.filters.update(
         call=call_text,
+        clock_words=clock_words,
         due=due,
         duration=duration,
         iso=iso,
         last_run=last_run,
-        local=lambda instant: moment(instant, zone()),
-        moment=moment,
+        late=late,
+        local=lambda instant: to_the_second(instant, zone()),
+        minute=lambda instant: to_the_second(instant, zone())[:-3],
+        moment=to_the_second,
         rule=lambda entry: schedule_text(entry.schedule),
         until=until,
         words=rule_words,
     )
     app.jinja_env.globals.update(
+        app_zone=app_zone,
         entry_url=entry_url,
+        late_after=LATE,
+        zone_cookie=ZONE_COOKIE,
         with_query=with_query,
         version=__version__,
         zone_name=zone_name,

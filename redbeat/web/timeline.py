@@ -35,17 +35,18 @@ FRESH, TIMES = 2.0, 20.0
 
 
 class Span(NamedTuple):
-    """How far to look, and the minutes of a bar."""
+    """How far to look, and the minutes of a bar, as a number and in words."""
 
     title: str
     length: timedelta
     minutes: int
+    bar: str
 
 
 SPANS: Final = {
-    "hour": Span("next hour", timedelta(hours=1), 1),
-    "day": Span("next day", timedelta(days=1), 15),
-    "week": Span("next week", timedelta(weeks=1), 120),
+    "hour": Span("next hour", timedelta(hours=1), 1, "minute"),
+    "day": Span("next day", timedelta(days=1), 15, "15 minutes"),
+    "week": Span("next week", timedelta(weeks=1), 120, "2 hours"),
 }
 
 
@@ -64,7 +65,7 @@ class Forecasts:
             began = time.monotonic()
             if found is None or began >= until:
                 now = datetime.now(UTC)
-                found = self._schedule.forecast(now + SPANS[name].length, now)
+                found = self._schedule.forecast(_end(now, SPANS[name]), now)
                 ended = time.monotonic()
                 until = ended + max(FRESH, TIMES * (ended - began))
                 self._kept[name] = until, found
@@ -79,42 +80,47 @@ def show() -> ResponseReturnValue:
         abort(404, f"A timeline is that of an {', a '.join(SPANS)}.")
     span = SPANS[name]
     found, fresh = current_app.extensions["forecasts"].get(name)
-    start = _floor(found.since, span.minutes)
-    bars = int((found.until - start) / MINUTE) // span.minutes + 1
+    start = _start(found.since)
+    bars = max(int((found.until - start) / MINUTE) // span.minutes, 1)
     load = per_minute(found.runs, start, bars * span.minutes)
-    counts = [max(load[at : at + span.minutes]) for at in range(0, len(load), span.minutes)]
-    context: dict[str, Any] = {
-        "found": found,
-        "span": name,
-        "spans": SPANS,
-        "minutes": span.minutes,
-    }
-    context.update(total=sum(load), peak=max(load, default=0), poll=round(min(fresh, 60.0), 1))
+    counts = [sum(load[at : at + span.minutes]) for at in range(0, len(load), span.minutes)]
+    context: dict[str, Any] = {"found": found, "span": name, "spans": SPANS, "bar": span.bar}
+    context.update(total=sum(map(len, found.runs.values())), peak=max(load))
     context["load"] = load_chart(counts, start.astimezone(zone()), span.minutes * 60)
-    since, seconds = found.since.astimezone(zone()), span.length.total_seconds()
-    context["lanes"] = lanes(_rows(found, span), since, seconds)
+    length = _end(found.since, span) - found.since
+    rows = _rows(found, length)
+    context["lanes"] = lanes(rows, found.since.astimezone(zone()), length.total_seconds())
     context["left_out"] = max(len(found.runs) - LANES, 0)
     context["busiest"] = [_bar(found, start + at * MINUTE) for at in _busiest(load)]
+    context["poll"] = round(min(fresh, 60.0), 1)
     return render_template("timeline.html", now=datetime.now(UTC), **context)
 
 
-def _floor(instant: datetime, minutes: int) -> datetime:
-    whole = instant.replace(second=0, microsecond=0)
-    return whole - timedelta(minutes=(whole.hour * 60 + whole.minute) % minutes)
+def _start(since: datetime) -> datetime:
+    """Return the first full minute: a part of one would look like a drop of the load."""
+    return since.replace(second=0, microsecond=0) + MINUTE
 
 
-def _rows(found: Forecast, span: Span) -> list[tuple[str, str, list[float]]]:
+def _end(since: datetime, span: Span) -> datetime:
+    """Return the end of the last full minute of a span."""
+    return _start(since) + span.length
+
+
+def _rows(found: Forecast, length: timedelta) -> list[tuple[str, str, list[float]]]:
     rows = []
     for name, runs in list(found.runs.items())[:LANES]:
-        places = [(at - found.since) / span.length for at in runs]
+        places = [(at - found.since) / length for at in runs]
         rows.append((name, entry_url(name), places))
     return rows
 
 
 def _busiest(load: list[int]) -> list[int]:
-    """Return the minutes with most runs, where there are some with more than one."""
+    """Return the minutes with most runs, where there are some with more than one.
+
+    The busiest comes first, of equals the one that is sooner.
+    """
     minutes = [minute for minute, count in enumerate(load) if count > 1]
-    return sorted(sorted(minutes, key=lambda minute: -load[minute])[:BUSIEST])
+    return sorted(minutes, key=lambda minute: -load[minute])[:BUSIEST]
 
 
 def _bar(found: Forecast, start: datetime) -> tuple[datetime, int, list[tuple[str, int]]]:

@@ -34,10 +34,14 @@ def launched(playwright: Playwright) -> Browser:
 
 
 class Watch:
-    """Everything that goes wrong on a page while it is used; ``problems`` has a line for each."""
+    """Everything that goes wrong on a page while it is used; ``problems`` has a line for each.
 
-    def __init__(self, page: Page) -> None:
+    Messages with the text ``expected`` in them are none.
+    """
+
+    def __init__(self, page: Page, expected: str = "") -> None:
         self.problems: list[str] = []
+        self._expected = expected
         page.add_init_script(REPORT_VIOLATIONS)
         page.on("console", self._console)
         page.on("pageerror", lambda error: self.problems.append(f"uncaught: {error}"))
@@ -45,6 +49,8 @@ class Watch:
         page.on("request", self._request)
 
     def _console(self, message: ConsoleMessage) -> None:
+        if self._expected and self._expected in message.text:
+            return
         if message.type in ("error", "warning"):
             self.problems.append(f"{message.type}: {message.text} {_where(message.location)}")
 

@@ -86,18 +86,20 @@ def make(app: Celery) -> Make:
 def new_page(browser: Browser, site: str, redis_url: str) -> Iterator[NewPage]:
     """Open a page, with the arguments of a Playwright context; all of them must be quiet.
 
+    ``expected`` is a part of the lines in the console that may be there all the same.
+
     Quiet is: no error or warning in the console, nothing that the Content-Security-Policy blocks,
     no dialog, no request to another host.
     """
     assert redis_url  # the Redis has been emptied
     contexts, watches = [], []
 
-    def new_page(**options: Any) -> Page:
+    def new_page(expected: str = "", **options: Any) -> Page:
         context = browser.new_context(base_url=site, **options)
         context.set_default_timeout(PATIENCE)
         page = context.new_page()
         contexts.append(context)
-        watches.append(Watch(page))
+        watches.append(Watch(page, expected))
         return page
 
     yield new_page

@@ -10,7 +10,7 @@ from playwright.sync_api import Page, expect
 
 from redbeat.schedule import Schedule
 from tests.acceptance.processes import Project
-from tests.browser.conftest import TASK, Make
+from tests.browser.conftest import TASK, Make, NewPage
 from tests.waiting import wait_until
 
 
@@ -109,10 +109,52 @@ def test_countdown_reaches_zero_and_the_run_appears(
 
     wait_until(reached, 20, "a countdown near zero")
     before = history.count()
-    project.wait_for_runs("soon", len(project.ran("soon")) + 1)
-    wait_until(lambda: history.count() > before, 20, "another line of the history")
+
+    def run_appeared() -> bool:
+        shown.add(countdown.inner_text())
+        return history.count() > before
+
+    wait_until(run_appeared, 30, "another line of the history")
     assert len(shown) > 1
     assert page.evaluate("window.loadedOnce") is True
+
+
+def test_page_of_an_entry_that_is_deleted_meanwhile_says_so_and_stops_asking(
+    new_page: NewPage, schedule: Schedule, make: Make
+) -> None:
+    make("obsolete")
+    page = new_page(expected="404")
+    page.clock.install()
+    page.goto("/entry?name=obsolete")
+    del schedule["obsolete"]
+    stale = page.locator("#stale")
+
+    def told() -> bool:
+        page.clock.run_for(500)
+        return stale.is_visible()
+
+    wait_until(told, 20, "what has become of the entry")
+    expect(stale).to_contain_text("There is no entry 'obsolete'")
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.clock.run_for(60_000)
+    expect(page.locator("#next-run")).to_contain_text("in 58 min")
+    assert asked == []
+
+
+def test_the_leader_and_the_standby_are_shown(page: Page, project: Project) -> None:
+    pids = [str(project.beat().popen.pid) for _ in range(2)]
+    page.goto("/beats")
+    rows = page.locator("#beats tbody tr")
+    expect(rows).to_have_count(2)
+    expect(rows.filter(has_text="leader")).to_have_count(1)
+    expect(rows.filter(has_text="standby")).to_have_count(1)
+    assert {row.locator("small").first.inner_text() for row in rows.all()} == {
+        f"pid {pid}" for pid in pids
+    }
+    expect(rows.filter(has_text="standby").locator("td").last).to_contain_text(
+        re.compile(r"now|s ago")
+    )
 
 
 def test_delete_asks_first(page: Page, schedule: Schedule, make: Make) -> None:

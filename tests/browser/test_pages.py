@@ -12,6 +12,7 @@ from playwright.sync_api import Page, expect
 
 from redbeat.schedule import Schedule
 from tests.browser.conftest import Make, NewPage
+from tests.waiting import wait_until
 
 HOSTILE = "<script>alert(1)</script>"
 LONG = "reports.monthly." + "a-very-long-name-without-a-place-to-break" * 3
@@ -171,8 +172,47 @@ def test_times_are_those_of_the_reader(new_page: NewPage, make: Make) -> None:
     page.goto("/entry?name=lunch")
     expect(page.locator("#next-run")).to_contain_text("21:00:00")
     expect(page.get_by_text("Asia/Tokyo").first).to_be_visible()
+    expect(page.locator("#upcoming thead")).to_contain_text("UTC")
+    expect(page.locator("#upcoming tbody tr").first).to_contain_text("12:00:00")
     page.goto("/timeline?span=day")
-    expect(page.locator("#load .zone")).to_have_text("UTC")
+    expect(page.locator("#load .zone")).to_have_text("JST")
+
+
+def test_one_column_of_times_where_the_reader_is_in_the_zone_of_the_entry(
+    new_page: NewPage, make: Make
+) -> None:
+    make("lunch", crontab("0", "12"), timezone="Asia/Tokyo")
+    page = new_page(timezone_id="Asia/Tokyo")
+    page.goto("/entry?name=lunch")
+    expect(page.locator("#upcoming thead th")).to_have_text(["Asia/Tokyo", "When"])
+    expect(page.locator("#upcoming tbody tr").first).to_contain_text("12:00:00")
+
+
+def test_the_filter_is_folded_on_a_phone(new_page: NewPage, make: Make) -> None:
+    make("report")
+    page = new_page(viewport=PHONE)
+    page.goto("/")
+    state = page.locator("#filter [name=state]")
+    expect(state).to_be_hidden()
+    page.get_by_text("Filter and sort").click()
+    expect(state).to_be_visible()
+    page.set_viewport_size({"width": 1280, "height": 900})
+    page.goto("/")
+    expect(state).to_be_visible()
+    expect(page.get_by_text("Filter and sort")).to_be_hidden()
+
+
+def test_a_run_that_comes_next_is_never_in_the_past(page: Page, make: Make) -> None:
+    make("often", 2.0)
+    page.goto("/entry?name=often")
+    shown: set[str] = set()
+
+    def counted() -> bool:
+        shown.update(page.locator("#upcoming .less, #preview li").all_inner_texts())
+        return any("now" in text for text in shown)
+
+    wait_until(counted, 20, "a run that is now")
+    assert not any("ago" in text or "late" in text for text in shown)
 
 
 def test_page_works_without_scripts(new_page: NewPage, schedule: Schedule, make: Make) -> None:

@@ -23,7 +23,7 @@ ATTRIBUTES = {"redbeat_conf", "redbeat_redis", "redbeat_tracks_runs"}
 #: Metrics, which do as well.
 METRICS = own_names() | {name.removesuffix("_bucket") for name in own_names()}
 #: The languages of examples; those that are neither run nor parsed are pictures and files.
-LANGUAGES = ("python", "json", "yaml", "sh", "console", "nginx", "text", "none")
+LANGUAGES = ("python", "json", "yaml", "sh", "console", "text", "none")
 
 
 def test_no_example_is_overlooked() -> None:
@@ -67,5 +67,5 @@ def test_settings_exist(page: Path) -> None:
     }
     spelt = {name.lower() for name in re.findall(r"CELERY_(REDBEAT_[A-Z_]+[A-Z])", text)}
     variables = {"redbeat_faults", "redbeat_fuzz", "redbeat_topology", "redbeat_screenshots"}
-    variables |= {"redbeat_web_basic_auth", "redbeat_web_token"}
+    variables |= {"redbeat_web_basic_auth", "redbeat_web_token", "redbeat_zone"}
     assert (named | spelt) - SETTINGS.keys() - ATTRIBUTES - METRICS - variables == set()

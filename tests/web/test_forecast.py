@@ -67,5 +67,6 @@ def test_too_many_entries_end_it_earlier(
 
 
 def test_the_load_of_minutes() -> None:
-    runs = {"a": [NOON, NOON + timedelta(seconds=59)], "b": [NOON + timedelta(minutes=2)]}
+    before = NOON - timedelta(seconds=1)
+    runs = {"a": [before, NOON, NOON + timedelta(seconds=59)], "b": [NOON + timedelta(minutes=2)]}
     assert per_minute(runs, NOON, 4) == [2, 0, 1, 0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -11,9 +12,11 @@ import pytest
 from celery import Celery
 from celery.schedules import crontab
 
+from redbeat import clocked
+from redbeat.calendar.zones import from_timestamp
 from redbeat.schedule import Schedule
 from redbeat.web.access import Access
-from redbeat.web.showing import due
+from redbeat.web.showing import clock_words, due
 from redbeat.web.site import create_app
 from tests.servers import RedisServer
 from tests.waiting import wait_until
@@ -32,6 +35,11 @@ NAMES = [
     "a+b",
     "'\"",
 ]
+
+
+def part_of(page: str, name: str) -> str:
+    """Return a section of a page, by its id."""
+    return page.partition(f'id="{name}"')[2].partition("</section>")[0]
 
 
 def test_an_empty_schedule_says_so(browser: Browser) -> None:
@@ -89,14 +97,18 @@ def test_the_entry_page_shows_all_of_it(browser: Browser, make: Make, schedule: 
 
 
 def test_the_history_is_drawn(browser: Browser, make: Make, schedule: Schedule) -> None:
-    make("orders")
-    lines = [f"{1790000000 + n}.0 {1790000000 + n}.25 id-{n} sent" for n in range(3)]
+    entry = make("orders")
+    lines = [
+        "1790000009 +0.25",
+        *(f"{1790000000 + n}.0 {1790000000 + n}.25 id-{n} sent" for n in range(3)),
+    ]
     lines.append("1789999999.0 1790000000.0 - missed:4")
     schedule._store.client.hset("redbeat:orders", "history", "\n".join(lines))
     page = browser.get("/entry", name="orders")
-    history = page.split('id="history"')[1].split("</section>")[0]
-    assert "<svg" in history
-    assert history.count(">0.25 s<") == 3
+    assert "<svg" in part_of(page, "lateness")
+    history = part_of(page, "history")
+    assert history.count(">250 ms<") == 4
+    assert entry.own_task_id(from_timestamp(1790000009)) in history
     assert 'class="badge missed">missed:4' in history
 
 
@@ -108,9 +120,98 @@ def test_the_timeline_has_the_load_and_the_busiest_minutes(browser: Browser, mak
     assert "<svg" in page
     assert "of 4 entries" in page
     assert "/entry?name=often" in page
-    busiest = page.split('id="busiest"')[1].split("</table>")[0]
+    busiest = part_of(page, "busiest")
     assert all(f">{name}</a>" in busiest for name in ("a", "b", "c"))
     assert browser.get("/timeline", code=404, span="year")
+
+
+@pytest.mark.parametrize(
+    ("span", "bars", "each", "title"),
+    [
+        ("hour", 60, 4, "Runs per minute"),
+        ("day", 96, 60, "Runs per 15 minutes"),
+        ("week", 84, 480, "Runs per 2 hours"),
+    ],
+)
+def test_each_bar_of_the_load_is_all_of_its_minutes(
+    browser: Browser, make: Make, span: str, bars: int, each: int, title: str
+) -> None:
+    for number in range(4):
+        make(f"e{number}", crontab())
+    page = browser.get("/timeline", span=span)
+    assert f">{title}<" in page
+    load = part_of(page, "load")
+    # The first and the last bar too: no minute is there in part only.
+    assert len(re.findall(rf"<title>{each} runs, ", load)) == load.count('class="hit"') == bars
+
+
+def test_the_busiest_minute_comes_first(browser: Browser, make: Make) -> None:
+    now = datetime.now(timezone.utc)
+    soon, later = now + timedelta(minutes=20), now + timedelta(minutes=40)
+    for name, when in (("a", soon), ("b", soon), ("c", later), ("d", later), ("e", later)):
+        make(name, clocked(when.replace(second=0, microsecond=0)))
+    busiest = part_of(browser.get("/timeline"), "busiest")
+    assert re.findall(r'data-label="Runs">(\d)<', busiest) == ["3", "2"]
+    assert f">{later:%Y-%m-%d %H:%M}<" in busiest
+
+
+def test_times_are_those_of_the_viewer(browser: Browser, make: Make) -> None:
+    make("noon", crontab(minute="0", hour="12"))
+    page = browser.get("/entry", name="noon")
+    assert part_of(page, "coming").count(" 12:00:00<") == 10
+    browser.client.set_cookie("redbeat_zone", "Asia/Tokyo")
+    page = browser.get("/entry", name="noon")
+    coming = part_of(page, "coming")
+    assert coming.count(" 12:00:00<") == coming.count(" 21:00:00<") == 10
+    assert 'placeholder="UTC"' in page
+    assert "every day at 12:00, <span" in page
+    assert 'class="zone" x="42" y="164" text-anchor="end">JST<' in browser.get(
+        "/timeline", span="day"
+    )
+
+
+@pytest.mark.parametrize("zone", ["Mars/Olympus", "../../etc/passwd", "x" * 4000, "é☃", "<b>"])
+def test_a_zone_that_nobody_knows_is_that_of_the_app(
+    browser: Browser, make: Make, zone: str
+) -> None:
+    make("noon", crontab(minute="0", hour="12"))
+    browser.client.set_cookie("redbeat_zone", zone)
+    page = browser.get("/entry", name="noon")
+    assert "Times are in <span data-viewer-zone>UTC</span>" in page
+    assert zone not in page
+
+
+def test_the_tiles_leave_out_what_there_is_none_of(
+    browser: Browser, make: Make, broken: Callable[[str, str], None]
+) -> None:
+    make("orders")
+    tiles = browser.get("/").split('id="summary"')[1].split("</ul>")[0]
+    assert "</b> scheduled" in tiles
+    assert "<b>0</b> due now" in tiles
+    assert not re.search("paused|finished|quarantined", tiles)
+    broken("bad", "{")
+    tiles = browser.get("/").split('id="summary"')[1].split("</ul>")[0]
+    assert '<li class="bad"><a href="/?state=quarantined"><b>1</b> quarantined' in tiles
+
+
+def test_what_a_wrong_rule_would_do_is_nothing(browser: Browser, make: Make) -> None:
+    make("orders")
+    page = browser.send("/entry/preview", "orders", kind="cron", rule="*/5").text
+    assert "has 1 field, not 5" in page
+    assert "<li" not in part_of(page, "preview")
+    assert "Nothing to show" in page
+
+
+@pytest.mark.parametrize(
+    ("offset", "words"),
+    [
+        (-0.0004, "in step with Redis, within 10 ms"),
+        (0.25, "this host is 250 ms ahead of Redis"),
+        (-90.0, "this host is 1 min 30 s behind Redis"),
+    ],
+)
+def test_clocks_are_compared_in_words(offset: float, words: str) -> None:
+    assert clock_words(offset) == words
 
 
 def test_the_beats_are_shown(browser: Browser, app: Celery, schedule: Schedule) -> None:
@@ -118,8 +219,17 @@ def test_the_beats_are_shown(browser: Browser, app: Celery, schedule: Schedule) 
     since = int(datetime.now(timezone.utc).timestamp()) - 60
     schedule._store.client.set("redbeat::lock", f"redbeat3:host-7:4711:{since}:abc")
     page = browser.get("/beats")
-    for text in ("host-7", "pid 4711", "1 min ago", 'class="badge leader"', "redbeat::lock"):
+    assert re.search(r">1 min(?: \d s)? ago<", page)
+    for text in ("host-7", "pid 4711", 'class="badge leader"', "redbeat::lock"):
         assert text in page, text
+    assert "Last tick" not in page  # nobody tells
+    client, now = schedule._store.client, time.time()
+    beats = {f"redbeat3:host-8:4712:{since}:def lock": now - 3}
+    client.zadd("redbeat::beats", beats)
+    page = browser.get("/beats")
+    for text in ("host-8", 'class="badge standby"', "Last tick", "s ago", "unknown"):
+        assert text in page, text
+    assert "<b>host-7</b> leads, <b>1</b> stands by" in browser.get("/")
     assert app.conf.redbeat_redis_url.split("/")[2] in page
 
 
@@ -197,7 +307,8 @@ def test_a_forecast_that_was_costly_is_kept(browser: Browser, make: Make) -> Non
     found, fresh = forecasts.get("hour")
     assert forecasts.get("hour")[0] is found
     assert fresh > 0
-    assert found.until - found.since == timedelta(hours=1)
+    assert timedelta(hours=1) < found.until - found.since <= timedelta(hours=1, minutes=1)
+    assert found.until.second == found.until.microsecond == 0
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,14 @@
 (() => {
   const zone = Intl.DateTimeFormat().resolvedOptions().timeZone || "UTC";
   // Sweden writes dates as ISO 8601 does.
-  const exact = new Intl.DateTimeFormat("sv-SE", {
+  const parts = {
     year: "numeric", month: "2-digit", day: "2-digit",
-    hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false,
-  });
+    hour: "2-digit", minute: "2-digit", hour12: false,
+  };
+  const clocks = {
+    "": new Intl.DateTimeFormat("sv-SE", { ...parts, second: "2-digit" }),
+    minute: new Intl.DateTimeFormat("sv-SE", parts),
+  };
   const LATE = 10; // seconds, as in showing.py
   let offset = 0; // milliseconds by which the server is ahead of this computer
 
@@ -37,7 +41,8 @@
       const seconds = Math.round((Date.parse(element.dateTime) - now) / 1000);
       const text = duration(seconds);
       let words = seconds > 0 ? `in ${text}` : `${text} ago`;
-      if (element.dataset.countdown === "due" && seconds < 0) {
+      if (seconds < 0 && element.dataset.countdown === "next") words = "now";
+      if (seconds < 0 && element.dataset.countdown === "due") {
         words = seconds > -LATE ? "now" : `${text} late`;
       }
       setText(element, seconds ? words : "now");
@@ -46,7 +51,7 @@
 
   const localize = () => {
     for (const element of document.querySelectorAll("time[data-local]")) {
-      setText(element, exact.format(new Date(element.dateTime)));
+      setText(element, clocks[element.dataset.local].format(new Date(element.dateTime)));
     }
     for (const element of document.querySelectorAll("[data-viewer-zone]")) setText(element, zone);
     countDown();
@@ -121,6 +126,7 @@
 
   const stale = document.getElementById("stale");
   let wait = parseFloat(document.body.dataset.poll);
+  let preview = () => {}; // asks what the rule in the form would mean
 
   const say = (text) => {
     stale.hidden = !text;
@@ -133,6 +139,11 @@
     try {
       const [answer, page] = await load(url);
       if (url !== location.href) return;
+      if (answer.status === 404) { // deleted or finished: it will not come back by itself
+        wait = 0;
+        say(page.querySelector(".message:not(#stale)").textContent);
+        return;
+      }
       if (!answer.ok) {
         const title = page.querySelector("h1");
         say(`${title ? title.textContent : "No answer"}: what you see is no longer fresh.`);
@@ -142,12 +153,16 @@
       setClock(page.body);
       wait = parseFloat(page.body.dataset.poll) || wait;
       replace(page, "[data-live]");
+      const first = document.querySelector("#preview time");
+      if (first && Date.parse(first.dateTime) < Date.now() + offset) preview();
     } catch {
       say("The page cannot be reached: what you see is no longer fresh.");
     }
   };
 
-  const again = () => setTimeout(async () => { await look(); again(); }, wait * 1000);
+  const again = () => {
+    if (wait) setTimeout(async () => { await look(); again(); }, wait * 1000);
+  };
 
   // -- forms --------------------------------------------------------------------------------------
 
@@ -170,10 +185,20 @@
     filter.addEventListener("input", search);
   }
 
+  // What is in this <details> is needed less often: where there is little room it is opened on demand.
+  const more = document.querySelector("#filter details");
+  if (more) {
+    const wide = matchMedia("(min-width: 44.01rem)");
+    const used = ["task", "state", "static"].some((name) => filter.elements[name].value);
+    const fit = () => { more.open = wide.matches || used; };
+    wide.addEventListener("change", fit);
+    fit();
+  }
+
   const rule = document.getElementById("rule-form");
   if (rule) {
     let number = 0;
-    const preview = later(async () => {
+    preview = later(async () => {
       const own = ++number;
       const body = new URLSearchParams(new FormData(rule));
       try {
@@ -194,8 +219,12 @@
     rule.addEventListener("input", preview);
   }
 
+  // The server draws its charts in the zone of the viewer when it knows it.
+  document.cookie = `redbeat_zone=${zone}; path=/; max-age=31536000; SameSite=Strict`;
+
   setClock(document.body);
   localize();
   setInterval(countDown, 1000);
-  if (wait) again();
+  if (wait && document.body.dataset.zone !== zone) look();
+  again();
 })();
