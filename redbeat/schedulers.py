@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from time import monotonic
@@ -259,6 +260,7 @@ class RedBeatScheduler(Scheduler):
         if run is not None:
             run.sent, run.error = True, None
             run.task_id = str(message.options["task_id"])
+            run.own_id = not (entry.options and entry.options.get("task_id"))
         self._published_at = monotonic()
         return result
 
@@ -266,6 +268,12 @@ class RedBeatScheduler(Scheduler):
         """Return how the runs of an entry are delivered: its own choice or the setting."""
         delivery: str = entry.delivery or ensure_conf(self.app).delivery
         return delivery
+
+    @functools.cached_property
+    def producer(self) -> Any:
+        """What messages are published with; raises when the broker is away."""
+        # Celery's own takes a lock each time that it is looked at.
+        return self.Producer(self._ensure_connected(), auto_declare=False)
 
     @cached_property
     def connection(self) -> Any:

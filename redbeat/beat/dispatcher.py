@@ -88,13 +88,13 @@ class Dispatcher:
         """How often the broker failed in a row."""
         return self._failures.of_broker
 
-    def delivered(self, *, wait: bool) -> list[Completion]:
-        """Return what to record for messages on their way, once the broker has answered.
+    @property
+    def ripe(self) -> bool:
+        """Whether it is time to ask what was :meth:`delivered`."""
+        return self._outbox.ripe
 
-        Empty unless it is time to ask, or ``wait`` is true.
-        """
-        if not (wait or self._outbox.ripe):
-            return []
+    def delivered(self) -> list[Completion]:
+        """Wait for the broker to answer for what is on its way; return what to record of it."""
         return [self._settled(letter) for letter in self._outbox.deliver()]
 
     def _settled(self, letter: Letter) -> Completion:

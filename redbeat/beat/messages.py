@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -12,10 +13,21 @@ from redbeat.entry import RedBeatSchedulerEntry
 
 from .broker import retry_options
 
-__all__ = ("OVERLAP_HEADER", "addressed", "id_of")
+__all__ = ("OVERLAP_HEADER", "Message", "addressed", "id_of")
 
 #: The header with the key of an entry whose runs must not overlap.
 OVERLAP_HEADER = "redbeat_overlap"
+
+
+@dataclass(slots=True)
+class Message:
+    """What Celery needs of an entry to send its task."""
+
+    name: str
+    task: str
+    args: Any
+    kwargs: Any
+    options: dict[str, Any]
 
 
 def addressed(
@@ -24,8 +36,8 @@ def addressed(
     missed: int = 0,
     at_most_once: bool = False,
     trigger: Trigger | None = None,
-) -> RedBeatSchedulerEntry:
-    """Return a copy of ``entry`` whose options carry what identifies the occurrence.
+) -> Message:
+    """Return the message of ``entry``, whose options carry what identifies the occurrence.
 
     The ``task_id`` is derived from the occurrence, so that sending it again does not make a new
     task; headers ``scheduled_at`` (ISO 8601, UTC) and ``periodic_task_name`` tell the task what it
@@ -46,10 +58,8 @@ def addressed(
         headers[OVERLAP_HEADER] = entry.key
     options["headers"] = {**headers, **(options.get("headers") or {})}
     options["task_id"] = id_of(entry, scheduled_at) if trigger is None else id_of(entry, trigger.id)
-    message = entry.__copy__()
-    message.options = options
-    message.args, message.kwargs = evaluated(entry.args, entry.kwargs)
-    return message
+    args, kwargs = evaluated(entry.args, entry.kwargs)
+    return Message(entry.name, entry.task, args, kwargs, options)
 
 
 def id_of(entry: RedBeatSchedulerEntry, run: datetime | str) -> str:

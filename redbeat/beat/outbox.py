@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -23,6 +23,12 @@ SHORTEST, LONGEST = 0.002, 0.05
 
 #: Bytes of messages after which they are sent in any case.
 MAX_BYTES: Final = 1 << 20
+
+
+Collecting = AbstractContextManager[Callable[[], bool]]
+
+#: A context in which each message is waited for.
+AT_ONCE: Final[Collecting] = nullcontext(lambda: False)
 
 
 @dataclass(slots=True)
@@ -60,16 +66,17 @@ class Outbox:
         self._patience = SHORTEST
         self._opened = 0.0
 
-    @contextmanager
-    def open(self, producer: Any, alone: bool = False) -> Iterator[Callable[[], bool]]:
+    def open(self, producer: Any, alone: bool = False) -> Collecting:
         """A context in which ``producer`` need not wait for the broker, unless ``alone``.
 
-        Yields a function that tells whether it makes use of that. If not, what is published is out.
+        Its value is a function that tells whether it made use of that. If not, what is published is
+        out.
         """
         pipe = None if alone else self._pipe_of(producer)
-        if pipe is None:
-            yield lambda: False
-            return
+        return AT_ONCE if pipe is None else self._collecting(pipe)
+
+    @contextmanager
+    def _collecting(self, pipe: Pipe) -> Iterator[Callable[[], bool]]:
         before = pipe.size
         try:
             with pipe.collecting():

@@ -146,7 +146,7 @@ class Ticker:
 
         No round trip when there is nothing, else one or a few.
         """
-        self._record_delivered(wait=True)
+        self._record_delivered()
         self._promises.keep()
         for answer in (self._exchange.begun(), self._exchange.unheard()):
             if answer is not None:
@@ -313,7 +313,7 @@ class Ticker:
         rest = iter(answer.turn.claims)
         try:
             self._dispatch_each(rest, answer)
-            self._record_delivered(wait=True)
+            self._record_delivered()
             if not self._dispatcher.broker_failures:
                 self._promises.keep()
         except (SystemExit, KeyboardInterrupt):
@@ -337,7 +337,8 @@ class Ticker:
                 continue
             self._missing.discard(claim.key)
             self._dispatch_one(claim, answer.claim_id, self._exchange.time_at(started))
-            self._record_delivered(wait=False)
+            if self._dispatcher.ripe:
+                self._record_delivered()
             if self._dispatcher.broker_failures or self._stop.pending:
                 return
             if started - self._exchange.answered_at > FLUSH_INTERVAL and self._exchange.pending:
@@ -355,8 +356,9 @@ class Ticker:
         elif done is not None:
             self._exchange.record(done)
 
-    def _record_delivered(self, *, wait: bool) -> None:
-        for done in self._dispatcher.delivered(wait=wait):
+    def _record_delivered(self) -> None:
+        """Wait for the broker to confirm what is on its way."""
+        for done in self._dispatcher.delivered():
             self._exchange.record(done)
 
     def _record_before_exit(self) -> None:

@@ -67,7 +67,8 @@ class Run:
 
     ``now`` is the time of Redis, ``due`` when the entry was put up for its run. What became of it:
     ``sent`` the message is out under ``task_id``, ``error`` why it is not, ``successor`` the entry
-    after the run. ``trigger`` is what it is for when it is beside the schedule.
+    after the run. ``own_id`` tells that this id is the one which anybody can compute.
+    ``trigger`` is what it is for when it is beside the schedule.
     """
 
     now: datetime
@@ -76,6 +77,7 @@ class Run:
     successor: Any = None
     sent: bool = False
     task_id: str = ""
+    own_id: bool = False
     trigger: Trigger | None = None
     error: Exception | None = None
 
@@ -223,9 +225,9 @@ def ask(schedule: BaseSchedule, last_run_at: datetime, now: datetime, due: datet
 
 def aware(instant: datetime) -> datetime:
     """Return ``instant`` in UTC; a naive one is UTC."""
-    if instant.tzinfo is None:
-        return instant.replace(tzinfo=UTC)
-    return as_utc(instant)
+    if instant.tzinfo is UTC:
+        return instant
+    return instant.replace(tzinfo=UTC) if instant.tzinfo is None else as_utc(instant)
 
 
 @lru_cache(maxsize=64)
