@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 # ruff: noqa: DTZ001 - wall times have no zone
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from calendar import monthrange
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -42,39 +42,43 @@ class CronRule:
         """The first matching minute after that of ``wall``, ``None`` if no date ever matches."""
         if self.next_hour[0] < 0 or self.next_minute[0] < 0:
             return None
-        year, month, day, hour = wall.year, wall.month, wall.day, wall.hour
-        if self._has_day(wall):
-            if self.next_hour[hour] == hour:
-                minute = self.next_minute[wall.minute + 1]
-                if minute >= 0:
-                    return datetime(year, month, day, hour, minute)
-            hour = self.next_hour[hour + 1]
-            if hour >= 0:
-                return datetime(year, month, day, hour, self.next_minute[0])
-        return self._next_day(year, month, day)
+        year, month, day = wall.year, wall.month, wall.day
+        if month in self.months:
+            days = self._days_of(year, month)
+            place = bisect_left(days, day)
+            if place < len(days) and days[place] == day:
+                found = self._later_today(wall)
+                if found is not None:
+                    return found
+                place += 1
+            if place < len(days):
+                return datetime(year, month, days[place], self.next_hour[0], self.next_minute[0])
+        return self._in_later_month(year, month)
 
-    def _has_day(self, wall: datetime) -> bool:
-        return (
-            wall.month in self.months
-            and wall.day in self.days
-            and wall.isoweekday() % 7 in self.weekdays
-        )
+    def _later_today(self, wall: datetime) -> datetime | None:
+        hour = wall.hour
+        if self.next_hour[hour] == hour:
+            minute = self.next_minute[wall.minute + 1]
+            if minute >= 0:
+                return datetime(wall.year, wall.month, wall.day, hour, minute)
+        hour = self.next_hour[hour + 1]
+        if hour < 0:
+            return None
+        return datetime(wall.year, wall.month, wall.day, hour, self.next_minute[0])
 
-    def _next_day(self, year: int, month: int, day: int) -> datetime | None:
-        """The first time of the first day after ``day``, which may be 0."""
+    def _in_later_month(self, year: int, month: int) -> datetime | None:
+        """The first time of the first day after a month."""
         for _ in range(MONTHS_AHEAD):
-            if month in self.months:
-                kind = month_range(year, month)
-                days = self._known.get(kind) or self._days_in(kind)
-                place = bisect_right(days, day)
-                if place < len(days):
-                    return datetime(
-                        year, month, days[place], self.next_hour[0], self.next_minute[0]
-                    )
-            year, month, day = (year, month + 1, 0) if month < 12 else (year + 1, 1, 0)
+            year, month = (year, month + 1) if month < 12 else (year + 1, 1)
             if year > date.max.year:
                 return None
+            if month in self.months and (days := self._days_of(year, month)):
+                return datetime(year, month, days[0], self.next_hour[0], self.next_minute[0])
         return None
+
+    def _days_of(self, year: int, month: int) -> tuple[int, ...]:
+        kind = month_range(year, month)
+        return self._known.get(kind) or self._days_in(kind)
 
     def _days_in(self, kind: tuple[int, int]) -> tuple[int, ...]:
         """The days of a month by the weekday of its first day (Monday = 0) and its length."""
