@@ -30,7 +30,7 @@ SLICE = (
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_slice_of_the_suites(kind: str) -> None:
     assert chosen_kind() == STANDALONE, "these tests start the others by themselves"
-    # Keys in one slot, and rights: that is where kinds differ. The others differ in how they connect.
+    # Keys in one slot, and rights: there kinds differ. The others differ in how they connect.
     files = SLICE if kind in ("cluster", "acl") else SHORT
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-n", "0", "-q", "--tb=short", *files],
