@@ -98,7 +98,7 @@ SETTINGS: Final[Mapping[str, Setting]] = {
         unit="replicas",
     ),
     "redbeat_metrics_port": Setting(
-        "integer from 1 to 65535, or ``None``",
+        "port, or ``None``",
         "``None``, which is off",
         "the port of ``/metrics``, ``/healthz`` and ``/readyz``",
         since="3.0",

@@ -17,6 +17,7 @@ from redbeat.management.prefixes import copy_prefix
 from tests.acceptance.processes import Project
 from tests.cli.conftest import Make, Run
 from tests.servers import RedisServer
+from tests.topologies.groups import ClusterNode
 from tests.waiting import wait_until
 
 RAN = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
@@ -236,7 +237,7 @@ def test_more_than_one_page(redis_client: Any) -> None:
 @pytest.fixture
 def cluster() -> Iterator[RedisServer]:
     """A cluster of one node; it refuses commands about keys of different slots all the same."""
-    with RedisServer("--cluster-enabled", "yes") as server:
+    with ClusterNode() as server:
         with redis.Redis.from_url(server.url, decode_responses=True) as node:
             node.execute_command("CLUSTER", "ADDSLOTS", *range(16384))
             wait_until(lambda: "'cluster_state': 'ok'" in str(node.execute_command("CLUSTER INFO")))

@@ -11,6 +11,8 @@ import signal
 from pathlib import Path
 from typing import Any
 
+from redbeat.beat import ticker
+from redbeat.beat.outbox import Letter, Outbox
 from redbeat.schedulers import RedBeatScheduler
 from redbeat.storage.records import Terms, Turn
 from redbeat.storage.store import Store
@@ -67,8 +69,26 @@ class CrashingStore(Store):
         return turn
 
 
+class CrashingOutbox(Outbox):
+    """Dies when the broker has confirmed messages, and nobody has heard of it (``delivered``)."""
+
+    def deliver(self) -> list[Letter]:
+        """Wait for the broker, and die."""
+        letters = super().deliver()
+        if letters:
+            passes("delivered")
+        return letters
+
+
 class CrashingScheduler(RedBeatScheduler):
-    """Dies around its turns, or when a message is out (``published``)."""
+    """Dies around its turns, or when a message was handed over (``published``).
+
+    With a publish window above 1 that message may not have reached the broker yet.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        ticker.__dict__["Outbox"] = CrashingOutbox
+        super().__init__(*args, **kwargs)
 
     @property
     def _store(self) -> Store:

@@ -129,7 +129,7 @@ def test_a_lock_of_redbeat_2(project: Project) -> None:
     _, target = begin_beat(project)
     assert target.wait("/readyz", 200) == "standby\n"
     scrape = target.scrape()
-    one(scrape, leader=0, beats=1)
+    one(scrape, leader=0, beats=2)
     assert scrape.value("redbeat_lock_age_seconds") is None
     assert 0 < (scrape.value("redbeat_lock_ttl_seconds") or 0) <= 60
 
