@@ -85,8 +85,13 @@ def quickly(found: Sequence[Finding]) -> list[str]:
 
 def csv_table(rows: Sequence[Row]) -> str:
     """Return rows as a table of reStructuredText."""
-    table = "\n".join("   " + ", ".join(f'"{cell}"' for cell in line) for line in cells(rows))
+    table = "\n".join("   " + ", ".join(map(quoted, line)) for line in cells(rows))
     return f".. csv-table::\n   :header-rows: 1\n   :widths: auto\n\n{table}\n"
+
+
+def quoted(cell: str) -> str:
+    """Return the cell of a table; a crontab in it is no emphasis."""
+    return '"{}"'.format(cell.replace("*", "\\*"))
 
 
 def images(series: Sequence[Series]) -> list[str]:

@@ -15,7 +15,7 @@ from benchmarks.drain import Scene, drain_bare, drain_beats
 from benchmarks.growth import DUE, PEERS_DUE, STORED, flat
 from benchmarks.paced import metrics_of as paced_metrics
 from benchmarks.plots import Plot, bars, lines
-from benchmarks.report import SECTIONS, as_rst, as_text, write_docs
+from benchmarks.report import SECTIONS, as_rst, as_text, quoted, write_docs
 from benchmarks.rows import Finding, Row, Series, Store, cells, target_row
 from benchmarks.scaling import arithmetic
 from benchmarks.sides import Side, ours
@@ -266,3 +266,7 @@ def test_images_are_xml() -> None:
 
     for image in (lines(Plot("a & b", "x", "y"), [zero]), bars("a < b", [("c", 1e-5), ("d", 2.0)])):
         assert ET.fromstring(image).tag.endswith("svg")
+
+
+def test_a_crontab_in_a_table_is_no_emphasis() -> None:
+    assert quoted("next run of */5 * *") == r'"next run of \*/5 \* \*"'
