@@ -22,6 +22,9 @@ from .clients import CountingRedis, counting_client
 from .conftest import SCHEDULE, Clock, RecordingScheduler, World, datetime_json, interval_json
 from .costs import Cost, Meter
 
+#: What a server counts by itself depends on its kind: a master talks to its replica.
+pytestmark = pytest.mark.standalone
+
 HOUR = 3600.0
 
 #: Entries of which each count is tried.
