@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
 from celery import Celery
 
+from redbeat import RedBeatSchedulerEntry
+from tests.acceptance.processes import Project
 from tests.deployments import KINDS, STANDALONE, Deployment, chosen_kind, single
 from tests.servers import RedisServer, free_port
 
 # Many tests start programs, which would compile all they import, each time.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+
+#: Saves an entry, see the fixture of that name.
+Make = Callable[..., RedBeatSchedulerEntry]
 
 #: Tests that need programs which few machines have: RabbitMQ, a Redis that was built with TLS, node
 #: and Ruby, Chromium.
@@ -94,3 +100,22 @@ def app(redis_url: str, deployment: Deployment) -> Iterator[Celery]:
 def unused_port() -> int:
     """A loopback port that nobody listens on."""
     return free_port()
+
+
+@pytest.fixture
+def make(app: Celery) -> Make:
+    """Save an entry that is due in an hour, unless other things are said of it."""
+
+    def make(name: str, schedule: Any = 3600, **more: Any) -> RedBeatSchedulerEntry:
+        task = more.pop("task", "proj.note")
+        return RedBeatSchedulerEntry(name, task, schedule, app=app, **more).save()
+
+    return make
+
+
+@pytest.fixture
+def project(tmp_path: Path, redis_url: str) -> Iterator[Project]:
+    """A project with real processes on an empty Redis; they end with the test."""
+    project = Project(tmp_path, redis_url)
+    yield project
+    project.end()

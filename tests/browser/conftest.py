@@ -14,6 +14,7 @@ from redbeat import RedBeatSchedulerEntry
 from redbeat.schedule import Schedule
 from tests.acceptance.processes import Project
 from tests.browser.chromium import Watch, launched
+from tests.conftest import Make
 from tests.servers import RedisServer, free_port
 
 #: Seconds that one test may take: beats and workers start slowly on a busy machine.
@@ -23,7 +24,6 @@ PATIENCE = 20_000
 
 TASK = "tests.acceptance.project.note"
 
-Make = Callable[..., RedBeatSchedulerEntry]
 NewPage = Callable[..., Page]
 
 
@@ -55,14 +55,6 @@ def site(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) ->
         yield url
     finally:
         project.end()
-
-
-@pytest.fixture
-def project(tmp_path: Path, redis_url: str) -> Iterator[Project]:
-    """Beats and workers on the emptied Redis; none runs yet."""
-    project = Project(tmp_path, redis_url)
-    yield project
-    project.end()
 
 
 @pytest.fixture

@@ -10,7 +10,8 @@ from playwright.sync_api import Page, expect
 
 from redbeat.schedule import Schedule
 from tests.acceptance.processes import Project
-from tests.browser.conftest import TASK, Make, NewPage
+from tests.browser.conftest import TASK, NewPage
+from tests.conftest import Make
 from tests.waiting import wait_until
 
 

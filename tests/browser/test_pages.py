@@ -11,7 +11,8 @@ from celery.schedules import crontab
 from playwright.sync_api import Page, expect
 
 from redbeat.schedule import Schedule
-from tests.browser.conftest import Make, NewPage
+from tests.browser.conftest import NewPage
+from tests.conftest import Make
 from tests.waiting import wait_until
 
 HOSTILE = "<script>alert(1)</script>"

@@ -22,7 +22,8 @@ from playwright.sync_api import Page, expect
 from redbeat import RedBeatSchedulerEntry, clocked
 from redbeat.schedule import Schedule
 from tests.acceptance.processes import Project
-from tests.browser.conftest import Make, NewPage
+from tests.browser.conftest import NewPage
+from tests.conftest import Make
 from tests.waiting import wait_until
 
 #: Bytes of a picture, at most.

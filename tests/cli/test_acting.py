@@ -8,7 +8,8 @@ from celery import Celery
 
 from redbeat.cli.command import EX_CONFLICT, EX_NOT_FOUND
 from redbeat.schedule import Schedule
-from tests.cli.conftest import Make, Run
+from tests.cli.conftest import Run
+from tests.conftest import Make
 
 VERBS = ("pause", "resume", "trigger", "delete")
 

@@ -14,7 +14,8 @@ from celery.schedules import crontab
 from redbeat import RedBeatSchedulerEntry, clocked, rrule
 from redbeat.schedulers import RedBeatScheduler
 from tests.acceptance.processes import Project
-from tests.cli.conftest import Make, Run
+from tests.cli.conftest import Run
+from tests.conftest import Make
 
 SCHEDULE = "redbeat::schedule"
 

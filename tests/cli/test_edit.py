@@ -12,7 +12,8 @@ from celery.schedules import crontab, schedule
 
 from redbeat import RedBeatSchedulerEntry, clocked, from_ical
 from redbeat.cli.command import EX_CONFLICT, EX_NOT_FOUND, EX_UNREADABLE
-from tests.cli.conftest import Make, Run
+from tests.cli.conftest import Run
+from tests.conftest import Make
 
 AT = datetime(2027, 1, 1, 9, tzinfo=timezone.utc)
 

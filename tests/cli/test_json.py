@@ -13,7 +13,8 @@ import redis
 from redbeat.cli import command
 from redbeat.management.states import STATES
 from tests.acceptance.processes import ROOT
-from tests.cli.conftest import Make, Run
+from tests.cli.conftest import Run
+from tests.conftest import Make
 
 PAGE = (ROOT / "docs" / "operating.rst").read_text(encoding="utf-8")
 FIELD = re.compile(r"   \* - ``(\w+)``\n     - ([\w ]+)\n")

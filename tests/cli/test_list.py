@@ -13,7 +13,8 @@ from celery.schedules import crontab
 from redbeat import RedBeatSchedulerEntry
 from redbeat.schedule import Schedule
 from tests.cli.commands import Ran
-from tests.cli.conftest import Make, Run
+from tests.cli.conftest import Run
+from tests.conftest import Make
 from tests.scheduler.clients import CountingRedis, counting_client
 
 MANY = 100_000

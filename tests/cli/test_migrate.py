@@ -15,7 +15,8 @@ from redbeat.beat.leader import new_token
 from redbeat.cli.command import EX_CONFLICT
 from redbeat.management.prefixes import copy_prefix
 from tests.acceptance.processes import Project
-from tests.cli.conftest import Make, Run
+from tests.cli.conftest import Run
+from tests.conftest import Make
 from tests.servers import RedisServer
 from tests.topologies.groups import ClusterNode
 from tests.waiting import wait_until

@@ -9,7 +9,8 @@ import redis
 from celery.schedules import crontab
 
 from redbeat.cli.command import EX_NOT_FOUND, EX_UNREADABLE
-from tests.cli.conftest import Make, Run
+from tests.cli.conftest import Run
+from tests.conftest import Make
 
 RAN = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
 

@@ -15,7 +15,8 @@ from celery.platforms import EX_UNAVAILABLE
 from redbeat.beat.leader import new_token
 from redbeat.cli.command import EX_CONFIG, EX_UNHEALTHY
 from redbeat.connection.retrying import RetryingConnection
-from tests.cli.conftest import Make, Run
+from tests.cli.conftest import Run
+from tests.conftest import Make
 from tests.servers import free_port
 
 TOKEN = "redbeat3:web-1:4711:1700000000:" + "0" * 32

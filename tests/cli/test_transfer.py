@@ -18,7 +18,8 @@ from celery.schedules import crontab, schedule, solar
 from redbeat import RedBeatSchedulerEntry, clocked, rrule
 from redbeat.cli.command import EX_CONFLICT
 from tests.acceptance.processes import Project
-from tests.cli.conftest import Make, Run
+from tests.cli.conftest import Run
+from tests.conftest import Make
 
 UTC = timezone.utc
 RAN = datetime(2026, 1, 2, 3, 4, 5, 678, tzinfo=UTC)

@@ -11,7 +11,8 @@ from celery.schedules import crontab
 
 from redbeat.cli.command import EX_NOT_FOUND
 from redbeat.cli.timeline import ASCII_BARS, Picture
-from tests.cli.conftest import Make, Run
+from tests.cli.conftest import Run
+from tests.conftest import Make
 
 START = datetime(2026, 1, 1, tzinfo=timezone.utc)
 

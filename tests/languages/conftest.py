@@ -8,14 +8,12 @@ import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from examples.embedded import find_redis_server
-from tests.acceptance.processes import Project
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 EXAMPLES, PAGE = DOCS / "examples", DOCS / "languages.rst"
@@ -96,11 +94,3 @@ def writer(command: list[str], redis_client: Any, redis_url: str) -> Writer:
     assert found
     redis_client.execute_command(*shlex.split(found[1].replace("\\\n", "")))
     return Writer(command, redis_url.replace("://", "://writer:PASSWORD@"))
-
-
-@pytest.fixture
-def project(tmp_path: Path, redis_url: str) -> Iterator[Project]:
-    """A project that notes its runs in Redis; its processes end with the test."""
-    project = Project(tmp_path, redis_url)
-    yield project
-    project.end()

@@ -26,14 +26,6 @@ def server() -> Iterator[RedisServer]:
 
 
 @pytest.fixture
-def project(tmp_path: Path, redis_url: str) -> Iterator[Project]:
-    """The project on an empty Redis; its processes end with the test."""
-    project = Project(tmp_path, redis_url)
-    yield project
-    project.end()
-
-
-@pytest.fixture
 def frail(tmp_path: Path, server: RedisServer) -> Iterator[Project]:
     """The project on a Redis that the test may stop."""
     project = Project(tmp_path, server.url)

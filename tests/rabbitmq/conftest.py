@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import redis
 
-from tests.acceptance.processes import Project
 from tests.faults.beats import Beats
 from tests.faults.entries import Schedule
 from tests.rabbitmq.server import RabbitServer
@@ -54,11 +53,3 @@ def beats(
     beats = Beats(tmp_path, redis_url, rabbit.url, schedule, CONFIRMS)
     yield beats
     beats.end()
-
-
-@pytest.fixture
-def project(tmp_path: Path, redis_url: str) -> Iterator[Project]:
-    """A project that notes its runs in Redis; its processes end with the test."""
-    project = Project(tmp_path, redis_url)
-    yield project
-    project.end()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -69,14 +68,6 @@ def run_one(project: Project, server: RedisServer, protocol: int) -> Process:
 def complaints(process: Process) -> list[str]:
     """Return the lines that a beat logged as warnings or worse."""
     return [line for line in process.said().splitlines() if "WARNING/" in line or "ERROR/" in line]
-
-
-@pytest.fixture
-def project(tmp_path: Path, redis_url: str) -> Iterator[Project]:
-    """A project whose broker is the usual server."""
-    project = Project(tmp_path, redis_url)
-    yield project
-    project.end()
 
 
 def test_one_warning_at_most(project: Project, managed: RedisServer, protocol: int) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -30,14 +29,6 @@ def files(tmp_path: Path) -> CertificateFiles:
 @pytest.fixture
 def expired(tmp_path: Path) -> CertificateFiles:
     return write_expired(tmp_path)
-
-
-@pytest.fixture
-def project(tmp_path: Path, redis_url: str) -> Iterator[Project]:
-    """A project whose broker is the plain port; the schedule is reached as a test says."""
-    project = Project(tmp_path, redis_url)
-    yield project
-    project.end()
 
 
 def upstream(project: Project) -> int:

@@ -12,12 +12,10 @@ from celery import Celery
 from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
-from redbeat import RedBeatSchedulerEntry
 from redbeat.schedule import Schedule
 from redbeat.web.access import Access
 from redbeat.web.site import create_app
 
-Make = Callable[..., RedBeatSchedulerEntry]
 Open = Callable[..., "Browser"]
 
 TOKEN = re.compile(r'name="csrf_token" value="([^"]+)"')
@@ -84,17 +82,6 @@ def open_page(schedule: Schedule) -> Open:
 def browser(open_page: Open) -> Browser:
     """A browser on this machine, without credentials."""
     return open_page()
-
-
-@pytest.fixture
-def make(app: Celery) -> Make:
-    """Save an entry that is due in an hour, unless other things are said of it."""
-
-    def make(name: str, schedule: Any = 3600, **more: Any) -> RedBeatSchedulerEntry:
-        task = more.pop("task", "proj.note")
-        return RedBeatSchedulerEntry(name, task, schedule, app=app, **more).save()
-
-    return make
 
 
 @pytest.fixture

@@ -12,7 +12,8 @@ from celery.schedules import crontab
 
 from redbeat import RedBeatSchedulerEntry
 from redbeat.schedule import Schedule
-from tests.web.conftest import Browser, Make, Open
+from tests.conftest import Make
+from tests.web.conftest import Browser, Open
 
 ACTIONS = ["/entry/pause", "/entry/resume", "/entry/trigger", "/entry/rule", "/entry/delete"]
 ACTIONS += ["/quarantine/retry", "/entry/preview"]

@@ -14,8 +14,9 @@ from redbeat.connection.client import get_redis
 from redbeat.errors import InvalidEntryError
 from redbeat.management.browsing import SORTS, Query, browse, like
 from redbeat.schedule import Schedule
+from tests.conftest import Make
 from tests.schedule.conftest import RoundTrips
-from tests.web.conftest import Browser, Make
+from tests.web.conftest import Browser
 
 MANY = 100_000
 

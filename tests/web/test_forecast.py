@@ -9,7 +9,7 @@ from celery.schedules import crontab
 
 from redbeat.management.forecast import per_minute
 from redbeat.schedule import Schedule
-from tests.web.conftest import Make
+from tests.conftest import Make
 
 NOON = datetime(2036, 1, 1, 12, tzinfo=timezone.utc)
 

@@ -18,9 +18,10 @@ from redbeat.schedule import Schedule
 from redbeat.web.access import Access
 from redbeat.web.showing import clock_words, due
 from redbeat.web.site import create_app
+from tests.conftest import Make
 from tests.servers import RedisServer
 from tests.waiting import wait_until
-from tests.web.conftest import Browser, Make, Open
+from tests.web.conftest import Browser, Open
 
 HOSTILE = "<script>alert(1)</script>"
 NAMES = [

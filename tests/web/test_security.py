@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from redbeat.web.access import Access, host_in, is_loopback, read_users
-from tests.web.conftest import Browser, Make, Open
+from tests.conftest import Make
+from tests.web.conftest import Browser, Open
 
 PATHS = ["/", "/?q=o", "/timeline", "/timeline?span=week", "/beats", "/entry?name=orders"]
 PATHS += ["/entry/delete?name=orders", "/entry?name=bad", "/nowhere", "/?sort=odd"]

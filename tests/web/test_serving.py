@@ -8,25 +8,15 @@ import sys
 import urllib.error
 import urllib.request
 from base64 import b64encode
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from celery import Celery
 
 from tests.acceptance.processes import Process, Project
 from tests.cli.commands import run_command
-from tests.web.conftest import Make
+from tests.conftest import Make
 
 TOKEN = "0123456789abcdef"
-
-
-@pytest.fixture
-def project(tmp_path: Path, redis_url: str) -> Iterator[Project]:
-    """A project with real processes on an empty Redis; they end with the test."""
-    project = Project(tmp_path, redis_url)
-    yield project
-    project.end()
 
 
 def address(process: Process) -> str:
