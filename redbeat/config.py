@@ -11,10 +11,10 @@ from redis.cluster import RedisCluster
 
 from .allowlist import SETTING as ALLOWLIST
 from .allowlist import TaskAllowlist, read_allowlist
-from .beat.delivery import DELIVERIES
 from .connection.endpoint import Endpoint, read_endpoint
 from .connection.options import is_number
 from .connection.urls import safe_url
+from .delivery import DELIVERIES
 from .errors import ConfigurationError
 from .settings import MISSING, find_setting, is_set, report_unknown_settings
 

@@ -17,7 +17,6 @@ from kombu.utils.objects import cached_property
 from redis.exceptions import RedisError, ResponseError
 
 from .beat.broker import publishing_connection, warn_about_confirms
-from .beat.delivery import AT_MOST_ONCE
 from .beat.exchange import LONGEST_LEASE, SHORTEST_LEASE
 from .beat.interrupts import HeldSignals
 from .beat.leader import BeatLock
@@ -35,6 +34,7 @@ from .connection.client import (
 )
 from .connection.retrying import RetryingConnection
 from .decoder import RedBeatJSONDecoder, RedBeatJSONEncoder, to_timestamp
+from .delivery import AT_MOST_ONCE
 from .entries.occurrences import Run
 from .entry import RedBeatSchedulerEntry, store_of
 from .errors import DecodeError

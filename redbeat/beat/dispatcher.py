@@ -7,7 +7,7 @@ from datetime import datetime
 from celery.utils.log import get_logger
 
 from redbeat.calendar.zones import UTC
-from redbeat.config import ensure_conf
+from redbeat.delivery import AT_MOST_ONCE
 from redbeat.entries.due import DISABLED
 from redbeat.entries.lazy import LazyArgumentError, evaluated
 from redbeat.entries.occurrences import Run, Trigger
@@ -16,17 +16,13 @@ from redbeat.entries.runs import TRIGGERED, run_line
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import DecodeError
 from redbeat.metrics.counters import Counters
-from redbeat.signals import (
-    emit,
-    entry_quarantined,
-)
+from redbeat.signals import emit, entry_quarantined
 from redbeat.storage.quarantine import Quarantine, shown
 from redbeat.storage.records import AGAIN, WAITS, Claim, Completion
 from redbeat.timing import asks_itself
 
-from .delivery import AT_MOST_ONCE
 from .failures import Failures
-from .hooks import Hooks, Promise
+from .hooks import Hooks, Promise, name_of
 from .keeper import Keeper, publish
 from .messages import id_of
 from .outbox import Letter, Outbox
@@ -148,14 +144,9 @@ class Dispatcher:
 
     def _set_aside(self, claim: Claim, claim_id: str, reason: str, now: float) -> None:
         self._quarantine.add(claim, claim_id, reason, now)
-        self._counters.add("quarantined", self._plain_name(claim))
-        emit(entry_quarantined, self._hooks, name=self._name(claim), reason=reason)
-
-    def _name(self, claim: Claim) -> str:
-        return shown(self._plain_name(claim))
-
-    def _plain_name(self, claim: Claim) -> str:
-        return claim.key.removeprefix(ensure_conf(self._hooks.app).key_prefix)
+        name = name_of(self._hooks, claim)
+        self._counters.add("quarantined", name)
+        emit(entry_quarantined, self._hooks, name=shown(name), reason=reason)
 
     def _at_most_once(self, entry: RedBeatSchedulerEntry) -> bool:
         return self._hooks.delivery_of(entry) == AT_MOST_ONCE

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from celery.utils.log import get_logger
 
-from redbeat.config import ensure_conf
 from redbeat.entries.runs import failed, run_line
 from redbeat.metrics.counters import Counters
 from redbeat.signals import emit, entry_failed
@@ -12,7 +11,7 @@ from redbeat.storage.quarantine import shown
 from redbeat.storage.records import AGAIN, Claim, Completion
 
 from .backoff import BackOff
-from .hooks import Hooks
+from .hooks import Hooks, name_of
 
 __all__ = ("BROKER_WAIT", "Failures")
 
@@ -38,7 +37,7 @@ class Failures:
 
         It waits even when the broker is to blame, so that another entry is tried next.
         """
-        name = claim.key.removeprefix(ensure_conf(self._hooks.app).key_prefix)
+        name = name_of(self._hooks, claim)
         self._counters.failed(name, lost=False)
         if entry_failed.receivers:
             emit(entry_failed, self._hooks, name=shown(name), error=error, lost=False)

@@ -7,10 +7,11 @@ from typing import Any, Protocol
 
 from celery.utils.log import get_logger
 
+from redbeat.config import ensure_conf
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.storage.records import Claim, Completion
 
-__all__ = ("Hooks", "Promise")
+__all__ = ("Hooks", "Promise", "name_of")
 
 logger = get_logger("celery.beat")
 
@@ -63,3 +64,8 @@ class Promise:
         if run and run.trigger:
             scheduled_at = run.trigger.at
         logger.error("beat: The run of %s at %s %s", self.entry.name, scheduled_at, what)
+
+
+def name_of(hooks: Hooks, claim: Claim) -> str:
+    """Return the name of a claimed entry that may not be readable."""
+    return claim.key.removeprefix(ensure_conf(hooks.app).key_prefix)

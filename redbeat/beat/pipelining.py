@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import takewhile
 from typing import Any, Final, Protocol
 
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -208,7 +209,8 @@ class AmqpPipe:
         self._settle(tag, multiple, RuntimeError("RabbitMQ refused the message (basic.nack)"))
 
     def _settle(self, tag: int, multiple: bool, error: Exception | None) -> None:
-        tags = [one for one in self._waiting if one <= tag] if multiple else [tag]
+        # They wait in the order of their numbers.
+        tags = list(takewhile(lambda one: one <= tag, self._waiting)) if multiple else [tag]
         for one in tags:
             place = self._waiting.pop(one, None)
             if place is not None:

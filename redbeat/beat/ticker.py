@@ -321,7 +321,8 @@ class Ticker:
             self._record_before_exit()
             raise
         finally:
-            # What is written down as a message goes out now, while the claims are held.
+            # After an error of Redis too: what is written down as a message goes out now, while the
+            # claims are held.
             self._record_delivered()
             self._give_back_rest(rest, answer.claim_id)
         self._quarantine.flush()

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import click
 
-from redbeat.beat.delivery import DELIVERIES
 from redbeat.cli.options import ARRAY, OBJECT, SECONDS, TIME, bad, option
+from redbeat.delivery import DELIVERIES
 from redbeat.entries.policy import COALESCE, ON_FINISH, OVERLAP
 from redbeat.errors import InvalidEntryError
 from redbeat.presentation.rule_text import KINDS

@@ -43,19 +43,19 @@ class DueEntry(ScheduleEntry):
     last_run_at: datetime | None
     total_run_count: int
 
-    # What a policy may say, see there; an attribute that is not set says nothing.
-    timezone: str | None = None
-    start_time: datetime | None = None
-    end_time: datetime | None = None
-    max_runs: int | None = None
-    on_finish: str = "keep"
-    misfire_grace_time: float | None = None
-    coalesce: str = "latest"
-    catch_up_limit: int | None = None
-    jitter: float = 0.0
-    overlap: str = "allow"
-    overlap_timeout: float = 3600.0
-    delivery: str | None = None
+    # What a policy may say, see there for what it is by default.
+    timezone: str | None
+    start_time: datetime | None
+    end_time: datetime | None
+    max_runs: int | None
+    on_finish: str
+    misfire_grace_time: float | None
+    coalesce: str
+    catch_up_limit: int | None
+    jitter: float
+    overlap: str
+    overlap_timeout: float
+    delivery: str | None
 
     #: The nominal instant of the last run, None when it is not known.
     scheduled_at: datetime | None = None
@@ -205,3 +205,8 @@ class DueEntry(ScheduleEntry):
         if verdict.due:
             return None
         return score_of(verdict.next_at)
+
+
+# An attribute that is not set on an entry says nothing.
+for _name in FIELDS:
+    setattr(DueEntry, _name, getattr(DEFAULT, _name))

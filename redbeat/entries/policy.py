@@ -9,8 +9,8 @@ from datetime import datetime, tzinfo
 from functools import lru_cache
 from typing import Any, Final
 
-from redbeat.beat.delivery import DELIVERIES
 from redbeat.calendar.zones import UTC, as_utc, zone_key, zone_named
+from redbeat.delivery import DELIVERIES
 from redbeat.errors import InvalidEntryError
 
 __all__ = ("COALESCE", "DEFAULT", "FIELDS", "MAX_CATCH_UP", "ON_FINISH", "OVERLAP", "Policy")

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import redis
 
-from redbeat.beat.delivery import AT_LEAST_ONCE, AT_MOST_ONCE
 from redbeat.beat.promises import GROUP
+from redbeat.delivery import AT_LEAST_ONCE, AT_MOST_ONCE
 from tests.faults.beats import LOCK_TIMEOUT, Beats, lease
 from tests.faults.conftest import Note
 from tests.faults.crashing import CRASH_AT, MARK, WRAPPER

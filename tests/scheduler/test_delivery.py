@@ -12,9 +12,9 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from redbeat import RedBeatSchedulerEntry
 from redbeat.beat.broker import ONE_RETRY
-from redbeat.beat.delivery import AT_LEAST_ONCE, AT_MOST_ONCE
 from redbeat.beat.failures import BROKER_WAIT
 from redbeat.beat.promises import GROUP
+from redbeat.delivery import AT_LEAST_ONCE, AT_MOST_ONCE
 from redbeat.storage.records import Terms, Turn
 from redbeat.storage.store import Store
 from tests.deployments import PREFIX

@@ -12,9 +12,9 @@ import pytest
 from redis.exceptions import LockNotOwnedError
 
 from redbeat import BeatInfo, active_beats, current_leader
-from redbeat.beat.delivery import AT_MOST_ONCE
 from redbeat.beat.leader import SEEN_WITHIN
 from redbeat.beat.ticker import STANDBY_POLL
+from redbeat.delivery import AT_MOST_ONCE
 from redbeat.errors import ConfigurationError
 from redbeat.storage.records import Terms, Turn
 from redbeat.storage.store import Store
