@@ -265,10 +265,12 @@ def ensure_conf(app: Celery | None = None) -> RedBeatConfig:
 
     It is kept as ``app.redbeat_conf``; one that is there already is returned as it is.
     """
-    app = app_or_default(app)
     config: RedBeatConfig | None = getattr(app, "redbeat_conf", None)
     if config is None:
-        config = app.redbeat_conf = RedBeatConfig(app)
+        app = app_or_default(app)
+        config = getattr(app, "redbeat_conf", None)
+        if config is None:
+            config = app.redbeat_conf = RedBeatConfig(app)
     return config
 
 

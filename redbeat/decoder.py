@@ -76,11 +76,11 @@ class RedBeatJSONDecoder(json.JSONDecoder):
 
 def active_codec() -> tuple[type[json.JSONEncoder], type[json.JSONDecoder]]:
     """The encoder and decoder in use: those on ``redbeat.schedulers``, where users replace them."""
-    schedulers = sys.modules.get("redbeat.schedulers")
-    return (
-        getattr(schedulers, "RedBeatJSONEncoder", RedBeatJSONEncoder),
-        getattr(schedulers, "RedBeatJSONDecoder", RedBeatJSONDecoder),
-    )
+    schedulers: Any = sys.modules.get("redbeat.schedulers")
+    try:
+        return schedulers.RedBeatJSONEncoder, schedulers.RedBeatJSONDecoder
+    except AttributeError:  # not imported yet
+        return RedBeatJSONEncoder, RedBeatJSONDecoder
 
 
 def encode(value: Any, field: str = "") -> str:

@@ -329,8 +329,7 @@ class RedBeatSchedulerEntry(OperatedEntry):
 
     def _copy(self: Self) -> Self:
         entry = type(self).__new__(type(self))
-        entry.__dict__.update(self.__dict__)
-        entry.run = None
+        entry.__dict__ = {**self.__dict__, "run": None}
         return entry
 
     __copy__ = _copy

@@ -24,7 +24,6 @@ from redbeat.timing import asks_itself
 from .failures import Failures
 from .hooks import Hooks, Promise, name_of
 from .keeper import Keeper, publish
-from .messages import id_of
 from .outbox import Letter, Outbox
 from .outcomes import Outcomes
 from .overlap import goes_on, marker
@@ -162,7 +161,7 @@ class Dispatcher:
             is_due, seconds = self._hooks.is_due(entry)
             if is_due:
                 entry.args, entry.kwargs = evaluated(entry.args, entry.kwargs)
-                run.task_id = id_of(entry, entry.verdict().scheduled_at or run.due)
+                run.task_id = entry.task_id_of(entry.verdict().scheduled_at or run.due)
                 run.successor = self._hooks.reserve(entry)
         except Exception as error:
             return self._failures.note(claim, claim_id, now, error)
@@ -188,7 +187,7 @@ class Dispatcher:
             return again._replace(trigger=claim.trigger.split()[0])
         if goes_on(entry, claim, now):
             return again._replace(score=float(claim.running_until), running=WAITS)
-        run, task_id = entry.run, id_of(entry, trigger.id)
+        run, task_id = entry.run, entry.task_id_of(trigger.id)
         assert run is not None
         run.trigger = trigger
         line = run_line(trigger.at.timestamp(), now, TRIGGERED, task_id)
@@ -213,7 +212,6 @@ class Dispatcher:
         if claim.problem or claim.definition is None:
             raise DecodeError("definition", claim.problem)
         entry = self._prototypes.get(claim.key, claim.definition, claim.policy)
-        entry.check_allowed()
         entry.adopt(self._histories.read(claim.key, claim.meta, claim.runtime), claim.meta)
         entry.run = Run(datetime.fromtimestamp(now, UTC), datetime.fromtimestamp(claim.due, UTC))
         return entry

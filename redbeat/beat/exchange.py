@@ -194,7 +194,8 @@ class Exchange:
         if self._lock is not None:
             self._lock.observe(turn)
         for done, result in zip(question.terms.completions, turn.results, strict=True):
-            self._settle(done, result, question.repeated)
+            if done.promised or result.code != RECORDED:
+                self._settle(done, result, question.repeated)
         if question.terms.limit:
             self._lost = None
         used = turn.expires - turn.now - self.lease * (1 - USED_PART)

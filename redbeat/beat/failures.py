@@ -57,8 +57,10 @@ class Failures:
 
     def forget(self, claim: Claim) -> None:
         """An entry was sent."""
-        self._attempts.pop(claim.key, None)
-        self.broker_is_there()
+        if self._attempts:
+            self._attempts.pop(claim.key, None)
+        if self.of_broker:
+            self.broker_is_there()
 
     def broker_is_there(self) -> None:
         """The broker took a message."""

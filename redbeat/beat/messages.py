@@ -13,7 +13,7 @@ from redbeat.entry import RedBeatSchedulerEntry
 
 from .broker import retry_options
 
-__all__ = ("OVERLAP_HEADER", "Message", "addressed", "id_of")
+__all__ = ("OVERLAP_HEADER", "Message", "addressed")
 
 #: The header with the key of an entry whose runs must not overlap.
 OVERLAP_HEADER = "redbeat_overlap"
@@ -48,7 +48,8 @@ def addressed(
     Functions among the arguments are called; :exc:`LazyArgumentError` where one of them raises.
     """
     instant = aware(scheduled_at).isoformat()
-    options = retry_options(sendable_options(entry.options or {}), at_most_once)
+    given = sendable_options(entry.options) if entry.options else {}
+    options = retry_options(given, at_most_once)
     headers: dict[str, Any] = {"scheduled_at": instant, "periodic_task_name": entry.name}
     if missed:
         headers["coalesced"] = missed
@@ -56,12 +57,11 @@ def addressed(
         headers["triggered"] = True
     if entry.overlap != "allow":
         headers[OVERLAP_HEADER] = entry.key
-    options["headers"] = {**headers, **(options.get("headers") or {})}
-    options["task_id"] = id_of(entry, scheduled_at) if trigger is None else id_of(entry, trigger.id)
+    if given.get("headers"):
+        headers.update(given["headers"])
+    options["headers"] = headers
+    options["task_id"] = given.get("task_id") or entry.derived_id(
+        instant if trigger is None else f"trigger {trigger.id}"
+    )
     args, kwargs = evaluated(entry.args, entry.kwargs)
     return Message(entry.name, entry.task, args, kwargs, options)
-
-
-def id_of(entry: RedBeatSchedulerEntry, run: datetime | str) -> str:
-    """Return the task id of the run that is due at an instant, or that was triggered by an id."""
-    return entry.task_id_of(run)

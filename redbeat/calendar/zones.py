@@ -104,8 +104,8 @@ def to_timestamp(dt: datetime) -> int | float:
 
 def from_timestamp(seconds: float, tz_minutes: float = 0) -> datetime:
     """The aware datetime of UNIX ``seconds`` at an offset of ``tz_minutes`` from UTC."""
-    zone = timezone(timedelta(minutes=tz_minutes)) if tz_minutes else UTC
-    return (EPOCH + timedelta(seconds=seconds)).astimezone(zone)
+    moment = EPOCH + timedelta(seconds=seconds)
+    return moment.astimezone(timezone(timedelta(minutes=tz_minutes))) if tz_minutes else moment
 
 
 def get_utcoffset_minutes(dt: datetime) -> int | float:

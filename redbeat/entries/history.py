@@ -35,9 +35,7 @@ class History(NamedTuple):
     @classmethod
     def read(cls, meta: str, runtime: str = "") -> History:
         """Return the history in the texts of an entry; raises :exc:`DecodeError`."""
-        found = _read_written(meta) or decode_meta(meta)
-        last_run_at = found.get("last_run_at")
-        count = found.get("total_run_count", 0)
+        last_run_at, count = _read_written(meta) or _decoded(meta)
         return cls(last_run_at, count, _scheduled_at(runtime, last_run_at))
 
 
@@ -110,16 +108,24 @@ def encode_runtime(scheduled_at: datetime, last_run_at: datetime) -> str:
     return f"{RUNTIME}{scheduled:.6f}{RUNTIME_THEN}{ran:.6f}}}"
 
 
-def _read_written(meta: str) -> dict[str, Any] | None:
-    """Return meta of the usual shape, None for any other; about ten times faster than JSON."""
+def _read_written(meta: str) -> tuple[datetime, int] | None:
+    """Return last run and run count in a meta of the usual shape, None for any other.
+
+    About ten times faster than JSON.
+    """
     match = _written.fullmatch(meta)
     if match is None or active_codec()[1] is not RedBeatJSONDecoder:
         return None
-    *when, count = (int(number or 0) for number in match.groups())
+    *when, count = map(int, match.groups("0"))
     try:
-        return {"last_run_at": datetime(*when, tzinfo=UTC), "total_run_count": count}  # type: ignore[misc, arg-type]
+        return datetime(*when, tzinfo=UTC), count  # type: ignore[misc, arg-type]
     except ValueError:
         return None
+
+
+def _decoded(meta: str) -> tuple[datetime | None, int]:
+    found = decode_meta(meta)
+    return found["last_run_at"], found.get("total_run_count", 0)
 
 
 def _instants(runtime: str) -> tuple[float, float]:

@@ -129,7 +129,7 @@ def evaluated(args: Any, kwargs: Any) -> tuple[Any, Any]:
 
     Raises :exc:`LazyArgumentError` where one of them raises.
     """
-    return _walk(args, ("args",), _call), _walk(kwargs, ("kwargs",), _call)
+    return args and _walk(args, ("args",), _call), kwargs and _walk(kwargs, ("kwargs",), _call)
 
 
 def _call(argument: BeatLazyFunc | LazyArgument, path: Path) -> Any:
@@ -144,11 +144,14 @@ def _call(argument: BeatLazyFunc | LazyArgument, path: Path) -> Any:
 
 def _walk(value: Any, path: Path, replace: Callable[[Any, Path], Any]) -> Any:
     """Return ``value`` with each lazy argument replaced; itself where there is none."""
-    if isinstance(value, (BeatLazyFunc, LazyArgument)):
+    if isinstance(value, (dict, list, tuple)):
+        if SCALARS.issuperset(map(type, value.values() if isinstance(value, dict) else value)):
+            return value
+    elif isinstance(value, (BeatLazyFunc, LazyArgument)):
         return replace(value, path)
-    if not isinstance(value, (dict, list, tuple)) or len(path) > MAX_DEPTH:
+    else:
         return value
-    if SCALARS.issuperset(map(type, value.values() if isinstance(value, dict) else value)):
+    if len(path) > MAX_DEPTH:
         return value
     changed = {
         step: after

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import uuid
 from dataclasses import dataclass
 from datetime import datetime, timedelta, tzinfo
 from functools import lru_cache
+from hashlib import sha1
 from typing import Any, NamedTuple
 
 from celery.schedules import BaseSchedule
@@ -231,19 +231,22 @@ def aware(instant: datetime) -> datetime:
 
 
 @lru_cache(maxsize=64)
-def namespace_of(prefix: str) -> uuid.UUID:
+def namespace_of(prefix: str) -> bytes:
     """Return the UUID namespace of the schedule under ``prefix``."""
-    return uuid.uuid5(uuid.NAMESPACE_URL, f"redbeat:{prefix}")
+    return uuid.uuid5(uuid.NAMESPACE_URL, f"redbeat:{prefix}").bytes
 
 
-@lru_cache(maxsize=2048)
+#: A digit of a digest, and the one with which a UUID of this kind says what it is.
+VARIANTS = {digit: "89ab"[int(digit, 16) & 3] for digit in "0123456789abcdef"}
+
+
 def task_id_of(prefix: str, name: str, instant: str) -> str:
     """Return the task id of an occurrence: the same one however often it is computed.
 
     ``instant`` is its nominal instant, ISO 8601 in UTC. The id is the UUID version 5 (RFC 9562) of
     "<instant> <name>" in the namespace of the prefix; made by hand, since it is made for each run.
     """
-    text = f"{instant} {name}".encode("utf-8", "surrogateescape")
-    digest = hashlib.sha1(namespace_of(prefix).bytes + text, usedforsecurity=False).hexdigest()
-    variant = "89ab"[int(digest[16], 16) & 3]
+    text = namespace_of(prefix) + f"{instant} {name}".encode("utf-8", "surrogateescape")
+    digest = sha1(text, usedforsecurity=False).hexdigest()
+    variant = VARIANTS[digest[16]]
     return f"{digest[:8]}-{digest[8:12]}-5{digest[13:16]}-{variant}{digest[17:20]}-{digest[20:32]}"

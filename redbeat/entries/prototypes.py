@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import OrderedDict
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from redbeat.decoder import active_codec
 from redbeat.entry import RedBeatSchedulerEntry
@@ -27,38 +27,55 @@ class Source(Protocol):
     Entry: type[RedBeatSchedulerEntry]
 
 
+class Prototype(NamedTuple):
+    """An entry without history, and what it was made from."""
+
+    definition: str
+    policy: str
+    cls: type[RedBeatSchedulerEntry]
+    codec: tuple[Any, ...]
+    entry: RedBeatSchedulerEntry
+    #: Whether its arguments and options hold nothing that can be changed.
+    flat: bool
+
+
 class Prototypes:
-    """A bounded cache of entries without history, by the text they were decoded from."""
+    """A bounded cache of entries without history, by their key."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
-        self._entries: OrderedDict[tuple[Any, ...], tuple[RedBeatSchedulerEntry, bool]] = (
-            OrderedDict()
-        )
+        self._known: OrderedDict[str, Prototype] = OrderedDict()
 
     def get(self, key: str, definition: str, policy: str) -> RedBeatSchedulerEntry:
-        """Return an entry of its own, free to be changed; raises :exc:`DecodeError`.
+        """Return an entry of its own, free to be changed.
 
-        A definition whose name belongs to another key is refused: it would be dispatched under a
-        name whose history is elsewhere.
+        Raises :exc:`DecodeError`, also for a definition whose name belongs to another key: it would
+        be dispatched under a name whose history is elsewhere. Raises :exc:`InvalidEntryError` for a
+        task that is not allowed.
         """
+        found = self._known.get(key)
         # A class or codec that a user puts in place later decodes afresh.
-        identity = (key, definition, policy, self._source.Entry, active_codec())
-        found = self._entries.get(identity)
-        if found is None:
-            found = self._make(key, definition, policy)
-            self._entries[identity] = found
-            if len(self._entries) > CAPACITY:
-                self._entries.popitem(last=False)
-        entry, flat = found
-        return own(entry, flat)
+        if (
+            found is None
+            or found.definition != definition
+            or found.policy != policy
+            or found.cls is not self._source.Entry
+            or found.codec != active_codec()
+        ):
+            found = self._known[key] = self._make(key, definition, policy)
+            if len(self._known) > CAPACITY:
+                self._known.popitem(last=False)
+        return own(found.entry, found.flat)
 
-    def _make(self, key: str, definition: str, policy: str) -> tuple[RedBeatSchedulerEntry, bool]:
-        entry = self._source.Entry.from_definition(self._source.app, definition, policy)
+    def _make(self, key: str, definition: str, policy: str) -> Prototype:
+        cls, codec = self._source.Entry, active_codec()
+        entry = cls.from_definition(self._source.app, definition, policy)
         if entry.key != key:
             raise DecodeError("definition.name", f"{entry.name!r} does not belong to this key")
+        entry.check_allowed()
         entry._zone = entry.policy.zone or self._source.app.timezone
-        return entry, all(map(is_flat, (entry.args or (), entry.kwargs, entry.options)))
+        flat = all(map(is_flat, (entry.args or (), entry.kwargs, entry.options)))
+        return Prototype(definition, policy, cls, codec, entry, flat)
 
 
 class Histories:

@@ -90,12 +90,15 @@ class OperatedEntry(SavedEntry):
             return str(given)
         if isinstance(run, datetime):
             return self.own_task_id(run)
-        return task_id_of(ensure_conf(self.app).key_prefix, str(self.name), f"trigger {run}")
+        return self.derived_id(f"trigger {run}")
 
     def own_task_id(self, scheduled_at: datetime) -> str:
         """Return the task id of the run that is due at an instant, whatever the options say."""
-        prefix = ensure_conf(self.app).key_prefix
-        return task_id_of(prefix, str(self.name), aware(scheduled_at).isoformat())
+        return self.derived_id(aware(scheduled_at).isoformat())
+
+    def derived_id(self, occurrence: str) -> str:
+        """Return the task id of an occurrence: an instant in UTC, ISO 8601, or ``trigger <id>``."""
+        return task_id_of(ensure_conf(self.app).key_prefix, str(self.name), occurrence)
 
     @property
     def history(self) -> list[Occurrence]:

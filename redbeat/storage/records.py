@@ -181,6 +181,10 @@ class Result(NamedTuple):
     meta: str = ""
 
 
+#: What becomes of most completions.
+WITHOUT_META = {code: Result(code) for code in (REFUSED, RECORDED)}
+
+
 @dataclass(frozen=True, slots=True)
 class Turn:
     """The reply to one :meth:`Store.claim`; times are UNIX seconds of the Redis clock."""
@@ -278,24 +282,23 @@ def read_claims(kinds: bytes, sizes: bytes, packed: bytes) -> list[Claim]:
     """Return the claims in the reply of ``claim.lua``."""
     fields = iter(unpack_binary(sizes, packed))
     rows = zip(kinds.decode(), *[fields] * 8, strict=True)
-    claims = [READERS[kind](*row) for kind, *row in rows]
+    claims = [
+        Claim(key, float(due), *texts) if kind == "e" else READERS[kind](key, float(due), *texts)
+        for kind, key, due, *texts in rows
+    ]
     return claims if packed.isascii() else list(map(checked, claims))
 
 
-def _entry(key: str, due: str, *texts: str) -> Claim:
-    return Claim(key, float(due), *texts)
+def _gone(key: str, due: float, *_texts: str) -> Claim:
+    return Claim(key, due)
 
 
-def _gone(key: str, due: str, *_texts: str) -> Claim:
-    return Claim(key, float(due))
+def _no_hash(key: str, due: float, error: str, *_texts: str) -> Claim:
+    return Claim(key, due, problem=f"the key is not a hash ({error})")
 
 
-def _no_hash(key: str, due: str, error: str, *_texts: str) -> Claim:
-    return Claim(key, float(due), problem=f"the key is not a hash ({error})")
-
-
-#: How to read each kind of claim.
-READERS: dict[str, Callable[..., Claim]] = {"e": _entry, "g": _gone, "x": _no_hash}
+#: How to read each kind of claim that is no entry.
+READERS: dict[str, Callable[..., Claim]] = {"g": _gone, "x": _no_hash}
 
 
 def checked(claim: Claim) -> Claim:
@@ -328,7 +331,7 @@ def read_results(codes: bytes, metas: Sequence[bytes]) -> list[Result]:
     """Return what became of the completions, from the reply of ``claim.lua``."""
     theirs = iter(metas)
     return [
-        Result(code, text_of(next(theirs)) if code == HISTORY_CHANGED else "")
+        Result(code, text_of(next(theirs))) if code == HISTORY_CHANGED else WITHOUT_META[code]
         for code in map(int, codes.decode())
     ]
 

@@ -93,7 +93,7 @@ def test_a_class_of_the_users_own_cannot_make_beat_spin() -> None:
 @pytest.mark.parametrize("number", range(40))
 def test_a_task_id_is_the_uuid_5_of_the_occurrence(name: str, number: int) -> None:
     instant = (NOON + number * HOUR).isoformat()
-    expected = uuid.uuid5(namespace_of("redbeat:"), f"{instant} {name}")
+    expected = uuid.uuid5(uuid.UUID(bytes=namespace_of("redbeat:")), f"{instant} {name}")
     assert task_id_of("redbeat:", name, instant) == str(expected)
 
 
