@@ -15,8 +15,8 @@ from typing import Any
 import redis
 
 from .beats import OPTIONS, QUEUE, ended
+from .prepared import EVERY, seed
 from .sides import SCRIPTS, Side
-from .workload import EVERY, seed
 
 __all__ = ("Scene", "drain_bare", "drain_beats")
 
