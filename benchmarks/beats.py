@@ -17,10 +17,11 @@ from typing import IO, Any
 
 import redis
 
+from .prepared import seed
 from .sides import SCRIPTS, Side
-from .workload import Metrics, seed
+from .workload import Metrics
 
-__all__ = ("BeatCase", "Message", "metrics_of", "run_beat")
+__all__ = ("BeatCase", "Message", "ended", "metrics_of", "run_beat")
 
 QUEUE = "celery"
 OPTIONS = ("beat", "-S", "redbeat.RedBeatScheduler", "--pidfile=", "-l", "info")
@@ -82,15 +83,22 @@ def started(side: Side, url: str) -> Iterator[tuple[subprocess.Popen[bytes], IO[
             stdout=log,
             stderr=log,
         )
-        try:
+        with ended(process):
             yield process, log
-        finally:
-            process.terminate()
-            try:
-                process.wait(STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+
+
+@contextmanager
+def ended(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """End a process after the block, and kill it when that takes more than ``STOP_SECONDS``."""
+    try:
+        yield
+    finally:
+        process.terminate()
+        try:
+            process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
 def first_message(client: Any, process: subprocess.Popen[bytes]) -> Message | None:

@@ -14,9 +14,9 @@ from typing import Any
 
 import redis
 
-from .beats import OPTIONS, QUEUE, STOP_SECONDS
+from .beats import OPTIONS, QUEUE, ended
+from .prepared import EVERY, seed
 from .sides import SCRIPTS, Side
-from .workload import EVERY, seed
 
 __all__ = ("Scene", "drain_bare", "drain_beats")
 
@@ -61,18 +61,12 @@ def running(side: Side, scene: Scene, command: Sequence[str]) -> Iterator[subpro
             stdout=log,
             stderr=log,
         )
-        try:
-            yield process
-        except TimeoutError as error:
-            log.seek(0)
-            raise RuntimeError(f"{side.name}: {error}\n{log.read()[-2000:]}") from error
-        finally:
-            process.terminate()
+        with ended(process):
             try:
-                process.wait(STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+                yield process
+            except TimeoutError as error:
+                log.seek(0)
+                raise RuntimeError(f"{side.name}: {error}\n{log.read()[-2000:]}") from error
 
 
 def arrival(queue: Any, count: int) -> float:

@@ -12,9 +12,9 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from .beats import OPTIONS
 from .sides import SCRIPTS, Side, environment
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ __all__ = ("RESTART_SECONDS", "Supervisor")
 RESTART_SECONDS = 1.0
 POLL = 0.02
 ENDING = (signal.SIGTERM, signal.SIGKILL)
-OPTIONS = ("beat", "-S", "redbeat.RedBeatScheduler", "--pidfile=", "-l", "info")
 
 
 @dataclass
@@ -65,12 +64,7 @@ class Supervisor:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self._ended.set()
         self._thread.join()
         for slot in self._slots:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml  # type: ignore[import-untyped]
 from celery import Celery
 from celery.bin.base import CLIContext
 from celery.bin.beat import beat
@@ -133,7 +134,6 @@ def test_kubernetes_takes_the_manifest() -> None:
 @pytest.fixture
 def pod() -> dict[str, Any]:
     """The specification of the pods, as a parser of YAML reads it."""
-    yaml = pytest.importorskip("yaml")
     deployment: dict[str, Any] = yaml.safe_load(KUBERNETES.read_text())
     template: dict[str, Any] = deployment["spec"]["template"]
     assert deployment["spec"]["replicas"] == 2
@@ -182,7 +182,6 @@ def test_a_page_shows_every_file() -> None:
 
 def rules() -> list[dict[str, Any]]:
     """Return the alerts, as a parser of YAML reads them."""
-    yaml = pytest.importorskip("yaml")
     (group,) = yaml.safe_load(ALERTS.read_text())["groups"]
     return list(group["rules"])
 

@@ -1,110 +1,40 @@
-"""JSON to Python: how each tagged dict is read, strictly."""
+"""JSON to Python: schedules by their tags, and the table of all that can be read."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from datetime import datetime, timedelta, timezone, tzinfo
+from collections.abc import Callable
+from datetime import timedelta
 from functools import partial
-from typing import Any, TypeGuard
+from typing import Any
 
 from celery.exceptions import ImproperlyConfigured
 from celery.schedules import BaseSchedule, crontab, schedule, solar
-from dateutil.rrule import weekday
 
-from redbeat.calendar.rules import frequency
-from redbeat.calendar.zones import UTC, from_timestamp, zone_named
-from redbeat.ical import from_ical
 from redbeat.instant import clocked
 from redbeat.registry import RegisteredType, named
-from redbeat.rulesets import rruleset
-from redbeat.schedules import RRULE_FIELDS, rrule
 
+from .rule_readers import read_rrule, read_rruleset, read_weekday
+from .value_readers import (
+    MalformedError,
+    MissingError,
+    Tagged,
+    check_keys,
+    read_datetime,
+    read_moment,
+    read_number,
+    read_whole,
+)
 from .writers import MAX_EVERY, TAG
 
 __all__ = ("DECODERS", "MalformedError", "MissingError", "reader_of")
 
-Tagged = Mapping[str, Any]
-
-
-class MalformedError(ValueError):
-    """A tagged dict is not what its tag says; ``key`` is the part that is wrong, or empty."""
-
-    def __init__(self, key: str, problem: str) -> None:
-        super().__init__(problem)
-        self.key = key
-        self.problem = problem
-
-
-class MissingError(MalformedError):
-    """A tagged dict cannot be read, since a package is not installed."""
-
-
-def _check_keys(tagged: Tagged, required: tuple[str, ...], optional: tuple[str, ...]) -> None:
-    valid = (*required, *optional)
-    for key in tagged:
-        if key != TAG and key not in valid:
-            raise MalformedError(
-                "", f"unknown key {key!r} in {tagged[TAG]}; valid: {', '.join(valid)}"
-            )
-    for key in required:
-        if key not in tagged:
-            raise MalformedError("", f"missing key {key!r} in {tagged[TAG]}")
-
-
-def _number(tagged: Tagged, key: str, default: float | None = None) -> float:
-    value = tagged.get(key, default)
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise MalformedError(key, f"{value!r} is not a number")
-    return value
-
-
-def _read_datetime(tagged: Tagged) -> datetime:
-    _check_keys(tagged, DATE, (*CLOCK, "timezone", "fold"))
-    fields = {key: _whole(key, tagged.get(key, 0)) for key in (*DATE, *CLOCK, "fold")}
-    zone = _zone("timezone", tagged.get("timezone"))
-    try:
-        return datetime(**fields, tzinfo=zone)
-    except (ValueError, OverflowError) as error:
-        raise MalformedError("", f"no such date: {error}") from error
-
-
-def _whole(key: str, value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise MalformedError(key, f"{value!r} is not a whole number")
-    return value
-
-
-def _zone(key: str, value: object) -> tzinfo:
-    """A zone from its name or its seconds ahead of UTC; UTC if there is none."""
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return _offset_zone(key, value)
-    if value is not None and not isinstance(value, str):
-        raise MalformedError(key, f"{value!r} is neither the name of a zone nor seconds from UTC")
-    try:
-        return zone_named("UTC" if value is None else value)
-    except ValueError as error:
-        raise MalformedError(key, str(error)) from error
-
-
-def _offset_zone(key: str, seconds: float) -> tzinfo:
-    try:
-        return timezone(timedelta(seconds=seconds)) if seconds else UTC
-    except (ValueError, OverflowError) as error:
-        raise MalformedError(
-            key, f"{seconds!r} seconds are no offset from UTC: below a day"
-        ) from error
-
-
-DATE = ("year", "month", "day")
-CLOCK = ("hour", "minute", "second", "microsecond")
-
 
 def _read_interval(tagged: Tagged) -> schedule:
-    _check_keys(tagged, ("every",), ("relative",))
+    check_keys(tagged, ("every",), ("relative",))
     relative = tagged.get("relative", False)
     if not isinstance(relative, bool):
         raise MalformedError("relative", f"{relative!r} is neither true nor false")
-    return schedule(_every(_number(tagged, "every")), relative)
+    return schedule(_every(read_number(tagged, "every")), relative)
 
 
 def _every(seconds: float) -> timedelta:
@@ -121,7 +51,7 @@ CRON_FIELDS = ("minute", "hour", "day_of_week", "day_of_month", "month_of_year")
 
 
 def _read_crontab(tagged: Tagged) -> crontab:
-    _check_keys(tagged, (), CRON_FIELDS)
+    check_keys(tagged, (), CRON_FIELDS)
     fields = {key: _cron_field(key, tagged[key]) for key in CRON_FIELDS if key in tagged}
     try:
         return crontab(**fields)
@@ -138,8 +68,8 @@ def _cron_field(key: str, value: Any) -> Any:
         bracketed = value.startswith("[") and value.endswith("]")
         return value[1:-1] if bracketed else value
     if isinstance(value, list):
-        return [_whole(key, item) for item in value]
-    return _whole(key, value)
+        return [read_whole(key, item) for item in value]
+    return read_whole(key, value)
 
 
 def _wrong_cron_field(fields: dict[str, Any]) -> str:
@@ -151,143 +81,9 @@ def _wrong_cron_field(fields: dict[str, Any]) -> str:
     return ""
 
 
-RULE_KEYS = ("dtstart_tz", "until_tz", "dtstart_zone", "until_zone")
-
-
-def _read_rrule(tagged: Tagged) -> rrule:
-    _check_keys(tagged, ("freq",), (*RRULE_FIELDS[1:], *RULE_KEYS))
-    fields = {key: tagged[key] for key in RRULE_FIELDS if key in tagged}
-    fields.update(until=_rule_moment(tagged, "until"), dtstart=_rule_start(tagged))
-    fields["interval"] = 1 if fields.get("interval") is None else fields["interval"]
-    for key in ("wkst", "byweekday"):
-        fields[key] = _weekdays(key, fields.get(key))
-    try:
-        return rrule(**{**fields, "freq": frequency(fields["freq"])})
-    except (ValueError, TypeError, OverflowError) as error:
-        key, _, problem = str(error).partition(": ")
-        known = key in RRULE_FIELDS
-        raise MalformedError(key if known else "", problem if known else str(error)) from error
-
-
-def _rule_start(tagged: Tagged) -> datetime:
-    """``dtstart``, or a fixed one: a start of "now" would be another rule at every reading."""
-    start = _rule_moment(tagged, "dtstart")
-    if start is not None:
-        return start
-    if tagged.get("count") is not None:
-        raise MalformedError("dtstart", "is missing; a rule with a count has to start somewhere")
-    return datetime(1970, 1, 1, tzinfo=_zone("dtstart_zone", tagged.get("dtstart_zone")))
-
-
-def _rule_moment(tagged: Tagged, key: str) -> datetime | None:
-    if tagged.get(key) is None:
-        return None
-    seconds = _number(tagged, key)
-    minutes = 0 if tagged.get(f"{key}_tz") is None else _number(tagged, f"{key}_tz")
-    try:
-        moment = from_timestamp(seconds, minutes)
-    except (ValueError, OverflowError) as error:
-        raise MalformedError(key, f"{seconds!r} is not a UNIX time: {error}") from error
-    zone = tagged.get(f"{key}_zone")
-    return moment if zone is None else moment.astimezone(_zone(f"{key}_zone", zone))
-
-
-def _weekdays(key: str, value: Any) -> Any:
-    if isinstance(value, list):
-        return [_weekdays(key, item) for item in value]
-    if isinstance(value, dict):
-        if value.get(TAG) != "weekday":
-            raise MalformedError(key, f"{value!r} is not a weekday")
-        return _read_weekday(value)
-    return value
-
-
-def _read_weekday(tagged: Tagged) -> weekday:
-    _check_keys(tagged, ("wkday",), ("n",))
-    day, nth = _whole("wkday", tagged["wkday"]), tagged.get("n")
-    if not 0 <= day <= 6:
-        raise MalformedError("wkday", f"{day} is not a weekday: 0 (Monday) to 6")
-    if nth is None:
-        return weekday(day)
-    if not _whole("n", nth):
-        raise MalformedError("n", "0 is no place in a month; leave it out for every week")
-    return weekday(day, nth)
-
-
-SET_KEYS = ("rrules", "rdates", "exdates")
-
-
-def _read_rruleset(tagged: Tagged) -> rruleset:
-    _check_keys(tagged, (), (*SET_KEYS, "ical"))
-    try:
-        if "ical" in tagged:
-            return _read_ical(tagged)
-        rules = [_rule(index, rule) for index, rule in enumerate(_list(tagged, "rrules"))]
-        dates = {
-            key: [_moment(key, moment) for moment in _list(tagged, key)] for key in SET_KEYS[1:]
-        }
-        return rruleset(rules, **dates)
-    except (ValueError, TypeError, OverflowError) as error:
-        if isinstance(error, MalformedError):
-            raise
-        key, _, problem = str(error).partition(": ")
-        known = key in SET_KEYS
-        raise MalformedError(key if known else "", problem if known else str(error)) from error
-
-
-def _read_ical(tagged: Tagged) -> rruleset:
-    _check_keys(tagged, ("ical",), ())
-    if not isinstance(tagged["ical"], str):
-        raise MalformedError("ical", f"{tagged['ical']!r:.60} is not a text")
-    try:
-        found = from_ical(tagged["ical"])
-    except (ValueError, TypeError, OverflowError) as error:
-        raise MalformedError("ical", str(error)) from error
-    return found if isinstance(found, rruleset) else rruleset([found])
-
-
-def _list(tagged: Tagged, key: str) -> list[Any]:
-    value = tagged.get(key) or []
-    if not isinstance(value, list):
-        raise MalformedError(key, f"{value!r:.60} is not a list")
-    return value
-
-
-def _rule(index: int, value: object) -> rrule:
-    if isinstance(value, dict):
-        try:
-            return _read_rrule({TAG: "rrule", **value})
-        except MalformedError as error:
-            path = f"rrules[{index}].{error.key}".rstrip(".")
-            raise MalformedError(path, error.problem) from error
-    if not isinstance(value, rrule):
-        raise MalformedError(f"rrules[{index}]", f"{value!r:.60} is not an rrule")
-    return value
-
-
-def _moment(key: str, value: object) -> datetime:
-    """A datetime that was read already, or ISO 8601; without a zone it is UTC."""
-    if isinstance(value, dict):
-        try:
-            return _read_datetime({TAG: "datetime", **value})
-        except MalformedError as error:
-            raise MalformedError(f"{key}.{error.key}".rstrip("."), error.problem) from error
-    try:
-        moment = datetime.fromisoformat(value.replace("Z", "+00:00")) if _is_text(value) else value
-    except ValueError as error:
-        raise MalformedError(key, f"{value!r:.60} is not a time: {error}") from error
-    if not isinstance(moment, datetime):
-        raise MalformedError(key, f"{value!r:.60} is neither a datetime nor ISO 8601")
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-
-
-def _is_text(value: object) -> TypeGuard[str]:
-    return isinstance(value, str)
-
-
 def _read_clocked(tagged: Tagged) -> clocked:
-    _check_keys(tagged, ("clocked_time",), ())
-    moment = _moment("clocked_time", tagged["clocked_time"])
+    check_keys(tagged, ("clocked_time",), ())
+    moment = read_moment("clocked_time", tagged["clocked_time"])
     try:
         return clocked(moment)
     except (ValueError, OverflowError) as error:
@@ -295,9 +91,9 @@ def _read_clocked(tagged: Tagged) -> clocked:
 
 
 def _read_solar(tagged: Tagged) -> solar:
-    _check_keys(tagged, ("event", "lat", "lon"), ())
+    check_keys(tagged, ("event", "lat", "lon"), ())
     for key in ("lat", "lon"):
-        _number(tagged, key)
+        read_number(tagged, key)
     try:
         return solar(tagged["event"], tagged["lat"], tagged["lon"])
     except (ImportError, ImproperlyConfigured) as error:  # the first one before Celery 5.7
@@ -335,7 +131,7 @@ def reader_of(tag: object) -> Callable[[Tagged], Any] | None:
 
 
 def _read_verbatim(tagged: Tagged) -> dict[str, Any]:
-    _check_keys(tagged, ("items",), ())
+    check_keys(tagged, ("items",), ())
     try:
         items = dict(tagged["items"])
     except (ValueError, TypeError) as error:
@@ -346,13 +142,13 @@ def _read_verbatim(tagged: Tagged) -> dict[str, Any]:
 
 
 DECODERS: dict[str, Callable[[Tagged], Any]] = {
-    "datetime": _read_datetime,
+    "datetime": read_datetime,
     "interval": _read_interval,
     "crontab": _read_crontab,
-    "rrule": _read_rrule,
-    "rruleset": _read_rruleset,
+    "rrule": read_rrule,
+    "rruleset": read_rruleset,
     "solar": _read_solar,
     "clocked": _read_clocked,
-    "weekday": _read_weekday,
+    "weekday": read_weekday,
     "verbatim": _read_verbatim,
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,6 @@ import pytest
 from celery import Celery
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from redbeat import RedBeatSchedulerEntry
 from redbeat.schedule import Schedule
 from tests.acceptance.processes import Project
 from tests.browser.chromium import Watch, launched
@@ -64,14 +64,9 @@ def schedule(app: Celery) -> Schedule:
 
 
 @pytest.fixture
-def make(app: Celery) -> Make:
-    """Save an entry that is due in an hour, unless other things are said of it."""
-
-    def make(name: str, when: Any = 3600, **more: Any) -> RedBeatSchedulerEntry:
-        task = more.pop("task", TASK)
-        return RedBeatSchedulerEntry(name, task, when, app=app, **more).save()
-
-    return make
+def make(make: Make) -> Make:
+    """The fixture of this name for all tests, with a task that the worker of these tests has."""
+    return partial(make, task=TASK)
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ import threading
 import time
 from dataclasses import dataclass
 from datetime import datetime
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import redis
@@ -100,12 +99,7 @@ class Ledger:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self._ended.set()
         self._thread.join(15)
         self._client.close()

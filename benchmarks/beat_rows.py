@@ -1,0 +1,126 @@
+"""What beats do at work: real ones, beside a bare loop, and one with a null broker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from .beats import BeatCase, run_beat
+from .bench import Bench
+from .delay import delayed
+from .drain import drain_bare, drain_beats
+from .rows import Finding, Row, target_row
+from .scheduler_rows import NETWORK, RELEASE
+
+__all__ = ("burst", "far_broker", "lateness", "real_beat", "regular", "two_beats")
+
+BARE = "bare send_task loop"
+
+
+def real_beat(bench: Bench) -> Finding:
+    """A real beat with a Redis broker beside a bare loop."""
+    count, plain = bench.size(5000, 500), bench.scene()
+    told = bench.scene(**bench.settings)
+    jobs: list[Callable[[], float]] = [
+        lambda: drain_beats(bench.ours, plain, told, count),
+        lambda: drain_bare(bench.ours, plain, plain, count),
+        lambda: drain_beats(bench.release, plain, plain, count),
+    ]
+    bench.note(f"real beats, {count:,} due, beside a bare loop")
+    mine, bare, theirs = bench.times(3, jobs, lambda job: job())
+    what = f"a real beat sends {count:,} due entries"
+    goal = ("<= 1.10 x the time", lambda _ours, ratio: ratio >= 1 / 1.10)
+    return Finding(
+        [
+            target_row(what, "s", mine, bare, BARE, *goal),
+            target_row(what, "s", mine, theirs, RELEASE),
+        ]
+    )
+
+
+def two_beats(bench: Bench) -> Finding:
+    """Two beats without a lock share the work."""
+    count, plain = bench.size(5000, 500), bench.scene()
+    told = bench.scene(redbeat_lock_key=None, **bench.settings)
+    bench.note(f"one beat and two, {count:,} due")
+    one, two = bench.times(
+        3, (1, 2), lambda beats: drain_beats(bench.ours, plain, told, count, beats)
+    )
+    what = f"two active-active beats send {count:,} due entries"
+    goal = (">= 1.7 times as fast", lambda _ours, ratio: ratio >= 1.7)
+    return Finding([target_row(what, "s", two, one, "one beat", *goal)])
+
+
+def far_broker(bench: Bench) -> Finding:
+    """Publishing with a network between beat and broker, and on a local one."""
+    count, plain, goal = bench.size(5000, 500), bench.scene(), "5 times as fast"
+    with delayed(bench.port, NETWORK) as port:
+        far, near = f"redis://127.0.0.1:{port}/1", plain.redis
+        told = type(plain)(near, far, dict(bench.settings))
+        jobs: list[Callable[[], float]] = [
+            lambda: drain_beats(bench.ours, plain, told, count),
+            lambda: drain_bare(bench.ours, plain, told, count),
+        ]
+        bench.note(f"1 ms of network to the broker, {count:,} due")
+        mine, bare = bench.times(2, jobs, lambda job: job())
+    what = f"1 ms of network to the broker: a beat sends {count:,} due entries"
+    reached: Any = lambda _ours, ratio: ratio >= 5  # noqa: E731
+    remark = f"Beats published with {dict(bench.settings) or 'their default settings'}."
+    return Finding([target_row(what, "s", mine, bare, BARE, goal, reached)], remarks=[remark])
+
+
+def lateness(bench: Bench) -> Finding:
+    """A steady pace with a null broker."""
+    pace, seconds = bench.size(1000, 200), bench.size(60, 5)
+    bench.note(f"{pace:,} dispatches a second for {seconds} s")
+    found = bench.module("paced", bench.url, "--entries", pace, "--seconds", seconds)
+    title = f"{pace:,} dispatches a second for {seconds} s, null broker"
+    late = ("<= 20 ms", lambda ours, _ratio: ours <= 0.02)
+    lost = ("0", lambda ours, _ratio: ours == 0)
+    return Finding(
+        [
+            target_row(f"{title}: late, p99", "ms", found["p99"], None, "", *late),
+            target_row(f"{title}: late, median", "ms", found["p50"]),
+            target_row(f"{title}: lost", "count", found["lost"], None, "", *lost),
+        ]
+    )
+
+
+def regular(bench: Bench) -> Finding:
+    """A real beat with entries that run every second, seen from the queue."""
+    case = BeatCase(bench.size(100, 20), bench.size(20, 3))
+    bench.note(f"real beats, {case.entries} entries a second, {case.seconds} s")
+    mine, theirs = (run_beat(side, bench.url, case) for side in (bench.ours, bench.release))
+    title = f"a real beat, {case.entries} entries a second"
+    share = (mine["share"], theirs["share"])
+    return Finding(
+        [
+            Row(
+                f"{title}: runs", share[0], "share", share[1], RELEASE, None, "100 %", full(*share)
+            ),
+            target_row(
+                f"{title}: between two, p99", "ms", mine["gap_p99"], theirs["gap_p99"], RELEASE
+            ),
+            target_row(f"{title}: instant to queue, p99", "ms", mine["late_p99"]),
+        ]
+    )
+
+
+def full(ours: float, _theirs: float) -> bool:
+    """Whether nothing is missing."""
+    return ours >= 1.0
+
+
+def burst(bench: Bench) -> Finding:
+    """Memory while very many entries are due at once."""
+    count = bench.size(100_000, 5000)
+    bench.note(f"a burst of {count:,}")
+    found = bench.module("burst", bench.url, "--entries", count)
+    title = f"burst of {count:,} due: memory of beat above idle"
+    goal = ("<= 40 MiB", lambda ours, _ratio: ours <= 40 * 2**20)
+    return Finding(
+        [
+            target_row(f"{title}, peak", "MiB", found["above"], None, "", *goal),
+            target_row(f"{title}, afterwards", "MiB", found["stays"]),
+        ]
+    )

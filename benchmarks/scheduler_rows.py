@@ -1,0 +1,170 @@
+"""What the scheduler costs on its own: nothing is published."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+
+from .bench import Bench
+from .delay import delayed
+from .rows import Finding, target_row
+from .sides import PEER_VERSION, Side
+from .suite import Case
+from .timing import CASES, measure
+
+__all__ = ("crontab", "due_entry", "far_redis", "idle", "imports", "memory", "save", "startup")
+
+#: What most rows are compared to.
+RELEASE = PEER_VERSION
+
+#: Seconds that a network adds to a round trip.
+NETWORK = 1e-3
+
+
+def due_entry(bench: Bench) -> Finding:
+    """Scheduler time per due entry, publishing excluded."""
+    rows, count = [], bench.size(5000, 500)
+    for kind in ("interval", "crontab"):
+        mine, theirs = bench.both(Case("tick", count, schedule=kind))
+        what = f"scheduler time per due entry, {count:,} due ({kind})"
+        per_entry = (mine["later_each"], theirs["later_each"], RELEASE)
+        goal = ("<= 25 µs, 15 times less", lambda ours, ratio: ours <= 25e-6 and ratio >= 15)
+        rows.append(target_row(what, "us", *per_entry, *(goal if kind == "interval" else ())))
+        server = (mine["redis_each"], theirs["redis_each"], RELEASE)
+        rows.append(
+            target_row(f"time of Redis per due entry, {count:,} due ({kind})", "us", *server)
+        )
+        trips = (mine["round_trips"], theirs["round_trips"], RELEASE)
+        rows.append(target_row(f"round trips of a tick, {count:,} due ({kind})", "count", *trips))
+    return Finding(rows)
+
+
+def far_redis(bench: Bench) -> Finding:
+    """Scheduler time with a network between beat and Redis."""
+    count = bench.size(5000, 500)
+    with delayed(bench.port, NETWORK) as port:
+        url = f"redis://127.0.0.1:{port}/0"
+        mine = bench.times(
+            3, [bench.ours], lambda side: bench.case(side, Case("tick", count), url)["later_each"]
+        )[0]
+        few = Case("tick", bench.size(500, 50), repeat=1)
+        theirs = bench.case(bench.release, few, url)["later_each"]
+    what = f"the same with 1 ms of network to Redis, {count:,} due"
+    goal = ("<= 40 µs", lambda ours, _ratio: ours <= 40e-6)
+    return Finding([target_row(what, "us", mine, theirs, RELEASE, *goal)])
+
+
+def startup(bench: Bench) -> Finding:
+    """The start with many static entries."""
+    count = bench.size(100_000, 1000)
+    mine, theirs = bench.both(Case("startup", count), rounds=1)
+    title = f"start with {count:,} static entries"
+    return Finding(
+        [
+            target_row(
+                f"{title}, {kind}",
+                "s",
+                mine[metric],
+                theirs[metric],
+                RELEASE,
+                f"{least} times less",
+                lambda _ours, ratio, least=least: ratio >= least,  # type: ignore[misc]
+            )
+            for kind, metric, least in (("none stored", "cold", 12), ("unchanged", "warm", 16))
+        ]
+    )
+
+
+def save(bench: Bench) -> Finding:
+    """Saving one entry, and many in one go."""
+    mine, theirs = bench.both(Case("save", bench.size(1000, 100)), rounds=5)
+    one, base = theirs["new_each"], "2.4.2, save()"
+    faster = ("not slower", lambda _ours, ratio: ratio >= 1.0)
+    goal = ("10 times less", lambda _ours, ratio: ratio >= 10)
+    trips = (mine["new_round_trips"], theirs["new_round_trips"], RELEASE, "1", equals_one)
+    again = (mine["again_each"], theirs["again_each"], RELEASE)
+    return Finding(
+        [
+            target_row("save() of a new entry", "us", mine["new_each"], one, RELEASE, *faster),
+            target_row("round trips of save()", "count", *trips),
+            target_row("save() of a new object over a stored entry", "us", *again),
+            target_row("save_all(), per new entry", "us", mine["all_each"], one, base, *goal),
+        ]
+    )
+
+
+def equals_one(ours: float, _ratio: float) -> bool:
+    """Whether it is a single one."""
+    return ours == 1
+
+
+def idle(bench: Bench) -> Finding:
+    """A tick with nothing due, and nothing or very much stored."""
+    count = bench.size(1_000_000, 10_000)
+    mine, theirs = bench.both(Case("idle", count, repeat=200), rounds=1)
+    none = bench.case(bench.ours, Case("idle", 0, repeat=200))
+    title = f"idle tick, {count:,} stored"
+    trips = (mine["round_trips"], theirs["round_trips"], RELEASE, "1", equals_one)
+    growth = ("no growth", lambda _ours, ratio: ratio >= 0.8)
+    return Finding(
+        [
+            target_row(f"round trips of an {title}", "count", *trips),
+            target_row(title, "us", mine["each"], none["each"], "none stored", *growth),
+            target_row(title, "us", mine["each"], theirs["each"], RELEASE),
+        ]
+    )
+
+
+def memory(bench: Bench) -> Finding:
+    """Memory of Redis per entry."""
+    mine, theirs = bench.both(Case("memory", bench.size(5000, 500)), rounds=1)
+    goal = ("not more", lambda _ours, ratio: ratio >= 1.0)
+    saved = (mine["saved_each"], theirs["saved_each"], RELEASE, *goal)
+    ran = (mine["ran_each"], theirs["ran_each"], RELEASE)
+    return Finding(
+        [
+            target_row("memory of Redis per entry, saved", "bytes", *saved),
+            target_row("memory of Redis per entry, after a run", "bytes", *ran),
+        ]
+    )
+
+
+def crontab(bench: Bench) -> Finding:
+    """The next run of schedules, beside Celery's own computation."""
+    rounds, calls = bench.size(15, 3), bench.size(1000, 100)
+    bench.note("next runs")
+    goal = ("5 times less", lambda _ours, ratio: ratio >= 5)
+    rows = []
+    for case in CASES:
+        found = measure(case, rounds, calls)
+        what, told = f"next run of {case.title}", (found.ours, found.celery, "Celery")
+        rows.append(target_row(what, "us", *told, *(goal if "*" in case.title else ())))
+    return Finding(rows)
+
+
+def timed(side: Side, code: str) -> float:
+    """Return the seconds that an interpreter takes for some code, its own start included."""
+    began = time.perf_counter()
+    variables = side.environment()
+    subprocess.run([side.python, "-c", code], check=True, env=variables, cwd="/", timeout=60)
+    return time.perf_counter() - began
+
+
+def imports(bench: Bench) -> Finding:
+    """What the start of ``celery beat`` takes for the scheduler itself."""
+    celery = "import celery.bin.celery, celery.apps.beat, celery.beat, redis"
+    bench.note("imports")
+    sides = [
+        (bench.ours, celery),
+        (bench.ours, f"{celery}, redbeat.schedulers"),
+        (bench.release, celery),
+        (bench.release, f"{celery}, redbeat.schedulers"),
+    ]
+    alone, mine, alone_there, theirs = bench.times(11, sides, lambda job: timed(*job))
+    added, added_there = max(mine - alone, 0.0), max(theirs - alone_there, 0.0)
+    return Finding(
+        [
+            target_row("imports of celery beat, with this scheduler", "ms", mine, theirs, RELEASE),
+            target_row("of that beyond Celery and redis-py", "ms", added, added_there, RELEASE),
+        ]
+    )
