@@ -76,11 +76,14 @@ class RedBeatJSONDecoder(json.JSONDecoder):
 
 def active_codec() -> tuple[type[json.JSONEncoder], type[json.JSONDecoder]]:
     """The encoder and decoder in use: those on ``redbeat.schedulers``, where users replace them."""
-    schedulers: Any = sys.modules.get("redbeat.schedulers")
-    try:
-        return schedulers.RedBeatJSONEncoder, schedulers.RedBeatJSONDecoder
-    except AttributeError:  # not imported yet
+    schedulers = sys.modules.get("redbeat.schedulers")
+    if schedulers is None:
         return RedBeatJSONEncoder, RedBeatJSONDecoder
+    names = schedulers.__dict__
+    return (
+        names.get("RedBeatJSONEncoder", RedBeatJSONEncoder),
+        names.get("RedBeatJSONDecoder", RedBeatJSONDecoder),
+    )
 
 
 def encode(value: Any, field: str = "") -> str:

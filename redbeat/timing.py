@@ -42,7 +42,8 @@ def next_run(
     clock of their ``dtstart``. A class for which ``asks_itself`` holds is asked with its own
     clock. ``ValueError`` for an interval that is not above 0 and for a naive ``after``.
     """
-    return _finder(type(schedule))(schedule, after, timezone)
+    find = _known.get(type(schedule)) or _finder(type(schedule))
+    return find(schedule, after, timezone)
 
 
 def latest_run(
@@ -114,11 +115,15 @@ def asks_itself(schedule: BaseSchedule) -> bool:
 
 
 def _next_interval(schedule: Any, after: datetime, timezone: tzinfo | None) -> datetime | None:
-    step = _step(schedule)
+    step: timedelta = schedule.run_every
+    if step <= ZERO:
+        raise ValueError(f"schedule.every: {step} is not above 0; use a positive interval")
+    if after.tzinfo is not UTC:
+        after = as_utc(after)
     if schedule.relative:
-        return _next_relative(schedule, as_utc(after), timezone)
+        return _next_relative(schedule, after, timezone)
     try:
-        return as_utc(after) + step
+        return after + step
     except OverflowError:
         return None
 
@@ -128,7 +133,7 @@ def _next_relative(schedule: Any, after: datetime, timezone: tzinfo | None) -> d
     start = after.astimezone(timezone or schedule.tz)
     wait: timedelta = remaining(start, schedule.run_every, after, True)
     # Rounding a short interval down may give no progress at all.
-    return after + (wait if wait > ZERO else _step(schedule))
+    return after + (wait if wait > ZERO else schedule.run_every)
 
 
 def _next_crontab(schedule: Any, after: datetime, timezone: tzinfo | None) -> datetime | None:

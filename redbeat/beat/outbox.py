@@ -72,7 +72,9 @@ class Outbox:
         Its value is a function that tells whether it made use of that. If not, what is published is
         out.
         """
-        pipe = None if alone else self._pipe_of(producer)
+        if alone or (self._pipe is None and producer is self._producer):
+            return AT_ONCE
+        pipe = self._pipe_of(producer)
         return AT_ONCE if pipe is None else self._collecting(pipe)
 
     @contextmanager

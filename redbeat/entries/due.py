@@ -104,13 +104,15 @@ class DueEntry(ScheduleEntry):
     @property
     def anchor(self) -> datetime | None:
         """The instant in UTC from which the next run counts, None when it never ran."""
-        if self.last_run_at is None:
+        last_run_at, known = self.last_run_at, self._known_history[0]
+        if last_run_at is None:
             return None
-        last_run_at, known = aware(self.last_run_at), self._known_history[0]
         # As instants: times of one zone are equal in both of its hours that a clock repeats.
-        if self.scheduled_at is not None and known is not None and last_run_at == aware(known):
+        if self.scheduled_at is not None and (
+            last_run_at is known or (known is not None and aware(last_run_at) == aware(known))
+        ):
             return self.scheduled_at
-        return last_run_at
+        return aware(last_run_at)
 
     def verdict(self) -> Verdict:
         """Return which occurrence is due, and when the next one is. No round trip."""
@@ -118,14 +120,15 @@ class DueEntry(ScheduleEntry):
         if run is None:
             now = aware(self.default_now())
             return self._decide(now, now)
-        if run.verdict is None:
-            run.verdict = self._decide(run.now, run.due)
-        return run.verdict
+        verdict = run.verdict
+        if verdict is None:
+            verdict = run.verdict = self._decide(run.now, run.due)
+        return verdict
 
     @property
     def policy(self) -> Policy:
         """What the attributes say; raises :exc:`InvalidEntryError` that names the field."""
-        given = vars(self)
+        given = self.__dict__
         if NAMES.isdisjoint(given):
             return DEFAULT
         return Policy.of({name: given[name] for name in FIELDS if name in given})

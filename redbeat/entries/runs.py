@@ -80,14 +80,11 @@ def run_line(
     there is none, and the outcome too where it is ``sent`` under ``own_id``, which whoever reads it
     can compute. So most lines have 30 bytes at most.
     """
-    line = f"{_short(f'{scheduled:.6f}')} {_short(f'{dispatched - scheduled:+.6f}')}"
+    since = f"{dispatched - scheduled:+.6f}"
+    line = f"{f'{scheduled:.6f}'.rstrip('0').rstrip('.')} {since.rstrip('0').rstrip('.')}"
     if outcome == SENT and task_id and task_id == own_id:
         return line
     return f"{line} {outcome} {''.join(task_id.splitlines())}".rstrip(" ")
-
-
-def _short(number: str) -> str:
-    return number.rstrip("0").rstrip(".")
 
 
 def read_history(text: str, own_id: OwnId = no_id) -> list[Occurrence]:

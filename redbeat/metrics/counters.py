@@ -43,9 +43,9 @@ class Counters:
         new = self._new
         new["dispatched"] += 1
         if late is not None:
-            late = max(late, 0.0)
             new[LATENESS.field(late)] += 1
-            new[LATENESS.sum] += int(late * MICROSECONDS)
+            if late > 0:
+                new[LATENESS.sum] += int(late * MICROSECONDS)
         if self._by_entry:
             new["dispatched " + name] += 1
 
