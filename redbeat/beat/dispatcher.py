@@ -53,6 +53,7 @@ class Dispatcher:
     ) -> None:
         self._outbox = outbox
         self._alone: set[str] = set()
+        self._done: list[Completion] = []
         self._hooks = hooks
         self._counters = Counters(0) if counters is None else counters
         self._statics = StaticEntries() if statics is None else statics
@@ -68,7 +69,7 @@ class Dispatcher:
 
         ``now`` is the time of Redis, UNIX seconds. A run that is to be sent at most once is not
         published but returned as a promise, for :meth:`keep`. None when there is nothing to record
-        because the entry is quarantined, or not yet because its message is on its way: then it is
+        because the entry is quarantined, or not yet because its message was published: then it is
         among what :meth:`delivered` returns.
         """
         try:
@@ -90,18 +91,33 @@ class Dispatcher:
 
     def delivered(self) -> list[Completion]:
         """Wait for the broker to answer for what is on its way; return what to record of it."""
-        return [self._settled(letter) for letter in self._outbox.deliver()]
+        self._hear()
+        done, self._done = self._done, []
+        return done
+
+    def _hear(self) -> None:
+        """See to what was published, before anything is made of what went wrong after it."""
+        self._done += [self._settled(letter) for letter in self._outbox.deliver()]
 
     def _settled(self, letter: Letter) -> Completion:
         entry, claim, claim_id, now = letter.entry, letter.claim, letter.claim_id, letter.now
-        error = letter.error
-        if error is None:
-            self._failures.forget(claim)
-            self._outcomes.announce(entry)
-            return self._outcomes.sent(
-                entry, claim, claim_id, own_wait(entry, letter.seconds, now), now
-            )
-        return self._failed(claim, claim_id, now, error, shared=letter.shared)
+        if letter.error is None:
+            return self._sent(entry, claim, claim_id, letter.seconds, now)
+        return self._failed(claim, claim_id, now, letter.error, shared=letter.shared)
+
+    def _sent(
+        self,
+        entry: RedBeatSchedulerEntry,
+        claim: Claim,
+        claim_id: str,
+        seconds: float | None,
+        now: float,
+    ) -> Completion:
+        """Return what to record for a run that is out; ``seconds`` as ``is_due`` said."""
+        self._alone.discard(claim.key)
+        self._failures.forget(claim)
+        self._outcomes.announce(entry)
+        return self._outcomes.sent(entry, claim, claim_id, own_wait(entry, seconds, now), now)
 
     def _failed(
         self, claim: Claim, claim_id: str, now: float, error: Exception, shared: bool
@@ -124,16 +140,16 @@ class Dispatcher:
         if not entry.enabled:
             return Completion(claim.key, claim_id, DISABLED)
         try:
-            due = entry.verdict().due
+            due = entry.verdict().scheduled_at is not None
         except Exception as error:
             if asks_itself(entry.schedule):  # the user's own code, which may recover
                 return self._failures.note(claim, claim_id, now, error)
             reason = f"definition.schedule: cannot tell when it is due: {error!r}"
             self._set_aside(claim, claim_id, reason, now)
             return None
-        if due and goes_on(entry, claim, now):
+        if due and claim.running_until and goes_on(entry, claim, now):
             return self._outcomes.put_off(entry, claim, claim_id, now)
-        if due:
+        if due and entry._lazy:
             try:
                 self._statics.give_functions(entry)
             except LazyArgumentError as error:
@@ -220,21 +236,21 @@ class Dispatcher:
         self, entry: RedBeatSchedulerEntry, claim: Claim, claim_id: str, now: float
     ) -> Completion | None:
         run, shared = entry.run, self._outbox.shares_errors
+        assert run is not None
         try:
             producer = self._hooks.producer
-            with self._outbox.open(producer, claim.key in self._alone) as on_its_way:
+            with self._outbox.publishing(producer, claim.key in self._alone):
                 seconds = self._hooks.maybe_due(entry, producer=producer)
-                if run is not None and run.sent and on_its_way():
+                if run.sent:
                     self._outbox.add(Letter(entry, claim, claim_id, seconds, now))
                     return None
         except Exception as error:
+            self._hear()
             return self._failures.note(claim, claim_id, now, error)
-        if run is None or run.sent or (run.error is None and run.successor is not None):
-            self._alone.discard(claim.key)
-            self._failures.forget(claim)
-            self._outcomes.announce(entry)
-            return self._outcomes.sent(entry, claim, claim_id, own_wait(entry, seconds, now), now)
+        if run.error is None and run.successor is not None:
+            return self._sent(entry, claim, claim_id, seconds, now)
         if run.error is not None:
+            self._hear()
             return self._failed(claim, claim_id, now, run.error, shared)
         score = score_of_not_due(entry, run, seconds, now)
         return self._outcomes.not_sent(entry, claim, claim_id, score, now)

@@ -1,9 +1,8 @@
-"""Runs whose messages are on their way: published, and not yet confirmed by the broker."""
+"""Runs whose messages are published, and those of them that the broker has not confirmed yet."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -24,11 +23,8 @@ SHORTEST, LONGEST = 0.002, 0.05
 #: Bytes of messages after which they are sent in any case.
 MAX_BYTES: Final = 1 << 20
 
-
-Collecting = AbstractContextManager[Callable[[], bool]]
-
-#: A context in which each message is waited for.
-AT_ONCE: Final[Collecting] = nullcontext(lambda: False)
+#: Letters that are seen to together although the broker has confirmed each.
+AT_ONCE: Final = 50
 
 
 @dataclass(slots=True)
@@ -51,7 +47,8 @@ class Outbox:
     """The letters of one beat, in the order in which they were published.
 
     ``window`` is how many may be on their way; with 1 each is waited for by itself. So it is with
-    transports that cannot do otherwise.
+    transports that cannot do otherwise. What is to be done about a letter is done by and by, for
+    many of them in a row: that takes less time than one after the other between two messages.
     """
 
     def __init__(self, window: int, clock: Callable[[], float]) -> None:
@@ -59,36 +56,39 @@ class Outbox:
         self._clock = clock
         self._pipe: Pipe | None = None
         self._producer: Any = None
-        #: The operations of one publish, one for each queue it goes to, and the letter they carry;
-        #: None for one that failed half-way.
+        #: The operations of one publish, one for each queue it goes to, none for one that was
+        #: waited for; and the letter they carry, None for one that failed half-way.
         self._sent: list[tuple[int, Letter | None]] = []
+        self._open: Pipe | None = None
+        self._before = 0
         self._letter: Letter | None = None
         self._patience = SHORTEST
         self._opened = 0.0
 
-    def open(self, producer: Any, alone: bool = False) -> Collecting:
-        """A context in which ``producer`` need not wait for the broker, unless ``alone``.
+    def publishing(self, producer: Any, alone: bool = False) -> Outbox:
+        """Return a context in which ``producer`` need not wait for the broker, unless ``alone``."""
+        self._open = None if alone else self._pipe_of(producer)
+        return self
 
-        Its value is a function that tells whether it made use of that. If not, what is published is
-        out.
-        """
-        if alone or (self._pipe is None and producer is self._producer):
-            return AT_ONCE
-        pipe = self._pipe_of(producer)
-        return AT_ONCE if pipe is None else self._collecting(pipe)
+    def __enter__(self) -> None:
+        if self._open is not None:
+            self._before = self._open.size
+            self._open.__enter__()
 
-    @contextmanager
-    def _collecting(self, pipe: Pipe) -> Iterator[Callable[[], bool]]:
-        before = pipe.size
-        try:
-            with pipe.collecting():
-                yield lambda: pipe.size > before
-        finally:
-            if pipe.size > before:
-                if not self._sent:
-                    self._opened = self._clock()
-                self._sent.append((pipe.size - before, self._letter))
-            self._letter = None
+    def __exit__(self, *exc_info: object) -> None:
+        pipe, letter, operations = self._open, self._letter, 0
+        self._open = self._letter = None
+        if pipe is not None:
+            pipe.__exit__(*exc_info)
+            operations = pipe.size - self._before
+        if operations or letter is not None:
+            if not self._sent:
+                self._opened = self._clock()
+            self._sent.append((operations, letter))
+
+    def add(self, letter: Letter) -> None:
+        """Take the run that is published in the context of :meth:`publishing`."""
+        self._letter = letter
 
     def _pipe_of(self, producer: Any) -> Pipe | None:
         """The pipe to publish through; letters on the way stay with that of their channel."""
@@ -116,9 +116,12 @@ class Outbox:
     @property
     def ripe(self) -> bool:
         """Whether it is time to :meth:`deliver`."""
-        if not self._sent or self._pipe is None:
+        if not self._sent:
             return False
-        full = len(self._sent) >= self._window or self._pipe.nbytes > MAX_BYTES
+        if self._pipe is None:
+            full = len(self._sent) >= AT_ONCE
+        else:
+            full = len(self._sent) >= self._window or self._pipe.nbytes > MAX_BYTES
         return full or self._clock() - self._opened > self._patience
 
     def deliver(self) -> list[Letter]:
@@ -127,17 +130,19 @@ class Outbox:
         A letter is good only when every operation of it is. Takes no longer than a publish may.
         """
         sent, self._sent = self._sent, []
-        if not sent or self._pipe is None:
-            return []
-        started = self._clock()
-        outcomes = self._pipe.deliver()
-        self._patience = min(max(PATIENCE * (self._clock() - started), SHORTEST), LONGEST)
+        outcomes: list[Exception | None] = []
+        if self._pipe is not None and self._pipe.size:
+            started = self._clock()
+            outcomes = self._pipe.deliver()
+            self._patience = min(max(PATIENCE * (self._clock() - started), SHORTEST), LONGEST)
         letters, first = [], 0
         for operations, letter in sent:
             errors = list(filter(None, outcomes[first : first + operations]))
             first += operations
-            if letter is not None:
-                letter.error = errors[0] if errors else None
-                letter.shared = self._pipe.shares_errors and bool(errors)
-                letters.append(letter)
+            if letter is None:
+                continue
+            if errors:
+                letter.error = errors[0]
+                letter.shared = self._pipe is not None and self._pipe.shares_errors
+            letters.append(letter)
         return letters

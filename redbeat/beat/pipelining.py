@@ -1,7 +1,7 @@
 """Messages on the wire together: written one after the other, and waited for together.
 
-What a producer publishes inside :meth:`RedisPipe.collecting` or :meth:`AmqpPipe.collecting` is on
-its way when :meth:`deliver` returns, with an outcome for each. Nothing above this module knows what
+What a producer publishes in the context of a pipe is on its way when :meth:`Pipe.deliver` returns,
+with an outcome for each. Nothing above this module knows what
 kind of broker it is.
 """
 
@@ -47,8 +47,11 @@ class Pipe(Protocol):
     def nbytes(self) -> int:
         """How many bytes they take, as far as this process has to keep them."""
 
-    def collecting(self) -> Any:
-        """Return a context in which publishing on the channel does not wait for the broker."""
+    def __enter__(self) -> None:
+        """From now on publishing on the channel does not wait for the broker."""
+
+    def __exit__(self, *exc_info: object) -> None:
+        """It waits again."""
 
     def deliver(self) -> list[Exception | None]:
         """Wait for the broker; return for each operation why it failed, None where it did not.
@@ -90,13 +93,11 @@ class RedisPipe:
     def size(self) -> int:
         return len(self._commands.command_stack)
 
-    @contextmanager
-    def collecting(self) -> Iterator[None]:
+    def __enter__(self) -> None:
         self.channel.conn_or_acquire = self._acquire
-        try:
-            yield
-        finally:
-            del self.channel.conn_or_acquire
+
+    def __exit__(self, *exc_info: object) -> None:
+        del self.channel.conn_or_acquire
 
     @contextmanager
     def _acquire(self, client: Any = None) -> Iterator[Any]:
@@ -164,13 +165,11 @@ class AmqpPipe:
     def size(self) -> int:
         return len(self._outcomes)
 
-    @contextmanager
-    def collecting(self) -> Iterator[None]:
+    def __enter__(self) -> None:
         self.channel.basic_publish = self._publish
-        try:
-            yield
-        finally:
-            self.channel.basic_publish = self._counted
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.channel.basic_publish = self._counted
 
     def _select(self) -> None:
         """Ask for confirmations. A round trip the first time, and after the channel was closed.

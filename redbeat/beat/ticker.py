@@ -26,7 +26,7 @@ from .backoff import BackOff
 from .dispatcher import Dispatcher
 from .exchange import LONGEST_LEASE, Answer, Exchange
 from .failures import BROKER_WAIT
-from .hooks import Hooks, Promise
+from .hooks import Hooks
 from .interrupts import HeldSignals
 from .leader import NOT_A_LOCK, BeatLock
 from .outbox import Outbox
@@ -338,7 +338,8 @@ class Ticker:
             if claim.definition is None and not claim.problem:
                 self._hash_is_gone(claim.key)
                 continue
-            self._missing.discard(claim.key)
+            if self._missing:
+                self._missing.discard(claim.key)
             self._dispatch_one(claim, answer.claim_id, self._exchange.time_at(started))
             if self._dispatcher.ripe:
                 self._record_delivered()
@@ -354,10 +355,10 @@ class Ticker:
             # Nobody knows whether it is out; whoever sends it again does so under the same id.
             self._give_back(iter((claim,)), claim_id)
             raise
-        if isinstance(done, Promise):
-            self._promises.add(done)
-        elif done is not None:
+        if type(done) is Completion:
             self._exchange.record(done)
+        elif done is not None:
+            self._promises.add(done)
 
     def _record_delivered(self) -> None:
         """Wait for the broker to confirm what is on its way."""

@@ -93,7 +93,7 @@ def stub(*answers: int) -> Iterator[tuple[Stub, Channel]]:
 
 
 def write(pipe: RedisPipe, *messages: str) -> list[Exception | None]:
-    with pipe.collecting():
+    with pipe:
         for message in messages:
             pipe.channel.put(message)
     assert pipe.size == len(messages)
@@ -132,7 +132,7 @@ def test_one_is_refused() -> None:
 def test_outside_of_the_context_a_message_is_out_at_once() -> None:
     with stub(9) as (server, channel):
         pipe = RedisPipe(channel)
-        with pipe.collecting():
+        with pipe:
             channel.put("later")
         channel.put("now")
         assert server.taken == [["now"]]
@@ -142,7 +142,7 @@ def test_outside_of_the_context_a_message_is_out_at_once() -> None:
 def test_bytes_are_counted() -> None:
     with stub(9) as (_, channel):
         pipe = RedisPipe(channel)
-        with pipe.collecting():
+        with pipe:
             channel.put("x" * 1000)
         assert pipe.nbytes == 1000
 
