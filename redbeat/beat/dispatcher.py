@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from datetime import datetime
+from typing import Final
 
 from celery.utils.log import get_logger
 
@@ -30,9 +32,15 @@ from .overlap import goes_on, marker
 from .statics import StaticEntries
 from .waits import own_wait, score_of_not_due
 
-__all__ = ("Dispatcher",)
+__all__ = ("Dispatcher", "Loaded")
 
 logger = get_logger("celery.beat")
+
+#: An entry, or why it cannot be read.
+Loaded = RedBeatSchedulerEntry | Exception
+
+#: Entries that are read before the first of them is dispatched.
+READ_AHEAD: Final = 50
 
 
 class Dispatcher:
@@ -64,19 +72,28 @@ class Dispatcher:
         self._outcomes = Outcomes(hooks, self._counters, self._histories)
         self.keeper = Keeper(hooks, self._failures, self._outcomes, self._counters)
 
-    def dispatch(self, claim: Claim, claim_id: str, now: float) -> Completion | Promise | None:
-        """Run a claimed entry and return what to record.
+    def loaded(self, claims: Sequence[Claim]) -> Iterator[Loaded]:
+        """Yield the entry of each claim, or why it cannot be read.
+
+        Many are read in a row: that takes less time than one after the other between two messages.
+        """
+        for first in range(0, len(claims), READ_AHEAD):
+            yield from [self._load(claim) for claim in claims[first : first + READ_AHEAD]]
+
+    def dispatch(
+        self, entry: Loaded, claim: Claim, claim_id: str, now: float
+    ) -> Completion | Promise | None:
+        """Run a claimed entry as it was :meth:`loaded` and return what to record.
 
         ``now`` is the time of Redis, UNIX seconds. A run that is to be sent at most once is not
         published but returned as a promise, for :meth:`keep`. None when there is nothing to record
         because the entry is quarantined, or not yet because its message was published: then it is
         among what :meth:`delivered` returns.
         """
-        try:
-            entry = self._load(claim, now)
-        except Exception as error:
-            self._set_aside(claim, claim_id, str(error) or repr(error), now)
+        if isinstance(entry, Exception):
+            self._set_aside(claim, claim_id, str(entry) or repr(entry), now)
             return None
+        entry.run = Run(datetime.fromtimestamp(now, UTC), datetime.fromtimestamp(claim.due, UTC))
         return self._dispatch(entry, claim, claim_id, now)
 
     @property
@@ -224,12 +241,15 @@ class Dispatcher:
         self._outcomes.announce(entry)
         return done
 
-    def _load(self, claim: Claim, now: float) -> RedBeatSchedulerEntry:
+    def _load(self, claim: Claim) -> Loaded:
         if claim.problem or claim.definition is None:
-            raise DecodeError("definition", claim.problem)
-        entry = self._prototypes.get(claim.key, claim.definition, claim.policy)
-        entry.adopt(self._histories.read(claim.key, claim.meta, claim.runtime), claim.meta)
-        entry.run = Run(datetime.fromtimestamp(now, UTC), datetime.fromtimestamp(claim.due, UTC))
+            return DecodeError("definition", claim.problem)
+        try:
+            entry = self._prototypes.get(claim.key, claim.definition, claim.policy)
+            history = self._histories.read(claim.key, claim.meta, claim.runtime)
+            entry.adopt(history, claim.meta)
+        except Exception as error:
+            return error
         return entry
 
     def _run(

@@ -23,7 +23,7 @@ from redbeat.storage.records import AGAIN, STANDBY, Claim, Completion, Turn
 from redbeat.storage.store import BATCH, MAX_WAIT, Store
 
 from .backoff import BackOff
-from .dispatcher import Dispatcher
+from .dispatcher import Dispatcher, Loaded
 from .exchange import LONGEST_LEASE, Answer, Exchange
 from .failures import BROKER_WAIT
 from .hooks import Hooks
@@ -329,7 +329,9 @@ class Ticker:
         self._forget_gone()
 
     def _dispatch_each(self, claims: Iterator[Claim], answer: Answer) -> None:
+        loaded = self._dispatcher.loaded(answer.turn.claims)
         for claim in claims:
+            entry = next(loaded)
             started = self._clock()
             if started >= answer.deadline:
                 logger.warning("beat: Stalled past the lease of the claims, giving them back")
@@ -340,7 +342,7 @@ class Ticker:
                 continue
             if self._missing:
                 self._missing.discard(claim.key)
-            self._dispatch_one(claim, answer.claim_id, self._exchange.time_at(started))
+            self._dispatch_one(entry, claim, answer.claim_id, self._exchange.time_at(started))
             if self._dispatcher.ripe:
                 self._record_delivered()
             if self._dispatcher.broker_failures or self._stop.pending:
@@ -348,9 +350,9 @@ class Ticker:
             if started - self._exchange.answered_at > FLUSH_INTERVAL and self._exchange.pending:
                 self._exchange.turn(0)
 
-    def _dispatch_one(self, claim: Claim, claim_id: str, now: float) -> None:
+    def _dispatch_one(self, entry: Loaded, claim: Claim, claim_id: str, now: float) -> None:
         try:
-            done = self._dispatcher.dispatch(claim, claim_id, now)
+            done = self._dispatcher.dispatch(entry, claim, claim_id, now)
         except (SystemExit, KeyboardInterrupt):
             # Nobody knows whether it is out; whoever sends it again does so under the same id.
             self._give_back(iter((claim,)), claim_id)
