@@ -68,9 +68,9 @@ class Dispatcher:
         self._quarantine = quarantine
         self._prototypes = Prototypes(hooks)
         self._histories = Histories()
-        self._failures = Failures(hooks, self._counters)
+        self.failures = Failures(hooks, self._counters)
         self._outcomes = Outcomes(hooks, self._counters, self._histories)
-        self.keeper = Keeper(hooks, self._failures, self._outcomes, self._counters)
+        self.keeper = Keeper(hooks, self.failures, self._outcomes, self._counters)
 
     def loaded(self, claims: Sequence[Claim]) -> Iterator[Loaded]:
         """Yield the entry of each claim, or why it cannot be read.
@@ -95,16 +95,6 @@ class Dispatcher:
             return None
         entry.run = Run(datetime.fromtimestamp(now, UTC), datetime.fromtimestamp(claim.due, UTC))
         return self._dispatch(entry, claim, claim_id, now)
-
-    @property
-    def broker_failures(self) -> int:
-        """How often the broker failed in a row."""
-        return self._failures.of_broker
-
-    @property
-    def ripe(self) -> bool:
-        """Whether it is time to ask what was :meth:`delivered`."""
-        return self._outbox.ripe
 
     def delivered(self) -> list[Completion]:
         """Wait for the broker to answer for what is on its way; return what to record of it."""
@@ -132,7 +122,7 @@ class Dispatcher:
     ) -> Completion:
         """Return what to record for a run that is out; ``seconds`` as ``is_due`` said."""
         self._alone.discard(claim.key)
-        self._failures.forget(claim)
+        self.failures.forget(claim)
         self._outcomes.announce(entry)
         return self._outcomes.sent(entry, claim, claim_id, own_wait(entry, seconds, now), now)
 
@@ -144,8 +134,8 @@ class Dispatcher:
         Then it is tried again at once, and waited for by itself.
         """
         own = claim.key in self._alone or not shared
-        if own or self._failures.broker_is_away(error):
-            return self._failures.note(claim, claim_id, now, error)
+        if own or self.failures.broker_is_away(error):
+            return self.failures.note(claim, claim_id, now, error)
         self._alone.add(claim.key)
         return Completion(claim.key, claim_id, now, runtime=AGAIN)
 
@@ -160,7 +150,7 @@ class Dispatcher:
             due = entry.verdict().scheduled_at is not None
         except Exception as error:
             if asks_itself(entry.schedule):  # the user's own code, which may recover
-                return self._failures.note(claim, claim_id, now, error)
+                return self.failures.note(claim, claim_id, now, error)
             reason = f"definition.schedule: cannot tell when it is due: {error!r}"
             self._set_aside(claim, claim_id, reason, now)
             return None
@@ -170,7 +160,7 @@ class Dispatcher:
             try:
                 self._statics.give_functions(entry)
             except LazyArgumentError as error:
-                return self._failures.note(claim, claim_id, now, error)
+                return self.failures.note(claim, claim_id, now, error)
         run = self._promise if self._at_most_once(entry) else self._run
         return run(entry, claim, claim_id, now)
 
@@ -197,11 +187,11 @@ class Dispatcher:
                 run.task_id = entry.task_id_of(entry.verdict().scheduled_at or run.due)
                 run.successor = self._hooks.reserve(entry)
         except Exception as error:
-            return self._failures.note(claim, claim_id, now, error)
+            return self.failures.note(claim, claim_id, now, error)
         if not is_due:
             score = score_of_not_due(entry, run, seconds, now)
             return self._outcomes.not_sent(entry, claim, claim_id, score, now)
-        self._failures.forget(claim)
+        self.failures.forget(claim)
         done = self._outcomes.sent(entry, claim, claim_id, own_wait(entry, seconds, now), now)
         return Promise(entry, claim, done._replace(promised=True))
 
@@ -232,12 +222,12 @@ class Dispatcher:
                 self._hooks.check_broker()
                 entry.args, entry.kwargs = evaluated(entry.args, entry.kwargs)
                 run.task_id = task_id
-                self._failures.broker_is_there()
+                self.failures.broker_is_there()
                 return Promise(entry, claim, done._replace(promised=True))
             publish(self._hooks, entry, self._hooks.producer)
         except Exception as error:
-            return self._failures.note(claim, claim_id, now, error)
-        self._failures.forget(claim)
+            return self.failures.note(claim, claim_id, now, error)
+        self.failures.forget(claim)
         self._outcomes.announce(entry)
         return done
 
@@ -266,7 +256,7 @@ class Dispatcher:
                     return None
         except Exception as error:
             self._hear()
-            return self._failures.note(claim, claim_id, now, error)
+            return self.failures.note(claim, claim_id, now, error)
         if run.error is None and run.successor is not None:
             return self._sent(entry, claim, claim_id, seconds, now)
         if run.error is not None:

@@ -113,16 +113,15 @@ class Outbox:
         """Whether what goes wrong now may be the fault of a letter on its way."""
         return bool(self._sent) and self._pipe is not None and self._pipe.shares_errors
 
-    @property
-    def ripe(self) -> bool:
-        """Whether it is time to :meth:`deliver`."""
+    def ripe(self, now: float) -> bool:
+        """Whether it is time to :meth:`deliver`; ``now`` is by the clock."""
         if not self._sent:
             return False
         if self._pipe is None:
             full = len(self._sent) >= AT_ONCE
         else:
             full = len(self._sent) >= self._window or self._pipe.nbytes > MAX_BYTES
-        return full or self._clock() - self._opened > self._patience
+        return full or now - self._opened > self._patience
 
     def deliver(self) -> list[Letter]:
         """Wait until the broker has answered all letters; return them, with what went wrong.

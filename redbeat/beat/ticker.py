@@ -87,8 +87,8 @@ class Ticker:
         self.pulse = Pulse(clock)
         self.counters = Counters(conf.metrics_entries)
         self._upkeep = Upkeep(store, conf.metrics_entries, clock)
-        outbox = Outbox(conf.publish_window, clock)
-        self._dispatcher = Dispatcher(hooks, self._quarantine, outbox, statics, self.counters)
+        self._outbox = Outbox(conf.publish_window, clock)
+        self._dispatcher = Dispatcher(hooks, self._quarantine, self._outbox, statics, self.counters)
         self._exchange = Exchange(store, lock, clock, lease, conf.history_size, self.counters)
         self._promises = Promises(self._dispatcher.keeper, self._exchange)
         self._synced = False
@@ -188,7 +188,7 @@ class Ticker:
         self._check_server()
         started = self._clock()
         while True:
-            failures = self._dispatcher.broker_failures
+            failures = self._dispatcher.failures.of_broker
             self._promises.keep()
             answer = self._exchange.next(self._limit())
             turn = answer.turn
@@ -201,16 +201,16 @@ class Ticker:
                 self._look_ahead(turn)
                 self._dispatch(answer)
             elif (
-                self._dispatcher.broker_failures <= failures
+                self._dispatcher.failures.of_broker <= failures
                 and not self._exchange.pending
                 and not self._look_after(turn)
             ):
                 return self._wait(turn)
             # While the broker is away, entries that do not need it are still seen to.
             enough = self._stop.pending or self._clock() - started > MAX_TICK
-            if self._dispatcher.broker_failures > failures or enough:
+            if self._dispatcher.failures.of_broker > failures or enough:
                 self.flush()
-                return BROKER_WAIT.after(self._dispatcher.broker_failures)
+                return BROKER_WAIT.after(self._dispatcher.failures.of_broker)
 
     def _tell_lock(self, turn: Turn) -> None:
         """Say when this beat begins or ceases to lead."""
@@ -243,7 +243,7 @@ class Ticker:
         """
         more = turn.next_due is not None and turn.next_due <= turn.now
         worth_it = more or (self._exchange.pending and len(turn.claims) > BATCH // 2)
-        if worth_it and not self._dispatcher.broker_failures:
+        if worth_it and not self._dispatcher.failures.of_broker:
             try:
                 self._exchange.begin(self._limit() if more else 0)
             except (RedisError, OSError) as error:
@@ -258,7 +258,7 @@ class Ticker:
     def _limit(self) -> int:
         if not self._synced:
             return 0
-        return 1 if self._dispatcher.broker_failures else BATCH
+        return 1 if self._dispatcher.failures.of_broker else BATCH
 
     def _longest_wait(self) -> float:
         longest = min(MAX_WAIT, self._hooks.max_interval)
@@ -314,7 +314,7 @@ class Ticker:
         try:
             self._dispatch_each(rest, answer)
             self._record_delivered()
-            if not self._dispatcher.broker_failures:
+            if not self._dispatcher.failures.of_broker:
                 self._promises.keep()
         except (SystemExit, KeyboardInterrupt):
             self._give_back_rest(rest, answer.claim_id)
@@ -330,6 +330,8 @@ class Ticker:
 
     def _dispatch_each(self, claims: Iterator[Claim], answer: Answer) -> None:
         loaded = self._dispatcher.loaded(answer.turn.claims)
+        exchange, outbox, stop = self._exchange, self._outbox, self._stop
+        failures = self._dispatcher.failures
         for claim in claims:
             entry = next(loaded)
             started = self._clock()
@@ -342,13 +344,13 @@ class Ticker:
                 continue
             if self._missing:
                 self._missing.discard(claim.key)
-            self._dispatch_one(entry, claim, answer.claim_id, self._exchange.time_at(started))
-            if self._dispatcher.ripe:
+            self._dispatch_one(entry, claim, answer.claim_id, exchange.time_at(started))
+            if outbox.ripe(started):
                 self._record_delivered()
-            if self._dispatcher.broker_failures or self._stop.pending:
+            if failures.of_broker or stop.pending:
                 return
-            if started - self._exchange.answered_at > FLUSH_INTERVAL and self._exchange.pending:
-                self._exchange.turn(0)
+            if started - exchange.answered_at > FLUSH_INTERVAL and exchange.pending:
+                exchange.turn(0)
 
     def _dispatch_one(self, entry: Loaded, claim: Claim, claim_id: str, now: float) -> None:
         try:

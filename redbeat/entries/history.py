@@ -79,27 +79,27 @@ def decode_meta(text: str | bytes | None) -> dict[str, Any]:
 
 def encode_meta(last_run_at: datetime | None, total_run_count: int | None = None) -> str:
     """Return meta as it is stored; without a count as RedBeat 2 writes it on ``save()``."""
-    if last_run_at is not None:
-        name = _zone_name(last_run_at)
+    at = last_run_at
+    if at is not None:
+        name = _quoted_zone(at)
         if name and active_codec()[0] is RedBeatJSONEncoder:
-            at = last_run_at
-            day, time = (at.year, at.month, at.day), (at.hour, at.minute, at.second, at.microsecond)
-            counted = "" if total_run_count is None else COUNTED % total_run_count
-            return f"{WRITTEN % (*day, *time, quoted(name))}{counted}}}"
-        if last_run_at.tzinfo is UTC:
-            last_run_at = last_run_at.replace(tzinfo=NAMED_UTC)
+            day = at.year, at.month, at.day
+            text = WRITTEN % (*day, at.hour, at.minute, at.second, at.microsecond, name)
+            return f"{text}}}" if total_run_count is None else f"{text}{COUNTED % total_run_count}}}"
+        if at.tzinfo is UTC:
+            last_run_at = at.replace(tzinfo=NAMED_UTC)
     meta: dict[str, Any] = {"last_run_at": last_run_at}
     if total_run_count is not None:
         meta["total_run_count"] = total_run_count
     return encode(meta, "meta")
 
 
-def _zone_name(moment: datetime) -> str:
-    """Return the name under which the zone is stored where that is all there is to say."""
+def _quoted_zone(moment: datetime) -> str:
+    """Return the name under which the zone is stored, as JSON, where that is all there is to say."""
     zone = moment.tzinfo
     if zone is UTC:
-        return "UTC"
-    return zone.key or "" if type(zone) is ZoneInfo and not moment.fold else ""
+        return '"UTC"'
+    return quoted(zone.key) if type(zone) is ZoneInfo and zone.key and not moment.fold else ""
 
 
 def encode_runtime(scheduled_at: datetime, last_run_at: datetime) -> str:

@@ -129,7 +129,14 @@ def evaluated(args: Any, kwargs: Any) -> tuple[Any, Any]:
 
     Raises :exc:`LazyArgumentError` where one of them raises.
     """
-    return args and _walk(args, ("args",), _call), kwargs and _walk(kwargs, ("kwargs",), _call)
+    if (
+        type(args) is list
+        and type(kwargs) is dict
+        and SCALARS.issuperset(map(type, args))
+        and SCALARS.issuperset(map(type, kwargs.values()))
+    ):
+        return args, kwargs
+    return _walk(args, ("args",), _call), _walk(kwargs, ("kwargs",), _call)
 
 
 def _call(argument: BeatLazyFunc | LazyArgument, path: Path) -> Any:
