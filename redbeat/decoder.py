@@ -76,13 +76,26 @@ class RedBeatJSONDecoder(json.JSONDecoder):
 
 def active_codec() -> tuple[type[json.JSONEncoder], type[json.JSONDecoder]]:
     """The encoder and decoder in use: those on ``redbeat.schedulers``, where users replace them."""
-    schedulers = sys.modules.get("redbeat.schedulers")
-    if schedulers is None:
-        return RedBeatJSONEncoder, RedBeatJSONDecoder
-    names = schedulers.__dict__
+    return active_encoder(), active_decoder()
+
+
+def active_encoder() -> type[json.JSONEncoder]:
+    """The encoder in use."""
+    module = sys.modules.get("redbeat.schedulers")
     return (
-        names.get("RedBeatJSONEncoder", RedBeatJSONEncoder),
-        names.get("RedBeatJSONDecoder", RedBeatJSONDecoder),
+        module.__dict__.get("RedBeatJSONEncoder", RedBeatJSONEncoder)
+        if module
+        else RedBeatJSONEncoder
+    )
+
+
+def active_decoder() -> type[json.JSONDecoder]:
+    """The decoder in use."""
+    module = sys.modules.get("redbeat.schedulers")
+    return (
+        module.__dict__.get("RedBeatJSONDecoder", RedBeatJSONDecoder)
+        if module
+        else RedBeatJSONDecoder
     )
 
 

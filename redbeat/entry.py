@@ -328,7 +328,8 @@ class RedBeatSchedulerEntry(OperatedEntry):
         return entry
 
     def _copy(self: Self) -> Self:
-        entry = type(self).__new__(type(self))
+        cls = type(self)
+        entry = cls.__new__(cls)
         entry.__dict__ = {**self.__dict__, "run": None}
         return entry
 

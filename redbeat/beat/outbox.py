@@ -67,7 +67,8 @@ class Outbox:
 
     def publishing(self, producer: Any, alone: bool = False) -> Outbox:
         """Return a context in which ``producer`` need not wait for the broker, unless ``alone``."""
-        self._open = None if alone else self._pipe_of(producer)
+        at_once = alone or (self._pipe is None and producer is self._producer)
+        self._open = None if at_once else self._pipe_of(producer)
         return self
 
     def __enter__(self) -> None:
@@ -104,10 +105,6 @@ class Outbox:
         same = producer is self._producer
         return same and (self._pipe is None or self._pipe.channel is producer.channel)
 
-    def add(self, letter: Letter) -> None:
-        """Take the run that is published in the context that :meth:`open` opened."""
-        self._letter = letter
-
     @property
     def shares_errors(self) -> bool:
         """Whether what goes wrong now may be the fault of a letter on its way."""
@@ -136,12 +133,11 @@ class Outbox:
             self._patience = min(max(PATIENCE * (self._clock() - started), SHORTEST), LONGEST)
         letters, first = [], 0
         for operations, letter in sent:
-            errors = list(filter(None, outcomes[first : first + operations]))
+            if letter is not None:
+                letters.append(letter)
+                errors = list(filter(None, outcomes[first : first + operations]))
+                if errors:
+                    letter.error = errors[0]
+                    letter.shared = self._pipe is not None and self._pipe.shares_errors
             first += operations
-            if letter is None:
-                continue
-            if errors:
-                letter.error = errors[0]
-                letter.shared = self._pipe is not None and self._pipe.shares_errors
-            letters.append(letter)
         return letters

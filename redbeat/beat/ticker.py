@@ -26,7 +26,7 @@ from .backoff import BackOff
 from .dispatcher import Dispatcher, Loaded
 from .exchange import LONGEST_LEASE, Answer, Exchange
 from .failures import BROKER_WAIT
-from .hooks import Hooks
+from .hooks import Hooks, Promise
 from .interrupts import HeldSignals
 from .leader import NOT_A_LOCK, BeatLock
 from .outbox import Outbox
@@ -359,10 +359,10 @@ class Ticker:
             # Nobody knows whether it is out; whoever sends it again does so under the same id.
             self._give_back(iter((claim,)), claim_id)
             raise
-        if type(done) is Completion:
-            self._exchange.record(done)
-        elif done is not None:
+        if isinstance(done, Promise):
             self._promises.add(done)
+        elif done is not None:
+            self._exchange.record(done)
 
     def _record_delivered(self) -> None:
         """Wait for the broker to confirm what is on its way."""

@@ -10,7 +10,14 @@ from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
 from redbeat.calendar.zones import UTC, from_timestamp, zone_named
-from redbeat.decoder import RedBeatJSONDecoder, RedBeatJSONEncoder, active_codec, decode, encode
+from redbeat.decoder import (
+    RedBeatJSONDecoder,
+    RedBeatJSONEncoder,
+    active_decoder,
+    active_encoder,
+    decode,
+    encode,
+)
 from redbeat.errors import DecodeError
 
 from .occurrences import aware
@@ -82,10 +89,12 @@ def encode_meta(last_run_at: datetime | None, total_run_count: int | None = None
     at = last_run_at
     if at is not None:
         name = _quoted_zone(at)
-        if name and active_codec()[0] is RedBeatJSONEncoder:
+        if name and active_encoder() is RedBeatJSONEncoder:
             day = at.year, at.month, at.day
             text = WRITTEN % (*day, at.hour, at.minute, at.second, at.microsecond, name)
-            return f"{text}}}" if total_run_count is None else f"{text}{COUNTED % total_run_count}}}"
+            return (
+                f"{text}}}" if total_run_count is None else f"{text}{COUNTED % total_run_count}}}"
+            )
         if at.tzinfo is UTC:
             last_run_at = at.replace(tzinfo=NAMED_UTC)
     meta: dict[str, Any] = {"last_run_at": last_run_at}
@@ -95,7 +104,7 @@ def encode_meta(last_run_at: datetime | None, total_run_count: int | None = None
 
 
 def _quoted_zone(moment: datetime) -> str:
-    """Return the name under which the zone is stored, as JSON, where that is all there is to say."""
+    """Return the name of a zone as stored, in quotes, where that is all there is to say."""
     zone = moment.tzinfo
     if zone is UTC:
         return '"UTC"'
@@ -114,7 +123,7 @@ def _read_written(meta: str) -> tuple[datetime, int] | None:
     About ten times faster than JSON.
     """
     match = _written.fullmatch(meta)
-    if match is None or active_codec()[1] is not RedBeatJSONDecoder:
+    if match is None or active_decoder() is not RedBeatJSONDecoder:
         return None
     *when, count = map(int, match.groups("0"))
     try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
+from itertools import accumulate, chain
 
 __all__ = ("pack", "pack_binary", "unpack", "unpack_binary")
 
@@ -47,15 +48,8 @@ def _join(texts: Sequence[str]) -> tuple[Iterable[int], str | bytes]:
 
 
 def _cut(sizes: Iterable[int], packed: bytes) -> list[str]:
-    texts, start = [], 0
+    ends = list(accumulate(sizes))
+    pieces = map(slice, chain((0,), ends), ends)
     if packed.isascii():
-        whole = packed.decode("ascii")
-        for size in sizes:
-            end = start + size
-            texts.append(whole[start:end])
-            start = end
-        return texts
-    for size in sizes:
-        texts.append(packed[start : start + size].decode("utf-8", "surrogateescape"))
-        start += size
-    return texts
+        return list(map(packed.decode("ascii").__getitem__, pieces))
+    return [packed[piece].decode("utf-8", "surrogateescape") for piece in pieces]
