@@ -289,10 +289,10 @@ class RedBeatSchedulerEntry(OperatedEntry):
         if self.scheduled_at is not None and self.last_run_at is not None:
             runtime = encode_runtime(self.scheduled_at, self.last_run_at)
         meta = self.history_text()
-        code, _, _ = store_of(self.app).save(
+        saved = store_of(self.app).save(
             self._own_key(), meta=meta, runtime=runtime, seen=None, score=self._stored_score()
         )
-        if code == SAVED:
+        if saved.code == SAVED:
             self._seen_meta = meta
             self._known_history = (self.last_run_at, self.total_run_count)
 

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from time import time
 from typing import Any
 
 from redbeat.calendar.zones import from_timestamp
 from redbeat.errors import ConflictError, DecodeError, InvalidEntryError
-from redbeat.storage.records import CLOCK_AHEAD, CONFLICT, HISTORY_DIFFERS, SAVED, Writing
+from redbeat.storage.records import (
+    CLOCK_AHEAD,
+    CONFLICT,
+    HISTORY_DIFFERS,
+    SAME,
+    SAVED,
+    Saved,
+    Writing,
+)
 from redbeat.storage.store import Store
 
 from .due import DueEntry
@@ -20,6 +29,9 @@ __all__ = ("SavedEntry", "save_batch")
 
 #: How often a write is tried again when the entry ran in between, before it insists.
 SAVE_ATTEMPTS = 5
+
+#: Seconds by which a score may differ from what was written: it has six decimals.
+SCORE_PRECISION = 2e-6
 
 
 class SavedEntry(DueEntry):
@@ -65,20 +77,28 @@ class SavedEntry(DueEntry):
 
         With ``insist`` it is written whatever history is stored.
         """
-        fresh = self._seen_meta is None
-        meta = self.history_text() if fresh or self._history_changed() else ""
+        fresh, changed = self._seen_meta is None, self._history_changed()
+        meta = self.history_text() if fresh or changed else ""
         seen = None if insist else self._seen_meta or ""
-        score, made_up = self._stored_score(), self._made_up()
-        return asked._replace(meta=meta, seen=seen, score=score, made_up=made_up)
+        made_up = aware(self.last_run_at) if fresh and not changed and self.last_run_at else None
+        key, definition, policy, _, runtime, *_, believed, history = asked
+        texts = (key, definition, policy, meta, runtime)
+        return Writing(*texts, seen, self._stored_score(), made_up, believed, history)
 
-    def _written(self, writing: Writing, code: int, stored: str, runtime: str) -> bool:
+    def _written(self, writing: Writing, saved: Saved) -> bool:
         """Take note of what became of a write; False when it is to be tried again."""
+        code = saved.code
         if code == SAVED:
             self._saved(writing)
         elif code == HISTORY_DIFFERS:
-            self._merge(stored, runtime)
+            self._merge(saved)
+        elif code == SAME:
+            self._merge(saved)
+            if not self._history_changed() and self._is_right(saved.score):
+                self._saved(writing._replace(meta=saved.meta))
+                return True
         elif code == CLOCK_AHEAD:
-            self.last_run_at = from_timestamp(float(stored))
+            self.last_run_at = from_timestamp(float(saved.score))
             self._known_history = (self.last_run_at, self.total_run_count)
         elif code == CONFLICT:
             raise ConflictError(str(self.name))
@@ -99,6 +119,15 @@ class SavedEntry(DueEntry):
         known, count = self._known_history
         return self.total_run_count != count or not _same(self.last_run_at, known)
 
+    def _is_right(self, stored: str) -> bool:
+        """Whether a stored score is what would be written; one that is up by now is due at once."""
+        if not stored:
+            return False
+        score, found = self._stored_score(), float(stored)
+        if score is None:
+            return 0 <= found <= time()
+        return abs(found - score) < SCORE_PRECISION
+
     def _saved(self, writing: Writing) -> None:
         if not _same(self.last_run_at, self._known_history[0]):
             self.scheduled_at = None
@@ -109,12 +138,13 @@ class SavedEntry(DueEntry):
             self._pause = Pause.of_entry(self)
         self._known_history = (self.last_run_at, self.total_run_count)
 
-    def _merge(self, meta: str, runtime: str) -> None:
+    def _merge(self, found: Saved) -> None:
         """Take over the stored history, but for what was changed here."""
+        meta = found.meta
         known_last, known_count = self._known_history
         mine_last, mine_count = self.last_run_at, self.total_run_count
         try:
-            stored = History.read(meta, runtime)
+            stored = History.read(meta, found.runtime)
         except DecodeError:
             self._seen_meta = meta
             self._known_history = (mine_last, -1)  # unreadable: ours replaces it
@@ -140,13 +170,13 @@ def save_batch(store: Store, asked: Sequence[tuple[SavedEntry, Writing]]) -> Non
         writings = [entry._writing(writing, insist) for entry, writing in left]
         results = store.save_all(writings)
         tried = zip(left, writings, results, strict=True)
-        left = [item for item, writing, result in tried if not item[0]._written(writing, *result)]
+        left = [item for item, writing, saved in tried if not item[0]._written(writing, saved)]
         if not left:
             return
 
 
 def _same(one: Any, other: Any) -> bool:
     """Whether two histories tell the same instant; both hours that a clock repeats differ."""
-    if one is None or other is None:
+    if one is other or one is None or other is None:
         return one is other
     return aware(one) == aware(other)

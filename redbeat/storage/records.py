@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from types import MappingProxyType
@@ -23,6 +23,7 @@ __all__ = (
     "NOT_A_HASH",
     "RECORDED",
     "REFUSED",
+    "SAME",
     "SAVED",
     "STANDBY",
     "WAITS",
@@ -32,6 +33,7 @@ __all__ = (
     "Keys",
     "LockTerms",
     "Result",
+    "Saved",
     "StaticRow",
     "Swept",
     "Terms",
@@ -40,6 +42,8 @@ __all__ = (
     "key_of",
     "pack_completions",
     "pack_counts",
+    "pack_writings",
+    "read_saved",
     "read_turn",
     "text_of",
 )
@@ -51,8 +55,7 @@ STANDBY, LEADER, NEW_LEADER = 0, 1, 2
 REFUSED, RECORDED, HISTORY_CHANGED = 0, 1, 2
 
 #: What became of a save, as ``save.lua`` returns it.
-CONFLICT, CLOCK_AHEAD, NOT_A_HASH, GONE, HISTORY_DIFFERS, SAVED = -4, -3, -2, -1, 0, 1
-
+CONFLICT, CLOCK_AHEAD, NOT_A_HASH, GONE, HISTORY_DIFFERS, SAVED, SAME = -4, -3, -2, -1, 0, 1, 2
 
 #: In place of a definition: the entry is deleted.
 DELETE = "-"
@@ -248,20 +251,61 @@ class Writing(NamedTuple):
 
     def fields(self) -> tuple[str, ...]:
         """Return the fields as ``save.lua`` takes them."""
+        key, definition, policy, meta, runtime, seen, score, made_up, believed, history = self
         return (
-            *(self.key, self.definition, self.policy, self.meta, self.runtime),
-            "*" if self.seen is None else self.seen,
-            "now" if self.score is None else f"{self.score:.6f}",
-            "" if self.made_up is None else f"{self.made_up.timestamp():.6f}",
-            self._believed_text(),
-            self.history,
+            *(key, definition, policy, meta, runtime),
+            "*" if seen is None else seen,
+            "now" if score is None else f"{score:.6f}",
+            "" if made_up is None else f"{made_up.timestamp():.6f}",
+            "" if believed is None else _believed_text(*believed),
+            history,
         )
 
-    def _believed_text(self) -> str:
-        if self.believed is None:
-            return ""
-        definition, policy = self.believed
-        return f"={definition}\n{policy}" if definition else "-"
+
+def _believed_text(definition: str, policy: str) -> str:
+    return f"={definition}\n{policy}" if definition else "-"
+
+
+class Saved(NamedTuple):
+    """What became of a :class:`Writing`.
+
+    ``meta`` and ``runtime`` are the stored ones where they differ from what the caller has seen.
+    ``score`` is UNIX seconds, "" for none: with :data:`SAME` the stored one, with
+    :data:`CLOCK_AHEAD` the time of Redis.
+    """
+
+    code: int
+    meta: str = ""
+    runtime: str = ""
+    score: str = ""
+
+    @classmethod
+    def read(cls, code: int, told: Iterator[Sequence[Any]]) -> Saved:
+        """Return one of the results of ``save.lua``."""
+        if code not in TELLING:
+            return cls(code)
+        texts = map(text_of, next(told))
+        return cls(code, score=next(texts)) if code == CLOCK_AHEAD else cls(code, *texts)
+
+
+#: Codes of a save that tell more.
+TELLING = frozenset({CLOCK_AHEAD, HISTORY_DIFFERS, SAME})
+
+#: What becomes of most.
+IS_SAVED = Saved(SAVED)
+
+
+def pack_writings(writings: Sequence[Writing]) -> tuple[bytes, str | bytes]:
+    """Return writings as ``save.lua`` takes them."""
+    return pack_binary([text for writing in writings for text in writing.fields()])
+
+
+def read_saved(codes: bytes, told: Sequence[Sequence[Any]]) -> list[Saved]:
+    """Return what became of writings, from the reply of ``save.lua``."""
+    texts = iter(told)
+    return [
+        IS_SAVED if code == b"1" else Saved.read(int(code), texts) for code in codes.split()
+    ]
 
 
 def text_of(value: Any) -> str:
