@@ -11,7 +11,13 @@ from celery.app import app_or_default
 
 from .config import ensure_conf
 from .entries.access import store_of
-from .entries.definition import decode_definition, decode_policy, encode_definition, encode_policy
+from .entries.definition import (
+    decode_definition,
+    decode_policy,
+    encode_definition,
+    encode_policy,
+    flat_text,
+)
 from .entries.due import PARKED
 from .entries.history import decode_meta, encode_runtime
 from .entries.lazy import hidden, revealed, with_field
@@ -207,14 +213,22 @@ class RedBeatSchedulerEntry(OperatedEntry):
             problem = "beat would not learn when a run ends; call redbeat.worker.enable(app)"
             raise InvalidEntryError("overlap", problem)
         self.check_allowed()
-        definition, lazy = hidden(self.definition(), self._static)
+        text, own = self._definition_text()
+        policy = encode_policy(self.schedule, self.policy)
+        pause = Pause.of_entry(self)
+        return text, with_field(policy, {**own, **pause.field()} if pause else own)
+
+    def _definition_text(self) -> tuple[str, dict[str, Any]]:
+        """Return the definition as stored, and what a policy adds to it."""
+        definition = self.definition()
+        text = flat_text(definition)
+        if text is not None:
+            return text, {}
+        definition, lazy = hidden(definition, self._static)
         options = stored_options(definition.get("options"))
         if options is not definition.get("options"):
             definition = {**definition, "options": options}
-        policy = encode_policy(self.schedule, self.policy)
-        pause = Pause.of_entry(self)
-        own = {**lazy, **(pause.field() if pause else {})}
-        return encode_definition(definition), with_field(policy, own)
+        return encode_definition(definition), lazy
 
     def check_allowed(self) -> None:
         """Raise :exc:`InvalidEntryError` for a task that ``redbeat_task_allowlist`` leaves out."""
@@ -227,7 +241,7 @@ class RedBeatSchedulerEntry(OperatedEntry):
         """Return the key to write to; raises :exc:`InvalidEntryError` for one that is not ours."""
         conf, key = ensure_conf(self.app), self.key
         # The usual lock key is taken even where this app has no lock: another may have it.
-        if key in (*conf.reserved_keys, conf.lock_key, f"{conf.key_prefix}:lock"):
+        if self.name == ":lock" or key == conf.lock_key or key in conf.reserved_keys:
             raise InvalidEntryError(
                 "name", f"{self.name!r} is the name of a key of RedBeat's own; use another one"
             )

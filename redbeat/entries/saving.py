@@ -77,13 +77,12 @@ class SavedEntry(DueEntry):
 
         With ``insist`` it is written whatever history is stored.
         """
-        fresh, changed = self._seen_meta is None, self._history_changed()
-        meta = self.history_text() if fresh or changed else ""
+        fresh = self._seen_meta is None
+        meta = self.history_text() if fresh or self._history_changed() else ""
         seen = None if insist else self._seen_meta or ""
-        made_up = aware(self.last_run_at) if fresh and not changed and self.last_run_at else None
         key, definition, policy, _, runtime, *_, believed, history = asked
         texts = (key, definition, policy, meta, runtime)
-        return Writing(*texts, seen, self._stored_score(), made_up, believed, history)
+        return Writing(*texts, seen, self._stored_score(), self._made_up(), believed, history)
 
     def _written(self, writing: Writing, saved: Saved) -> bool:
         """Take note of what became of a write; False when it is to be tried again."""

@@ -20,14 +20,14 @@
 --            and the policy that the caller has seen, or '-' for no entry
 --            the lines of the history, or '' to leave the stored ones
 --
--- Returns {codes, told}
+-- Returns {codes, text, ...}
 --   codes  a number per entry, separated by spaces: 1 written; 0 the stored meta is another one; 2 as
 --          0, but definition and policy are those given and the caller has no history of its own, so
 --          that nothing is to be written; -1 there is no entry, and a definition or its meta is
 --          missing to make one; -2 the key is not a hash; -3 the caller's clock is ahead of this one;
 --          -4 definition or policy are not those it has seen; -5 it would have been written, but a
 --          key is not a hash
---   told   for each code 0 {meta, runtime}, for 2 {meta, runtime, score or ''}, for -3 {now}
+--   text   for each code 0 meta and runtime, for 2 meta, runtime and score or '', for -3 now
 -- An entry is written only for 1, and none is where a key is not a hash. While a claim is held the
 -- score stays: the completion of that claim sees the change and has the entry looked at again at
 -- once.
@@ -163,7 +163,7 @@ local function save(
       return -1
     end
     if (tonumber(made_up) or 0) > now + TOLERANCE then
-      return -3, {string.format('%.6f', now)}
+      return -3, string.format('%.6f', now)
     end
     if redis.call('HLEN', entry) > 0 then
       -- History without a definition belonged to an entry that is gone.
@@ -173,13 +173,12 @@ local function save(
     stored = NOTHING
   end
   if stored[1] and seen ~= '*' and (stored[2] or '') ~= seen and stored[2] ~= meta then
-    local told = {stored[2] or '', stored[3] or ''}
+    local told, ran = stored[2] or '', stored[3] or ''
     if made_up == '' or stored[1] ~= definition or (stored[5] or '') ~= policy then
-      return 0, told
+      return 0, told, ran
     end
     leave_quarantine(entry)
-    told[3] = redis.call('ZSCORE', schedule, entry) or ''
-    return 2, told
+    return 2, told, ran, redis.call('ZSCORE', schedule, entry) or ''
   end
   write_texts(entry, stored, definition, policy, meta, runtime, history)
   leave_quarantine(entry)
@@ -198,13 +197,19 @@ local function is_first(entry)
   return redis.call('ZRANGEBYSCORE', schedule, 0, '+inf', 'LIMIT', 0, 1)[1] == entry
 end
 
-local codes, told = refused(), {}
+local codes, reply = refused(), {''}
+
+local function note(i, code, ...)
+  codes[i] = code
+  for at = 1, select('#', ...) do
+    reply[#reply + 1] = select(at, ...)
+  end
+end
+
 if not codes then
   codes = {}
   for i = 1, #asked do
-    local code, more = save(unpack(asked[i], 1, 10))
-    codes[i] = code
-    told[#told + 1] = more
+    note(i, save(unpack(asked[i], 1, 10)))
   end
   write_scores()
   if earliest
@@ -213,4 +218,5 @@ if not codes then
     redis.pcall('PUBLISH', channel, 'due')
   end
 end
-return {table.concat(codes, ' '), told}
+reply[1] = table.concat(codes, ' ')
+return reply

@@ -279,17 +279,13 @@ class Saved(NamedTuple):
     runtime: str = ""
     score: str = ""
 
-    @classmethod
-    def read(cls, code: int, told: Iterator[Sequence[Any]]) -> Saved:
-        """Return one of the results of ``save.lua``."""
-        if code not in TELLING:
-            return cls(code)
-        texts = map(text_of, next(told))
-        return cls(code, score=next(texts)) if code == CLOCK_AHEAD else cls(code, *texts)
 
-
-#: Codes of a save that tell more.
-TELLING = frozenset({CLOCK_AHEAD, HISTORY_DIFFERS, SAME})
+#: What is told with the codes of a save that tell more.
+TOLD: dict[int, tuple[str, ...]] = {
+    CLOCK_AHEAD: ("score",),
+    HISTORY_DIFFERS: ("meta", "runtime"),
+    SAME: ("meta", "runtime", "score"),
+}
 
 #: What becomes of most.
 IS_SAVED = Saved(SAVED)
@@ -300,12 +296,15 @@ def pack_writings(writings: Sequence[Writing]) -> tuple[bytes, str | bytes]:
     return pack_binary([text for writing in writings for text in writing.fields()])
 
 
-def read_saved(codes: bytes, told: Sequence[Sequence[Any]]) -> list[Saved]:
+def read_saved(reply: Sequence[bytes]) -> list[Saved]:
     """Return what became of writings, from the reply of ``save.lua``."""
-    texts = iter(told)
-    return [
-        IS_SAVED if code == b"1" else Saved.read(int(code), texts) for code in codes.split()
-    ]
+    codes, texts = reply[0].split(), map(text_of, reply[1:])
+    return [IS_SAVED if code == b"1" else _read_saved(int(code), texts) for code in codes]
+
+
+def _read_saved(code: int, texts: Iterator[str]) -> Saved:
+    told = TOLD.get(code, ())
+    return Saved(code, **dict(zip(told, texts)))  # noqa: B905 - the rest is told of others
 
 
 def text_of(value: Any) -> str:

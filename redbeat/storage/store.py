@@ -182,7 +182,7 @@ class Store(Reading):
         first_key = key_of(writings[0].key)
         keys = self._undeclared(self.keys.schedule, self.keys.quarantine, first_key)
         reply = self._run("save", keys, (self.keys.wakeup, MAX_WAIT, *pack_writings(writings)))
-        results = read_saved(*reply)
+        results = read_saved(reply)
         for writing, saved in zip(writings, results, strict=True):
             if saved.code == NOT_A_HASH:
                 raise InvalidEntryError("name", not_an_entry(writing.key))
