@@ -28,7 +28,7 @@ from .entries.task_options import stored_options
 from .entries.verbs import OperatedEntry
 from .errors import DecodeError, InvalidEntryError
 from .schedules import RuleSchedule
-from .storage.records import SAVED, key_of, text_of
+from .storage.records import SAVED, Writing, key_of, text_of
 
 __all__ = ("PARKED", "RedBeatSchedulerEntry", "store_of")
 
@@ -207,8 +207,13 @@ class RedBeatSchedulerEntry(OperatedEntry):
 
     def texts(self) -> tuple[str, str]:
         """Return definition and policy as stored; raises :exc:`InvalidEntryError`."""
-        if self.name:
-            self._own_key()
+        return self._writing_of(self._own_key() if self.name else "")[1:3]
+
+    def writing(self) -> Writing:
+        """Return what is to be written; raises :exc:`InvalidEntryError`."""
+        return self._writing_of(self._own_key())
+
+    def _writing_of(self, key: str) -> Writing:
         if self.overlap != "allow" and not getattr(self.app, "redbeat_tracks_runs", False):
             problem = "beat would not learn when a run ends; call redbeat.worker.enable(app)"
             raise InvalidEntryError("overlap", problem)
@@ -216,7 +221,7 @@ class RedBeatSchedulerEntry(OperatedEntry):
         text, own = self._definition_text()
         policy = encode_policy(self.schedule, self.policy)
         pause = Pause.of_entry(self)
-        return text, with_field(policy, {**own, **pause.field()} if pause else own)
+        return Writing(key, text, with_field(policy, {**own, **pause.field()} if pause else own))
 
     def _definition_text(self) -> tuple[str, dict[str, Any]]:
         """Return the definition as stored, and what a policy adds to it."""
@@ -274,9 +279,10 @@ class RedBeatSchedulerEntry(OperatedEntry):
             return self._save(if_unchanged)
 
     def _save(self: Self, if_unchanged: bool) -> Self:
-        definition, policy = self.texts()
-        believed = self._seen_texts if if_unchanged else None
-        self._write(store_of(self.app), self.key, definition, policy, believed=believed)
+        writing = self.writing()
+        if if_unchanged:
+            writing = writing._replace(believed=self._seen_texts)
+        self._write(store_of(self.app), writing)
         return self
 
     def delete(self) -> None:
@@ -296,7 +302,7 @@ class RedBeatSchedulerEntry(OperatedEntry):
         """
         self.last_run_at = last_run_at or self.default_now()
         self.scheduled_at = None
-        self._write(store_of(self.app), self._own_key())
+        self._write(store_of(self.app), Writing(self._own_key()))
 
     def _record_run(self) -> None:
         runtime = ""

@@ -85,7 +85,9 @@ def flat_text(definition: dict[str, Any]) -> str | None:
     if (*definition,) != NAMES or active_codec()[0] is not RedBeatJSONEncoder:
         return None
     name, task, args, kwargs, options, when, enabled = definition.values()
-    if not (name and task and type(enabled) is bool) or stored_options(options) is not options:
+    if not (name and task and type(enabled) is bool):
+        return None
+    if options and stored_options(options) is not options:
         return None
     try:
         texts = (_array(args), _object(kwargs), _object(options), _schedule(when))
@@ -108,6 +110,8 @@ def _object(values: Any) -> str:
         return "null"
     if type(values) is not dict or TAG in values:
         raise TypeError(values)
+    if not values:
+        return "{}"
     items = [f"{quoted(key)}: {SCALARS[type(value)](value)}" for key, value in values.items()]
     return f"{{{', '.join(items)}}}"
 
@@ -166,6 +170,8 @@ def _accept_numbers(definition: dict[str, Any]) -> None:
 
 def encode_policy(schedule: Any, policy: Policy = DEFAULT) -> str:
     """Return what a definition cannot hold in the form RedBeat 2 reads, "" for nothing."""
+    if policy is DEFAULT and not isinstance(schedule, rrule):
+        return ""
     extension = zone_extension(schedule)
     if policy is not DEFAULT:
         extension = {**extension, **policy.given()}

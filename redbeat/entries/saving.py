@@ -7,7 +7,9 @@ from datetime import datetime
 from time import time
 from typing import Any
 
-from redbeat.calendar.zones import from_timestamp
+from celery.schedules import crontab, schedule
+
+from redbeat.calendar.zones import UTC, from_timestamp
 from redbeat.errors import ConflictError, DecodeError, InvalidEntryError
 from redbeat.storage.records import (
     CLOCK_AHEAD,
@@ -20,7 +22,7 @@ from redbeat.storage.records import (
 )
 from redbeat.storage.store import Store
 
-from .due import DueEntry
+from .due import DISABLED, DueEntry, score_of
 from .history import History, encode_meta
 from .occurrences import aware
 from .pauses import Pause
@@ -32,6 +34,9 @@ SAVE_ATTEMPTS = 5
 
 #: Seconds by which a score may differ from what was written: it has six decimals.
 SCORE_PRECISION = 2e-6
+
+#: Schedules that take the time as it is, unless they were given a clock.
+PLAIN = (schedule, crontab)
 
 
 class SavedEntry(DueEntry):
@@ -61,19 +66,17 @@ class SavedEntry(DueEntry):
                 "total_run_count", f"must be a number of runs, 0 at least, not {count!r:.60}"
             )
 
-    def _write(
-        self, store: Store, key: str, definition: str = "", policy: str = "", **more: Any
-    ) -> None:
-        """Store definition and history, or only the history when ``definition`` is empty.
+    def _write(self, store: Store, asked: Writing) -> None:
+        """Store texts and history, or only the history when there is no definition.
 
         Nothing is written for an entry that is gone, unless there is a definition. One round trip,
         one more for each run that was recorded meanwhile, and one more for a new entry when the
         clock of this host is ahead of Redis: it counts from the time of Redis then.
         """
-        save_batch(store, [(self, Writing(key, definition, policy, **more))])
+        save_batch(store, [(self, asked)])
 
-    def _writing(self, asked: Writing, insist: bool) -> Writing:
-        """Return what is asked for with history and score as they are now.
+    def _with_history(self, asked: Writing, now: datetime, insist: bool) -> Writing:
+        """Return what is asked for with history and score as they are at ``now``, UTC.
 
         With ``insist`` it is written whatever history is stored.
         """
@@ -82,7 +85,17 @@ class SavedEntry(DueEntry):
         seen = None if insist else self._seen_meta or ""
         key, definition, policy, _, runtime, *_, believed, history = asked
         texts = (key, definition, policy, meta, runtime)
-        return Writing(*texts, seen, self._stored_score(), self._made_up(), believed, history)
+        return Writing(*texts, seen, self._score_at(now), self._made_up(), believed, history)
+
+    def _score_at(self, now: datetime) -> float | None:
+        """Return the score to store, by the clock of the schedule where it has one of its own."""
+        if not self.enabled:
+            return DISABLED
+        plain = type(self.schedule) in PLAIN and type(self).default_now is DueEntry.default_now
+        if not plain or self.schedule.nowfun is not None or self.run is not None:
+            return self._stored_score()
+        verdict = self._decide(now, now)
+        return None if verdict.due else score_of(verdict.next_at)
 
     def _written(self, writing: Writing, saved: Saved) -> bool:
         """Take note of what became of a write; False when it is to be tried again."""
@@ -109,10 +122,9 @@ class SavedEntry(DueEntry):
 
     def _made_up(self) -> datetime | None:
         """Return the instant from which a new entry counts when nobody has chosen it."""
-        last_run_at = self.last_run_at
-        if last_run_at is None or self._seen_meta is not None or self._history_changed():
+        if self._seen_meta is not None or self.last_run_at is None or self._history_changed():
             return None
-        return aware(last_run_at)
+        return self.last_run_at if self.last_run_at.tzinfo else aware(self.last_run_at)
 
     def _history_changed(self) -> bool:
         known, count = self._known_history
@@ -166,7 +178,8 @@ def save_batch(store: Store, asked: Sequence[tuple[SavedEntry, Writing]]) -> Non
     left = list(asked)
     for attempt in range(SAVE_ATTEMPTS + 1):
         insist = attempt == SAVE_ATTEMPTS
-        writings = [entry._writing(writing, insist) for entry, writing in left]
+        now = datetime.now(UTC)  # once: it takes about as long as the rest of a score
+        writings = [entry._with_history(writing, now, insist) for entry, writing in left]
         results = store.save_all(writings)
         tried = zip(left, writings, results, strict=True)
         left = [item for item, writing, saved in tried if not item[0]._written(writing, saved)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import chain
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -293,7 +294,7 @@ IS_SAVED = Saved(SAVED)
 
 def pack_writings(writings: Sequence[Writing]) -> tuple[bytes, str | bytes]:
     """Return writings as ``save.lua`` takes them."""
-    return pack_binary([text for writing in writings for text in writing.fields()])
+    return pack_binary([*chain.from_iterable(map(Writing.fields, writings))])
 
 
 def read_saved(reply: Sequence[bytes]) -> list[Saved]:
