@@ -278,13 +278,14 @@ def run_idle(client: Any, options: argparse.Namespace) -> Metrics:
 def run_save(client: Any, options: argparse.Namespace) -> Metrics:
     """Saves of new entries, and of new objects under the same names."""
     app, trips = make_app(options.url), RoundTrips()
-    make_entries(app, 1, options.schedule)[0].save()  # connects
+    in_one_go = saver(app)
+    in_one_go(make_entries(app, 1, options.schedule))  # connects
     client.flushdb()
     new, again = (
         cost(trips, partial(save_all, make_entries(app, options.entries, options.schedule)))
         for _ in range(2)
     )
-    together = cost(trips, partial(save_together, app, options))
+    together = cost(trips, partial(save_together, app, options, in_one_go))
     return {
         "all_each": together.seconds / options.entries,
         "new_each": new.seconds / options.entries,
@@ -309,17 +310,25 @@ def save_all(entries: list[RedBeatSchedulerEntry]) -> None:
         entry.save()
 
 
-def save_together(app: Celery, options: argparse.Namespace) -> None:
-    """Save new entries in one go; the release has nothing for it but one by one."""
-    entries = make_entries(app, options.entries, options.schedule)
-    for entry in entries:
-        entry.name = f"other-{entry.name}"
+def saver(app: Celery) -> Callable[[list[RedBeatSchedulerEntry]], Any]:
+    """Return what saves entries in one go; the release has nothing for it but one by one."""
     try:
         from redbeat import Schedule  # noqa: PLC0415 - the release has none
     except ImportError:
-        save_all(entries)
-    else:
-        Schedule(app).save_all(entries)
+        return save_all
+    return Schedule(app).save_all
+
+
+def save_together(
+    app: Celery,
+    options: argparse.Namespace,
+    save: Callable[[list[RedBeatSchedulerEntry]], Any],
+) -> None:
+    """Make new entries and save them in one go."""
+    entries = make_entries(app, options.entries, options.schedule)
+    for entry in entries:
+        entry.name = f"other-{entry.name}"
+    save(entries)
 
 
 def expect(found: int, wanted: int, what: str) -> None:

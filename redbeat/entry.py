@@ -207,13 +207,11 @@ class RedBeatSchedulerEntry(OperatedEntry):
 
     def texts(self) -> tuple[str, str]:
         """Return definition and policy as stored; raises :exc:`InvalidEntryError`."""
-        return self._writing_of(self._own_key() if self.name else "")[1:3]
+        return self.writing()[1:3]
 
     def writing(self) -> Writing:
         """Return what is to be written; raises :exc:`InvalidEntryError`."""
-        return self._writing_of(self._own_key())
-
-    def _writing_of(self, key: str) -> Writing:
+        key = self._own_key() if self.name else ""
         if self.overlap != "allow" and not getattr(self.app, "redbeat_tracks_runs", False):
             problem = "beat would not learn when a run ends; call redbeat.worker.enable(app)"
             raise InvalidEntryError("overlap", problem)

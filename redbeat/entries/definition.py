@@ -134,7 +134,9 @@ def _interval(every: timedelta, relative: bool) -> str:
 
 
 CRON_FIELDS = ("minute", "hour", "day_of_week", "day_of_month", "month_of_year")
-CRONTAB = f"{{{quoted(TAG)}: \"crontab\", {', '.join(f'{quoted(name)}: %s' for name in CRON_FIELDS)}}}"
+CRONTAB = (
+    f'{{{quoted(TAG)}: "crontab", {", ".join(f"{quoted(name)}: %s" for name in CRON_FIELDS)}}}'
+)
 TEXT = frozenset({str})
 _cron_fields = attrgetter(*(f"_orig_{name}" for name in CRON_FIELDS))
 
