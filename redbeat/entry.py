@@ -207,9 +207,9 @@ class RedBeatSchedulerEntry(OperatedEntry):
 
     def texts(self) -> tuple[str, str]:
         """Return definition and policy as stored; raises :exc:`InvalidEntryError`."""
-        return self.writing()[1:3]
+        return self._writing()[1:3]
 
-    def writing(self) -> Writing:
+    def _writing(self) -> Writing:
         """Return what is to be written; raises :exc:`InvalidEntryError`."""
         key = self._own_key() if self.name else ""
         if self.overlap != "allow" and not getattr(self.app, "redbeat_tracks_runs", False):
@@ -268,7 +268,7 @@ class RedBeatSchedulerEntry(OperatedEntry):
             The last writer wins, but for the history: runs recorded since the entry was made or
             loaded are kept, unless ``last_run_at`` or ``total_run_count`` was changed here. Raises
             :exc:`InvalidEntryError`, and then nothing is written. One round trip, one more for each
-            run that was recorded meanwhile.
+            run that was recorded meanwhile, and for a new object that changes what is stored.
 
             With ``if_unchanged`` the first writer wins: :exc:`ConflictError` when the entry was
             changed or deleted since it was loaded, or when one that was made anew is there already.
@@ -277,7 +277,7 @@ class RedBeatSchedulerEntry(OperatedEntry):
             return self._save(if_unchanged)
 
     def _save(self: Self, if_unchanged: bool) -> Self:
-        writing = self.writing()
+        writing = self._writing()
         if if_unchanged:
             writing = writing._replace(believed=self._seen_texts)
         self._write(store_of(self.app), writing)

@@ -70,8 +70,9 @@ class SavedEntry(DueEntry):
         """Store texts and history, or only the history when there is no definition.
 
         Nothing is written for an entry that is gone, unless there is a definition. One round trip,
-        one more for each run that was recorded meanwhile, and one more for a new entry when the
-        clock of this host is ahead of Redis: it counts from the time of Redis then.
+        one more for each run that was recorded meanwhile, one more for a new object that changes
+        what is stored under its name, and one more for a new entry when the clock of this host is
+        ahead of Redis: it counts from the time of Redis then.
         """
         save_batch(store, [(self, asked)])
 
@@ -170,15 +171,15 @@ class SavedEntry(DueEntry):
 def save_batch(store: Store, asked: Sequence[tuple[SavedEntry, Writing]]) -> None:
     """Write entries as asked, at most 500.
 
-    One round trip, and one more when runs were recorded meanwhile or histories were not known,
-    some more where that goes on. Raises :exc:`InvalidEntryError`; nothing is written then.
+    One round trip, and one more when runs were recorded meanwhile, or when new objects change what
+    is stored; some more where that goes on. Raises :exc:`InvalidEntryError`; nothing is written then.
     """
     for entry, _ in asked:
         entry._check_history()
     left = list(asked)
     for attempt in range(SAVE_ATTEMPTS + 1):
         insist = attempt == SAVE_ATTEMPTS
-        now = datetime.now(UTC)  # once: it takes about as long as the rest of a score
+        now = datetime.now(UTC)  # once for all: in the zone of the app it takes a while
         writings = [entry._with_history(writing, now, insist) for entry, writing in left]
         results = store.save_all(writings)
         tried = zip(left, writings, results, strict=True)
