@@ -172,7 +172,8 @@ def save_batch(store: Store, asked: Sequence[tuple[SavedEntry, Writing]]) -> Non
     """Write entries as asked, at most 500.
 
     One round trip, and one more when runs were recorded meanwhile, or when new objects change what
-    is stored; some more where that goes on. Raises :exc:`InvalidEntryError`; nothing is written then.
+    is stored; some more where that goes on. Raises :exc:`InvalidEntryError`; then nothing is
+    written.
     """
     for entry, _ in asked:
         entry._check_history()
