@@ -158,13 +158,17 @@ def run_idle(client: Any, options: argparse.Namespace) -> Metrics:
 def run_save(client: Any, options: argparse.Namespace) -> Metrics:
     """Saves of new entries, and of new objects under the same names."""
     app, meter = make_app(options.url), Meter()
-    make_entries(app, 1, options.schedule)[0].save()  # connects
+    in_one_go = saver(app)
+    in_one_go(make_entries(app, 1, options.schedule))  # connects
     client.flushdb()
     new, again = (
         meter.cost(partial(save_all, make_entries(app, options.entries, options.schedule)))
         for _ in range(2)
     )
-    together = meter.cost(partial(save_together, app, options))
+    others = make_entries(app, options.entries, options.schedule)
+    for entry in others:
+        entry.name = f"other-{entry.name}"
+    together = meter.cost(partial(in_one_go, others))
     return {
         "all_each": together.seconds / options.entries,
         "new_each": new.seconds / options.entries,
@@ -189,17 +193,13 @@ def save_all(entries: list[RedBeatSchedulerEntry]) -> None:
         entry.save()
 
 
-def save_together(app: Celery, options: argparse.Namespace) -> None:
-    """Save new entries in one go; the release has nothing for it but one by one."""
-    entries = make_entries(app, options.entries, options.schedule)
-    for entry in entries:
-        entry.name = f"other-{entry.name}"
+def saver(app: Celery) -> Callable[[list[RedBeatSchedulerEntry]], Any]:
+    """Return what saves entries in one go; the release has nothing for it but one by one."""
     try:
         from redbeat import Schedule  # noqa: PLC0415 - the release has none
     except ImportError:
-        save_all(entries)
-    else:
-        Schedule(app).save_all(entries)
+        return save_all
+    return Schedule(app).save_all
 
 
 def expect(found: int, wanted: int, what: str) -> None:

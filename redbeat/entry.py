@@ -11,7 +11,13 @@ from celery.app import app_or_default
 
 from .config import ensure_conf
 from .entries.access import store_of
-from .entries.definition import decode_definition, decode_policy, encode_definition, encode_policy
+from .entries.definition import (
+    decode_definition,
+    decode_policy,
+    encode_definition,
+    encode_policy,
+    flat_text,
+)
 from .entries.due import PARKED
 from .entries.history import decode_meta, encode_runtime
 from .entries.lazy import hidden, revealed, with_field
@@ -22,7 +28,7 @@ from .entries.task_options import stored_options
 from .entries.verbs import OperatedEntry
 from .errors import DecodeError, InvalidEntryError
 from .schedules import RuleSchedule
-from .storage.records import SAVED, key_of, text_of
+from .storage.records import SAVED, Writing, key_of, text_of
 
 __all__ = ("PARKED", "RedBeatSchedulerEntry", "store_of")
 
@@ -201,20 +207,31 @@ class RedBeatSchedulerEntry(OperatedEntry):
 
     def texts(self) -> tuple[str, str]:
         """Return definition and policy as stored; raises :exc:`InvalidEntryError`."""
-        if self.name:
-            self._own_key()
+        return self._writing()[1:3]
+
+    def _writing(self) -> Writing:
+        """Return what is to be written; raises :exc:`InvalidEntryError`."""
+        key = self._own_key() if self.name else ""
         if self.overlap != "allow" and not getattr(self.app, "redbeat_tracks_runs", False):
             problem = "beat would not learn when a run ends; call redbeat.worker.enable(app)"
             raise InvalidEntryError("overlap", problem)
         self.check_allowed()
-        definition, lazy = hidden(self.definition(), self._static)
+        text, own = self._definition_text()
+        policy = encode_policy(self.schedule, self.policy)
+        pause = Pause.of_entry(self)
+        return Writing(key, text, with_field(policy, {**own, **pause.field()} if pause else own))
+
+    def _definition_text(self) -> tuple[str, dict[str, Any]]:
+        """Return the definition as stored, and what a policy adds to it."""
+        definition = self.definition()
+        text = flat_text(definition)
+        if text is not None:
+            return text, {}
+        definition, lazy = hidden(definition, self._static)
         options = stored_options(definition.get("options"))
         if options is not definition.get("options"):
             definition = {**definition, "options": options}
-        policy = encode_policy(self.schedule, self.policy)
-        pause = Pause.of_entry(self)
-        own = {**lazy, **(pause.field() if pause else {})}
-        return encode_definition(definition), with_field(policy, own)
+        return encode_definition(definition), lazy
 
     def check_allowed(self) -> None:
         """Raise :exc:`InvalidEntryError` for a task that ``redbeat_task_allowlist`` leaves out."""
@@ -227,7 +244,7 @@ class RedBeatSchedulerEntry(OperatedEntry):
         """Return the key to write to; raises :exc:`InvalidEntryError` for one that is not ours."""
         conf, key = ensure_conf(self.app), self.key
         # The usual lock key is taken even where this app has no lock: another may have it.
-        if key in (*conf.reserved_keys, conf.lock_key, f"{conf.key_prefix}:lock"):
+        if self.name == ":lock" or key == conf.lock_key or key in conf.reserved_keys:
             raise InvalidEntryError(
                 "name", f"{self.name!r} is the name of a key of RedBeat's own; use another one"
             )
@@ -251,7 +268,7 @@ class RedBeatSchedulerEntry(OperatedEntry):
             The last writer wins, but for the history: runs recorded since the entry was made or
             loaded are kept, unless ``last_run_at`` or ``total_run_count`` was changed here. Raises
             :exc:`InvalidEntryError`, and then nothing is written. One round trip, one more for each
-            run that was recorded meanwhile.
+            run that was recorded meanwhile, and for a new object that changes what is stored.
 
             With ``if_unchanged`` the first writer wins: :exc:`ConflictError` when the entry was
             changed or deleted since it was loaded, or when one that was made anew is there already.
@@ -260,9 +277,10 @@ class RedBeatSchedulerEntry(OperatedEntry):
             return self._save(if_unchanged)
 
     def _save(self: Self, if_unchanged: bool) -> Self:
-        definition, policy = self.texts()
-        believed = self._seen_texts if if_unchanged else None
-        self._write(store_of(self.app), self.key, definition, policy, believed=believed)
+        writing = self._writing()
+        if if_unchanged:
+            writing = writing._replace(believed=self._seen_texts)
+        self._write(store_of(self.app), writing)
         return self
 
     def delete(self) -> None:
@@ -282,17 +300,17 @@ class RedBeatSchedulerEntry(OperatedEntry):
         """
         self.last_run_at = last_run_at or self.default_now()
         self.scheduled_at = None
-        self._write(store_of(self.app), self._own_key())
+        self._write(store_of(self.app), Writing(self._own_key()))
 
     def _record_run(self) -> None:
         runtime = ""
         if self.scheduled_at is not None and self.last_run_at is not None:
             runtime = encode_runtime(self.scheduled_at, self.last_run_at)
         meta = self.history_text()
-        code, _, _ = store_of(self.app).save(
+        saved = store_of(self.app).save(
             self._own_key(), meta=meta, runtime=runtime, seen=None, score=self._stored_score()
         )
-        if code == SAVED:
+        if saved.code == SAVED:
             self._seen_meta = meta
             self._known_history = (self.last_run_at, self.total_run_count)
 

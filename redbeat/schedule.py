@@ -242,9 +242,9 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
 
         All are checked before anything is written; :exc:`InvalidEntryError` names the entry. Runs
         that are stored already are kept, as :meth:`RedBeatSchedulerEntry.save` does. One round trip
-        per 500, and another where entries of these names have a history that is not known here.
+        per 500, and another where new objects change what is stored under their names.
         """
-        prepared = {entry.key: (entry, checked(entry)) for entry in entries}
+        prepared = {asked.key: (entry, asked) for entry in entries for asked in [checked(entry)]}
         for batch in batches(prepared.values()):
             save_batch(self._store, batch)
         return len(prepared)

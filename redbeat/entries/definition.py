@@ -6,9 +6,10 @@ from collections.abc import Callable
 from datetime import timedelta
 from functools import lru_cache
 from json.encoder import encode_basestring_ascii as quoted
+from operator import attrgetter
 from typing import Any
 
-from celery.schedules import BaseSchedule, schedule
+from celery.schedules import BaseSchedule, crontab, schedule
 
 from redbeat.codec.writers import TAG
 from redbeat.decoder import (
@@ -24,8 +25,15 @@ from redbeat.schedules import rrule, with_zones, zone_extension
 
 from .policy import DEFAULT, Policy
 from .policy import FIELDS as POLICY_FIELDS
+from .task_options import stored_options
 
-__all__ = ("decode_definition", "decode_policy", "encode_definition", "encode_policy")
+__all__ = (
+    "decode_definition",
+    "decode_policy",
+    "encode_definition",
+    "encode_policy",
+    "flat_text",
+)
 
 Check = tuple[Callable[[Any], bool], str]
 
@@ -53,11 +61,12 @@ def encode_definition(definition: dict[str, Any]) -> str:
     for field, (valid, wanted) in FIELDS.items():
         if not valid(definition.get(field)):
             raise InvalidEntryError(field, f"must be {wanted}, not {definition.get(field)!r:.60}")
-    return _flat_text(definition) or encode(definition, "")
+    return encode(definition, "")
 
 
-#: A definition as the encoder writes it, of an entry whose class adds no field.
-WRITTEN = f"{{{', '.join(f'{quoted(field)}: %s' for field in FIELDS)}}}"
+#: The fields of an entry whose class adds none, and how the encoder writes its definition.
+NAMES = (*FIELDS,)
+WRITTEN = f"{{{', '.join(f'{quoted(field)}: %s' for field in NAMES)}}}"
 
 #: How the encoder writes the values that hold no others.
 SCALARS: dict[type, Callable[[Any], str]] = {
@@ -68,12 +77,19 @@ SCALARS: dict[type, Callable[[Any], str]] = {
 }
 
 
-def _flat_text(definition: dict[str, Any]) -> str | None:
-    """Return what the encoder would, None for all but the usual; about three times faster."""
-    if (*definition,) != (*FIELDS,) or active_codec()[0] is not RedBeatJSONEncoder:
+def flat_text(definition: dict[str, Any]) -> str | None:
+    """Return a definition as stored, None for all but the usual; several times faster.
+
+    The usual is right, has no times among its options, and no arguments that hold others.
+    """
+    if (*definition,) != NAMES or active_codec()[0] is not RedBeatJSONEncoder:
+        return None
+    name, task, args, kwargs, options, when, enabled = definition.values()
+    if not (name and task and type(enabled) is bool):
+        return None
+    if options and stored_options(options) is not options:
         return None
     try:
-        name, task, args, kwargs, options, when, enabled = definition.values()
         texts = (_array(args), _object(kwargs), _object(options), _schedule(when))
         text = WRITTEN % (quoted(name), quoted(task), *texts, SCALARS[bool](enabled))
     except (KeyError, TypeError, ValueError):
@@ -82,29 +98,47 @@ def _flat_text(definition: dict[str, Any]) -> str | None:
 
 
 def _array(values: Any) -> str:
-    if not values:
-        return "null" if values is None else "[]"
+    if values is None:
+        return "null"
+    if type(values) not in (list, tuple):
+        raise TypeError(values)
     return f"[{', '.join([SCALARS[type(value)](value) for value in values])}]"
 
 
 def _object(values: Any) -> str:
+    if values is None:
+        return "null"
+    if type(values) is not dict or TAG in values:
+        raise TypeError(values)
     if not values:
-        return "null" if values is None else "{}"
-    if TAG in values:
-        raise KeyError(TAG)
+        return "{}"
     items = [f"{quoted(key)}: {SCALARS[type(value)](value)}" for key, value in values.items()]
     return f"{{{', '.join(items)}}}"
 
 
 def _schedule(when: Any) -> str:
+    if not isinstance(when, BaseSchedule):
+        raise TypeError(when)
     if type(when) is schedule and when.nowfun is None and type(when.run_every) is timedelta:
         return _interval(when.run_every, bool(when.relative))
+    if type(when) is crontab and when.nowfun is None:
+        fields = _cron_fields(when)
+        if TEXT.issuperset(map(type, fields)):
+            return CRONTAB % (*map(quoted, fields),)
     return encode(when)
 
 
 @lru_cache(maxsize=256)
 def _interval(every: timedelta, relative: bool) -> str:
     return encode(schedule(every, relative))
+
+
+CRON_FIELDS = ("minute", "hour", "day_of_week", "day_of_month", "month_of_year")
+CRONTAB = (
+    f'{{{quoted(TAG)}: "crontab", {", ".join(f"{quoted(name)}: %s" for name in CRON_FIELDS)}}}'
+)
+TEXT = frozenset({str})
+_cron_fields = attrgetter(*(f"_orig_{name}" for name in CRON_FIELDS))
 
 
 def decode_definition(text: str | bytes) -> dict[str, Any]:
@@ -138,6 +172,8 @@ def _accept_numbers(definition: dict[str, Any]) -> None:
 
 def encode_policy(schedule: Any, policy: Policy = DEFAULT) -> str:
     """Return what a definition cannot hold in the form RedBeat 2 reads, "" for nothing."""
+    if policy is DEFAULT and not isinstance(schedule, rrule):
+        return ""
     extension = zone_extension(schedule)
     if policy is not DEFAULT:
         extension = {**extension, **policy.given()}

@@ -4,14 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from time import time
 from typing import Any
 
-from redbeat.calendar.zones import from_timestamp
+from celery.schedules import crontab, schedule
+
+from redbeat.calendar.zones import UTC, from_timestamp
 from redbeat.errors import ConflictError, DecodeError, InvalidEntryError
-from redbeat.storage.records import CLOCK_AHEAD, CONFLICT, HISTORY_DIFFERS, SAVED, Writing
+from redbeat.storage.records import (
+    CLOCK_AHEAD,
+    CONFLICT,
+    HISTORY_DIFFERS,
+    SAME,
+    SAVED,
+    Saved,
+    Writing,
+)
 from redbeat.storage.store import Store
 
-from .due import DueEntry
+from .due import DISABLED, DueEntry, score_of
 from .history import History, encode_meta
 from .occurrences import aware
 from .pauses import Pause
@@ -20,6 +31,12 @@ __all__ = ("SavedEntry", "save_batch")
 
 #: How often a write is tried again when the entry ran in between, before it insists.
 SAVE_ATTEMPTS = 5
+
+#: Seconds by which a score may differ from what was written: it has six decimals.
+SCORE_PRECISION = 2e-6
+
+#: Schedules that take the time as it is, unless they were given a clock.
+PLAIN = (schedule, crontab)
 
 
 class SavedEntry(DueEntry):
@@ -49,36 +66,52 @@ class SavedEntry(DueEntry):
                 "total_run_count", f"must be a number of runs, 0 at least, not {count!r:.60}"
             )
 
-    def _write(
-        self, store: Store, key: str, definition: str = "", policy: str = "", **more: Any
-    ) -> None:
-        """Store definition and history, or only the history when ``definition`` is empty.
+    def _write(self, store: Store, asked: Writing) -> None:
+        """Store texts and history, or only the history when there is no definition.
 
         Nothing is written for an entry that is gone, unless there is a definition. One round trip,
-        one more for each run that was recorded meanwhile, and one more for a new entry when the
-        clock of this host is ahead of Redis: it counts from the time of Redis then.
+        one more for each run that was recorded meanwhile, one more for a new object that changes
+        what is stored under its name, and one more for a new entry when the clock of this host is
+        ahead of Redis: it counts from the time of Redis then.
         """
-        save_batch(store, [(self, Writing(key, definition, policy, **more))])
+        save_batch(store, [(self, asked)])
 
-    def _writing(self, asked: Writing, insist: bool) -> Writing:
-        """Return what is asked for with history and score as they are now.
+    def _with_history(self, asked: Writing, now: datetime, insist: bool) -> Writing:
+        """Return what is asked for with history and score as they are at ``now``, UTC.
 
         With ``insist`` it is written whatever history is stored.
         """
         fresh = self._seen_meta is None
         meta = self.history_text() if fresh or self._history_changed() else ""
         seen = None if insist else self._seen_meta or ""
-        score, made_up = self._stored_score(), self._made_up()
-        return asked._replace(meta=meta, seen=seen, score=score, made_up=made_up)
+        key, definition, policy, _, runtime, *_, believed, history = asked
+        texts = (key, definition, policy, meta, runtime)
+        return Writing(*texts, seen, self._score_at(now), self._made_up(), believed, history)
 
-    def _written(self, writing: Writing, code: int, stored: str, runtime: str) -> bool:
+    def _score_at(self, now: datetime) -> float | None:
+        """Return the score to store, by the clock of the schedule where it has one of its own."""
+        if not self.enabled:
+            return DISABLED
+        plain = type(self.schedule) in PLAIN and type(self).default_now is DueEntry.default_now
+        if not plain or self.schedule.nowfun is not None or self.run is not None:
+            return self._stored_score()
+        verdict = self._decide(now, now)
+        return None if verdict.due else score_of(verdict.next_at)
+
+    def _written(self, writing: Writing, saved: Saved) -> bool:
         """Take note of what became of a write; False when it is to be tried again."""
+        code = saved.code
         if code == SAVED:
             self._saved(writing)
         elif code == HISTORY_DIFFERS:
-            self._merge(stored, runtime)
+            self._merge(saved)
+        elif code == SAME:
+            self._merge(saved)
+            if not self._history_changed() and self._is_right(saved.score):
+                self._saved(writing._replace(meta=saved.meta))
+                return True
         elif code == CLOCK_AHEAD:
-            self.last_run_at = from_timestamp(float(stored))
+            self.last_run_at = from_timestamp(float(saved.score))
             self._known_history = (self.last_run_at, self.total_run_count)
         elif code == CONFLICT:
             raise ConflictError(str(self.name))
@@ -90,14 +123,22 @@ class SavedEntry(DueEntry):
 
     def _made_up(self) -> datetime | None:
         """Return the instant from which a new entry counts when nobody has chosen it."""
-        last_run_at = self.last_run_at
-        if last_run_at is None or self._seen_meta is not None or self._history_changed():
+        if self._seen_meta is not None or self.last_run_at is None or self._history_changed():
             return None
-        return aware(last_run_at)
+        return self.last_run_at if self.last_run_at.tzinfo else aware(self.last_run_at)
 
     def _history_changed(self) -> bool:
         known, count = self._known_history
         return self.total_run_count != count or not _same(self.last_run_at, known)
+
+    def _is_right(self, stored: str) -> bool:
+        """Whether a stored score is what would be written; one that is up by now is due at once."""
+        if not stored:
+            return False
+        score, found = self._stored_score(), float(stored)
+        if score is None:
+            return 0 <= found <= time()
+        return abs(found - score) < SCORE_PRECISION
 
     def _saved(self, writing: Writing) -> None:
         if not _same(self.last_run_at, self._known_history[0]):
@@ -109,12 +150,13 @@ class SavedEntry(DueEntry):
             self._pause = Pause.of_entry(self)
         self._known_history = (self.last_run_at, self.total_run_count)
 
-    def _merge(self, meta: str, runtime: str) -> None:
+    def _merge(self, found: Saved) -> None:
         """Take over the stored history, but for what was changed here."""
+        meta = found.meta
         known_last, known_count = self._known_history
         mine_last, mine_count = self.last_run_at, self.total_run_count
         try:
-            stored = History.read(meta, runtime)
+            stored = History.read(meta, found.runtime)
         except DecodeError:
             self._seen_meta = meta
             self._known_history = (mine_last, -1)  # unreadable: ours replaces it
@@ -129,24 +171,26 @@ class SavedEntry(DueEntry):
 def save_batch(store: Store, asked: Sequence[tuple[SavedEntry, Writing]]) -> None:
     """Write entries as asked, at most 500.
 
-    One round trip, and one more when runs were recorded meanwhile or histories were not known,
-    some more where that goes on. Raises :exc:`InvalidEntryError`; nothing is written then.
+    One round trip, and one more when runs were recorded meanwhile, or when new objects change what
+    is stored; some more where that goes on. Raises :exc:`InvalidEntryError`; then nothing is
+    written.
     """
     for entry, _ in asked:
         entry._check_history()
     left = list(asked)
     for attempt in range(SAVE_ATTEMPTS + 1):
         insist = attempt == SAVE_ATTEMPTS
-        writings = [entry._writing(writing, insist) for entry, writing in left]
+        now = datetime.now(UTC)  # once for all: in the zone of the app it takes a while
+        writings = [entry._with_history(writing, now, insist) for entry, writing in left]
         results = store.save_all(writings)
         tried = zip(left, writings, results, strict=True)
-        left = [item for item, writing, result in tried if not item[0]._written(writing, *result)]
+        left = [item for item, writing, saved in tried if not item[0]._written(writing, saved)]
         if not left:
             return
 
 
 def _same(one: Any, other: Any) -> bool:
     """Whether two histories tell the same instant; both hours that a clock repeats differ."""
-    if one is None or other is None:
+    if one is other or one is None or other is None:
         return one is other
     return aware(one) == aware(other)

@@ -5,7 +5,7 @@
 -- KEYS[3]  entry (hash): the first one that is written
 -- ARGV[1]  wake-up channel, told when a beat that waits must not wait on
 -- ARGV[2]  seconds that a beat waits at most without being told
--- ARGV[3]  entries, packed: the sizes of their fields in bytes, separated by spaces
+-- ARGV[3]  entries, packed: the sizes of their fields in bytes, four bytes each, highest first
 -- ARGV[4]  the fields, one after the other; per entry ten:
 --            entry key
 --            definition, or '' to change only the history of an entry that exists
@@ -20,12 +20,17 @@
 --            and the policy that the caller has seen, or '-' for no entry
 --            the lines of the history, or '' to leave the stored ones
 --
--- Returns per entry {1} when written, {0, meta, runtime} when the stored meta is another one, {-1}
--- when there is no entry and a definition or its meta is missing to make one, {-2} when the key is
--- not a hash, {-3, now} when the caller's clock is ahead of this one, {-4} when definition or policy
--- are not those it has seen; that entry is not written but for {1}, and none is written, {-5}, where
--- a key is not a hash. While a claim is held the score stays: the completion of that claim sees the
--- change and has the entry looked at again at once.
+-- Returns {codes, text, ...}
+--   codes  a number per entry, separated by spaces: 1 written; 0 the stored meta is another one; 2 as
+--          0, but definition and policy are those given and the caller has no history of its own, so
+--          that nothing is to be written; -1 there is no entry, and a definition or its meta is
+--          missing to make one; -2 the key is not a hash; -3 the caller's clock is ahead of this one;
+--          -4 definition or policy are not those it has seen; -5 it would have been written, but a
+--          key is not a hash
+--   text   for each code 0 meta and runtime, for 2 meta, runtime and score or '', for -3 now
+-- An entry is written only for 1, and none is where a key is not a hash. While a claim is held the
+-- score stays: the completion of that claim sees the change and has the entry looked at again at
+-- once.
 
 local schedule, quarantine = KEYS[1], KEYS[2]
 local channel, longest_wait = ARGV[1], tonumber(ARGV[2])
@@ -35,116 +40,183 @@ local now = tonumber(clock[1]) + tonumber(clock[2]) / 1000000
 -- Clocks of hosts that are in order differ by less, seconds.
 local TOLERANCE = 0.5
 
-local fields, start = {}, 1
-for size in string.gmatch(ARGV[3], '%d+') do
-  fields[#fields + 1] = string.sub(ARGV[4], start, start + size - 1)
-  start = start + size
+-- A fake server may lack the library for sizes of four bytes.
+local TEN = '>' .. string.rep('I4', 10)
+
+local function ten_sizes(texts, at)
+  if struct then
+    return {struct.unpack(TEN, texts, at)}
+  end
+  local sizes = {}
+  for i = 1, 10 do
+    local a, b, c, d = string.byte(texts, at + 4 * i - 4, at + 4 * i - 1)
+    sizes[i] = ((a * 256 + b) * 256 + c) * 256 + d
+  end
+  return sizes
 end
+
+-- The fields of each entry.
+local function unpacked(sizes, packed)
+  local asked, start = {}, 1
+  for at = 1, #sizes, 40 do
+    local fields = ten_sizes(sizes, at)
+    for i = 1, 10 do
+      local size = fields[i]
+      fields[i] = size > 0 and string.sub(packed, start, start + size - 1) or ''
+      start = start + size
+    end
+    asked[#asked + 1] = fields
+  end
+  return asked
+end
+
+local asked = unpacked(ARGV[3], ARGV[4])
 
 -- These fail before the first write where a key of the schedule is of another type.
 redis.call('ZCARD', schedule)
-redis.call('HLEN', quarantine)
+local quarantined = redis.call('HLEN', quarantine)
 
 local function load(entry)
   return redis.pcall('HMGET', entry, 'definition', 'meta', 'runtime', 'claim', 'policy', 'trigger')
 end
 
+-- What is stored of each entry that was not written yet.
+local loaded = {}
+
 local function refused()
-  local replies, bad = {}, false
-  for at = 1, #fields, 10 do
-    local is_bad = load(fields[at]).err ~= nil
+  local codes, bad = {}, false
+  for i = 1, #asked do
+    local entry = asked[i][1]
+    local stored = load(entry)
+    loaded[entry] = stored
+    local is_bad = stored.err ~= nil
     bad = bad or is_bad
-    replies[#replies + 1] = {is_bad and -2 or -5}
+    codes[i] = is_bad and -2 or -5
   end
-  return bad and replies
+  return bad and codes
 end
 
--- The earliest score that was written, and whose it is.
-local earliest, whose
+-- Scores to write and whose they are, the earliest of them, and whose that is.
+local scores, earliest, whose = {}, nil, nil
 
 local function write_score(entry, score, triggered)
   if score == 'now' or triggered then
     score = string.format('%.6f', now)
   end
-  redis.call('ZADD', schedule, score, entry)
+  scores[#scores + 1] = score
+  scores[#scores + 1] = entry
   local due = tonumber(score)
   if due >= 0 and (not earliest or due < earliest) then
     earliest, whose = due, entry
   end
 end
 
-local function write_texts(entry, definition, policy, meta, runtime)
-  if definition ~= '' then
-    redis.call('HSET', entry, 'definition', definition)
-    if policy ~= '' then
-      redis.call('HSET', entry, 'policy', policy)
-    else
-      redis.call('HDEL', entry, 'policy')
+local function write_scores()
+  for at = 1, #scores, 1000 do
+    redis.call('ZADD', schedule, unpack(scores, at, math.min(at + 999, #scores)))
+  end
+end
+
+local function write_texts(entry, stored, definition, policy, meta, runtime, history)
+  local texts = {}
+  local function add(field, text)
+    if text ~= '' then
+      texts[#texts + 1] = field
+      texts[#texts + 1] = text
     end
   end
-  if meta ~= '' then
-    redis.call('HSET', entry, 'meta', meta)
+  if definition ~= '' then
+    add('definition', definition)
+    add('policy', policy)
   end
-  if runtime ~= '' then
-    redis.call('HSET', entry, 'runtime', runtime)
+  add('meta', meta)
+  add('runtime', runtime)
+  add('history', history)
+  if #texts > 0 then
+    redis.call('HSET', entry, unpack(texts))
   end
-  redis.call('HDEL', quarantine, entry)
+  if definition ~= '' and policy == '' and stored[5] then
+    redis.call('HDEL', entry, 'policy')
+  end
 end
+
+local function leave_quarantine(entry)
+  if quarantined > 0 then
+    redis.call('HDEL', quarantine, entry)
+  end
+end
+
+local NOTHING = {false, false, false, false, false, false}
 
 local function save(
   entry, definition, policy, meta, runtime, seen, score, made_up, believed, history)
-  local stored = load(entry)
-  local member = redis.call('ZSCORE', schedule, entry)
+  local stored = loaded[entry] or load(entry)
+  loaded[entry] = nil
   if believed ~= '' then
     local texts = stored[1] and '=' .. stored[1] .. '\n' .. (stored[5] or '') or '-'
     if texts ~= believed then
-      return {-4}
+      return -4
     end
   end
   if not stored[1] then
     if definition == '' or meta == '' then
-      return {-1}
+      return -1
     end
     if (tonumber(made_up) or 0) > now + TOLERANCE then
-      return {-3, string.format('%.6f', now)}
+      return -3, string.format('%.6f', now)
     end
-    -- History without a definition belonged to an entry that is gone.
-    redis.call('HDEL', entry, 'meta', 'runtime', 'claim', 'policy', 'running', 'ended', 'history',
-      'trigger')
-    stored = {false, false, false, false, false, false}
+    if redis.call('HLEN', entry) > 0 then
+      -- History without a definition belonged to an entry that is gone.
+      redis.call('HDEL', entry, 'meta', 'runtime', 'claim', 'policy', 'running', 'ended', 'history',
+        'trigger')
+    end
+    stored = NOTHING
   end
   if stored[1] and seen ~= '*' and (stored[2] or '') ~= seen and stored[2] ~= meta then
-    return {0, stored[2] or '', stored[3] or ''}
+    local told, ran = stored[2] or '', stored[3] or ''
+    if made_up == '' or stored[1] ~= definition or (stored[5] or '') ~= policy then
+      return 0, told, ran
+    end
+    leave_quarantine(entry)
+    return 2, told, ran, redis.call('ZSCORE', schedule, entry) or ''
   end
-  write_texts(entry, definition, policy, meta, runtime)
-  if history ~= '' then
-    redis.call('HSET', entry, 'history', history)
-  end
-  local expires = stored[4] and tonumber(string.match(stored[4], '^%S+ %S+ (%S+)')) or 0
-  if expires > now and member then
-    return {1}
-  end
+  write_texts(entry, stored, definition, policy, meta, runtime, history)
+  leave_quarantine(entry)
   if stored[4] then
+    local expires = tonumber(string.match(stored[4], '^%S+ %S+ (%S+)')) or 0
+    if expires > now and redis.call('ZSCORE', schedule, entry) then
+      return 1
+    end
     redis.call('HDEL', entry, 'claim')
   end
   write_score(entry, score, stored[6])
-  return {1}
+  return 1
 end
 
 local function is_first(entry)
   return redis.call('ZRANGEBYSCORE', schedule, 0, '+inf', 'LIMIT', 0, 1)[1] == entry
 end
 
-local replies = refused()
-if not replies then
-  replies = {}
-  for at = 1, #fields, 10 do
-    replies[#replies + 1] = save(unpack(fields, at, at + 9))
+local codes, reply = refused(), {''}
+
+local function note(i, code, ...)
+  codes[i] = code
+  for at = 1, select('#', ...) do
+    reply[#reply + 1] = select(at, ...)
   end
+end
+
+if not codes then
+  codes = {}
+  for i = 1, #asked do
+    note(i, save(unpack(asked[i], 1, 10)))
+  end
+  write_scores()
   if earliest
     and (earliest <= now or (earliest < now + longest_wait and is_first(whose))) then
     -- A user may be forbidden to publish; the beat then sees the entry at its next look.
     redis.pcall('PUBLISH', channel, 'due')
   end
 end
-return replies
+reply[1] = table.concat(codes, ' ')
+return reply

@@ -68,7 +68,7 @@ def checked(entry: RedBeatSchedulerEntry) -> Writing:
     """Return what to write; raises :exc:`InvalidEntryError` that names the entry."""
     try:
         entry._check_history()
-        return Writing(entry._own_key(), *entry.texts())
+        return entry._writing()
     except InvalidEntryError as error:
         raise InvalidEntryError(f"{entry.name}: {error.field}", error.problem) from error
 

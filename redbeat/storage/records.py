@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import chain
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -23,6 +24,7 @@ __all__ = (
     "NOT_A_HASH",
     "RECORDED",
     "REFUSED",
+    "SAME",
     "SAVED",
     "STANDBY",
     "WAITS",
@@ -32,6 +34,7 @@ __all__ = (
     "Keys",
     "LockTerms",
     "Result",
+    "Saved",
     "StaticRow",
     "Swept",
     "Terms",
@@ -40,6 +43,8 @@ __all__ = (
     "key_of",
     "pack_completions",
     "pack_counts",
+    "pack_writings",
+    "read_saved",
     "read_turn",
     "text_of",
 )
@@ -51,8 +56,7 @@ STANDBY, LEADER, NEW_LEADER = 0, 1, 2
 REFUSED, RECORDED, HISTORY_CHANGED = 0, 1, 2
 
 #: What became of a save, as ``save.lua`` returns it.
-CONFLICT, CLOCK_AHEAD, NOT_A_HASH, GONE, HISTORY_DIFFERS, SAVED = -4, -3, -2, -1, 0, 1
-
+CONFLICT, CLOCK_AHEAD, NOT_A_HASH, GONE, HISTORY_DIFFERS, SAVED, SAME = -4, -3, -2, -1, 0, 1, 2
 
 #: In place of a definition: the entry is deleted.
 DELETE = "-"
@@ -252,20 +256,60 @@ class Writing(NamedTuple):
 
     def fields(self) -> tuple[str, ...]:
         """Return the fields as ``save.lua`` takes them."""
+        key, definition, policy, meta, runtime, seen, score, made_up, believed, history = self
         return (
-            *(self.key, self.definition, self.policy, self.meta, self.runtime),
-            "*" if self.seen is None else self.seen,
-            "now" if self.score is None else f"{self.score:.6f}",
-            "" if self.made_up is None else f"{self.made_up.timestamp():.6f}",
-            self._believed_text(),
-            self.history,
+            *(key, definition, policy, meta, runtime),
+            "*" if seen is None else seen,
+            "now" if score is None else f"{score:.6f}",
+            "" if made_up is None else f"{made_up.timestamp():.6f}",
+            "" if believed is None else _believed_text(*believed),
+            history,
         )
 
-    def _believed_text(self) -> str:
-        if self.believed is None:
-            return ""
-        definition, policy = self.believed
-        return f"={definition}\n{policy}" if definition else "-"
+
+def _believed_text(definition: str, policy: str) -> str:
+    return f"={definition}\n{policy}" if definition else "-"
+
+
+class Saved(NamedTuple):
+    """What became of a :class:`Writing`.
+
+    ``meta`` and ``runtime`` are the stored ones where they differ from what the caller has seen.
+    ``score`` is UNIX seconds, "" for none: with :data:`SAME` the stored one, with
+    :data:`CLOCK_AHEAD` the time of Redis.
+    """
+
+    code: int
+    meta: str = ""
+    runtime: str = ""
+    score: str = ""
+
+
+#: What is told with the codes of a save that tell more.
+TOLD: dict[int, tuple[str, ...]] = {
+    CLOCK_AHEAD: ("score",),
+    HISTORY_DIFFERS: ("meta", "runtime"),
+    SAME: ("meta", "runtime", "score"),
+}
+
+#: What becomes of most.
+IS_SAVED = Saved(SAVED)
+
+
+def pack_writings(writings: Sequence[Writing]) -> tuple[bytes, str | bytes]:
+    """Return writings as ``save.lua`` takes them."""
+    return pack_binary([*chain.from_iterable(map(Writing.fields, writings))])
+
+
+def read_saved(reply: Sequence[bytes]) -> list[Saved]:
+    """Return what became of writings, from the reply of ``save.lua``."""
+    codes, texts = reply[0].split(), map(text_of, reply[1:])
+    return [IS_SAVED if code == b"1" else _read_saved(int(code), texts) for code in codes]
+
+
+def _read_saved(code: int, texts: Iterator[str]) -> Saved:
+    told = TOLD.get(code, ())
+    return Saved(code, **dict(zip(told, texts)))  # noqa: B905 - the rest is told of others
 
 
 def text_of(value: Any) -> str:

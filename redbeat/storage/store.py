@@ -19,6 +19,7 @@ from .reading import BATCH, Reading, batches, not_an_entry
 from .records import (
     NOT_A_HASH,
     Keys,
+    Saved,
     StaticRow,
     Swept,
     Terms,
@@ -27,6 +28,8 @@ from .records import (
     key_of,
     pack_completions,
     pack_counts,
+    pack_writings,
+    read_saved,
     read_turn,
     text_of,
 )
@@ -158,36 +161,31 @@ class Store(Reading):
 
     # -- single entries ----------------------------------------------------------------------
 
-    def save(self, key: str, *fields: Any, **more: Any) -> tuple[int, str, str]:
+    def save(self, key: str, *fields: Any, **more: Any) -> Saved:
         """Write one :class:`Writing` of these arguments; see :meth:`save_all`. One round trip.
 
         Raises :exc:`InvalidEntryError` for a key that is not a hash.
         """
-        ((code, first, second),) = self.save_all([Writing(key, *fields, **more)])
-        return code, first, second
+        (saved,) = self.save_all([Writing(key, *fields, **more)])
+        return saved
 
-    def save_all(self, writings: Sequence[Writing]) -> list[tuple[int, str, str]]:
+    def save_all(self, writings: Sequence[Writing]) -> list[Saved]:
         """Write entries, and wake up beats that wait for something later.
 
-        Returns for each (SAVED, "", "") when written, (HISTORY_DIFFERS, meta, runtime) when the
-        stored meta is another one, (GONE, "", "") when there is no entry to change,
-        (CLOCK_AHEAD, now, "") when the entry is new and ``made_up`` is ahead of the time of Redis,
-        UNIX seconds, (CONFLICT, "", "") when the stored texts are not those believed in. Raises
-        :exc:`InvalidEntryError` for a key that is not a hash; nothing is written then. One round
-        trip; send at most 500.
+        The code of each is SAVED when it was written; HISTORY_DIFFERS when the stored meta is
+        another one; SAME when moreover these texts are stored already and ``made_up`` is given:
+        only its score may be wrong then; GONE when there is no entry to change; CLOCK_AHEAD when
+        the entry is new and ``made_up`` is ahead of the time of Redis; CONFLICT when the stored
+        texts are not those believed in. Raises :exc:`InvalidEntryError` for a key that is not a
+        hash; nothing is written then. One round trip; send at most 500.
         """
-        texts: list[str] = []
-        for writing in writings:
-            texts += writing.fields()
         first_key = key_of(writings[0].key)
         keys = self._undeclared(self.keys.schedule, self.keys.quarantine, first_key)
-        reply = self._run("save", keys, (self.keys.wakeup, MAX_WAIT, *pack(texts)))
-        results = []
-        for writing, (code, *told) in zip(writings, reply, strict=True):
-            if code == NOT_A_HASH:
+        reply = self._run("save", keys, (self.keys.wakeup, MAX_WAIT, *pack_writings(writings)))
+        results = read_saved(reply)
+        for writing, saved in zip(writings, results, strict=True):
+            if saved.code == NOT_A_HASH:
                 raise InvalidEntryError("name", not_an_entry(writing.key))
-            first, second = [*map(text_of, told), "", ""][:2]
-            results.append((code, first, second))
         return results
 
     def delete(self, key: str) -> bool:

@@ -256,8 +256,10 @@ class Importer:
 
     def _save(self, plans: Sequence[Planned]) -> None:
         results = self._store.save_all([plan.writing for plan in plans])
-        for plan, (code, _, _) in zip(plans, results, strict=True):
-            if code != SAVED:  # somebody made it meanwhile, or the clock of this host is ahead
+        for plan, saved in zip(plans, results, strict=True):
+            if (
+                saved.code != SAVED
+            ):  # somebody made it meanwhile, or the clock of this host is ahead
                 self._save_again(plan.writing)
         statics = [_static_row(plan) for plan in plans if plan.static]
         if statics:

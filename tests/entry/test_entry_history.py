@@ -15,7 +15,7 @@ from celery.schedules import crontab, schedule
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.entries.history import encode_meta, encode_runtime
 from redbeat.entry import store_of
-from redbeat.storage.records import Completion
+from redbeat.storage.records import Completion, Saved
 from redbeat.storage.store import Store
 from tests.deployments import PREFIX
 from tests.entry.conftest import SCHEDULE, ScoreOf, Stored
@@ -58,6 +58,44 @@ def test_a_new_object_of_the_name_keeps_history_and_count(
     saved = entry(app, 7200, args=[1]).save()
     assert stored("a")["meta"] == before
     assert (saved.total_run_count, saved.last_run_at) == (7, load(app).last_run_at)
+
+
+@pytest.mark.parametrize("wrong", [4_000_000_000, -1, 0, None])
+def test_the_same_entry_again_has_its_history_and_gets_its_score_right(
+    app: Celery, redis_client: redis.Redis, score_of: ScoreOf, wrong: float | None
+) -> None:
+    last = ago(minutes=45)
+    entry(app, last_run_at=last, total_run_count=7).save()
+    if wrong is None:
+        redis_client.zrem(SCHEDULE, KEY)
+    else:
+        redis_client.zadd(SCHEDULE, {KEY: wrong})
+    saved = entry(app).save()
+    assert (saved.last_run_at, saved.total_run_count) == (last, 7)
+    assert score_of("a") == pytest.approx(last.timestamp() + 3600, abs=1e-5)
+    ran(redis_client, ago(minutes=1), 8)
+    saved.args = [1]
+    assert (saved.save().total_run_count, load(app).args) == (8, [1])
+
+
+def test_the_same_entry_that_is_due_keeps_the_instant_at_which_it_was_put_up(
+    app: Celery, redis_client: redis.Redis, score_of: ScoreOf
+) -> None:
+    entry(app, last_run_at=ago(minutes=90)).save()
+    redis_client.zadd(SCHEDULE, {KEY: ago(minutes=30).timestamp()})
+    put_up = score_of("a")
+    entry(app).save()
+    assert score_of("a") == put_up
+
+
+def test_the_same_entry_replaces_a_history_that_cannot_be_read(
+    app: Celery, redis_client: redis.Redis, score_of: ScoreOf
+) -> None:
+    entry(app).save()
+    redis_client.hset(KEY, "meta", "{")
+    saved = entry(app).save()
+    assert load(app).last_run_at == saved.last_run_at
+    assert score_of("a") == pytest.approx(saved.score, abs=1e-5)
 
 
 def test_an_hourly_entry_that_ran_45_minutes_ago_runs_in_15(app: Celery, score_of: ScoreOf) -> None:
@@ -199,7 +237,7 @@ class Busy(Store):
 
     saves = 0
 
-    def save_all(self, writings: Any) -> list[tuple[int, str, str]]:
+    def save_all(self, writings: Any) -> list[Saved]:
         self.saves += 1
         self.client.hset(KEY, "meta", encode_meta(ago(seconds=30), self.saves))
         return super().save_all(writings)

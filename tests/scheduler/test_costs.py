@@ -181,11 +181,13 @@ def entries(app: Celery, client: CountingRedis) -> list[RedBeatSchedulerEntry]:
 
 
 def test_a_save(app: Celery, entries: list[RedBeatSchedulerEntry], meter: Meter) -> None:
-    anew = RedBeatSchedulerEntry("e0", "t", 30.0, app=app)
+    same = RedBeatSchedulerEntry("e0", entries[0].task, entries[0].schedule, app=app)
+    changed = RedBeatSchedulerEntry("e0", "t", 30.0, args=[1], app=app)
 
-    expect(meter.cost(entries[0].save), trips=1, commands=13)
-    expect(meter.cost(entries[0].save), trips=1, commands=11)
-    expect(meter.cost(anew.save), trips=2, commands=18)  # looks at the history that is stored
+    expect(meter.cost(entries[0].save), trips=1, commands=8)
+    expect(meter.cost(entries[0].save), trips=1, commands=7)
+    expect(meter.cost(same.save), trips=1, commands=6, received=300)
+    expect(meter.cost(changed.save), trips=2, commands=12)  # looks at the history that is stored
 
 
 def test_a_delete(entries: list[RedBeatSchedulerEntry], meter: Meter) -> None:
@@ -202,4 +204,4 @@ def test_many_saves(
 
     cost = meter.cost(lambda: schedule.save_all(entries[:count]))
 
-    expect(cost, trips=1, commands=9 * count + 4, sent=410 * count, received=10 * count)
+    expect(cost, trips=1, commands=3 * count + 5, sent=410 * count, received=3 * count)

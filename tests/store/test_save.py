@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
 from typing import Any
 
 import pytest
 import redis
 
 from redbeat.errors import InvalidEntryError
-from redbeat.storage.records import Completion
+from redbeat.storage.records import (
+    CONFLICT,
+    GONE,
+    HISTORY_DIFFERS,
+    SAME,
+    SAVED,
+    Completion,
+    Saved,
+    Writing,
+)
 from redbeat.storage.store import Store
 from tests.deployments import PREFIX
 from tests.store.conftest import KEYS, ClaimOne, Put
@@ -32,7 +42,7 @@ def redis_now(client: redis.Redis) -> float:
 
 
 def test_a_new_entry_is_a_hash_and_a_member(store: Store, redis_client: redis.Redis) -> None:
-    assert store.save(KEY, "d", "", "m", "", "", FUTURE) == (1, "", "")
+    assert store.save(KEY, "d", "", "m", "", "", FUTURE) == Saved(SAVED)
     assert hash_of(redis_client) == {"definition": "d", "meta": "m"}
     assert score_of(redis_client) == FUTURE
 
@@ -75,7 +85,9 @@ def test_another_history_than_the_one_seen_refuses_the_write(
 ) -> None:
     put("a", meta="theirs", runtime="r")
     before = hash_of(redis_client)
-    assert store.save(KEY, "d2", "p", "mine", "", "seen", FUTURE) == (0, "theirs", "r")
+    assert store.save(KEY, "d2", "p", "mine", "", "seen", FUTURE) == Saved(
+        HISTORY_DIFFERS, "theirs", "r"
+    )
     assert hash_of(redis_client) == before
     assert score_of(redis_client) == 1
 
@@ -84,7 +96,7 @@ def test_any_history_may_be_insisted_over(
     store: Store, redis_client: redis.Redis, put: Put
 ) -> None:
     put("a", meta="theirs")
-    assert store.save(KEY, "d2", "", "mine", "", None, FUTURE)[0] == 1
+    assert store.save(KEY, "d2", "", "mine", "", None, FUTURE).code == SAVED
     assert hash_of(redis_client)["meta"] == "mine"
 
 
@@ -93,22 +105,72 @@ def test_a_save_that_is_sent_again_is_written_once_and_agrees(
 ) -> None:
     put("a", meta="old")
     call = (KEY, "d2", "p", "new", "", "old", FUTURE)
-    assert store.save(*call) == (1, "", "")
+    assert store.save(*call) == Saved(SAVED)
     written = hash_of(redis_client)
-    assert store.save(*call) == (1, "", "")
+    assert store.save(*call) == Saved(SAVED)
     assert hash_of(redis_client) == written
+
+
+def test_what_is_stored_already_is_left_as_it_is(
+    store: Store, redis_client: redis.Redis, put: Put
+) -> None:
+    put("a", 7.25, definition="d", meta="theirs", policy="p", runtime="r")
+    redis_client.hset(KEYS.quarantine, KEY, "note")
+    before = hash_of(redis_client)
+    new = Writing(KEY, "d", "p", "mine", score=FUTURE, made_up=datetime.now(timezone.utc))
+    assert store.save_all([new]) == [Saved(SAME, "theirs", "r", "7.25")]
+    assert hash_of(redis_client) == before
+    assert score_of(redis_client) == 7.25
+    assert redis_client.hlen(KEYS.quarantine) == 0
+
+
+@pytest.mark.parametrize("other", [{"definition": "d2"}, {"policy": ""}, {"made_up": None}])
+def test_a_change_of_what_is_stored_needs_its_history(
+    store: Store, put: Put, other: dict[str, Any]
+) -> None:
+    put("a", definition="d", meta="theirs", policy="p", runtime="r")
+    new = Writing(KEY, "d", "p", "mine", score=FUTURE, made_up=datetime.now(timezone.utc))
+    assert store.save_all([new._replace(**other)]) == [Saved(HISTORY_DIFFERS, "theirs", "r")]
+
+
+def test_each_entry_of_a_batch_is_told_its_own(
+    store: Store, redis_client: redis.Redis, put: Put
+) -> None:
+    now = datetime.now(timezone.utc)
+    put("a", definition="d", meta="ma", runtime="ra")
+    put("b", definition="d", meta="mb")
+    redis_client.hset(KEYS.entry("c"), mapping={"definition": "d", "meta": "mc"})
+    asked = [
+        Writing(KEYS.entry("new"), "d", "", "m", score=FUTURE),
+        Writing(KEY, "d2", "", "mine", score=FUTURE),
+        Writing(KEYS.entry("gone"), meta="m", seen=None),
+        Writing(KEYS.entry("b"), "d2", believed=("d3", "")),
+        Writing(KEYS.entry("c"), "d", "", "mine", score=FUTURE, made_up=now),
+        Writing(KEYS.entry("naïve"), "d", "", "m", score=FUTURE),
+        Writing(KEYS.entry("naïve"), "d2", "", "", "", "m", FUTURE),
+    ]
+    assert store.save_all(asked) == [
+        Saved(SAVED),
+        Saved(HISTORY_DIFFERS, "ma", "ra"),
+        Saved(GONE),
+        Saved(CONFLICT),
+        Saved(SAME, "mc", "", ""),
+        Saved(SAVED),
+        Saved(SAVED),
+    ]
+    assert hash_of(redis_client, KEYS.entry("naïve")) == {"definition": "d2", "meta": "m"}
 
 
 def test_history_alone_is_not_written_for_an_entry_that_is_gone(
     store: Store, redis_client: redis.Redis
 ) -> None:
-    assert store.save(KEY, meta="m", seen=None) == (-1, "", "")
+    assert store.save(KEY, meta="m", seen=None) == Saved(GONE)
     assert not redis_client.exists(KEY)
     assert score_of(redis_client) is None
 
 
 def test_a_definition_alone_makes_no_entry(store: Store, redis_client: redis.Redis) -> None:
-    assert store.save(KEY, "d", seen="seen") == (-1, "", "")
+    assert store.save(KEY, "d", seen="seen") == Saved(GONE)
     assert not redis_client.exists(KEY)
 
 
@@ -126,7 +188,7 @@ def test_a_claim_that_is_held_keeps_the_score(
     put("a", meta="m")
     claim_one()
     held = score_of(redis_client)
-    assert store.save(KEY, "d2", "", "", "", "m", FUTURE)[0] == 1
+    assert store.save(KEY, "d2", "", "", "", "m", FUTURE).code == SAVED
     assert score_of(redis_client) == held
     assert hash_of(redis_client)["claim"].startswith("c1 ")
 
@@ -192,7 +254,7 @@ def test_a_meta_that_is_not_utf_8_can_be_seen_and_replaced(
     put("a")
     redis_client.hset(KEY, "meta", b'{"note": "\xff"}')
     _, meta, _, _ = store.load(KEY)
-    assert store.save(KEY, "d2", "", "m2", "", meta, FUTURE)[0] == 1
+    assert store.save(KEY, "d2", "", "m2", "", meta, FUTURE).code == SAVED
     assert hash_of(redis_client)["meta"] == "m2"
 
 

@@ -13,7 +13,7 @@ from celery.schedules import crontab, schedule
 
 import redbeat.schedulers
 from redbeat.decoder import MAX_TEXT, RedBeatJSONEncoder, encode
-from redbeat.entries.definition import encode_definition
+from redbeat.entries.definition import encode_definition, flat_text
 from redbeat.errors import InvalidEntryError
 
 NOON = datetime(2026, 5, 5, 12, tzinfo=timezone.utc)
@@ -51,23 +51,48 @@ STORABLE: tuple[dict[str, Any], ...] = (
     {"schedule": schedule(5, relative=True)},
     {"schedule": schedule(timedelta(days=1, microseconds=1))},
     {"schedule": crontab(minute="*/5", hour=[1, 2])},
+    {"schedule": crontab("*/5", "1-3", "mon,tue", "1", "*/2")},
+    {"schedule": crontab(minute=5)},
     {"more": 1},
 )
 
 
 @pytest.mark.parametrize("fields", STORABLE, ids=repr)
 def test_both_ways_write_the_same(fields: dict[str, Any]) -> None:
-    assert encode_definition(definition(**fields)) == encode(definition(**fields))
+    text = encode(definition(**fields))
+    assert encode_definition(definition(**fields)) == text
+    assert flat_text(definition(**fields)) in (text, None)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"enabled": False, "args": None, "kwargs": None, "options": None},
+        {"args": (1, True, None, "two"), "kwargs": {"a": 1}, "options": {"queue": "q"}},
+        {"schedule": schedule(5, relative=True)},
+        {"schedule": crontab("*/5", "1-3", "mon,tue", "1", "*/2")},
+    ],
+    ids=repr,
+)
+def test_the_usual_is_written_the_short_way(fields: dict[str, Any]) -> None:
+    assert flat_text(definition(**fields)) == encode(definition(**fields))
+
+
+def test_times_among_the_options_are_not_written_as_they_are() -> None:
+    assert flat_text(definition(options={"expires": 60})) is None
 
 
 def test_a_field_left_out_stays_out() -> None:
     short = definition()
     del short["options"]
     assert encode_definition(short) == encode(short)
+    assert flat_text(short) is None
 
 
 def test_equal_values_of_other_types_are_told_apart() -> None:
     texts = [encode_definition(definition(args=[one])) for one in (1, True, 1.0)]
+    assert [flat_text(definition(args=[one])) for one in (1, True)] == texts[:2]
     assert [json.loads(text)["args"] for text in texts] == [[1], [True], [1.0]]
     assert len(set(texts)) == len(texts)
 
@@ -90,6 +115,7 @@ def test_what_cannot_be_stored_is_named(fields: dict[str, Any], field: str) -> N
     with pytest.raises(InvalidEntryError) as caught:
         encode_definition(definition(**fields))
     assert caught.value.field == field
+    assert flat_text(definition(**fields)) is None
 
 
 def test_an_encoder_of_the_users_own_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,3 +125,4 @@ def test_an_encoder_of_the_users_own_is_asked(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(redbeat.schedulers, "RedBeatJSONEncoder", Sorted)
     assert encode_definition(definition()).startswith('{"args"')
+    assert flat_text(definition()) is None
