@@ -15,7 +15,7 @@ __all__ = ("Letter", "Outbox")
 
 #: Messages are collected for so many times as long as the broker took to answer the last ones, so
 #: that waiting is a small part of the time, and a message is not late for nothing.
-PATIENCE: Final = 20
+PATIENCE: Final = 8
 
 #: Bounds of that, seconds.
 SHORTEST, LONGEST = 0.002, 0.05

@@ -33,7 +33,9 @@ EVERY = 0.1
 AHEAD = 1.0
 #: Seconds that a run may be late at most, however slow the machine: older slots coalesce.
 LATE = 5.0
-POLICIES = {"latest": "", "all": json.dumps({"coalesce": "all", "catch_up_limit": 1000})}
+ALL = json.dumps({"coalesce": "all", "catch_up_limit": 1000})
+#: The policy of the entries, and the seconds from the first run of one to that of the next.
+KINDS = {"latest": ("", 0.0), "all": (ALL, 0.0), "spread": ("", EVERY / len(ENTRIES))}
 
 
 def lateness(report: Report) -> str:
@@ -51,26 +53,32 @@ def ids(messages: Iterable[Message], until: float) -> Counter[str]:
     return Counter(message.task_id for message in messages if (message.scheduled_at or 0) < until)
 
 
-def begin(schedule: Schedule, policy: str) -> Grid:
+def begin(schedule: Schedule, policy: str, apart: float) -> list[Grid]:
     """Store the entries, with a history, so that even the first slot is one like all others."""
     for name in ENTRIES if policy else ():
         schedule.client.hset(PREFIX + name, "policy", policy)
     first = round(schedule.now() + AHEAD, 3)
-    ran = meta_json(first - EVERY)
-    schedule.put(ENTRIES, EVERY, first, dict.fromkeys(ENTRIES, ran))
-    return Grid(ENTRIES, EVERY, first)
+    if not apart:
+        schedule.put(ENTRIES, EVERY, first, dict.fromkeys(ENTRIES, meta_json(first - EVERY)))
+        return [Grid(ENTRIES, EVERY, first)]
+    grids = [Grid([name], EVERY, first + n * apart) for n, name in enumerate(ENTRIES)]
+    for grid in grids:
+        schedule.put(
+            grid.entries, EVERY, grid.first, {grid.entries[0]: meta_json(grid.first - EVERY)}
+        )
+    return grids
 
 
-@pytest.mark.parametrize("coalesce", POLICIES)
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_thousand_runs_a_second_are_exact(
     beats: Beats,
     schedule: Schedule,
     ledger: Ledger,
     profile: Profile,
     note: Note,
-    coalesce: str,
+    kind: str,
 ) -> None:
-    """Setup: one beat, 100 entries every 0.1 s. Fault: none.
+    """Setup: one beat, 100 entries every 0.1 s, all at the same instant or 1 ms apart. Fault: none.
 
     Invariant: each slot of the grid has exactly one message, with an id of its own, and none is
     early; the last is as near to its slot as the first. Where the machine stops for longer than
@@ -78,20 +86,21 @@ def test_a_thousand_runs_a_second_are_exact(
     it; with ``coalesce="all"`` even then none is left out.
     """
     beats.start_many(1)
-    one = begin(schedule, POLICIES[coalesce])
-    until = round(one.first + profile.pick(10.0, 60.0) - EVERY, 3)
+    policy, apart = KINDS[kind]
+    grids = begin(schedule, policy, apart)
+    until = round(grids[-1].first + profile.pick(10.0, 60.0) - EVERY, 3)
     expected = len(ENTRIES) * profile.pick(100, 600)
     wait_until(lambda: schedule.now() >= until, 120.0)
-    if POLICIES[coalesce]:
+    if policy:
         wait_until(lambda: len(ledger) >= expected, profile.pick(120.0, 900.0), "all the runs")
-    report = settle(ledger, [one], until)
+    report = settle(ledger, grids, until)
     note(f"{report}; {lateness(report)}")
     assert report.expected == expected
     assert report.dispatched + len(report.coalesced) == report.expected
     assert not report.lost
     assert not report.early
     assert not report.unknown
-    sent = ids(ledger.messages, until + EVERY / 2)
+    sent = ids(ledger.messages, until + 0.000_5)
     assert set(sent.values()) == {1}
     assert len(sent) == report.dispatched
-    assert not (report.coalesced if POLICIES[coalesce] else report.late(LATE))
+    assert not (report.coalesced if policy else report.late(LATE))
