@@ -75,13 +75,21 @@ def lateness(bench: Bench) -> Finding:
     bench.note(f"{pace:,} dispatches a second for {seconds} s")
     found = bench.module("paced", bench.url, "--entries", pace, "--seconds", seconds)
     title = f"{pace:,} dispatches a second for {seconds} s, null broker"
+    burst, every = pace // 10, 0.1
+    bench.note(f"{burst} entries every {every} s for {seconds} s")
+    options = ("--entries", burst, "--seconds", seconds, "--every", every)
+    together = bench.module("paced", bench.url, *options)
+    joint = f"{burst} entries every {every} s, all at once, for {seconds} s, null broker"
     late = ("<= 20 ms", lambda ours, _ratio: ours <= 0.02)
+    later = ("< 50 ms", lambda ours, _ratio: ours < 0.05)
     lost = ("0", lambda ours, _ratio: ours == 0)
     return Finding(
         [
             target_row(f"{title}: late, p99", "ms", found["p99"], None, "", *late),
             target_row(f"{title}: late, median", "ms", found["p50"]),
             target_row(f"{title}: lost", "count", found["lost"], None, "", *lost),
+            target_row(f"{joint}: late, p99", "ms", together["p99"], None, "", *later),
+            target_row(f"{joint}: lost", "count", together["lost"], None, "", *lost),
         ]
     )
 

@@ -1,8 +1,9 @@
 """How late runs are at a steady pace, with nothing travelling to a broker.
 
 ``python -m benchmarks.paced URL --entries 1000 --seconds 60``: entries that run every second,
-evenly spread over it, in a beat service of this process. Prints one JSON object, metric -> number;
-late are the seconds from the nominal instant to the call that would send the task.
+evenly spread over it, or every ``--every`` seconds and all at the same instant, in a beat service
+of this process. Prints one JSON object, metric -> number; late are the seconds from the nominal
+instant to the call that would send the task.
 """
 
 from __future__ import annotations
@@ -40,13 +41,13 @@ class NotingScheduler(RedBeatScheduler):
         self.runs.append((due, headers["periodic_task_name"], now - due))
 
 
-def put(client: Any, count: int, begin: float) -> None:
+def put(client: Any, count: int, begin: float, every: float | None) -> None:
     """Store entries whose first run is at ``begin``, or up to a second later."""
-    definition = definition_of("second")
+    definition = definition_of("second").replace('"every": 1.0', f'"every": {every or 1.0}')
     pipe = client.pipeline(transaction=False)
     for index in range(count):
-        first, key = begin + index / count, f"redbeat:entry-{index}"
-        ran = datetime.fromtimestamp(first - 1, timezone.utc)
+        first, key = begin if every else begin + index / count, f"redbeat:entry-{index}"
+        ran = datetime.fromtimestamp(first - (every or 1.0), timezone.utc)
         meta = json.dumps({"last_run_at": stored_datetime(ran), "total_run_count": 1})
         fields = {"definition": definition.replace("@", str(index)), "meta": meta}
         pipe.hset(key, mapping=fields)
@@ -54,14 +55,14 @@ def put(client: Any, count: int, begin: float) -> None:
     pipe.execute()
 
 
-def watch(url: str, count: int, seconds: int) -> Metrics:
+def watch(url: str, count: int, seconds: int, every: float | None = None) -> Metrics:
     """Run the beat and return what it did within the seconds after its lead."""
     client = redis.Redis.from_url(url)
     client.flushall()
     app = Celery("paced", broker="memory://", set_as_current=False)
     app.conf.update(redbeat_redis_url=url, timezone="UTC", result_expires=None)
-    begin = time.time() + 1
-    put(client, count, begin)
+    begin = round(time.time() + 1, 3)
+    put(client, count, begin, every)
     service = Service(app, scheduler_cls=NotingScheduler)
     service.scheduler.runs = []
     opens = begin + LEAD
@@ -69,19 +70,24 @@ def watch(url: str, count: int, seconds: int) -> Metrics:
     timer.start()
     service.start()
     timer.cancel()
-    return metrics_of(service.scheduler.runs, count, opens, opens + seconds)
+    pace = count if every is None else round(count / every)
+    # Half a millisecond earlier: what is due just then is among them, however it is rounded.
+    return metrics_of(service.scheduler.runs, pace, opens - 0.000_5, opens + seconds - 0.000_5)
 
 
 def metrics_of(
-    runs: list[tuple[float, str, float]], count: int, opens: float, closes: float
+    runs: list[tuple[float, str, float]], pace: int, opens: float, closes: float
 ) -> Metrics:
-    """Return lateness and what was lost among the runs that were due between two instants."""
+    """Return lateness and what was lost among the runs that were due between two instants.
+
+    ``pace`` is how many are due in a second.
+    """
     watched = [run for run in runs if opens <= run[0] < closes]
     different = {(round(due, 3), name) for due, name, _ in watched}
     late = [late for _, _, late in watched]
     return {
         "runs": len(watched),
-        "lost": count * round(closes - opens) - len(different),
+        "lost": pace * round(closes - opens) - len(different),
         "p50": quantile(late, 0.5),
         "p99": quantile(late, 0.99),
         "max": max(late),
@@ -94,8 +100,9 @@ def main(argv: list[str]) -> None:
     parser.add_argument("url")
     parser.add_argument("--entries", type=int, default=1000)
     parser.add_argument("--seconds", type=int, default=60)
+    parser.add_argument("--every", type=float, help="seconds between two runs of an entry")
     options = parser.parse_args(argv)
-    print(json.dumps(watch(options.url, options.entries, options.seconds)))
+    print(json.dumps(watch(options.url, options.entries, options.seconds, options.every)))
 
 
 if __name__ == "__main__":

@@ -115,7 +115,7 @@ def test_a_release_that_does_not_tell_the_nominal_instant_has_no_lateness() -> N
 def test_a_run_that_comes_twice_does_not_make_up_for_one_that_is_lost() -> None:
     runs = [(9.9, "a", 5.0), (10.0, "a", 0.1), (10.0, "a", 0.1), (11.5, "b", 0.3), (12.0, "a", 9.0)]
 
-    found = paced_metrics(runs, count=2, opens=10.0, closes=12.0)
+    found = paced_metrics(runs, pace=2, opens=10.0, closes=12.0)
 
     assert found == {"runs": 3, "lost": 2, "p50": 0.1, "p99": 0.3, "max": 0.3}
 
