@@ -9,14 +9,13 @@ from typing import Any
 from celery.schedules import crontab
 from celery.utils.log import get_logger
 
-from redbeat.entries.due import DISABLED, score_of
+from redbeat.entries.due import DISABLED, counts_from, score_of
 from redbeat.entries.history import encode_meta
 from redbeat.entries.lazy import resolved
 from redbeat.entries.occurrences import decide
 from redbeat.entries.policy import DEFAULT
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import InvalidEntryError
-from redbeat.schedules import RuleSchedule
 from redbeat.storage.records import StaticRow
 from redbeat.storage.store import Store, batches
 
@@ -115,7 +114,7 @@ class StaticEntries:
         for name, entry in list(self._entries.items()):
             try:
                 definition, policy = _texts(entry, store)
-                begins = counts_from(entry, now)
+                begins = counts_from(entry.schedule, now)
                 meta = most if begins is now else encode_meta(begins)
                 yield StaticRow(name, entry.key, definition, policy, meta, scores.of(entry))
             except (InvalidEntryError, ArithmeticError, LookupError) as error:
@@ -139,12 +138,6 @@ def _texts(entry: RedBeatSchedulerEntry, store: Store) -> tuple[str, str]:
     entry.save()
     definition, _, policy, _ = store.load(entry.key)
     return definition or "", policy
-
-
-def counts_from(entry: RedBeatSchedulerEntry, now: datetime) -> datetime:
-    """Return the instant from which a new entry counts."""
-    when = entry.schedule
-    return when.counts_from(now) if isinstance(when, RuleSchedule) else now
 
 
 class Scores:
@@ -173,7 +166,7 @@ class Scores:
     def _computed(self, entry: RedBeatSchedulerEntry) -> float:
         now = self._now
         policy, zone = entry._rules()
-        begins = counts_from(entry, now)
+        begins = counts_from(entry.schedule, now)
         name = str(entry.name)
         verdict = decide(entry.schedule, begins, begins, now, now, zone, policy, 0, name)
         if verdict.due:

@@ -11,6 +11,7 @@ from celery.schedules import BaseSchedule, crontab, schedstate
 
 from redbeat.config import ensure_conf
 from redbeat.decoder import to_timestamp
+from redbeat.schedules import RuleSchedule
 
 from .history import History
 from .occurrences import Run, Verdict, aware, decide
@@ -18,7 +19,7 @@ from .pauses import Pause
 from .planning import TICK, Plan
 from .policy import DEFAULT, FIELDS, Policy
 
-__all__ = ("DISABLED", "PARKED", "DueEntry", "score_of")
+__all__ = ("DISABLED", "PARKED", "DueEntry", "counts_from", "score_of")
 
 #: Scores of entries that are never due: finished or quarantined; disabled.
 PARKED, DISABLED = -1.0, -2.0
@@ -33,6 +34,11 @@ NAMES = frozenset(FIELDS)
 def score_of(next_at: datetime | None) -> float:
     """Return the score of an entry that is due at ``next_at``, None = never."""
     return PARKED if next_at is None else next_at.timestamp()
+
+
+def counts_from(schedule: Any, now: datetime) -> datetime:
+    """Return the instant from which an entry counts that is made ``now``."""
+    return schedule.counts_from(now) if isinstance(schedule, RuleSchedule) else now
 
 
 class DueEntry(ScheduleEntry):

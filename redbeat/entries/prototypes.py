@@ -11,6 +11,7 @@ from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import DecodeError
 
 from .history import History
+from .templates import Templates
 
 __all__ = ("Histories", "Prototypes")
 
@@ -45,6 +46,7 @@ class Prototypes:
     def __init__(self, source: Source) -> None:
         self._source = source
         self._known: OrderedDict[str, Prototype] = OrderedDict()
+        self._templates = Templates(source.app, source.Entry)
 
     def get(self, key: str, definition: str, policy: str) -> RedBeatSchedulerEntry:
         """Return an entry of its own, free to be changed.
@@ -69,7 +71,9 @@ class Prototypes:
 
     def _make(self, key: str, definition: str, policy: str) -> Prototype:
         cls, codec = self._source.Entry, active_codec()
-        entry = cls.from_definition(self._source.app, definition, policy)
+        if self._templates.make is not cls:
+            self._templates = Templates(self._source.app, cls)
+        entry = self._templates.loaded(definition, policy)
         if entry.key != key:
             raise DecodeError("definition.name", f"{entry.name!r} does not belong to this key")
         entry.check_allowed()

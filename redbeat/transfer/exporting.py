@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from redbeat.entries.history import History
 from redbeat.entries.runs import with_ids
+from redbeat.entries.templates import Templates
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import DecodeError
 from redbeat.storage.quarantine import shown
@@ -15,7 +16,6 @@ from redbeat.storage.rows import Row
 
 from .incoming import EntryType
 from .jsonlines import write_line
-from .templates import Templates
 
 __all__ = ("Exported", "export_lines")
 

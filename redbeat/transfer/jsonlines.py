@@ -15,11 +15,11 @@ from redbeat.config import MAX_HISTORY
 from redbeat.decoder import MAX_TEXT
 from redbeat.entries.history import History
 from redbeat.entries.runs import is_line, without_ids
+from redbeat.entries.templates import Templates
 from redbeat.errors import DecodeError, InvalidEntryError
 from redbeat.storage.rows import Row
 
 from .incoming import EntryType, Incoming, fail
-from .templates import Templates
 
 __all__ = ("FIELDS", "MAX_LINE", "read_lines", "write_line")
 

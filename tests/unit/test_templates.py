@@ -9,8 +9,8 @@ import pytest
 from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry
+from redbeat.entries.templates import Templates
 from redbeat.errors import DecodeError, InvalidEntryError
-from redbeat.transfer.templates import Templates
 
 EVERY = {"__type__": "interval", "every": 60, "relative": False}
 CRON = {"__type__": "crontab", "minute": "5", "hour": 4}
@@ -92,6 +92,31 @@ def test_it_is_what_the_text_says(app: Celery, given: Any, policy: str) -> None:
     for _ in range(2):  # the template is there the second time
         assert outcome(lambda: templates.from_json(given, policy).entry) == wanted
         assert outcome(lambda: templates.from_text(text, policy).entry) == wanted
+        assert outcome(lambda: templates.loaded(text, policy)) == wanted
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        json.dumps(definition(kwargs={"when": MOMENT})).replace("__type__", r"\u005f_type__"),
+        json.dumps(definition(name="ü")),
+        json.dumps(definition(args=[float("nan")])).replace("NaN", "1e999"),
+        json.dumps(definition(args=[[[[]]]] * 80)),
+        json.dumps(definition()) + " ",
+        json.dumps(definition(args=["x" * (1 << 21)])),
+    ],
+    ids=lambda text: text[:80],
+)
+def test_what_a_beat_loads_is_what_the_text_says(app: Celery, text: str) -> None:
+    templates = Templates(app, RedBeatSchedulerEntry)
+    templates.loaded(json.dumps(definition()), "")  # the template is there
+    wanted = outcome(lambda: RedBeatSchedulerEntry.from_definition(app, text, ""))
+    assert outcome(lambda: templates.loaded(text, "")) == wanted
+
+
+def test_what_a_beat_loads_knows_its_texts(app: Celery) -> None:
+    text = json.dumps(definition())
+    assert Templates(app, RedBeatSchedulerEntry).loaded(text, "")._seen_texts == (text, "")
 
 
 @pytest.mark.parametrize("given", SAME, ids=repr)
@@ -147,7 +172,7 @@ def test_a_task_that_is_not_allowed(app: Celery) -> None:
 
 
 def test_no_more_than_so_many_are_kept(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("redbeat.transfer.templates.CAPACITY", 10)
+    monkeypatch.setattr("redbeat.entries.templates.CAPACITY", 10)
     templates = Templates(app, RedBeatSchedulerEntry)
     for every in range(1, 31):
         assert templates.from_json(definition(schedule=every), "").texts

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from json.encoder import JSONEncoder
 from typing import Any, Final, NamedTuple
 
-from redbeat.beat.statics import counts_from
 from redbeat.decoder import (
     MAX_DEPTH,
     MAX_TEXT,
@@ -16,17 +15,17 @@ from redbeat.decoder import (
     RedBeatJSONEncoder,
     active_codec,
 )
-from redbeat.entries.definition import FIELDS
-from redbeat.entries.task_options import stored_options
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import DecodeError, InvalidEntryError
 
-from .incoming import EntryType
+from .definition import FIELDS
+from .due import counts_from
+from .task_options import stored_options
 
 __all__ = ("Made", "Templates")
 
 #: Entries that are kept to make others of, at most; about 4 KiB each.
-CAPACITY: Final = 5000
+CAPACITY: Final = 1000
 
 #: What stands in the text of a value that is more than plain JSON.
 TAGGED: Final = '"__type__"'
@@ -71,9 +70,9 @@ class Templates:
     class or codec, arguments that are more than plain JSON, paused entries. No round trips.
     """
 
-    def __init__(self, app: Any, make: EntryType) -> None:
+    def __init__(self, app: Any, make: type[RedBeatSchedulerEntry]) -> None:
         self._app = app
-        self._make = make
+        self.make = make
         self._usual = make is RedBeatSchedulerEntry
         self._templates: OrderedDict[tuple[str, Any, str], Template | None] = OrderedDict()
 
@@ -84,7 +83,25 @@ class Templates:
                 return self.from_json(json.loads(text), policy, text)
             except (ValueError, RecursionError):
                 pass
-        return Made(self._make.from_definition(self._app, text, policy))
+        return Made(self.make.from_definition(self._app, text, policy))
+
+    def loaded(self, text: str, policy: str) -> RedBeatSchedulerEntry:
+        """Return the entry of a stored definition, which is yet to :meth:`adopt` its history.
+
+        Raises :exc:`DecodeError`. Whether its task is allowed is not looked at.
+        """
+        entry = None
+        # One tag is that of the schedule, unless another one is written in a way of its own.
+        if text.count(TAGGED) == 1 and "\\" not in text and is_small(text):
+            try:
+                found = self._matching(json.loads(text), policy)
+                entry = found and _with_own(*found)
+            except WRONG:
+                pass
+        if entry is None:
+            return self.make.from_definition(self._app, text, policy)
+        entry._seen_texts = (text, policy)
+        return entry
 
     def from_json(self, definition: Any, policy: str, text: str = "") -> Made:
         """Return the entry of a definition in plain JSON, whose ``text`` need not be given.
@@ -98,9 +115,22 @@ class Templates:
         if made is not None:
             return made
         text = text or json.dumps(definition)
-        return Made(self._make.from_definition(self._app, text, policy))
+        return Made(self.make.from_definition(self._app, text, policy))
 
     def _copied(self, definition: dict[str, Any], policy: str) -> Made | None:
+        found = self._matching(definition, policy)
+        if found is None:
+            return None
+        template, own = found
+        text = as_json({**template.definition, **own, "options": stored_options(own["options"])})
+        if text.count(TAGGED) != template.tags or not is_small(text):
+            return None
+        return Made(_new_entry(template, own), (text, template.policy))
+
+    def _matching(
+        self, definition: dict[str, Any], policy: str
+    ) -> tuple[Template, dict[str, Any]] | None:
+        """Return the template of a definition, and the fields that are its own."""
         if not (self._usual and definition.keys() <= FIELDS.keys() and active_codec() == USUAL):
             return None
         own = {field: _given(definition.get(field), none) for field, none in OWN.items()}
@@ -108,12 +138,7 @@ class Templates:
         if not (isinstance(enabled, bool) and is_valid(own)):
             return None
         template = self._template(definition, enabled, policy)
-        if template is None:
-            return None
-        text = as_json({**template.definition, **own, "options": stored_options(own["options"])})
-        if text.count(TAGGED) != template.tags or not is_small(text):
-            return None
-        return Made(_copy(template.entry, own), (text, template.policy))
+        return None if template is None else (template, own)
 
     def _template(self, definition: dict[str, Any], enabled: Any, policy: str) -> Template | None:
         key = (repr(definition["schedule"]), enabled, policy)
@@ -126,7 +151,7 @@ class Templates:
     def _new(self, definition: dict[str, Any], policy: str) -> Template | None:
         bare = {name: value for name, value in definition.items() if name not in OWN}
         named = {"name": definition["name"], "task": definition["task"]}
-        entry = self._make.from_definition(self._app, as_json({**named, **bare}), policy)
+        entry = self.make.from_definition(self._app, as_json({**named, **bare}), policy)
         if entry._lazy or entry._pause is not None:
             return None
         text, policy_text = entry.texts()
@@ -148,11 +173,16 @@ def is_small(text: str) -> bool:
     return len(text) <= MAX_TEXT and text.count("[") + text.count("{") <= MAX_DEPTH
 
 
-def _copy(template: RedBeatSchedulerEntry, own: dict[str, Any]) -> RedBeatSchedulerEntry:
-    """Return an entry as a new one; raises :exc:`InvalidEntryError` for a task not allowed."""
-    entry = template.__copy__()
+def _with_own(template: Template, own: dict[str, Any]) -> RedBeatSchedulerEntry:
+    entry = template.entry.__copy__()
     entry.__dict__.update(own)
+    return entry
+
+
+def _new_entry(template: Template, own: dict[str, Any]) -> RedBeatSchedulerEntry:
+    """Return an entry made now; raises :exc:`InvalidEntryError` for a task not allowed."""
+    entry = _with_own(template, own)
     entry.check_allowed()
-    entry.last_run_at = counts_from(entry, entry.default_now())
+    entry.last_run_at = counts_from(entry.schedule, entry.default_now())
     entry._known_history = (entry.last_run_at, 0)
     return entry
