@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from .faultcases import Cell, Metrics
-from .report import facts
+from .report import facts, quoted
 from .sides import PEER_VERSION
 
 __all__ = ("Table", "as_rst", "as_text", "lines")
@@ -67,7 +67,7 @@ def as_text(table: Table, server: str) -> str:
 
 def as_rst(table: Table, server: str, options: str) -> str:
     """Return the table as an include of the documentation; ``options`` made it."""
-    rows = "\n".join("   " + ", ".join(f'"{cell}"' for cell in row) for row in lines(table))
+    rows = "\n".join("   " + ", ".join(map(quoted, row)) for row in lines(table))
     command = f"{COMMAND} {options}".strip()
     return (
         f".. Written by ``{command}``; not edited by hand.\n\n"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from .growth import DUE, PEERS_DUE, PEERS_IDLE, STORED
 from .plots import Plot, bars, lines
-from .rows import Finding, Row, Series, cells
+from .rows import NOTHING, Finding, Row, Series, cells
 from .scaling import arithmetic
 from .sides import TELLING, versions
 
@@ -90,8 +90,8 @@ def csv_table(rows: Sequence[Row]) -> str:
 
 
 def quoted(cell: str) -> str:
-    """Return the cell of a table; a crontab in it is no emphasis."""
-    return '"{}"'.format(cell.replace("*", "\\*"))
+    """Return the cell of a table; a crontab in it is no emphasis, and nothing is no list."""
+    return '"{}"'.format("" if cell == NOTHING else cell.replace("*", "\\*"))
 
 
 def images(series: Sequence[Series]) -> list[str]:

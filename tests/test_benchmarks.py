@@ -270,3 +270,7 @@ def test_images_are_xml() -> None:
 
 def test_a_crontab_in_a_table_is_no_emphasis() -> None:
     assert quoted("next run of */5 * *") == r'"next run of \*/5 \* \*"'
+
+
+def test_a_cell_without_a_value_is_no_bullet() -> None:
+    assert quoted(cells([Row("a", 3, "count")])[1][2]) == '""'
