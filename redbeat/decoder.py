@@ -81,22 +81,12 @@ def active_codec() -> tuple[type[json.JSONEncoder], type[json.JSONDecoder]]:
 
 def active_encoder() -> type[json.JSONEncoder]:
     """The encoder in use."""
-    module = sys.modules.get("redbeat.schedulers")
-    return (
-        module.__dict__.get("RedBeatJSONEncoder", RedBeatJSONEncoder)
-        if module
-        else RedBeatJSONEncoder
-    )
+    return getattr(sys.modules.get("redbeat.schedulers"), "RedBeatJSONEncoder", RedBeatJSONEncoder)
 
 
 def active_decoder() -> type[json.JSONDecoder]:
     """The decoder in use."""
-    module = sys.modules.get("redbeat.schedulers")
-    return (
-        module.__dict__.get("RedBeatJSONDecoder", RedBeatJSONDecoder)
-        if module
-        else RedBeatJSONDecoder
-    )
+    return getattr(sys.modules.get("redbeat.schedulers"), "RedBeatJSONDecoder", RedBeatJSONDecoder)
 
 
 def encode(value: Any, field: str = "") -> str:
