@@ -207,11 +207,8 @@ class RedBeatSchedulerEntry(OperatedEntry):
 
     def texts(self) -> tuple[str, str]:
         """Return definition and policy as stored; raises :exc:`InvalidEntryError`."""
-        return self._writing()[1:3]
-
-    def _writing(self) -> Writing:
-        """Return what is to be written; raises :exc:`InvalidEntryError`."""
-        key = self._own_key() if self.name else ""
+        if self.name:
+            self._own_key()
         if self.overlap != "allow" and not getattr(self.app, "redbeat_tracks_runs", False):
             problem = "beat would not learn when a run ends; call redbeat.worker.enable(app)"
             raise InvalidEntryError("overlap", problem)
@@ -219,7 +216,12 @@ class RedBeatSchedulerEntry(OperatedEntry):
         text, own = self._definition_text()
         policy = encode_policy(self.schedule, self.policy)
         pause = Pause.of_entry(self)
-        return Writing(key, text, with_field(policy, {**own, **pause.field()} if pause else own))
+        return text, with_field(policy, {**own, **pause.field()} if pause else own)
+
+    def _writing(self) -> Writing:
+        """Return what is to be written; raises :exc:`InvalidEntryError`."""
+        definition, policy = self.texts()
+        return Writing(self.key, definition, policy)
 
     def _definition_text(self) -> tuple[str, dict[str, Any]]:
         """Return the definition as stored, and what a policy adds to it."""

@@ -44,8 +44,7 @@ class Counters:
         new["dispatched"] += 1
         if late is not None:
             new[LATENESS.field(late)] += 1
-            if late > 0:
-                new[LATENESS.sum] += int(late * MICROSECONDS)
+            new[LATENESS.sum] += int(late * MICROSECONDS) if late > 0 else 0
         if self._by_entry:
             new["dispatched " + name] += 1
 
