@@ -42,8 +42,7 @@ def next_run(
     clock of their ``dtstart``. A class for which ``asks_itself`` holds is asked with its own
     clock. ``ValueError`` for an interval that is not above 0 and for a naive ``after``.
     """
-    find = _known.get(type(schedule)) or _finder(type(schedule))
-    return find(schedule, after, timezone)
+    return _finder(type(schedule))(schedule, after, timezone)
 
 
 def latest_run(
@@ -115,15 +114,11 @@ def asks_itself(schedule: BaseSchedule) -> bool:
 
 
 def _next_interval(schedule: Any, after: datetime, timezone: tzinfo | None) -> datetime | None:
-    step: timedelta = schedule.run_every
-    if step <= ZERO:
-        raise ValueError(f"schedule.every: {step} is not above 0; use a positive interval")
-    if after.tzinfo is not UTC:
-        after = as_utc(after)
+    step = _step(schedule)
     if schedule.relative:
-        return _next_relative(schedule, after, timezone)
+        return _next_relative(schedule, as_utc(after), timezone)
     try:
-        return after + step
+        return as_utc(after) + step
     except OverflowError:
         return None
 
@@ -133,7 +128,7 @@ def _next_relative(schedule: Any, after: datetime, timezone: tzinfo | None) -> d
     start = after.astimezone(timezone or schedule.tz)
     wait: timedelta = remaining(start, schedule.run_every, after, True)
     # Rounding a short interval down may give no progress at all.
-    return after + (wait if wait > ZERO else schedule.run_every)
+    return after + (wait if wait > ZERO else _step(schedule))
 
 
 def _next_crontab(schedule: Any, after: datetime, timezone: tzinfo | None) -> datetime | None:

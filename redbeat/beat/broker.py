@@ -70,8 +70,6 @@ def retry_options(options: dict[str, Any], at_most_once: bool) -> dict[str, Any]
     most. What else a policy says is left out: kombu would keep it in the connection, for all
     entries.
     """
-    if not options and not at_most_once:  # as for most entries
-        return {"retry_policy": ONE_RETRY}
     bounded = dict(options)
     for name in WAITS:
         if name in options and is_number(options[name]):

@@ -139,6 +139,11 @@ class Dispatcher:
         self._alone.add(claim.key)
         return Completion(claim.key, claim_id, now, runtime=AGAIN)
 
+    def _note(self, claim: Claim, claim_id: str, now: float, error: Exception) -> Completion:
+        """Keep a run that could not be sent, after what was published before it is seen to."""
+        self._hear()
+        return self.failures.note(claim, claim_id, now, error)
+
     def _dispatch(
         self, entry: RedBeatSchedulerEntry, claim: Claim, claim_id: str, now: float
     ) -> Completion | Promise | None:
@@ -147,20 +152,20 @@ class Dispatcher:
         if not entry.enabled:
             return Completion(claim.key, claim_id, DISABLED)
         try:
-            due = entry.verdict().scheduled_at is not None
+            due = entry.verdict().due
         except Exception as error:
             if asks_itself(entry.schedule):  # the user's own code, which may recover
-                return self.failures.note(claim, claim_id, now, error)
+                return self._note(claim, claim_id, now, error)
             reason = f"definition.schedule: cannot tell when it is due: {error!r}"
             self._set_aside(claim, claim_id, reason, now)
             return None
-        if due and claim.running_until and goes_on(entry, claim, now):
+        if due and goes_on(entry, claim, now):
             return self._outcomes.put_off(entry, claim, claim_id, now)
-        if due and entry._lazy:
+        if due:
             try:
                 self._statics.give_functions(entry)
             except LazyArgumentError as error:
-                return self.failures.note(claim, claim_id, now, error)
+                return self._note(claim, claim_id, now, error)
         run = self._promise if self._at_most_once(entry) else self._run
         return run(entry, claim, claim_id, now)
 
@@ -187,7 +192,7 @@ class Dispatcher:
                 run.task_id = entry.task_id_of(entry.verdict().scheduled_at or run.due)
                 run.successor = self._hooks.reserve(entry)
         except Exception as error:
-            return self.failures.note(claim, claim_id, now, error)
+            return self._note(claim, claim_id, now, error)
         if not is_due:
             score = score_of_not_due(entry, run, seconds, now)
             return self._outcomes.not_sent(entry, claim, claim_id, score, now)
@@ -226,7 +231,7 @@ class Dispatcher:
                 return Promise(entry, claim, done._replace(promised=True))
             publish(self._hooks, entry, self._hooks.producer)
         except Exception as error:
-            return self.failures.note(claim, claim_id, now, error)
+            return self._note(claim, claim_id, now, error)
         self.failures.forget(claim)
         self._outcomes.announce(entry)
         return done
@@ -255,8 +260,7 @@ class Dispatcher:
                     self._outbox.add(Letter(entry, claim, claim_id, seconds, now))
                     return None
         except Exception as error:
-            self._hear()
-            return self.failures.note(claim, claim_id, now, error)
+            return self._note(claim, claim_id, now, error)
         if run.error is None and run.successor is not None:
             return self._sent(entry, claim, claim_id, seconds, now)
         if run.error is not None:

@@ -18,7 +18,7 @@ from redbeat.signals import emit, entry_dispatched, entry_finished, entry_missed
 from redbeat.storage.records import DELETE, Claim, Completion
 
 from .hooks import Hooks
-from .overlap import ALLOW, marker, put_off
+from .overlap import marker, put_off
 
 __all__ = ("Outcomes",)
 
@@ -126,7 +126,7 @@ class Outcomes:
             self._histories.note(claim.key, meta, runtime, after)
         run, nominal = entry.run, verdict.scheduled_at or scheduled_at
         task_id = run.task_id if run else ""
-        running = "" if entry.overlap == ALLOW else marker(entry, task_id)
+        running = marker(entry, task_id)
         known = run is not None and run.own_id and verdict.scheduled_at is not None
         own_id = task_id if known else entry.own_task_id(nominal)
         line = run_line(nominal.timestamp(), now, SENT, task_id, own_id)

@@ -14,7 +14,7 @@ from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.storage.records import AGAIN, WAITS, Claim, Completion
 from redbeat.timing import asks_itself
 
-__all__ = ("ALLOW", "goes_on", "marker", "put_off")
+__all__ = ("goes_on", "marker", "put_off")
 
 logger = get_logger("celery.beat")
 

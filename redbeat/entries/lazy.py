@@ -129,13 +129,6 @@ def evaluated(args: Any, kwargs: Any) -> tuple[Any, Any]:
 
     Raises :exc:`LazyArgumentError` where one of them raises.
     """
-    if (
-        type(args) is list
-        and type(kwargs) is dict
-        and SCALARS.issuperset(map(type, args))
-        and SCALARS.issuperset(map(type, kwargs.values()))
-    ):
-        return args, kwargs
     return _walk(args, ("args",), _call), _walk(kwargs, ("kwargs",), _call)
 
 
@@ -151,14 +144,11 @@ def _call(argument: BeatLazyFunc | LazyArgument, path: Path) -> Any:
 
 def _walk(value: Any, path: Path, replace: Callable[[Any, Path], Any]) -> Any:
     """Return ``value`` with each lazy argument replaced; itself where there is none."""
-    if isinstance(value, (dict, list, tuple)):
-        if SCALARS.issuperset(map(type, value.values() if isinstance(value, dict) else value)):
-            return value
-    elif isinstance(value, (BeatLazyFunc, LazyArgument)):
+    if isinstance(value, (BeatLazyFunc, LazyArgument)):
         return replace(value, path)
-    else:
+    if not isinstance(value, (dict, list, tuple)) or len(path) > MAX_DEPTH:
         return value
-    if len(path) > MAX_DEPTH:
+    if SCALARS.issuperset(map(type, value.values() if isinstance(value, dict) else value)):
         return value
     changed = {
         step: after

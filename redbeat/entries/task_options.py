@@ -38,7 +38,7 @@ def sendable_options(options: Mapping[str, Any]) -> dict[str, Any]:
     An ``eta`` in seconds is sent as a ``countdown``, unless there is one, which wins in Celery too.
     """
     sendable = dict(options)
-    if not sendable or TIMES.keys().isdisjoint(sendable):
+    if TIMES.keys().isdisjoint(sendable):
         return sendable
     for name in TIMES.keys() & sendable.keys():
         sendable[name] = _seconds_of(sendable[name])

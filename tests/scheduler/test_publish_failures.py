@@ -136,6 +136,19 @@ class TestBroker:
         assert log.text.count("The broker is not available") == 1
         assert log.text.count("The broker is back") == 1
 
+    def test_an_earlier_success_does_not_excuse_a_run_beside_the_schedule(
+        self, world: World, log: pytest.LogCaptureFixture
+    ) -> None:
+        for number, name in enumerate("abcd"):
+            world.put(name, score=number + 1)
+        world.client.hset(f"{PREFIX}c", "trigger", "x:1")
+        scheduler = world.scheduler()
+        breaker = Breaker(scheduler, OperationalError("away"), "tasks.c")
+        assert 0 < scheduler.tick() <= BROKER_WAIT.longest
+        assert breaker.asked == ["tasks.a", "tasks.b", "tasks.c"]
+        assert scheduler.names == ["a", "b"]
+        assert "The broker is back" not in log.text
+
     def test_failure_beside_good_and_poison(self, world: World) -> None:
         world.put("a", score=1)
         world.client.hset(f"{PREFIX}b", "definition", "{")
