@@ -67,8 +67,7 @@ class Outbox:
 
     def publishing(self, producer: Any, alone: bool = False) -> Outbox:
         """Return a context in which ``producer`` need not wait for the broker, unless ``alone``."""
-        at_once = alone or (self._pipe is None and producer is self._producer)
-        self._open = None if at_once else self._pipe_of(producer)
+        self._open = None if alone else self._pipe_of(producer)
         return self
 
     def __enter__(self) -> None:

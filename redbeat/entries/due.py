@@ -14,12 +14,12 @@ from redbeat.decoder import to_timestamp
 from redbeat.schedules import RuleSchedule
 
 from .history import History
-from .occurrences import Run, Verdict, aware, decide
+from .occurrences import Run, Verdict, aware, decide, same_instant
 from .pauses import Pause
 from .planning import TICK, Plan
 from .policy import DEFAULT, FIELDS, Policy
 
-__all__ = ("DISABLED", "PARKED", "DueEntry", "counts_from", "score_of")
+__all__ = ("DISABLED", "PARKED", "DueEntry", "counts_from", "has_clock", "score_of")
 
 #: Scores of entries that are never due: finished or quarantined; disabled.
 PARKED, DISABLED = -1.0, -2.0
@@ -34,6 +34,13 @@ NAMES = frozenset(FIELDS)
 def score_of(next_at: datetime | None) -> float:
     """Return the score of an entry that is due at ``next_at``, None = never."""
     return PARKED if next_at is None else next_at.timestamp()
+
+
+def has_clock(schedule: Any) -> bool:
+    """Whether a schedule tells the time itself."""
+    return isinstance(schedule, BaseSchedule) and (
+        schedule.nowfun is not None or type(schedule).now is not BaseSchedule.now
+    )
 
 
 def counts_from(schedule: Any, now: datetime) -> datetime:
@@ -86,11 +93,8 @@ class DueEntry(ScheduleEntry):
 
     def default_now(self) -> datetime:
         """Return the time of the schedule's clock, or of the app's where there is no schedule."""
-        schedule = self.schedule
-        if isinstance(schedule, BaseSchedule) and (
-            schedule.nowfun is not None or type(schedule).now is not BaseSchedule.now
-        ):
-            now: datetime = schedule.now()
+        if has_clock(self.schedule):
+            now: datetime = self.schedule.now()
             return now
         # What Celery computes in several steps, at each entry that is made.
         return datetime.now(self.app.timezone)
@@ -110,15 +114,11 @@ class DueEntry(ScheduleEntry):
     @property
     def anchor(self) -> datetime | None:
         """The instant in UTC from which the next run counts, None when it never ran."""
-        last_run_at, known = self.last_run_at, self._known_history[0]
-        if last_run_at is None:
+        if self.last_run_at is None:
             return None
-        # As instants: times of one zone are equal in both of its hours that a clock repeats.
-        if self.scheduled_at is not None and (
-            last_run_at is known or (known is not None and aware(last_run_at) == aware(known))
-        ):
+        if self.scheduled_at and same_instant(self.last_run_at, self._known_history[0]):
             return self.scheduled_at
-        return aware(last_run_at)
+        return aware(self.last_run_at)
 
     def verdict(self) -> Verdict:
         """Return which occurrence is due, and when the next one is. No round trip."""
@@ -206,11 +206,14 @@ class DueEntry(ScheduleEntry):
         due_at = self.due_at
         return PARKED if due_at is None else to_timestamp(due_at)
 
-    def _stored_score(self) -> float | None:
-        """Return the score to store: None = due at once, by the clock of Redis."""
+    def _stored_score(self, now: datetime | None = None) -> float | None:
+        """Return the score to store: None = due at once, by the clock of Redis.
+
+        ``now`` is UTC, None for what the clock of the entry says.
+        """
         if not self.enabled:
             return DISABLED
-        verdict = self.verdict()
+        verdict = self.verdict() if now is None else self._decide(now, now)
         if verdict.due:
             return None
         return score_of(verdict.next_at)

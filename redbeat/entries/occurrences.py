@@ -230,6 +230,13 @@ def aware(instant: datetime) -> datetime:
     return instant.replace(tzinfo=UTC) if instant.tzinfo is None else as_utc(instant)
 
 
+def same_instant(one: datetime | None, other: datetime | None) -> bool:
+    """Whether two times are one instant, or both None; both hours that a clock repeats differ."""
+    if one is other or one is None or other is None:
+        return one is other
+    return aware(one) == aware(other)
+
+
 @lru_cache(maxsize=64)
 def namespace_of(prefix: str) -> bytes:
     """Return the UUID namespace of the schedule under ``prefix``."""

@@ -7,8 +7,6 @@ from datetime import datetime
 from time import time
 from typing import Any
 
-from celery.schedules import crontab, schedule
-
 from redbeat.calendar.zones import UTC, from_timestamp
 from redbeat.errors import ConflictError, DecodeError, InvalidEntryError
 from redbeat.storage.records import (
@@ -22,9 +20,9 @@ from redbeat.storage.records import (
 )
 from redbeat.storage.store import Store
 
-from .due import DISABLED, DueEntry, score_of
+from .due import DueEntry, has_clock
 from .history import History, encode_meta
-from .occurrences import aware
+from .occurrences import aware, same_instant
 from .pauses import Pause
 
 __all__ = ("SavedEntry", "save_batch")
@@ -34,9 +32,6 @@ SAVE_ATTEMPTS = 5
 
 #: Seconds by which a score may differ from what was written: it has six decimals.
 SCORE_PRECISION = 2e-6
-
-#: Schedules that take the time as it is, unless they were given a clock.
-PLAIN = (schedule, crontab)
 
 
 class SavedEntry(DueEntry):
@@ -90,13 +85,8 @@ class SavedEntry(DueEntry):
 
     def _score_at(self, now: datetime) -> float | None:
         """Return the score to store, by the clock of the schedule where it has one of its own."""
-        if not self.enabled:
-            return DISABLED
-        plain = type(self.schedule) in PLAIN and type(self).default_now is DueEntry.default_now
-        if not plain or self.schedule.nowfun is not None or self.run is not None:
-            return self._stored_score()
-        verdict = self._decide(now, now)
-        return None if verdict.due else score_of(verdict.next_at)
+        usual = type(self).default_now is DueEntry.default_now and not has_clock(self.schedule)
+        return self._stored_score(now if usual and self.run is None else None)
 
     def _written(self, writing: Writing, saved: Saved) -> bool:
         """Take note of what became of a write; False when it is to be tried again."""
@@ -125,11 +115,11 @@ class SavedEntry(DueEntry):
         """Return the instant from which a new entry counts when nobody has chosen it."""
         if self._seen_meta is not None or self.last_run_at is None or self._history_changed():
             return None
-        return self.last_run_at if self.last_run_at.tzinfo else aware(self.last_run_at)
+        return aware(self.last_run_at)
 
     def _history_changed(self) -> bool:
         known, count = self._known_history
-        return self.total_run_count != count or not _same(self.last_run_at, known)
+        return self.total_run_count != count or not same_instant(self.last_run_at, known)
 
     def _is_right(self, stored: str) -> bool:
         """Whether a stored score is what would be written; one that is up by now is due at once."""
@@ -141,7 +131,7 @@ class SavedEntry(DueEntry):
         return abs(found - score) < SCORE_PRECISION
 
     def _saved(self, writing: Writing) -> None:
-        if not _same(self.last_run_at, self._known_history[0]):
+        if not same_instant(self.last_run_at, self._known_history[0]):
             self.scheduled_at = None
         if writing.meta:
             self._seen_meta = writing.meta
@@ -162,7 +152,7 @@ class SavedEntry(DueEntry):
             self._known_history = (mine_last, -1)  # unreadable: ours replaces it
             return
         self.adopt(stored, meta)
-        if not _same(mine_last, known_last):
+        if not same_instant(mine_last, known_last):
             self.last_run_at = mine_last
         if mine_count != known_count:
             self.total_run_count = mine_count
@@ -187,10 +177,3 @@ def save_batch(store: Store, asked: Sequence[tuple[SavedEntry, Writing]]) -> Non
         left = [item for item, writing, saved in tried if not item[0]._written(writing, saved)]
         if not left:
             return
-
-
-def _same(one: Any, other: Any) -> bool:
-    """Whether two histories tell the same instant; both hours that a clock repeats differ."""
-    if one is other or one is None or other is None:
-        return one is other
-    return aware(one) == aware(other)

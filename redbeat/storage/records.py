@@ -326,10 +326,7 @@ def read_claims(kinds: bytes, sizes: bytes, packed: bytes) -> list[Claim]:
     """Return the claims in the reply of ``claim.lua``."""
     fields = iter(unpack_binary(sizes, packed))
     rows = zip(kinds.decode(), *[fields] * 8, strict=True)
-    claims = [
-        Claim(key, float(due), *texts) if kind == "e" else READERS[kind](key, float(due), *texts)
-        for kind, key, due, *texts in rows
-    ]
+    claims = [READERS[kind](key, float(due), *texts) for kind, key, due, *texts in rows]
     return claims if packed.isascii() else list(map(checked, claims))
 
 
@@ -341,8 +338,8 @@ def _no_hash(key: str, due: float, error: str, *_texts: str) -> Claim:
     return Claim(key, due, problem=f"the key is not a hash ({error})")
 
 
-#: How to read each kind of claim that is no entry.
-READERS: dict[str, Callable[..., Claim]] = {"g": _gone, "x": _no_hash}
+#: How to read each kind of claim.
+READERS: dict[str, Callable[..., Claim]] = {"e": Claim, "g": _gone, "x": _no_hash}
 
 
 def checked(claim: Claim) -> Claim:
