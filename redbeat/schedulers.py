@@ -16,7 +16,7 @@ from kombu.exceptions import OperationalError
 from kombu.utils.objects import cached_property
 from redis.exceptions import RedisError, ResponseError
 
-from .beat.broker import publishing_connection, warn_about_confirms
+from .beat.broker import declaring_once, publishing_connection, warn_about_confirms
 from .beat.exchange import LONGEST_LEASE, SHORTEST_LEASE
 from .beat.interrupts import HeldSignals
 from .beat.leader import BeatLock
@@ -273,7 +273,8 @@ class RedBeatScheduler(Scheduler):
     def producer(self) -> Any:
         """What messages are published with; raises when the broker is away."""
         # Celery's own takes a lock each time that it is looked at.
-        return self.Producer(self._ensure_connected(), auto_declare=False)
+        kind = declaring_once(self.Producer)
+        return kind(self._ensure_connected(), auto_declare=False)
 
     @cached_property
     def connection(self) -> Any:

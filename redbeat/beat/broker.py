@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, Final
 
 from celery.utils.log import get_logger
 
 from redbeat.connection.options import is_number
 
-__all__ = ("publishing_connection", "retry_options", "warn_about_confirms")
+__all__ = ("declaring_once", "publishing_connection", "retry_options", "warn_about_confirms")
 
 logger = get_logger("celery.beat")
 
@@ -60,6 +61,27 @@ def publishing_connection(app: Any, lease: float) -> Any:
     if connect == CELERYS_CONNECT_TIMEOUT:
         connect = min(connect, seconds)
     return app.connection_for_write(transport_options=bounds, connect_timeout=connect)
+
+
+@cache
+def declaring_once(producer: Any) -> Any:
+    """Return a kind of producer that first looks whether a queue is declared already.
+
+    Kombu does so last: it copies the queue to bind it, and prepares for a retry, with each message.
+    What is no class is returned as it is.
+    """
+    if not isinstance(producer, type):
+        return producer
+
+    class DeclaringOnce(producer):
+        def maybe_declare(self, entity: Any, retry: bool = False, **retry_policy: Any) -> Any:
+            connection = self.channel.connection
+            known = connection and entity and entity.can_cache_declaration
+            if known and hash(entity) in connection.client.declared_entities:
+                return False
+            return super().maybe_declare(entity, retry, **retry_policy)
+
+    return DeclaringOnce
 
 
 def retry_options(options: dict[str, Any], at_most_once: bool) -> dict[str, Any]:

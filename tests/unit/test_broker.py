@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import kombu
 import pytest
 from celery import Celery
 from kombu.exceptions import OperationalError
@@ -14,10 +15,13 @@ from kombu.exceptions import OperationalError
 from redbeat.beat.broker import (
     LONGEST_WAIT,
     ONE_RETRY,
+    declaring_once,
     publishing_connection,
     retry_options,
     warn_about_confirms,
 )
+
+KOMBU: Any = kombu
 
 REDIS = {"socket_timeout", "socket_connect_timeout"}
 AMQP = {"read_timeout", "write_timeout"}
@@ -202,3 +206,65 @@ class TestConfirms:
     ) -> None:
         warn_about_confirms(make_app(broker, **options))
         assert caplog.records == []
+
+
+class TestDeclaringOnce:
+    @pytest.fixture
+    def connection(self) -> Iterator[Any]:
+        with KOMBU.Connection("memory://") as connection:
+            yield connection
+
+    @staticmethod
+    def declarations(producer: Any, queue: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+        """Publish three messages; return the queues that the broker was asked to make."""
+        asked: list[str] = []
+        channel = producer.channel
+        declare = channel.queue_declare
+
+        def queue_declare(queue: str, *args: Any, **kwargs: Any) -> Any:
+            asked.append(queue)
+            return declare(queue, *args, **kwargs)
+
+        monkeypatch.setattr(channel, "queue_declare", queue_declare)
+        for number in range(3):
+            producer.publish({"n": number}, routing_key=queue.name, declare=[queue], retry=True)
+        return asked
+
+    def test_a_queue_is_declared_once_on_a_connection(
+        self, connection: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        producer, queue = declaring_once(KOMBU.Producer)(connection), KOMBU.Queue("once")
+        assert self.declarations(producer, queue, monkeypatch) == ["once"]
+        assert queue(connection.default_channel).get().payload == {"n": 0}
+
+    def test_and_again_on_the_next(self, connection: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        producer, queue = declaring_once(KOMBU.Producer)(connection), KOMBU.Queue("again")
+        self.declarations(producer, queue, monkeypatch)
+        connection.close()
+        producer = declaring_once(KOMBU.Producer)(connection)
+        assert self.declarations(producer, queue, monkeypatch) == ["again"]
+
+    def test_a_queue_that_may_be_gone_is_declared_each_time(
+        self, connection: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        producer, queue = (
+            declaring_once(KOMBU.Producer)(connection),
+            KOMBU.Queue("short", auto_delete=True),
+        )
+        assert self.declarations(producer, queue, monkeypatch) == ["short"] * 3
+
+    def test_no_queue_is_copied_that_is_declared(
+        self, connection: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        producer, queue = declaring_once(KOMBU.Producer)(connection), KOMBU.Queue("copied")
+        producer.publish({}, routing_key="copied", declare=[queue], retry=True)
+        copies: list[Any] = []
+        monkeypatch.setattr(KOMBU.Queue, "__copy__", copies.append)
+        producer.publish({}, routing_key="copied", declare=[queue], retry=True)
+        assert copies == []
+
+    def test_what_is_no_class_is_left_alone(self) -> None:
+        def factory(channel: Any) -> Any:
+            return KOMBU.Producer(channel)
+
+        assert declaring_once(factory) is factory
