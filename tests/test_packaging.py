@@ -83,6 +83,19 @@ def test_every_script_explains_itself() -> None:
         assert "-- Returns" in text
 
 
+def test_every_part_of_scripts_explains_itself() -> None:
+    lua = ROOT / "redbeat" / "lua"
+    scripts = [path.read_text(encoding="utf-8").splitlines() for path in lua.glob("*.lua")]
+    parts = list((lua / "parts").iterdir())
+    assert parts
+    for part in parts:
+        text = part.read_text(encoding="utf-8")
+        assert text.startswith(f"-- {part.stem}(")
+        # Its lines become one, which a comment would end.
+        assert not re.search(r"\S.*--", re.sub(r"^ *--.*", "", text, flags=re.MULTILINE)), part.name
+        assert sum(f"-- include: {part.stem}" in lines for lines in scripts) > 1, part.name
+
+
 def test_what_the_package_exports_exists() -> None:
     assert {"RedBeatScheduler", "RedBeatSchedulerEntry", "RedBeatKeyExpiryError"} <= set(
         redbeat.__all__
