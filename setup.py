@@ -72,7 +72,9 @@ setup(
     keywords="celery beat redis scheduler periodic task cron rrule",
     python_requires=">=3.10",
     packages=find_packages(include=["redbeat", "redbeat.*"]),
-    package_data={"redbeat": ["lua/*.lua", "py.typed", "web/templates/*", "web/static/*"]},
+    package_data={
+        "redbeat": ["lua/*.lua", "lua/parts/*.lua", "py.typed", "web/templates/*", "web/static/*"]
+    },
     zip_safe=False,
     install_requires=[
         "celery>=5.3",

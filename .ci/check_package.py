@@ -12,7 +12,7 @@ import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-LUA = {path.name for path in (ROOT / "redbeat" / "lua").glob("*.lua")}
+LUA = {str(path.relative_to(ROOT)) for path in (ROOT / "redbeat" / "lua").rglob("*.lua")}
 EPOCH = "1700000000"  # seconds; any fixed time makes builds alike
 PROBE = """
 from importlib.resources import files
@@ -56,7 +56,7 @@ def check_rebuild(wheel: Path, sdist: Path, place: Path) -> Path:
 def check_names(wheel: Path) -> None:
     """Raise if the wheel lacks a data file or holds more than the package."""
     names = zipfile.ZipFile(wheel).namelist()
-    expected = {"redbeat/py.typed", *(f"redbeat/lua/{name}" for name in LUA)}
+    expected = {"redbeat/py.typed", *LUA}
     missing = expected - set(names)
     foreign = {n for n in names if not n.startswith(("redbeat/", "celery_redbeat-"))}
     if missing or foreign or not LUA:

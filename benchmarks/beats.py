@@ -17,9 +17,9 @@ from typing import IO, Any
 
 import redis
 
+from .metering import Metrics
 from .prepared import seed
 from .sides import SCRIPTS, Side
-from .workload import Metrics
 
 __all__ = ("BeatCase", "Message", "ended", "metrics_of", "run_beat")
 

@@ -15,9 +15,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from .drain import Scene
+from .metering import Metrics
 from .sides import SCRIPTS, Side, install_peer, ours
 from .suite import Case, in_turn, run_case
-from .workload import Metrics
 
 __all__ = ("Bench",)
 

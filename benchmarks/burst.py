@@ -17,7 +17,8 @@ from typing import Any
 
 import redis
 
-from .workload import EVERY, OVERDUE, Metrics, beat, make_app, seed
+from .metering import Metrics
+from .prepared import EVERY, OVERDUE, beat, make_app, seed
 
 #: Makes entries due whose last run was an hour ago.
 PUT_UP = """

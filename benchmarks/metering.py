@@ -1,6 +1,6 @@
 """What a piece of work takes: seconds, and round trips to Redis.
 
-Some scripts of this directory import it, which are in no package.
+A part of the package, and imported by ``workload.py``, which is a script in no package.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ from typing import Any, ClassVar
 
 import redis.connection
 
-__all__ = ("Cost", "Meter", "median")
+__all__ = ("Cost", "Meter", "Metrics", "median")
+
+#: What a measurement found, metric -> number.
+Metrics = dict[str, float]
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,8 @@ from celery.beat import Service
 from redbeat import RedBeatScheduler
 
 from .beats import quantile
-from .workload import Metrics, definition_of, stored_datetime
+from .metering import Metrics
+from .prepared import definition_of, stored_datetime
 
 #: Seconds for the beat to find its pace before it is watched.
 LEAD = 3.0

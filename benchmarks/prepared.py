@@ -1,7 +1,7 @@
 """Entries in Redis, and a beat that sends nothing: what is there before anything is measured.
 
 Of whichever RedBeat the interpreter has, so that it uses nothing but what this project and the
-release both offer. Some scripts of this directory import it, which are in no package.
+release both offer. A part of the package, and imported by ``workload.py``, which is in none.
 """
 
 from __future__ import annotations

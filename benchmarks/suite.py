@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from .metering import Metrics
 from .sides import SCRIPTS, Side
-from .workload import Metrics
 
 __all__ = ("Case", "in_turn", "run_case")
 

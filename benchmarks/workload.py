@@ -25,44 +25,18 @@ import redis
 from celery import Celery
 from celery.schedules import crontab, schedule
 
-from redbeat import RedBeatSchedulerEntry
-
-if __package__:
-    from .metering import Meter, median
-    from .prepared import (
-        EVERY,
-        OVERDUE,
-        UnsentScheduler,
-        beat,
-        definition_of,
-        make_app,
-        seed,
-        seed_due,
-        stored_datetime,
-    )
-else:  # a script is in no package, and finds what lies beside it
-    from metering import Meter, median  # type: ignore[import-not-found,no-redef,unused-ignore]
-    from prepared import (  # type: ignore[import-not-found,no-redef,unused-ignore]
-        EVERY,
-        UnsentScheduler,
-        beat,
-        make_app,
-        seed,
-        seed_due,
-    )
-
-__all__ = (
-    "EVERY",
-    "OVERDUE",
-    "Metrics",
-    "beat",
-    "definition_of",
-    "make_app",
-    "seed",
-    "stored_datetime",
+# What lies beside a script is in no package.
+from metering import Meter, Metrics, median  # type: ignore[import-not-found,unused-ignore]
+from prepared import (  # type: ignore[import-not-found,unused-ignore]
+    EVERY,
+    UnsentScheduler,
+    beat,
+    make_app,
+    seed,
+    seed_due,
 )
 
-Metrics = dict[str, float]
+from redbeat import RedBeatSchedulerEntry
 
 #: Ticks that may be needed for what is due at once.
 MAX_TICKS = 1000

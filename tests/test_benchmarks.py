@@ -13,6 +13,7 @@ from benchmarks.beats import BeatCase, Message, metrics_of, run_beat
 from benchmarks.delay import delayed
 from benchmarks.drain import Scene, drain_bare, drain_beats
 from benchmarks.growth import DUE, PEERS_DUE, STORED, flat
+from benchmarks.metering import Metrics
 from benchmarks.paced import metrics_of as paced_metrics
 from benchmarks.plots import Plot, bars, lines
 from benchmarks.report import SECTIONS, as_rst, as_text, quoted, write_docs
@@ -21,7 +22,6 @@ from benchmarks.scaling import arithmetic
 from benchmarks.sides import Side, ours
 from benchmarks.suite import Case, in_turn, run_case
 from benchmarks.targets import ROWS
-from benchmarks.workload import Metrics
 
 
 def measure(url: str, workload: str, entries: int, repeat: int = 2) -> Metrics:

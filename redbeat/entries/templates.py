@@ -76,15 +76,6 @@ class Templates:
         self._usual = make is RedBeatSchedulerEntry
         self._templates: OrderedDict[tuple[str, Any, str], Template | None] = OrderedDict()
 
-    def from_text(self, text: str, policy: str) -> Made:
-        """Return the entry of a stored definition; raises :exc:`DecodeError`."""
-        if len(text) <= MAX_TEXT:
-            try:
-                return self.from_json(json.loads(text), policy, text)
-            except (ValueError, RecursionError):
-                pass
-        return Made(self.make.from_definition(self._app, text, policy))
-
     def loaded(self, text: str, policy: str) -> RedBeatSchedulerEntry:
         """Return the entry of a stored definition, which is yet to :meth:`adopt` its history.
 
@@ -103,19 +94,15 @@ class Templates:
         entry._seen_texts = (text, policy)
         return entry
 
-    def from_json(self, definition: Any, policy: str, text: str = "") -> Made:
-        """Return the entry of a definition in plain JSON, whose ``text`` need not be given.
-
-        Raises :exc:`DecodeError`.
-        """
+    def from_json(self, definition: Any, policy: str) -> Made:
+        """Return the entry of a definition in plain JSON; raises :exc:`DecodeError`."""
         try:
             made = self._copied(definition, policy)
         except WRONG:
             made = None  # from_definition() says what is wrong, if anything is
         if made is not None:
             return made
-        text = text or json.dumps(definition)
-        return Made(self.make.from_definition(self._app, text, policy))
+        return Made(self.make.from_definition(self._app, json.dumps(definition), policy))
 
     def _copied(self, definition: dict[str, Any], policy: str) -> Made | None:
         found = self._matching(definition, policy)

@@ -67,10 +67,7 @@ end
 
 local now_text = seconds(now)
 
--- A fake server may lack the function; a text without blanks is a digest too.
-local sha1hex = redis.sha1hex or function(text)
-  return 'text:' .. string.gsub(text, '%s', '')
-end
+-- include: sha1hex
 
 local function digests(definition, meta, policy)
   local whole = policy and policy ~= '' and (definition .. '\n' .. policy) or definition
@@ -224,7 +221,7 @@ local function complete(key, id, score, meta, runtime, seen, finish, running, ru
 end
 
 -- Sizes as texts of four bytes each; a fake server may lack the library for it.
-local EIGHT, TEN = '>' .. string.rep('I4', 8), '>' .. string.rep('I4', 10)
+local EIGHT = '>' .. string.rep('I4', 8)
 
 local function written(...)
   if struct then
@@ -239,28 +236,13 @@ local function written(...)
   return table.concat(texts)
 end
 
-local function ten_sizes(texts, at)
-  if struct then
-    return {struct.unpack(TEN, texts, at)}
-  end
-  local sizes = {}
-  for i = 1, 10 do
-    local a, b, c, d = string.byte(texts, at + 4 * i - 4, at + 4 * i - 1)
-    sizes[i] = ((a * 256 + b) * 256 + c) * 256 + d
-  end
-  return sizes
-end
+-- include: ten_fields
 
 local function complete_all(sizes, packed)
-  local codes, metas, start = {}, {}, 1
+  local codes, metas, fields, start = {}, {}, nil, 1
   for at = 1, #sizes, 40 do
-    local size, field = ten_sizes(sizes, at), {}
-    for i = 1, 10 do
-      local past = start + size[i]
-      field[i] = size[i] > 0 and string.sub(packed, start, past - 1) or ''
-      start = past
-    end
-    local code, meta = complete(unpack(field, 1, 10))
+    fields, start = ten_fields(sizes, at, packed, start)
+    local code, meta = complete(unpack(fields, 1, 10))
     codes[#codes + 1] = code
     metas[#metas + 1] = meta
   end
@@ -323,22 +305,17 @@ local function share()
   return math.min(limit, math.max(math.ceil(due / present), SMALLEST_SHARE))
 end
 
+-- include: split
+
 -- Adds what was counted. Nothing else of a turn fails when that is refused.
 local function add_counts(id, sizes, packed)
   if id == '' or redis.pcall('HGET', stats, 'batch') == id then
     return
   end
   redis.pcall('HSET', stats, 'batch', id, 'last_tick', now_text)
-  local field, start = nil, 1
-  for size in string.gmatch(sizes, '%d+') do
-    local text = string.sub(packed, start, start + size - 1)
-    start = start + size
-    if field then
-      redis.pcall('HINCRBY', stats, field, text)
-      field = nil
-    else
-      field = text
-    end
+  local counts = split(sizes, packed)
+  for at = 1, #counts, 2 do
+    redis.pcall('HINCRBY', stats, counts[at], counts[at + 1])
   end
 end
 

@@ -8,10 +8,7 @@
 -- Returns the keys that were parked. One whose claim is not ours any more is left alone; one whose
 -- definition was changed meanwhile is due now instead.
 
--- A fake server may lack the function; a text without blanks is a digest too.
-local sha1hex = redis.sha1hex or function(text)
-  return 'text:' .. string.gsub(text, '%s', '')
-end
+-- include: sha1hex
 
 local clock = redis.call('TIME')
 local now = string.format('%d.%06d', tonumber(clock[1]), tonumber(clock[2]))

@@ -40,32 +40,13 @@ local now = tonumber(clock[1]) + tonumber(clock[2]) / 1000000
 -- Clocks of hosts that are in order differ by less, seconds.
 local TOLERANCE = 0.5
 
--- A fake server may lack the library for sizes of four bytes.
-local TEN = '>' .. string.rep('I4', 10)
-
-local function ten_sizes(texts, at)
-  if struct then
-    return {struct.unpack(TEN, texts, at)}
-  end
-  local sizes = {}
-  for i = 1, 10 do
-    local a, b, c, d = string.byte(texts, at + 4 * i - 4, at + 4 * i - 1)
-    sizes[i] = ((a * 256 + b) * 256 + c) * 256 + d
-  end
-  return sizes
-end
+-- include: ten_fields
 
 -- The fields of each entry.
 local function unpacked(sizes, packed)
   local asked, start = {}, 1
   for at = 1, #sizes, 40 do
-    local fields = ten_sizes(sizes, at)
-    for i = 1, 10 do
-      local size = fields[i]
-      fields[i] = size > 0 and string.sub(packed, start, start + size - 1) or ''
-      start = start + size
-    end
-    asked[#asked + 1] = fields
+    asked[#asked + 1], start = ten_fields(sizes, at, packed, start)
   end
   return asked
 end

@@ -41,10 +41,8 @@ local function write(key, definition, policy)
   redis.call('HDEL', quarantine, key)
 end
 
--- A fake server may lack the function; then a pause ends with the next start of a beat.
-local sha1hex = redis.sha1hex or function()
-  return ''
-end
+-- include: sha1hex
+-- include: split
 
 -- Whether these texts are what was stored when an operator paused the entry.
 local function paused_from(stored, definition, policy)
@@ -87,12 +85,7 @@ local function sync(key, definition, policy, meta, score)
   return 0
 end
 
-local fields, start = {}, 1
-for size in string.gmatch(ARGV[3], '%d+') do
-  fields[#fields + 1] = string.sub(ARGV[4], start, start + size - 1)
-  start = start + size
-end
-
+local fields = split(ARGV[3], ARGV[4])
 local codes, names, meta = {}, {}, ''
 for i = 1, #fields, 6 do
   if fields[i + 4] ~= '' then

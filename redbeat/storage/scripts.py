@@ -1,8 +1,12 @@
-"""The Lua scripts in ``redbeat/lua``, one file per change of state, loaded by name."""
+"""The Lua scripts in ``redbeat/lua``, one file per change of state, loaded by name.
+
+What several of them need is in ``redbeat/lua/parts``, which are no scripts.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -20,6 +24,9 @@ __all__ = ("Script", "load_script", "overlaps", "runs_once")
 
 #: Connections that a pool must allow beyond the one that waits for a reply.
 SPARE_CONNECTIONS = 2
+
+#: The line of a script in whose place a part is put.
+INCLUDE = re.compile(r"^-- include: (\w+)$", re.MULTILINE)
 
 Argument = str | bytes | int | float
 
@@ -111,6 +118,19 @@ def overlaps(client: Any, key: str) -> bool:
 
 @cache
 def load_script(name: str) -> Script:
-    """Return the script in ``redbeat/lua/<name>.lua``."""
-    text = files("redbeat").joinpath("lua").joinpath(f"{name}.lua").read_text(encoding="utf-8")
+    """Return the script in ``redbeat/lua/<name>.lua``.
+
+    Its line ``-- include: <part>`` is replaced by ``redbeat/lua/parts/<part>.lua``, which takes one
+    line, so that errors bear the line numbers of the file.
+    """
+    text = INCLUDE.sub(lambda found: _part(found[1]), _read(name))
     return Script(name, text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
+
+
+def _part(name: str) -> str:
+    lines = map(str.strip, _read(f"parts/{name}").splitlines())
+    return " ".join(line for line in lines if not line.startswith("--"))
+
+
+def _read(name: str) -> str:
+    return files("redbeat").joinpath(f"lua/{name}.lua").read_text(encoding="utf-8")

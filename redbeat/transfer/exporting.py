@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 from redbeat.entries.history import History
 from redbeat.entries.runs import with_ids
 from redbeat.entries.templates import Templates
-from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import DecodeError
 from redbeat.storage.quarantine import shown
 from redbeat.storage.reading import Reading
@@ -49,7 +48,7 @@ def _exported(templates: Templates, prefix: str, row: Row, history: bool) -> Exp
     if row.problem or row.definition is None:
         return Exported("", shown(row.key), row.problem or "it has no definition")
     try:
-        entry: RedBeatSchedulerEntry = templates.from_text(row.definition, row.policy).entry
+        entry = templates.loaded(row.definition, row.policy)
         if prefix + str(entry.name) != row.key:
             raise DecodeError("definition.name", f"is {entry.name!r:.60}, which is not its key")
         if history:

@@ -91,7 +91,6 @@ def test_it_is_what_the_text_says(app: Celery, given: Any, policy: str) -> None:
     wanted = outcome(lambda: RedBeatSchedulerEntry.from_definition(app, text, policy))
     for _ in range(2):  # the template is there the second time
         assert outcome(lambda: templates.from_json(given, policy).entry) == wanted
-        assert outcome(lambda: templates.from_text(text, policy).entry) == wanted
         assert outcome(lambda: templates.loaded(text, policy)) == wanted
 
 

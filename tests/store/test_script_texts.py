@@ -1,0 +1,38 @@
+"""Scripts as they are loaded: with the parts that they include, under their SHA-1."""
+
+from __future__ import annotations
+
+import re
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+import redis
+
+from redbeat.storage.scripts import INCLUDE, load_script
+
+LUA = Path(str(files("redbeat"))) / "lua"
+NAMES = sorted(path.stem for path in LUA.glob("*.lua"))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_redis_takes_every_script_under_its_sha(redis_client: redis.Redis, name: str) -> None:
+    script = load_script(name)
+    assert redis_client.script_load(script.text) == script.sha
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_line_of_a_script_is_where_it_is_in_the_file(name: str) -> None:
+    stored = (LUA / f"{name}.lua").read_text(encoding="utf-8").splitlines()
+    loaded = load_script(name).text.splitlines()
+    for line, full in zip(stored, loaded, strict=True):
+        part = INCLUDE.fullmatch(line)
+        if part is None:
+            assert full == line
+        else:
+            assert re.search(rf"\blocal (function )?{part[1]}\b", full)
+
+
+def test_a_part_is_no_script() -> None:
+    with pytest.raises(FileNotFoundError, match=r"sha1hex\.lua"):
+        load_script("sha1hex")
