@@ -84,7 +84,7 @@ def declaring_once(producer: Any) -> Any:
     return DeclaringOnce
 
 
-def retry_options(options: dict[str, Any], at_most_once: bool) -> dict[str, Any]:
+def retry_options(options: Mapping[str, Any], at_most_once: bool) -> dict[str, Any]:
     """Return options of ``apply_async`` for how often a publish is tried, and for how long.
 
     Twice, or only once if ``at_most_once`` or the entry's own ``retry_policy`` says so; nothing in

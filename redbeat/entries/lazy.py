@@ -8,7 +8,7 @@ has there.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -144,11 +144,15 @@ def _call(argument: BeatLazyFunc | LazyArgument, path: Path) -> Any:
 
 def _walk(value: Any, path: Path, replace: Callable[[Any, Path], Any]) -> Any:
     """Return ``value`` with each lazy argument replaced; itself where there is none."""
-    if isinstance(value, (BeatLazyFunc, LazyArgument)):
-        return replace(value, path)
-    if not isinstance(value, (dict, list, tuple)) or len(path) > MAX_DEPTH:
-        return value
-    if SCALARS.issuperset(map(type, value.values() if isinstance(value, dict) else value)):
+    inner: Iterable[Any]
+    if isinstance(value, dict):
+        inner = value.values()
+    elif isinstance(value, (list, tuple)):
+        inner = value
+    else:
+        lazy = isinstance(value, (BeatLazyFunc, LazyArgument))
+        return replace(value, path) if lazy else value
+    if SCALARS.issuperset(map(type, inner)) or len(path) > MAX_DEPTH:
         return value
     changed = {
         step: after

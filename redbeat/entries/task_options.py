@@ -32,14 +32,14 @@ def stored_options(options: Any) -> Any:
     return {name: _stored(name, value) for name, value in options.items()}
 
 
-def sendable_options(options: Mapping[str, Any]) -> dict[str, Any]:
+def sendable_options(options: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return options as ``apply_async`` takes them; what it cannot take is left to its own words.
 
     An ``eta`` in seconds is sent as a ``countdown``, unless there is one, which wins in Celery too.
     """
+    if TIMES.keys().isdisjoint(options):
+        return options
     sendable = dict(options)
-    if TIMES.keys().isdisjoint(sendable):
-        return sendable
     for name in TIMES.keys() & sendable.keys():
         sendable[name] = _seconds_of(sendable[name])
     if is_number(sendable.get("eta")):
