@@ -17,6 +17,8 @@ from redbeat.beat.ticker import Ticker
 from redbeat.schedulers import RedBeatScheduler
 from tests.deployments import PREFIX
 
+from .clients import CountingRedis, counting_client
+
 SCHEDULE = f"{PREFIX}:schedule"
 STATICS = f"{PREFIX}:statics"
 QUARANTINE = f"{PREFIX}:quarantine"
@@ -267,3 +269,11 @@ def log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
     """What was logged on ``celery.beat``, from INFO on."""
     caplog.set_level("INFO", "celery.beat")
     return caplog
+
+
+@pytest.fixture
+def counting(app: Celery, redis_url: str) -> CountingRedis:
+    """The client of the app, with a count."""
+    client = counting_client(redis_url)
+    app.redbeat_redis = client
+    return client

@@ -18,7 +18,7 @@ from redbeat import RedBeatSchedulerEntry, Schedule
 from redbeat.storage.store import BATCH
 from tests.deployments import PREFIX
 
-from .clients import CountingRedis, counting_client
+from .clients import CountingRedis
 from .conftest import SCHEDULE, Clock, RecordingScheduler, World, datetime_json, interval_json
 from .costs import Cost, Meter
 
@@ -38,17 +38,9 @@ COUNTED = 8
 
 
 @pytest.fixture
-def client(app: Celery, redis_url: str) -> CountingRedis:
-    """The client of the app, with a count."""
-    client = counting_client(redis_url)
-    app.redbeat_redis = client
-    return client
-
-
-@pytest.fixture
-def meter(redis_url: str, client: CountingRedis) -> Iterator[Meter]:
+def meter(redis_url: str, counting: CountingRedis) -> Iterator[Meter]:
     """What counts the costs on the server."""
-    meter = Meter(redis_url, client)
+    meter = Meter(redis_url, counting)
     yield meter
     meter.close()
 
@@ -171,9 +163,9 @@ def test_a_start(app: Celery, world: World, meter: Meter, count: int) -> None:
 
 
 @pytest.fixture
-def entries(app: Celery, client: CountingRedis) -> list[RedBeatSchedulerEntry]:
+def entries(app: Celery, counting: CountingRedis) -> list[RedBeatSchedulerEntry]:
     """Entries that are not stored; the scripts are loaded."""
-    assert app.redbeat_redis is client
+    assert app.redbeat_redis is counting
     entries = [RedBeatSchedulerEntry(f"e{number}", "t", 60.0, app=app) for number in range(501)]
     entries[-1].save()
     entries[-1].delete()

@@ -11,20 +11,10 @@ from redbeat import RedBeatSchedulerEntry
 from redbeat.beat.ticker import STANDBY_POLL
 from tests.deployments import PREFIX
 
-from .clients import CountingRedis, counting_client
+from .clients import CountingRedis
 from .conftest import LOCK, SCHEDULE, STATICS, Clock, RecordingScheduler, World, void
 
-__all__ = ("counting",)
-
 HOUR = 3600.0
-
-
-@pytest.fixture
-def counting(world: World, redis_url: str) -> CountingRedis:
-    """The client of the app, with a count."""
-    client = counting_client(redis_url)
-    world.app.redbeat_redis = client
-    return client
 
 
 @pytest.fixture(autouse=True)

@@ -6,24 +6,15 @@ from datetime import datetime, timedelta, timezone
 from itertools import pairwise
 
 import pytest
-from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry
 from redbeat.storage.store import MAX_WAIT
 from tests.deployments import PREFIX
 
-from .clients import CountingRedis, counting_client
+from .clients import CountingRedis
 from .conftest import SCHEDULE, Clock, RecordingScheduler, World, interval_json
 
 PARKED = -1.0
-
-
-@pytest.fixture
-def counting(app: Celery, redis_url: str) -> CountingRedis:
-    """The client of the app, with a count."""
-    client = counting_client(redis_url)
-    app.redbeat_redis = client
-    return client
 
 
 def leading(world: World) -> RecordingScheduler:
