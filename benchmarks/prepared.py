@@ -21,6 +21,7 @@ from redbeat.schedulers import acquire_distributed_beat_lock
 __all__ = (
     "EVERY",
     "OVERDUE",
+    "CountingScheduler",
     "UnsentScheduler",
     "beat",
     "definition_of",
@@ -93,28 +94,39 @@ def seed_due(client: Any, count: int, kind: str) -> None:
     seed(client, count, kind, now - timedelta(seconds=OVERDUE), int(now.timestamp()) - 1)
 
 
-class UnsentScheduler(RedBeatScheduler):
-    """The stock scheduler, except that nothing travels to a broker."""
+class CountingScheduler(RedBeatScheduler):
+    """The stock scheduler, which counts the messages of tasks that the app does not know."""
 
     sent = 0
 
+    def send_task(self, *args: Any, **kwargs: Any) -> Any:
+        """Count a message, and send it."""
+        self.sent += 1
+        return super().send_task(*args, **kwargs)
+
+
+class UnsentScheduler(CountingScheduler):
+    """The stock scheduler, except that nothing travels to a broker."""
+
     def send_task(self, *_args: Any, **_kwargs: Any) -> None:
-        """Take the message of an entry whose task this app does not know, and count it."""
+        """Count a message."""
         self.sent += 1
 
 
-def make_app(url: str, **settings: Any) -> Celery:
-    """Return an app with its schedule in Redis and its broker in memory."""
-    app = Celery("benchmark", broker="memory://", set_as_current=False)
+def make_app(url: str, broker: str = "memory://", **settings: Any) -> Celery:
+    """Return an app with its schedule in Redis and, where nothing else is said, a null broker."""
+    app = Celery("benchmark", broker=broker, set_as_current=False)
     # No result back end: the clean-up entry that Celery adds would be one more.
     app.conf.update(redbeat_redis_url=url, timezone="UTC", result_expires=None, **settings)
     return app
 
 
 @contextmanager
-def beat(app: Celery) -> Iterator[UnsentScheduler]:
+def beat(
+    app: Celery, kind: type[CountingScheduler] = UnsentScheduler
+) -> Iterator[CountingScheduler]:
     """Start the beat of ``app``: make it, let it lead, let it tick once; release its lock."""
-    scheduler = UnsentScheduler(app)
+    scheduler = kind(app)
     acquire_distributed_beat_lock(SimpleNamespace(scheduler=scheduler))
     try:
         scheduler.tick()

@@ -29,6 +29,7 @@ from celery.schedules import crontab, schedule
 from metering import Meter, Metrics, median  # type: ignore[import-not-found,unused-ignore]
 from prepared import (  # type: ignore[import-not-found,unused-ignore]
     EVERY,
+    CountingScheduler,
     UnsentScheduler,
     beat,
     make_app,
@@ -51,10 +52,13 @@ SCHEDULES: dict[str, Callable[[], Any]] = {
 def run_tick(client: Any, options: argparse.Namespace) -> Metrics:
     """Ticks with entries due: the first one a beat sees, and the median of the later ones.
 
-    ``redis_each`` is the CPU that Redis took per entry, all ticks together.
+    ``redis_each`` is the CPU that Redis took per entry, all ticks together. The messages are sent
+    where there is a broker to send them to.
     """
     meter, costs, redis_cpu = Meter(), [], 0.0
-    with beat(make_app(options.url)) as scheduler:
+    kind = CountingScheduler if options.broker else UnsentScheduler
+    app = make_app(options.url, options.broker or "memory://")
+    with beat(app, kind) as scheduler:
         for turn in range(1, options.repeat + 2):
             seed_due(client, options.entries, options.schedule)
             before = server_cpu(client)
@@ -70,7 +74,7 @@ def run_tick(client: Any, options: argparse.Namespace) -> Metrics:
     }
 
 
-def tick_until(scheduler: UnsentScheduler, sent: int) -> None:
+def tick_until(scheduler: CountingScheduler, sent: int) -> None:
     """Tick until so many entries were sent, in all: one tick ends after a while."""
     for _ in range(MAX_TICKS):
         scheduler.tick()
@@ -232,6 +236,7 @@ def arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--entries", type=int, default=1000)
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--schedule", choices=sorted(SCHEDULES), default="interval")
+    parser.add_argument("--broker", metavar="URL", help="tick: send the messages there")
     parser.add_argument("--profile", action="store_true", help="print where the time goes")
     return parser.parse_args(argv)
 
