@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.acceptance.processes import ROOT
-from tests.faults.beats import Beats
+from tests.faults.beats import NO_RESULTS, Beats
 from tests.faults.conftest import Note
 from tests.faults.entries import PREFIX, SCHEDULE, Schedule, names
 from tests.faults.ledger import Ledger
@@ -21,9 +21,7 @@ from tests.faults.trial import Grid, settle
 from tests.servers import RedisServer
 from tests.waiting import wait_until
 
-#: Celery adds an entry of its own unless results never expire.
-NO_RESULTS = {"result_expires": None}
-NO_LOCK = {"redbeat_lock_key": None, **NO_RESULTS}
+NO_LOCK = {"redbeat_lock_key": None}
 DAY = 86400.0
 STATICS = "redbeat::statics"
 
@@ -125,13 +123,13 @@ def test_the_leader_is_replaced_by_a_new_version(
     again, what was added runs. The dynamic entry runs throughout.
     """
     release(OLD)
-    beats.start(settings=NO_RESULTS)
+    beats.start()
     beats[0].wait_for("beat: Acquired lock")
     one = Grid.begin(schedule, ["dynamic"], 1.0, 2.0)
     wait_sent(ledger, "slower", 1)
     before = written(schedule)
     release(NEW)
-    beats.start(settings=NO_RESULTS)
+    beats.start()
     beats[1].wait_for("standing by")
     wait_sent(ledger, "gone", 3)
     assert written(schedule) == before
@@ -200,7 +198,7 @@ def test_a_scheduler_in_a_web_process_changes_nothing(
     a beat everything in Redis is as before, to the byte.
     """
     release(NEW)
-    beats.start(settings=NO_RESULTS)
+    beats.start()
     beats[0].wait_for("beat: Acquired lock")
     schedule.put(names(15), 1.0)
     schedule.put(names(5, "later"), 3600.0, schedule.now() + 3600.0)

@@ -27,8 +27,6 @@ from tests.waiting import wait_until
 #: Entries that nobody edits: they keep the beat at work.
 STEADY = names(30)
 EDITED = names(14, "x")
-#: The entry that Celery adds.
-CLEANUP = "celery.backend_cleanup"
 #: Seconds that a message is under way to the broker, and its confirmation back.
 DELAY = 0.005
 FAST, SLOW = 1.0, 86400.0
@@ -230,7 +228,7 @@ def check(client: Client, beats: Beats, schedule: Schedule, ledger: Ledger) -> N
         if life.ended is None
     }
     assert schedule.run_counts(expected) == expected
-    members = {PREFIX + name for name in (*expected, *STEADY, CLEANUP)}
+    members = {PREFIX + name for name in (*expected, *STEADY)}
     assert set(schedule.client.zrange(SCHEDULE, 0, -1)) == members
     assert set(schedule.client.keys("redbeat:[a-z]*")) == members
     assert not faulty(schedule)
