@@ -151,11 +151,13 @@ class Proxy:
     async def _stop(self) -> None:
         if self._server is not None:
             self._server.close()
-        for link in self._links:
-            link.reset()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        # What is just being accepted becomes a link in the next turn.
+        while others := asyncio.all_tasks() - {asyncio.current_task()}:
+            for link in self._links:
+                link.reset()
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.wait(others)
         # One more turn: aborted transports close their sockets in it.
         await asyncio.sleep(0)
 
