@@ -92,6 +92,8 @@ def app(redis_url: str, deployment: Deployment) -> Iterator[Celery]:
     assert redis_url == deployment.url, "the server is emptied first"
     app = Celery("tests", broker="memory://", set_as_current=False)
     app.conf.update(deployment.settings, timezone="UTC", enable_utc=True)
+    # Or Celery has an entry of its own, which is due at 4:00, whatever a test does then.
+    app.conf.result_expires = None
     yield app
     app.close()
 

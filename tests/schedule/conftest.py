@@ -7,7 +7,6 @@ from datetime import timedelta
 from typing import Any, TypeAlias
 
 import pytest
-from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry, Schedule
 from redbeat.connection.client import get_redis
@@ -37,12 +36,6 @@ class RoundTrips:
         """Return the number since the last call."""
         count, self._count = self._count, 0
         return count
-
-
-@pytest.fixture(autouse=True)
-def _nothing_of_celerys(app: Celery) -> None:
-    """Have Celery add no entry of its own."""
-    app.conf.result_expires = None
 
 
 @pytest.fixture

@@ -17,12 +17,6 @@ from .conftest import LOCK, SCHEDULE, STATICS, Clock, RecordingScheduler, World,
 HOUR = 3600.0
 
 
-@pytest.fixture(autouse=True)
-def no_cleanup_entry(world: World) -> None:
-    """Leave out Celery's own entry, to see only those of the test."""
-    world.app.conf.result_expires = None
-
-
 def declare(world: World, **schedules: object) -> None:
     """Set ``beat_schedule``: name -> schedule."""
     world.app.conf.beat_schedule = {

@@ -152,6 +152,7 @@ class TestRoundTrips:
         assert counting.trips - trips == 1
 
     def test_missing_hashes_cost_no_trip_each(self, world: World, counting: CountingRedis) -> None:
+        world.put("kept", score=world.now() + 3600)
         scheduler = leading(world)
         members = {f"{PREFIX}gone{number}": 0 for number in range(300)}
         world.client.zadd(SCHEDULE, members)
@@ -160,6 +161,11 @@ class TestRoundTrips:
         trips = counting.trips
         scheduler.tick()
         assert counting.trips - trips <= 4  # one of them because the script is not cached yet
+        assert world.client.zrange(SCHEDULE, 0, -1) == [f"{PREFIX}kept"]
+
+    def test_the_entry_that_celery_adds_is_there(self, world: World) -> None:
+        world.app.conf.result_expires = 3600
+        leading(world)
         assert world.client.zrange(SCHEDULE, 0, -1) == [f"{PREFIX}celery.backend_cleanup"]
 
     def test_making_a_scheduler_costs_nothing(self, world: World, counting: CountingRedis) -> None:
