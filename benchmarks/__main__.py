@@ -33,8 +33,8 @@ def arguments(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
         description="Measure this project beside the release it replaces, other schedulers and a "
-        "bare send_task loop, on one Redis of their own, in turn. Takes about a quarter of an "
-        "hour; needs the package index the first time.",
+        "bare send_task loop, on one Redis of their own, in turn. Takes about half an hour; "
+        "needs the package index the first time.",
     )
     parser.add_argument("--quick", action="store_true", help="small sizes, one round, two minutes")
     parser.add_argument(

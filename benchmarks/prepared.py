@@ -113,9 +113,9 @@ class UnsentScheduler(CountingScheduler):
         self.sent += 1
 
 
-def make_app(url: str, broker: str = "memory://", **settings: Any) -> Celery:
-    """Return an app with its schedule in Redis and, where nothing else is said, a null broker."""
-    app = Celery("benchmark", broker=broker, set_as_current=False)
+def make_app(url: str, broker: str | None = None, **settings: Any) -> Celery:
+    """Return an app with its schedule in Redis; its broker is in memory unless another is given."""
+    app = Celery("benchmark", broker=broker or "memory://", set_as_current=False)
     # No result back end: the clean-up entry that Celery adds would be one more.
     app.conf.update(redbeat_redis_url=url, timezone="UTC", result_expires=None, **settings)
     return app

@@ -57,8 +57,7 @@ def run_tick(client: Any, options: argparse.Namespace) -> Metrics:
     """
     meter, costs, redis_cpu = Meter(), [], 0.0
     kind = CountingScheduler if options.broker else UnsentScheduler
-    app = make_app(options.url, options.broker or "memory://")
-    with beat(app, kind) as scheduler:
+    with beat(make_app(options.url, options.broker), kind) as scheduler:
         for turn in range(1, options.repeat + 2):
             seed_due(client, options.entries, options.schedule)
             before = server_cpu(client)

@@ -18,6 +18,8 @@ app.conf.update(
     {
         "broker_connection_retry_on_startup": True,
         "task_ignore_result": True,
+        # Or Celery has an entry of its own, which is due at 4:00, whatever a test does then.
+        "result_expires": None,
         "beat_schedule": json.loads(os.environ.get("PROJECT_SCHEDULE", "{}")),
         **json.loads(os.environ.get("PROJECT_SETTINGS", "{}")),
     }

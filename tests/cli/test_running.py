@@ -92,7 +92,8 @@ def test_a_day_of_an_operator(project: Project, shell: Shell, app: Celery) -> No
     schedule = Schedule(app)
     assert "no beat leads" in shell("status", code=1)
     project.worker()
-    project.beat(schedule={"code": {"task": TASK, "schedule": 3600}})
+    expiring = {"result_expires": 86400}
+    project.beat(schedule={"code": {"task": TASK, "schedule": 3600}}, settings=expiring)
     statics = ["celery.backend_cleanup", "code"]  # the former is Celery's own
     wait_until(lambda: sorted(schedule) == statics, 60, "the static entries")
     (status,) = shell.json("status")

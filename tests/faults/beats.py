@@ -18,12 +18,10 @@ from tests.acceptance.processes import ROOT, Process
 from tests.faults.entries import Schedule
 from tests.waiting import wait_until
 
-__all__ = ("LOCK_TIMEOUT", "NO_RESULTS", "Beats", "lease")
+__all__ = ("LOCK_TIMEOUT", "Beats", "lease")
 
 #: The lock timeout of the beats unless a test wants another, seconds.
 LOCK_TIMEOUT = 5.0
-#: Celery adds an entry of its own, which is due at 4:00, unless results never expire.
-NO_RESULTS: Mapping[str, Any] = {"result_expires": None}
 START_SECONDS = 60.0
 #: The last word of a beat before its first tick.
 STARTED = "beat: Starting..."
@@ -100,8 +98,8 @@ class Beats:
     ) -> None:
         self.schedule = schedule
         self._directory = directory
-        usual = {"redbeat_lock_timeout": LOCK_TIMEOUT, **NO_RESULTS}
-        self._spec = Spec(schedule_url, broker_url, {**usual, **(settings or {})})
+        settings = {"redbeat_lock_timeout": LOCK_TIMEOUT, **(settings or {})}
+        self._spec = Spec(schedule_url, broker_url, settings)
         self._specs: list[Spec] = []
         self._beats: list[Beat] = []
         self._history: list[Beat] = []

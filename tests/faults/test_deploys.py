@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.acceptance.processes import ROOT
-from tests.faults.beats import NO_RESULTS, Beats
+from tests.faults.beats import Beats
 from tests.faults.conftest import Note
 from tests.faults.entries import PREFIX, SCHEDULE, Schedule, names
 from tests.faults.ledger import Ledger
@@ -173,7 +173,6 @@ def web_process(schedule_url: str, entries: Mapping[str, float]) -> None:
         "PYTHONPATH": str(ROOT),
         "PROJECT_REDIS_URL": schedule_url,
         "PROJECT_SCHEDULE": json.dumps(statics_of(entries)),
-        "PROJECT_SETTINGS": json.dumps(NO_RESULTS),
     }
     subprocess.run(
         [sys.executable, "-c", WEB], env={**os.environ, **environment}, check=True, timeout=60

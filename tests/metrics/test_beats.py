@@ -15,7 +15,6 @@ from tests.servers import free_port
 from tests.waiting import wait_until
 
 TASK = "tests.acceptance.project.note"
-NO_CLEANUP = {"result_expires": None}
 
 
 def entries(project: Project, *names: str, **more: Any) -> None:
@@ -36,7 +35,7 @@ def one(scrape: Scrape, **expected: float) -> None:
 def test_what_was_sent_is_counted(project: Project) -> None:
     names = [f"entry {number}" for number in range(20)]
     entries(project, *names)
-    beat, target = begin_beat(project, settings=NO_CLEANUP)
+    beat, target = begin_beat(project)
     scrape = target.wait_for(20, "redbeat_dispatched_total")
     assert scrape.by_entry("dispatched") == dict.fromkeys(names, 1.0)
     assert project.client.llen("celery") == 20
@@ -85,7 +84,7 @@ def test_all_names_are_as_promised(project: Project) -> None:
 def test_a_publish_that_fails(project: Project) -> None:
     entries(project, "good")
     entries(project, "bad", options={"serializer": "no-such-serializer"})
-    _, target = begin_beat(project, settings=NO_CLEANUP)
+    _, target = begin_beat(project)
     scrape = target.wait_for(1, "redbeat_failed_total")
     assert scrape.by_entry("failed").keys() == scrape.by_entry("retried").keys() == {"bad"}
     assert scrape.value("redbeat_failed_total") == scrape.value("redbeat_retried_total")
@@ -105,10 +104,10 @@ def test_an_entry_that_cannot_be_read(project: Project) -> None:
 
 
 def test_leader_and_standby(project: Project) -> None:
-    leader, first = begin_beat(project, settings=NO_CLEANUP)
+    leader, first = begin_beat(project)
     assert first.wait("/readyz", 200) == "leader\n"
     entries(project, "a")
-    _, second = begin_beat(project, settings=NO_CLEANUP)
+    _, second = begin_beat(project)
     assert second.wait("/readyz", 200) == "standby\n"
     first.wait_for(1, "redbeat_dispatched_total")
     scrape = second.scrape()

@@ -17,7 +17,7 @@ from tests.acceptance.processes import Project
 from tests.cli.commands import run_command
 from tests.metrics.conftest import begin_beat, begin_exporter
 from tests.metrics.scrapes import own_names
-from tests.metrics.test_beats import NO_CLEANUP, entries
+from tests.metrics.test_beats import entries
 from tests.servers import RedisServer, free_port
 from tests.waiting import wait_until
 
@@ -31,7 +31,7 @@ def test_all_beats_together(project: Project) -> None:
     entries(project, "a", "b", "c")
     exporter, target = begin_exporter(project)
     for messages in (3, 4):
-        beat = project.beat(settings=NO_CLEANUP)
+        beat = project.beat()
         beat.wait_for("beat: Acquired lock")
         wait_until(partial(sent, project, messages), 30, f"{messages} messages")
         assert beat.stop() == 0
@@ -49,7 +49,7 @@ def test_all_beats_together(project: Project) -> None:
 
 def test_it_says_what_a_beat_says(project: Project) -> None:
     entries(project, "a", "b")
-    _, beat = begin_beat(project, settings=NO_CLEANUP)
+    _, beat = begin_beat(project)
     _, target = begin_exporter(project)
     seen = beat.wait_for(2, "redbeat_dispatched_total")
     scrape = target.wait_for(2, "redbeat_dispatched_total")

@@ -101,7 +101,6 @@ def test_a_beat_that_hangs(world: World, clock: Clock, unused_port: int) -> None
 
 def test_without_entries_and_without_a_lock(app: Celery, world: World, unused_port: int) -> None:
     app.conf.update(redbeat_metrics_port=unused_port, redbeat_lock_key=None)
-    app.conf.result_expires = None  # or Celery has an entry of its own
     world.scheduler().tick()
     target = Target(unused_port)
     assert target.get("/healthz").code == 200
