@@ -152,6 +152,9 @@ class Link:
             self.reset()
         except OSError:
             self.reset()
+        except asyncio.CancelledError:
+            self.reset()
+            raise
         finally:
             for writer in self._writers:
                 writer.close()

@@ -4,22 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import random
-import threading
-from collections.abc import Callable
-from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tests.faults.links import Link, Weather, abort
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
+from tests.loopback import LoopbackServer
 
 __all__ = ("Proxy",)
 
-START_SECONDS = 10.0
 
-
-class Proxy:
+class Proxy(LoopbackServer):
     """Forwards connections to a port of this machine; a context manager.
 
     Every control has taken effect when it returns, for open connections too. Chance comes from
@@ -27,30 +20,11 @@ class Proxy:
     """
 
     def __init__(self, target_port: int, seed: int = 0) -> None:
-        self.port = 0
+        super().__init__()
         self._target = target_port
         self._weather = Weather(random.Random(seed))
+        self._weather.flowing.set()
         self._links: set[Link] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
-        self._server: asyncio.AbstractServer | None = None
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        asyncio.run_coroutine_threadsafe(self._start(), self._loop).result(START_SECONDS)
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result(START_SECONDS)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(START_SECONDS)
-        self._loop.close()
 
     @property
     def url(self) -> str:
@@ -80,7 +54,7 @@ class Proxy:
             for link in self._links:
                 link.reset()
 
-        self._call(reset_all)
+        self.call(reset_all)
 
     def refuse(self, on: bool = True) -> None:
         """Reset new connections, or accept them again."""
@@ -101,7 +75,7 @@ class Proxy:
             for link in self._links:
                 link.dead = True
 
-        self._call(begin)
+        self.call(begin)
 
     def heal(self) -> None:
         """End the black hole. Connections that are dead stay so."""
@@ -110,7 +84,7 @@ class Proxy:
             self._weather.swallowing_all = False
             self._weather.flowing.set()
 
-        self._call(end)
+        self.call(end)
 
     def swallow_replies(self, count: int, matching: bytes = b"") -> None:
         """Deliver the next ``count`` requests, but reset their connections instead of replying.
@@ -133,45 +107,15 @@ class Proxy:
             for name, value in changes.items():
                 setattr(self._weather, name, value)
 
-        self._call(change)
+        self.call(change)
 
-    def _call(self, function: Callable[[], None]) -> None:
-        """Run ``function`` in the event loop and wait until it has run."""
-
-        async def job() -> None:
-            function()
-
-        asyncio.run_coroutine_threadsafe(job(), self._loop).result(START_SECONDS)
-
-    async def _start(self) -> None:
-        self._weather.flowing.set()
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
-        self.port = self._server.sockets[0].getsockname()[1]
-
-    async def _stop(self) -> None:
-        if self._server is not None:
-            self._server.close()
-        # What is just being accepted becomes a link in the next turn.
-        while others := asyncio.all_tasks() - {asyncio.current_task()}:
-            for link in self._links:
-                link.reset()
-            for task in self._tasks:
-                task.cancel()
-            await asyncio.wait(others)
-        # One more turn: aborted transports close their sockets in it.
-        await asyncio.sleep(0)
-
-    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self._weather.refusing:
             abort(writer)
             return
         link = Link(self._weather, reader, writer)
-        task = self._loop.create_task(link.run(self._target))
         self._links.add(link)
-        self._tasks.add(task)
-
-        def forget(done: asyncio.Task[None]) -> None:
+        try:
+            await link.run(self._target)
+        finally:
             self._links.discard(link)
-            self._tasks.discard(done)
-
-        task.add_done_callback(forget)

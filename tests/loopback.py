@@ -1,0 +1,112 @@
+"""A TCP server on the loopback interface, in the event loop of a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    import ssl
+
+    from typing_extensions import Self
+
+__all__ = ("LoopbackServer",)
+
+SECONDS = 10.0
+#: Turns of the event loop without a task after which a server has ended: transports that were
+#: aborted close their sockets in them, those of TLS after the ones that they stand on.
+QUIET_TURNS = 5
+
+T = TypeVar("T")
+
+
+class LoopbackServer:
+    """Serves at a free port, with TLS if it is given a context; a context manager.
+
+    When it ends, no task and no transport of it is left, however far a connection has got.
+    """
+
+    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        #: Where clients find it.
+        self.port: int = self._listener.getsockname()[1]
+        self._tls = tls
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self._wait_for(self._listen())
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._wait_for(self._end())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(SECONDS)
+        self._loop.close()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve one connection, and close it; cancelled when the server ends."""
+        raise NotImplementedError
+
+    def call(self, function: Callable[[], None]) -> None:
+        """Run ``function`` in the event loop and wait until it has run."""
+
+        async def job() -> None:
+            function()
+
+        self._wait_for(job())
+
+    def _wait_for(self, job: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(job, self._loop).result(SECONDS)
+
+    async def _listen(self) -> None:
+        if self._tls is not None:
+            # Clients that refuse the certificate are no news.
+            self._loop.set_exception_handler(lambda _loop, _context: None)
+        self._listener.setblocking(False)
+        self._loop.add_reader(self._listener, self._accept)
+
+    def _accept(self) -> None:
+        # By hand: asyncio's own servers leave sockets open that they are just accepting.
+        with suppress(OSError):
+            raw, _ = self._listener.accept()
+            raw.setblocking(False)
+            task = self._loop.create_task(self._connect(raw))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _connect(self, raw: socket.socket) -> None:
+        reader = asyncio.StreamReader()
+        protocol = asyncio.StreamReaderProtocol(reader)
+        with suppress(OSError):
+            transport, _ = await self._loop.connect_accepted_socket(
+                lambda: protocol, raw, ssl=self._tls
+            )
+            writer = asyncio.StreamWriter(transport, protocol, reader, self._loop)
+            await self.serve(reader, writer)
+
+    async def _end(self) -> None:
+        self._loop.remove_reader(self._listener)
+        self._listener.close()
+        quiet = 0
+        while quiet < QUIET_TURNS:
+            # Each task has begun by then: one that is cancelled before closes nothing.
+            await asyncio.sleep(0)
+            others = asyncio.all_tasks() - {asyncio.current_task()}
+            quiet = 0 if others else quiet + 1
+            for task in others:
+                task.cancel()
+            if others:
+                await asyncio.wait(others)
