@@ -99,12 +99,20 @@ class Dispatcher:
     def delivered(self) -> list[Completion]:
         """Wait for the broker to answer for what is on its way; return what to record of it."""
         self._hear()
+        return self._take_done()
+
+    def advanced(self) -> list[Completion]:
+        """Have what was published leave; return what to record of that which left before."""
+        self._done += map(self._settled, self._outbox.advance())
+        return self._take_done()
+
+    def _take_done(self) -> list[Completion]:
         done, self._done = self._done, []
         return done
 
     def _hear(self) -> None:
         """See to what was published, before anything is made of what went wrong after it."""
-        self._done += [self._settled(letter) for letter in self._outbox.deliver()]
+        self._done += map(self._settled, self._outbox.deliver())
 
     def _settled(self, letter: Letter) -> Completion:
         entry, claim, claim_id, now = letter.entry, letter.claim, letter.claim_id, letter.now

@@ -13,12 +13,15 @@ from .pipelining import Pipe, pipe_of
 
 __all__ = ("Letter", "Outbox")
 
-#: Messages are collected for so many times as long as the broker took to answer the last ones, so
-#: that waiting is a small part of the time, and a message is not late for nothing.
-PATIENCE: Final = 8
+#: Messages are collected for so many times as long as it took to have the last ones leave and to
+#: wait for those before, so that this is a small part of the time.
+PATIENCE: Final = 16
 
-#: Bounds of that, seconds.
-SHORTEST, LONGEST = 0.002, 0.05
+#: What is left of that time after each, so that it is not long for nothing.
+SHRINKS: Final = 0.9
+
+#: Bounds of it, seconds: a message is not to be late.
+SHORTEST, LONGEST = 0.004, 0.05
 
 #: Bytes of messages after which they are sent in any case.
 MAX_BYTES: Final = 1 << 20
@@ -59,6 +62,8 @@ class Outbox:
         #: The operations of one publish, one for each queue it goes to, none for one that was
         #: waited for; and the letter they carry, None for one that failed half-way.
         self._sent: list[tuple[int, Letter | None]] = []
+        #: Those of them that have left, and that the broker has not answered yet.
+        self._left: list[tuple[int, Letter | None]] = []
         self._open: Pipe | None = None
         self._before = 0
         self._letter: Letter | None = None
@@ -94,9 +99,10 @@ class Outbox:
         """The pipe to publish through; letters on the way stay with that of their channel."""
         if self._window <= 1:
             return None
-        if self._sent:
+        if self._sent or self._left:
             return self._pipe if self._is_of(producer) else None
         if not self._is_of(producer):
+            self.close()
             self._producer, self._pipe = producer, pipe_of(producer.channel)
         return self._pipe
 
@@ -107,36 +113,71 @@ class Outbox:
     @property
     def shares_errors(self) -> bool:
         """Whether what goes wrong now may be the fault of a letter on its way."""
-        return bool(self._sent) and self._pipe is not None and self._pipe.shares_errors
+        waits = bool(self._sent or self._left)
+        return waits and self._pipe is not None and self._pipe.shares_errors
 
     def ripe(self, now: float) -> bool:
-        """Whether it is time to :meth:`deliver`; ``now`` is by the clock."""
+        """Whether it is time to :meth:`advance`; ``now`` is by the clock."""
         if not self._sent:
             return False
+        count = len(self._sent)
         if self._pipe is None:
-            full = len(self._sent) >= AT_ONCE
+            full = count >= AT_ONCE
         else:
-            full = len(self._sent) >= self._window or self._pipe.nbytes > MAX_BYTES
+            # The other half may be on its way.
+            full = count >= self._window // 2 or self._pipe.nbytes > MAX_BYTES
         return full or now - self._opened > self._patience
+
+    def advance(self) -> list[Letter]:
+        """Have letters leave, and return those that left the last time, as :meth:`deliver` does.
+
+        Mostly the broker has answered these meanwhile, so that nobody waits.
+        """
+        if self._pipe is None:
+            return self.deliver()
+        started = self._clock()
+        letters = self._answered()
+        self._leave()
+        busy = self._clock() - started
+        patience = max(PATIENCE * busy, self._patience * SHRINKS)
+        self._patience = min(max(patience, SHORTEST), LONGEST)
+        return letters
 
     def deliver(self) -> list[Letter]:
         """Wait until the broker has answered all letters; return them, with what went wrong.
 
-        A letter is good only when every operation of it is. Takes no longer than a publish may.
+        A letter is good only when every operation of it is. Takes no longer than a publish may, for
+        those that left and once more for the others.
         """
-        sent, self._sent = self._sent, []
-        outcomes: list[Exception | None] = []
-        if self._pipe is not None and self._pipe.size:
-            started = self._clock()
-            outcomes = self._pipe.deliver()
-            self._patience = min(max(PATIENCE * (self._clock() - started), SHORTEST), LONGEST)
+        letters = self._answered()
+        if self._sent:
+            self._leave()
+            letters += self._answered()
+        return letters
+
+    def close(self) -> None:
+        """Let go of what belongs to the outbox; nothing may be in it."""
+        if self._pipe is not None:
+            self._pipe.close()
+        self._producer = self._pipe = None
+
+    def _leave(self) -> None:
+        self._left, self._sent = self._sent, []
+        if self._pipe is not None:
+            self._pipe.leave()
+
+    def _answered(self) -> list[Letter]:
+        """Wait for the answers to the letters that left."""
+        left, self._left = self._left, []
+        pipe = self._pipe
+        outcomes = [] if pipe is None else pipe.answers()
         letters, first = [], 0
-        for operations, letter in sent:
+        for operations, letter in left:
             if letter is not None:
                 letters.append(letter)
                 errors = list(filter(None, outcomes[first : first + operations]))
                 if errors:
                     letter.error = errors[0]
-                    letter.shared = self._pipe is not None and self._pipe.shares_errors
+                    letter.shared = pipe is not None and pipe.shares_errors
             first += operations
         return letters

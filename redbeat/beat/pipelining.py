@@ -1,27 +1,25 @@
 """Messages on the wire together: written one after the other, and waited for together.
 
-What a producer publishes in the context of a pipe is on its way when :meth:`Pipe.deliver` returns,
-with an outcome for each. Nothing above this module knows what
-kind of broker it is.
+What a producer publishes in the context of a pipe is on its way after :meth:`Pipe.leave`, and has
+an outcome after :meth:`Pipe.answers`. Nothing above this module knows what kind of broker it is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any, Final, Protocol
 
-from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import ResponseError
-from redis.exceptions import TimeoutError as RedisTimeoutError
+from redis.exceptions import RedisError, ResponseError
 
-from redbeat.connection.borrowing import borrowed, connection_of
+from redbeat.connection.borrowing import connect, connection_like
 
 __all__ = ("AmqpPipe", "Pipe", "RedisPipe", "pipe_of")
 
 #: What breaks a connection to Redis, so that nobody knows what became of the rest.
-BROKEN: Final = (RedisConnectionError, RedisTimeoutError, OSError)
+BROKEN: Final = (RedisError, OSError)
 
 #: Times that what a broken connection left without an answer is sent again.
 REPEATS: Final = 1
@@ -32,7 +30,7 @@ class ChannelClosedError(Exception):
 
 
 class Pipe(Protocol):
-    """Messages that one channel has collected."""
+    """Messages that one channel has collected, and those of them that are on their way."""
 
     channel: Any
 
@@ -41,7 +39,7 @@ class Pipe(Protocol):
 
     @property
     def size(self) -> int:
-        """How many operations of the broker wait for :meth:`deliver`."""
+        """How many operations of the broker were collected since :meth:`leave`."""
 
     @property
     def nbytes(self) -> int:
@@ -53,11 +51,20 @@ class Pipe(Protocol):
     def __exit__(self, *exc_info: object) -> None:
         """It waits again."""
 
-    def deliver(self) -> list[Exception | None]:
-        """Wait for the broker; return for each operation why it failed, None where it did not.
+    def leave(self) -> None:
+        """Send what was collected, and wait for nothing; nothing else may be on its way.
 
-        Raises nothing of its own; afterwards nothing is collected.
+        Raises nothing of its own: :meth:`answers` tells what went wrong.
         """
+
+    def answers(self) -> list[Exception | None]:
+        """Wait for the broker; return for each operation that left why it failed, else None.
+
+        Raises nothing of its own; afterwards nothing is on its way.
+        """
+
+    def close(self) -> None:
+        """Let go of what belongs to the pipe; the channel stays as it is."""
 
 
 def pipe_of(channel: Any) -> Pipe | None:
@@ -75,23 +82,49 @@ def pipe_of(channel: Any) -> Pipe | None:
     return None
 
 
+@dataclass(slots=True)
+class Flight:
+    """Commands that were sent together, and for each the places of what it does."""
+
+    commands: list[Any]
+    places: list[list[int]]
+    size: int
+    #: Why they could not be sent.
+    error: Exception | None = None
+
+    def outcomes(self, answers: list[Exception | None]) -> list[Exception | None]:
+        """Return for each operation what its command was answered."""
+        outcomes: list[Exception | None] = [None] * self.size
+        for places, answer in zip(self.places, answers, strict=True):
+            if answer is not None:
+                for place in places:
+                    outcomes[place] = answer
+        return outcomes
+
+
 class RedisPipe:
-    """Commands of a Redis channel, sent in one write: one round trip for all of them."""
+    """Commands of a Redis channel, sent in one write: one round trip for all of them.
+
+    Messages for one queue are one command: it gets all of them, in their order, or none. They have
+    a connection of their own, as kombu closes those of its pool when a publish of its own fails.
+    """
 
     shares_errors = False
 
     def __init__(self, channel: Any) -> None:
         self.channel = channel
         self.nbytes = 0
+        self.size = 0
         with channel.conn_or_acquire() as client:
             self._client = client
         # Of kombu's own kind, which puts its prefix before the keys.
         self._commands = client.pipeline(transaction=False)
-        self._pool = self._commands.connection_pool
-
-    @property
-    def size(self) -> int:
-        return len(self._commands.command_stack)
+        self._connection = connection_like(self._commands.connection_pool)
+        #: The messages for each queue, and their places among the operations.
+        self._queues: dict[str, tuple[list[Any], list[int]]] = {}
+        #: The places of what each of the commands does.
+        self._places: list[list[int]] = []
+        self._flight: Flight | None = None
 
     def __enter__(self) -> None:
         self.channel.conn_or_acquire = self._acquire
@@ -108,42 +141,79 @@ class RedisPipe:
         return getattr(self._client, name)
 
     def lpush(self, key: str, message: Any) -> None:
-        self._commands.lpush(key, message)
-        self.nbytes += len(message)
+        messages, places = self._queues.setdefault(key, ([], []))
+        messages.append(message)
+        self._collected(places, message)
 
     def publish(self, topic: str, message: Any) -> None:
         self._commands.publish(topic, message)
+        self._places.append([])
+        self._collected(self._places[-1], message)
+
+    def _collected(self, places: list[int], message: Any) -> None:
+        places.append(self.size)
+        self.size += 1
         self.nbytes += len(message)
 
-    def deliver(self) -> list[Exception | None]:
-        """As :meth:`Pipe.deliver`. One round trip, and another when the connection was broken."""
+    def leave(self) -> None:
+        for key, (messages, places) in self._queues.items():
+            self._commands.lpush(key, *messages)
+            self._places.append(places)
         commands = [args for args, _ in self._commands.command_stack]
         self._commands.reset()
-        self.nbytes = 0
-        outcomes: list[Exception | None] = []
-        for _ in range(1 + REPEATS):
-            try:
-                self._execute(commands[len(outcomes) :], outcomes)
-                break
-            except BROKEN as error:
-                broken = error
-        else:
-            outcomes += [broken] * (len(commands) - len(outcomes))
-        return outcomes
+        self._flight = flight = Flight(commands, self._places, self.size)
+        self._queues, self._places, self.size, self.nbytes = {}, [], 0, 0
+        if commands:
+            flight.error = self._write(commands)
 
-    def _execute(self, commands: Sequence[Any], outcomes: list[Exception | None]) -> None:
-        """Send commands, and note the answers as they come."""
-        if not commands:
-            return
-        connection = connection_of(self._pool, commands[0][0])
-        with borrowed(connection, self._pool):
+    def answers(self) -> list[Exception | None]:
+        """As :meth:`Pipe.answers`. One round trip, and another when the connection was broken."""
+        flight, self._flight = self._flight, None
+        if flight is None:
+            return []
+        answers: list[Exception | None] = []
+        error = flight.error or self._read(len(flight.commands), answers)
+        for _ in range(REPEATS):
+            rest = flight.commands[len(answers) :]
+            if error is not None:
+                error = self._write(rest) or self._read(len(rest), answers)
+        answers += [error] * (len(flight.commands) - len(answers))
+        return flight.outcomes(answers)
+
+    def close(self) -> None:
+        self._connection.disconnect()
+
+    def _write(self, commands: list[Any]) -> Exception | None:
+        """Send commands; return what broke the connection."""
+        connection = self._connection
+        try:
+            connect(connection)
             connection.send_packed_command(connection.pack_commands(commands))
-            for _ in commands:
+        except BROKEN as error:
+            connection.disconnect()
+            return error
+        except BaseException:
+            connection.disconnect()
+            raise
+        return None
+
+    def _read(self, count: int, answers: list[Exception | None]) -> Exception | None:
+        """Note answers as they come; return what broke the connection."""
+        connection = self._connection
+        try:
+            for _ in range(count):
                 try:
                     connection.read_response()
-                    outcomes.append(None)
+                    answers.append(None)
                 except ResponseError as error:
-                    outcomes.append(error)
+                    answers.append(error)
+        except BROKEN as error:
+            connection.disconnect()
+            return error
+        except BaseException:
+            connection.disconnect()
+            raise
+        return None
 
 
 class AmqpPipe:
@@ -157,13 +227,15 @@ class AmqpPipe:
         self._tag = 0
         self._waiting: dict[int, int] = {}
         self._outcomes: list[Exception | None] = []
+        #: How many of these had left by :meth:`leave`.
+        self._left = 0
         self._timeout: float | None = None
         channel.events["basic_ack"].add(self._acknowledged)
         channel.events["basic_nack"].add(self._refused)
 
     @property
     def size(self) -> int:
-        return len(self._outcomes)
+        return len(self._outcomes) - self._left
 
     def __enter__(self) -> None:
         self.channel.basic_publish = self._publish
@@ -186,7 +258,7 @@ class AmqpPipe:
     def _counted(self, *args: Any, **kwargs: Any) -> Any:
         """Publish outside the pipe: the broker numbers these messages too."""
         # It takes the next confirmation for its own.
-        self._drain()
+        self._drain(len(self._outcomes))
         self._select()
         self._tag += 1
         return self.channel.basic_publish_confirm(*args, **kwargs)
@@ -215,14 +287,26 @@ class AmqpPipe:
             if place is not None:
                 self._outcomes[place] = error
 
-    def deliver(self) -> list[Exception | None]:
-        self._drain()
-        outcomes, self._outcomes, self._timeout = self._outcomes, [], None
+    def leave(self) -> None:
+        """They are on their way already."""
+        self._left = len(self._outcomes)
+
+    def answers(self) -> list[Exception | None]:
+        left, self._left = self._left, 0
+        self._drain(left)
+        outcomes, self._outcomes = self._outcomes[:left], self._outcomes[left:]
+        self._waiting = {tag: place - left for tag, place in self._waiting.items()}
+        if not self._outcomes:
+            self._timeout = None
         return outcomes
 
-    def _drain(self) -> None:
+    def close(self) -> None:
+        """Nothing is the pipe's own."""
+
+    def _drain(self, count: int) -> None:
+        """Wait until the first operations have an outcome."""
         try:
-            while self._waiting:
+            while next(iter(self._waiting.values()), count) < count:
                 if self.channel.connection is None or not self.channel._confirm_selected:
                     raise ChannelClosedError("RabbitMQ closed the channel")
                 self.channel.connection.drain_events(timeout=self._timeout)

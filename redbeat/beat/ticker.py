@@ -160,6 +160,7 @@ class Ticker:
             self._exchange.leave()
         finally:
             self._promises.forsake()
+            self._outbox.close()
 
     def _available(self, wait: float) -> float:
         if self._redis_failures:
@@ -346,7 +347,7 @@ class Ticker:
                 self._missing.discard(claim.key)
             self._dispatch_one(entry, claim, answer.claim_id, exchange.time_at(started))
             if outbox.ripe(started):
-                self._record_delivered()
+                self._record(self._dispatcher.advanced())
             if failures.of_broker or stop.pending:
                 return
             if started - exchange.answered_at > FLUSH_INTERVAL and exchange.pending:
@@ -366,7 +367,10 @@ class Ticker:
 
     def _record_delivered(self) -> None:
         """Wait for the broker to confirm what is on its way."""
-        for done in self._dispatcher.delivered():
+        self._record(self._dispatcher.delivered())
+
+    def _record(self, completions: list[Completion]) -> None:
+        for done in completions:
             self._exchange.record(done)
 
     def _record_before_exit(self) -> None:

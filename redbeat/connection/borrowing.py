@@ -1,4 +1,4 @@
-"""A connection of a pool, for those who write and read on it themselves."""
+"""A connection of a pool, or like those of a pool, to write and read on by hand."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ("borrowed", "connection_of")
+from redis.exceptions import RedisError
+
+__all__ = ("borrowed", "connect", "connection_like", "connection_of")
 
 
 def connection_of(pool: Any, command: str) -> Any:
@@ -28,3 +30,24 @@ def borrowed(connection: Any, pool: Any, keep: bool = False) -> Iterator[None]:
         raise
     if not keep:
         pool.release(connection)
+
+
+def connection_like(pool: Any) -> Any:
+    """Return a connection of our own, not connected yet, as ``pool`` makes them for itself."""
+    return pool.connection_class(**pool.connection_kwargs)
+
+
+def connect(connection: Any) -> None:
+    """Connect a connection of our own, again where the server has closed it since.
+
+    No round trip for one that is in order; nothing may be on its way. Raises what the client
+    library raises for a server that cannot be reached.
+    """
+    connection.connect()
+    try:
+        usable = not connection.can_read()
+    except (RedisError, OSError):
+        usable = False
+    if not usable:
+        connection.disconnect()
+        connection.connect()

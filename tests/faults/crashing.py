@@ -72,9 +72,8 @@ class CrashingStore(Store):
 class CrashingOutbox(Outbox):
     """Dies when the broker has confirmed messages, and nobody has heard of it (``delivered``)."""
 
-    def deliver(self) -> list[Letter]:
-        """Wait for the broker, and die."""
-        letters = super().deliver()
+    def _answered(self) -> list[Letter]:
+        letters = super()._answered()
         if letters:
             passes("delivered")
         return letters

@@ -13,10 +13,11 @@ import redis
 from celery import Celery
 from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import ResponseError
+from redis.exceptions import RedisError, ResponseError
 from redis.retry import Retry
 
 from redbeat.beat.pipelining import RedisPipe, pipe_of
+from tests.waiting import wait_until
 
 
 class Stub(socketserver.ThreadingTCPServer):
@@ -28,14 +29,15 @@ class Stub(socketserver.ThreadingTCPServer):
     def __init__(self, answers: list[int]) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.answers = answers
-        self.taken: list[list[str]] = []
+        #: What came on each connection: the queue, and the messages of a command.
+        self.taken: list[list[tuple[str, ...]]] = []
 
 
 class Handler(socketserver.StreamRequestHandler):
     server: Stub
 
     def handle(self) -> None:
-        taken: list[str] = []
+        taken: list[tuple[str, ...]] = []
         limit: int | None = None
         while words := self.words():
             if words[0] != "LPUSH":
@@ -44,11 +46,10 @@ class Handler(socketserver.StreamRequestHandler):
             if limit is None:
                 limit = self.server.answers.pop(0)
                 self.server.taken.append(taken)
-            taken.append(words[2])
-            if len(taken) > limit:
-                continue  # taken, and never answered
-            self.wfile.write(b"-WRONGTYPE no\r\n" if words[2] == "bad" else b":1\r\n")
-            if len(taken) == limit and self.server.answers:
+            taken.append(tuple(words[1:]))
+            if len(taken) <= limit:  # the others are taken, and never answered
+                self.wfile.write(b"-WRONGTYPE no\r\n" if words[1] == "crooked" else b":1\r\n")
+            if len(taken) == max(limit, 1) and self.server.answers:
                 self.connection.shutdown(1)
 
     def words(self) -> list[str]:
@@ -72,78 +73,137 @@ class Channel:
     def conn_or_acquire(self, client: Any = None) -> Iterator[Any]:
         yield client or self.client
 
-    def put(self, message: str) -> None:
+    def put(self, queue: str, message: str) -> None:
         with self.conn_or_acquire() as client:
-            client.lpush("queue", message)
+            client.lpush(queue, message)
 
 
 @contextmanager
-def stub(*answers: int) -> Iterator[tuple[Stub, Channel]]:
+def stub(*answers: int) -> Iterator[tuple[Stub, Channel, RedisPipe]]:
+    """A server that gives so many answers on each connection, a channel to it, and its pipe."""
     server = Stub(list(answers))
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     try:
         port, never = server.server_address[1], Retry(NoBackoff(), 0)
         with redis.Redis(port=port, protocol=2, retry=never, socket_timeout=10) as client:
-            yield server, Channel(client)
+            channel = Channel(client)
+            pipe = RedisPipe(channel)
+            yield server, channel, pipe
+            pipe.close()
     finally:
         server.shutdown()
         server.server_close()
         thread.join()
 
 
-def write(pipe: RedisPipe, *messages: str) -> list[Exception | None]:
+def put(pipe: RedisPipe, *queues: str) -> None:
+    """Put a message into each of the queues; its text is how many are before it."""
     with pipe:
-        for message in messages:
-            pipe.channel.put(message)
-    assert pipe.size == len(messages)
-    return pipe.deliver()
+        for number, queue in enumerate(queues):
+            pipe.channel.put(queue, str(number))
+    assert pipe.size == len(queues)
 
 
-MESSAGES = ("a", "b", "c", "d", "e")
+def write(pipe: RedisPipe, *queues: str) -> list[Exception | None]:
+    put(pipe, *queues)
+    pipe.leave()
+    return pipe.answers()
+
+
+def is_closed(connection: Any) -> bool:
+    """Whether the other side has closed an idle connection."""
+    try:
+        return bool(connection.can_read())
+    except (RedisError, OSError):
+        return True
+
+
+def test_messages_for_a_queue_are_one_command() -> None:
+    with stub(9) as (server, _, pipe):
+        assert write(pipe, "a", "b", "a", "a") == [None] * 4
+        assert server.taken == [[("a", "0", "2", "3"), ("b", "1")]]
 
 
 def test_only_what_has_no_answer_is_sent_again() -> None:
     """Setup: the broker answers three of five and closes. Invariant: two are sent again."""
-    with stub(3, 9) as (server, channel):
-        assert write(RedisPipe(channel), *MESSAGES) == [None] * 5
-        assert server.taken[0][:3] == ["a", "b", "c"]
-        assert server.taken[1] == ["d", "e"]
+    with stub(3, 9) as (server, _, pipe):
+        assert write(pipe, *"abcde") == [None] * 5
+        assert server.taken[0][:3] == [("a", "0"), ("b", "1"), ("c", "2")]
+        assert server.taken[1] == [("d", "3"), ("e", "4")]
 
 
 def test_sent_again_once() -> None:
-    with stub(3, 1, 9) as (server, channel):
-        outcomes = write(RedisPipe(channel), *MESSAGES)
+    with stub(3, 1, 9) as (server, _, pipe):
+        outcomes = write(pipe, *"abcde")
         assert outcomes[:4] == [None] * 4
         assert isinstance(outcomes[4], RedisConnectionError)
         assert len(server.taken) == 2
 
 
 def test_one_is_refused() -> None:
-    with stub(9) as (_, channel):
-        pipe = RedisPipe(channel)
-        outcomes = write(pipe, "a", "bad", "c")
+    with stub(9) as (_, _, pipe):
+        outcomes = write(pipe, "a", "crooked", "c")
         assert (outcomes[0], outcomes[2]) == (None, None)
         assert isinstance(outcomes[1], ResponseError)
         assert (pipe.size, pipe.nbytes) == (0, 0)
-        assert pipe.deliver() == []
+        assert pipe.answers() == []
+
+
+def test_what_left_has_answers_of_its_own() -> None:
+    with stub(9) as (server, _, pipe):
+        put(pipe, "a", "crooked")
+        pipe.leave()
+        put(pipe, *"abc")
+        outcomes = pipe.answers()
+        assert outcomes[0] is None
+        assert isinstance(outcomes[1], ResponseError)
+        assert (pipe.size, len(server.taken[0])) == (3, 2)
+        pipe.leave()
+        assert pipe.answers() == [None] * 3
+
+
+def test_kombu_may_close_its_pool_meanwhile() -> None:
+    """Setup: messages on their way. Fault: kombu closes its pool. Invariant: none twice."""
+    with stub(9) as (server, channel, pipe):
+        put(pipe, *"abc")
+        pipe.leave()
+        channel.client.connection_pool.disconnect()
+        assert pipe.answers() == [None] * 3
+        assert len(server.taken) == 1
+
+
+def test_a_connection_that_the_broker_closed_meanwhile_costs_no_try() -> None:
+    """Setup: the broker closed an idle connection. Fault: it closes another. Invariant: all out."""
+    with stub(1, 0, 9) as (server, _, pipe):
+        assert write(pipe, "a") == [None]
+        wait_until(lambda: is_closed(pipe._connection))
+        assert write(pipe, "b") == [None]
+        assert server.taken == [[("a", "0")], [("b", "0")], [("b", "0")]]
+
+
+def test_no_broker() -> None:
+    with stub(9) as (server, _, pipe):
+        server.shutdown()
+        server.server_close()
+        outcomes = write(pipe, "a", "b")
+        assert [type(outcome) for outcome in outcomes] == [RedisConnectionError] * 2
 
 
 def test_outside_of_the_context_a_message_is_out_at_once() -> None:
-    with stub(9) as (server, channel):
-        pipe = RedisPipe(channel)
+    with stub(9, 9) as (server, channel, pipe):
         with pipe:
-            channel.put("later")
-        channel.put("now")
-        assert server.taken == [["now"]]
-        assert pipe.deliver() == [None]
+            channel.put("a", "later")
+        channel.put("a", "now")
+        assert server.taken == [[("a", "now")]]
+        pipe.leave()
+        assert pipe.answers() == [None]
 
 
 def test_bytes_are_counted() -> None:
-    with stub(9) as (_, channel):
-        pipe = RedisPipe(channel)
+    with stub(9) as (_, channel, pipe):
         with pipe:
-            channel.put("x" * 1000)
+            channel.put("a", "x" * 1000)
         assert pipe.nbytes == 1000
 
 

@@ -1,0 +1,134 @@
+"""Messages that are on their way to a Redis broker while others are published."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis
+from celery import Celery
+
+from redbeat.beat.outbox import Letter, Outbox
+from tests.servers import RedisServer
+from tests.waiting import wait_until
+
+
+class Sender:
+    """An outbox, a producer of an app, and the broker that it publishes to."""
+
+    def __init__(self, server: RedisServer, window: int) -> None:
+        self.app = Celery(broker=server.url, set_as_current=False)
+        self.broker: Any = redis.Redis.from_url(server.url)
+        self.connection: Any = self.app.connection_for_write()
+        self.outbox = Outbox(window, time.monotonic)
+        self.producer = self.new_producer()
+
+    def new_producer(self) -> Any:
+        """A producer with a channel of its own."""
+        return self.app.amqp.Producer(self.connection.clone())
+
+    def publish(self, *names: str, queue: str = "celery", producer: Any = None) -> None:
+        """Publish a letter of each name."""
+        anything: Any = None
+        for name in names:
+            producer = producer or self.producer
+            with self.outbox.publishing(producer):
+                self.app.send_task(name, producer=producer, queue=queue)
+                self.outbox.add(Letter(anything, anything, name, None, 0.0))
+
+    def count(self) -> int:
+        """How many messages the broker has."""
+        return int(self.broker.llen("celery"))
+
+
+def names(letters: list[Letter]) -> str:
+    return "".join(letter.claim_id for letter in letters)
+
+
+@pytest.fixture
+def server() -> Iterator[RedisServer]:
+    with RedisServer() as server:
+        yield server
+
+
+@pytest.fixture
+def sender(server: RedisServer) -> Iterator[Sender]:
+    sender = Sender(server, window=10)
+    # Kombu declares the queue, and asks for its bindings.
+    sender.publish("0")
+    assert names(sender.outbox.deliver()) == "0"
+    sender.broker.flushall()
+    yield sender
+    sender.outbox.close()
+    sender.connection.release()
+
+
+def test_nobody_waits_for_what_leaves(sender: Sender) -> None:
+    sender.publish("a", "b")
+    assert sender.count() == 0
+    assert sender.outbox.advance() == []
+    wait_until(lambda: sender.count() == 2)
+    sender.publish("c")
+    assert names(sender.outbox.advance()) == "ab"
+    assert names(sender.outbox.deliver()) == "c"
+    assert sender.outbox.deliver() == []
+    assert sender.count() == 3
+
+
+def test_all_are_delivered_in_their_order(sender: Sender) -> None:
+    sender.publish("a")
+    sender.outbox.advance()
+    sender.publish("b", "c")
+    assert names(sender.outbox.deliver()) == "abc"
+    assert sender.count() == 3
+
+
+def test_half_of_the_window_may_be_on_its_way(sender: Sender) -> None:
+    long_ago = -1.0
+    sender.publish(*"abcd")
+    assert not sender.outbox.ripe(long_ago)
+    sender.publish("e")
+    assert sender.outbox.ripe(long_ago)
+    sender.outbox.advance()
+    assert not sender.outbox.ripe(long_ago)
+    sender.publish(*"fghij")
+    assert sender.outbox.ripe(long_ago)
+
+
+def test_an_error_is_that_of_its_own_letter(sender: Sender) -> None:
+    sender.publish("0", queue="crooked")
+    sender.outbox.deliver()
+    sender.broker.set("crooked", "no list")
+    sender.publish("a")
+    sender.publish("b", queue="crooked")
+    sender.publish("c")
+    sender.outbox.advance()
+    sender.publish("d")
+    letters = sender.outbox.deliver()
+    assert names(letters) == "abcd"
+    assert [letter.claim_id for letter in letters if letter.error] == ["b"]
+    assert "WRONGTYPE" in str(letters[1].error)
+
+
+def test_the_broker_dies_while_messages_are_on_their_way(
+    sender: Sender, server: RedisServer
+) -> None:
+    """Setup: letters that left, and others. Fault: the broker dies. Invariant: all have errors."""
+    server.pause()
+    sender.publish("a", "b")
+    sender.outbox.advance()
+    sender.publish("c")
+    server.kill()
+    letters = sender.outbox.deliver()
+    assert names(letters) == "abc"
+    assert all(letter.error for letter in letters)
+
+
+def test_another_channel_waits_for_itself(sender: Sender) -> None:
+    sender.publish("a")
+    sender.outbox.advance()
+    sender.publish("b", producer=sender.new_producer())
+    assert names(sender.outbox.deliver()) == "ab"
+    assert sender.count() == 2
