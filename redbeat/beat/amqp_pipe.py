@@ -1,0 +1,116 @@
+"""Messages on their way to RabbitMQ, which confirms them by and by."""
+
+from __future__ import annotations
+
+from itertools import takewhile
+from typing import Any
+
+__all__ = ("AmqpPipe",)
+
+
+class ChannelClosedError(Exception):
+    """What was on its way on a channel was not confirmed, because of one of the messages."""
+
+
+class AmqpPipe:
+    """Messages of a RabbitMQ channel that are sent at once, and confirmed by and by."""
+
+    nbytes = 0
+    shares_errors = True
+
+    def __init__(self, channel: Any) -> None:
+        self.channel = channel
+        self._tag = 0
+        self._waiting: dict[int, int] = {}
+        self._outcomes: list[Exception | None] = []
+        #: How many of these had left by :meth:`leave`.
+        self._left = 0
+        self._timeout: float | None = None
+        channel.events["basic_ack"].add(self._acknowledged)
+        channel.events["basic_nack"].add(self._refused)
+
+    @property
+    def size(self) -> int:
+        return len(self._outcomes) - self._left
+
+    def __enter__(self) -> None:
+        self.channel.basic_publish = self._publish
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.channel.basic_publish = self._counted
+
+    def _select(self) -> None:
+        """Ask for confirmations. A round trip the first time, and after the channel was closed.
+
+        It then opened itself again, and numbers its messages from one.
+        """
+        if self.channel._confirm_selected:
+            return
+        self._give_up(ChannelClosedError("RabbitMQ closed the channel"))
+        self._tag = 0
+        self.channel.confirm_select()
+        self.channel._confirm_selected = True
+
+    def _counted(self, *args: Any, **kwargs: Any) -> Any:
+        """Publish outside the pipe: the broker numbers these messages too."""
+        # It takes the next confirmation for its own.
+        self._drain(len(self._outcomes))
+        self._select()
+        self._tag += 1
+        return self.channel.basic_publish_confirm(*args, **kwargs)
+
+    def _publish(self, *args: Any, **kwargs: Any) -> Any:
+        confirm, timeout = kwargs.pop("confirm_timeout", None), kwargs.get("timeout")
+        self._timeout = confirm or timeout or self._timeout
+        self._select()
+        result = self.channel._basic_publish(*args, **kwargs)
+        self._tag += 1
+        self._waiting[self._tag] = len(self._outcomes)
+        self._outcomes.append(None)
+        return result
+
+    def _acknowledged(self, tag: int, multiple: bool) -> None:
+        self._settle(tag, multiple, None)
+
+    def _refused(self, tag: int, multiple: bool, *_requeue: Any) -> None:
+        self._settle(tag, multiple, RuntimeError("RabbitMQ refused the message (basic.nack)"))
+
+    def _settle(self, tag: int, multiple: bool, error: Exception | None) -> None:
+        # They wait in the order of their numbers.
+        tags = list(takewhile(lambda one: one <= tag, self._waiting)) if multiple else [tag]
+        for one in tags:
+            place = self._waiting.pop(one, None)
+            if place is not None:
+                self._outcomes[place] = error
+
+    def leave(self) -> None:
+        """They are on their way already."""
+        self._left = len(self._outcomes)
+
+    def answers(self) -> list[Exception | None]:
+        left, self._left = self._left, 0
+        self._drain(left)
+        outcomes, self._outcomes = self._outcomes[:left], self._outcomes[left:]
+        self._waiting = {tag: place - left for tag, place in self._waiting.items()}
+        if not self._outcomes:
+            self._timeout = None
+        return outcomes
+
+    def close(self) -> None:
+        """Nothing is the pipe's own."""
+
+    def _drain(self, count: int) -> None:
+        """Wait until the first operations have an outcome."""
+        try:
+            while next(iter(self._waiting.values()), count) < count:
+                if self.channel.connection is None or not self.channel._confirm_selected:
+                    raise ChannelClosedError("RabbitMQ closed the channel")
+                self.channel.connection.drain_events(timeout=self._timeout)
+        except Exception as error:
+            self._give_up(error)
+
+    def _give_up(self, error: Exception) -> None:
+        """No confirmation will come any more."""
+        for place in self._waiting.values():
+            self._outcomes[place] = error
+        self._waiting.clear()

@@ -1,0 +1,154 @@
+"""Messages on their way to a broker that is Redis, on a connection of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+from redis.exceptions import RedisError, ResponseError
+
+from redbeat.connection.borrowing import connect, connection_like
+
+__all__ = ("RedisPipe",)
+
+#: What breaks a connection to Redis, so that nobody knows what became of the rest.
+BROKEN: Final = (RedisError, OSError)
+
+#: Times that what a broken connection left without an answer is sent again.
+REPEATS: Final = 1
+
+
+@dataclass(slots=True)
+class Flight:
+    """Commands that were sent together, and for each the places of what it does."""
+
+    commands: list[Any]
+    places: list[list[int]]
+    size: int
+    #: Why they could not be sent.
+    error: Exception | None = None
+
+    def outcomes(self, answers: list[Exception | None]) -> list[Exception | None]:
+        """Return for each operation what its command was answered."""
+        outcomes: list[Exception | None] = [None] * self.size
+        for places, answer in zip(self.places, answers, strict=True):
+            if answer is not None:
+                for place in places:
+                    outcomes[place] = answer
+        return outcomes
+
+
+class RedisPipe:
+    """Commands of a Redis channel, sent in one write: one round trip for all of them.
+
+    Messages for one queue are one command: it gets all of them, in their order, or none. They have
+    a connection of their own, as kombu closes those of its pool when a publish of its own fails.
+    """
+
+    shares_errors = False
+
+    def __init__(self, channel: Any) -> None:
+        self.channel = channel
+        self.nbytes = 0
+        self.size = 0
+        with channel.conn_or_acquire() as client:
+            self._client = client
+        # Of kombu's own kind, which puts its prefix before the keys.
+        self._commands = client.pipeline(transaction=False)
+        self._connection = connection_like(self._commands.connection_pool)
+        #: The messages for each queue, and their places among the operations.
+        self._queues: dict[str, tuple[list[Any], list[int]]] = {}
+        #: The places of what each of the commands does.
+        self._places: list[list[int]] = []
+        self._flight: Flight | None = None
+
+    def __enter__(self) -> None:
+        self.channel.conn_or_acquire = self._acquire
+
+    def __exit__(self, *exc_info: object) -> None:
+        del self.channel.conn_or_acquire
+
+    @contextmanager
+    def _acquire(self, client: Any = None) -> Iterator[Any]:
+        yield client or self
+
+    def __getattr__(self, name: str) -> Any:
+        """What is no message, such as a look at the bindings of an exchange, is done at once."""
+        return getattr(self._client, name)
+
+    def lpush(self, key: str, message: Any) -> None:
+        messages, places = self._queues.setdefault(key, ([], []))
+        messages.append(message)
+        self._collected(places, message)
+
+    def publish(self, topic: str, message: Any) -> None:
+        self._commands.publish(topic, message)
+        self._places.append([])
+        self._collected(self._places[-1], message)
+
+    def _collected(self, places: list[int], message: Any) -> None:
+        places.append(self.size)
+        self.size += 1
+        self.nbytes += len(message)
+
+    def leave(self) -> None:
+        for key, (messages, places) in self._queues.items():
+            self._commands.lpush(key, *messages)
+            self._places.append(places)
+        commands = [args for args, _ in self._commands.command_stack]
+        self._commands.reset()
+        self._flight = flight = Flight(commands, self._places, self.size)
+        self._queues, self._places, self.size, self.nbytes = {}, [], 0, 0
+        if commands:
+            flight.error = self._write(commands)
+
+    def answers(self) -> list[Exception | None]:
+        """As :meth:`Pipe.answers`. One round trip, and another when the connection was broken."""
+        flight, self._flight = self._flight, None
+        if flight is None:
+            return []
+        answers: list[Exception | None] = []
+        error = flight.error or self._read(len(flight.commands), answers)
+        for _ in range(REPEATS):
+            rest = flight.commands[len(answers) :]
+            if error is not None:
+                error = self._write(rest) or self._read(len(rest), answers)
+        answers += [error] * (len(flight.commands) - len(answers))
+        return flight.outcomes(answers)
+
+    def close(self) -> None:
+        self._connection.disconnect()
+
+    def _write(self, commands: list[Any]) -> Exception | None:
+        """Send commands; return what broke the connection."""
+        connection = self._connection
+        try:
+            connect(connection)
+            connection.send_packed_command(connection.pack_commands(commands))
+        except BROKEN as error:
+            connection.disconnect()
+            return error
+        except BaseException:
+            connection.disconnect()
+            raise
+        return None
+
+    def _read(self, count: int, answers: list[Exception | None]) -> Exception | None:
+        """Note answers as they come; return what broke the connection."""
+        connection = self._connection
+        try:
+            for _ in range(count):
+                try:
+                    connection.read_response()
+                    answers.append(None)
+                except ResponseError as error:
+                    answers.append(error)
+        except BROKEN as error:
+            connection.disconnect()
+            return error
+        except BaseException:
+            connection.disconnect()
+            raise
+        return None
