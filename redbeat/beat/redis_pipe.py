@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
@@ -102,7 +102,7 @@ class RedisPipe:
         self._flight = flight = Flight(commands, self._places, self.size)
         self._queues, self._places, self.size, self.nbytes = {}, [], 0, 0
         if commands:
-            flight.error = self._write(commands)
+            flight.error = self._try(send, commands)
 
     def answers(self) -> list[Exception | None]:
         """As :meth:`Pipe.answers`. One round trip, and another when the connection was broken."""
@@ -110,45 +110,42 @@ class RedisPipe:
         if flight is None:
             return []
         answers: list[Exception | None] = []
-        error = flight.error or self._read(len(flight.commands), answers)
+        error = flight.error or self._try(receive, len(flight.commands), answers)
         for _ in range(REPEATS):
             rest = flight.commands[len(answers) :]
             if error is not None:
-                error = self._write(rest) or self._read(len(rest), answers)
+                error = self._try(send, rest) or self._try(receive, len(rest), answers)
         answers += [error] * (len(flight.commands) - len(answers))
         return flight.outcomes(answers)
 
     def close(self) -> None:
         self._connection.disconnect()
 
-    def _write(self, commands: list[Any]) -> Exception | None:
-        """Send commands; return what broke the connection."""
-        connection = self._connection
+    def _try(self, step: Callable[..., None], *args: Any) -> Exception | None:
+        """Do a step on the connection; return what broke that, which is closed then."""
         try:
-            connect(connection)
-            connection.send_packed_command(connection.pack_commands(commands))
+            step(self._connection, *args)
         except BROKEN as error:
-            connection.disconnect()
+            self.close()
             return error
         except BaseException:
-            connection.disconnect()
+            self.close()
             raise
         return None
 
-    def _read(self, count: int, answers: list[Exception | None]) -> Exception | None:
-        """Note answers as they come; return what broke the connection."""
-        connection = self._connection
+
+def send(connection: Any, commands: list[Any]) -> None:
+    """Write commands; no round trip but for connecting."""
+    connect(connection)
+    # In one piece: the server would begin with what it has, and look for the rest each time.
+    connection.send_packed_command([b"".join(connection.pack_commands(commands))])
+
+
+def receive(connection: Any, count: int, answers: list[Exception | None]) -> None:
+    """Note so many answers as they come: why a command was refused, or None."""
+    for _ in range(count):
         try:
-            for _ in range(count):
-                try:
-                    connection.read_response()
-                    answers.append(None)
-                except ResponseError as error:
-                    answers.append(error)
-        except BROKEN as error:
-            connection.disconnect()
-            return error
-        except BaseException:
-            connection.disconnect()
-            raise
-        return None
+            connection.read_response()
+            answers.append(None)
+        except ResponseError as error:
+            answers.append(error)
