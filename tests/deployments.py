@@ -116,8 +116,8 @@ def cluster() -> Iterator[Deployment]:
 @contextmanager
 def tls() -> Iterator[Deployment]:
     """A server that asks for a client certificate of its own authority."""
-    from tests.security.tls_server import TLSServer  # noqa: PLC0415
-    from tests.unit.certificates import write_certificates  # noqa: PLC0415
+    from tests.certificates import write_certificates  # noqa: PLC0415
+    from tests.tls_server import TLSServer  # noqa: PLC0415
 
     with tempfile.TemporaryDirectory() as directory, RedisServer() as server:
         files = write_certificates(Path(directory))

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Final
 
 from examples.embedded import EmbeddedRedis, free_port
-from tests.unit.certificates import CertificateFiles
+from tests.certificates import CertificateFiles
 
 __all__ = ("RedisServer", "free_port", "port_with_bus")
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.certificates import KEY_PASSWORD, CertificateFiles, write_certificates
 from tests.docs.blocks import Block, blocks
 from tests.docs.interpreter import run_page
-from tests.unit.certificates import KEY_PASSWORD, CertificateFiles, write_certificates
 
 #: Run by ``test_guides.py``, as files of a project.
 GUIDES = {"README.rst", "docs/quickstart.rst"}

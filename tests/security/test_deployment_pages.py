@@ -12,13 +12,13 @@ from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry
 from redbeat.errors import InvalidEntryError
+from tests.certificates import KEY_PASSWORD, CertificateFiles, write_certificates
 from tests.deployments import USER, acl_rules
 from tests.pages import configurations
 from tests.scheduler.conftest import RecordingScheduler
 from tests.security.test_managed import MANAGED, without
-from tests.security.tls_server import TLSServer
 from tests.servers import RedisServer
-from tests.unit.certificates import KEY_PASSWORD, CertificateFiles, write_certificates
+from tests.tls_server import TLSServer
 from tests.waiting import wait_until
 
 Configured: TypeAlias = Callable[..., list[dict[str, Any]]]

@@ -12,9 +12,9 @@ from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry
 from tests.acceptance.processes import Process, Project
+from tests.certificates import KEY_PASSWORD, CertificateFiles, write_certificates
 from tests.security.certificates import write_expired
-from tests.security.tls_server import TLSServer
-from tests.unit.certificates import KEY_PASSWORD, CertificateFiles, write_certificates
+from tests.tls_server import TLSServer
 from tests.waiting import wait_until
 
 TASK = "tests.acceptance.project.note"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.unit.certificates import CertificateFiles
+from tests.certificates import CertificateFiles
 
 __all__ = ("write_for_addresses",)
 

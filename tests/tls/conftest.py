@@ -12,10 +12,10 @@ import pytest
 import redis
 
 from examples.embedded import find_redis_server
+from tests.certificates import CertificateFiles
 from tests.servers import RedisServer
 from tests.tls.certificates import write_for_addresses
 from tests.topologies.groups import ClusterGroup, SentinelGroup
-from tests.unit.certificates import CertificateFiles
 
 #: Seconds that one test may take: groups form, and fail over.
 TIMEOUT = 180

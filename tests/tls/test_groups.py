@@ -16,12 +16,12 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from redbeat import RedBeatSchedulerEntry
 from redbeat.config import ensure_conf
 from redbeat.connection.client import get_redis
+from tests.certificates import CertificateFiles
 from tests.pages import configurations
 from tests.scheduler.conftest import RecordingScheduler
 from tests.security.certificates import write_expired
 from tests.security.test_deployment_pages import run
 from tests.tls.conftest import Place
-from tests.unit.certificates import CertificateFiles
 from tests.waiting import wait_until
 
 MakeApp: TypeAlias = Callable[[dict[str, Any]], Celery]

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 import redis
 
 from examples.embedded import START_ATTEMPTS, find_redis_server
+from tests.certificates import CertificateFiles
 from tests.servers import RedisServer, port_with_bus
-from tests.unit.certificates import CertificateFiles
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:

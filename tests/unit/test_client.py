@@ -28,9 +28,9 @@ from redbeat.connection.client import build_client, get_redis, safe_url, unretri
 from redbeat.connection.parameters import client_parameters
 from redbeat.connection.retrying import RetryingConnection
 from redbeat.errors import ConfigurationError
+from tests.certificates import KEY_PASSWORD, CertificateFiles, write_certificates
 from tests.servers import RedisServer
-from tests.unit.certificates import KEY_PASSWORD, CertificateFiles, write_certificates
-from tests.unit.tls_front import TLSFront
+from tests.tls_server import TLSServer
 
 SECRET = "s3cr3t"
 BROKER = "redis://localhost:6379/0"
@@ -623,7 +623,7 @@ def test_tls_to_a_server(
     port = urlsplit(redis_server.url).port
     assert port
     assert redis_url
-    with TLSFront(files, port) as front:
+    with TLSServer(files, port) as front:
         trusted = {"ssl_ca_certs": files.authority}
         url = f"rediss://localhost:{front.port}"
         with client_of(redbeat_redis_url=url, redbeat_redis_use_ssl=trusted) as client:

@@ -21,8 +21,8 @@ from redbeat.connection.client import get_redis, unretried
 from redbeat.connection.parameters import client_parameters
 from redbeat.schedulers import RedBeatScheduler
 from tests.acceptance.processes import Project
+from tests.certificates import write_certificates
 from tests.servers import RedisServer
-from tests.unit.certificates import write_certificates
 
 CANARY = "c4n4ry"
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.certificates import write_certificates
 from tests.faults.proxy import Proxy
 from tests.loopback import LoopbackServer
-from tests.security.tls_server import TLSServer
-from tests.unit.certificates import write_certificates
+from tests.tls_server import TLSServer
 
 
 class Callers:

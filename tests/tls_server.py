@@ -6,8 +6,8 @@ import asyncio
 import ssl
 from contextlib import suppress
 
+from tests.certificates import CertificateFiles
 from tests.loopback import LoopbackServer
-from tests.unit.certificates import CertificateFiles
 
 __all__ = ("TLSServer",)
 
