@@ -47,24 +47,16 @@ class CronRule:
             days = self._days_of(year, month)
             place = bisect_left(days, day)
             if place < len(days) and days[place] == day:
-                found = self._later_today(wall)
-                if found is not None:
-                    return found
+                hour = wall.hour
+                minute = self.next_minute[wall.minute + 1] if self.next_hour[hour] == hour else -1
+                if minute < 0:
+                    hour, minute = self.next_hour[hour + 1], self.next_minute[0]
+                if hour >= 0:
+                    return datetime(year, month, day, hour, minute)
                 place += 1
             if place < len(days):
                 return datetime(year, month, days[place], self.next_hour[0], self.next_minute[0])
         return self._in_later_month(year, month)
-
-    def _later_today(self, wall: datetime) -> datetime | None:
-        hour = wall.hour
-        if self.next_hour[hour] == hour:
-            minute = self.next_minute[wall.minute + 1]
-            if minute >= 0:
-                return datetime(wall.year, wall.month, wall.day, hour, minute)
-        hour = self.next_hour[hour + 1]
-        if hour < 0:
-            return None
-        return datetime(wall.year, wall.month, wall.day, hour, self.next_minute[0])
 
     def _in_later_month(self, year: int, month: int) -> datetime | None:
         """The first time of the first day after a month."""

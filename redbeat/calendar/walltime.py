@@ -50,13 +50,15 @@ def next_instant(
     if after < start:
         after = start - TICK
     try:
-        if isinstance(zone, ZoneInfo):
-            return _next_in_zone(rule, after, zone, start)
-        offset = fixed_offset(zone)
-        if offset is None:
-            return _next_in_zone(rule, after, wall_zone(zone), start)
-        wall = rule.next_wall(NAIVE_EPOCH + (after - EPOCH + offset))
-        return None if wall is None else at_offset(wall, offset)
+        if not isinstance(zone, ZoneInfo):
+            offset = fixed_offset(zone)
+            if offset is not None:
+                wall = rule.next_wall(NAIVE_EPOCH + (after - EPOCH + offset))
+                return None if wall is None else at_offset(wall, offset)
+            zone = wall_zone(zone)
+            if not isinstance(zone, ZoneInfo):
+                return _next_near_change(rule, after, zone, start)
+        return _next_in_zone(rule, after, zone, start)
     except OverflowError:
         return None
 
@@ -76,11 +78,10 @@ def instant_of(moment: datetime) -> datetime:
 
 
 def _next_in_zone(
-    rule: WallRule, after: datetime, zone: tzinfo, start: datetime
+    rule: WallRule, after: datetime, zone: ZoneInfo, start: datetime
 ) -> datetime | None:
-    if not isinstance(zone, ZoneInfo):
-        return _next_near_change(rule, after, zone, start)
-    offset = steady_offset(zone, after.toordinal())
+    day = after.toordinal()
+    offset = steady_offset(zone, day)
     if offset is None:
         return _next_near_change(rule, after, zone, start)
     wall = rule.next_wall(NAIVE_EPOCH + (after - EPOCH + offset))
@@ -88,10 +89,12 @@ def _next_in_zone(
         return None
     # Both a day or more away from any change: one in between has repeated no time of the rule, and
     # left out none.
-    later = steady_offset(zone, wall.toordinal())
-    if later is None:
-        return _next_near_change(rule, after, zone, start)
-    return EPOCH + (wall - NAIVE_EPOCH - later)
+    later = wall.toordinal()
+    if later != day:
+        offset = steady_offset(zone, later)
+        if offset is None:
+            return _next_near_change(rule, after, zone, start)
+    return EPOCH + (wall - NAIVE_EPOCH - offset)
 
 
 def _next_near_change(
