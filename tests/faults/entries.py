@@ -64,8 +64,9 @@ class Schedule:
         score: float = 0.0,
         meta: Mapping[str, str] | None = None,
     ) -> None:
-        """Store intervals of ``every`` seconds; one round trip.
+        """Store intervals of ``every`` seconds, and wake up beats that wait for something later.
 
+        A beat that is not told looks after some seconds, when what is due at once is late already.
         An entry without a history runs first at ``score``, and on the grid from there; 0 is now.
         ``meta`` has the histories by name.
         """
@@ -79,6 +80,7 @@ class Schedule:
             members[self.prefix + name] = score
         pipeline.zadd(self.key, members)
         pipeline.execute()
+        self.client.publish(f"{self.prefix}:wakeup", "due")
 
     def run_counts(self, entries: Iterable[str]) -> dict[str, int]:
         """Return the recorded ``total_run_count`` of each entry, 0 without a history."""
