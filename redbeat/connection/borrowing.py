@@ -8,7 +8,7 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
-__all__ = ("borrowed", "connect", "connection_like", "connection_of")
+__all__ = ("borrowed", "connect", "connection_like", "connection_of", "is_idle")
 
 
 def connection_of(pool: Any, command: str) -> Any:
@@ -44,10 +44,14 @@ def connect(connection: Any) -> None:
     library raises for a server that cannot be reached.
     """
     connection.connect()
-    try:
-        usable = not connection.can_read()
-    except (RedisError, OSError):
-        usable = False
-    if not usable:
+    if not is_idle(connection):
         connection.disconnect()
         connection.connect()
+
+
+def is_idle(connection: Any) -> bool:
+    """Whether a connection waits for a command: it is open, and nothing is left to be read."""
+    try:
+        return not connection.can_read()
+    except (RedisError, OSError):
+        return False
