@@ -226,7 +226,7 @@ class Dispatcher:
         run, task_id = entry.run, entry.task_id_of(trigger.id)
         assert run is not None
         run.trigger = trigger
-        line = run_line(trigger.at.timestamp(), now, TRIGGERED, task_id)
+        line = run_line(trigger.at, now, TRIGGERED, task_id)
         running = marker(entry, task_id)
         done = again._replace(trigger=trigger.id, history=line, running=running)
         try:

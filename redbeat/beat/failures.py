@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from celery.utils.log import get_logger
 
+from redbeat.calendar.zones import from_timestamp
 from redbeat.entries.runs import failed, run_line
 from redbeat.metrics.counters import Counters
 from redbeat.signals import emit, entry_failed
@@ -52,7 +53,7 @@ class Failures:
             exc_info=error if attempt == 1 else None,
         )
         # The first tells why; the others would push out what happened before.
-        line = run_line(claim.due, now, failed(error)) if attempt == 1 else ""
+        line = run_line(from_timestamp(claim.due), now, failed(error)) if attempt == 1 else ""
         return Completion(claim.key, claim_id, now + wait, runtime=AGAIN, history=line)
 
     def forget(self, claim: Claim) -> None:

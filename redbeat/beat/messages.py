@@ -7,7 +7,8 @@ from datetime import datetime
 from typing import Any
 
 from redbeat.entries.lazy import evaluated
-from redbeat.entries.occurrences import Trigger, aware
+from redbeat.entries.nominal import nominal
+from redbeat.entries.occurrences import Trigger
 from redbeat.entries.task_options import sendable_options
 from redbeat.entry import RedBeatSchedulerEntry
 
@@ -47,8 +48,8 @@ def addressed(
 
     Functions among the arguments are called; :exc:`LazyArgumentError` where one of them raises.
     """
-    instant = aware(scheduled_at).isoformat()
-    given = sendable_options(entry.options or {})
+    instant = nominal(scheduled_at).iso
+    given = sendable_options(entry.options) if entry.options else {}
     options = retry_options(given, at_most_once)
     headers: dict[str, Any] = {"scheduled_at": instant, "periodic_task_name": entry.name}
     if missed:

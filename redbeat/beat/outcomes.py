@@ -64,7 +64,7 @@ class Outcomes:
             )
             self._missed(entry, verdict.missed, verdict.anchor)
             runtime = encode_runtime(verdict.anchor, entry.last_run_at)
-            line = run_line(verdict.anchor.timestamp(), now, missed(verdict.missed))
+            line = run_line(verdict.anchor, now, missed(verdict.missed))
         done = Completion(claim.key, claim_id, score, runtime=runtime, history=line)
         return self._finished(entry, claim, done) if score == PARKED else done
 
@@ -81,7 +81,7 @@ class Outcomes:
         done, skipped = put_off(entry, claim, claim_id)
         if skipped is not None:
             self._counters.add("skipped", str(entry.name))
-            done = done._replace(history=run_line(skipped.timestamp(), now, SKIPPED))
+            done = done._replace(history=run_line(skipped, now, SKIPPED))
         gone = skipped is not None and done.score == PARKED
         return self._finished(entry, claim, done) if gone else done
 
@@ -129,6 +129,6 @@ class Outcomes:
         running = marker(entry, task_id)
         known = run is not None and run.own_id and verdict.scheduled_at is not None
         own_id = task_id if known else entry.own_task_id(nominal)
-        line = run_line(nominal.timestamp(), now, SENT, task_id, own_id)
+        line = run_line(nominal, now, SENT, task_id, own_id)
         done = Completion(claim.key, claim_id, score, meta, runtime, running=running, history=line)
         return self._finished(entry, claim, done) if score == PARKED else done

@@ -20,6 +20,7 @@ from redbeat.decoder import (
 )
 from redbeat.errors import DecodeError
 
+from .nominal import nominal
 from .occurrences import aware
 
 __all__ = ("History", "decode_meta", "encode_meta", "encode_runtime")
@@ -113,8 +114,8 @@ def _quoted_zone(moment: datetime) -> str:
 
 def encode_runtime(scheduled_at: datetime, last_run_at: datetime) -> str:
     """Return the nominal and the actual instant of a run, UNIX seconds, as stored."""
-    scheduled, ran = aware(scheduled_at).timestamp(), aware(last_run_at).timestamp()
-    return f"{RUNTIME}{scheduled:.6f}{RUNTIME_THEN}{ran:.6f}}}"
+    ran = aware(last_run_at).timestamp()
+    return f"{RUNTIME}{nominal(scheduled_at).text}{RUNTIME_THEN}{ran:.6f}}}"
 
 
 def _read_written(meta: str) -> tuple[datetime, int] | None:

@@ -129,7 +129,18 @@ def evaluated(args: Any, kwargs: Any) -> tuple[Any, Any]:
 
     Raises :exc:`LazyArgumentError` where one of them raises.
     """
+    if type(args) is list and type(kwargs) is dict:
+        if has_scalars(args) and has_scalars(kwargs.values()):
+            return args, kwargs
     return _walk(args, ("args",), _call), _walk(kwargs, ("kwargs",), _call)
+
+
+def has_scalars(values: Iterable[Any]) -> bool:
+    """Whether there is nothing but scalars, into which nobody needs to look."""
+    for value in values:  # mostly so few that this is faster than any()
+        if type(value) not in SCALARS:
+            return False
+    return True
 
 
 def _call(argument: BeatLazyFunc | LazyArgument, path: Path) -> Any:
@@ -152,7 +163,7 @@ def _walk(value: Any, path: Path, replace: Callable[[Any, Path], Any]) -> Any:
     else:
         lazy = isinstance(value, (BeatLazyFunc, LazyArgument))
         return replace(value, path) if lazy else value
-    if SCALARS.issuperset(map(type, inner)) or len(path) > MAX_DEPTH:
+    if has_scalars(inner) or len(path) > MAX_DEPTH:
         return value
     changed = {
         step: after

@@ -10,6 +10,8 @@ from celery.beat import SchedulingError
 
 from redbeat.calendar.zones import from_timestamp
 
+from .nominal import nominal
+
 __all__ = (
     "SENT",
     "SKIPPED",
@@ -72,16 +74,17 @@ def failed(error: BaseException) -> str:
 
 
 def run_line(
-    scheduled: float, dispatched: float, outcome: str, task_id: str = "", own_id: str = ""
+    scheduled_at: datetime, dispatched: float, outcome: str, task_id: str = "", own_id: str = ""
 ) -> str:
-    """Return the line of a run; instants are UNIX seconds.
+    """Return the line of a run; ``dispatched`` is UNIX seconds.
 
     It is ``<scheduled> <signed seconds after that> <outcome> <task id>``. The id is left out where
     there is none, and the outcome too where it is ``sent`` under ``own_id``, which whoever reads it
     can compute. So most lines have 30 bytes at most.
     """
-    since = f"{dispatched - scheduled:+.6f}"
-    line = f"{f'{scheduled:.6f}'.rstrip('0').rstrip('.')} {since.rstrip('0').rstrip('.')}"
+    _, _, seconds, short = nominal(scheduled_at)
+    since = f"{dispatched - seconds:+.6f}"
+    line = f"{short} {since.rstrip('0').rstrip('.')}"
     if outcome == SENT and task_id and task_id == own_id:
         return line
     return f"{line} {outcome} {''.join(task_id.splitlines())}".rstrip(" ")

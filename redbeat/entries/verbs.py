@@ -13,7 +13,8 @@ from redbeat.management.states import EntryStatus, Record
 from redbeat.storage.reading import not_an_entry
 
 from .access import store_of
-from .occurrences import aware, task_id_of
+from .nominal import nominal
+from .occurrences import task_id_of
 from .pauses import Pause, resumed
 from .pausing import Texts, pause_entries, resume_entries
 from .runs import Occurrence, read_history
@@ -94,7 +95,7 @@ class OperatedEntry(SavedEntry):
 
     def own_task_id(self, scheduled_at: datetime) -> str:
         """Return the task id of the run that is due at an instant, whatever the options say."""
-        return self.derived_id(aware(scheduled_at).isoformat())
+        return self.derived_id(nominal(scheduled_at).iso)
 
     def derived_id(self, occurrence: str) -> str:
         """Return the task id of an occurrence: an instant in UTC, ISO 8601, or ``trigger <id>``."""

@@ -92,7 +92,7 @@ def test_an_impossible_setting(world: World, value: Any) -> None:
 
 def test_a_smaller_setting_cuts_what_is_there(make: Make, world: World) -> None:
     entry = make("a").save()
-    lines = [run_line(number, number, "sent", f"id{number}") + "\n" for number in range(20)]
+    lines = [line(number, number, "sent", f"id{number}") + "\n" for number in range(20)]
     world.client.hset("redbeat:a", "history", "".join(lines))
     assert len(entry.history) == 10
     run(world, world.scheduler())
@@ -155,7 +155,7 @@ def test_a_deleted_entry_leaves_none(make: Make, world: World) -> None:
 
 @pytest.mark.parametrize("task_id", ["my id", "two\nlines", ""])
 def test_ids_of_the_users_own(task_id: str) -> None:
-    text = run_line(1.5, 2.25, "sent", task_id) + "\n" + run_line(1, 1, "sent", "x") + "\n"
+    text = line(1.5, 2.25, "sent", task_id) + "\n" + line(1, 1, "sent", "x") + "\n"
     first, second = read_history(text, own_id)
     assert first.task_id == (task_id.replace("\n", "") or None)
     assert second == Occurrence(at(1), at(1), "x", "sent")
@@ -163,6 +163,10 @@ def test_ids_of_the_users_own(task_id: str) -> None:
 
 def at(seconds: float) -> datetime:
     return datetime.fromtimestamp(seconds, timezone.utc)
+
+
+def line(scheduled: float, *rest: Any) -> str:
+    return run_line(at(scheduled), *rest)
 
 
 def own_id(scheduled_at: datetime) -> str:
@@ -182,7 +186,7 @@ RUNS = [
 
 
 def test_a_line_is_read_as_it_was_written() -> None:
-    lines = [run_line(*run, own_id(at(run[0]))) for run in RUNS]
+    lines = [line(*run, own_id(at(run[0]))) for run in RUNS]
     found = read_history("\n".join(lines), own_id)
     assert found == [
         Occurrence(at(one), at(two), run_id or None, what) for one, two, what, run_id in RUNS
@@ -200,7 +204,7 @@ def test_lines_as_they_were_before_are_read() -> None:
 
 def test_ids_can_be_put_in_and_taken_out() -> None:
     old = "1.000000 2.000000 id sent\n1.000000 2.000000 - skipped\nno line\n"
-    text = "".join([run_line(*run, own_id(at(run[0]))) + "\n" for run in RUNS]) + old
+    text = "".join([line(*run, own_id(at(run[0]))) + "\n" for run in RUNS]) + old
     told = with_ids(text, own_id)
     assert [run.task_id or "" for run in read_history(told)][:8] == [run[3] for run in RUNS]
     assert told.count("own-") == 3
