@@ -34,7 +34,6 @@ from .connection.client import (
 )
 from .connection.retrying import RetryingConnection
 from .decoder import RedBeatJSONDecoder, RedBeatJSONEncoder, to_timestamp
-from .delivery import AT_MOST_ONCE
 from .entries.occurrences import Run
 from .entry import RedBeatSchedulerEntry, store_of
 from .errors import DecodeError
@@ -249,7 +248,7 @@ class RedBeatScheduler(Scheduler):
             scheduled_at, missed = instant_of(run)
         else:
             scheduled_at = (entry.scheduled_at if advance else None) or entry.default_now()
-        once = run is not None and self.delivery_of(entry) == AT_MOST_ONCE
+        once = run is not None and run.at_most_once
         message = addressed(entry, scheduled_at, missed, once, run.trigger if run else None)
         try:
             result = super().apply_async(message, producer=producer, advance=False, **kwargs)
@@ -373,11 +372,12 @@ def is_about_one_key(error: BaseException) -> bool:
 
 def instant_of(run: Run) -> tuple[datetime, int]:
     """Return the nominal instant of a run, and how many it makes up for."""
-    if run.trigger is not None:
-        return run.trigger.at, 0
-    if run.verdict is None:
+    trigger, verdict = run.trigger, run.verdict
+    if trigger is not None:
+        return trigger.at, 0
+    if verdict is None:
         return run.due, 0
-    return run.verdict.scheduled_at or run.due, run.verdict.missed
+    return verdict.scheduled_at or run.due, verdict.missed
 
 
 def acquire_distributed_beat_lock(sender: Any = None, **_kwargs: Any) -> None:

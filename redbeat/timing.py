@@ -21,7 +21,7 @@ from .instant import clocked
 from .rulesets import rruleset
 from .schedules import RuleSchedule, rrule
 
-__all__ = ("asks_itself", "count_runs", "first_run", "latest_run", "next_run")
+__all__ = ("asks_itself", "count_runs", "finder_of", "first_run", "latest_run", "next_run")
 
 ZERO = timedelta(0)
 #: Runs by the sun that are counted, at most.
@@ -113,12 +113,22 @@ def asks_itself(schedule: BaseSchedule) -> bool:
     return _finder(type(schedule)) is _next_of_itself
 
 
+def finder_of(schedule: BaseSchedule) -> Finder | None:
+    """What :func:`next_run` asks for this schedule, None where :func:`asks_itself` holds."""
+    finder = _finder(type(schedule))
+    return None if finder is _next_of_itself else finder
+
+
 def _next_interval(schedule: Any, after: datetime, timezone: tzinfo | None) -> datetime | None:
-    step = _step(schedule)
+    step: timedelta = schedule.run_every
+    if step <= ZERO:
+        step = _step(schedule)
+    if after.tzinfo is not UTC:
+        after = as_utc(after)
     if schedule.relative:
-        return _next_relative(schedule, as_utc(after), timezone)
+        return _next_relative(schedule, after, timezone)
     try:
-        return as_utc(after) + step
+        return after + step
     except OverflowError:
         return None
 

@@ -78,6 +78,7 @@ class Dispatcher:
         Many are read in a row: that takes less time than one after the other between two messages.
         """
         for first in range(0, len(claims), READ_AHEAD):
+            self._prototypes.refresh()
             yield from [self._load(claim) for claim in claims[first : first + READ_AHEAD]]
 
     def dispatch(
@@ -93,8 +94,30 @@ class Dispatcher:
         if isinstance(entry, Exception):
             self._set_aside(claim, claim_id, str(entry) or repr(entry), now)
             return None
-        entry.run = Run(datetime.fromtimestamp(now, UTC), datetime.fromtimestamp(claim.due, UTC))
-        return self._dispatch(entry, claim, claim_id, now)
+        run = Run(datetime.fromtimestamp(now, UTC), datetime.fromtimestamp(claim.due, UTC))
+        entry.run = run
+        run.at_most_once = self._hooks.delivery_of(entry) == AT_MOST_ONCE
+        if claim.trigger:
+            return self._triggered(entry, claim, claim_id, now)
+        if not entry.enabled:
+            return Completion(claim.key, claim_id, DISABLED)
+        try:
+            due = entry.verdict().scheduled_at is not None
+        except Exception as error:
+            if asks_itself(entry.schedule):  # the user's own code, which may recover
+                return self._note(claim, claim_id, now, error)
+            reason = f"definition.schedule: cannot tell when it is due: {error!r}"
+            self._set_aside(claim, claim_id, reason, now)
+            return None
+        if due and claim.running_until and goes_on(entry, claim, now):
+            return self._outcomes.put_off(entry, claim, claim_id, now)
+        if due:
+            try:
+                self._statics.give_functions(entry)
+            except LazyArgumentError as error:
+                return self._note(claim, claim_id, now, error)
+        send = self._promise if run.at_most_once else self._run
+        return send(entry, run, claim, claim_id, now)
 
     def delivered(self) -> list[Completion]:
         """Wait for the broker to answer for what is on its way; return what to record of it."""
@@ -152,46 +175,16 @@ class Dispatcher:
         self._hear()
         return self.failures.note(claim, claim_id, now, error)
 
-    def _dispatch(
-        self, entry: RedBeatSchedulerEntry, claim: Claim, claim_id: str, now: float
-    ) -> Completion | Promise | None:
-        if claim.trigger:
-            return self._triggered(entry, claim, claim_id, now)
-        if not entry.enabled:
-            return Completion(claim.key, claim_id, DISABLED)
-        try:
-            due = entry.verdict().due
-        except Exception as error:
-            if asks_itself(entry.schedule):  # the user's own code, which may recover
-                return self._note(claim, claim_id, now, error)
-            reason = f"definition.schedule: cannot tell when it is due: {error!r}"
-            self._set_aside(claim, claim_id, reason, now)
-            return None
-        if due and goes_on(entry, claim, now):
-            return self._outcomes.put_off(entry, claim, claim_id, now)
-        if due:
-            try:
-                self._statics.give_functions(entry)
-            except LazyArgumentError as error:
-                return self._note(claim, claim_id, now, error)
-        run = self._promise if self._at_most_once(entry) else self._run
-        return run(entry, claim, claim_id, now)
-
     def _set_aside(self, claim: Claim, claim_id: str, reason: str, now: float) -> None:
         self._quarantine.add(claim, claim_id, reason, now)
         name = name_of(self._hooks, claim)
         self._counters.add("quarantined", name)
         emit(entry_quarantined, self._hooks, name=shown(name), reason=reason)
 
-    def _at_most_once(self, entry: RedBeatSchedulerEntry) -> bool:
-        return self._hooks.delivery_of(entry) == AT_MOST_ONCE
-
     def _promise(
-        self, entry: RedBeatSchedulerEntry, claim: Claim, claim_id: str, now: float
+        self, entry: RedBeatSchedulerEntry, run: Run, claim: Claim, claim_id: str, now: float
     ) -> Completion | Promise:
         """Decide as :meth:`_run` does, and connect to the broker, but publish nothing."""
-        run = entry.run
-        assert run is not None
         try:
             self._hooks.check_broker()
             is_due, seconds = self._hooks.is_due(entry)
@@ -231,7 +224,7 @@ class Dispatcher:
         done = again._replace(trigger=trigger.id, history=line, running=running)
         try:
             self._statics.give_functions(entry)
-            if self._at_most_once(entry):
+            if run.at_most_once:
                 self._hooks.check_broker()
                 entry.args, entry.kwargs = evaluated(entry.args, entry.kwargs)
                 run.task_id = task_id
@@ -256,10 +249,9 @@ class Dispatcher:
         return entry
 
     def _run(
-        self, entry: RedBeatSchedulerEntry, claim: Claim, claim_id: str, now: float
+        self, entry: RedBeatSchedulerEntry, run: Run, claim: Claim, claim_id: str, now: float
     ) -> Completion | None:
-        run, shared = entry.run, self._outbox.shares_errors
-        assert run is not None
+        shared = self._outbox.shares_errors
         try:
             producer = self._hooks.producer
             with self._outbox.publishing(producer, claim.key in self._alone):

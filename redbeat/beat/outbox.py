@@ -81,19 +81,26 @@ class Outbox:
             self._open.__enter__()
 
     def __exit__(self, *exc_info: object) -> None:
-        pipe, letter, operations = self._open, self._letter, 0
-        self._open = self._letter = None
-        if pipe is not None:
-            pipe.__exit__(*exc_info)
-            operations = pipe.size - self._before
+        pipe = self._open
+        if pipe is None:
+            return
+        letter, self._open, self._letter = self._letter, None, None
+        pipe.__exit__(*exc_info)
+        operations = pipe.size - self._before
         if operations or letter is not None:
-            if not self._sent:
-                self._opened = self._clock()
-            self._sent.append((operations, letter))
+            self._put(operations, letter)
 
     def add(self, letter: Letter) -> None:
         """Take the run that is published in the context of :meth:`publishing`."""
-        self._letter = letter
+        if self._open is None:
+            self._put(0, letter)
+        else:
+            self._letter = letter
+
+    def _put(self, operations: int, letter: Letter | None) -> None:
+        if not self._sent:
+            self._opened = self._clock()
+        self._sent.append((operations, letter))
 
     def _pipe_of(self, producer: Any) -> Pipe | None:
         """The pipe to publish through; letters on the way stay with that of their channel."""
@@ -113,8 +120,8 @@ class Outbox:
     @property
     def shares_errors(self) -> bool:
         """Whether what goes wrong now may be the fault of a letter on its way."""
-        waits = bool(self._sent or self._left)
-        return waits and self._pipe is not None and self._pipe.shares_errors
+        pipe = self._pipe
+        return pipe is not None and pipe.shares_errors and bool(self._sent or self._left)
 
     def ripe(self, now: float) -> bool:
         """Whether it is time to :meth:`advance`; ``now`` is by the clock."""

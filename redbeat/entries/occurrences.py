@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from celery.schedules import BaseSchedule
 
 from redbeat.calendar.zones import EPOCH, UTC, as_utc
-from redbeat.timing import asks_itself, count_runs, first_run, latest_run, next_run
+from redbeat.timing import asks_itself, count_runs, finder_of, first_run, latest_run, next_run
 
 from .planning import Plan, has_start
 from .policy import DEFAULT, Policy
@@ -68,6 +68,7 @@ class Run:
     ``now`` is the time of Redis, ``due`` when the entry was put up for its run. What became of it:
     ``sent`` the message is out under ``task_id``, ``error`` why it is not, ``successor`` the entry
     after the run. ``own_id`` tells that this id is the one which anybody can compute.
+    ``at_most_once`` tells that it is recorded before it is sent.
     ``trigger`` is what it is for when it is beside the schedule.
     """
 
@@ -78,6 +79,7 @@ class Run:
     sent: bool = False
     task_id: str = ""
     own_id: bool = False
+    at_most_once: bool = False
     trigger: Trigger | None = None
     error: Exception | None = None
 
@@ -104,11 +106,12 @@ def decide(
     if policy is not DEFAULT:
         plan = Plan(schedule, zone, policy, identity)
         return limited(decide_by(plan, last_run_at, anchor, now, min(due, now)), policy, runs)
-    if asks_itself(schedule):
+    find = finder_of(schedule)
+    if find is None:
         return ask(schedule, last_run_at or EPOCH, now, due)
     if last_run_at is None or anchor is None:
         return decide_first(schedule, now, min(due, now), zone)
-    upcoming = next_run(schedule, anchor, zone)
+    upcoming = find(schedule, anchor, zone)
     if upcoming is None:
         return FINISHED
     if upcoming > now:

@@ -33,8 +33,6 @@ class Prototype(NamedTuple):
 
     definition: str
     policy: str
-    cls: type[RedBeatSchedulerEntry]
-    codec: tuple[Any, ...]
     entry: RedBeatSchedulerEntry
     #: Whether its arguments and options hold nothing that can be changed.
     flat: bool
@@ -47,6 +45,14 @@ class Prototypes:
         self._source = source
         self._known: OrderedDict[str, Prototype] = OrderedDict()
         self._templates = Templates(source.app, source.Entry)
+        self._codec = active_codec()
+
+    def refresh(self) -> None:
+        """Forget what was made by a class or codec that a user has put another in place of."""
+        codec, cls = active_codec(), self._source.Entry
+        if codec != self._codec or cls is not self._templates.make:
+            self._known.clear()
+            self._templates, self._codec = Templates(self._source.app, cls), codec
 
     def get(self, key: str, definition: str, policy: str) -> RedBeatSchedulerEntry:
         """Return an entry of its own, free to be changed.
@@ -56,30 +62,20 @@ class Prototypes:
         task that is not allowed.
         """
         found = self._known.get(key)
-        # A class or codec that a user puts in place later decodes afresh.
-        if (
-            found is None
-            or found.definition != definition
-            or found.policy != policy
-            or found.cls is not self._source.Entry
-            or found.codec != active_codec()
-        ):
+        if found is None or found.definition != definition or found.policy != policy:
             found = self._known[key] = self._make(key, definition, policy)
             if len(self._known) > CAPACITY:
                 self._known.popitem(last=False)
         return own(found.entry, found.flat)
 
     def _make(self, key: str, definition: str, policy: str) -> Prototype:
-        cls, codec = self._source.Entry, active_codec()
-        if self._templates.make is not cls:
-            self._templates = Templates(self._source.app, cls)
         entry = self._templates.loaded(definition, policy)
         if entry.key != key:
             raise DecodeError("definition.name", f"{entry.name!r} does not belong to this key")
         entry.check_allowed()
         entry._zone = entry.policy.zone or self._source.app.timezone
         flat = all(map(is_flat, (entry.args or (), entry.kwargs, entry.options)))
-        return Prototype(definition, policy, cls, codec, entry, flat)
+        return Prototype(definition, policy, entry, flat)
 
 
 class Histories:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections import defaultdict
+from collections import Counter, defaultdict
 from threading import Lock
 from typing import Final
 
@@ -29,6 +29,8 @@ class Counters:
         self._by_entry = False
         self._lock = Lock()
         self._new: defaultdict[str, int] = defaultdict(int)
+        #: How late messages were that are not yet among these, seconds.
+        self._late: list[float] = []
         self._told: dict[str, int] = {}
         self._told_of_entries: dict[str, int] = {}
         self._under_way = NOTHING
@@ -40,13 +42,12 @@ class Counters:
 
     def dispatched(self, name: str, late: float | None) -> None:
         """Count a message, ``late`` seconds after it was due; None for one beside the schedule."""
-        new = self._new
-        new["dispatched"] += 1
-        if late is not None:
-            new[LATENESS.field(late)] += 1
-            new[LATENESS.sum] += int(late * MICROSECONDS) if late > 0 else 0
+        if late is None:
+            self._new["dispatched"] += 1
+        else:
+            self._late.append(late)  # this is done for each message, the rest for many of them
         if self._by_entry:
-            new["dispatched " + name] += 1
+            self._new["dispatched " + name] += 1
 
     def failed(self, name: str, lost: bool) -> None:
         """Count a message that could not be sent; unless ``lost`` it is tried again."""
@@ -83,8 +84,10 @@ class Counters:
 
     def take(self) -> Counted:
         """Return what to tell with the next turn: the last once more if nobody confirmed it."""
-        if not self._under_way.id and self._new:
+        if not self._under_way.id and (self._new or self._late):
             with self._lock:
+                late, self._late = self._late, []
+                _add(self._new, counted(late))
                 new, self._new = self._new, defaultdict(int)
                 _add(self._told, {field: new[field] for field in new if " " not in field})
                 self._keep_entries({field: new[field] for field in new if " " in field})
@@ -117,7 +120,17 @@ class Counters:
         with self._lock:
             totals = {**self._told, **self._told_of_entries}
             _add(totals, dict(self._new))
+            _add(totals, counted(self._late[:]))
         return totals
+
+
+def counted(late: list[float]) -> dict[str, int]:
+    """Return what to add for messages that were late, seconds."""
+    if not late:
+        return {}
+    steps = Counter(map(LATENESS.field, late))
+    total = sum([int(seconds * MICROSECONDS) for seconds in late if seconds > 0])
+    return {"dispatched": len(late), **steps, LATENESS.sum: total}
 
 
 def _add(totals: dict[str, int], new: dict[str, int]) -> None:
