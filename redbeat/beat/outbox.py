@@ -178,6 +178,8 @@ class Outbox:
         left, self._left = self._left, []
         pipe = self._pipe
         outcomes = [] if pipe is None else pipe.answers()
+        if not any(outcomes):
+            return [letter for _, letter in left if letter is not None]
         letters, first = [], 0
         for operations, letter in left:
             if letter is not None:

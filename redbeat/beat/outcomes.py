@@ -110,8 +110,8 @@ class Outcomes:
 
         ``own`` is when to look again, None for what the schedule says.
         """
-        after = (entry.run and entry.run.successor) or entry.next()
-        verdict = entry.verdict()
+        run, verdict = entry.run, entry.verdict()
+        after = (run and run.successor) or entry.next()
         if verdict.missed:
             logger.warning(
                 "beat: Entry %s missed %d runs before that of %s, which makes up for them",
@@ -124,11 +124,11 @@ class Outcomes:
         meta = after.history_text()
         if after.scheduled_at is not None:
             self._histories.note(claim.key, meta, runtime, after)
-        run, nominal = entry.run, verdict.scheduled_at or scheduled_at
+        nominal = verdict.scheduled_at
         task_id = run.task_id if run else ""
+        known = run is not None and run.own_id and nominal is not None
+        own_id = task_id if known else entry.own_task_id(nominal or scheduled_at)
+        line = run_line(nominal or scheduled_at, now, SENT, task_id, own_id)
         running = marker(entry, task_id)
-        known = run is not None and run.own_id and verdict.scheduled_at is not None
-        own_id = task_id if known else entry.own_task_id(nominal)
-        line = run_line(nominal, now, SENT, task_id, own_id)
         done = Completion(claim.key, claim_id, score, meta, runtime, running=running, history=line)
         return self._finished(entry, claim, done) if score == PARKED else done

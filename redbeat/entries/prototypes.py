@@ -78,25 +78,42 @@ class Prototypes:
         return Prototype(definition, policy, entry, flat)
 
 
+class Written:
+    """The texts of a history, and what they say.
+
+    One for an entry as long as it is known: a new one for each run would have the garbage collector
+    look at all that a beat holds, again and again.
+    """
+
+    __slots__ = ("last_run_at", "meta", "runtime", "scheduled_at", "total_run_count")
+
+
 class Histories:
     """A bounded cache of the histories that this beat wrote, by entry key and their texts."""
 
     def __init__(self) -> None:
-        self._written: OrderedDict[str, tuple[str, str, History]] = OrderedDict()
+        self._written: OrderedDict[str, Written] = OrderedDict()
 
     def note(self, key: str, meta: str, runtime: str, entry: RedBeatSchedulerEntry) -> None:
         """Keep what an entry looks like after its run."""
-        history = History(entry.last_run_at, entry.total_run_count, entry.scheduled_at)
-        self._written[key] = (meta, runtime, history)
-        if len(self._written) > CAPACITY:
-            self._written.popitem(last=False)
+        known = self._written.get(key)
+        if known is None:
+            known = self._written[key] = Written()
+            if len(self._written) > CAPACITY:
+                self._written.popitem(last=False)
+        known.meta, known.runtime = meta, runtime
+        known.last_run_at, known.scheduled_at = entry.last_run_at, entry.scheduled_at
+        known.total_run_count = entry.total_run_count
 
     def read(self, key: str, meta: str, runtime: str) -> History:
         """Return the history in the texts of an entry; raises :exc:`DecodeError`."""
-        found = self._written.pop(key, None)
-        if found is not None and found[0] == meta and found[1] == runtime:
-            return found[2]
-        return History.read(meta, runtime)
+        known = self._written.get(key)
+        if known is None:
+            return History.read(meta, runtime)
+        self._written.move_to_end(key)
+        if known.meta != meta or known.runtime != runtime:
+            return History.read(meta, runtime)
+        return History(known.last_run_at, known.total_run_count, known.scheduled_at)
 
 
 def is_flat(value: Any) -> bool:
