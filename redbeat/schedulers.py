@@ -257,9 +257,9 @@ class RedBeatScheduler(Scheduler):
                 run.error = error
             raise
         if run is not None:
-            run.sent, run.error = True, None
+            run.sent, run.error, options = True, None, entry.options
             run.task_id = str(message.options["task_id"])
-            run.own_id = not (entry.options and entry.options.get("task_id"))
+            run.own_id = not options or not options.get("task_id")
         self._published_at = monotonic()
         return result
 

@@ -152,7 +152,8 @@ class Dispatcher:
         now: float,
     ) -> Completion:
         """Return what to record for a run that is out; ``seconds`` as ``is_due`` said."""
-        self._alone.discard(claim.key)
+        if self._alone:
+            self._alone.discard(claim.key)
         self.failures.forget(claim)
         self._outcomes.announce(entry)
         return self._outcomes.sent(entry, claim, claim_id, own_wait(entry, seconds, now), now)

@@ -104,18 +104,14 @@ class Outbox:
 
     def _pipe_of(self, producer: Any) -> Pipe | None:
         """The pipe to publish through; letters on the way stay with that of their channel."""
-        if self._window <= 1:
+        pipe = self._pipe
+        if producer is self._producer and (pipe is None or pipe.channel is producer.channel):
+            return pipe
+        if self._window <= 1 or self._sent or self._left:
             return None
-        if self._sent or self._left:
-            return self._pipe if self._is_of(producer) else None
-        if not self._is_of(producer):
-            self.close()
-            self._producer, self._pipe = producer, pipe_of(producer.channel)
+        self.close()
+        self._producer, self._pipe = producer, pipe_of(producer.channel)
         return self._pipe
-
-    def _is_of(self, producer: Any) -> bool:
-        same = producer is self._producer
-        return same and (self._pipe is None or self._pipe.channel is producer.channel)
 
     @property
     def shares_errors(self) -> bool:

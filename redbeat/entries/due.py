@@ -114,11 +114,12 @@ class DueEntry(ScheduleEntry):
     @property
     def anchor(self) -> datetime | None:
         """The instant in UTC from which the next run counts, None when it never ran."""
-        if self.last_run_at is None:
+        last, known = self.last_run_at, self._known_history[0]
+        if last is None:
             return None
-        if self.scheduled_at and same_instant(self.last_run_at, self._known_history[0]):
+        if self.scheduled_at and (last is known or same_instant(last, known)):
             return self.scheduled_at
-        return aware(self.last_run_at)
+        return aware(last)
 
     def verdict(self) -> Verdict:
         """Return which occurrence is due, and when the next one is. No round trip."""

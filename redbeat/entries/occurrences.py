@@ -116,7 +116,7 @@ def decide(
         return FINISHED
     if upcoming > now:
         return Verdict(None, upcoming)
-    return coalesce(schedule, upcoming, now, zone)
+    return coalesce(schedule, upcoming, find(schedule, upcoming, zone), now, zone)
 
 
 def limited(verdict: Verdict, policy: Policy, runs: int) -> Verdict:
@@ -198,16 +198,23 @@ def decide_first(
         first = first_run(schedule, EPOCH, zone)
         if first is None or first > now:
             return Verdict(None, first)
-        return coalesce(schedule, first, now, zone)
+        return coalesce(schedule, first, next_run(schedule, first, zone), now, zone)
     # It is the run of the instant at which it was put up, however late.
-    return Verdict(due, coalesce(schedule, due, now, zone).next_at)
+    following = next_run(schedule, due, zone)
+    return Verdict(due, coalesce(schedule, due, following, now, zone).next_at)
 
 
 def coalesce(
-    schedule: BaseSchedule, first: datetime, now: datetime, zone: tzinfo | None
+    schedule: BaseSchedule,
+    first: datetime,
+    following: datetime | None,
+    now: datetime,
+    zone: tzinfo | None,
 ) -> Verdict:
-    """Return the latest of the occurrences from ``first`` to ``now``, and the one after it."""
-    following = next_run(schedule, first, zone)
+    """Return the latest of the occurrences from ``first`` to ``now``, and the one after it.
+
+    ``following`` is the occurrence after the first.
+    """
     if following is None or following > now:
         return Verdict(first, following)
     latest = latest_run(schedule, first, now, zone) or following

@@ -125,10 +125,9 @@ def is_flat(value: Any) -> bool:
 def own(entry: RedBeatSchedulerEntry, flat: bool) -> RedBeatSchedulerEntry:
     """Return a copy that shares nothing that can be changed with its prototype."""
     mine = entry.__copy__()
+    args, kwargs, options = entry.args, entry.kwargs, entry.options
     if flat:
-        mine.args = entry.args and list(entry.args)
-        mine.kwargs, mine.options = dict(entry.kwargs), dict(entry.options)
+        mine.args, mine.kwargs, mine.options = args and list(args), dict(kwargs), dict(options)
     else:
-        parts = (entry.args, entry.kwargs, entry.options)
-        mine.args, mine.kwargs, mine.options = copy.deepcopy(parts)
+        mine.args, mine.kwargs, mine.options = copy.deepcopy((args, kwargs, options))
     return mine
