@@ -101,6 +101,11 @@ class Dispatcher:
             return self._triggered(entry, claim, claim_id, now)
         if not entry.enabled:
             return Completion(claim.key, claim_id, DISABLED)
+        return self._dispatch(entry, run, claim, claim_id, now)
+
+    def _dispatch(
+        self, entry: RedBeatSchedulerEntry, run: Run, claim: Claim, claim_id: str, now: float
+    ) -> Completion | Promise | None:
         try:
             due = entry.verdict().scheduled_at is not None
         except Exception as error:

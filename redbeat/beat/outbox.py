@@ -123,13 +123,13 @@ class Outbox:
         """Whether it is time to :meth:`advance`; ``now`` is by the clock."""
         if not self._sent:
             return False
-        count = len(self._sent)
-        if self._pipe is None:
-            full = count >= AT_ONCE
-        else:
-            # The other half may be on its way.
-            full = count >= self._window // 2 or self._pipe.nbytes > MAX_BYTES
-        return full or now - self._opened > self._patience
+        if now - self._opened > self._patience:
+            return True
+        count, pipe = len(self._sent), self._pipe
+        if pipe is None:
+            return count >= AT_ONCE
+        # The other half may be on its way.
+        return count >= self._window // 2 or pipe.nbytes > MAX_BYTES
 
     def advance(self) -> list[Letter]:
         """Have letters leave, and return those that left the last time, as :meth:`deliver` does.

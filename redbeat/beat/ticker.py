@@ -23,7 +23,7 @@ from redbeat.storage.records import AGAIN, STANDBY, Claim, Completion, Turn
 from redbeat.storage.store import BATCH, MAX_WAIT, Store
 
 from .backoff import BackOff
-from .dispatcher import Dispatcher
+from .dispatcher import Dispatcher, Loaded
 from .exchange import LONGEST_LEASE, Answer, Exchange
 from .failures import BROKER_WAIT
 from .hooks import Hooks, Promise
@@ -330,7 +330,7 @@ class Ticker:
         self._forget_gone()
 
     def _dispatch_each(self, claims: Iterator[Claim], answer: Answer) -> None:
-        loaded, dispatch = self._dispatcher.loaded(answer.turn.claims), self._dispatcher.dispatch
+        loaded = self._dispatcher.loaded(answer.turn.claims)
         exchange, outbox, stop = self._exchange, self._outbox, self._stop
         claim_id = answer.claim_id
         failures = self._dispatcher.failures
@@ -346,22 +346,27 @@ class Ticker:
                 continue
             if self._missing:
                 self._missing.discard(claim.key)
-            try:
-                done = dispatch(entry, claim, claim_id, exchange.time_at(started))
-            except (SystemExit, KeyboardInterrupt):
-                # Nobody knows whether it is out; whoever sends it again does so under the same id.
-                self._give_back(iter((claim,)), claim_id)
-                raise
-            if isinstance(done, Promise):
-                self._promises.add(done)
-            elif done is not None:
-                exchange.record(done)
+            self._dispatch_one(entry, claim, claim_id, exchange.time_at(started))
             if outbox.ripe(started):
                 self._record(self._dispatcher.advanced())
             if failures.of_broker or stop.pending:
                 return
             if started - exchange.answered_at > FLUSH_INTERVAL and exchange.pending:
                 exchange.turn(0)
+
+    def _dispatch_one(self, entry: Loaded, claim: Claim, claim_id: str, now: float) -> None:
+        try:
+            done = self._dispatcher.dispatch(entry, claim, claim_id, now)
+        except (SystemExit, KeyboardInterrupt):
+            # Nobody knows whether it is out; whoever sends it again does so under the same id.
+            self._give_back(iter((claim,)), claim_id)
+            raise
+        if done is None:
+            return
+        if isinstance(done, Promise):
+            self._promises.add(done)
+        else:
+            self._exchange.record(done)
 
     def _record_delivered(self) -> None:
         """Wait for the broker to confirm what is on its way."""

@@ -129,18 +129,15 @@ def evaluated(args: Any, kwargs: Any) -> tuple[Any, Any]:
 
     Raises :exc:`LazyArgumentError` where one of them raises.
     """
-    if type(args) is list and type(kwargs) is dict:
-        if has_scalars(args) and has_scalars(kwargs.values()):
-            return args, kwargs
+    plain = type(args) is list and type(kwargs) is dict
+    if plain and has_scalars((*args, *kwargs.values())):
+        return args, kwargs
     return _walk(args, ("args",), _call), _walk(kwargs, ("kwargs",), _call)
 
 
 def has_scalars(values: Iterable[Any]) -> bool:
     """Whether there is nothing but scalars, into which nobody needs to look."""
-    for value in values:  # mostly so few that this is faster than any()
-        if type(value) not in SCALARS:
-            return False
-    return True
+    return all(map(SCALARS.__contains__, map(type, values)))
 
 
 def _call(argument: BeatLazyFunc | LazyArgument, path: Path) -> Any:

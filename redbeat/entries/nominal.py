@@ -6,8 +6,9 @@ It is in the headers and the task id of a message, in the stored runtime and in 
 from __future__ import annotations
 
 from datetime import datetime
-from functools import lru_cache
 from typing import NamedTuple
+
+from redbeat.calendar.zones import EPOCH
 
 from .occurrences import aware
 
@@ -15,21 +16,36 @@ __all__ = ("Nominal", "nominal")
 
 
 class Nominal(NamedTuple):
-    """An instant in ISO 8601, UTC, and in UNIX seconds.
+    """An instant as it was given, in ISO 8601, UTC, and in UNIX seconds.
 
     ``text`` has six decimals of the seconds, ``short`` not the zeros at their end.
     """
 
+    given: datetime
     iso: str
     text: str
     seconds: float
     short: str
 
+    @classmethod
+    def of(cls, given: datetime) -> Nominal:
+        """Return the forms of an instant; a naive one is UTC."""
+        instant = aware(given)
+        seconds = instant.timestamp()
+        text = f"{seconds:.6f}"
+        return cls(given, instant.isoformat(), text, seconds, text.rstrip("0").rstrip("."))
 
-@lru_cache(maxsize=64)
+
+_last = Nominal.of(EPOCH)
+
+
 def nominal(scheduled_at: datetime) -> Nominal:
-    """Return the forms of an instant, kept for entries that are due together; naive is UTC."""
-    instant = aware(scheduled_at)
-    seconds = instant.timestamp()
-    text = f"{seconds:.6f}"
-    return Nominal(instant.isoformat(), text, seconds, text.rstrip("0").rstrip("."))
+    """Return the forms of an instant, as :meth:`Nominal.of`.
+
+    The last one is kept: it is asked for several times, and entries that are due together share it.
+    """
+    global _last  # noqa: PLW0603 - replaced as a whole, so that any thread may
+    found = _last
+    if found.given != scheduled_at:
+        found = _last = Nominal.of(scheduled_at)
+    return found

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 from collections import OrderedDict
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, NamedTuple, Protocol
 
 from redbeat.decoder import active_codec
@@ -78,6 +80,7 @@ class Prototypes:
         return Prototype(definition, policy, entry, flat)
 
 
+@dataclass(slots=True)
 class Written:
     """The texts of a history, and what they say.
 
@@ -85,7 +88,11 @@ class Written:
     look at all that a beat holds, again and again.
     """
 
-    __slots__ = ("last_run_at", "meta", "runtime", "scheduled_at", "total_run_count")
+    meta: str = ""
+    runtime: str = ""
+    last_run_at: datetime | None = None
+    total_run_count: int = 0
+    scheduled_at: datetime | None = None
 
 
 class Histories:

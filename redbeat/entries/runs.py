@@ -82,7 +82,7 @@ def run_line(
     there is none, and the outcome too where it is ``sent`` under ``own_id``, which whoever reads it
     can compute. So most lines have 30 bytes at most.
     """
-    _, _, seconds, short = nominal(scheduled_at)
+    *_, seconds, short = nominal(scheduled_at)
     since = f"{dispatched - seconds:+.6f}"
     line = f"{short} {since.rstrip('0').rstrip('.')}"
     if outcome == SENT and task_id and task_id == own_id:

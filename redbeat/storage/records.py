@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import chain
+from itertools import chain, repeat
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -324,22 +324,29 @@ def key_of(key: str) -> bytes:
 
 def read_claims(kinds: bytes, sizes: bytes, packed: bytes) -> list[Claim]:
     """Return the claims in the reply of ``claim.lua``."""
-    fields = iter(unpack_binary(sizes, packed))
-    rows = zip(kinds.decode(), *[fields] * 8, strict=True)
-    claims = [READERS[kind](key, float(due), *texts) for kind, key, due, *texts in rows]
+    fields = unpack_binary(sizes, packed)
+    keys, dues, *texts = (fields[first::8] for first in range(8))
+    # Claims that are no entries are few, so all are made at once.
+    claims = list(map(Claim._make, zip(keys, map(float, dues), *texts, repeat(""), strict=False)))
+    for place, kind in enumerate(kinds.decode()) if kinds.strip(b"e") else ():
+        claims[place] = KINDS[kind](claims[place])
     return claims if packed.isascii() else list(map(checked, claims))
 
 
-def _gone(key: str, due: float, *_texts: str) -> Claim:
-    return Claim(key, due)
+def _entry(claim: Claim) -> Claim:
+    return claim
 
 
-def _no_hash(key: str, due: float, error: str, *_texts: str) -> Claim:
-    return Claim(key, due, problem=f"the key is not a hash ({error})")
+def _gone(claim: Claim) -> Claim:
+    return Claim(claim.key, claim.due)
 
 
-#: How to read each kind of claim.
-READERS: dict[str, Callable[..., Claim]] = {"e": Claim, "g": _gone, "x": _no_hash}
+def _no_hash(claim: Claim) -> Claim:
+    return Claim(claim.key, claim.due, problem=f"the key is not a hash ({claim.definition})")
+
+
+#: What becomes of each kind of claim.
+KINDS: dict[str, Callable[[Claim], Claim]] = {"e": _entry, "g": _gone, "x": _no_hash}
 
 
 def checked(claim: Claim) -> Claim:
@@ -355,10 +362,9 @@ def checked(claim: Claim) -> Claim:
 def pack_completions(completions: Sequence[Completion]) -> tuple[bytes, str | bytes]:
     """Return completions as ``claim.lua`` takes them."""
     texts: list[str] = []
-    for done in completions:
-        seen = "" if done.seen is None else f"={done.seen}"
-        texts += done.key, done.claim_id, f"{done.score:.6f}", done.meta, done.runtime
-        texts += seen, done.finish, done.running, done.trigger, done.history
+    for key, claim_id, score, meta, runtime, seen, _, *rest in completions:
+        texts += key, claim_id, f"{score:.6f}", meta, runtime
+        texts += "" if seen is None else f"={seen}", *rest
     return pack_binary(texts)
 
 
