@@ -143,9 +143,9 @@ class Dispatcher:
         self._done += map(self._settled, self._outbox.deliver())
 
     def _settled(self, letter: Letter) -> Completion:
-        entry, claim, claim_id, now = letter.entry, letter.claim, letter.claim_id, letter.now
+        claim, claim_id, now = letter.claim, letter.claim_id, letter.now
         if letter.error is None:
-            return self._sent(entry, claim, claim_id, letter.seconds, now)
+            return self._sent(letter.entry, claim, claim_id, letter.seconds, now)
         return self._failed(claim, claim_id, now, letter.error, shared=letter.shared)
 
     def _sent(

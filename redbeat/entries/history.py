@@ -53,6 +53,7 @@ WRITTEN = (
     '"minute": %d, "second": %d, "microsecond": %d, "timezone": %s}'
 )
 COUNTED = ', "total_run_count": %d'
+UNCOUNTED_META, COUNTED_META = f"{WRITTEN}}}", f"{WRITTEN}{COUNTED}}}"
 _read_moment, _read_count = (
     re.escape(text).replace("%d", r"(\d{1,18})").replace("%s", '"UTC"')
     for text in (WRITTEN, COUNTED)
@@ -91,11 +92,10 @@ def encode_meta(last_run_at: datetime | None, total_run_count: int | None = None
     if at is not None:
         name = '"UTC"' if at.tzinfo is UTC else _quoted_zone(at)
         if name and active_encoder() is RedBeatJSONEncoder:
-            day = at.year, at.month, at.day
-            text = WRITTEN % (*day, at.hour, at.minute, at.second, at.microsecond, name)
-            return (
-                f"{text}}}" if total_run_count is None else f"{text}{COUNTED % total_run_count}}}"
-            )
+            when = at.year, at.month, at.day, at.hour, at.minute, at.second, at.microsecond
+            if total_run_count is None:
+                return UNCOUNTED_META % (*when, name)
+            return COUNTED_META % (*when, name, total_run_count)
         if at.tzinfo is UTC:
             last_run_at = at.replace(tzinfo=NAMED_UTC)
     meta: dict[str, Any] = {"last_run_at": last_run_at}
@@ -136,21 +136,17 @@ def _decoded(meta: str) -> tuple[datetime | None, int]:
     return found["last_run_at"], found.get("total_run_count", 0)
 
 
-def _instants(runtime: str) -> tuple[Any, Any]:
-    """Return the nominal and the actual instant in a runtime, UNIX seconds or their text."""
-    scheduled, comma, ran = runtime[len(RUNTIME) : -1].partition(RUNTIME_THEN)
-    if comma and runtime.startswith(RUNTIME):  # as encode_runtime writes it
-        return scheduled, ran
-    found = json.loads(runtime)
-    return found["scheduled_at"], found["last_run_at"]
-
-
 def _scheduled_at(runtime: str, last_run_at: datetime | None) -> datetime | None:
     """Return the nominal instant of the last run, unless meta tells of another run since."""
     if not runtime or last_run_at is None:
         return None
+    scheduled: Any
+    ran: Any
+    scheduled, comma, ran = runtime[len(RUNTIME) : -1].partition(RUNTIME_THEN)
     try:
-        scheduled, ran = _instants(runtime)
+        if not comma or not runtime.startswith(RUNTIME):  # not as encode_runtime writes it
+            found = json.loads(runtime)
+            scheduled, ran = found["scheduled_at"], found["last_run_at"]
         elsewhere = abs(aware(last_run_at).timestamp() - float(ran)) >= 0.000_002
         return None if elsewhere else from_timestamp(float(scheduled))
     except (ValueError, TypeError, KeyError, OverflowError):

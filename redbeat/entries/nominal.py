@@ -16,36 +16,36 @@ __all__ = ("Nominal", "nominal")
 
 
 class Nominal(NamedTuple):
-    """An instant as it was given, in ISO 8601, UTC, and in UNIX seconds.
+    """An instant in UTC, in ISO 8601 and in UNIX seconds.
 
     ``text`` has six decimals of the seconds, ``short`` not the zeros at their end.
     """
 
-    given: datetime
+    at: datetime
     iso: str
     text: str
     seconds: float
     short: str
 
     @classmethod
-    def of(cls, given: datetime) -> Nominal:
-        """Return the forms of an instant; a naive one is UTC."""
-        instant = aware(given)
-        seconds = instant.timestamp()
+    def of(cls, at: datetime) -> Nominal:
+        """Return the forms of an instant in UTC."""
+        seconds = at.timestamp()
         text = f"{seconds:.6f}"
-        return cls(given, instant.isoformat(), text, seconds, text.rstrip("0").rstrip("."))
+        return cls(at, at.isoformat(), text, seconds, text.rstrip("0").rstrip("."))
 
 
 _last = Nominal.of(EPOCH)
 
 
 def nominal(scheduled_at: datetime) -> Nominal:
-    """Return the forms of an instant, as :meth:`Nominal.of`.
+    """Return the forms of an instant; a naive one is UTC.
 
     The last one is kept: it is asked for several times, and entries that are due together share it.
     """
     global _last  # noqa: PLW0603 - replaced as a whole, so that any thread may
-    found = _last
-    if found.given != scheduled_at:
-        found = _last = Nominal.of(scheduled_at)
+    # In a zone of its own, an instant equals another one of the hour that its clock repeats.
+    at, found = aware(scheduled_at), _last
+    if found.at != at:
+        found = _last = Nominal.of(at)
     return found

@@ -1,0 +1,53 @@
+"""The forms of a nominal instant."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from redbeat.entries.nominal import nominal
+
+UTC = timezone.utc
+INSTANT = datetime(2026, 10, 25, 0, 30, 0, 120_000, tzinfo=UTC)
+
+
+def test_forms() -> None:
+    found = nominal(INSTANT)
+    assert found.iso == "2026-10-25T00:30:00.120000+00:00"
+    assert (found.text, found.short) == ("1792888200.120000", "1792888200.12")
+    assert found.seconds == INSTANT.timestamp()
+
+
+def test_a_whole_second() -> None:
+    found = nominal(INSTANT.replace(microsecond=0))
+    assert found.iso == "2026-10-25T00:30:00+00:00"
+    assert (found.text, found.short) == ("1792888200.000000", "1792888200")
+
+
+@pytest.mark.parametrize(
+    "same",
+    [
+        INSTANT.replace(tzinfo=None),
+        INSTANT.astimezone(timezone(timedelta(hours=-3))),
+        INSTANT.astimezone(ZoneInfo("Europe/Berlin")),
+    ],
+    ids=["naive", "offset", "zone"],
+)
+def test_the_same_instant_is_written_alike(same: datetime) -> None:
+    nominal(INSTANT + timedelta(days=1))
+    assert nominal(same)[1:] == nominal(INSTANT)[1:]
+
+
+def test_instants_in_turn_are_not_mixed_up() -> None:
+    others = [INSTANT + timedelta(microseconds=number) for number in range(3)]
+    for instant in others * 2:
+        assert nominal(instant).iso == instant.isoformat()
+
+
+def test_both_hours_that_a_clock_repeats_differ() -> None:
+    zone = ZoneInfo("Europe/Berlin")
+    first = datetime(2026, 10, 25, 2, 30, tzinfo=zone)
+    assert nominal(first).iso == "2026-10-25T00:30:00+00:00"
+    assert nominal(first.replace(fold=1)).iso == "2026-10-25T01:30:00+00:00"
