@@ -20,7 +20,7 @@ from .beat.broker import declaring_once, publishing_connection, warn_about_confi
 from .beat.exchange import LONGEST_LEASE, SHORTEST_LEASE
 from .beat.interrupts import HeldSignals
 from .beat.leader import BeatLock
-from .beat.messages import addressed
+from .beat.messages import Message, addressed
 from .beat.statics import StaticEntries
 from .beat.ticker import Ticker
 from .beat.wakeup import DUE, LOCK, WakeUp
@@ -199,10 +199,22 @@ class RedBeatScheduler(Scheduler):
         """
         _ = self._server
         seconds: float = self._ticker.tick()
+        self._sync_now_and_then()
         if self.service is None:
             return seconds
         self._wait(seconds)
         return 0.0
+
+    def _sync_now_and_then(self) -> None:
+        """Call ``sync()`` as often as ``beat_sync_every`` and ``sync_every`` say.
+
+        It has nothing to do here, but may have in a subclass.
+        """
+        try:
+            if self.should_sync():
+                self._do_sync()
+        except Exception:
+            logger.exception("beat: sync() failed, trying again after %s s", self.sync_every)
 
     def _wait(self, seconds: float) -> None:
         if self._ticker.available and self._wakeup.listen():
@@ -238,7 +250,7 @@ class RedBeatScheduler(Scheduler):
         entry: RedBeatSchedulerEntry,
         producer: Any = None,
         advance: bool = True,
-        **kwargs: Any,
+        **kwargs: Any,  # noqa: ARG002 - Celery's arguments
     ) -> Any:
         """Send the task of an entry, with the id and the headers of its occurrence."""
         run, missed = entry.run, 0
@@ -251,7 +263,7 @@ class RedBeatScheduler(Scheduler):
         once = run is not None and run.at_most_once
         message = addressed(entry, scheduled_at, missed, once, run.trigger if run else None)
         try:
-            result = super().apply_async(message, producer=producer, advance=False, **kwargs)
+            result = self._publish(message, producer)
         except Exception as error:
             if run is not None:
                 run.error = error
@@ -262,6 +274,23 @@ class RedBeatScheduler(Scheduler):
             run.own_id = not options or not options.get("task_id")
         self._published_at = monotonic()
         return result
+
+    def _publish(self, message: Message, producer: Any) -> Any:
+        """Send a message as Celery's ``apply_async`` does, raising its error.
+
+        That also looks for functions among the arguments, where none are left, and whether it is
+        time for ``sync()``, which :meth:`tick` does.
+        """
+        self._tasks_since_sync += 1
+        args, kwargs = list(message.args or ()), dict(message.kwargs or {})
+        task = self.app.tasks.get(message.task)
+        try:
+            if task:
+                return task.apply_async(args, kwargs, producer=producer, **message.options)
+            return self.send_task(message.task, args, kwargs, producer=producer, **message.options)
+        except Exception as error:
+            problem = f"Couldn't apply scheduled task {message.name}: {error}"
+            raise SchedulingError(problem) from error
 
     def delivery_of(self, entry: RedBeatSchedulerEntry) -> str:
         """Return how the runs of an entry are delivered: its own choice or the setting."""

@@ -42,9 +42,10 @@ def addressed(
 
     The ``task_id`` is derived from the occurrence, so that sending it again does not make a new
     task; headers ``scheduled_at`` (ISO 8601, UTC) and ``periodic_task_name`` tell the task what it
-    was sent for. ``coalesced`` is there when the run makes up for occurrences that were missed: it
-    tells how many; ``triggered`` when the run is beside the schedule. Options of the user's own
-    win, but that what is sent at most once is not retried.
+    was sent for, and ``celery_beat_task`` that a beat has sent it. ``coalesced`` is there when the
+    run makes up for occurrences that were missed: it tells how many; ``triggered`` when the run is
+    beside the schedule. Options of the user's own win, but that what is sent at most once is not
+    retried.
 
     Functions among the arguments are called; :exc:`LazyArgumentError` where one of them raises.
     """
@@ -60,6 +61,7 @@ def addressed(
         headers[OVERLAP_HEADER] = entry.key
     if given.get("headers"):
         headers.update(given["headers"])
+    headers["celery_beat_task"] = True
     options["headers"] = headers
     options["task_id"] = given.get("task_id") or entry.derived_id(
         instant if trigger is None else f"trigger {trigger.id}"

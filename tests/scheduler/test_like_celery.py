@@ -1,0 +1,123 @@
+"""What Celery's own scheduler does with each message, of which this one has its own way."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, ClassVar
+
+import pytest
+from celery import Task
+from celery.beat import Scheduler, SchedulingError
+
+from redbeat.beat.messages import addressed
+
+from .conftest import RecordingScheduler, World, interval_json
+
+
+class Recorded(Task):
+    """A task that keeps what it is asked to send."""
+
+    abstract = True
+    calls: ClassVar[list[tuple[Any, ...]]]
+
+    def apply_async(self, *args: Any, **options: Any) -> None:
+        self.calls.append((args, options))
+
+
+def message_of(world: World, **more: Any) -> Any:
+    """Return the message of an entry that is due, with an instant of its own."""
+    scheduler = world.scheduler()
+    fields = {"schedule": 60.0, "args": (1, "two"), "kwargs": {"three": 3}, **more}
+    entry = scheduler.Entry("a", "tasks.a", app=world.app, **fields)
+    return addressed(entry, world.ago(1))
+
+
+def contains(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether options are all there, and the same, headers one by one."""
+    rest = {name: value for name, value in other.items() if name != "headers"}
+    headers = {**one["headers"], **other["headers"]}
+    return one == {**one, **rest} and one["headers"] == headers
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{}, {"args": None, "kwargs": None}, {"options": {"queue": "q", "headers": {"x": 1}}}],
+    ids=["arguments", "none", "options"],
+)
+def test_a_task_the_app_does_not_know(world: World, more: dict[str, Any]) -> None:
+    mine, theirs = message_of(world, **more), message_of(world, **more)
+    mine.options["headers"] = dict(theirs.options["headers"])
+    mine.options["task_id"] = theirs.options["task_id"]
+    scheduler = world.scheduler()
+    scheduler._publish(mine, scheduler.producer)
+    Scheduler.apply_async(scheduler, theirs, producer=scheduler.producer, advance=False)
+    ours, celerys = scheduler.sent
+    assert (ours.task, ours.args, ours.kwargs) == (celerys.task, celerys.args, celerys.kwargs)
+    assert type(ours.args) is type(celerys.args)
+    assert contains(ours.options, celerys.options)
+    assert ours.options["headers"]["celery_beat_task"] is True
+
+
+def test_a_task_of_the_app(world: World) -> None:
+    class Own(Recorded):
+        name = "tasks.a"
+        calls: ClassVar[list[tuple[Any, ...]]] = []
+
+    world.app.register_task(Own())
+    message, scheduler = message_of(world), world.scheduler()
+    scheduler._publish(message, scheduler.producer)
+    Scheduler.apply_async(scheduler, message, producer=scheduler.producer, advance=False)
+    (ours, our_options), (celerys, celerys_options) = Own.calls
+    assert ours == celerys == ([1, "two"], {"three": 3})
+    assert contains(our_options, celerys_options)
+    assert scheduler.sent == []
+
+
+def test_an_error_is_celerys(world: World) -> None:
+    scheduler = world.scheduler()
+
+    def refuse(_task: str) -> None:
+        raise ValueError("no such queue")
+
+    scheduler.before_send = refuse
+    with pytest.raises(SchedulingError, match="apply scheduled task a: no such queue") as caught:
+        scheduler._publish(message_of(world), scheduler.producer)
+    assert isinstance(caught.value.__cause__, ValueError)
+
+
+class Syncing(RecordingScheduler):
+    """It has something to write now and then."""
+
+    synced: list[int]
+
+    def sync(self) -> None:
+        self.synced.append(len(self.sent))
+
+
+def test_sync_is_called_after_so_many_tasks(world: World) -> None:
+    scheduler = world.scheduler_of(Syncing, sync_every_tasks=2)
+    scheduler.synced = []
+    scheduler.tick()
+    assert scheduler.synced == [0]  # Celery's begins so
+    for names in ("ab", "c", "de"):
+        for name in names:
+            world.put(name, interval_json(3600), world.ago(3700))
+        scheduler.tick()
+    assert scheduler.synced == [0, 2, 5]
+
+
+def test_a_sync_that_fails_is_told(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    class Failing(RecordingScheduler):
+        failing = True
+
+        def sync(self) -> None:
+            if self.failing:
+                raise OSError("disk full")
+
+    world.put("a", interval_json(3600), world.ago(3700))
+    scheduler = world.scheduler_of(Failing)
+    with caplog.at_level(logging.ERROR, "celery.beat"):
+        scheduler.tick()
+    scheduler.failing = False
+    assert scheduler.names == ["a"]
+    assert "sync() failed" in caplog.text
