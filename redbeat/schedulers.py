@@ -269,9 +269,9 @@ class RedBeatScheduler(Scheduler):
                 run.error = error
             raise
         if run is not None:
-            run.sent, run.error, options = True, None, entry.options
+            run.sent, run.error = True, None
             run.task_id = str(message.options["task_id"])
-            run.own_id = not options or not options.get("task_id")
+            run.own_id = not (entry.options and entry.options.get("task_id"))
         self._published_at = monotonic()
         return result
 
@@ -401,12 +401,11 @@ def is_about_one_key(error: BaseException) -> bool:
 
 def instant_of(run: Run) -> tuple[datetime, int]:
     """Return the nominal instant of a run, and how many it makes up for."""
-    trigger, verdict = run.trigger, run.verdict
-    if trigger is not None:
-        return trigger.at, 0
-    if verdict is None:
+    if run.trigger is not None:
+        return run.trigger.at, 0
+    if run.verdict is None:
         return run.due, 0
-    return verdict.scheduled_at or run.due, verdict.missed
+    return run.verdict.scheduled_at or run.due, run.verdict.missed
 
 
 def acquire_distributed_beat_lock(sender: Any = None, **_kwargs: Any) -> None:

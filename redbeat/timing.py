@@ -110,7 +110,7 @@ def asks_itself(schedule: BaseSchedule) -> bool:
     So it is for classes that are not ours or Celery's, and for subclasses that compute their
     times themselves. Callers then use ``schedule.is_due(last_run_at)``.
     """
-    return _finder(type(schedule)) is _next_of_itself
+    return finder_of(schedule) is None
 
 
 def finder_of(schedule: BaseSchedule) -> Finder | None:
@@ -120,11 +120,7 @@ def finder_of(schedule: BaseSchedule) -> Finder | None:
 
 
 def _next_interval(schedule: Any, after: datetime, timezone: tzinfo | None) -> datetime | None:
-    step: timedelta = schedule.run_every
-    if step <= ZERO:
-        step = _step(schedule)
-    if after.tzinfo is not UTC:
-        after = as_utc(after)
+    step, after = _step(schedule), as_utc(after)
     if schedule.relative:
         return _next_relative(schedule, after, timezone)
     try:

@@ -92,8 +92,6 @@ def retry_options(options: Mapping[str, Any], at_most_once: bool) -> dict[str, A
     most. What else a policy says is left out: kombu would keep it in the connection, for all
     entries.
     """
-    if not options:
-        return {"retry": False} if at_most_once else {"retry_policy": ONE_RETRY}
     bounded = dict(options)
     for name in WAITS:
         if name in options and is_number(options[name]):

@@ -98,7 +98,7 @@ class Dispatcher:
         entry.run = run
         run.at_most_once = self._hooks.delivery_of(entry) == AT_MOST_ONCE
         if claim.trigger:
-            return self._triggered(entry, claim, claim_id, now)
+            return self._triggered(entry, run, claim, claim_id, now)
         if not entry.enabled:
             return Completion(claim.key, claim_id, DISABLED)
         return self._dispatch(entry, run, claim, claim_id, now)
@@ -107,14 +107,14 @@ class Dispatcher:
         self, entry: RedBeatSchedulerEntry, run: Run, claim: Claim, claim_id: str, now: float
     ) -> Completion | Promise | None:
         try:
-            due = entry.verdict().scheduled_at is not None
+            due = entry.verdict().due
         except Exception as error:
             if asks_itself(entry.schedule):  # the user's own code, which may recover
                 return self._note(claim, claim_id, now, error)
             reason = f"definition.schedule: cannot tell when it is due: {error!r}"
             self._set_aside(claim, claim_id, reason, now)
             return None
-        if due and claim.running_until and goes_on(entry, claim, now):
+        if due and goes_on(entry, claim, now):
             return self._outcomes.put_off(entry, claim, claim_id, now)
         if due:
             try:
@@ -157,8 +157,7 @@ class Dispatcher:
         now: float,
     ) -> Completion:
         """Return what to record for a run that is out; ``seconds`` as ``is_due`` said."""
-        if self._alone:
-            self._alone.discard(claim.key)
+        self._alone.discard(claim.key)
         self.failures.forget(claim)
         self._outcomes.announce(entry)
         return self._outcomes.sent(entry, claim, claim_id, own_wait(entry, seconds, now), now)
@@ -208,7 +207,7 @@ class Dispatcher:
         return Promise(entry, claim, done._replace(promised=True))
 
     def _triggered(
-        self, entry: RedBeatSchedulerEntry, claim: Claim, claim_id: str, now: float
+        self, entry: RedBeatSchedulerEntry, run: Run, claim: Claim, claim_id: str, now: float
     ) -> Completion | Promise:
         """Send the first of the runs that were asked for beside the schedule.
 
@@ -222,9 +221,7 @@ class Dispatcher:
             return again._replace(trigger=claim.trigger.split()[0])
         if goes_on(entry, claim, now):
             return again._replace(score=float(claim.running_until), running=WAITS)
-        run, task_id = entry.run, entry.task_id_of(trigger.id)
-        assert run is not None
-        run.trigger = trigger
+        run.trigger, task_id = trigger, entry.task_id_of(trigger.id)
         line = run_line(trigger.at, now, TRIGGERED, task_id)
         running = marker(entry, task_id)
         done = again._replace(trigger=trigger.id, history=line, running=running)

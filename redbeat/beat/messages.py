@@ -50,7 +50,7 @@ def addressed(
     Functions among the arguments are called; :exc:`LazyArgumentError` where one of them raises.
     """
     instant = nominal(scheduled_at).iso
-    given = sendable_options(entry.options) if entry.options else {}
+    given = sendable_options(entry.options or {})
     options = retry_options(given, at_most_once)
     headers: dict[str, Any] = {"scheduled_at": instant, "periodic_task_name": entry.name}
     if missed:

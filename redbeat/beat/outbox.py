@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final
 
 from redbeat.entry import RedBeatSchedulerEntry
@@ -173,16 +174,14 @@ class Outbox:
         """Wait for the answers to the letters that left."""
         left, self._left = self._left, []
         pipe = self._pipe
-        outcomes = [] if pipe is None else pipe.answers()
-        if not any(outcomes):
-            return [letter for _, letter in left if letter is not None]
-        letters, first = [], 0
+        outcomes = iter([] if pipe is None else pipe.answers())
+        letters = []
         for operations, letter in left:
-            if letter is not None:
-                letters.append(letter)
-                errors = list(filter(None, outcomes[first : first + operations]))
-                if errors:
-                    letter.error = errors[0]
-                    letter.shared = pipe is not None and pipe.shares_errors
-            first += operations
+            errors = list(filter(None, islice(outcomes, operations)))
+            if letter is None:
+                continue
+            letters.append(letter)
+            if errors:
+                letter.error = errors[0]
+                letter.shared = pipe is not None and pipe.shares_errors
         return letters

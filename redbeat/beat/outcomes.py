@@ -124,11 +124,11 @@ class Outcomes:
         meta = after.history_text()
         if after.scheduled_at is not None:
             self._histories.note(claim.key, meta, runtime, after)
-        nominal = verdict.scheduled_at
+        nominal = verdict.scheduled_at or scheduled_at
         task_id = run.task_id if run else ""
-        known = run is not None and run.own_id and nominal is not None
-        own_id = task_id if known else entry.own_task_id(nominal or scheduled_at)
-        line = run_line(nominal or scheduled_at, now, SENT, task_id, own_id)
+        known = run is not None and run.own_id and verdict.scheduled_at is not None
+        own_id = task_id if known else entry.own_task_id(nominal)
+        line = run_line(nominal, now, SENT, task_id, own_id)
         running = marker(entry, task_id)
         done = Completion(claim.key, claim_id, score, meta, runtime, running=running, history=line)
         return self._finished(entry, claim, done) if score == PARKED else done

@@ -361,11 +361,9 @@ class Ticker:
             # Nobody knows whether it is out; whoever sends it again does so under the same id.
             self._give_back(iter((claim,)), claim_id)
             raise
-        if done is None:
-            return
         if isinstance(done, Promise):
             self._promises.add(done)
-        else:
+        elif done is not None:
             self._exchange.record(done)
 
     def _record_delivered(self) -> None:

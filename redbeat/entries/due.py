@@ -117,7 +117,7 @@ class DueEntry(ScheduleEntry):
         last, known = self.last_run_at, self._known_history[0]
         if last is None:
             return None
-        if self.scheduled_at and (last is known or same_instant(last, known)):
+        if self.scheduled_at and same_instant(last, known):
             return self.scheduled_at
         return aware(last)
 
@@ -187,13 +187,11 @@ class DueEntry(ScheduleEntry):
         """Return (whether it is due, seconds until the run after that; None = never)."""
         if not self.enabled:
             return schedstate(False, DISABLED_RECHECK)
-        run, verdict = self.run, self.verdict()
-        due, next_at = verdict.scheduled_at is not None, verdict.next_at
-        if next_at is None:
-            return schedstate(due, None)
-        now = aware(self.default_now()) if run is None else run.now
-        seconds = (next_at - now).total_seconds()
-        return schedstate(due, seconds if seconds > 0 else 0.0)
+        verdict = self.verdict()
+        if verdict.next_at is None:
+            return schedstate(verdict.due, None)
+        now = self.run.now if self.run else aware(self.default_now())
+        return schedstate(verdict.due, max((verdict.next_at - now).total_seconds(), 0.0))
 
     @property
     def due_at(self) -> datetime | None:

@@ -90,7 +90,7 @@ def encode_meta(last_run_at: datetime | None, total_run_count: int | None = None
     """Return meta as it is stored; without a count as RedBeat 2 writes it on ``save()``."""
     at = last_run_at
     if at is not None:
-        name = '"UTC"' if at.tzinfo is UTC else _quoted_zone(at)
+        name = _quoted_zone(at)
         if name and active_encoder() is RedBeatJSONEncoder:
             when = at.year, at.month, at.day, at.hour, at.minute, at.second, at.microsecond
             if total_run_count is None:
@@ -107,6 +107,8 @@ def encode_meta(last_run_at: datetime | None, total_run_count: int | None = None
 def _quoted_zone(moment: datetime) -> str:
     """Return the name of a zone as stored, in quotes, where that is all there is to say."""
     zone = moment.tzinfo
+    if zone is UTC:
+        return '"UTC"'
     return quoted(zone.key) if type(zone) is ZoneInfo and zone.key and not moment.fold else ""
 
 
@@ -136,18 +138,22 @@ def _decoded(meta: str) -> tuple[datetime | None, int]:
     return found["last_run_at"], found.get("total_run_count", 0)
 
 
+def _instants(runtime: str) -> tuple[float, float]:
+    """Return the nominal and the actual instant in a runtime, UNIX seconds."""
+    scheduled, comma, ran = runtime[len(RUNTIME) : -1].partition(RUNTIME_THEN)
+    if comma and runtime.startswith(RUNTIME):  # as encode_runtime writes it
+        return float(scheduled), float(ran)
+    found = json.loads(runtime)
+    return float(found["scheduled_at"]), float(found["last_run_at"])
+
+
 def _scheduled_at(runtime: str, last_run_at: datetime | None) -> datetime | None:
     """Return the nominal instant of the last run, unless meta tells of another run since."""
     if not runtime or last_run_at is None:
         return None
-    scheduled: Any
-    ran: Any
-    scheduled, comma, ran = runtime[len(RUNTIME) : -1].partition(RUNTIME_THEN)
     try:
-        if not comma or not runtime.startswith(RUNTIME):  # not as encode_runtime writes it
-            found = json.loads(runtime)
-            scheduled, ran = found["scheduled_at"], found["last_run_at"]
-        elsewhere = abs(aware(last_run_at).timestamp() - float(ran)) >= 0.000_002
-        return None if elsewhere else from_timestamp(float(scheduled))
+        scheduled, ran = _instants(runtime)
+        same = abs(aware(last_run_at).timestamp() - ran) < 0.000_002
+        return from_timestamp(scheduled) if same else None
     except (ValueError, TypeError, KeyError, OverflowError):
         return None

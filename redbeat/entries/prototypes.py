@@ -115,12 +115,11 @@ class Histories:
     def read(self, key: str, meta: str, runtime: str) -> History:
         """Return the history in the texts of an entry; raises :exc:`DecodeError`."""
         known = self._written.get(key)
-        if known is None:
-            return History.read(meta, runtime)
-        self._written.move_to_end(key)
-        if known.meta != meta or known.runtime != runtime:
-            return History.read(meta, runtime)
-        return History(known.last_run_at, known.total_run_count, known.scheduled_at)
+        if known is not None:
+            self._written.move_to_end(key)
+            if known.meta == meta and known.runtime == runtime:
+                return History(known.last_run_at, known.total_run_count, known.scheduled_at)
+        return History.read(meta, runtime)
 
 
 def is_flat(value: Any) -> bool:

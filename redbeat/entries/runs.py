@@ -82,9 +82,9 @@ def run_line(
     there is none, and the outcome too where it is ``sent`` under ``own_id``, which whoever reads it
     can compute. So most lines have 30 bytes at most.
     """
-    *_, seconds, short = nominal(scheduled_at)
-    since = f"{dispatched - seconds:+.6f}"
-    line = f"{short} {since.rstrip('0').rstrip('.')}"
+    scheduled = nominal(scheduled_at)
+    since = f"{dispatched - scheduled.seconds:+.6f}"
+    line = f"{scheduled.short} {since.rstrip('0').rstrip('.')}"
     if outcome == SENT and task_id and task_id == own_id:
         return line
     return f"{line} {outcome} {''.join(task_id.splitlines())}".rstrip(" ")

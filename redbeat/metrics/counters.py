@@ -87,7 +87,7 @@ class Counters:
         if not self._under_way.id and (self._new or self._late):
             with self._lock:
                 late, self._late = self._late, []
-                _add(self._new, counted(late))
+                _add(self._new, counts_of(late))
                 new, self._new = self._new, defaultdict(int)
                 _add(self._told, {field: new[field] for field in new if " " not in field})
                 self._keep_entries({field: new[field] for field in new if " " in field})
@@ -120,11 +120,11 @@ class Counters:
         with self._lock:
             totals = {**self._told, **self._told_of_entries}
             _add(totals, dict(self._new))
-            _add(totals, counted(self._late[:]))
+            _add(totals, counts_of(self._late[:]))
         return totals
 
 
-def counted(late: list[float]) -> dict[str, int]:
+def counts_of(late: list[float]) -> dict[str, int]:
     """Return what to add for messages that were late, seconds."""
     if not late:
         return {}

@@ -327,14 +327,12 @@ def read_claims(kinds: bytes, sizes: bytes, packed: bytes) -> list[Claim]:
     fields = unpack_binary(sizes, packed)
     keys, dues, *texts = (fields[first::8] for first in range(8))
     # Claims that are no entries are few, so all are made at once.
-    claims = list(map(Claim._make, zip(keys, map(float, dues), *texts, repeat(""), strict=False)))
-    for place, kind in enumerate(kinds.decode()) if kinds.strip(b"e") else ():
-        claims[place] = KINDS[kind](claims[place])
+    rows = zip(keys, map(float, dues), *texts, repeat("", len(kinds)), strict=True)
+    claims = list(map(Claim._make, rows))
+    for place, kind in enumerate(kinds.decode()):
+        if kind != "e":
+            claims[place] = NO_ENTRIES[kind](claims[place])
     return claims if packed.isascii() else list(map(checked, claims))
-
-
-def _entry(claim: Claim) -> Claim:
-    return claim
 
 
 def _gone(claim: Claim) -> Claim:
@@ -345,8 +343,8 @@ def _no_hash(claim: Claim) -> Claim:
     return Claim(claim.key, claim.due, problem=f"the key is not a hash ({claim.definition})")
 
 
-#: What becomes of each kind of claim.
-KINDS: dict[str, Callable[[Claim], Claim]] = {"e": _entry, "g": _gone, "x": _no_hash}
+#: What becomes of each kind of claim that is no entry.
+NO_ENTRIES: dict[str, Callable[[Claim], Claim]] = {"g": _gone, "x": _no_hash}
 
 
 def checked(claim: Claim) -> Claim:
@@ -362,9 +360,10 @@ def checked(claim: Claim) -> Claim:
 def pack_completions(completions: Sequence[Completion]) -> tuple[bytes, str | bytes]:
     """Return completions as ``claim.lua`` takes them."""
     texts: list[str] = []
-    for key, claim_id, score, meta, runtime, seen, _, *rest in completions:
-        texts += key, claim_id, f"{score:.6f}", meta, runtime
-        texts += "" if seen is None else f"={seen}", *rest
+    for done in completions:
+        seen = "" if done.seen is None else f"={done.seen}"
+        texts += done.key, done.claim_id, f"{done.score:.6f}", done.meta, done.runtime
+        texts += seen, done.finish, done.running, done.trigger, done.history
     return pack_binary(texts)
 
 
