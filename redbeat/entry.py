@@ -21,6 +21,7 @@ from .entries.definition import (
 from .entries.due import PARKED
 from .entries.history import decode_meta, encode_runtime
 from .entries.lazy import hidden, revealed, with_field
+from .entries.nominal import nominal
 from .entries.occurrences import Run, aware
 from .entries.pauses import Pause
 from .entries.policy import FIELDS as POLICY_FIELDS
@@ -307,7 +308,7 @@ class RedBeatSchedulerEntry(OperatedEntry):
     def _record_run(self) -> None:
         runtime = ""
         if self.scheduled_at is not None and self.last_run_at is not None:
-            runtime = encode_runtime(self.scheduled_at, self.last_run_at)
+            runtime = encode_runtime(nominal(self.scheduled_at), self.last_run_at)
         meta = self.history_text()
         saved = store_of(self.app).save(
             self._own_key(), meta=meta, runtime=runtime, seen=None, score=self._stored_score()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Mapping
-from datetime import datetime
 from time import monotonic
 from typing import Any
 
@@ -34,7 +33,7 @@ from .connection.client import (
 )
 from .connection.retrying import RetryingConnection
 from .decoder import RedBeatJSONDecoder, RedBeatJSONEncoder, to_timestamp
-from .entries.occurrences import Run
+from .entries.nominal import nominal
 from .entry import RedBeatSchedulerEntry, store_of
 from .errors import DecodeError
 from .metrics.extra import serve_beat
@@ -253,15 +252,15 @@ class RedBeatScheduler(Scheduler):
         **kwargs: Any,  # noqa: ARG002 - Celery's arguments
     ) -> Any:
         """Send the task of an entry, with the id and the headers of its occurrence."""
-        run, missed = entry.run, 0
+        run = entry.run
         if advance:
             entry = self.reserve(entry)
         if run is not None:
-            scheduled_at, missed = instant_of(run)
+            scheduled_at = run.instant
         else:
             scheduled_at = (entry.scheduled_at if advance else None) or entry.default_now()
-        once = run is not None and run.at_most_once
-        message = addressed(entry, scheduled_at, missed, once, run.trigger if run else None)
+        instant = nominal(scheduled_at)
+        message = addressed(entry, instant, run)
         try:
             result = self._publish(message, producer)
         except Exception as error:
@@ -269,9 +268,8 @@ class RedBeatScheduler(Scheduler):
                 run.error = error
             raise
         if run is not None:
-            run.sent, run.error = True, None
-            run.task_id = str(message.options["task_id"])
-            run.own_id = not (entry.options and entry.options.get("task_id"))
+            run.sent, run.error, run.nominal = True, None, instant
+            run.task_id, run.own_id = str(message.options["task_id"]), message.own_id
         self._published_at = monotonic()
         return result
 
@@ -283,7 +281,7 @@ class RedBeatScheduler(Scheduler):
         """
         self._tasks_since_sync += 1
         args, kwargs = list(message.args or ()), dict(message.kwargs or {})
-        task = self.app.tasks.get(message.task)
+        task = self._tasks.get(message.task)
         try:
             if task:
                 return task.apply_async(args, kwargs, producer=producer, **message.options)
@@ -292,10 +290,10 @@ class RedBeatScheduler(Scheduler):
             problem = f"Couldn't apply scheduled task {message.name}: {error}"
             raise SchedulingError(problem) from error
 
-    def delivery_of(self, entry: RedBeatSchedulerEntry) -> str:
-        """Return how the runs of an entry are delivered: its own choice or the setting."""
-        delivery: str = entry.delivery or ensure_conf(self.app).delivery
-        return delivery
+    @functools.cached_property
+    def _tasks(self) -> Any:
+        """The tasks of the app; Celery's own look at them takes a lock each time."""
+        return self.app.tasks
 
     @functools.cached_property
     def producer(self) -> Any:
@@ -397,15 +395,6 @@ def is_about_one_key(error: BaseException) -> bool:
     """Whether a broker that is Redis, and there, refused one key: the queue of an entry."""
     cause = error.__cause__ or error
     return isinstance(cause, ResponseError) and "WRONGTYPE" in str(cause)
-
-
-def instant_of(run: Run) -> tuple[datetime, int]:
-    """Return the nominal instant of a run, and how many it makes up for."""
-    if run.trigger is not None:
-        return run.trigger.at, 0
-    if run.verdict is None:
-        return run.due, 0
-    return run.verdict.scheduled_at or run.due, run.verdict.missed
 
 
 def acquire_distributed_beat_lock(sender: Any = None, **_kwargs: Any) -> None:

@@ -42,7 +42,7 @@ ONE_RETRY: Final[dict[str, float]] = {
 
 #: Options of an entry that take the place of the timeouts above, and the seconds they may be: as
 #: much as an attempt has by default.
-WAITS = ("timeout", "confirm_timeout")
+WAITS = frozenset(("timeout", "confirm_timeout"))
 LONGEST_WAIT = 5.0
 
 
@@ -93,8 +93,8 @@ def retry_options(options: Mapping[str, Any], at_most_once: bool) -> dict[str, A
     entries.
     """
     bounded = dict(options)
-    for name in WAITS:
-        if name in options and is_number(options[name]):
+    for name in WAITS & options.keys():
+        if is_number(options[name]):
             bounded[name] = min(options[name], LONGEST_WAIT)
     given = bounded.pop("retry_policy", None)
     if at_most_once:

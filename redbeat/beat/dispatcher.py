@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from typing import Final
 
@@ -12,6 +12,7 @@ from redbeat.calendar.zones import UTC
 from redbeat.delivery import AT_MOST_ONCE
 from redbeat.entries.due import DISABLED
 from redbeat.entries.lazy import LazyArgumentError, evaluated
+from redbeat.entries.nominal import nominal
 from redbeat.entries.occurrences import Run, Trigger
 from redbeat.entries.prototypes import Histories, Prototypes
 from redbeat.entries.runs import TRIGGERED, run_line
@@ -42,13 +43,16 @@ Loaded = RedBeatSchedulerEntry | Exception
 #: Entries that are read before the first of them is dispatched.
 READ_AHEAD: Final = 50
 
+#: Seconds after which what was decided about them is decided anew: the broker took its time.
+DECIDED_FOR: Final = 0.1
+
 
 class Dispatcher:
     """Decides and publishes, one claim at a time.
 
     No round trips to Redis of its own, but for a lost run whose end is waited for. ``statics`` hold
     the functions among the arguments of static entries, ``outbox`` what the broker has not
-    confirmed yet.
+    confirmed yet; ``delivery`` is how runs are delivered, unless their entry says otherwise.
     """
 
     def __init__(
@@ -56,15 +60,18 @@ class Dispatcher:
         hooks: Hooks,
         quarantine: Quarantine,
         outbox: Outbox,
-        statics: StaticEntries | None = None,
-        counters: Counters | None = None,
+        statics: StaticEntries,
+        counters: Counters,
+        delivery: str,
     ) -> None:
         self._outbox = outbox
         self._alone: set[str] = set()
         self._done: list[Completion] = []
         self._hooks = hooks
-        self._counters = Counters(0) if counters is None else counters
-        self._statics = StaticEntries() if statics is None else statics
+        self._counters = counters
+        self._statics = statics
+        self._delivery = delivery
+        self._decided_at = 0.0
         self._quarantine = quarantine
         self._prototypes = Prototypes(hooks)
         self._histories = Histories()
@@ -72,14 +79,30 @@ class Dispatcher:
         self._outcomes = Outcomes(hooks, self._counters, self._histories)
         self.keeper = Keeper(hooks, self.failures, self._outcomes, self._counters)
 
-    def loaded(self, claims: Sequence[Claim]) -> Iterator[Loaded]:
-        """Yield the entry of each claim, or why it cannot be read.
+    def loaded(self, claims: Sequence[Claim], time: Callable[[], float]) -> Iterator[Loaded]:
+        """Yield the entry of each claim with its run, or why it cannot be read.
 
-        Many are read in a row: that takes less time than one after the other between two messages.
+        Many are read and decided in a row: that takes less time than one after the other between
+        two messages. ``time`` tells that of Redis, UNIX seconds.
         """
         for first in range(0, len(claims), READ_AHEAD):
             self._prototypes.refresh()
-            yield from [self._load(claim) for claim in claims[first : first + READ_AHEAD]]
+            some = claims[first : first + READ_AHEAD]
+            entries = [self._load(claim) for claim in some]
+            self._decided_at = time()
+            now = datetime.fromtimestamp(self._decided_at, UTC)
+            for entry, claim in zip(entries, some, strict=True):
+                if not isinstance(entry, Exception):
+                    self._look_at(entry, now, claim)
+            yield from entries
+
+    def _look_at(self, entry: RedBeatSchedulerEntry, now: datetime, claim: Claim) -> None:
+        """Decide on an entry before its turn; where that fails, its turn tells of it."""
+        entry.run = Run(now, datetime.fromtimestamp(claim.due, UTC))
+        try:
+            entry.verdict()
+        except Exception as error:
+            logger.debug("beat: Cannot tell yet when %s is due: %r", shown(claim.key), error)
 
     def dispatch(
         self, entry: Loaded, claim: Claim, claim_id: str, now: float
@@ -94,9 +117,11 @@ class Dispatcher:
         if isinstance(entry, Exception):
             self._set_aside(claim, claim_id, str(entry) or repr(entry), now)
             return None
-        run = Run(datetime.fromtimestamp(now, UTC), datetime.fromtimestamp(claim.due, UTC))
-        entry.run = run
-        run.at_most_once = self._hooks.delivery_of(entry) == AT_MOST_ONCE
+        run, at = entry.run, datetime.fromtimestamp(now, UTC)
+        if run is None or now - self._decided_at > DECIDED_FOR:
+            run = entry.run = Run(at, datetime.fromtimestamp(claim.due, UTC))
+        run.now = at
+        run.at_most_once = (entry.delivery or self._delivery) == AT_MOST_ONCE
         if claim.trigger:
             return self._triggered(entry, run, claim, claim_id, now)
         if not entry.enabled:
@@ -195,7 +220,8 @@ class Dispatcher:
             is_due, seconds = self._hooks.is_due(entry)
             if is_due:
                 entry.args, entry.kwargs = evaluated(entry.args, entry.kwargs)
-                run.task_id = entry.task_id_of(entry.verdict().scheduled_at or run.due)
+                run.task_id = entry.task_id_of(run.instant)
+                run.own_id = run.task_id == entry.own_task_id(run.instant)
                 run.successor = self._hooks.reserve(entry)
         except Exception as error:
             return self._note(claim, claim_id, now, error)
@@ -222,7 +248,7 @@ class Dispatcher:
         if goes_on(entry, claim, now):
             return again._replace(score=float(claim.running_until), running=WAITS)
         run.trigger, task_id = trigger, entry.task_id_of(trigger.id)
-        line = run_line(trigger.at, now, TRIGGERED, task_id)
+        line = run_line(nominal(trigger.at), now, TRIGGERED, task_id)
         running = marker(entry, task_id)
         done = again._replace(trigger=trigger.id, history=line, running=running)
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -103,9 +103,13 @@ class Exchange:
         """The time of Redis at a local time: its last answer plus the local seconds since."""
         return self._now + (local - self.answered_at)
 
-    def record(self, done: Completion) -> None:
-        """Have a completion travel with the next turn."""
-        self.pending.append(done)
+    def time(self) -> float:
+        """The time of Redis, as :meth:`time_at` has it."""
+        return self.time_at(self._clock())
+
+    def record(self, completions: Iterable[Completion]) -> None:
+        """Have completions travel with the next turn."""
+        self.pending += completions
 
     def turn(self, limit: int) -> Answer:
         """Keep the lock, record what is pending, claim up to ``limit``. One round trip."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from celery.utils.log import get_logger
 
 from redbeat.calendar.zones import from_timestamp
+from redbeat.entries.nominal import nominal
 from redbeat.entries.runs import failed, run_line
 from redbeat.metrics.counters import Counters
 from redbeat.signals import emit, entry_failed
@@ -53,7 +54,9 @@ class Failures:
             exc_info=error if attempt == 1 else None,
         )
         # The first tells why; the others would push out what happened before.
-        line = run_line(from_timestamp(claim.due), now, failed(error)) if attempt == 1 else ""
+        line = ""
+        if attempt == 1:
+            line = run_line(nominal(from_timestamp(claim.due)), now, failed(error))
         return Completion(claim.key, claim_id, now + wait, runtime=AGAIN, history=line)
 
     def forget(self, claim: Claim) -> None:

@@ -42,9 +42,6 @@ class Hooks(Protocol):
     def reserve(self, entry: RedBeatSchedulerEntry) -> RedBeatSchedulerEntry:
         """Return the entry as it is after its run."""
 
-    def delivery_of(self, entry: RedBeatSchedulerEntry) -> str:
-        """Return how the runs of an entry are delivered."""
-
     def broker_failed(self, error: BaseException) -> bool:
         """Return whether the broker is to blame; then its connection is dropped."""
 

@@ -7,9 +7,9 @@ from datetime import datetime
 
 from celery.utils.log import get_logger
 
-from redbeat.calendar.zones import UTC
 from redbeat.entries.due import DISABLED, PARKED, score_of
 from redbeat.entries.history import encode_runtime
+from redbeat.entries.nominal import nominal
 from redbeat.entries.prototypes import Histories
 from redbeat.entries.runs import SENT, SKIPPED, missed, run_line
 from redbeat.entry import RedBeatSchedulerEntry
@@ -42,12 +42,11 @@ class Outcomes:
         self._counters.dispatched(str(entry.name), late)
         if not entry_dispatched.receivers:
             return
-        nominal = run.trigger.at if run.trigger else run.verdict and run.verdict.scheduled_at
         emit(
             entry_dispatched,
             self._hooks,
             entry=entry,
-            scheduled_at=nominal or run.due,
+            scheduled_at=run.instant,
             task_id=run.task_id,
             triggered=run.trigger is not None,
         )
@@ -63,8 +62,9 @@ class Outcomes:
                 *(entry.name, verdict.missed, verdict.anchor),
             )
             self._missed(entry, verdict.missed, verdict.anchor)
-            runtime = encode_runtime(verdict.anchor, entry.last_run_at)
-            line = run_line(verdict.anchor, now, missed(verdict.missed))
+            last = nominal(verdict.anchor)
+            runtime = encode_runtime(last, entry.last_run_at)
+            line = run_line(last, now, missed(verdict.missed))
         done = Completion(claim.key, claim_id, score, runtime=runtime, history=line)
         return self._finished(entry, claim, done) if score == PARKED else done
 
@@ -81,7 +81,7 @@ class Outcomes:
         done, skipped = put_off(entry, claim, claim_id)
         if skipped is not None:
             self._counters.add("skipped", str(entry.name))
-            done = done._replace(history=run_line(skipped, now, SKIPPED))
+            done = done._replace(history=run_line(nominal(skipped), now, SKIPPED))
         gone = skipped is not None and done.score == PARKED
         return self._finished(entry, claim, done) if gone else done
 
@@ -111,7 +111,8 @@ class Outcomes:
         ``own`` is when to look again, None for what the schedule says.
         """
         run, verdict = entry.run, entry.verdict()
-        after = (run and run.successor) or entry.next()
+        assert run is not None
+        after = run.successor or entry.next()
         if verdict.missed:
             logger.warning(
                 "beat: Entry %s missed %d runs before that of %s, which makes up for them",
@@ -119,16 +120,14 @@ class Outcomes:
             )
             self._missed(entry, verdict.missed, verdict.scheduled_at)
         score = score_of(verdict.next_at) if own is None else own
-        scheduled_at: datetime = after.scheduled_at or datetime.fromtimestamp(claim.due, UTC)
-        runtime = encode_runtime(scheduled_at, after.last_run_at or scheduled_at)
+        instant, counted = run.nominal or nominal(run.instant), after.scheduled_at or run.due
+        scheduled = instant if instant.at == counted else nominal(counted)
+        runtime = encode_runtime(scheduled, after.last_run_at or counted)
         meta = after.history_text()
         if after.scheduled_at is not None:
             self._histories.note(claim.key, meta, runtime, after)
-        nominal = verdict.scheduled_at or scheduled_at
-        task_id = run.task_id if run else ""
-        known = run is not None and run.own_id and verdict.scheduled_at is not None
-        own_id = task_id if known else entry.own_task_id(nominal)
-        line = run_line(nominal, now, SENT, task_id, own_id)
-        running = marker(entry, task_id)
+        told = () if run.own_id else (SENT, run.task_id)
+        line = run_line(instant, now, *told)
+        running = marker(entry, run.task_id)
         done = Completion(claim.key, claim_id, score, meta, runtime, running=running, history=line)
         return self._finished(entry, claim, done) if score == PARKED else done

@@ -10,6 +10,7 @@ from celery.utils.log import get_logger
 
 from redbeat.entries.due import score_of
 from redbeat.entries.history import encode_runtime
+from redbeat.entries.nominal import nominal
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.storage.records import AGAIN, WAITS, Claim, Completion
 from redbeat.timing import asks_itself
@@ -55,7 +56,7 @@ def put_off(
     logger.warning(
         "beat: Entry %s skips the run of %s: an earlier one goes on", entry.name, scheduled_at
     )
-    runtime = encode_runtime(scheduled_at, entry.last_run_at)
+    runtime = encode_runtime(nominal(scheduled_at), entry.last_run_at)
     score = _score_after(entry, scheduled_at)
     return Completion(claim.key, claim_id, score, runtime=runtime), scheduled_at
 

@@ -88,7 +88,9 @@ class Ticker:
         self.counters = Counters(conf.metrics_entries)
         self._upkeep = Upkeep(store, conf.metrics_entries, clock)
         self._outbox = Outbox(conf.publish_window, clock)
-        self._dispatcher = Dispatcher(hooks, self._quarantine, self._outbox, statics, self.counters)
+        self._dispatcher = Dispatcher(
+            *(hooks, self._quarantine, self._outbox, statics, self.counters, conf.delivery)
+        )
         self._exchange = Exchange(store, lock, clock, lease, conf.history_size, self.counters)
         self._promises = Promises(self._dispatcher.keeper, self._exchange)
         self._synced = False
@@ -330,8 +332,8 @@ class Ticker:
         self._forget_gone()
 
     def _dispatch_each(self, claims: Iterator[Claim], answer: Answer) -> None:
-        loaded = self._dispatcher.loaded(answer.turn.claims)
         exchange, outbox, stop = self._exchange, self._outbox, self._stop
+        loaded = self._dispatcher.loaded(answer.turn.claims, exchange.time)
         claim_id = answer.claim_id
         failures = self._dispatcher.failures
         for claim in claims:
@@ -348,7 +350,7 @@ class Ticker:
                 self._missing.discard(claim.key)
             self._dispatch_one(entry, claim, claim_id, exchange.time_at(started))
             if outbox.ripe(started):
-                self._record(self._dispatcher.advanced())
+                exchange.record(self._dispatcher.advanced())
             if failures.of_broker or stop.pending:
                 return
             if started - exchange.answered_at > FLUSH_INTERVAL and exchange.pending:
@@ -364,15 +366,11 @@ class Ticker:
         if isinstance(done, Promise):
             self._promises.add(done)
         elif done is not None:
-            self._exchange.record(done)
+            self._exchange.record((done,))
 
     def _record_delivered(self) -> None:
         """Wait for the broker to confirm what is on its way."""
-        self._record(self._dispatcher.delivered())
-
-    def _record(self, completions: list[Completion]) -> None:
-        for done in completions:
-            self._exchange.record(done)
+        self._exchange.record(self._dispatcher.delivered())
 
     def _record_before_exit(self) -> None:
         """Told to stop: record what is out, so that nobody sends it again."""
@@ -388,9 +386,11 @@ class Ticker:
 
     def _give_back(self, claims: Iterator[Claim], claim_id: str) -> None:
         """Let entries be due as they were."""
-        for claim in claims:
-            if claim.definition is not None:
-                self._exchange.record(Completion(claim.key, claim_id, claim.due, runtime=AGAIN))
+        self._exchange.record(
+            Completion(claim.key, claim_id, claim.due, runtime=AGAIN)
+            for claim in claims
+            if claim.definition is not None
+        )
 
     def _hash_is_gone(self, key: str) -> None:
         """Remove a member without a hash the second time: a writer may be between two commands."""

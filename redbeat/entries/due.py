@@ -141,12 +141,11 @@ class DueEntry(ScheduleEntry):
         return Policy.of({name: given[name] for name in FIELDS if name in given})
 
     def _decide(self, now: datetime, due: datetime) -> Verdict:
-        last_run_at = self.last_run_at and aware(self.last_run_at)
         policy, zone = self._rules()
+        known = (self.schedule, self.last_run_at, self.anchor, now, due, zone)
         if policy is DEFAULT:
-            return decide(self.schedule, last_run_at, self.anchor, now, due, zone)
-        limits = (policy, self.total_run_count, str(self.name))
-        return decide(self.schedule, last_run_at, self.anchor, now, due, zone, *limits)
+            return decide(*known)
+        return decide(*known, policy, self.total_run_count, str(self.name))
 
     def _rules(self) -> tuple[Policy, tzinfo]:
         """Return the policy with what the app adds to it, and the zone to read a crontab in."""

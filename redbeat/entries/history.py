@@ -20,7 +20,7 @@ from redbeat.decoder import (
 )
 from redbeat.errors import DecodeError
 
-from .nominal import nominal
+from .nominal import Nominal
 from .occurrences import aware
 
 __all__ = ("History", "decode_meta", "encode_meta", "encode_runtime")
@@ -112,10 +112,10 @@ def _quoted_zone(moment: datetime) -> str:
     return quoted(zone.key) if type(zone) is ZoneInfo and zone.key and not moment.fold else ""
 
 
-def encode_runtime(scheduled_at: datetime, last_run_at: datetime) -> str:
+def encode_runtime(scheduled: Nominal, last_run_at: datetime) -> str:
     """Return the nominal and the actual instant of a run, UNIX seconds, as stored."""
     ran = aware(last_run_at).timestamp()
-    return f"{RUNTIME}{nominal(scheduled_at).text}{RUNTIME_THEN}{ran:.6f}}}"
+    return f"{RUNTIME}{scheduled.text}{RUNTIME_THEN}{ran:.6f}}}"
 
 
 def _read_written(meta: str) -> tuple[datetime, int] | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, tzinfo
 from functools import lru_cache
 from hashlib import sha1
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from celery.schedules import BaseSchedule
 
@@ -16,6 +16,9 @@ from redbeat.timing import asks_itself, count_runs, finder_of, first_run, latest
 
 from .planning import Plan, has_start
 from .policy import DEFAULT, Policy
+
+if TYPE_CHECKING:
+    from .nominal import Nominal
 
 __all__ = ("Run", "Trigger", "Verdict", "aware", "decide", "task_id_of")
 
@@ -67,8 +70,8 @@ class Run:
 
     ``now`` is the time of Redis, ``due`` when the entry was put up for its run. What became of it:
     ``sent`` the message is out under ``task_id``, ``error`` why it is not, ``successor`` the entry
-    after the run. ``own_id`` tells that this id is the one which anybody can compute.
-    ``at_most_once`` tells that it is recorded before it is sent.
+    after the run. ``nominal`` is the instant the message tells, ``own_id`` that the id is the one
+    which anybody can compute from it. ``at_most_once`` tells that it is recorded before it is sent.
     ``trigger`` is what it is for when it is beside the schedule.
     """
 
@@ -78,10 +81,18 @@ class Run:
     successor: Any = None
     sent: bool = False
     task_id: str = ""
+    nominal: Nominal | None = None
     own_id: bool = False
     at_most_once: bool = False
     trigger: Trigger | None = None
     error: Exception | None = None
+
+    @property
+    def instant(self) -> datetime:
+        """The nominal instant of the run; when it was asked for, if it was triggered."""
+        if self.trigger is not None:
+            return self.trigger.at
+        return (self.verdict and self.verdict.scheduled_at) or self.due
 
 
 def decide(
@@ -108,7 +119,7 @@ def decide(
         return limited(decide_by(plan, last_run_at, anchor, now, min(due, now)), policy, runs)
     find = finder_of(schedule)
     if find is None:
-        return ask(schedule, last_run_at or EPOCH, now, due)
+        return ask(schedule, last_run_at, now, due)
     if last_run_at is None or anchor is None:
         return decide_first(schedule, now, min(due, now), zone)
     upcoming = find(schedule, anchor, zone)
@@ -139,7 +150,7 @@ def decide_by(
     """Return the verdict on an entry with a policy of its own."""
     start, end = plan.policy.start_time, plan.policy.end_time
     if asks_itself(plan.schedule):
-        verdict = ask(plan.schedule, last_run_at or EPOCH, now, due)
+        verdict = ask(plan.schedule, last_run_at, now, due)
         if start is not None and now < start:
             return Verdict(None, start)
         if end is not None and now > end:
@@ -222,9 +233,11 @@ def coalesce(
     return Verdict(latest, next_run(schedule, latest, zone), missed)
 
 
-def ask(schedule: BaseSchedule, last_run_at: datetime, now: datetime, due: datetime) -> Verdict:
+def ask(
+    schedule: BaseSchedule, last_run_at: datetime | None, now: datetime, due: datetime
+) -> Verdict:
     """Return the verdict of a schedule class of the user's own, from its ``is_due``."""
-    is_due, seconds = schedule.is_due(last_run_at)
+    is_due, seconds = schedule.is_due(aware(last_run_at or EPOCH))
     if seconds is None:
         next_at = None
     else:

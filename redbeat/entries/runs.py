@@ -10,7 +10,7 @@ from celery.beat import SchedulingError
 
 from redbeat.calendar.zones import from_timestamp
 
-from .nominal import nominal
+from .nominal import Nominal
 
 __all__ = (
     "SENT",
@@ -73,19 +73,16 @@ def failed(error: BaseException) -> str:
     return f"failed:{type(cause).__name__}"
 
 
-def run_line(
-    scheduled_at: datetime, dispatched: float, outcome: str, task_id: str = "", own_id: str = ""
-) -> str:
+def run_line(scheduled: Nominal, dispatched: float, outcome: str = "", task_id: str = "") -> str:
     """Return the line of a run; ``dispatched`` is UNIX seconds.
 
     It is ``<scheduled> <signed seconds after that> <outcome> <task id>``. The id is left out where
-    there is none, and the outcome too where it is ``sent`` under ``own_id``, which whoever reads it
-    can compute. So most lines have 30 bytes at most.
+    there is none, and the outcome too where it is ``sent`` under the id which whoever reads it can
+    compute. So most lines have 30 bytes at most.
     """
-    scheduled = nominal(scheduled_at)
     since = f"{dispatched - scheduled.seconds:+.6f}"
     line = f"{scheduled.short} {since.rstrip('0').rstrip('.')}"
-    if outcome == SENT and task_id and task_id == own_id:
+    if not outcome:
         return line
     return f"{line} {outcome} {''.join(task_id.splitlines())}".rstrip(" ")
 

@@ -335,7 +335,9 @@ local function hand_out(kind, key, due, definition, meta, policy, runtime, runni
   kinds[#kinds + 1] = kind
   sizes[#sizes + 1] = written(
     #key, #due, #definition, #meta, #policy, #runtime, #running, #trigger)
-  fields[#fields + 1] = key .. due .. definition .. meta .. policy .. runtime .. running .. trigger
+  local at = #fields
+  fields[at + 1], fields[at + 2], fields[at + 3], fields[at + 4] = key, due, definition, meta
+  fields[at + 5], fields[at + 6], fields[at + 7], fields[at + 8] = policy, runtime, running, trigger
 end
 
 local lease_end = seconds(now + lease)

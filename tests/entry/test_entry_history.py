@@ -14,6 +14,7 @@ from celery.schedules import crontab, schedule
 
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.entries.history import encode_meta, encode_runtime
+from redbeat.entries.nominal import nominal
 from redbeat.entry import store_of
 from redbeat.storage.records import Completion, Saved
 from redbeat.storage.store import Store
@@ -110,12 +111,12 @@ def test_an_hourly_entry_that_ran_45_minutes_ago_runs_in_15(app: Celery, score_o
 def test_the_grid_of_the_last_nominal_instant_is_kept(
     app: Celery, redis_client: redis.Redis, score_of: ScoreOf
 ) -> None:
-    nominal, actual = ago(minutes=45), ago(minutes=44)
+    due, actual = ago(minutes=45), ago(minutes=44)
     entry(app).save()
     ran(redis_client, actual)
-    redis_client.hset(KEY, "runtime", encode_runtime(nominal, actual))
+    redis_client.hset(KEY, "runtime", encode_runtime(nominal(due), actual))
     entry(app, 1800 * 2).save()
-    assert score_of("a") == pytest.approx(nominal.timestamp() + 3600, abs=1e-5)
+    assert score_of("a") == pytest.approx(due.timestamp() + 3600, abs=1e-5)
 
 
 def test_from_daily_to_every_10_seconds_is_due_at_once(

@@ -11,6 +11,7 @@ from celery import Task
 from celery.beat import Scheduler, SchedulingError
 
 from redbeat.beat.messages import addressed
+from redbeat.entries.nominal import nominal
 
 from .conftest import RecordingScheduler, World, interval_json
 
@@ -32,7 +33,7 @@ def message_of(world: World, **more: Any) -> Any:
     """Return the message of an entry; two of them share nothing that Celery could change."""
     fields = {"schedule": 60.0, "args": (1, "two"), "kwargs": {"three": 3}, **more}
     entry = world.scheduler().Entry("a", "tasks.a", app=world.app, **fields)
-    return addressed(entry, INSTANT)
+    return addressed(entry, nominal(INSTANT))
 
 
 def send_both(world: World, scheduler: RecordingScheduler, **more: Any) -> None:

@@ -12,7 +12,7 @@ from celery.schedules import crontab
 from redbeat import RedBeatSchedulerEntry
 from redbeat.errors import InvalidEntryError
 from tests.deployments import PREFIX
-from tests.scheduler.conftest import SCHEDULE, Json, World, interval_json
+from tests.scheduler.conftest import SCHEDULE, Clock, Json, World, interval_json, once
 
 UTC = timezone.utc
 
@@ -179,6 +179,16 @@ def test_too_old_is_given_up_once(world: World, log: pytest.LogCaptureFixture) -
     assert scheduler.names == []
     assert log.text.count("Entry a missed 5 runs up to that of") == 1
     assert world.score("a") == pytest.approx(world.now() + 30, abs=5)
+
+
+def test_too_old_is_also_what_had_to_wait_for_the_broker(world: World, clock: Clock) -> None:
+    """Entries are decided many at a time; a message may take longer than the next one has."""
+    for name in ("a", "b"):
+        put(world, name, 65, misfire_grace_time=10)
+    scheduler = world.scheduler(clock=clock)
+    scheduler.before_send = once(lambda: clock.advance(8))
+    scheduler.tick()
+    assert scheduler.names == ["a"]
 
 
 def test_the_deadline_of_celery_holds_for_crontabs(world: World) -> None:

@@ -19,6 +19,7 @@ from dateutil import tz
 from redbeat import RedBeatSchedulerEntry
 from redbeat.calendar.zones import from_timestamp, to_timestamp
 from redbeat.entries.history import History, encode_meta, encode_runtime
+from redbeat.entries.nominal import nominal
 from redbeat.entries.occurrences import aware, decide
 from redbeat.entries.policy import Policy
 from redbeat.schedules import rrule
@@ -183,7 +184,7 @@ def test_an_interval_does_not_drift(seconds: float) -> None:
         assert found == start + number * step
         assert from_timestamp(to_timestamp(found)) == found
         late = found + timedelta(microseconds=number * 7919 % 900_000)
-        history = History.read(encode_meta(late, number), encode_runtime(found, late))
+        history = History.read(encode_meta(late, number), encode_runtime(nominal(found), late))
         assert history.scheduled_at == found
         anchor = history.scheduled_at
 
