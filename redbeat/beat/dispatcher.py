@@ -168,24 +168,15 @@ class Dispatcher:
         self._done += map(self._settled, self._outbox.deliver())
 
     def _settled(self, letter: Letter) -> Completion:
-        claim, claim_id, now = letter.claim, letter.claim_id, letter.now
-        if letter.error is None:
-            return self._sent(letter.entry, claim, claim_id, letter.seconds, now)
-        return self._failed(claim, claim_id, now, letter.error, shared=letter.shared)
-
-    def _sent(
-        self,
-        entry: RedBeatSchedulerEntry,
-        claim: Claim,
-        claim_id: str,
-        seconds: float | None,
-        now: float,
-    ) -> Completion:
-        """Return what to record for a run that is out; ``seconds`` as ``is_due`` said."""
+        """Return what to record for a run that was published."""
+        entry, claim, claim_id, now = letter.entry, letter.claim, letter.claim_id, letter.now
+        if letter.error is not None:
+            return self._failed(claim, claim_id, now, letter.error, shared=letter.shared)
         self._alone.discard(claim.key)
         self.failures.forget(claim)
         self._outcomes.announce(entry)
-        return self._outcomes.sent(entry, claim, claim_id, own_wait(entry, seconds, now), now)
+        own = own_wait(entry, letter.seconds, now)
+        return self._outcomes.sent(entry, claim, claim_id, own, now)
 
     def _failed(
         self, claim: Claim, claim_id: str, now: float, error: Exception, shared: bool
@@ -280,7 +271,6 @@ class Dispatcher:
     def _run(
         self, entry: RedBeatSchedulerEntry, run: Run, claim: Claim, claim_id: str, now: float
     ) -> Completion | None:
-        shared = self._outbox.shares_errors
         try:
             producer = self._hooks.producer
             with self._outbox.publishing(producer, claim.key in self._alone):
@@ -291,8 +281,9 @@ class Dispatcher:
         except Exception as error:
             return self._note(claim, claim_id, now, error)
         if run.error is None and run.successor is not None:
-            return self._sent(entry, claim, claim_id, seconds, now)
+            return self._settled(Letter(entry, claim, claim_id, seconds, now))
         if run.error is not None:
+            shared = self._outbox.shares_errors
             self._hear()
             return self._failed(claim, claim_id, now, run.error, shared)
         score = score_of_not_due(entry, run, seconds, now)

@@ -27,15 +27,11 @@ class HeldSignals:
     def __init__(self) -> None:
         self._handlers: dict[int, Any] = {}
         self._held: int | None = None
-        self._pending = False
-
-    @property
-    def pending(self) -> bool:
-        """Whether a signal waits for the end of the context."""
-        return self._pending
+        #: Whether a signal waits for the end of the context.
+        self.pending = False
 
     def __enter__(self) -> HeldSignals:
-        self._held, self._pending = None, False
+        self._held, self.pending = None, False
         if threading.current_thread() is threading.main_thread():
             self._handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS}
             for number, handler in self._handlers.items():
@@ -45,13 +41,13 @@ class HeldSignals:
 
     def __exit__(self, *exc_info: object) -> None:
         self._restore()
-        held, self._held, self._pending = self._held, None, False
+        held, self._held, self.pending = self._held, None, False
         if held is not None:
             os.kill(os.getpid(), held)
 
     def _hold(self, number: int, frame: FrameType | None) -> None:
-        if not self._pending:
-            self._held, self._pending = number, True
+        if not self.pending:
+            self._held, self.pending = number, True
             return
         handler = self._handlers[number]
         self._restore()

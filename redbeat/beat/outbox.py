@@ -66,6 +66,8 @@ class Outbox:
         #: Those of them that have left, and that the broker has not answered yet.
         self._left: list[tuple[int, Letter | None]] = []
         self._open: Pipe | None = None
+        #: Whether there were letters already when the last one was published.
+        self._others = False
         self._before = 0
         self._letter: Letter | None = None
         self._patience = SHORTEST
@@ -74,6 +76,7 @@ class Outbox:
     def publishing(self, producer: Any, alone: bool = False) -> Outbox:
         """Return a context in which ``producer`` need not wait for the broker, unless ``alone``."""
         self._open = None if alone else self._pipe_of(producer)
+        self._others = bool(self._sent or self._left)
         return self
 
     def __enter__(self) -> None:
@@ -116,9 +119,8 @@ class Outbox:
 
     @property
     def shares_errors(self) -> bool:
-        """Whether what goes wrong now may be the fault of a letter on its way."""
-        pipe = self._pipe
-        return pipe is not None and pipe.shares_errors and bool(self._sent or self._left)
+        """Whether what went wrong with the last letter may be the fault of one before it."""
+        return self._pipe is not None and self._pipe.shares_errors and self._others
 
     def ripe(self, now: float) -> bool:
         """Whether it is time to :meth:`advance`; ``now`` is by the clock."""

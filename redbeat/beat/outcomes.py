@@ -126,8 +126,7 @@ class Outcomes:
         meta = after.history_text()
         if after.scheduled_at is not None:
             self._histories.note(claim.key, meta, runtime, after)
-        told = () if run.own_id else (SENT, run.task_id)
-        line = run_line(instant, now, *told)
+        line = run_line(instant, now, "" if run.own_id else SENT, run.task_id)
         running = marker(entry, run.task_id)
         done = Completion(claim.key, claim_id, score, meta, runtime, running=running, history=line)
         return self._finished(entry, claim, done) if score == PARKED else done

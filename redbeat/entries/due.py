@@ -142,10 +142,8 @@ class DueEntry(ScheduleEntry):
 
     def _decide(self, now: datetime, due: datetime) -> Verdict:
         policy, zone = self._rules()
-        known = (self.schedule, self.last_run_at, self.anchor, now, due, zone)
-        if policy is DEFAULT:
-            return decide(*known)
-        return decide(*known, policy, self.total_run_count, str(self.name))
+        last, runs, name = self.last_run_at, self.total_run_count, str(self.name)
+        return decide(self.schedule, last, self.anchor, now, due, zone, policy, runs, name)
 
     def _rules(self) -> tuple[Policy, tzinfo]:
         """Return the policy with what the app adds to it, and the zone to read a crontab in."""

@@ -137,7 +137,7 @@ def evaluated(args: Any, kwargs: Any) -> tuple[Any, Any]:
 
 def has_scalars(values: Iterable[Any]) -> bool:
     """Whether there is nothing but scalars, into which nobody needs to look."""
-    return all(map(SCALARS.__contains__, map(type, values)))
+    return SCALARS.issuperset(map(type, values))
 
 
 def _call(argument: BeatLazyFunc | LazyArgument, path: Path) -> Any:

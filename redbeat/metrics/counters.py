@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections import Counter, defaultdict
+from collections import defaultdict
 from threading import Lock
 from typing import Final
 
@@ -128,9 +128,8 @@ def counts_of(late: list[float]) -> dict[str, int]:
     """Return what to add for messages that were late, seconds."""
     if not late:
         return {}
-    steps = Counter(map(LATENESS.field, late))
-    total = sum([int(seconds * MICROSECONDS) for seconds in late if seconds > 0])
-    return {"dispatched": len(late), **steps, LATENESS.sum: total}
+    total = int(sum(filter((0.0).__lt__, late)) * MICROSECONDS)
+    return {"dispatched": len(late), **LATENESS.counts(late), LATENESS.sum: total}
 
 
 def _add(totals: dict[str, int], new: dict[str, int]) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
+from itertools import pairwise
 from typing import Final
 
 __all__ = (
@@ -46,6 +48,13 @@ class Steps:
     def field(self, seconds: float) -> str:
         """Return the field in which a value is counted."""
         return self.fields[bisect_left(self.bounds, seconds)]
+
+    def counts(self, values: Iterable[float]) -> dict[str, int]:
+        """Return how many values are in each step, for those that have any."""
+        ordered = sorted(values)
+        up_to = [bisect_right(ordered, bound) for bound in self.bounds]
+        spans = zip(self.fields, pairwise((0, *up_to, len(ordered))), strict=True)
+        return {field: end - begin for field, (begin, end) in spans if end > begin}
 
 
 LATENESS: Final = Steps("lateness", 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5, 10, 30, 60, 300)

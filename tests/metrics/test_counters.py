@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from redbeat.metrics.counters import Counters
@@ -86,6 +88,14 @@ def test_a_standby_tells_nothing(counters: Counters) -> None:
 )
 def test_a_step_holds_its_bound(late: float, field: str) -> None:
     assert LATENESS.field(late).endswith(field)
+    assert LATENESS.counts([late, late]) == {LATENESS.field(late): 2}
+
+
+def test_steps_of_many_values_are_those_of_each() -> None:
+    values = [*LATENESS.bounds, 0.0, 0.3, 0.3, 1000.0, -1.0]
+    counted = LATENESS.counts(values)
+    assert sum(counted.values()) == len(values)
+    assert counted == Counter(map(LATENESS.field, values))
 
 
 def test_a_clock_that_is_behind_does_not_count_backwards(counters: Counters) -> None:
