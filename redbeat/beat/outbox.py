@@ -85,26 +85,19 @@ class Outbox:
             self._open.__enter__()
 
     def __exit__(self, *exc_info: object) -> None:
-        pipe = self._open
-        if pipe is None:
-            return
-        letter, self._open, self._letter = self._letter, None, None
-        pipe.__exit__(*exc_info)
-        operations = pipe.size - self._before
+        pipe, letter, operations = self._open, self._letter, 0
+        self._open = self._letter = None
+        if pipe is not None:
+            pipe.__exit__(*exc_info)
+            operations = pipe.size - self._before
         if operations or letter is not None:
-            self._put(operations, letter)
+            if not self._sent:
+                self._opened = self._clock()
+            self._sent.append((operations, letter))
 
     def add(self, letter: Letter) -> None:
         """Take the run that is published in the context of :meth:`publishing`."""
-        if self._open is None:
-            self._put(0, letter)
-        else:
-            self._letter = letter
-
-    def _put(self, operations: int, letter: Letter | None) -> None:
-        if not self._sent:
-            self._opened = self._clock()
-        self._sent.append((operations, letter))
+        self._letter = letter
 
     def _pipe_of(self, producer: Any) -> Pipe | None:
         """The pipe to publish through; letters on the way stay with that of their channel."""
@@ -179,7 +172,7 @@ class Outbox:
         outcomes = iter([] if pipe is None else pipe.answers())
         letters = []
         for operations, letter in left:
-            errors = list(filter(None, islice(outcomes, operations)))
+            errors = operations and list(filter(None, islice(outcomes, operations)))
             if letter is None:
                 continue
             letters.append(letter)

@@ -110,8 +110,9 @@ class Outcomes:
 
         ``own`` is when to look again, None for what the schedule says.
         """
-        run, verdict = entry.run, entry.verdict()
+        run = entry.run
         assert run is not None
+        verdict = run.verdict or entry.verdict()
         after = run.successor or entry.next()
         if verdict.missed:
             logger.warning(
