@@ -262,8 +262,7 @@ class Dispatcher:
             return DecodeError("definition", claim.problem)
         try:
             entry = self._prototypes.get(claim.key, claim.definition, claim.policy)
-            history = self._histories.read(claim.key, claim.meta, claim.runtime)
-            entry.adopt(history, claim.meta)
+            self._histories.give(entry, claim.key, claim.meta, claim.runtime)
         except Exception as error:
             return error
         return entry

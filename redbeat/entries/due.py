@@ -101,14 +101,19 @@ class DueEntry(ScheduleEntry):
 
     def recall(self, meta: str, runtime: str = "") -> None:
         """Take over a stored history; raises :exc:`DecodeError`. No round trip."""
-        self.adopt(History.read(meta, runtime), meta)
+        self.adopt(meta, *History.read(meta, runtime))
 
-    def adopt(self, history: History, meta: str) -> None:
-        """Take over a history and the text it was read from. No round trip."""
-        self.last_run_at = history.last_run_at
-        self.total_run_count = history.total_run_count
-        self.scheduled_at = history.scheduled_at
-        self._known_history = (self.last_run_at, self.total_run_count)
+    def adopt(
+        self,
+        meta: str,
+        last_run_at: datetime | None,
+        total_run_count: int,
+        scheduled_at: datetime | None,
+    ) -> None:
+        """Take over a history, as in :class:`History`, and the text of it. No round trip."""
+        self.last_run_at, self.total_run_count = last_run_at, total_run_count
+        self.scheduled_at = scheduled_at
+        self._known_history = (last_run_at, total_run_count)
         self._seen_meta = meta
 
     @property

@@ -12,7 +12,6 @@ from redbeat.decoder import active_codec
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import DecodeError
 
-from .history import History
 from .templates import Templates
 
 __all__ = ("Histories", "Prototypes")
@@ -112,14 +111,13 @@ class Histories:
         known.last_run_at, known.scheduled_at = entry.last_run_at, entry.scheduled_at
         known.total_run_count = entry.total_run_count
 
-    def read(self, key: str, meta: str, runtime: str) -> History:
-        """Return the history in the texts of an entry; raises :exc:`DecodeError`."""
+    def give(self, entry: RedBeatSchedulerEntry, key: str, meta: str, runtime: str) -> None:
+        """Have an entry take over the history in its texts; raises :exc:`DecodeError`."""
         known = self._written.get(key)
-        if known is not None:
-            self._written.move_to_end(key)
-            if known.meta == meta and known.runtime == runtime:
-                return History(known.last_run_at, known.total_run_count, known.scheduled_at)
-        return History.read(meta, runtime)
+        if known is not None and known.meta == meta and known.runtime == runtime:
+            entry.adopt(meta, known.last_run_at, known.total_run_count, known.scheduled_at)
+        else:
+            entry.recall(meta, runtime)
 
 
 def is_flat(value: Any) -> bool:

@@ -151,7 +151,7 @@ class SavedEntry(DueEntry):
             self._seen_meta = meta
             self._known_history = (mine_last, -1)  # unreadable: ours replaces it
             return
-        self.adopt(stored, meta)
+        self.adopt(meta, *stored)
         if not same_instant(mine_last, known_last):
             self.last_run_at = mine_last
         if mine_count != known_count:
