@@ -97,8 +97,13 @@ class Dispatcher:
             yield from entries
 
     def _look_at(self, entry: RedBeatSchedulerEntry, now: datetime, claim: Claim) -> None:
-        """Decide on an entry before its turn; where that fails, its turn tells of it."""
+        """Decide on an entry before its turn; where that fails, its turn tells of it.
+
+        Not where code of the user's own decides, which is asked once, and when it is needed.
+        """
         entry.run = Run(now, datetime.fromtimestamp(claim.due, UTC))
+        if asks_itself(entry.schedule):
+            return
         try:
             entry.verdict()
         except Exception as error:

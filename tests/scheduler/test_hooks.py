@@ -12,7 +12,7 @@ from celery.schedules import BaseSchedule, schedstate
 from redbeat import RedBeatSchedulerEntry
 from tests.deployments import PREFIX
 
-from .conftest import SCHEDULE, RecordingScheduler, World, interval_json
+from .conftest import SCHEDULE, Clock, RecordingScheduler, World, interval_json
 
 
 def make_due_again(world: World, name: str) -> None:
@@ -272,34 +272,58 @@ class TestEntry:
         assert "s" in world.client.smembers(f"{PREFIX}:statics")
 
 
+def having(schedule: BaseSchedule) -> type[RecordingScheduler]:
+    """A kind of scheduler all of whose entries have this schedule."""
+
+    class Own(RecordingScheduler):
+        class Entry(RedBeatSchedulerEntry):
+            def __init__(self, *args: Any, **kwargs: Any) -> None:
+                super().__init__(*args, **kwargs)
+                self.schedule = schedule
+
+    return Own
+
+
+class Fickle(BaseSchedule):
+    """A schedule class that says something else each time; ``said`` is what happened."""
+
+    def __init__(self, *answers: tuple[bool, float | None], **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.answers = list(answers)
+        self.said: list[str] = []
+
+    def is_due(self, _last_run_at: datetime) -> Any:
+        self.said.append("asked")
+        return self.answers.pop(0)
+
+    def remaining_estimate(self, _last_run_at: datetime) -> timedelta:
+        return timedelta(seconds=1)
+
+
 class TestSchedule:
     def test_of_a_class_of_its_own(self, world: World) -> None:
         """Stored by a codec of the user's own; honoured through its ``is_due``."""
-
-        answers: list[tuple[bool, float | None]] = [(True, 30.0), (False, 12.0), (False, None)]
-
-        class Fickle(BaseSchedule):
-            def is_due(self, _last_run_at: datetime) -> Any:
-                return answers.pop(0)
-
-            def remaining_estimate(self, _last_run_at: datetime) -> timedelta:
-                return timedelta(seconds=1)
-
-        fickle = Fickle(app=world.app)
-
-        class Own(RecordingScheduler):
-            class Entry(RedBeatSchedulerEntry):
-                def __init__(self, *args: Any, **kwargs: Any) -> None:
-                    super().__init__(*args, **kwargs)
-                    self.schedule = fickle
-
+        fickle = Fickle((True, 30.0), (False, 12.0), (False, None), app=world.app)
         world.put("a", interval_json(60))
-        scheduler = world.scheduler_of(Own)
-        expected = [30.0, 12.0]
-        for seconds in expected:
+        scheduler = world.scheduler_of(having(fickle))
+        for seconds in (30.0, 12.0):
             scheduler.tick()
             assert world.score("a") == pytest.approx(world.now() + seconds, abs=1)
             world.client.zadd(SCHEDULE, {f"{PREFIX}a": 0})
         scheduler.tick()
         assert world.score("a") == -1
         assert scheduler.names == ["a"]
+
+    def test_is_asked_once_for_a_run_and_right_before_it(self, world: World, clock: Clock) -> None:
+        fickle = Fickle((True, 30.0), (True, 30.0), app=world.app)
+
+        def send_slowly(_task: str) -> None:
+            fickle.said.append("sent")
+            clock.advance(1)
+
+        for name in ("a", "b"):
+            world.put(name, interval_json(60))
+        scheduler = world.scheduler_of(having(fickle), clock=clock)
+        scheduler.before_send = send_slowly
+        scheduler.tick()
+        assert fickle.said == ["asked", "sent"] * 2
