@@ -44,6 +44,19 @@ def test_what_it_tells(make: Make, world: World) -> None:
     assert (found.task_id, found.outcome) == (scheduler.sent[0].id, "sent")
 
 
+@pytest.mark.parametrize("delivery", ["at_least_once", "at_most_once"])
+@pytest.mark.parametrize("options", [{}, {"task_id": "my own id"}])
+def test_only_an_id_that_nobody_can_compute_is_stored(
+    make: Make, world: World, delivery: str, options: dict[str, str]
+) -> None:
+    entry = make("a", delivery=delivery, options=options).save()
+    scheduler = world.scheduler()
+    run(world, scheduler)
+    assert entry.history[0].task_id == scheduler.sent[0].id
+    stored = world.client.hget("redbeat:a", "history")
+    assert (scheduler.sent[0].id in stored) is bool(options)
+
+
 def test_it_costs_no_round_trip_more(make: Make, world: World) -> None:
     scheduler = world.scheduler()
     scheduler.tick()
