@@ -122,10 +122,11 @@ class Dispatcher:
         if isinstance(entry, Exception):
             self._set_aside(claim, claim_id, str(entry) or repr(entry), now)
             return None
-        run, at = entry.run, datetime.fromtimestamp(now, UTC)
-        if run is None or now - self._decided_at > DECIDED_FOR:
-            run = entry.run = Run(at, datetime.fromtimestamp(claim.due, UTC))
-        run.now = at
+        run = entry.run
+        assert run is not None
+        run.now = datetime.fromtimestamp(now, UTC)
+        if now - self._decided_at > DECIDED_FOR:
+            run.verdict = None
         run.at_most_once = (entry.delivery or self._delivery) == AT_MOST_ONCE
         if claim.trigger:
             return self._triggered(entry, run, claim, claim_id, now)

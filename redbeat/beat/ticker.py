@@ -271,7 +271,7 @@ class Ticker:
         longest = self._longest_wait()
         if turn.next_due is None:
             return longest
-        return min(max(turn.next_due - self._exchange.time_at(self._clock()), 0.0), longest)
+        return min(max(turn.next_due - self._exchange.time(), 0.0), longest)
 
     # -- turns ---------------------------------------------------------------------------------
 

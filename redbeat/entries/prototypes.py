@@ -107,6 +107,8 @@ class Histories:
             known = self._written[key] = Written()
             if len(self._written) > CAPACITY:
                 self._written.popitem(last=False)
+        else:
+            self._written.move_to_end(key)
         known.meta, known.runtime = meta, runtime
         known.last_run_at, known.scheduled_at = entry.last_run_at, entry.scheduled_at
         known.total_run_count = entry.total_run_count
