@@ -150,13 +150,12 @@ class TestBroker:
         assert "The broker is back" not in log.text
 
     def test_failure_beside_good_and_poison(self, world: World) -> None:
-        world.put("a", score=1)
-        world.client.hset(f"{PREFIX}b", "definition", "{")
-        world.client.zadd(SCHEDULE, {f"{PREFIX}b": 2})
-        world.put("c", score=3)
-        world.client.hset(f"{PREFIX}d", "definition", "{")
-        world.client.zadd(SCHEDULE, {f"{PREFIX}d": 4})
-        world.put("e", score=5)
+        for number, name in enumerate("abcde"):
+            if name in "bd":
+                world.client.hset(f"{PREFIX}{name}", "definition", "{")
+                world.client.zadd(SCHEDULE, {f"{PREFIX}{name}": number + 1})
+            else:  # due once: one that never ran would be again at a second after the full minute
+                world.put(name, interval_json(3600), world.ago(3605), score=number + 1)
         scheduler = world.scheduler()
         breaker = Breaker(scheduler, OperationalError("away"), "tasks.c", "tasks.e")
         for _ in range(6):
