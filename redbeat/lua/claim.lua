@@ -49,8 +49,8 @@
 --               wait as in trigger.lua, or ''
 --   expires     when the claims end
 --
--- The field `claim` of an entry: "<id> <due> <expires> <digest> <digest>"; the first digest is the
--- sha1 of the definition, followed by a line feed and the policy if there is one, the second of meta.
+-- The field `claim` of an entry: "<id> <due> <expires> <mark> <mark>"; by the marks its texts are known
+-- again.
 
 local schedule, statics, quarantine, beats, lock = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[7]
 local stats = KEYS[5]
@@ -69,10 +69,7 @@ local now_text = seconds(now)
 
 -- include: sha1hex
 
-local function digests(definition, meta, policy)
-  local whole = policy and policy ~= '' and (definition .. '\n' .. policy) or definition
-  return sha1hex(whole), sha1hex(meta or '')
-end
+-- include: marks
 
 local function keep_lock()
   if not lock then
@@ -167,15 +164,13 @@ local function complete(key, id, score, meta, runtime, seen, finish, running, ru
     return 0
   end
   local claim = found[1]
-  if string.sub(claim, 1, #id + 1) ~= id .. ' ' or not redis.call('ZSCORE', schedule, key) then
+  if string.sub(claim, 1, #id + 1) ~= id .. ' ' then
     return 0
   end
-  local now_definition, now_meta = digests(found[2], found[4], found[3])
-  local texts = ' ' .. now_definition .. ' ' .. now_meta
-  if string.sub(claim, -#texts) ~= texts then
+  local same, same_meta = made_of(claim, found[2], found[3], found[4])
+  if not same then
     -- Somebody wrote to the entry: it is looked at again.
-    local meta_digest = string.match(claim, '%S+$')
-    if meta ~= '' and now_meta ~= meta_digest and seen ~= '=' .. (found[4] or '') then
+    if meta ~= '' and not same_meta and seen ~= '=' .. (found[4] or '') then
       return 2, found[4] or ''
     end
     score, finish = now_text, ''
@@ -379,9 +374,9 @@ local function claim(key, found, due)
       return seconds(math.min(expires, now + lease))
     end
   end
-  local definition_digest, meta_digest = digests(found[1], found[2], found[3])
-  redis.call('HSET', key, 'claim', claim_id .. ' ' .. due .. ' ' .. lease_end .. ' '
-    .. definition_digest .. ' ' .. meta_digest)
+  local first, second = marks(found[1], found[3], found[2])
+  redis.call('HSET', key, 'claim',
+    claim_id .. ' ' .. due .. ' ' .. lease_end .. ' ' .. first .. ' ' .. second)
   if found[7] then
     redis.call('HDEL', key, 'ended')  -- of a message that this one may repeat under the same id
   end

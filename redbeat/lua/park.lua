@@ -10,6 +10,8 @@
 
 -- include: sha1hex
 
+-- include: marks
+
 local clock = redis.call('TIME')
 local now = string.format('%d.%06d', tonumber(clock[1]), tonumber(clock[2]))
 
@@ -22,17 +24,11 @@ local function verdict(key, id)
   if found.err or not found[1] then
     return 0
   end
-  local held, definition, meta = string.match(found[1], '^(%S+) %S+ %S+ (%S+) (%S+)$')
-  if held ~= id then
+  if string.match(found[1], '^%S+') ~= id then
     return 0
   end
   redis.call('HDEL', key, 'claim')
-  local whole = found[2] or ''
-  if found[3] and found[3] ~= '' then
-    whole = whole .. '\n' .. found[3]
-  end
-  local same = definition == sha1hex(whole) and meta == sha1hex(found[4] or '')
-  return same and 1 or -1
+  return made_of(found[1], found[2] or '', found[3], found[4]) and 1 or -1
 end
 
 local parked = {}

@@ -23,6 +23,9 @@ from tests.store.conftest import KEYS, LOCK, ClaimOne, Put
 
 NEXT = 4_000_000_000.5
 
+#: Bytes of a text that a claim does not repeat.
+LONG = 513
+
 
 def score_of(client: redis.Redis, key: str) -> Any:
     return client.zscore(KEYS.schedule, key)
@@ -63,11 +66,21 @@ def test_the_claim_notes_whose_it_is_and_what_it_was_made_of(
 ) -> None:
     key = put("a", 12.5, meta="m", policy="p")
     now = store.claim("c1", 500, 30).now
-    claim_id, due, expires, definition, meta = str(redis_client.hget(key, "claim")).split()
+    claim_id, due, expires, marks = str(redis_client.hget(key, "claim")).split(" ", 3)
     assert (claim_id, float(due)) == ("c1", 12.5)
     assert float(expires) == pytest.approx(now + 30, abs=1e-5)
-    assert definition == hashlib.sha1(b"definition of a\np").hexdigest()
-    assert meta == hashlib.sha1(b"m").hexdigest()
+    assert marks == "definition of a\np m"
+
+
+def test_the_claim_notes_the_digest_of_a_long_text(
+    store: Store, redis_client: redis.Redis, put: Put
+) -> None:
+    policy, meta = "p" * LONG, "m" * LONG
+    key = put("a", policy=policy, meta=meta)
+    store.claim("c1", 500, 30)
+    *_, of_definition, of_meta = str(redis_client.hget(key, "claim")).split(" ")
+    assert of_definition == hashlib.sha1(f"definition of a\n{policy}".encode()).hexdigest()
+    assert of_meta == hashlib.sha1(meta.encode()).hexdigest()
 
 
 def test_what_is_claimed_is_not_claimed_again(store: Store, put: Put) -> None:
@@ -265,15 +278,26 @@ def test_a_completion_past_its_lease_counts_while_nobody_else_claimed(
     assert complete(store, Completion(key, "c1", NEXT, "ran", "r")) == [RECORDED]
 
 
-def test_no_member_no_completion(
+def test_a_member_that_was_taken_away_stays_away_and_the_run_is_recorded(
+    store: Store, redis_client: redis.Redis, put: Put, claim_one: ClaimOne
+) -> None:
+    """The hash is the truth: an entry that a sweep puts back must not run once more."""
+    key = put("a", meta="m")
+    claim_one()
+    redis_client.zrem(KEYS.schedule, key)
+    assert complete(store, Completion(key, "c1", NEXT, "ran", "r")) == [RECORDED]
+    assert redis_client.hget(key, "meta") == "ran"
+    assert redis_client.zcard(KEYS.schedule) == 0
+
+
+def test_an_entry_that_was_deleted_by_hand_is_refused(
     store: Store, redis_client: redis.Redis, put: Put, claim_one: ClaimOne
 ) -> None:
     key = put("a", meta="m")
     claim_one()
-    redis_client.zrem(KEYS.schedule, key)
+    redis_client.delete(key)
     assert complete(store, Completion(key, "c1", NEXT, "ran", "r")) == [REFUSED]
-    assert redis_client.hget(key, "meta") == "m"
-    assert redis_client.zcard(KEYS.schedule) == 0
+    assert not redis_client.exists(key)
 
 
 def test_an_entry_that_became_something_else_is_refused(
@@ -287,28 +311,54 @@ def test_an_entry_that_became_something_else_is_refused(
 
 
 @pytest.mark.parametrize("field", ["definition", "policy"])
+@pytest.mark.parametrize(
+    ("before", "edited"),
+    [
+        ("some text", "edited"),
+        ("some text", "text"),
+        ("text", "some text"),
+        ("text", "text m"),
+        ("a" * LONG, "a" * (LONG + 1)),
+        ("a" * LONG, "b" * LONG),
+        ("a" * LONG, "short"),
+        ("short", "a" * LONG),
+    ],
+)
 def test_an_entry_that_was_edited_meanwhile_is_looked_at_again(
-    store: Store, redis_client: redis.Redis, put: Put, claim_one: ClaimOne, field: str
+    store: Store,
+    redis_client: redis.Redis,
+    put: Put,
+    claim_one: ClaimOne,
+    field: str,
+    before: str,
+    edited: str,
 ) -> None:
-    key = put("a")
+    key = put("a", meta="m", **{field: before})
     claim_one()
-    redis_client.hset(key, field, "edited")
+    redis_client.hset(key, field, edited)
     turn = store.claim("c2", 0, 30, [Completion(key, "c1", NEXT, "ran", "r")])
     assert turn.results[0].code == RECORDED
     assert redis_client.hget(key, "meta") == "ran"
     assert score_of(redis_client, key) == pytest.approx(turn.now, abs=1e-5)
 
 
+@pytest.mark.parametrize("before", ["", "m", "m" * LONG])
+@pytest.mark.parametrize("theirs", ["theirs", "mm", "t" * LONG])
 def test_history_written_meanwhile_is_given_back_and_nothing_is_lost(
-    store: Store, redis_client: redis.Redis, put: Put, claim_one: ClaimOne
+    store: Store,
+    redis_client: redis.Redis,
+    put: Put,
+    claim_one: ClaimOne,
+    before: str,
+    theirs: str,
 ) -> None:
-    key = put("a", meta="m")
+    key = put("a", meta=before)
     claim_one()
-    redis_client.hset(key, "meta", "theirs")
+    redis_client.hset(key, "meta", theirs)
     (result,) = store.claim("c2", 0, 30, [Completion(key, "c1", NEXT, "ran", "r")]).results
-    assert (result.code, result.meta) == (HISTORY_CHANGED, "theirs")
-    assert redis_client.hget(key, "meta") == "theirs"
-    merged = Completion(key, "c1", NEXT, "merged", "r", seen="theirs")
+    assert (result.code, result.meta) == (HISTORY_CHANGED, theirs)
+    assert redis_client.hget(key, "meta") == theirs
+    merged = Completion(key, "c1", NEXT, "merged", "r", seen=theirs)
     assert complete(store, merged) == [RECORDED]
     assert redis_client.hget(key, "meta") == "merged"
 

@@ -63,13 +63,21 @@ def test_only_the_holder_of_the_claim_parks(
     assert store.quarantined() == {}
 
 
-@pytest.mark.parametrize("field", ["definition", "meta", "policy"])
+@pytest.mark.parametrize(
+    ("field", "text"),
+    [
+        ("definition", "repaired"),
+        ("definition", "of a"),  # what is bad before it is gone
+        ("meta", "repaired"),
+        ("policy", "repaired"),
+    ],
+)
 def test_an_entry_that_was_repaired_meanwhile_is_looked_at_again(
-    store: Store, redis_client: redis.Redis, put: Put, claim_one: ClaimOne, field: str
+    store: Store, redis_client: redis.Redis, put: Put, claim_one: ClaimOne, field: str, text: str
 ) -> None:
     put("a", meta="m")
     claim = claim_one()
-    redis_client.hset(claim.key, field, "repaired")
+    redis_client.hset(claim.key, field, text)
     assert park(store, claim) == []
     assert store.quarantined() == {}
     assert claim_one("c2").key == claim.key
