@@ -15,10 +15,8 @@ from datetime import datetime, timezone
 from itertools import pairwise
 from typing import IO, Any
 
-import redis
-
 from .metering import Metrics
-from .prepared import seed
+from .prepared import emptied, seed
 from .sides import SCRIPTS, Side
 
 __all__ = ("BeatCase", "Message", "ended", "metrics_of", "run_beat")
@@ -29,9 +27,6 @@ OPTIONS = ("beat", "-S", "redbeat.RedBeatScheduler", "--pidfile=", "-l", "info")
 #: Seconds for a beat to send its first message, and to stop.
 START_SECONDS = 30.0
 STOP_SECONDS = 10.0
-
-#: Seconds a command may take; longer than any wait for a message.
-SOCKET_SECONDS = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +51,7 @@ class Message:
 
 def run_beat(side: Side, url: str, case: BeatCase) -> Metrics:
     """Empty the Redis, run a beat in it, and return what arrived in the queue."""
-    client: Any = redis.Redis.from_url(url, decode_responses=True, socket_timeout=SOCKET_SECONDS)
-    client.flushall()
+    client = emptied(url, decode_responses=True)
     # On the whole second, so that the middle between two seconds parts the runs.
     start = int(time.time())
     seed(client, case.entries, "second", datetime.fromtimestamp(start, timezone.utc), start + 1)

@@ -13,12 +13,9 @@ import re
 import sys
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
-
-import redis
 
 from .metering import Metrics
-from .prepared import EVERY, OVERDUE, beat, make_app, seed
+from .prepared import EVERY, OVERDUE, beat, emptied, make_app, seed
 
 #: Makes entries due whose last run was an hour ago.
 PUT_UP = """
@@ -42,8 +39,7 @@ def forget_peak() -> None:
 
 def watch(url: str, count: int) -> Metrics:
     """Return the memory of an idle beat, and its peak during the burst above that."""
-    client: Any = redis.Redis.from_url(url)
-    client.flushall()
+    client = emptied(url)
     now = datetime.now(timezone.utc).timestamp()
     ran = datetime.fromtimestamp(now - OVERDUE, timezone.utc)
     seed(client, count, "interval", ran, now + EVERY)

@@ -15,7 +15,7 @@ from typing import Any
 import redis
 
 from .beats import OPTIONS, QUEUE, ended
-from .prepared import EVERY, seed
+from .prepared import EVERY, emptied, seed
 from .sides import SCRIPTS, Side
 
 __all__ = ("Scene", "drain_bare", "drain_beats")
@@ -85,10 +85,8 @@ def arrival(queue: Any, count: int) -> float:
 
 def drain_bare(side: Side, plain: Scene, scene: Scene, count: int) -> float:
     """Return the seconds of a bare loop. ``plain`` is the scene as it is seen without delay."""
-    with redis.Redis.from_url(plain.broker) as queue:
-        queue.flushall()
-        with running(side, scene, ["bare.py", str(count)]):
-            return arrival(queue, count)
+    with emptied(plain.broker) as queue, running(side, scene, ["bare.py", str(count)]):
+        return arrival(queue, count)
 
 
 def drain_beats(side: Side, plain: Scene, scene: Scene, count: int, beats: int = 1) -> float:
@@ -98,8 +96,7 @@ def drain_beats(side: Side, plain: Scene, scene: Scene, count: int, beats: int =
     that become due together later it sends one, and sleeps until its longest wait is over.
     """
     options = ["-m", "celery", "-A", "beatapp", *OPTIONS[:-1], "warning"]
-    with redis.Redis.from_url(plain.broker) as queue, redis.Redis.from_url(plain.redis) as client:
-        queue.flushall()
+    with emptied(plain.broker) as queue, redis.Redis.from_url(plain.redis) as client:
         if side.name != "ours":
             put(client, count, time.time() - 1)
         with ExitStack() as stack:

@@ -16,7 +16,6 @@ import time
 from datetime import datetime, timezone
 from typing import Any
 
-import redis
 from celery import Celery
 from celery.beat import Service
 
@@ -24,7 +23,7 @@ from redbeat import RedBeatScheduler
 
 from .beats import quantile
 from .metering import Metrics
-from .prepared import definition_of, stored_datetime
+from .prepared import definition_of, emptied, stored_datetime
 
 #: Seconds for the beat to find its pace before it is watched.
 LEAD = 3.0
@@ -58,8 +57,7 @@ def put(client: Any, count: int, begin: float, every: float | None) -> None:
 
 def watch(url: str, count: int, seconds: int, every: float | None = None) -> Metrics:
     """Run the beat and return what it did within the seconds after its lead."""
-    client = redis.Redis.from_url(url)
-    client.flushall()
+    client = emptied(url)
     app = Celery("paced", broker="memory://", set_as_current=False)
     app.conf.update(redbeat_redis_url=url, timezone="UTC", result_expires=None)
     begin = round(time.time() + 1, 3)

@@ -110,7 +110,7 @@ def redisbeat_peer(url: str, count: int, due: bool) -> Any:
     """Return the scheduler of redisbeat, with its entries in Redis."""
     app = Celery("peer", broker="memory://")  # its entries belong to the current app
     app.conf.update(timezone="UTC", result_expires=None, CELERY_REDIS_SCHEDULER_URL=url)
-    import_module("redis").Redis.from_url(url).flushall()
+    import_module("redis").Redis.from_url(url, socket_timeout=120).flushall()
     scheduler = unsent(import_module("redisbeat.scheduler").RedisScheduler)(app=app)
     for index in range(count):
         scheduler.add(

@@ -13,6 +13,7 @@ from datetime import datetime, timedelta, timezone
 from types import SimpleNamespace
 from typing import Any
 
+import redis
 from celery import Celery
 
 from redbeat import RedBeatScheduler
@@ -25,11 +26,15 @@ __all__ = (
     "UnsentScheduler",
     "beat",
     "definition_of",
+    "emptied",
     "make_app",
     "seed",
     "seed_due",
     "stored_datetime",
 )
+
+#: Seconds that a command may take: to remove a million entries takes some.
+SOCKET_SECONDS = 120.0
 
 #: Entries written at once while a workload is prepared.
 SEED_BATCH = 10_000
@@ -58,6 +63,13 @@ def stored_datetime(instant: datetime) -> dict[str, Any]:
     fields = ("year", "month", "day", "hour", "minute", "second", "microsecond")
     parts = {name: getattr(instant, name) for name in fields}
     return {"__type__": "datetime", **parts, "timezone": "UTC"}
+
+
+def emptied(url: str, **options: Any) -> Any:
+    """Return a client of a Redis from which everything is removed."""
+    client: Any = redis.Redis.from_url(url, socket_timeout=SOCKET_SECONDS, **options)
+    client.flushall()
+    return client
 
 
 #: Stores entries from one index up to another; the index takes the place of @ in a definition.

@@ -21,7 +21,6 @@ from datetime import datetime, timezone
 from functools import partial
 from typing import Any
 
-import redis
 from celery import Celery
 from celery.schedules import crontab, schedule
 
@@ -32,6 +31,7 @@ from prepared import (  # type: ignore[import-not-found,unused-ignore]
     CountingScheduler,
     UnsentScheduler,
     beat,
+    emptied,
     make_app,
     seed,
     seed_due,
@@ -244,8 +244,7 @@ def main(argv: list[str]) -> None:
     """Empty the Redis, run a workload, print its metrics."""
     options = arguments(argv)
     Meter.profile = cProfile.Profile() if options.profile else None
-    client: Any = redis.Redis.from_url(options.url, decode_responses=True)
-    client.flushall()
+    client = emptied(options.url, decode_responses=True)
     print(json.dumps(WORKLOADS[options.workload](client, options)))
     if Meter.profile is not None:
         pstats.Stats(Meter.profile).sort_stats("tottime").print_stats(50)
