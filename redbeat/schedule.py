@@ -13,7 +13,7 @@ from .config import ensure_conf
 from .entries.access import store_of
 from .entries.occurrences import aware
 from .entries.pausing import pause_entries, resume_entries
-from .entries.saving import save_batch
+from .entries.saving import save_batches
 from .entry import RedBeatSchedulerEntry
 from .errors import DecodeError, InvalidEntryError
 from .management.agenda import agenda
@@ -242,11 +242,11 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
 
         All are checked before anything is written; :exc:`InvalidEntryError` names the entry. Runs
         that are stored already are kept, as :meth:`RedBeatSchedulerEntry.save` does. One round trip
-        per 500, and another where new objects change what is stored under their names.
+        per 500, and another where new objects change what is stored under their names; the next
+        500 are made ready while Redis writes the last.
         """
         prepared = {asked.key: (entry, asked) for entry in entries for asked in [checked(entry)]}
-        for batch in batches(prepared.values()):
-            save_batch(self._store, batch)
+        save_batches(self._store, batches(prepared.values()))
         return len(prepared)
 
     def delete_all(self, names: Iterable[str]) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from time import time
 from typing import Any
@@ -25,7 +25,7 @@ from .history import History, encode_meta
 from .occurrences import aware, same_instant
 from .pauses import Pause
 
-__all__ = ("SavedEntry", "save_batch")
+__all__ = ("SavedEntry", "save_batch", "save_batches")
 
 #: How often a write is tried again when the entry ran in between, before it insists.
 SAVE_ATTEMPTS = 5
@@ -69,6 +69,7 @@ class SavedEntry(DueEntry):
         what is stored under its name, and one more for a new entry when the clock of this host is
         ahead of Redis: it counts from the time of Redis then.
         """
+        self._check_history()
         save_batch(store, [(self, asked)])
 
     def _with_history(self, asked: Writing, now: datetime, insist: bool) -> Writing:
@@ -158,22 +159,76 @@ class SavedEntry(DueEntry):
             self.total_run_count = mine_count
 
 
-def save_batch(store: Store, asked: Sequence[tuple[SavedEntry, Writing]]) -> None:
-    """Write entries as asked, at most 500.
+#: Entries and what is asked to be written of them, at most 500.
+Batch = Sequence[tuple[SavedEntry, Writing]]
+
+
+def save_batches(store: Store, batches: Iterable[Batch]) -> None:
+    """Write entries whose histories are valid; while Redis writes a batch the next is made ready.
+
+    One round trip for each batch, and more as in :func:`save_batch`. Raises
+    :exc:`InvalidEntryError`; then nothing is written of that batch, nor of those after it.
+    """
+    last: Attempt | None = None
+    try:
+        for batch in batches:
+            following, before = Attempt(store, batch), last
+            if before is not None:
+                before.hear()
+            following.begin()
+            last = following
+            if before is not None:
+                before.settle()
+    finally:
+        if last is not None:
+            last.hear()
+            last.settle()
+
+
+def save_batch(store: Store, asked: Batch, attempts: int = SAVE_ATTEMPTS) -> None:
+    """Write entries whose histories are valid.
 
     One round trip, and one more when runs were recorded meanwhile, or when new objects change what
     is stored; some more where that goes on. Raises :exc:`InvalidEntryError`; then nothing is
     written.
     """
-    for entry, _ in asked:
-        entry._check_history()
-    left = list(asked)
-    for attempt in range(SAVE_ATTEMPTS + 1):
-        insist = attempt == SAVE_ATTEMPTS
+    attempt = Attempt(store, asked, insist=not attempts)
+    attempt.make()
+    attempt.settle(attempts)
+
+
+class Attempt:
+    """One write of a batch: it is made, or begun and heard of; and then settled."""
+
+    def __init__(self, store: Store, asked: Batch, insist: bool = False) -> None:
         now = datetime.now(UTC)  # once for all: in the zone of the app it takes a while
-        writings = [entry._with_history(writing, now, insist) for entry, writing in left]
-        results = store.save_all(writings)
-        tried = zip(left, writings, results, strict=True)
+        self._store = store
+        self._asked = asked
+        self._writings = [entry._with_history(writing, now, insist) for entry, writing in asked]
+        self._answer: Callable[[], list[Saved]] | None = None
+        self._results: list[Saved] = []
+
+    def make(self) -> None:
+        """Write, and wait for the answer."""
+        self._results = self._store.save_all(self._writings)
+
+    def begin(self) -> None:
+        """Write, and do not wait."""
+        self._answer = self._store.begin_save_all(self._writings)
+
+    def hear(self) -> None:
+        """Wait for the answer to what was begun; a second time there is nothing to wait for."""
+        answer, self._answer = self._answer, None
+        if answer is not None:
+            self._results = answer()
+
+    def settle(self, attempts: int = SAVE_ATTEMPTS) -> None:
+        """Take note of what became of each, and try those again that ran meanwhile.
+
+        Without an answer there is nothing to note.
+        """
+        results, self._results = self._results, []
+        tried = zip(self._asked, self._writings, results, strict=bool(results))
         left = [item for item, writing, saved in tried if not item[0]._written(writing, saved)]
-        if not left:
-            return
+        if left and attempts:
+            save_batch(self._store, left, attempts - 1)

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
+
+from redis.exceptions import RedisError
 
 from redbeat.connection.replicas import Replicas
 from redbeat.errors import InvalidEntryError
@@ -49,6 +52,14 @@ GLOB_SPECIAL = re.compile(r"[\\\[\]*?]")
 
 #: Seconds until a member without a definition is looked at again.
 MISSING_RETRY = 5
+
+
+def checked(writings: Sequence[Writing], results: list[Saved]) -> list[Saved]:
+    """Return what became of writings; raises :exc:`InvalidEntryError` for a key of another type."""
+    for writing, saved in zip(writings, results, strict=True):
+        if saved.code == NOT_A_HASH:
+            raise InvalidEntryError("name", not_an_entry(writing.key))
+    return results
 
 
 class Store(Reading):
@@ -179,14 +190,35 @@ class Store(Reading):
         texts are not those believed in. Raises :exc:`InvalidEntryError` for a key that is not a
         hash; nothing is written then. One round trip; send at most 500.
         """
+        return checked(writings, read_saved(self._run("save", *self._save_call(writings))))
+
+    def begin_save_all(self, writings: Sequence[Writing]) -> Callable[[], list[Saved]]:
+        """Do as :meth:`save_all`, without waiting; the function returned waits for the answer.
+
+        It must be called. Other commands may be given meanwhile. Where that cannot be, or fails, it
+        writes by :meth:`save_all`, for the client tries again what this does not. One round trip.
+        """
+        if not (runs_once(self.client) and self.overlaps):
+            return partial(self.save_all, writings)
+        try:
+            reply = load_script("save").begin(self.client, *self._save_call(writings))
+        except (RedisError, OSError):
+            return partial(self.save_all, writings)
+        self.round_trips += 1
+
+        def answer() -> list[Saved]:
+            try:
+                results = read_saved(reply())
+            except (RedisError, OSError):
+                return self.save_all(writings)  # to have written the same before changes nothing
+            return checked(writings, results)
+
+        return answer
+
+    def _save_call(self, writings: Sequence[Writing]) -> tuple[list[Any], tuple[Any, ...]]:
         first_key = key_of(writings[0].key)
         keys = self._undeclared(self.keys.schedule, self.keys.quarantine, first_key)
-        reply = self._run("save", keys, (self.keys.wakeup, MAX_WAIT, *pack_writings(writings)))
-        results = read_saved(reply)
-        for writing, saved in zip(writings, results, strict=True):
-            if saved.code == NOT_A_HASH:
-                raise InvalidEntryError("name", not_an_entry(writing.key))
-        return results
+        return keys, (self.keys.wakeup, MAX_WAIT, *pack_writings(writings))
 
     def delete(self, key: str) -> bool:
         """Remove an entry and its history; False when there was none. One round trip."""

@@ -20,17 +20,21 @@ Make: TypeAlias = Callable[..., RedBeatSchedulerEntry]
 
 
 class RoundTrips:
-    """How often the client of the app asked Redis since the last look."""
+    """How often the client of the app asked Redis since the last look.
+
+    Each time it takes a connection, whether it waits for the answer at once or not.
+    """
 
     def __init__(self, client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         self._count = 0
-        execute = client.execute_command
+        pool = client.connection_pool
+        get_connection = pool.get_connection
 
         def counted(*command: Any, **options: Any) -> Any:
             self._count += 1
-            return execute(*command, **options)
+            return get_connection(*command, **options)
 
-        monkeypatch.setattr(client, "execute_command", counted)
+        monkeypatch.setattr(pool, "get_connection", counted)
 
     def take(self) -> int:
         """Return the number since the last call."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
@@ -11,7 +12,11 @@ import redis
 from celery.schedules import crontab
 
 from redbeat import RedBeatSchedulerEntry, Schedule
+from redbeat.connection.client import get_redis
+from redbeat.entry import store_of
 from redbeat.errors import InvalidEntryError
+from redbeat.storage.records import SAVED, Saved, Writing
+from redbeat.storage.store import Store
 from tests.scheduler.conftest import SCHEDULE, World
 
 from .conftest import Make, RoundTrips
@@ -92,6 +97,82 @@ def test_save_all_writes_nothing_of_a_batch_where_a_key_is_in_use(
     with pytest.raises(InvalidEntryError, match="'redbeat:text' holds something"):
         schedule.save_all([make("a"), make("text"), make("b")])
     assert world.dump() == {"redbeat:text": "not mine"}
+
+
+@pytest.mark.parametrize("used", [0, 700, 1200])
+def test_save_all_stops_at_the_batch_where_a_key_is_in_use(
+    schedule: Schedule, make: Make, world: World, used: int
+) -> None:
+    entries = [make(f"e{number}") for number in range(1300)]
+    world.client.set(f"redbeat:e{used}", "not mine")
+    with pytest.raises(InvalidEntryError, match=f"'redbeat:e{used}' holds something"):
+        schedule.save_all(entries)
+    assert world.client.zcard(SCHEDULE) == used // 500 * 500
+    pool = get_redis(world.app).connection_pool
+    assert not pool._in_use_connections
+    assert schedule.save_all([make("a")]) == 1
+
+
+class Unready(RedBeatSchedulerEntry):
+    """An entry whose score cannot be told."""
+
+    def _stored_score(self, now: datetime | None = None) -> float | None:  # noqa: ARG002
+        raise LookupError(self.name)
+
+
+def test_save_all_waits_for_what_is_under_way_when_the_next_cannot_be_written(
+    schedule: Schedule, make: Make, world: World
+) -> None:
+    entries = [make(f"e{number}") for number in range(500)]
+    bad = Unready("bad", "t", 60, app=world.app)
+    with pytest.raises(LookupError, match="bad"):
+        schedule.save_all([*entries, bad])
+    assert world.client.zcard(SCHEDULE) == 500
+    assert not get_redis(world.app).connection_pool._in_use_connections
+    assert all(entry._seen_meta for entry in entries)
+
+
+def test_save_all_merges_runs_that_were_recorded_meanwhile(
+    schedule: Schedule, make: Make, world: World
+) -> None:
+    """Entries of the first batch and of the last, and one that is under way with both."""
+    entries = [make(f"e{number}", last_run_at=world.ago(100)) for number in range(1300)]
+    schedule.save_all(entries)
+    ran = world.ago(50)
+    for name in ("e0", "e600", "e1299"):
+        schedule[name].reschedule(ran)
+    for entry in entries:
+        entry.args = [1]
+    assert schedule.save_all(entries) == 1300
+    for name in ("e0", "e600", "e1299"):
+        assert (schedule[name].args, schedule[name].last_run_at) == ([1], ran)
+
+
+def test_save_all_survives_the_loss_of_its_connections(
+    schedule: Schedule, make: Make, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Setup: three batches. Fault: connections are cut while each is under way. All are stored."""
+    begin, cut = Store.begin_save_all, []
+
+    def cutting(store: Store, writings: Sequence[Writing]) -> Callable[[], list[Saved]]:
+        answer = begin(store, writings)
+        cut.append(world.client.client_kill_filter(_type="normal", skipme=True))
+        return answer
+
+    monkeypatch.setattr(Store, "begin_save_all", cutting)
+    assert schedule.save_all(make(f"e{number}") for number in range(1300)) == 1300
+    assert len(cut) == 3
+    assert all(cut)
+    assert world.client.zcard(SCHEDULE) == 1300
+
+
+def test_save_all_with_a_pool_that_has_no_connection_to_spare(make: Make, world: World) -> None:
+    client = redis.Redis.from_url(world.app.conf.redbeat_redis_url, max_connections=1)
+    store = store_of(world.app, client)
+    answer = store.begin_save_all([Writing(make().key, *make().texts(), meta="{}")])
+    assert world.dump() == {}
+    assert [saved.code for saved in answer()] == [SAVED]
+    client.close()
 
 
 def test_save_all_wakes_beats_up_once(schedule: Schedule, make: Make, world: World) -> None:
