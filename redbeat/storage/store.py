@@ -195,22 +195,23 @@ class Store(Reading):
     def begin_save_all(self, writings: Sequence[Writing]) -> Callable[[], list[Saved]]:
         """Do as :meth:`save_all`, without waiting; the function returned waits for the answer.
 
-        It must be called. Other commands may be given meanwhile. Where that cannot be, or fails, it
-        writes by :meth:`save_all`, for the client tries again what this does not. One round trip.
+        It must be called. Other commands may be given meanwhile; where that cannot be, this waits.
+        What fails is written once more by :meth:`save_all`, for which the client tries again: to
+        have written the same before changes nothing. One round trip.
         """
         if not (runs_once(self.client) and self.overlaps):
-            return partial(self.save_all, writings)
+            return partial(list, self.save_all(writings))
         try:
             reply = load_script("save").begin(self.client, *self._save_call(writings))
         except (RedisError, OSError):
-            return partial(self.save_all, writings)
+            return partial(list, self.save_all(writings))
         self.round_trips += 1
 
         def answer() -> list[Saved]:
             try:
                 results = read_saved(reply())
             except (RedisError, OSError):
-                return self.save_all(writings)  # to have written the same before changes nothing
+                return self.save_all(writings)
             return checked(writings, results)
 
         return answer
