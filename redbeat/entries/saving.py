@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
+from functools import partial
 from time import time
 from typing import Any
 
@@ -169,20 +170,16 @@ def save_batches(store: Store, batches: Iterable[Batch]) -> None:
     One round trip for each batch, and more as in :func:`save_batch`. Raises
     :exc:`InvalidEntryError`; then nothing is written of that batch, nor of those after it.
     """
-    last: Attempt | None = None
-    try:
-        for batch in batches:
-            following, before = Attempt(store, batch), last
-            if before is not None:
-                before.hear()
-            following.begin()
-            last = following
-            if before is not None:
-                before.settle()
-    finally:
-        if last is not None:
-            last.hear()
-            last.settle()
+    finish: Callable[[], None] | None = None
+    for batch in batches:
+        try:
+            writings = ready(batch)
+        finally:
+            if finish is not None:
+                finish()
+        finish = partial(settle, store, batch, writings, store.begin_save_all(writings))
+    if finish is not None:
+        finish()
 
 
 def save_batch(store: Store, asked: Batch, attempts: int = SAVE_ATTEMPTS) -> None:
@@ -192,43 +189,25 @@ def save_batch(store: Store, asked: Batch, attempts: int = SAVE_ATTEMPTS) -> Non
     is stored; some more where that goes on. Raises :exc:`InvalidEntryError`; then nothing is
     written.
     """
-    attempt = Attempt(store, asked, insist=not attempts)
-    attempt.make()
-    attempt.settle(attempts)
+    writings = ready(asked, insist=not attempts)
+    settle(store, asked, writings, partial(store.save_all, writings), attempts)
 
 
-class Attempt:
-    """One write of a batch: it is made, or begun and heard of; and then settled."""
+def ready(asked: Batch, insist: bool = False) -> list[Writing]:
+    """Return what to write; with ``insist`` whatever history is stored."""
+    now = datetime.now(UTC)  # once for all: in the zone of the app it takes a while
+    return [entry._with_history(writing, now, insist) for entry, writing in asked]
 
-    def __init__(self, store: Store, asked: Batch, insist: bool = False) -> None:
-        now = datetime.now(UTC)  # once for all: in the zone of the app it takes a while
-        self._store = store
-        self._asked = asked
-        self._writings = [entry._with_history(writing, now, insist) for entry, writing in asked]
-        self._answer: Callable[[], list[Saved]] | None = None
-        self._results: list[Saved] = []
 
-    def make(self) -> None:
-        """Write, and wait for the answer."""
-        self._results = self._store.save_all(self._writings)
-
-    def begin(self) -> None:
-        """Write, and do not wait."""
-        self._answer = self._store.begin_save_all(self._writings)
-
-    def hear(self) -> None:
-        """Wait for the answer to what was begun; a second time there is nothing to wait for."""
-        answer, self._answer = self._answer, None
-        if answer is not None:
-            self._results = answer()
-
-    def settle(self, attempts: int = SAVE_ATTEMPTS) -> None:
-        """Take note of what became of each, and try those again that ran meanwhile.
-
-        Without an answer there is nothing to note.
-        """
-        results, self._results = self._results, []
-        tried = zip(self._asked, self._writings, results, strict=bool(results))
-        left = [item for item, writing, saved in tried if not item[0]._written(writing, saved)]
-        if left and attempts:
-            save_batch(self._store, left, attempts - 1)
+def settle(
+    store: Store,
+    asked: Batch,
+    writings: Sequence[Writing],
+    answer: Callable[[], list[Saved]],
+    attempts: int = SAVE_ATTEMPTS,
+) -> None:
+    """Take note of what became of each, and try those again that ran meanwhile."""
+    tried = zip(asked, writings, answer(), strict=True)
+    left = [item for item, writing, saved in tried if not item[0]._written(writing, saved)]
+    if left and attempts:
+        save_batch(store, left, attempts - 1)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -54,8 +55,9 @@ GLOB_SPECIAL = re.compile(r"[\\\[\]*?]")
 MISSING_RETRY = 5
 
 
-def checked(writings: Sequence[Writing], results: list[Saved]) -> list[Saved]:
+def read_written(writings: Sequence[Writing], reply: Sequence[bytes]) -> list[Saved]:
     """Return what became of writings; raises :exc:`InvalidEntryError` for a key of another type."""
+    results = read_saved(reply)
     for writing, saved in zip(writings, results, strict=True):
         if saved.code == NOT_A_HASH:
             raise InvalidEntryError("name", not_an_entry(writing.key))
@@ -190,7 +192,7 @@ class Store(Reading):
         texts are not those believed in. Raises :exc:`InvalidEntryError` for a key that is not a
         hash; nothing is written then. One round trip; send at most 500.
         """
-        return checked(writings, read_saved(self._run("save", *self._save_call(writings))))
+        return read_written(writings, self._run("save", *self._save_call(writings)))
 
     def begin_save_all(self, writings: Sequence[Writing]) -> Callable[[], list[Saved]]:
         """Do as :meth:`save_all`, without waiting; the function returned waits for the answer.
@@ -199,22 +201,18 @@ class Store(Reading):
         What fails is written once more by :meth:`save_all`, for which the client tries again: to
         have written the same before changes nothing. One round trip.
         """
-        if not (runs_once(self.client) and self.overlaps):
-            return partial(list, self.save_all(writings))
+        if runs_once(self.client) and self.overlaps:
+            with suppress(RedisError, OSError):
+                reply = load_script("save").begin(self.client, *self._save_call(writings))
+                self.round_trips += 1
+                return partial(self._heard, writings, reply)
+        return partial(list, self.save_all(writings))
+
+    def _heard(self, writings: Sequence[Writing], reply: Callable[[], Any]) -> list[Saved]:
         try:
-            reply = load_script("save").begin(self.client, *self._save_call(writings))
+            return read_written(writings, reply())
         except (RedisError, OSError):
-            return partial(list, self.save_all(writings))
-        self.round_trips += 1
-
-        def answer() -> list[Saved]:
-            try:
-                results = read_saved(reply())
-            except (RedisError, OSError):
-                return self.save_all(writings)
-            return checked(writings, results)
-
-        return answer
+            return self.save_all(writings)
 
     def _save_call(self, writings: Sequence[Writing]) -> tuple[list[Any], tuple[Any, ...]]:
         first_key = key_of(writings[0].key)

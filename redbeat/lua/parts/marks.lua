@@ -6,8 +6,10 @@
 -- <mark>", was made of these texts, and whether it was of this meta. It cuts no text out of another:
 -- Redis keeps each text of a script in one table, where it takes long to tell apart those of entries.
 
+local LONGEST_MARK = 512
+
 local function mark(text)
-  return #text > 512 and sha1hex(text) or text
+  return #text > LONGEST_MARK and sha1hex(text) or text
 end
 
 local function marks(definition, policy, meta)
