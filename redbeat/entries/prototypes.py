@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import copy
 from collections import OrderedDict
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from redbeat.decoder import active_codec
 from redbeat.entry import RedBeatSchedulerEntry
@@ -19,7 +20,29 @@ __all__ = ("Histories", "Prototypes")
 #: Definitions, and histories, kept decoded; about 3 KiB for both of an entry.
 CAPACITY = 10_000
 
-SCALARS = (str, int, float, bool, type(None))
+#: One of so many that are not kept takes the place of the oldest. Entries come in turn: if each one
+#: did, then of more than can be kept none would be there when it is asked for.
+TURNOVER = 16
+
+SCALARS = frozenset({str, int, float, bool, type(None)})
+
+Kept = TypeVar("Kept")
+
+
+class Bounded(OrderedDict[str, Kept]):
+    """What is kept for some of the entries, by their key."""
+
+    _refused = 0
+
+    def has_room(self) -> bool:
+        """Whether one more is to be kept; then there is room for it."""
+        if len(self) < CAPACITY:
+            return True
+        self._refused += 1
+        if self._refused % TURNOVER:
+            return False
+        self.popitem(last=False)
+        return True
 
 
 class Source(Protocol):
@@ -44,7 +67,7 @@ class Prototypes:
 
     def __init__(self, source: Source) -> None:
         self._source = source
-        self._known: OrderedDict[str, Prototype] = OrderedDict()
+        self._known: Bounded[Prototype] = Bounded()
         self._templates = Templates(source.app, source.Entry)
         self._codec = active_codec()
 
@@ -64,9 +87,10 @@ class Prototypes:
         """
         found = self._known.get(key)
         if found is None or found.definition != definition or found.policy != policy:
-            found = self._known[key] = self._make(key, definition, policy)
-            if len(self._known) > CAPACITY:
-                self._known.popitem(last=False)
+            made = self._make(key, definition, policy)
+            if found is None and not self._known.has_room():
+                return made.entry
+            found = self._known[key] = made
         return own(found.entry, found.flat)
 
     def _make(self, key: str, definition: str, policy: str) -> Prototype:
@@ -74,8 +98,9 @@ class Prototypes:
         if entry.key != key:
             raise DecodeError("definition.name", f"{entry.name!r} does not belong to this key")
         entry.check_allowed()
-        entry._zone = entry.policy.zone or self._source.app.timezone
-        flat = all(map(is_flat, (entry.args or (), entry.kwargs, entry.options)))
+        if entry._zone is None:
+            entry._zone = entry.policy.zone or self._source.app.timezone
+        flat = is_flat((*(entry.args or ()), *entry.kwargs.values(), *entry.options.values()))
         return Prototype(definition, policy, entry, flat)
 
 
@@ -98,17 +123,15 @@ class Histories:
     """A bounded cache of the histories that this beat wrote, by entry key and their texts."""
 
     def __init__(self) -> None:
-        self._written: OrderedDict[str, Written] = OrderedDict()
+        self._written: Bounded[Written] = Bounded()
 
     def note(self, key: str, meta: str, runtime: str, entry: RedBeatSchedulerEntry) -> None:
         """Keep what an entry looks like after its run."""
         known = self._written.get(key)
         if known is None:
+            if not self._written.has_room():
+                return
             known = self._written[key] = Written()
-            if len(self._written) > CAPACITY:
-                self._written.popitem(last=False)
-        else:
-            self._written.move_to_end(key)
         known.meta, known.runtime = meta, runtime
         known.last_run_at, known.scheduled_at = entry.last_run_at, entry.scheduled_at
         known.total_run_count = entry.total_run_count
@@ -122,10 +145,9 @@ class Histories:
             entry.recall(meta, runtime)
 
 
-def is_flat(value: Any) -> bool:
-    """Whether a container holds only values that nobody can change."""
-    items = value.values() if isinstance(value, dict) else value
-    return all(isinstance(item, SCALARS) for item in items)
+def is_flat(values: Iterable[Any]) -> bool:
+    """Whether there are only values that nobody can change."""
+    return SCALARS.issuperset(map(type, values))
 
 
 def own(entry: RedBeatSchedulerEntry, flat: bool) -> RedBeatSchedulerEntry:

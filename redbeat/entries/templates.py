@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from collections.abc import Callable
+from json.decoder import JSONDecoder
 from json.encoder import JSONEncoder
 from typing import Any, Final, NamedTuple
 
@@ -30,11 +30,9 @@ CAPACITY: Final = 1000
 #: What stands in the text of a value that is more than plain JSON.
 TAGGED: Final = '"__type__"'
 
-#: Fields of a definition that differ from one entry to the next, with what is meant by none.
-OWN: Final[dict[str, Callable[[], Any]]] = {
-    **dict.fromkeys(("name", "task", "args"), type(None)),
-    **dict.fromkeys(("kwargs", "options"), dict),
-}
+#: Fields of a definition that differ from one entry to the next; those before it in a stored one.
+OWN: Final = frozenset({"name", "task", "args", "kwargs", "options"})
+SCHEDULE: Final = '"schedule":'
 
 #: What is raised where a definition is not what it should be.
 WRONG: Final = (
@@ -45,6 +43,7 @@ WRONG: Final = (
 USUAL: Final = (RedBeatJSONEncoder, RedBeatJSONDecoder)
 
 as_json: Final = JSONEncoder(allow_nan=False).encode
+read_json: Final = JSONDecoder().raw_decode
 
 
 class Made(NamedTuple):
@@ -73,26 +72,48 @@ class Templates:
     def __init__(self, app: Any, make: type[RedBeatSchedulerEntry]) -> None:
         self._app = app
         self.make = make
-        self._usual = make is RedBeatSchedulerEntry
-        self._templates: OrderedDict[tuple[str, Any, str], Template | None] = OrderedDict()
+        self._usual = make is RedBeatSchedulerEntry and active_codec() == USUAL
+        self._templates: OrderedDict[tuple[str, bool, str], Template | None] = OrderedDict()
 
     def loaded(self, text: str, policy: str) -> RedBeatSchedulerEntry:
         """Return the entry of a stored definition, which is yet to :meth:`adopt` its history.
 
         Raises :exc:`DecodeError`. Whether its task is allowed is not looked at.
         """
-        entry = None
-        # One tag is that of the schedule, unless another one is written in a way of its own.
-        if text.count(TAGGED) == 1 and "\\" not in text and is_small(text):
-            try:
-                found = self._matching(json.loads(text), policy)
-                entry = found and _with_own(*found)
-            except WRONG:
-                pass
+        try:
+            entry = self._of_text(text, policy)
+        except WRONG:
+            entry = None  # from_definition() says what is wrong, if anything is
         if entry is None:
             return self.make.from_definition(self._app, text, policy)
         entry._seen_texts = (text, policy)
         return entry
+
+    def _of_text(self, text: str, policy: str) -> RedBeatSchedulerEntry | None:
+        """Return the entry of a definition that has its own fields first, then its schedule.
+
+        What stands from there on is the same text for many, so it is decoded for the first of them.
+        """
+        head, _, tail = text.partition(SCHEDULE)
+        head = head.rstrip()
+        # One tag is that of the schedule, unless another one is written in a way of its own.
+        plain = TAGGED not in head and tail.count(TAGGED) == 1 and "\\" not in text
+        if not (self._usual and plain and head[-1:] == "," and is_small(text)):
+            return None
+        # Only where the schedule is a field of the definition itself this is an object.
+        begin = head[:-1] + "}"
+        fields, end = read_json(begin)
+        enabled = fields.pop("enabled", True)
+        own = own_fields(fields)
+        if own is None or type(enabled) is not bool or end < len(begin) or not fields.keys() <= OWN:
+            return None
+        key = (tail, enabled, policy)
+        if key not in self._templates:
+            rest = json.loads(f"{{{SCHEDULE}{tail}")
+            whole = {**own, "enabled": enabled, **rest}
+            self._keep(key, None if rest.keys() & OWN else self._new(whole, policy))
+        template = self._templates[key]
+        return template and _with_own(template, own)
 
     def from_json(self, definition: Any, policy: str) -> Made:
         """Return the entry of a definition in plain JSON; raises :exc:`DecodeError`."""
@@ -118,22 +139,21 @@ class Templates:
         self, definition: dict[str, Any], policy: str
     ) -> tuple[Template, dict[str, Any]] | None:
         """Return the template of a definition, and the fields that are its own."""
-        if not (self._usual and definition.keys() <= FIELDS.keys() and active_codec() == USUAL):
+        if not (self._usual and definition.keys() <= FIELDS.keys()):
             return None
-        own = {field: _given(definition.get(field), none) for field, none in OWN.items()}
-        enabled = definition.get("enabled", True)
-        if not (isinstance(enabled, bool) and is_valid(own)):
+        own, enabled = own_fields(definition), definition.get("enabled", True)
+        if own is None or type(enabled) is not bool:
             return None
-        template = self._template(definition, enabled, policy)
-        return None if template is None else (template, own)
-
-    def _template(self, definition: dict[str, Any], enabled: Any, policy: str) -> Template | None:
         key = (repr(definition["schedule"]), enabled, policy)
         if key not in self._templates:
-            self._templates[key] = self._new(definition, policy)
-            if len(self._templates) > CAPACITY:
-                self._templates.popitem(last=False)
-        return self._templates[key]
+            self._keep(key, self._new(definition, policy))
+        template = self._templates[key]
+        return None if template is None else (template, own)
+
+    def _keep(self, key: tuple[str, bool, str], template: Template | None) -> None:
+        self._templates[key] = template
+        if len(self._templates) > CAPACITY:
+            self._templates.popitem(last=False)
 
     def _new(self, definition: dict[str, Any], policy: str) -> Template | None:
         bare = {name: value for name, value in definition.items() if name not in OWN}
@@ -146,13 +166,17 @@ class Templates:
         return Template(entry, json.loads(text), policy_text, text.count(TAGGED))
 
 
-def _given(value: Any, none: Callable[[], Any]) -> Any:
-    return none() if value is None else value
-
-
-def is_valid(own: dict[str, Any]) -> bool:
-    """Whether the fields are of the right kinds."""
-    return all(FIELDS[field][0](value) for field, value in own.items())
+def own_fields(definition: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the fields that are an entry's own, None where one is not of the right kind."""
+    name, task, args = definition["name"], definition["task"], definition.get("args")
+    kwargs, options = definition.get("kwargs"), definition.get("options")
+    named = name and isinstance(name, str) and task and isinstance(task, str)
+    if not (named and (args is None or isinstance(args, (list, tuple)))):
+        return None
+    kwargs, options = {} if kwargs is None else kwargs, {} if options is None else options
+    if not (isinstance(kwargs, dict) and isinstance(options, dict)):
+        return None
+    return {"name": name, "task": task, "args": args, "kwargs": kwargs, "options": options}
 
 
 def is_small(text: str) -> bool:

@@ -32,16 +32,27 @@ def is_kept(histories: Histories, key: str, entry: RedBeatSchedulerEntry) -> boo
     return (other.last_run_at, other.total_run_count) == (entry.last_run_at, 5)
 
 
-def test_the_one_that_was_written_longest_ago_is_forgotten(
+def test_when_it_is_full_one_of_some_takes_the_place_of_the_oldest(
+    entry: RedBeatSchedulerEntry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If each one did, then of more than can be kept none would be there in its turn."""
+    monkeypatch.setattr("redbeat.entries.prototypes.CAPACITY", 2)
+    monkeypatch.setattr("redbeat.entries.prototypes.TURNOVER", 3)
+    histories, keys = Histories(), "abcdefgh"
+    for key in keys:
+        histories.note(key, UNREADABLE, "", entry)
+    assert "".join(key for key in keys if is_kept(histories, key, entry)) == "eh"
+
+
+def test_what_is_kept_is_kept_up_to_date(
     entry: RedBeatSchedulerEntry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("redbeat.entries.prototypes.CAPACITY", 2)
     histories = Histories()
-    for key in ("first", "second", "first", "third"):
-        histories.note(key, UNREADABLE, "", entry)
-    assert [is_kept(histories, key, entry) for key in ("first", "second", "third")] == [
-        *(True, False, True)
-    ]
+    for key in ("a", "b", "c"):
+        histories.note(key, "an earlier text", "", entry)
+    histories.note("a", UNREADABLE, "", entry)
+    assert is_kept(histories, "a", entry)
 
 
 def test_another_text_is_read(entry: RedBeatSchedulerEntry) -> None:
