@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 # ruff: noqa: DTZ001 - wall times have no zone
-from bisect import bisect_left, bisect_right
 from calendar import monthrange
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -33,7 +32,7 @@ class CronRule:
 
     next_minute: tuple[int, ...]
     next_hour: tuple[int, ...]
-    days: tuple[int, ...]
+    days: frozenset[int]
     months: frozenset[int]
     weekdays: frozenset[int]
     follows_real_time: bool
@@ -44,18 +43,17 @@ class CronRule:
             return None
         year, month, day = wall.year, wall.month, wall.day
         if month in self.months:
-            days = self._days_of(year, month)
-            place = bisect_left(days, day)
-            if place < len(days) and days[place] == day:
+            next_day = self._next_day(year, month)
+            if next_day[day] == day:
                 hour = wall.hour
                 minute = self.next_minute[wall.minute + 1] if self.next_hour[hour] == hour else -1
                 if minute < 0:
                     hour, minute = self.next_hour[hour + 1], self.next_minute[0]
                 if hour >= 0:
                     return datetime(year, month, day, hour, minute)
-                place += 1
-            if place < len(days):
-                return datetime(year, month, days[place], self.next_hour[0], self.next_minute[0])
+            day = next_day[day + 1]
+            if day > 0:
+                return datetime(year, month, day, self.next_hour[0], self.next_minute[0])
         return self._in_later_month(year, month)
 
     def _in_later_month(self, year: int, month: int) -> datetime | None:
@@ -64,25 +62,24 @@ class CronRule:
             year, month = (year, month + 1) if month < 12 else (year + 1, 1)
             if year > date.max.year:
                 return None
-            if month in self.months and (days := self._days_of(year, month)):
-                return datetime(year, month, days[0], self.next_hour[0], self.next_minute[0])
+            if month in self.months and (day := self._next_day(year, month)[1]) > 0:
+                return datetime(year, month, day, self.next_hour[0], self.next_minute[0])
         return None
 
-    def _days_of(self, year: int, month: int) -> tuple[int, ...]:
+    def _next_day(self, year: int, month: int) -> tuple[int, ...]:
         kind = month_range(year, month)
-        return self._known.get(kind) or self._days_in(kind)
+        return self._known.get(kind) or self._next_day_in(kind)
 
-    def _days_in(self, kind: tuple[int, int]) -> tuple[int, ...]:
+    def _next_day_in(self, kind: tuple[int, int]) -> tuple[int, ...]:
         """The days of a month by the weekday of its first day (Monday = 0) and its length."""
         first, length = kind
-        days = self.days[: bisect_right(self.days, length)]
-        found = tuple(day for day in days if (first + day) % 7 in self.weekdays)
-        self._known[kind] = found
+        days = (day for day in self.days if day <= length and (first + day) % 7 in self.weekdays)
+        self._known[kind] = found = _next_table(days, length + 1)
         return found
 
     @cached_property
     def _known(self) -> dict[tuple[int, int], tuple[int, ...]]:
-        """The days of the 28 kinds of months, as far as they were asked for."""
+        """The tables of the 28 kinds of months, as far as they were asked for."""
         return {}
 
 
@@ -99,7 +96,7 @@ def _expand(schedule: crontab) -> CronRule:
     return CronRule(
         next_minute=_next_table(schedule.minute, 60),
         next_hour=_next_table(schedule.hour, 24),
-        days=tuple(sorted(schedule.day_of_month)),
+        days=frozenset(schedule.day_of_month),
         months=frozenset(schedule.month_of_year),
         weekdays=frozenset(schedule.day_of_week),
         follows_real_time=_any_hour(schedule._orig_hour, schedule.hour),

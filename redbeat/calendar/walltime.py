@@ -47,7 +47,7 @@ def next_instant(
     before ``start``, in UTC, not even the first of two times that a clock shows.
     """
     after = as_utc(after)
-    if after < start:
+    if start is not DAWN and after < start:
         after = start - TICK
     try:
         if not isinstance(zone, ZoneInfo):

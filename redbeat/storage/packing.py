@@ -49,7 +49,8 @@ def _join(texts: Sequence[str]) -> tuple[Iterable[int], str | bytes]:
 
 def _cut(sizes: Iterable[int], packed: bytes) -> list[str]:
     ends = list(accumulate(sizes))
-    pieces = map(slice, chain((0,), ends), ends)
+    pieces = zip(chain((0,), ends), ends)  # noqa: B905 - the last end begins nothing
     if packed.isascii():
-        return list(map(packed.decode("ascii").__getitem__, pieces))
-    return [packed[piece].decode("utf-8", "surrogateescape") for piece in pieces]
+        text = packed.decode("ascii")
+        return [text[begin:end] for begin, end in pieces]
+    return [packed[begin:end].decode("utf-8", "surrogateescape") for begin, end in pieces]

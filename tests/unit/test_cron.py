@@ -240,7 +240,7 @@ def test_a_rare_date_is_found() -> None:
 def test_a_date_that_never_comes_has_no_next_run() -> None:
     ends = (*(-1 for _ in range(60)), -1)
     rule = CronRule(
-        (0, *ends[1:]), (0, *ends[:24]), (30,), frozenset({2}), frozenset(range(7)), False
+        (0, *ends[1:]), (0, *ends[:24]), frozenset({30}), frozenset({2}), frozenset(range(7)), False
     )
     assert rule.next_wall(datetime(2026, 1, 1)) is None
 
