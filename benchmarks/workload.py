@@ -115,18 +115,27 @@ def start(app: Celery) -> None:
 
 
 def run_idle(client: Any, options: argparse.Namespace) -> Metrics:
-    """Ticks with nothing due; commands are those that Redis ran, in scripts or not."""
+    """Ticks with nothing due, in turn with those of a beat for which nothing is stored.
+
+    Commands are those that Redis ran, in scripts or not.
+    """
     now = datetime.now(timezone.utc)
     seed(client, options.entries, options.schedule, now, int(now.timestamp()) + EVERY)
-    meter = Meter()
-    with beat(make_app(options.url)) as scheduler:
+    meter, costs, others = Meter(), [], []
+    own, other = make_app(options.url), make_app(options.url, redbeat_key_prefix="another:")
+    with beat(own) as scheduler, beat(other) as empty:
         client.config_resetstat()
-        costs = [meter.cost(scheduler.tick) for _ in range(options.repeat)]
+        for _ in range(options.repeat):
+            scheduler.tick()
         ran = client.info("commandstats")
-    idle, own = median(costs), ("cmdstat_info", "cmdstat_config|resetstat", "cmdstat_config")
-    commands = sum(stats["calls"] for name, stats in ran.items() if name not in own)
+        for _ in range(options.repeat):
+            costs.append(meter.cost(scheduler.tick))
+            others.append(meter.cost(empty.tick))
+    idle, left_out = median(costs), ("cmdstat_info", "cmdstat_config|resetstat", "cmdstat_config")
+    commands = sum(stats["calls"] for name, stats in ran.items() if name not in left_out)
     return {
         "each": idle.seconds,
+        "none": median(others).seconds,
         "round_trips": idle.round_trips,
         "commands": commands / options.repeat,
     }
