@@ -125,11 +125,11 @@ def side_by_side(name: str, plot: Plot, series: Sequence[Series]) -> Iterator[tu
 
 def write_docs(findings: Mapping[str, Finding], docs: Path) -> list[Path]:
     """Write tables, plots and the arithmetic of :doc:`scale` into the documentation."""
+    directory = docs / "_static" / "benchmarks"
+    directory.mkdir(parents=True, exist_ok=True)
     tables, limits = docs / "benchmarks-results.inc", docs / "scale-results.inc"
     tables.write_text(as_rst(findings), encoding="utf-8")
     limits.write_text(arithmetic(findings), encoding="utf-8")
-    directory = docs / "_static" / "benchmarks"
-    directory.mkdir(parents=True, exist_ok=True)
     written = [tables, limits]
     for name, image in drawn(list(chain.from_iterable(f.series for f in findings.values()))):
         written.append(directory / f"{name}.svg")

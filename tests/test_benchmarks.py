@@ -219,9 +219,10 @@ def test_the_docs_are_written_from_what_is_kept(tmp_path: Path) -> None:
     for name, finding in FINDINGS.items():
         Store(results).keep(name, finding)
 
-    assert main(["--report", "--results", str(results), "--docs", str(tmp_path)]) == 0
+    docs = tmp_path / "not" / "there"
+    assert main(["--report", "--results", str(results), "--docs", str(docs)]) == 0
 
-    images = {path.name for path in (tmp_path / "_static/benchmarks").iterdir()}
+    images = {path.name for path in (docs / "_static/benchmarks").iterdir()}
     assert images == {"due.svg", "peers-due.svg", "peers-due-bars.svg"}
     assert all(f"benchmarks/{name}" in as_rst(FINDINGS) for name in images)
     assert write_docs(FINDINGS, tmp_path)[0].read_text() == as_rst(FINDINGS)
