@@ -22,6 +22,7 @@ __all__ = (
     "LazyArgument",
     "LazyArgumentError",
     "evaluated",
+    "has_scalars",
     "hidden",
     "resolved",
     "revealed",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections import OrderedDict
-from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -13,6 +12,7 @@ from redbeat.decoder import active_codec
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import DecodeError
 
+from .lazy import has_scalars
 from .templates import Templates
 
 __all__ = ("Histories", "Prototypes")
@@ -23,8 +23,6 @@ CAPACITY = 10_000
 #: One of so many that are not kept takes the place of the oldest. Entries come in turn: if each one
 #: did, then of more than can be kept none would be there when it is asked for.
 TURNOVER = 16
-
-SCALARS = frozenset({str, int, float, bool, type(None)})
 
 Kept = TypeVar("Kept")
 
@@ -100,7 +98,7 @@ class Prototypes:
         entry.check_allowed()
         if entry._zone is None:
             entry._zone = entry.policy.zone or self._source.app.timezone
-        flat = is_flat((*(entry.args or ()), *entry.kwargs.values(), *entry.options.values()))
+        flat = has_scalars((*(entry.args or ()), *entry.kwargs.values(), *entry.options.values()))
         return Prototype(definition, policy, entry, flat)
 
 
@@ -143,11 +141,6 @@ class Histories:
             entry.adopt(meta, known.last_run_at, known.total_run_count, known.scheduled_at)
         else:
             entry.recall(meta, runtime)
-
-
-def is_flat(values: Iterable[Any]) -> bool:
-    """Whether there are only values that nobody can change."""
-    return SCALARS.issuperset(map(type, values))
 
 
 def own(entry: RedBeatSchedulerEntry, flat: bool) -> RedBeatSchedulerEntry:
