@@ -2,9 +2,13 @@
 -- of the definition with its policy, one of the meta. A mark is the text itself, for which Redis takes
 -- less time than for a digest, or the sha1 of one that is too long to be written once more.
 --
+-- last_of(number) returns a character in which a claim ends, one of 94 in turn. Redis keeps the texts of
+-- scripts in one table, where it looks for each by some 32 of its characters, counted from the end.
+-- Claims of entries that differ by a number in their names would all be in one place.
+--
 -- made_of(claim, definition, policy, meta) returns whether a claim, "<id> <due> <expires> <mark>
--- <mark>", was made of these texts, and whether it was of this meta. It cuts no text out of another:
--- Redis keeps each text of a script in one table, where it takes long to tell apart those of entries.
+-- <mark><last>", was made of these texts, and whether it was of this meta. It cuts no text out of
+-- another, for the same reason.
 
 local LONGEST_MARK = 512
 
@@ -17,6 +21,10 @@ local function marks(definition, policy, meta)
   return mark(whole), mark(meta or '')
 end
 
+local function last_of(number)
+  return string.char(33 + number % 94)
+end
+
 local function stands(text, whole, at)
   return at > 0 and string.find(whole, text, at, true) == at
 end
@@ -27,7 +35,7 @@ local function made_of(claim, definition, policy, meta)
   for _ = 1, 3 do
     blank = string.find(claim, ' ', blank + 1, true) or #claim
   end
-  local at = #claim - #second + 1
+  local at = #claim - #second
   local same_meta = stands(second, claim, at)
   local same = same_meta and at == blank + #first + 2 and stands(first, claim, blank + 1)
   return same, same_meta
