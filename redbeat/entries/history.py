@@ -126,9 +126,9 @@ def _read_written(meta: str) -> tuple[datetime, int] | None:
     match = _written.fullmatch(meta)
     if match is None or active_decoder() is not RedBeatJSONDecoder:
         return None
-    *when, count = map(int, match.groups("0"))
+    year, month, day, hour, minute, second, micro, count = map(int, match.groups("0"))
     try:
-        return datetime(*when, tzinfo=UTC), count  # type: ignore[misc, arg-type]
+        return datetime(year, month, day, hour, minute, second, micro, UTC), count
     except ValueError:
         return None
 
