@@ -35,7 +35,7 @@ def growth(bench: Bench) -> Finding:
     series.append(line(bench, STORED, OURS, stored, idle_of))
     series.append(line(bench, STORED, RELEASE, [count for count in stored if count < 1e6], idle_of))
     # Of idle ticks the row is beside the targets: that takes both in turn.
-    return Finding([flat(series[0], counts)], series)
+    return Finding([flat(series[0])], series)
 
 
 def due_of(bench: Bench, name: str, count: int) -> float:
@@ -66,15 +66,16 @@ def line(
     return Series(plot, name, points)
 
 
-def flat(series: Series, counts: Sequence[int]) -> Row:
+def flat(series: Series) -> Row:
     """Return the row that tells whether the cost per due entry is flat.
 
     A handful of entries share the price of a tick, so what the last point of the line is beside is
     the first of 1,000 or more.
     """
-    what, last = f"time per due entry, {counts[-1]:,} due", series.points[-1][1]
+    count, last = series.points[-1]
     beside = next((y for x, y in series.points if x >= 1000), last)
     level = ("flat", lambda _ours, ratio: ratio >= 0.8)
+    what = f"time per due entry, {count:,.0f} due"
     return target_row(what, "us", last, beside, "1,000 due", *level)
 
 

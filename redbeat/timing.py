@@ -110,7 +110,7 @@ def asks_itself(schedule: BaseSchedule) -> bool:
     So it is for classes that are not ours or Celery's, and for subclasses that compute their
     times themselves. Callers then use ``schedule.is_due(last_run_at)``.
     """
-    return _finder(type(schedule)) is _next_of_itself
+    return finder_of(schedule) is None
 
 
 def finder_of(schedule: BaseSchedule) -> Finder | None:

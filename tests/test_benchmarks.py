@@ -139,10 +139,10 @@ def test_a_target_is_reached_by_value_and_ratio() -> None:
 
 
 def test_a_line_is_flat_when_its_end_is_as_its_beginning() -> None:
-    points, counts = [(10.0, 9.0), (1000.0, 1.0)], [10, 1000, 10_000]
+    points = [(10.0, 9.0), (1000.0, 1.0)]
 
-    assert flat(Series(DUE, "ours", [*points, (1e4, 1.2)]), counts).reached is True
-    assert flat(Series(DUE, "ours", [*points, (1e4, 1.5)]), counts).reached is False
+    assert flat(Series(DUE, "ours", [*points, (1e4, 1.2)])).reached is True
+    assert flat(Series(DUE, "ours", [*points, (1e4, 1.5)])).reached is False
 
 
 def test_settings_are_json() -> None:

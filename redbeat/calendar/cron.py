@@ -71,7 +71,7 @@ class CronRule:
         return self._known.get(kind) or self._next_day_in(kind)
 
     def _next_day_in(self, kind: tuple[int, int]) -> tuple[int, ...]:
-        """The days of a month by the weekday of its first day (Monday = 0) and its length."""
+        """The table for a month by the weekday of its first day (Monday = 0) and its length."""
         first, length = kind
         days = (day for day in self.days if day <= length and (first + day) % 7 in self.weekdays)
         self._known[kind] = found = _next_table(days, length + 1)

@@ -49,8 +49,7 @@
 --               wait as in trigger.lua, or ''
 --   expires     when the claims end
 --
--- The field `claim` of an entry: "<id> <due> <expires> <mark> <mark><last>"; by the marks its texts are
--- known again, see marks.lua.
+-- The field `claim` of an entry is told in marks.lua.
 
 local schedule, statics, quarantine, beats, lock = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[7]
 local stats = KEYS[5]
@@ -374,9 +373,8 @@ local function claim(key, found, due)
       return seconds(math.min(expires, now + lease))
     end
   end
-  local first, second = marks(found[1], found[3], found[2])
   redis.call('HSET', key, 'claim',
-    claim_id .. ' ' .. due .. ' ' .. lease_end .. ' ' .. first .. ' ' .. second .. last_of(#kinds))
+    claim_text(claim_id, due, lease_end, #kinds, found[1], found[3], found[2]))
   if found[7] then
     redis.call('HDEL', key, 'ended')  -- of a message that this one may repeat under the same id
   end
