@@ -1,11 +1,11 @@
--- The field `claim` of an entry: "<id> <due> <expires> <mark> <mark><last>". By the marks its texts are
--- known again: the first is of the definition with its policy, the second of the meta. A mark is the
--- text itself, for which Redis takes less time than for a digest, or the sha1 of one that is too long to
--- be written once more. The last character is one of 94 in turn: Redis keeps the texts of scripts in one
--- table, where it looks for each by some 32 of its characters, counted from the end. Claims of entries
--- that differ by a number in their names would all be in one place.
+-- marks(definition, policy, meta) returns two texts by which those of an entry are known again: one
+-- of the definition with its policy, one of the meta. A mark is the text itself, for which Redis takes
+-- less time than for a digest, or the sha1 of one that is too long to be written once more.
 --
--- claim_text(id, due, expires, number, definition, policy, meta) returns that field; number is the turn.
+-- claim_text(id, due, expires, number, definition, policy, meta) returns the field `claim` of an entry,
+-- "<id> <due> <expires> <mark> <mark><last>". The last character is one of 94, by the number. Redis keeps
+-- the texts of scripts in one table, where it looks for each by some 32 of its characters, counted from
+-- the end: claims of entries that differ by a number in their names would all be in one place.
 --
 -- made_of(claim, definition, policy, meta) returns whether a claim was made of these texts, and whether
 -- it was of this meta. It cuts no text out of another, for the same reason.
