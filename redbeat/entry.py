@@ -181,11 +181,26 @@ class RedBeatSchedulerEntry(OperatedEntry):
             # TypeError for an unknown key, and whatever a class of the user's own may raise.
             raise DecodeError("definition", f"{cls.__name__} refuses it: {error}") from error
 
+    @classmethod
+    def loads_itself(cls) -> bool:
+        """Return whether a subclass overrides :meth:`from_key`."""
+        ours: Any = RedBeatSchedulerEntry.from_key
+        return getattr(cls.from_key, "__func__", None) is not ours.__func__
+
+    @classmethod
+    def reads_meta_itself(cls) -> bool:
+        """Return whether a subclass overrides :meth:`decode_meta`."""
+        return cls.decode_meta is not RedBeatSchedulerEntry.decode_meta
+
     def with_history(self: Self, meta: str, runtime: str = "") -> Self:
         """Return a copy with the stored history; raises :exc:`DecodeError`. No round trip."""
         entry = self._copy()
         entry.recall(meta, runtime)
         return entry
+
+    def is_of(self, key: str, definition: str, policy: str) -> bool:
+        """Whether it was made from these stored texts."""
+        return self.key == key and self._seen_texts == (definition, policy)
 
     @property
     def rank(self) -> int | None:
@@ -365,7 +380,7 @@ class RedBeatSchedulerEntry(OperatedEntry):
 
     def __iter__(self) -> Iterator[tuple[str, Any]]:
         """Yield the constructor arguments, as Celery does."""
-        hidden = ("run", "scheduled_at")
+        hidden = ("run", "scheduled_at", "put_up")
         return (
             (name, value)
             for name, value in vars(self).items()

@@ -76,54 +76,79 @@ class RedBeatScheduler(Scheduler):
         app: the Celery app.
         lock_key: overrides ``redbeat_lock_key``.
         lock_timeout: overrides ``redbeat_lock_timeout``, seconds.
+        lazy: do not touch Redis; Celery makes such a scheduler for its banner.
         kwargs: those of :class:`celery.beat.Scheduler`.
 
-    Making a scheduler does not touch Redis: static entries are written by the first tick of the
-    beat that leads. Raises :exc:`~redbeat.errors.ConfigurationError`.
+    Making a scheduler writes the static entries, see :meth:`setup_schedule`, unless it is ``lazy``.
+    Raises :exc:`~redbeat.errors.ConfigurationError`.
     """
 
     #: The class of entries; set it to a subclass with arguments of its own.
     Entry = RedBeatSchedulerEntry
 
-    #: The beat lock, None when ``redbeat_lock_key`` is None.
+    #: The beat lock, None when ``redbeat_lock_key`` is None. A program may put one of its own here.
     lock: BeatLock | None = None
 
     #: Seconds the lock lives when it is not renewed.
     lock_timeout: float | None = None
+
+    #: The Redis key of the lock.
+    lock_key: str | None = None
 
     #: The beat service that runs this scheduler; None for those who call ``tick()`` themselves.
     service: Any = None
 
     _published_at = float("-inf")
 
+    #: Whether :meth:`update_from_dict` is called by :meth:`setup_schedule`.
+    _setting_up = False
+
     def __init__(
         self,
         app: Any,
         lock_key: str | None = None,
         lock_timeout: float | None = None,
+        lazy: bool = False,
         **kwargs: Any,
     ) -> None:
         conf = ensure_conf(app)
         self.lock_key = lock_key or conf.lock_key
-        self._statics = StaticEntries()
-        super().__init__(app, **kwargs)
+        super().__init__(app, lazy=True, **kwargs)
         settings = (lock_timeout, conf.lock_timeout, self.lock_timeout)
         wanted = next((value for value in settings if value is not None), None)
         self.lock_timeout = conf.resolve_lock_timeout(wanted, self.max_interval)
-        if not kwargs.get("lazy"):
-            signals.beat_init.connect(self._service_starts)
-            if self.lock_key:
-                self.lock = BeatLock(self._store, self.lock_key, self.lock_timeout)
+        if not lazy:
+            self.setup_schedule()
+            self._make_lock()
+
+    def _make_lock(self) -> None:
+        """Make the lock, unless there is one; a program may have put its own in place."""
+        if self.lock is None and self.lock_key:
+            self.lock = BeatLock(self._store, self.lock_key, self._timeout)
+
+    @property
+    def _timeout(self) -> float:
+        return self.lock_timeout or LONGEST_LEASE
+
+    @cached_property
+    def _statics(self) -> StaticEntries:
+        return StaticEntries()
+
+    @cached_property
+    def _unsaved(self) -> dict[str, Any]:
+        """What :meth:`update_from_dict` could not write yet."""
+        return {}
 
     @cached_property
     def _ticker(self) -> Ticker:
         conf = ensure_conf(self.app)
-        return Ticker(self, self._store, self.lock, self._statics, conf, lease=self._lease)
+        lock = self.lock if isinstance(self.lock, BeatLock) else None
+        return Ticker(self, self._store, lock, self._statics, conf, lease=self._lease)
 
     @property
     def _lease(self) -> float:
         """Seconds that a claim lasts: no longer than the lock, within reason."""
-        return min(max(self.lock_timeout or LONGEST_LEASE, SHORTEST_LEASE), LONGEST_LEASE)
+        return min(max(self._timeout, SHORTEST_LEASE), LONGEST_LEASE)
 
     @cached_property
     def _server(self) -> Any:
@@ -141,29 +166,69 @@ class RedBeatScheduler(Scheduler):
     def _store(self) -> Store:
         return store_of(self.app, unretried(get_redis(self.app)))
 
-    # -- the service -----------------------------------------------------------------------------
-
-    def _service_starts(self, sender: Any = None, **_kwargs: Any) -> None:
-        """Remember the service that runs this scheduler; others are none of our business."""
-        if getattr(sender, "__dict__", {}).get("scheduler") is self:
-            self.service = sender
-            warn_about_confirms(self.app)
-
     # -- the schedule --------------------------------------------------------------------------
 
+    def service_starts(self, service: Any) -> None:
+        """Remember the service that runs this scheduler, and take the lock if it is free.
+
+        One round trip.
+        """
+        self.service = service
+        warn_about_confirms(self.app)
+        if isinstance(self.lock, BeatLock):
+            self._ticker.take_lock()
+
     def setup_schedule(self) -> None:
-        """Collect the entries of ``beat_schedule``. No round trip."""
-        self._statics.complete = True
-        self.install_default_entries(ensure_conf(self.app).schedule)
-        self.update_from_dict(ensure_conf(self.app).schedule)
+        """Write the entries of ``beat_schedule`` into Redis.
+
+        They are added and changed, unless another beat leads: then only those are added that are
+        missing. The beat that leads removes those that left ``beat_schedule``: at its first tick,
+        and when this is called again. Where Redis is away, the first tick writes them. Three round
+        trips, and one per 500 entries.
+        """
+        schedule = ensure_conf(self.app).schedule
+        self._statics.collect()
+        self._setting_up = True
+        try:
+            self.install_default_entries(schedule)
+            self.update_from_dict(schedule)
+        finally:
+            self._setting_up = False
+        self._make_lock()
+        lock = self.lock if isinstance(self.lock, BeatLock) else None
+        try:
+            self._statics.offer(self._store, lock)
+            if self._leads:
+                self._statics.prune(self._store, lock, alone=lock is not None)
+        except (RedisError, OSError) as error:
+            logger.warning("beat: Static entries are not written yet, a tick will: %r", error)
+
+    @property
+    def _leads(self) -> bool:
+        """Whether this beat had the lead at its last tick."""
+        return "_ticker" in self.__dict__ and self._ticker.pulse.leads is True
 
     def update_from_dict(self, dict_: Mapping[str, Any]) -> None:
-        """Take over static entries; the next tick of a leading beat writes them. No round trip."""
+        """Save entries, as ``name -> fields``; they are not marked as static.
+
+        One that cannot be made is logged and leaves the others alone. Where Redis is away, the next
+        tick saves them. One round trip for each.
+        """
         for name, fields in dict_.items():
             try:
-                self._statics.add(name, self._maybe_entry(name, fields))
+                entry = self._maybe_entry(name, fields)
+                if self._setting_up:
+                    self._statics.add(name, entry)
+                else:
+                    entry.save()
+            except (RedisError, OSError) as error:
+                logger.error("beat: Entry %s is not saved yet, a tick will: %r", name, error)
+                self._unsaved[name] = fields
             except Exception as error:
-                self._statics.refuse(name, error)
+                if not self._setting_up:
+                    logger.error("beat: Entry %s is not scheduled: %s", name, error)
+                else:
+                    self._statics.refuse(name, error)
 
     def add(self, **kwargs: Any) -> RedBeatSchedulerEntry:
         """Make an entry and save it. One round trip."""
@@ -172,7 +237,7 @@ class RedBeatScheduler(Scheduler):
     def get_schedule(self) -> dict[str, RedBeatSchedulerEntry]:
         """Return the entries that are due now and the one after them, by name.
 
-        Two round trips and one per entry.
+        Nothing is claimed: :meth:`maybe_due` does that. Three round trips and one per entry.
         """
         return {entry.name: entry for entry in self._load_due()}
 
@@ -182,12 +247,23 @@ class RedBeatScheduler(Scheduler):
 
     schedule = property(get_schedule, set_schedule)
 
+    @functools.cached_property
+    def _own_mapping(self) -> bool:
+        """Whether a subclass says itself which entries there are."""
+        return type(self).schedule is not RedBeatScheduler.schedule
+
     def _load_due(self) -> Iterator[RedBeatSchedulerEntry]:
-        for key in store_of(self.app).due_keys():
+        store = self._store
+        now = store.time()
+        for key, score in store.due(now):
             try:
-                yield self.Entry.from_key(key, app=self.app)
+                entry = self.Entry.from_key(key, app=self.app)
             except (KeyError, DecodeError) as error:
                 logger.warning("beat: Cannot load %s: %s", key, error)
+                continue
+            entry.put_up = score <= now
+            self._statics.give_schedule(entry)
+            yield entry
 
     # -- running -------------------------------------------------------------------------------
 
@@ -197,12 +273,32 @@ class RedBeatScheduler(Scheduler):
         In a beat service it waits for them itself, so that a message can wake it up, and returns 0.
         """
         _ = self._server
-        seconds: float = self._ticker.tick()
+        self._ticker.use_lock(self.lock, self._timeout)
+        ticker: Ticker = self._ticker
+        seconds = self._tick_own_mapping() if self._own_mapping else ticker.tick()
+        self._save_unsaved()
         self._sync_now_and_then()
         if self.service is None:
             return seconds
         self._wait(seconds)
         return 0.0
+
+    def _tick_own_mapping(self) -> float:
+        """Run the entries of the mapping that a subclass provides, each claimed by itself."""
+        seconds: float = self._ticker.tick(claims=False)
+        if not self._leads or not self._ticker.available:
+            return seconds
+        for entry in list(self.schedule.values()):
+            wait = self.maybe_due(entry, **self._maybe_due_kwargs)
+            seconds = seconds if wait is None else min(seconds, wait)
+        return seconds
+
+    def _save_unsaved(self) -> None:
+        """Save what :meth:`update_from_dict` could not."""
+        if self._unsaved and self._ticker.available:
+            unsaved = dict(self._unsaved)
+            self._unsaved.clear()
+            self.update_from_dict(unsaved)
 
     def _sync_now_and_then(self) -> None:
         """Call ``sync()`` as often as ``beat_sync_every`` and ``sync_every`` say.
@@ -222,7 +318,29 @@ class RedBeatScheduler(Scheduler):
         self._wakeup.wait(seconds, heed, self.service._is_shutdown.is_set)
 
     def maybe_due(self, entry: RedBeatSchedulerEntry, **kwargs: Any) -> float | None:
-        """Send the entry if it is due; return the seconds until it is due again."""
+        """Send the entry if it is due; return the seconds until it is due again.
+
+        Outside a tick of this class, so in one that a subclass wrote, the entry is claimed first
+        and recorded afterwards, in two round trips.
+        """
+        if entry.run is not None:
+            return self.send_if_due(entry, **kwargs)
+        self._ticker.use_lock(self.lock, self._timeout)
+        seconds: float | None = self._ticker.run_one(entry)
+        return seconds
+
+    @property
+    def _maybe_due_kwargs(self) -> dict[str, Any]:
+        """What ticks that were written for RedBeat 2 call :meth:`maybe_due` with."""
+        try:
+            return {"producer": self.producer}
+        except Exception as error:
+            if not self.broker_failed(error):
+                raise
+            return {"producer": None}  # the run is tried, and noted as any that fails
+
+    def send_if_due(self, entry: RedBeatSchedulerEntry, **kwargs: Any) -> float | None:
+        """Send an entry whose run is claimed, if it is due; return as :meth:`maybe_due` does."""
         is_due, next_time_to_run = self.is_due(entry)
         if is_due:
             logger.info("Scheduler: Sending due task %s (%s)", entry.name, entry.task)
@@ -299,7 +417,7 @@ class RedBeatScheduler(Scheduler):
     def producer(self) -> Any:
         """What messages are published with; raises when the broker is away."""
         # Celery's own takes a lock each time that it is looked at.
-        kind = declaring_once(self.Producer)
+        kind = declaring_once(getattr(self, "Producer", None) or self.app.amqp.Producer)
         return kind(self._ensure_connected(), auto_declare=False)
 
     @cached_property
@@ -375,7 +493,9 @@ class RedBeatScheduler(Scheduler):
         except (RedisError, OSError) as error:
             logger.error("beat: Could not record the last runs: %r", error)
         try:
-            if self.lock is not None and self.lock.leading:
+            if ticker is not None:
+                ticker.release_lock()
+            elif self.lock is not None and getattr(self.lock, "leading", True):
                 self.lock.release()
         except (RedisError, OSError) as error:
             logger.error("beat: Could not release the lock, it expires by itself: %r", error)
@@ -406,3 +526,14 @@ def acquire_distributed_beat_lock(sender: Any = None, **_kwargs: Any) -> None:
     scheduler = getattr(sender, "scheduler", sender)
     if isinstance(scheduler, RedBeatScheduler) and scheduler.lock is not None:
         scheduler.lock.acquire()
+
+
+@signals.beat_init.connect
+def _service_starts(sender: Any = None, **_kwargs: Any) -> None:
+    """Tell the scheduler of a beat service that it starts; others are none of our business.
+
+    Connected at import, so that receivers of the user's own, connected later, find the lock held.
+    """
+    scheduler = getattr(sender, "__dict__", {}).get("scheduler")
+    if isinstance(scheduler, RedBeatScheduler):
+        scheduler.service_starts(sender)

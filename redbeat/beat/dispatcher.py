@@ -79,21 +79,29 @@ class Dispatcher:
         self._outcomes = Outcomes(hooks, self._counters, self._histories)
         self.keeper = Keeper(hooks, self.failures, self._outcomes, self._counters)
 
-    def loaded(self, claims: Sequence[Claim], time: Callable[[], float]) -> Iterator[Loaded]:
+    def loaded(
+        self,
+        claims: Sequence[Claim],
+        time: Callable[[], float],
+        given: RedBeatSchedulerEntry | None = None,
+    ) -> Iterator[Loaded]:
         """Yield the entry of each claim with its run, or why it cannot be read.
 
         Many are read and decided in a row: that takes less time than one after the other between
-        two messages. ``time`` tells that of Redis, UNIX seconds.
+        two messages. ``time`` returns that of Redis, UNIX seconds. ``given`` is the object that a
+        program has of one of them and wants to be sent.
         """
         for first in range(0, len(claims), READ_AHEAD):
             self._prototypes.refresh()
             some = claims[first : first + READ_AHEAD]
-            entries = [self._load(claim) for claim in some]
+            entries = [self._load(claim, given) for claim in some]
             self._decided_at = time()
             now = datetime.fromtimestamp(self._decided_at, UTC)
             for entry, claim in zip(entries, some, strict=True):
                 if not isinstance(entry, Exception):
                     self._look_at(entry, now, claim)
+                    if given is not None and entry.run is not None:
+                        entry.run.asked = claim.key == given.key
             yield from entries
 
     def _look_at(self, entry: RedBeatSchedulerEntry, now: datetime, claim: Claim) -> None:
@@ -263,12 +271,22 @@ class Dispatcher:
         self._outcomes.announce(entry)
         return done
 
-    def _load(self, claim: Claim) -> Loaded:
+    def _load(self, claim: Claim, given: RedBeatSchedulerEntry | None = None) -> Loaded:
         if claim.problem or claim.definition is None:
             return DecodeError("definition", claim.problem)
+        make = self._hooks.Entry
         try:
-            entry = self._prototypes.get(claim.key, claim.definition, claim.policy)
-            self._histories.give(entry, claim.key, claim.meta, claim.runtime)
+            if given is not None and given.is_of(claim.key, claim.definition, claim.policy):
+                entry = given.with_history(claim.meta, claim.runtime)
+            elif make.loads_itself():
+                entry = make.from_key(claim.key, app=self._hooks.app)
+            else:
+                entry = self._prototypes.get(claim.key, claim.definition, claim.policy)
+                if make.reads_meta_itself():
+                    entry.recall(claim.meta, claim.runtime)
+                else:
+                    self._histories.give(entry, claim.key, claim.meta, claim.runtime)
+            self._statics.give_schedule(entry)
         except Exception as error:
             return error
         return entry
@@ -278,8 +296,9 @@ class Dispatcher:
     ) -> Completion | None:
         try:
             producer = self._hooks.producer
+            send = self._hooks.send_if_due if run.asked else self._hooks.maybe_due
             with self._outbox.publishing(producer, claim.key in self._alone):
-                seconds = self._hooks.maybe_due(entry, producer=producer)
+                seconds = send(entry, producer=producer)
                 if run.sent:
                     self._outbox.add(Letter(entry, claim, claim_id, seconds, now))
                     return None

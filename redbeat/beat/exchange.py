@@ -85,7 +85,8 @@ class Exchange:
         self._history = history
         self.pending: list[Completion] = []
         self._store = store
-        self._lock = lock
+        #: The beat lock; None when several beats share the work.
+        self.lock = lock
         self._clock = clock
         self._token = new_token()
         self._beat_id = self._token[-12:]
@@ -111,10 +112,18 @@ class Exchange:
         """Have completions travel with the next turn."""
         self.pending += completions
 
-    def turn(self, limit: int) -> Answer:
-        """Keep the lock, record what is pending, claim up to ``limit``. One round trip."""
+    @property
+    def token(self) -> str:
+        """What this beat is called among those that share the work."""
+        return self._token
+
+    def turn(self, limit: int, only: str = "") -> Answer:
+        """Keep the lock, record what is pending, claim up to ``limit``. One round trip.
+
+        With a key in ``only`` that entry is claimed and no other, whether it is due or not.
+        """
         self._await()
-        question = self._question(limit)
+        question = self._question(limit, only)
         try:
             turn = self._store.claim(*question.terms)
         except BaseException:
@@ -155,11 +164,11 @@ class Exchange:
             raise
         self._ready = self._receive(question, turn)
 
-    def _question(self, limit: int) -> Question:
+    def _question(self, limit: int, only: str = "") -> Question:
         now = self._clock()
-        lock = None if self._lock is None else self._lock.arguments()
+        lock = None if self.lock is None else self.lock.arguments()
         terms = self._terms(limit, now)._replace(
-            completions=self.pending, lock=lock, counted=self._counters.take()
+            completions=self.pending, lock=lock, counted=self._counters.take(), only=only
         )
         question = Question(terms, now, self._unsure)
         self.pending, self._unsure = [], False
@@ -195,8 +204,8 @@ class Exchange:
     def _receive(self, question: Question, turn: Turn) -> Answer:
         self.answered_at, self._now = self._clock(), turn.now
         self._counters.confirm(turn.members)
-        if self._lock is not None:
-            self._lock.observe(turn)
+        if self.lock is not None:
+            self.lock.observe(turn)
         for done, result in zip(question.terms.completions, turn.results, strict=True):
             if done.promised or result.code != RECORDED:
                 self._settle(done, result, question.repeated)
@@ -251,11 +260,11 @@ class Exchange:
 
         One round trip, none where nothing is to be said.
         """
-        if self._lock is None and self._now:
+        if self.lock is None and self._now:
             self._store.leave(self._token)
-        elif self._lock is not None and self._now and self._lock.leading is False:
+        elif self.lock is not None and self._now and self.lock.leading is False:
             with suppress(RedisError, OSError):  # it is forgotten by itself
-                self._store.leave(self._lock.token, locked=True)
+                self._store.leave(self.lock.token, locked=True)
 
 
 def merge(done: Completion, meta: str, now: float) -> Completion:

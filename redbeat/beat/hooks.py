@@ -30,6 +30,9 @@ class Hooks(Protocol):
     def maybe_due(self, entry: RedBeatSchedulerEntry, **kwargs: Any) -> float | None:
         """Send the entry if it is due; return the seconds until it is due again."""
 
+    def send_if_due(self, entry: RedBeatSchedulerEntry, **kwargs: Any) -> float | None:
+        """Do what ``maybe_due`` does for a claimed entry, where no subclass has a say in it."""
+
     def apply_async(self, entry: RedBeatSchedulerEntry, **kwargs: Any) -> Any:
         """Send the task of an entry."""
 

@@ -11,6 +11,8 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from celery.utils.log import get_logger
+from redis.exceptions import LockError
+from redis.lock import Lock
 
 from redbeat.calendar.zones import from_timestamp
 from redbeat.config import ensure_conf
@@ -18,7 +20,7 @@ from redbeat.entry import store_of
 from redbeat.storage.records import Turn
 from redbeat.storage.store import Store
 
-__all__ = ("BeatInfo", "BeatLock", "active_beats", "current_leader", "new_token")
+__all__ = ("BeatInfo", "BeatLock", "OwnLock", "active_beats", "current_leader", "new_token")
 
 logger = get_logger("celery.beat")
 
@@ -213,3 +215,59 @@ class BeatLock:
             return ""
         logger.warning("beat: %s is silent for %.0f s, taking over", self._holder, silent)
         return self._holder
+
+
+class OwnLock:
+    """A lock object that a program put into ``scheduler.lock``, used as it is.
+
+    It is extended by its own ``extend``, or ``reacquire`` where it has no other, and lost when that
+    raises ``LockError``; then its ``acquire`` is called, without blocking, until it returns true.
+
+    Arguments:
+        lock: the program's object.
+        timeout: seconds it is extended for.
+    """
+
+    def __init__(self, lock: Any, timeout: float) -> None:
+        self.lock = lock
+        self.timeout = timeout
+        self.key = getattr(lock, "name", type(lock).__name__)
+        self.leading: bool | None = None
+        #: Whether it was held once and is not any more.
+        self.lost = False
+
+    def keep(self) -> bool:
+        """Extend the lock or acquire it; whether it is held. As many round trips as that takes."""
+        try:
+            self._extend()
+            held = True
+        except LockError as error:
+            if self.leading:
+                self.lost = True
+                logger.warning("beat: Lost the lock %s, standing by: %s", self.key, error)
+            held = bool(self._acquire())
+        if held and not self.leading:
+            logger.info("beat: Acquired lock")
+        self.lost = self.lost and not held
+        self.leading = held
+        return held
+
+    def _extend(self) -> None:
+        extend = getattr(self.lock, "extend", None)
+        if extend is None:
+            getattr(self.lock, "reacquire", bool)()
+        elif getattr(type(self.lock), "extend", None) is Lock.extend:
+            # Or redis-py's lock would live longer and longer.
+            extend(int(self.timeout), replace_ttl=True)
+        else:
+            extend(int(self.timeout))
+
+    def _acquire(self) -> Any:
+        acquire = getattr(self.lock, "acquire", None)
+        return acquire is not None and acquire(blocking=False)
+
+    def release(self) -> None:
+        """Release the lock; it may be lost already."""
+        logger.info("beat: Releasing lock")
+        self.leading = None
+        getattr(self.lock, "release", bool)()

@@ -1,14 +1,15 @@
-"""The entries of ``beat_schedule``, written by the beat that leads."""
+"""The entries of ``beat_schedule``: how they get into Redis, and what only a beat has of them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
 from celery.schedules import crontab
 from celery.utils.log import get_logger
 
+from redbeat.calendar.zones import EPOCH, from_timestamp
 from redbeat.entries.due import DISABLED, counts_from, score_of
 from redbeat.entries.history import encode_meta
 from redbeat.entries.lazy import resolved
@@ -18,6 +19,7 @@ from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import InvalidEntryError
 from redbeat.storage.records import StaticRow
 from redbeat.storage.store import Store, batches
+from redbeat.timing import asks_itself
 
 from .leader import BeatLock
 
@@ -32,7 +34,7 @@ OCCUPIED_BY = "the key %r holds something that is not an entry; rename one of th
 
 
 class StaticEntries:
-    """What ``beat_schedule`` holds, collected without touching Redis.
+    """What ``beat_schedule`` holds, and how Redis is brought in step with it.
 
     An entry that cannot be made or stored is reported and leaves the others alone; what Redis holds
     of it stays as it is.
@@ -41,18 +43,29 @@ class StaticEntries:
     def __init__(self) -> None:
         self._entries: dict[str, RedBeatSchedulerEntry] = {}
         self._refused: set[str] = set()
+        self._left: set[str] = set()
+        self._bases: dict[str, Any] = {}
         #: Whether these are all there are, so that others in Redis are to be removed.
         self.complete = False
         #: How many entries the last :meth:`sync` has added, changed and removed.
         self.synced = {"added": 0, "changed": 0, "removed": 0}
         #: Whether entries were noted that no :meth:`sync` has written yet.
         self.unwritten = False
+        #: Whether :meth:`offer` has written all of them, while no other beat led.
+        self.offered = False
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def __contains__(self, name: object) -> bool:
         return name in self._entries
+
+    def collect(self) -> None:
+        """Begin again: what is not added from now on has left ``beat_schedule``."""
+        self._left |= self._entries.keys()
+        self._entries, self._refused, self._bases = {}, set(), {}
+        self.complete = self.unwritten = True
+        self.offered = False
 
     def add(self, name: str, entry: RedBeatSchedulerEntry) -> None:
         """Note an entry; raises :exc:`InvalidEntryError` for one that would come back for ever."""
@@ -62,13 +75,29 @@ class StaticEntries:
         entry._static = True
         self._entries[str(name)] = entry
         self._refused.discard(str(name))
-        self.unwritten = True
+        self._left.discard(str(name))
 
     def refuse(self, name: str, error: Exception) -> None:
         """Report an entry that cannot be made or stored."""
         logger.error("beat: Static entry %s is not scheduled: %s", name, error)
         self._entries.pop(str(name), None)
         self._refused.add(str(name))
+        self._left.discard(str(name))
+
+    def give_schedule(self, entry: RedBeatSchedulerEntry) -> None:
+        """Put the schedule object of ``beat_schedule`` into a loaded entry, if it decides itself.
+
+        Redis holds the base form of such a schedule. One that was edited in Redis stays.
+        """
+        name = str(entry.name)
+        mine = self._entries.get(name)
+        if mine is None or not asks_itself(mine.schedule):
+            return
+        if name not in self._bases:
+            stored = type(mine).from_definition(mine.app, *mine.texts())
+            self._bases[name] = stored.schedule
+        if entry.schedule == self._bases[name]:
+            entry.schedule = mine.schedule
 
     def give_functions(self, entry: RedBeatSchedulerEntry) -> None:
         """Put the functions that ``beat_schedule`` has among its arguments into a loaded entry.
@@ -81,62 +110,111 @@ class StaticEntries:
         entry.args = resolved(entry.args, mine and mine.args, ("args",))
         entry.kwargs = resolved(entry.kwargs, mine and mine.kwargs, ("kwargs",))
 
-    def sync(self, store: Store, lock: BeatLock | None, now: datetime) -> bool:
+    def offer(self, store: Store, lock: BeatLock | None) -> None:
+        """Add and change entries in Redis; while another beat leads, only add what is missing.
+
+        No round trip without entries, else one, and one per 500 of them.
+        """
+        lock_key, token = (lock.key, lock.token) if lock else (None, "")
+        added, changed, free = 0, 0, True
+        now = from_timestamp(store.time()) if self._entries else EPOCH
+        for rows in batches(self._rows(store, now, lock)):
+            free, codes = store.offer_statics(rows, lock_key, token)
+            self._note(rows, codes)
+            added, changed = added + codes.count(ADDED), changed + codes.count(CHANGED)
+        self.offered = free
+        self.synced = {"added": added, "changed": changed, "removed": 0}
+        if added and not free:
+            logger.info("beat: Another beat leads: %d missing static entries added", added)
+
+    def sync(self, store: Store, lock: BeatLock | None, now: datetime, alone: bool = True) -> bool:
         """Add, change and remove entries in Redis so that they are those of ``beat_schedule``.
 
-        ``now`` is the time of Redis: a new entry counts from there. False when the caller does not
-        lead any more. One round trip per 500 entries, one more, and one per 500 removed.
+        ``now`` is the time of Redis: a new entry counts from there. Unless this beat is ``alone``
+        in removing entries, it removes only those that were its own. False when the caller does not
+        lead any more. One round trip, one per 500 entries that :meth:`offer` has not written, and
+        one per 500 removed.
         """
+        if not (self.offered or self._write(store, lock, now)):
+            return False
+        removed = self.prune(store, lock, alone)
+        if removed is None:
+            return False
+        self.unwritten = self.offered = False
+        self.synced["removed"] = removed
+        logger.info(
+            "beat: Static entries: %d added, %d changed, %d removed, %d in all",
+            *(*self.synced.values(), len(self)),
+        )
+        return True
+
+    def _write(self, store: Store, lock: BeatLock | None, now: datetime) -> bool:
+        """Add and change entries; False when the caller does not lead any more."""
         lock_key, token, ttl = (lock.key, lock.token, lock.timeout) if lock else (None, "", 0.0)
-        added = changed = 0
+        self.synced = {"added": 0, "changed": 0, "removed": 0}
         for rows in batches(self._rows(store, now)):
             codes = store.sync_statics(rows, lock_key, token, ttl)
             if codes is None:
                 return False
-            added += codes.count(ADDED)
-            changed += codes.count(CHANGED)
-            for row, code in zip(rows, codes, strict=True):
-                if code == OCCUPIED:
-                    self.refuse(row.name, InvalidEntryError("name", OCCUPIED_BY % row.key))
-        removed = self._prune(store, lock_key, token) if self.complete else 0
-        if removed is None:
-            return False
-        self.unwritten = False
-        self.synced = {"added": added, "changed": changed, "removed": removed}
-        logger.info(
-            "beat: Static entries: %d added, %d changed, %d removed, %d in all",
-            *(added, changed, removed, len(self)),
-        )
+            self.synced["added"] += codes.count(ADDED)
+            self.synced["changed"] += codes.count(CHANGED)
+            self._note(rows, codes)
         return True
 
-    def _rows(self, store: Store, now: datetime) -> Iterator[StaticRow]:
+    def _note(self, rows: Sequence[StaticRow], codes: Sequence[int]) -> None:
+        for row, code in zip(rows, codes, strict=True):
+            if code == OCCUPIED:
+                self.refuse(row.name, InvalidEntryError("name", OCCUPIED_BY % row.key))
+
+    def _rows(
+        self, store: Store, now: datetime, lock: BeatLock | None = None
+    ) -> Iterator[StaticRow]:
         scores, most = Scores(now), encode_meta(now)
         for name, entry in list(self._entries.items()):
             try:
-                definition, policy = _texts(entry, store)
+                definition, policy = _texts(entry, store, lock)
                 begins = counts_from(entry.schedule, now)
                 meta = most if begins is now else encode_meta(begins)
                 yield StaticRow(name, entry.key, definition, policy, meta, scores.of(entry))
             except (InvalidEntryError, ArithmeticError, LookupError) as error:
                 self.refuse(name, error)
 
-    def _prune(self, store: Store, lock_key: str | None, token: str) -> int | None:
-        known = self._entries.keys() | self._refused
-        stale = sorted(store.static_names() - known)
+    def stale(self, store: Store, alone: bool) -> set[str]:
+        """Return the names of static entries that :meth:`prune` would remove. One round trip."""
+        names = store.static_names()
+        return names - self._entries.keys() - self._refused if alone else names & self._left
+
+    def prune(self, store: Store, lock: BeatLock | None, alone: bool = True) -> int | None:
+        """Remove static entries that left ``beat_schedule``; how many, None without the lead.
+
+        One round trip, and one per 500 removed.
+        """
+        if not self.complete:
+            return 0
+        stale = sorted(self.stale(store, alone))
+        lock_key, token = (lock.key, lock.token) if lock else (None, "")
         for names in batches(stale):
             if not store.prune_statics(names, lock_key, token):
                 return None
             for name in names:
                 logger.info("beat: Removed entry %s: it left beat_schedule", name)
+        self._left.clear()
         return len(stale)
 
 
-def _texts(entry: RedBeatSchedulerEntry, store: Store) -> tuple[str, str]:
-    """Return definition and policy; a class with a ``save`` of its own stores itself first."""
+def _texts(
+    entry: RedBeatSchedulerEntry, store: Store, lock: BeatLock | None = None
+) -> tuple[str, str]:
+    """Return definition and policy; a class with a ``save`` of its own stores itself first.
+
+    It leaves what is stored alone while another beat holds ``lock``.
+    """
     if type(entry).save is RedBeatSchedulerEntry.save:
         return entry.texts()
-    entry.save()
-    definition, _, policy, _ = store.load(entry.key)
+    holder = store.lock_holder(lock.key) if lock else ""
+    if not holder or (lock and holder == lock.token) or store.load(entry.key)[0] is None:
+        entry.save()
+    definition, _, policy, *_ = store.load(entry.key)
     return definition or "", policy
 
 

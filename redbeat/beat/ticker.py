@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, TypeVar
 
 from celery.utils.log import get_logger
 from redis.exceptions import LockNotOwnedError, RedisError
@@ -11,6 +14,7 @@ from redis.exceptions import LockNotOwnedError, RedisError
 from redbeat.calendar.zones import from_timestamp
 from redbeat.config import RedBeatConfig
 from redbeat.connection.tls import hint
+from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import RedBeatError
 from redbeat.management.migration import warn_about_untagged
 from redbeat.metrics.counters import Counters
@@ -28,15 +32,18 @@ from .exchange import LONGEST_LEASE, Answer, Exchange
 from .failures import BROKER_WAIT
 from .hooks import Hooks, Promise
 from .interrupts import HeldSignals
-from .leader import NOT_A_LOCK, BeatLock
+from .leader import FORGET_AFTER, NOT_A_LOCK, BeatLock, OwnLock
 from .outbox import Outbox
 from .promises import Promises
 from .statics import StaticEntries
 from .sweep import Sweep
+from .zone_change import follow_time_zone
 
 __all__ = ("Ticker",)
 
 logger = get_logger("celery.beat")
+
+W = TypeVar("W")
 
 #: Seconds between two looks at the lock by a standby.
 STANDBY_POLL = 1.0
@@ -77,7 +84,7 @@ class Ticker:
         self.running = False
         self._hooks = hooks
         self._store = store
-        self._lock = lock
+        self._lock: BeatLock | OwnLock | None = lock
         self._statics = statics
         self._conf = conf
         self._server_checked = False
@@ -95,6 +102,7 @@ class Ticker:
         self._promises = Promises(self._dispatcher.keeper, self._exchange)
         self._synced = False
         self._sync_again_at = 0.0
+        self._prune_at = math.inf
         self._members = 0
         self._missing: set[str] = set()
         self._gone: list[str] = []
@@ -106,19 +114,55 @@ class Ticker:
 
     # -- the tick ------------------------------------------------------------------------------
 
-    def tick(self) -> float:
+    def tick(self, claims: bool = True) -> float:
         """Dispatch what is due; return the seconds to sleep until the next tick.
 
         Two round trips per 500 due entries, one when nothing is due. Errors of Redis and of the
         broker are logged and waited for; only :exc:`RedBeatError` is raised, for settings that
         forbid to go on, and redis-py's ``LockNotOwnedError`` where they ask for it. A signal to
         stop ends it after what is under way, a second one at once.
+
+        Without ``claims`` nothing is dispatched: the caller runs the entries by :meth:`run_one`.
         """
+        return self._guarded(partial(self._work, claims))
+
+    def take_lock(self) -> None:
+        """Take the lock if it is free, before the first tick. One round trip."""
+        if self._exchange.lock is not None:
+            self._guarded(self._look_at_lock)
+
+    def run_one(self, entry: RedBeatSchedulerEntry) -> float | None:
+        """Claim an entry, send it if it is due, and record that.
+
+        Returns the seconds until it is due again, None for never; a second while another beat leads
+        or holds a claim on the entry. No round trip for an entry that is not due, else two.
+        """
+        work = partial(self._run_one, entry)
+        return work() if self.running else self._guarded(work)
+
+    def release_lock(self) -> None:
+        """Release the lock if it is held. One round trip then."""
+        if self._lock is not None and self._lock.leading:
+            self._lock.release()
+
+    def use_lock(self, lock: Any, timeout: float) -> None:
+        """Go on with the lock object of the scheduler, which a program may replace. No round trip.
+
+        None when several beats share the work; ``timeout`` is seconds.
+        """
+        if lock is self._lock or (isinstance(self._lock, OwnLock) and lock is self._lock.lock):
+            return
+        own = lock is None or isinstance(lock, BeatLock)
+        self._lock = lock if own else OwnLock(lock, timeout)
+        self._exchange.lock = lock if own else None
+
+    def _guarded(self, work: Callable[[], W]) -> W | float:
+        """Return what ``work`` returns, or the seconds to wait after what went wrong."""
         self.running = True
         started = self._clock()
         try:
             with self._stop:
-                return self._available(self._work())
+                return self._available(work())
         except LockNotOwnedError:
             raise
         except (RedisError, OSError) as error:
@@ -164,7 +208,7 @@ class Ticker:
             self._promises.forsake()
             self._outbox.close()
 
-    def _available(self, wait: float) -> float:
+    def _available(self, wait: W) -> W:
         if self._redis_failures:
             logger.warning("beat: Redis is back after %d failed ticks", self._redis_failures)
             emit(redis_back, self._hooks, failures=self._redis_failures)
@@ -187,17 +231,18 @@ class Ticker:
         self._redis_failures += 1
         return REDIS_WAIT.after(self._redis_failures)
 
-    def _work(self) -> float:
+    def _work(self, claims: bool) -> float:
         self._check_server()
         started = self._clock()
         while True:
             failures = self._dispatcher.failures.of_broker
             self._promises.keep()
-            answer = self._exchange.next(self._limit())
+            if not self._keep_own_lock():
+                return self._stand_by("another")
+            answer = self._exchange.next(self._limit() if claims else 0)
             turn = answer.turn
-            self._tell_lock(turn)
-            if turn.standing == STANDBY:
-                return self._stand_by(turn)
+            if not self._leads(turn):
+                return self._stand_by(turn.holder)
             if self._sync(turn):
                 continue
             if turn.claims:
@@ -208,35 +253,78 @@ class Ticker:
                 and not self._exchange.pending
                 and not self._look_after(turn)
             ):
-                return self._wait(turn)
+                return self._wait(turn) if claims else self._longest_wait()
             # While the broker is away, entries that do not need it are still seen to.
             enough = self._stop.pending or self._clock() - started > MAX_TICK
             if self._dispatcher.failures.of_broker > failures or enough:
                 self.flush()
                 return BROKER_WAIT.after(self._dispatcher.failures.of_broker)
 
-    def _tell_lock(self, turn: Turn) -> None:
-        """Say when this beat begins or ceases to lead."""
+    def _run_one(self, entry: RedBeatSchedulerEntry) -> float | None:
+        due, seconds = self._hooks.is_due(entry)
+        if not (due or entry.put_up):
+            return seconds
+        self._check_server()
+        if not self._keep_own_lock():
+            return self._stand_by("another")
+        if not self._synced:
+            turn = self._look_at_lock()
+            if turn.standing == STANDBY:
+                return self._stand_by(turn.holder)
+            self._sync(turn)
+        answer = self._exchange.turn(1, entry.key)
+        if not self._leads(answer.turn):
+            return self._stand_by(answer.turn.holder)
+        if not any(claim.key == entry.key for claim in answer.turn.claims):
+            self._give_back(iter(answer.turn.claims), answer.claim_id)
+            return STANDBY_POLL
+        if answer.turn.claims[0].definition is None and not answer.turn.claims[0].problem:
+            return self._run_unstored(entry) if due else seconds
+        self._dispatch(answer, entry)
+        self.flush()
+        failures = self._dispatcher.failures.of_broker
+        return BROKER_WAIT.after(failures) if failures else seconds
+
+    def _run_unstored(self, entry: RedBeatSchedulerEntry) -> float | None:
+        """Send an entry that only the program has, which then remembers the run itself."""
+        verdict, count = entry.verdict(), entry.total_run_count + 1
+        seconds = self._hooks.send_if_due(entry, producer=self._hooks.producer)
+        entry.adopt("", entry.default_now(), count, verdict.anchor or verdict.scheduled_at)
+        return seconds
+
+    def _keep_own_lock(self) -> bool:
+        """Whether the lock is held if a program brought it; that of a beat is kept by its turns."""
+        return not isinstance(self._lock, OwnLock) or self._lock.keep()
+
+    def _look_at_lock(self) -> Turn:
+        turn = self._exchange.turn(0).turn
+        self._leads(turn)
+        return turn
+
+    def _leads(self, turn: Turn) -> bool:
+        """Whether this beat may go on; says when it begins or ceases to lead."""
         leads = self._lock is not None and bool(self._lock.leading)
         self.pulse.observe(leads or self._lock is None, turn.holder == NOT_A_LOCK)
-        if leads is self._led:
-            return
-        self._led = leads
-        if leads:
-            emit(lock_acquired, self._hooks)
-        else:
-            emit(lock_lost, self._hooks, holder=turn.holder)
+        if leads is not self._led:
+            self._led = leads
+            if leads:
+                emit(lock_acquired, self._hooks)
+            else:
+                emit(lock_lost, self._hooks, holder=turn.holder)
+        return turn.standing != STANDBY
 
-    def _stand_by(self, turn: Turn) -> float:
-        self._synced = False
-        if self._lock is not None and self._lock.lost and self._conf.on_lock_lost == "exit":
+    def _stand_by(self, holder: str) -> float:
+        self._synced = self._statics.offered = False
+        lock = self._lock
+        if lock is not None and lock.lost and self._conf.on_lock_lost == "exit":
             self._exchange.flush()
-            raise LockNotOwnedError(f"the lock {self._lock.key} is held by {turn.holder}")
+            raise LockNotOwnedError(f"the lock {lock.key} is held by {holder}")
         return min(STANDBY_POLL, self._longest_wait())
 
     def _look_after(self, turn: Turn) -> bool:
         """Look for entries that nothing leads to; True when there may be something to do."""
         self._upkeep.look()
+        self._prune_when_alone()
         return self._quarantine.review(turn.quarantined) or self._sweep.look()
 
     def _look_ahead(self, turn: Turn) -> None:
@@ -283,10 +371,35 @@ class Ticker:
                 return False
             logger.warning("beat: Static entries vanished from Redis, writing them again")
         self._sync_again_at = self._clock() + STANDBY_POLL
-        self._synced = self._statics.sync(self._store, self._lock, from_timestamp(turn.now))
+        now, alone = from_timestamp(turn.now), self._lock is not None
+        synced = self._statics.sync(self._store, self._exchange.lock, now, alone)
+        self._synced = synced and self._follow_time_zone()
         if self._synced:
+            self._prune_at = math.inf if alone else self._clock() + FORGET_AFTER
             emit(statics_synced, self._hooks, **self._statics.synced)
         return not turn.claims
+
+    def _follow_time_zone(self) -> bool:
+        """Compute again what depends on another time zone; False when this beat lost the lead."""
+        for _ in follow_time_zone(self._store, self._hooks.app, self._hooks.Entry):
+            if self._look_at_lock().standing == STANDBY:
+                return False
+        return True
+
+    def _prune_when_alone(self) -> None:
+        """Without a lock, remove static entries that no beat may have had for a minute.
+
+        One round trip, once after each start, and some more where there are such entries.
+        """
+        if self._clock() < self._prune_at:
+            return
+        self._prune_at = math.inf
+        if self._statics.stale(self._store, alone=True):
+            present = {beat.token for beat in self._store.beats(FORGET_AFTER) if not beat.locked}
+            if present == {self._exchange.token}:
+                self._statics.prune(self._store, None)
+            else:
+                self._prune_at = self._clock() + FORGET_AFTER
 
     def _statics_stand(self, turn: Turn) -> bool:
         """Whether the static entries are there, as far as their number tells.
@@ -308,14 +421,15 @@ class Ticker:
 
     # -- a batch -------------------------------------------------------------------------------
 
-    def _dispatch(self, answer: Answer) -> None:
+    def _dispatch(self, answer: Answer, given: RedBeatSchedulerEntry | None = None) -> None:
         """Dispatch claimed entries; what is left when the broker or the time fails is given back.
 
-        At most one round trip per :data:`FLUSH_INTERVAL`, and those of the quarantine.
+        ``given`` is the object that a program has of one of them. At most one round trip per
+        :data:`FLUSH_INTERVAL`, and those of the quarantine.
         """
         rest = iter(answer.turn.claims)
         try:
-            self._dispatch_each(rest, answer)
+            self._dispatch_each(rest, answer, given)
             self._record_delivered()
             if not self._dispatcher.failures.of_broker:
                 self._promises.keep()
@@ -331,9 +445,11 @@ class Ticker:
         self._quarantine.flush()
         self._forget_gone()
 
-    def _dispatch_each(self, claims: Iterator[Claim], answer: Answer) -> None:
+    def _dispatch_each(
+        self, claims: Iterator[Claim], answer: Answer, given: RedBeatSchedulerEntry | None
+    ) -> None:
         exchange, outbox, stop = self._exchange, self._outbox, self._stop
-        loaded = self._dispatcher.loaded(answer.turn.claims, exchange.time)
+        loaded = self._dispatcher.loaded(answer.turn.claims, exchange.time, given)
         claim_id = answer.claim_id
         failures = self._dispatcher.failures
         for claim in claims:

@@ -4,25 +4,41 @@ from __future__ import annotations
 
 from typing import Any
 
+from celery.utils.log import get_logger
+
 from redbeat.entries.due import PARKED, score_of
 from redbeat.entries.occurrences import Run
 from redbeat.entry import RedBeatSchedulerEntry
 
 __all__ = ("own_wait", "score_of_not_due")
 
+logger = get_logger("celery.beat")
+
 #: Seconds that a class of the user's own may at least ask to be left alone.
 SHORTEST_WAIT = 0.05
 
 
 def own_wait(entry: RedBeatSchedulerEntry, seconds: Any, now: float) -> float | None:
-    """Return the next score by an ``is_due`` of the user's own; None when the schedule decides.
+    """Return the next score by a class of the user's own; None when the schedule decides.
 
-    One that only adds a condition agrees with the schedule, but for the time it took to ask.
+    An ``is_due`` that only adds a condition agrees with the schedule, but for the time it took to
+    ask.
     """
+    if entry.scores_itself() and entry.run is not None and entry.run.successor is not None:
+        return _own_score(entry.run.successor, now)
     if type(entry).is_due is RedBeatSchedulerEntry.is_due or not isinstance(seconds, (int, float)):
         return None
     by_schedule, own = score_of(entry.verdict().next_at), now + float(seconds)
     return None if abs(own - by_schedule) < SHORTEST_WAIT else max(own, now + SHORTEST_WAIT)
+
+
+def _own_score(after: RedBeatSchedulerEntry, now: float) -> float | None:
+    try:
+        score = float(after.score)
+    except Exception:  # the message is out: what is recorded of it must not depend on this
+        logger.exception("beat: Entry %s cannot tell its next run, its schedule does", after.name)
+        return None
+    return score if score < 0 else max(score, now + SHORTEST_WAIT)
 
 
 def score_of_not_due(entry: RedBeatSchedulerEntry, run: Run, seconds: Any, now: float) -> float:

@@ -76,6 +76,9 @@ class DueEntry(ScheduleEntry):
     #: Set while a beat holds a claim on the entry; then nothing is written by the entry itself.
     run: Run | None = None
 
+    #: Whether the sorted set has it up to be looked at, whatever the entry itself says.
+    put_up = False
+
     #: The zone of the app, where it was looked up already.
     _zone: tzinfo | None = None
 
@@ -208,6 +211,11 @@ class DueEntry(ScheduleEntry):
             return DISABLED
         due_at = self.due_at
         return PARKED if due_at is None else to_timestamp(due_at)
+
+    @classmethod
+    def scores_itself(cls) -> bool:
+        """Return whether a subclass overrides :attr:`score` or :attr:`due_at`."""
+        return cls.score is not DueEntry.score or cls.due_at is not DueEntry.due_at
 
     def _stored_score(self, now: datetime | None = None) -> float | None:
         """Return the score to store: None = due at once, by the clock of Redis.

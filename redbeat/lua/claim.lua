@@ -35,6 +35,7 @@
 -- ARGV[14] id of what the caller counted, '' for nothing: what was added under it is not added again
 -- ARGV[15] the counts, packed: the sizes of their fields in bytes, separated by spaces
 -- ARGV[16] the fields, one after the other; per count two: field of the stats, how much to add
+-- ARGV[17] key of the only entry to claim, due or not, or '' for what is due
 --
 -- Returns {standing, now, next score or '', members, statics, quarantined, holder, holder's
 --          PTTL in ms, codes, metas, kinds, sizes, fields, expires}
@@ -382,9 +383,17 @@ local function claim(key, found, due)
   return lease_end
 end
 
+local only = ARGV[17]
+
+local function to_claim()
+  if only ~= '' then
+    return {only, redis.call('ZSCORE', schedule, only) or now_text}
+  end
+  return redis.call('ZRANGEBYSCORE', schedule, 0, now_text, 'WITHSCORES', 'LIMIT', 0, limit)
+end
+
 if standing == 1 and limit > 0 and not (reply_lost and hand_out_again()) then
-  local members = redis.call(
-    'ZRANGEBYSCORE', schedule, 0, now_text, 'WITHSCORES', 'LIMIT', 0, limit)
+  local members = to_claim()
   for i = 1, #members, 2 do
     local key, found, err = resolve(members[i])
     local due = members[i + 1]
@@ -399,7 +408,9 @@ if standing == 1 and limit > 0 and not (reply_lost and hand_out_again()) then
     else
       again = claim(key, found, due)
     end
-    score_later(again, key)
+    if found[1] or only == '' then
+      score_later(again, key)
+    end
   end
   write_scores('CH')
   for _, member in ipairs(replaced) do

@@ -6,7 +6,8 @@
 -- KEYS[4]  a key that never exists, see Store: a cluster then runs nothing while it moves the slot
 -- KEYS[5]  lock (string), left out when locking is off
 -- ARGV[1]  lock token of the caller
--- ARGV[2]  lock time to live, milliseconds: a sync of many entries renews it
+-- ARGV[2]  lock time to live, milliseconds: a sync of many entries renews it; '' from a caller that
+--          need not lead: while another beat leads, it only adds what is missing
 -- ARGV[3]  rows, packed: the sizes of their fields in bytes, separated by spaces
 -- ARGV[4]  the fields, one after the other; per entry six: name, entry key, definition, policy or
 --          '', meta for a new entry or '' (that of the row before), score for a new entry (UNIX
@@ -14,14 +15,19 @@
 --
 -- An entry that an operator paused stays paused while it is the same in `beat_schedule` as then.
 --
--- Returns {-1} when the caller does not lead any more (nothing is written), else {1, codes}: a
--- digit per entry: 0 unchanged, 1 added, 2 changed (its history is kept), 3 made a member again,
--- 4 left alone: the key holds something that is not a hash.
+-- Returns {-1} when the caller does not lead any more (nothing is written), else {1, codes}, or
+-- {2, codes} where another beat leads and only missing entries were added: a digit per entry: 0
+-- unchanged, 1 added, 2 changed (its history is kept), 3 made a member again, 4 left alone: the key
+-- holds something that is not a hash.
 
 local schedule, statics, quarantine, lock = KEYS[1], KEYS[2], KEYS[3], KEYS[5]
-if lock and redis.call('GET', lock) ~= ARGV[1] then
+local must_lead = ARGV[2] ~= ''
+local holder = lock and redis.pcall('GET', lock)
+local leads = not lock or holder == ARGV[1]
+if must_lead and not leads then
   return {-1}
 end
+local only_missing = not leads and holder ~= false
 
 local clock = redis.call('TIME')
 local now = tonumber(clock[1]) + tonumber(clock[2]) / 1000000
@@ -69,6 +75,9 @@ local function sync(key, definition, policy, meta, score)
     redis.call('ZADD', schedule, score, key)
     return 1
   end
+  if only_missing then
+    return 0
+  end
   local member = redis.call('ZSCORE', schedule, key)
   local differs = found[1] ~= definition or (found[2] or '') ~= policy
   if differs and not paused_from(found[2], definition, policy) then
@@ -100,7 +109,7 @@ end
 if #names > 0 then
   redis.call('SADD', statics, unpack(names))
 end
-if lock then
+if lock and must_lead then
   redis.call('PEXPIRE', lock, ARGV[2])
 end
-return {1, table.concat(codes)}
+return {only_missing and 2 or 1, table.concat(codes)}

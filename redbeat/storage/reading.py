@@ -26,6 +26,9 @@ __all__ = ("BATCH", "Reading", "batches", "not_an_entry")
 #: Entries handled in one round trip.
 BATCH = 500
 
+#: The field of the stats with the time zone of the last beat that led.
+TIME_ZONE = "timezone"
+
 #: Keys without their texts that are read in one round trip.
 KEYS_PAGE = 5000
 
@@ -90,14 +93,15 @@ class Reading:
         rank: int | None = self._read("ZRANK", self.keys.schedule, key_of(key))
         return rank
 
-    def due_keys(self, limit: int = BATCH) -> list[str]:
-        """Return the keys that are due and the one after them, in due order. Two round trips."""
-        seconds, micros = self._read("TIME")
-        now = f"{int(seconds)}.{int(micros):06d}"
-        schedule = self.keys.schedule
-        due = self._read("ZRANGEBYSCORE", schedule, 0, now, "LIMIT", 0, limit)
-        later = self._read("ZRANGEBYSCORE", schedule, f"({now}", "+inf", "LIMIT", 0, 1)
-        return [text_of(key) for key in (*due, *later)]
+    def due(self, now: float) -> list[tuple[str, float]]:
+        """Return key and score of all that is due at ``now``, in due order, and of the one after.
+
+        Two round trips.
+        """
+        at, schedule = f"{now:.6f}", self.keys.schedule
+        due = self._read("ZRANGEBYSCORE", schedule, 0, at, "WITHSCORES")
+        later = self._read("ZRANGEBYSCORE", schedule, f"({at}", "+inf", "WITHSCORES", "LIMIT", 0, 1)
+        return [(text_of(key), float(score)) for key, score in (*_scored(due), *_scored(later))]
 
     def static_names(self) -> set[str]:
         """Return the names of all static entries. One round trip."""
@@ -157,13 +161,17 @@ class Reading:
         """Return the token of whoever holds the lock, "" for nobody. One round trip."""
         return text_of(self._read("GET", key))
 
+    def time(self) -> float:
+        """Return the time of Redis, UNIX seconds. One round trip."""
+        seconds, micros = self._read("TIME")
+        return int(seconds) + int(micros) / 1e6
+
     def beats(self, within: float) -> list[Presence]:
         """Return the beats, by when they were seen last.
 
         ``within`` is how many seconds ago at most. Two round trips.
         """
-        seconds, _ = self._read("TIME")
-        since = int(seconds) - within
+        since = int(self.time()) - within
         found = self._read("ZRANGEBYSCORE", self.keys.beats, since, "+inf", "WITHSCORES")
         return [Presence.read(text_of(member), float(seen)) for member, seen in _scored(found)]
 
@@ -171,6 +179,13 @@ class Reading:
         """Return the seconds that a lock has left, None when there is none. One round trip."""
         milliseconds = int(self._read("PTTL", key))
         return milliseconds / 1000 if milliseconds >= 0 else None
+
+    def time_zone(self) -> str:
+        """Return the zone of the last beat that led, "" when it is not known. One round trip."""
+        try:
+            return text_of(self._read("HGET", self.keys.stats, TIME_ZONE))
+        except ResponseError:
+            return ""  # another type of key, or one that this user may not read
 
     def stats(self) -> dict[str, str]:
         """Return what beats have counted, by field. One round trip.

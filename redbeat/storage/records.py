@@ -177,6 +177,7 @@ class Terms(NamedTuple):
     token: str = ""
     history: int = 10
     counted: Counted = Counted()
+    only: str = ""
 
 
 class Result(NamedTuple):

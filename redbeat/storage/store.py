@@ -13,13 +13,13 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from redbeat.connection.replicas import Replicas
 from redbeat.errors import InvalidEntryError
 
 from .packing import pack
-from .reading import BATCH, Reading, batches, not_an_entry
+from .reading import BATCH, TIME_ZONE, Reading, batches, not_an_entry
 from .records import (
     NOT_A_HASH,
     Keys,
@@ -50,6 +50,9 @@ SCAN_PAGE = 1000
 
 #: What means something else in the pattern of a scan.
 GLOB_SPECIAL = re.compile(r"[\\\[\]*?]")
+
+#: What ``sync.lua`` returns of the standing of its caller, where it did not write everything.
+SYNC_REFUSED, SYNC_ADDED_ONLY = -1, 2
 
 #: Seconds until a member without a definition is looked at again.
 MISSING_RETRY = 5
@@ -118,7 +121,7 @@ class Store(Reading):
         until = "" if terms.expires is None else f"{terms.expires:.6f}"
         done = pack_completions(terms.completions)
         counted = pack_counts(terms.counted)
-        rest = (until, int(terms.reply_lost), terms.history, *counted)
+        rest = (until, int(terms.reply_lost), terms.history, *counted, key_of(terms.only))
         return keys, (*asked, *lock, MISSING_RETRY, *done, *rest)
 
     def park(self, notes: Iterable[tuple[str, str, str]]) -> list[str]:
@@ -255,6 +258,11 @@ class Store(Reading):
         keys = self._undeclared(self.keys.schedule, self.keys.stats)
         return int(self._run("tidy", keys, [self.keys.prefix, most]))
 
+    def note_time_zone(self, zone: str) -> None:
+        """Remember the zone in which the scores of the schedule were computed. One round trip."""
+        with suppress(ResponseError):  # what is not noted is noted at the next start
+            self._read("HSET", self.keys.stats, TIME_ZONE, zone)
+
     # -- static entries ----------------------------------------------------------------------
 
     def _static_keys(self, lock_key: str | None) -> list[str]:
@@ -267,20 +275,35 @@ class Store(Reading):
     ) -> list[int] | None:
         """Write the rows that differ; a code per row as ``sync.lua`` gives them.
 
-        The lock then lives for ``ttl`` seconds.
-
-        None when the caller does not lead any more. No meta is empty, and one that is that of the
-        row before is not sent again. One round trip; send at most 500 rows.
+        The lock then lives for ``ttl`` seconds. None when the caller does not lead any more. One
+        round trip; send at most 500 rows.
         """
+        standing, codes = self._sync(rows, lock_key, token, str(int(ttl * 1000)))
+        return None if standing == SYNC_REFUSED else codes
+
+    def offer_statics(
+        self, rows: Sequence[StaticRow], lock_key: str | None, token: str
+    ) -> tuple[bool, list[int]]:
+        """Write the rows that differ, but only those that are missing while another beat leads.
+
+        Returns whether no other beat leads, and the codes as :meth:`sync_statics` does. One round
+        trip; send at most 500 rows.
+        """
+        standing, codes = self._sync(rows, lock_key, token, "")
+        return standing != SYNC_ADDED_ONLY, codes
+
+    def _sync(
+        self, rows: Sequence[StaticRow], lock_key: str | None, token: str, ttl: str
+    ) -> tuple[int, list[int]]:
+        """No meta is empty, and one that equals that of the row before is not sent again."""
         fields: list[str] = []
         meta = ""
         for row in rows:
             again = "" if row.meta == meta else row.meta
             fields += row.name, row.key, row.definition, row.policy, again, f"{row.score:.6f}"
             meta = row.meta
-        args = (token, int(ttl * 1000), *pack(fields))
-        reply = self._run("sync", self._static_keys(lock_key), args)
-        return None if reply[0] == -1 else [int(code) for code in reply[1].decode()]
+        reply = self._run("sync", self._static_keys(lock_key), (token, ttl, *pack(fields)))
+        return reply[0], [int(code) for code in reply[1].decode()] if reply[1:] else []
 
     def prune_statics(self, names: Sequence[str], lock_key: str | None, token: str) -> bool:
         """Remove static entries; False when the caller does not lead any more.

@@ -152,8 +152,9 @@ class TestScheduler:
                 super().setup_schedule()
                 self.update_from_dict({"own": {"task": "t", "schedule": 3600}})
 
-        world.scheduler_of(Own).tick()
-        assert "own" in world.client.smembers(f"{PREFIX}:statics")
+        world.scheduler_of(Own)
+        assert world.field("own", "definition")["task"] == "t"
+        assert "own" not in world.client.smembers(f"{PREFIX}:statics")
 
     def test_setup_schedule_of_its_own_removes_nothing(self, world: World) -> None:
         class Own(RecordingScheduler):

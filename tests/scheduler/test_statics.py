@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import redis
+from celery import Celery
 from celery.schedules import crontab
 
 from redbeat import RedBeatSchedulerEntry
 from redbeat.beat.ticker import STANDBY_POLL
 from tests.deployments import PREFIX
+from tests.servers import RedisServer
 
 from .clients import CountingRedis
 from .conftest import LOCK, SCHEDULE, STATICS, Clock, RecordingScheduler, World, void
@@ -133,37 +136,150 @@ class TestSynchronisation:
         assert world.score("a") == pytest.approx(world.now() + 10, abs=1)
 
 
-class TestNever:
-    def test_by_a_constructor_or_lazily(self, world: World) -> None:
-        """#155: making a scheduler in a web process deletes nothing."""
+class TestWhoWrites:
+    def test_a_constructor_adds_and_changes_while_nobody_leads(self, world: World) -> None:
+        """A program that sets its schedule up finds what it wrote."""
+        declare(world, a=HOUR)
+        lead(world).close()
+        declare(world, a=2 * HOUR, b=HOUR)
+        world.scheduler()
+        assert static_names(world) == {"a", "b"}
+        assert world.field("a", "definition")["schedule"]["every"] == 2 * HOUR
+        assert world.score("b") == pytest.approx(world.now() + HOUR, abs=2)
+        assert world.client.get(LOCK) is None
+
+    def test_a_constructor_only_adds_while_another_one_leads(self, world: World) -> None:
+        """#155, #198: a web process or a standby with old code changes and deletes nothing."""
+        declare(world, a=HOUR, c=HOUR)
+        lead(world)
+        before = world.dump()
+        declare(world, a=2 * HOUR, b=HOUR)
+        standby = world.scheduler()
+        standby.tick()
+        standby.tick()
+        after = world.dump()
+        assert static_names(world) == {"a", "b", "c"}
+        for key in (f"{PREFIX}a", f"{PREFIX}c"):
+            assert after[key] == before[key]
+        world.schedulers[0].close()
+        standby.tick()
+        assert static_names(world) == {"a", "b"}
+        assert world.field("a", "definition")["schedule"]["every"] == 2 * HOUR
+
+    def test_what_another_one_added_is_removed_by_the_next_leader(self, world: World) -> None:
+        declare(world, a=HOUR)
+        lead(world)
+        declare(world, a=HOUR, b=HOUR)
+        world.scheduler()
+        declare(world, a=HOUR)
+        lead(world)
+        assert static_names(world) == {"a"}
+
+    def test_a_constructor_removes_nothing(self, world: World) -> None:
+        declare(world, a=HOUR)
+        lead(world).close()
+        declare(world)
+        world.scheduler()
+        assert static_names(world) == {"a"}
+
+    def test_a_lazy_one_writes_nothing(self, world: World) -> None:
         declare(world, a=HOUR)
         lead(world)
         before = world.dump()
         declare(world, b=HOUR)
-        world.scheduler()
         lazy = world.scheduler(lazy=True)
         assert world.dump() == before
         lazy.tick()
         assert static_names(world) == {"a"}
 
-    def test_by_a_standby(self, world: World) -> None:
-        """#198: one with old code changes nothing while another one leads."""
-        declare(world, a=HOUR)
-        lead(world)
-        before = world.dump()
+    def test_set_up_again_by_a_leader_removes_at_once(self, world: World) -> None:
+        declare(world, a=HOUR, b=HOUR)
+        scheduler = lead(world)
         declare(world, b=HOUR)
+        scheduler.setup_schedule()
+        assert static_names(world) == {"b"}
+        assert world.score("a") is None
+
+    def test_set_up_again_by_another_one_removes_when_it_leads(self, world: World) -> None:
+        declare(world, a=HOUR, b=HOUR)
+        lead(world)
         standby = world.scheduler()
+        declare(world, b=HOUR)
+        standby.setup_schedule()
         standby.tick()
-        standby.tick()
-        assert world.dump() == before
+        assert static_names(world) == {"a", "b"}
         world.schedulers[0].close()
         standby.tick()
         assert static_names(world) == {"b"}
 
+    def test_while_redis_is_away_a_tick_writes(
+        self, app: Celery, log: pytest.LogCaptureFixture
+    ) -> None:
+        with RedisServer() as server:
+            app.conf.redbeat_redis_url = server.url
+            app.conf.beat_schedule = {"a": {"task": "t", "schedule": HOUR}}
+            server.kill()
+            scheduler = RecordingScheduler(app)
+            scheduler.update_from_dict({"b": {"task": "t", "schedule": HOUR}})
+            assert "not written yet" in log.text
+            server.restart()
+            scheduler.tick()
+            with redis.Redis.from_url(server.url, decode_responses=True) as client:
+                assert client.smembers(STATICS) == {"a"}
+                assert client.zcard(SCHEDULE) == 2
+            scheduler.close()
+
+
+class TestWithoutALock:
+    def test_every_beat_adds_and_nobody_removes_what_another_may_have_added(
+        self, world: World
+    ) -> None:
+        world.app.conf.redbeat_lock_key = None
+        declare(world, a=HOUR)
+        world.scheduler().tick()
+        declare(world, b=HOUR)
+        newer = world.scheduler()
+        newer.tick()
+        assert static_names(world) == {"a", "b"}
+
+    def test_its_own_are_removed_when_it_is_set_up_again(self, world: World) -> None:
+        world.app.conf.redbeat_lock_key = None
+        declare(world, a=HOUR)
+        world.scheduler().tick()
+        declare(world, b=HOUR, c=HOUR)
+        newer = world.scheduler()
+        newer.tick()
+        declare(world, c=HOUR)
+        newer.setup_schedule()
+        assert static_names(world) == {"a", "c"}
+
+    def test_the_rest_is_removed_by_one_that_has_been_alone_for_a_minute(
+        self, world: World, clock: Clock
+    ) -> None:
+        world.app.conf.redbeat_lock_key = None
+        declare(world, a=HOUR)
+        older = world.scheduler()
+        older.tick()
+        declare(world, b=HOUR)
+        newer = world.scheduler_of(RecordingScheduler, clock)
+        newer.tick()
+        clock.advance(61)
+        newer.tick()
+        assert static_names(world) == {"a", "b"}
+        older.close()
+        clock.advance(61)
+        newer.tick()
+        assert static_names(world) == {"b"}
+
+
+class TestNever:
     def test_without_the_lock_any_more(self, world: World) -> None:
         """The lock goes to another one between becoming leader and writing."""
         declare(world, a=HOUR)
-        scheduler = world.scheduler()
+        scheduler = world.scheduler(lazy=True)
+        world.client.set(LOCK, "thief", px=60_000)
+        scheduler.setup_schedule()
+        world.client.flushall()
         store = scheduler._ticker._store
         sync = store.sync_statics
 
@@ -316,6 +432,7 @@ class TestLater:
         scheduler.update_from_dict({"b": {"task": "t", "schedule": HOUR}})
         scheduler.update_from_dict({"a": {"task": "t", "schedule": 2 * HOUR}})
         scheduler.tick()
-        assert static_names(world) == {"a", "b"}
+        assert static_names(world) == {"a"}
+        assert world.field("b", "definition")["task"] == "t"
         assert world.field("a", "definition")["schedule"]["every"] == 2 * HOUR
         assert "vanished" not in log.text

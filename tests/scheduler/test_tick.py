@@ -168,11 +168,21 @@ class TestRoundTrips:
         leading(world)
         assert world.client.zrange(SCHEDULE, 0, -1) == [f"{PREFIX}celery.backend_cleanup"]
 
-    def test_making_a_scheduler_costs_nothing(self, world: World, counting: CountingRedis) -> None:
+    def test_making_a_lazy_scheduler_costs_nothing(
+        self, world: World, counting: CountingRedis
+    ) -> None:
         world.app.conf.beat_schedule = {"a": {"task": "t", "schedule": 10}}
-        world.scheduler()
         world.scheduler(lazy=True)
         assert counting.trips == 0
+
+    def test_making_a_scheduler_writes_the_static_entries(
+        self, world: World, counting: CountingRedis
+    ) -> None:
+        world.scheduler()
+        assert counting.trips == 0
+        world.app.conf.beat_schedule = {"a": {"task": "t", "schedule": 10}}
+        world.scheduler()
+        assert counting.trips <= 3  # TIME, and a script that is loaded
 
 
 class TestClosing:

@@ -67,7 +67,7 @@ class Scenario:
             lambda: RedBeatSchedulerEntry.from_key(entry.key, app=app),
             entry.reschedule,
             lambda: entry.rank,
-            lambda: store_of(app).due_keys(),
+            lambda: store_of(app).due(store_of(app).time()),
             entry.delete,
             overdue("dynamic", app).save,
         )

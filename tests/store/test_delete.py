@@ -89,12 +89,12 @@ def test_load_of_another_type_names_the_key(store: Store, redis_client: redis.Re
         store.load(KEYS.entry("a"))
 
 
-def test_due_keys_are_those_due_and_the_next(store: Store, put: Put) -> None:
+def test_due_are_those_due_and_the_next(store: Store, put: Put) -> None:
     second, first = put("b", 2), put("a", 1)
     following = put("later", 4_000_000_000)
     put("much-later", 5_000_000_000)
     put("parked", -1)
-    assert store.due_keys() == [first, second, following]
+    assert [key for key, _ in store.due(store.time())] == [first, second, following]
 
 
 def test_rank_of_what_is_not_scheduled(store: Store) -> None:

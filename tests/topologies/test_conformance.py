@@ -154,7 +154,10 @@ def test_entries_are_loaded_ranked_and_deleted(site: Site) -> None:
     store = site.store()
     put(store, "a", "b", score=5.0)
     assert store.rank(store.keys.entry("b")) == 1
-    assert store.due_keys() == [store.keys.entry("a"), store.keys.entry("b")]
+    assert [key for key, _ in store.due(store.time())] == [
+        store.keys.entry("a"),
+        store.keys.entry("b"),
+    ]
     assert store.delete(store.keys.entry("a"))
     assert not store.delete(store.keys.entry("a"))
     site.client.set(store.keys.entry("no-hash"), "text")

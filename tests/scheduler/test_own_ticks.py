@@ -1,0 +1,287 @@
+"""Schedulers of programs that wrote ``tick()``, the mapping or the lock themselves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import redis
+from celery import Celery
+from redis.exceptions import LockError, LockNotOwnedError
+
+from redbeat import RedBeatSchedulerEntry
+from tests.deployments import PREFIX
+
+from .clients import CountingRedis
+from .conftest import LOCK, RecordingScheduler, World, interval_json, once, void
+
+HOUR = 3600.0
+
+
+class OwnTick(RecordingScheduler):
+    """A tick of its own, as programs for RedBeat 2 have it."""
+
+    def tick(self, **_kwargs: Any) -> float:
+        """Extend the lock, then go through the schedule."""
+        if self.lock is not None:
+            self.lock.extend(int(self.lock_timeout or 1))
+        waits = [
+            self.maybe_due(entry, **self._maybe_due_kwargs) for entry in self.schedule.values()
+        ]
+        return min([wait for wait in waits if wait is not None], default=self.max_interval)
+
+
+class TestOwnTick:
+    def test_sends_records_and_reschedules(self, world: World) -> None:
+        world.put("a", interval_json(60), world.ago(90))
+        world.put("later", interval_json(60), world.ago(10), score=world.now() + 50)
+        scheduler = world.scheduler_of(OwnTick)
+        assert 0 < scheduler.tick() <= 50
+        scheduler.tick()
+        assert scheduler.names == ["a"]
+        assert world.run_count("a") == 1
+        assert world.score("a") == pytest.approx(world.now() + 30, abs=1)
+        assert not world.is_claimed("a")
+
+    def test_writes_and_runs_static_entries(self, world: World) -> None:
+        world.app.conf.beat_schedule = {"s": {"task": "t", "schedule": HOUR}}
+        scheduler = world.scheduler_of(OwnTick)
+        world.put_meta("s", world.ago(HOUR + 1))
+        world.client.zadd(f"{PREFIX}:schedule", {f"{PREFIX}s": 1})
+        scheduler.tick()
+        assert scheduler.names == ["s"]
+
+    def test_several_beats_send_each_run_once(self, world: World) -> None:
+        world.app.conf.redbeat_lock_key = None
+        world.put("a", interval_json(60), world.ago(90))
+        one, other = world.scheduler_of(OwnTick), world.scheduler_of(OwnTick)
+        one.before_send = once(other.tick)
+        one.tick()
+        other.tick()
+        assert one.names + other.names == ["a"]
+
+    def test_a_standby_sends_nothing(self, world: World) -> None:
+        world.put("a", interval_json(60), world.ago(90))
+        world.client.set(LOCK, "another", px=60_000)
+        scheduler = world.scheduler_of(OwnTick)
+        assert scheduler.tick() <= 1
+        assert scheduler.names == []
+        world.client.delete(LOCK)
+        scheduler.tick()
+        assert scheduler.names == ["a"]
+
+    def test_reading_the_schedule_claims_nothing(self, world: World) -> None:
+        world.put("a", interval_json(60), world.ago(90))
+        scheduler = world.scheduler_of(OwnTick)
+        assert list(scheduler.schedule) == ["a"]
+        assert not world.is_claimed("a")
+
+    def test_a_triggered_run_goes_out(self, world: World, app: Celery) -> None:
+        RedBeatSchedulerEntry("a", "t", HOUR, app=app).save().trigger()
+        scheduler = world.scheduler_of(OwnTick)
+        scheduler.tick()
+        scheduler.tick()
+        assert scheduler.names == ["a"]
+        assert scheduler.sent[0].options["headers"]["triggered"] is True
+
+    def test_what_it_changed_in_its_object_is_sent(self, world: World) -> None:
+        class Own(OwnTick):
+            def maybe_due(self, entry: Any, **kwargs: Any) -> float | None:
+                entry.kwargs["tenant"] = 7
+                return super().maybe_due(entry, **kwargs)
+
+        world.put("a", interval_json(60), world.ago(90))
+        scheduler = world.scheduler_of(Own)
+        scheduler.tick()
+        assert [message.kwargs for message in scheduler.sent] == [{"tenant": 7}]
+
+    def test_maybe_due_is_called_once(self, world: World) -> None:
+        calls: list[str] = []
+
+        class Own(OwnTick):
+            def maybe_due(self, entry: Any, **kwargs: Any) -> float | None:
+                calls.append(entry.name)
+                return super().maybe_due(entry, **kwargs)
+
+        world.put("a", interval_json(60), world.ago(90))
+        world.scheduler_of(Own).tick()
+        assert calls == ["a"]
+
+    def test_an_edit_before_the_claim_is_obeyed(self, world: World, app: Celery) -> None:
+        class Own(OwnTick):
+            def maybe_due(self, entry: Any, **kwargs: Any) -> float | None:
+                changed = RedBeatSchedulerEntry.from_key(entry.key, app=app)
+                changed.args = ["new"]
+                changed.save()
+                return super().maybe_due(entry, **kwargs)
+
+        world.put("a", interval_json(60), world.ago(90))
+        scheduler = world.scheduler_of(Own)
+        scheduler.tick()
+        assert [message.args for message in scheduler.sent] == [["new"]]
+
+    def test_a_publish_that_fails_is_tried_again(self, world: World) -> None:
+        def refuse() -> None:
+            raise ValueError("no")
+
+        world.put("a", interval_json(60), world.ago(90))
+        scheduler = world.scheduler_of(OwnTick)
+        scheduler.before_send = once(refuse)
+        scheduler.tick()
+        assert world.run_count("a") == 0
+        assert world.score("a") == pytest.approx(world.now() + 1, abs=0.5)
+        world.client.zadd(f"{PREFIX}:schedule", {f"{PREFIX}a": 1})
+        scheduler.tick()
+        assert scheduler.names == ["a"]
+
+    def test_round_trips(self, world: World, counting: CountingRedis) -> None:
+        world.put("a", interval_json(60), world.ago(90))
+        scheduler = world.scheduler_of(OwnTick)
+        scheduler.tick()
+        world.put_meta("a", world.ago(90))
+        world.client.zadd(f"{PREFIX}:schedule", {f"{PREFIX}a": 1})
+        trips = counting.trips
+        scheduler.tick()
+        # The lock, three to look at the schedule, one to load, to claim, to record.
+        assert counting.trips - trips <= 7
+
+
+class TestOwnMapping:
+    def test_an_entry_that_is_left_out_does_not_run(self, world: World) -> None:
+        class Own(RecordingScheduler):
+            @property
+            def schedule(self) -> Any:
+                entries = self.get_schedule()
+                return {name: entries[name] for name in entries if name != "held"}
+
+        world.put("held", interval_json(60), world.ago(90))
+        world.put("free", interval_json(60), world.ago(90))
+        scheduler = world.scheduler_of(Own)
+        assert scheduler.tick() > 0
+        scheduler.tick()
+        assert scheduler.names == ["free"]
+        assert world.run_count("held") == 0
+
+    def test_an_entry_that_only_the_program_has_runs(self, world: World, app: Celery) -> None:
+        extra = RedBeatSchedulerEntry("extra", "t", HOUR, app=app)
+        extra.last_run_at = world.ago(HOUR + 1)
+
+        class Own(RecordingScheduler):
+            @property
+            def schedule(self) -> Any:
+                return {**self.get_schedule(), "extra": extra}
+
+        world.put("a", interval_json(60), world.ago(90))
+        scheduler = world.scheduler_of(Own)
+        scheduler.tick()
+        scheduler.tick()
+        assert sorted(scheduler.names) == ["a", "extra"]
+        assert not world.client.exists(f"{PREFIX}extra")
+
+    def test_a_standby_sends_nothing(self, world: World) -> None:
+        class Own(RecordingScheduler):
+            @property
+            def schedule(self) -> Any:
+                return self.get_schedule()
+
+        world.put("a", interval_json(60), world.ago(90))
+        world.client.set(LOCK, "another", px=60_000)
+        scheduler = world.scheduler_of(Own)
+        scheduler.tick()
+        assert scheduler.names == []
+
+
+class Gate:
+    """A lock that is neither redis-py's nor ours."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.held = True
+
+    def extend(self, additional_time: int) -> None:
+        """Fail where the lock is not held."""
+        self.calls.append(f"extend {additional_time}")
+        if not self.held:
+            raise LockError("not held")
+
+    def acquire(self, blocking: bool = True) -> bool:
+        """Return whether the lock is free."""
+        self.calls.append(f"acquire {blocking}")
+        return self.held
+
+    def release(self) -> None:
+        """Take note of the release."""
+        self.calls.append("release")
+
+
+class TestOwnLock:
+    def test_is_extended_and_released(self, world: World, redis_client: redis.Redis) -> None:
+        world.app.conf.redbeat_lock_timeout = 60
+        world.put("a", interval_json(60), world.ago(90))
+        scheduler = world.scheduler()
+        lock = redis_client.lock(LOCK, timeout=5)
+        assert lock.acquire()
+        scheduler.lock = lock
+        scheduler.tick()
+        scheduler.tick()
+        assert scheduler.names == ["a"]
+        assert 50_000 < world.client.pttl(LOCK) <= 60_000
+        scheduler.close()
+        assert not world.client.exists(LOCK)
+
+    def test_that_is_put_in_place_by_a_tick(self, world: World, redis_client: redis.Redis) -> None:
+        class Own(RecordingScheduler):
+            def tick(self, **kwargs: Any) -> float:
+                if not isinstance(self.lock, redis.lock.Lock):
+                    self.lock = redis_client.lock("mine", timeout=60)  # type: ignore[assignment]
+                    assert self.lock is not None
+                    self.lock.acquire()
+                return super().tick(**kwargs)
+
+        world.put("a", interval_json(60), world.ago(90))
+        scheduler = world.scheduler_of(Own)
+        scheduler.tick()
+        assert scheduler.names == ["a"]
+        assert world.client.exists("mine")
+
+    def test_that_raises_is_lost(self, world: World, log: pytest.LogCaptureFixture) -> None:
+        gate = Gate()
+        scheduler = world.scheduler()
+        scheduler.lock = gate  # type: ignore[assignment]
+        scheduler.tick()
+        gate.held = False
+        world.put("a", interval_json(60), world.ago(90))
+        assert scheduler.tick() <= 1
+        assert scheduler.names == []
+        assert "Lost the lock Gate" in log.text
+        gate.held = True
+        scheduler.tick()
+        assert scheduler.names == ["a"]
+        assert gate.calls[0] == "extend 1500"
+        assert "acquire False" in gate.calls
+
+    def test_that_is_lost_ends_a_beat_that_is_to_exit(self, world: World) -> None:
+        world.app.conf.redbeat_on_lock_lost = "exit"
+        gate = Gate()
+        scheduler = world.scheduler()
+        scheduler.lock = gate  # type: ignore[assignment]
+        scheduler.tick()
+        gate.held = False
+        with pytest.raises(LockNotOwnedError):
+            scheduler.tick()
+
+    def test_the_claims_guard_the_rest(self, world: World) -> None:
+        world.put("a", interval_json(60), world.ago(90))
+        one, other = world.scheduler(), world.scheduler()
+        one.lock, other.lock = Gate(), Gate()  # type: ignore[assignment]
+        one.before_send = lambda _task: void(other.tick())
+        one.tick()
+        assert one.names + other.names == ["a"]
+
+    def test_none_switches_the_lock_off(self, world: World) -> None:
+        world.put("a", interval_json(60), world.ago(90))
+        world.client.set(LOCK, "another", px=60_000)
+        scheduler = world.scheduler()
+        scheduler.lock = None
+        scheduler.tick()
+        assert scheduler.names == ["a"]
