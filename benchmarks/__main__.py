@@ -66,7 +66,8 @@ def server_name(url: str) -> str:
     """Return name and version of a Redis server."""
     with redis.Redis.from_url(url) as client:
         info = client.info("server")
-    return f"{info.get('server_name', 'redis')}-server {info['redis_version']}"
+    version = info.get("valkey_version", info["redis_version"])
+    return f"{info.get('server_name', 'redis')}-server {version}"
 
 
 def settings_of(texts: list[str]) -> dict[str, Any]:

