@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any, Final
 
 from celery import Celery
 from celery.app import app_or_default
+from celery.utils.log import get_logger
 from redis.cluster import RedisCluster
 
 from .allowlist import SETTING as ALLOWLIST
@@ -16,15 +18,19 @@ from .connection.options import is_number
 from .connection.urls import safe_url
 from .delivery import DELIVERIES
 from .errors import ConfigurationError
-from .settings import MISSING, find_setting, is_set, report_unknown_settings
+from .settings import MISSING, find_setting, is_set, unknown_settings
 
 __all__ = (
     "EXPIRY_CHECKS",
     "MIN_LOCK_TIMEOUT",
     "ON_LOCK_LOST",
+    "SAFE_LOCK_TIMEOUT",
     "RedBeatConfig",
     "ensure_conf",
+    "real_app",
 )
+
+logger = get_logger("celery.beat")
 
 DEFAULT_PREFIX = "redbeat:"
 DEFAULT_CLUSTER_PREFIX = "{redbeat}:"
@@ -41,8 +47,11 @@ DEFAULT_HISTORY, MAX_HISTORY = 10, 30
 #: Where metrics are served, and up to how many entries they are counted one by one.
 DEFAULT_METRICS_HOST, DEFAULT_METRICS_ENTRIES, MAX_METRICS_ENTRIES = "127.0.0.1", 200, 10_000
 
-#: Seconds below which a lock would run out before a busy leader renews it.
-MIN_LOCK_TIMEOUT: Final = 1.0
+#: The shortest time that Redis can keep a lock for, seconds.
+MIN_LOCK_TIMEOUT: Final = 0.001
+
+#: Seconds below which a lock may expire before a busy leader renews it.
+SAFE_LOCK_TIMEOUT: Final = 1.0
 
 #: What to do at start when Redis may evict keys of the schedule.
 EXPIRY_CHECKS: Final = ("ignore", "warn", "error", "raise")
@@ -58,8 +67,9 @@ class RedBeatConfig:
     """What the settings of ``app`` mean; raises :exc:`ConfigurationError` for impossible ones.
 
     The settings are read when the object is made, later changes of ``app.conf`` are not seen.
-    No round trips. Whether ``redis_url`` is usable is asked when a client is built from it,
-    because an app may bring a client of its own (``app.redbeat_redis``).
+    No round trips. Whether ``redis_url`` is usable is checked when a client is built from it,
+    because a program may set a client of its own (``app.redbeat_redis``). Whether that client is
+    one of a Redis Cluster decides about the default of ``key_prefix``, see :meth:`adopt`.
     """
 
     app: Celery
@@ -104,16 +114,18 @@ class RedBeatConfig:
     #: URL, TLS and options with where they come from, for building a client.
     endpoint: Endpoint
 
+    _reported = False
+
     def __init__(self, app: Celery | None = None) -> None:
-        self.app = app_or_default(app)
-        report_unknown_settings(self.app)
+        self.app = real_app(app)
         self.endpoint = read_endpoint(self.app)
         self.redis_url = self.endpoint.url
         self.redis_use_ssl = self.endpoint.use_ssl
         self.redbeat_redis_options = self.endpoint.options
         self.options_inherited = self.endpoint.options_inherited
-        self.cluster = self._is_cluster()
-        self._read_keys()
+        self._client = getattr(self.app, "redbeat_redis", None)
+        brought = self._client is not None
+        self._read_keys(_is_cluster(self._client) if brought else self.endpoint.is_cluster)
         self.lock_timeout = self._read_lock_timeout()
         self.key_expiry_check = self._read_choice("redbeat_key_expiry_check", EXPIRY_CHECKS, 2)
         self.delivery = self._read_choice("redbeat_delivery", DELIVERIES)
@@ -140,6 +152,48 @@ class RedBeatConfig:
         schedule: dict[str, Any] = self.app.conf.beat_schedule
         return schedule
 
+    @schedule.setter
+    def schedule(self, value: dict[str, Any]) -> None:
+        self.app.conf.beat_schedule = value
+
+    def adopt(self, client: Any) -> None:
+        """Take note of the client that is used: a program may set its own at any time.
+
+        Whether it is one of a Redis Cluster decides about the default of ``key_prefix``. Raises
+        :exc:`ConfigurationError`, at each call, if the prefix does not fit the client.
+        """
+        if client is self._client:
+            return
+        before = self.key_prefix
+        self._read_keys(_is_cluster(client))
+        self._client = client
+        if self.key_prefix != before:
+            message = "The client of the program is a %s: keys begin with %r in place of %r"
+            logger.warning(message, type(client).__name__, self.key_prefix, before)
+
+    def dubious_settings(self) -> Iterator[tuple[str, str]]:
+        """Yield what is wrong or unwise among the settings, each with what to do instead."""
+        yield from unknown_settings(self.app)
+        if not self.key_prefix:
+            problem = "redbeat_key_prefix is empty, entries lie among all keys of the database"
+            yield problem, f"set a prefix, such as {DEFAULT_PREFIX!r}"
+        key = find_setting(self.app, "redbeat_lock_key")
+        if key is not None and not key:
+            yield f"redbeat_lock_key is {key!r}, which switches the lock off", "write None for that"
+        if self.either_or("redbeat_lock_timeout") == 0:
+            problem = "redbeat_lock_timeout is 0, which means the default"
+            yield problem, "leave it out; redbeat_lock_key = None switches the lock off"
+        elif self.lock_timeout is not None and self.lock_timeout < SAFE_LOCK_TIMEOUT:
+            problem = f"redbeat_lock_timeout is {self.lock_timeout:g}, a leader may lose the lock"
+            yield problem, f"set at least {SAFE_LOCK_TIMEOUT:g} second; the default is 1500"
+
+    def report(self) -> None:
+        """Log what :meth:`dubious_settings` yields, at the first call only."""
+        if not self._reported:
+            self._reported = True
+            for problem, remedy in self.dubious_settings():
+                logger.warning("%s: %s", problem, remedy)
+
     def either_or(self, name: str, default: Any = None) -> Any:
         """Return the setting ``name`` in any of its spellings, ``default`` if unset or None."""
         value = find_setting(self.app, name)
@@ -156,10 +210,10 @@ class RedBeatConfig:
     ) -> float:
         """Return the seconds that the lock lives without renewal.
 
-        ``argument`` if given, else the setting, else five times ``max_interval`` (300 s if unset).
-        Raises :exc:`ConfigurationError` if what was asked for cannot be kept alive.
+        ``argument``, else the setting, else five times ``max_interval``, else 1500; None and 0 mean
+        "not given". Raises :exc:`ConfigurationError` for what is no number of seconds.
         """
-        if argument is not None:
+        if not _is_unset(argument):
             return _check_lock_timeout(argument)
         if self.lock_timeout is not None:
             return self.lock_timeout
@@ -168,20 +222,16 @@ class RedBeatConfig:
             raise ConfigurationError(
                 f"beat_max_loop_interval is {interval!r}, it must be seconds above 0"
             )
-        return max(LOCK_INTERVALS * interval, MIN_LOCK_TIMEOUT)
+        return max(LOCK_INTERVALS * interval, SAFE_LOCK_TIMEOUT)
 
-    def _is_cluster(self) -> bool:
-        client = getattr(self.app, "redbeat_redis", None)
-        if client is not None:
-            return isinstance(getattr(client, "wrapped_connection", client), RedisCluster)
-        return self.endpoint.is_cluster
-
-    def _read_keys(self) -> None:
-        default = DEFAULT_CLUSTER_PREFIX if self.cluster else DEFAULT_PREFIX
-        prefix = _check_key("redbeat_key_prefix", self.either_or("redbeat_key_prefix", default))
-        if self.cluster and not _HASH_TAG.match(prefix):
+    def _read_keys(self, cluster: bool) -> None:
+        default = DEFAULT_CLUSTER_PREFIX if cluster else DEFAULT_PREFIX
+        prefix = self.either_or("redbeat_key_prefix", default)
+        if prefix != "":
+            _check_key("redbeat_key_prefix", prefix)
+        if cluster and not _HASH_TAG.match(prefix):
             self._refuse_untagged(prefix)
-        self.key_prefix = prefix
+        self.cluster, self.key_prefix = cluster, prefix
         self.schedule_key = prefix + ":schedule"
         self.statics_key = prefix + ":statics"
         self.quarantine_key = prefix + ":quarantine"
@@ -202,10 +252,10 @@ class RedBeatConfig:
 
     def _read_lock_key(self) -> str | None:
         value = find_setting(self.app, "redbeat_lock_key")
-        if value is None:
-            return None
         if value is MISSING:
             return self.key_prefix + ":lock"
+        if not value:
+            return None
         key = _check_key("redbeat_lock_key", value)
         key = key if key.startswith(self.key_prefix) else self.key_prefix + key
         if key in (*self.reserved_keys, self.key_prefix):
@@ -216,7 +266,7 @@ class RedBeatConfig:
 
     def _read_lock_timeout(self) -> float | None:
         value = self.either_or("redbeat_lock_timeout")
-        return None if value is None else _check_lock_timeout(value)
+        return None if _is_unset(value) else _check_lock_timeout(value)
 
     def _read_wait_replicas(self) -> int:
         value = self.either_or("redbeat_wait_replicas", 0)
@@ -260,18 +310,39 @@ class RedBeatConfig:
         return value
 
 
+def real_app(app: Any = None) -> Celery:
+    """Return ``app``; the current one for None, and the app behind a proxy of it.
+
+    ``celery.current_app`` is a proxy, and so is what Flask programs make of their app.
+    """
+    while hasattr(type(app), "_get_current_object"):
+        app = app._get_current_object()
+    found: Celery = app_or_default(app)
+    return found
+
+
 def ensure_conf(app: Celery | None = None) -> RedBeatConfig:
     """Return the configuration of ``app`` (or of the current one), read at the first call.
 
-    It is kept as ``app.redbeat_conf``; one that is there already is returned as it is.
+    It is kept as ``app.redbeat_conf``; one that is there already is returned as it is, with the
+    keys that the client in ``app.redbeat_redis`` needs, see :meth:`RedBeatConfig.adopt`.
     """
+    app = real_app(app)
     config: RedBeatConfig | None = getattr(app, "redbeat_conf", None)
     if config is None:
-        app = app_or_default(app)
-        config = getattr(app, "redbeat_conf", None)
-        if config is None:
-            config = app.redbeat_conf = RedBeatConfig(app)
+        config = app.redbeat_conf = RedBeatConfig(app)
+    client = getattr(app, "redbeat_redis", None)
+    if client is not None and client is not config._client:
+        config.adopt(client)
     return config
+
+
+def _is_cluster(client: Any) -> bool:
+    return isinstance(getattr(client, "wrapped_connection", client), RedisCluster)
+
+
+def _is_unset(seconds: Any) -> bool:
+    return seconds is None or (seconds == 0 and is_number(seconds))
 
 
 def _check_key(setting: str, value: Any) -> str:
@@ -285,6 +356,6 @@ def _check_lock_timeout(value: Any) -> float:
         seconds: float = value
         return seconds
     raise ConfigurationError(
-        f"redbeat_lock_timeout is {value!r}, it must be a number of seconds, "
-        f"{MIN_LOCK_TIMEOUT:g} at least (redbeat_lock_key = None turns the lock off)"
+        f"redbeat_lock_timeout is {value!r}, it must be a number of seconds above 0 "
+        "(redbeat_lock_key = None turns the lock off)"
     )

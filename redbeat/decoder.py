@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from celery.schedules import BaseSchedule
@@ -31,6 +30,7 @@ __all__ = (
     "from_timestamp",
     "get_utcoffset_minutes",
     "to_timestamp",
+    "use_codec",
 )
 
 MAX_TEXT = 1024 * 1024  # characters
@@ -74,19 +74,30 @@ class RedBeatJSONDecoder(json.JSONDecoder):
             return d
 
 
-def active_codec() -> tuple[type[json.JSONEncoder], type[json.JSONDecoder]]:
+Codec = tuple[type[json.JSONEncoder], type[json.JSONDecoder]]
+
+_provider: Callable[[], Codec] = lambda: (RedBeatJSONEncoder, RedBeatJSONDecoder)  # noqa: E731
+
+
+def use_codec(provider: Callable[[], Codec]) -> None:
+    """Have ``provider`` return the encoder and decoder in use each time that they are needed."""
+    global _provider  # noqa: PLW0603 - one for the process, as the names that programs replace
+    _provider = provider
+
+
+def active_codec() -> Codec:
     """The encoder and decoder in use: those on ``redbeat.schedulers``, where users replace them."""
-    return active_encoder(), active_decoder()
+    return _provider()
 
 
 def active_encoder() -> type[json.JSONEncoder]:
     """The encoder in use."""
-    return getattr(sys.modules.get("redbeat.schedulers"), "RedBeatJSONEncoder", RedBeatJSONEncoder)
+    return _provider()[0]
 
 
 def active_decoder() -> type[json.JSONDecoder]:
     """The decoder in use."""
-    return getattr(sys.modules.get("redbeat.schedulers"), "RedBeatJSONDecoder", RedBeatJSONDecoder)
+    return _provider()[1]
 
 
 def encode(value: Any, field: str = "") -> str:

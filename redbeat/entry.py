@@ -7,9 +7,7 @@ from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from celery.app import app_or_default
-
-from .config import ensure_conf
+from .config import ensure_conf, real_app
 from .entries.access import store_of
 from .entries.definition import (
     decode_definition,
@@ -68,7 +66,7 @@ class RedBeatSchedulerEntry(OperatedEntry):
         options: dict[str, Any] | None = None,
         **clsargs: Any,
     ) -> None:
-        clsargs["app"] = app_or_default(clsargs.get("app"))
+        clsargs["app"] = real_app(clsargs.get("app"))
         policy = {field: clsargs.pop(field, None) for field in POLICY_FIELDS}
         if clsargs.pop("one_off", False):
             policy["max_runs"] = policy["max_runs"] or 1
@@ -153,7 +151,7 @@ class RedBeatSchedulerEntry(OperatedEntry):
         Raises KeyError when there is none and :exc:`DecodeError` when it cannot be understood.
         One round trip.
         """
-        app = app_or_default(app)
+        app = real_app(app)
         definition, meta, policy, runtime = store_of(app).load(text_of(key))
         if definition is None:
             raise KeyError(key)
@@ -399,7 +397,7 @@ class RedBeatSchedulerEntry(OperatedEntry):
 def _restore(cls: type[Self], state: dict[str, Any]) -> Self:
     """Return a pickled entry; it belongs to the current app."""
     entry = cls.__new__(cls)
-    entry.__dict__.update(state, app=app_or_default(None))
+    entry.__dict__.update(state, app=real_app())
     return entry
 
 

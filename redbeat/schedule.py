@@ -7,9 +7,7 @@ from datetime import datetime, timezone
 from itertools import islice
 from typing import Any
 
-from celery.app import app_or_default
-
-from .config import ensure_conf
+from .config import ensure_conf, real_app
 from .entries.access import store_of
 from .entries.occurrences import aware
 from .entries.pausing import pause_entries, resume_entries
@@ -49,7 +47,7 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
     def __init__(
         self, app: Any = None, entry_class: type[RedBeatSchedulerEntry] = RedBeatSchedulerEntry
     ) -> None:
-        self.app = app_or_default(app)
+        self.app = real_app(app)
         self.entry_class = entry_class
 
     def __repr__(self) -> str:

@@ -27,12 +27,14 @@ from .config import RedBeatConfig, ensure_conf
 from .connection.client import (
     REDBEAT_REDIS_KEY,
     REDBEAT_SENTINEL_KEY,
+    client_of,
     get_redis,
     safe_url,
     unretried,
+    use_provider,
 )
 from .connection.retrying import RetryingConnection
-from .decoder import RedBeatJSONDecoder, RedBeatJSONEncoder, to_timestamp
+from .decoder import RedBeatJSONDecoder, RedBeatJSONEncoder, to_timestamp, use_codec
 from .entries.nominal import nominal
 from .entry import RedBeatSchedulerEntry, store_of
 from .errors import DecodeError
@@ -61,6 +63,10 @@ __all__ = (
 logger = get_logger("celery.beat")
 
 LUA_EXTEND_TO_SCRIPT = load_script("extend").text
+
+# Programs replace these names in this module, and mean all of the package.
+use_provider(lambda app: get_redis(app))  # noqa: PLW0108 - the name as it is at each call
+use_codec(lambda: (RedBeatJSONEncoder, RedBeatJSONDecoder))
 
 #: Times a connection to the broker is tried in one tick; the next tick tries again.
 BROKER_CONNECT_RETRIES = 1
@@ -100,6 +106,9 @@ class RedBeatScheduler(Scheduler):
 
     _published_at = float("-inf")
 
+    #: The key of the lock by the settings, as they were first read.
+    _default_lock_key: str | None = None
+
     #: Whether :meth:`update_from_dict` is called by :meth:`setup_schedule`.
     _setting_up = False
 
@@ -113,18 +122,23 @@ class RedBeatScheduler(Scheduler):
     ) -> None:
         conf = ensure_conf(app)
         self.lock_key = lock_key or conf.lock_key
+        self._default_lock_key = None if lock_key else conf.lock_key
         super().__init__(app, lazy=True, **kwargs)
         settings = (lock_timeout, conf.lock_timeout, self.lock_timeout)
         wanted = next((value for value in settings if value is not None), None)
         self.lock_timeout = conf.resolve_lock_timeout(wanted, self.max_interval)
         if not lazy:
+            conf.report()
             self.setup_schedule()
             self._make_lock()
 
     def _make_lock(self) -> None:
         """Make the lock, unless there is one; a program may have put its own in place."""
+        store = self._store  # a client that the program brought may have changed the keys
+        if self.lock_key == self._default_lock_key:
+            self.lock_key = ensure_conf(self.app).lock_key
         if self.lock is None and self.lock_key:
-            self.lock = BeatLock(self._store, self.lock_key, self._timeout)
+            self.lock = BeatLock(store, self.lock_key, self._timeout)
 
     @property
     def _timeout(self) -> float:
@@ -164,7 +178,7 @@ class RedBeatScheduler(Scheduler):
 
     @property
     def _store(self) -> Store:
-        return store_of(self.app, unretried(get_redis(self.app)))
+        return store_of(self.app, unretried(client_of(self.app)))
 
     # -- the schedule --------------------------------------------------------------------------
 

@@ -5,15 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any, Final, NamedTuple
-from weakref import WeakSet
 
 from celery import Celery
 from celery.app.defaults import SETTING_KEYS
-from celery.utils.log import get_logger
 
-__all__ = ("MISSING", "SETTINGS", "Setting", "find_setting", "is_set", "report_unknown_settings")
-
-logger = get_logger("celery.beat")
+__all__ = ("MISSING", "SETTINGS", "Setting", "find_setting", "is_set", "unknown_settings")
 
 
 class Setting(NamedTuple):
@@ -58,7 +54,7 @@ SETTINGS: Final[Mapping[str, Setting]] = {
         since="2",
     ),
     "redbeat_lock_timeout": Setting(
-        "number, at least 1",
+        "number",
         "five times ``beat_max_loop_interval``; 1500 if that is not set",
         "how long the lock lives when it is not renewed",
         since="2",
@@ -135,8 +131,8 @@ _PREFIX: Final = "redbeat_"
 # How alike a misspelt name must be: one letter more, less or other in the shortest name.
 _NEAR = 0.93
 
-# The apps that were warned already; a warning at each new object would be noise.
-_reported: WeakSet[Celery] = WeakSet()
+# The prefix of RedisBeater, a fork of RedBeat 2 whose settings are ours under another prefix.
+_FORK: Final = "redisbeater_"
 
 
 def find_setting(app: Celery, name: str) -> Any:
@@ -159,21 +155,21 @@ def is_set(app: Celery, name: str) -> bool:
     return find_setting(app, name) is not MISSING
 
 
-def report_unknown_settings(app: Celery) -> None:
-    """Log a warning for each ``redbeat_*`` setting that does not exist, once per app.
+def unknown_settings(app: Celery) -> Iterator[tuple[str, str]]:
+    """Yield each ``redbeat_*`` or ``redisbeater_*`` setting that does not exist, and a remedy.
 
-    Names that are one letter away from a setting of ours are reported too. Values are not shown.
+    Names that are one letter away from a setting of ours are found too. Values are not shown.
     """
-    if app in _reported:
-        return
-    _reported.add(app)
     for spelling, name in sorted(set(_used_names(app))):
-        nearest = _nearest(name)
-        if nearest:
-            logger.warning("Unknown setting %s: did you mean %s?", spelling, nearest)
+        ours = _PREFIX + name.removeprefix(_FORK)
+        nearest = _nearest(ours if name.startswith(_FORK) else name)
+        if name.startswith(_FORK):
+            remedy = f"write {nearest}" if nearest else "take it out, RedBeat has no such setting"
+            yield f"Setting {spelling} is one of RedisBeater and is ignored", remedy
+        elif nearest:
+            yield f"Unknown setting {spelling}", f"did you mean {nearest}?"
         elif name.startswith(_PREFIX):
-            valid = ", ".join(SETTINGS)
-            logger.warning("Unknown setting %s: the valid ones are %s", spelling, valid)
+            yield f"Unknown setting {spelling}", f"the valid ones are {', '.join(SETTINGS)}"
 
 
 def _spellings(name: str, namespace: str | None) -> list[str]:

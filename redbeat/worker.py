@@ -16,7 +16,7 @@ from celery.exceptions import TimeLimitExceeded, WorkerLostError
 from celery.utils.log import get_logger
 
 from .beat.messages import OVERLAP_HEADER
-from .connection.client import get_redis, unretried
+from .connection.client import client_of, unretried
 from .entry import store_of
 
 __all__ = ("enable",)
@@ -85,7 +85,7 @@ def _note(app: Any, request: Any, task_id: str | None) -> None:
     if not key or not task_id:
         return
     try:
-        store_of(app, unretried(get_redis(app))).end_run(str(key), str(task_id))
+        store_of(app, unretried(client_of(app))).end_run(str(key), str(task_id))
     except Exception as error:
         logger.warning(
             "The end of %s is not noted, its entry waits for overlap_timeout: %r", key, error

@@ -7,7 +7,7 @@ from typing import Any
 from celery.utils.log import get_logger
 from redis.exceptions import RedisError
 
-from redbeat.connection.client import get_redis, unretried
+from redbeat.connection.client import client_of, unretried
 from redbeat.entry import RedBeatSchedulerEntry, store_of
 from redbeat.metrics.counters import Counters
 from redbeat.signals import emit, entry_failed
@@ -88,7 +88,7 @@ class Keeper:
         run = promise.entry.run
         assert run is not None
         try:
-            store = store_of(self._hooks.app, unretried(get_redis(self._hooks.app)))
+            store = store_of(self._hooks.app, unretried(client_of(self._hooks.app)))
             store.end_run(promise.claim.key, run.task_id)
         except (RedisError, OSError) as error:
             logger.warning(

@@ -14,7 +14,7 @@ from celery.bin.base import CeleryOption
 
 from redbeat.calendar.walltime import instant_of
 from redbeat.cli.classes import entry_class_of
-from redbeat.connection.client import REDBEAT_REDIS_KEY, get_redis, unretried
+from redbeat.connection.client import REDBEAT_REDIS_KEY, client_of, unretried
 from redbeat.presentation.text import columns, moment, printable
 from redbeat.schedule import Schedule
 
@@ -38,7 +38,7 @@ class Console:
     @cached_property
     def schedule(self) -> Schedule:
         """The schedule of the app. A Redis that is away is reported at once, not waited for."""
-        setattr(self.app, REDBEAT_REDIS_KEY, unretried(get_redis(self.app)))
+        setattr(self.app, REDBEAT_REDIS_KEY, unretried(client_of(self.app)))
         return Schedule(self.app, entry_class_of(self.app))
 
     @property

@@ -13,7 +13,7 @@ from redbeat.cli.console import Console
 from redbeat.cli.options import option
 from redbeat.cli.progress import progress
 from redbeat.config import ensure_conf
-from redbeat.connection.client import get_redis, unretried
+from redbeat.connection.client import client_of, unretried
 from redbeat.management.prefixes import copy_prefix, keys_under
 from redbeat.storage.store import Store
 
@@ -36,7 +36,7 @@ def migrate_prefix(console: Console, old: str, new: str, delete: bool, force: bo
         raise click.UsageError(
             "give two prefixes that differ; for example: migrate-prefix redbeat: '{redbeat}:'"
         )
-    client = unretried(get_redis(console.app))
+    client = unretried(client_of(console.app))
     if not force:
         for prefix in (old, new):
             _refuse_running_beat(console, client, prefix)

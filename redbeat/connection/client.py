@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from threading import RLock
 from typing import Any, Final
 
 from celery import Celery
-from celery.app import app_or_default
 
-from redbeat.config import RedBeatConfig, ensure_conf
+from redbeat.config import RedBeatConfig, ensure_conf, real_app
 
 from .parameters import client_parameters
 from .retrying import RetryingConnection
@@ -19,9 +19,11 @@ __all__ = (
     "REDBEAT_REDIS_KEY",
     "REDBEAT_SENTINEL_KEY",
     "build_client",
+    "client_of",
     "get_redis",
     "safe_url",
     "unretried",
+    "use_provider",
 )
 
 #: The attribute of the app that holds its client; users set it to bring their own.
@@ -40,12 +42,36 @@ def get_redis(app: Celery | None = None) -> Any:
     set as ``app.redbeat_redis`` is returned as it is. Raises :exc:`ConfigurationError`. No round
     trips.
     """
-    app = app_or_default(app)
+    app = real_app(app)
     with _making:
         client = getattr(app, REDBEAT_REDIS_KEY, None)
         if client is None:
             client = _make_client(app)
             setattr(app, REDBEAT_REDIS_KEY, client)
+    return client
+
+
+_provider: Callable[[Celery], Any] = get_redis
+
+
+def use_provider(provider: Callable[[Celery], Any]) -> None:
+    """Have :func:`client_of` return what ``provider`` returns for an app."""
+    global _provider  # noqa: PLW0603 - one for the process, as the name that programs replace
+    _provider = provider
+
+
+def client_of(app: Celery | None = None) -> Any:
+    """Return the client that all of RedBeat uses for ``app``, see :func:`get_redis`.
+
+    Programs replace ``redbeat.schedulers.get_redis``, which then provides the client. The first
+    call logs what is wrong with the settings: logging is set up by then. Raises
+    :exc:`ConfigurationError`, also where the key prefix does not fit a client of the program.
+    """
+    app = real_app(app)
+    conf = ensure_conf(app)
+    conf.report()
+    client = _provider(app)
+    conf.adopt(client)
     return client
 
 

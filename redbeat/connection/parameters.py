@@ -71,7 +71,7 @@ def client_parameters(endpoint: Endpoint) -> Parameters:
     options = dict(endpoint.options)
     own = {name: options.pop(name) for name in OWN_OPTIONS if _steers(name) and name in options}
     from_url = _url_options(addresses[0], endpoint)
-    _warn_about_database(endpoint, addresses[0].scheme, from_url, options)
+    _warn_about_database(endpoint, addresses, from_url, options)
     layers = [from_url, options]
     if endpoint.options_inherited:
         layers.reverse()
@@ -131,9 +131,10 @@ def _addresses(endpoint: Endpoint) -> list[Address]:
             f"that holds the schedule; valid schemes are {', '.join(SCHEMES)}"
         )
     if len(addresses) > 1 and addresses[0].scheme not in MANY_SERVERS:
-        raise ConfigurationError(
-            f"{endpoint.url_setting} names several servers ({safe_url(endpoint.url)}), but a "
-            "schedule lives in one: set redbeat_redis_url to that one"
+        logger.warning(
+            "%s names several servers (%s), but a schedule is on one: the first is used. Set "
+            "redbeat_redis_url to that one",
+            *(endpoint.url_setting, safe_url(endpoint.url)),
         )
     return addresses
 
@@ -167,14 +168,20 @@ def _parsed(name: str, text: str, setting: str) -> Any:
 
 
 def _warn_about_database(
-    endpoint: Endpoint, scheme: str, from_url: Mapping[str, Any], options: Mapping[str, Any]
+    endpoint: Endpoint,
+    addresses: list[Address],
+    from_url: Mapping[str, Any],
+    options: Mapping[str, Any],
 ) -> None:
-    """Say where the schedule is if RedBeat 2, on the same settings, had put it elsewhere."""
+    """Log where the schedule is if RedBeat 2, with the same settings, put it elsewhere."""
+    scheme = addresses[0].scheme
     if scheme not in _SCHEMES_OF_REDBEAT_2:
         return
     option, url = options.get("db"), from_url.get("db")
     first, second = (url, option) if endpoint.options_inherited else (option, url)
     now = (second if first is None else first) or 0
+    if len(addresses) > 1:  # the path of the whole text is no number
+        url = None
     if scheme == "redis-sentinel":
         before = option or 0
     else:

@@ -62,9 +62,13 @@ def safe_url(url: Any) -> str:
 
 
 def url_scheme(url: str) -> str:
-    """Return the scheme of the first alternative of ``url`` in lower case, or an empty text."""
+    """Return the scheme of the first alternative of ``url`` in lower case, or an empty text.
+
+    ``redis-sentinel`` may stand alone, since nothing that follows it is used.
+    """
     scheme, separator, _rest = url.partition("://")
-    return scheme.strip().lower() if separator else ""
+    scheme = scheme.strip().lower()
+    return scheme if separator or scheme == "redis-sentinel" else ""
 
 
 def parse_url(url: str, setting: str) -> list[Address]:

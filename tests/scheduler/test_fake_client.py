@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 import fakeredis
 import pytest
 from celery import Celery
 
+from redbeat import RedBeatSchedulerEntry, Schedule
+from redbeat.decoder import RedBeatJSONEncoder
+from tests.cli.commands import run_command
 from tests.deployments import PREFIX
 
-from .conftest import World
+from .conftest import RecordingScheduler, World
 
 
 @pytest.mark.parametrize("decode_responses", [True, False])
@@ -25,3 +30,32 @@ def test_a_fake_of_the_users_own_serves_a_beat(decode_responses: bool) -> None:
     assert scheduler.names == ["a"]
     assert world.run_count("a") == 1
     scheduler.close()
+
+
+def test_a_replaced_get_redis_provides_the_client_of_all_parts(unused_port: int) -> None:
+    app = Celery("fake", broker="memory://", set_as_current=False)
+    app.conf.redbeat_redis_url = f"redis://127.0.0.1:{unused_port}"
+    fake = fakeredis.FakeRedis(decode_responses=True)
+    with mock.patch("redbeat.schedulers.get_redis", return_value=fake) as get_redis:
+        RedBeatSchedulerEntry("a", "t", 60.0, app=app).save()
+        assert fake.hexists("redbeat:a", "definition")
+        assert list(Schedule(app)) == ["a"]
+        scheduler = RecordingScheduler(app)
+        scheduler.tick()
+        scheduler.close()
+        assert run_command(app, "history", "a").code == 0
+    assert scheduler.names == ["a"]
+    assert {call.args for call in get_redis.call_args_list} == {(app,)}
+
+
+def test_a_replaced_codec_has_effect_everywhere() -> None:
+    app = Celery("fake", broker="memory://", set_as_current=False)
+    app.redbeat_redis = fakeredis.FakeRedis(decode_responses=True)
+
+    class Loud(RedBeatJSONEncoder):
+        def default(self, obj: object) -> object:
+            return "loud" if isinstance(obj, complex) else super().default(obj)
+
+    with mock.patch("redbeat.schedulers.RedBeatJSONEncoder", Loud):
+        RedBeatSchedulerEntry("a", "t", 60.0, kwargs={"x": 1j}, app=app).save()
+    assert Schedule(app)["a"].kwargs == {"x": "loud"}

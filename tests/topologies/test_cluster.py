@@ -10,7 +10,7 @@ import pytest
 from redis.exceptions import ClusterCrossSlotError, RedisError
 
 from redbeat import RedBeatSchedulerEntry
-from redbeat.config import RedBeatConfig
+from redbeat.config import RedBeatConfig, ensure_conf
 from redbeat.errors import ConfigurationError
 from redbeat.storage.store import Store
 from tests.scheduler.conftest import RecordingScheduler
@@ -112,6 +112,28 @@ def test_a_cluster_client_of_the_user(cluster_group: ClusterGroup, cluster: Site
     put(cluster.store(), "a")
     wait_until(lambda: scheduler.tick() is not None and scheduler.sent)
     assert scheduler.names == ["a"]
+
+
+def test_a_cluster_client_that_setup_schedule_sets(
+    cluster_group: ClusterGroup, cluster: Site
+) -> None:
+    class ClusterScheduler(RecordingScheduler):
+        def setup_schedule(self) -> None:
+            self.app.redbeat_redis = cluster_group.client()
+            super().setup_schedule()
+
+    app = cluster.app(redbeat_redis_url="redis://nowhere", redbeat_redis_options=None)
+    assert ensure_conf(app).key_prefix == "redbeat:"
+    scheduler = ClusterScheduler(app)
+    cluster.schedulers.append(scheduler)
+    assert scheduler.lock_key == "{redbeat}::lock"
+    put(cluster.store(), "a")
+    wait_until(lambda: scheduler.tick() is not None and scheduler.sent)
+    assert scheduler.names == ["a"]
+    untagged = cluster.app(redbeat_redis_url="redis://nowhere", redbeat_key_prefix="mine:")
+    ensure_conf(untagged)
+    with pytest.raises(ConfigurationError, match="redbeat_key_prefix is 'mine:'"):
+        ClusterScheduler(untagged)
 
 
 def test_no_error_of_the_users_client_ends_a_beat(cluster: Site) -> None:

@@ -251,7 +251,6 @@ def test_wrong_option_names_setting_and_option(
         ({"redbeat_redis_url": f"u:{SECRET}@localhost:6379"}, "redbeat_redis_url"),
         ({"redbeat_redis_url": f"redis://u:{SECRET}/x@h"}, "redbeat_redis_url"),
         ({"redbeat_redis_url": f"redis://u:12/{SECRET}@h"}, "redbeat_redis_url"),
-        ({"redbeat_redis_url": f"redis://u:{SECRET}@a;redis://u:{SECRET}@b"}, "several servers"),
         ({"redbeat_redis_url": "unix://"}, "redbeat_redis_url"),
         ({"redbeat_redis_url": "redis-sentinel://h"}, "sentinels"),
         ({"redbeat_redis_url": "redis-cluster://h/1"}, "database"),
@@ -266,7 +265,30 @@ def test_impossible_url_is_one_clear_error(settings: dict[str, Any], names: str)
     assert caught.value.__cause__ is None
 
 
+def test_of_several_urls_the_first_is_used(caplog: pytest.LogCaptureFixture) -> None:
+    urls = f"redis://u:{SECRET}@one:1/2;redis://u:{SECRET}@two:2/2"
+    kwargs = kwargs_of(redbeat_redis_url=urls)
+    assert (kwargs["host"], kwargs["port"], kwargs["db"]) == ("one", 1, 2)
+    several, database = (record.getMessage() for record in caplog.records)
+    assert several.startswith("redbeat_redis_url names several servers")
+    assert SECRET not in caplog.text
+    assert "The schedule is in database 2" in database  # RedBeat 2 read it as database 0
+
+
 # Topologies
+
+
+@pytest.mark.parametrize("url", ["redis-sentinel", "redis-sentinel://", "Redis-Sentinel"])
+def test_sentinel_by_its_bare_name(url: str) -> None:
+    client = client_of(
+        redbeat_redis_url=url, redbeat_redis_options={"sentinels": SENTINELS, "db": 3}
+    )
+    pool = client.connection_pool
+    assert [node.get_connection_kwargs()["host"] for node in pool.sentinel_manager.sentinels] == [
+        "a",
+        "b",
+    ]
+    assert pool.connection_kwargs["db"] == 3
 
 
 def test_socket() -> None:

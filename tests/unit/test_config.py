@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import logging
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from celery import Celery
+from celery import Celery, current_app
+from celery.local import Proxy
 from redis import Redis
+from redis.cluster import RedisCluster
 
-from redbeat.config import RedBeatConfig, ensure_conf
+from redbeat import RedBeatSchedulerEntry, Schedule
+from redbeat.config import RedBeatConfig, ensure_conf, real_app
+from redbeat.connection.client import build_client
 from redbeat.errors import ConfigurationError
-from redbeat.settings import SETTINGS, find_setting, is_set, report_unknown_settings
+from redbeat.settings import SETTINGS, find_setting, is_set
 
 URL = "redis://localhost:6379/0"
 
@@ -219,16 +222,14 @@ def test_the_users_client_decides_about_the_cluster() -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("redbeat_key_prefix", ""),
         ("redbeat_key_prefix", 5),
-        ("redbeat_lock_key", ""),
-        ("redbeat_lock_key", False),
+        ("redbeat_lock_key", 5),
         ("redbeat_lock_key", "redbeat::schedule"),
         ("redbeat_lock_key", ":statics"),
         ("redbeat_lock_key", ":stats"),
-        ("redbeat_lock_timeout", 0),
         ("redbeat_lock_timeout", -1),
-        ("redbeat_lock_timeout", 0.99),
+        ("redbeat_lock_timeout", 0.0009),
+        ("redbeat_lock_timeout", False),
         ("redbeat_lock_timeout", "60"),
         ("redbeat_lock_timeout", True),
         ("redbeat_lock_timeout", float("nan")),
@@ -323,7 +324,20 @@ def test_lock_timeout_is_argument_or_setting_or_five_intervals() -> None:
     assert unset.resolve_lock_timeout(None, 0.1) == 1.0
 
 
-@pytest.mark.parametrize("argument", [0, -5, 0.5, True, "5", float("nan")])
+def test_a_lock_timeout_of_zero_means_the_default() -> None:
+    config = config_of(redbeat_lock_timeout=0)
+    assert config.lock_timeout is None
+    assert config.resolve_lock_timeout(0, 10) == 50
+    assert config.resolve_lock_timeout(0, 0) == 1500
+    assert config_of(redbeat_lock_timeout=60).resolve_lock_timeout(0, 10) == 60
+
+
+def test_a_lock_timeout_may_be_a_fraction_of_a_second() -> None:
+    assert config_of(redbeat_lock_timeout=0.5).resolve_lock_timeout() == 0.5
+    assert config_of().resolve_lock_timeout(0.5) == 0.5
+
+
+@pytest.mark.parametrize("argument", [-5, True, False, "5", float("nan")])
 def test_impossible_lock_timeout_as_an_argument(argument: Any) -> None:
     with pytest.raises(ConfigurationError, match="redbeat_lock_timeout"):
         config_of().resolve_lock_timeout(argument, 300)
@@ -349,6 +363,84 @@ def test_errors_show_no_secret() -> None:
     with pytest.raises(ConfigurationError) as caught:
         config_of(redbeat_redis_options={"password": ["s3cret"]})
     assert "s3cret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("value", ["", False])
+def test_an_empty_lock_key_disables_the_lock(value: Any) -> None:
+    assert config_of(redbeat_lock_key=value).lock_key is None
+
+
+def test_an_empty_prefix() -> None:
+    config = config_of(redbeat_key_prefix="", redbeat_lock_key="mine")
+    assert (config.schedule_key, config.lock_key) == (":schedule", "mine")
+    with pytest.raises(ConfigurationError, match="redbeat_key_prefix"):
+        config_of(redbeat_key_prefix="", redbeat_redis_options={"cluster": True})
+
+
+def test_the_schedule_can_be_set() -> None:
+    app = make_app()
+    ensure_conf(app).schedule = {"a": {"task": "t", "schedule": 1}}
+    assert list(app.conf.beat_schedule) == ["a"]
+
+
+class LocalProxy:
+    """A proxy as Flask programs have it: the app is found at each use."""
+
+    __slots__ = ("_get_current_object",)
+
+    def __init__(self, find: Callable[[], Any]) -> None:
+        self._get_current_object = find
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._get_current_object(), name)
+
+
+@pytest.mark.parametrize("proxy", [Proxy, LocalProxy])
+def test_a_proxy_stands_for_its_app(proxy: Any) -> None:
+    app = make_app()
+    found = proxy(lambda: app)
+    assert real_app(found) is real_app(proxy(lambda: found)) is app
+    assert RedBeatConfig(found).app is app
+    assert ensure_conf(found) is ensure_conf(app)
+    assert RedBeatSchedulerEntry("a", "t", 60, app=found).app is app
+    assert Schedule(found).app is app
+
+
+def test_the_current_app_is_resolved() -> None:
+    app, previous = make_app(), Celery("previous")
+    app.set_current()
+    try:
+        assert RedBeatSchedulerEntry("a", "t", 60, app=current_app).app is app
+    finally:
+        previous.set_current()
+
+
+def cluster_client(port: int) -> RedisCluster:
+    """A client as a program makes it; RedisCluster connects when it is made, LateCluster later."""
+    client = build_client(config_of(redbeat_redis_url=f"redis-cluster://h:{port}"))
+    assert isinstance(client, RedisCluster)
+    return client
+
+
+def test_a_cluster_client_is_found_later(caplog: pytest.LogCaptureFixture) -> None:
+    app = make_app()
+    config = ensure_conf(app)
+    app.redbeat_redis = cluster_client(7000)
+    assert ensure_conf(app) is config
+    assert (config.key_prefix, config.lock_key) == ("{redbeat}:", "{redbeat}::lock")
+    assert config.schedule_key in config.reserved_keys
+    assert RedBeatSchedulerEntry("a", "t", 60, app=app).key == "{redbeat}:a"
+    (message,) = warnings_of(caplog)
+    assert "'{redbeat}:'" in message
+
+
+def test_a_cluster_client_that_is_found_later_needs_a_hash_tag() -> None:
+    app = make_app(redbeat_key_prefix="mine:")
+    ensure_conf(app)
+    app.redbeat_redis = cluster_client(7000)
+    for _ in range(2):
+        with pytest.raises(ConfigurationError, match=r"redbeat_key_prefix is 'mine:'"):
+            ensure_conf(app)
 
 
 def test_ensure_conf_reads_once() -> None:
@@ -381,6 +473,15 @@ def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.name == "celery.beat"]
 
 
+def reported(caplog: pytest.LogCaptureFixture, app: Celery) -> list[str]:
+    """What is logged at the first use, and not before."""
+    config = ensure_conf(app)
+    assert warnings_of(caplog) == []
+    config.report()
+    config.report()
+    return warnings_of(caplog)
+
+
 @pytest.mark.parametrize(
     ("namespace", "name", "nearest"),
     [
@@ -394,36 +495,65 @@ def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
 def test_misspelt_setting_is_reported_with_the_nearest(
     caplog: pytest.LogCaptureFixture, namespace: str | None, name: str, nearest: str
 ) -> None:
-    with caplog.at_level(logging.WARNING):
-        RedBeatConfig(make_app(namespace, **{name: "s3cret"}))
-    assert warnings_of(caplog) == [f"Unknown setting {name}: did you mean {nearest}?"]
+    app = make_app(namespace, **{name: "s3cret"})
+    assert reported(caplog, app) == [f"Unknown setting {name}: did you mean {nearest}?"]
 
 
 def test_unknown_setting_is_reported_with_all_valid_ones(caplog: pytest.LogCaptureFixture) -> None:
-    config_of(redbeat_xyzzy=1)
-    (message,) = warnings_of(caplog)
+    (message,) = reported(caplog, make_app(redbeat_xyzzy=1))
     assert message.startswith("Unknown setting redbeat_xyzzy")
     for name in SETTINGS:
         assert name in message
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("redisbeater_redis_url", "write redbeat_redis_url"),
+        ("REDISBEATER_LOCK_TIMEOUT", "write redbeat_lock_timeout"),
+        ("redisbeater_xyzzy", "take it out"),
+    ],
+)
+def test_a_setting_of_redisbeater_is_reported(
+    caplog: pytest.LogCaptureFixture, name: str, remedy: str
+) -> None:
+    (message,) = reported(caplog, make_app(**{name: "s3cret"}))
+    assert message.startswith(f"Setting {name} is one of RedisBeater and is ignored: {remedy}")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "better"),
+    [
+        ("redbeat_lock_key", "", "None"),
+        ("redbeat_lock_timeout", 0.5, "1 second"),
+        ("redbeat_lock_timeout", 0, "redbeat_lock_key = None"),
+        ("redbeat_key_prefix", "", "'redbeat:'"),
+    ],
+)
+def test_an_unwise_value_is_reported(
+    caplog: pytest.LogCaptureFixture, name: str, value: Any, better: str
+) -> None:
+    (message,) = reported(caplog, make_app(**{name: value}))
+    assert message.startswith(f"{name} is ")
+    assert better in message
 
 
 def test_misspelt_setting_in_an_object_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     app = Celery("conf", broker=URL, set_as_current=False)
     settings = LazySettings(CELERY_REDBEAT_LOCKKEY=None, DEBUG=True, BEAT_REDIS_URL="mine")
     app.config_from_object(settings, namespace="CELERY")
-    report_unknown_settings(app)
-    report_unknown_settings(app)
-    assert warnings_of(caplog) == [
+    assert reported(caplog, app) == [
         "Unknown setting CELERY_REDBEAT_LOCKKEY: did you mean redbeat_lock_key?"
     ]
 
 
 def test_valid_settings_are_not_reported(caplog: pytest.LogCaptureFixture) -> None:
-    config_of(
+    app = make_app(
         REDBEAT_LOCK_TIMEOUT=60,
         redbeat_key_prefix="x:",
+        redbeat_lock_key=None,
         redis_backend_use_ssl=None,
         redis_socket_timeout=3,
         result_backend=None,
     )
-    assert warnings_of(caplog) == []
+    assert reported(caplog, app) == []

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import sys
+from collections.abc import Callable
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
-from types import ModuleType
 from typing import Any
 from uuid import UUID
 from zoneinfo import ZoneInfo
@@ -185,20 +184,26 @@ class Foreign(json.JSONEncoder):
     """An encoder that knows nothing of RedBeat's."""
 
 
+Replace = Callable[..., None]
+
+
 @pytest.fixture
-def schedulers(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    module = ModuleType("redbeat.schedulers")
-    monkeypatch.setitem(sys.modules, "redbeat.schedulers", module)
-    return module
+def replace(monkeypatch: pytest.MonkeyPatch) -> Replace:
+    """Replace names in ``redbeat.schedulers``, as programs do."""
+
+    def replace(**names: Any) -> None:
+        for name, value in names.items():
+            monkeypatch.setattr(f"redbeat.schedulers.{name}", value)
+
+    return replace
 
 
-def test_without_a_replacement_the_codec_is_ours(schedulers: ModuleType) -> None:
-    assert not hasattr(schedulers, "RedBeatJSONEncoder")
+def test_without_a_replacement_the_codec_is_ours() -> None:
     assert active_codec() == (RedBeatJSONEncoder, RedBeatJSONDecoder)
 
 
-def test_a_replaced_codec_is_used(schedulers: ModuleType) -> None:
-    vars(schedulers).update(RedBeatJSONEncoder=MyEncoder, RedBeatJSONDecoder=MyDecoder)
+def test_a_replaced_codec_is_used(replace: Replace) -> None:
+    replace(RedBeatJSONEncoder=MyEncoder, RedBeatJSONDecoder=MyDecoder)
     assert active_codec() == (MyEncoder, MyDecoder)
     text = encode({"kwargs": {"m": Money()}, "schedule": schedule(5)})
     assert json.loads(text)["kwargs"]["m"] == {"__type__": "money", "paid": NOON.isoformat()}
@@ -212,8 +217,8 @@ def test_a_replaced_codec_is_used(schedulers: ModuleType) -> None:
         decode('{"__type__": "broken"}', "meta")
 
 
-def test_a_foreign_codec_is_used_as_it_is(schedulers: ModuleType) -> None:
-    vars(schedulers).update(RedBeatJSONEncoder=Foreign, RedBeatJSONDecoder=json.JSONDecoder)
+def test_a_foreign_codec_is_used_as_it_is(replace: Replace) -> None:
+    replace(RedBeatJSONEncoder=Foreign, RedBeatJSONDecoder=json.JSONDecoder)
     assert decode(encode({"__type__": "weekday", "wkday": 1}), "x") == {
         "__type__": "weekday",
         "wkday": 1,
@@ -222,22 +227,22 @@ def test_a_foreign_codec_is_used_as_it_is(schedulers: ModuleType) -> None:
         encode({"when": NOON}, "definition")
 
 
-def test_an_encoder_that_gives_back_what_it_got_is_stopped(schedulers: ModuleType) -> None:
+def test_an_encoder_that_gives_back_what_it_got_is_stopped(replace: Replace) -> None:
     class Same(RedBeatJSONEncoder):
         def default(self, obj: Any) -> Any:
             return obj
 
-    vars(schedulers).update(RedBeatJSONEncoder=Same)
+    replace(RedBeatJSONEncoder=Same)
     with pytest.raises(InvalidEntryError, match="nested"):
         encode({"x": object()})
 
 
-def test_an_encoder_that_goes_on_to_json_is_explained(schedulers: ModuleType) -> None:
+def test_an_encoder_that_goes_on_to_json_is_explained(replace: Replace) -> None:
     class Plain(RedBeatJSONEncoder):
         def default(self, obj: Any) -> Any:
             return json.JSONEncoder.default(self, obj)
 
-    vars(schedulers).update(RedBeatJSONEncoder=Plain)
+    replace(RedBeatJSONEncoder=Plain)
     with pytest.raises(InvalidEntryError, match=r"^when: .*datetime"):
         encode({"when": NOON})
 
