@@ -37,7 +37,9 @@ def test_a_replaced_get_redis_provides_the_client_of_all_parts(unused_port: int)
     app.conf.redbeat_redis_url = f"redis://127.0.0.1:{unused_port}"
     fake = fakeredis.FakeRedis(decode_responses=True)
     with mock.patch("redbeat.schedulers.get_redis", return_value=fake) as get_redis:
-        RedBeatSchedulerEntry("a", "t", 60.0, app=app).save()
+        entry = RedBeatSchedulerEntry("a", "t", 60.0, app=app)
+        entry.last_run_at = None
+        entry.save()
         assert fake.hexists("redbeat:a", "definition")
         assert list(Schedule(app)) == ["a"]
         scheduler = RecordingScheduler(app)
