@@ -15,7 +15,12 @@ from kombu.exceptions import OperationalError
 from kombu.utils.objects import cached_property
 from redis.exceptions import RedisError, ResponseError
 
-from .beat.broker import declaring_once, publishing_connection, warn_about_confirms
+from .beat.broker import (
+    broker_connection,
+    declaring_once,
+    publishing_connection,
+    warn_about_confirms,
+)
 from .beat.exchange import LONGEST_LEASE, SHORTEST_LEASE
 from .beat.interrupts import HeldSignals
 from .beat.leader import BeatLock
@@ -127,7 +132,9 @@ class RedBeatScheduler(Scheduler):
         settings = (lock_timeout, conf.lock_timeout, self.lock_timeout)
         wanted = next((value for value in settings if value is not None), None)
         self.lock_timeout = conf.resolve_lock_timeout(wanted, self.max_interval)
-        if not lazy:
+        if lazy:
+            broker_connection(self.app)  # which the banner asks for next, with a worse error
+        else:
             conf.report()
             self.setup_schedule()
             self._make_lock()

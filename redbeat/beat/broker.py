@@ -9,8 +9,16 @@ from typing import Any, Final
 from celery.utils.log import get_logger
 
 from redbeat.connection.options import is_number
+from redbeat.connection.urls import safe_url, url_scheme
+from redbeat.errors import ConfigurationError
 
-__all__ = ("declaring_once", "publishing_connection", "retry_options", "warn_about_confirms")
+__all__ = (
+    "broker_connection",
+    "declaring_once",
+    "publishing_connection",
+    "retry_options",
+    "warn_about_confirms",
+)
 
 logger = get_logger("celery.beat")
 
@@ -46,6 +54,27 @@ WAITS = frozenset(("timeout", "confirm_timeout"))
 LONGEST_WAIT = 5.0
 
 
+#: Schemes of ``redbeat_redis_url`` that Celery spells otherwise.
+BROKER_SCHEMES: Final = {"redis-sentinel": "sentinel", "unix": "redis+socket"}
+
+
+def broker_connection(app: Any, **options: Any) -> Any:
+    """Return a lazy connection to the broker of an app. No network traffic.
+
+    Raises :exc:`ConfigurationError` for a ``broker_url`` that Celery does not know.
+    """
+    try:
+        return app.connection_for_write(**options)
+    except KeyError:
+        url = str(app.conf.broker_write_url)
+        scheme = BROKER_SCHEMES.get(url_scheme(url))
+        hint = f": use {scheme}:// as broker_url" if scheme else ""
+        raise ConfigurationError(
+            f"broker_url is {safe_url(url)!r}, which Celery does not know{hint}, and set "
+            "redbeat_redis_url to the Redis that holds the schedule"
+        ) from None
+
+
 def publishing_connection(app: Any, lease: float) -> Any:
     """Return a lazy broker connection that no single call can block for long.
 
@@ -54,13 +83,13 @@ def publishing_connection(app: Any, lease: float) -> Any:
     """
     seconds = max(lease * PUBLISH_PART, SHORTEST_PUBLISH)
     given = app.conf.broker_transport_options or {}
-    connection = app.connection_for_write()
+    connection = broker_connection(app)
     names = TIMEOUTS.get(connection.transport.driver_type, ())
     bounds = {name: seconds for name in names if given.get(name) is None}
     connect: float = app.conf.broker_connection_timeout
     if connect == CELERYS_CONNECT_TIMEOUT:
         connect = min(connect, seconds)
-    return app.connection_for_write(transport_options=bounds, connect_timeout=connect)
+    return broker_connection(app, transport_options=bounds, connect_timeout=connect)
 
 
 @cache
@@ -111,7 +140,7 @@ def _policy(given: Any) -> dict[str, float]:
 
 def warn_about_confirms(app: Any) -> None:
     """Warn that RabbitMQ may lose what it does not confirm. No network traffic."""
-    if app.connection_for_write().transport.driver_type != "amqp":
+    if broker_connection(app).transport.driver_type != "amqp":
         return
     if not (app.conf.broker_transport_options or {}).get("confirm_publish"):
         logger.warning(

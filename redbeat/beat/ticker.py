@@ -16,7 +16,7 @@ from redbeat.config import RedBeatConfig
 from redbeat.connection.tls import hint
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import RedBeatError
-from redbeat.management.migration import warn_about_untagged
+from redbeat.management.migration import warn_about_misspelt, warn_about_untagged
 from redbeat.metrics.counters import Counters
 from redbeat.metrics.pulse import Pulse
 from redbeat.metrics.upkeep import Upkeep
@@ -344,6 +344,7 @@ class Ticker:
         if not self._server_checked:
             check_eviction(self._store, self._conf.key_expiry_check)
             warn_about_untagged(self._store, self._conf)
+            warn_about_misspelt(self._store)
             self._server_checked = True
 
     def _limit(self) -> int:

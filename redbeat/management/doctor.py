@@ -16,7 +16,6 @@ from redbeat.entries.due import DISABLED
 from redbeat.entries.occurrences import Run
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import DecodeError
-from redbeat.settings import _nearest, _used_names
 from redbeat.storage.quarantine import shown
 from redbeat.storage.reading import BATCH, batches
 from redbeat.storage.records import Writing
@@ -24,6 +23,7 @@ from redbeat.storage.rows import Page, Row
 from redbeat.storage.store import Store
 from redbeat.timing import asks_itself
 
+from .migration import misspelt_keys
 from .states import claimed_until, ends_at, quarantine_note
 
 __all__ = ("KINDS", "Finding", "examine")
@@ -32,6 +32,7 @@ __all__ = ("KINDS", "Finding", "examine")
 KINDS: Final = (
     "settings",
     "cluster",
+    "misspelt",
     "eviction",
     "missing",
     "unreadable",
@@ -122,11 +123,8 @@ def _repaired(store: Store, found: Sequence[Finding], fix: bool) -> Iterator[Fin
 
 
 def _of_settings(conf: RedBeatConfig) -> Iterator[Finding]:
-    for spelling, name in sorted(set(_used_names(conf.app))):
-        nearest = _nearest(name)
-        if nearest or name.startswith("redbeat_"):
-            remedy = f"did you mean {nearest}?" if nearest else "take it out"
-            yield Finding("settings", "", f"{spelling} is no setting, it has no effect", remedy)
+    for problem, remedy in conf.dubious_settings():
+        yield Finding("settings", "", problem, remedy)
     prefix = conf.key_prefix
     if conf.cluster and not TAGGED.match(prefix):
         stem = prefix.rstrip(":")
@@ -137,6 +135,8 @@ def _of_settings(conf: RedBeatConfig) -> Iterator[Finding]:
 
 
 def _of_server(store: Store, conf: RedBeatConfig) -> Iterator[Finding]:
+    for problem, remedy in misspelt_keys(store):
+        yield Finding("misspelt", "", problem, f"{remedy}, with two colons")
     if conf.key_expiry_check == "ignore":
         return
     try:

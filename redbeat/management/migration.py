@@ -1,4 +1,4 @@
-"""Entries that RedBeat 2 left in a cluster, under a prefix whose keys do not share a slot."""
+"""Data that a beat does not read: under a prefix without a hash tag, or at a misspelt key."""
 
 from __future__ import annotations
 
@@ -7,21 +7,32 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from celery.utils.log import get_logger
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from redbeat.config import RedBeatConfig, ensure_conf
 from redbeat.entries.access import store_of
 from redbeat.errors import ConfigurationError
+from redbeat.storage.records import text_of
 from redbeat.storage.store import Store
 
 from .prefixes import copy_prefix, keys_under
 
-__all__ = ("Copied", "copy_untagged", "untagged_prefix", "warn_about_untagged")
+__all__ = (
+    "Copied",
+    "copy_untagged",
+    "misspelt_keys",
+    "untagged_prefix",
+    "warn_about_misspelt",
+    "warn_about_untagged",
+)
 
 logger = get_logger("celery.beat")
 
 #: Old entries that are looked for in the new place when a beat starts.
 SAMPLE = 20
+
+#: What is taken for the schedule, or the set of static names, where the key has one colon only.
+MISSPELT = {"schedule": ("zset", "sorted set"), "statics": ("set", "set")}
 
 _TAG = re.compile(r"\{([^}]+)\}")
 
@@ -86,6 +97,32 @@ def warn_about_untagged(store: Store, conf: RedBeatConfig) -> None:
             "redbeat.management.migration.copy_untagged(app), or delete %s",
             *(old.keys.prefix, left[0], conf.key_prefix, old.keys.schedule),
         )
+
+
+def misspelt_keys(store: Store) -> list[tuple[str, str]]:
+    """Return what is wrong with keys such as ``redbeat:schedule``, and the right spelling.
+
+    An entry of that name is a hash, and right. Empty where ``TYPE`` is forbidden. One round trip.
+    """
+    pipe = store.client.pipeline(transaction=False)
+    for word in MISSPELT:
+        pipe.type(store.keys.entry(word))
+    try:
+        types = pipe.execute()
+    except ResponseError:
+        return []
+    right = (store.keys.schedule, store.keys.statics)
+    return [
+        (f"{store.keys.entry(word)} is a {kind} that nothing reads", f"the key is {key}")
+        for (word, (name, kind)), found, key in zip(MISSPELT.items(), types, right, strict=True)
+        if text_of(found) == name
+    ]
+
+
+def warn_about_misspelt(store: Store) -> None:
+    """Log :func:`misspelt_keys`. One round trip."""
+    for problem, remedy in misspelt_keys(store):
+        logger.warning("beat: %s: %s, with two colons", problem, remedy)
 
 
 def _old_store(store: Store, prefix: str) -> Store:

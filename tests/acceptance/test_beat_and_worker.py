@@ -204,3 +204,26 @@ def test_the_example_configuration_of_the_manual(project: Project) -> None:
     beat.wait_for("Sending due task every-second (exampleconf.show)")
     worker.wait_for("every-second")
     assert beat.stop() == 0
+
+
+def test_a_misspelt_setting_is_logged_once(project: Project) -> None:
+    beat = project.beat(settings={"redbeat_lock_timout": 60, "redisbeater_key_prefix": "x:"})
+    beat.wait_for("beat: Acquired lock")
+    beat.stop()
+    for line in (
+        "Unknown setting redbeat_lock_timout: did you mean redbeat_lock_timeout?",
+        "redisbeater_key_prefix is one of RedisBeater and is ignored: write redbeat_key_prefix",
+    ):
+        assert beat.said().count(line) == 1
+
+
+def test_a_broker_url_that_celery_does_not_know(project: Project) -> None:
+    settings = {"broker_url": "redis-sentinel://nowhere", "redbeat_redis_url": project.url}
+    beat = project.beat(settings=settings)
+    assert beat.popen.wait(30) != 0
+    assert beat.said().rstrip().splitlines()[-1] == (
+        "redbeat.errors.ConfigurationError: broker_url is 'redis-sentinel://nowhere', which Celery "
+        "does not know: use sentinel:// as broker_url, and set redbeat_redis_url to the Redis that "
+        "holds the schedule"
+    )
+    assert "KeyError" not in beat.said()

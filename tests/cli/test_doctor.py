@@ -186,6 +186,37 @@ def test_settings_that_have_no_effect(run: Run, app: Celery) -> None:
     assert "redbeat_lock_timeout" in found["remedy"]
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "remedy"),
+    [
+        ("redisbeater_redis_url", "redis://", "write redbeat_redis_url"),
+        ("redbeat_lock_key", "", "write None"),
+    ],
+)
+def test_settings_that_are_unwise(
+    run: Run, app: Celery, name: str, value: str, remedy: str
+) -> None:
+    """Are named with what to write instead."""
+    app.conf[name] = value
+    (found,) = run("doctor", "--json").json
+    assert name in found["problem"]
+    assert remedy in found["remedy"]
+
+
+def test_keys_with_one_colon(run: Run, make: Make, redis_client: Any) -> None:
+    """Are named with the right spelling; entries may have these names."""
+    make("schedule")
+    make("statics")
+    assert run("doctor").code == 0
+    redis_client.delete("redbeat:schedule", "redbeat:statics", SCHEDULE)
+    redis_client.zadd("redbeat:schedule", {"redbeat:a": 1})
+    redis_client.sadd("redbeat:statics", "a")
+    assert [(found["kind"], found["remedy"]) for found in run("doctor", "--json").json] == [
+        ("misspelt", "the key is redbeat::schedule, with two colons"),
+        ("misspelt", "the key is redbeat::statics, with two colons"),
+    ]
+
+
 def test_settings_that_are_impossible(run: Run, app: Celery) -> None:
     """Are a finding like any other."""
     app.conf.redbeat_lock_timeout = "soon"

@@ -20,6 +20,7 @@ from redbeat.beat.broker import (
     retry_options,
     warn_about_confirms,
 )
+from redbeat.errors import ConfigurationError
 
 KOMBU: Any = kombu
 
@@ -180,6 +181,22 @@ class TestRetryOptions:
         retry_options(given, True)
         retry_options(given, False)
         assert given == {"queue": "q"}
+
+
+@pytest.mark.parametrize(
+    ("url", "hint"),
+    [
+        ("redis-sentinel://u:s3cret@h", "use sentinel:// as broker_url"),
+        ("unix:///path", r"use redis\+socket:// as broker_url"),
+        ("redis-cluster://h", "set redbeat_redis_url"),
+    ],
+)
+def test_a_url_that_celery_does_not_know(url: str, hint: str) -> None:
+    app = make_app(url)
+    for use in (warn_about_confirms, lambda app: publishing_connection(app, 30.0)):
+        with pytest.raises(ConfigurationError, match=f"broker_url is .*{hint}") as caught:
+            use(app)
+        assert "s3cret" not in str(caught.value)
 
 
 class TestConfirms:
