@@ -1,7 +1,7 @@
 """What the tables of django-celery-beat hold, as entries.
 
 A row is ``{"model": ..., "pk": ..., "fields": {...}}``, as Django serializes it. What RedBeat has
-no place for is left out: descriptions and dates of change.
+no place for is left out: descriptions, and dates of change except for intervals that never ran.
 """
 
 from __future__ import annotations
@@ -68,6 +68,10 @@ def _convert(app: Any, make: EntryType, where: str, fields: Fields, tables: Tabl
     policy["end_time"] = _instant(app, "expires", fields.get("expires"))
     if policy["end_time"] or fields.get("one_off"):
         policy["on_finish"] = "disable"
+    last_run_at = _instant(app, "last_run_at", fields.get("last_run_at"))
+    if kind == "interval" and not last_run_at and not policy["start_time"]:
+        # From which django-celery-beat counts the first run.
+        policy["last_run_at"] = _instant(app, "date_changed", fields.get("date_changed"))
     entry = make(
         fields.get("name"),
         fields.get("task"),
@@ -79,7 +83,6 @@ def _convert(app: Any, make: EntryType, where: str, fields: Fields, tables: Tabl
         app=app,
         **policy,
     )
-    last_run_at = _instant(app, "last_run_at", fields.get("last_run_at"))
     meta = encode_meta(last_run_at, fields.get("total_run_count") or 0) if last_run_at else ""
     return Incoming(where, entry, meta=meta)
 

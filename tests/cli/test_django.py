@@ -34,6 +34,18 @@ from celery import Celery
 
 app = Celery("shop", broker="memory://")
 app.conf.redbeat_redis_url = os.environ["REDIS_URL"]
+if os.environ["DJANGO_SETTINGS_MODULE"]:
+    app.config_from_object("django.conf:settings", namespace="CELERY")
+"""
+
+#: Of a subclass that a project has.
+OWN_SCHEDULER = """
+from django_celery_beat.models import PeriodicTask
+from redbeat import RedBeatScheduler
+
+
+class Scheduler(RedBeatScheduler):
+    model = PeriodicTask
 """
 
 FILL = """
@@ -81,7 +93,12 @@ class Shop:
         path = f"{directory}{os.pathsep}{ROOT}"
         settings = {"DJANGO_SETTINGS_MODULE": "shop_settings", "REDIS_URL": redis_url}
         self.env = {**os.environ, "PYTHONPATH": path, **settings}
-        texts = {"shop_settings.py": SETTINGS, "shop.py": PROJECT, "fill.py": FILL}
+        texts = {
+            "shop_settings.py": SETTINGS,
+            "shop.py": PROJECT,
+            "fill.py": FILL,
+            "own.py": OWN_SCHEDULER,
+        }
         for name, text in texts.items():
             (directory / name).write_text(text, encoding="utf-8")
 
@@ -142,6 +159,20 @@ def test_the_database_gives_what_a_dump_of_it_gives(shop: Shop, redis_client: An
     redis_client.flushall()
     assert shop.load("beat.json").code == 0
     assert without_made_up(stored(redis_client)) == from_database
+
+
+@pytest.mark.parametrize(
+    "scheduler", ["django_celery_beat.schedulers:DatabaseScheduler", "django", "own.Scheduler"]
+)
+def test_while_the_settings_name_the_old_scheduler(
+    shop: Shop, redis_client: Any, scheduler: str
+) -> None:
+    """In the order that the manual gives: import first, then change the settings."""
+    text = f"{SETTINGS}\nCELERY_BEAT_SCHEDULER = {scheduler!r}\n"
+    (shop.directory / "old_settings.py").write_text(text, encoding="utf-8")
+    ended = shop.load(DJANGO_SETTINGS_MODULE="old_settings")
+    assert (ended.code, "4 created" in ended.err) == (0, True), ended.err
+    assert len(stored(redis_client)) == 4
 
 
 def test_what_is_in_it(shop: Shop, run: Run) -> None:

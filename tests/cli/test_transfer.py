@@ -452,11 +452,17 @@ def test_a_fixture_of_django_celery_beat(run: Run, app: Celery, tmp_path: Path) 
         task(2, "cron", crontab=1, enabled=False, start_time="2026-05-01T00:00:00Z"),
         task(3, "sun", solar=1, expires="2030-01-01T00:00:00+01:00"),
         task(4, "once", clocked=1, one_off=True),
+        task(5, "never", interval=1, date_changed="2026-01-02T00:10:00Z"),
+        task(6, "later", interval=1, start_time="2031-01-02T00:10:00Z"),
     ]
     file = write(tmp_path / "f.json", json.dumps([*FIXTURE, *tasks]))
     ran = run("import", "--from", "django-celery-beat", file)
-    assert (ran.code, "4 created" in ran.err) == (0, True), ran.err
+    assert (ran.code, "6 created" in ran.err) == (0, True), ran.err
 
+    changed = datetime(2026, 1, 2, 0, 10, tzinfo=UTC)
+    never, later = load(app, "never"), load(app, "later")
+    assert (never.last_run_at, never.total_run_count) == (changed, 0)
+    assert later.last_run_at not in (None, changed)
     every, cron, sun, once = (load(app, name) for name in ("every", "cron", "sun", "once"))
     assert every.schedule == schedule(timedelta(hours=3))
     assert (every.args, every.kwargs) == ([1, 2], {"a": "b"})
