@@ -20,6 +20,7 @@ from .management.finding import Filter
 from .management.forecast import Forecast, forecast
 from .management.overview import Status, status_of
 from .management.states import EntryStatus, Record, quarantine_note
+from .settings import MISSING
 from .storage.quarantine import shown
 from .storage.records import key_of
 from .storage.rows import Cursor, Page
@@ -100,6 +101,22 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
         """Remove an entry and its history; KeyError for an unknown one. One round trip."""
         if not self._store.delete(self._own_key(name)):
             raise KeyError(name)
+
+    def pop(self, name: str, default: Any = MISSING) -> Any:
+        """Remove an entry, and return it as it was then; ``default``, or KeyError, for none.
+
+        Of several callers at once only one gets it. One that cannot be read stays, and is a
+        :exc:`DecodeError`. Two round trips.
+        """
+        try:
+            definition, *rest = self._store.pop(self[name]._own_key())
+            if definition is None:
+                raise KeyError(name)
+        except KeyError:
+            if default is MISSING:
+                raise
+            return default
+        return self.entry_class.from_texts(self.app, definition, *rest)
 
     def __iter__(self) -> Iterator[str]:
         """Yield the names of all entries, readable or not."""

@@ -21,7 +21,7 @@ from .records import Keys, key_of, text_of
 from .rows import Counts, Cursor, Page, Presence, read_counts, read_page
 from .scripts import load_script
 
-__all__ = ("BATCH", "Reading", "batches", "not_an_entry")
+__all__ = ("BATCH", "Reading", "batches", "not_an_entry", "read_texts")
 
 #: Entries handled in one round trip.
 BATCH = 500
@@ -43,6 +43,12 @@ def batches(items: Iterable[Any], size: int = BATCH) -> Iterator[list[Any]]:
 def not_an_entry(key: str) -> str:
     """Return what is wrong with a key that is not a hash."""
     return f"the key {key!r} holds something that is not an entry; use another name or remove it"
+
+
+def read_texts(reply: Sequence[Any]) -> tuple[str | None, str, str, str]:
+    """Return (definition or None, meta, policy, runtime) of an entry."""
+    definition = None if reply[0] is None else text_of(reply[0])
+    return definition, text_of(reply[1]), text_of(reply[2]), text_of(reply[3])
 
 
 class Reading:
@@ -81,8 +87,7 @@ class Reading:
             if "WRONGTYPE" in str(error):
                 raise DecodeError("definition", not_an_entry(key)) from error
             raise
-        definition = None if reply[0] is None else text_of(reply[0])
-        return definition, text_of(reply[1]), text_of(reply[2]), text_of(reply[3])
+        return read_texts(reply)
 
     def history(self, key: str) -> str:
         """Return the lines of the history, the latest first. One round trip."""

@@ -19,7 +19,7 @@ from redbeat.connection.replicas import Replicas
 from redbeat.errors import InvalidEntryError
 
 from .packing import pack
-from .reading import BATCH, TIME_ZONE, Reading, batches, not_an_entry
+from .reading import BATCH, TIME_ZONE, Reading, batches, not_an_entry, read_texts
 from .records import (
     NOT_A_HASH,
     Keys,
@@ -233,6 +233,10 @@ class Store(Reading):
         """
         places = self._undeclared(self.keys.schedule, self.keys.quarantine)
         return int(self._run("delete", places, [key_of(key) for key in keys]))
+
+    def pop(self, key: str) -> tuple[str | None, str, str, str]:
+        """Remove an entry, and return what :meth:`load` would have returned. One round trip."""
+        return read_texts(self._run("pop", self._set_aside, [key_of(key)]))
 
     def end_run(self, key: str, task_id: str) -> bool:
         """Note the end of a run of an entry whose runs must not overlap. One round trip.

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, ClassVar
+
 import pytest
+from celery import Celery
 from celery.schedules import crontab
 
 import redbeat
-from redbeat import Schedule
+from redbeat import RedBeatSchedulerEntry, Schedule
 from redbeat.errors import DecodeError, InvalidEntryError
+from tests.deployments import PREFIX
 from tests.scheduler.conftest import SCHEDULE, World
 
 from .conftest import Make, RoundTrips
@@ -29,6 +34,51 @@ def test_an_entry_is_stored_found_and_removed(schedule: Schedule, make: Make) ->
     assert schedule.get("b") is None
     del schedule["a"]
     assert (len(schedule), "a" in schedule, list(schedule)) == (0, False, [])
+
+
+def test_pop_returns_what_it_removed(schedule: Schedule, make: Make) -> None:
+    make("a", args=[1]).save()
+    assert schedule.pop("a").args == [1]
+    assert schedule.pop("a", None) is None
+    with pytest.raises(KeyError, match="a"):
+        schedule.pop("a")
+
+
+class Rival(RedBeatSchedulerEntry):
+    """An entry that somebody else changes or deletes once it was read."""
+
+    act: ClassVar[Callable[[], object]]
+
+    @classmethod
+    def from_key(cls, key: str, app: Any = None) -> Rival:
+        """Load it, and let the other act."""
+        entry = super().from_key(key, app)
+        cls.act()
+        return entry
+
+
+def test_pop_of_what_somebody_else_deleted(app: Celery, schedule: Schedule, make: Make) -> None:
+    rival = Schedule(app, Rival)
+    Rival.act = lambda: schedule.pop("a")
+    make("a").save()
+    assert rival.pop("a", None) is None
+    make("a").save()
+    with pytest.raises(KeyError, match="a"):
+        rival.pop("a")
+
+
+def test_pop_of_what_somebody_else_changed(app: Celery, schedule: Schedule, make: Make) -> None:
+    Rival.act = make("a", args=["new"]).save
+    make("a", args=["old"]).save()
+    assert Schedule(app, Rival).pop("a").args == ["new"]
+    assert "a" not in schedule
+
+
+def test_pop_keeps_what_cannot_be_read(world: World, schedule: Schedule) -> None:
+    world.client.hset(f"{PREFIX}bad", "definition", "{")
+    with pytest.raises(DecodeError):
+        schedule.pop("bad", None)
+    assert world.client.exists(f"{PREFIX}bad")
 
 
 def test_each_look_is_one_round_trip(schedule: Schedule, make: Make, trips: RoundTrips) -> None:
