@@ -23,6 +23,7 @@ import yaml  # type: ignore[import-untyped]
 from celery import Celery
 from celery.bin.base import CLIContext
 from celery.bin.beat import beat
+from celery.bin.worker import worker
 
 from redbeat.management.states import FINISHED, PAUSED, QUARANTINED, SCHEDULED
 from redbeat.metrics.pulse import ALIVE_WITHIN
@@ -30,6 +31,7 @@ from tests.metrics.scrapes import own_names
 
 FILES = Path(__file__).resolve().parents[1] / "docs" / "deploy"
 UNIT = FILES / "redbeat-beat.service"
+WORKER_UNIT = FILES / "celery-worker.service"
 DOCKERFILE = FILES / "Dockerfile"
 KUBERNETES = FILES / "kubernetes.yaml"
 BEAT = ["celery", "-A", "proj", "beat", "-S", "redbeat", "--loglevel", "INFO"]
@@ -68,10 +70,10 @@ def flow(text: str) -> list[str]:
     return re.findall(r'"([^"]*)"', text)
 
 
-def unit() -> dict[str, dict[str, str]]:
-    """Return the sections of the unit; keys are in lower case."""
+def unit(file: Path = UNIT) -> dict[str, dict[str, str]]:
+    """Return the sections of a unit; keys are in lower case."""
     parser = configparser.RawConfigParser(strict=False)
-    parser.read(UNIT, encoding="utf-8")
+    parser.read(file, encoding="utf-8")
     return {name: dict(parser[name]) for name in parser.sections()}
 
 
@@ -97,24 +99,34 @@ def test_celery_takes_the_command_line(name: str) -> None:
     assert context.params["loglevel"] in ("INFO", logging.INFO)
 
 
-def test_the_unit_ends_and_restarts_beat_as_it_should() -> None:
-    service = unit()["Service"]
+def test_celery_takes_the_command_line_of_the_worker() -> None:
+    program, *arguments = shlex.split(unit(WORKER_UNIT)["Service"]["execstart"])
+    assert [Path(program).name, *arguments[:3]] == ["celery", "-A", "proj", "worker"]
+    obj = CLIContext(app=Celery(set_as_current=False), no_color=True, workdir=None)
+    assert worker.make_context("worker", arguments[3:], obj=obj)
+    assert unit(WORKER_UNIT)["Service"]["killmode"] == "mixed"
+
+
+@pytest.mark.parametrize("file", [UNIT, WORKER_UNIT])
+def test_a_unit_ends_and_restarts_its_process_as_it_should(file: Path) -> None:
+    service = unit(file)["Service"]
     assert service["type"] == "exec"
     assert service["restart"] == "always"
     assert service["killsignal"] == "SIGTERM"
     assert int(service["timeoutstopsec"]) >= 30
     assert service["user"] not in ("", "root")
-    assert unit()["Unit"]["startlimitintervalsec"] == "0"
+    assert unit(file)["Unit"]["startlimitintervalsec"] == "0"
 
 
-def test_systemd_understands_the_unit(tmp_path: Path) -> None:
+@pytest.mark.parametrize("file", [UNIT, WORKER_UNIT])
+def test_systemd_understands_a_unit(tmp_path: Path, file: Path) -> None:
     # The one thing that is not on this machine is the project.
-    text = UNIT.read_text().replace("/srv/proj/.venv/bin/celery", sys.executable)
-    changed = tmp_path / UNIT.name
+    text = file.read_text().replace("/srv/proj/.venv/bin/celery", sys.executable)
+    changed = tmp_path / file.name
     changed.write_text(text)
     # It only warns about what it does not know.
     said = check(tool("systemd-analyze"), "verify", "--man=no", changed)
-    assert UNIT.name not in said, said
+    assert file.name not in said, said
 
 
 def test_systemd_sees_little_exposure() -> None:

@@ -125,3 +125,23 @@ def test_keys_with_one_colon_are_named_at_the_start(
         "two colons"
         for word, kind in (("schedule", "sorted set"), ("statics", "set"))
     ]
+
+
+def test_the_data_of_redisbeater_runs_under_its_prefix(world: World) -> None:
+    """In its layout: a ``last_run_at`` without seconds and zone, a member without the prefix."""
+    prefix = PREFIX.replace("redbeat", "redisbeater")
+    world.app.conf.redbeat_key_prefix = prefix
+    ran = {"year": 2015, "month": 12, "day": 29, "hour": 16, "minute": 45, "microsecond": 231}
+    for name, member in (("full", f"{prefix}full"), ("bare", "bare")):
+        text = {"name": name, "task": "t", "schedule": interval_json(60), "args": [1]}
+        meta = {"last_run_at": {"__type__": "datetime", **ran}, "total_run_count": 23}
+        fields = {"definition": json.dumps(text), "meta": json.dumps(meta)}
+        world.client.hset(f"{prefix}{name}", mapping=fields)
+        world.client.zadd(f"{prefix}:schedule", {member: 1451407500})
+    scheduler = world.scheduler()
+    scheduler.tick()
+    scheduler.tick()
+    assert sorted(scheduler.names) == ["bare", "full"]
+    assert scheduler.lock_key == f"{prefix}:lock"
+    entry = RedBeatSchedulerEntry.from_key(f"{prefix}full", app=world.app)
+    assert entry.total_run_count == 24
