@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import calendar
 import json
+import zoneinfo
 from collections.abc import Callable, Iterable
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from celery.schedules import BaseSchedule
+from celery.schedules import BaseSchedule, crontab, schedule
+from dateutil.rrule import weekday
 
 from .calendar.zones import from_timestamp, get_utcoffset_minutes, to_timestamp
 from .codec.encoder import MAX_DEPTH, RedBeatJSONEncoder, storable
@@ -14,8 +18,9 @@ from .codec.readers import DECODERS, MalformedError, MissingError, reader_of
 from .codec.writers import ENCODERS, TAG, UnstorableError
 from .errors import DecodeError, InvalidEntryError
 from .registry import tags
+from .schedules import rrule
 
-__all__ = (
+__all__: tuple[str, ...] = (
     "DECODERS",
     "ENCODERS",
     "MAX_DEPTH",
@@ -32,6 +37,10 @@ __all__ = (
     "to_timestamp",
     "use_codec",
 )
+
+# Programs import these from here, since they stood in this module of RedBeat 2.
+__all__ += ("calendar", "crontab", "datetime", "json", "rrule", "schedule", "timedelta")
+__all__ += ("timezone", "weekday", "zoneinfo")
 
 MAX_TEXT = 1024 * 1024  # characters
 SHOWN = 60

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,21 +18,26 @@ from .entries.definition import (
     flat_text,
 )
 from .entries.due import PARKED
-from .entries.history import decode_meta, encode_runtime
+from .entries.history import History, decode_meta, encode_runtime
 from .entries.lazy import hidden, revealed, with_field
 from .entries.nominal import nominal
 from .entries.occurrences import Run, aware
 from .entries.pauses import Pause
 from .entries.policy import FIELDS as POLICY_FIELDS
+from .entries.policy import Policy
 from .entries.task_options import stored_options
 from .entries.verbs import OperatedEntry
 from .errors import DecodeError, InvalidEntryError
 from .schedules import RuleSchedule
 from .storage.records import SAVED, Writing, key_of, text_of
+from .timing import in_zone
 
 __all__ = ("PARKED", "RedBeatSchedulerEntry", "store_of")
 
 Self = TypeVar("Self", bound="RedBeatSchedulerEntry")
+
+#: What every meta may hold.
+META = ("last_run_at", "total_run_count")
 
 
 class RedBeatSchedulerEntry(OperatedEntry):
@@ -52,6 +58,7 @@ class RedBeatSchedulerEntry(OperatedEntry):
     checked by ``save()``.
     """
 
+    schedule: Any
     kwargs: dict[str, Any]
     options: dict[str, Any]
 
@@ -90,8 +97,17 @@ class RedBeatSchedulerEntry(OperatedEntry):
         for field, value in policy.items():
             if value is not None:
                 setattr(self, field, value)
+        if self.timezone is not None:
+            self._give_zone()
         # What save() takes for unchanged: a history the caller did not tell about.
         self._known_history = (None if given else self.last_run_at, 0)
+
+    def _give_zone(self) -> None:
+        """Have the schedule tell the zone of the entry, as Celery's and Sentry's code reads it."""
+        with suppress(InvalidEntryError):  # save() tells of a zone that is none
+            zone = Policy.of({"timezone": self.timezone}).zone
+            if zone is not None:
+                self.schedule = in_zone(self.schedule, zone)
 
     #: Whether it stands in ``beat_schedule``; then its arguments may be computed at each dispatch.
     _static = False
@@ -167,7 +183,7 @@ class RedBeatSchedulerEntry(OperatedEntry):
     @classmethod
     def from_definition(cls: type[Self], app: Any, definition: str, policy: str = "") -> Self:
         """Make an entry without history; raises :exc:`DecodeError`. No round trip."""
-        arguments = decode_policy(policy, decode_definition(definition))
+        arguments = decode_policy(policy, cls._arguments_in(definition))
         lazy, pause = revealed(arguments, policy), Pause.read(policy)
         try:
             entry = cls(app=app, **arguments)
@@ -186,9 +202,36 @@ class RedBeatSchedulerEntry(OperatedEntry):
         return getattr(cls.from_key, "__func__", None) is not ours.__func__
 
     @classmethod
+    def _arguments_in(cls, definition: str) -> dict[str, Any]:
+        """Return the constructor arguments; raises :exc:`DecodeError`, also for a subclass."""
+        try:
+            return cls.decode_definition(definition)
+        except DecodeError:
+            raise
+        except Exception as error:
+            problem = f"decode_definition() of {cls.__name__} refuses it: {error!r}"
+            raise DecodeError("definition", problem) from error
+
+    @classmethod
     def reads_meta_itself(cls) -> bool:
         """Return whether a subclass overrides :meth:`decode_meta`."""
         return cls.decode_meta is not RedBeatSchedulerEntry.decode_meta
+
+    def _history_in(self, meta: str, runtime: str) -> History:
+        """Return a stored history; what else a subclass finds in ``meta`` becomes an attribute."""
+        if not self.reads_meta_itself():
+            return super()._history_in(meta, runtime)
+        try:
+            found = dict(self.decode_meta(meta or None))
+        except DecodeError:
+            raise
+        except Exception as error:
+            problem = f"decode_meta() of {type(self).__name__} refuses it: {error!r}"
+            raise DecodeError("meta", problem) from error
+        history = {name: found.pop(name) for name in META if name in found}
+        for name, value in found.items():
+            setattr(self, name, value)
+        return History.of_meta(history, runtime)
 
     def with_history(self: Self, meta: str, runtime: str = "") -> Self:
         """Return a copy with the stored history; raises :exc:`DecodeError`. No round trip."""

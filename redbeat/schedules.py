@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 from celery.schedules import BaseSchedule, schedstate
+from dateutil.rrule import DAILY, HOURLY, MINUTELY, MONTHLY, SECONDLY, WEEKLY, YEARLY
 from dateutil.rrule import rrule as dateutil_rrule
 
 from .calendar.recurrence import Recurrence
@@ -16,7 +17,12 @@ from .calendar.zoned import ZonedRule
 from .calendar.zones import UTC, as_utc, fixed_offset, wall_zone, zone_key, zone_named
 from .errors import DecodeError
 
-__all__ = ("RRULE_FIELDS", "RuleSchedule", "rrule", "with_zones", "zone_extension")
+__all__: tuple[str, ...] = ("RRULE_FIELDS", "RuleSchedule", "rrule", "with_zones", "zone_extension")
+
+# Programs import these from here, since they stood in this module of RedBeat 2.
+__all__ += ("DAILY", "HOURLY", "MINUTELY", "MONTHLY", "SECONDLY", "WEEKLY", "YEARLY")
+__all__ += ("dateutil_rrule", "schedstate", "schedule")
+schedule = BaseSchedule
 
 # The arguments of a rule, in the order of the constructor.
 RRULE_FIELDS = (

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from datetime import datetime, timedelta, tzinfo
 from typing import Any
 
-from celery.schedules import BaseSchedule, crontab, schedule, solar
+from celery.schedules import BaseSchedule, crontab, solar
+from celery.schedules import schedule as Interval  # noqa: N812 - arguments are called schedule
 from celery.utils.time import remaining
 
 from .calendar.cron import cron_rule
@@ -21,7 +22,16 @@ from .instant import clocked
 from .rulesets import rruleset
 from .schedules import RuleSchedule, rrule
 
-__all__ = ("asks_itself", "count_runs", "finder_of", "first_run", "latest_run", "next_run")
+__all__ = (
+    "asks_itself",
+    "count_runs",
+    "finder_of",
+    "first_run",
+    "in_zone",
+    "latest_run",
+    "next_run",
+    "own_parts",
+)
 
 ZERO = timedelta(0)
 #: Runs by the sun that are counted, at most.
@@ -39,10 +49,10 @@ def next_run(
 
     ``None`` when nothing is left. Intervals count from ``after``; crontabs and relative
     intervals are read on the clock of ``timezone``, else of the schedule's app; rules on the
-    clock of their ``dtstart``. A class for which ``asks_itself`` holds is asked with its own
+    clock of their ``dtstart``. A schedule for which ``asks_itself`` holds is asked with its own
     clock. ``ValueError`` for an interval that is not above 0 and for a naive ``after``.
     """
-    return _finder(type(schedule))(schedule, after, timezone)
+    return _finder(schedule)(schedule, after, timezone)
 
 
 def latest_run(
@@ -52,7 +62,7 @@ def latest_run(
 
     The grid of an interval is anchored at ``after``.
     """
-    finder, after, until = _finder(type(schedule)), as_utc(after), as_utc(until)
+    finder, after, until = _finder(schedule), as_utc(after), as_utc(until)
     if finder is _next_interval:
         latest = _latest_relative if schedule.relative else _latest_on_grid
         return latest(schedule, after, until, timezone)
@@ -77,7 +87,7 @@ def count_runs(
     counted up to ``limit``; those of the sun, which may be far apart and cost most where they are,
     up to :data:`SOLAR_LIMIT`.
     """
-    finder, count = _finder(type(schedule)), 0
+    finder, count = _finder(schedule), 0
     if finder is _next_solar:
         limit = min(limit, SOLAR_LIMIT)
     if finder is _next_interval and not schedule.relative:
@@ -107,16 +117,50 @@ def first_run(
 def asks_itself(schedule: BaseSchedule) -> bool:
     """Whether only the schedule's own ``is_due`` knows when it runs.
 
-    So it is for classes that are not ours or Celery's, and for subclasses that compute their
-    times themselves. Callers then use ``schedule.is_due(last_run_at)``.
+    So it is for classes that are not ours or Celery's, for subclasses that compute their times
+    themselves, and for objects with a ``nowfun`` or a zone that is neither their entry's nor their
+    app's. Callers then use ``schedule.is_due(last_run_at)``.
     """
     return finder_of(schedule) is None
 
 
 def finder_of(schedule: BaseSchedule) -> Finder | None:
     """What :func:`next_run` asks for this schedule, None where :func:`asks_itself` holds."""
-    finder = _finder(type(schedule))
+    finder = _finder(schedule)
     return None if finder is _next_of_itself else finder
+
+
+def own_parts(schedule: BaseSchedule, stock: type) -> list[str]:
+    """What decides when ``schedule`` runs and is not stored of a ``stock`` class, by name."""
+    held = [name for name, has in HELD.items() if has(schedule)]
+    return held + [name for name in DECIDES if _differs(type(schedule), stock, name)]
+
+
+def in_zone(schedule: Any, zone: tzinfo) -> Any:
+    """A copy of a crontab or an interval whose ``tz`` is ``zone``, the clock of its entry.
+
+    Other schedules, and those that choose a zone themselves, are returned as they are.
+    """
+    chooses = _differs(type(schedule), BaseSchedule, "tz") or _has_own_zone(schedule)
+    if chooses or not isinstance(schedule, (crontab, Interval)):
+        return schedule
+    copied = object.__new__(type(schedule))
+    copied.__dict__.update(schedule.__dict__, tz=zone, **{ENTRY_ZONE: zone})
+    return copied
+
+
+def _has_own_clock(schedule: Any) -> bool:
+    return schedule.__dict__.get("nowfun") is not None
+
+
+def _has_own_zone(schedule: Any) -> bool:
+    """Whether somebody set a ``tz`` that decides; where it was only looked up, it is the app's."""
+    held = schedule.__dict__
+    by_clock = isinstance(schedule, crontab) or bool(getattr(schedule, "relative", False))
+    if "tz" not in held or not by_clock:
+        return False
+    zone, known = held["tz"], held.get(ENTRY_ZONE) or schedule.app.timezone
+    return zone is not known and str(zone) != str(known)
 
 
 def _next_interval(schedule: Any, after: datetime, timezone: tzinfo | None) -> datetime | None:
@@ -152,10 +196,12 @@ def _next_solar(schedule: Any, after: datetime, _timezone: tzinfo | None) -> dat
 
 
 def _next_of_itself(schedule: Any, after: datetime, _timezone: tzinfo | None) -> datetime | None:
-    wait = schedule.remaining_estimate(after)
-    now = schedule.now()
-    aware = now if now.tzinfo else now.replace(tzinfo=UTC)
-    return None if wait is None else as_utc(aware) + wait
+    now, ahead = schedule.now(), ZERO
+    if now.tzinfo is None:  # Celery takes it for UTC, whatever clock on the wall it tells
+        now = now.replace(tzinfo=UTC)
+        ahead = now - datetime.now(UTC)
+    wait = schedule.remaining_estimate(after + ahead)
+    return None if wait is None else as_utc(now) - ahead + wait
 
 
 def _step(schedule: Any) -> timedelta:
@@ -166,21 +212,34 @@ def _step(schedule: Any) -> timedelta:
 
 
 FINDERS: tuple[tuple[type, Finder], ...] = (
-    (schedule, _next_interval),
+    (Interval, _next_interval),
     (crontab, _next_crontab),
     (solar, _next_solar),
     (rrule, _next_rule),
     (rruleset, _next_rule),
     (clocked, _next_rule),
 )
-DECIDES = ("is_due", "remaining_estimate", "remaining_delta", "occurrence_after", "_next_event")
+#: Methods and properties that decide when a schedule runs.
+DECIDES = (
+    *("is_due", "remaining_estimate", "remaining_delta", "occurrence_after", "counts_from"),
+    *("now", "tz", "app", "maybe_make_aware", "to_local", "utc_enabled", "run_every", "relative"),
+    *("_next_event", "_delta_to_next", "_expand_cronspec", "start"),
+)
+#: What an object of any class may hold that decides as well.
+HELD: dict[str, Callable[[Any], bool]] = {"nowfun": _has_own_clock, "tz": _has_own_zone}
+#: Says of a ``tz`` that it is the zone of the entry, which is stored beside the schedule.
+ENTRY_ZONE = "_redbeat_entry_zone"
 
 
 # What was found for each class: classes are few and live as long as the process.
 _known: dict[type, Finder] = {}
 
 
-def _finder(cls: type) -> Finder:
+def _finder(schedule: BaseSchedule) -> Finder:
+    held = schedule.__dict__
+    if held.get("nowfun") is not None or ("tz" in held and _has_own_zone(schedule)):
+        return _next_of_itself
+    cls = type(schedule)
     finder = _known.get(cls)
     if finder is None:
         known = (found for stock, found in FINDERS if _computes_as(cls, stock))
@@ -190,9 +249,11 @@ def _finder(cls: type) -> Finder:
 
 def _computes_as(cls: type, stock: type) -> bool:
     """Whether a class is a stock one, or a subclass that leaves its computation alone."""
-    return issubclass(cls, stock) and all(
-        getattr(cls, name, None) is getattr(stock, name, None) for name in DECIDES
-    )
+    return issubclass(cls, stock) and not any(_differs(cls, stock, name) for name in DECIDES)
+
+
+def _differs(cls: type, stock: type, name: str) -> bool:
+    return getattr(cls, name, None) is not getattr(stock, name, None)
 
 
 def _latest_on_grid(

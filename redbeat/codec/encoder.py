@@ -11,9 +11,11 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from celery.schedules import BaseSchedule
+
 from redbeat.registry import BUILT_IN, named
 
-from .writers import TAG, UnstorableError, refusal, writer_of
+from .writers import TAG, UnstorableError, refusal, warn_of_loss, writer_of
 
 __all__ = ("MAX_DEPTH", "TAGS", "RedBeatJSONEncoder", "storable")
 
@@ -37,7 +39,10 @@ class RedBeatJSONEncoder(json.JSONEncoder):
         write = writer_of(obj)
         if write is None:
             raise UnstorableError(refusal(obj))
-        return write(obj)
+        try:
+            return write(obj)
+        except AttributeError as error:  # of a subclass that is made in another way
+            raise UnstorableError(f"{refusal(obj)} ({error})") from error
 
     def iterencode(self, o: Any, _one_shot: bool = False) -> Iterator[str]:
         """Encode ``o`` after the walk; every way into the encoder comes through here."""
@@ -116,6 +121,8 @@ def _object(value: Any, default: Default, depth: int) -> Any:
     except TypeError as error:
         # A subclass's default() that went on to json's own, or refused in its own words.
         raise UnstorableError(f"{refusal(value)} ({error})") from error
+    if isinstance(value, BaseSchedule):
+        warn_of_loss(value, written)
     if isinstance(written, dict):
         return _items(written, default, depth + 1)
     return storable(written, default, depth + 1)

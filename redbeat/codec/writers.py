@@ -11,6 +11,7 @@ from uuid import UUID
 from zoneinfo import ZoneInfo
 
 from celery.schedules import BaseSchedule, crontab, schedule, solar
+from celery.utils.log import get_logger
 from dateutil._common import weekday as base_weekday
 from dateutil.rrule import weekday
 from dateutil.tz import tzfile
@@ -26,8 +27,19 @@ from redbeat.instant import clocked
 from redbeat.registry import RegisteredType, of_class
 from redbeat.rulesets import rruleset
 from redbeat.schedules import RRULE_FIELDS, rrule, zone_extension
+from redbeat.timing import asks_itself, own_parts
 
-__all__ = ("ENCODERS", "MAX_EVERY", "TAG", "UnstorableError", "refusal", "writer_of")
+__all__ = (
+    "ENCODERS",
+    "MAX_EVERY",
+    "TAG",
+    "UnstorableError",
+    "refusal",
+    "warn_of_loss",
+    "writer_of",
+)
+
+logger = get_logger("celery.beat")
 
 TAG = "__type__"
 MAX_EVERY = timedelta(days=365_250)  # a thousand years
@@ -100,7 +112,6 @@ def _offset_seconds(moment: datetime) -> float:
 
 
 def _encode_interval(interval: schedule) -> dict[str, Any]:
-    _check_clock(interval)
     every = interval.run_every
     if not isinstance(every, timedelta) or not ZERO < every <= MAX_EVERY:
         raise UnstorableError(f"{every!r} is not an interval above 0 and up to 1000 years", "every")
@@ -108,7 +119,6 @@ def _encode_interval(interval: schedule) -> dict[str, Any]:
 
 
 def _encode_crontab(cron: crontab) -> dict[str, Any]:
-    _check_clock(cron)
     fields = ("minute", "hour", "day_of_week", "day_of_month", "month_of_year")
     return {TAG: "crontab", **{name: _cron_field(cron, name) for name in fields}}
 
@@ -129,7 +139,6 @@ RULE_PARTS = tuple(name for name in RRULE_FIELDS if name not in ("freq", "dtstar
 
 
 def _encode_rrule(rule: rrule) -> dict[str, Any]:
-    _check_clock(rule)
     written: dict[str, Any] = {TAG: "rrule", "freq": rule.freq}
     for name in RULE_PARTS:
         written[name] = getattr(rule, name)
@@ -149,10 +158,8 @@ def _rule_moment(name: str, moment: datetime) -> dict[str, Any]:
 
 
 def _encode_rruleset(rules: rruleset) -> dict[str, Any]:
-    _check_clock(rules)
-    for index, rule in enumerate(rules.rrules):
-        if type(rule) is not rrule:
-            raise UnstorableError(refusal(rule), "rrules", index)
+    for rule in rules.rrules:
+        warn_of_loss(rule)
     # RedBeat 2 cannot read a set anyway, so that the zones stay with their rules.
     written = [{**_encode_rrule(rule), **zone_extension(rule)} for rule in rules.rrules]
     return {
@@ -164,12 +171,10 @@ def _encode_rruleset(rules: rruleset) -> dict[str, Any]:
 
 
 def _encode_solar(event: solar) -> dict[str, Any]:
-    _check_clock(event)
     return {TAG: "solar", "event": event.event, "lat": event.lat, "lon": event.lon}
 
 
 def _encode_clocked(once: clocked) -> dict[str, Any]:
-    _check_clock(once)
     return {TAG: "clocked", "clocked_time": once.clocked_time}
 
 
@@ -188,11 +193,6 @@ def _encode_weekday(day: Any) -> dict[str, Any]:
     return {**written, "n": day.n} if day.n else written
 
 
-def _check_clock(value: BaseSchedule) -> None:
-    if value.nowfun is not None:
-        raise UnstorableError("a function cannot be stored; leave it out", "nowfun")
-
-
 ENCODERS: dict[type, Writer] = {
     datetime: _encode_datetime,
     schedule: _encode_interval,
@@ -205,9 +205,6 @@ ENCODERS: dict[type, Writer] = {
     base_weekday: _encode_weekday,
 }
 
-# Types whose subclasses say no more than they do; that of a schedule may run at other times.
-BASES = (datetime,)
-
 HINTS: tuple[tuple[type | tuple[type, ...], str], ...] = (
     ((bytes, bytearray, memoryview), "decode them to a str, for example as base64"),
     ((set, frozenset), "use a list"),
@@ -217,10 +214,6 @@ HINTS: tuple[tuple[type | tuple[type, ...], str], ...] = (
     ((date, time), "use value.isoformat() or a datetime"),
     (tzinfo, "use the name of the zone"),
     (
-        (schedule, crontab, rrule, rruleset, solar, clocked),
-        "it would be read back as its base class; use that class, or register_schedule_type()",
-    ),
-    (
         BaseSchedule,
         "use an interval, crontab or rrule, or make it known with register_schedule_type()",
     ),
@@ -229,14 +222,54 @@ ANY_HINT = "use JSON values, datetimes, schedules or weekdays"
 
 
 def writer_of(value: Any) -> Writer | None:
-    """The function that writes a value of exactly this type, ``None`` if there is none."""
+    """The function that writes a value, ``None`` if there is none.
+
+    A subclass is written as the class it is derived from, as RedBeat 2 wrote it.
+    """
     found = ENCODERS.get(type(value))
-    if found is not None:
-        return found
-    known = of_class(type(value))
-    if known is not None:
-        return partial(_encode_registered, known)
-    return next((ENCODERS[base] for base in BASES if isinstance(value, base)), None)
+    return found if found is not None else _inherited(type(value))[1]
+
+
+def _inherited(cls: type) -> tuple[type, Writer | None]:
+    """The nearest class with a stored form, and the function that writes it."""
+    for base in cls.__mro__:
+        known = of_class(base)
+        if known is not None:
+            return base, partial(_encode_registered, known)
+        if base in ENCODERS:
+            return base, ENCODERS[base]
+    return object, None
+
+
+#: Classes of schedules that were warned about, with what is lost: once in a process.
+_warned: set[tuple[type, str]] = set()
+#: What is lost where a schedule reads the clock of another place.
+CLOCKS = frozenset({"nowfun", "now", "tz", "app", "maybe_make_aware", "to_local", "utc_enabled"})
+
+
+def warn_of_loss(value: BaseSchedule, written: Any = None) -> None:
+    """Warn about a schedule whose stored form lacks some of what decides when it runs.
+
+    Not where an encoder of the user's own has ``written`` more than the stored form.
+    """
+    cls = type(value)
+    if not asks_itself(value) or of_class(cls) is not None:
+        return
+    base, write = _inherited(cls)
+    parts = own_parts(value, base)
+    lost = ", ".join(parts)
+    if not (write and parts) or (cls, lost) in _warned:
+        return
+    if written is not None and written != write(value):
+        return
+    _warned.add((cls, lost))
+    zone = ", or give the entry timezone='Area/City'" if CLOCKS & {*parts} else ""
+    logger.warning(
+        "beat: A schedule of class %s.%s is stored as a plain %s, without its %s. A beat that "
+        "reads it decides without that; to keep it, register a class of your own with "
+        "redbeat.register_schedule_type()%s",
+        *(cls.__module__, cls.__qualname__, base.__name__, lost, zone),
+    )
 
 
 def refusal(value: Any) -> str:

@@ -22,6 +22,7 @@ from redbeat.decoder import (
 )
 from redbeat.errors import DecodeError, InvalidEntryError
 from redbeat.schedules import rrule, with_zones, zone_extension
+from redbeat.timing import asks_itself
 
 from .policy import DEFAULT, Policy
 from .policy import FIELDS as POLICY_FIELDS
@@ -119,9 +120,11 @@ def _object(values: Any) -> str:
 def _schedule(when: Any) -> str:
     if not isinstance(when, BaseSchedule):
         raise TypeError(when)
-    if type(when) is schedule and when.nowfun is None and type(when.run_every) is timedelta:
+    if asks_itself(when):
+        return encode(when)
+    if type(when) is schedule and type(when.run_every) is timedelta:
         return _interval(when.run_every, bool(when.relative))
-    if type(when) is crontab and when.nowfun is None:
+    if type(when) is crontab:
         fields = _cron_fields(when)
         if TEXT.issuperset(map(type, fields)):
             return CRONTAB % (*map(quoted, fields),)
@@ -187,7 +190,7 @@ def decode_policy(policy: str, definition: dict[str, Any]) -> dict[str, Any]:
     extension = decode(policy, "policy")
     if not isinstance(extension, dict):
         raise DecodeError("policy", f"must be an object, not {extension!r:.60}")
-    if isinstance(definition["schedule"], rrule):
+    if isinstance(definition.get("schedule"), rrule):
         definition["schedule"] = with_zones(definition["schedule"], extension)
     found = {name: extension[name] for name in POLICY_FIELDS if name in extension}
     definition.update(_checked(found, "policy"))

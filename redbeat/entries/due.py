@@ -9,9 +9,11 @@ from typing import Any
 from celery.beat import ScheduleEntry
 from celery.schedules import BaseSchedule, crontab, schedstate
 
+from redbeat.calendar.zones import UTC, as_utc
 from redbeat.config import ensure_conf
 from redbeat.decoder import to_timestamp
 from redbeat.schedules import RuleSchedule
+from redbeat.timing import asks_itself
 
 from .history import History
 from .occurrences import Run, Verdict, aware, decide, same_instant
@@ -39,7 +41,7 @@ def score_of(next_at: datetime | None) -> float:
 def has_clock(schedule: Any) -> bool:
     """Whether a schedule tells the time itself."""
     return isinstance(schedule, BaseSchedule) and (
-        schedule.nowfun is not None or type(schedule).now is not BaseSchedule.now
+        getattr(schedule, "nowfun", None) is not None or type(schedule).now is not BaseSchedule.now
     )
 
 
@@ -102,9 +104,20 @@ class DueEntry(ScheduleEntry):
         # What Celery computes in several steps, at each entry that is made.
         return datetime.now(self.app.timezone)
 
+    def _present(self) -> datetime:
+        """Return the instant in UTC at which to decide outside a claim.
+
+        The clock of a schedule tells it, unless that is one on the wall: without a zone.
+        """
+        now = self.default_now()
+        return datetime.now(UTC) if now.tzinfo is None else as_utc(now)
+
     def recall(self, meta: str, runtime: str = "") -> None:
         """Take over a stored history; raises :exc:`DecodeError`. No round trip."""
-        self.adopt(meta, *History.read(meta, runtime))
+        self.adopt(meta, *self._history_in(meta, runtime))
+
+    def _history_in(self, meta: str, runtime: str) -> History:
+        return History.read(meta, runtime)
 
     def adopt(
         self,
@@ -133,7 +146,7 @@ class DueEntry(ScheduleEntry):
         """Return which occurrence is due, and when the next one is. No round trip."""
         run = self.run
         if run is None:
-            now = aware(self.default_now())
+            now = self._present()
             return self._decide(now, now)
         verdict = run.verdict
         if verdict is None:
@@ -172,14 +185,23 @@ class DueEntry(ScheduleEntry):
         """Return the next ``n`` nominal instants after ``after`` (default now), UTC.
 
         Fewer when fewer are left. Whether the entry is enabled does not matter. No round trip.
+
+        A schedule that only its own ``is_due`` knows tells of them by ``remaining_estimate``;
+        where it has none, only of the next one.
         """
-        since = aware(after or self.default_now())
+        since = aware(after) if after else self._present()
         policy, zone = self._rules()
         left = self.runs_left
         if left is not None:
             n = min(n, left)
         plan = Plan(self.schedule, zone, policy, str(self.name))
         anchor = self.anchor
+        if asks_itself(self.schedule):
+            try:
+                return plan.asked(anchor or since, since, n)
+            except NotImplementedError:
+                at = self.verdict().next_at
+                return [at] if at is not None and at > since and n > 0 else []
         first = plan.begin(since) if anchor is None else plan.after(anchor)
         found = None if first is None else plan.since(first, since + TICK)
         instants: list[datetime] = []
@@ -195,14 +217,14 @@ class DueEntry(ScheduleEntry):
         verdict = self.verdict()
         if verdict.next_at is None:
             return schedstate(verdict.due, None)
-        now = self.run.now if self.run else aware(self.default_now())
+        now = self.run.now if self.run else self._present()
         return schedstate(verdict.due, max((verdict.next_at - now).total_seconds(), 0.0))
 
     @property
     def due_at(self) -> datetime | None:
         """The next run, UTC: now when it never ran or is overdue, None when nothing is left."""
         verdict = self.verdict()
-        return aware(self.default_now()) if verdict.due else verdict.next_at
+        return self._present() if verdict.due else verdict.next_at
 
     @property
     def score(self) -> float:
@@ -224,6 +246,8 @@ class DueEntry(ScheduleEntry):
         """
         if not self.enabled:
             return DISABLED
+        if self.scores_itself():
+            return self.score
         verdict = self.verdict() if now is None else self._decide(now, now)
         if verdict.due:
             return None

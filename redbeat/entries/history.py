@@ -43,7 +43,13 @@ class History(NamedTuple):
     @classmethod
     def read(cls, meta: str, runtime: str = "") -> History:
         """Return the history in the texts of an entry; raises :exc:`DecodeError`."""
-        last_run_at, count = _read_written(meta) or _decoded(meta)
+        last_run_at, count = _read_written(meta) or _read_decoded(decode_meta(meta))
+        return cls(last_run_at, count, _scheduled_at(runtime, last_run_at))
+
+    @classmethod
+    def of_meta(cls, meta: dict[str, Any], runtime: str) -> History:
+        """Return the history in a decoded meta; raises :exc:`DecodeError`."""
+        last_run_at, count = _read_decoded(_checked(meta))
         return cls(last_run_at, count, _scheduled_at(runtime, last_run_at))
 
 
@@ -72,7 +78,10 @@ def decode_meta(text: str | bytes | None) -> dict[str, Any]:
     """
     if not text:
         return {"last_run_at": None}
-    meta = decode(text, "meta")
+    return _checked(decode(text, "meta"))
+
+
+def _checked(meta: Any) -> dict[str, Any]:
     if not isinstance(meta, dict):
         raise DecodeError("meta", f"must be an object, not {meta!r:.60}")
     meta.setdefault("last_run_at", None)
@@ -133,9 +142,8 @@ def _read_written(meta: str) -> tuple[datetime, int] | None:
         return None
 
 
-def _decoded(meta: str) -> tuple[datetime | None, int]:
-    found = decode_meta(meta)
-    return found["last_run_at"], found.get("total_run_count", 0)
+def _read_decoded(meta: dict[str, Any]) -> tuple[datetime | None, int]:
+    return meta["last_run_at"], meta.get("total_run_count", 0)
 
 
 def _instants(runtime: str) -> tuple[float, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import uuid
 from dataclasses import dataclass
 from datetime import datetime, timedelta, tzinfo
@@ -25,6 +26,10 @@ __all__ = ("Run", "Trigger", "Verdict", "aware", "decide", "task_id_of")
 
 #: Missed occurrences are counted up to here: walking through a crontab takes its time.
 MISSED_LIMIT = 100
+
+#: Seconds after which a schedule that asks itself is asked again: at least where it was not due, at
+#: most, and where it says no number.
+SHORTEST_WAIT, LONGEST_WAIT, UNKNOWN_WAIT = 0.05, 10 * 365 * 86400.0, 5.0
 
 
 class Verdict(NamedTuple):
@@ -238,14 +243,34 @@ def coalesce(
 def ask(
     schedule: BaseSchedule, last_run_at: datetime | None, now: datetime, due: datetime
 ) -> Verdict:
-    """Return the verdict of a schedule class of the user's own, from its ``is_due``."""
-    is_due, seconds = schedule.is_due(aware(last_run_at or EPOCH))
-    if seconds is None:
-        next_at = None
-    else:
-        # Such a class may say "not due, in 0 s" for ever.
-        next_at = now + timedelta(seconds=max(float(seconds), 0.0 if is_due else 0.05))
+    """Return the verdict of a schedule that only its own ``is_due`` knows.
+
+    Raises what ``is_due`` raises. ``now`` is the present; the seconds count from there.
+    """
+    last = aware(last_run_at) + ahead_of(schedule, now) if last_run_at else EPOCH
+    is_due, seconds = schedule.is_due(last)
+    next_at = None if seconds is None else now + wait_of(float(seconds), bool(is_due))
     return Verdict(due if is_due else None, next_at)
+
+
+def ahead_of(schedule: BaseSchedule, now: datetime) -> timedelta:
+    """Return how far the clock that a schedule reads is ahead of ``now``.
+
+    A schedule compares the last run with its own clock. One with another clock, or on a host whose
+    clock is ahead of Redis, would find the run that was just made due again.
+    """
+    try:
+        return aware(schedule.now()) - now
+    except Exception:
+        return timedelta(0)  # a class of the user's own need not have a clock
+
+
+def wait_of(seconds: float, is_due: bool) -> timedelta:
+    """Return how long to leave a schedule alone that asks for ``seconds``."""
+    if math.isnan(seconds):
+        seconds = UNKNOWN_WAIT
+    # Such a class may say "not due, in 0 s" for ever.
+    return timedelta(seconds=min(max(seconds, 0.0 if is_due else SHORTEST_WAIT), LONGEST_WAIT))
 
 
 def aware(instant: datetime) -> datetime:

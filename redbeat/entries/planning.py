@@ -61,6 +61,21 @@ class Plan:
             return self.after(max(start or ODD, ODD) - TICK)
         return None if end is not None and at > end else at
 
+    def asked(self, anchor: datetime, since: datetime, number: int) -> list[datetime]:
+        """Return the next instants after ``since`` of a schedule that computes them itself.
+
+        At most ``number``, and no more once it does not get any further. Raises what its
+        ``remaining_estimate`` raises.
+        """
+        found = self.after(anchor)
+        if found is not None and found <= since:
+            found = self.after(since)
+        instants: list[datetime] = []
+        while found is not None and found > since and len(instants) < number:
+            instants.append(found)
+            since, found = found, self.after(found)
+        return instants
+
     def up_at(self, nominal: datetime) -> datetime:
         """Return when an occurrence is to be sent: later by its jitter, before the next one."""
         if not self.policy.jitter:

@@ -136,7 +136,7 @@ class Histories:
 
     def give(self, entry: RedBeatSchedulerEntry, key: str, meta: str, runtime: str) -> None:
         """Have an entry take over the history in its texts; raises :exc:`DecodeError`."""
-        known = self._written.get(key)
+        known = None if entry.reads_meta_itself() else self._written.get(key)
         if known is not None and known.meta == meta and known.runtime == runtime:
             entry.adopt(meta, known.last_run_at, known.total_run_count, known.scheduled_at)
         else:

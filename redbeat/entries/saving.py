@@ -22,7 +22,7 @@ from redbeat.storage.records import (
 from redbeat.storage.store import Store
 
 from .due import DueEntry, has_clock
-from .history import History, encode_meta
+from .history import encode_meta
 from .occurrences import aware, same_instant
 from .pauses import Pause
 
@@ -148,7 +148,7 @@ class SavedEntry(DueEntry):
         known_last, known_count = self._known_history
         mine_last, mine_count = self.last_run_at, self.total_run_count
         try:
-            stored = History.read(meta, found.runtime)
+            stored = self._history_in(meta, found.runtime)
         except DecodeError:
             self._seen_meta = meta
             self._known_history = (mine_last, -1)  # unreadable: ours replaces it

@@ -23,10 +23,6 @@ class Colour(str, Enum):
     RED = "red"
 
 
-class MyInterval(schedule):
-    """A subclass, which would come back as its base."""
-
-
 def definition(**fields: Any) -> dict[str, Any]:
     named = {"name": "n", "task": "t", "args": [], "kwargs": {}, "options": {}}
     return {**named, "schedule": schedule(5), "enabled": True, **fields}
@@ -103,8 +99,6 @@ REFUSED: tuple[tuple[dict[str, Any], str], ...] = (
     ({"kwargs": {"a": {1}}}, "kwargs.a"),
     ({"kwargs": {1: 2}}, "kwargs"),
     ({"schedule": schedule(-5)}, "schedule.every"),
-    ({"schedule": schedule(5, nowfun=datetime.now)}, "schedule.nowfun"),
-    ({"schedule": MyInterval(5)}, "schedule"),
     ({"args": [10**5000]}, "value"),
     ({"args": ["x" * MAX_TEXT]}, "value"),
 )
