@@ -8,6 +8,7 @@ from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from .codec.writers import warn_of_app
 from .config import ensure_conf, real_app
 from .entries.access import store_of
 from .entries.definition import (
@@ -271,6 +272,8 @@ class RedBeatSchedulerEntry(OperatedEntry):
             raise InvalidEntryError("overlap", problem)
         self.check_allowed()
         text, own = self._definition_text()
+        if self.timezone is None:
+            warn_of_app(self.schedule, self.app)
         policy = encode_policy(self.schedule, self.policy)
         pause = Pause.of_entry(self)
         return text, with_field(policy, {**own, **pause.field()} if pause else own)

@@ -35,6 +35,7 @@ __all__ = (
     "TAG",
     "UnstorableError",
     "refusal",
+    "warn_of_app",
     "warn_of_loss",
     "writer_of",
 )
@@ -269,6 +270,26 @@ def warn_of_loss(value: BaseSchedule, written: Any = None) -> None:
         "reads it decides without that; to keep it, register a class of your own with "
         "redbeat.register_schedule_type()%s",
         *(cls.__module__, cls.__qualname__, base.__name__, lost, zone),
+    )
+
+
+def warn_of_app(value: BaseSchedule, app: Any) -> None:
+    """Warn about a crontab made for an app in another zone than ``app``, which its entry is of.
+
+    Celery puts the app of the entry in its place, and so did RedBeat 2.
+    """
+    given = value.__dict__.get("_orig_kwargs")
+    other = given.get("app") if given else None
+    if other is None or other is app:
+        return
+    zone, theirs = str(app.timezone), str(other.timezone)
+    if zone == theirs or (type(value), theirs) in _warned:
+        return
+    _warned.add((type(value), theirs))
+    logger.warning(
+        "beat: A crontab made for an app in the zone %s is read in %s, the zone of its entry's "
+        "app; to have it read in the other zone, give the entry timezone=%r",
+        *(theirs, zone, theirs),
     )
 
 

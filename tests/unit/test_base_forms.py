@@ -1,0 +1,278 @@
+"""Schedules that are more than what is stored of them: their base form, and what is logged."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timedelta, timezone
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from celery import Celery
+from celery.schedules import BaseSchedule, crontab, schedstate, schedule, solar
+
+import redbeat.registry as registered_types
+import redbeat.schedulers
+from redbeat.codec.encoder import RedBeatJSONEncoder
+from redbeat.decoder import encode
+from redbeat.instant import clocked
+from redbeat.registry import register_schedule_type
+from redbeat.rulesets import rruleset
+from redbeat.schedules import rrule
+from redbeat.timing import asks_itself, in_zone
+
+UTC = timezone.utc
+START = datetime(2026, 1, 1, 9, tzinfo=UTC)
+TOKYO = ZoneInfo("Asia/Tokyo")
+
+
+def clock() -> datetime:
+    return datetime.now(UTC)
+
+
+class Zoned(crontab):
+    """A crontab with a zone of its own."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.tz = TOKYO
+
+
+class Clock(crontab):
+    def now(self) -> datetime:
+        return clock()
+
+
+class Workdays(crontab):
+    def is_due(self, last_run_at: datetime) -> tuple[bool, datetime]:
+        return super().is_due(last_run_at)
+
+
+class Later(schedule):
+    """An interval that begins with an offset."""
+
+    def __init__(self, run_every: Any, offset: float = 0, **kwargs: Any) -> None:
+        super().__init__(run_every, **kwargs)
+        self.offset = offset
+
+    def is_due(self, _last_run_at: datetime) -> Any:
+        return schedstate(False, self.offset)
+
+
+class Rule(rrule):
+    def remaining_estimate(self, _last_run_at: datetime | None) -> timedelta:
+        return timedelta(0)
+
+
+class Dusk(solar):
+    def remaining_estimate(self, _last_run_at: datetime) -> timedelta:
+        return timedelta(0)
+
+
+class Moment(clocked):
+    def is_due(self, _last_run_at: datetime | None) -> schedstate:
+        return schedstate(False, None)
+
+
+class Set(rruleset):
+    def is_due(self, _last_run_at: datetime | None) -> schedstate:
+        return schedstate(False, None)
+
+
+class Plain(crontab):
+    """A subclass that adds nothing that is lost."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(*text.split())
+
+    def explain(self) -> str:
+        """What it is for."""
+        return "nothing"
+
+
+CRON = (
+    '{"__type__": "crontab", "minute": %s, "hour": %s, '
+    '"day_of_week": "*", "day_of_month": "*", "month_of_year": "*"}'
+)
+RULE = (
+    '{"__type__": "rrule", "freq": 3, "interval": 1, "wkst": null, "count": %s, "bysetpos": null, '
+    '"bymonth": null, "bymonthday": null, "byyearday": null, "byeaster": null, "byweekno": null, '
+    '"byweekday": null, "byhour": null, "byminute": null, "bysecond": null, "dtstart": 1767258000, '
+    '"dtstart_tz": 0%s}'
+)
+
+#: A schedule, and the text that RedBeat 2.4.2 writes for it where it knows the type.
+STORED: list[tuple[BaseSchedule, str]] = [
+    (Zoned(minute=5, hour="9,12"), CRON % ("5", '"9,12"')),
+    (Workdays([1, 2]), CRON % ("[1, 2]", '"*"')),
+    (crontab(hour=9, nowfun=clock), CRON % ('"*"', "9")),
+    (schedule(30, nowfun=clock), '{"__type__": "interval", "every": 30.0, "relative": false}'),
+    (Later(timedelta(minutes=2), 7), '{"__type__": "interval", "every": 120.0, "relative": false}'),
+    (
+        Rule("DAILY", START, count=3, until=START + timedelta(days=9)),
+        RULE % ("3", ', "until": 1768035600, "until_tz": 0'),
+    ),
+    (rrule(3, START, nowfun=clock), RULE % ("null", "")),
+    (Dusk("sunset", 1.5, 2), '{"__type__": "solar", "event": "sunset", "lat": 1.5, "lon": 2}'),
+]
+
+
+@pytest.fixture
+def log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    """What was warned about."""
+    caplog.set_level("WARNING", "celery.beat")
+    return caplog
+
+
+@pytest.mark.parametrize(("kind", "text"), STORED, ids=lambda value: type(value).__name__)
+def test_it_is_stored_in_its_base_form(kind: BaseSchedule, text: str) -> None:
+    assert asks_itself(kind)
+    assert encode(kind) == text
+    assert json.dumps(kind, cls=RedBeatJSONEncoder) == text
+    assert json.loads(encode({"schedule": kind}))["schedule"] == json.loads(text)
+
+
+@pytest.mark.parametrize("kind", [Moment(START), Set(rdates=[START])])
+def test_types_that_redbeat_2_does_not_know_have_a_base_form_too(kind: BaseSchedule) -> None:
+    plain = clocked(START) if isinstance(kind, clocked) else rruleset(rdates=[START])
+    assert encode(kind) == encode(plain)
+
+
+LOST: list[tuple[type[BaseSchedule], tuple[Any, ...], str, bool]] = [
+    (Zoned, (), "its tz", True),
+    (Clock, (), "its now", True),
+    (Workdays, (), "its is_due", False),
+    (Later, (5,), "its is_due", False),
+    (Rule, (3, START), "its remaining_estimate", False),
+]
+
+
+@pytest.mark.parametrize(("cls", "args", "lost", "zone"), LOST)
+def test_one_warning_for_each_class_says_what_is_lost(
+    log: pytest.LogCaptureFixture,
+    cls: type[BaseSchedule],
+    args: tuple[Any, ...],
+    lost: str,
+    zone: bool,
+) -> None:
+    # A class that no other test has saved.
+    fresh: Any = type(f"{cls.__name__}OfTheUser", (cls,), {"__module__": "proj.times"})
+    for _ in range(3):
+        encode({"schedule": fresh(*args)})
+    [warning] = log.messages
+    assert f"proj.times.{cls.__name__}OfTheUser" in warning
+    assert lost in warning
+    assert "register_schedule_type()" in warning
+    assert ("timezone='Area/City'" in warning) is zone
+
+
+def test_a_clock_is_warned_about_with_the_zone_to_use(log: pytest.LogCaptureFixture) -> None:
+    class Clocked(crontab):
+        """Adds nothing but what it is given."""
+
+    encode(Clocked(nowfun=clock))
+    encode(Clocked())
+    [warning] = log.messages
+    assert "without its nowfun" in warning
+    assert "timezone='Area/City'" in warning
+
+
+def test_a_rule_within_a_set_is_warned_about(log: pytest.LogCaptureFixture) -> None:
+    class Inner(Rule):
+        """Another one."""
+
+    text = encode(rruleset([Inner(3, START)]))
+    assert json.loads(text)["rrules"] == [json.loads(encode(rrule(3, START)))]
+    assert "Inner" in log.text
+
+
+@pytest.mark.parametrize("kind", [Plain("5 9"), crontab(5, 9), schedule(5), rrule(3, START)])
+def test_nothing_is_said_where_nothing_is_lost(
+    log: pytest.LogCaptureFixture, kind: BaseSchedule
+) -> None:
+    assert not asks_itself(kind)
+    encode({"schedule": kind})
+    assert not log.messages
+
+
+def test_the_zone_of_the_app_or_the_entry_is_nothing_of_its_own(
+    log: pytest.LogCaptureFixture,
+) -> None:
+    app = Celery("tests", set_as_current=False, changes={"timezone": "Asia/Tokyo"})
+    looked_up = crontab(app=app)
+    assert str(looked_up.tz) == "Asia/Tokyo"
+    for kind in (looked_up, in_zone(crontab(), TOKYO), in_zone(schedule(5, True), TOKYO)):
+        assert kind.tz == TOKYO
+        assert not asks_itself(kind)
+        encode(kind)
+    assert not log.messages
+
+
+def test_an_instance_with_a_zone_of_its_own_is_asked(log: pytest.LogCaptureFixture) -> None:
+    app = Celery("tests", set_as_current=False)
+    kind = crontab(hour=9, app=app)
+    kind.tz = TOKYO
+    assert asks_itself(kind)
+    assert in_zone(kind, ZoneInfo("Europe/Paris")) is kind
+    relative, absolute = schedule(60, True, app=app), schedule(60, app=app)
+    relative.tz = absolute.tz = TOKYO
+    assert asks_itself(relative)
+    assert not asks_itself(absolute)
+    assert not log.messages
+
+
+class Unmade(solar):
+    def __init__(self) -> None:
+        """Do what nobody expects."""
+
+
+@pytest.mark.parametrize("kind", [BaseSchedule(), Unmade()])
+def test_what_has_no_stored_form_is_refused(kind: BaseSchedule) -> None:
+    with pytest.raises(TypeError, match=r"register_schedule_type"):
+        json.dumps(kind, cls=RedBeatJSONEncoder)
+
+
+def test_a_registered_class_keeps_its_form_and_is_the_base_of_others(
+    monkeypatch: pytest.MonkeyPatch, log: pytest.LogCaptureFixture
+) -> None:
+    class Registered(Later):
+        """One that is stored with its offset."""
+
+    class More(Registered):
+        def remaining_estimate(self, _last_run_at: datetime) -> timedelta:
+            return timedelta(0)
+
+    monkeypatch.setattr(registered_types, "_types", {})
+    register_schedule_type(
+        "later",
+        Registered,
+        lambda kind: {"every": kind.seconds, "offset": kind.offset},
+        lambda fields: Registered(fields["every"], fields["offset"]),
+    )
+    form = {"__type__": "later", "every": 5, "offset": 1}
+    assert json.loads(encode(Registered(5, 1))) == form
+    assert not log.messages
+    assert json.loads(encode(More(5, 1))) == form
+    [warning] = log.messages
+    assert "plain Registered, without its remaining_estimate" in warning
+
+
+def test_an_encoder_that_stores_the_clock_itself(
+    monkeypatch: pytest.MonkeyPatch, log: pytest.LogCaptureFixture
+) -> None:
+    class Named(RedBeatJSONEncoder):
+        def default(self, obj: Any) -> Any:
+            """Add the name of the clock."""
+            written = super().default(obj)
+            if isinstance(obj, crontab) and obj.nowfun:
+                return {**written, "__type__": "clocked_crontab", "nowfun": "proj.clock"}
+            return written
+
+    class Clocked(crontab):
+        """Of this test."""
+
+    monkeypatch.setattr(redbeat.schedulers, "RedBeatJSONEncoder", Named)
+    assert json.loads(encode(Clocked(nowfun=clock)))["nowfun"] == "proj.clock"
+    assert json.loads(encode(Clocked()))["__type__"] == "crontab"
+    assert not log.messages
+    encode(schedule(5, nowfun=clock))
