@@ -196,12 +196,13 @@ def _next_solar(schedule: Any, after: datetime, _timezone: tzinfo | None) -> dat
 
 
 def _next_of_itself(schedule: Any, after: datetime, _timezone: tzinfo | None) -> datetime | None:
-    now, ahead = schedule.now(), ZERO
-    if now.tzinfo is None:  # Celery takes it for UTC, whatever clock on the wall it tells
-        now = now.replace(tzinfo=UTC)
-        ahead = now - datetime.now(UTC)
+    clock, ahead = schedule.now(), ZERO
+    if clock.tzinfo is None:  # Celery takes it for UTC, whatever clock on the wall it tells
+        ahead = clock.replace(tzinfo=UTC) - datetime.now(UTC)
     wait = schedule.remaining_estimate(after + ahead)
-    return None if wait is None else as_utc(now) - ahead + wait
+    now = schedule.now()
+    aware = now if now.tzinfo else now.replace(tzinfo=UTC)
+    return None if wait is None else as_utc(aware) - ahead + wait
 
 
 def _step(schedule: Any) -> timedelta:

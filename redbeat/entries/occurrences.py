@@ -247,10 +247,13 @@ def ask(
 
     Raises what ``is_due`` raises. ``now`` is the present; the seconds count from there.
     """
-    last = aware(last_run_at) + ahead_of(schedule, now) if last_run_at else EPOCH
-    is_due, seconds = schedule.is_due(last)
-    next_at = None if seconds is None else now + wait_of(float(seconds), bool(is_due))
-    return Verdict(due if is_due else None, next_at)
+    ahead = ahead_of(schedule, now)
+    is_due, seconds = schedule.is_due(aware(last_run_at) + ahead if last_run_at else EPOCH)
+    if seconds is None:
+        return Verdict(due if is_due else None, None)
+    # Without the time that it took, the next look would come a little too early, for nothing.
+    asked_at = now + (ahead_of(schedule, now) - ahead)
+    return Verdict(due if is_due else None, asked_at + wait_of(float(seconds), bool(is_due)))
 
 
 def ahead_of(schedule: BaseSchedule, now: datetime) -> timedelta:

@@ -19,6 +19,9 @@ __all__ = ("TICK", "Plan", "has_start")
 
 TICK = timedelta.resolution
 
+#: By how much the answers of a schedule with a running clock may differ for the same instant.
+JITTER = timedelta(milliseconds=1)
+
 #: An instant before all others, which no rule of whole seconds hits.
 ODD = EPOCH - TICK
 
@@ -71,7 +74,7 @@ class Plan:
         if found is not None and found <= since:
             found = self.after(since)
         instants: list[datetime] = []
-        while found is not None and found > since and len(instants) < number:
+        while found is not None and found > since + JITTER and len(instants) < number:
             instants.append(found)
             since, found = found, self.after(found)
         return instants

@@ -44,8 +44,8 @@ class Clock(crontab):
 
 
 class Workdays(crontab):
-    def is_due(self, last_run_at: datetime) -> tuple[bool, datetime]:
-        return super().is_due(last_run_at)
+    def is_due(self, _last_run_at: datetime) -> Any:
+        return schedstate(False, 60.0)
 
 
 class Later(schedule):
@@ -181,8 +181,7 @@ def test_a_rule_within_a_set_is_warned_about(log: pytest.LogCaptureFixture) -> N
     class Inner(Rule):
         """Another one."""
 
-    text = encode(rruleset([Inner(3, START)]))
-    assert json.loads(text)["rrules"] == [json.loads(encode(rrule(3, START)))]
+    assert encode(rruleset([Inner(3, START)])) == encode(rruleset([rrule(3, START)]))
     assert "Inner" in log.text
 
 

@@ -74,8 +74,9 @@ class Moody(schedule):
 
 
 def test_a_class_of_the_users_own_is_asked() -> None:
-    assert decide(Moody(60), at(1), at(1), NOON, NOON) == Verdict(None, NOON + HOUR / 60)
-    assert decide(Moody(60), None, None, NOON, at(11)) == Verdict(at(11), NOON + HOUR / 60)
+    moody = Moody(60, nowfun=lambda: NOON)
+    assert decide(moody, at(1), at(1), NOON, NOON) == Verdict(None, NOON + HOUR / 60)
+    assert decide(moody, None, None, NOON, at(11)) == Verdict(at(11), NOON + HOUR / 60)
     assert decide(Moody(0), at(1), at(1), NOON, NOON) == Verdict(None, None)
 
 

@@ -1,0 +1,272 @@
+"""Entries whose schedule object is more than what is stored of it: they decide with the object."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+import redis
+from celery import Celery
+from celery.schedules import BaseSchedule, crontab, schedstate, schedule
+
+from redbeat import RedBeatSchedulerEntry as Entry
+from redbeat.entries.occurrences import decide
+from redbeat.schedules import rrule
+from tests.deployments import PREFIX
+
+from .conftest import ScoreOf, Stored
+
+UTC = timezone.utc
+TOKYO = ZoneInfo("Asia/Tokyo")
+NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)
+
+
+def at(moment: datetime) -> Callable[[], datetime]:
+    return lambda: moment
+
+
+class Answers(schedule):
+    """An interval that says what it is told to."""
+
+    def __init__(self, *answers: Any, **kwargs: Any) -> None:
+        super().__init__(60, **kwargs)
+        self.answers = list(answers)
+        self.asked: list[datetime] = []
+
+    def is_due(self, last_run_at: datetime) -> Any:
+        self.asked.append(last_run_at)
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def entry(app: Celery, when: Any, **fields: Any) -> Entry:
+    return Entry("own", "proj.note", when, app=app, **fields)
+
+
+KINDS: list[Callable[[datetime], BaseSchedule]] = [
+    lambda now: crontab("*/10", nowfun=at(now)),
+    lambda now: schedule(600, nowfun=at(now)),
+    lambda now: rrule("MINUTELY", NOON, interval=10, nowfun=at(now)),
+]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_its_clock_decides_as_in_celery(app: Celery, kind: Callable[[datetime], Any]) -> None:
+    for minutes in (4, 12):
+        now = NOON + timedelta(minutes=minutes)
+        made = entry(app, kind(now), last_run_at=NOON)
+        assert made.is_due() == kind(now).is_due(NOON)
+        assert made.due_at == max(NOON + timedelta(minutes=10), now)
+        assert made.score == max(NOON + timedelta(minutes=10), now).timestamp()
+
+
+def test_a_clock_in_another_zone_is_the_zone_of_its_crontab(app: Celery) -> None:
+    """09:00 by a clock on the wall in Tokyo, in an app that counts in UTC."""
+
+    def wall() -> datetime:
+        return datetime.now(TOKYO).replace(tzinfo=None)
+
+    when = crontab(0, 9, nowfun=wall)
+    made = entry(app, when, last_run_at=datetime.now(UTC))
+    due_at = made.due_at
+    assert due_at is not None
+    assert due_at - datetime.now(UTC) <= timedelta(days=1)
+    assert round(due_at.timestamp()) % 86400 == 0
+    found = [round(instant.timestamp()) for instant in made.upcoming(3)]
+    assert [second - round(due_at.timestamp()) for second in found] == [0, 86400, 2 * 86400]
+
+
+def test_a_run_that_was_just_made_is_not_due_again() -> None:
+    """The object compares with its own clock what was recorded by the clock of Redis."""
+    for ahead in (timedelta(hours=9), timedelta(minutes=-3)):
+        when = crontab("0", nowfun=at(NOON + timedelta(seconds=1)))
+        now = NOON + timedelta(seconds=1) - ahead
+        assert decide(when, now - timedelta(hours=1), None, now, now).due
+        verdict = decide(when, now, None, now, now)
+        assert (verdict.due, verdict.next_at) == (False, now + timedelta(seconds=3599))
+
+
+@pytest.mark.parametrize(
+    ("answer", "due", "wait"),
+    [
+        ((True, 7.0), True, 7.0),
+        ((False, 7), False, 7.0),
+        ((True, -5), True, 0.0),
+        ((False, -5), False, 0.05),
+        ((False, float("nan")), False, 5.0),
+        ((True, float("nan")), True, 5.0),
+        ((False, float("-inf")), False, 0.05),
+    ],
+)
+def test_whatever_it_answers_the_next_look_is_known(answer: Any, due: bool, wait: float) -> None:
+    verdict = decide(Answers(answer, nowfun=at(NOON)), NOON, NOON, NOON, NOON)
+    assert (verdict.due, verdict.next_at) == (due, NOON + timedelta(seconds=wait))
+
+
+@pytest.mark.parametrize("far", [float("inf"), 1e300, 1e12])
+def test_it_is_asked_again_however_far_away_it_says(far: float) -> None:
+    verdict = decide(Answers((True, far)), NOON, NOON, NOON, NOON)
+    assert verdict.next_at is not None
+    assert verdict.next_at > NOON + timedelta(days=3000)
+
+
+def test_none_is_the_end(app: Celery) -> None:
+    made = entry(app, Answers((False, None)))
+    assert (made.due_at, made.score, made.is_due()) == (None, -1, (False, None))
+
+
+def test_what_it_raises_comes_through(app: Celery) -> None:
+    made = entry(app, Answers(RuntimeError("no tide table")))
+    with pytest.raises(RuntimeError, match="no tide table"):
+        made.is_due()
+
+
+def test_a_class_without_a_clock_is_asked_all_the_same() -> None:
+    class Bare(BaseSchedule):
+        def __init__(self) -> None:
+            """Leave out what Celery does."""
+
+        def is_due(self, _last_run_at: datetime) -> Any:
+            return schedstate(False, 3.0)
+
+        def now(self) -> datetime:
+            raise LookupError
+
+    assert decide(Bare(), NOON, NOON, NOON, NOON).next_at == NOON + timedelta(seconds=3)
+
+
+class TestUpcoming:
+    def test_it_tells_by_its_remaining_estimate(self, app: Celery) -> None:
+        class Twice(schedule):
+            def remaining_estimate(self, last_run_at: datetime) -> timedelta:
+                elapsed: timedelta = self.now() - last_run_at
+                return timedelta(seconds=120) - elapsed
+
+        made = entry(app, Twice(60, app=app), last_run_at=datetime.now(UTC))
+        first, second = made.upcoming(2)
+        assert second - first == pytest.approx(timedelta(seconds=120), abs=timedelta(seconds=1))
+
+    def test_it_ends_where_it_gets_no_further(self, app: Celery) -> None:
+        class Stuck(schedule):
+            def remaining_estimate(self, _last_run_at: datetime) -> timedelta:
+                wait: timedelta = NOON - self.now()
+                return wait
+
+        assert entry(app, Stuck(60, app=app)).upcoming(5, NOON - timedelta(hours=1)) == [
+            pytest.approx(NOON, abs=timedelta(seconds=1))
+        ]
+        assert entry(app, Stuck(60, app=app)).upcoming(5, NOON + timedelta(hours=1)) == []
+
+    def test_without_one_only_the_next_run_is_known(self, app: Celery) -> None:
+        class Tide(BaseSchedule):
+            def is_due(self, _last_run_at: datetime) -> Any:
+                return schedstate(False, 60.0)
+
+        [instant] = entry(app, Tide(app=app)).upcoming(5)
+        assert abs(instant - datetime.now(UTC) - timedelta(seconds=60)) < timedelta(seconds=5)
+
+
+class ZonedCron(crontab):
+    """A crontab in a zone of its own, as programs write them."""
+
+    def __init__(self, *args: Any, zone: str, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.zone = zone
+
+    @property
+    def tz(self) -> Any:
+        """The zone that it is read in."""
+        return ZoneInfo(self.zone)
+
+
+class HeaderEntry(Entry):
+    """Reads its crontab in the zone that a header names."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        zone = (self.options.get("headers") or {}).get("zone")
+        if zone and isinstance(self.schedule, crontab):
+            fields = ("minute", "hour", "day_of_week", "day_of_month", "month_of_year")
+            written = (getattr(self.schedule, f"_orig_{field}") for field in fields)
+            self.schedule = ZonedCron(*written, zone=zone, app=self.app)
+
+
+def test_an_entry_that_makes_its_schedule_itself(
+    app: Celery, redis_client: redis.Redis, stored: Stored, score_of: ScoreOf
+) -> None:
+    headers = {"headers": {"zone": "Asia/Tokyo"}}
+    made = HeaderEntry("tokyo", "proj.note", crontab(0, 9), options=headers, app=app).save()
+    definition = json.loads(stored("tokyo")["definition"])
+    assert definition["schedule"] == {
+        "__type__": "crontab",
+        "minute": 0,
+        "hour": 9,
+        "day_of_week": "*",
+        "day_of_month": "*",
+        "month_of_year": "*",
+    }
+    loaded = HeaderEntry.from_key(f"{PREFIX}tokyo", app=app)
+    plain = Entry.from_key(f"{PREFIX}tokyo", app=app)
+    for one in (made, loaded):
+        due_at = one.due_at
+        assert due_at is not None
+        assert (due_at.hour, due_at.astimezone(TOKYO).hour) == (0, 9)
+        assert score_of("tokyo") == pytest.approx(due_at.timestamp(), abs=2)
+    assert plain.due_at is not None
+    assert plain.due_at.hour == 9
+    assert redis_client.zcard(f"{PREFIX}:schedule") == 1
+
+
+class TestZoneOfAnEntry:
+    @pytest.mark.parametrize("kind", [crontab(0, 9), schedule(60, relative=True)])
+    def test_its_schedule_tells_it(self, app: Celery, kind: Any) -> None:
+        made = entry(app, kind, timezone="Europe/Berlin").save()
+        loaded = Entry.from_key(made.key, app=app)
+        for one in (made, loaded):
+            assert str(one.schedule.tz) == "Europe/Berlin"
+            assert one.schedule == kind
+            assert type(one.schedule) is type(kind)
+        assert str(entry(app, kind).schedule.tz) == "UTC"
+        assert made.texts() == loaded.texts()
+
+    def test_it_changes_nothing_of_what_is_stored(self, app: Celery, stored: Stored) -> None:
+        entry(app, crontab(0, 9)).save()
+        plain = stored("own")
+        entry(app, crontab(0, 9), timezone="Europe/Berlin").save()
+        zoned = stored("own")
+        assert zoned["definition"] == plain["definition"]
+        assert json.loads(zoned["policy"]) == {"timezone": "Europe/Berlin"}
+
+    def test_a_clock_of_its_own_is_read_in_it(self, app: Celery) -> None:
+        when = crontab(0, 9, nowfun=at(NOON))
+        made = entry(app, when, timezone="Asia/Tokyo", last_run_at=NOON)
+        assert made.due_at == datetime(2026, 3, 3, 0, tzinfo=UTC)
+        assert entry(app, when, last_run_at=NOON).due_at == datetime(2026, 3, 3, 9, tzinfo=UTC)
+
+    def test_one_that_is_none_is_for_save_to_refuse(self, app: Celery) -> None:
+        made = entry(app, crontab(0, 9), timezone="Mars/Olympus")
+        with pytest.raises(ValueError, match=r"^timezone: "):
+            made.save()
+
+
+def test_a_crontab_of_an_app_in_another_zone_is_warned_about(
+    app: Celery, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("WARNING", "celery.beat")
+    other = Celery("other", set_as_current=False, changes={"timezone": "Pacific/Chatham"})
+    when = crontab(0, 9, app=other)
+    entry(app, crontab(0, 9, app=app)).save()
+    entry(app, crontab(0, 9, app=other), timezone="Pacific/Chatham").save()
+    assert not caplog.messages
+    made = entry(app, when).save()
+    entry(app, crontab(0, 10, app=other)).save()
+    [warning] = caplog.messages
+    assert "timezone='Pacific/Chatham'" in warning
+    assert made.due_at is not None
+    assert made.due_at.hour == 9
