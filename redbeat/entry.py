@@ -206,7 +206,7 @@ class RedBeatSchedulerEntry(OperatedEntry):
     def _arguments_in(cls, definition: str) -> dict[str, Any]:
         """Return the constructor arguments; raises :exc:`DecodeError`, also for a subclass."""
         try:
-            return cls.decode_definition(definition)
+            return dict(cls.decode_definition(definition))
         except DecodeError:
             raise
         except Exception as error:

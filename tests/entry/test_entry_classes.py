@@ -91,6 +91,10 @@ def refuses(*_texts: Any, **_named: Any) -> Any:
     raise LookupError("no such owner")
 
 
+def says_nothing(*_texts: Any, **_named: Any) -> Any:
+    return None
+
+
 def is_vague(*_texts: Any, **_named: Any) -> Any:
     return {"last_run_at": "some time ago"}
 
@@ -98,6 +102,9 @@ def is_vague(*_texts: Any, **_named: Any) -> Any:
 class TestWhatTheyRaise:
     class Strict(Entry):
         decode_definition = staticmethod(refuses)
+
+    class Mute(Entry):
+        decode_definition = staticmethod(says_nothing)
 
     class Forgetful(Entry):
         decode_meta = staticmethod(refuses)
@@ -109,6 +116,7 @@ class TestWhatTheyRaise:
         ("cls", "field", "why"),
         [
             (Strict, "definition", "no such owner"),
+            (Mute, "definition", "NoneType"),
             (Forgetful, "meta", "no such owner"),
             (Vague, "meta.last_run_at", "a datetime or null"),
         ],

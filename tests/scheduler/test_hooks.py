@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
-from celery.schedules import BaseSchedule, schedstate
+from celery.schedules import BaseSchedule, crontab, schedstate, schedule
 
 from redbeat import RedBeatSchedulerEntry
 from tests.deployments import PREFIX
@@ -328,3 +329,90 @@ class TestSchedule:
         scheduler.before_send = send_slowly
         scheduler.tick()
         assert fickle.said == ["asked", "sent"] * 2
+
+
+class Tokyo(crontab):
+    """A crontab that is read in a zone of its own."""
+
+    def now(self) -> datetime:
+        return datetime.now(timezone.utc).astimezone(ZoneInfo("Asia/Tokyo"))
+
+    def remaining_estimate(self, last_run_at: datetime, **kwargs: Any) -> timedelta:
+        self.tz = ZoneInfo("Asia/Tokyo")
+        wait: timedelta = super().remaining_estimate(last_run_at, **kwargs)
+        return wait
+
+
+class InTokyo(RedBeatSchedulerEntry):
+    """Reads crontabs in Tokyo, and remembers what the last run brought."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if isinstance(self.schedule, crontab):
+            self.schedule = Tokyo(0, self.schedule._orig_hour, app=self.app)
+
+    @staticmethod
+    def decode_meta(meta: str | bytes | None, _app: Any = None) -> dict[str, Any]:
+        decoded = RedBeatSchedulerEntry.decode_meta(meta)
+        return {**decoded, "seen": decoded.get("total_run_count", 0)}
+
+
+class TestSchedulesOfItsOwn:
+    def test_an_entry_decides_with_the_object_that_its_class_made(self, world: World) -> None:
+        """What is due in Tokyo, and not yet, or no more, in the zone of the app."""
+        tokyo = ZoneInfo("Asia/Tokyo")
+        now = datetime.now(tokyo)
+        for name, hour in (("due", now.hour), ("later", (now.hour + 9) % 24)):
+            cron = {"__type__": "crontab", "minute": 0, "hour": hour}
+            ran = now.replace(minute=0, second=0, microsecond=0) - timedelta(seconds=1)
+            world.put(name, cron, ran.astimezone(timezone.utc))
+        scheduler = world.scheduler()
+        scheduler.Entry = InTokyo
+        scheduler.tick()
+        assert scheduler.names == ["due"]
+        for name, hour in (("due", now.hour), ("later", (now.hour + 9) % 24)):
+            score = world.score(name)
+            assert score is not None
+            following = datetime.fromtimestamp(score, tokyo) + timedelta(seconds=1)
+            assert (following.hour, following.minute) == (hour, 0)
+            assert score > world.now()
+
+    def test_what_it_reads_of_its_history_is_read_for_each_run(self, world: World) -> None:
+        seen: list[int] = []
+
+        class Watching(RecordingScheduler):
+            Entry = InTokyo
+
+            def maybe_due(self, entry: Any, **kwargs: Any) -> float | None:
+                seen.append(entry.seen)
+                return super().maybe_due(entry, **kwargs)
+
+        world.put("a", interval_json(60), world.ago(90))
+        scheduler = world.scheduler_of(Watching)
+        for _ in range(3):
+            scheduler.tick()
+            world.client.zadd(SCHEDULE, {f"{PREFIX}a": 0})
+        assert seen[:2] == [0, 1]
+
+    def test_one_that_raises_holds_up_no_other(
+        self, world: World, log: pytest.LogCaptureFixture
+    ) -> None:
+        class Broken(schedule):
+            def is_due(self, _last_run_at: datetime) -> Any:
+                raise RuntimeError("no tide table")
+
+        class Tidal(RedBeatSchedulerEntry):
+            def __init__(self, *args: Any, **kwargs: Any) -> None:
+                super().__init__(*args, **kwargs)
+                if self.name == "bad":
+                    self.schedule = Broken(60, app=self.app)
+
+        for name in ("bad", "good"):
+            world.put(name, interval_json(60), world.ago(90))
+        scheduler = world.scheduler()
+        scheduler.Entry = Tidal
+        scheduler.tick()
+        assert scheduler.names == ["good"]
+        assert "no tide table" in log.text
+        assert not world.quarantine()
+        assert world.score("bad") == pytest.approx(world.now(), abs=60)
