@@ -117,7 +117,7 @@ def put(client: Any, count: int, due: float) -> None:
 def wait_until_idle(client: Any, beats: int) -> None:
     """Wait until so many of our beats are at work: one that leads, or several that share it."""
     deadline = time.monotonic() + START_SECONDS
-    while client.zcard("redbeat::beats") < beats and not (beats == 1 and client.exists(LOCK)):
+    while client.zcard(".redbeat::beats") < beats and not (beats == 1 and client.exists(LOCK)):
         if time.monotonic() > deadline:
             raise TimeoutError(f"{beats} beats are not at work within {START_SECONDS:.0f} s")
         time.sleep(LOOK)

@@ -63,6 +63,15 @@ ON_LOCK_LOST: Final = ("standby", "exit")
 _HASH_TAG = re.compile(r"[^{]*\{[^}]+\}")
 
 
+#: What is kept beside the schedule; programs take what they find under its prefix for entries.
+KEYS_ASIDE: Final = ("quarantine", "beats", "stats")
+
+
+def key_aside(prefix: str, what: str) -> str:
+    """Return a key that no scan of ``<prefix>*`` finds, in the same slot of a cluster."""
+    return f"{'-' if prefix.startswith('.') else '.'}{prefix}:{what}"
+
+
 class RedBeatConfig:
     """What the settings of ``app`` mean; raises :exc:`ConfigurationError` for impossible ones.
 
@@ -77,9 +86,10 @@ class RedBeatConfig:
     key_prefix: str
     schedule_key: str
     statics_key: str
-    quarantine_key: str
     #: All keys of RedBeat's own but the lock, and its channel: no names of entries.
     reserved_keys: tuple[str, ...]
+    #: Those of RedBeat's own keys that the Redis user turned out not to be allowed to use.
+    denied_keys: set[str]
     #: The key of the leader's lock; None if the lock is off.
     lock_key: str | None
     #: Seconds as set, None if not set; see :meth:`resolve_lock_timeout`.
@@ -234,11 +244,12 @@ class RedBeatConfig:
         self.cluster, self.key_prefix = cluster, prefix
         self.schedule_key = prefix + ":schedule"
         self.statics_key = prefix + ":statics"
-        self.quarantine_key = prefix + ":quarantine"
         self.reserved_keys = (
-            *(self.schedule_key, self.statics_key, self.quarantine_key),
-            *(f"{prefix}:beats", f"{prefix}:stats", f"{prefix}:wakeup"),
+            *(self.schedule_key, self.statics_key, f"{prefix}:wakeup"),
+            *(f"{prefix}:{what}" for what in KEYS_ASIDE),
+            *(key_aside(prefix, what) for what in KEYS_ASIDE),
         )
+        self.denied_keys = set()
         self.lock_key = self._read_lock_key()
 
     def _refuse_untagged(self, prefix: str) -> None:

@@ -26,7 +26,7 @@ async function remove(name) {
 
 // Why the entry was set aside, or nothing.
 async function problem(name) {
-  const note = await client.hGet(`${prefix}:quarantine`, prefix + name);
+  const note = await client.hGet(`.${prefix}:quarantine`, prefix + name);
   return note ? JSON.parse(note).reason : '';
 }
 

@@ -26,7 +26,7 @@ end
 
 # Why the entry was set aside, or nothing.
 def problem(name)
-  note = REDIS.hget("#{PREFIX}:quarantine", PREFIX + name)
+  note = REDIS.hget(".#{PREFIX}:quarantine", PREFIX + name)
   note && JSON.parse(note)['reason']
 end
 

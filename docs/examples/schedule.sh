@@ -33,5 +33,5 @@ remove() {
 case $1 in
     save) save "$2" "$3" "$4" > /dev/null ;;
     remove) remove "$2" > /dev/null ;;
-    problem) redis HGET "$prefix:quarantine" "$prefix$2" ;;
+    problem) redis HGET ".$prefix:quarantine" "$prefix$2" ;;
 esac

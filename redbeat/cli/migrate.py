@@ -14,7 +14,8 @@ from redbeat.cli.options import option
 from redbeat.cli.progress import progress
 from redbeat.config import ensure_conf
 from redbeat.connection.client import client_of, unretried
-from redbeat.management.prefixes import copy_prefix, keys_under
+from redbeat.management.prefixes import copy_prefix
+from redbeat.storage.records import Keys
 from redbeat.storage.store import Store
 
 __all__ = ("migrate_prefix",)
@@ -40,7 +41,7 @@ def migrate_prefix(console: Console, old: str, new: str, delete: bool, force: bo
     if not force:
         for prefix in (old, new):
             _refuse_running_beat(console, client, prefix)
-    with progress(console, "Copying", Store(client, keys_under(old)).members()) as done:
+    with progress(console, "Copying", Store(client, Keys.under(old)).members()) as done:
         result = copy_prefix(client, old, new, delete, done)
     counts = asdict(result)
     if console.as_json:
@@ -59,7 +60,7 @@ def migrate_prefix(console: Console, old: str, new: str, delete: bool, force: bo
 
 def _refuse_running_beat(console: Console, client: Any, prefix: str) -> None:
     """End the command when a beat runs on a prefix. Three round trips."""
-    store, conf = Store(client, keys_under(prefix)), ensure_conf(console.app)
+    store, conf = Store(client, Keys.under(prefix)), ensure_conf(console.app)
     lock_key = conf.lock_key or f"{conf.key_prefix}:lock"
     holder = store.lock_holder(prefix + lock_key.removeprefix(conf.key_prefix))
     tokens = [holder] if holder else [beat.token for beat in store.beats(SEEN_WITHIN)]

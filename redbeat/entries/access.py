@@ -16,5 +16,5 @@ def store_of(app: Any, client: Any = None) -> Store:
     """Return the store of an app's schedule, on ``client`` or on the client of the app."""
     client = client_of(app) if client is None else client
     conf = ensure_conf(app)
-    keys = Keys(conf.key_prefix, conf.schedule_key, conf.statics_key, conf.quarantine_key)
+    keys = Keys(conf.key_prefix, conf.schedule_key, conf.statics_key, conf.denied_keys)
     return Store(client, keys, conf.wait_replicas)

@@ -2,7 +2,7 @@
 --
 -- KEYS[1]  schedule (zset: entry key -> due, UNIX seconds; below 0 = parked)
 -- KEYS[2]  statics (set of names)
--- KEYS[3]  quarantine (hash)
+-- KEYS[3]  quarantine (hash); the schedule stands for this one and the next two, see aside.lua
 -- KEYS[4]  beats (zset: token -> last seen, UNIX seconds); ' lock' follows the token of one that has
 --          a lock to wait for: only those without share the work
 -- KEYS[5]  stats (hash: what was counted -> how often), see StatsFields
@@ -70,6 +70,8 @@ local now_text = seconds(now)
 -- include: sha1hex
 
 -- include: marks
+
+-- include: aside
 
 local function keep_lock()
   if not lock then
@@ -288,6 +290,9 @@ local function note_presence(call, member)
 end
 
 local function share()
+  if beats == schedule then
+    return limit
+  end
   note_presence(redis.call, token)
   local present = 0
   for _, beat in ipairs(redis.call('ZRANGEBYSCORE', beats, seconds(now - SEEN_WITHIN), '+inf')) do
@@ -418,7 +423,7 @@ if standing == 1 and limit > 0 and not (reply_lost and hand_out_again()) then
   end
 end
 
-if lock then
+if lock and beats ~= schedule then
   -- Nothing depends on it: a standby goes on without where memory is full or it may only read. Not
   -- earlier, for the reason below.
   note_presence(redis.pcall, token .. ' lock')
@@ -436,5 +441,5 @@ end
 local first = redis.call('ZRANGEBYSCORE', schedule, 0, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
 return {
   standing, now_text, first[2] or '', redis.call('ZCARD', schedule),
-  redis.call('SCARD', statics), redis.call('HLEN', quarantine), holder, pttl,
+  redis.call('SCARD', statics), aside('HLEN', quarantine), holder, pttl,
   codes, metas, table.concat(kinds), table.concat(sizes), table.concat(fields), lease_end}

@@ -2,7 +2,7 @@
 --
 -- KEYS[1]  schedule (zset)
 -- KEYS[2]  statics (set of names)
--- KEYS[3]  quarantine (hash)
+-- KEYS[3]  quarantine (hash); the schedule stands for this one and the next, see aside.lua
 -- KEYS[4]  beats (zset: token -> last seen, UNIX seconds), see claim.lua
 -- KEYS[5]  lock (string), left out when locking is off
 -- ARGV[1]  score of disabled entries
@@ -10,6 +10,8 @@
 --
 -- Returns {now, members, static, quarantined, disabled, parked, due, score of the first that is due
 -- or '', token of the leader or '', the beats and when each was last seen}
+
+-- include: aside
 
 local schedule, disabled = KEYS[1], ARGV[1]
 
@@ -23,8 +25,9 @@ end
 local since = string.format('%.6f', tonumber(now) - tonumber(ARGV[2]))
 -- A score of 0 says "look now" and not since when.
 local first = redis.call('ZRANGEBYSCORE', schedule, '(0', now, 'WITHSCORES', 'LIMIT', 0, 1)
+local beats = aside('ZRANGEBYSCORE', KEYS[4], since, '+inf', 'WITHSCORES')
 return {
-  now, redis.call('ZCARD', schedule), redis.call('SCARD', KEYS[2]), redis.call('HLEN', KEYS[3]),
+  now, redis.call('ZCARD', schedule), redis.call('SCARD', KEYS[2]), aside('HLEN', KEYS[3]),
   redis.call('ZCOUNT', schedule, disabled, disabled), redis.call('ZCOUNT', schedule, '-inf', '(0'),
   redis.call('ZCOUNT', schedule, 0, now), first[2] or '', holder,
-  redis.call('ZRANGEBYSCORE', KEYS[4], since, '+inf', 'WITHSCORES')}
+  beats ~= 0 and beats or {}}

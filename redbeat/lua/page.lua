@@ -2,7 +2,7 @@
 --
 -- KEYS[1]  schedule (zset)
 -- KEYS[2]  statics (set of names)
--- KEYS[3]  quarantine (hash)
+-- KEYS[3]  quarantine (hash); may be the schedule, see aside.lua
 -- ARGV[1]  key prefix
 -- ARGV[2]  limit: how many entries to return at most, or 'named'
 -- ARGV[3]  score of the last entry of the page before, or '' to begin
@@ -20,6 +20,8 @@
 --
 -- Pages go on after a score and an entry, not after a rank: what comes and goes elsewhere moves no
 -- other entry out of a page or into it.
+
+-- include: aside
 
 local schedule, statics, quarantine, prefix = KEYS[1], KEYS[2], KEYS[3], ARGV[1]
 local keys_only = ARGV[2] ~= 'named' and ARGV[5] == 'keys'
@@ -83,7 +85,8 @@ local function hand_out(member, score)
   for at = 1, err and 0 or 7 do
     row[at + 2] = found[at] or ''
   end
-  row[10] = redis.call('HGET', quarantine, key) or ''
+  local note = aside('HGET', quarantine, key)
+  row[10] = note ~= 0 and note or ''
   local name = string.sub(key, #prefix + 1)
   row[11] = redis.call('SISMEMBER', statics, name) == 1 and '1' or ''
   row[12] = with_history and not err and redis.call('HGET', key, 'history') or ''

@@ -1,7 +1,8 @@
 -- Set entries aside that cannot be understood: kept, never due, reported in the quarantine.
 --
 -- KEYS[1]  schedule (zset)
--- KEYS[2]  quarantine (hash: entry key -> JSON of reason, since, digest)
+-- KEYS[2]  quarantine (hash: entry key -> JSON of reason, since, digest); may be the schedule, see
+--          aside.lua
 -- KEYS[3]  a key that never exists, see Store: a cluster then runs nothing while it moves the slot
 -- ARGV     per entry three values: entry key, claim id ('' when the key is not a hash), note (JSON)
 --
@@ -11,6 +12,8 @@
 -- include: sha1hex
 
 -- include: marks
+
+-- include: aside
 
 local clock = redis.call('TIME')
 local now = string.format('%d.%06d', tonumber(clock[1]), tonumber(clock[2]))
@@ -36,7 +39,7 @@ for i = 1, #ARGV, 3 do
   local key, id, note = ARGV[i], ARGV[i + 1], ARGV[i + 2]
   local found = verdict(key, id)
   if found == 1 and redis.call('ZADD', KEYS[1], 'XX', 'CH', -1, key) == 1 then
-    redis.call('HSET', KEYS[2], key, note)
+    aside('HSET', KEYS[2], key, note)
     parked[#parked + 1] = key
   elseif found == -1 then
     redis.call('ZADD', KEYS[1], 'XX', now, key)

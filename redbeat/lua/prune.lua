@@ -2,7 +2,7 @@
 --
 -- KEYS[1]  schedule (zset)
 -- KEYS[2]  statics (set of names)
--- KEYS[3]  quarantine (hash)
+-- KEYS[3]  quarantine (hash); may be the schedule, see aside.lua
 -- KEYS[4]  a key that never exists, see Store: a cluster then runs nothing while it moves the slot
 -- KEYS[5]  lock (string), left out when locking is off
 -- ARGV[1]  lock token of the caller
@@ -10,6 +10,8 @@
 --
 -- Returns -1 when the caller does not lead any more (nothing is removed), else how many names
 -- were static entries until now.
+
+-- include: aside
 
 local schedule, statics, quarantine, lock = KEYS[1], KEYS[2], KEYS[3], KEYS[5]
 if lock and redis.call('GET', lock) ~= ARGV[1] then
@@ -21,7 +23,7 @@ for i = 2, #ARGV, 2 do
   if redis.call('SREM', statics, name) == 1 then
     redis.call('DEL', key)
     redis.call('ZREM', schedule, key)
-    redis.call('HDEL', quarantine, key)
+    aside('HDEL', quarantine, key)
     removed = removed + 1
   end
 end

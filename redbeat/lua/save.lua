@@ -1,7 +1,7 @@
 -- Write entries, or only their histories, unless one is not what the caller believes.
 --
 -- KEYS[1]  schedule (zset)
--- KEYS[2]  quarantine (hash)
+-- KEYS[2]  quarantine (hash); may be the schedule, see aside.lua
 -- KEYS[3]  entry (hash): the first one that is written
 -- ARGV[1]  wake-up channel, told when a beat that waits must not wait on
 -- ARGV[2]  seconds that a beat waits at most without being told
@@ -41,6 +41,7 @@ local now = tonumber(clock[1]) + tonumber(clock[2]) / 1000000
 local TOLERANCE = 0.5
 
 -- include: ten_fields
+-- include: aside
 
 -- The fields of each entry.
 local function unpacked(sizes, packed)
@@ -55,7 +56,7 @@ local asked = unpacked(ARGV[3], ARGV[4])
 
 -- These fail before the first write where a key of the schedule is of another type.
 redis.call('ZCARD', schedule)
-local quarantined = redis.call('HLEN', quarantine)
+local quarantined = aside('HLEN', quarantine)
 
 local function load(entry)
   return redis.pcall('HMGET', entry, 'definition', 'meta', 'runtime', 'claim', 'policy', 'trigger')

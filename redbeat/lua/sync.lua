@@ -2,7 +2,7 @@
 --
 -- KEYS[1]  schedule (zset)
 -- KEYS[2]  statics (set of names)
--- KEYS[3]  quarantine (hash)
+-- KEYS[3]  quarantine (hash); may be the schedule, see aside.lua
 -- KEYS[4]  a key that never exists, see Store: a cluster then runs nothing while it moves the slot
 -- KEYS[5]  lock (string), left out when locking is off
 -- ARGV[1]  lock token of the caller
@@ -19,6 +19,8 @@
 -- {2, codes} where another beat leads and only missing entries were added: a digit per entry: 0
 -- unchanged, 1 added, 2 changed (its history is kept), 3 made a member again, 4 left alone: the key
 -- holds something that is not a hash.
+
+-- include: aside
 
 local schedule, statics, quarantine, lock = KEYS[1], KEYS[2], KEYS[3], KEYS[5]
 local must_lead = ARGV[2] ~= ''
@@ -44,7 +46,7 @@ local function write(key, definition, policy)
   else
     redis.call('HDEL', key, 'policy')
   end
-  redis.call('HDEL', quarantine, key)
+  aside('HDEL', quarantine, key)
 end
 
 -- include: sha1hex

@@ -2,7 +2,7 @@
 --
 -- KEYS[1]  schedule (zset)
 -- KEYS[2]  entry (hash)
--- KEYS[3]  quarantine (hash)
+-- KEYS[3]  quarantine (hash); may be the schedule, see aside.lua
 -- ARGV[1]  id of the run
 -- ARGV[2]  how many runs may wait at most
 -- ARGV[3]  wake-up channel
@@ -12,6 +12,8 @@
 --
 -- The field `trigger` of an entry: the runs that wait, "<id>:<when it was asked for, UNIX seconds>"
 -- each, separated by spaces. While a claim is held the score stays: the completion sees the field.
+
+-- include: aside
 
 local schedule, entry, quarantine = KEYS[1], KEYS[2], KEYS[3]
 local id, most, channel = ARGV[1], tonumber(ARGV[2]), ARGV[3]
@@ -26,7 +28,7 @@ end
 if not found[1] then
   return 0
 end
-if redis.call('HEXISTS', quarantine, entry) == 1 then
+if aside('HEXISTS', quarantine, entry) == 1 then
   return -1
 end
 local member = redis.call('ZSCORE', schedule, entry)

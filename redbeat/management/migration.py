@@ -12,10 +12,10 @@ from redis.exceptions import RedisError, ResponseError
 from redbeat.config import RedBeatConfig, ensure_conf
 from redbeat.entries.access import store_of
 from redbeat.errors import ConfigurationError
-from redbeat.storage.records import text_of
+from redbeat.storage.records import Keys, text_of
 from redbeat.storage.store import Store
 
-from .prefixes import copy_prefix, keys_under
+from .prefixes import copy_prefix
 
 __all__ = (
     "Copied",
@@ -126,7 +126,7 @@ def warn_about_misspelt(store: Store) -> None:
 
 
 def _old_store(store: Store, prefix: str) -> Store:
-    return Store(store.client, keys_under(prefix))
+    return Store(store.client, Keys.under(prefix))
 
 
 def _name(member: str, old: Store) -> str:

@@ -14,7 +14,7 @@ from redbeat.entries.occurrences import task_id_of
 from redbeat.entries.runs import with_ids
 from redbeat.storage.records import Keys, key_of, text_of
 
-__all__ = ("PrefixCopy", "copy_prefix", "keys_under")
+__all__ = ("PrefixCopy", "copy_prefix")
 
 #: Members of the schedule looked at in one go.
 PAGE = 500
@@ -57,11 +57,6 @@ class Row(NamedTuple):
     note: bytes | None
 
 
-def keys_under(prefix: str) -> Keys:
-    """Return the keys of the schedule with this prefix."""
-    return Keys(prefix, f"{prefix}:schedule", f"{prefix}:statics", f"{prefix}:quarantine")
-
-
 def copy_prefix(
     client: Any,
     old: str,
@@ -85,7 +80,7 @@ def copy_prefix(
     """
     if not old or not new or old == new:
         raise ValueError(f"the prefixes are {old!r} and {new!r}: give two that differ")
-    source, target, result = keys_under(old), keys_under(new), PrefixCopy()
+    source, target, result = Keys.under(old), Keys.under(new), PrefixCopy()
 
     def count(what: str, name: bytes) -> None:
         setattr(result, what, getattr(result, what) + 1)

@@ -1,4 +1,4 @@
-"""The fields of the hash ``<prefix>:stats``: what is counted, and in which steps."""
+"""The fields of the hash ``.<prefix>:stats``: what is counted, and in which steps."""
 
 from __future__ import annotations
 

@@ -6,13 +6,16 @@ Redis errors pass through unchanged, but for a key that is not a hash: that is a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
+from celery.utils.log import get_logger
 from redis.client import NEVER_DECODE
-from redis.exceptions import ResponseError
+from redis.exceptions import NoPermissionError, ResponseError
 
+from redbeat.config import key_aside
 from redbeat.connection.cluster import cluster_errors, node_of
 from redbeat.connection.failover import refusals
 from redbeat.errors import DecodeError
@@ -21,7 +24,17 @@ from .records import Keys, key_of, text_of
 from .rows import Counts, Cursor, Page, Presence, read_counts, read_page
 from .scripts import load_script
 
-__all__ = ("BATCH", "Reading", "batches", "not_an_entry", "read_texts")
+__all__ = ("BATCH", "GLOB_SPECIAL", "Reading", "batches", "not_an_entry", "read_texts")
+
+T = TypeVar("T")
+
+logger = get_logger("celery.beat")
+
+#: What means something else in the pattern of a scan.
+GLOB_SPECIAL = re.compile(r"[\\\[\]*?]")
+
+#: What Redis says to a user who may not use a key.
+NO_KEY = re.compile(r"access .*\bkey")
 
 #: Entries handled in one round trip.
 BATCH = 500
@@ -61,6 +74,9 @@ class Reading:
         self.round_trips = 0
 
     def _run(self, script: str, keys: Sequence[Any], args: Sequence[Any] = ()) -> Any:
+        return self._permitted(lambda: self._run_with(script, self._usable(keys), args))
+
+    def _run_with(self, script: str, keys: Sequence[Any], args: Sequence[Any]) -> Any:
         self.round_trips += 1
         return load_script(script)(self.client, keys, args)
 
@@ -68,6 +84,49 @@ class Reading:
         self.round_trips += 1
         with cluster_errors(), refusals():
             return self.client.execute_command(*command, **{NEVER_DECODE: True})
+
+    def _read_aside(self, *command: Any) -> Any:
+        """Read a key outside the prefix; None when the user may not use those. One round trip."""
+        return self._permitted(lambda: None if self.keys.denied else self._read(*command))
+
+    def _permitted(self, ask: Callable[[], T]) -> T:
+        """Return the answer; asks again when the user turns out to lack the keys aside."""
+        try:
+            return ask()
+        except NoPermissionError as error:
+            if not self._lacks_keys_aside(error):
+                raise
+        return ask()
+
+    def _lacks_keys_aside(self, error: NoPermissionError) -> bool:
+        """Find out whether the user was refused for the keys outside the prefix; logged once.
+
+        One round trip.
+        """
+        keys = self.keys
+        if keys.denied or not NO_KEY.search(str(error)):
+            return False
+        try:
+            self._read("EVAL", "return 1", len(keys.aside), *keys.aside)
+        except NoPermissionError as refused:
+            if not NO_KEY.search(str(refused)):
+                return False
+        else:
+            return False
+        keys.denied.update(keys.aside)
+        pattern = GLOB_SPECIAL.sub(r"\\\g<0>", key_aside(keys.prefix, "")) + "*"
+        logger.warning(
+            "redbeat: The Redis user may not use the keys %s. Everything runs, but nothing is "
+            "counted, entries in quarantine have no reason, and beats are not listed. To allow "
+            "the keys: ACL SETUSER <user> '~%s'",
+            *(", ".join(keys.aside), pattern),
+        )
+        return True
+
+    def _usable(self, keys: Sequence[Any]) -> Sequence[Any]:
+        """Return the keys of a script; the schedule stands for those that the user may not use."""
+        own = self.keys
+        return [own.schedule if key in own.denied else key for key in keys] if own.denied else keys
 
     def _undeclared(self, *keys: Any) -> list[Any]:
         """Return the keys of a script that also uses keys of entries, which it does not name.
@@ -114,7 +173,7 @@ class Reading:
 
     def quarantined(self) -> dict[str, str]:
         """Return entry key -> JSON note of what is set aside. One round trip."""
-        reply = self._read("HGETALL", self.keys.quarantine)
+        reply = self._read_aside("HGETALL", self.keys.quarantine) or {}
         pairs = reply.items() if isinstance(reply, dict) else _pairs(reply)
         return {text_of(key): text_of(note) for key, note in pairs}
 
@@ -177,8 +236,10 @@ class Reading:
         ``within`` is how many seconds ago at most. Two round trips.
         """
         since = int(self.time()) - within
-        found = self._read("ZRANGEBYSCORE", self.keys.beats, since, "+inf", "WITHSCORES")
-        return [Presence.read(text_of(member), float(seen)) for member, seen in _scored(found)]
+        found = self._read_aside("ZRANGEBYSCORE", self.keys.beats, since, "+inf", "WITHSCORES")
+        return [
+            Presence.read(text_of(member), float(seen)) for member, seen in _scored(found or ())
+        ]
 
     def lock_left(self, key: str) -> float | None:
         """Return the seconds that a lock has left, None when there is none. One round trip."""
@@ -188,7 +249,7 @@ class Reading:
     def time_zone(self) -> str:
         """Return the zone of the last beat that led, "" when it is not known. One round trip."""
         try:
-            return text_of(self._read("HGET", self.keys.stats, TIME_ZONE))
+            return text_of(self._read_aside("HGET", self.keys.stats, TIME_ZONE))
         except ResponseError:
             return ""  # another type of key, or one that this user may not read
 
@@ -198,7 +259,7 @@ class Reading:
         Empty when there is nothing yet, or when the key holds something else.
         """
         try:
-            reply = self._read("HGETALL", self.keys.stats)
+            reply = self._read_aside("HGETALL", self.keys.stats) or {}
         except ResponseError as error:
             if "WRONGTYPE" in str(error):
                 return {}

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from itertools import chain, repeat
 from types import MappingProxyType
 from typing import Any, NamedTuple
+
+from redbeat.config import KEYS_ASIDE, key_aside
 
 from .packing import pack, pack_binary, unpack_binary
 
@@ -71,22 +73,41 @@ WAITS = "-"
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """The names of all keys of one schedule."""
+    """The names of all keys of one schedule.
+
+    Quarantine, beats and stats stand outside the prefix. ``denied`` are those of them that the
+    Redis user may not use, as far as that is known.
+    """
 
     prefix: str
     schedule: str
     statics: str
-    quarantine: str
+    denied: set[str] = field(default_factory=set, compare=False)
+
+    @classmethod
+    def under(cls, prefix: str) -> Keys:
+        """Return the keys of the schedule with this prefix."""
+        return cls(prefix, f"{prefix}:schedule", f"{prefix}:statics")
+
+    @property
+    def quarantine(self) -> str:
+        """The hash of the entries that are set aside, and why."""
+        return key_aside(self.prefix, "quarantine")
 
     @property
     def beats(self) -> str:
         """The sorted set of the beats that are present."""
-        return self.prefix + ":beats"
+        return key_aside(self.prefix, "beats")
 
     @property
     def stats(self) -> str:
         """The hash of what beats have counted."""
-        return self.prefix + ":stats"
+        return key_aside(self.prefix, "stats")
+
+    @property
+    def aside(self) -> list[str]:
+        """The keys outside the prefix."""
+        return [key_aside(self.prefix, what) for what in KEYS_ASIDE]
 
     @property
     def wakeup(self) -> str:

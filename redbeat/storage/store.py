@@ -7,7 +7,6 @@ they tell about one entry: one saved at a key that is not a hash is an
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -19,7 +18,7 @@ from redbeat.connection.replicas import Replicas
 from redbeat.errors import InvalidEntryError
 
 from .packing import pack
-from .reading import BATCH, TIME_ZONE, Reading, batches, not_an_entry, read_texts
+from .reading import BATCH, GLOB_SPECIAL, TIME_ZONE, Reading, batches, not_an_entry, read_texts
 from .records import (
     NOT_A_HASH,
     Keys,
@@ -47,9 +46,6 @@ MAX_WAIT = 5.0
 
 #: Keys looked at in one page of a sweep.
 SCAN_PAGE = 1000
-
-#: What means something else in the pattern of a scan.
-GLOB_SPECIAL = re.compile(r"[\\\[\]*?]")
 
 #: What ``sync.lua`` returns of the standing of its caller, where it did not write everything.
 SYNC_REFUSED, SYNC_ADDED_ONLY = -1, 2
@@ -87,8 +83,11 @@ class Store(Reading):
         """
         asked = Terms(*terms, **more)
         if runs_once(self.client):
-            return self._send_claim(asked)()
+            return self._permitted(partial(self._claim_once, asked))
         return read_turn(self._run("claim", *self._claim_call(asked)))
+
+    def _claim_once(self, terms: Terms) -> Turn:
+        return self._send_claim(terms)()
 
     def begin_claim(self, terms: Terms) -> Callable[[], Turn]:
         """Do as :meth:`claim`, without waiting; the function returned waits for the answer.
@@ -101,7 +100,7 @@ class Store(Reading):
         self.round_trips += 1
         keys, args = self._claim_call(terms)
         then = self._replicas.wait if terms.completions and self._replicas.wanted else None
-        reply = load_script("claim").begin(self.client, keys, args, then)
+        reply = load_script("claim").begin(self.client, self._usable(keys), args, then)
         return lambda: read_turn(reply())
 
     @property
@@ -206,7 +205,8 @@ class Store(Reading):
         """
         if runs_once(self.client) and self.overlaps:
             with suppress(RedisError, OSError):
-                reply = load_script("save").begin(self.client, *self._save_call(writings))
+                keys, args = self._save_call(writings)
+                reply = load_script("save").begin(self.client, self._usable(keys), args)
                 self.round_trips += 1
                 return partial(self._heard, writings, reply)
         return partial(list, self.save_all(writings))
@@ -265,7 +265,7 @@ class Store(Reading):
     def note_time_zone(self, zone: str) -> None:
         """Remember the zone in which the scores of the schedule were computed. One round trip."""
         with suppress(ResponseError):  # what is not noted is noted at the next start
-            self._read("HSET", self.keys.stats, TIME_ZONE, zone)
+            self._read_aside("HSET", self.keys.stats, TIME_ZONE, zone)
 
     # -- static entries ----------------------------------------------------------------------
 
@@ -337,4 +337,4 @@ class Store(Reading):
 
     def leave(self, token: str, locked: bool = False) -> None:
         """Remove a beat from those that are present; ``locked`` as there. One round trip."""
-        self._read("ZREM", self.keys.beats, Presence(token, 0.0, locked).member)
+        self._read_aside("ZREM", self.keys.beats, Presence(token, 0.0, locked).member)

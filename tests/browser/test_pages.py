@@ -42,7 +42,7 @@ def entries(make: Make, redis_client: redis.Redis) -> None:
     make("held").pause(f"because {HOSTILE}")
     redis_client.hset("redbeat:broken", "definition", HOSTILE)
     redis_client.zadd("redbeat::schedule", {"redbeat:broken": -1})
-    redis_client.hset("redbeat::quarantine", "redbeat:broken", "[]")
+    redis_client.hset(".redbeat::quarantine", "redbeat:broken", "[]")
 
 
 WIDER = """() => {

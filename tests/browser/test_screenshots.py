@@ -130,7 +130,7 @@ def test_pictures(
         project.beat("--max-interval", "5")
     sync = schedule["warehouse-sync"]
     wait_until(lambda: len(list(sync.history)) >= RUNS, 60, "a history")
-    wait_until(lambda: redis_client.hlen("redbeat::quarantine"), 30, "the quarantine")
+    wait_until(lambda: redis_client.hlen(".redbeat::quarantine"), 30, "the quarantine")
     wait_until(lambda: schedule.status().standbys, 30, "the standby")
     for file in take(new_page(**options), schedule, front, directory):
         assert file.read_bytes().startswith(b"\x89PNG")

@@ -164,7 +164,7 @@ def test_what_is_quarantined_is_told_with_its_reason(
     make("bad")
     redis_client.zadd(SCHEDULE, {"redbeat:bad": -1})
     note = {"reason": "definition: broken", "since": 1, "digest": "d"}
-    redis_client.hset("redbeat::quarantine", "redbeat:bad", json.dumps(note))
+    redis_client.hset(".redbeat::quarantine", "redbeat:bad", json.dumps(note))
     (found,) = run("doctor", "--json").json
     assert (found["kind"], found["fixable"]) == ("quarantined", False)
     assert "definition: broken" in found["problem"]

@@ -35,7 +35,8 @@ def content(client: Any, prefix: str) -> dict[str, Any]:
         },
     }
     found = {
-        key.removeprefix(prefix): read[client.type(key)](key) for key in client.keys(f"{prefix}*")
+        key.removeprefix(".").removeprefix(prefix): read[client.type(key)](key)
+        for key in [*client.keys(f"{prefix}*"), *client.keys(f".{prefix}:*")]
     }
     if ":quarantine" in found:
         notes = found[":quarantine"]
@@ -53,8 +54,8 @@ def filled(make: Make, redis_client: Any) -> dict[str, Any]:
     redis_client.hset("redbeat:ran", "runtime", '{"scheduled_at": 1.5}')
     redis_client.hset("redbeat:ran", "foreign", "kept")
     redis_client.sadd("redbeat::statics", "static")
-    redis_client.hset("redbeat::quarantine", "redbeat:plain", "{}")
-    redis_client.hset("redbeat::stats", "dispatched ran", "7")
+    redis_client.hset(".redbeat::quarantine", "redbeat:plain", "{}")
+    redis_client.hset(".redbeat::stats", "dispatched ran", "7")
     return content(redis_client, "redbeat:")
 
 
@@ -76,21 +77,21 @@ def test_everything_is_copied(
 
 def test_counts_that_are_there_stay(redis_client: Any, filled: dict[str, Any]) -> None:
     """As everything else under the new prefix."""
-    redis_client.hset("new::stats", "dispatched ran", "9")
-    redis_client.hset("redbeat::stats", "missed", "1")
+    redis_client.hset(".new::stats", "dispatched ran", "9")
+    redis_client.hset(".redbeat::stats", "missed", "1")
     copy_prefix(redis_client, "redbeat:", "new:")
-    assert redis_client.hgetall("new::stats") == {"dispatched ran": "9", "missed": "1"}
-    assert redis_client.hgetall("redbeat::stats") == {**filled[":stats"], "missed": "1"}
+    assert redis_client.hgetall(".new::stats") == {"dispatched ran": "9", "missed": "1"}
+    assert redis_client.hgetall(".redbeat::stats") == {**filled[":stats"], "missed": "1"}
 
 
 def test_stats_of_another_type_are_left_alone(redis_client: Any, filled: dict[str, Any]) -> None:
     """They are nobody's."""
     del filled
-    redis_client.delete("redbeat::stats")
-    redis_client.set("redbeat::stats", "x")
+    redis_client.delete(".redbeat::stats")
+    redis_client.set(".redbeat::stats", "x")
     assert copy_prefix(redis_client, "redbeat:", "new:", delete=True).copied == 4
-    assert redis_client.get("redbeat::stats") == "x"
-    assert not redis_client.exists("new::stats")
+    assert redis_client.get(".redbeat::stats") == "x"
+    assert not redis_client.exists(".new::stats")
 
 
 def test_a_claim_is_not_copied(make: Make, redis_client: Any) -> None:
@@ -200,7 +201,7 @@ def test_a_running_leader_is_refused(run: Run, make: Make, redis_client: Any, pr
 
 def test_a_beat_without_a_lock_is_refused_too(run: Run, redis_client: Any) -> None:
     """It shares the work."""
-    redis_client.zadd("redbeat::beats", {new_token(): redis_client.time()[0]})
+    redis_client.zadd(".redbeat::beats", {new_token(): redis_client.time()[0]})
     assert run("migrate-prefix", "redbeat:", "new:").code == EX_CONFLICT
 
 
@@ -253,14 +254,14 @@ def test_a_cluster(cluster: RedisServer, old: str, new: str) -> None:
         client.hset(f"{old}n{number}", mapping={"definition": "{}", "meta": str(number)})
         client.zadd(f"{old}:schedule", {f"{old}n{number}": number})
     client.sadd(f"{old}:statics", "n7")
-    client.hset(f"{old}:quarantine", f"{old}n8", "{}")
+    client.hset(f".{old}:quarantine", f"{old}n8", "{}")
     result = copy_prefix(client, old, new, delete=True)
     assert (result.copied, result.deleted) == (40, 40)
     scores = {f"{new}n{number}": float(number) for number in range(40)}
     assert dict(client.zrange(f"{new}:schedule", 0, -1, withscores=True)) == scores
     assert client.hget(f"{new}n7", "meta") == "7"
     assert client.smembers(f"{new}:statics") == {"n7"}
-    assert client.hgetall(f"{new}:quarantine") == {f"{new}n8": "{}"}
+    assert client.hgetall(f".{new}:quarantine") == {f"{new}n8": "{}"}
     assert not client.exists(f"{old}:schedule")
     assert not client.exists(f"{old}n7")
     client.close()

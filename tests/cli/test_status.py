@@ -87,7 +87,7 @@ def test_beats_that_share_the_work(run: Run, app: Celery, redis_client: redis.Re
     ran = run("status")
     assert ran.code == EX_UNHEALTHY
     assert "PROBLEM: no beat is at work" in ran.lines
-    redis_client.zadd("redbeat::beats", {new_token(): time.time()})
+    redis_client.zadd(".redbeat::beats", {new_token(): time.time()})
     ran = run("status")
     assert ran.code == 0
     assert ran.lines[0].startswith(f"Beats     {socket.gethostname()}, pid ")
@@ -97,7 +97,7 @@ def test_standbys(run: Run, redis_client: redis.Redis) -> None:
     redis_client.set("redbeat::lock", TOKEN)
     assert "standbys" not in run("status").out.lower()
     waits, (seconds, _) = new_token(), redis_client.time()
-    redis_client.zadd("redbeat::beats", {f"{TOKEN} lock": seconds, f"{waits} lock": seconds - 20})
+    redis_client.zadd(".redbeat::beats", {f"{TOKEN} lock": seconds, f"{waits} lock": seconds - 20})
     ran = run("status")
     assert ran.code == 0
     leader, standby, *_ = ran.lines

@@ -95,7 +95,7 @@ def operated(app: Celery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ce
     client = get_redis(app)
     client.set("redbeat::lock", LEADER)
     beats = [Presence(token, client.time()[0], locked=True) for token in (LEADER, STANDBY)]
-    client.zadd("redbeat::beats", {beat.member: beat.seen for beat in beats})
+    client.zadd(".redbeat::beats", {beat.member: beat.seen for beat in beats})
     save_files(app)
     return app
 
@@ -108,7 +108,7 @@ def prepare(app: Celery, verb: str, names: list[str], said: str) -> None:
     elif names == ["schedule.jsonl"]:
         run_command(app, "export", "--history", "schedule.jsonl")
     elif verb == "migrate-prefix":
-        client.delete("redbeat::lock", "redbeat::beats")
+        client.delete("redbeat::lock", ".redbeat::beats")
     elif verb == "doctor":
         client.zadd("redbeat::schedule", {"redbeat:gone": 1})
         client.hset("redbeat:proj.sync-1", "definition", client.hget("redbeat:sync", "definition"))

@@ -30,7 +30,7 @@ def test_the_note_is_that_of_a_beat(world: World) -> None:
     client.hset("redbeat:poll-4711", "definition", json.dumps(bad))
     client.zadd("redbeat::schedule", {"redbeat:poll-4711": 0})
     world.scheduler().tick()
-    written = json.loads(client.hget("redbeat::quarantine", "redbeat:poll-4711"))
+    written = json.loads(client.hget(".redbeat::quarantine", "redbeat:poll-4711"))
     assert written.keys() == note.keys()
     assert written["reason"] == note["reason"]
 

@@ -582,4 +582,4 @@ def test_a_client_of_the_user_s_own_serves_a_beat(app: Celery, real: Any) -> Non
     assert store.park([(claim.key, "c1", "note")]) == [f"{PREFIX}a"]
     assert store.quarantined() == {f"{PREFIX}a": "note"}
     assert store.review([(f"{PREFIX}a", "changed")]) == [f"{PREFIX}a"]
-    assert real.hlen(f"{PREFIX}:quarantine") == 0
+    assert real.hlen(f".{PREFIX}:quarantine") == 0

@@ -26,7 +26,7 @@ BOTH = ["at_least_once", "at_most_once"]
 WRONG = ["", "exactly_once", "AT_MOST_ONCE", 1, True, ["at_most_once"], {}]
 BERLIN = ZoneInfo("Europe/Berlin")
 RAW = {"name": "a", "task": "t.a", "schedule": {"__type__": "interval", "every": 60}}
-QUARANTINE = f"{PREFIX}:quarantine"
+QUARANTINE = f".{PREFIX}:quarantine"
 
 
 def made(app: Celery, cls: type[Entry] = Entry, **fields: Any) -> Entry:

@@ -145,7 +145,7 @@ def test_no_verb_touches_a_key_of_redbeat_s_own(
     entry(app).save()
     redis_client.sadd(f"{PREFIX}:statics", "a")
     redis_client.set(f"{PREFIX}:lock", "token")
-    redis_client.hset(f"{PREFIX}:quarantine", "k", "v")
+    redis_client.hset(f".{PREFIX}:quarantine", "k", "v")
     redis_client.set(PREFIX, "x")
     before = contents(redis_client)
     with pytest.raises(InvalidEntryError, match=r"^name: "):

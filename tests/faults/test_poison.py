@@ -21,7 +21,7 @@ from tests.faults.trial import Grid, settle
 from tests.servers import RedisServer
 from tests.waiting import wait_until
 
-QUARANTINE = "redbeat::quarantine"
+QUARANTINE = ".redbeat::quarantine"
 GOOD = names(20)
 #: How many entries there are of each kind of bad ones.
 EACH = 2

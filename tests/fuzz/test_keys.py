@@ -90,7 +90,7 @@ OTHER_TYPES: dict[str, Callable[[Any, bytes], Any]] = {
 }
 
 #: Keys that mean something else: what of them is broken is another story, told in tests/scheduler.
-OWN_NAMES = (b":schedule", b":statics", b":quarantine", b":beats", b":stats", b"good")
+OWN_NAMES = (b":schedule", b":statics", b"good")
 OWN = {PREFIX + name for name in OWN_NAMES}
 
 bad_entries = st.tuples(

@@ -51,7 +51,7 @@ def test_what_was_sent_is_counted(project: Project) -> None:
     assert abs(scrape.value("redbeat_clock_offset_seconds") or 0) < 1
     assert scrape.value("process_resident_memory_bytes")
     assert beat.stop() == 0
-    assert project.client.hget("redbeat::stats", "dispatched") == "20"
+    assert project.client.hget(".redbeat::stats", "dispatched") == "20"
 
 
 def test_buckets_add_up(project: Project) -> None:
@@ -175,7 +175,7 @@ def test_the_beat_in_a_worker(project: Project) -> None:
 def test_without_a_port_nothing_listens(project: Project) -> None:
     beat = project.beat()
     beat.wait_for("beat: Acquired lock")
-    wait_until(lambda: project.client.hexists("redbeat::stats", "last_tick"), 30, "a tick")
+    wait_until(lambda: project.client.hexists(".redbeat::stats", "last_tick"), 30, "a tick")
     assert "Metrics are at" not in beat.said()
 
 

@@ -72,7 +72,7 @@ def test_an_empty_redis(project: Project) -> None:
 
 def test_beats_without_a_lock(project: Project) -> None:
     tokens = {new_token(): float(project.client.time()[0]) for _ in range(2)}
-    project.client.zadd("redbeat::beats", tokens)
+    project.client.zadd(".redbeat::beats", tokens)
     _, target = begin_exporter(project, redbeat_lock_key=None)
     target.wait("/readyz", 200)
     scrape = target.scrape()
@@ -82,7 +82,7 @@ def test_beats_without_a_lock(project: Project) -> None:
 
 def test_more_entries_than_it_may_show(project: Project) -> None:
     stats: dict[Any, Any] = {"dispatched": 9, "dispatched a": 4, "dispatched b": 5}
-    project.client.hset("redbeat::stats", mapping=stats)
+    project.client.hset(".redbeat::stats", mapping=stats)
     entries(project, "a", "b")
     _, few = begin_exporter(project, redbeat_metrics_entries=1)
     _, enough = begin_exporter(project, redbeat_metrics_entries=2)

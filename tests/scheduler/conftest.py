@@ -21,10 +21,10 @@ from .clients import CountingRedis, counting_client
 
 SCHEDULE = f"{PREFIX}:schedule"
 STATICS = f"{PREFIX}:statics"
-QUARANTINE = f"{PREFIX}:quarantine"
+QUARANTINE = f".{PREFIX}:quarantine"
 LOCK = f"{PREFIX}:lock"
-STATS = f"{PREFIX}:stats"
-BEATS = f"{PREFIX}:beats"
+STATS = f".{PREFIX}:stats"
+BEATS = f".{PREFIX}:beats"
 
 Json = dict[str, Any]
 S = TypeVar("S", bound=RedBeatScheduler)

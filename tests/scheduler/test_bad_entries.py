@@ -340,5 +340,5 @@ class TestMissingHash:
         world.client.hset(PREFIX.encode() + b"\xff", "definition", definition())
         world.client.zadd(SCHEDULE, {PREFIX.encode() + b"\xff": 0})
         world.scheduler().tick()
-        assert world.client.hlen(f"{PREFIX}:quarantine") == 1
+        assert world.client.hlen(f".{PREFIX}:quarantine") == 1
         assert "\\xff" in log.text

@@ -22,7 +22,7 @@ from tests.deployments import PREFIX
 
 from .conftest import LOCK, Clock, RecordingScheduler, World, void
 
-BEATS = f"{PREFIX}:beats"
+BEATS = f".{PREFIX}:beats"
 
 
 def take_lock(world: World) -> bool:

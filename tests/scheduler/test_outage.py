@@ -181,7 +181,7 @@ def test_a_command_that_is_forbidden_is_no_fault_of_the_entries(
         for _ in range(3):
             scheduler.tick()
         assert scheduler.sent == []
-        assert world.client.hlen(f"{PREFIX}:quarantine") == 0
+        assert world.client.hlen(f".{PREFIX}:quarantine") == 0
         assert log.text.count("trying again") == 1
     finally:
         world.client.execute_command("ACL", "DELUSER", "poor")

@@ -14,7 +14,7 @@ from tests.deployments import PREFIX
 
 from .conftest import Clock, RecordingScheduler, World, once
 
-BEATS = f"{PREFIX}:beats"
+BEATS = f".{PREFIX}:beats"
 SMALLEST_SHARE = 25
 
 

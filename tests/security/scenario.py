@@ -11,7 +11,7 @@ from typing import Any
 import redis
 from celery import Celery
 
-from redbeat import RedBeatSchedulerEntry
+from redbeat import RedBeatSchedulerEntry, Schedule
 from redbeat.beat.leader import active_beats
 from redbeat.beat.wakeup import PING_INTERVAL, WakeUp
 from redbeat.entry import store_of
@@ -45,7 +45,7 @@ class Scenario:
         self.settings = settings
         self.sent: list[str] = []
         self.failures: list[str] = []
-        self._apps: list[Celery] = []
+        self.apps: list[Celery] = []
         self._clock = RunningClock()
 
     def play(self) -> None:
@@ -55,11 +55,11 @@ class Scenario:
         for step in (self.api, self.lead, self.stand_by, self.no_lock, self.listen):
             with suppress(redis.RedisError, RedBeatError):
                 step()
-        for app in self._apps:
+        for app in self.apps:
             app.redbeat_redis.close()
 
     def api(self) -> None:
-        """Save, load, reschedule, rank, list and delete an entry."""
+        """Save, load, reschedule, rank, pause, list and delete an entry."""
         app = self._app()
         entry = RedBeatSchedulerEntry("edited", "t", 3600, app=app)
         steps: tuple[Callable[[], Any], ...] = (
@@ -68,6 +68,9 @@ class Scenario:
             entry.reschedule,
             lambda: entry.rank,
             lambda: store_of(app).due(store_of(app).time()),
+            entry.pause,
+            entry.resume,
+            lambda: list(Schedule(app)),
             entry.delete,
             overdue("dynamic", app).save,
         )
@@ -125,7 +128,7 @@ class Scenario:
     def _app(self, **settings: Any) -> Celery:
         app = Celery("acl", broker="memory://", set_as_current=False)
         app.conf.update({"timezone": "UTC", **self.settings, **settings})
-        self._apps.append(app)
+        self.apps.append(app)
         return app
 
     def _beat(self, **settings: Any) -> RecordingScheduler:

@@ -12,6 +12,9 @@ import redis
 from celery import Celery
 from redis.credentials import CredentialProvider
 
+import redbeat
+from redbeat import RedBeatSchedulerEntry
+from redbeat.entries.access import store_of
 from tests.acceptance.processes import Project
 from tests.deployments import USER, acl_rules
 from tests.scheduler.conftest import RecordingScheduler
@@ -74,6 +77,49 @@ def test_each_right_is_needed(server: RedisServer, admin: redis.Redis, command: 
     set_user(admin, [rule for rule in acl_rules() if rule != f"+{command}"])
     Scenario(admin, settings(server)).play()
     assert refused(admin) == {command}
+
+
+def test_a_user_of_redbeat_2_lacks_only_what_stands_outside_the_prefix(
+    server: RedisServer, admin: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    set_user(admin, [rule for rule in acl_rules() if not rule.startswith("~.")])
+    scenario = Scenario(admin, settings(server))
+    scenario.play()
+    assert scenario.failures == []
+    assert {"dynamic", "bad", "orphan"} <= set(scenario.sent)
+    assert "Entry redbeat:bad is quarantined" in caplog.text
+    assert set(admin.scan_iter()) <= {
+        *("redbeat::schedule", "redbeat::statics", "redbeat::lock"),
+        *(f"redbeat:{name}" for name in ("dynamic", "bad", "orphan", "static", "no-hash")),
+        "redbeat:celery.backend_cleanup",
+    }
+    assert "Redis is not available" not in caplog.text
+    warned = [text for text in caplog.messages if "ACL SETUSER <user> '~.redbeat::*'" in text]
+    assert len(warned) == len(scenario.apps)
+
+
+def test_editing_without_the_keys_outside_the_prefix(
+    server: RedisServer, admin: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A program that never ticks: it saves in bulk, pauses, triggers, asks and deletes."""
+    set_user(admin, [rule for rule in acl_rules() if not rule.startswith("~.")])
+    app = Celery("acl", broker="memory://", set_as_current=False)
+    app.conf.update(settings(server))
+    schedule = redbeat.Schedule(app)
+    schedule.update({name: RedBeatSchedulerEntry(name, "t", 60, app=app) for name in ("a", "b")})
+    entry = schedule["a"]
+    entry.pause("for a test")
+    assert not schedule["a"].enabled
+    entry.resume()
+    assert entry.trigger()
+    assert entry.status.state == "scheduled"
+    assert redbeat.active_beats(app) == []
+    assert store_of(app).stats() == {}
+    assert store_of(app).quarantined() == {}
+    del schedule["a"]
+    assert list(schedule) == ["b"]
+    assert len([text for text in caplog.messages if "ACL SETUSER" in text]) == 1
+    app.redbeat_redis.close()
 
 
 def test_nothing_outside_the_prefix(server: RedisServer, admin: redis.Redis) -> None:

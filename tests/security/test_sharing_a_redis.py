@@ -102,7 +102,7 @@ def test_foreign_keys_under_the_prefix_are_left_alone(
     beat.close()
     assert beat.sent == []
     assert {key: redis_client.dump(key) for key in before} == before
-    own = {"redbeat::lock", "redbeat::statics", "redbeat::stats"}
+    own = {"redbeat::lock", "redbeat::statics", ".redbeat::stats"}
     assert set(redis_client.scan_iter()) - set(before) <= own
 
 

@@ -14,7 +14,7 @@ from redbeat.storage.records import Claim, Keys
 from redbeat.storage.store import Store
 from tests.deployments import PREFIX, STANDALONE, chosen_kind
 
-KEYS = Keys(PREFIX, f"{PREFIX}:schedule", f"{PREFIX}:statics", f"{PREFIX}:quarantine")
+KEYS = Keys.under(PREFIX)
 LOCK = f"{PREFIX}:lock"
 
 Put: TypeAlias = Callable[..., str]

@@ -53,7 +53,7 @@ def test_defaults() -> None:
     assert config.key_prefix == "redbeat:"
     assert config.schedule_key == "redbeat::schedule"
     assert config.statics_key == "redbeat::statics"
-    assert config.quarantine_key == "redbeat::quarantine"
+    assert {".redbeat::quarantine", "redbeat::statics"} <= {*config.reserved_keys}
     assert config.lock_key == "redbeat::lock"
     assert config.lock_timeout is None
     assert config.redis_url == URL

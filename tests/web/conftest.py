@@ -93,6 +93,6 @@ def broken(app: Celery) -> Callable[[str, str], None]:
         client.hset(f"redbeat:{name}", "definition", text)
         client.zadd("redbeat::schedule", {f"redbeat:{name}": -1})
         note = '{"reason": "definition: is no JSON", "since": 1790000000, "digest": "x"}'
-        client.hset("redbeat::quarantine", f"redbeat:{name}", note)
+        client.hset(".redbeat::quarantine", f"redbeat:{name}", note)
 
     return broken

@@ -226,7 +226,7 @@ def test_the_beats_are_shown(browser: Browser, app: Celery, schedule: Schedule) 
     assert "Last tick" not in page  # nobody tells
     client, now = schedule._store.client, time.time()
     beats = {f"redbeat3:host-8:4712:{since}:def lock": now - 3}
-    client.zadd("redbeat::beats", beats)
+    client.zadd(".redbeat::beats", beats)
     page = browser.get("/beats")
     for text in ("host-8", 'class="badge standby"', "Last tick", "s ago", "unknown"):
         assert text in page, text
