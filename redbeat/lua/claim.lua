@@ -25,6 +25,7 @@
 --          same due instant.
 --          The eighth is the task id of a run that goes on now and the seconds it may take, or '';
 --          or '-': the occurrence that is put back waits for the run that goes on.
+--          Texts of the eighth and the tenth are as in a JSON text, a backslash in them is \u005c.
 --          The ninth is the id of a triggered run that is not waited for any more, or ''; the tenth
 --          is a line for the history, or ''.
 -- ARGV[11] when the claims made now expire, by the caller's reckoning; '' when it does not know.
@@ -73,6 +74,10 @@ local now_text = seconds(now)
 
 -- include: aside
 
+-- include: read_claim
+
+-- include: text_in
+
 local function keep_lock()
   if not lock then
     return 1, '', 0
@@ -110,8 +115,8 @@ end
 -- Notes that a run goes on, unless it has ended before this.
 local function mark_running(key, running)
   local id, timeout = string.match(running, '^(.*) (%S+)$')
-  if redis.call('HGET', key, 'ended') ~= id then
-    redis.call('HSET', key, 'running', id .. ' ' .. seconds(now + tonumber(timeout)))
+  if redis.call('HGET', key, 'ended') ~= '"' .. id .. '"' then
+    redis.call('HSET', key, 'running', '"' .. id .. ' ' .. seconds(now + tonumber(timeout)) .. '"')
   end
   redis.call('HDEL', key, 'ended')
 end
@@ -127,21 +132,30 @@ local function without(waiting, id)
   return table.concat(left, ' ')
 end
 
--- As many lines of a history as stay when there is a new one.
+local function printable(character)
+  return character == '\n' and '\\n' or ''
+end
+
+-- As many lines of a history as stay when there is a new one, with the quote at the end. Lines end
+-- with the two characters of a line feed in JSON; no other backslash comes before an n.
 local function newest(history)
-  local at = 0
-  for _ = 2, lines do
-    at = string.find(history, '\n', at + 1, true)
-    if not at then
-      return history
-    end
+  if not string.find(history, '^".*"$') then
+    history = '"' .. string.gsub(history, '[%c"\\]', printable) .. '"'  -- no writer of ours
   end
-  return string.sub(history, 1, at)
+  local at = 1
+  for _ = 2, lines do
+    local _, last = string.find(history, '\\n', at + 1, true)
+    if not last then
+      return string.sub(history, 2)
+    end
+    at = last
+  end
+  return string.sub(history, 2, at) .. '"'
 end
 
 local function write_history(key, meta, runtime, line, history)
   if line ~= '' and lines > 0 then
-    line = line .. '\n' .. newest(history)
+    line = '"' .. line .. '\\n' .. newest(history)
   else
     line = ''
   end
@@ -166,7 +180,7 @@ local function complete(key, id, score, meta, runtime, seen, finish, running, ru
     return 0
   end
   local claim = found[1]
-  if string.sub(claim, 1, #id + 1) ~= id .. ' ' then
+  if string.sub(claim, 1, #id + 3) ~= '["' .. id .. ' ' then
     return 0
   end
   local same, same_meta = made_of(claim, found[2], found[3], found[4])
@@ -194,16 +208,16 @@ local function complete(key, id, score, meta, runtime, seen, finish, running, ru
   end
   write_history(key, meta, runtime, line, found[6] or '')
   if run ~= '' and found[5] then
-    local left = without(found[5], run)
+    local left = without(text_in(found[5]), run)
     if left ~= '' then
-      redis.call('HSET', key, 'trigger', left)
+      redis.call('HSET', key, 'trigger', '"' .. left .. '"')
     else
       redis.call('HDEL', key, 'trigger')
     end
   end
   if meta == '' and runtime == 'again' then
-    local due = string.match(claim, '^%S+ (%S+)')
-    redis.call('HSET', key, 'claim', '- ' .. due .. ' 0 - -')
+    local _, due = read_claim(claim)
+    redis.call('HSET', key, 'claim', '["- ' .. due .. ' 0"]')
   else
     if meta == '' then
       redis.call('HSET', key, 'claim', '')  -- refused when memory is full, as HDEL is not
@@ -330,8 +344,8 @@ local kinds, sizes, fields = {}, {}, {}
 
 local function hand_out(kind, key, due, definition, meta, policy, runtime, running, trigger)
   definition, meta, policy, runtime = definition or '', meta or '', policy or '', runtime or ''
-  running = running and string.match(running, '%S+$') or ''
-  trigger = trigger or ''
+  running = running and string.match(text_in(running), '%S+$') or ''
+  trigger = trigger and text_in(trigger) or ''
   kinds[#kinds + 1] = kind
   sizes[#sizes + 1] = written(
     #key, #due, #definition, #meta, #policy, #runtime, #running, #trigger)
@@ -354,7 +368,7 @@ local function hand_out_again()
   for _, key in ipairs(redis.call('ZRANGEBYSCORE', schedule, seconds(told), seconds(told))) do
     local found, err = read(key)
     if not err and found[1] and found[5] then
-      local id, due = string.match(found[5], '^(%S+) (%S+)')
+      local id, due = read_claim(found[5])
       if id == claim_id then
         hand_out('e', key, due, found[1], found[2], found[3], found[4], found[6],
           found[8])
@@ -370,11 +384,10 @@ end
 -- Returns the score to write: when the claim expires.
 local function claim(key, found, due)
   if found[5] then
-    local _, earlier, until_then = string.match(found[5], '^(%S+) (%S+) (%S+)')
+    local _, earlier, expires = read_claim(found[5])
     if tonumber(earlier) then
       due = earlier
     end
-    local expires = tonumber(until_then) or 0
     if expires > now then
       return seconds(math.min(expires, now + lease))
     end

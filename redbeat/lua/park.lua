@@ -15,6 +15,8 @@
 
 -- include: aside
 
+-- include: read_claim
+
 local clock = redis.call('TIME')
 local now = string.format('%d.%06d', tonumber(clock[1]), tonumber(clock[2]))
 
@@ -27,7 +29,7 @@ local function verdict(key, id)
   if found.err or not found[1] then
     return 0
   end
-  if string.match(found[1], '^%S+') ~= id then
+  if read_claim(found[1]) ~= id then
     return 0
   end
   redis.call('HDEL', key, 'claim')

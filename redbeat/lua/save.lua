@@ -18,7 +18,7 @@
 --            clock that made it up, else ''
 --            '' or, to be refused where another text is stored, '=', the definition, a line feed
 --            and the policy that the caller has seen, or '-' for no entry
---            the lines of the history, or '' to leave the stored ones
+--            the lines of the history as a JSON text, or '' to leave the stored ones
 --
 -- Returns {codes, text, ...}
 --   codes  a number per entry, separated by spaces: 1 written; 0 the stored meta is another one; 2 as
@@ -42,6 +42,7 @@ local TOLERANCE = 0.5
 
 -- include: ten_fields
 -- include: aside
+-- include: read_claim
 
 -- The fields of each entry.
 local function unpacked(sizes, packed)
@@ -165,7 +166,7 @@ local function save(
   write_texts(entry, stored, definition, policy, meta, runtime, history)
   leave_quarantine(entry)
   if stored[4] then
-    local expires = tonumber(string.match(stored[4], '^%S+ %S+ (%S+)')) or 0
+    local _, _, expires = read_claim(stored[4])
     if expires > now and redis.call('ZSCORE', schedule, entry) then
       return 1
     end

@@ -21,6 +21,7 @@
 -- holds something that is not a hash.
 
 -- include: aside
+-- include: read_claim
 
 local schedule, statics, quarantine, lock = KEYS[1], KEYS[2], KEYS[3], KEYS[5]
 local must_lead = ARGV[2] ~= ''
@@ -36,7 +37,8 @@ local now = tonumber(clock[1]) + tonumber(clock[2]) / 1000000
 local due_now = string.format('%.6f', now)
 
 local function claimed(claim)
-  return claim and (tonumber(string.match(claim, '^%S+ %S+ (%S+)')) or 0) > now
+  local _, _, expires = read_claim(claim)
+  return expires > now
 end
 
 local function write(key, definition, policy)

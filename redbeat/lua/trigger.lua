@@ -10,10 +10,12 @@
 -- Returns 1 when it is noted, 0 when there is no such entry, -1 when it is quarantined, -2 when too
 -- many wait already, -3 when the key is not a hash. The same id twice counts once.
 --
--- The field `trigger` of an entry: the runs that wait, "<id>:<when it was asked for, UNIX seconds>"
--- each, separated by spaces. While a claim is held the score stays: the completion sees the field.
+-- The field `trigger` of an entry: the runs that wait, <id>:<when it was asked for, UNIX seconds>
+-- each, separated by spaces, in quotes: a JSON text. While a claim is held the score stays: the completion sees the field.
 
 -- include: aside
+-- include: read_claim
+-- include: text_in
 
 local schedule, entry, quarantine = KEYS[1], KEYS[2], KEYS[3]
 local id, most, channel = ARGV[1], tonumber(ARGV[2]), ARGV[3]
@@ -32,7 +34,7 @@ if aside('HEXISTS', quarantine, entry) == 1 then
   return -1
 end
 local member = redis.call('ZSCORE', schedule, entry)
-local waiting, count = found[3] or '', 0
+local waiting, count = found[3] and text_in(found[3]) or '', 0
 for other in string.gmatch(waiting, '(%S+):%S+') do
   if other == id then
     return 1
@@ -43,9 +45,9 @@ if count >= most then
   return -2
 end
 redis.call('HSET', entry, 'trigger',
-  waiting .. (waiting ~= '' and ' ' or '') .. id .. ':' .. now)
+  '"' .. waiting .. (waiting ~= '' and ' ' or '') .. id .. ':' .. now .. '"')
 
-local expires = found[2] and tonumber(string.match(found[2], '^%S+ %S+ (%S+)')) or 0
+local _, _, expires = read_claim(found[2])
 if not (member and expires > tonumber(now)) then
   redis.call('ZADD', schedule, now, entry)
   -- A user may be forbidden to publish; the beat then sees the entry at its next look.

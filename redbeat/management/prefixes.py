@@ -12,7 +12,7 @@ from redis.exceptions import ResponseError
 
 from redbeat.entries.occurrences import task_id_of
 from redbeat.entries.runs import with_ids
-from redbeat.storage.records import Keys, key_of, text_of
+from redbeat.storage.records import Keys, json_text, key_of, text_in, text_of
 
 __all__ = ("PrefixCopy", "copy_prefix")
 
@@ -142,8 +142,8 @@ def _portable(keys: Keys, name: bytes, fields: Fields) -> Fields:
     def own_id(scheduled_at: datetime) -> str:
         return task_id_of(keys.prefix, entry, scheduled_at.isoformat())
 
-    history = with_ids(text_of(fields[b"history"]), own_id)
-    return {**fields, b"history": key_of(history)}
+    history = with_ids(text_in(text_of(fields[b"history"])), own_id)
+    return {**fields, b"history": key_of(json_text(history))}
 
 
 def _write(client: Any, keys: Keys, rows: Sequence[Row], count: Count) -> list[Row]:

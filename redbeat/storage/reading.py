@@ -20,7 +20,7 @@ from redbeat.connection.cluster import cluster_errors, node_of
 from redbeat.connection.failover import refusals
 from redbeat.errors import DecodeError
 
-from .records import Keys, key_of, text_of
+from .records import Keys, key_of, text_in, text_of
 from .rows import Counts, Cursor, Page, Presence, read_counts, read_page
 from .scripts import load_script
 
@@ -150,7 +150,7 @@ class Reading:
 
     def history(self, key: str) -> str:
         """Return the lines of the history, the latest first. One round trip."""
-        return text_of(self._read("HGET", key_of(key), "history"))
+        return text_in(text_of(self._read("HGET", key_of(key), "history")))
 
     def rank(self, key: str) -> int | None:
         """Return the position in due order, None when it is not a member. One round trip."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from itertools import chain, repeat
+from json.encoder import encode_basestring_ascii
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -43,12 +45,14 @@ __all__ = (
     "Terms",
     "Turn",
     "Writing",
+    "json_text",
     "key_of",
     "pack_completions",
     "pack_counts",
     "pack_writings",
     "read_saved",
     "read_turn",
+    "text_in",
     "text_of",
 )
 
@@ -286,7 +290,7 @@ class Writing(NamedTuple):
             "now" if score is None else f"{score:.6f}",
             "" if made_up is None else f"{made_up.timestamp():.6f}",
             "" if believed is None else _believed_text(*believed),
-            history,
+            json_text(history) if history else "",
         )
 
 
@@ -340,6 +344,20 @@ def text_of(value: Any) -> str:
     return value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else value or ""
 
 
+def json_text(text: str) -> str:
+    """Return a text as JSON, in which no backslash but that of a line feed comes before an n."""
+    return encode_basestring_ascii(text).replace("\\\\", "\\u005c")
+
+
+def text_in(stored: str) -> str:
+    """Return the text in a JSON text; what is no JSON, by another writer, is returned as it is."""
+    try:
+        text = json.loads(stored)
+    except (ValueError, RecursionError):
+        return stored
+    return text if isinstance(text, str) else ""
+
+
 def key_of(key: str) -> bytes:
     """Return a key as it is sent; the inverse of :func:`text_of`."""
     return key.encode("utf-8", "surrogateescape")
@@ -386,7 +404,8 @@ def pack_completions(completions: Sequence[Completion]) -> tuple[bytes, str | by
     for done in completions:
         seen = "" if done.seen is None else f"={done.seen}"
         texts += done.key, done.claim_id, f"{done.score:.6f}", done.meta, done.runtime
-        texts += seen, done.finish, done.running, done.trigger, done.history
+        running, line = json_text(done.running)[1:-1], json_text(done.history)[1:-1]
+        texts += seen, done.finish, running, done.trigger, line
     return pack_binary(texts)
 
 

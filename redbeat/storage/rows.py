@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from .packing import unpack
-from .records import text_of
+from .records import text_in, text_of
 
 __all__ = ("Counts", "Cursor", "Page", "Presence", "Row", "read_counts", "read_page")
 
@@ -104,12 +104,14 @@ def _row(kind: str, key: str, score: str, definition: str, *texts: str) -> Row:
         return Row(
             *place, None, "", "", "", "", "", "", *about, f"the key is not a hash ({definition})"
         )
-    fields = meta, policy, runtime, claim, running, trigger
+    # Of a claim only what is before the texts that it was made of.
+    claim = claim.removeprefix('["').partition('"')[0]
+    fields = meta, policy, runtime, claim, text_in(running), text_in(trigger)
     if kind == "g":
         return Row(*place, None, *fields, *about, "it has no definition")
     text = f"{definition}{meta}{policy}{runtime}"
     problem = "" if text.isascii() or _is_utf8(text) else "it is not UTF-8 text"
-    return Row(*place, definition, *fields, *about, problem, history)
+    return Row(*place, definition, *fields, *about, problem, text_in(history))
 
 
 def _is_utf8(text: str) -> bool:

@@ -28,6 +28,7 @@ from .records import (
     Terms,
     Turn,
     Writing,
+    json_text,
     key_of,
     pack_completions,
     pack_counts,
@@ -244,7 +245,7 @@ class Store(Reading):
         False when it is not the one that the entry waits for.
         """
         keys = [self.keys.schedule, key_of(key)]
-        return bool(self._run("ended", keys, [task_id, self.keys.wakeup]))
+        return bool(self._run("ended", keys, [json_text(task_id)[1:-1], self.keys.wakeup]))
 
     def trigger(self, key: str, run_id: str, most: int) -> int:
         """Ask for a run beside the schedule; what became of it as ``trigger.lua`` says.

@@ -153,7 +153,7 @@ def test_an_entry_that_is_at_work_has_no_wrong_score(
     make("claimed", 1, last_run_at=datetime(2026, 1, 1, tzinfo=timezone.utc))
     redis_client.zadd(SCHEDULE, {"redbeat:claimed": 4e9})
     assert run("doctor").code == 1
-    redis_client.hset("redbeat:claimed", "claim", "id 1.0 4000000000.0 d m")
+    redis_client.hset("redbeat:claimed", "claim", '["id 1.0 4000000000.0",{},{}]')
     assert run("doctor").code == 0
 
 

@@ -97,7 +97,7 @@ def test_stats_of_another_type_are_left_alone(redis_client: Any, filled: dict[st
 def test_a_claim_is_not_copied(make: Make, redis_client: Any) -> None:
     """It belongs to a beat of the old prefix."""
     make("a")
-    redis_client.hset("redbeat:a", "claim", "id 1 2 d m")
+    redis_client.hset("redbeat:a", "claim", '["id 1 2",{},{}]')
     copy_prefix(redis_client, "redbeat:", "new:")
     assert "claim" not in redis_client.hgetall("new:a")
 

@@ -92,7 +92,7 @@ def test_an_export_with_history_has_the_last_runs(
     assert run("export", "--history", file).code == 0
     redis_client.flushall()
     assert run("import", file).code == 0
-    assert redis_client.hget(key, "history") == lines
+    assert json.loads(redis_client.hget(key, "history")) == lines
     app.conf.redbeat_key_prefix = "other:"
     del app.redbeat_conf
     assert run("import", file).code == 0

@@ -105,7 +105,7 @@ bad_entries = st.tuples(
                 "meta": metas,
                 "policy": policies,
                 "runtime": runtimes,
-                "claim": st.one_of(st.just(""), st.text(max_size=20), st.just("x 1 9e999 - -")),
+                "claim": st.one_of(st.just(""), st.text(max_size=20), st.just('["x 1 9e999",0,0]')),
             }
         ),
     ),

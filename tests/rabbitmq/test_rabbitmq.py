@@ -48,7 +48,7 @@ def ran_until(schedule: Schedule, instant: float) -> bool:
 def held(schedule: Schedule) -> list[str]:
     """Return the entries that a beat has in hand; of what was given back a mark stays."""
     claims = {name: schedule.client.hget(schedule.prefix + name, "claim") for name in ENTRIES}
-    return [name for name, claim in claims.items() if claim and not claim.startswith("- ")]
+    return [name for name, claim in claims.items() if claim and not claim.startswith('["- ')]
 
 
 def runs_go_on(schedule: Schedule, deadline: float = 60.0) -> float:

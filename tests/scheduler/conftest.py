@@ -205,8 +205,9 @@ class World:
         key = f"{PREFIX}{name}"
         text = self.client.hget(key, "claim")
         assert text is not None, f"{name} is not claimed"
-        claim_id, due, _, *digests = text.split(" ")
-        self.client.hset(key, "claim", " ".join((claim_id, due, "1.000000", *digests)))
+        claim, quote, marks = text[2:].partition('"')
+        claim_id, due, _ = claim.split(" ")
+        self.client.hset(key, "claim", f'["{claim_id} {due} 1.000000{quote}{marks}')
         self.client.zadd(SCHEDULE, {key: 1})
 
     def quarantine(self) -> dict[str, Json]:

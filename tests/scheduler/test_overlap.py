@@ -90,7 +90,7 @@ def running(world: World) -> tuple[str, float]:
     """Return the task id of the run that goes on and until when it counts."""
     text = world.client.hget(KEY, "running")
     assert text is not None
-    task_id, until = text.rsplit(" ", 1)
+    task_id, until = json.loads(text).rsplit(" ", 1)
     return task_id, float(until)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections import Counter
 from typing import Any
 
@@ -67,10 +68,11 @@ def test_the_claim_notes_whose_it_is_and_what_it_was_made_of(
 ) -> None:
     key = put("a", 12.5, meta="m", policy="p")
     now = store.claim("c1", 500, 30).now
-    claim_id, due, expires, marks = str(redis_client.hget(key, "claim")).split(" ", 3)
+    claim, marks = str(redis_client.hget(key, "claim")).split(",", 1)
+    claim_id, due, expires = json.loads(claim[1:]).split(" ")
     assert (claim_id, float(due)) == ("c1", 12.5)
     assert float(expires) == pytest.approx(now + 30, abs=1e-5)
-    assert marks == "definition of a\np m!"
+    assert marks == "definition of a,p,m]"
 
 
 def test_the_claim_notes_the_digest_of_a_long_text(
@@ -79,9 +81,9 @@ def test_the_claim_notes_the_digest_of_a_long_text(
     policy, meta = "p" * LONG, "m" * LONG
     key = put("a", policy=policy, meta=meta)
     store.claim("c1", 500, 30)
-    *_, of_definition, of_meta = str(redis_client.hget(key, "claim")).split(" ")
-    assert of_definition == hashlib.sha1(f"definition of a\n{policy}".encode()).hexdigest()
-    assert of_meta == hashlib.sha1(meta.encode()).hexdigest() + "!"
+    _, of_definition, of_meta = json.loads(str(redis_client.hget(key, "claim")))
+    assert of_definition == hashlib.sha1(f"definition of a,{policy}".encode()).hexdigest()
+    assert of_meta == hashlib.sha1(meta.encode()).hexdigest()
 
 
 def test_redis_tells_claims_of_entries_that_are_alike_apart(

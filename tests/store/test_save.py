@@ -190,7 +190,7 @@ def test_a_claim_that_is_held_keeps_the_score(
     held = score_of(redis_client)
     assert store.save(KEY, "d2", "", "", "", "m", FUTURE).code == SAVED
     assert score_of(redis_client) == held
-    assert hash_of(redis_client)["claim"].startswith("c1 ")
+    assert hash_of(redis_client)["claim"].startswith('["c1 ')
 
 
 def test_a_claim_that_ran_out_ends_with_the_save(

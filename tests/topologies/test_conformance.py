@@ -116,7 +116,7 @@ def test_a_claim_is_never_sent_twice(site: Site, monkeypatch: pytest.MonkeyPatch
         store.claim("one", 500, 30)
     assert lost
     assert node.info("commandstats")["cmdstat_evalsha"]["calls"] == before + 1
-    assert site.client.hget(store.keys.entry("a"), "claim").startswith("one ")
+    assert site.client.hget(store.keys.entry("a"), "claim").startswith('["one ')
 
 
 def test_a_lost_answer_costs_no_run_and_no_double(

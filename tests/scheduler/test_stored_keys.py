@@ -1,0 +1,118 @@
+"""What programs find that scan the prefix: entries, schedule, statics, lock, and only JSON."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from redbeat import RedBeatSchedulerEntry, Schedule
+from tests.deployments import PREFIX
+from tests.scheduler.conftest import LOCK, SCHEDULE, STATICS, RecordingScheduler, World
+
+HOUR = 3600.0
+
+#: A task id with all that JSON escapes, or that could pass for an escape.
+ODD_ID = 'a "b" \\n\\\\n \t c\u00fc \\'
+
+
+def entry_keys(world: World) -> list[str]:
+    """Return what a scan of the prefix finds, without the three keys of RedBeat 2."""
+    found = world.client.scan_iter(PREFIX.replace("[", r"\[") + "*")
+    return sorted(set(found) - {SCHEDULE, STATICS, LOCK})
+
+
+def read_all(world: World) -> dict[str, dict[str, Any]]:
+    """Return all fields of all entries, as a program reads them that expects JSON everywhere."""
+    return {
+        key.removeprefix(PREFIX): {
+            field: json.loads(text) for field, text in world.client.hgetall(key).items()
+        }
+        for key in entry_keys(world)
+    }
+
+
+@pytest.fixture
+def scheduler(world: World) -> RecordingScheduler:
+    """A beat with entries of every kind, all of them due; it reads all fields while it sends."""
+    app = world.app
+    app.redbeat_tracks_runs = True
+    app.conf.beat_schedule = {"static": {"task": "t", "schedule": HOUR}}
+    scheduler = world.scheduler()
+    scheduler.tick()
+    for name, more in {
+        "plain": {},
+        "long": {"args": ["x" * 600]},
+        "odd": {"options": {"task_id": ODD_ID}},
+        "running": {"overlap": "skip", "options": {"task_id": ODD_ID}},
+        "once": {"delivery": "at_most_once"},
+        "policy": {"jitter": 2.0, "max_runs": 9},
+    }.items():
+        RedBeatSchedulerEntry(
+            name, "t", HOUR, app=app, last_run_at=world.ago(HOUR + 5), **more
+        ).save()
+    RedBeatSchedulerEntry("paused", "t", HOUR, app=app).save().pause("a note")
+    world.put("raw")
+    world.put("quarantined", {"__type__": "interval", "every": -1})
+    return scheduler
+
+
+def test_every_field_is_json_at_every_moment(world: World, scheduler: RecordingScheduler) -> None:
+    seen: set[str] = set()
+
+    def look(_task: str = "") -> None:
+        for fields in read_all(world).values():
+            seen.update(fields)
+
+    scheduler.before_send = look
+    for _ in range(3):
+        schedule = Schedule(world.app)
+        schedule["paused"].trigger()
+        schedule["paused"].trigger()
+        look()
+        scheduler.tick()
+        scheduler._store.end_run(f"{PREFIX}running", ODD_ID)
+        look()
+        for name in ("plain", "odd", "running"):
+            world.client.zadd(SCHEDULE, {f"{PREFIX}{name}": 0})
+            world.put_meta(name, world.ago(HOUR + 5))
+    assert seen >= {"definition", "meta", "policy", "runtime", "claim", "history", "trigger"}
+    assert "running" in seen
+    assert [run.task_id for run in Schedule(world.app)["odd"].history] == [ODD_ID] * 3
+
+
+def test_the_end_of_a_run_is_found_under_any_id(
+    world: World, scheduler: RecordingScheduler
+) -> None:
+    scheduler.tick()
+    assert world.field("running", "running").startswith(ODD_ID + " ")  # type: ignore[attr-defined]
+    assert scheduler._store.end_run(f"{PREFIX}running", ODD_ID)
+    assert not world.client.hexists(f"{PREFIX}running", "running")
+
+
+def test_a_scan_finds_nothing_but_entries(world: World, scheduler: RecordingScheduler) -> None:
+    scheduler.tick()
+    names = ["long", "odd", "once", "paused", "plain", "policy", "quarantined", "raw", "running"]
+    expected = [PREFIX + name for name in (*names, "static")]
+    assert [key for key in entry_keys(world) if "backend_cleanup" not in key] == expected
+    assert "quarantined" in Schedule(world.app).quarantine()
+
+
+@pytest.mark.parametrize("field", ["claim", "running", "ended", "trigger", "history"])
+@pytest.mark.parametrize("text", ["", '"', "null", "[]", "{}", "x", '"x', "a\nb", "[" * 5000, "7"])
+def test_what_others_write_there_stops_nothing(world: World, field: str, text: str) -> None:
+    key = world.put("a", last_run_at=world.ago(100))
+    world.client.hset(key, field, text)
+    entry = RedBeatSchedulerEntry.from_key(key, app=world.app)
+    assert isinstance(entry.history, list)
+    assert entry.status.state
+    scheduler = world.scheduler()
+    scheduler.tick()
+    scheduler.tick()
+    assert "a" in scheduler.names
+    assert entry.history[0].outcome in ("sent", "triggered")
+    entry.trigger()
+    scheduler.tick()
+    assert entry.history[0].outcome == "triggered"
+    json.loads(world.client.hget(key, "history"))
