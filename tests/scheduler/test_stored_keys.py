@@ -41,14 +41,15 @@ def scheduler(world: World) -> RecordingScheduler:
     app.conf.beat_schedule = {"static": {"task": "t", "schedule": HOUR}}
     scheduler = world.scheduler()
     scheduler.tick()
-    for name, more in {
+    kinds: dict[str, dict[str, Any]] = {
         "plain": {},
         "long": {"args": ["x" * 600]},
         "odd": {"options": {"task_id": ODD_ID}},
         "running": {"overlap": "skip", "options": {"task_id": ODD_ID}},
         "once": {"delivery": "at_most_once"},
         "policy": {"jitter": 2.0, "max_runs": 9},
-    }.items():
+    }
+    for name, more in kinds.items():
         RedBeatSchedulerEntry(
             name, "t", HOUR, app=app, last_run_at=world.ago(HOUR + 5), **more
         ).save()
