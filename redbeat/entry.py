@@ -110,9 +110,6 @@ class RedBeatSchedulerEntry(OperatedEntry):
             if zone is not None:
                 self.schedule = in_zone(self.schedule, zone)
 
-    #: Whether it stands in ``beat_schedule``; then its arguments may be computed at each dispatch.
-    _static = False
-
     #: Whether an argument stands for a function that only ``beat_schedule`` has.
     _lazy = False
 
@@ -169,17 +166,25 @@ class RedBeatSchedulerEntry(OperatedEntry):
         One round trip.
         """
         app = real_app(app)
-        definition, meta, policy, runtime = store_of(app).load(text_of(key))
+        definition, *texts = store_of(app).load(text_of(key))
         if definition is None:
             raise KeyError(key)
-        return cls.from_texts(app, definition, meta, policy, runtime)
+        return cls.from_texts(app, definition, *texts)
 
     @classmethod
     def from_texts(
-        cls: type[Self], app: Any, definition: str, meta: str, policy: str, runtime: str
+        cls: type[Self],
+        app: Any,
+        definition: str,
+        meta: str,
+        policy: str,
+        runtime: str,
+        identity: str = "",
     ) -> Self:
         """Make an entry from the fields of its hash; raises :exc:`DecodeError`. No round trip."""
-        return cls.from_definition(app, definition, policy).with_history(meta, runtime)
+        entry = cls.from_definition(app, definition, policy).with_history(meta, runtime)
+        entry._identity = identity
+        return entry
 
     @classmethod
     def from_definition(cls: type[Self], app: Any, definition: str, policy: str = "") -> Self:
@@ -351,6 +356,7 @@ class RedBeatSchedulerEntry(OperatedEntry):
         Only the name is needed. Raises :exc:`InvalidEntryError` for the name of a key of RedBeat's.
         """
         store_of(self.app).delete(self._own_key())
+        self._new_identity = ""
 
     # -- running -------------------------------------------------------------------------------
 

@@ -286,6 +286,7 @@ class Dispatcher:
                     entry.recall(claim.meta, claim.runtime)
                 else:
                     self._histories.give(entry, claim.key, claim.meta, claim.runtime)
+            entry._identity = claim.identity
             self._statics.give_schedule(entry)
         except Exception as error:
             return error

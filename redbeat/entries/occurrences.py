@@ -300,12 +300,15 @@ def namespace_of(prefix: str) -> bytes:
 VARIANTS = {digit: "89ab"[int(digit, 16) & 3] for digit in "0123456789abcdef"}
 
 
-def task_id_of(prefix: str, name: str, instant: str) -> str:
+def task_id_of(prefix: str, name: str, instant: str, identity: str = "") -> str:
     """Return the task id of an occurrence: the same one however often it is computed.
 
     ``instant`` is its nominal instant, ISO 8601 in UTC. The id is the UUID version 5 (RFC 9562) of
-    "<instant> <name>" in the namespace of the prefix; made by hand, since it is made for each run.
+    "<instant> <name>" in the namespace of the prefix, or "<instant>/<identity> <name>" where the
+    entry has an identity; made by hand, since it is made for each run.
     """
+    if identity:
+        instant = f"{instant}/{identity}"
     text = namespace_of(prefix) + f"{instant} {name}".encode("utf-8", "surrogateescape")
     digest = sha1(text, usedforsecurity=False).hexdigest()
     variant = VARIANTS[digest[16]]

@@ -24,7 +24,6 @@ __all__ = (
     "read_history",
     "run_line",
     "with_ids",
-    "without_ids",
 )
 
 SENT, SKIPPED, TRIGGERED = "sent", "skipped", "triggered"
@@ -110,19 +109,6 @@ def _with_id(line: str, own_id: OwnId) -> str:
     if len(parts) != 2 or not is_line(line):
         return line
     return f"{line} {SENT} {own_id(from_timestamp(float(parts[0])))}"
-
-
-def without_ids(text: str, own_id: OwnId) -> str:
-    """Return a history as it is stored: the inverse of :func:`with_ids`."""
-    return "".join([f"{_without_id(line, own_id)}\n" for line in text.splitlines()])
-
-
-def _without_id(line: str, own_id: OwnId) -> str:
-    parts = line.split(" ", 3)
-    if len(parts) < 4 or parts[2] != SENT or parts[1][:1] not in SIGNS or not is_line(line):
-        return line
-    own = own_id(from_timestamp(float(parts[0])))
-    return " ".join(parts[:2]) if parts[3] == own else line
 
 
 def _read(line: str, own_id: OwnId) -> Iterator[Occurrence]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from functools import partial
+from secrets import token_hex
 from time import time
 from typing import Any
 
@@ -26,7 +27,7 @@ from .history import encode_meta
 from .occurrences import aware, same_instant
 from .pauses import Pause
 
-__all__ = ("SavedEntry", "save_batch", "save_batches")
+__all__ = ("SavedEntry", "new_identity", "save_batch", "save_batches")
 
 #: How often a write is tried again when the entry ran in between, before it insists.
 SAVE_ATTEMPTS = 5
@@ -41,6 +42,15 @@ class SavedEntry(DueEntry):
     It remembers the history it was made from. A write names that history, is refused where another
     one is stored by now, takes that one over but for what was changed here, and tries again.
     """
+
+    #: What tells the stored entry from one of the same name that was deleted; "" for none.
+    _identity = ""
+
+    #: The identity that the entry gets if it is new, as long as it is not known to be saved.
+    _new_identity = ""
+
+    #: Whether it stands in ``beat_schedule``; then its arguments may be computed at each dispatch.
+    _static = False
 
     def _own_key(self) -> str:
         raise NotImplementedError
@@ -81,9 +91,12 @@ class SavedEntry(DueEntry):
         fresh = self._seen_meta is None
         meta = self.history_text() if fresh or self._history_changed() else ""
         seen = None if insist else self._seen_meta or ""
-        key, definition, policy, _, runtime, *_, believed, history = asked
+        if asked.definition and not self._static:
+            self._new_identity = self._new_identity or new_identity()
+        key, definition, policy, _, runtime, *_, believed, history, _ = asked
         texts = (key, definition, policy, meta, runtime)
-        return Writing(*texts, seen, self._score_at(now), self._made_up(), believed, history)
+        score, since = self._score_at(now), self._made_up()
+        return Writing(*texts, seen, score, since, believed, history, self._new_identity)
 
     def _score_at(self, now: datetime) -> float | None:
         """Return the score to store, by the clock of the schedule where it has one of its own."""
@@ -94,13 +107,13 @@ class SavedEntry(DueEntry):
         """Take note of what became of a write; False when it is to be tried again."""
         code = saved.code
         if code == SAVED:
-            self._saved(writing)
+            self._saved(writing, saved.identity)
         elif code == HISTORY_DIFFERS:
             self._merge(saved)
         elif code == SAME:
             self._merge(saved)
             if not self._history_changed() and self._is_right(saved.score):
-                self._saved(writing._replace(meta=saved.meta))
+                self._saved(writing._replace(meta=saved.meta), saved.identity)
                 return True
         elif code == CLOCK_AHEAD:
             self.last_run_at = from_timestamp(float(saved.score))
@@ -132,13 +145,15 @@ class SavedEntry(DueEntry):
             return 0 <= found <= time()
         return abs(found - score) < SCORE_PRECISION
 
-    def _saved(self, writing: Writing) -> None:
+    def _saved(self, writing: Writing, identity: str | None) -> None:
         if not same_instant(self.last_run_at, self._known_history[0]):
             self.scheduled_at = None
         if writing.meta:
             self._seen_meta = writing.meta
         if writing.definition:
             self._seen_texts = (writing.definition, writing.policy)
+            self._identity = writing.identity if identity is None else identity
+            self._new_identity = ""
             self._pause = Pause.of_entry(self)
         self._known_history = (self.last_run_at, self.total_run_count)
 
@@ -158,6 +173,11 @@ class SavedEntry(DueEntry):
             self.last_run_at = mine_last
         if mine_count != known_count:
             self.total_run_count = mine_count
+
+
+def new_identity() -> str:
+    """Return the identity of a new entry."""
+    return token_hex(6)
 
 
 #: Entries and what is asked to be written of them, at most 500.

@@ -99,13 +99,16 @@ class OperatedEntry(SavedEntry):
 
     def derived_id(self, occurrence: str) -> str:
         """Return the task id of an occurrence: an instant in UTC, ISO 8601, or ``trigger <id>``."""
-        return task_id_of(ensure_conf(self.app).key_prefix, str(self.name), occurrence)
+        # The id of a trigger is random, and known to objects that were never loaded.
+        identity = "" if occurrence.startswith("trigger ") else self._identity
+        return task_id_of(ensure_conf(self.app).key_prefix, str(self.name), occurrence, identity)
 
     @property
     def history(self) -> list[Occurrence]:
         """The last runs, the latest first; ``redbeat_history_size`` at most. One round trip."""
         size = ensure_conf(self.app).history_size
-        return read_history(store_of(self.app).history(self._own_key()), self.own_task_id)[:size]
+        lines, self._identity = store_of(self.app).history(self._own_key())
+        return read_history(lines, self.own_task_id)[:size]
 
     @property
     def status(self) -> EntryStatus:

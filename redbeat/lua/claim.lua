@@ -46,12 +46,14 @@
 --   metas       the stored meta for each code 2
 --   kinds       a letter per claim: e entry, g its hash is gone, x its key is not a hash
 --   sizes       the sizes of the fields of all claims in bytes, four bytes each, highest first
---   fields      per claim eight: key, due, definition (for x the error), meta, policy, runtime,
+--   fields      per claim nine: key, due, definition (for x the error), meta, policy, runtime,
 --               until when an earlier run counts as going on, or '', the triggered runs that
---               wait as in trigger.lua, or ''
+--               wait as in trigger.lua, or '', the identity of the entry
 --   expires     when the claims end
 --
--- The field `claim` of an entry is told in marks.lua.
+-- The field `claim` of an entry is told in marks.lua. The field `identity` tells an entry from one of
+-- the same name that was deleted: a text in quotes, given by whoever writes the entry; here where a
+-- program did not that knows nothing of it. An empty one is the same for ever.
 
 local schedule, statics, quarantine, beats, lock = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[7]
 local stats = KEYS[5]
@@ -232,11 +234,11 @@ local function complete(key, id, score, meta, runtime, seen, finish, running, ru
 end
 
 -- Sizes as texts of four bytes each; a fake server may lack the library for it.
-local EIGHT = '>' .. string.rep('I4', 8)
+local NINE = '>' .. string.rep('I4', 9)
 
 local function written(...)
   if struct then
-    return struct.pack(EIGHT, ...)
+    return struct.pack(NINE, ...)
   end
   local texts = {}
   for i, size in ipairs({...}) do
@@ -247,12 +249,14 @@ local function written(...)
   return table.concat(texts)
 end
 
--- include: ten_fields
+-- include: row_reader
+
+local read_completion = row_reader(10)
 
 local function complete_all(sizes, packed)
   local codes, metas, fields, start = {}, {}, nil, 1
   for at = 1, #sizes, 40 do
-    fields, start = ten_fields(sizes, at, packed, start)
+    fields, start = read_completion(sizes, at, packed, start)
     local code, meta = complete(unpack(fields, 1, 10))
     codes[#codes + 1] = code
     metas[#metas + 1] = meta
@@ -264,7 +268,7 @@ end
 local function read(member)
   local found = redis.pcall(
     'HMGET', member, 'definition', 'meta', 'policy', 'runtime', 'claim', 'running', 'ended',
-    'trigger')
+    'trigger', 'identity')
   if found.err and not string.find(found.err, 'WRONGTYPE', 1, true) then
     error(found.err)  -- not about this key: of all others the same would be said
   end
@@ -342,16 +346,19 @@ local codes, metas = complete_all(ARGV[9], ARGV[10])
 
 local kinds, sizes, fields = {}, {}, {}
 
-local function hand_out(kind, key, due, definition, meta, policy, runtime, running, trigger)
+local function hand_out(
+  kind, key, due, definition, meta, policy, runtime, running, trigger, identity)
   definition, meta, policy, runtime = definition or '', meta or '', policy or '', runtime or ''
   running = running and string.match(text_in(running), '%S+$') or ''
   trigger = trigger and text_in(trigger) or ''
+  identity = identity and text_in(identity) or ''
   kinds[#kinds + 1] = kind
   sizes[#sizes + 1] = written(
-    #key, #due, #definition, #meta, #policy, #runtime, #running, #trigger)
+    #key, #due, #definition, #meta, #policy, #runtime, #running, #trigger, #identity)
   local at = #fields
   fields[at + 1], fields[at + 2], fields[at + 3], fields[at + 4] = key, due, definition, meta
   fields[at + 5], fields[at + 6], fields[at + 7], fields[at + 8] = policy, runtime, running, trigger
+  fields[at + 9] = identity
 end
 
 local lease_end = seconds(now + lease)
@@ -359,6 +366,7 @@ if told and math.abs(now + lease - told) <= lease / 10 then
   lease_end = seconds(told)
 end
 local retry_at = seconds(now + retry)
+local new_identity = string.format('"%x"', tonumber(clock[1]) * 1000000 + tonumber(clock[2]))
 
 -- All claims of one call bear the same score. Returns whether there were any.
 local function hand_out_again()
@@ -370,8 +378,8 @@ local function hand_out_again()
     if not err and found[1] and found[5] then
       local id, due = read_claim(found[5])
       if id == claim_id then
-        hand_out('e', key, due, found[1], found[2], found[3], found[4], found[6],
-          found[8])
+        hand_out('e', key, due, found[1], found[2], found[3], found[4], found[6], found[8],
+          found[9])
       end
     end
   end
@@ -392,12 +400,13 @@ local function claim(key, found, due)
       return seconds(math.min(expires, now + lease))
     end
   end
-  redis.call('HSET', key, 'claim',
+  local identity = found[9] or new_identity
+  redis.call('HSET', key, 'identity', identity, 'claim',
     claim_text(claim_id, due, lease_end, #kinds, found[1], found[3], found[2]))
   if found[7] then
     redis.call('HDEL', key, 'ended')  -- of a message that this one may repeat under the same id
   end
-  hand_out('e', key, due, found[1], found[2], found[3], found[4], found[6], found[8])
+  hand_out('e', key, due, found[1], found[2], found[3], found[4], found[6], found[8], identity)
   return lease_end
 end
 

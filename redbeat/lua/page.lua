@@ -14,9 +14,9 @@
 --          kinds, sizes, fields}
 --   kinds    a letter per entry: e entry, g it has no definition, x its key is not a hash
 --   sizes    the sizes of the fields of all entries in bytes, separated by spaces
---   fields   per entry twelve: key, score or '', definition (for x the error), meta, policy,
---            runtime, claim, running, trigger, note of the quarantine, '1' for a static entry, its
---            history if that was asked for
+--   fields   per entry thirteen: key, score or '', definition (for x the error), meta, policy,
+--            runtime, claim, running, trigger, identity, note of the quarantine, '1' for a static
+--            entry, its history if that was asked for
 --
 -- Pages go on after a score and an entry, not after a rank: what comes and goes elsewhere moves no
 -- other entry out of a page or into it.
@@ -59,7 +59,8 @@ local kinds, sizes, fields = {}, {}, {}
 
 local function read(key)
   local found = redis.pcall(
-    'HMGET', key, 'definition', 'meta', 'policy', 'runtime', 'claim', 'running', 'trigger')
+    'HMGET', key, 'definition', 'meta', 'policy', 'runtime', 'claim', 'running', 'trigger',
+    'identity')
   return found, found.err
 end
 
@@ -73,7 +74,7 @@ end
 
 local function hand_out(member, score)
   if keys_only then
-    add('g', {member, score, '', '', '', '', '', '', '', '', '', ''})
+    add('g', {member, score, '', '', '', '', '', '', '', '', '', '', ''})
     return
   end
   local key = member
@@ -81,15 +82,15 @@ local function hand_out(member, score)
     key = prefix .. member  -- a member may name an entry without the prefix
   end
   local found, err = read(key)
-  local row = {key, score, err or '', '', '', '', '', '', ''}
-  for at = 1, err and 0 or 7 do
+  local row = {key, score, err or '', '', '', '', '', '', '', ''}
+  for at = 1, err and 0 or 8 do
     row[at + 2] = found[at] or ''
   end
   local note = aside('HGET', quarantine, key)
-  row[10] = note ~= 0 and note or ''
+  row[11] = note ~= 0 and note or ''
   local name = string.sub(key, #prefix + 1)
-  row[11] = redis.call('SISMEMBER', statics, name) == 1 and '1' or ''
-  row[12] = with_history and not err and redis.call('HGET', key, 'history') or ''
+  row[12] = redis.call('SISMEMBER', statics, name) == 1 and '1' or ''
+  row[13] = with_history and not err and redis.call('HGET', key, 'history') or ''
   add(err and 'x' or found[1] and 'e' or 'g', row)
 end
 

@@ -1,14 +1,16 @@
 -- Remove an entry with its history, as delete.lua does, and return what it was.
 --
 -- KEYS[1]  schedule (zset)
--- KEYS[2]  quarantine (hash)
+-- KEYS[2]  quarantine (hash); may be the schedule, see aside.lua
 -- ARGV[1]  entry key (hash)
 --
--- Returns {definition, meta, policy, runtime}, each nil where there is none.
+-- Returns {definition, meta, policy, runtime, identity}, each nil where there is none.
+
+-- include: aside
 
 local entry = ARGV[1]
-local fields = redis.call('HMGET', entry, 'definition', 'meta', 'policy', 'runtime')
+local fields = redis.call('HMGET', entry, 'definition', 'meta', 'policy', 'runtime', 'identity')
 redis.call('ZREM', KEYS[1], entry)
 redis.call('DEL', entry)
-redis.call('HDEL', KEYS[2], entry)
+aside('HDEL', KEYS[2], entry)
 return fields

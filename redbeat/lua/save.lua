@@ -6,7 +6,7 @@
 -- ARGV[1]  wake-up channel, told when a beat that waits must not wait on
 -- ARGV[2]  seconds that a beat waits at most without being told
 -- ARGV[3]  entries, packed: the sizes of their fields in bytes, four bytes each, highest first
--- ARGV[4]  the fields, one after the other; per entry ten:
+-- ARGV[4]  the fields, one after the other; per entry eleven:
 --            entry key
 --            definition, or '' to change only the history of an entry that exists
 --            policy, or '' for none (ignored without a definition)
@@ -19,16 +19,20 @@
 --            '' or, to be refused where another text is stored, '=', the definition, a line feed
 --            and the policy that the caller has seen, or '-' for no entry
 --            the lines of the history as a JSON text, or '' to leave the stored ones
+--            the identity that a new entry gets, a JSON text, see claim.lua; '' for none. Whoever
+--            repeats a call gives the same one
 --
 -- Returns {codes, text, ...}
 --   codes  a number per entry, separated by spaces: 1 written; 0 the stored meta is another one; 2 as
 --          0, but definition and policy are those given and the caller has no history of its own, so
 --          that nothing is to be written; -1 there is no entry, and a definition or its meta is
 --          missing to make one; -2 the key is not a hash; -3 the caller's clock is ahead of this one;
---          -4 definition or policy are not those it has seen; -5 it would have been written, but a
---          key is not a hash
---   text   for each code 0 meta and runtime, for 2 meta, runtime and score or '', for -3 now
--- An entry is written only for 1, and none is where a key is not a hash. While a claim is held the
+--          -4 definition or policy are not those it has seen, nor those given, as after a call whose
+--          reply got lost; -5 it would have been written, but a key is not a hash; 3 written, and the
+--          identity is another one than that given
+--   text   for each code 0 meta and runtime, for 2 meta, runtime, score or '', and identity, for 3
+--          the identity, for -3 now
+-- An entry is written only for 1 and 3, and none is where a key is not a hash. While a claim is held the
 -- score stays: the completion of that claim sees the change and has the entry looked at again at
 -- once.
 
@@ -40,15 +44,15 @@ local now = tonumber(clock[1]) + tonumber(clock[2]) / 1000000
 -- Clocks of hosts that are in order differ by less, seconds.
 local TOLERANCE = 0.5
 
--- include: ten_fields
+-- include: row_reader
 -- include: aside
 -- include: read_claim
 
 -- The fields of each entry.
 local function unpacked(sizes, packed)
-  local asked, start = {}, 1
-  for at = 1, #sizes, 40 do
-    asked[#asked + 1], start = ten_fields(sizes, at, packed, start)
+  local asked, start, read_row = {}, 1, row_reader(11)
+  for at = 1, #sizes, 44 do
+    asked[#asked + 1], start = read_row(sizes, at, packed, start)
   end
   return asked
 end
@@ -60,7 +64,8 @@ redis.call('ZCARD', schedule)
 local quarantined = aside('HLEN', quarantine)
 
 local function load(entry)
-  return redis.pcall('HMGET', entry, 'definition', 'meta', 'runtime', 'claim', 'policy', 'trigger')
+  return redis.pcall(
+    'HMGET', entry, 'definition', 'meta', 'runtime', 'claim', 'policy', 'trigger', 'identity')
 end
 
 -- What is stored of each entry that was not written yet.
@@ -100,7 +105,7 @@ local function write_scores()
   end
 end
 
-local function write_texts(entry, stored, definition, policy, meta, runtime, history)
+local function write_texts(entry, stored, definition, policy, meta, runtime, history, identity)
   local texts = {}
   local function add(field, text)
     if text ~= '' then
@@ -111,6 +116,7 @@ local function write_texts(entry, stored, definition, policy, meta, runtime, his
   if definition ~= '' then
     add('definition', definition)
     add('policy', policy)
+    add('identity', stored[7] and '' or identity)
   end
   add('meta', meta)
   add('runtime', runtime)
@@ -129,15 +135,22 @@ local function leave_quarantine(entry)
   end
 end
 
-local NOTHING = {false, false, false, false, false, false}
+local NOTHING = {false, false, false, false, false, false, false}
+
+-- Whether an entry is what a caller wants to write: an earlier call of the same did that, or of a
+-- change somebody else. New entries are told apart by their identity.
+local function stands(stored, definition, policy, believed, identity)
+  return stored[1] == definition and (stored[5] or '') == policy
+    and (believed ~= '-' or stored[7] == identity)
+end
 
 local function save(
-  entry, definition, policy, meta, runtime, seen, score, made_up, believed, history)
+  entry, definition, policy, meta, runtime, seen, score, made_up, believed, history, identity)
   local stored = loaded[entry] or load(entry)
   loaded[entry] = nil
   if believed ~= '' then
     local texts = stored[1] and '=' .. stored[1] .. '\n' .. (stored[5] or '') or '-'
-    if texts ~= believed then
+    if texts ~= believed and not stands(stored, definition, policy, believed, identity) then
       return -4
     end
   end
@@ -151,7 +164,7 @@ local function save(
     if redis.call('HLEN', entry) > 0 then
       -- History without a definition belonged to an entry that is gone.
       redis.call('HDEL', entry, 'meta', 'runtime', 'claim', 'policy', 'running', 'ended', 'history',
-        'trigger')
+        'trigger', 'identity')
     end
     stored = NOTHING
   end
@@ -161,19 +174,23 @@ local function save(
       return 0, told, ran
     end
     leave_quarantine(entry)
-    return 2, told, ran, redis.call('ZSCORE', schedule, entry) or ''
+    return 2, told, ran, redis.call('ZSCORE', schedule, entry) or '', stored[7] or ''
   end
-  write_texts(entry, stored, definition, policy, meta, runtime, history)
+  write_texts(entry, stored, definition, policy, meta, runtime, history, identity)
   leave_quarantine(entry)
+  local code, identity_told = 1, nil
+  if definition ~= '' and stored[7] and stored[7] ~= identity then
+    code, identity_told = 3, stored[7]
+  end
   if stored[4] then
     local _, _, expires = read_claim(stored[4])
     if expires > now and redis.call('ZSCORE', schedule, entry) then
-      return 1
+      return code, identity_told
     end
     redis.call('HDEL', entry, 'claim')
   end
   write_score(entry, score, stored[6])
-  return 1
+  return code, identity_told
 end
 
 local function is_first(entry)
@@ -192,7 +209,7 @@ end
 if not codes then
   codes = {}
   for i = 1, #asked do
-    note(i, save(unpack(asked[i], 1, 10)))
+    note(i, save(unpack(asked[i], 1, 11)))
   end
   write_scores()
   if earliest

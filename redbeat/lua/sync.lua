@@ -13,6 +13,9 @@
 --          '', meta for a new entry or '' (that of the row before), score for a new entry (UNIX
 --          seconds; below 0 = parked)
 --
+-- Where there is no identity, see claim.lua, an empty one is written: a static entry that is added
+-- again, after a loss of data, is the same.
+--
 -- An entry that an operator paused stays paused while it is the same in `beat_schedule` as then.
 --
 -- Returns {-1} when the caller does not lead any more (nothing is written), else {1, codes}, or
@@ -66,7 +69,7 @@ local function paused_from(stored, definition, policy)
 end
 
 local function sync(key, definition, policy, meta, score)
-  local found = redis.pcall('HMGET', key, 'definition', 'policy', 'claim')
+  local found = redis.pcall('HMGET', key, 'definition', 'policy', 'claim', 'identity')
   if found.err then
     return 4
   end
@@ -75,12 +78,15 @@ local function sync(key, definition, policy, meta, score)
     redis.call('HDEL', key, 'meta', 'runtime', 'claim', 'policy', 'running', 'ended', 'history',
       'trigger')
     write(key, definition, policy)
-    redis.call('HSET', key, 'meta', meta)
+    redis.call('HSET', key, 'meta', meta, 'identity', '""')
     redis.call('ZADD', schedule, score, key)
     return 1
   end
   if only_missing then
     return 0
+  end
+  if not found[4] then
+    redis.call('HSET', key, 'identity', '""')
   end
   local member = redis.call('ZSCORE', schedule, key)
   local differs = found[1] ~= definition or (found[2] or '') ~= policy

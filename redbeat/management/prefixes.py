@@ -137,10 +137,10 @@ def _portable(keys: Keys, name: bytes, fields: Fields) -> Fields:
     """Return fields whose history tells the ids that runs had under this prefix."""
     if b"history" not in fields:
         return fields
-    entry = text_of(name)
+    entry, identity = text_of(name), text_in(text_of(fields.get(b"identity")))
 
     def own_id(scheduled_at: datetime) -> str:
-        return task_id_of(keys.prefix, entry, scheduled_at.isoformat())
+        return task_id_of(keys.prefix, entry, scheduled_at.isoformat(), identity)
 
     history = with_ids(text_in(text_of(fields[b"history"])), own_id)
     return {**fields, b"history": key_of(json_text(history))}

@@ -70,7 +70,7 @@ class Record:
         entry, problem = None, row.problem or None
         if row.definition is not None and not problem:
             try:
-                texts = (row.definition, row.meta, row.policy, row.runtime)
+                texts = (row.definition, row.meta, row.policy, row.runtime, row.identity)
                 entry = entry_class.from_texts(app, *texts)
                 if entry.key != row.key:
                     problem = f"definition.name: {entry.name!r} does not belong to this key"

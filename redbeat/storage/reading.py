@@ -24,7 +24,7 @@ from .records import Keys, key_of, text_in, text_of
 from .rows import Counts, Cursor, Page, Presence, read_counts, read_page
 from .scripts import load_script
 
-__all__ = ("BATCH", "GLOB_SPECIAL", "Reading", "batches", "not_an_entry", "read_texts")
+__all__ = ("BATCH", "GLOB_SPECIAL", "Reading", "Texts", "batches", "not_an_entry", "read_texts")
 
 T = TypeVar("T")
 
@@ -58,10 +58,18 @@ def not_an_entry(key: str) -> str:
     return f"the key {key!r} holds something that is not an entry; use another name or remove it"
 
 
-def read_texts(reply: Sequence[Any]) -> tuple[str | None, str, str, str]:
-    """Return (definition or None, meta, policy, runtime) of an entry."""
+#: An entry as it is stored: definition or None, meta, policy, runtime, identity.
+Texts = tuple[str | None, str, str, str, str]
+
+#: The fields of its hash that hold these.
+TEXTS = ("definition", "meta", "policy", "runtime", "identity")
+
+
+def read_texts(reply: Sequence[Any]) -> Texts:
+    """Return the fields of an entry's hash, from a reply with these fields."""
     definition = None if reply[0] is None else text_of(reply[0])
-    return definition, text_of(reply[1]), text_of(reply[2]), text_of(reply[3])
+    meta, policy, runtime, identity = map(text_of, reply[1:])
+    return definition, meta, policy, runtime, text_in(identity)
 
 
 class Reading:
@@ -138,19 +146,20 @@ class Reading:
 
     # -- entries ---------------------------------------------------------------------------------
 
-    def load(self, key: str) -> tuple[str | None, str, str, str]:
-        """Return (definition or None, meta, policy, runtime) of an entry. One round trip."""
+    def load(self, key: str) -> Texts:
+        """Return the texts of an entry. One round trip."""
         try:
-            reply = self._read("HMGET", key_of(key), "definition", "meta", "policy", "runtime")
+            reply = self._read("HMGET", key_of(key), *TEXTS)
         except ResponseError as error:
             if "WRONGTYPE" in str(error):
                 raise DecodeError("definition", not_an_entry(key)) from error
             raise
         return read_texts(reply)
 
-    def history(self, key: str) -> str:
-        """Return the lines of the history, the latest first. One round trip."""
-        return text_in(text_of(self._read("HGET", key_of(key), "history")))
+    def history(self, key: str) -> tuple[str, str]:
+        """Return the lines of the history, the latest first, and the identity. One round trip."""
+        lines, identity = self._read("HMGET", key_of(key), "history", "identity")
+        return text_in(text_of(lines)), text_in(text_of(identity))
 
     def rank(self, key: str) -> int | None:
         """Return the position in due order, None when it is not a member. One round trip."""

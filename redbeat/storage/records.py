@@ -129,7 +129,8 @@ class Claim(NamedTuple):
     ``due`` is the score at which it was found, UNIX seconds. ``definition`` is None when the hash
     is gone; ``problem`` says why the key or its text could not be read. ``running_until`` is when
     a run that may still go on counts as ended, UNIX seconds as text, "" for none. ``trigger`` are
-    the triggered runs that wait, as in ``trigger.lua``.
+    the triggered runs that wait, as in ``trigger.lua``. ``identity`` tells the entry from a deleted
+    one of the same name.
     """
 
     key: str
@@ -140,6 +141,7 @@ class Claim(NamedTuple):
     runtime: str = ""
     running_until: str = ""
     trigger: str = ""
+    identity: str = ""
     problem: str = ""
 
 
@@ -268,6 +270,7 @@ class Writing(NamedTuple):
     Redis. ``made_up`` is the instant on the caller's clock from which a new entry counts, None when
     somebody chose it. ``believed`` are the stored definition and policy the caller believes in,
     empty for no entry, None for any. ``history`` are the lines of its last runs, "" to leave them.
+    ``identity`` is that of a new entry: another one for each, the same when a write is repeated.
     """
 
     key: str
@@ -280,10 +283,12 @@ class Writing(NamedTuple):
     made_up: datetime | None = None
     believed: tuple[str, str] | None = None
     history: str = ""
+    identity: str = ""
 
     def fields(self) -> tuple[str, ...]:
         """Return the fields as ``save.lua`` takes them."""
-        key, definition, policy, meta, runtime, seen, score, made_up, believed, history = self
+        key, definition, policy, meta, runtime, seen, score, made_up = self[:8]
+        believed, history, identity = self[8:]
         return (
             *(key, definition, policy, meta, runtime),
             "*" if seen is None else seen,
@@ -291,6 +296,7 @@ class Writing(NamedTuple):
             "" if made_up is None else f"{made_up.timestamp():.6f}",
             "" if believed is None else _believed_text(*believed),
             json_text(history) if history else "",
+            json_text(identity) if identity else "",
         )
 
 
@@ -303,20 +309,26 @@ class Saved(NamedTuple):
 
     ``meta`` and ``runtime`` are the stored ones where they differ from what the caller has seen.
     ``score`` is UNIX seconds, "" for none: with :data:`SAME` the stored one, with
-    :data:`CLOCK_AHEAD` the time of Redis.
+    :data:`CLOCK_AHEAD` the time of Redis. ``identity`` is the stored one, None where it is the one
+    that was given.
     """
 
     code: int
     meta: str = ""
     runtime: str = ""
     score: str = ""
+    identity: str | None = None
 
+
+#: What ``save.lua`` returns where an entry was written whose identity is told.
+SAVED_AS = 3
 
 #: What is told with the codes of a save that tell more.
 TOLD: dict[int, tuple[str, ...]] = {
     CLOCK_AHEAD: ("score",),
     HISTORY_DIFFERS: ("meta", "runtime"),
-    SAME: ("meta", "runtime", "score"),
+    SAME: ("meta", "runtime", "score", "identity"),
+    SAVED_AS: ("identity",),
 }
 
 #: What becomes of most.
@@ -335,8 +347,9 @@ def read_saved(reply: Sequence[bytes]) -> list[Saved]:
 
 
 def _read_saved(code: int, texts: Iterator[str]) -> Saved:
-    told = TOLD.get(code, ())
-    return Saved(code, **dict(zip(told, texts)))  # noqa: B905 - the rest is told of others
+    told = dict(zip(TOLD.get(code, ()), texts))  # noqa: B905 - the rest is told of others
+    saved = Saved(SAVED if code == SAVED_AS else code, **told)
+    return saved if saved.identity is None else saved._replace(identity=text_in(saved.identity))
 
 
 def text_of(value: Any) -> str:
@@ -351,6 +364,8 @@ def json_text(text: str) -> str:
 
 def text_in(stored: str) -> str:
     """Return the text in a JSON text; what is no JSON, by another writer, is returned as it is."""
+    if not stored:
+        return ""
     try:
         text = json.loads(stored)
     except (ValueError, RecursionError):
@@ -366,7 +381,7 @@ def key_of(key: str) -> bytes:
 def read_claims(kinds: bytes, sizes: bytes, packed: bytes) -> list[Claim]:
     """Return the claims in the reply of ``claim.lua``."""
     fields = unpack_binary(sizes, packed)
-    keys, dues, *texts = (fields[first::8] for first in range(8))
+    keys, dues, *texts = (fields[first::9] for first in range(9))
     # Claims that are no entries are few, so all are made at once, with no step of Python for each.
     rows = zip(keys, map(float, dues), *texts, repeat("", len(kinds)), strict=True)
     claims = list(map(partial(tuple.__new__, Claim), rows))

@@ -34,6 +34,7 @@ class Row(NamedTuple):
     claim: str = ""
     running: str = ""
     trigger: str = ""
+    identity: str = ""
     note: str = ""
     static: bool = False
     problem: str = ""
@@ -91,22 +92,23 @@ def read_page(reply: Sequence[Any]) -> Page:
     """Return the reply of ``page.lua``."""
     now, score, member, kinds, sizes, packed = reply
     fields = iter(unpack(sizes, packed))
-    groups = zip(kinds.decode(), *[fields] * 12, strict=True)
+    groups = zip(kinds.decode(), *[fields] * 13, strict=True)
     after = (text_of(score), text_of(member)) if score else None
     return Page(float(now), [_row(*group) for group in groups], after)
 
 
 def _row(kind: str, key: str, score: str, definition: str, *texts: str) -> Row:
-    meta, policy, runtime, claim, running, trigger, note, static, history = texts
+    meta, policy, runtime, claim, running, trigger, identity, note, static, history = texts
     place = key, float(score) if score else None
     about = note, bool(static)
     if kind == "x":
         return Row(
-            *place, None, "", "", "", "", "", "", *about, f"the key is not a hash ({definition})"
+            *place, note=note, static=bool(static), problem=f"the key is not a hash ({definition})"
         )
     # Of a claim only what is before the texts that it was made of.
     claim = claim.removeprefix('["').partition('"')[0]
-    fields = meta, policy, runtime, claim, text_in(running), text_in(trigger)
+    running, trigger, identity = map(text_in, (running, trigger, identity))
+    fields = meta, policy, runtime, claim, running, trigger, identity
     if kind == "g":
         return Row(*place, None, *fields, *about, "it has no definition")
     text = f"{definition}{meta}{policy}{runtime}"

@@ -18,7 +18,16 @@ from redbeat.connection.replicas import Replicas
 from redbeat.errors import InvalidEntryError
 
 from .packing import pack
-from .reading import BATCH, GLOB_SPECIAL, TIME_ZONE, Reading, batches, not_an_entry, read_texts
+from .reading import (
+    BATCH,
+    GLOB_SPECIAL,
+    TIME_ZONE,
+    Reading,
+    Texts,
+    batches,
+    not_an_entry,
+    read_texts,
+)
 from .records import (
     NOT_A_HASH,
     Keys,
@@ -235,7 +244,7 @@ class Store(Reading):
         places = self._undeclared(self.keys.schedule, self.keys.quarantine)
         return int(self._run("delete", places, [key_of(key) for key in keys]))
 
-    def pop(self, key: str) -> tuple[str | None, str, str, str]:
+    def pop(self, key: str) -> Texts:
         """Remove an entry, and return what :meth:`load` would have returned. One round trip."""
         return read_texts(self._run("pop", self._set_aside, [key_of(key)]))
 

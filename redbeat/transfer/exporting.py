@@ -53,6 +53,7 @@ def _exported(templates: Templates, prefix: str, row: Row, history: bool) -> Exp
             raise DecodeError("definition.name", f"is {entry.name!r:.60}, which is not its key")
         if history:
             History.read(row.meta, row.runtime)
+            entry._identity = row.identity
             row = row._replace(history=with_ids(row.history, entry.own_task_id))
         return Exported(write_line(str(entry.name), row, history))
     except DecodeError as error:

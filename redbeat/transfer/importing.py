@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from redbeat.entries.due import PARKED
 from redbeat.entries.history import encode_meta
-from redbeat.entries.saving import save_batch
+from redbeat.entries.saving import new_identity, save_batch
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import DecodeError, InvalidEntryError
 from redbeat.storage.reading import BATCH, batches
@@ -122,6 +122,7 @@ class Ready(NamedTuple):
                 entry.recall(row.meta, row.runtime)
             more = {"seen": None}
         more |= {"score": entry._stored_score(), "history": given.history}
+        more["identity"] = "" if given.static else new_identity()
         writing = Writing(row.key, self.definition, self.policy, **more)
         return Planned(str(entry.name), writing, given.static)
 

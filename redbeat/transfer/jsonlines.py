@@ -14,7 +14,7 @@ from typing import IO, Any, Final
 from redbeat.config import MAX_HISTORY
 from redbeat.decoder import MAX_TEXT
 from redbeat.entries.history import History
-from redbeat.entries.runs import is_line, without_ids
+from redbeat.entries.runs import is_line
 from redbeat.entries.templates import Templates
 from redbeat.errors import DecodeError, InvalidEntryError
 from redbeat.storage.rows import Row
@@ -86,8 +86,7 @@ def _read(templates: Templates, where: str, text: bytes) -> Incoming:
         raise InvalidEntryError("name", f"must be a text, not {name!r:.60}")
     if meta:
         History.read(meta, runtime)
-    lines = "".join([f"{text}\n" for text in line.get("history") or ()])
-    history = without_ids(lines, entry.own_task_id) if lines else ""
+    history = "".join([f"{text}\n" for text in line.get("history") or ()])
     told = {"meta": meta, "runtime": runtime, "history": history}
     return Incoming(where, entry, static=bool(line.get("static")), texts=texts, **told)
 

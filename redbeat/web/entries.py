@@ -67,7 +67,8 @@ def render_entry(name: str, form: RuleForm | None = None, code: int = 200) -> Re
     now = now_of(seconds)
     app = current_app.extensions["celery"]
     own_id = record.entry.own_task_id if record.entry else no_id
-    runs = read_history(store_of(app).history(row.key), own_id)[: ensure_conf(app).history_size]
+    lines, _ = store_of(app).history(row.key)
+    runs = read_history(lines, own_id)[: ensure_conf(app).history_size]
     context: dict[str, Any] = {"name": name, "record": record, "row": row, "now": now}
     context.update(status=record.status(row), runs=runs, late=late, kinds=KINDS)
     context["texts"] = texts_of(row)

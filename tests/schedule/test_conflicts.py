@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from redbeat import ConflictError, Schedule
 from redbeat.entries.pausing import pause_entries
+from tests.faults.proxy import Proxy
 from tests.scheduler.conftest import World
+from tests.servers import RedisServer
 
 from .conftest import Make, RoundTrips
 
@@ -93,3 +101,42 @@ def test_two_who_pause_at_once_both_do(schedule: Schedule, make: Make, world: Wo
     assert list(pause_entries(store, ["redbeat:a"], None)) == ["redbeat:a"]
     assert (schedule["a"].args, schedule["a"].enabled) == ([5], False)
     assert world.score("a") == -2
+
+
+@pytest.fixture
+def proxied(redis_server: RedisServer, world: World) -> Iterator[Proxy]:
+    """A proxy before Redis through which the app of the world connects and tries again."""
+    with Proxy(redis_server.port) as proxy:
+        world.app.redbeat_redis = redis.Redis.from_url(
+            proxy.url, retry=Retry(NoBackoff(), 2), decode_responses=True
+        )
+        yield proxy
+        world.app.redbeat_redis.close()
+
+
+@pytest.mark.standalone
+@pytest.mark.parametrize("fields", [{}, {"jitter": 1}])
+def test_a_lost_reply_is_no_conflict(
+    make: Make, schedule: Schedule, proxied: Proxy, fields: dict[str, Any]
+) -> None:
+    """The client repeats the script, which finds what it wrote."""
+    make("other").save()  # the script is known from now on
+    entry = make("a", **fields)
+    for number in range(3):
+        entry.args = [number]
+        proxied.swallow_replies(1, b"EVALSHA")
+        entry.save(if_unchanged=True)
+        assert schedule["a"].args == [number]
+
+
+@pytest.mark.standalone
+def test_a_caller_may_repeat_what_failed(make: Make, world: World, proxied: Proxy) -> None:
+    make("other").save()
+    entry = make("a")
+    proxied.swallow_replies(3, b"EVALSHA")
+    with pytest.raises(redis.ConnectionError):
+        entry.save(if_unchanged=True)
+    assert world.client.exists("redbeat:a")
+    entry.save(if_unchanged=True)
+    with pytest.raises(ConflictError):
+        make("a").save(if_unchanged=True)

@@ -233,7 +233,7 @@ class TestOwnLock:
         class Own(RecordingScheduler):
             def tick(self, **kwargs: Any) -> float:
                 if not isinstance(self.lock, redis.lock.Lock):
-                    self.lock = redis_client.lock("mine", timeout=60)  # type: ignore[assignment]
+                    self.lock = redis_client.lock("mine", timeout=60)
                     assert self.lock is not None
                     self.lock.acquire()
                 return super().tick(**kwargs)

@@ -237,13 +237,37 @@ def test_a_key_that_is_not_text_is_claimed_and_completed(
     assert redis_client.zscore(KEYS.schedule, raw) == NEXT
 
 
+def test_an_entry_without_an_identity_gets_one_and_keeps_it(
+    redis_client: redis.Redis, put: Put, claim_one: ClaimOne
+) -> None:
+    key = put("a")
+    first = claim_one("dead", lease=-1).identity
+    assert first
+    assert json.loads(str(redis_client.hget(key, "identity"))) == first
+    assert claim_one("alive").identity == first
+    redis_client.delete(key)
+    put("a")
+    assert claim_one().identity not in ("", first)
+
+
+@pytest.mark.parametrize(
+    ("stored", "read"), [('"x y"', "x y"), ('""', ""), ("no JSON", "no JSON"), ("", "")]
+)
+def test_an_identity_is_left_as_it_is(
+    redis_client: redis.Redis, put: Put, claim_one: ClaimOne, stored: str, read: str
+) -> None:
+    key = put("a", identity=stored)
+    assert claim_one().identity == read
+    assert redis_client.hget(key, "identity") == stored
+
+
 # -- completions -------------------------------------------------------------------------------
 
 
 def test_a_completion_records_the_run(
     store: Store, redis_client: redis.Redis, put: Put, claim_one: ClaimOne
 ) -> None:
-    key = put("a", meta="m", note="mine")
+    key = put("a", meta="m", note="mine", identity='""')
     claim_one()
     assert complete(store, Completion(key, "c1", NEXT, "ran", "r")) == [RECORDED]
     assert redis_client.hgetall(key) == {
@@ -251,6 +275,7 @@ def test_a_completion_records_the_run(
         "meta": "ran",
         "runtime": "r",
         "note": "mine",
+        "identity": '""',
     }
     assert score_of(redis_client, key) == NEXT
 
@@ -270,10 +295,11 @@ def test_a_completion_counts_once(
 def test_without_a_run_the_history_stays(
     store: Store, redis_client: redis.Redis, put: Put, claim_one: ClaimOne
 ) -> None:
-    key = put("a", meta="m")
+    key = put("a", meta="m", identity='""')
+    before = redis_client.hgetall(key)
     claim_one()
     assert complete(store, Completion(key, "c1", NEXT)) == [RECORDED]
-    assert redis_client.hgetall(key) == {"definition": "definition of a", "meta": "m"}
+    assert redis_client.hgetall(key) == before
     assert score_of(redis_client, key) == NEXT
 
 

@@ -76,11 +76,11 @@ def test_forget_removes_only_what_has_no_definition(
 
 def test_load_gives_the_four_texts(store: Store, put: Put) -> None:
     key = put("a", meta="m", policy="p", runtime="r", claim="c")
-    assert store.load(key) == ("definition of a", "m", "p", "r")
+    assert store.load(key) == ("definition of a", "m", "p", "r", "")
 
 
 def test_load_of_nothing_is_empty(store: Store) -> None:
-    assert store.load(KEYS.entry("a")) == (None, "", "", "")
+    assert store.load(KEYS.entry("a")) == (None, "", "", "", "")
 
 
 def test_load_of_another_type_names_the_key(store: Store, redis_client: redis.Redis) -> None:

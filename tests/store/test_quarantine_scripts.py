@@ -29,14 +29,11 @@ def park(store: Store, claim: Claim, claim_id: str = "c1") -> list[str]:
 def test_a_parked_entry_is_kept_and_reported_and_never_due(
     store: Store, redis_client: redis.Redis, put: Put, claim_one: ClaimOne
 ) -> None:
-    key = put("a", meta="m", note="mine")
+    key = put("a", meta="m", note="mine", identity='""')
+    before = redis_client.hgetall(key)
     claim = claim_one()
     assert park(store, claim) == [key]
-    assert redis_client.hgetall(key) == {
-        "definition": "definition of a",
-        "meta": "m",
-        "note": "mine",
-    }
+    assert redis_client.hgetall(key) == before
     assert score_of(redis_client, key) == -1
     assert store.quarantined() == {key: note_on(claim)}
     turn = store.claim("c2", 500, 30)

@@ -118,7 +118,7 @@ def test_what_is_stored_already_is_left_as_it_is(
     redis_client.hset(KEYS.quarantine, KEY, "note")
     before = hash_of(redis_client)
     new = Writing(KEY, "d", "p", "mine", score=FUTURE, made_up=datetime.now(timezone.utc))
-    assert store.save_all([new]) == [Saved(SAME, "theirs", "r", "7.25")]
+    assert store.save_all([new]) == [Saved(SAME, "theirs", "r", "7.25", "")]
     assert hash_of(redis_client) == before
     assert score_of(redis_client) == 7.25
     assert redis_client.hlen(KEYS.quarantine) == 0
@@ -131,6 +131,50 @@ def test_a_change_of_what_is_stored_needs_its_history(
     put("a", definition="d", meta="theirs", policy="p", runtime="r")
     new = Writing(KEY, "d", "p", "mine", score=FUTURE, made_up=datetime.now(timezone.utc))
     assert store.save_all([new._replace(**other)]) == [Saved(HISTORY_DIFFERS, "theirs", "r")]
+
+
+def test_a_new_entry_gets_the_identity_that_is_given(
+    store: Store, redis_client: redis.Redis
+) -> None:
+    new = Writing(KEY, "d", "", "m", score=FUTURE, identity="mine")
+    assert store.save_all([new]) == [Saved(SAVED)]
+    assert hash_of(redis_client)["identity"] == '"mine"'
+    changed = new._replace(definition="d2", seen=None, identity="another")
+    assert store.save_all([changed]) == [Saved(SAVED, identity="mine")]
+    assert hash_of(redis_client)["identity"] == '"mine"'
+
+
+def test_an_entry_without_an_identity_gets_one_when_it_is_saved(
+    store: Store, redis_client: redis.Redis, put: Put
+) -> None:
+    put("a", definition="d")
+    changed = Writing(KEY, "d2", "", "", seen=None, identity="mine")
+    assert store.save_all([changed]) == [Saved(SAVED)]
+    assert hash_of(redis_client)["identity"] == '"mine"'
+
+
+def test_the_identity_of_an_entry_that_is_gone_goes(
+    store: Store, redis_client: redis.Redis
+) -> None:
+    redis_client.hset(KEY, "identity", '"old"')
+    store.save_all([Writing(KEY, "d", "", "m", identity="new")])
+    assert hash_of(redis_client)["identity"] == '"new"'
+
+
+def test_a_repeated_write_is_no_conflict(store: Store) -> None:
+    """The reply to the first may have got lost."""
+    new = Writing(KEY, "d", "p", "m", believed=("", ""), identity="mine")
+    changed = new._replace(definition="d2", seen="m", believed=("d", "p"))
+    for writing in (new, changed):
+        assert [store.save_all([writing])[0].code for _ in range(2)] == [SAVED, SAVED]
+
+
+def test_only_one_of_two_equal_new_entries_wins(store: Store) -> None:
+    new = Writing(KEY, "d", "p", "m", believed=("", ""), identity="mine")
+    assert store.save_all([new]) == [Saved(SAVED)]
+    assert store.save_all([new._replace(identity="another")]) == [Saved(CONFLICT)]
+    assert store.save_all([new._replace(identity="")]) == [Saved(CONFLICT)]
+    assert store.save_all([new._replace(definition="d2")]) == [Saved(CONFLICT)]
 
 
 def test_each_entry_of_a_batch_is_told_its_own(
@@ -154,7 +198,7 @@ def test_each_entry_of_a_batch_is_told_its_own(
         Saved(HISTORY_DIFFERS, "ma", "ra"),
         Saved(GONE),
         Saved(CONFLICT),
-        Saved(SAME, "mc", "", ""),
+        Saved(SAME, "mc", "", "", ""),
         Saved(SAVED),
         Saved(SAVED),
     ]
@@ -253,7 +297,7 @@ def test_a_meta_that_is_not_utf_8_can_be_seen_and_replaced(
 ) -> None:
     put("a")
     redis_client.hset(KEY, "meta", b'{"note": "\xff"}')
-    _, meta, _, _ = store.load(KEY)
+    _, meta, *_ = store.load(KEY)
     assert store.save(KEY, "d2", "", "m2", "", meta, FUTURE).code == SAVED
     assert hash_of(redis_client)["meta"] == "m2"
 
@@ -263,7 +307,7 @@ def test_a_name_may_contain_anything(store: Store, redis_client: redis.Redis, na
     key = KEYS.entry(name)
     store.save(key, "d", "", "m", "", "", FUTURE)
     assert score_of(redis_client, key) == FUTURE
-    assert store.load(key) == ("d", "m", "", "")
+    assert store.load(key) == ("d", "m", "", "", "")
     assert store.rank(key) == 0
 
 

@@ -34,7 +34,12 @@ def hash_of(client: redis.Redis, name: str) -> Any:
 
 def test_a_new_entry_is_added(store: Store, redis_client: redis.Redis) -> None:
     assert sync(store, row("a", policy="p")) == [ADDED]
-    assert hash_of(redis_client, "a") == {"definition": "d", "policy": "p", "meta": "meta of a"}
+    assert hash_of(redis_client, "a") == {
+        "definition": "d",
+        "policy": "p",
+        "meta": "meta of a",
+        "identity": '""',
+    }
     assert score_of(redis_client, "a") == SOON
     assert store.static_names() == {"a"}
 
@@ -97,9 +102,25 @@ def test_a_dynamic_entry_of_the_name_becomes_static_and_keeps_its_history(
 def test_a_history_without_a_definition_is_not_inherited(
     store: Store, redis_client: redis.Redis
 ) -> None:
-    redis_client.hset(KEYS.entry("a"), mapping={"meta": "old", "claim": "old"})
+    redis_client.hset(KEYS.entry("a"), items=["meta", "old", "claim", "x", "identity", '"old"'])
     assert sync(store, row("a")) == [ADDED]
-    assert hash_of(redis_client, "a") == {"definition": "d", "meta": "meta of a"}
+    assert hash_of(redis_client, "a") == {
+        "definition": "d",
+        "meta": "meta of a",
+        "identity": '""',
+    }
+
+
+def test_an_entry_of_redbeat_2_gets_an_empty_identity_and_others_keep_theirs(
+    store: Store, redis_client: redis.Redis
+) -> None:
+    for name in ("a", "b"):
+        redis_client.hset(KEYS.entry(name), "definition", "d")
+        redis_client.zadd(KEYS.schedule, {KEYS.entry(name): SOON})
+    redis_client.hset(KEYS.entry("b"), "identity", '"b"')
+    assert sync(store, row("a"), row("b")) == [UNCHANGED, UNCHANGED]
+    assert hash_of(redis_client, "a")["identity"] == '""'
+    assert hash_of(redis_client, "b")["identity"] == '"b"'
 
 
 def test_a_key_of_another_type_is_left_alone(store: Store, redis_client: redis.Redis) -> None:

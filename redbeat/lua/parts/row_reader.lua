@@ -1,0 +1,21 @@
+-- row_reader(count) returns a function read(sizes, at, packed, start): it returns the `count` texts of
+-- a row, which begin at `start` of `packed`, and where the next row begins. Their sizes are at `at` of
+-- `sizes`: four bytes each, highest first, in bytes.
+
+-- A fake server may lack the library for sizes of four bytes.
+local function row_reader(count)
+  local format = '>' .. string.rep('I4', count)
+  return function(sizes, at, packed, start)
+    local fields = struct and {struct.unpack(format, sizes, at)} or {}
+    for i = 1, count do
+      local size = fields[i]
+      if not size then
+        local a, b, c, d = string.byte(sizes, at + 4 * i - 4, at + 4 * i - 1)
+        size = ((a * 256 + b) * 256 + c) * 256 + d
+      end
+      fields[i] = size > 0 and string.sub(packed, start, start + size - 1) or ''
+      start = start + size
+    end
+    return fields, start
+  end
+end

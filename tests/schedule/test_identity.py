@@ -1,0 +1,170 @@
+"""An entry that was deleted and saved again is another one: its runs have other task ids."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from redbeat import RedBeatSchedulerEntry, Schedule
+from redbeat.management.prefixes import copy_prefix
+from tests.scheduler.conftest import SCHEDULE, RecordingScheduler, World, interval_json
+
+from .conftest import Make
+
+HOUR = 3600.0
+
+
+@pytest.fixture
+def ran(world: World) -> datetime:
+    """When entries ran last: their next run is due since a few minutes, at one instant for all."""
+    return world.ago(4000)
+
+
+def send(scheduler: RecordingScheduler) -> str:
+    """Let one run be sent; return its task id."""
+    count = len(scheduler.sent)
+    scheduler.tick()
+    assert len(scheduler.sent) == count + 1
+    return scheduler.sent[-1].id
+
+
+@pytest.fixture
+def beat(world: World) -> RecordingScheduler:
+    """A beat that leads."""
+    scheduler = world.scheduler()
+    scheduler.tick()
+    return scheduler
+
+
+@pytest.mark.parametrize("way", ["another object", "the same object", "raw delete", "loaded"])
+def test_deleted_and_saved_again(
+    make: Make, world: World, beat: RecordingScheduler, ran: datetime, way: str
+) -> None:
+    entry = make("a", last_run_at=ran).save()
+    first = send(beat)
+    if way == "loaded":
+        entry = RedBeatSchedulerEntry.from_key("redbeat:a", app=world.app)
+    if way == "raw delete":
+        world.client.delete("redbeat:a", SCHEDULE)
+    else:
+        entry.delete()
+    entry = make("a") if way == "another object" else entry
+    entry.last_run_at = ran
+    entry.save()
+    second = send(beat)
+    assert first != second
+    assert [run.task_id for run in entry.history] == [second]
+    assert beat.sent[0].scheduled_at == beat.sent[1].scheduled_at
+
+
+def test_saved_again_without_a_delete_it_is_the_same(
+    make: Make, beat: RecordingScheduler, ran: datetime
+) -> None:
+    make("a", last_run_at=ran).save()
+    first = send(beat)
+    make("a", last_run_at=ran, args=[1]).save()
+    assert send(beat) == first
+
+
+def test_entries_of_raw_writers(world: World, beat: RecordingScheduler, ran: datetime) -> None:
+    ids = []
+    for _ in range(2):
+        world.put("a", interval_json(HOUR), ran)
+        ids.append(send(beat))
+        world.client.delete("redbeat:a")
+        world.client.zrem(SCHEDULE, "redbeat:a")
+    assert ids[0] != ids[1]
+
+
+@pytest.mark.parametrize("flush", [False, True])
+def test_static_entries_keep_their_ids(world: World, ran: datetime, flush: bool) -> None:
+    world.app.conf.beat_schedule = {"a": {"task": "t", "schedule": HOUR}}
+    ids = []
+    for _ in range(2):
+        scheduler = world.scheduler()
+        scheduler.tick()
+        world.put_meta("a", ran)
+        world.client.zadd(SCHEDULE, {"redbeat:a": 1})
+        scheduler.tick()
+        ids += [sent.id for sent in scheduler.sent]
+        scheduler.close()
+        if flush:
+            world.client.flushall()
+        else:
+            world.client.delete("redbeat:a")
+            world.client.zrem(SCHEDULE, "redbeat:a")
+    assert len(ids) == 2
+    assert ids[0] == ids[1]
+
+
+def test_a_claim_that_is_handed_out_again_has_the_same_id(
+    world: World, beat: RecordingScheduler, ran: datetime
+) -> None:
+    world.put("a", interval_json(HOUR), ran)
+    claimed = beat._ticker._store.claim("dead", 500, -1, lock=beat.lock.arguments()).claims  # type: ignore[union-attr]
+    identity = claimed[0].identity
+    assert identity
+    entry = RedBeatSchedulerEntry.from_key("redbeat:a", app=world.app)
+    assert send(beat) == entry.history[0].task_id
+    assert str(world.field("a", "identity")) == identity
+
+
+def test_every_way_to_an_entry_knows_its_ids(
+    make: Make, schedule: Schedule, world: World, beat: RecordingScheduler, ran: datetime
+) -> None:
+    saved = make("a", last_run_at=ran).save()
+    upserted = make("a", args=[1]).save()
+    task_id = send(beat)
+    instant = beat.sent[0].scheduled_at
+    (found,) = schedule.find()
+    (record,) = schedule.records()
+    assert record.entry is not None
+    loaded = schedule["a"]
+    entries = [
+        *(saved, upserted, loaded, found, record.entry),
+        *(copy.copy(loaded), copy.deepcopy(loaded)),
+    ]
+    for entry in entries:
+        assert entry.task_id_of(instant) == task_id
+    again = pickle.loads(pickle.dumps(loaded))
+    again.app = world.app
+    assert again.task_id_of(instant) == task_id
+    assert make("a").history[0].task_id == task_id
+
+
+def test_many_saved_at_once_are_told_apart(
+    schedule: Schedule, make: Make, world: World, ran: datetime
+) -> None:
+    entries = [make(f"e{number}", last_run_at=ran) for number in range(3)]
+    schedule.save_all(entries)
+    stored = [world.field(f"e{number}", "identity") for number in range(3)]
+    assert len({*map(str, stored)}) == 3
+    schedule.save_all(entries)
+    assert [world.field(f"e{number}", "identity") for number in range(3)] == stored
+    entries[0].pause()
+    entries[0].resume()
+    assert world.field("e0", "identity") == stored[0]
+
+
+def test_a_triggered_run_has_the_id_that_was_told(make: Make, beat: RecordingScheduler) -> None:
+    make("a").save()
+    told = make("a").trigger()
+    assert send(beat) == told
+
+
+def test_a_copy_under_another_prefix_tells_the_ids_of_the_old_runs(
+    make: Make, world: World, beat: RecordingScheduler, ran: datetime
+) -> None:
+    entry: Any = make("a", last_run_at=ran).save()
+    send(beat)
+    before = entry.history
+    copy_prefix(world.client, "redbeat:", "new:")
+    world.app.conf.redbeat_key_prefix = "new:"
+    del world.app.redbeat_conf
+    assert RedBeatSchedulerEntry.from_key("new:a", app=world.app).history == before
+    assert json.loads(world.client.hget("new:a", "identity"))
