@@ -55,7 +55,7 @@ app.conf.update({settings!r})
 Scheduler = RedBeatScheduler
 
 
-def save(name, schedule=1, entry=RedBeatSchedulerEntry, **more):
+def save(name, schedule=0.5, entry=RedBeatSchedulerEntry, **more):
     made = entry(name=name, task="jobs.run", schedule=schedule, app=app, **more)
     made.last_run_at = None  # the known idiom for an entry that is due at once
     return made.save()
@@ -205,7 +205,7 @@ Run = Callable[..., AbstractContextManager[Running]]
 
 
 @contextmanager
-def run_object(program: Program, lead: bool = True, service: bool = False) -> Iterator[Running]:
+def run_object(program: Program, lead: bool = True, service: bool = False) -> Iterator[ObjectRunning]:
     """Run the scheduler of a program as an object.
 
     It has the lock as in a beat, unless ``lead`` is false; with ``service`` it belongs to a beat
@@ -265,8 +265,9 @@ class Wild:
         """Write a program; the settings of its app are added to those that tests need."""
         settings = {
             "redbeat_redis_url": self.url,
-            # 2.4.2 would sleep for minutes.
-            "beat_max_loop_interval": 1,
+            # 2.4.2 sees no change before this has passed.
+            "beat_max_loop_interval": 0.25,
+            "redbeat_lock_timeout": 5,
             # Or Celery has an entry of its own.
             "result_expires": None,
             **settings,
@@ -280,6 +281,12 @@ class Wild:
         program = Program(path, settings)
         self._programs.append(program)
         return program
+
+    def object(
+        self, program: Program, lead: bool = True
+    ) -> AbstractContextManager[ObjectRunning]:
+        """Run a program as a scheduler object, whatever the fixture `run` says."""
+        return run_object(program, lead)
 
     def messages(self, task: str = TASK, queue: str = "celery") -> list[Message]:
         """The messages of a task in the queue, the oldest first."""

@@ -34,7 +34,7 @@ def create_site():
 
     @site.route("/remind")
     def remind():
-        entry = RedBeatSchedulerEntry("reminder", "jobs.run", 1, args=["tea"], app=current_app)
+        entry = RedBeatSchedulerEntry("reminder", "jobs.run", 0.5, args=["tea"], app=current_app)
         entry.save()
         return entry.key
 
@@ -63,7 +63,7 @@ async def put_reminder(body):
 
 
 def handle():
-    return asyncio.run(put_reminder({"every": 1}))["key"]
+    return asyncio.run(put_reminder({"every": 0.5}))["key"]
 """
 
 #: A model of Django, which saves its entry along with its row.
@@ -81,7 +81,7 @@ class Reminder:
             entry = RedBeatSchedulerEntry.from_key(f"redbeat:{self.title}", app=current_app)
         except KeyError:
             entry = RedBeatSchedulerEntry(
-                self.title, "jobs.run", schedule(run_every=1), app=current_app
+                self.title, "jobs.run", schedule(run_every=0.5), app=current_app
             )
         entry.args = [self.text]
         entry.save()
@@ -161,7 +161,7 @@ from celery import current_app
 class Scheduler(RedBeatScheduler):
     def setup_schedule(self):
         super().setup_schedule()
-        RedBeatSchedulerEntry("job", "jobs.run", 1, app=current_app).save()
+        RedBeatSchedulerEntry("job", "jobs.run", 0.5, app=current_app).save()
 """
 
 

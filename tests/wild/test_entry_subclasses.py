@@ -237,7 +237,7 @@ class Entry(RedBeatSchedulerEntry):
     def is_due(self):
         get_redis(self.app).incr("asked")
         if not get_redis(self.app).exists("open"):
-            return False, 1.0
+            return False, 0.2
         return super().is_due()
 
 
@@ -310,7 +310,7 @@ class Scheduler(RedBeatScheduler):
     Entry = Entry
 
 
-app.conf.beat_schedule = {"job": {"task": "jobs.run", "schedule": 1.0}}
+app.conf.beat_schedule = {"job": {"task": "jobs.run", "schedule": 0.5}}
 """
 
 

@@ -8,7 +8,7 @@ from tests.wild.programs import Run, Wild
 
 #: As the well-known one for Django's database: a crontab that reads the clock of a zone.
 ZONED = """
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from zoneinfo import ZoneInfo
 
 from celery import schedules
@@ -98,11 +98,14 @@ def test_a_zoned_crontab_in_beat_schedule_runs(wild: Wild, run: Run) -> None:
     program = wild.program(
         ZONED
         + """
-app.conf.beat_schedule = {"job": {"task": "jobs.run", "schedule": ZonedCrontab(tz=KARACHI)}}
+app.conf.beat_schedule = {
+    "job": {"task": "jobs.run", "schedule": ZonedCrontab(tz=KARACHI), "args": ["new"]},
+}
 """
     )
     with run(program) as running:
         running.until(wild.messages)
+    assert wild.messages()[0].args == ["new"]
     assert wild.definition("job")["schedule"] == CRONTAB
 
 
@@ -111,11 +114,14 @@ def test_a_crontab_with_a_clock_in_beat_schedule_runs(wild: Wild, run: Run) -> N
     program = wild.program(
         CLOCK
         + """
-app.conf.beat_schedule = {"job": {"task": "jobs.run", "schedule": crontab(nowfun=clock)}}
+app.conf.beat_schedule = {
+    "job": {"task": "jobs.run", "schedule": crontab(nowfun=clock), "args": ["new"]},
+}
 """
     )
     with run(program) as running:
         running.until(wild.messages)
+    assert wild.messages()[0].args == ["new"]
 
 
 #: An interval that starts some seconds after the full one, once.
@@ -138,7 +144,7 @@ class OffsetInterval(schedule):
 
 
 app.conf.beat_schedule = {
-    "job": {"task": "jobs.run", "schedule": OffsetInterval(timedelta(seconds=1), 0.5)},
+    "job": {"task": "jobs.run", "schedule": OffsetInterval(timedelta(seconds=0.5), 0.2)},
 }
 """
 
@@ -147,7 +153,7 @@ def test_an_interval_with_an_offset_in_beat_schedule_runs(wild: Wild, run: Run) 
     with run(wild.program(OFFSET)) as running:
         running.until(lambda: len(wild.messages()) >= 2)
         running.until(lambda: wild.runs("job") >= 2)
-    assert wild.definition("job")["schedule"]["every"] == 1.0
+    assert wild.definition("job")["schedule"]["every"] == 0.5
 
 
 #: The hours that a clock in Karachi shows now; a clock in UTC shows them in five hours.
@@ -197,7 +203,7 @@ def start():
     crontab = schedules.crontab("*", HOURS)
     options = {"headers": {"x-zone": "Asia/Karachi"}}
     entry = Entry("job", "jobs.run", crontab, options=options, app=app)
-    entry.last_run_at = now.replace(hour=(now.hour - 2) % 24) if now.hour > 1 else None
+    entry.last_run_at = now - timedelta(hours=2)
     entry.save()
 """
 )
