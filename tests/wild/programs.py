@@ -156,9 +156,9 @@ class ObjectRunning(Running):
 class BeatRunning(Running):
     """A `celery beat`, started in the directory of its program."""
 
-    def __init__(self, program: Program, options: tuple[str, ...] = ()) -> None:
+    def __init__(self, program: Program, *options: str) -> None:
         self._output = program.path.with_suffix(f".{next(_numbers)}.log")
-        command = ["-A", program.name, "beat", "-S", f"{program.name}:Scheduler"]
+        command = ["-A", program.name, "beat"]
         with self._output.open("wb") as output:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "celery", *command, "-l", "info", "--pidfile=", *options],
@@ -205,7 +205,9 @@ Run = Callable[..., AbstractContextManager[Running]]
 
 
 @contextmanager
-def run_object(program: Program, lead: bool = True, service: bool = False) -> Iterator[ObjectRunning]:
+def run_object(
+    program: Program, lead: bool = True, service: bool = False
+) -> Iterator[ObjectRunning]:
     """Run the scheduler of a program as an object.
 
     It has the lock as in a beat, unless ``lead`` is false; with ``service`` it belongs to a beat
@@ -231,7 +233,14 @@ def run_object(program: Program, lead: bool = True, service: bool = False) -> It
 def run_beat(program: Program, lead: bool = True, service: bool = False) -> Iterator[Running]:
     """Run a program under a real beat, which has a service and asks for the lock in any case."""
     del lead, service
-    running = BeatRunning(program)
+    with beat_process(program, "-S", f"{program.name}:Scheduler") as running:
+        yield running
+
+
+@contextmanager
+def beat_process(program: Program, *options: str) -> Iterator[BeatRunning]:
+    """Run a program under a real beat with these options."""
+    running = BeatRunning(program, *options)
     try:
         yield running
     finally:
@@ -282,11 +291,13 @@ class Wild:
         self._programs.append(program)
         return program
 
-    def object(
-        self, program: Program, lead: bool = True
-    ) -> AbstractContextManager[ObjectRunning]:
+    def object(self, program: Program, lead: bool = True) -> AbstractContextManager[ObjectRunning]:
         """Run a program as a scheduler object, whatever the fixture `run` says."""
         return run_object(program, lead)
+
+    def beat(self, program: Program, *options: str) -> AbstractContextManager[BeatRunning]:
+        """Run a program under a real beat, whatever the fixture `run` says."""
+        return beat_process(program, *options)
 
     def messages(self, task: str = TASK, queue: str = "celery") -> list[Message]:
         """The messages of a task in the queue, the oldest first."""

@@ -74,9 +74,7 @@ SAVED = {
 
 
 @pytest.mark.parametrize("what", SAVED)
-def test_what_is_saved_is_stored_in_its_base_form_and_runs(
-    wild: Wild, run: Run, what: str
-) -> None:
+def test_what_is_saved_is_stored_in_its_base_form_and_runs(wild: Wild, run: Run, what: str) -> None:
     text, schedule, stored = SAVED[what]
     program = wild.program(f"{text}\n\ndef start():\n    save('job', {schedule})\n")
     program.module.start()

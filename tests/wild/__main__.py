@@ -1,0 +1,112 @@
+"""Run the programs of ``tests/wild`` with ``celery-redbeat`` 2.4.2 and with this package.
+
+``python -m tests.wild`` makes an environment with 2.4.2 and pytest, where Celery and redis-py have
+the versions of this one, and runs every test with both packages. It prints a row for each test and
+the totals. The exit status is 1 when a test that 2.4.2 passes fails here.
+
+Options: ``--python PATH`` uses an environment that has 2.4.2 and pytest already; ``--names`` writes
+``names.json`` with it and runs nothing; ``-k EXPRESSION`` chooses tests as pytest does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+from benchmarks.sides import CACHE, environment, install_peer
+from examples.embedded import find_redis_server
+from tests.wild import names
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+#: What the programs need besides the package, and what their tests import of other tests.
+TOOLS = ("pytest", "pytest-xdist", "fakeredis")
+SHARED = ("tests/__init__.py", "tests/waiting.py", "tests/servers.py", "tests/certificates.py")
+SHARED += ("tests/topologies/__init__.py", "tests/topologies/groups.py")
+SHARED += ("examples/__init__.py", "examples/embedded.py")
+#: Tests at a time: most of them wait.
+WORKERS = 3
+PASSED, FAILED, ABSENT = "passed", "failed", "-"
+
+
+def release_python() -> str:
+    """Return an interpreter with 2.4.2 and pytest; makes its environment the first time."""
+    python = install_peer(cache=CACHE / "wild").python
+    pip = [python, "-m", "pip", "install", "-qq", "--disable-pip-version-check", *TOOLS]
+    subprocess.run(pip, check=True)
+    return python
+
+
+def staged(directory: Path) -> Path:
+    """Copy the tests to where this package is not found; return their directory."""
+    for name in SHARED:
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, directory / name)
+    shutil.copytree(HERE, directory / "tests/wild", ignore=shutil.ignore_patterns("__pycache__"))
+    return directory
+
+
+def outcomes(report: Path) -> dict[str, str]:
+    """Return what became of each test, by its name."""
+    found = {}
+    for case in ET.parse(report).iter("testcase"):
+        module = case.get("classname", "").rpartition(".")[2]
+        bad = case.find("failure") is not None or case.find("error") is not None
+        found[f"{module}::{case.get('name')}"] = FAILED if bad else PASSED
+    return found
+
+
+def run(python: str, directory: Path, arguments: list[str]) -> dict[str, str]:
+    """Run the tests below a directory; return what became of each. Their output is printed."""
+    # A look for the module in that environment, not in this one.
+    probe = [python, "-c", "import xdist"]
+    parallel = subprocess.run(probe, capture_output=True, check=False).returncode == 0
+    with tempfile.TemporaryDirectory() as scratch:
+        report = Path(scratch) / "report.xml"
+        command = [python, "-m", "pytest", "tests/wild", "-q", "-p", "no:cacheprovider"]
+        command += ["--tb=short", f"--junitxml={report}", *arguments]
+        command += ["-n", str(WORKERS)] if parallel else []
+        env = environment(REDIS_SERVER=find_redis_server())
+        subprocess.run(command, cwd=directory, env=env, check=False)
+        return outcomes(report)
+
+
+def table(release: dict[str, str], ours: dict[str, str]) -> list[str]:
+    """Return the lines of the table, a row for each test, and the totals."""
+    every = sorted({*release, *ours})
+    width = max(map(len, every), default=0)
+    sides = (release, ours)
+    rows = [(name, *(side.get(name, ABSENT) for side in sides)) for name in every]
+    counts = [Counter(side.values())[PASSED] for side in sides]
+    totals = (f"{count} of {len(side)}" for count, side in zip(counts, sides, strict=True))
+    lines = [("", names.RELEASE, "3"), *rows, ("passed", *totals)]
+    return [f"{name:{width}}  {left:12}  {right}".rstrip() for name, left, right in lines]
+
+
+def main() -> int:
+    """Run both sides and print the table; return the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m tests.wild", description=__doc__)
+    parser.add_argument("--python", help="an interpreter that has 2.4.2 and pytest")
+    parser.add_argument("--names", action="store_true", help="write names.json, run nothing")
+    parser.add_argument("-k", metavar="EXPRESSION", help="which tests, as for pytest")
+    options = parser.parse_args()
+    python = options.python or release_python()
+    if options.names:
+        return subprocess.run([python, str(HERE / "names.py")], check=False).returncode
+    chosen = ["-k", options.k] if options.k else []
+    with tempfile.TemporaryDirectory() as directory:
+        release = run(python, staged(Path(directory)), ["-m", "not ours", *chosen])
+    ours = run(sys.executable, ROOT, chosen)
+    sys.stdout.write("\n".join(table(release, ours)) + "\n")
+    lost = [name for name, what in release.items() if what == PASSED != ours.get(name)]
+    return 1 if lost or not release else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

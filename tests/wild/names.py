@@ -1,0 +1,52 @@
+"""Write ``names.json``: every name that a module of ``celery-redbeat`` 2.4.2 has.
+
+``python -m tests.wild.names``, with an interpreter that has that version installed;
+``python -m tests.wild --names`` makes such an environment and calls this.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import pkgutil
+import sys
+from importlib import metadata
+from pathlib import Path
+
+__all__ = ("NAMES", "RELEASE", "listed", "main")
+
+#: The release that this project replaces.
+RELEASE = "2.4.2"
+NAMES = Path(__file__).with_name("names.json")
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def listed() -> dict[str, list[str]]:
+    """Return the names of each module of the installed package, except ``__these__``.
+
+    None else is left out: a program may have imported any of them.
+    """
+    package = importlib.import_module("redbeat")
+    modules = [
+        "redbeat",
+        *(f"redbeat.{one.name}" for one in pkgutil.iter_modules(package.__path__)),
+    ]
+    loaded = {name: importlib.import_module(name) for name in modules}
+    return {
+        name: sorted(one for one in vars(module) if not one.startswith("__"))
+        for name, module in loaded.items()
+    }
+
+
+def main() -> None:
+    """Write the file; ends with a message when another version is installed."""
+    # The package of this checkout would be found before the one that is installed.
+    sys.path[:] = [path for path in sys.path if Path(path or ".").resolve() != ROOT]
+    version = metadata.version("celery-redbeat")
+    if version != RELEASE:
+        sys.exit(f"this needs celery-redbeat {RELEASE}, {sys.executable} has {version}")
+    NAMES.write_text(json.dumps(listed(), indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
