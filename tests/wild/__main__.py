@@ -27,9 +27,16 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 #: What the programs need besides the package, and what their tests import of other tests.
 TOOLS = ("pytest", "pytest-xdist", "fakeredis")
-SHARED = ("tests/__init__.py", "tests/waiting.py", "tests/servers.py", "tests/certificates.py")
-SHARED += ("tests/topologies/__init__.py", "tests/topologies/groups.py")
-SHARED += ("examples/__init__.py", "examples/embedded.py")
+SHARED = (
+    "tests/__init__.py",
+    "tests/waiting.py",
+    "tests/servers.py",
+    "tests/certificates.py",
+    "tests/topologies/__init__.py",
+    "tests/topologies/groups.py",
+    "examples/__init__.py",
+    "examples/embedded.py",
+)
 #: Tests at a time: most of them wait.
 WORKERS = 3
 PASSED, FAILED, ABSENT = "passed", "failed", "-"

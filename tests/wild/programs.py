@@ -114,8 +114,8 @@ class Program:
         module = sys.modules.pop(self.name, None)
         if module is not None:
             app: Any = vars(module)["app"]
-            client = getattr(app, "redbeat_redis", None)
-            if hasattr(client, "close"):
+            client: Any = getattr(app, "redbeat_redis", None)
+            if client is not None:
                 client.close()
             app.close()
 

@@ -212,13 +212,3 @@ def test_a_schedule_that_is_set_on_the_configuration(wild: Wild, run: Run) -> No
         running.until(wild.messages)
     assert wild.messages()[0].args == ["set"]
     assert program.app.conf.beat_schedule == program.app.redbeat_conf.schedule
-
-
-#: A clock of the app, as in tests that travel in time.
-def test_the_clock_of_the_app_decides_what_is_due(wild: Wild) -> None:
-    module = wild.program(BARE).module
-    entry = module.RedBeatSchedulerEntry("job", "jobs.run", 3600, app=module.app)
-    later = entry.last_run_at.replace(year=entry.last_run_at.year + 1)
-    assert not entry.is_due()[0]
-    with mock.patch.object(module.app, "now", return_value=later):
-        assert entry.is_due()[0]
