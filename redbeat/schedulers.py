@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+import json
+import ssl
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import MINYEAR, datetime
 from time import monotonic
 from typing import Any
 
-from celery import signals
-from celery.beat import DEFAULT_MAX_INTERVAL, Scheduler, SchedulingError
+import redis
+from celery.app import app_or_default
+from celery.beat import DEFAULT_MAX_INTERVAL, ScheduleEntry, Scheduler, SchedulingError
+from celery.signals import beat_init
 from celery.utils.log import get_logger
 from celery.utils.time import humanize_seconds
 from kombu.exceptions import OperationalError
 from kombu.utils.objects import cached_property
+from kombu.utils.url import maybe_sanitize_url
+from redis import Redis
 from redis.exceptions import RedisError, ResponseError
+from redis.sentinel import MasterNotFoundError, Sentinel
+from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_exponential
 
 from .beat.broker import (
     broker_connection,
@@ -47,7 +57,7 @@ from .metrics.extra import serve_beat
 from .storage.scripts import load_script
 from .storage.store import Store
 
-__all__ = (
+__all__: tuple[str, ...] = (
     "DEFAULT_MAX_INTERVAL",
     "LUA_EXTEND_TO_SCRIPT",
     "REDBEAT_REDIS_KEY",
@@ -65,6 +75,12 @@ __all__ = (
     "to_timestamp",
 )
 
+# Programs import these from here, since they stood in this module of RedBeat 2.
+__all__ += ("ADD_ENTRY_ERROR", "MINYEAR", "REDBEAT_INTERNAL_OPTIONS", "MasterNotFoundError")
+__all__ += ("Redis", "ScheduleEntry", "Sentinel", "app_or_default", "beat_init", "datetime", "json")
+__all__ += ("maybe_sanitize_url", "redis", "retry", "retry_if_exception_type", "ssl")
+__all__ += ("stop_after_delay", "wait_exponential", "warnings")
+
 logger = get_logger("celery.beat")
 
 LUA_EXTEND_TO_SCRIPT = load_script("extend").text
@@ -72,6 +88,15 @@ LUA_EXTEND_TO_SCRIPT = load_script("extend").text
 # Programs replace these names in this module, and mean all of the package.
 use_provider(lambda app: get_redis(app))  # noqa: PLW0108 - the name as it is at each call
 use_codec(lambda: (RedBeatJSONEncoder, RedBeatJSONDecoder))
+
+#: What is logged for an entry that cannot be saved: its name, the error, its fields.
+ADD_ENTRY_ERROR = "beat: Entry %s is not scheduled: %s. Its fields: %r"
+
+#: The options of ``redbeat_redis_options`` that RedBeat 2 did not pass on to redis-py.
+REDBEAT_INTERNAL_OPTIONS = (
+    *("retry_period", "cluster", "sentinels", "service_name"),
+    *("sentinel_kwargs", "startup_nodes"),
+)
 
 #: Times a connection to the broker is tried in one tick; the next tick tries again.
 BROKER_CONNECT_RETRIES = 1
@@ -247,7 +272,7 @@ class RedBeatScheduler(Scheduler):
                 self._unsaved[name] = fields
             except Exception as error:
                 if not self._setting_up:
-                    logger.error("beat: Entry %s is not scheduled: %s", name, error)
+                    logger.error(ADD_ENTRY_ERROR, name, error, fields)
                 else:
                     self._statics.refuse(name, error)
 
@@ -549,7 +574,19 @@ def acquire_distributed_beat_lock(sender: Any = None, **_kwargs: Any) -> None:
         scheduler.lock.acquire()
 
 
-@signals.beat_init.connect
+def _set_redbeat_connect(
+    app: Any, connect_name: str, connection: Any, retry_period: float
+) -> None:
+    """Give the app a client, as an attribute of this name; programs of RedBeat 2 call this."""
+    setattr(app, connect_name, RetryingConnection(retry_period, connection))
+
+
+def _log_skipped_broker_options(skipped_options: Iterable[str]) -> None:
+    """Log which options of the broker are not used for the schedule."""
+    logger.debug("beat: Options of the broker that are not used: %s", ", ".join(skipped_options))
+
+
+@beat_init.connect
 def _service_starts(sender: Any = None, **_kwargs: Any) -> None:
     """Tell the scheduler of a beat service that it starts; others are none of our business.
 

@@ -148,11 +148,28 @@ class BeatLock:
         self._lead()
         return True
 
+    @property
+    def name(self) -> str:
+        """The Redis key of the lock."""
+        return self.key
+
+    def locked(self) -> bool:
+        """Whether anybody holds the lock. One round trip."""
+        return bool(self._store.lock_holder(self.key))
+
+    def reacquire(self) -> bool:
+        """Let the lock live for its timeout from now, as :meth:`extend` does. One round trip."""
+        return self.extend()
+
     def owned(self) -> bool:
         """Whether the lock is ours now. One round trip."""
         return self._store.lock_holder(self.key) == self.token
 
-    def extend(self, additional_time: float | None = None) -> bool:
+    def extend(
+        self,
+        additional_time: float | None = None,
+        replace_ttl: bool = False,  # noqa: ARG002 - redis-py's locks take it
+    ) -> bool:
         """Let the lock live for the timeout, or ``additional_time`` seconds, from now.
 
         False when it is not ours. One round trip.
