@@ -30,6 +30,7 @@ __all__ = (
     "in_zone",
     "latest_run",
     "next_run",
+    "on_clock_of",
     "own_parts",
 )
 
@@ -149,6 +150,15 @@ def in_zone(schedule: Any, zone: tzinfo) -> Any:
     return copied
 
 
+def on_clock_of(schedule: BaseSchedule, instant: datetime) -> datetime:
+    """``instant`` in the zone of ``schedule``: Celery before 5.7 reads a crontab in that of these.
+
+    Unchanged for a class that tells no zone.
+    """
+    zone = getattr(schedule, "tz", None)
+    return instant.astimezone(zone) if isinstance(zone, tzinfo) else instant
+
+
 def _has_own_clock(schedule: Any) -> bool:
     return schedule.__dict__.get("nowfun") is not None
 
@@ -199,7 +209,7 @@ def _next_of_itself(schedule: Any, after: datetime, _timezone: tzinfo | None) ->
     clock, ahead = schedule.now(), ZERO
     if clock.tzinfo is None:  # Celery takes it for UTC, whatever clock on the wall it tells
         ahead = clock.replace(tzinfo=UTC) - datetime.now(UTC)
-    wait = schedule.remaining_estimate(after + ahead)
+    wait = schedule.remaining_estimate(on_clock_of(schedule, after + ahead))
     now = schedule.now()
     aware = now if now.tzinfo else now.replace(tzinfo=UTC)
     return None if wait is None else as_utc(aware) - ahead + wait

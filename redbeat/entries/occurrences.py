@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from celery.schedules import BaseSchedule
 
 from redbeat.calendar.zones import EPOCH, UTC, as_utc
-from redbeat.timing import asks_itself, count_runs, finder_of, first_run, latest_run, next_run
+from redbeat.timing import (
+    asks_itself,
+    count_runs,
+    finder_of,
+    first_run,
+    latest_run,
+    next_run,
+    on_clock_of,
+)
 
 from .planning import Plan, has_start
 from .policy import DEFAULT, Policy
@@ -248,7 +256,8 @@ def ask(
     Raises what ``is_due`` raises. ``now`` is the present; the seconds count from there.
     """
     ahead = ahead_of(schedule, now)
-    is_due, seconds = schedule.is_due(aware(last_run_at) + ahead if last_run_at else EPOCH)
+    last = aware(last_run_at) + ahead if last_run_at else EPOCH
+    is_due, seconds = schedule.is_due(on_clock_of(schedule, last))
     if seconds is None:
         return Verdict(due if is_due else None, None)
     # Without the time that it took, the next look would come a little too early, for nothing.

@@ -150,7 +150,7 @@ class TestUpcoming:
 
         made = entry(app, Twice(60, app=app), last_run_at=datetime.now(UTC))
         first, second = made.upcoming(2)
-        assert second - first == pytest.approx(timedelta(seconds=120), abs=timedelta(seconds=1))
+        assert abs(second - first - timedelta(seconds=120)) < timedelta(seconds=1)
 
     def test_it_ends_where_it_gets_no_further(self, app: Celery) -> None:
         class Stuck(schedule):
@@ -158,9 +158,8 @@ class TestUpcoming:
                 wait: timedelta = NOON - self.now()
                 return wait
 
-        assert entry(app, Stuck(60, app=app)).upcoming(5, NOON - timedelta(hours=1)) == [
-            pytest.approx(NOON, abs=timedelta(seconds=1))
-        ]
+        [instant] = entry(app, Stuck(60, app=app)).upcoming(5, NOON - timedelta(hours=1))
+        assert abs(instant - NOON) < timedelta(seconds=1)
         assert entry(app, Stuck(60, app=app)).upcoming(5, NOON + timedelta(hours=1)) == []
 
     def test_without_one_only_the_next_run_is_known(self, app: Celery) -> None:

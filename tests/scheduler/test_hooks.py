@@ -334,13 +334,7 @@ class TestSchedule:
 class Tokyo(crontab):
     """A crontab that is read in a zone of its own."""
 
-    def now(self) -> datetime:
-        return datetime.now(timezone.utc).astimezone(ZoneInfo("Asia/Tokyo"))
-
-    def remaining_estimate(self, last_run_at: datetime, **kwargs: Any) -> timedelta:
-        self.tz = ZoneInfo("Asia/Tokyo")
-        wait: timedelta = super().remaining_estimate(last_run_at, **kwargs)
-        return wait
+    tz = property(lambda _self: ZoneInfo("Asia/Tokyo"))
 
 
 class InTokyo(RedBeatSchedulerEntry):
