@@ -42,8 +42,13 @@ NAMES = {
         "to_timestamp",
         "from_timestamp",
         "get_utcoffset_minutes",
+        *("calendar", "crontab", "datetime", "json", "rrule", "schedule", "timedelta"),
+        *("timezone", "weekday", "zoneinfo"),
     ],
-    "redbeat.schedules": ["rrule"],
+    "redbeat.schedules": [
+        *("DAILY", "HOURLY", "MINUTELY", "MONTHLY", "SECONDLY", "WEEKLY", "YEARLY"),
+        *("dateutil_rrule", "rrule", "schedstate", "schedule"),
+    ],
 }
 
 
