@@ -88,7 +88,7 @@ CHANGES = {
     "Kwajalein, a day left out": ("Pacific/Kwajalein", datetime(1993, 8, 19)),
     "Casablanca, back": ("Africa/Casablanca", datetime(2024, 3, 9)),
     "Casablanca, forward": ("Africa/Casablanca", datetime(2024, 4, 13)),
-    "Havana, back to midnight": ("America/Havana", datetime(2026, 10, 31)),
+    "Havana, back to midnight": ("America/Havana", datetime(2024, 11, 2)),
     "Beirut, forward at midnight": ("Asia/Beirut", datetime(2026, 3, 28)),
 }
 ALWAYS: tuple[dict[str, object], ...] = (
