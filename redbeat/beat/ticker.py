@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from celery.utils.log import get_logger
-from redis.exceptions import LockNotOwnedError, RedisError
+from redis.exceptions import LockNotOwnedError, NoPermissionError, RedisError
 
 from redbeat.calendar.zones import from_timestamp
 from redbeat.config import RedBeatConfig
@@ -24,6 +24,7 @@ from redbeat.signals import emit, lock_acquired, lock_lost, redis_back, redis_lo
 from redbeat.storage.eviction import check_eviction
 from redbeat.storage.quarantine import Quarantine, shown
 from redbeat.storage.records import AGAIN, STANDBY, Claim, Completion, Turn
+from redbeat.storage.rights import check_rights, explained
 from redbeat.storage.store import BATCH, MAX_WAIT, Store
 
 from .backoff import BackOff
@@ -109,6 +110,7 @@ class Ticker:
         self._redis_failures = 0
         self._led = False
         self._answered = False
+        self._refused = False
         self._causes: set[str] = set()
         self._stop = HeldSignals()
 
@@ -166,7 +168,7 @@ class Ticker:
         except LockNotOwnedError:
             raise
         except (RedisError, OSError) as error:
-            return self._unavailable(error)
+            return self._unavailable(explained(error, self._store))
         except RedBeatError:
             raise
         except Exception:
@@ -229,6 +231,7 @@ class Ticker:
             why = "" if self._answered else hint(error, self._store.client)
             logger.error("beat: Redis is not available, trying again: %s: %s%s", kind, error, why)
         self._redis_failures += 1
+        self._refused = isinstance(error, NoPermissionError)
         return REDIS_WAIT.after(self._redis_failures)
 
     def _work(self, claims: bool) -> float:
@@ -341,6 +344,8 @@ class Ticker:
                 logger.debug("beat: Cannot look ahead: %r", error)
 
     def _check_server(self) -> None:
+        if self._refused:  # No script runs that would stop half-way.
+            check_rights(self._store)
         if not self._server_checked:
             check_eviction(self._store, self._conf.key_expiry_check)
             warn_about_untagged(self._store, self._conf)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -152,6 +153,69 @@ def test_a_real_beat(server: RedisServer, admin: redis.Redis, tmp_path: Path) ->
         assert refused(admin) == set()
     finally:
         project.end()
+
+
+#: What RedBeat 2 runs, with its transactions.
+OLD_COMMANDS = (
+    *("hget", "hset", "hsetnx", "zadd", "zrem", "zrank", "zrangebyscore", "smembers", "sadd"),
+    *("srem", "del", "evalsha", "script", "set", "get", "pexpire", "pttl", "multi", "exec"),
+)
+
+
+def refusals(log: pytest.LogCaptureFixture) -> list[str]:
+    """Return the lines that name rights."""
+    lines = [record.getMessage() for record in log.records]
+    return [line for line in lines if "ACL SETUSER" in line or "permission" in line]
+
+
+def test_a_user_with_the_rights_of_redbeat_2(
+    server: RedisServer, admin: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Is told once what it lacks, and the beat goes on as soon as that is granted."""
+    caplog.set_level(logging.ERROR, "celery.beat")
+    others = [rule for rule in acl_rules() if not rule.startswith("+")]
+    set_user(admin, [*others, *(f"+{name}" for name in OLD_COMMANDS)])
+    writer = Celery("admin", broker="memory://", set_as_current=False)
+    writer.conf.redbeat_redis_url = server.url
+    overdue("a", writer).save()
+    app = Celery("acl", broker="memory://", set_as_current=False)
+    app.conf.update(settings(server))
+    beat = RecordingScheduler(app)
+    for _ in range(4):
+        assert 0 < beat.tick() <= 2
+    assert beat.names == []
+    (line,) = refusals(caplog)
+    missing = line.partition("may not run ")[2].partition(";")[0].split(", ")
+    assert {"EVAL", "TIME", "HMGET", "SCAN", "INFO"} <= set(missing)
+    assert not {name.upper() for name in OLD_COMMANDS} & set(missing)
+
+    advice = line.partition("ACL SETUSER ")[2].replace("'", "").split()
+    admin.execute_command("ACL", "SETUSER", *advice)
+    beat.tick()
+    assert "a" in beat.names
+    admin.acl_log_reset()
+    beat.tick()
+    beat.close()
+    assert refused(admin) == set()
+    assert refusals(caplog) == [line]
+    for used in (app, writer):
+        used.redbeat_redis.close()
+
+
+def test_a_user_without_the_keys(
+    server: RedisServer, admin: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    set_user(admin, [rule for rule in acl_rules() if not rule.startswith("~")])
+    app = Celery("acl", broker="memory://", set_as_current=False)
+    app.conf.update(settings(server))
+    beat = RecordingScheduler(app)
+    for _ in range(3):
+        beat.tick()
+    (line,) = refusals(caplog)
+    assert f"may not use keys that begin with 'redbeat:'; grant it: ACL SETUSER {NAME}" in line
+    assert line.endswith("'~redbeat:*'")
+    beat.close()
+    app.redbeat_redis.close()
 
 
 class Vault(CredentialProvider):

@@ -1,0 +1,123 @@
+"""Which commands the Redis user may not run, found out by running them without an effect."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from redis.exceptions import NoPermissionError, RedisError, ResponseError
+
+from redbeat.connection.borrowing import borrowed, connection_of
+from redbeat.connection.cluster import node_of
+
+from .store import Store
+
+__all__ = ("check_rights", "explained")
+
+#: What servers say when a user lacks a right, also for a command in a script.
+REFUSAL = re.compile(r"no permission|can't (?:run|access)|ACL failure", re.IGNORECASE)
+
+#: Stands for a key of the prefix that does not exist.
+KEY: Final = "KEY"
+
+#: Commands without which no beat works, with arguments that change nothing.
+NEEDED: Final[Mapping[str, tuple[Any, ...]]] = {
+    "EVALSHA": ("0" * 40, 0),
+    "EVAL": ("return 1", 0),
+    "TIME": (),
+    "HGET": (KEY, "f"),
+    "HMGET": (KEY, "f"),
+    "HEXISTS": (KEY, "f"),
+    "HLEN": (KEY,),
+    "HSET": (KEY, "f", "v", "a field without a value"),
+    "HDEL": (KEY, "f"),
+    "ZADD": (KEY, "XX", 0, "m"),
+    "ZREM": (KEY, "m"),
+    "ZSCORE": (KEY, "m"),
+    "ZCARD": (KEY,),
+    "ZCOUNT": (KEY, 0, 1),
+    "ZRANGEBYSCORE": (KEY, 0, 1),
+    "ZREMRANGEBYSCORE": (KEY, 0, 1),
+    "SREM": (KEY, "m"),
+    "SMEMBERS": (KEY,),
+    "SCARD": (KEY,),
+    "GET": (KEY,),
+    "SET": (KEY, "v", "XX"),
+    "DEL": (KEY,),
+    "PEXPIRE": (KEY, 1),
+    "PTTL": (KEY,),
+}
+
+#: Commands that a beat can do without.
+USEFUL: Final[Mapping[str, tuple[Any, ...]]] = {
+    "HGETALL": (KEY,),
+    "HINCRBY": (KEY, "f", "no number"),
+    "ZRANK": (KEY, "m"),
+    "EXPIRE": (KEY, 1),
+    "TYPE": (KEY,),
+    "SCAN": (0, "COUNT", 1),
+    "PING": (),
+    "INFO": ("memory",),
+}
+
+#: Commands that would have an effect; they are in the advice in any case.
+UNTRIED: Final = ("SADD", "PUBLISH", "SUBSCRIBE")
+
+
+def explained(error: Exception, store: Store) -> Exception:
+    """Return ``error``, or one that names all missing rights where it is about a right.
+
+    One round trip in that case.
+    """
+    if not isinstance(error, ResponseError) or not REFUSAL.search(str(error)):
+        return error
+    try:
+        check_rights(store)
+    except RedisError as found:
+        return found
+    return error
+
+
+def check_rights(store: Store) -> None:
+    """Raise redis-py's ``NoPermissionError`` if a beat cannot work with the rights of its user.
+
+    The message names what is missing, and the command that grants it. One round trip.
+    """
+    pool = getattr(node_of(store.client, store.keys.schedule), "connection_pool", None)
+    if pool is None:
+        return
+    connection = connection_of(pool, "TIME")
+    with borrowed(connection, pool):
+        user = _user_of(connection)
+        refused = dict(_refused(connection, store.keys.entry(":probe")))
+    commands = [name for name, why in refused.items() if "command" in why]
+    if not refused.keys() & NEEDED.keys():
+        return
+    if commands:
+        what = f"run {', '.join(commands)}"
+        rights = " ".join(f"+{name.lower()}" for name in (*commands, *UNTRIED))
+    else:
+        what = f"use keys that begin with {store.keys.prefix!r}"
+        rights = f"'~{store.keys.prefix}*'"
+    raise NoPermissionError(f"the user may not {what}; grant it: ACL SETUSER {user} {rights}")
+
+
+def _refused(connection: Any, key: str) -> Iterator[tuple[str, str]]:
+    """Yield the commands that are refused, and what the server says. One round trip."""
+    probes = {**NEEDED, **USEFUL}
+    for name, args in probes.items():
+        connection.send_command(name, *(key if arg is KEY else arg for arg in args))
+    for name in probes:
+        try:
+            connection.read_response()
+        except NoPermissionError as error:
+            yield name, str(error)
+        except ResponseError:
+            pass  # such as the field without a value: the user may run the command
+
+
+def _user_of(connection: Any) -> str:
+    provider = getattr(connection, "credential_provider", None)
+    name = getattr(provider, "username", None) or getattr(connection, "username", None)
+    return str(name or "default")
