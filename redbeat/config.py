@@ -326,7 +326,8 @@ def real_app(app: Any = None) -> Celery:
 
     ``celery.current_app`` is a proxy, and so is what Flask programs make of their app.
     """
-    while hasattr(type(app), "_get_current_object"):
+    # Asking the type is quick for an app, and goes past what a proxy passes on.
+    while not issubclass(type(app), Celery) and hasattr(type(app), "_get_current_object"):
         app = app._get_current_object()
     found: Celery = app_or_default(app)
     return found
@@ -338,10 +339,12 @@ def ensure_conf(app: Celery | None = None) -> RedBeatConfig:
     It is kept as ``app.redbeat_conf``; one that is there already is returned as it is, with the
     keys that the client in ``app.redbeat_redis`` needs, see :meth:`RedBeatConfig.adopt`.
     """
-    app = real_app(app)
     config: RedBeatConfig | None = getattr(app, "redbeat_conf", None)
     if config is None:
-        config = app.redbeat_conf = RedBeatConfig(app)
+        app = real_app(app)
+        config = getattr(app, "redbeat_conf", None)
+        if config is None:
+            config = app.redbeat_conf = RedBeatConfig(app)
     client = getattr(app, "redbeat_redis", None)
     if client is not None and client is not config._client:
         config.adopt(client)
