@@ -174,8 +174,9 @@ class RedBeatConfig:
         """
         if client is self._client:
             return
-        before = self.key_prefix
-        self._read_keys(_is_cluster(client))
+        before, cluster = self.key_prefix, _is_cluster(client)
+        if cluster is not self.cluster:
+            self._read_keys(cluster)
         self._client = client
         if self.key_prefix != before:
             message = "The client of the program is a %s: keys begin with %r in place of %r"

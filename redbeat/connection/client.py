@@ -87,6 +87,7 @@ def unretried(client: Any) -> Any:
 
 def _make_client(app: Celery) -> Any:
     config = ensure_conf(app)
+    config.report()
     client = build_client(config)
     sentinel = getattr(getattr(client, "connection_pool", None), "sentinel_manager", None)
     if sentinel is not None:

@@ -14,7 +14,7 @@ from redis.cluster import RedisCluster
 
 from redbeat import RedBeatSchedulerEntry, Schedule
 from redbeat.config import RedBeatConfig, ensure_conf, real_app
-from redbeat.connection.client import build_client
+from redbeat.connection.client import build_client, get_redis
 from redbeat.errors import ConfigurationError
 from redbeat.settings import SETTINGS, find_setting, is_set
 
@@ -450,6 +450,8 @@ def test_ensure_conf_reads_once() -> None:
     assert ensure_conf(app) is config
     assert app.redbeat_conf is config
     assert config.key_prefix == "redbeat:"
+    get_redis(app)
+    assert ensure_conf(app).key_prefix == "redbeat:"
 
 
 def test_without_an_app_it_is_the_current_one() -> None:
