@@ -154,8 +154,7 @@ class RedBeatScheduler(Scheduler):
         self.lock_key = lock_key or conf.lock_key
         self._default_lock_key = None if lock_key else conf.lock_key
         super().__init__(app, lazy=True, **kwargs)
-        settings = (lock_timeout, conf.lock_timeout, self.lock_timeout)
-        wanted = next((value for value in settings if value is not None), None)
+        wanted = lock_timeout or conf.lock_timeout or self.lock_timeout
         self.lock_timeout = conf.resolve_lock_timeout(wanted, self.max_interval)
         if lazy:
             broker_connection(self.app)  # which the banner asks for next, with a worse error
