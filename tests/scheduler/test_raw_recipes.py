@@ -127,6 +127,7 @@ def test_keys_with_one_colon_are_named_at_the_start(
     ]
 
 
+@pytest.mark.standalone
 def test_the_data_of_redisbeater_runs_under_its_prefix(world: World) -> None:
     """In its layout: a ``last_run_at`` without seconds and zone, a member without the prefix."""
     prefix = PREFIX.replace("redbeat", "redisbeater")
