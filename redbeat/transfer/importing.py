@@ -122,7 +122,7 @@ class Ready(NamedTuple):
                 entry.recall(row.meta, row.runtime)
             more = {"seen": None}
         more |= {"score": entry._stored_score(), "history": given.history}
-        more["identity"] = "" if given.static else new_identity()
+        more["identity"] = given.identity or ("" if given.static else new_identity())
         writing = Writing(row.key, self.definition, self.policy, **more)
         return Planned(str(entry.name), writing, given.static)
 
@@ -267,6 +267,7 @@ class Importer:
 
     def _save_again(self, writing: Writing) -> None:
         entry = self._make.from_definition(self._app, writing.definition, writing.policy)
+        entry._new_identity = writing.identity
         texts = Writing(writing.key, writing.definition, writing.policy)
         save_batch(self._store, [(entry, texts)])
 

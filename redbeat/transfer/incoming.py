@@ -22,7 +22,7 @@ class Incoming:
     ``where`` tells where it stands, such as ``line 3``. ``problem`` names the field and is "" for
     an entry that could be read. A ``static`` entry is one of ``beat_schedule``. ``meta`` and
     ``runtime`` are its run history as stored; "" for an entry without, which keeps the stored one.
-    ``history`` are the lines of its last runs.
+    ``history`` are the lines of its last runs, ``identity`` is that of an entry that comes back.
     ``texts`` are its definition and policy as stored, where the source knows them already.
     """
 
@@ -33,6 +33,7 @@ class Incoming:
     meta: str = ""
     runtime: str = ""
     history: str = ""
+    identity: str = ""
     texts: tuple[str, str] | None = None
 
 

@@ -1,8 +1,8 @@
 """Entries as lines of JSON, one object per entry: ``name``, ``definition`` and ``policy``.
 
-With a history there are ``meta`` and ``runtime`` too, as they are stored, and in ``history`` the
-lines of the last runs, each with its task id. ``static`` is true for an entry of ``beat_schedule``,
-and left out for any other.
+With a history there are ``meta`` and ``runtime`` too, as they are stored, in ``history`` the lines
+of the last runs, each with its task id, and the ``identity`` of the entry. ``static`` is true for
+an entry of ``beat_schedule``, and left out for any other.
 """
 
 from __future__ import annotations
@@ -24,13 +24,20 @@ from .incoming import EntryType, Incoming, fail
 __all__ = ("FIELDS", "MAX_LINE", "read_lines", "write_line")
 
 #: What a line may say.
-FIELDS: Final = ("name", "definition", "policy", "meta", "runtime", "history", "static")
+FIELDS: Final = (
+    *("name", "definition", "policy", "meta", "runtime", "history", "identity", "static"),
+)
 
 #: Bytes of a line, at most.
 MAX_LINE: Final = 8 * MAX_TEXT
 
-#: Fields that are stored as JSON objects of their own.
-OBJECTS: Final = ("definition", "policy", "meta", "runtime")
+
+#: What fields must be, if they are there at all.
+KINDS: Final[dict[str, tuple[type, str]]] = {
+    **dict.fromkeys(("definition", "policy", "meta", "runtime"), (dict, "an object")),
+    "identity": (str, "a text"),
+    "static": (bool, "true or false"),
+}
 
 
 def write_line(name: str, row: Row, history: bool = False) -> str:
@@ -41,6 +48,8 @@ def write_line(name: str, row: Row, history: bool = False) -> str:
     fields = [f'"{field}": {_one_line(field, text)}' for field, text in texts.items() if text]
     if history and row.history:
         fields.append(f'"history": {json.dumps(row.history.splitlines())}')
+    if history and row.identity:
+        fields.append(f'"identity": {json.dumps(row.identity)}')
     if row.static:
         fields.append('"static": true')
     return f'{{"name": {json.dumps(name)}, {", ".join(fields)}}}'
@@ -88,6 +97,7 @@ def _read(templates: Templates, where: str, text: bytes) -> Incoming:
         History.read(meta, runtime)
     history = "".join([f"{text}\n" for text in line.get("history") or ()])
     told = {"meta": meta, "runtime": runtime, "history": history}
+    told["identity"] = line.get("identity") or ""
     return Incoming(where, entry, static=bool(line.get("static")), texts=texts, **told)
 
 
@@ -107,13 +117,11 @@ def _object(text: bytes) -> dict[str, Any]:
         if field not in FIELDS:
             problem = f"is unknown; the fields of a line are {', '.join(FIELDS)}"
             raise InvalidEntryError(field, problem)
-    for field in OBJECTS:
+    for field, (kind, what) in KINDS.items():
         value = line.get(field)
-        if value is not None and not isinstance(value, dict):
-            raise InvalidEntryError(field, f"must be an object, not {value!r:.60}")
+        if value is not None and not isinstance(value, kind):
+            raise InvalidEntryError(field, f"must be {what}, not {value!r:.60}")
     _check_history(line.get("history"))
-    if not isinstance(line.get("static", False), bool):
-        raise InvalidEntryError("static", f"must be true or false, not {line['static']!r:.60}")
     return _named(line)
 
 

@@ -92,12 +92,31 @@ def test_an_export_with_history_has_the_last_runs(
     assert run("export", "--history", file).code == 0
     redis_client.flushall()
     assert run("import", file).code == 0
-    assert json.loads(redis_client.hget(key, "history")) == lines
+    assert load(app, "ran").history == before
     app.conf.redbeat_key_prefix = "other:"
     del app.redbeat_conf
     assert run("import", file).code == 0
     other = RedBeatSchedulerEntry.from_key("other:ran", app=app)
     assert other.history == before
+
+
+def test_a_restored_entry_is_the_same(
+    run: Run, make: Make, app: Celery, redis_client: Any, tmp_path: Path
+) -> None:
+    """Its runs have the ids that they would have had; without a history it is a new one."""
+    entry, file = make("ran", 3600, last_run_at=RAN), str(tmp_path / "all.jsonl")
+    task_id = entry.task_id_of(RAN)
+    for options, same in ((["--history"], True), ([], False)):
+        assert run("export", *options, file).code == 0
+        redis_client.flushall()
+        assert run("import", file).code == 0
+        assert (load(app, "ran").task_id_of(RAN) == task_id) is same
+
+
+def test_a_bad_identity_in_a_line(run: Run, tmp_path: Path) -> None:
+    """Is named."""
+    ran = run("import", write(tmp_path / "f", line("a", identity=7)))
+    assert (ran.code, "identity: must be a text, not 7" in ran.err) == (1, True)
 
 
 @pytest.mark.parametrize(
