@@ -75,6 +75,9 @@ class RedBeatSchedulerEntry(OperatedEntry):
         **clsargs: Any,
     ) -> None:
         clsargs["app"] = real_app(clsargs.get("app"))
+        if self._foreign_fields:
+            # What a subclass hands on is meant for the policy.
+            self._foreign_fields = self._foreign_fields.difference(clsargs)
         policy = {field: clsargs.pop(field, None) for field in POLICY_FIELDS}
         if clsargs.pop("one_off", False):
             policy["max_runs"] = policy["max_runs"] or 1
@@ -189,7 +192,8 @@ class RedBeatSchedulerEntry(OperatedEntry):
     @classmethod
     def from_definition(cls: type[Self], app: Any, definition: str, policy: str = "") -> Self:
         """Make an entry without history; raises :exc:`DecodeError`. No round trip."""
-        arguments = decode_policy(policy, cls._arguments_in(definition))
+        stored = cls._arguments_in(definition)
+        arguments = decode_policy(policy, stored, cls._foreign_fields)
         lazy, pause = revealed(arguments, policy), Pause.read(policy)
         try:
             entry = cls(app=app, **arguments)
@@ -272,7 +276,8 @@ class RedBeatSchedulerEntry(OperatedEntry):
         """Return definition and policy as stored; raises :exc:`InvalidEntryError`."""
         if self.name:
             self._own_key()
-        if self.overlap != "allow" and not getattr(self.app, "redbeat_tracks_runs", False):
+        may_overlap = self.policy_field("overlap") == "allow"
+        if not may_overlap and not getattr(self.app, "redbeat_tracks_runs", False):
             problem = "beat would not learn when a run ends; call redbeat.worker.enable(app)"
             raise InvalidEntryError("overlap", problem)
         self.check_allowed()

@@ -135,7 +135,7 @@ class Dispatcher:
         run.now = datetime.fromtimestamp(now, UTC)
         if now - self._decided_at > DECIDED_FOR:
             run.verdict = None
-        run.at_most_once = (entry.delivery or self._delivery) == AT_MOST_ONCE
+        run.at_most_once = (entry.policy_field("delivery") or self._delivery) == AT_MOST_ONCE
         if claim.trigger:
             return self._triggered(entry, run, claim, claim_id, now)
         if not entry.enabled:

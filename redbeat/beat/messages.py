@@ -53,7 +53,7 @@ def addressed(entry: RedBeatSchedulerEntry, instant: Nominal, run: Run | None = 
         occurrence = f"trigger {run.trigger.id}"
     elif run is not None and run.verdict is not None and run.verdict.missed:
         headers["coalesced"] = run.verdict.missed
-    if entry.overlap != "allow":
+    if entry.policy_field("overlap") != "allow":
         headers[OVERLAP_HEADER] = entry.key
     if given.get("headers"):
         headers.update(given["headers"])

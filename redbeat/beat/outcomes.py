@@ -87,13 +87,14 @@ class Outcomes:
 
     def _finished(self, entry: RedBeatSchedulerEntry, claim: Claim, done: Completion) -> Completion:
         """Return the completion of an entry that has finished, with what becomes of it."""
+        on_finish = entry.policy_field("on_finish")
         logger.info(
-            "beat: Entry %s has finished: nothing is left to run (%s)", entry.name, entry.on_finish
+            "beat: Entry %s has finished: nothing is left to run (%s)", entry.name, on_finish
         )
         emit(entry_finished, self._hooks, entry=entry)
-        if entry.on_finish == "delete":
+        if on_finish == "delete":
             return done._replace(finish=DELETE)
-        if entry.on_finish == "disable":
+        if on_finish == "disable":
             definition = {**json.loads(claim.definition or "{}"), "enabled": False}
             return done._replace(score=DISABLED, finish=json.dumps(definition))
         return done

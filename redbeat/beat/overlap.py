@@ -24,7 +24,7 @@ ALLOW: Final = "allow"
 
 def goes_on(entry: RedBeatSchedulerEntry, claim: Claim, now: float) -> bool:
     """Return whether an earlier run may go on with which the next must not overlap."""
-    if entry.overlap == ALLOW or not claim.running_until:
+    if entry.policy_field("overlap") == ALLOW or not claim.running_until:
         return False
     try:
         until = float(claim.running_until)
@@ -35,9 +35,9 @@ def goes_on(entry: RedBeatSchedulerEntry, claim: Claim, now: float) -> bool:
 
 def marker(entry: RedBeatSchedulerEntry, task_id: str) -> str:
     """Return the ``running`` of a completion for a run that begins, "" where none is needed."""
-    if entry.overlap == ALLOW or not task_id:
+    if entry.policy_field("overlap") == ALLOW or not task_id:
         return ""
-    return f"{task_id} {entry.overlap_timeout}"
+    return f"{task_id} {entry.policy_field('overlap_timeout')}"
 
 
 def put_off(
@@ -49,7 +49,8 @@ def put_off(
     """
     verdict = entry.verdict()
     scheduled_at = verdict.anchor or verdict.scheduled_at
-    if entry.overlap == "buffer_one" or scheduled_at is None or entry.last_run_at is None:
+    waits = entry.policy_field("overlap") == "buffer_one"
+    if waits or scheduled_at is None or entry.last_run_at is None:
         until = float(claim.running_until)
         logger.debug("beat: Entry %s waits for the end of its run", entry.name)
         return Completion(claim.key, claim_id, until, runtime=AGAIN, running=WAITS), None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import timedelta
 from functools import lru_cache
 from json.encoder import encode_basestring_ascii as quoted
@@ -157,7 +157,6 @@ def decode_definition(text: str | bytes) -> dict[str, Any]:
             raise DecodeError(f"definition.{field}", "is missing; write it")
     definition["schedule"] = decode_schedule(definition["schedule"])
     _accept_numbers(definition)
-    _checked({name: definition[name] for name in POLICY_FIELDS if name in definition}, "definition")
     for field, (valid, wanted) in FIELDS.items():
         if field in definition and not valid(definition[field]):
             problem = f"must be {wanted}, not {definition[field]!r:.60}"
@@ -183,8 +182,16 @@ def encode_policy(schedule: Any, policy: Policy = DEFAULT) -> str:
     return encode(extension, "policy") if extension else ""
 
 
-def decode_policy(policy: str, definition: dict[str, Any]) -> dict[str, Any]:
-    """Return ``definition`` with its policy applied; raises :exc:`DecodeError`."""
+def decode_policy(
+    policy: str, definition: dict[str, Any], foreign: Collection[str] = ()
+) -> dict[str, Any]:
+    """Return ``definition`` with its policy applied; raises :exc:`DecodeError`.
+
+    A definition may hold fields of a policy too, but not under the ``foreign`` names: the class of
+    the entry uses these for something else.
+    """
+    names = [name for name in POLICY_FIELDS if name not in foreign]
+    definition.update(_checked(definition, names, "definition"))
     if not policy:
         return definition
     extension = decode(policy, "policy")
@@ -192,13 +199,16 @@ def decode_policy(policy: str, definition: dict[str, Any]) -> dict[str, Any]:
         raise DecodeError("policy", f"must be an object, not {extension!r:.60}")
     if isinstance(definition.get("schedule"), rrule):
         definition["schedule"] = with_zones(definition["schedule"], extension)
-    found = {name: extension[name] for name in POLICY_FIELDS if name in extension}
-    definition.update(_checked(found, "policy"))
+    definition.update(_checked(extension, names, "policy"))
     return definition
 
 
-def _checked(found: dict[str, Any], where: str) -> dict[str, Any]:
+def _checked(given: dict[str, Any], names: list[str], where: str) -> dict[str, Any]:
     """Return the fields of a policy if they are valid; raises :exc:`DecodeError`."""
+    found = {name: given[name] for name in names if name in given}
+    most = found.get("max_runs")
+    if type(most) is int and most <= 0:  # "no limit" to programs that know such a field
+        found["max_runs"] = None
     try:
         Policy.of(found)
     except InvalidEntryError as error:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, tzinfo
+from inspect import signature
 from typing import Any
 
 from celery.beat import ScheduleEntry
@@ -81,6 +83,9 @@ class DueEntry(ScheduleEntry):
     #: Whether the sorted set has it up to be looked at, whatever the entry itself says.
     put_up = False
 
+    #: Fields of a policy whose names a subclass uses for attributes or arguments of its own.
+    _foreign_fields: frozenset[str] = frozenset()
+
     #: The zone of the app, where it was looked up already.
     _zone: tzinfo | None = None
 
@@ -95,6 +100,17 @@ class DueEntry(ScheduleEntry):
 
     #: The last run and the run count that are not a change of the caller's.
     _known_history: tuple[Any, int] = (None, 0)
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        named = {*vars(cls)}
+        with suppress(KeyError, TypeError, ValueError):
+            named |= {*signature(vars(cls)["__init__"]).parameters}
+        cls._foreign_fields |= NAMES & named
+
+    def policy_field(self, name: str) -> Any:
+        """Return what the entry says in a field of its policy, else the default."""
+        return getattr(DEFAULT if name in self._foreign_fields else self, name)
 
     def default_now(self) -> datetime:
         """Return the time of the schedule's clock, or of the app's where there is no schedule."""
@@ -159,7 +175,10 @@ class DueEntry(ScheduleEntry):
         given = self.__dict__
         if NAMES.isdisjoint(given):
             return DEFAULT
-        return Policy.of({name: given[name] for name in FIELDS if name in given})
+        foreign = self._foreign_fields
+        return Policy.of(
+            {name: given[name] for name in FIELDS if name in given and name not in foreign}
+        )
 
     def _decide(self, now: datetime, due: datetime) -> Verdict:
         policy, zone = self._rules()

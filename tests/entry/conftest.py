@@ -20,10 +20,11 @@ SCHEDULE = f"{PREFIX}:schedule"
 
 @pytest.fixture
 def stored(redis_client: redis.Redis) -> Stored:
-    """The fields of the hash of an entry."""
+    """The fields of the hash of an entry, without its identity, which is another one each time."""
 
     def stored(name: str) -> dict[str, str]:
         found: Any = redis_client.hgetall(f"{PREFIX}{name}")
+        found.pop("identity", None)
         return dict(found)
 
     return stored

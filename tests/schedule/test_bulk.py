@@ -41,6 +41,7 @@ def test_save_all_stores_what_save_does(schedule: Schedule, make: Make, world: W
         dump[SCHEDULE] = [
             (key, score if score < 0 else score // 100) for key, score in dump[SCHEDULE]
         ]
+        assert all(dump[f"redbeat:e{number}"].pop("identity") for number in range(5))
     assert together == singly
 
 

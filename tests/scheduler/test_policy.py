@@ -12,7 +12,15 @@ from celery.schedules import crontab
 from redbeat import RedBeatSchedulerEntry
 from redbeat.errors import InvalidEntryError
 from tests.deployments import PREFIX
-from tests.scheduler.conftest import SCHEDULE, Clock, Json, World, interval_json, once
+from tests.scheduler.conftest import (
+    SCHEDULE,
+    Clock,
+    Json,
+    RecordingScheduler,
+    World,
+    interval_json,
+    once,
+)
 
 UTC = timezone.utc
 
@@ -66,6 +74,74 @@ def test_refused_when_it_is_saved(world: World, policy: Json, field: str) -> Non
         entry.save()
     assert caught.value.field == field
     assert not world.client.exists(f"{PREFIX}a")
+
+
+@pytest.mark.parametrize("most", [0, -1])
+def test_no_limit_to_another_program_is_none(world: World, most: int) -> None:
+    put(world, "a", 90, max_runs=most)
+    put(world, "b", 90)
+    world.client.hset(f"{PREFIX}b", "policy", json.dumps({"max_runs": most}))
+    scheduler = world.scheduler()
+    scheduler.tick()
+    assert sorted(scheduler.names) == ["a", "b"]
+    assert load(world, "a").max_runs is None
+    assert load(world, "b").runs_left is None
+
+
+Base: Any = RedBeatSchedulerEntry
+
+
+class Limited(Base):
+    """A program's own entry: its names mean something else than those of a policy."""
+
+    jitter = "class attribute"
+
+    def __init__(self, *args: Any, max_runs: int = -1, overlap: Any = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.max_runs = max_runs
+        self.overlap = overlap
+
+    @property
+    def delivery(self) -> Any:
+        """What the program delivers."""
+        return self.overlap
+
+    def definition(self) -> Json:
+        """Store the arguments of this class too."""
+        return {**super().definition(), "max_runs": self.max_runs, "overlap": self.overlap}
+
+
+class LimitedScheduler(RecordingScheduler):
+    """A beat with such entries."""
+
+    Entry = Limited
+
+
+@pytest.mark.parametrize(("most", "overlap"), [(-1, None), (0, "much"), (1, {"a": 1})])
+def test_names_that_a_subclass_uses_itself(world: World, most: int, overlap: Any) -> None:
+    ran = world.ago(90)
+    fields = {"max_runs": most, "overlap": overlap, "last_run_at": ran, "total_run_count": 5}
+    entry = Limited("a", "t", 60, app=world.app, on_finish="delete", **fields)
+    entry.save()
+    assert world.field("a", "definition")["max_runs"] == most
+    assert world.field("a", "policy") == {"on_finish": "delete"}
+    scheduler = world.scheduler_of(LimitedScheduler)
+    scheduler.tick()
+    assert scheduler.names == ["a"]
+    found = Limited.from_key(f"{PREFIX}a", app=world.app)
+    assert (found.max_runs, found.overlap, found.delivery) == (most, overlap, overlap)
+    assert found.jitter == "class attribute"
+    assert found.policy.on_finish == "delete"
+
+
+def test_a_subclass_that_hands_on_its_argument_means_the_policy(world: World) -> None:
+    class Once(RedBeatSchedulerEntry):
+        def __init__(self, *args: Any, max_runs: int | None = 1, **kwargs: Any) -> None:
+            super().__init__(*args, max_runs=max_runs, **kwargs)
+
+    Once("a", "t", 60, app=world.app).save()
+    assert world.field("a", "policy") == {"max_runs": 1}
+    assert Once.from_key(f"{PREFIX}a", app=world.app).runs_left == 1
 
 
 def test_quarantined_when_another_program_wrote_it(world: World) -> None:
