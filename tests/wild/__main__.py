@@ -26,7 +26,7 @@ from tests.wild import names
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 #: What the programs need besides the package, and what their tests import of other tests.
-TOOLS = ("pytest", "pytest-xdist", "fakeredis")
+TOOLS = ("pytest", "pytest-xdist", "fakeredis[lua]")
 SHARED = (
     "tests/__init__.py",
     "tests/waiting.py",

@@ -200,6 +200,29 @@ def test_a_definition_with_a_field_that_only_the_program_reads(wild: Wild, run: 
         running.until(wild.messages)
 
 
+DEFINES = """
+class Entry(RedBeatSchedulerEntry):
+    def definition(self):
+        definition = super().definition()
+        return {**definition, "kwargs": {**definition["kwargs"], "tenant": "north"}}
+
+
+class Scheduler(RedBeatScheduler):
+    Entry = Entry
+
+
+app.conf.beat_schedule = {"job": {"task": "jobs.run", "schedule": 0.5}}
+"""
+
+
+@pytest.mark.ours
+def test_an_argument_that_the_definition_adds_is_stored_and_sent(wild: Wild, run: Run) -> None:
+    with run(wild.program(DEFINES)) as running:
+        running.until(wild.messages)
+    assert wild.definition("job")["kwargs"] == {"tenant": "north"}
+    assert wild.messages()[0].kwargs == {"tenant": "north"}
+
+
 #: The time of the last run is what the program says, not what is stored.
 DECODES_META = """
 from datetime import datetime, timedelta, timezone

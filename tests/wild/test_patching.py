@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from unittest import mock
+
+import fakeredis
 
 from tests.wild.programs import Run, Wild
 
@@ -21,14 +22,13 @@ def test_a_patched_get_redis_is_what_an_entry_uses(wild: Wild) -> None:
 
 def test_a_patched_get_redis_is_what_loading_uses(wild: Wild) -> None:
     module = wild.program(redbeat_redis_url=UNREACHABLE).module
-    client = mock.MagicMock()
-    definition = {"__type__": "interval", "every": 60.0, "relative": False}
-    text = json.dumps({"name": "job", "task": "jobs.run", "schedule": definition})
-    client.hget.side_effect = lambda _key, field: {"definition": text}.get(field)
-    kind = module.RedBeatSchedulerEntry
-    with mock.patch("redbeat.schedulers.get_redis", return_value=client):
+    kind, fake = module.RedBeatSchedulerEntry, fakeredis.FakeRedis(decode_responses=True)
+    with mock.patch("redbeat.schedulers.get_redis", return_value=fake):
+        module.save("job", args=[1])
+        assert kind.from_key("redbeat:job", app=module.app).args == [1]
         assert kind.load_definition("redbeat:job", app=module.app)["task"] == "jobs.run"
         assert kind.load_meta("redbeat:job", app=module.app) == {"last_run_at": None}
+    assert fake.zrange("redbeat::schedule", 0, -1) == ["redbeat:job"]
 
 
 def test_a_patched_get_redis_is_undone(wild: Wild) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.wild.programs import Run, Wild
@@ -57,7 +59,7 @@ CRONTAB = {
 }
 
 #: What is saved, and what is stored for it: the base form, which has no clock.
-SAVED = {
+SAVED: dict[str, tuple[str, str, dict[str, Any]]] = {
     "a crontab of a subclass": (ZONED, "ZonedCrontab(tz=KARACHI)", CRONTAB),
     "a crontab with a clock": (CLOCK, "crontab(nowfun=clock)", CRONTAB),
     "an interval with a clock": (
@@ -70,6 +72,11 @@ SAVED = {
         "Every(60)",
         {"__type__": "interval", "every": 60.0, "relative": False},
     ),
+    "a recurrence of a subclass": (
+        CLOCK + "\nfrom redbeat.schedules import rrule\n\n\nclass Rule(rrule):\n    pass\n",
+        "Rule('HOURLY', dtstart=clock(), interval=2)",
+        {"__type__": "rrule", "freq": 4, "interval": 2, "count": None},
+    ),
 }
 
 
@@ -78,7 +85,8 @@ def test_what_is_saved_is_stored_in_its_base_form_and_runs(wild: Wild, run: Run,
     text, schedule, stored = SAVED[what]
     program = wild.program(f"{text}\n\ndef start():\n    save('job', {schedule})\n")
     program.module.start()
-    assert wild.definition("job")["schedule"] == stored
+    found = wild.definition("job")["schedule"]
+    assert {field: found[field] for field in stored} == stored
     with run(program) as running:
         running.until(wild.messages)
 
