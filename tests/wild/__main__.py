@@ -60,7 +60,7 @@ def staged(directory: Path) -> Path:
 
 
 def outcomes(report: Path) -> dict[str, str]:
-    """Return what became of each test, by its name."""
+    """Return whether each test passed or failed, by its name."""
     found = {}
     for case in ET.parse(report).iter("testcase"):
         module = case.get("classname", "").rpartition(".")[2]
@@ -70,7 +70,7 @@ def outcomes(report: Path) -> dict[str, str]:
 
 
 def run(python: str, directory: Path, arguments: list[str]) -> dict[str, str]:
-    """Run the tests below a directory; return what became of each. Their output is printed."""
+    """Run the tests of a directory; return their outcomes. The output of pytest is printed."""
     # A look for the module in that environment, not in this one.
     probe = [python, "-c", "import xdist"]
     parallel = subprocess.run(probe, capture_output=True, check=False).returncode == 0

@@ -15,8 +15,8 @@ from tests.wild.programs import Run, Wild, restored, run_beat, run_object
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the marker of tests that ask for more than 2.4.2 gives."""
-    config.addinivalue_line("markers", "ours: what 2.4.2 does not do; left out when it is tried")
+    """Register the marker of tests that need more than 2.4.2 does."""
+    config.addinivalue_line("markers", "ours: behaviour that 2.4.2 lacks; not run with 2.4.2")
 
 
 @pytest.fixture(scope="session")

@@ -231,7 +231,7 @@ def run_object(
 
 @contextmanager
 def run_beat(program: Program, lead: bool = True, service: bool = False) -> Iterator[Running]:
-    """Run a program under a real beat, which has a service and asks for the lock in any case."""
+    """Run a program under a real beat, which always has a service and acquires the lock."""
     del lead, service
     with beat_process(program, "-S", f"{program.name}:Scheduler") as running:
         yield running
@@ -274,10 +274,10 @@ class Wild:
         """Write a program; the settings of its app are added to those that tests need."""
         settings = {
             "redbeat_redis_url": self.url,
-            # 2.4.2 sees no change before this has passed.
+            # 2.4.2 notices a change only after this many seconds.
             "beat_max_loop_interval": 0.25,
             "redbeat_lock_timeout": 5,
-            # Or Celery has an entry of its own.
+            # Otherwise Celery adds its own entry.
             "result_expires": None,
             **settings,
         }

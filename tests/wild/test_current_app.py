@@ -1,4 +1,4 @@
-"""Web programs that pass `celery.current_app`, the proxy, wherever an app is asked for."""
+"""Web programs that pass `celery.current_app`, the proxy, as the app."""
 
 from __future__ import annotations
 

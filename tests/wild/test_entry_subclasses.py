@@ -8,8 +8,8 @@ import pytest
 
 from tests.wild.programs import Run, Wild
 
-#: An argument and attribute of its own, a definition that it writes itself, and a scheduler that
-#: notes in the hash of the entry what was sent.
+#: The entry has its own argument and attribute and writes its definition itself; the scheduler
+#: writes what it sent into the hash of the entry.
 LIMITED = """
 from redbeat.schedulers import RedBeatJSONEncoder, get_redis
 
@@ -86,15 +86,9 @@ def test_an_argument_of_its_own_comes_back(wild: Wild) -> None:
     assert module.Entry.from_key("redbeat:job", app=module.app).max_runs == 5
 
 
-#: What such a program stored before: an attribute of that name is no limit when it is below one.
-def test_a_stored_max_runs_below_one_is_no_limit(wild: Wild, run: Run) -> None:
+def test_a_max_runs_below_zero_is_no_limit(wild: Wild, run: Run) -> None:
     program = wild.program(LIMITED)
-    program.module.start(max_runs=0)
-    wild.client.hset(
-        "redbeat:job",
-        "definition",
-        wild.client.hget("redbeat:job", "definition").replace('"max_runs": 0', '"max_runs": -3'),
-    )
+    program.module.start(max_runs=-3)
     with run(program) as running:
         running.until(lambda: len(wild.messages()) >= 2)
 
@@ -279,7 +273,7 @@ def test_is_due_of_an_entry_class_decides(wild: Wild, run: Run) -> None:
         running.until(wild.messages)
 
 
-#: Its runs are put off to a moment that only the program knows.
+#: The program postpones the runs of its entries.
 LATER = """
 from datetime import timedelta
 

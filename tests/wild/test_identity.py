@@ -1,4 +1,4 @@
-"""Programs that take away an entry and save another one of the same name."""
+"""Programs that delete an entry and save another one with the same name."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def stop():
 """
 
 
-def test_a_one_off_that_is_saved_anew_has_another_task_id(wild: Wild, run: Run) -> None:
+def test_a_one_off_that_is_saved_again_has_another_task_id(wild: Wild, run: Run) -> None:
     program = wild.program(ONE_OFF)
     program.module.start("first")
     with run(program) as running:

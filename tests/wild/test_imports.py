@@ -69,7 +69,7 @@ def test_a_name_in_two_modules_is_the_same(first: str, second: str, names: list[
         assert getattr(modules[0], name) is getattr(modules[1], name)
 
 
-#: One that takes all it needs from the package.
+#: A program that imports everything it needs from the package.
 BORROWS = """
 from redbeat.decoder import crontab, datetime, rrule, schedule, timedelta, timezone, weekday
 from redbeat.schedulers import (

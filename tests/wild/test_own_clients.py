@@ -1,4 +1,4 @@
-"""Programs that give the package a Redis client of their own."""
+"""Programs that give the package their own Redis client."""
 
 from __future__ import annotations
 

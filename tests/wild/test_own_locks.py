@@ -1,4 +1,4 @@
-"""Schedulers with a lock of their own in place of the one of the package."""
+"""Schedulers that use their own lock instead of the lock of the package."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_a_beat_whose_own_lock_was_taken_sends_nothing(wild: Wild) -> None:
     assert wild.client.get("redbeat:mine") == "another beat"
 
 
-#: A class of its own, with the few methods that the scheduler calls.
+#: The program's lock class, with the few methods that the scheduler calls.
 DUCK = """
 from celery.signals import beat_init
 from redbeat.schedulers import acquire_distributed_beat_lock, get_redis

@@ -20,7 +20,7 @@ class Scheduler(RedBeatScheduler):
         return min(waits + [self.max_interval])
 """
 
-#: One that sends what is due by itself.
+#: A tick that sends due entries itself.
 SENDS = """
 class Scheduler(RedBeatScheduler):
     def tick(self, **kwargs):
@@ -33,7 +33,7 @@ class Scheduler(RedBeatScheduler):
         return 0.2
 """
 
-#: One that reserves an entry first and sends it then.
+#: A tick that first reserves an entry and then sends it.
 RESERVES = """
 class Scheduler(RedBeatScheduler):
     def tick(self, **kwargs):
@@ -46,7 +46,7 @@ class Scheduler(RedBeatScheduler):
         return 0.2
 """
 
-#: One that survives every error.
+#: A tick that survives every error.
 WRAPS = """
 class Scheduler(RedBeatScheduler):
     failed = False

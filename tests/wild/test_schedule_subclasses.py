@@ -1,4 +1,4 @@
-"""Schedules that are more than what is stored: subclasses, and clocks of the program's own."""
+"""Schedules with more than Redis stores: subclasses, and schedules that read their own clock."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ app.conf.beat_schedule = {
         running.until(wild.messages)
 
 
-#: The header names the zone of an entry; its schedule is made anew wherever the entry is.
+#: The header names the zone of an entry; the constructor makes the schedule from it.
 ENTRY_WITH_ZONE = (
     ZONED
     + HOURS_OF_KARACHI

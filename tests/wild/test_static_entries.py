@@ -13,7 +13,7 @@ app.conf.beat_schedule = {
 }
 """
 
-#: It reads what `super()` wrote, and saves a copy of it.
+#: The scheduler reads what `super()` wrote, and saves a copy.
 READS = (
     STATIC
     + """
@@ -43,7 +43,7 @@ def test_the_schedule_has_static_entries_at_once(wild: Wild) -> None:
         assert "job" in running.scheduler.seen
 
 
-#: It sets the schedule up again when the configuration changed.
+#: The scheduler sets up its schedule again after a change of the configuration.
 AGAIN = (
     STATIC
     + """
@@ -145,7 +145,7 @@ def test_entries_that_setup_schedule_saves(wild: Wild, run: Run) -> None:
     ]
 
 
-#: It decides which of them are written, and how.
+#: The scheduler decides which static entries are written, and how.
 FILTERS = (
     STATIC
     + """
