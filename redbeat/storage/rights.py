@@ -9,7 +9,7 @@ from typing import Any, Final
 from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
 from redbeat.connection.borrowing import borrowed, connection_of
-from redbeat.connection.cluster import node_of
+from redbeat.connection.cluster import cluster_errors, node_of
 
 from .store import Store
 
@@ -84,7 +84,9 @@ def check_rights(store: Store) -> None:
 
     The message names what is missing, and the command that grants it. One round trip.
     """
-    pool = getattr(node_of(store.client, store.keys.schedule), "connection_pool", None)
+    with cluster_errors():
+        node = node_of(store.client, store.keys.schedule)
+    pool = getattr(node, "connection_pool", None)
     if pool is None:
         return
     connection = connection_of(pool, "TIME")
