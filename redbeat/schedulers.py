@@ -89,6 +89,9 @@ LUA_EXTEND_TO_SCRIPT = load_script("extend").text
 use_provider(lambda app: get_redis(app))  # noqa: PLW0108 - the name as it is at each call
 use_codec(lambda: (RedBeatJSONEncoder, RedBeatJSONDecoder))
 
+#: Seconds that the lock lives by default, with Celery's default of ``beat_max_loop_interval``.
+DEFAULT_LOCK_TIMEOUT = 5 * DEFAULT_MAX_INTERVAL
+
 #: What is logged for an entry that cannot be saved: its name, the error, its fields.
 ADD_ENTRY_ERROR = "beat: Entry %s is not scheduled: %s. Its fields: %r"
 
@@ -125,8 +128,9 @@ class RedBeatScheduler(Scheduler):
     #: The beat lock, None when ``redbeat_lock_key`` is None. A program may put one of its own here.
     lock: BeatLock | None = None
 
-    #: Seconds the lock lives when it is not renewed.
-    lock_timeout: float | None = None
+    #: Seconds the lock lives when it is not renewed. A subclass may set another value, which the
+    #: setting and the constructor's argument override.
+    lock_timeout: float = DEFAULT_LOCK_TIMEOUT
 
     #: The Redis key of the lock.
     lock_key: str | None = None
@@ -154,7 +158,8 @@ class RedBeatScheduler(Scheduler):
         self.lock_key = lock_key or conf.lock_key
         self._default_lock_key = None if lock_key else conf.lock_key
         super().__init__(app, lazy=True, **kwargs)
-        wanted = lock_timeout or conf.lock_timeout or self.lock_timeout
+        own = None if self.lock_timeout == DEFAULT_LOCK_TIMEOUT else self.lock_timeout
+        wanted = lock_timeout or conf.lock_timeout or own
         self.lock_timeout = conf.resolve_lock_timeout(wanted, self.max_interval)
         if lazy:
             broker_connection(self.app)  # which the banner asks for next, with a worse error
@@ -169,11 +174,7 @@ class RedBeatScheduler(Scheduler):
         if self.lock_key == self._default_lock_key:
             self.lock_key = ensure_conf(self.app).lock_key
         if self.lock is None and self.lock_key:
-            self.lock = BeatLock(store, self.lock_key, self._timeout)
-
-    @property
-    def _timeout(self) -> float:
-        return self.lock_timeout or LONGEST_LEASE
+            self.lock = BeatLock(store, self.lock_key, self.lock_timeout)
 
     @cached_property
     def _statics(self) -> StaticEntries:
@@ -193,7 +194,7 @@ class RedBeatScheduler(Scheduler):
     @property
     def _lease(self) -> float:
         """Seconds that a claim lasts: no longer than the lock, within reason."""
-        return min(max(self._timeout, SHORTEST_LEASE), LONGEST_LEASE)
+        return min(max(self.lock_timeout, SHORTEST_LEASE), LONGEST_LEASE)
 
     @cached_property
     def _server(self) -> Any:
@@ -213,13 +214,8 @@ class RedBeatScheduler(Scheduler):
 
     # -- the schedule --------------------------------------------------------------------------
 
-    def service_starts(self, service: Any) -> None:
-        """Remember the service that runs this scheduler, and take the lock if it is free.
-
-        One round trip.
-        """
-        self.service = service
-        warn_about_confirms(self.app)
+    def take_lock(self) -> None:
+        """Take the beat lock if it is free. One round trip, none for a lock of the program's."""
         if isinstance(self.lock, BeatLock):
             self._ticker.take_lock()
 
@@ -318,7 +314,7 @@ class RedBeatScheduler(Scheduler):
         In a beat service it waits for them itself, so that a message can wake it up, and returns 0.
         """
         _ = self._server
-        self._ticker.use_lock(self.lock, self._timeout)
+        self._ticker.use_lock(self.lock, self.lock_timeout)
         ticker: Ticker = self._ticker
         seconds = self._tick_own_mapping() if self._own_mapping else ticker.tick()
         self._save_unsaved()
@@ -359,8 +355,7 @@ class RedBeatScheduler(Scheduler):
     def _wait(self, seconds: float) -> None:
         if self._ticker.available and self._wakeup.listen():
             return  # For what was saved between the tick and now, there is another tick.
-        heed = DUE if self.lock is None or self.lock.leading else LOCK
-        self._wakeup.wait(seconds, heed, self.service._is_shutdown.is_set)
+        self._wakeup.wait(seconds, DUE if self._leads else LOCK, self.service._is_shutdown.is_set)
 
     def maybe_due(self, entry: RedBeatSchedulerEntry, **kwargs: Any) -> float | None:
         """Send the entry if it is due; return the seconds until it is due again.
@@ -370,8 +365,8 @@ class RedBeatScheduler(Scheduler):
         """
         if entry.run is not None:
             return self.send_if_due(entry, **kwargs)
-        self._ticker.use_lock(self.lock, self._timeout)
-        seconds: float | None = self._ticker.run_one(entry)
+        self._ticker.use_lock(self.lock, self.lock_timeout)
+        seconds: float | None = self._ticker.run_one(entry, kwargs)
         return seconds
 
     @property
@@ -562,20 +557,35 @@ def is_about_one_key(error: BaseException) -> bool:
     return isinstance(cause, ResponseError) and "WRONGTYPE" in str(cause)
 
 
-def acquire_distributed_beat_lock(sender: Any = None, **_kwargs: Any) -> None:
+@beat_init.connect
+def _service_starts(sender: Any = None, **_kwargs: Any) -> None:
+    """Tell the scheduler of a beat service that it starts; others are none of our business."""
+    scheduler = getattr(sender, "__dict__", {}).get("scheduler")
+    if isinstance(scheduler, RedBeatScheduler):
+        scheduler.service = sender
+        warn_about_confirms(scheduler.app)
+
+
+@beat_init.connect
+def acquire_distributed_beat_lock(sender: Any = None, **kwargs: Any) -> None:
     """Wait for the beat lock of ``sender``, a beat service or a scheduler.
 
-    Beats acquire the lock in their ticks; this is for those who call it themselves. A sender with
-    another scheduler, or without a lock, is left alone.
+    A beat service that starts takes the lock if it is free, without waiting, and otherwise in its
+    ticks. Connected at import, so that receivers that a program connects later find the lock held;
+    a program that has a lock of its own disconnects this. A sender with another scheduler, or
+    without a lock, is left alone.
     """
-    scheduler = getattr(sender, "scheduler", sender)
-    if isinstance(scheduler, RedBeatScheduler) and scheduler.lock is not None:
-        scheduler.lock.acquire()
+    if "signal" not in kwargs:
+        scheduler = getattr(sender, "scheduler", sender)
+        if isinstance(scheduler, RedBeatScheduler) and scheduler.lock is not None:
+            scheduler.lock.acquire()
+        return
+    scheduler = getattr(sender, "__dict__", {}).get("scheduler")
+    if isinstance(scheduler, RedBeatScheduler):
+        scheduler.take_lock()
 
 
-def _set_redbeat_connect(
-    app: Any, connect_name: str, connection: Any, retry_period: float
-) -> None:
+def _set_redbeat_connect(app: Any, connect_name: str, connection: Any, retry_period: float) -> None:
     """Give the app a client, as an attribute of this name; programs of RedBeat 2 call this."""
     setattr(app, connect_name, RetryingConnection(retry_period, connection))
 
@@ -583,14 +593,3 @@ def _set_redbeat_connect(
 def _log_skipped_broker_options(skipped_options: Iterable[str]) -> None:
     """Log which options of the broker are not used for the schedule."""
     logger.debug("beat: Options of the broker that are not used: %s", ", ".join(skipped_options))
-
-
-@beat_init.connect
-def _service_starts(sender: Any = None, **_kwargs: Any) -> None:
-    """Tell the scheduler of a beat service that it starts; others are none of our business.
-
-    Connected at import, so that receivers of the user's own, connected later, find the lock held.
-    """
-    scheduler = getattr(sender, "__dict__", {}).get("scheduler")
-    if isinstance(scheduler, RedBeatScheduler):
-        scheduler.service_starts(sender)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 from celery.utils.log import get_logger
 
@@ -33,7 +33,7 @@ from .overlap import goes_on, marker
 from .statics import StaticEntries
 from .waits import own_wait, score_of_not_due
 
-__all__ = ("Dispatcher", "Loaded")
+__all__ = ("Dispatcher", "Given", "Loaded")
 
 logger = get_logger("celery.beat")
 
@@ -45,6 +45,13 @@ READ_AHEAD: Final = 50
 
 #: Seconds after which what was decided about them is decided anew: the broker took its time.
 DECIDED_FOR: Final = 0.1
+
+
+class Given(NamedTuple):
+    """What a program's own tick gave to ``maybe_due``: its object of an entry, and options."""
+
+    entry: RedBeatSchedulerEntry
+    options: dict[str, Any]
 
 
 class Dispatcher:
@@ -83,13 +90,13 @@ class Dispatcher:
         self,
         claims: Sequence[Claim],
         time: Callable[[], float],
-        given: RedBeatSchedulerEntry | None = None,
+        given: Given | None = None,
     ) -> Iterator[Loaded]:
         """Yield the entry of each claim with its run, or why it cannot be read.
 
         Many are read and decided in a row: that takes less time than one after the other between
-        two messages. ``time`` returns that of Redis, UNIX seconds. ``given`` is the object that a
-        program has of one of them and wants to be sent.
+        two messages. ``time`` returns that of Redis, UNIX seconds. ``given`` is what a program
+        gave to send of one of them.
         """
         for first in range(0, len(claims), READ_AHEAD):
             self._prototypes.refresh()
@@ -101,7 +108,7 @@ class Dispatcher:
                 if not isinstance(entry, Exception):
                     self._look_at(entry, now, claim)
                     if given is not None and entry.run is not None:
-                        entry.run.asked = claim.key == given.key
+                        entry.run.options = given.options
             yield from entries
 
     def _look_at(self, entry: RedBeatSchedulerEntry, now: datetime, claim: Claim) -> None:
@@ -271,13 +278,13 @@ class Dispatcher:
         self._outcomes.announce(entry)
         return done
 
-    def _load(self, claim: Claim, given: RedBeatSchedulerEntry | None = None) -> Loaded:
+    def _load(self, claim: Claim, given: Given | None = None) -> Loaded:
         if claim.problem or claim.definition is None:
             return DecodeError("definition", claim.problem)
         make = self._hooks.Entry
         try:
-            if given is not None and given.is_of(claim.key, claim.definition, claim.policy):
-                entry = given.with_history(claim.meta, claim.runtime)
+            if given and given.entry.is_of(claim.key, claim.definition, claim.policy):
+                entry = given.entry.with_history(claim.meta, claim.runtime)
             elif make.loads_itself():
                 entry = make.from_key(claim.key, app=self._hooks.app)
             else:
@@ -297,9 +304,8 @@ class Dispatcher:
     ) -> Completion | None:
         try:
             producer = self._hooks.producer
-            send = self._hooks.send_if_due if run.asked else self._hooks.maybe_due
             with self._outbox.publishing(producer, claim.key in self._alone):
-                seconds = send(entry, producer=producer)
+                seconds = publish(self._hooks, entry, producer)
                 if run.sent:
                     self._outbox.add(Letter(entry, claim, claim_id, seconds, now))
                     return None

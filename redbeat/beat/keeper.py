@@ -24,9 +24,10 @@ logger = get_logger("celery.beat")
 def publish(hooks: Hooks, entry: RedBeatSchedulerEntry, producer: Any) -> float | None:
     """Send an entry for what it is due for, or for its trigger; return what ``is_due`` says."""
     run = entry.run
+    if run is not None and run.trigger is None and run.options is not None:
+        return hooks.send_if_due(entry, **run.options)
     if run is None or run.trigger is None:
-        send = hooks.send_if_due if run is not None and run.asked else hooks.maybe_due
-        return send(entry, producer=producer)
+        return hooks.maybe_due(entry, producer=producer)
     logger.info("Scheduler: Sending triggered task %s (%s)", entry.name, entry.task)
     hooks.apply_async(entry, producer=producer, advance=False)
     run.sent = True

@@ -8,6 +8,7 @@ from typing import Any
 
 from celery.schedules import crontab
 from celery.utils.log import get_logger
+from redis.exceptions import RedisError
 
 from redbeat.calendar.zones import EPOCH, from_timestamp
 from redbeat.entries.due import DISABLED, counts_from, score_of
@@ -176,7 +177,9 @@ class StaticEntries:
                 begins = counts_from(entry.schedule, now)
                 meta = most if begins is now else encode_meta(begins)
                 yield StaticRow(name, entry.key, definition, policy, meta, scores.of(entry))
-            except (InvalidEntryError, ArithmeticError, LookupError) as error:
+            except (RedisError, OSError):
+                raise
+            except Exception as error:  # of a schedule or an entry class of the user's own, too
                 self.refuse(name, error)
 
     def stale(self, store: Store, alone: bool) -> set[str]:
@@ -230,7 +233,7 @@ class Scores:
         when = entry.schedule
         if not entry.enabled:
             return DISABLED
-        if type(when) is not crontab or when.nowfun is not None or entry.policy is not DEFAULT:
+        if type(when) is not crontab or asks_itself(when) or entry.policy is not DEFAULT:
             return self._computed(entry)
         identity = (entry.app, when.__reduce__()[1])
         try:
@@ -243,6 +246,8 @@ class Scores:
 
     def _computed(self, entry: RedBeatSchedulerEntry) -> float:
         now = self._now
+        if entry.scores_itself():
+            return entry.score
         policy, zone = entry._rules()
         begins = counts_from(entry.schedule, now)
         name = str(entry.name)

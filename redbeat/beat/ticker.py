@@ -28,7 +28,7 @@ from redbeat.storage.rights import check_rights, explained
 from redbeat.storage.store import BATCH, MAX_WAIT, Store
 
 from .backoff import BackOff
-from .dispatcher import Dispatcher, Loaded
+from .dispatcher import Dispatcher, Given, Loaded
 from .exchange import LONGEST_LEASE, Answer, Exchange
 from .failures import BROKER_WAIT
 from .hooks import Hooks, Promise
@@ -133,13 +133,14 @@ class Ticker:
         if self._exchange.lock is not None:
             self._guarded(self._look_at_lock)
 
-    def run_one(self, entry: RedBeatSchedulerEntry) -> float | None:
+    def run_one(self, entry: RedBeatSchedulerEntry, options: dict[str, Any]) -> float | None:
         """Claim an entry, send it if it is due, and record that.
 
-        Returns the seconds until it is due again, None for never; a second while another beat leads
-        or holds a claim on the entry. No round trip for an entry that is not due, else two.
+        ``options`` are those of ``apply_async``. Returns the seconds until it is due again, None
+        for never; a second while another beat leads or holds a claim on the entry. No round trip
+        for an entry that is not due, else two.
         """
-        work = partial(self._run_one, entry)
+        work = partial(self._run_one, entry, options)
         return work() if self.running else self._guarded(work)
 
     def release_lock(self) -> None:
@@ -148,12 +149,14 @@ class Ticker:
             self._lock.release()
 
     def use_lock(self, lock: Any, timeout: float) -> None:
-        """Go on with the lock object of the scheduler, which a program may replace. No round trip.
+        """Go on with the lock object of the scheduler, which a program may replace.
 
-        None when several beats share the work; ``timeout`` is seconds.
+        None when several beats share the work; ``timeout`` is seconds. No round trip, one to
+        release the lock before it.
         """
         if lock is self._lock or (isinstance(self._lock, OwnLock) and lock is self._lock.lock):
             return
+        self.release_lock()
         own = lock is None or isinstance(lock, BeatLock)
         self._lock = lock if own else OwnLock(lock, timeout)
         self._exchange.lock = lock if own else None
@@ -263,7 +266,7 @@ class Ticker:
                 self.flush()
                 return BROKER_WAIT.after(self._dispatcher.failures.of_broker)
 
-    def _run_one(self, entry: RedBeatSchedulerEntry) -> float | None:
+    def _run_one(self, entry: RedBeatSchedulerEntry, options: dict[str, Any]) -> float | None:
         due, seconds = self._hooks.is_due(entry)
         if not (due or entry.put_up):
             return seconds
@@ -282,16 +285,16 @@ class Ticker:
             self._give_back(iter(answer.turn.claims), answer.claim_id)
             return STANDBY_POLL
         if answer.turn.claims[0].definition is None and not answer.turn.claims[0].problem:
-            return self._run_unstored(entry) if due else seconds
-        self._dispatch(answer, entry)
+            return self._run_unstored(entry, options) if due else seconds
+        self._dispatch(answer, Given(entry, options))
         self.flush()
         failures = self._dispatcher.failures.of_broker
         return BROKER_WAIT.after(failures) if failures else seconds
 
-    def _run_unstored(self, entry: RedBeatSchedulerEntry) -> float | None:
+    def _run_unstored(self, entry: RedBeatSchedulerEntry, options: dict[str, Any]) -> float | None:
         """Send an entry that only the program has, which then remembers the run itself."""
         verdict, count = entry.verdict(), entry.total_run_count + 1
-        seconds = self._hooks.send_if_due(entry, producer=self._hooks.producer)
+        seconds = self._hooks.send_if_due(entry, **options)
         entry.adopt("", entry.default_now(), count, verdict.anchor or verdict.scheduled_at)
         return seconds
 
@@ -427,10 +430,10 @@ class Ticker:
 
     # -- a batch -------------------------------------------------------------------------------
 
-    def _dispatch(self, answer: Answer, given: RedBeatSchedulerEntry | None = None) -> None:
+    def _dispatch(self, answer: Answer, given: Given | None = None) -> None:
         """Dispatch claimed entries; what is left when the broker or the time fails is given back.
 
-        ``given`` is the object that a program has of one of them. At most one round trip per
+        ``given`` is what a program gave to send of one of them. At most one round trip per
         :data:`FLUSH_INTERVAL`, and those of the quarantine.
         """
         rest = iter(answer.turn.claims)
@@ -451,9 +454,7 @@ class Ticker:
         self._quarantine.flush()
         self._forget_gone()
 
-    def _dispatch_each(
-        self, claims: Iterator[Claim], answer: Answer, given: RedBeatSchedulerEntry | None
-    ) -> None:
+    def _dispatch_each(self, claims: Iterator[Claim], answer: Answer, given: Given | None) -> None:
         exchange, outbox, stop = self._exchange, self._outbox, self._stop
         loaded = self._dispatcher.loaded(answer.turn.claims, exchange.time, given)
         claim_id = answer.claim_id

@@ -85,8 +85,8 @@ class Run:
     ``sent`` the message is out under ``task_id``, ``error`` why it is not, ``successor`` the entry
     after the run. ``nominal`` is the instant the message tells, ``own_id`` that the id is the one
     which anybody can compute from it. ``at_most_once`` tells that it is recorded before it is sent.
-    ``trigger`` is what it is for when it is beside the schedule. ``asked`` tells that a program's
-    own tick asked for it through ``maybe_due``, which is not to be called once more.
+    ``trigger`` is what it is for when it is beside the schedule. ``options`` are those
+    that a program's own tick called ``maybe_due`` with, which must not be called once more.
     """
 
     now: datetime
@@ -99,7 +99,7 @@ class Run:
     own_id: bool = False
     at_most_once: bool = False
     trigger: Trigger | None = None
-    asked: bool = False
+    options: dict[str, Any] | None = None
     error: Exception | None = None
 
     @property

@@ -92,7 +92,7 @@ def test_class_attributes() -> None:
     cls = redbeat.RedBeatScheduler
     assert cls.Entry is redbeat.RedBeatSchedulerEntry
     assert cls.lock is None
-    assert cls.lock_timeout is None
+    assert cls.lock_timeout == 1500
     assert cls.max_interval
 
 

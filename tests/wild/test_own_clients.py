@@ -92,7 +92,7 @@ def test_a_function_that_replaces_get_redis(wild: Wild, run: Run) -> None:
     with run(program) as running:
         running.until(wild.messages)
         running.until(lambda: wild.messages("jobs.static"))
-        assert set(module.client.keys("*")) == {
+        assert set(module.client.keys("redbeat:*")) == {
             "redbeat:job",
             "redbeat:static",
             "redbeat::schedule",
