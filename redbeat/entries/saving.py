@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from functools import partial
-from secrets import token_hex
+from secrets import token_urlsafe
 from time import time
 from typing import Any
 
@@ -177,7 +177,7 @@ class SavedEntry(DueEntry):
 
 def new_identity() -> str:
     """Return the identity of a new entry."""
-    return token_hex(6)
+    return token_urlsafe(6)
 
 
 #: Entries and what is asked to be written of them, at most 500.

@@ -141,7 +141,7 @@ end
 -- As many lines of a history as stay when there is a new one, with the quote at the end. Lines end
 -- with the two characters of a line feed in JSON; no other backslash comes before an n.
 local function newest(history)
-  if not string.find(history, '^".*"$') then
+  if text_in(history) == history then
     history = '"' .. string.gsub(history, '[%c"\\]', printable) .. '"'  -- no writer of ours
   end
   local at = 1
@@ -366,7 +366,8 @@ if told and math.abs(now + lease - told) <= lease / 10 then
   lease_end = seconds(told)
 end
 local retry_at = seconds(now + retry)
-local new_identity = string.format('"%x"', tonumber(clock[1]) * 1000000 + tonumber(clock[2]))
+-- Microseconds, of which 32 bits are enough to tell two entries of one name apart.
+local new_identity = string.format('"%x"', math.floor(now * 1000000) % 4294967296)
 
 -- All claims of one call bear the same score. Returns whether there were any.
 local function hand_out_again()
@@ -400,13 +401,17 @@ local function claim(key, found, due)
       return seconds(math.min(expires, now + lease))
     end
   end
-  local identity = found[9] or new_identity
-  redis.call('HSET', key, 'identity', identity, 'claim',
-    claim_text(claim_id, due, lease_end, #kinds, found[1], found[3], found[2]))
+  local text = claim_text(claim_id, due, lease_end, #kinds, found[1], found[3], found[2])
+  if found[9] then
+    redis.call('HSET', key, 'claim', text)
+  else
+    redis.call('HSET', key, 'claim', text, 'identity', new_identity)
+  end
   if found[7] then
     redis.call('HDEL', key, 'ended')  -- of a message that this one may repeat under the same id
   end
-  hand_out('e', key, due, found[1], found[2], found[3], found[4], found[6], found[8], identity)
+  hand_out('e', key, due, found[1], found[2], found[3], found[4], found[6], found[8],
+    found[9] or new_identity)
   return lease_end
 end
 

@@ -135,7 +135,9 @@ def shop(made: Path, redis_url: str) -> Shop:
 
 def stored(client: Any) -> dict[str, Any]:
     keys = [key for key in client.keys("redbeat:*") if not key.startswith("redbeat::")]
-    return {key: client.hgetall(key) for key in keys}
+    found = {key: client.hgetall(key) for key in keys}
+    assert all(fields.pop("identity") for fields in found.values())
+    return found
 
 
 def without_made_up(found: dict[str, Any]) -> dict[str, Any]:

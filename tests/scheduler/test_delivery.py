@@ -139,7 +139,8 @@ class TestOrder:
 
     def test_the_message_is_the_same_but_for_the_retry(self, world: World) -> None:
         put_due(world, "a")
-        world.client.hset(f"{PREFIX}a", "policy", '{"delivery": "at_most_once"}')
+        fields = {"policy": '{"delivery": "at_most_once"}', "identity": '"a"'}
+        world.client.hset(f"{PREFIX}a", mapping=fields)
         most = world.scheduler()
         before = world.dump()
         most.tick()

@@ -43,9 +43,11 @@ def test_headers_name_the_occurrence(world: World) -> None:
 def test_task_id_is_derived_from_the_occurrence(world: World) -> None:
     message = send_one(world).sent[0]
     instant = message.options["headers"]["scheduled_at"]
-    assert message.id == task_id_of(PREFIX, "a", instant)
-    assert message.id != task_id_of("other:", "a", instant)
-    assert message.id != task_id_of(PREFIX, "b", instant)
+    identity = str(world.field("a", "identity"))
+    assert message.id == task_id_of(PREFIX, "a", instant, identity)
+    assert message.id != task_id_of("other:", "a", instant, identity)
+    assert message.id != task_id_of(PREFIX, "b", instant, identity)
+    assert message.id != task_id_of(PREFIX, "a", instant)
 
 
 def test_task_id_of_the_user_wins(world: World) -> None:

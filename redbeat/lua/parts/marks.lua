@@ -40,8 +40,10 @@ local function made_of(claim, definition, policy, meta)
   local first, second = marks(definition, policy, meta)
   local _, comma = string.find(claim, '",', 1, true)
   comma = comma or #claim
-  local at = (string.find(claim, '%]%s*$') or 0) - #second
-  local same_meta = stands(second, claim, at)
-  local same = same_meta and at == comma + #first + 2 and stands(first, claim, comma + 1)
-  return same, same_meta
+  local at = comma + #first + 2
+  if stands(first, claim, comma + 1) and stands(second, claim, at)
+    and string.find(claim, '^%]%s*$', at + #second) then
+    return true, true
+  end
+  return false, stands(second, claim, (string.find(claim, '%]%s*$') or 0) - #second)
 end

@@ -1,5 +1,8 @@
 -- text_in(field) returns the text in a field of an entry that is a text in quotes.
 
 local function text_in(field)
-  return string.match(field, '^"?(.-)"?$')
+  if #field > 1 and string.byte(field, 1) == 34 and string.byte(field, -1) == 34 then
+    return string.sub(field, 2, -2)
+  end
+  return field
 end
