@@ -53,13 +53,15 @@ class TaskAllowlist:
 
 
 def tasks_in(value: Any) -> Iterator[Any]:
-    """Yield what stands under ``task`` in ``value``, at any depth."""
+    """Yield what stands under ``task`` in ``value``, at any depth; as a pair too, in a list."""
     if isinstance(value, dict):
         if "task" in value:
             yield value["task"]
         for item in value.values():
             yield from tasks_in(item)
     elif isinstance(value, (list, tuple)):
+        if len(value) == 2 and value[0] == "task":
+            yield value[1]
         for item in value:
             yield from tasks_in(item)
 

@@ -52,7 +52,7 @@ from .connection.retrying import RetryingConnection
 from .decoder import RedBeatJSONDecoder, RedBeatJSONEncoder, to_timestamp, use_codec
 from .entries.nominal import nominal
 from .entry import RedBeatSchedulerEntry, store_of
-from .errors import DecodeError
+from .errors import DecodeError, InvalidEntryError
 from .metrics.extra import serve_beat
 from .storage.scripts import load_script
 from .storage.store import Store
@@ -435,9 +435,14 @@ class RedBeatScheduler(Scheduler):
         """Send a message as Celery's ``apply_async`` does, raising its error.
 
         That also looks for functions among the arguments, where none are left, and whether it is
-        time for ``sync()``, which :meth:`tick` does.
+        time for ``sync()``, which :meth:`tick` does. The allowlist judges the message as it is now,
+        after everything was merged into it.
         """
         self._tasks_since_sync += 1
+        allowlist = ensure_conf(self.app).task_allowlist
+        refused = allowlist and allowlist.refusal(message.task, message.options)
+        if refused:
+            raise InvalidEntryError(*refused)
         args, kwargs = list(message.args or ()), dict(message.kwargs or {})
         task = self._tasks.get(message.task)
         try:

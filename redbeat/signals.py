@@ -22,6 +22,7 @@ __all__ = (
     "lock_lost",
     "redis_back",
     "redis_lost",
+    "schedule_lost",
     "statics_synced",
 )
 
@@ -52,6 +53,10 @@ entry_finished = Signal(name="entry_finished", providing_args={"entry"})
 
 #: The entries of ``beat_schedule`` are stored: ``added``, ``changed``, ``removed``, numbers.
 statics_synced = Signal(name="statics_synced", providing_args={"added", "changed", "removed"})
+
+#: All entries vanished from Redis: ``count``, how many there were. Those of ``beat_schedule`` are
+#: written again by the beat; a program that keeps others elsewhere can save them now.
+schedule_lost = Signal(name="schedule_lost", providing_args={"count"})
 
 #: Redis does not answer: ``error``.
 redis_lost = Signal(name="redis_lost", providing_args={"error"})

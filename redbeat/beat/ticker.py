@@ -20,7 +20,15 @@ from redbeat.management.migration import warn_about_misspelt, warn_about_untagge
 from redbeat.metrics.counters import Counters
 from redbeat.metrics.pulse import Pulse
 from redbeat.metrics.upkeep import Upkeep
-from redbeat.signals import emit, lock_acquired, lock_lost, redis_back, redis_lost, statics_synced
+from redbeat.signals import (
+    emit,
+    lock_acquired,
+    lock_lost,
+    redis_back,
+    redis_lost,
+    schedule_lost,
+    statics_synced,
+)
 from redbeat.storage.eviction import check_eviction
 from redbeat.storage.quarantine import Quarantine, shown
 from redbeat.storage.records import AGAIN, STANDBY, Claim, Completion, Turn
@@ -426,6 +434,7 @@ class Ticker:
         if before == 1:  # it may just have been deleted
             return False
         logger.error("beat: The schedule in Redis is empty: all %d entries are gone", before)
+        emit(schedule_lost, self._hooks, count=before)
         return True
 
     # -- a batch -------------------------------------------------------------------------------

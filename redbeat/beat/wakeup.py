@@ -133,7 +133,8 @@ class WakeUp:
             if message is None:
                 self._check()
                 return False
-        except (RedisError, OSError) as error:
+        except (RedisError, OSError, ValueError) as error:
+            # ValueError for bytes that are not UTF-8: anybody may publish on the channel.
             self._lost(error)
             return False
         self._heard_at = self._clock()

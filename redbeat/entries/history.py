@@ -163,5 +163,5 @@ def _scheduled_at(runtime: str, last_run_at: datetime | None) -> datetime | None
         scheduled, ran = _instants(runtime)
         same = abs(aware(last_run_at).timestamp() - ran) < 0.000_002
         return from_timestamp(scheduled) if same else None
-    except (ValueError, TypeError, KeyError, OverflowError):
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return None

@@ -138,5 +138,5 @@ def quarantine_note(note: str) -> tuple[str, datetime | None]:
     try:
         found = json.loads(note)
         return str(found["reason"]), from_timestamp(float(found["since"]))
-    except (ValueError, TypeError, KeyError, OverflowError):
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return note, None

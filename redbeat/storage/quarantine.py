@@ -100,6 +100,6 @@ class Quarantine:
 def _decoded(note: str) -> dict[str, Any]:
     try:
         decoded = json.loads(note)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return decoded if isinstance(decoded, dict) else {}

@@ -151,6 +151,25 @@ def test_redis_that_is_away(world: World, heard: Heard, monkeypatch: pytest.Monk
     assert heard.one("redis_back") == {"sender": scheduler, "failures": 3}
 
 
+def test_a_lost_schedule_can_be_saved_again(make: Make, world: World, heard: Heard) -> None:
+    make("a").save()
+    make("b").save()
+    scheduler = world.scheduler()
+    scheduler.tick()
+
+    def restore(**_told: Any) -> None:
+        make("a").save()
+
+    signals.schedule_lost.connect(restore)
+    world.client.flushall()
+    try:
+        scheduler.tick()
+    finally:
+        signals.schedule_lost.disconnect(restore)
+    assert heard.one("schedule_lost") == {"sender": scheduler, "count": 2}
+    assert world.score("a") is not None
+
+
 def test_a_receiver_that_raises_harms_nothing(
     make: Make, world: World, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from redbeat import RedBeatSchedulerEntry
+from redbeat import RedBeatSchedulerEntry, Schedule
 from redbeat.storage.quarantine import REVIEW_INTERVAL
 from redbeat.storage.store import MISSING_RETRY
 from tests.deployments import PREFIX
 
-from .conftest import SCHEDULE, Clock, RecordingScheduler, World, interval_json
+from .conftest import QUARANTINE, SCHEDULE, Clock, RecordingScheduler, World, interval_json
 
 PARKED = -1.0
 DEPTH = 100_000
@@ -193,6 +193,27 @@ def test_all_kinds_at_once_leave_one_tick(world: World) -> None:
     scheduler.tick()
     assert len(scheduler.sent) == 50
     assert len(world.quarantine()) == len(BAD_DEFINITIONS)
+
+
+def test_deep_nesting_beside_the_definition_stops_nothing(world: World, clock: Clock) -> None:
+    """Texts that a person never reads are as hostile as those of the definition."""
+    deep = "[" * 100_000
+    for field in ("runtime", "policy", "meta", "claim", "history", "identity", "trigger"):
+        key = world.put(f"deep-{field}", last_run_at=world.ago(90), score=world.now() + 900)
+        world.client.hset(key, field, deep)
+        world.client.zadd(SCHEDULE, {key: 0})
+    world.put("good")
+    world.client.hset(QUARANTINE, f"{PREFIX}gone", deep)
+    scheduler = world.scheduler_of(RecordingScheduler, clock)
+    for _ in range(3):
+        scheduler.tick()
+        clock.advance(REVIEW_INTERVAL + 1)
+    assert "good" in scheduler.names
+    schedule = Schedule(world.app)
+    assert {record.name for record in schedule.records()} >= {"good", "deep-runtime"}
+    for entry in schedule.values():
+        assert entry.history is not None
+        assert entry.status.state
 
 
 def test_another_beat_reports_nothing_again(world: World, log: pytest.LogCaptureFixture) -> None:

@@ -263,6 +263,18 @@ class TestListening:
         assert redis_client.publish(CHANNEL, word.decode()) == 1
         assert wakeup.wait(30, word, never)
 
+    @pytest.mark.parametrize("message", [b"\xff", b"", b"\x00", b"9" * 100_000, b"due\xff"])
+    def test_any_other_message_does_no_more_than_end_the_wait(
+        self, wakeup: WakeUp, redis_client: redis.Redis, message: bytes
+    ) -> None:
+        """One byte that is no text once ended every beat, leader and standby, at one moment."""
+        wakeup.listen()
+        assert redis_client.publish(CHANNEL, message) == 1
+        assert not wakeup.wait(0.3, DUE, never)
+        wakeup.listen()
+        redis_client.publish(CHANNEL, DUE.decode())
+        assert wakeup.wait(30, DUE, never)
+
     @pytest.mark.parametrize(("said", "heed"), [(DUE, LOCK), (LOCK, DUE)])
     def test_ignores_the_other(
         self, wakeup: WakeUp, redis_client: redis.Redis, said: bytes, heed: bytes

@@ -41,6 +41,8 @@ SIDEWAYS: dict[str, dict[str, Any]] = {
         "link": [{"subtask_type": "group", "task": "tasks.g", "kwargs": {"tasks": [{"task": 1}]}}]
     },
     "header": {"headers": {"task": "evil"}},
+    "header as a pair": {"headers": [["task", "evil"]]},
+    "second header as a pair": {"headers": [["task", "tasks.a"], ["task", "evil"]]},
 }
 
 
@@ -92,6 +94,21 @@ def test_no_way_round_through_options(limited: World, how: str) -> None:
     assert limited.quarantine()["redbeat:bad"]["reason"].startswith("options: ")
     with pytest.raises(InvalidEntryError, match=r"^options: .*redbeat_task_allowlist"):
         RedBeatSchedulerEntry("new", "tasks.a", 60, app=limited.app, options=options).save()
+
+
+def test_what_a_subclass_adds_is_judged_too(limited: World, log: pytest.LogCaptureFixture) -> None:
+    """The message that is about to leave is judged, whoever merged what into it."""
+
+    class Own(RecordingScheduler):
+        def apply_async(self, entry: Any, *args: Any, **kwargs: Any) -> Any:
+            entry.options["headers"] = [("task", "evil")]
+            return super().apply_async(entry, *args, **kwargs)
+
+    limited.put("a", task="tasks.a")
+    scheduler = limited.scheduler_of(Own)
+    scheduler.tick()
+    assert scheduler.sent == []
+    assert "redbeat_task_allowlist" in log.text
 
 
 def test_callbacks_that_match(limited: World) -> None:
