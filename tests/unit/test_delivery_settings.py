@@ -75,6 +75,6 @@ def test_a_wrong_value_is_an_error_that_names_the_valid_ones(name: str, value: A
 def test_a_misspelt_name_is_reported(
     caplog: pytest.LogCaptureFixture, spelling: str, meant: str
 ) -> None:
-    config_of(**{spelling: "exit"})
+    config_of(**{spelling: "exit"}).report()
     (record,) = caplog.records
     assert record.getMessage() == f"Unknown setting {spelling}: did you mean {meant}?"
