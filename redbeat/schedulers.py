@@ -539,6 +539,7 @@ class RedBeatScheduler(Scheduler):
             logger.error("beat: Could not record the last runs: %r", error)
         try:
             if ticker is not None:
+                ticker.use_lock(self.lock, self.lock_timeout)
                 ticker.release_lock()
             elif self.lock is not None and getattr(self.lock, "leading", True):
                 self.lock.release()

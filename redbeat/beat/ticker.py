@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 from celery.utils.log import get_logger
 from redis.exceptions import LockNotOwnedError, NoPermissionError, RedisError
@@ -65,6 +66,10 @@ FLUSH_INTERVAL = 0.25
 
 #: Seconds to wait while Redis is away.
 REDIS_WAIT = BackOff(0.1, 2.0)
+
+
+def _is_ours(lock: Any) -> TypeGuard[BeatLock]:
+    return isinstance(lock, BeatLock)
 
 
 class Ticker:
@@ -152,9 +157,10 @@ class Ticker:
         return work() if self.running else self._guarded(work)
 
     def release_lock(self) -> None:
-        """Release the lock if it is held. One round trip then."""
-        if self._lock is not None and self._lock.leading:
-            self._lock.release()
+        """Release the lock if it is held, or may be. One round trip then."""
+        lock = self._lock
+        if lock is not None and (lock.leading or (lock.leading is None and not _is_ours(lock))):
+            lock.release()
 
     def use_lock(self, lock: Any, timeout: float) -> None:
         """Go on with the lock object of the scheduler, which a program may replace.
@@ -164,8 +170,10 @@ class Ticker:
         """
         if lock is self._lock or (isinstance(self._lock, OwnLock) and lock is self._lock.lock):
             return
-        self.release_lock()
-        own = lock is None or isinstance(lock, BeatLock)
+        if _is_ours(self._lock) and self._lock.leading:
+            with suppress(RedisError, OSError):  # it expires by itself
+                self._lock.release()
+        own = lock is None or _is_ours(lock)
         self._lock = lock if own else OwnLock(lock, timeout)
         self._exchange.lock = lock if own else None
 

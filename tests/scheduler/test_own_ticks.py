@@ -278,6 +278,26 @@ class TestOwnLock:
         one.tick()
         assert one.names + other.names == ["a"]
 
+    def test_of_an_own_tick_is_released_too(self, world: World, redis_client: redis.Redis) -> None:
+        scheduler = world.scheduler_of(OwnTick)
+        lock = redis_client.lock("mine", timeout=60)
+        assert lock.acquire()
+        scheduler.lock = lock
+        scheduler.tick()
+        world.put("a", interval_json(60), world.ago(90))
+        scheduler.tick()
+        assert scheduler.names == ["a"]
+        scheduler.close()
+        assert not world.client.exists("mine")
+
+    def test_takes_the_place_of_ours(self, world: World) -> None:
+        scheduler = world.scheduler()
+        scheduler.tick()
+        assert world.client.exists(LOCK)
+        scheduler.lock = Gate()  # type: ignore[assignment]
+        scheduler.tick()
+        assert not world.client.exists(LOCK)
+
     def test_none_switches_the_lock_off(self, world: World) -> None:
         world.put("a", interval_json(60), world.ago(90))
         world.client.set(LOCK, "another", px=60_000)
