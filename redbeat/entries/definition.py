@@ -199,7 +199,8 @@ def decode_policy(
         raise DecodeError("policy", f"must be an object, not {extension!r:.60}")
     if isinstance(definition.get("schedule"), rrule):
         definition["schedule"] = with_zones(definition["schedule"], extension)
-    definition.update(_checked(extension, names, "policy"))
+    # RedBeat alone writes this field: what a subclass keeps for itself is not in it.
+    definition.update(_checked(extension, list(POLICY_FIELDS), "policy"))
     return definition
 
 

@@ -142,6 +142,8 @@ def test_a_subclass_that_hands_on_its_argument_means_the_policy(world: World) ->
     Once("a", "t", 60, app=world.app).save()
     assert world.field("a", "policy") == {"max_runs": 1}
     assert Once.from_key(f"{PREFIX}a", app=world.app).runs_left == 1
+    Once("b", "t", 60, app=world.app, max_runs=3).save()
+    assert Once.from_key(f"{PREFIX}b", app=world.app).runs_left == 3
 
 
 def test_quarantined_when_another_program_wrote_it(world: World) -> None:
