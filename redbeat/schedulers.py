@@ -329,9 +329,14 @@ class RedBeatScheduler(Scheduler):
         seconds: float = self._ticker.tick(claims=False)
         if not self._leads or not self._ticker.available:
             return seconds
-        for entry in list(self.schedule.values()):
+        entries = self._ticker.guarded(lambda: [*self.schedule.values()])
+        if not isinstance(entries, list):
+            return float(entries)  # what to wait after an error
+        for entry in entries:
             wait = self.maybe_due(entry, **self._maybe_due_kwargs)
             seconds = seconds if wait is None else min(seconds, wait)
+            if not self._ticker.available:
+                break
         return seconds
 
     def _save_unsaved(self) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from functools import partial
 from typing import Any, TypeGuard, TypeVar
 
@@ -139,12 +138,12 @@ class Ticker:
 
         Without ``claims`` nothing is dispatched: the caller runs the entries by :meth:`run_one`.
         """
-        return self._guarded(partial(self._work, claims))
+        return self.guarded(partial(self._work, claims))
 
     def take_lock(self) -> None:
         """Take the lock if it is free, before the first tick. One round trip."""
         if self._exchange.lock is not None:
-            self._guarded(self._look_at_lock)
+            self.guarded(self._look_at_lock)
 
     def run_one(self, entry: RedBeatSchedulerEntry, options: dict[str, Any]) -> float | None:
         """Claim an entry, send it if it is due, and record that.
@@ -154,7 +153,7 @@ class Ticker:
         for an entry that is not due, else two.
         """
         work = partial(self._run_one, entry, options)
-        return work() if self.running else self._guarded(work)
+        return work() if self.running else self.guarded(work)
 
     def release_lock(self) -> None:
         """Release the lock if it is held, or may be. One round trip then."""
@@ -171,13 +170,15 @@ class Ticker:
         if lock is self._lock or (isinstance(self._lock, OwnLock) and lock is self._lock.lock):
             return
         if _is_ours(self._lock) and self._lock.leading:
-            with suppress(RedisError, OSError):  # it expires by itself
+            try:
                 self._lock.release()
+            except (RedisError, OSError) as error:
+                logger.warning("beat: The lock before this one expires by itself: %r", error)
         own = lock is None or _is_ours(lock)
         self._lock = lock if own else OwnLock(lock, timeout)
         self._exchange.lock = lock if own else None
 
-    def _guarded(self, work: Callable[[], W]) -> W | float:
+    def guarded(self, work: Callable[[], W]) -> W | float:
         """Return what ``work`` returns, or the seconds to wait after what went wrong."""
         self.running = True
         started = self._clock()
@@ -303,9 +304,14 @@ class Ticker:
         if answer.turn.claims[0].definition is None and not answer.turn.claims[0].problem:
             return self._run_unstored(entry, options) if due else seconds
         self._dispatch(answer, Given(entry, options))
+        scores = [done.score for done in self._exchange.pending if done.key == entry.key]
         self.flush()
         failures = self._dispatcher.failures.of_broker
-        return BROKER_WAIT.after(failures) if failures else seconds
+        if failures:
+            return BROKER_WAIT.after(failures)
+        # By the clock of Redis: by that of this host a run that is due there may be over already.
+        waits = [max(score - self._exchange.time(), 0.0) for score in scores if score >= 0]
+        return min(waits, default=seconds)
 
     def _run_unstored(self, entry: RedBeatSchedulerEntry, options: dict[str, Any]) -> float | None:
         """Send an entry that only the program has, which then remembers the run itself."""
@@ -316,7 +322,10 @@ class Ticker:
 
     def _keep_own_lock(self) -> bool:
         """Whether the lock is held if a program brought it; that of a beat is kept by its turns."""
-        return not isinstance(self._lock, OwnLock) or self._lock.keep()
+        held = not isinstance(self._lock, OwnLock) or self._lock.keep()
+        if not held:
+            self._take_note_of_lead("another")
+        return held
 
     def _look_at_lock(self) -> Turn:
         turn = self._exchange.turn(0).turn
@@ -325,15 +334,18 @@ class Ticker:
 
     def _leads(self, turn: Turn) -> bool:
         """Whether this beat may go on; says when it begins or ceases to lead."""
+        self._take_note_of_lead(turn.holder)
+        return turn.standing != STANDBY
+
+    def _take_note_of_lead(self, holder: str) -> None:
         leads = self._lock is not None and bool(self._lock.leading)
-        self.pulse.observe(leads or self._lock is None, turn.holder == NOT_A_LOCK)
+        self.pulse.observe(leads or self._lock is None, holder == NOT_A_LOCK)
         if leads is not self._led:
             self._led = leads
             if leads:
                 emit(lock_acquired, self._hooks)
             else:
-                emit(lock_lost, self._hooks, holder=turn.holder)
-        return turn.standing != STANDBY
+                emit(lock_lost, self._hooks, holder=holder)
 
     def _stand_by(self, holder: str) -> float:
         self._synced = self._statics.offered = False

@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 import redis
 from celery import Celery
+from celery.schedules import schedstate
 from redis.exceptions import LockError, LockNotOwnedError
 
 from redbeat import RedBeatSchedulerEntry
+from redbeat.signals import lock_lost
 from tests.deployments import PREFIX
 
 from .clients import CountingRedis
@@ -145,6 +147,28 @@ class TestOwnTick:
         # The lock, three to look at the schedule, one to load, to claim, to record.
         assert counting.trips - trips <= 7
 
+    def test_a_run_that_is_not_due_by_the_clock_of_redis_is_waited_for(self, world: World) -> None:
+        class Own(OwnTick):
+            def is_due(self, entry: Any) -> Any:
+                """Return what a host says whose clock is ahead."""
+                return schedstate(True, HOUR) if entry.run is None else entry.is_due()
+
+        last = world.ago(58)
+        world.put("a", interval_json(60), last, score=last.timestamp() + 60)
+        scheduler = world.scheduler_of(Own)
+        scheduler.tick()
+        assert scheduler.tick() == pytest.approx(2, abs=1)
+        assert scheduler.names == []
+
+    def test_a_publish_that_fails_is_waited_for(self, world: World) -> None:
+        def refuse(_task: str) -> None:
+            raise ValueError("no")
+
+        world.put("a", interval_json(HOUR), world.ago(HOUR + 1))
+        scheduler = world.scheduler_of(OwnTick)
+        scheduler.before_send = refuse
+        assert scheduler.tick() == pytest.approx(1, abs=0.5)
+
 
 class TestOwnMapping:
     def test_an_entry_that_is_left_out_does_not_run(self, world: World) -> None:
@@ -189,6 +213,26 @@ class TestOwnMapping:
         scheduler = world.scheduler_of(Own)
         scheduler.tick()
         assert scheduler.names == []
+
+    def test_redis_that_goes_away_while_it_is_read(
+        self, world: World, log: pytest.LogCaptureFixture
+    ) -> None:
+        class Own(RecordingScheduler):
+            away = True
+
+            @property
+            def schedule(self) -> Any:
+                if self.away:
+                    raise redis.ConnectionError("gone")
+                return self.get_schedule()
+
+        world.put("a", interval_json(60), world.ago(90))
+        scheduler = world.scheduler_of(Own)
+        assert 0 < scheduler.tick() <= 2
+        assert "Redis is not available" in log.text
+        scheduler.away = False
+        scheduler.tick()
+        assert scheduler.names == ["a"]
 
 
 class Gate:
@@ -259,6 +303,36 @@ class TestOwnLock:
         assert scheduler.names == ["a"]
         assert gate.calls[0] == "extend 1500"
         assert "acquire False" in gate.calls
+
+    def test_that_is_lost_is_no_lead(self, world: World) -> None:
+        lost: list[str] = []
+
+        def receive(holder: str, **_kwargs: Any) -> None:
+            lost.append(holder)
+
+        gate = Gate()
+        scheduler = world.scheduler()
+        scheduler.lock = gate  # type: ignore[assignment]
+        scheduler.tick()
+        gate.held = False
+        lock_lost.connect(receive)
+        scheduler.tick()
+        lock_lost.disconnect(receive)
+        assert lost == ["another"]
+
+    def test_that_was_lost_is_replaced(
+        self, world: World, redis_client: redis.Redis, log: pytest.LogCaptureFixture
+    ) -> None:
+        world.put("a", interval_json(60), world.ago(90))
+        scheduler = world.scheduler()
+        for _ in range(2):
+            redis_client.delete("mine")
+            lock = redis_client.lock("mine", timeout=60)
+            assert lock.acquire()
+            scheduler.lock = lock  # type: ignore[assignment]
+            scheduler.tick()
+        assert scheduler.names == ["a"]
+        assert "expires by itself" in log.text
 
     def test_that_is_lost_ends_a_beat_that_is_to_exit(self, world: World) -> None:
         world.app.conf.redbeat_on_lock_lost = "exit"
