@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from celery.utils.log import get_logger
+from redis.exceptions import RedisError
 
 from redbeat.calendar.zones import UTC
 from redbeat.delivery import AT_MOST_ONCE
@@ -134,6 +135,8 @@ class Dispatcher:
         because the entry is quarantined, or not yet because its message was published: then it is
         among what :meth:`delivered` returns.
         """
+        if isinstance(entry, (RedisError, OSError)):  # of a from_key() of the program's
+            return self._note(claim, claim_id, now, entry)
         if isinstance(entry, Exception):
             self._set_aside(claim, claim_id, str(entry) or repr(entry), now)
             return None

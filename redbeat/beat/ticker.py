@@ -151,9 +151,12 @@ class Ticker:
         ``options`` are those of ``apply_async``. Returns the seconds until it is due again, None
         for never; a second while another beat leads or holds a claim on the entry. No round trip
         for an entry that is not due, else two.
+
+        Within a tick, for an object that a subclass loaded again: the claim is held already.
         """
-        work = partial(self._run_one, entry, options)
-        return work() if self.running else self.guarded(work)
+        if self.running:
+            return self._hooks.send_if_due(entry, **options)
+        return self.guarded(partial(self._run_one, entry, options))
 
     def release_lock(self) -> None:
         """Release the lock if it is held, or may be. One round trip then."""

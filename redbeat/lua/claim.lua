@@ -405,13 +405,15 @@ local function claim(key, found, due)
   if found[9] then
     redis.call('HSET', key, 'claim', text)
   else
-    redis.call('HSET', key, 'claim', text, 'identity', new_identity)
+    -- What was claimed without an identity may have been sent: its id stays the same.
+    found[9] = found[5] and '""' or new_identity
+    redis.call('HSET', key, 'claim', text, 'identity', found[9])
   end
   if found[7] then
     redis.call('HDEL', key, 'ended')  -- of a message that this one may repeat under the same id
   end
   hand_out('e', key, due, found[1], found[2], found[3], found[4], found[6], found[8],
-    found[9] or new_identity)
+    found[9])
   return lease_end
 end
 

@@ -38,6 +38,20 @@ class TestScheduler:
         assert world.score("held") == pytest.approx(world.now() + 17, abs=1)
         assert world.run_count("held") == 0
 
+    def test_maybe_due_that_loads_the_entry_again(self, world: World) -> None:
+        class Own(RecordingScheduler):
+            def maybe_due(self, entry: Any, **kwargs: Any) -> float | None:
+                fresh = self.Entry.from_key(entry.key, app=self.app)
+                return super().maybe_due(fresh, **kwargs)
+
+        world.put("a", interval_json(60), world.ago(90))
+        scheduler = world.scheduler_of(Own)
+        scheduler.tick()
+        scheduler.tick()
+        assert scheduler.names == ["a"]
+        assert world.run_count("a") == 1
+        assert world.score("a") == pytest.approx(world.now() + 30, abs=1)
+
     def test_maybe_due_written_anew(self, world: World) -> None:
         """It sends by ``apply_async`` and tells nobody."""
 

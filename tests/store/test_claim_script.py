@@ -250,6 +250,14 @@ def test_an_entry_without_an_identity_gets_one_and_keeps_it(
     assert claim_one().identity not in ("", first)
 
 
+def test_a_run_that_was_claimed_without_an_identity_keeps_its_id(
+    redis_client: redis.Redis, put: Put, claim_one: ClaimOne
+) -> None:
+    key = put("a", claim="dead 1.000000 2.000000 mark mark")
+    assert claim_one("alive").identity == ""
+    assert redis_client.hget(key, "identity") == '""'
+
+
 @pytest.mark.parametrize(
     ("stored", "read"), [('"x y"', "x y"), ('""', ""), ("no JSON", "no JSON"), ("", "")]
 )
