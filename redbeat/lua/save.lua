@@ -176,6 +176,10 @@ local function save(
     leave_quarantine(entry)
     return 2, told, ran, redis.call('ZSCORE', schedule, entry) or '', stored[7] or ''
   end
+  if definition ~= '' and stored[4] and not stored[7] then
+    redis.call('HSET', entry, 'identity', '""')  -- its run may have been sent, see claim.lua
+    stored[7] = '""'
+  end
   write_texts(entry, stored, definition, policy, meta, runtime, history, identity)
   leave_quarantine(entry)
   local code, identity_told = 1, nil

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import pickle
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -39,6 +39,18 @@ def beat(world: World) -> RecordingScheduler:
     scheduler = world.scheduler()
     scheduler.tick()
     return scheduler
+
+
+def test_saved_during_a_run_without_an_identity(
+    world: World, beat: RecordingScheduler, ran: datetime
+) -> None:
+    key = world.put("a", interval_json(HOUR), ran)
+    world.client.hset(key, "claim", "dead 1.000000 2.000000 mark mark")
+    entry = RedBeatSchedulerEntry.from_key(key, app=world.app)
+    unnamed = entry.own_task_id(ran + timedelta(seconds=HOUR))
+    entry.args = [1]
+    entry.save()
+    assert send(beat) == unnamed
 
 
 @pytest.mark.parametrize("way", ["another object", "the same object", "raw delete", "loaded"])

@@ -8,6 +8,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
+import redis
 from celery.schedules import BaseSchedule, crontab, schedstate, schedule
 
 from redbeat import RedBeatSchedulerEntry
@@ -232,6 +233,31 @@ class TestEntry:
         scheduler.tick()
         assert [message.kwargs for message in scheduler.sent] == [{"tenant": 5}]
         assert world.field("a", "definition")["tenant"] == 5
+
+    def test_whose_from_key_finds_redis_away(
+        self, world: World, log: pytest.LogCaptureFixture
+    ) -> None:
+        class Own(RedBeatSchedulerEntry):
+            away = True
+
+            @classmethod
+            def from_key(cls, key: Any, app: Any = None) -> Any:
+                if cls.away:
+                    raise redis.ConnectionError("gone")
+                return super().from_key(key, app=app)
+
+        class Scheduler(RecordingScheduler):
+            Entry = Own
+
+        world.put("a", interval_json(60), world.ago(90))
+        scheduler = world.scheduler_of(Scheduler)
+        scheduler.tick()
+        assert not world.quarantine()
+        assert "trying again" in log.text
+        Own.away = False
+        world.client.zadd(SCHEDULE, {f"{PREFIX}a": 1})
+        scheduler.tick()
+        assert scheduler.names == ["a"]
 
     def test_with_is_due_of_its_own(self, world: World) -> None:
         class Paused(RedBeatSchedulerEntry):
