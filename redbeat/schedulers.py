@@ -146,6 +146,9 @@ class RedBeatScheduler(Scheduler):
     #: Whether :meth:`update_from_dict` is called by :meth:`setup_schedule`.
     _setting_up = False
 
+    #: Whether :meth:`setup_schedule` found Redis away.
+    _unoffered = False
+
     def __init__(
         self,
         app: Any,
@@ -236,12 +239,17 @@ class RedBeatScheduler(Scheduler):
         finally:
             self._setting_up = False
         self._make_lock()
+        self._offer_statics()
+
+    def _offer_statics(self) -> None:
         lock = self.lock if isinstance(self.lock, BeatLock) else None
         try:
+            self._unoffered = False
             self._statics.offer(self._store, lock)
             if self._leads:
                 self._statics.prune(self._store, lock, alone=lock is not None)
         except (RedisError, OSError) as error:
+            self._unoffered = True
             logger.warning("beat: Static entries are not written yet, a tick will: %r", error)
 
     @property
@@ -278,8 +286,11 @@ class RedBeatScheduler(Scheduler):
     def get_schedule(self) -> dict[str, RedBeatSchedulerEntry]:
         """Return the entries that are due now and the one after them, by name.
 
-        Nothing is claimed: :meth:`maybe_due` does that. Three round trips and one per entry.
+        Nothing is claimed: :meth:`maybe_due` does that. Three round trips and one per entry. Static
+        entries that :meth:`setup_schedule` could not write are written first.
         """
+        if self._unoffered:
+            self._offer_statics()
         return {entry.name: entry for entry in self._load_due()}
 
     def set_schedule(self, schedule: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import redis
@@ -185,3 +186,22 @@ def test_a_command_that_is_forbidden_is_no_fault_of_the_entries(
         assert log.text.count("trying again") == 1
     finally:
         world.client.execute_command("ACL", "DELUSER", "poor")
+
+
+class OwnTick(RecordingScheduler):
+    """Runs what its mapping holds."""
+
+    def tick(self, **_kwargs: Any) -> float:
+        """Go through the schedule."""
+        for entry in self.schedule.values():
+            self.maybe_due(entry, **self._maybe_due_kwargs)
+        return 1.0
+
+
+def test_an_own_tick_after_a_start_without_redis(server: RedisServer, frail: World) -> None:
+    frail.app.conf.beat_schedule = {"a": {"task": "t", "schedule": 3600}}
+    server.kill()
+    scheduler = frail.scheduler_of(OwnTick)
+    server.restart()
+    scheduler.tick()
+    assert frail.score("a") == pytest.approx(frail.now() + 3600, abs=30)
