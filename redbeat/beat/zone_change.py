@@ -12,6 +12,7 @@ from celery.utils.log import get_logger
 from redbeat.calendar.zones import zone_key
 from redbeat.entries.saving import save_batch
 from redbeat.entry import RedBeatSchedulerEntry
+from redbeat.errors import ConflictError
 from redbeat.storage.records import Writing
 from redbeat.storage.rows import Row
 from redbeat.storage.store import Store
@@ -39,14 +40,22 @@ def follow_time_zone(store: Store, app: Any, make: type[RedBeatSchedulerEntry]) 
         while True:
             page = store.page(after)
             batch = [entry for row in page.rows for entry in _dependent(row, app, make)]
-            if batch:
-                save_batch(store, [(entry, Writing(entry.key)) for entry in batch])
+            try:
+                if batch:
+                    save_batch(store, [(entry, _score_of(entry)) for entry in batch])
+            except ConflictError:
+                continue  # one was edited just now: read again what is stored
             count, after = count + len(batch), page.after
             yield
             if after is None:
                 break
         logger.warning("beat: Computed the next runs of %d entries in %s", count, zone)
     store.note_time_zone(zone)
+
+
+def _score_of(entry: RedBeatSchedulerEntry) -> Writing:
+    """Return what writes the score of an entry, unless another definition is stored by now."""
+    return Writing(entry.key, believed=entry._seen_texts)
 
 
 def _dependent(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timezone
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -16,13 +17,15 @@ from .conftest import SCHEDULE, RecordingScheduler, World
 BERLIN, TOKYO = "Europe/Berlin", "Asia/Tokyo"
 
 
-def start(world: World, zone: str) -> RecordingScheduler:
+def start(
+    world: World, zone: str, cls: type[RecordingScheduler] = RecordingScheduler
+) -> RecordingScheduler:
     """Return a beat that leads, of an app in a zone; those before it end."""
     for scheduler in world.schedulers:
         scheduler.close()
     world.app.conf.timezone = zone
     vars(world.app).pop("timezone", None)
-    scheduler = world.scheduler()
+    scheduler = world.scheduler_of(cls)
     scheduler.tick()
     return scheduler
 
@@ -110,3 +113,26 @@ def test_many_batches(world: World) -> None:
     start(world, TOKYO)
     for number in range(3):
         assert world.score(f"a{number}") == pytest.approx(next_at(TOKYO, hour), abs=1)
+
+
+def test_an_edit_at_that_moment_stays(world: World) -> None:
+    hour = far_hour(BERLIN, TOKYO)
+    edits: list[None] = []
+
+    class Edited(RedBeatSchedulerEntry):
+        @staticmethod
+        def decode_definition(definition: str | bytes) -> dict[str, Any]:
+            if edits:
+                edits.pop()
+                RedBeatSchedulerEntry("a", "t", 7200, app=world.app).save()
+            return RedBeatSchedulerEntry.decode_definition(definition)
+
+    class Scheduler(RecordingScheduler):
+        Entry = Edited
+
+    start(world, BERLIN)
+    RedBeatSchedulerEntry("a", "t", crontab(minute="0", hour=str(hour)), app=world.app).save()
+    edits.append(None)
+    start(world, TOKYO, Scheduler)
+    assert not edits
+    assert world.score("a") == pytest.approx(world.now() + 7200, abs=60)
