@@ -287,10 +287,9 @@ class RedBeatScheduler(Scheduler):
         """Return the entries that are due now and the one after them, by name.
 
         Nothing is claimed: :meth:`maybe_due` does that. Three round trips and one per entry. Static
-        entries that :meth:`setup_schedule` could not write are written first.
+        entries are written first if :meth:`setup_schedule` could not do so, or if nothing is left
+        to run, as after a loss of data.
         """
-        if self._unoffered:
-            self._offer_statics()
         return {entry.name: entry for entry in self._load_due()}
 
     def set_schedule(self, schedule: Any) -> None:
@@ -307,7 +306,11 @@ class RedBeatScheduler(Scheduler):
     def _load_due(self) -> Iterator[RedBeatSchedulerEntry]:
         store = self._store
         now = store.time()
-        for key, score in store.due(now):
+        due = store.due(now)
+        if self._unoffered or (not due and len(self._statics)):
+            self._offer_statics()
+            due = store.due(now)
+        for key, score in due:
             try:
                 entry = self.Entry.from_key(key, app=self.app)
             except (KeyError, DecodeError) as error:

@@ -53,6 +53,14 @@ class TestOwnTick:
         scheduler.tick()
         assert scheduler.names == ["s"]
 
+    def test_static_entries_are_written_again_after_a_loss(self, world: World) -> None:
+        world.app.conf.beat_schedule = {"s": {"task": "t", "schedule": HOUR}}
+        scheduler = world.scheduler_of(OwnTick)
+        scheduler.tick()
+        world.client.flushall()
+        scheduler.tick()
+        assert world.score("s") == pytest.approx(world.now() + HOUR, abs=30)
+
     def test_several_beats_send_each_run_once(self, world: World) -> None:
         world.app.conf.redbeat_lock_key = None
         world.put("a", interval_json(60), world.ago(90))
@@ -272,6 +280,17 @@ class TestOwnLock:
         assert 50_000 < world.client.pttl(LOCK) <= 60_000
         scheduler.close()
         assert not world.client.exists(LOCK)
+
+    def test_that_lives_for_less_than_a_second_is_not_deleted(
+        self, world: World, redis_client: redis.Redis
+    ) -> None:
+        world.app.conf.redbeat_lock_timeout = 0.5
+        scheduler = world.scheduler()
+        lock = redis_client.lock("mine", timeout=5)
+        assert lock.acquire()
+        scheduler.lock = lock  # type: ignore[assignment]
+        scheduler.tick()
+        assert lock.owned()
 
     def test_that_is_put_in_place_by_a_tick(self, world: World, redis_client: redis.Redis) -> None:
         class Own(RecordingScheduler):
