@@ -248,6 +248,7 @@ class OwnLock:
     def __init__(self, lock: Any, timeout: float) -> None:
         self.lock = lock
         self.timeout = timeout
+        self._seconds = max(int(timeout), 1)  # as in RedBeat 2, but 0 deletes a lock
         self.key = getattr(lock, "name", type(lock).__name__)
         self.leading: bool | None = None
         #: Whether it was held once and is not any more.
@@ -275,9 +276,9 @@ class OwnLock:
             getattr(self.lock, "reacquire", bool)()
         elif getattr(type(self.lock), "extend", None) is Lock.extend:
             # Or redis-py's lock would live longer and longer.
-            extend(int(self.timeout), replace_ttl=True)
+            extend(self._seconds, replace_ttl=True)
         else:
-            extend(int(self.timeout))
+            extend(self._seconds)
 
     def _acquire(self) -> Any:
         acquire = getattr(self.lock, "acquire", None)
