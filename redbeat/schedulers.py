@@ -250,7 +250,7 @@ class RedBeatScheduler(Scheduler):
                 self._statics.prune(self._store, lock, alone=lock is not None)
         except (RedisError, OSError) as error:
             self._unoffered = True
-            logger.warning("beat: Static entries are not written yet, a tick will: %r", error)
+            logger.warning("beat: Static entries are written by a tick, Redis is away: %s", error)
 
     @property
     def _leads(self) -> bool:
@@ -271,7 +271,7 @@ class RedBeatScheduler(Scheduler):
                 else:
                     entry.save()
             except (RedisError, OSError) as error:
-                logger.error("beat: Entry %s is not saved yet, a tick will: %r", name, error)
+                logger.error("beat: Entry %s is saved by a tick, Redis is away: %s", name, error)
                 self._unsaved[name] = fields
             except Exception as error:
                 if not self._setting_up:

@@ -176,7 +176,7 @@ class Ticker:
             try:
                 self._lock.release()
             except (RedisError, OSError) as error:
-                logger.warning("beat: The lock before this one expires by itself: %r", error)
+                logger.warning("beat: The lock before this one expires by itself: %s", error)
         own = lock is None or _is_ours(lock)
         self._lock = lock if own else OwnLock(lock, timeout)
         self._exchange.lock = lock if own else None
@@ -290,6 +290,23 @@ class Ticker:
         due, seconds = self._hooks.is_due(entry)
         if not (due or entry.put_up):
             return seconds
+        waiting = self._prepare()
+        if waiting is not None:
+            return waiting
+        answer = self._exchange.turn(1, entry.key)
+        if not self._leads(answer.turn):
+            return self._stand_by(answer.turn.holder)
+        claim = next((claim for claim in answer.turn.claims if claim.key == entry.key), None)
+        if claim is None:
+            self._give_back(iter(answer.turn.claims), answer.claim_id)
+            return STANDBY_POLL
+        if claim.definition is None and not claim.problem:
+            return self._run_unstored(entry, options) if due else seconds
+        self._dispatch(answer, Given(entry, options))
+        return self._recorded(entry.key, seconds)
+
+    def _prepare(self) -> float | None:
+        """Do what a tick does before it claims; the seconds to wait where this beat may not run."""
         self._check_server()
         if not self._keep_own_lock():
             return self._stand_by("another")
@@ -298,16 +315,11 @@ class Ticker:
             if turn.standing == STANDBY:
                 return self._stand_by(turn.holder)
             self._sync(turn)
-        answer = self._exchange.turn(1, entry.key)
-        if not self._leads(answer.turn):
-            return self._stand_by(answer.turn.holder)
-        if not any(claim.key == entry.key for claim in answer.turn.claims):
-            self._give_back(iter(answer.turn.claims), answer.claim_id)
-            return STANDBY_POLL
-        if answer.turn.claims[0].definition is None and not answer.turn.claims[0].problem:
-            return self._run_unstored(entry, options) if due else seconds
-        self._dispatch(answer, Given(entry, options))
-        scores = [done.score for done in self._exchange.pending if done.key == entry.key]
+        return None
+
+    def _recorded(self, key: str, seconds: float | None) -> float | None:
+        """Record the run of one entry; return the seconds until it is due again."""
+        scores = [done.score for done in self._exchange.pending if done.key == key]
         self.flush()
         failures = self._dispatcher.failures.of_broker
         if failures:

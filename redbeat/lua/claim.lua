@@ -366,8 +366,13 @@ if told and math.abs(now + lease - told) <= lease / 10 then
   lease_end = seconds(told)
 end
 local retry_at = seconds(now + retry)
--- Microseconds, of which 32 bits are enough to tell two entries of one name apart.
-local new_identity = string.format('"%x"', math.floor(now * 1000000) % 4294967296)
+
+-- The identity of an entry that has none, from its texts: the same one once more after Redis lost it.
+local function new_identity(definition, meta)
+  local text = redis.sha1hex and redis.sha1hex(definition .. '\n' .. (meta or ''))
+    or string.format('%x', math.floor(now * 1000000) % 4294967296)
+  return '"' .. string.sub(text, 1, 8) .. '"'
+end
 
 -- All claims of one call bear the same score. Returns whether there were any.
 local function hand_out_again()
@@ -406,7 +411,7 @@ local function claim(key, found, due)
     redis.call('HSET', key, 'claim', text)
   else
     -- What was claimed without an identity may have been sent: its id stays the same.
-    found[9] = found[5] and '""' or new_identity
+    found[9] = found[5] and '""' or new_identity(found[1], found[2])
     redis.call('HSET', key, 'claim', text, 'identity', found[9])
   end
   if found[7] then

@@ -245,8 +245,19 @@ def test_an_entry_without_an_identity_gets_one_and_keeps_it(
     assert first
     assert json.loads(str(redis_client.hget(key, "identity"))) == first
     assert claim_one("alive").identity == first
+
+
+def test_an_identity_is_the_same_after_a_loss_of_data(
+    redis_client: redis.Redis, put: Put, claim_one: ClaimOne
+) -> None:
+    """Redis comes back with data from before the claim: the run that went out keeps its id."""
+    key = put("a")
+    first = claim_one().identity
     redis_client.delete(key)
     put("a")
+    assert claim_one().identity == first
+    redis_client.delete(key)
+    put("a", meta="another history")
     assert claim_one().identity not in ("", first)
 
 
