@@ -103,10 +103,13 @@ class DueEntry(ScheduleEntry):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        named = {*vars(cls)}
-        with suppress(KeyError, TypeError, ValueError):
-            named |= {*signature(vars(cls)["__init__"]).parameters}
-        cls._foreign_fields |= NAMES & named
+        for base in cls.__mro__:  # what is mixed in is the subclass's own too
+            if base in DueEntry.__mro__:
+                continue
+            named = {*vars(base)}
+            with suppress(KeyError, TypeError, ValueError):
+                named |= {*signature(vars(base)["__init__"]).parameters}
+            cls._foreign_fields |= NAMES & named
 
     def policy_field(self, name: str) -> Any:
         """Return what the entry says in a field of its policy, else the default."""

@@ -134,6 +134,19 @@ def test_names_that_a_subclass_uses_itself(world: World, most: int, overlap: Any
     assert found.policy.on_finish == "delete"
 
 
+def test_names_of_a_mixin(world: World) -> None:
+    class Limits:
+        def __init__(self, *args: Any, max_runs: int = -1, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            self.max_runs = max_runs
+
+    class Mixed(Limits, Base):  # type: ignore[misc]
+        pass
+
+    Mixed("a", "t", 60, app=world.app).save()
+    assert Mixed.from_key(f"{PREFIX}a", app=world.app).max_runs == -1
+
+
 def test_a_subclass_that_hands_on_its_argument_means_the_policy(world: World) -> None:
     class Once(RedBeatSchedulerEntry):
         def __init__(self, *args: Any, max_runs: int | None = 1, **kwargs: Any) -> None:
