@@ -19,6 +19,9 @@ from .conftest import LOCK, RecordingScheduler, World, interval_json, once, void
 
 HOUR = 3600.0
 
+#: A key for a lock of the program's, in the slot of the schedule.
+MINE = f".{PREFIX}:mine"
+
 
 class OwnTick(RecordingScheduler):
     """A tick of its own, as programs for RedBeat 2 have it."""
@@ -286,7 +289,7 @@ class TestOwnLock:
     ) -> None:
         world.app.conf.redbeat_lock_timeout = 0.5
         scheduler = world.scheduler()
-        lock = redis_client.lock("mine", timeout=5)
+        lock = redis_client.lock(MINE, timeout=5)
         assert lock.acquire()
         scheduler.lock = lock
         scheduler.tick()
@@ -296,7 +299,7 @@ class TestOwnLock:
         class Own(RecordingScheduler):
             def tick(self, **kwargs: Any) -> float:
                 if not isinstance(self.lock, redis.lock.Lock):
-                    self.lock = redis_client.lock("mine", timeout=60)
+                    self.lock = redis_client.lock(MINE, timeout=60)
                     assert self.lock is not None
                     self.lock.acquire()
                 return super().tick(**kwargs)
@@ -305,7 +308,7 @@ class TestOwnLock:
         scheduler = world.scheduler_of(Own)
         scheduler.tick()
         assert scheduler.names == ["a"]
-        assert world.client.exists("mine")
+        assert world.client.exists(MINE)
 
     def test_that_raises_is_lost(self, world: World, log: pytest.LogCaptureFixture) -> None:
         gate = Gate()
@@ -343,8 +346,8 @@ class TestOwnLock:
         world.put("a", interval_json(60), world.ago(90))
         scheduler = world.scheduler()
         for _ in range(2):
-            redis_client.delete("mine")
-            lock = redis_client.lock("mine", timeout=60)
+            redis_client.delete(MINE)
+            lock = redis_client.lock(MINE, timeout=60)
             assert lock.acquire()
             scheduler.lock = lock
             scheduler.tick()
