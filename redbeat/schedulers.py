@@ -432,6 +432,8 @@ class RedBeatScheduler(Scheduler):
         run = entry.run
         if advance:
             entry = self.reserve(entry)
+            if run is not None and isinstance(entry, RedBeatSchedulerEntry):
+                run.successor = entry  # a subclass may make it in a way of its own
         if run is not None:
             scheduled_at = run.instant
         else:

@@ -31,7 +31,7 @@ from redbeat.signals import (
 )
 from redbeat.storage.eviction import check_eviction
 from redbeat.storage.quarantine import Quarantine, shown
-from redbeat.storage.records import AGAIN, STANDBY, Claim, Completion, Turn
+from redbeat.storage.records import AGAIN, NEW_LEADER, STANDBY, Claim, Completion, Turn
 from redbeat.storage.rights import check_rights, explained
 from redbeat.storage.store import BATCH, MAX_WAIT, Store
 
@@ -461,15 +461,22 @@ class Ticker:
         return turn.statics >= (len(self._statics) if self._lock else min(len(self._statics), 1))
 
     def _emptied(self, turn: Turn) -> bool:
-        """Whether the whole schedule vanished since the last turn; that is said loudly."""
+        """Whether the whole schedule vanished since the last turn; that is said loudly.
+
+        Raises ``LockNotOwnedError`` where the lock went with it, and a beat that lost its lock must
+        end.
+        """
         before, self._members = self._members, turn.members
         if turn.members or not before:
             return False
         self._sweep.hurry()
-        if before == 1:  # it may just have been deleted
+        lock_is_new = turn.standing == NEW_LEADER
+        if before == 1 and not lock_is_new:  # it may just have been deleted
             return False
         logger.error("beat: The schedule in Redis is empty: all %d entries are gone", before)
         emit(schedule_lost, self._hooks, count=before)
+        if lock_is_new and self._conf.on_lock_lost == "exit":
+            raise LockNotOwnedError("the lock vanished from Redis, and all entries with it")
         return True
 
     # -- a batch -------------------------------------------------------------------------------

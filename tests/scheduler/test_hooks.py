@@ -125,6 +125,29 @@ class TestScheduler:
         assert world.run_count("a") == 1
         assert scheduler.names == ["a"]
 
+    def test_a_next_instance_of_its_own_is_made_once(self, world: World) -> None:
+        made: list[str] = []
+
+        class Entry(RedBeatSchedulerEntry):
+            def _next_instance(self, last_run_at: Any = None, *_args: Any) -> Any:
+                made.append(str(self.name))
+                after = self.__copy__()
+                after.last_run_at = last_run_at or world.ago(0)
+                after.total_run_count += 1
+                return after
+
+            __next__ = next = _next_instance  # type: ignore[assignment]
+
+        class Own(RecordingScheduler):
+            pass
+
+        Own.Entry = Entry
+        world.put("a", interval_json(60), world.ago(90))
+        scheduler = world.scheduler_of(Own)
+        scheduler.tick()
+        assert scheduler.names == made == ["a"]
+        assert world.run_count("a") == 1
+
     def test_apply_async_around_ours(self, world: World) -> None:
         class Own(RecordingScheduler):
             def apply_async(

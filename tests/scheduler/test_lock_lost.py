@@ -91,6 +91,14 @@ class TestExit:
         scheduler.tick()
         return scheduler
 
+    def test_a_loss_of_all_data_ends_it(self, world: World, scheduler: RecordingScheduler) -> None:
+        """Programs register everything again when they are started after that."""
+        world.put("a", score=world.now() + 900)
+        scheduler.tick()
+        world.client.flushall()
+        with pytest.raises(LockNotOwnedError, match="vanished"):
+            scheduler.tick()
+
     def test_raises_and_names_the_lock_and_its_holder(
         self, world: World, scheduler: RecordingScheduler
     ) -> None:

@@ -140,7 +140,7 @@ def test_names_of_a_mixin(world: World) -> None:
             super().__init__(*args, **kwargs)
             self.max_runs = max_runs
 
-    class Mixed(Limits, Base):  # type: ignore[misc]
+    class Mixed(Limits, Base):
         pass
 
     Mixed("a", "t", 60, app=world.app).save()
