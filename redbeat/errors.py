@@ -11,6 +11,7 @@ __all__ = (
     "InvalidEntryError",
     "RedBeatError",
     "RedBeatKeyExpiryError",
+    "described",
 )
 
 
@@ -51,6 +52,11 @@ class DecodeError(RedBeatError, ValueError):
         super().__init__(f"{field}: {problem}")
         self.field = field
         self.problem = problem
+
+
+def described(error: BaseException) -> str:
+    """Return class and message of an error; the ``repr`` of redis-py 8 leaves the message out."""
+    return f"{type(error).__name__}: {error}"
 
 
 class ConflictError(RedBeatError):

@@ -52,7 +52,7 @@ from .connection.retrying import RetryingConnection
 from .decoder import RedBeatJSONDecoder, RedBeatJSONEncoder, to_timestamp, use_codec
 from .entries.nominal import nominal
 from .entry import RedBeatSchedulerEntry, store_of
-from .errors import DecodeError, InvalidEntryError
+from .errors import DecodeError, InvalidEntryError, described
 from .metrics.extra import serve_beat
 from .storage.scripts import load_script
 from .storage.store import Store
@@ -250,7 +250,9 @@ class RedBeatScheduler(Scheduler):
                 self._statics.prune(self._store, lock, alone=lock is not None)
         except (RedisError, OSError) as error:
             self._unoffered = True
-            logger.warning("beat: Static entries are written by a tick, Redis is away: %s", error)
+            logger.warning(
+                "beat: Static entries are not written yet, a tick will: %s", described(error)
+            )
 
     @property
     def _leads(self) -> bool:
@@ -271,7 +273,9 @@ class RedBeatScheduler(Scheduler):
                 else:
                     entry.save()
             except (RedisError, OSError) as error:
-                logger.error("beat: Entry %s is saved by a tick, Redis is away: %s", name, error)
+                logger.error(
+                    "beat: Entry %s is not saved yet, a tick will: %s", name, described(error)
+                )
                 self._unsaved[name] = fields
             except Exception as error:
                 if not self._setting_up:
@@ -557,7 +561,7 @@ class RedBeatScheduler(Scheduler):
             if ticker is not None:
                 ticker.close()
         except (RedisError, OSError) as error:
-            logger.error("beat: Could not record the last runs: %r", error)
+            logger.error("beat: Could not record the last runs: %s", described(error))
         try:
             if ticker is not None:
                 ticker.use_lock(self.lock, self.lock_timeout)
@@ -565,7 +569,9 @@ class RedBeatScheduler(Scheduler):
             elif self.lock is not None and getattr(self.lock, "leading", True):
                 self.lock.release()
         except (RedisError, OSError) as error:
-            logger.error("beat: Could not release the lock, it expires by itself: %r", error)
+            logger.error(
+                "beat: Could not release the lock, it expires by itself: %s", described(error)
+            )
 
     @property
     def info(self) -> str:

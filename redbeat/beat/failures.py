@@ -7,6 +7,7 @@ from celery.utils.log import get_logger
 from redbeat.calendar.zones import from_timestamp
 from redbeat.entries.nominal import nominal
 from redbeat.entries.runs import failed, run_line
+from redbeat.errors import described
 from redbeat.metrics.counters import Counters
 from redbeat.signals import emit, entry_failed
 from redbeat.storage.quarantine import shown
@@ -82,7 +83,7 @@ class Failures:
         if not self._hooks.broker_failed(error):
             return False
         if not self.of_broker:
-            logger.error("beat: The broker is not available, trying again: %r", error)
+            logger.error("beat: The broker is not available, trying again: %s", described(error))
         self.of_broker += 1
         self._last = error
         return True

@@ -9,6 +9,7 @@ from redis.exceptions import RedisError
 
 from redbeat.connection.client import client_of, unretried
 from redbeat.entry import RedBeatSchedulerEntry, store_of
+from redbeat.errors import described
 from redbeat.metrics.counters import Counters
 from redbeat.signals import emit, entry_failed
 
@@ -93,5 +94,7 @@ class Keeper:
             store.end_run(promise.claim.key, run.task_id)
         except (RedisError, OSError) as error:
             logger.warning(
-                "beat: Entry %s waits for overlap_timeout: %r", promise.entry.name, error
+                "beat: Entry %s waits for overlap_timeout: %s",
+                promise.entry.name,
+                described(error),
             )

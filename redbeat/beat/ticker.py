@@ -15,7 +15,7 @@ from redbeat.calendar.zones import from_timestamp
 from redbeat.config import RedBeatConfig
 from redbeat.connection.tls import hint
 from redbeat.entry import RedBeatSchedulerEntry
-from redbeat.errors import RedBeatError
+from redbeat.errors import RedBeatError, described
 from redbeat.management.migration import warn_about_misspelt, warn_about_untagged
 from redbeat.metrics.counters import Counters
 from redbeat.metrics.pulse import Pulse
@@ -176,7 +176,9 @@ class Ticker:
             try:
                 self._lock.release()
             except (RedisError, OSError) as error:
-                logger.warning("beat: The lock before this one expires by itself: %s", error)
+                logger.warning(
+                    "beat: The lock before this one expires by itself: %s", described(error)
+                )
         own = lock is None or _is_ours(lock)
         self._lock = lock if own else OwnLock(lock, timeout)
         self._exchange.lock = lock if own else None
@@ -552,7 +554,7 @@ class Ticker:
             self.flush()
             self._quarantine.flush()
         except (RedisError, OSError) as error:
-            logger.error("beat: Could not record the last runs: %r", error)
+            logger.error("beat: Could not record the last runs: %s", described(error))
 
     def _give_back_rest(self, claims: Iterator[Claim], claim_id: str) -> None:
         self._give_back(claims, claim_id)
