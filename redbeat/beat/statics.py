@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
+from hashlib import sha1
 from typing import Any
 
 from celery.schedules import crontab
 from celery.utils.log import get_logger
 from redis.exceptions import RedisError
 
-from redbeat.calendar.zones import EPOCH, from_timestamp
+from redbeat.calendar.zones import from_timestamp
 from redbeat.entries.due import DISABLED, counts_from, score_of
 from redbeat.entries.history import encode_meta
 from redbeat.entries.lazy import resolved
@@ -52,8 +53,8 @@ class StaticEntries:
         self.synced = {"added": 0, "changed": 0, "removed": 0}
         #: Whether entries were noted that no :meth:`sync` has written yet.
         self.unwritten = False
-        #: Whether :meth:`offer` has written all of them, while no other beat led.
-        self.offered = False
+        #: What :meth:`offer` has written, if it wrote all of them while no other beat led.
+        self.offered = ""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -66,7 +67,7 @@ class StaticEntries:
         self._left |= self._entries.keys()
         self._entries, self._refused, self._bases = {}, set(), {}
         self.complete = self.unwritten = True
-        self.offered = False
+        self.offered = ""
 
     def add(self, name: str, entry: RedBeatSchedulerEntry) -> None:
         """Note an entry; raises :exc:`InvalidEntryError` for one that would come back for ever."""
@@ -114,16 +115,20 @@ class StaticEntries:
     def offer(self, store: Store, lock: BeatLock | None) -> None:
         """Add and change entries in Redis; while another beat leads, only add what is missing.
 
-        No round trip without entries, else one, and one per 500 of them.
+        No round trip without entries, else two, and one per 500 of them.
         """
+        if not self._entries:
+            return
         lock_key, token = (lock.key, lock.token) if lock else (None, "")
-        added, changed, free = 0, 0, True
-        now = from_timestamp(store.time()) if self._entries else EPOCH
-        for rows in batches(self._rows(store, now, lock)):
+        added, changed, free, digest = 0, 0, True, sha1(usedforsecurity=False)
+        for rows in batches(self._rows(store, from_timestamp(store.time()), lock)):
             free, codes = store.offer_statics(rows, lock_key, token)
             self._note(rows, codes)
             added, changed = added + codes.count(ADDED), changed + codes.count(CHANGED)
-        self.offered = free
+            digest.update("".join(row.definition + row.policy for row in rows).encode())
+        if free:
+            self.offered = digest.hexdigest()
+            store.note_statics(self.offered)
         self.synced = {"added": added, "changed": changed, "removed": 0}
         if added and not free:
             logger.info("beat: Another beat leads: %d missing static entries added", added)
@@ -133,15 +138,17 @@ class StaticEntries:
 
         ``now`` is the time of Redis: a new entry counts from there. Unless this beat is ``alone``
         in removing entries, it removes only those that were its own. False when the caller does not
-        lead any more. One round trip, one per 500 entries that :meth:`offer` has not written, and
-        one per 500 removed.
+        lead any more. Two round trips, one per 500 entries unless :meth:`offer` was the last to
+        write them, and one per 500 removed.
         """
-        if not (self.offered or self._write(store, lock, now)):
+        if self.offered and self.offered == store.noted_statics():
+            logger.debug("beat: The static entries stand as they were written at the start")
+        elif not self._write(store, lock, now):
             return False
         removed = self.prune(store, lock, alone)
         if removed is None:
             return False
-        self.unwritten = self.offered = False
+        self.unwritten, self.offered = False, ""
         self.synced["removed"] = removed
         logger.info(
             "beat: Static entries: %d added, %d changed, %d removed, %d in all",

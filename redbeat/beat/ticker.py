@@ -326,7 +326,7 @@ class Ticker:
         failures = self._dispatcher.failures.of_broker
         if failures:
             return BROKER_WAIT.after(failures)
-        # By the clock of Redis: by that of this host a run that is due there may be over already.
+        # The clock of this host may be ahead of Redis: then the run that was due is not due yet.
         waits = [max(score - self._exchange.time(), 0.0) for score in scores if score >= 0]
         return min(waits, default=seconds)
 
@@ -365,7 +365,7 @@ class Ticker:
                 emit(lock_lost, self._hooks, holder=holder)
 
     def _stand_by(self, holder: str) -> float:
-        self._synced = self._statics.offered = False
+        self._synced, self._statics.offered = False, ""
         lock = self._lock
         if lock is not None and lock.lost and self._conf.on_lock_lost == "exit":
             self._exchange.flush()

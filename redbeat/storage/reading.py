@@ -42,6 +42,9 @@ BATCH = 500
 #: The field of the stats with the time zone of the last beat that led.
 TIME_ZONE = "timezone"
 
+#: The field of the stats with a digest of the static entries that were written last at a start.
+STATICS = "statics"
+
 #: Keys without their texts that are read in one round trip.
 KEYS_PAGE = 5000
 
@@ -257,8 +260,15 @@ class Reading:
 
     def time_zone(self) -> str:
         """Return the zone of the last beat that led, "" when it is not known. One round trip."""
+        return self._noted(TIME_ZONE)
+
+    def noted_statics(self) -> str:
+        """Return what :meth:`Store.note_statics` noted last, "" for nothing. One round trip."""
+        return self._noted(STATICS)
+
+    def _noted(self, field: str) -> str:
         try:
-            return text_of(self._read_aside("HGET", self.keys.stats, TIME_ZONE))
+            return text_of(self._read_aside("HGET", self.keys.stats, field))
         except ResponseError:
             return ""  # another type of key, or one that this user may not read
 

@@ -21,6 +21,7 @@ from .packing import pack
 from .reading import (
     BATCH,
     GLOB_SPECIAL,
+    STATICS,
     TIME_ZONE,
     Reading,
     Texts,
@@ -277,8 +278,15 @@ class Store(Reading):
 
     def note_time_zone(self, zone: str) -> None:
         """Remember the zone in which the scores of the schedule were computed. One round trip."""
-        with suppress(ResponseError):  # what is not noted is noted at the next start
-            self._read_aside("HSET", self.keys.stats, TIME_ZONE, zone)
+        self._note(TIME_ZONE, zone)
+
+    def note_statics(self, digest: str) -> None:
+        """Remember which static entries were written last at a start. One round trip."""
+        self._note(STATICS, digest)
+
+    def _note(self, field: str, text: str) -> None:
+        with suppress(ResponseError):  # what is not noted is done once more
+            self._read_aside("HSET", self.keys.stats, field, text)
 
     # -- static entries ----------------------------------------------------------------------
 

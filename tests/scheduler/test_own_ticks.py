@@ -182,6 +182,21 @@ class TestOwnTick:
 
 
 class TestOwnMapping:
+    def test_an_old_entry_that_never_ran_runs_once(self, world: World) -> None:
+        """Its slots since then are over: the next run counts from the last of them."""
+
+        class Own(RecordingScheduler):
+            @property
+            def schedule(self) -> Any:
+                return self.get_schedule()
+
+        world.put("a", interval_json(60), score=world.now() - 1000)
+        scheduler = world.scheduler_of(Own)
+        scheduler.tick()
+        scheduler.tick()
+        assert scheduler.names == ["a"]
+        assert world.score("a") == pytest.approx(world.now() + 20, abs=2)
+
     def test_an_entry_that_is_left_out_does_not_run(self, world: World) -> None:
         class Own(RecordingScheduler):
             @property

@@ -166,6 +166,16 @@ class TestWhoWrites:
         assert static_names(world) == {"a", "b"}
         assert world.field("a", "definition")["schedule"]["every"] == 2 * HOUR
 
+    def test_what_an_older_one_wrote_before_the_first_tick_is_written_again(
+        self, world: World
+    ) -> None:
+        declare(world, a=2 * HOUR)
+        newer = world.scheduler()
+        declare(world, a=HOUR)
+        world.scheduler()
+        newer.tick()
+        assert world.field("a", "definition")["schedule"]["every"] == 2 * HOUR
+
     def test_what_another_one_added_is_removed_by_the_next_leader(self, world: World) -> None:
         declare(world, a=HOUR)
         lead(world)

@@ -182,7 +182,7 @@ class TestRoundTrips:
         assert counting.trips == 0
         world.app.conf.beat_schedule = {"a": {"task": "t", "schedule": 10}}
         world.scheduler()
-        assert counting.trips <= 5  # two of a new connection, TIME, a script that is loaded
+        assert counting.trips <= 6  # two of a new connection, TIME, a script that is loaded, a note
 
 
 class TestClosing:
