@@ -35,7 +35,8 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 #: The task that programs send unless they say otherwise.
 TASK: Final = "jobs.run"
 #: Seconds in which a scheduler object, and a beat process that must start first, do their work.
-OBJECT_SECONDS: Final = 6.0
+#: An entry whose hash was deleted leaves the schedule after 5 seconds, when its lease ends.
+OBJECT_SECONDS: Final = 12.0
 BEAT_SECONDS: Final = 20.0
 STOP_SECONDS: Final = 10.0
 HOUR: Final = 3600
