@@ -31,8 +31,9 @@ class RoundTrips:
         get_connection = pool.get_connection
 
         def counted(*command: Any, **options: Any) -> Any:
-            self._count += 1
-            return get_connection(*command, **options)
+            connection = get_connection(*command, **options)
+            self._count += 1  # after the call: redis-py 5 refuses one without a command
+            return connection
 
         monkeypatch.setattr(pool, "get_connection", counted)
 

@@ -108,7 +108,10 @@ def proxied(redis_server: RedisServer, world: World) -> Iterator[Proxy]:
     """A proxy before Redis through which the app of the world connects and tries again."""
     with Proxy(redis_server.port) as proxy:
         world.app.redbeat_redis = redis.Redis.from_url(
-            proxy.url, retry=Retry(NoBackoff(), 2), decode_responses=True
+            proxy.url,
+            retry=Retry(NoBackoff(), 2),
+            retry_on_error=[redis.ConnectionError],  # redis-py 5 does not by itself
+            decode_responses=True,
         )
         yield proxy
         world.app.redbeat_redis.close()
