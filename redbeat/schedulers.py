@@ -227,7 +227,7 @@ class RedBeatScheduler(Scheduler):
 
         They are added and changed, unless another beat leads: then only those are added that are
         missing. The beat that leads removes those that left ``beat_schedule``: at its first tick,
-        and when this is called again. Where Redis is away, the first tick writes them. Three round
+        and when this is called again. Where Redis is away, the first tick writes them. Two round
         trips, and one per 500 entries.
         """
         schedule = ensure_conf(self.app).schedule
