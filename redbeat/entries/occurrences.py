@@ -175,7 +175,8 @@ def decide_by(
     first = plan.begin(due) if anchor is None or never_ran else plan.after(anchor)
     if never_ran and first == due:  # as in decide_first: the run of when it was put up
         last = due if plan.policy.coalesce == "all" else plan.latest_up(due, now) or due
-        return Verdict(due, next_up(plan, last), anchor=last if last != due else None)
+        missed = plan.count(due, last, MISSED_LIMIT)
+        return Verdict(due, next_up(plan, last), missed, last if missed else None)
     if first is None:
         return FINISHED
     latest = plan.latest_up(first, now)
@@ -228,7 +229,7 @@ def decide_first(
     # It is the run of the instant at which it was put up, however late.
     rest = coalesce(schedule, due, next_run(schedule, due, zone), now, zone)
     # The slots since then are over: the next run counts from the last of them.
-    return Verdict(due, rest.next_at, anchor=rest.scheduled_at if rest.missed else None)
+    return Verdict(due, rest.next_at, rest.missed, rest.scheduled_at if rest.missed else None)
 
 
 def coalesce(
