@@ -26,9 +26,9 @@ def follow_time_zone(store: Store, app: Any, make: type[RedBeatSchedulerEntry]) 
     """Score entries again when the last beat had another ``timezone`` or ``enable_utc``.
 
     Crontabs without a time zone of their own and relative intervals are read on the app's clock, so
-    the scores that a beat in another zone has stored are wrong. Yields after each batch; whoever
-    stops in between leaves the rest to the next call. One round trip, one more at the first start,
-    and two per 500 entries after a change.
+    the scores that a beat in another zone has stored are wrong. Yields after each batch; a
+    caller that stops in between leaves the rest to the next call. One round trip, one more at the
+    first start, and two per 500 entries after a change.
     """
     zone = zone_key(app.timezone) or str(app.timezone)
     before = store.time_zone()
