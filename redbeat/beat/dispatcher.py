@@ -292,10 +292,7 @@ class Dispatcher:
                 entry = make.from_key(claim.key, app=self._hooks.app)
             else:
                 entry = self._prototypes.get(claim.key, claim.definition, claim.policy)
-                if make.reads_meta_itself():
-                    entry.recall(claim.meta, claim.runtime)
-                else:
-                    self._histories.give(entry, claim.key, claim.meta, claim.runtime)
+                self._histories.give(entry, claim.key, claim.meta, claim.runtime)
             entry._identity = claim.identity
             self._statics.give_schedule(entry)
         except Exception as error:

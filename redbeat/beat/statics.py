@@ -120,18 +120,18 @@ class StaticEntries:
         if not self._entries:
             return
         lock_key, token = (lock.key, lock.token) if lock else (None, "")
-        added, changed, free, digest = 0, 0, True, sha1(usedforsecurity=False)
+        free, digest = True, sha1(usedforsecurity=False)
+        self.synced = {"added": 0, "changed": 0, "removed": 0}
         for rows in batches(self._rows(store, from_timestamp(store.time()), lock)):
             free, codes = store.offer_statics(rows, lock_key, token)
             self._note(rows, codes)
-            added, changed = added + codes.count(ADDED), changed + codes.count(CHANGED)
             digest.update("".join(row.definition + row.policy for row in rows).encode())
         if free:
             self.offered = digest.hexdigest()
             store.note_statics(self.offered)
-        self.synced = {"added": added, "changed": changed, "removed": 0}
-        if added and not free:
-            logger.info("beat: Another beat leads: %d missing static entries added", added)
+        if self.synced["added"] and not free:
+            message = "beat: Another beat leads: %d missing static entries added"
+            logger.info(message, self.synced["added"])
 
     def sync(self, store: Store, lock: BeatLock | None, now: datetime, alone: bool = True) -> bool:
         """Add, change and remove entries in Redis so that they are those of ``beat_schedule``.
@@ -164,12 +164,13 @@ class StaticEntries:
             codes = store.sync_statics(rows, lock_key, token, ttl)
             if codes is None:
                 return False
-            self.synced["added"] += codes.count(ADDED)
-            self.synced["changed"] += codes.count(CHANGED)
             self._note(rows, codes)
         return True
 
     def _note(self, rows: Sequence[StaticRow], codes: Sequence[int]) -> None:
+        """Count what became of rows, and refuse those whose keys hold something else."""
+        self.synced["added"] += codes.count(ADDED)
+        self.synced["changed"] += codes.count(CHANGED)
         for row, code in zip(rows, codes, strict=True):
             if code == OCCUPIED:
                 self.refuse(row.name, InvalidEntryError("name", OCCUPIED_BY % row.key))
