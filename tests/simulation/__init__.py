@@ -1,0 +1,1 @@
+"""A deterministic simulator: the real beats and the real scripts under a virtual clock."""

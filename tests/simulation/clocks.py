@@ -1,0 +1,125 @@
+"""The virtual clocks of the processes of a simulation.
+
+:func:`install` replaces what Python reads the time and chance from. It must run before Celery,
+kombu, redis-py or RedBeat are imported, as these keep references to such functions; so a simulation
+has an interpreter of its own.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+__all__ = ("SECOND", "Host", "Source", "install", "microseconds", "use")
+
+#: Microseconds: instants of the simulation are integers, so that nothing is rounded.
+SECOND: Final = 1_000_000
+
+
+def microseconds(seconds: float) -> int:
+    """Return a duration in whole microseconds, at least one: whoever waits makes progress."""
+    return max(math.ceil(seconds * SECOND), 1)
+
+
+@dataclass
+class Host:
+    """A machine whose clock differs from the true time by ``offset`` and by ``drift``.
+
+    ``offset`` is in microseconds, ``drift`` in microseconds per second.
+    """
+
+    name: str
+    offset: int = 0
+    drift: int = 0
+    since: int = 0
+
+    def monotonic(self, now: int) -> int:
+        """Return the monotonic clock at a true time, microseconds; jumps do not change it."""
+        return now + (now - self.since) * self.drift // SECOND
+
+    def wall(self, now: int) -> int:
+        """Return the wall clock at a true time, microseconds since 1970."""
+        return self.monotonic(now) + self.offset
+
+
+class Source:
+    """What the replaced functions ask: the running simulation."""
+
+    def wall(self) -> int:
+        """Return the wall clock of whoever asks, microseconds since 1970."""
+        raise NotImplementedError
+
+    def monotonic(self) -> int:
+        """Return the monotonic clock of whoever asks, microseconds."""
+        raise NotImplementedError
+
+    def sleep(self, seconds: float) -> None:
+        """Let virtual time pass for whoever asks."""
+        raise NotImplementedError
+
+    def host_name(self) -> str:
+        """Return the name of the machine of whoever asks."""
+        raise NotImplementedError
+
+    def random_bytes(self, count: int) -> bytes:
+        """Return bytes that follow from the seed."""
+        raise NotImplementedError
+
+
+_source: Source | None = None
+_real_wall: Callable[[], int] = time.time_ns
+
+
+def use(source: Source | None) -> None:
+    """Have the replaced functions ask ``source`` from now on."""
+    global _source  # noqa: PLW0603 - the interpreter has one set of clocks
+    _source = source
+
+
+def install() -> None:
+    """Replace the functions that read clocks and chance, for the rest of this interpreter."""
+    import time_machine  # noqa: PLC0415 - it patches nothing unless a simulation begins
+
+    real = {name: getattr(time, name) for name in ("monotonic", "sleep")}
+    real_name, real_bytes = socket.gethostname, os.urandom
+
+    def monotonic() -> float:
+        return real["monotonic"]() if _source is None else _source.monotonic() / SECOND
+
+    def monotonic_ns() -> int:
+        return int(monotonic() * 1_000_000_000)
+
+    def sleep(seconds: float) -> None:
+        if _source is None:
+            real["sleep"](seconds)
+        else:
+            _source.sleep(seconds)
+
+    def host_name() -> str:
+        return real_name() if _source is None else _source.host_name()
+
+    def random_bytes(count: int) -> bytes:
+        return real_bytes(count) if _source is None else _source.random_bytes(count)
+
+    replaced: dict[Any, dict[str, Any]] = {
+        time: {"monotonic": monotonic, "monotonic_ns": monotonic_ns, "sleep": sleep},
+        socket: {"gethostname": host_name},
+        os: {"urandom": random_bytes},
+        random: {"_urandom": random_bytes},
+    }
+    for module, functions in replaced.items():
+        for name, function in functions.items():
+            setattr(module, name, function)
+    traveller = time_machine.travel(0, tick=False).start()
+    # Asked for each look at a wall clock, by whatever name a module imported it.
+    traveller.time_ns = _wall_ns  # type: ignore[method-assign]
+
+
+def _wall_ns() -> int:
+    return 0 if _source is None else _source.wall() * 1000

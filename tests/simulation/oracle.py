@@ -1,0 +1,458 @@
+"""Judges what was seen of a simulation; knows the documented rules and nothing of how RedBeat works.
+
+Instants are seconds since the beginning, but for nominal ones, which are UNIX seconds.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta, timezone
+from typing import Any, Final
+from zoneinfo import ZoneInfo
+
+from tests.simulation.record import Action, Arrival, Record
+
+__all__ = ("judge", "slots_between")
+
+#: Seconds by which instants that are the same may differ: one is a text with microseconds.
+SAME: Final = 0.001
+#: Seconds from the nominal instant within which an undisturbed run is sent.
+PROMPT: Final = 1.0
+#: Seconds in which what was claimed before an edit may still be sent, where nothing is disturbed.
+IN_HAND: Final = 0.1
+
+INFINITY: Final = float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What an application made of an entry, from the time that it was certain.
+
+    ``began`` and ``since`` are when the operation began and ended. ``definition`` is None for an
+    entry that does not exist, or of which nobody knows whether it does.
+    """
+
+    began: float
+    since: float
+    until: float = INFINITY
+    definition: dict[str, Any] | None = None
+    versions: frozenset[int] = frozenset()
+    paused: bool = False
+    certain: bool = True
+    #: Whether the entry did not exist before.
+    new: bool = False
+
+
+@dataclass(slots=True)
+class Judgement:
+    """What is wrong with a record, a line for each."""
+
+    record: Record
+    wrong: list[str] = field(default_factory=list)
+
+    @property
+    def recovery(self) -> float:
+        """Seconds after the end of a fault in which everything goes on again."""
+        timeout = self.record.scenario.lock_timeout
+        lease = min(max(timeout, 5.0), 30.0)
+        return min(timeout, 25.0) + lease + 20.0
+
+    def disturbed(self, begin: float, end: float) -> bool:
+        """Whether a fault, or its consequences, fall into a time."""
+        return any(
+            begin <= last + self.recovery and first <= end
+            for first, last, _ in self.record.disturbances
+        )
+
+    def unix(self, seconds: float) -> float:
+        return self.record.scenario.start + seconds
+
+    def fail(self, entry: str, at: float, what: str) -> None:
+        self.wrong.append(f"{at:10.3f} s  {entry}: {what}")
+
+
+def judge(record: Record) -> list[str]:
+    """Return what is wrong, a line for each; an empty list is a pass."""
+    judgement = Judgement(record)
+    for at, beat, error in record.exits:
+        judgement.fail(beat, at, f"the beat exited: {error}")
+    for key in record.quarantined:
+        judgement.fail(key, record.scenario.duration, "a good entry is in quarantine")
+    arrivals = defaultdict(list)
+    for arrival in record.arrivals:
+        arrivals[arrival.entry].append(arrival)
+    actions = defaultdict(list)
+    for action in record.actions:
+        actions[action.step.entry].append(action)
+    for name in sorted({*arrivals, *actions}):
+        states = states_of(actions[name], record)
+        Entry(judgement, name, arrivals[name], actions[name], states).judge()
+    return judgement.wrong
+
+
+def states_of(actions: list[Action], record: Record) -> list[State]:
+    """Return the states of an entry, one after the other.
+
+    An operation that failed may or may not have been carried out, as may two at the same time: from
+    there on nothing is certain until an entry is saved as a whole.
+    """
+    states = [State(0.0, 0.0)]
+    busy_until = -1.0
+    for action in sorted(actions, key=lambda action: action.began):
+        last = states[-1]
+        overlapping = action.began <= busy_until
+        busy_until = max(busy_until, action.ended)
+        if action.outcome == "missing" and not overlapping and last.certain:
+            continue
+        certain = action.outcome == "done" and not overlapping
+        following = after(action, last, certain)
+        if following is not None:
+            states[-1] = replace(last, until=action.began)
+            states.append(following)
+    for at, back_to in record.rollbacks:
+        del back_to
+        states = [*[s for s in states if s.began < at], State(at, at, certain=False)]
+    return states
+
+
+def after(action: Action, last: State, certain: bool) -> State | None:
+    """Return the state after an operation, None when it is as before."""
+    what, versions = action.step.what, frozenset({action.version})
+    fresh = State(action.began, action.ended)
+    if what == "trigger":
+        return None
+    if what == "save":
+        if not certain:
+            return replace(fresh, versions=last.versions | versions, certain=False)
+        new = last.certain and last.definition is None
+        return replace(fresh, definition=action.definition, versions=versions, new=new)
+    if not certain or not last.certain:
+        return replace(last, began=action.began, since=action.ended, certain=False,
+                       versions=last.versions | versions, until=INFINITY)
+    if what == "delete":
+        return fresh
+    if what == "edit":
+        return replace(last, began=action.began, since=action.ended, versions=versions,
+                       until=INFINITY, new=False)
+    return replace(last, began=action.began, since=action.ended, paused=what == "pause",
+                   until=INFINITY, new=False)
+
+
+class Entry:
+    """The judgement of one entry."""
+
+    def __init__(
+        self,
+        judgement: Judgement,
+        name: str,
+        arrivals: list[Arrival],
+        actions: list[Action],
+        states: list[State],
+    ) -> None:
+        self.judgement, self.name = judgement, name
+        self.arrivals, self.actions, self.states = arrivals, actions, states
+        self.scheduled = [arrival for arrival in arrivals if not arrival.triggered]
+
+    def fail(self, at: float, what: str) -> None:
+        self.judgement.fail(self.name, at, what)
+
+    def judge(self) -> None:
+        self.judge_ids()
+        self.judge_repeats()
+        self.judge_order()
+        self.judge_obedience()
+        self.judge_triggers()
+        self.judge_overlap()
+        for state in self.schedules():
+            Coverage(self, state).judge()
+
+    # -- ids -------------------------------------------------------------------------------------
+
+    def judge_ids(self) -> None:
+        """One occurrence has one id, and one id is one occurrence; nothing is early."""
+        ids: dict[float, set[str]] = defaultdict(set)
+        nominals: dict[str, set[float]] = defaultdict(set)
+        for arrival in self.arrivals:
+            if arrival.clock < arrival.nominal - SAME:
+                self.fail(arrival.at, f"sent {arrival.nominal - arrival.clock:.3f} s early")
+            nominals[arrival.task_id].add(arrival.nominal)
+            if not arrival.triggered:
+                ids[arrival.nominal].add(arrival.task_id)
+        for nominal, found in ids.items():
+            if len(found) > 1:
+                self.fail(nominal, f"the run of {nominal:.6f} has {len(found)} ids")
+        for task_id, instants in nominals.items():
+            if len(instants) > 1:
+                self.fail(0, f"the id {task_id} stands for {len(instants)} runs")
+
+    def judge_repeats(self) -> None:
+        """A message comes twice only where a fault explains it, and never at most once."""
+        seen: dict[str, Arrival] = {}
+        for arrival in self.arrivals:
+            first = seen.setdefault(arrival.task_id, arrival)
+            if first is arrival:
+                continue
+            if any(first.at <= at <= arrival.at for at, _ in self.judgement.record.rollbacks):
+                continue
+            at_most_once = self.definition_of(arrival).get("delivery") == "at_most_once"
+            if at_most_once or not self.judgement.disturbed(first.at, arrival.at):
+                self.fail(arrival.at, f"the run of {arrival.nominal:.6f} was sent again")
+
+    def definition_of(self, arrival: Arrival) -> dict[str, Any]:
+        """Return the definition that the version of a message belongs to."""
+        for state in self.states:
+            if arrival.version in state.versions:
+                return state.definition or {}
+        return {}
+
+    def judge_order(self) -> None:
+        """Runs of one schedule come in their order."""
+        latest: dict[float, float] = {}
+        seen = set()
+        for arrival in self.scheduled:
+            schedule = self.definition_of(arrival).get("made_at", -1.0)
+            if arrival.task_id not in seen and arrival.nominal < latest.get(schedule, 0.0):
+                self.fail(arrival.at, f"the run of {arrival.nominal:.6f} came after a later one")
+            latest[schedule] = max(latest.get(schedule, 0.0), arrival.nominal)
+            seen.add(arrival.task_id)
+
+    # -- edits -----------------------------------------------------------------------------------
+
+    def judge_obedience(self) -> None:
+        """What was sent is what an application wanted when it was claimed."""
+        for arrival in self.arrivals:
+            allowed = IN_HAND
+            lease = self.judgement.recovery
+            if self.judgement.disturbed(arrival.at - lease, arrival.at):
+                allowed = 2 * lease
+            states = [
+                state
+                for state in self.states
+                if state.began <= arrival.at and state.until >= arrival.at - allowed
+            ]
+            if any(not state.certain for state in states):
+                continue
+            if not any(arrival.version in state.versions for state in states):
+                self.fail(arrival.at, f"sent with what was no longer there (v{arrival.version})")
+            elif not arrival.triggered and all(state.paused for state in states):
+                self.fail(arrival.at, "sent although the entry was paused")
+
+    def judge_triggers(self) -> None:
+        """A trigger that returned makes one run."""
+        sent = {arrival.task_id for arrival in self.arrivals}
+        end = self.judgement.record.scenario.duration
+        for action in self.actions:
+            if action.step.what != "trigger" or action.outcome != "done":
+                continue
+            until = action.ended + 2 * self.judgement.recovery
+            others = [state for state in self.states
+                      if state.since >= action.began - SAME or state.until > action.began]
+            stays = all(
+                state.certain and state.definition is not None
+                for state in others
+                if state.began <= until
+            )
+            if action.result not in sent and stays and until <= end:
+                self.fail(action.ended, f"the triggered run {action.result} was not sent")
+
+    def judge_overlap(self) -> None:
+        """Runs of an entry that forbids it are never at work at the same time."""
+        runs = [run for run in self.judgement.record.runs if run[0] == self.name]
+        for earlier, later in zip(runs, runs[1:], strict=False):
+            definitions = [
+                state.definition or {} for state in self.states if state.began <= later[2]
+            ]
+            forbidden = all(one.get("overlap", "allow") != "allow" for one in definitions[1:])
+            if forbidden and earlier[1] != later[1] and later[2] < earlier[3] - SAME:
+                self.fail(later[2], "a run began while another one was at work")
+
+    # -- coverage --------------------------------------------------------------------------------
+
+    def schedules(self) -> Iterator[State]:
+        """Yield the states in which an entry has a schedule, edits of arguments joined."""
+        joined: State | None = None
+        for state in self.states:
+            if joined is not None and joined.definition is state.definition and (
+                state.certain and not state.paused
+            ):
+                joined = replace(joined, until=state.until, versions=joined.versions | state.versions)
+                continue
+            if joined is not None:
+                yield joined
+            useful = state.certain and not state.paused and state.definition is not None
+            joined = state if useful else None
+        if joined is not None:
+            yield joined
+
+
+class Coverage:
+    """Whether every occurrence of a schedule was sent while it stood."""
+
+    def __init__(self, entry: Entry, state: State) -> None:
+        self.entry, self.state, self.judgement = entry, state, entry.judgement
+        assert state.definition is not None
+        self.definition = state.definition
+        unix = self.judgement.unix
+        self.begin, self.end = unix(state.since), unix(
+            min(state.until, self.judgement.record.scenario.duration)
+        )
+        self.sent = sorted(
+            (arrival.nominal, arrival)
+            for arrival in entry.scheduled
+            if arrival.version in state.versions
+        ) if False else [
+            arrival
+            for arrival in sorted(entry.scheduled, key=lambda arrival: arrival.nominal)
+            if arrival.version in state.versions
+        ]
+        self.nominals = [arrival.nominal for arrival in self.sent]
+        self.jitter = float(self.definition.get("jitter", 0.0))
+        #: Where not each occurrence is sent by the rules: those at work may be skipped, and what
+        #: is recorded before it is sent may be lost.
+        self.may_skip = "overlap" in self.definition or "misfire_grace_time" in self.definition or (
+            self.definition.get("delivery") == "at_most_once"
+        )
+
+    def calm(self, begin: float, end: float) -> bool:
+        start = self.judgement.record.scenario.start
+        return not self.judgement.disturbed(begin - start, end - start)
+
+    def judge(self) -> None:
+        slots = list(self.slots())
+        limit = self.definition.get("max_runs")
+        if limit is not None:
+            self.judge_limit(limit, slots)
+            return
+        self.judge_membership(slots)
+        for slot in slots:
+            self.judge_slot(slot)
+
+    def judge_limit(self, limit: int, slots: list[float]) -> None:
+        """An entry with a limit has so many runs, and no more."""
+        ids = {arrival.task_id for arrival in self.sent}
+        if len(ids) > limit:
+            self.entry.fail(self.state.since, f"{len(ids)} runs where {limit} are the limit")
+        over = len(slots) >= limit and slots[limit - 1] + 2 * self.judgement.recovery < self.end
+        if self.state.new and over and not ids and not self.may_skip:
+            self.entry.fail(self.state.since, "never ran")
+
+    def judge_membership(self, slots: list[float]) -> None:
+        """What was sent is an occurrence of the schedule."""
+        if self.definition["kind"] == "every" and not self.state.new:
+            return
+        for arrival in self.sent:
+            at = bisect_left(slots, arrival.nominal - SAME)
+            if at >= len(slots) or abs(slots[at] - arrival.nominal) > SAME:
+                self.entry.fail(arrival.at, f"{arrival.nominal:.6f} is no occurrence")
+
+    def judge_slot(self, slot: float) -> None:
+        """An occurrence was sent, or another one stands for it where a fault explains that."""
+        up = slot + self.jitter
+        if slot < self.begin + SAME or self.is_sent(slot):
+            return
+        if self.calm(slot - PROMPT, up + PROMPT):
+            if up + PROMPT < self.end and not ("overlap" in self.definition):
+                self.entry.fail(slot - self.judgement.record.scenario.start,
+                                f"the run of {slot:.6f} was not sent")
+            return
+        if up + 2 * self.judgement.recovery > self.end or self.may_skip:
+            return
+        if self.definition.get("coalesce") == "all":
+            self.entry.fail(slot - self.judgement.record.scenario.start,
+                            f"the run of {slot:.6f} was not made up for")
+        elif not self.nominals or self.nominals[-1] < slot - SAME:
+            if "end" in self.definition:
+                return
+            self.entry.fail(slot - self.judgement.record.scenario.start,
+                            f"nothing was sent for {slot:.6f} or later")
+
+    def is_sent(self, slot: float) -> bool:
+        at = bisect_left(self.nominals, slot - SAME)
+        return at < len(self.nominals) and abs(self.nominals[at] - slot) <= SAME
+
+    def slots(self) -> Iterator[float]:
+        """Yield the nominal instants of the schedule while it stood."""
+        made = self.judgement.unix(self.definition["made_at"])
+        begin, end = self.begin, self.end
+        if "start" in self.definition:
+            begin = max(begin, made + self.definition["start"])
+        if "end" in self.definition:
+            end = min(end, made + self.definition["end"])
+        if self.definition["kind"] == "every":
+            yield from self.grid(begin, end)
+        else:
+            yield from slots_between(self.definition, made, begin, end)
+
+    def grid(self, begin: float, end: float) -> Iterator[float]:
+        """Yield the instants of an interval, from the first one that was sent."""
+        every = float(self.definition["seconds"])
+        if not self.nominals:
+            first = begin + every
+            if first + self.jitter + 2 * self.judgement.recovery < end and not self.may_skip:
+                self.entry.fail(self.state.since, "never ran")
+            return
+        first = self.nominals[0]
+        calm = self.calm(begin, first + self.jitter)
+        if calm and first > begin + every + SAME and "start" not in self.definition:
+            self.entry.fail(self.state.since, f"ran first {first - begin:.3f} s after it was saved")
+        count = int((end - first) / every + SAME)
+        for number in range(count + 1):
+            yield first + number * every
+
+
+def slots_between(
+    definition: dict[str, Any], made: float, begin: float, end: float
+) -> Iterator[float]:
+    """Yield the nominal instants in ``(begin, end]`` of a schedule made at ``made``."""
+    kind = definition["kind"]
+    if kind == "clocked":
+        instant = made + definition["after"]
+        if begin < instant <= end:
+            yield instant
+    elif kind == "rrule":
+        yield from rule_slots(definition, made, begin, end)
+    elif kind == "crontab":
+        yield from crontab_slots(definition, begin, end)
+
+
+def rule_slots(
+    definition: dict[str, Any], made: float, begin: float, end: float
+) -> Iterator[float]:
+    """Yield the instants of a rule of seconds, counted from the whole second it was made in."""
+    step = definition["interval"]
+    first = int(made)
+    last = first + step * (definition["count"] - 1) if "count" in definition else INFINITY
+    number = max(int((begin - first) // step), 0)
+    while (instant := first + number * step) <= min(end, last):
+        if instant > begin:
+            yield float(instant)
+        number += 1
+
+
+def crontab_slots(definition: dict[str, Any], begin: float, end: float) -> Iterator[float]:
+    """Yield the instants of a crontab, minute by minute of real time."""
+    zone = ZoneInfo(definition.get("timezone", "UTC"))
+    minutes = field_values(definition.get("minute", "*"), 60)
+    hours = field_values(definition.get("hour", "*"), 24)
+    at = datetime.fromtimestamp(int(begin // 60) * 60, timezone.utc)
+    while (at := at + timedelta(minutes=1)).timestamp() <= end:
+        wall = at.astimezone(zone)
+        if wall.minute in minutes and wall.hour in hours and at.timestamp() > begin:
+            yield at.timestamp()
+
+
+def field_values(text: Any, size: int) -> set[int]:
+    """Return the values that a field of a crontab stands for."""
+    values: set[int] = set()
+    for part in str(text).split(","):
+        span, _, step = part.partition("/")
+        first, _, last = span.partition("-")
+        if span == "*":
+            low, high = 0, size - 1
+        else:
+            low, high = int(first), int(last or first)
+        values.update(range(low, high + 1, int(step or 1)))
+    return values

@@ -1,0 +1,328 @@
+"""What happens in a simulation, as a value: entries, operations, faults; from a seed or a file.
+
+All instants are seconds since the beginning. A scenario is a list of steps, each of which can be
+left out, so that a failing one can be shrunk.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Final
+
+__all__ = (
+    "PROFILES",
+    "SERVER_FAULTS",
+    "STEP_FAULTS",
+    "Scenario",
+    "Step",
+    "generate",
+)
+
+#: Faults that strike a beat at one of its steps: what becomes of it, or of its next request.
+STEP_FAULTS: Final = {
+    "kill": "the process is killed, and started again a few seconds later",
+    "freeze": "the process is stopped for some seconds, and goes on",
+    "request lost": "the request never arrives, the connection stays open",
+    "request delayed": "the request arrives seconds later, whatever the client has done meanwhile",
+    "request reset": "the request arrives, and the connection breaks before the reply",
+    "reset before": "the connection breaks before the request arrives",
+    "reply lost": "the request is carried out, its reply never arrives",
+    "reply delayed": "the request is carried out, its reply arrives seconds later",
+}
+
+#: Faults of a server, for some seconds.
+SERVER_FAULTS: Final = {
+    "restart": "it is away, and comes back with all its data and no scripts",
+    "stall": "it answers nobody",
+    "memory full": "it refuses writes that need memory",
+    "replica": "it refuses all writes, as after a failover behind the same address",
+    "loading": "it answers that it is loading its data",
+    "scripts forgotten": "its script cache is emptied",
+    "older data": "it is away, and comes back with what it had some seconds before",
+    "no data": "it is away, and comes back empty",
+}
+
+#: Faults of clocks: ``seconds`` is by how much a clock jumps.
+CLOCK_FAULTS: Final = {
+    "host clock": "the wall clock of one host jumps",
+    "host drift": "the clock of one host runs too fast or too slow from then on",
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Step:
+    """One thing that happens at a time, ``at``, seconds since the beginning.
+
+    ``what`` is an operation of an application (``save``, ``edit``, ``pause``, ...), a fault, or
+    ``stop`` and ``deploy`` of a beat; ``who`` the process or server that it is about; ``entry`` the
+    name of an entry; the rest depends on ``what``.
+    """
+
+    at: float
+    what: str
+    who: str
+    entry: str = ""
+    step: int = 1
+    seconds: float = 0.0
+    fields: dict[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        words = [f"{self.at:10.3f} s  {self.who}: {self.what}"]
+        if self.entry:
+            words.append(self.entry)
+        if self.what in STEP_FAULTS:
+            words.append(f"at step {self.step}")
+        if self.seconds:
+            words.append(f"for {self.seconds:g} s")
+        if self.fields:
+            words.append(json.dumps(self.fields, default=str))
+        return " ".join(words)
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """A simulation before it runs.
+
+    Attributes:
+        seed: what delays in the network follow from.
+        beats: how many beats there are, named ``beat-1`` and so on.
+        locked: whether there is a beat lock, so one leader and standbys.
+        separate_broker: whether the broker is another server than that of the schedule.
+        duration: seconds until the end; no fault in the last part, see :attr:`calm`.
+        calm: seconds at the end in which everything must have recovered.
+        lock_timeout: of the beats, seconds; the lease of a claim follows from it.
+        settings: more settings of all apps.
+        statics: ``beat_schedule`` of the beats.
+        steps: what happens.
+    """
+
+    seed: int
+    beats: int = 2
+    locked: bool = True
+    separate_broker: bool = False
+    duration: float = 120.0
+    calm: float = 60.0
+    lock_timeout: float = 10.0
+    start: float = 1_893_456_000.0
+    settings: dict[str, Any] = field(default_factory=dict)
+    statics: dict[str, Any] = field(default_factory=dict)
+    steps: tuple[Step, ...] = ()
+    #: Name of the profile that it was made from.
+    profile: str = ""
+
+    def to_json(self) -> str:
+        """Return the scenario as a text that :meth:`from_json` reads."""
+        return json.dumps(asdict(self), indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> Scenario:
+        """Return the scenario in a text."""
+        values = json.loads(text)
+        values["steps"] = tuple(Step(**step) for step in values["steps"])
+        return cls(**values)
+
+    def without(self, steps: set[int]) -> Scenario:
+        """Return the scenario without the steps of these numbers."""
+        kept = tuple(step for number, step in enumerate(self.steps) if number not in steps)
+        return replace(self, steps=kept)
+
+    def __str__(self) -> str:
+        mode = "one leader" if self.locked else "no lock"
+        broker = "separate broker" if self.separate_broker else "one Redis"
+        head = (
+            f"seed {self.seed} ({self.profile}): {self.beats} beats, {mode}, {broker}, "
+            f"{self.duration:g} s, lock timeout {self.lock_timeout:g} s"
+        )
+        statics = [f"    static {name}: {fields}" for name, fields in self.statics.items()]
+        return "\n".join([head, *statics, *(f"  {step}" for step in self.steps)])
+
+
+Chance = random.Random
+#: Returns the fields of a new entry, by chance.
+Kind = Callable[[Chance], dict[str, Any]]
+
+ZONES: Final = ("UTC", "Europe/Berlin", "America/New_York", "Asia/Kolkata", "Australia/Lord_Howe")
+
+
+def _every(chance: Chance) -> dict[str, Any]:
+    return {"kind": "every", "seconds": chance.choice((1, 2, 3, 5, 7.5, 11, 20, 45))}
+
+
+def _crontab(chance: Chance) -> dict[str, Any]:
+    return {
+        "kind": "crontab",
+        "minute": chance.choice(("*", "*/2", "1-59/2")),
+        "timezone": chance.choice(ZONES),
+    }
+
+
+def _rule(chance: Chance) -> dict[str, Any]:
+    return {"kind": "rrule", "freq": "SECONDLY", "interval": chance.choice((2, 5, 9, 30))}
+
+
+def _once(chance: Chance) -> dict[str, Any]:
+    return {"kind": "clocked", "after": round(chance.uniform(1, 60), 3)}
+
+
+def _jitter(chance: Chance) -> dict[str, Any]:
+    return {**_every(chance), "seconds": 20, "jitter": chance.choice((1, 4))}
+
+
+def _misfire(chance: Chance) -> dict[str, Any]:
+    return {**_every(chance), "misfire_grace_time": chance.choice((2, 10, 40))}
+
+
+def _window(chance: Chance) -> dict[str, Any]:
+    start = round(chance.uniform(5, 40), 3)
+    return {**_every(chance), "start": start, "end": start + round(chance.uniform(5, 60), 3)}
+
+
+def _at_most_once(chance: Chance) -> dict[str, Any]:
+    return {**_every(chance), "delivery": "at_most_once"}
+
+
+def _all_missed(chance: Chance) -> dict[str, Any]:
+    return {**_every(chance), "coalesce": "all", "catch_up_limit": 100}
+
+
+def _limited(chance: Chance) -> dict[str, Any]:
+    return {**_every(chance), "max_runs": chance.choice((1, 2, 5)), "on_finish": _finish(chance)}
+
+
+def _finish(chance: Chance) -> str:
+    return chance.choice(("keep", "disable", "delete"))
+
+
+def _one_off(chance: Chance) -> dict[str, Any]:
+    return {"kind": "every", "seconds": chance.choice((2, 5)), "max_runs": 1}
+
+
+def _overlap(chance: Chance) -> dict[str, Any]:
+    return {
+        "kind": "every",
+        "seconds": chance.choice((2, 5)),
+        "overlap": chance.choice(("skip", "buffer_one")),
+        "takes": chance.choice((0.5, 4, 12)),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """What a scenario by chance is made of."""
+
+    kinds: tuple[Kind, ...]
+    operations: tuple[str, ...]
+    step_faults: tuple[str, ...]
+    server_faults: tuple[str, ...]
+    clock_faults: tuple[str, ...] = ()
+    entries: tuple[int, int] = (2, 6)
+    beats: tuple[int, ...] = (2, 2, 3, 4)
+    separate_broker: tuple[bool, ...] = (False, False, True)
+    locked: tuple[bool, ...] = (True, True, False)
+    many_operations: tuple[int, int] = (0, 8)
+    many_faults: tuple[int, int] = (1, 5)
+    duration: tuple[float, float] = (40.0, 120.0)
+
+
+EVERYDAY: Final = (_every, _crontab, _rule, _once, _jitter, _misfire, _window, _at_most_once)
+EDITS: Final = ("edit", "save", "pause", "resume", "trigger", "delete")
+
+PROFILES: Final = {
+    "calm": Profile(EVERYDAY, EDITS, (), (), many_faults=(0, 0)),
+    "processes": Profile(EVERYDAY, EDITS, ("kill", "freeze"), ()),
+    "network": Profile(
+        (*EVERYDAY, _all_missed),
+        EDITS,
+        tuple(name for name in STEP_FAULTS if name not in {"kill", "freeze"}),
+        ("stall",),
+    ),
+    "servers": Profile(
+        EVERYDAY,
+        EDITS,
+        ("reset before",),
+        ("restart", "stall", "memory full", "replica", "loading", "scripts forgotten"),
+    ),
+    "data": Profile(
+        EVERYDAY, (), ("kill",), ("older data", "no data"), many_faults=(1, 2), separate_broker=(False,)
+    ),
+    "clocks": Profile(EVERYDAY, EDITS, ("freeze",), ("stall",), tuple(CLOCK_FAULTS)),
+    "everything": Profile(
+        (*EVERYDAY, _all_missed, _limited, _overlap, _one_off),
+        EDITS,
+        tuple(STEP_FAULTS),
+        ("restart", "stall", "memory full", "replica", "loading", "scripts forgotten"),
+        tuple(CLOCK_FAULTS),
+        many_faults=(1, 8),
+    ),
+}
+
+
+def generate(seed: int, profile: str) -> Scenario:
+    """Return the scenario of a seed."""
+    chance, made = random.Random(f"{profile}:{seed}"), PROFILES[profile]
+    locked, beats = chance.choice(made.locked), chance.choice(made.beats)
+    active = round(chance.uniform(*made.duration), 3)
+    lock_timeout = chance.choice((5.0, 10.0, 30.0))
+    calm = 40.0 + 3 * lock_timeout
+    scenario = Scenario(
+        seed=seed,
+        beats=beats,
+        locked=locked,
+        separate_broker=chance.choice(made.separate_broker),
+        duration=active + calm,
+        calm=calm,
+        lock_timeout=lock_timeout,
+        start=1_893_456_000.0 + chance.randrange(0, 86_400 * 365),
+        profile=profile,
+    )
+    steps = [*_operations(chance, made, active), *_faults(chance, made, active, beats)]
+    if scenario.separate_broker:
+        steps += _broker_faults(chance, made, active)
+    return replace(scenario, steps=tuple(sorted(steps, key=lambda step: step.at)))
+
+
+def _operations(chance: Chance, made: Profile, active: float) -> list[Step]:
+    names = [f"entry-{number}" for number in range(chance.randint(*made.entries))]
+    steps = []
+    for name in names:
+        kind = chance.choice(made.kinds)
+        at = round(chance.uniform(0, active / 4), 3)
+        steps.append(Step(at, "save", "web-1", name, fields=kind(chance)))
+    if made.operations:
+        for _ in range(chance.randint(*made.many_operations)):
+            what, at = chance.choice(made.operations), round(chance.uniform(3, active), 3)
+            fields = chance.choice(made.kinds)(chance) if what == "save" else {}
+            who = chance.choice(("web-1", "web-2"))
+            steps.append(Step(at, what, who, chance.choice(names), fields=fields))
+    return steps
+
+
+def _faults(chance: Chance, made: Profile, active: float, beats: int) -> list[Step]:
+    kinds = (*made.step_faults, *made.server_faults, *made.clock_faults)
+    steps = []
+    for _ in range(chance.randint(*made.many_faults) if kinds else 0):
+        what, at = chance.choice(kinds), round(chance.uniform(2, active), 3)
+        beat = f"beat-{chance.randint(1, beats)}"
+        seconds = round(chance.choice((0.3, 2.0, 6.0, 15.0)) * chance.uniform(0.5, 1.5), 3)
+        if what in STEP_FAULTS:
+            step = chance.randint(1, 40) if what in {"kill", "freeze"} else chance.randint(1, 6)
+            steps.append(Step(at, what, beat, step=step, seconds=seconds))
+        elif what in SERVER_FAULTS:
+            fields = {"age": round(chance.uniform(0.01, 8), 3)} if what == "older data" else {}
+            steps.append(Step(at, what, "redis", seconds=seconds, fields=fields))
+        else:
+            jump = chance.choice((-400.0, -3.0, 3.0, 400.0))
+            steps.append(Step(at, what, beat, seconds=jump))
+    return steps
+
+
+def _broker_faults(chance: Chance, made: Profile, active: float) -> list[Step]:
+    kinds = [name for name in made.server_faults if name not in {"older data", "no data"}]
+    if not kinds or chance.random() < 0.4:
+        return []
+    seconds = round(chance.uniform(0.5, 12), 3)
+    at = round(chance.uniform(2, active), 3)
+    return [Step(at, chance.choice(kinds), "broker", seconds=seconds)]

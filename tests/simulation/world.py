@@ -1,0 +1,268 @@
+"""Virtual time, the processes that live in it, and the faults that strike them at their steps."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from typing import Any, Final
+
+from greenlet import getcurrent, greenlet
+
+from tests.simulation.clocks import SECOND, Host, Source, microseconds
+
+__all__ = ("Fault", "Process", "World")
+
+#: Microseconds that one message takes through the network, at least and at most.
+LATENCY: Final = (50, 800)
+
+#: Faults of a process; all others are those of one of its requests.
+OF_PROCESS: Final = ("kill", "freeze")
+
+MASK: Final = (1 << 64) - 1
+
+
+def mixed(number: int) -> int:
+    """Return 64 bits that look random and follow from ``number`` (splitmix64)."""
+    number = (number + 0x9E3779B97F4A7C15) & MASK
+    number = ((number ^ (number >> 30)) * 0xBF58476D1CE4E5B9) & MASK
+    number = ((number ^ (number >> 27)) * 0x94D049BB133111EB) & MASK
+    return number ^ (number >> 31)
+
+
+class Fault:
+    """Something that strikes a process at one of its steps.
+
+    Arguments:
+        kind: what happens, see :data:`tests.simulation.scenario.STEP_FAULTS`.
+        step: at which step from the time on at which the fault is armed, counted from 1; for
+            faults of requests at which request.
+        seconds: how long it lasts.
+    """
+
+    __slots__ = ("kind", "seconds", "step")
+
+    def __init__(self, kind: str, step: int, seconds: float = 0.0) -> None:
+        self.kind, self.step, self.seconds = kind, step, seconds
+
+    def __repr__(self) -> str:
+        return f"<{self.kind} at step {self.step}>"
+
+
+class Process:
+    """A program of the simulation: a greenlet that only runs when the world lets it.
+
+    A killed process is never resumed, so that nothing of it runs, not even a ``finally``.
+    """
+
+    def __init__(self, world: World, name: str, host: Host, main: Callable[[], Any]) -> None:
+        self.world, self.name, self.host = world, name, host
+        self.alive, self.ended_by = True, None
+        self.frozen_until = 0
+        #: Steps so far, and those of them that were requests.
+        self.steps = self.requests = 0
+        self.faults: list[Fault] = []
+        self.sockets: list[Any] = []
+        self.on_end: Callable[[], None] | None = None
+        self._ticket = 0
+        self._main = main
+        self._greenlet = greenlet(self._run, parent=world.hub)
+
+    ended_by: BaseException | None
+
+    def __repr__(self) -> str:
+        return f"<{self.name}>"
+
+    def _run(self) -> None:
+        try:
+            self._main()
+        except BaseException as error:  # the world goes on without this process
+            self.ended_by = error
+        self.alive = False
+        self.close_sockets()
+        if self.on_end is not None:
+            self.on_end()
+
+    def start(self, at: int) -> None:
+        """Let the process run from a time on."""
+        self.world.at(at, self._resumed, 0, owner=self)
+
+    def kill(self) -> None:
+        """End the process at once; called by itself, it does not return."""
+        self.alive = False
+        self.world.note(self.name, "killed")
+        self.world.graveyard.append(self._greenlet)
+        self.close_sockets()
+        if self.on_end is not None:
+            self.on_end()
+        if getcurrent() is self._greenlet:
+            self.world.hub.switch()
+
+    def close_sockets(self) -> None:
+        """Close what the process holds, as an operating system does."""
+        for sock in [*self.sockets]:
+            sock.close()
+
+    def arm(self, fault: Fault) -> None:
+        """Have a fault strike at a later step."""
+        fault.step += self.steps if fault.kind in OF_PROCESS else self.requests
+        self.faults.append(fault)
+
+    def step(self, what: str) -> Fault | None:
+        """Count a step; return the fault that strikes the network there, if one does.
+
+        A fault of the process itself, a kill or a freeze, happens here.
+        """
+        self.steps += 1
+        self.world.points += 1
+        asks = what.startswith("request")
+        self.requests += asks
+        if not self.faults:
+            return None
+        for fault in self.faults:
+            of_process = fault.kind in OF_PROCESS
+            if fault.step > (self.steps if of_process else self.requests):
+                continue
+            if of_process or asks:
+                self.faults.remove(fault)
+                self.world.note(self.name, f"fault: {fault.kind}, {fault.seconds:g} s, at: {what}")
+                self.world.struck[fault.kind] = self.world.struck.get(fault.kind, 0) + 1
+                self.world.on_strike(fault)
+                return self._struck(fault)
+        return None
+
+    def _struck(self, fault: Fault) -> Fault | None:
+        if fault.kind == "kill":
+            self.kill()
+        if fault.kind != "freeze":
+            return fault
+        self.frozen_until = self.world.now + microseconds(fault.seconds)
+        self.wait_until(self.frozen_until)
+        return None
+
+    def wait_until(self, until: int | None) -> None:
+        """Give way until a time, or until :meth:`wake`; without a time, only until that."""
+        self._ticket += 1
+        if until is not None:
+            self.world.at(until, self._resumed, self._ticket, owner=self)
+        self.world.hub.switch()
+
+    def wake(self) -> None:
+        """Let a process that waits go on now."""
+        self.world.at(self.world.now, self._resumed, self._ticket, owner=self)
+
+    def _resumed(self, ticket: int) -> None:
+        if ticket != self._ticket or not self.alive:
+            return
+        self._ticket += 1
+        world = self.world
+        world.switches += world.last is not self
+        world.last = world.current = self
+        try:
+            self._greenlet.switch()
+        finally:
+            world.current = None
+
+
+class World(Source):
+    """One simulation: a queue of events in virtual time.
+
+    Arguments:
+        seed: what all chance follows from.
+        start: the true time of the beginning, microseconds since 1970.
+    """
+
+    def __init__(self, seed: int, start: int) -> None:
+        self.seed, self.now, self.start = seed, start, start
+        self.hub = getcurrent()
+        self.current: Process | None = None
+        self.last: Process | None = None
+        self.graveyard: list[greenlet] = []
+        self.processes: list[Process] = []
+        self.nowhere = Host("nowhere")
+        self.trace: list[tuple[int, str, str]] = []
+        #: Steps at which a decision was made, and changes from one process to another.
+        self.points = self.switches = 0
+        #: Faults that struck, by their kinds.
+        self.struck: dict[str, int] = {}
+        #: Called when a fault strikes a process.
+        self.on_strike: Callable[[Fault], None] = lambda _fault: None
+        self._events: list[tuple[int, int, int, Any, tuple[Any, ...], Process | None]] = []
+        self._count = self._drawn = 0
+
+    # -- events --------------------------------------------------------------------------------
+
+    def at(
+        self, when: int, action: Callable[..., Any], *args: Any, owner: Process | None = None
+    ) -> None:
+        """Have something done at a time; what belongs to a frozen process waits for its thaw."""
+        self._count += 1
+        when = max(when, self.now)
+        heapq.heappush(
+            self._events, (when, self.chance(self._count), self._count, action, args, owner)
+        )
+
+    def run(self, until: int) -> None:
+        """Let time pass until then."""
+        events = self._events
+        while events and events[0][0] <= until:
+            when, _, _, action, args, owner = heapq.heappop(events)
+            self.now = max(self.now, when)
+            if owner is not None and owner.frozen_until > self.now:
+                self.at(owner.frozen_until, action, *args, owner=owner)
+                continue
+            action(*args)
+        self.now = max(self.now, until)
+
+    def process(self, name: str, host: Host, main: Callable[[], Any]) -> Process:
+        """Return a new process, which is to be started."""
+        process = Process(self, name, host, main)
+        self.processes.append(process)
+        return process
+
+    def note(self, who: str, what: str) -> None:
+        """Write down what happened."""
+        self.trace.append((self.now, who, what))
+
+    # -- chance --------------------------------------------------------------------------------
+
+    def chance(self, number: int) -> int:
+        """Return 64 bits that follow from the seed and from ``number``."""
+        return mixed(self.seed * 0x100000001B3 + number)
+
+    def latency(self, who: int, number: int) -> int:
+        """Return the microseconds that message ``number`` of connection ``who`` takes."""
+        low, high = LATENCY
+        return low + self.chance((who << 32) + number) % (high - low)
+
+    # -- what the replaced functions ask ---------------------------------------------------------
+
+    def wall(self) -> int:
+        process = self.current
+        if process is None:
+            return self.now
+        process.step("clock")
+        return process.host.wall(self.now)
+
+    def monotonic(self) -> int:
+        process = self.current
+        if process is None:
+            return self.now - self.start
+        process.step("clock")
+        return process.host.monotonic(self.now) - self.start
+
+    def sleep(self, seconds: float) -> None:
+        process = self.current
+        if process is None:
+            raise RuntimeError("only processes of the simulation sleep")
+        process.step("sleep")
+        process.wait_until(self.now + microseconds(seconds))
+
+    def host_name(self) -> str:
+        return self.nowhere.name if self.current is None else self.current.host.name
+
+    def random_bytes(self, count: int) -> bytes:
+        drawn = bytearray()
+        while len(drawn) < count:
+            self._drawn += 1
+            drawn += self.chance(-self._drawn).to_bytes(8, "big")
+        return bytes(drawn[:count])
