@@ -87,22 +87,32 @@ def judge(record: Record) -> list[str]:
     actions = defaultdict(list)
     for action in record.actions:
         actions[action.step.entry].append(action)
-    for name in sorted({*arrivals, *actions}):
-        states = states_of(actions[name], record)
+    for name in sorted({*arrivals, *actions, *record.scenario.statics}):
+        states = states_of(name, actions[name], record)
         Entry(judgement, name, arrivals[name], actions[name], states).judge()
     return judgement.wrong
 
 
-def states_of(actions: list[Action], record: Record) -> list[State]:
+def states_of(name: str, actions: list[Action], record: Record) -> list[State]:
     """Return the states of an entry, one after the other.
 
     An operation that failed may or may not have been carried out, as may two at the same time: from
     there on nothing is certain until an entry is saved as a whole.
     """
     states = [State(0.0, 0.0)]
+    statics = record.scenario.statics
+    if name in statics:
+        definition = {**statics[name], "made_at": 0.0}
+        states.append(State(0.0, 1.0, definition=definition, versions=frozenset({0}), new=True))
     busy_until = -1.0
-    for action in sorted(actions, key=lambda action: action.began):
+    events: list[tuple[float, Any]] = [(action.began, action) for action in actions]
+    events += [(at, back_to) for at, back_to in record.rollbacks]
+    for at, action in sorted(events, key=lambda event: event[0]):
         last = states[-1]
+        if isinstance(action, float):
+            states[-1] = replace(last, until=at)
+            states.append(replace(at_time(states, action), began=at, since=at, until=INFINITY))
+            continue
         overlapping = action.began <= busy_until
         busy_until = max(busy_until, action.ended)
         if action.outcome == "missing" and not overlapping and last.certain:
@@ -112,10 +122,15 @@ def states_of(actions: list[Action], record: Record) -> list[State]:
         if following is not None:
             states[-1] = replace(last, until=action.began)
             states.append(following)
-    for at, back_to in record.rollbacks:
-        del back_to
-        states = [*[s for s in states if s.began < at], State(at, at, certain=False)]
     return states
+
+
+def at_time(states: list[State], at: float) -> State:
+    """Return the state at a time; an uncertain one while an operation was under way."""
+    for state in states:
+        if state.since <= at < state.until:
+            return replace(state, new=False)
+    return replace(states[-1], certain=False)
 
 
 def after(action: Action, last: State, certain: bool) -> State | None:
@@ -299,14 +314,12 @@ class Coverage:
         self.begin, self.end = unix(state.since), unix(
             min(state.until, self.judgement.record.scenario.duration)
         )
-        self.sent = sorted(
-            (arrival.nominal, arrival)
-            for arrival in entry.scheduled
-            if arrival.version in state.versions
-        ) if False else [
+        self.sent = [
             arrival
             for arrival in sorted(entry.scheduled, key=lambda arrival: arrival.nominal)
             if arrival.version in state.versions
+            and arrival.at >= state.began
+            and arrival.nominal <= self.end + SAME
         ]
         self.nominals = [arrival.nominal for arrival in self.sent]
         self.jitter = float(self.definition.get("jitter", 0.0))
@@ -421,9 +434,9 @@ def slots_between(
 def rule_slots(
     definition: dict[str, Any], made: float, begin: float, end: float
 ) -> Iterator[float]:
-    """Yield the instants of a rule of seconds, counted from the whole second it was made in."""
+    """Yield the instants of a rule of seconds, from the whole second after it was made."""
     step = definition["interval"]
-    first = int(made)
+    first = int(made) + 1
     last = first + step * (definition["count"] - 1) if "count" in definition else INFINITY
     number = max(int((begin - first) // step), 0)
     while (instant := first + number * step) <= min(end, last):

@@ -208,8 +208,7 @@ class Simulation:
         self._load(name, step).resume()
 
     def trigger(self, name: str, step: Step, _action: Action) -> str:
-        entry = self._load(name, step)
-        return str(entry.task_id_of(entry.trigger()))
+        return self._load(name, step).trigger()
 
     def delete(self, name: str, step: Step, _action: Action) -> None:
         self._load(name, step).delete()
@@ -381,7 +380,8 @@ def schedule_of(fields: dict[str, Any], now: datetime) -> Any:
         return crontab(**{name: fields[name] for name in names if name in fields})
     if kind == "rrule":
         more = {name: fields[name] for name in ("count",) if name in fields}
-        return rrule(fields["freq"], now.replace(microsecond=0), interval=fields["interval"], **more)
+        start = now.replace(microsecond=0) + timedelta(seconds=1)
+        return rrule(fields["freq"], start, interval=fields["interval"], **more)
     return clocked(now + timedelta(seconds=fields["after"]))
 
 
