@@ -7,7 +7,6 @@ which gets what was written when virtual time says so.
 from __future__ import annotations
 
 import re
-import socket
 from collections.abc import Callable
 from typing import Any
 
@@ -253,7 +252,7 @@ class SimulatedSocket:
         until = None if self.timeout is None else self.world.now + microseconds(self.timeout)
         while not self._inbox and self._error is None:
             if until is not None and self.world.now >= until:
-                raise socket.timeout("timed out")
+                raise TimeoutError("timed out")
             self._waiting = True
             self.process.wait_until(until)
             self._waiting = False

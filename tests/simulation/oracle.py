@@ -145,15 +145,33 @@ def after(action: Action, last: State, certain: bool) -> State | None:
         new = last.certain and last.definition is None
         return replace(fresh, definition=action.definition, versions=versions, new=new)
     if not certain or not last.certain:
-        return replace(last, began=action.began, since=action.ended, certain=False,
-                       versions=last.versions | versions, until=INFINITY)
+        return replace(
+            last,
+            began=action.began,
+            since=action.ended,
+            certain=False,
+            versions=last.versions | versions,
+            until=INFINITY,
+        )
     if what == "delete":
         return fresh
     if what == "edit":
-        return replace(last, began=action.began, since=action.ended, versions=versions,
-                       until=INFINITY, new=False)
-    return replace(last, began=action.began, since=action.ended, paused=what == "pause",
-                   until=INFINITY, new=False)
+        return replace(
+            last,
+            began=action.began,
+            since=action.ended,
+            versions=versions,
+            until=INFINITY,
+            new=False,
+        )
+    return replace(
+        last,
+        began=action.began,
+        since=action.ended,
+        paused=what == "pause",
+        until=INFINITY,
+        new=False,
+    )
 
 
 class Entry:
@@ -263,8 +281,11 @@ class Entry:
             if action.step.what != "trigger" or action.outcome != "done":
                 continue
             until = action.ended + 2 * self.judgement.recovery
-            others = [state for state in self.states
-                      if state.since >= action.began - SAME or state.until > action.began]
+            others = [
+                state
+                for state in self.states
+                if state.since >= action.began - SAME or state.until > action.began
+            ]
             stays = all(
                 state.certain and state.definition is not None
                 for state in others
@@ -290,10 +311,14 @@ class Entry:
         """Yield the states in which an entry has a schedule, edits of arguments joined."""
         joined: State | None = None
         for state in self.states:
-            if joined is not None and joined.definition is state.definition and (
-                state.certain and not state.paused
+            if (
+                joined is not None
+                and joined.definition is state.definition
+                and (state.certain and not state.paused)
             ):
-                joined = replace(joined, until=state.until, versions=joined.versions | state.versions)
+                joined = replace(
+                    joined, until=state.until, versions=joined.versions | state.versions
+                )
                 continue
             if joined is not None:
                 yield joined
@@ -311,9 +336,9 @@ class Coverage:
         assert state.definition is not None
         self.definition = state.definition
         unix = self.judgement.unix
-        self.begin, self.end = unix(state.since), unix(
-            min(state.until, self.judgement.record.scenario.duration)
-        )
+        #: From when the schedule may stand, from when it does, and until when. UNIX seconds.
+        self.earliest, self.begin = unix(state.began), unix(state.since)
+        self.end = unix(min(state.until, self.judgement.record.scenario.duration))
         self.sent = [
             arrival
             for arrival in sorted(entry.scheduled, key=lambda arrival: arrival.nominal)
@@ -325,8 +350,10 @@ class Coverage:
         self.jitter = float(self.definition.get("jitter", 0.0))
         #: Where not each occurrence is sent by the rules: those at work may be skipped, and what
         #: is recorded before it is sent may be lost.
-        self.may_skip = "overlap" in self.definition or "misfire_grace_time" in self.definition or (
-            self.definition.get("delivery") == "at_most_once"
+        self.may_skip = (
+            "overlap" in self.definition
+            or "misfire_grace_time" in self.definition
+            or (self.definition.get("delivery") == "at_most_once")
         )
 
     def calm(self, begin: float, end: float) -> bool:
@@ -367,20 +394,26 @@ class Coverage:
         if slot < self.begin + SAME or self.is_sent(slot):
             return
         if self.calm(slot - PROMPT, up + PROMPT):
-            if up + PROMPT < self.end and not ("overlap" in self.definition):
-                self.entry.fail(slot - self.judgement.record.scenario.start,
-                                f"the run of {slot:.6f} was not sent")
+            if up + PROMPT < self.end and "overlap" not in self.definition:
+                self.entry.fail(
+                    slot - self.judgement.record.scenario.start,
+                    f"the run of {slot:.6f} was not sent",
+                )
             return
         if up + 2 * self.judgement.recovery > self.end or self.may_skip:
             return
         if self.definition.get("coalesce") == "all":
-            self.entry.fail(slot - self.judgement.record.scenario.start,
-                            f"the run of {slot:.6f} was not made up for")
+            self.entry.fail(
+                slot - self.judgement.record.scenario.start,
+                f"the run of {slot:.6f} was not made up for",
+            )
         elif not self.nominals or self.nominals[-1] < slot - SAME:
             if "end" in self.definition:
                 return
-            self.entry.fail(slot - self.judgement.record.scenario.start,
-                            f"nothing was sent for {slot:.6f} or later")
+            self.entry.fail(
+                slot - self.judgement.record.scenario.start,
+                f"nothing was sent for {slot:.6f} or later",
+            )
 
     def is_sent(self, slot: float) -> bool:
         at = bisect_left(self.nominals, slot - SAME)
@@ -389,7 +422,7 @@ class Coverage:
     def slots(self) -> Iterator[float]:
         """Yield the nominal instants of the schedule while it stood."""
         made = self.judgement.unix(self.definition["made_at"])
-        begin, end = self.begin, self.end
+        begin, end = self.earliest, self.end
         if "start" in self.definition:
             begin = max(begin, made + self.definition["start"])
         if "end" in self.definition:
@@ -403,13 +436,13 @@ class Coverage:
         """Yield the instants of an interval, from the first one that was sent."""
         every = float(self.definition["seconds"])
         if not self.nominals:
-            first = begin + every
+            first = self.begin + every
             if first + self.jitter + 2 * self.judgement.recovery < end and not self.may_skip:
                 self.entry.fail(self.state.since, "never ran")
             return
         first = self.nominals[0]
         calm = self.calm(begin, first + self.jitter)
-        if calm and first > begin + every + SAME and "start" not in self.definition:
+        if calm and first > self.begin + every + SAME and "start" not in self.definition:
             self.entry.fail(self.state.since, f"ran first {first - begin:.3f} s after it was saved")
         count = int((end - first) / every + SAME)
         for number in range(count + 1):

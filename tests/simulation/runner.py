@@ -247,8 +247,11 @@ class Simulation:
         self.record.arrivals.append(arrival)
         late = arrival.clock - arrival.nominal
         kind = "triggered run" if arrival.triggered else f"run {arrival.nominal:.6f}"
-        self.world.note("broker", f"{arrival.entry}: {kind} v{arrival.version}, {late:.3f} s late, "
-                        f"id {arrival.task_id[:8]}")
+        self.world.note(
+            "broker",
+            f"{arrival.entry}: {kind} v{arrival.version}, {late:.3f} s late, "
+            f"id {arrival.task_id[:8]}",
+        )
         if kwargs["takes"]:
             self.runs_waiting.append((arrival, headers, float(kwargs["takes"])))
 
@@ -260,8 +263,9 @@ class Simulation:
             self.world.sleep(0.1)
             for arrival, headers, takes in self.runs_waiting:
                 under_way.append((self.seconds + takes, arrival, headers))
-                self.record.runs.append((arrival.entry, arrival.task_id, self.seconds,
-                                         self.seconds + takes))
+                self.record.runs.append(
+                    (arrival.entry, arrival.task_id, self.seconds, self.seconds + takes)
+                )
             self.runs_waiting.clear()
             for run in [run for run in under_way if run[0] <= self.seconds]:
                 under_way.remove(run)

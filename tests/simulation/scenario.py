@@ -246,7 +246,12 @@ PROFILES: Final = {
         ("restart", "stall", "memory full", "replica", "loading", "scripts forgotten"),
     ),
     "data": Profile(
-        EVERYDAY, (), ("kill",), ("older data", "no data"), many_faults=(1, 2), separate_broker=(False,)
+        EVERYDAY,
+        (),
+        ("kill",),
+        ("older data", "no data"),
+        many_faults=(1, 2),
+        separate_broker=(False,),
     ),
     "clocks": Profile(EVERYDAY, EDITS, ("freeze",), ("stall",), tuple(CLOCK_FAULTS)),
     "everything": Profile(

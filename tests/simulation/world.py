@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from greenlet import getcurrent, greenlet
 
-from tests.simulation.clocks import SECOND, Host, Source, microseconds
+from tests.simulation.clocks import Host, Source, microseconds
 
 __all__ = ("Fault", "Process", "World")
 
