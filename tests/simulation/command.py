@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from tests.simulation.engine import Engine
+from tests.simulation.exhaustive import explore
 from tests.simulation.network import know_scripts
 from tests.simulation.oracle import judge
 from tests.simulation.runner import simulate
@@ -26,6 +27,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--profile", choices=sorted(PROFILES), action="append")
     parser.add_argument("--seeds", default="1:20", help="first:last, or one seed")
+    parser.add_argument("--exhaustive", action="store_true", help="all orders with one fault")
+    parser.add_argument("--switches", type=int, default=2, help="most switches of such an order")
     parser.add_argument("--replay", type=Path, help="a scenario in a file")
     parser.add_argument("--trace", action="store_true", help="print what happened")
     parser.add_argument("--log", default="CRITICAL", help="level of the beats' log")
@@ -50,6 +53,8 @@ def work(arguments: argparse.Namespace) -> int:
     began = time.process_time()
     with ExitStack() as stack:
         engines = {name: stack.enter_context(Engine(name)) for name in ("redis", "broker")}
+        if arguments.exhaustive:
+            return explore_all(engines, arguments.switches)
         for scenario in scenarios(arguments):
             total += 1
             record = simulate(scenario, engines)
@@ -76,6 +81,23 @@ def work(arguments: argparse.Namespace) -> int:
     spent = time.process_time() - began
     print(f"{total} scenarios, {failed} failed, {points} decision points, {spent:.1f} s of CPU")
     return 1 if failed else 0
+
+
+def explore_all(engines: dict[str, Engine], switches: int) -> int:
+    """Run all cases of the exhaustive part; return how the process ends."""
+    began = time.process_time()
+    found = explore(engines, switches)
+    for case, wrong in found.failures[:10]:
+        print(f"FAILED {case}")
+        for line in wrong:
+            print("   ", line)
+    spent = time.process_time() - began
+    struck = sum(found.struck.values())
+    print(
+        f"{found.runs} orders and faults, {struck} faults struck, {len(found.failures)} failed, "
+        f"{found.points} decision points, {spent:.1f} s of CPU"
+    )
+    return 1 if found.failures else 0
 
 
 def scenarios(arguments: argparse.Namespace) -> list[Scenario]:

@@ -20,7 +20,7 @@ from tests.simulation.engine import Engine
 from tests.simulation.network import Network, Service
 from tests.simulation.record import Action, Arrival, Record
 from tests.simulation.scenario import STEP_FAULTS, Scenario, Step
-from tests.simulation.world import Fault, Process, World
+from tests.simulation.world import Fault, Order, Process, World
 
 __all__ = ("Simulation", "simulate")
 
@@ -55,6 +55,12 @@ class Simulation:
         self.apps: dict[str, Celery] = {}
         self.snapshots: dict[Step, tuple[float, Any]] = {}
         self._version = 0
+        if scenario.order:
+            since, until, *switches = scenario.order
+            self.world.order = Order(
+                *(self._true(since), self._true(until), tuple(map(int, switches)))
+            )
+            self.world.delays = (0, 0)
         self.world.on_strike = lambda fault: self._disturbed(fault.kind, fault.seconds)
 
     def run(self) -> Record:
@@ -100,8 +106,12 @@ class Simulation:
         if any("takes" in step.fields for step in self.scenario.steps):
             self._start("worker", self._worker, 0.0)
 
+    def _true(self, seconds: float) -> int:
+        """Return the true time so many seconds after the beginning."""
+        return self.world.start + int(seconds * SECOND)
+
     def _at(self, seconds: float, action: Callable[..., Any], *args: Any) -> None:
-        self.world.at(self.world.start + int(seconds * SECOND), action, *args)
+        self.world.at(self._true(seconds), action, *args)
 
     def _start(self, name: str, main: Callable[[], Any], after: float) -> Process:
         host = self.hosts.setdefault(name, Host(name, since=self.world.now))
@@ -278,7 +288,9 @@ class Simulation:
 
     def _strike(self, step: Step) -> None:
         if step.what in STEP_FAULTS:
-            self.beats[step.who].arm(Fault(step.what, step.step, step.seconds))
+            self.beats[step.who].arm(
+                Fault(step.what, step.step, step.seconds, step.fields.get("looks", True))
+            )
             return
         self.world.note(step.who, f"fault: {step.what} {step.seconds:g} s")
         self._disturbed(step.what, step.seconds)

@@ -110,6 +110,9 @@ class Scenario:
     settings: dict[str, Any] = field(default_factory=dict)
     statics: dict[str, Any] = field(default_factory=dict)
     steps: tuple[Step, ...] = ()
+    #: For one order in place of chance: from when and until when steps are counted, seconds, and
+    #: the numbers of those before which another beat goes on.
+    order: tuple[float, ...] = ()
     #: Name of the profile that it was made from.
     profile: str = ""
 
