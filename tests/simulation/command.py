@@ -18,8 +18,12 @@ from tests.simulation.oracle import judge
 from tests.simulation.runner import simulate
 from tests.simulation.scenario import PROFILES, Scenario, generate
 from tests.simulation.shrink import shrunk
+from tests.simulation.years import ZONES, changing_zones, years
 
 __all__ = ("main",)
+
+#: The first year of the sparse profile.
+FIRST_YEAR = 2027
 
 
 def main() -> None:
@@ -29,6 +33,8 @@ def main() -> None:
     parser.add_argument("--seeds", default="1:20", help="first:last, or one seed")
     parser.add_argument("--exhaustive", action="store_true", help="all orders with one fault")
     parser.add_argument("--switches", type=int, default=2, help="most switches of such an order")
+    parser.add_argument("--years", type=int, help="live through so many years with one beat")
+    parser.add_argument("--all-zones", action="store_true", help="in all zones whose clocks change")
     parser.add_argument("--replay", type=Path, help="a scenario in a file")
     parser.add_argument("--trace", action="store_true", help="print what happened")
     parser.add_argument("--log", default="CRITICAL", help="level of the beats' log")
@@ -102,6 +108,11 @@ def explore_all(engines: dict[str, Engine], switches: int) -> int:
 
 def scenarios(arguments: argparse.Namespace) -> list[Scenario]:
     """Return the scenarios that are asked for."""
+    if arguments.years:
+        first = FIRST_YEAR
+        all_zones = arguments.all_zones
+        zones = changing_zones(first, first + arguments.years - 1) if all_zones else ZONES
+        return [years(first, arguments.years, zones)]
     if arguments.replay:
         return [Scenario.from_json(arguments.replay.read_text())]
     first, _, last = arguments.seeds.partition(":")

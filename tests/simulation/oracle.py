@@ -479,15 +479,52 @@ def rule_slots(
 
 
 def crontab_slots(definition: dict[str, Any], begin: float, end: float) -> Iterator[float]:
-    """Yield the instants of a crontab, minute by minute of real time."""
+    """Yield the instants of a crontab.
+
+    Rules with a wildcard or a step in the hour follow real time. All others name wall-clock times:
+    one that exists twice is the first, one that does not exist is the first minute after the gap.
+    """
     zone = ZoneInfo(definition.get("timezone", "UTC"))
     minutes = field_values(definition.get("minute", "*"), 60)
-    hours = field_values(definition.get("hour", "*"), 24)
+    hour = str(definition.get("hour", "*"))
+    hours = field_values(hour, 24)
+    if "*" not in hour:
+        yield from wall_slots(zone, sorted(hours), sorted(minutes), begin, end)
+        return
     at = datetime.fromtimestamp(int(begin // 60) * 60, timezone.utc)
     while (at := at + timedelta(minutes=1)).timestamp() <= end:
         wall = at.astimezone(zone)
         if wall.minute in minutes and wall.hour in hours and at.timestamp() > begin:
             yield at.timestamp()
+
+
+def wall_slots(
+    zone: ZoneInfo, hours: list[int], minutes: list[int], begin: float, end: float
+) -> Iterator[float]:
+    """Yield the instants of wall-clock times on each day."""
+    day = datetime.fromtimestamp(begin, zone).date() - timedelta(days=2)
+    latest = begin
+    while True:
+        for hour in hours:
+            for minute in minutes:
+                instant = first_instant(datetime(day.year, day.month, day.day, hour, minute), zone)
+                if instant > end + 2 * 86400:
+                    return
+                if latest < instant <= end:
+                    yield instant
+                    latest = instant
+        day += timedelta(days=1)
+
+
+def first_instant(wall: datetime, zone: ZoneInfo) -> float:
+    """Return when a clock first shows a wall-clock time, or the first whole minute after it."""
+    instant = wall.replace(tzinfo=zone, fold=0).timestamp()
+    if datetime.fromtimestamp(instant, zone).replace(tzinfo=None) == wall:
+        return instant
+    # The clock jumps over it: back to the minute of the jump.
+    while datetime.fromtimestamp(instant - 60, zone).replace(tzinfo=None) > wall:
+        instant -= 60
+    return instant
 
 
 def field_values(text: Any, size: int) -> set[int]:

@@ -145,6 +145,8 @@ class Simulation:
             app.conf.beat_schedule = {
                 entry: self._fields_of(fields, 0) for entry, fields in self.scenario.statics.items()
             }
+            if self.scenario.embedded:
+                self._tick_when_due(RedBeatScheduler(app=app))
             service = celery.beat.Service(app, scheduler_cls=RedBeatScheduler)
             self.beat_services[name] = service
             service.start()
@@ -152,6 +154,15 @@ class Simulation:
         process = self._start(name, main, after)
         process.on_end = lambda: self._beat_ended(name, process)
         self.beats[name] = process
+
+    def _tick_when_due(self, scheduler: RedBeatScheduler) -> None:
+        """Do what a program does that has a beat inside, and looks only when something is due."""
+        stored = self.services["redis"].engine.client
+        while True:
+            seconds = scheduler.tick()
+            first = stored.zrangebyscore("redbeat::schedule", 0, "inf", 0, 1, withscores=True)
+            due = first[0][1] - self.world.now / SECOND if first else seconds
+            self.world.sleep(max(due, seconds if due <= 0 else 0.0))
 
     def _beat_ended(self, name: str, process: Process) -> None:
         if process.ended_by is not None:
