@@ -1,0 +1,219 @@
+"""Record what real beats leave in Redis, as the tests of this directory load it.
+
+``python -m tests.histories.record`` runs the project of ``project.py`` with ``celery-redbeat``
+2.4.2, in UTC and in the zone of New York, and with this package. It writes a file of
+``recordings`` for each. That takes about a minute and a half, most of it for a crontab to run.
+With ``--python PATH`` it does the same with the release that this interpreter has, in UTC.
+
+A recording has four snapshots: "started", soon after the first beat started; "running", after
+entries were edited, moved, disabled and deleted, and rules ended; "stopped", after SIGTERM, and
+after other programs wrote; "killed", after SIGKILL of a second beat, whose lock is still there.
+To stay small, only the first recording keeps all of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import redis
+
+from benchmarks.sides import PEER_VERSION, Side, install_peer, ours
+from tests.histories.project import RETIRED
+from tests.histories.snapshots import RECORDINGS, take
+from tests.servers import RedisServer
+from tests.waiting import wait_until
+
+PROJECT = Path(__file__).with_name("project.py")
+SCHEDULE, STATICS, LOCK = "redbeat::schedule", "redbeat::statics", "redbeat::lock"
+#: Seconds in which a crontab of every minute has run.
+LONGEST = 90.0
+NEW_YORK = "America/New_York"
+#: The name of a recording of this package, which stays the same with each version of it.
+OURS = "3"
+
+#: What programs in other languages write while no beat runs.
+WRITTEN_RAW: dict[str, dict[str, Any]] = {
+    "raw": {"definition": {"name": "raw", "task": "proj.raw", "schedule": {"every": 3600.0}}},
+    "raw, never ran": {
+        "definition": {
+            "name": "raw, never ran",
+            "task": "proj.raw",
+            "args": None,
+            "schedule": {"every": 3600.0},
+            "enabled": True,
+        },
+        "meta": {"last_run_at": None},
+    },
+}
+
+
+class Recorder:
+    """A project of one release in a directory, with its Redis."""
+
+    def __init__(self, side: Side, zone: str, directory: Path, url: str) -> None:
+        self.directory = directory
+        shutil.copy(PROJECT, directory)
+        self.python = side.python
+        self.env = side.environment(
+            HISTORIES_REDIS=url,
+            HISTORIES_BROKER=url.removesuffix("/0") + "/1",
+            HISTORIES_TIMEZONE=zone,
+        )
+        self.client = redis.Redis.from_url(url, decode_responses=True)
+
+    @contextmanager
+    def beat(self, name: str, **env: str) -> Iterator[subprocess.Popen[bytes]]:
+        """Run a beat; it is killed in the end. An error has what the beat printed."""
+        log = self.directory / f"{name}.log"
+        celery = [self.python, "-m", "celery", "-A", "project", "beat", "--pidfile="]
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                [*celery, "-S", "redbeat.RedBeatScheduler", "-l", "info"],
+                cwd=self.directory,
+                env={**self.env, **env},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+        try:
+            yield process
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{log.read_text(errors='replace')}") from None
+        finally:
+            process.kill()
+            process.wait()
+
+    def step(self, name: str) -> None:
+        """Do a step of the project."""
+        command = [self.python, PROJECT.name, name]
+        subprocess.run(command, cwd=self.directory, env=self.env, check=True)
+
+    def runs(self, name: str) -> int:
+        """Return how many runs of an entry are recorded."""
+        meta = json.loads(self.client.hget(f"redbeat:{name}", "meta") or "{}")
+        return int(meta.get("total_run_count", 0))
+
+    def score(self, name: str) -> float | None:
+        """Return the score of an entry."""
+        score = self.client.zscore(SCHEDULE, f"redbeat:{name}")
+        return None if score is None else float(score)
+
+    def write_raw(self) -> None:
+        """Do what programs in other languages do."""
+        for name, fields in WRITTEN_RAW.items():
+            schedule = fields["definition"]["schedule"]
+            schedule.update({"__type__": "interval", "relative": False})
+            texts = {field: json.dumps(value) for field, value in fields.items()}
+            self.client.hset(f"redbeat:{name}", mapping=texts)
+            self.client.zadd(SCHEDULE, {f"redbeat:{name}": 0})
+        # The time at which a task ended, as the task itself notes it.
+        key = "redbeat:interval, moved by its task"
+        ended = {"year": 2026, "month": 2, "day": 28, "hour": 23, "minute": 59}
+        meta = {"last_run_at": {"__type__": "datetime", **ended}, "total_run_count": 41}
+        self.client.hset(key, "meta", json.dumps(meta))
+        # A look is asked for, and nothing is due.
+        self.client.zadd(SCHEDULE, {"redbeat:crontab, nudged": 0})
+
+
+def until(condition: Callable[[], object], message: str) -> None:
+    """Wait until a condition is true."""
+    wait_until(condition, LONGEST, message)
+
+
+def record(side: Side, zone: str) -> dict[str, Any]:
+    """Return the recording of a side, made with its app in a time zone."""
+    with tempfile.TemporaryDirectory() as directory, RedisServer() as server:
+        recorder = Recorder(side, zone, Path(directory), server.url)
+        with recorder.client:
+            return {"timezone": zone, "snapshots": snapshots(recorder)}
+
+
+def snapshots(recorder: Recorder) -> dict[str, Any]:
+    """Return the snapshots of a recording, by name."""
+    found = {}
+    client, runs, score = recorder.client, recorder.runs, recorder.score
+    recorder.step("save")
+    with recorder.beat("first") as first:
+        until(lambda: runs("static second") > 1, "two runs")
+        found["started"] = take(client)
+        recorder.step("change")
+        until(lambda: score("rule, until") == score("rule, count") == -1, "the ends of rules")
+        until(lambda: runs("static minute") and runs("interval, edited"), "a run of the crontab")
+        found["running"] = take(client)
+        first.send_signal(signal.SIGTERM)
+        first.wait(LONGEST)
+    recorder.write_raw()
+    found["stopped"] = take(client)
+    before = runs("static second")
+    with recorder.beat("second", HISTORIES_SECOND_BEAT="1"):
+        until(lambda: runs("static second") > before + 1, "two runs of the second beat")
+        until(lambda: not client.sismember(STATICS, RETIRED), "the removal of a static entry")
+    found["killed"] = take(client)
+    assert LOCK in found["killed"]["keys"]
+    assert LOCK not in found["stopped"]["keys"]
+    return found
+
+
+def release_of(python: str) -> str:
+    """Return the version of celery-redbeat that an interpreter has."""
+    code = "from importlib.metadata import version; print(version('celery-redbeat'))"
+    found = subprocess.run([python, "-c", code], check=True, capture_output=True, text=True)
+    return found.stdout.strip()
+
+
+class Wanted(NamedTuple):
+    """A recording to make: of which side, in which time zone, and what is kept of it."""
+
+    side: Side
+    zone: str = "UTC"
+    kept: Sequence[str] = ("killed",)
+
+    def made(self) -> dict[str, Any]:
+        """Return the recording."""
+        recording = record(self.side, self.zone)
+        found = recording["snapshots"]
+        return {**recording, "snapshots": {name: found[name] for name in self.kept}}
+
+
+def wanted(python: str | None) -> dict[str, Wanted]:
+    """Return the recordings to make, by name."""
+    if python is not None:
+        release = release_of(python)
+        return {release: Wanted(Side("other", release, os.path.abspath(python)))}  # noqa: PTH100
+    peer = install_peer()
+    return {
+        PEER_VERSION: Wanted(peer, kept=("started", "running", "stopped", "killed")),
+        f"{PEER_VERSION}-new-york": Wanted(peer, NEW_YORK),
+        OURS: Wanted(ours(), kept=("stopped", "killed")),
+    }
+
+
+def main() -> None:
+    """Write the recordings, all at the same time."""
+    parser = argparse.ArgumentParser(prog="python -m tests.histories.record", description=__doc__)
+    parser.add_argument("--python", help="an interpreter that has another release")
+    parser.add_argument("--to", type=Path, default=RECORDINGS, help="the directory to write to")
+    options = parser.parse_args()
+    every = wanted(options.python)
+    with ThreadPoolExecutor() as pool:
+        made = pool.map(Wanted.made, every.values())
+        for name, recording in zip(every, made, strict=True):
+            path = options.to / f"{name}.json"
+            path.write_text(json.dumps(recording, indent=1, ensure_ascii=False) + "\n")
+            sys.stdout.write(f"{path.name}: {path.stat().st_size // 1024} KiB\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+"""All keys of a Redis at one instant, as JSON: taken, moved in time and put back."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any, Final
+
+import redis
+
+from redbeat.decoder import RedBeatJSONDecoder, RedBeatJSONEncoder
+
+__all__ = ("RECORDINGS", "load", "moved", "recordings", "take")
+
+RECORDINGS: Final = Path(__file__).parent / "recordings"
+
+#: All that is there at one instant; a beat may be at work.
+TAKE: Final = """
+local readers = {
+    hash = {'HGETALL'}, set = {'SMEMBERS'}, string = {'GET'}, zset = {'ZRANGE', 0, -1, 'WITHSCORES'}
+}
+local found = {}
+for _, key in ipairs(redis.call('KEYS', '*')) do
+    local kind = redis.call('TYPE', key).ok
+    local reader = readers[kind]
+    local content = redis.call(reader[1], key, unpack(reader, 2))
+    table.insert(found, {key, kind, content, redis.call('PTTL', key)})
+end
+return {redis.call('TIME'), found}
+"""
+
+Json = dict[str, Any]
+
+
+def recordings() -> dict[str, Json]:
+    """Return the recordings in this directory by name, such as "2.4.2"."""
+    return {path.stem: json.loads(path.read_text()) for path in sorted(RECORDINGS.glob("*.json"))}
+
+
+def take(client: redis.Redis) -> Json:
+    """Return all keys, and when that was in UNIX seconds. One round trip."""
+    (seconds, micros), found = client.eval(TAKE, 0)
+    keys = {key: _content(kind, content, pttl) for key, kind, content, pttl in sorted(found)}
+    return {"at": int(seconds) + int(micros) / 1e6, "keys": keys}
+
+
+def _content(kind: str, content: Any, pttl: int) -> Json:
+    if kind == "string":
+        return {"string": content, "pttl": pttl}
+    if kind == "set":
+        return {"set": sorted(content)}
+    pairs = zip(content[::2], content[1::2], strict=True)
+    if kind == "zset":
+        return {"zset": {member: float(score) for member, score in pairs}}
+    return {"hash": dict(pairs)}
+
+
+def load(client: redis.Redis, snapshot: Json) -> None:
+    """Write all keys of a snapshot; a key that expires has the time left that it had then."""
+    for key, kept in snapshot["keys"].items():
+        if "hash" in kept:
+            client.hset(key, mapping=kept["hash"])
+        elif "zset" in kept:
+            client.zadd(key, kept["zset"])
+        elif "set" in kept:
+            client.sadd(key, *kept["set"])
+        else:
+            client.set(key, kept["string"], px=kept["pttl"])
+
+
+def moved(snapshot: Json, at: float) -> Json:
+    """Return a snapshot as it would be if it had been taken at ``at``, within a second.
+
+    Last runs, scores, starts and ends of rules move by the same number of whole seconds; arguments
+    of tasks do not.
+    """
+    delta = timedelta(seconds=int(at - snapshot["at"]))
+    keys = {key: _moved_key(kept, delta) for key, kept in snapshot["keys"].items()}
+    return {"at": snapshot["at"] + delta.total_seconds(), "keys": keys}
+
+
+def _moved_key(kept: Json, delta: timedelta) -> Json:
+    seconds = delta.total_seconds()
+    if "zset" in kept:
+        scores = kept["zset"].items()
+        return {"zset": {name: at + seconds if at > 0 else at for name, at in scores}}
+    fields = kept.get("hash", {})
+    if "definition" not in fields:
+        return kept
+    definition = json.loads(fields["definition"])
+    for name in ("dtstart", "until"):
+        if name in definition["schedule"]:
+            definition["schedule"][name] += seconds
+    fields = {**fields, "definition": json.dumps(definition)}
+    if "meta" in fields:
+        meta = json.loads(fields["meta"], cls=RedBeatJSONDecoder)
+        meta["last_run_at"] = _later(meta["last_run_at"], delta)
+        fields["meta"] = json.dumps(meta, cls=RedBeatJSONEncoder)
+    if "runtime" in fields:
+        runtime = json.loads(fields["runtime"])
+        fields["runtime"] = json.dumps({name: at + seconds for name, at in runtime.items()})
+    return {"hash": fields}
+
+
+def _later(instant: datetime | None, delta: timedelta) -> datetime | None:
+    return instant and (instant.astimezone(timezone.utc) + delta).astimezone(instant.tzinfo)
