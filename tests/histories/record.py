@@ -115,7 +115,7 @@ class Recorder:
         for name, fields in WRITTEN_RAW.items():
             schedule = fields["definition"]["schedule"]
             schedule.update({"__type__": "interval", "relative": False})
-            texts = {field: json.dumps(value) for field, value in fields.items()}
+            texts: Any = {field: json.dumps(value) for field, value in fields.items()}
             self.client.hset(f"redbeat:{name}", mapping=texts)
             self.client.zadd(SCHEDULE, {f"redbeat:{name}": 0})
         # The time at which a task ended, as the task itself notes it.

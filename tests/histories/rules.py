@@ -6,6 +6,7 @@ rule is what dateutil makes of it.
 
 from __future__ import annotations
 
+import math
 from datetime import datetime, timedelta, timezone, tzinfo
 from typing import Any
 
@@ -16,7 +17,8 @@ __all__ = ("latest_run", "next_run")
 
 Json = dict[str, Any]
 MINUTE = timedelta(minutes=1)
-DAY = 86400
+#: Seconds before an instant, in which each rule of seconds has a run.
+SHORTLY = 600
 #: The crontabs of the recordings run more often than this.
 DAYS = 40
 
@@ -25,12 +27,13 @@ def next_run(schedule: Json, after: datetime, zone: tzinfo) -> datetime | None:
     """Return the first run of a schedule after an instant, that of the last run."""
     kind = schedule["__type__"]
     if kind == "interval":
-        following = after + timedelta(seconds=schedule["every"])
+        following = after.astimezone(timezone.utc) + timedelta(seconds=schedule["every"])
         if schedule["relative"] and schedule["every"] >= MINUTE.total_seconds():
             following = _minute(following)
         return following
     if kind == "rrule":
-        return _rule(schedule, after).after(after)
+        found: datetime | None = _rule(schedule, after).after(after)
+        return found
     return _first_match(schedule, _minute(after) + MINUTE, MINUTE, zone)
 
 
@@ -40,13 +43,11 @@ def latest_run(schedule: Json, after: datetime, until: datetime, zone: tzinfo) -
     if kind == "rrule":
         latest = _rule(schedule, until).before(until, inc=True)
         return latest if latest is not None and latest > after else None
-    first = next_run(schedule, after, zone)
-    if first is None or first > until:
-        return None
-    if kind == "interval":
-        every = timedelta(seconds=schedule["every"])
-        return first + (until - first) // every * every
-    return _first_match(schedule, _minute(until), -MINUTE, zone)
+    if kind == "crontab":
+        latest = _first_match(schedule, _minute(until), -MINUTE, zone)
+        return latest if latest is not None and latest > after else None
+    first, every = next_run(schedule, after, zone), timedelta(seconds=schedule["every"])
+    return None if first is None or first > until else first + (until - first) // every * every
 
 
 def _instant(seconds: float) -> datetime:
@@ -54,10 +55,11 @@ def _instant(seconds: float) -> datetime:
 
 
 def _rule(schedule: Json, near: datetime) -> Any:
-    """Return the rule; what dateutil would not reach in time starts a day before ``near``."""
+    """Return the rule; what dateutil would not reach in time starts shortly before ``near``."""
     fields = {name: value for name, value in schedule.items() if name != "__type__"}
     if fields["freq"] == SECONDLY and fields["count"] is None:
-        skipped = int(near.timestamp() - fields["dtstart"] - DAY) // fields["interval"]
+        last = min(near.timestamp(), fields.get("until", math.inf))
+        skipped = int(last - fields["dtstart"] - SHORTLY) // fields["interval"]
         fields["dtstart"] += max(skipped, 0) * fields["interval"]
     for name in ("dtstart", "until"):
         offset = timezone(timedelta(minutes=fields.pop(f"{name}_tz", 0)))
