@@ -31,12 +31,14 @@ import redis
 
 from benchmarks.sides import PEER_VERSION, Side, install_peer, ours
 from tests.histories.project import RETIRED
-from tests.histories.snapshots import RECORDINGS, take
+from tests.histories.snapshots import RECORDINGS, SCHEDULE, take
 from tests.servers import RedisServer
 from tests.waiting import wait_until
 
 PROJECT = Path(__file__).with_name("project.py")
-SCHEDULE, STATICS, LOCK = "redbeat::schedule", "redbeat::statics", "redbeat::lock"
+STATICS, LOCK = "redbeat::statics", "redbeat::lock"
+#: The snapshots of a recording, see above.
+SNAPSHOTS = ("started", "running", "stopped", "killed")
 #: Seconds in which a crontab of every minute has run.
 LONGEST = 90.0
 NEW_YORK = "America/New_York"
@@ -194,7 +196,7 @@ def wanted(python: str | None) -> dict[str, Wanted]:
         return {release: Wanted(Side("other", release, os.path.abspath(python)))}  # noqa: PTH100
     peer = install_peer()
     return {
-        PEER_VERSION: Wanted(peer, kept=("started", "running", "stopped", "killed")),
+        PEER_VERSION: Wanted(peer, kept=SNAPSHOTS),
         f"{PEER_VERSION}-new-york": Wanted(peer, NEW_YORK),
         OURS: Wanted(ours(), kept=("stopped", "killed")),
     }

@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any, Final
+from zoneinfo import ZoneInfo
 
 import redis
 
 from redbeat.decoder import RedBeatJSONDecoder, RedBeatJSONEncoder
 
-__all__ = ("RECORDINGS", "load", "moved", "recordings", "take")
+__all__ = (
+    "PREFIX",
+    "RECORDINGS",
+    "SCHEDULE",
+    "Kept",
+    "entries_in",
+    "load",
+    "moved",
+    "recordings",
+    "take",
+)
 
+PREFIX: Final = "redbeat:"
+SCHEDULE: Final = "redbeat::schedule"
 RECORDINGS: Final = Path(__file__).parent / "recordings"
 
 #: All that is there at one instant; a beat may be at work.
@@ -36,6 +50,54 @@ Json = dict[str, Any]
 def recordings() -> dict[str, Json]:
     """Return the recordings in this directory by name, such as "2.4.2"."""
     return {path.stem: json.loads(path.read_text()) for path in sorted(RECORDINGS.glob("*.json"))}
+
+
+@dataclass
+class Kept:
+    """An entry as a snapshot has it; ``last_run_at`` is None if it never ran."""
+
+    definition: Json
+    meta: Json
+    score: float
+    last_run_at: datetime | None
+
+    @classmethod
+    def read(cls, fields: Json, score: float) -> Kept:
+        """Return what the fields of a hash say; no meta says nothing."""
+        meta = json.loads(fields.get("meta", "{}"))
+        at = dict(meta.get("last_run_at") or {})
+        if at:
+            del at["__type__"]
+            name = at.pop("timezone", "UTC")
+            zone = ZoneInfo(name) if isinstance(name, str) else timezone(timedelta(seconds=name))
+            last_run_at = datetime(tzinfo=zone, **at)
+        return cls(json.loads(fields["definition"]), meta, score, last_run_at if at else None)
+
+    @property
+    def schedule(self) -> Json:
+        """The schedule as stored."""
+        found: Json = self.definition["schedule"]
+        return found
+
+    @property
+    def enabled(self) -> bool:
+        """Whether it runs."""
+        return bool(self.definition.get("enabled", True))
+
+    @property
+    def runs(self) -> int:
+        """How often it ran."""
+        return int(self.meta.get("total_run_count", 0))
+
+
+def entries_in(snapshot: Json) -> dict[str, Kept]:
+    """Return the entries of a snapshot, by name."""
+    keys, scores = snapshot["keys"], snapshot["keys"][SCHEDULE]["zset"]
+    return {
+        key.removeprefix(PREFIX): Kept.read(fields["hash"], scores[key])
+        for key, fields in keys.items()
+        if key.startswith(PREFIX) and "hash" in fields
+    }
 
 
 def take(client: redis.Redis) -> Json:

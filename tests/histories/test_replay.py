@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone, tzinfo
 from typing import Any
-from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -16,19 +14,14 @@ from redbeat.decoder import RedBeatJSONEncoder
 from redbeat.entry import PARKED
 from tests.histories.project import RETIRED, STATIC
 from tests.histories.rules import latest_run, next_run
-from tests.histories.snapshots import load, moved, recordings
+from tests.histories.snapshots import PREFIX, SCHEDULE, entries_in, load, moved, recordings
 from tests.scheduler.conftest import Clock, RecordingScheduler, Sent, World
 
 # The keys of the recordings are in no slot.
 pytestmark = pytest.mark.standalone
 
 Json = dict[str, Any]
-PREFIX, SCHEDULE, STATICS, LOCK = (
-    "redbeat:",
-    "redbeat::schedule",
-    "redbeat::statics",
-    "redbeat::lock",
-)
+STATICS, LOCK = "redbeat::statics", "redbeat::lock"
 #: Keys of which 2.4.2 knows nothing: they stand outside the prefix.
 OUTSIDE = {".redbeat::beats", ".redbeat::stats", ".redbeat::quarantine"}
 DISABLED = -2.0
@@ -43,44 +36,6 @@ THEIRS = [(name, shot) for name, shot in ALL if name != OURS]
 def plain(value: Any) -> Any:
     """Return a value as JSON has it."""
     return json.loads(json.dumps(value, cls=RedBeatJSONEncoder))
-
-
-@dataclass
-class Kept:
-    """An entry as a snapshot has it, read as plain JSON."""
-
-    definition: Json
-    meta: Json
-    score: float
-    last_run_at: datetime | None
-
-    @classmethod
-    def read(cls, fields: Json, score: float) -> Kept:
-        """Return what the fields of a hash say; no meta says nothing."""
-        meta = json.loads(fields.get("meta", "{}"))
-        at = dict(meta.get("last_run_at") or {})
-        if at:
-            del at["__type__"]
-            name = at.pop("timezone", "UTC")
-            zone = ZoneInfo(name) if isinstance(name, str) else timezone(timedelta(seconds=name))
-            last_run_at = datetime(tzinfo=zone, **at)
-        return cls(json.loads(fields["definition"]), meta, score, last_run_at if at else None)
-
-    @property
-    def schedule(self) -> Json:
-        """The schedule as stored."""
-        found: Json = self.definition["schedule"]
-        return found
-
-    @property
-    def enabled(self) -> bool:
-        """Whether it runs."""
-        return bool(self.definition.get("enabled", True))
-
-    @property
-    def runs(self) -> int:
-        """How often it ran."""
-        return int(self.meta.get("total_run_count", 0))
 
 
 class Replay:
@@ -100,11 +55,7 @@ class Replay:
         self.statics = set(self.keys[STATICS]["set"])
         world.app.conf.beat_schedule = {name: STATIC[name] for name in self.statics}
         load(world.client, self.snapshot)
-        self.kept = {
-            key.removeprefix(PREFIX): Kept.read(fields["hash"], self.keys[SCHEDULE]["zset"][key])
-            for key, fields in self.keys.items()
-            if key.startswith(PREFIX) and "hash" in fields
-        }
+        self.kept = entries_in(self.snapshot)
 
     @property
     def zone(self) -> tzinfo:
@@ -295,7 +246,7 @@ DEFINITION = {
     "enabled": bool,
 }
 RUNS = {"last_run_at": dict | None, "total_run_count": int}
-Days = list[Any] | int | None
+Days: Any = (list, int, type(None))
 TYPES: dict[str, dict[str, Any]] = {
     "datetime": {
         **dict.fromkeys(("year", "month", "day", "hour", "minute", "second", "microsecond"), int),
