@@ -155,8 +155,7 @@ def test_what_is_due_is_sent_and_the_rest_is_left(
             last = replay.entry(entry_name).last_run_at
             assert last is not None
             assert before <= last <= after
-            first = begin.get(entry_name, end[entry_name])
-            check_sent(replay, entry_name, sent[entry_name], first, end[entry_name])
+            check_sent(replay, entry_name, sent[entry_name], begin.get(entry_name), end[entry_name])
         else:
             check_left(replay, entry_name, before)
         fields = replay.keys[f"{PREFIX}{entry_name}"]["hash"]
@@ -166,14 +165,18 @@ def test_what_is_due_is_sent_and_the_rest_is_left(
 
 
 def check_sent(
-    replay: Replay, name: str, messages: list[Sent], first: datetime, last: datetime
+    replay: Replay, name: str, messages: list[Sent], first: datetime | None, last: datetime
 ) -> None:
-    """Check the runs of an entry, which are due from ``first`` to ``last``."""
+    """Check the runs of an entry; ``first`` and ``last`` were due before and after the tick."""
     kept, entry = replay.kept[name], replay.entry(name)
     assert messages[0].task == kept.definition["task"]
     # A short interval may be due again before the tick ends.
     runs = [message.scheduled_at for message in messages]
-    assert [first, *runs, last] == sorted([first, *runs, last]), name
+    assert runs == sorted({*runs}), name
+    assert (first or runs[0]) <= runs[0] <= runs[-1] <= last, name
+    for run in runs:
+        at = kept.last_run_at
+        assert at is None or run == latest_run(kept.schedule, at, run, replay.zone), name
     assert entry.total_run_count == kept.runs + len(runs)
     following = next_run(kept.schedule, runs[-1], replay.zone)
     score = PARKED if following is None else following.timestamp()
@@ -212,7 +215,7 @@ class TestStatics:
 
 
 class TestLock:
-    @pytest.mark.parametrize("name", sorted({name for name, _ in THEIRS}))
+    @pytest.mark.parametrize("name", ["2.0.0", "2.4.2"])
     def test_that_of_a_killed_beat_is_waited_for(
         self, world: World, clock: Clock, name: str
     ) -> None:
