@@ -1,10 +1,10 @@
 """Let RedBeat 2.4.2 go on with what this package left in Redis.
 
-``python -m tests.histories`` records real beats of this package, as ``record.py`` does, in UTC and
-in the zone of New York. Each snapshot of these recordings, and of the one in ``recordings``, is
-moved to the present and put into an empty Redis. Then 2.4.2 reads every entry and does a tick. The
-command prints a line for each snapshot and what is wrong with it; the exit status is 1 if anything
-is. It takes about two minutes.
+``python -m tests.histories`` records real beats, as ``record.py`` does: of this package in UTC;
+and of 2.4.2 in the zone of New York, followed by one of this package. Each snapshot of these
+recordings, and of the one in ``recordings``, is moved to the present and put into an empty Redis.
+Then 2.4.2 reads every entry and does a tick. The command prints a line for each snapshot and what
+is wrong with it; the exit status is 1 if anything is. It takes about two minutes.
 
 Options: ``--python PATH`` uses an environment that has 2.4.2 already; ``--committed`` makes no new
 recordings, and takes some seconds.
@@ -25,7 +25,7 @@ from zoneinfo import ZoneInfo
 
 import redis
 
-from benchmarks.sides import environment, install_peer, ours
+from benchmarks.sides import PEER_VERSION, Side, environment, install_peer, ours
 from tests.histories.record import NEW_YORK, OURS, SNAPSHOTS, Wanted
 from tests.histories.rules import next_run
 from tests.histories.snapshots import Kept, entries_in, load, moved, recordings, take
@@ -36,10 +36,12 @@ JUDGE = Path(__file__).with_name("judge.py")
 Json = dict[str, Any]
 
 
-def new_recordings() -> dict[str, Json]:
+def new_recordings(peer: Side) -> dict[str, Json]:
     """Return recordings of this package as it is now, by name."""
-    wanted = {"now": Wanted(ours(), kept=SNAPSHOTS)}
-    wanted["now, New York"] = Wanted(ours(), NEW_YORK, SNAPSHOTS)
+    wanted = {
+        "now": Wanted(ours(), kept=SNAPSHOTS),
+        "2.4.2, then now": Wanted(peer, NEW_YORK, second=ours()),
+    }
     with ThreadPoolExecutor() as pool:
         return dict(zip(wanted, pool.map(Wanted.made, wanted.values()), strict=True))
 
@@ -68,28 +70,40 @@ def faults(python: str, url: str, zone: str, snapshot: Json) -> Iterator[str]:
         verdict = judged(python, url, zone)
         end = now()
         after = entries_in(take(client))
+    if verdict["error"]:
+        yield f"the tick raised {verdict['error']}"
     for name in before.keys() ^ after.keys():
         yield f"{name} came or went"
     for name, entry in before.items():
-        last = entry.last_run_at
-        following = begin if last is None else next_run(entry.schedule, last, clock)
-        due = [
-            entry.enabled and following is not None and following <= instant
-            for instant in (begin, end)
-        ]
-        # 2.4.2 looks at what is scored up to a whole second.
-        must = due[0] and 0 <= entry.score <= int(begin.timestamp())
-        may = due[1] and 0 <= entry.score <= end.timestamp()
         found = verdict["entries"].get(name, {"error": "not found"})
         sent = [message for sender, *message in verdict["sent"] if sender == name]
-        for fault in (*misread(entry, found), *missent(entry, after[name], sent)):
+        wrong = [*misread(entry, found), *missent(entry, after[name], sent)]
+        if "error" not in found:
+            last = entry.last_run_at
+            following = begin if last is None else next_run(entry.schedule, last, clock)
+            wrong += [
+                f"{fault}, the next run is at {following}"
+                for fault in mistimed(entry, found, len(sent), following, (begin, end))
+            ]
+        for fault in wrong:
             yield f"{name}: {fault}"
-        if (found.get("due_at") is None) != (following is None):
-            yield f"{name}: due_at is {found.get('due_at')}, the next run is at {following}"
-        if not due[0] <= found.get("is_due", False) <= due[1]:
-            yield f"{name}: is_due() is {found.get('is_due')}, the next run is at {following}"
-        if not must <= len(sent) <= may:
-            yield f"{name}: was sent {len(sent)} times, the next run is at {following}"
+
+
+def mistimed(
+    entry: Kept, found: Json, sent: int, following: datetime | None, span: tuple[datetime, datetime]
+) -> Iterator[str]:
+    """Yield what is wrong with when 2.4.2 runs an entry; it was asked within ``span``."""
+    begin, end = span
+    due = [entry.enabled and following is not None and following <= at for at in span]
+    if (found["due_at"] is None) != (following is None):
+        yield f"due_at is {found['due_at']}"
+    if not due[0] <= found["is_due"] <= due[1]:
+        yield f"is_due() is {found['is_due']}"
+    # 2.4.2 looks at what is scored up to a whole second.
+    must = due[0] and 0 <= entry.score <= int(begin.timestamp())
+    may = due[1] and 0 <= entry.score <= end.timestamp()
+    if not must <= sent <= may:
+        yield f"was sent {sent} times"
 
 
 def misread(entry: Kept, found: Json) -> Iterator[str]:
@@ -127,13 +141,13 @@ def main() -> int:
     parser.add_argument("--python", help="an interpreter that has 2.4.2")
     parser.add_argument("--committed", action="store_true", help="make no new recordings")
     options = parser.parse_args()
-    python = options.python or install_peer().python
-    every = {OURS: recordings()[OURS], **({} if options.committed else new_recordings())}
+    peer = Side("peer", PEER_VERSION, options.python) if options.python else install_peer()
+    every = {OURS: recordings()[OURS], **({} if options.committed else new_recordings(peer))}
     wrong = 0
     with RedisServer() as server:
         for name, recording in every.items():
             for shot, snapshot in recording["snapshots"].items():
-                found = list(faults(python, server.url, recording["timezone"], snapshot))
+                found = list(faults(peer.python, server.url, recording["timezone"], snapshot))
                 wrong += len(found)
                 lines = [f"{name}, {shot}: {len(entries_in(snapshot))} entries", *found]
                 sys.stdout.write("\n    ".join(lines) + "\n")

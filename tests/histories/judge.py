@@ -1,7 +1,7 @@
 """What another release makes of the schedule in a Redis; its interpreter runs this file.
 
 ``python judge.py URL ZONE`` prints JSON: how each entry is read, by name, or the error; whether it
-is due; and the names and arguments that one tick sends, in order.
+is due; the names and arguments that one tick sends, in order; and what the tick raises.
 """
 
 from __future__ import annotations
@@ -61,8 +61,12 @@ def judge(url: str, zone: str) -> dict[str, Any]:
     scheduler = Scheduler(app=app, lazy=True)
     keys = get_redis(app).zrange("redbeat::schedule", 0, -1)
     found = {key.removeprefix("redbeat:"): reading(app, key) for key in keys}
-    scheduler.tick()
-    return {"entries": found, "sent": scheduler.sent}
+    error = None
+    try:
+        scheduler.tick()
+    except Exception as raised:
+        error = repr(raised)
+    return {"entries": found, "sent": scheduler.sent, "error": error}
 
 
 if __name__ == "__main__":

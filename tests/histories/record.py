@@ -1,9 +1,10 @@
 """Record what real beats leave in Redis, as the tests of this directory load it.
 
 ``python -m tests.histories.record`` runs the project of ``project.py`` with ``celery-redbeat``
-2.4.2, in UTC and in the zone of New York, and with this package. It writes a file of
-``recordings`` for each. That takes about a minute and a half, most of it for a crontab to run.
-With ``--python PATH`` it does the same with the release that this interpreter has, in UTC.
+2.4.2, in UTC and in the zone of New York, with this package, and with this package and then 2.4.2.
+It writes a file of ``recordings`` for each. That takes up to a minute and a half, most of it to
+wait for a crontab. With ``--python PATH`` it does the same with the release that this interpreter
+has, in UTC.
 
 A recording has four snapshots: "started", soon after the first beat started; "running", after
 entries were edited, moved, disabled and deleted, and rules ended; "stopped", after SIGTERM, and
@@ -62,29 +63,28 @@ WRITTEN_RAW: dict[str, dict[str, Any]] = {
 
 
 class Recorder:
-    """A project of one release in a directory, with its Redis."""
+    """The project in a directory, with its Redis."""
 
-    def __init__(self, side: Side, zone: str, directory: Path, url: str) -> None:
+    def __init__(self, zone: str, directory: Path, url: str) -> None:
         self.directory = directory
         shutil.copy(PROJECT, directory)
-        self.python = side.python
-        self.env = side.environment(
-            HISTORIES_REDIS=url,
-            HISTORIES_BROKER=url.removesuffix("/0") + "/1",
-            HISTORIES_TIMEZONE=zone,
-        )
+        self.env = {
+            "HISTORIES_REDIS": url,
+            "HISTORIES_BROKER": url.removesuffix("/0") + "/1",
+            "HISTORIES_TIMEZONE": zone,
+        }
         self.client = redis.Redis.from_url(url, decode_responses=True)
 
     @contextmanager
-    def beat(self, name: str, **env: str) -> Iterator[subprocess.Popen[bytes]]:
+    def beat(self, side: Side, **env: str) -> Iterator[subprocess.Popen[bytes]]:
         """Run a beat; it is killed in the end. An error has what the beat printed."""
-        log = self.directory / f"{name}.log"
-        celery = [self.python, "-m", "celery", "-A", "project", "beat", "--pidfile="]
+        log = self.directory / "beat.log"
+        celery = [side.python, "-m", "celery", "-A", "project", "beat", "--pidfile="]
         with log.open("wb") as output:
             process = subprocess.Popen(
                 [*celery, "-S", "redbeat.RedBeatScheduler", "-l", "info"],
                 cwd=self.directory,
-                env={**self.env, **env},
+                env=side.environment(**self.env, **env),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -97,10 +97,11 @@ class Recorder:
             process.kill()
             process.wait()
 
-    def step(self, name: str) -> None:
+    def step(self, side: Side, name: str) -> None:
         """Do a step of the project."""
-        command = [self.python, PROJECT.name, name]
-        subprocess.run(command, cwd=self.directory, env=self.env, check=True)
+        command = [side.python, PROJECT.name, name]
+        env = side.environment(**self.env)
+        subprocess.run(command, cwd=self.directory, env=env, check=True)
 
     def runs(self, name: str) -> int:
         """Return how many runs of an entry are recorded."""
@@ -134,23 +135,35 @@ def until(condition: Callable[[], object], message: str) -> None:
     wait_until(condition, LONGEST, message)
 
 
-def record(side: Side, zone: str) -> dict[str, Any]:
-    """Return the recording of a side, made with its app in a time zone."""
-    with tempfile.TemporaryDirectory() as directory, RedisServer() as server:
-        recorder = Recorder(side, zone, Path(directory), server.url)
-        with recorder.client:
-            return {"timezone": zone, "snapshots": snapshots(recorder)}
+class Wanted(NamedTuple):
+    """A recording to make: of which side, in which time zone, and what is kept of it.
+
+    The second beat is that of ``second``, if it is not the same.
+    """
+
+    side: Side
+    zone: str = "UTC"
+    kept: Sequence[str] = ("killed",)
+    second: Side | None = None
+
+    def made(self) -> dict[str, Any]:
+        """Return the recording."""
+        with tempfile.TemporaryDirectory() as directory, RedisServer() as server:
+            recorder = Recorder(self.zone, Path(directory), server.url)
+            with recorder.client:
+                found = snapshots(recorder, self.side, self.second or self.side)
+        return {"timezone": self.zone, "snapshots": {name: found[name] for name in self.kept}}
 
 
-def snapshots(recorder: Recorder) -> dict[str, Any]:
+def snapshots(recorder: Recorder, side: Side, second: Side) -> dict[str, Any]:
     """Return the snapshots of a recording, by name."""
     found = {}
     client, runs, score = recorder.client, recorder.runs, recorder.score
-    recorder.step("save")
-    with recorder.beat("first") as first:
+    recorder.step(side, "save")
+    with recorder.beat(side) as first:
         until(lambda: runs("static second") > 1, "two runs")
         found["started"] = take(client)
-        recorder.step("change")
+        recorder.step(side, "change")
         until(lambda: score("rule, until") == score("rule, count") == -1, "the ends of rules")
         until(lambda: runs("static minute") and runs("interval, edited"), "a run of the crontab")
         found["running"] = take(client)
@@ -159,7 +172,7 @@ def snapshots(recorder: Recorder) -> dict[str, Any]:
     recorder.write_raw()
     found["stopped"] = take(client)
     before = runs("static second")
-    with recorder.beat("second", HISTORIES_SECOND_BEAT="1"):
+    with recorder.beat(second, HISTORIES_SECOND_BEAT="1"):
         until(lambda: runs("static second") > before + 1, "two runs of the second beat")
         until(lambda: not client.sismember(STATICS, RETIRED), "the removal of a static entry")
     found["killed"] = take(client)
@@ -175,20 +188,6 @@ def release_of(python: str) -> str:
     return found.stdout.strip()
 
 
-class Wanted(NamedTuple):
-    """A recording to make: of which side, in which time zone, and what is kept of it."""
-
-    side: Side
-    zone: str = "UTC"
-    kept: Sequence[str] = ("killed",)
-
-    def made(self) -> dict[str, Any]:
-        """Return the recording."""
-        recording = record(self.side, self.zone)
-        found = recording["snapshots"]
-        return {**recording, "snapshots": {name: found[name] for name in self.kept}}
-
-
 def wanted(python: str | None) -> dict[str, Wanted]:
     """Return the recordings to make, by name."""
     if python is not None:
@@ -199,6 +198,7 @@ def wanted(python: str | None) -> dict[str, Wanted]:
         PEER_VERSION: Wanted(peer, kept=SNAPSHOTS),
         f"{PEER_VERSION}-new-york": Wanted(peer, NEW_YORK),
         OURS: Wanted(ours(), kept=("stopped", "killed")),
+        f"{OURS}-then-{PEER_VERSION}": Wanted(ours(), second=peer),
     }
 
 

@@ -29,6 +29,9 @@ PREFIX: Final = "redbeat:"
 SCHEDULE: Final = "redbeat::schedule"
 RECORDINGS: Final = Path(__file__).parent / "recordings"
 
+#: Seconds by which two texts of one instant may differ.
+CLOSE: Final = 2e-6
+
 #: All that is there at one instant; a beat may be at work.
 TAKE: Final = """
 local readers = {
@@ -54,10 +57,15 @@ def recordings() -> dict[str, Json]:
 
 @dataclass
 class Kept:
-    """An entry as a snapshot has it; ``last_run_at`` is None if it never ran."""
+    """An entry as a snapshot has it; ``last_run_at`` is None if it never ran.
+
+    ``policy`` and ``runtime`` are fields of this package only.
+    """
 
     definition: Json
     meta: Json
+    policy: Json
+    runtime: Json
     score: float
     last_run_at: datetime | None
 
@@ -71,7 +79,19 @@ class Kept:
             name = at.pop("timezone", "UTC")
             zone = ZoneInfo(name) if isinstance(name, str) else timezone(timedelta(seconds=name))
             last_run_at = datetime(tzinfo=zone, **at)
-        return cls(json.loads(fields["definition"]), meta, score, last_run_at if at else None)
+        definition, policy, runtime = (
+            json.loads(fields.get(name, "{}")) for name in ("definition", "policy", "runtime")
+        )
+        return cls(definition, meta, policy, runtime, score, last_run_at if at else None)
+
+    @property
+    def anchor(self) -> datetime | None:
+        """What the next run counts from here: the nominal instant of the last run, if known."""
+        last = self.last_run_at
+        # RedBeat 2 leaves the runtime as it is when it runs an entry.
+        if last is None or abs(self.runtime.get("last_run_at", 0) - last.timestamp()) > CLOSE:
+            return last
+        return datetime.fromtimestamp(self.runtime["scheduled_at"], timezone.utc)
 
     @property
     def schedule(self) -> Json:
