@@ -74,7 +74,8 @@ def faults(python: str, url: str, zone: str, snapshot: Json) -> Iterator[str]:
         yield f"the tick raised {verdict['error']}"
     for name in before.keys() ^ after.keys():
         yield f"{name} came or went"
-    for name, entry in before.items():
+    for name in sorted(before.keys() & after.keys()):
+        entry = before[name]
         found = verdict["entries"].get(name, {"error": "not found"})
         sent = [message for sender, *message in verdict["sent"] if sender == name]
         wrong = [*misread(entry, found), *missent(entry, after[name], sent)]

@@ -38,9 +38,11 @@ STATIC: dict[str, dict[str, Any]] = {
 #: Seconds after which the rule with an end has no more runs.
 RULE_SECONDS = 6
 
-app = Celery("histories", broker=os.environ.get("HISTORIES_BROKER", "memory://"))
+# Tests import STATIC only, and have apps of their own.
+URL = os.environ.get("HISTORIES_REDIS")
+app = Celery("histories", broker=os.environ.get("HISTORIES_BROKER"), set_as_current=bool(URL))
 app.conf.update(
-    redbeat_redis_url=os.environ.get("HISTORIES_REDIS", "redis://"),
+    redbeat_redis_url=URL,
     redbeat_lock_timeout=60,
     timezone=os.environ.get("HISTORIES_TIMEZONE", "UTC"),
     beat_schedule={
