@@ -34,6 +34,7 @@ def main() -> None:
     parser.add_argument("--exhaustive", action="store_true", help="all orders with one fault")
     parser.add_argument("--switches", type=int, default=2, help="most switches of such an order")
     parser.add_argument("--years", type=int, help="live through so many years with one beat")
+    parser.add_argument("--zones", help="in these zones only, separated by commas")
     parser.add_argument("--all-zones", action="store_true", help="in all zones whose clocks change")
     parser.add_argument("--replay", type=Path, help="a scenario in a file")
     parser.add_argument("--trace", action="store_true", help="print what happened")
@@ -112,6 +113,7 @@ def scenarios(arguments: argparse.Namespace) -> list[Scenario]:
         first = FIRST_YEAR
         all_zones = arguments.all_zones
         zones = changing_zones(first, first + arguments.years - 1) if all_zones else ZONES
+        zones = arguments.zones.split(",") if arguments.zones else zones
         return [years(first, arguments.years, zones)]
     if arguments.replay:
         return [Scenario.from_json(arguments.replay.read_text())]

@@ -24,6 +24,7 @@ PROMPT: Final = 1.0
 #: Seconds in which what was claimed before an edit may still be sent, where nothing is disturbed.
 IN_HAND: Final = 0.1
 
+DAY: Final = 86400
 INFINITY: Final = float("inf")
 
 
@@ -488,31 +489,33 @@ def crontab_slots(definition: dict[str, Any], begin: float, end: float) -> Itera
     minutes = field_values(definition.get("minute", "*"), 60)
     hour = str(definition.get("hour", "*"))
     hours = field_values(hour, 24)
+    months = field_values(definition.get("month_of_year", "*"), 13)
     if "*" not in hour:
-        yield from wall_slots(zone, sorted(hours), sorted(minutes), begin, end)
+        times = [(hour, minute) for hour in sorted(hours) for minute in sorted(minutes)]
+        yield from wall_slots(zone, times, months, begin, end)
         return
     at = datetime.fromtimestamp(int(begin // 60) * 60, timezone.utc)
     while (at := at + timedelta(minutes=1)).timestamp() <= end:
         wall = at.astimezone(zone)
-        if wall.minute in minutes and wall.hour in hours and at.timestamp() > begin:
+        if wall.month not in months:
+            at += timedelta(minutes=14 - at.minute % 15)  # to the next quarter of an hour
+        elif wall.minute in minutes and wall.hour in hours and at.timestamp() > begin:
             yield at.timestamp()
 
 
 def wall_slots(
-    zone: ZoneInfo, hours: list[int], minutes: list[int], begin: float, end: float
+    zone: ZoneInfo, times: list[tuple[int, int]], months: set[int], begin: float, end: float
 ) -> Iterator[float]:
-    """Yield the instants of wall-clock times on each day."""
-    day = datetime.fromtimestamp(begin, zone).date() - timedelta(days=2)
+    """Yield the instants of wall-clock times on each day of some months."""
+    day = datetime.fromtimestamp(begin, zone).replace(tzinfo=None) - timedelta(days=2)
     latest = begin
-    while True:
-        for hour in hours:
-            for minute in minutes:
-                instant = first_instant(datetime(day.year, day.month, day.day, hour, minute), zone)
-                if instant > end + 2 * 86400:
-                    return
-                if latest < instant <= end:
-                    yield instant
-                    latest = instant
+    while day.replace(tzinfo=zone).timestamp() <= end + 2 * DAY:
+        for hour, minute in times if day.month in months else ():
+            wall = day.replace(hour=hour, minute=minute, second=0, microsecond=0)
+            instant = first_instant(wall, zone)
+            if latest < instant <= end:
+                yield instant
+                latest = instant
         day += timedelta(days=1)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import Any, Final
 from zoneinfo import ZoneInfo, available_timezones
 
@@ -29,11 +29,11 @@ def years(first: int, count: int, zones: Sequence[str] = ZONES) -> Scenario:
     """Return a scenario that lives through ``count`` years from the beginning of ``first``."""
     statics: dict[str, dict[str, Any]] = {}
     for zone in zones:
+        months = ",".join(map(str, months_of_change(zone, first, count)))
+        common = {"kind": "crontab", "timezone": zone, "month_of_year": months}
         for hour, minute in ((0, 0), (0, 30), (1, 30), (2, 0), (2, 30), (3, 0)):
-            fields = {"kind": "crontab", "hour": hour, "minute": minute, "timezone": zone}
-            statics[f"{zone} {hour}:{minute:02}"] = fields
-        every_six = {"kind": "crontab", "hour": "*/6", "minute": 15, "timezone": zone}
-        statics[f"{zone} every six hours"] = every_six
+            statics[f"{zone} {hour}:{minute:02}"] = {**common, "hour": hour, "minute": minute}
+        statics[f"{zone} every six hours"] = {**common, "hour": "*/6", "minute": 15}
     statics["every day"] = {"kind": "every", "seconds": DAY}
     start = datetime(first, 1, 1, tzinfo=timezone.utc).timestamp()
     return Scenario(
@@ -47,6 +47,21 @@ def years(first: int, count: int, zones: Sequence[str] = ZONES) -> Scenario:
         embedded=True,
         profile="years",
     )
+
+
+def months_of_change(name: str, first: int, count: int) -> list[int]:
+    """Return the months in which the clocks of a zone change; January where they never do.
+
+    Years are long, and nothing can go wrong in the others.
+    """
+    zone, months, before = ZoneInfo(name), set(), None
+    for number in range(count * 366):
+        at = datetime(first, 1, 1, tzinfo=timezone.utc) + timedelta(days=number)
+        offset = at.astimezone(zone).utcoffset()
+        if before not in {None, offset}:
+            months |= {at.month, (at - timedelta(days=1)).month}
+        before = offset
+    return sorted(months) or [1]
 
 
 def changing_zones(first: int, last: int) -> list[str]:
