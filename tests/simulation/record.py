@@ -58,6 +58,9 @@ class Record:
     exits: list[tuple[float, str, str]] = field(default_factory=list)
     quarantined: list[str] = field(default_factory=list)
     trace: list[tuple[int, str, str]] = field(default_factory=list)
+    #: Steps at which something was decided and that were no idleness, changes from one process to
+    #: another, and different orders of requests.
     points: int = 0
     switches: int = 0
+    orders: set[int] = field(default_factory=set)
     struck: dict[str, int] = field(default_factory=dict)

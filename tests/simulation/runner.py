@@ -74,7 +74,8 @@ class Simulation:
             clocks.use(None)
         record, world = self.record, self.world
         record.quarantined = self._quarantined()
-        record.points, record.switches, record.struck = world.points, world.switches, world.struck
+        record.points, record.switches = world.points - world.idle, world.switches
+        record.orders, record.struck = world.orders, world.struck
         record.trace = world.trace
         return record
 
