@@ -1,4 +1,4 @@
-"""Judges what was seen of a simulation; knows the documented rules and nothing of how RedBeat works.
+"""Judges what was seen of a simulation, by the documented rules and nothing else.
 
 Instants are seconds since the beginning, but for nominal ones, which are UNIX seconds.
 """
@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from typing import Any, Final
+from itertools import pairwise
 from zoneinfo import ZoneInfo
 
 from tests.simulation.record import Action, Arrival, Record
@@ -298,7 +299,7 @@ class Entry:
     def judge_overlap(self) -> None:
         """Runs of an entry that forbids it are never at work at the same time."""
         runs = [run for run in self.judgement.record.runs if run[0] == self.name]
-        for earlier, later in zip(runs, runs[1:], strict=False):
+        for earlier, later in pairwise(runs):
             definitions = [
                 state.definition or {} for state in self.states if state.began <= later[2]
             ]

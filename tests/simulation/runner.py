@@ -1,4 +1,4 @@
-"""Carries out a scenario: beats, applications, workers and faults, and writes down what happened."""
+"""Carries out a scenario: beats, applications, workers and faults; writes down what happened."""
 
 from __future__ import annotations
 

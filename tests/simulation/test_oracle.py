@@ -83,35 +83,36 @@ def test_what_is_wrong_is_found(arrivals: list[Arrival], expected: str) -> None:
     assert any(expected in line for line in wrong) if expected else wrong == []
 
 
+FAULT = [(70.0, 75.0, "kill")]
+
+
 class TestFaults:
     """A fault explains some of it, for a time."""
 
-    FAULT = [(70.0, 75.0, "kill")]
-
     def test_missed_occurrences_may_coalesce(self) -> None:
-        assert judge(record(grid(7, 8), disturbances=self.FAULT)) == []
+        assert judge(record(grid(7, 8), disturbances=FAULT)) == []
 
     def test_but_not_for_ever(self) -> None:
-        wrong = judge(record(grid()[:7], disturbances=self.FAULT))
+        wrong = judge(record(grid()[:7], disturbances=FAULT))
         assert any("was not sent" in line for line in wrong)
 
     def test_a_message_may_come_twice(self) -> None:
         again = with_one_more(sent(70.0, 76.0))
-        assert judge(record(again, disturbances=self.FAULT)) == []
+        assert judge(record(again, disturbances=FAULT)) == []
 
     def test_but_not_where_it_is_at_most_once(self) -> None:
         once = saved(0.0, **EVERY, delivery="at_most_once")
-        wrong = judge(record(with_one_more(sent(70.0, 76.0)), once, disturbances=self.FAULT))
+        wrong = judge(record(with_one_more(sent(70.0, 76.0)), once, disturbances=FAULT))
         assert any("was sent again" in line for line in wrong)
 
     def test_none_may_coalesce_where_all_are_to_be_sent(self) -> None:
         every = saved(0.0, **EVERY, coalesce="all")
-        wrong = judge(record(grid(7, 8), every, disturbances=self.FAULT))
+        wrong = judge(record(grid(7, 8), every, disturbances=FAULT))
         assert sum("was not made up for" in line for line in wrong) == 2
 
     def test_a_run_has_one_id_whatever_happens(self) -> None:
         again = with_one_more(sent(70.0, 76.0, task_id="another"))
-        wrong = judge(record(again, disturbances=self.FAULT))
+        wrong = judge(record(again, disturbances=FAULT))
         assert any("has 2 ids" in line for line in wrong)
 
 
