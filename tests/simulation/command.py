@@ -16,6 +16,7 @@ from tests.simulation.network import know_scripts
 from tests.simulation.oracle import judge
 from tests.simulation.runner import simulate
 from tests.simulation.scenario import PROFILES, Scenario, generate
+from tests.simulation.shim import ShimmedEngine
 from tests.simulation.shrink import shrunk
 
 __all__ = ("main",)
@@ -28,6 +29,7 @@ def main() -> None:
     parser.add_argument("--seeds", default="1:20", help="first:last, or one seed")
     parser.add_argument("--replay", type=Path, help="a scenario in a file")
     parser.add_argument("--trace", action="store_true", help="print what happened")
+    parser.add_argument("--shim", action="store_true", help="servers with a clock of C; needs cc")
     parser.add_argument("--log", default="CRITICAL", help="level of the beats' log")
     parser.add_argument("--no-shrink", action="store_true")
     parser.add_argument("--keep", type=Path, help="write the shrunk scenarios of failures here")
@@ -49,7 +51,8 @@ def work(arguments: argparse.Namespace) -> int:
     failed = total = points = 0
     began = time.process_time()
     with ExitStack() as stack:
-        engines = {name: stack.enter_context(Engine(name)) for name in ("redis", "broker")}
+        kind = ShimmedEngine if arguments.shim else Engine
+        engines = {name: stack.enter_context(kind(name)) for name in ("redis", "broker")}
         for scenario in scenarios(arguments):
             total += 1
             record = simulate(scenario, engines)

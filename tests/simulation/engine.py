@@ -133,8 +133,14 @@ DIRECT: Final = re.compile(
     rb"\bredis\.(p?call)\((?='\w+')(?!'(?i:%s)')" % "|".join(SPECIAL).encode()
 )
 
-#: Any command that looks at expiry, as a script.
-ANY_COMMAND: Final = b"return redis.pcall(unpack(ARGV))"
+#: Any command that looks at expiry, as a script; Redis 6.2 puts a place before some errors.
+ANY_COMMAND: Final = b"""
+local reply = redis.pcall(unpack(ARGV))
+if type(reply) == 'table' and reply.err then
+  reply.err = string.gsub(reply.err, '^@user_script: %d+: %-', '')
+end
+return reply
+"""
 LOOKS_AT_EXPIRY: Final = frozenset(
     name.encode() for name in (*SPECIAL, "DEL", "EXISTS", "GET", "MGET", "TYPE")
 )
