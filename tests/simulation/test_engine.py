@@ -401,3 +401,18 @@ def test_a_replica_refuses_writes(engine: Engine, ask: Ask) -> None:
     assert ask("GET", "key") == b"$5\r\nvalue\r\n"
     engine.make_replica(False)
     assert ask("SET", "key", "other", "PX", 10) == OK
+
+
+def test_an_expired_key_makes_no_room_for_writes(engine: Engine, ask: Ask) -> None:
+    ask("SET", "key", "value", "PX", 10)
+    engine.fill_memory(True)
+    engine.now += 11 * MS
+    assert b"OOM " in ask("EVAL", SET_PX, 1, "key", "other", 10)
+    assert ask("GET", "key") == NIL
+
+
+def test_a_replica_shows_no_expired_key(engine: Engine, ask: Ask) -> None:
+    ask("SET", "key", "value", "PX", 10)
+    engine.make_replica(True)
+    engine.now += 11 * MS
+    assert ask("EVAL", GET, 1, "key") == ask("GET", "key") == NIL
