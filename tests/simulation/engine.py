@@ -236,11 +236,12 @@ class Engine:
         return connection
 
     def reset(self) -> None:
-        """Empty the server and forget its faults."""
+        """Empty the server, its script cache too, and forget its faults."""
         self.host = Host(self.name)
         self.fill_memory(False)
         self.make_replica(False)
         self.client.flushall()
+        self.forget_scripts()
 
     # -- commands ------------------------------------------------------------------------------
 
