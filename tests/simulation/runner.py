@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from typing import Any, Final
 
 import celery.beat
@@ -96,7 +97,7 @@ class Simulation:
                 self._at(max(step.at - step.fields["age"], 0.0), self._take_snapshot, step)
             self._at(step.at, self._strike, step)
         for name, steps in by_web.items():
-            self._start(name, lambda name=name, steps=steps: self._web(name, steps), 0.0)
+            self._start(name, partial(self._web, name, steps), 0.0)
         if any("takes" in step.fields for step in self.scenario.steps):
             self._start("worker", self._worker, 0.0)
 
