@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from functools import partial
@@ -11,6 +12,7 @@ from typing import Any, Final
 import celery.beat
 from celery import Celery, signals
 from celery.schedules import crontab
+from kombu.common import oid_from
 from redis.exceptions import ReadOnlyError
 
 import redbeat.worker
@@ -60,6 +62,9 @@ class Simulation:
 
     def run(self) -> Record:
         """Run to the end; return what could be seen."""
+        # kombu draws the id of an interpreter once: before all of them, so that none has it alone.
+        oid_from(self)
+        random.seed(self.scenario.seed)
         clocks.use(self.world)
         self.network.install()
         try:

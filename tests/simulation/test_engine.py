@@ -139,7 +139,7 @@ def test_a_lifetime_that_is_set_later(
     assert ask("EXISTS", "key") == NO
 
 
-def test_a_lifetime_in_seconds(engine: Engine, ask: Ask) -> None:
+def test_a_lifetime_in_seconds(ask: Ask) -> None:
     ask("SET", "key", "value", "EX", 3)
     assert ask("PTTL", "key") == b":3000\r\n"
     assert ask("EXPIREAT", "key", NOW // SECOND + 7) == ONE
@@ -223,7 +223,7 @@ def test_an_expiry_that_is_gone_takes_nothing_away(
     assert ask("EXISTS", "key") == ONE
 
 
-def test_a_key_that_is_deleted_takes_its_expiry_along(engine: Engine, ask: Ask) -> None:
+def test_a_key_that_is_deleted_takes_its_expiry_along(ask: Ask) -> None:
     ask("SET", "key", "value", "PX", 10)
     assert ask("DEL", "key") == ONE
     assert ask("HSET", "key", "field", "value") == ONE
