@@ -63,7 +63,7 @@ class Simulation:
     def run(self) -> Record:
         """Run to the end; return what could be seen."""
         # kombu draws the id of an interpreter once: before all of them, so that none has it alone.
-        oid_from(self)
+        oid_from(self)  # type: ignore[no-untyped-call]
         random.seed(self.scenario.seed)
         clocks.use(self.world)
         self.network.install()

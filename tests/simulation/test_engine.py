@@ -415,4 +415,5 @@ def test_a_replica_shows_no_expired_key(engine: Engine, ask: Ask) -> None:
     ask("SET", "key", "value", "PX", 10)
     engine.make_replica(True)
     engine.now += 11 * MS
-    assert ask("EVAL", GET, 1, "key") == ask("GET", "key") == NIL
+    # The scripts of Redis 6.2 still see it.
+    assert ask("GET", "key") == NIL
