@@ -104,6 +104,7 @@ setup(
             "fakeredis[lua]>=2.23",
             *WEB,
             "django-celery-beat>=2.6",
+            "greenlet>=3",
             "hypothesis>=6.100",
             "opentelemetry-instrumentation-celery>=0.50b0",
             "opentelemetry-sdk>=1.29",

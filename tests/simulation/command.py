@@ -20,6 +20,7 @@ from tests.simulation.oracle import judge
 from tests.simulation.record import Record
 from tests.simulation.runner import simulate
 from tests.simulation.scenario import PROFILES, Scenario, generate
+from tests.simulation.shim import ShimmedEngine
 from tests.simulation.shrink import shrunk
 from tests.simulation.years import ZONES, changing_zones, years
 
@@ -44,6 +45,7 @@ def main() -> None:
     parser.add_argument("--all-zones", action="store_true", help="in all zones whose clocks change")
     parser.add_argument("--replay", type=Path, help="a scenario in a file")
     parser.add_argument("--trace", action="store_true", help="print what happened")
+    parser.add_argument("--shim", action="store_true", help="servers with a clock of C; needs cc")
     parser.add_argument("--log", default="CRITICAL", help="level of the beats' log")
     parser.add_argument("--no-shrink", action="store_true")
     parser.add_argument("--keep", type=Path, help="write the shrunk scenarios of failures here")
@@ -64,7 +66,8 @@ def work(arguments: argparse.Namespace) -> int:
     know_scripts()
     summary = Summary()
     with ExitStack() as stack:
-        engines = {name: stack.enter_context(Engine(name)) for name in ("redis", "broker")}
+        kind = ShimmedEngine if arguments.shim else Engine
+        engines = {name: stack.enter_context(kind(name)) for name in ("redis", "broker")}
         if arguments.exhaustive:
             return explore_all(engines, arguments.switches, MODES[arguments.mode])
         for scenario in scenarios(arguments):

@@ -2,13 +2,16 @@
 
 Scripts get a prelude that answers ``TIME`` with the virtual time and keeps expiry by it: a key that
 expires at a virtual time has a real time to live that ends :data:`FAR` later, so that the server
-itself forgets it when the key is deleted or replaced, and the prelude deletes the keys of a script
+itself forgets it when the key is deleted or replaced. The prelude deletes those of a script's KEYS
 that have expired. Commands that look at expiry are sent as a script.
+
+See :mod:`tests.simulation.shim` for a server whose own clock is virtual.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,70 +27,89 @@ __all__ = ("Engine", "commands_in", "packed")
 #: Milliseconds between a virtual instant of expiry and the real one of the same key.
 FAR: Final = 4_000_000_000_000
 
+#: The last argument of a script is the virtual time, in microseconds.
 PRELUDE: Final = r"""
+local real_redis = redis
 local redis = (function(raw, now)
   local now_ms = math.floor(tonumber(now) / 1000)
   local far = %d
-  local real_call, real_pcall = raw.call, raw.pcall
-  local function expires(key)
-    local at = real_pcall('PEXPIRETIME', key)
-    if type(at) ~= 'number' then
-      at = real_pcall('PTTL', key)
-      local clock = real_call('TIME')
-      if at >= 0 then
-        at = at + tonumber(clock[1]) * 1000 + math.floor(tonumber(clock[2]) / 1000)
-      end
-    end
-    return at
+  local function real_ms()
+    local clock = raw.call('TIME')
+    return tonumber(clock[1]) * 1000 + math.floor(tonumber(clock[2]) / 1000)
   end
-  local function forget(key)
-    local at = expires(key)
-    if at >= 0 and at - far <= now_ms then
-      real_call('DEL', key)
+  local function expires(key)
+    local at = raw.pcall('PEXPIRETIME', key)
+    if type(at) == 'number' then
+      return at < 0 and at or at - far
     end
+    local before, left
+    repeat
+      before = real_ms()
+      left = raw.call('PTTL', key)
+    until left < 0 or before == real_ms()
+    return left < 0 and left or before + left - far
   end
   for _, key in ipairs(KEYS) do
-    forget(key)
+    local at = expires(key)
+    if at >= 0 and at < now_ms then
+      raw.pcall('DEL', key)
+    end
   end
-  local function expire(call, key, ms)
-    return call('PEXPIREAT', key, string.format('%%.0f', now_ms + tonumber(ms) + far))
+  local function left(key)
+    local at = expires(key)
+    return at < 0 and at or at - now_ms
   end
+  local function instant(amount, scale, base)
+    local at = base + tonumber(amount) * scale
+    return string.format('%%.0f', at > now_ms and at + far or 1)
+  end
+  local function is_whole(amount)
+    return string.find(amount or '', '^-?%%d+$') ~= nil
+  end
+  local function expire(name, scale, base)
+    return function(call, key, amount, ...)
+      if not is_whole(amount) then
+        return call(name, key, amount, ...)
+      end
+      return call('PEXPIREAT', key, instant(amount, scale, base), ...)
+    end
+  end
+  local lifetimes = {PX = {1, now_ms}, EX = {1000, now_ms}, PXAT = {1, 0}, EXAT = {1000, 0}}
   local special = {
     TIME = function()
       return {string.sub(now, 1, -7), string.format('%%d', tonumber(string.sub(now, -6)))}
     end,
-    PEXPIRE = expire,
-    EXPIRE = function(call, key, seconds)
-      return expire(call, key, tonumber(seconds) * 1000)
+    PEXPIRE = expire('PEXPIRE', 1, now_ms),
+    EXPIRE = expire('EXPIRE', 1000, now_ms),
+    PEXPIREAT = expire('PEXPIREAT', 1, 0),
+    EXPIREAT = expire('EXPIREAT', 1000, 0),
+    PEXPIRETIME = function(call, key)
+      return expires(key)
     end,
     PTTL = function(call, key)
-      local at = expires(key)
-      return at < 0 and at or at - far - now_ms
+      return left(key)
     end,
     TTL = function(call, key)
-      local at = expires(key)
-      return at < 0 and at or math.floor((at - far - now_ms + 500) / 1000)
+      local ms = left(key)
+      return ms < 0 and ms or math.floor((ms + 500) / 1000)
     end,
     SET = function(call, key, value, ...)
-      local rest, ms, words = {}, nil, {...}
-      local i = 1
-      while i <= #words do
-        local word = string.upper(words[i])
-        if word == 'PX' or word == 'EX' then
-          ms = tonumber(words[i + 1]) * (word == 'EX' and 1000 or 1)
-          i = i + 1
-        else
-          rest[#rest + 1] = words[i]
+      local words = {...}
+      for i = 1, #words - 1 do
+        local unit, amount = lifetimes[string.upper(words[i])], words[i + 1]
+        if unit and is_whole(amount) and tonumber(amount) > 0 then
+          words[i], words[i + 1] = 'PXAT', instant(amount, unit[1], unit[2])
+          break
         end
-        i = i + 1
       end
-      local reply = call('SET', key, value, unpack(rest))
-      if ms and type(reply) == 'table' and reply.ok then
-        expire(call, key, ms)
-      end
-      return reply
+      return call('SET', key, value, unpack(words))
     end,
   }
+  for _, name in ipairs({'EXPIRETIME', 'GETEX', 'PSETEX', 'SETEX'}) do
+    special[name] = function()
+      error('the simulator does not emulate ' .. name)
+    end
+  end
   local function wrapped(call)
     return function(name, ...)
       local other = special[string.upper(name)]
@@ -97,16 +119,33 @@ local redis = (function(raw, now)
       return call(name, ...)
     end
   end
-  local replaced = {call = wrapped(real_call), pcall = wrapped(real_pcall)}
-  return setmetatable(replaced, {__index = raw})
+  return setmetatable({call = wrapped(raw.call), pcall = wrapped(raw.pcall)}, {__index = raw})
 end)(redis, table.remove(ARGV));
 """
 
-#: Any command that looks at expiry, as a script.
-ANY_COMMAND: Final = "return redis.call(unpack(ARGV))"
-LOOKS_AT_EXPIRY: Final = frozenset(
-    (b"TIME", b"GET", b"SET", b"EXISTS", b"TYPE", b"PTTL", b"TTL", b"EXPIRE", b"PEXPIRE")
+#: Commands that the prelude answers, or answers otherwise than the server does.
+SPECIAL: Final = (
+    *("TIME", "SET", "PTTL", "TTL", "EXPIRE", "PEXPIRE", "EXPIREAT", "PEXPIREAT", "PEXPIRETIME"),
+    *("EXPIRETIME", "GETEX", "PSETEX", "SETEX"),
 )
+#: Calls of all others go to the server past the prelude, so that errors say in which line they are.
+DIRECT: Final = re.compile(
+    rb"\bredis\.(p?call)\((?='\w+')(?!'(?i:%s)')" % "|".join(SPECIAL).encode()
+)
+
+#: Any command that looks at expiry, as a script; Redis 6.2 puts a place before some errors.
+ANY_COMMAND: Final = b"""
+local reply = redis.pcall(unpack(ARGV))
+if type(reply) == 'table' and reply.err then
+  reply.err = string.gsub(reply.err, '^@user_script: %d+: %-', '')
+end
+return reply
+"""
+LOOKS_AT_EXPIRY: Final = frozenset(
+    name.encode() for name in (*SPECIAL, "DEL", "EXISTS", "GET", "MGET", "TYPE")
+)
+#: Those of them all of whose arguments are keys.
+OF_KEYS: Final = frozenset((b"DEL", b"EXISTS", b"MGET"))
 MARK: Final = b"end of the replies of this message"
 MARK_REPLY: Final = b"$%d\r\n%s\r\n" % (len(MARK), MARK)
 
@@ -152,14 +191,21 @@ class Engine:
     ``now`` is its clock, microseconds; whoever runs commands sets it first.
     """
 
+    #: Milliseconds that the server adds to an instant of expiry.
+    far = FAR
+
     def __init__(self, name: str = "redis") -> None:
         self.name = name
         self.host = Host(name)
         self.now = 0
-        self._server = RedisServer("--unixsocket", "redis.sock", "--appendonly", "no")
-        self._prelude = _one_line(PRELUDE % FAR) + " "
+        self._is_full = self._is_replica = False
+        self._server = self._new_server("--unixsocket", "redis.sock", "--appendonly", "no")
+        self._prelude = _one_line(PRELUDE % FAR).encode() + b" "
+        #: Hashes of scripts with the prelude, by those of what was sent.
         self._shas: dict[bytes, bytes] = {}
-        self.any_command = self._sha_of(ANY_COMMAND.encode())
+
+    def _new_server(self, *arguments: str) -> RedisServer:
+        return RedisServer(*arguments)
 
     def __enter__(self) -> Engine:
         self._server.start()
@@ -169,10 +215,10 @@ class Engine:
         self._heard = self.connect()
         self._heard.sendall(packed("PSUBSCRIBE", "*"))
         self._heard.recv(1 << 16)
-        self.load()
         return self
 
     def __exit__(self, *exc_info: object) -> None:
+        self._heard.close()
         self.client.close()
         self.messages.close()
         self._server.stop()
@@ -189,46 +235,59 @@ class Engine:
         connection.connect(str(self.path))
         return connection
 
-    def load(self) -> None:
-        """Have the server know the script that the simulator needs."""
-        self.client.script_load((self._prelude + ANY_COMMAND).encode())
-
     def reset(self) -> None:
-        """Empty the server and forget its faults."""
+        """Empty the server, its script cache too, and forget its faults."""
         self.host = Host(self.name)
         self.fill_memory(False)
         self.make_replica(False)
         self.client.flushall()
-
-    def _sha_of(self, text: bytes) -> bytes:
-        sha = hashlib.sha1(text, usedforsecurity=False).hexdigest().encode()
-        changed = self._prelude.encode() + text
-        self._shas[sha] = hashlib.sha1(changed, usedforsecurity=False).hexdigest().encode()
-        return self._shas[sha]
+        self.forget_scripts()
 
     # -- commands ------------------------------------------------------------------------------
 
-    def translated(self, words: list[bytes]) -> bytes:
+    def translated(self, words: list[bytes]) -> list[bytes]:
         """Return a command as the real server is to get it."""
         name = words[0].upper()
         if name == b"EVALSHA":
-            known = self._shas.get(words[1])
-            if known is not None:
-                return packed(words[0], known, *words[2:], self.now)
-        elif name == b"EVAL":
-            self._sha_of(words[1])
-            return packed(words[0], self._prelude.encode() + words[1], *words[2:], self.now)
-        elif name in LOOKS_AT_EXPIRY:
-            keys = words[1:2]
-            return packed(b"EVALSHA", self.any_command, len(keys), *keys, *words, self.now)
-        return packed(*words)
+            known = self._shas.get(words[1].lower())
+            return [words[0], known, *words[2:], b"%d" % self.now] if known else words
+        if name == b"EVAL":
+            return [words[0], self._changed(words[1]), *words[2:], b"%d" % self.now]
+        if name == b"SCRIPT":
+            return self._about_scripts(words)
+        if name in LOOKS_AT_EXPIRY:
+            keys = words[1:] if name in OF_KEYS else words[1:2]
+            return self.translated([b"EVAL", ANY_COMMAND, b"%d" % len(keys), *keys, *words])
+        return words
+
+    def _about_scripts(self, words: list[bytes]) -> list[bytes]:
+        what = words[1].upper()
+        if what == b"LOAD":
+            return [*words[:2], self._changed(words[2])]
+        if what == b"EXISTS":
+            return [*words[:2], *(self._shas.get(sha.lower(), sha) for sha in words[2:])]
+        return words
+
+    def _changed(self, text: bytes) -> bytes:
+        """Return a script with the prelude, and remember its hash."""
+        changed = self._prelude + DIRECT.sub(rb"real_redis.\1(", text)
+        sha, new = (
+            hashlib.sha1(one, usedforsecurity=False).hexdigest().encode() for one in (text, changed)
+        )
+        # Who loads a script is told the new hash.
+        self._shas[sha] = self._shas[new] = new
+        return changed
 
     def run(self, connection: socket.socket, commands: list[list[bytes]]) -> bytes:
         """Run commands on a real connection; return the bytes of their replies.
 
         Raises ``ConnectionError`` when the server closed it.
         """
-        connection.sendall(b"".join(map(self.translated, commands)) + MARK_COMMAND)
+        if self._is_full or self._is_replica:
+            self._forget_expired()
+        connection.sendall(
+            b"".join(packed(*self.translated(words)) for words in commands) + MARK_COMMAND
+        )
         reply = connection.recv(1 << 16)
         while not reply.endswith(MARK_REPLY):
             more = connection.recv(1 << 16)
@@ -236,6 +295,17 @@ class Engine:
                 raise ConnectionError("the server closed the connection")
             reply += more
         return reply[: -len(MARK_REPLY)]
+
+    def _forget_expired(self) -> None:
+        """Delete keys before a command does: a replica refuses, and a full server does not.
+
+        A script that has deleted something may write even if there is no memory.
+        """
+        keys = self.client.keys("*")
+        if keys:
+            self.client.config_set("replica-read-only", "no")
+            self.client.execute_command(*self.translated([b"EXISTS", *keys]))
+            self.client.config_set("replica-read-only", "yes")
 
     def published(self) -> list[tuple[bytes, bytes]]:
         """Return what was published since the last call: pairs of channel and message."""
@@ -252,14 +322,18 @@ class Engine:
     # -- faults --------------------------------------------------------------------------------
 
     def snapshot(self) -> list[tuple[int, bytes, bytes, int]]:
-        """Return all that is stored: database, key, dumped value, instant of expiry or -1."""
+        """Return all that is stored: database, key, value as dumped, instant of expiry or -1.
+
+        The instants are virtual, in milliseconds since 1970.
+        """
         stored = []
         for database in sorted(int(name[2:]) for name in self.client.info("keyspace")):
             client = self._database(database)
             for key in sorted(client.keys("*")):
-                remaining = int(client.pttl(key))
-                expires = -1 if remaining < 0 else int(client.execute_command("PEXPIRETIME", key))
-                stored.append((database, key, client.dump(key), expires))
+                left = int(client.execute_command(*self.translated([b"PTTL", key])))
+                if (value := client.dump(key)) is not None:
+                    expires = -1 if left < 0 else self.now // 1000 + left
+                    stored.append((database, key, value, expires))
             client.close()
         return stored
 
@@ -268,15 +342,18 @@ class Engine:
         self.client.flushall()
         for database, key, value, expires in stored:
             client = self._database(database)
-            client.restore(key, max(expires, 0), value, absttl=expires >= 0)
+            at = expires + self.far if expires >= 0 else 0
+            client.restore(key, at, value, absttl=expires >= 0)
             client.close()
 
     def fill_memory(self, full: bool) -> None:
         """Have the server refuse commands that need memory, or accept them again."""
+        self._is_full = full
         self.client.config_set("maxmemory", 1 if full else 0)
 
     def make_replica(self, replica: bool) -> None:
         """Have the server refuse writes as a replica does, or accept them again."""
+        self._is_replica = replica
         if replica:
             self.client.replicaof("127.0.0.1", 1)
         else:
@@ -285,7 +362,6 @@ class Engine:
     def forget_scripts(self) -> None:
         """Empty the script cache, as a restart does."""
         self.client.script_flush()
-        self.load()
 
     def _database(self, number: int) -> Any:
         return redis.Redis(unix_socket_path=str(self.path), db=number)

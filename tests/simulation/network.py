@@ -358,4 +358,4 @@ class Network:
         def connect(connection: Any) -> SimulatedSocket:
             return network.connect(connection.host, connection.socket_timeout)
 
-        redis.connection.Connection._connect = connect
+        redis.connection.Connection._connect = connect  # type: ignore[method-assign]

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from typing import Any, Final
 
 import celery.beat
 from celery import Celery, signals
 from celery.schedules import crontab
+from kombu.common import oid_from
 from redis.exceptions import ReadOnlyError
 
 import redbeat.worker
@@ -65,6 +68,9 @@ class Simulation:
 
     def run(self) -> Record:
         """Run to the end; return what could be seen."""
+        # kombu draws the id of an interpreter once: before all of them, so that none has it alone.
+        oid_from(self)  # type: ignore[no-untyped-call]
+        random.seed(self.scenario.seed)
         clocks.use(self.world)
         self.network.install()
         try:
@@ -103,7 +109,7 @@ class Simulation:
                 self._at(max(step.at - step.fields["age"], 0.0), self._take_snapshot, step)
             self._at(step.at, self._strike, step)
         for name, steps in by_web.items():
-            self._start(name, lambda name=name, steps=steps: self._web(name, steps), 0.0)
+            self._start(name, partial(self._web, name, steps), 0.0)
         if any("takes" in step.fields for step in self.scenario.steps):
             self._start("worker", self._worker, 0.0)
 

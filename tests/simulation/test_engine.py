@@ -1,0 +1,419 @@
+"""A server of the simulation keeps its clock and expiry by the virtual time, and answers as ever.
+
+Replies are compared as they come over the wire. The same cases hold for both kinds of engine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import socket
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.simulation.engine import Engine
+from tests.simulation.shim import ShimmedEngine
+from tests.waiting import wait_until
+
+#: Microseconds since 1970: 2030-03-17 17:46:40.123456 UTC.
+NOW = 1_900_000_000_123_456
+MS = 1000
+SECOND = 1000 * MS
+
+Ask = Callable[..., bytes]
+
+
+@pytest.fixture(
+    scope="module", params=[Engine, pytest.param(ShimmedEngine, marks=pytest.mark.long)]
+)
+def started(request: pytest.FixtureRequest) -> Iterator[Engine]:
+    kind: type[Engine] = request.param
+    with kind() as engine:
+        yield engine
+
+
+@pytest.fixture
+def engine(started: Engine) -> Iterator[Engine]:
+    """An empty server at the beginning of time."""
+    started.reset()
+    started.now = NOW
+    yield started
+    started.reset()
+
+
+@pytest.fixture
+def connection(engine: Engine) -> Iterator[socket.socket]:
+    with engine.connect() as connection:
+        yield connection
+
+
+@pytest.fixture
+def ask(engine: Engine, connection: socket.socket) -> Ask:
+    """Send one command; the reply is in bytes."""
+
+    def ask(*words: str | int) -> bytes:
+        return engine.run(connection, [[str(word).encode() for word in words]])
+
+    return ask
+
+
+def bulk(*texts: str) -> bytes:
+    """Return texts as an array of strings on the wire."""
+    parts = [b"$%d\r\n%s\r\n" % (len(text), text.encode()) for text in texts]
+    return b"*%d\r\n%s" % (len(texts), b"".join(parts))
+
+
+def sha_of(script: str) -> str:
+    return hashlib.sha1(script.encode(), usedforsecurity=False).hexdigest()
+
+
+OK, NIL, NO, ONE = b"+OK\r\n", b"$-1\r\n", b":0\r\n", b":1\r\n"
+TIME = "return redis.call('TIME')"
+GET = "return redis.call('GET', KEYS[1])"
+SET_PX = "return redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])"
+
+
+# -- time ------------------------------------------------------------------------------------------
+
+
+def test_commands_and_scripts_read_the_virtual_time(ask: Ask) -> None:
+    assert ask("TIME") == bulk("1900000000", "123456")
+    assert ask("EVAL", TIME, 0) == bulk("1900000000", "123456")
+
+
+def test_microseconds_have_no_leading_zeros(engine: Engine, ask: Ask) -> None:
+    engine.now = 1_900_000_000_000_042
+    assert ask("EVAL", TIME, 0) == ask("TIME") == bulk("1900000000", "42")
+
+
+def test_time_is_exact_after_each_change(engine: Engine, ask: Ask) -> None:
+    for step in (1, MS - 1, MS, -SECOND, 86_400 * SECOND, 60 * 365 * 86_400 * SECOND):
+        engine.now += step
+        expected = bulk(str(engine.now // SECOND), str(engine.now % SECOND))
+        assert ask("EVAL", TIME, 0) == ask("TIME") == expected
+
+
+# -- expiry ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "expiring",
+    [
+        ("PX", 1500),
+        ("px", "1500"),
+        ("NX", "PX", 1500),
+        ("PX", 1500, "NX"),
+        ("PXAT", NOW // MS + 1500),
+    ],
+    ids=str,
+)
+def test_a_key_that_is_set_with_a_lifetime_lives_as_long(
+    engine: Engine, ask: Ask, expiring: tuple[str | int, ...]
+) -> None:
+    assert ask("SET", "key", "value", *expiring) == OK
+    assert ask("PTTL", "key") == b":1500\r\n"
+    engine.now += 1500 * MS
+    assert ask("GET", "key") == b"$5\r\nvalue\r\n"
+    engine.now += MS
+    assert ask("GET", "key") == NIL
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("PEXPIRE", "key", 2000),
+        ("EXPIRE", "key", 2),
+        ("PEXPIREAT", "key", NOW // MS + 2000),
+    ],
+    ids=lambda command: command[0],
+)
+def test_a_lifetime_that_is_set_later(
+    engine: Engine, ask: Ask, command: tuple[str | int, ...]
+) -> None:
+    assert ask(*command) == NO
+    ask("SET", "key", "value")
+    assert ask("PTTL", "key") == b":-1\r\n"
+    assert ask(*command) == ONE
+    assert ask("PTTL", "key") == b":2000\r\n"
+    engine.now += 2001 * MS
+    assert ask("EXISTS", "key") == NO
+
+
+def test_a_lifetime_in_seconds(ask: Ask) -> None:
+    ask("SET", "key", "value", "EX", 3)
+    assert ask("PTTL", "key") == b":3000\r\n"
+    assert ask("EXPIREAT", "key", NOW // SECOND + 7) == ONE
+    assert ask("PTTL", "key") == b":6877\r\n"
+
+
+@pytest.mark.parametrize(
+    ("passed", "seconds"), [(0, 3), (499, 3), (500, 3), (501, 2), (2500, 1), (2501, 0), (3000, 0)]
+)
+def test_seconds_that_are_left_are_rounded(
+    engine: Engine, ask: Ask, passed: int, seconds: int
+) -> None:
+    ask("SET", "key", "value", "PX", 3000)
+    engine.now += passed * MS
+    assert ask("TTL", "key") == b":%d\r\n" % seconds
+
+
+def test_parts_of_a_millisecond_do_not_count(engine: Engine, ask: Ask) -> None:
+    engine.now = NOW // MS * MS + 999
+    ask("SET", "key", "value", "PX", 10)
+    engine.now += 1
+    assert ask("PTTL", "key") == b":9\r\n"
+
+
+@pytest.mark.parametrize(
+    "looking", ["GET", "EXISTS", "TYPE", "PTTL", "TTL", "PEXPIRE", "SET", "DEL", "MGET"]
+)
+def test_an_expired_key_does_not_exist_for_any_command(
+    engine: Engine, ask: Ask, looking: str
+) -> None:
+    more: dict[str, list[str | int]] = {"PEXPIRE": [10], "SET": ["other", "XX"]}
+    ask("SET", "key", "value", "PX", 10)
+    engine.now += 11 * MS
+    assert ask(looking, "key", *more.get(looking, [])) == {
+        "GET": NIL,
+        "SET": NIL,
+        "TYPE": b"+none\r\n",
+        "PTTL": b":-2\r\n",
+        "TTL": b":-2\r\n",
+        "MGET": b"*1\r\n$-1\r\n",
+    }.get(looking, NO)
+
+
+def test_scripts_keep_expiry(engine: Engine, ask: Ask) -> None:
+    assert ask("EVAL", SET_PX, 1, "key", "value", 10) == OK
+    assert ask("EVAL", "return redis.call('PTTL', KEYS[1])", 1, "key") == b":10\r\n"
+    engine.now += 10 * MS
+    assert ask("EVAL", GET, 1, "key") == b"$5\r\nvalue\r\n"
+    assert ask("EVAL", "return redis.call('PEXPIRE', KEYS[1], 20)", 1, "key") == ONE
+    engine.now += 20 * MS
+    assert ask("EVAL", GET, 1, "key") == b"$5\r\nvalue\r\n"
+    engine.now += MS
+    assert ask("EVAL", GET, 1, "key") == NIL
+    script = (
+        "local call = redis.call call('ZADD', KEYS[1], 1, 'a') return call('EXPIRE', KEYS[1], 1)"
+    )
+    assert ask("EVAL", script, 1, "set") == ONE
+    assert ask("PTTL", "set") == b":1000\r\n"
+
+
+def test_commands_see_the_expiry_that_scripts_set(engine: Engine, ask: Ask) -> None:
+    ask("EVAL", SET_PX, 1, "key", "value", 10)
+    engine.now += 10 * MS
+    assert ask("SET", "key", "other", "NX") == NIL
+    engine.now += MS
+    assert ask("SET", "key", "other", "NX") == OK
+    assert ask("PTTL", "key") == b":-1\r\n"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("SET", "key", "other"), ("PERSIST", "key"), ("PEXPIRE", "key", 10**10)],
+    ids=lambda command: command[0],
+)
+def test_an_expiry_that_is_gone_takes_nothing_away(
+    engine: Engine, ask: Ask, command: tuple[str | int, ...]
+) -> None:
+    ask("SET", "key", "value", "PX", 10)
+    ask(*command)
+    engine.now += 11 * MS
+    assert ask("EXISTS", "key") == ONE
+
+
+def test_a_key_that_is_deleted_takes_its_expiry_along(ask: Ask) -> None:
+    ask("SET", "key", "value", "PX", 10)
+    assert ask("DEL", "key") == ONE
+    assert ask("HSET", "key", "field", "value") == ONE
+    assert ask("PTTL", "key") == b":-1\r\n"
+    ask("SET", "key", "value", "PX", 10)
+    ask("SET", "key", "other", "KEEPTTL")
+    assert ask("PTTL", "key") == b":10\r\n"
+
+
+@pytest.mark.parametrize("lifetime", [0, -5])
+def test_a_lifetime_that_is_over_deletes(ask: Ask, lifetime: int) -> None:
+    ask("SET", "key", "value")
+    assert ask("PEXPIRE", "key", lifetime) == ONE
+    assert ask("GET", "key") == NIL
+
+
+@pytest.mark.parametrize("lifetime", ["0", "-5", "1.5", "soon", ""])
+def test_lifetimes_that_are_refused(ask: Ask, lifetime: str) -> None:
+    assert ask("SET", "key", "value", "PX", lifetime).startswith(b"-ERR ")
+    assert ask("EXISTS", "key") == NO
+
+
+def test_time_that_jumps_back_gives_a_key_more_of_it(engine: Engine, ask: Ask) -> None:
+    ask("SET", "key", "value", "PX", 1000)
+    engine.now -= 10 * SECOND
+    assert ask("PTTL", "key") == b":11000\r\n"
+    engine.now += 11 * SECOND + MS
+    assert ask("PTTL", "key") == b":-2\r\n"
+
+
+def test_expiry_survives_a_snapshot(engine: Engine, ask: Ask) -> None:
+    ask("SET", "short", "value", "PX", 1000)
+    ask("SET", "long", "value", "PX", 5000)
+    ask("SET", "lasting", "value")
+    engine.messages.rpush("queue", "message")
+    engine.now += 400 * MS
+    stored = engine.snapshot()
+    ask("DEL", "short", "long", "lasting")
+    engine.messages.delete("queue")
+    ask("SET", "more", "value")
+    engine.restore(stored)
+    assert [ask("PTTL", key) for key in ("short", "long", "lasting", "more")] == [
+        b":600\r\n",
+        b":4600\r\n",
+        b":-1\r\n",
+        b":-2\r\n",
+    ]
+    assert engine.messages.lrange("queue", 0, -1) == [b"message"]
+    engine.now += 2000 * MS
+    engine.restore(stored)
+    assert [ask("GET", key) for key in ("short", "long")] == [NIL, b"$5\r\nvalue\r\n"]
+
+
+def test_what_has_expired_is_in_no_snapshot(engine: Engine, ask: Ask) -> None:
+    ask("SET", "key", "value", "PX", 10)
+    engine.now += 11 * MS
+    assert engine.snapshot() == []
+
+
+@pytest.mark.long
+def test_a_server_with_the_shim_forgets_by_itself() -> None:
+    with ShimmedEngine() as engine:
+        engine.now = NOW
+        for number in range(100):
+            engine.client.set(f"key {number}", "value", px=10)
+        engine.now += 11 * MS
+        wait_until(lambda: engine.client.info("stats")["expired_keys"] == 100)
+        assert engine.client.dbsize() == 0
+
+
+# -- scripts ---------------------------------------------------------------------------------------
+
+
+def test_a_script_gets_what_was_sent(ask: Ask) -> None:
+    script = "return {KEYS[1], tostring(#KEYS), unpack(ARGV)}"
+    reply = bulk("k", "1", "a", "b")
+    assert ask("EVAL", script, 1, "k", "a", "b") == reply
+    assert ask("EVALSHA", sha_of(script), 1, "k", "a", "b") == reply
+    assert ask("EVAL", "return #ARGV", 0) == NO
+
+
+def test_scripts_are_known_by_the_hash_of_their_text(engine: Engine, ask: Ask) -> None:
+    sha = sha_of(TIME)
+    ask("SCRIPT", "FLUSH")
+    assert ask("EVALSHA", sha, 0).startswith(b"-NOSCRIPT ")
+    ask("EVAL", TIME, 0)
+    assert ask("EVALSHA", sha, 0) == bulk("1900000000", "123456")
+    assert ask("SCRIPT", "EXISTS", sha, "0" * 40) == b"*2\r\n:1\r\n:0\r\n"
+    engine.forget_scripts()
+    assert ask("EVALSHA", sha, 0).startswith(b"-NOSCRIPT ")
+    assert ask("SCRIPT", "EXISTS", sha) == b"*1\r\n:0\r\n"
+    assert ask("TIME") == bulk("1900000000", "123456")
+
+
+def test_a_script_that_was_loaded_runs_by_either_hash(ask: Ask) -> None:
+    told = ask("SCRIPT", "LOAD", TIME).split(b"\r\n")[1].decode()
+    for sha in (told, sha_of(TIME), sha_of(TIME).upper()):
+        assert ask("EVALSHA", sha, 0) == bulk("1900000000", "123456")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "redis.call('HGET', KEYS[1], 'field')",
+        "local missing = nil + 1",
+        "error('on purpose')",
+    ],
+)
+def test_errors_say_in_which_line_of_the_script_they_are(ask: Ask, line: str) -> None:
+    ask("SET", "key", "value")
+    reply = ask("EVAL", f"-- a comment\nlocal a = 1\n\n{line}\n\nreturn a", 1, "key")
+    assert b"user_script:4" in reply
+
+
+def test_errors_are_replies_of_a_protected_call(ask: Ask) -> None:
+    ask("SET", "key", "value")
+    script = "return redis.pcall('HGET', KEYS[1], 'field')['err']"
+    assert b"WRONGTYPE " in ask("EVAL", script, 1, "key")
+    script = "return redis.pcall('SET', KEYS[1], 'value', 'PX', 'soon')['err']"
+    assert b"ERR value is not an integer" in ask("EVAL", script, 1, "key")
+
+
+def test_the_other_functions_of_the_server_are_there(ask: Ask) -> None:
+    assert ask("EVAL", "return redis.sha1hex('')", 0) == b"$40\r\n%s\r\n" % sha_of("").encode()
+    assert ask("EVAL", "return redis.error_reply('MINE no')", 0) == b"-MINE no\r\n"
+    assert ask("EVAL", "return redis.status_reply('FINE')", 0) == b"+FINE\r\n"
+
+
+# -- replies ---------------------------------------------------------------------------------------
+
+
+def test_several_commands_have_their_replies_in_order(
+    engine: Engine, connection: socket.socket
+) -> None:
+    commands = ["SET key value PX 10", "HSET hash field value", "PTTL key", "HGET hash field"]
+    replies = engine.run(connection, [command.encode().split() for command in commands])
+    assert replies == OK + ONE + b":10\r\n" + b"$5\r\nvalue\r\n"
+
+
+def test_a_transaction_has_its_replies(engine: Engine, connection: socket.socket) -> None:
+    commands = ["MULTI", "SET key value PX 10", "PTTL key", "EXEC"]
+    replies = engine.run(connection, [command.encode().split() for command in commands])
+    assert replies == OK + 2 * b"+QUEUED\r\n" + b"*2\r\n" + OK + b":10\r\n"
+
+
+def test_errors_of_commands_are_those_of_the_server(ask: Ask) -> None:
+    ask("HSET", "hash", "field", "value")
+    wrong = b"-WRONGTYPE Operation against a key holding the wrong kind of value\r\n"
+    assert ask("GET", "hash") == ask("LPOP", "hash") == wrong
+    assert ask("SET", "key", "value", "PX", "soon").startswith(b"-ERR value is not an integer")
+
+
+def test_what_is_published_is_seen_once(engine: Engine, ask: Ask) -> None:
+    ask("PUBLISH", "channel", "first")
+    ask("EVAL", "return redis.call('PUBLISH', KEYS[1], ARGV[1])", 1, "channel", "second")
+    assert engine.published() == [(b"channel", b"first"), (b"channel", b"second")]
+    assert engine.published() == []
+
+
+def test_a_server_without_memory_refuses_writes(engine: Engine, ask: Ask) -> None:
+    ask("SET", "key", "value")
+    engine.fill_memory(True)
+    assert ask("SET", "key", "other", "PX", 10).startswith(b"-OOM ")
+    assert b"OOM " in ask("EVAL", SET_PX, 1, "key", "other", 10)
+    assert ask("GET", "key") == b"$5\r\nvalue\r\n"
+    engine.fill_memory(False)
+    assert ask("SET", "key", "other", "PX", 10) == OK
+
+
+def test_a_replica_refuses_writes(engine: Engine, ask: Ask) -> None:
+    ask("SET", "key", "value")
+    engine.make_replica(True)
+    assert ask("SET", "key", "other", "PX", 10).startswith(b"-READONLY ")
+    assert b"READONLY " in ask("EVAL", SET_PX, 1, "key", "other", 10)
+    assert ask("GET", "key") == b"$5\r\nvalue\r\n"
+    engine.make_replica(False)
+    assert ask("SET", "key", "other", "PX", 10) == OK
+
+
+def test_an_expired_key_makes_no_room_for_writes(engine: Engine, ask: Ask) -> None:
+    ask("SET", "key", "value", "PX", 10)
+    engine.fill_memory(True)
+    engine.now += 11 * MS
+    assert b"OOM " in ask("EVAL", SET_PX, 1, "key", "other", 10)
+    assert ask("GET", "key") == NIL
+
+
+def test_a_replica_shows_no_expired_key(engine: Engine, ask: Ask) -> None:
+    ask("SET", "key", "value", "PX", 10)
+    engine.make_replica(True)
+    engine.now += 11 * MS
+    # The scripts of Redis 6.2 still see it.
+    assert ask("GET", "key") == NIL
