@@ -30,6 +30,7 @@ def main() -> None:
     parser.add_argument("--trace", action="store_true", help="print what happened")
     parser.add_argument("--log", default="CRITICAL", help="level of the beats' log")
     parser.add_argument("--no-shrink", action="store_true")
+    parser.add_argument("--stop", action="store_true", help="end at the first failure")
     parser.add_argument("--keep", type=Path, help="write the shrunk scenarios of failures here")
     arguments = parser.parse_args()
     logging.basicConfig(level=arguments.log, stream=sys.stdout, format="%(levelname)s %(message)s")
@@ -52,6 +53,8 @@ def work(arguments: argparse.Namespace) -> int:
         engines = {name: stack.enter_context(Engine(name)) for name in ("redis", "broker")}
         for scenario in scenarios(arguments):
             total += 1
+            if arguments.stop:
+                print(f"begins {scenario.profile} {scenario.seed}", flush=True)
             record = simulate(scenario, engines)
             points += record.points
             wrong = judge(record)
@@ -73,6 +76,8 @@ def work(arguments: argparse.Namespace) -> int:
                     name = f"{scenario.profile}-{scenario.seed}.json"
                     (arguments.keep / name).write_text(small.to_json())
             sys.stdout.flush()
+            if arguments.stop:
+                break
     spent = time.process_time() - began
     print(f"{total} scenarios, {failed} failed, {points} decision points, {spent:.1f} s of CPU")
     return 1 if failed else 0
@@ -84,4 +89,4 @@ def scenarios(arguments: argparse.Namespace) -> list[Scenario]:
         return [Scenario.from_json(arguments.replay.read_text())]
     first, _, last = arguments.seeds.partition(":")
     seeds = range(int(first), int(last or first) + 1)
-    return [generate(seed, name) for name in arguments.profile or PROFILES for seed in seeds]
+    return [generate(seed, name) for seed in seeds for name in arguments.profile or PROFILES]

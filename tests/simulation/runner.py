@@ -67,6 +67,8 @@ class Simulation:
         finally:
             clocks.use(None)
         record, world = self.record, self.world
+        if world.stuck is not None:
+            record.exits.append((self.seconds, world.stuck.name, "it got stuck"))
         record.quarantined = self._quarantined()
         record.points, record.switches, record.struck = world.points, world.switches, world.struck
         record.trace = world.trace
