@@ -7,17 +7,6 @@ from typing import Final
 
 __all__ = ("MUTANTS", "Mutant")
 
-PROFILES: Final = (
-    "calm",
-    "policies",
-    "processes",
-    "network",
-    "servers",
-    "data",
-    "deploys",
-    "everything",
-)
-
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
@@ -29,8 +18,7 @@ class Mutant:
         path: the file below ``redbeat``.
         old: the text that is replaced; the file has it exactly once.
         new: the text in its place.
-        tests: tests that kill it, for what a simulator cannot see; as pytest takes them.
-        profiles: those of the simulator that may kill it.
+        by: who may kill it, in this order: profiles of the simulator, and tests as pytest takes them.
     """
 
     name: str
@@ -38,8 +26,7 @@ class Mutant:
     path: str
     old: str
     new: str
-    tests: tuple[str, ...] = ()
-    profiles: tuple[str, ...] = PROFILES
+    by: tuple[str, ...]
 
     def applied_to(self, text: str) -> str:
         """Return the text of the file with the mistake; raises ``ValueError``."""
@@ -58,7 +45,10 @@ MUTANTS: Final = (
         CLAIM,
         """if string.sub(claim, 1, #id + 3) ~= '["' .. id .. ' ' then""",
         "if claim == '' then",
-        ("tests/store/test_claim_script.py",),
+        (
+            "crowded",
+            "tests/store/test_claim_script.py",
+        ),
     ),
     Mutant(
         "lease-ignored",
@@ -66,15 +56,21 @@ MUTANTS: Final = (
         CLAIM,
         "    if expires > now then\n      return seconds(math.min(expires, now + lease))\n    end\n",
         "",
-        ("tests/store/test_claim_script.py",),
+        (
+            "crowded",
+            "tests/store/test_claim_script.py",
+        ),
     ),
     Mutant(
         "claim-not-hidden",
         "What is claimed keeps its score, so that it is due at the next look.",
         CLAIM,
-        "        again = claim(key, found, due)\n",
-        "        claim(key, found, due)\n        again = members[i + 1]\n",
-        ("tests/store/test_claim_script.py",),
+        "      again = claim(key, found, due)\n",
+        "      claim(key, found, due)\n      again = due\n",
+        (
+            "calm",
+            "tests/store/test_claim_script.py",
+        ),
     ),
     Mutant(
         "standby-claims",
@@ -82,7 +78,11 @@ MUTANTS: Final = (
         CLAIM,
         "if standing == 1 and limit > 0",
         "if limit > 0",
-        ("tests/store/test_claim_script.py", "tests/scheduler/test_lock.py"),
+        (
+            "calm",
+            "tests/store/test_claim_script.py",
+            "tests/scheduler/test_lock.py",
+        ),
     ),
     Mutant(
         "takeover-without-compare",
@@ -90,7 +90,11 @@ MUTANTS: Final = (
         CLAIM,
         "(dead ~= '' and holder == dead)",
         "dead ~= ''",
-        ("tests/store/test_claim_script.py", "tests/scheduler/test_lock_lost.py"),
+        (
+            "crowded",
+            "tests/store/test_claim_script.py",
+            "tests/scheduler/test_lock_lost.py",
+        ),
     ),
     Mutant(
         "lock-always-ours",
@@ -98,7 +102,11 @@ MUTANTS: Final = (
         CLAIM,
         "  if not holder or (dead",
         "  if true or (dead",
-        ("tests/store/test_claim_script.py", "tests/scheduler/test_lock.py"),
+        (
+            "calm",
+            "tests/store/test_claim_script.py",
+            "tests/scheduler/test_lock.py",
+        ),
     ),
     Mutant(
         "lock-not-renewed",
@@ -106,7 +114,11 @@ MUTANTS: Final = (
         CLAIM,
         "  redis.call('PEXPIRE', lock, ttl)\n",
         "",
-        ("tests/scheduler/test_lock.py", "tests/store/test_claim_script.py"),
+        (
+            "calm",
+            "tests/scheduler/test_lock.py",
+            "tests/store/test_claim_script.py",
+        ),
     ),
     Mutant(
         "occurrence-forgotten",
@@ -114,7 +126,10 @@ MUTANTS: Final = (
         CLAIM,
         "    if tonumber(earlier) then\n      due = earlier\n    end\n",
         "",
-        ("tests/store/test_claim_script.py",),
+        (
+            "crowded",
+            "tests/store/test_claim_script.py",
+        ),
     ),
     Mutant(
         "put-back-forgets-due",
@@ -122,7 +137,10 @@ MUTANTS: Final = (
         CLAIM,
         """'["- ' .. due .. ' 0"]'""",
         """'["- ' .. now_text .. ' 0"]'""",
-        ("tests/store/test_claim_script.py",),
+        (
+            "servers",
+            "tests/store/test_claim_script.py",
+        ),
     ),
     Mutant(
         "score-not-restored",
@@ -130,15 +148,21 @@ MUTANTS: Final = (
         CLAIM,
         "  score_later(score, key)\n  return 1\nend",
         "  return 1\nend",
-        ("tests/store/test_claim_script.py",),
+        (
+            "calm",
+            "tests/store/test_claim_script.py",
+        ),
     ),
     Mutant(
-        "record-before-look",
+        "foreign-history-overwritten",
         "A history that an application wrote during a run is overwritten.",
         CLAIM,
         "    if meta ~= '' and not same_meta and seen",
         "    if false and not same_meta and seen",
-        ("tests/store/test_claim_script.py", "tests/scheduler/test_claims.py"),
+        (
+            "tests/store/test_claim_script.py",
+            "tests/scheduler/test_claims.py",
+        ),
     ),
     Mutant(
         "completion-overrules-edit",
@@ -154,7 +178,10 @@ MUTANTS: Final = (
         CLAIM,
         "    score, finish = now_text, ''\n",
         "    score = now_text\n",
-        ("tests/store/test_claim_script.py", "tests/scheduler/test_policy.py"),
+        (
+            "tests/store/test_claim_script.py",
+            "tests/scheduler/test_policy.py",
+        ),
     ),
     Mutant(
         "claim-kept-after-run",
@@ -162,7 +189,11 @@ MUTANTS: Final = (
         CLAIM,
         "    redis.call('HDEL', key, 'claim')\n    if found[5]",
         "    if found[5]",
-        ("tests/store/test_claim_script.py",),
+        (
+            "calm",
+            "crowded",
+            "tests/store/test_claim_script.py",
+        ),
     ),
     Mutant(
         "history-not-written",
@@ -170,7 +201,10 @@ MUTANTS: Final = (
         CLAIM,
         "    redis.call('HSET', key, 'meta', meta, 'runtime', runtime)\n",
         "    redis.call('HSET', key, 'runtime', runtime)\n",
-        ("tests/store/test_claim_script.py",),
+        (
+            "calm",
+            "tests/store/test_claim_script.py",
+        ),
     ),
     Mutant(
         "lost-claims-not-found",
@@ -178,7 +212,10 @@ MUTANTS: Final = (
         CLAIM,
         "and not (reply_lost and hand_out_again())",
         "",
-        ("tests/scheduler/test_lost_replies.py",),
+        (
+            "network",
+            "tests/scheduler/test_lost_replies.py",
+        ),
     ),
     Mutant(
         "lost-claims-of-others",
@@ -186,15 +223,22 @@ MUTANTS: Final = (
         CLAIM,
         "      if id == claim_id then\n",
         "      if id then\n",
-        ("tests/store/test_claim_script.py", "tests/scheduler/test_lost_replies.py"),
+        (
+            "network",
+            "tests/store/test_claim_script.py",
+            "tests/scheduler/test_lost_replies.py",
+        ),
     ),
     Mutant(
-        "only-members-with-hash",
+        "member-without-hash-at-once",
         "A member without a hash is handed out at each look.",
         CLAIM,
         "    local again = retry_at\n",
         "    local again = members[i + 1]\n",
-        ("tests/store/test_claim_script.py", "tests/scheduler/test_bad_entries.py"),
+        (
+            "tests/store/test_claim_script.py",
+            "tests/scheduler/test_bad_entries.py",
+        ),
     ),
     Mutant(
         "identity-anew",
@@ -202,7 +246,11 @@ MUTANTS: Final = (
         CLAIM,
         "  if found[9] then\n    redis.call('HSET', key, 'claim', text)\n",
         "  if false then\n",
-        ("tests/store/test_claim_script.py", "tests/schedule/test_identity.py"),
+        (
+            "crowded",
+            "tests/store/test_claim_script.py",
+            "tests/schedule/test_identity.py",
+        ),
     ),
     # -- triggers and overlap --------------------------------------------------------------------
     Mutant(
@@ -211,7 +259,11 @@ MUTANTS: Final = (
         CLAIM,
         "  if run ~= '' and found[5] then\n    local left = without(text_in(found[5]), run)\n",
         "  if found[5] then\n    local left = ''\n",
-        ("tests/schedule/test_trigger.py", "tests/store/test_claim_script.py"),
+        (
+            "calm",
+            "tests/schedule/test_trigger.py",
+            "tests/store/test_claim_script.py",
+        ),
     ),
     Mutant(
         "trigger-not-removed",
@@ -219,7 +271,10 @@ MUTANTS: Final = (
         CLAIM,
         "if run ~= id and string.sub(run, 1, #id + 1) ~= id .. ':' then",
         "if run ~= id then",
-        ("tests/schedule/test_trigger.py",),
+        (
+            "calm",
+            "tests/schedule/test_trigger.py",
+        ),
     ),
     Mutant(
         "trigger-not-seen-by-record",
@@ -227,7 +282,11 @@ MUTANTS: Final = (
         CLAIM,
         "      score = now_text  -- triggered since the claim\n",
         "",
-        ("tests/schedule/test_trigger.py", "tests/store/test_claim_script.py"),
+        (
+            "calm",
+            "tests/schedule/test_trigger.py",
+            "tests/store/test_claim_script.py",
+        ),
     ),
     Mutant(
         "trigger-moves-claimed",
@@ -235,7 +294,10 @@ MUTANTS: Final = (
         "lua/trigger.lua",
         "if not (member and expires > tonumber(now)) then",
         "if true then",
-        ("tests/schedule/test_trigger.py",),
+        (
+            "crowded",
+            "tests/schedule/test_trigger.py",
+        ),
     ),
     Mutant(
         "trigger-not-due",
@@ -243,7 +305,10 @@ MUTANTS: Final = (
         "lua/trigger.lua",
         "  redis.call('ZADD', schedule, now, entry)\n",
         "",
-        ("tests/schedule/test_trigger.py",),
+        (
+            "calm",
+            "tests/schedule/test_trigger.py",
+        ),
     ),
     Mutant(
         "trigger-forgets-others",
@@ -251,7 +316,10 @@ MUTANTS: Final = (
         "lua/trigger.lua",
         "'\"' .. waiting .. (waiting ~= '' and ' ' or '') .. id",
         "'\"' .. id",
-        ("tests/schedule/test_trigger.py",),
+        (
+            "calm",
+            "tests/schedule/test_trigger.py",
+        ),
     ),
     Mutant(
         "overlap-mark-forgotten",
@@ -259,7 +327,10 @@ MUTANTS: Final = (
         CLAIM,
         "    mark_running(key, running)\n",
         "",
-        ("tests/scheduler/test_overlap.py",),
+        (
+            "policies",
+            "tests/scheduler/test_overlap.py",
+        ),
     ),
     Mutant(
         "overlap-ignores-early-end",
@@ -267,7 +338,10 @@ MUTANTS: Final = (
         CLAIM,
         """if redis.call('HGET', key, 'ended') ~= '"' .. id .. '"' then""",
         "if true then",
-        ("tests/scheduler/test_overlap.py",),
+        (
+            "policies",
+            "tests/scheduler/test_overlap.py",
+        ),
     ),
     Mutant(
         "overlap-never-ends",
@@ -275,7 +349,10 @@ MUTANTS: Final = (
         "lua/ended.lua",
         "redis.call('HDEL', entry, 'running')\n",
         "",
-        ("tests/scheduler/test_overlap.py",),
+        (
+            "policies",
+            "tests/scheduler/test_overlap.py",
+        ),
     ),
     Mutant(
         "overlap-any-end",
@@ -283,7 +360,10 @@ MUTANTS: Final = (
         "lua/ended.lua",
         "if not found[2] or string.match(text_in(found[2]), '^(.*) %S+$') ~= id then",
         "if not found[2] then",
-        ("tests/scheduler/test_overlap.py",),
+        (
+            "policies",
+            "tests/scheduler/test_overlap.py",
+        ),
     ),
     Mutant(
         "overlap-asked-of-nobody",
@@ -291,7 +371,10 @@ MUTANTS: Final = (
         "beat/overlap.py",
         "    return now < until < math.inf\n",
         "    return until < now\n",
-        ("tests/scheduler/test_overlap.py",),
+        (
+            "policies",
+            "tests/scheduler/test_overlap.py",
+        ),
     ),
     # -- other scripts ---------------------------------------------------------------------------
     Mutant(
@@ -324,7 +407,10 @@ MUTANTS: Final = (
         "lua/release.lua",
         "  redis.pcall('PUBLISH', ARGV[2], 'lock')\n",
         "",
-        ("tests/scheduler/test_wakeup.py", "tests/store/test_lock_scripts.py"),
+        (
+            "tests/scheduler/test_wakeup.py",
+            "tests/store/test_lock_scripts.py",
+        ),
     ),
     Mutant(
         "release-keeps-lock",
@@ -332,7 +418,10 @@ MUTANTS: Final = (
         "lua/release.lua",
         "  redis.call('DEL', KEYS[1])\n",
         "",
-        ("tests/store/test_lock_scripts.py",),
+        (
+            "deploys",
+            "tests/store/test_lock_scripts.py",
+        ),
     ),
     Mutant(
         "save-drops-claim",
@@ -340,7 +429,10 @@ MUTANTS: Final = (
         "lua/save.lua",
         "    if expires > now and redis.call('ZSCORE', schedule, entry) then\n",
         "    if false then\n",
-        ("tests/store/test_save.py",),
+        (
+            "crowded",
+            "tests/store/test_save.py",
+        ),
     ),
     Mutant(
         "save-overwrites-history",
@@ -348,7 +440,11 @@ MUTANTS: Final = (
         "lua/save.lua",
         "  if stored[1] and seen ~= '*' and",
         "  if false and seen ~= '*' and",
-        ("tests/store/test_save.py", "tests/schedule/test_conflicts.py"),
+        (
+            "calm",
+            "tests/store/test_save.py",
+            "tests/schedule/test_conflicts.py",
+        ),
     ),
     Mutant(
         "save-not-announced",
@@ -356,7 +452,10 @@ MUTANTS: Final = (
         "lua/save.lua",
         "    redis.pcall('PUBLISH', channel, 'due')\n",
         "    local _ = channel\n",
-        ("tests/scheduler/test_wakeup.py",),
+        (
+            "calm",
+            "tests/scheduler/test_wakeup.py",
+        ),
     ),
     Mutant(
         "save-keeps-old-policy",
@@ -364,7 +463,10 @@ MUTANTS: Final = (
         "lua/save.lua",
         "    redis.call('HDEL', entry, 'policy')\n",
         "    local _ = policy\n",
-        ("tests/store/test_save.py",),
+        (
+            "calm",
+            "tests/store/test_save.py",
+        ),
     ),
     Mutant(
         "save-inherits",
@@ -388,7 +490,10 @@ MUTANTS: Final = (
         "lua/delete.lua",
         "local hashes = redis.call('DEL', entry)",
         "local hashes = redis.call('EXISTS', entry)",
-        ("tests/store/test_delete.py",),
+        (
+            "calm",
+            "tests/store/test_delete.py",
+        ),
     ),
     Mutant(
         "record-revives-deleted",
@@ -405,7 +510,11 @@ MUTANTS: Final = (
         CLAIM,
         "    redis.call('DEL', key)\n    redis.call('ZREM', schedule, key)\n    return 1\n",
         "    finish = ''\n",
-        ("tests/scheduler/test_policy.py", "tests/store/test_claim_script.py"),
+        (
+            "policies",
+            "tests/scheduler/test_policy.py",
+            "tests/store/test_claim_script.py",
+        ),
     ),
     Mutant(
         "sync-ignores-lock",
@@ -413,7 +522,10 @@ MUTANTS: Final = (
         "lua/sync.lua",
         "if must_lead and not leads then",
         "if false then",
-        ("tests/store/test_static_scripts.py",),
+        (
+            "deploys",
+            "tests/store/test_static_scripts.py",
+        ),
     ),
     Mutant(
         "standby-overwrites-statics",
@@ -421,7 +533,11 @@ MUTANTS: Final = (
         "lua/sync.lua",
         "  if only_missing then\n    return 0\n  end\n",
         "",
-        ("tests/store/test_static_scripts.py", "tests/scheduler/test_statics.py"),
+        (
+            "deploys",
+            "tests/store/test_static_scripts.py",
+            "tests/scheduler/test_statics.py",
+        ),
     ),
     Mutant(
         "sync-forgets-member",
@@ -445,7 +561,10 @@ MUTANTS: Final = (
         "lua/prune.lua",
         "if lock and redis.call('GET', lock) ~= ARGV[1] then",
         "if false then",
-        ("tests/store/test_static_scripts.py",),
+        (
+            "deploys",
+            "tests/store/test_static_scripts.py",
+        ),
     ),
     Mutant(
         "prune-removes-all",
@@ -453,7 +572,10 @@ MUTANTS: Final = (
         "lua/prune.lua",
         "  if redis.call('SREM', statics, name) == 1 then\n",
         "  redis.call('SREM', statics, name)\n  if true then\n",
-        ("tests/store/test_static_scripts.py",),
+        (
+            "deploys",
+            "tests/store/test_static_scripts.py",
+        ),
     ),
     Mutant(
         "sweep-finds-nothing",
@@ -509,7 +631,10 @@ MUTANTS: Final = (
         "lua/forget.lua",
         "  if redis.pcall('HEXISTS', key, 'definition') ~= 0 then\n",
         "  if false then\n",
-        ("tests/store", "tests/scheduler/test_bad_entries.py"),
+        (
+            "tests/store",
+            "tests/scheduler/test_bad_entries.py",
+        ),
     ),
     # -- the conversation with Redis -------------------------------------------------------------
     Mutant(
@@ -518,7 +643,11 @@ MUTANTS: Final = (
         "beat/exchange.py",
         "        self.pending = [*unsure, *self.pending]\n",
         "",
-        ("tests/scheduler/test_lost_replies.py", "tests/scheduler/test_outage.py"),
+        (
+            "network",
+            "tests/scheduler/test_lost_replies.py",
+            "tests/scheduler/test_outage.py",
+        ),
     ),
     Mutant(
         "promise-repeated",
@@ -526,7 +655,10 @@ MUTANTS: Final = (
         "beat/exchange.py",
         "[done for done in question.terms.completions if not done.promised]",
         "[*question.terms.completions]",
-        ("tests/scheduler/test_delivery.py",),
+        (
+            "network",
+            "tests/scheduler/test_delivery.py",
+        ),
     ),
     Mutant(
         "lost-claims-not-asked-for",
@@ -534,7 +666,10 @@ MUTANTS: Final = (
         "beat/exchange.py",
         "            self._lost = question.terms\n",
         "            self._lost = None\n",
-        ("tests/scheduler/test_lost_replies.py",),
+        (
+            "network",
+            "tests/scheduler/test_lost_replies.py",
+        ),
     ),
     Mutant(
         "conflict-not-merged",
@@ -542,7 +677,7 @@ MUTANTS: Final = (
         "beat/exchange.py",
         "    count = max(theirs.total_run_count, ours.total_run_count)\n",
         "    count = theirs.total_run_count\n",
-        ("tests/scheduler/test_claims.py", "tests/scheduler/test_edits.py"),
+        ("tests/scheduler/test_claims.py",),
     ),
     Mutant(
         "conflict-keeps-claim",
@@ -558,7 +693,11 @@ MUTANTS: Final = (
         "beat/exchange.py",
         "question.asked_at + used",
         "self.answered_at + used",
-        ("tests/scheduler/test_claims.py", "tests/scheduler/test_lost_replies.py"),
+        (
+            "crowded",
+            "tests/scheduler/test_claims.py",
+            "tests/scheduler/test_lost_replies.py",
+        ),
     ),
     Mutant(
         "deadline-ignored",
@@ -566,7 +705,10 @@ MUTANTS: Final = (
         "beat/ticker.py",
         "            if started >= answer.deadline:\n",
         "            if False:\n",
-        ("tests/scheduler/test_claims.py",),
+        (
+            "crowded",
+            "tests/scheduler/test_claims.py",
+        ),
     ),
     Mutant(
         "time-of-host",
@@ -574,8 +716,10 @@ MUTANTS: Final = (
         "beat/exchange.py",
         "        return self._now + (local - self.answered_at)\n",
         "        import time\n\n        return time.time() + (local - self._clock())\n",
-        ("tests/scheduler/test_tick.py",),
-        (*PROFILES, "clocks"),
+        (
+            "clocks",
+            "tests/scheduler/test_tick.py",
+        ),
     ),
     Mutant(
         "give-back-as-done",
@@ -583,7 +727,11 @@ MUTANTS: Final = (
         "beat/ticker.py",
         "            Completion(claim.key, claim_id, claim.due, runtime=AGAIN)\n",
         "            Completion(claim.key, claim_id, claim.due + 60)\n",
-        ("tests/scheduler/test_claims.py", "tests/scheduler/test_stopping.py"),
+        (
+            "servers",
+            "tests/scheduler/test_claims.py",
+            "tests/scheduler/test_stopping.py",
+        ),
     ),
     Mutant(
         "give-back-forgotten",
@@ -591,7 +739,11 @@ MUTANTS: Final = (
         "beat/ticker.py",
         "            if claim.definition is not None\n        )\n",
         "            if claim.problem\n        )\n",
-        ("tests/scheduler/test_claims.py", "tests/scheduler/test_stopping.py"),
+        (
+            "servers",
+            "tests/scheduler/test_claims.py",
+            "tests/scheduler/test_stopping.py",
+        ),
     ),
     Mutant(
         "record-not-flushed",
@@ -600,7 +752,10 @@ MUTANTS: Final = (
         "                self._give_back(iter(answer.turn.claims), answer.claim_id)\n"
         "        self._exchange.flush()\n",
         "                self._give_back(iter(answer.turn.claims), answer.claim_id)\n",
-        ("tests/scheduler/test_stopping.py",),
+        (
+            "deploys",
+            "tests/scheduler/test_stopping.py",
+        ),
     ),
     Mutant(
         "emptied-not-noticed",
@@ -608,7 +763,10 @@ MUTANTS: Final = (
         "beat/ticker.py",
         "            if self._statics_stand(turn) or self._clock() < self._sync_again_at:\n",
         "            if True:\n",
-        ("tests/scheduler/test_statics.py",),
+        (
+            "losses",
+            "tests/scheduler/test_statics.py",
+        ),
     ),
     Mutant(
         "emptied-waits",
@@ -616,7 +774,10 @@ MUTANTS: Final = (
         "beat/ticker.py",
         "        if self._synced and not emptied and",
         "        if self._synced and",
-        ("tests/scheduler/test_statics.py",),
+        (
+            "losses",
+            "tests/scheduler/test_statics.py",
+        ),
     ),
     Mutant(
         "prune-at-once",
@@ -624,7 +785,10 @@ MUTANTS: Final = (
         "beat/ticker.py",
         "if present == {self._exchange.token}:",
         "if present:",
-        ("tests/scheduler/test_statics.py", "tests/scheduler/test_sharing.py"),
+        (
+            "tests/scheduler/test_statics.py",
+            "tests/scheduler/test_sharing.py",
+        ),
     ),
     # -- decisions and messages ------------------------------------------------------------------
     Mutant(
@@ -633,7 +797,11 @@ MUTANTS: Final = (
         "beat/outbox.py",
         "                letter.error = errors[0]\n",
         "                letter.error = None\n",
-        ("tests/scheduler/test_outbox.py", "tests/scheduler/test_publish_failures.py"),
+        (
+            "servers",
+            "tests/scheduler/test_outbox.py",
+            "tests/scheduler/test_publish_failures.py",
+        ),
     ),
     Mutant(
         "answers-not-awaited",
@@ -641,7 +809,10 @@ MUTANTS: Final = (
         "beat/redis_pipe.py",
         "        answers += [error] * (len(flight.commands) - len(answers))\n",
         "        answers += [None] * (len(flight.commands) - len(answers))\n",
-        ("tests/scheduler/test_outbox.py",),
+        (
+            "servers",
+            "tests/scheduler/test_outbox.py",
+        ),
     ),
     Mutant(
         "all-sent-again",
@@ -649,7 +820,10 @@ MUTANTS: Final = (
         "beat/redis_pipe.py",
         "            rest = flight.commands[len(answers) :]\n",
         "            rest = flight.commands\n",
-        ("tests/scheduler/test_outbox.py",),
+        (
+            "network",
+            "tests/scheduler/test_outbox.py",
+        ),
     ),
     Mutant(
         "record-before-publish",
@@ -663,7 +837,10 @@ MUTANTS: Final = (
         "                    self._settled = lambda one: Completion("
         "one.claim.key, 'x', 0.0)\n"
         "                    return None\n",
-        ("tests/scheduler/test_outbox.py",),
+        (
+            "servers",
+            "tests/scheduler/test_outbox.py",
+        ),
     ),
     Mutant(
         "failure-as-sent",
@@ -671,7 +848,10 @@ MUTANTS: Final = (
         "beat/dispatcher.py",
         "        if letter.error is not None:\n",
         "        if False and letter.error is not None:\n",
-        ("tests/scheduler/test_outbox.py",),
+        (
+            "servers",
+            "tests/scheduler/test_outbox.py",
+        ),
     ),
     Mutant(
         "stale-decision",
@@ -679,7 +859,11 @@ MUTANTS: Final = (
         "beat/dispatcher.py",
         "        if now - self._decided_at > DECIDED_FOR:\n            run.verdict = None\n",
         "",
-        ("tests/scheduler/test_look_ahead.py", "tests/scheduler/test_tick.py"),
+        (
+            "servers",
+            "tests/scheduler/test_look_ahead.py",
+            "tests/scheduler/test_tick.py",
+        ),
     ),
     Mutant(
         "pause-not-seen",
@@ -687,7 +871,10 @@ MUTANTS: Final = (
         "beat/dispatcher.py",
         "        if not entry.enabled:\n",
         "        if False:\n",
-        ("tests/schedule/test_pause.py",),
+        (
+            "calm",
+            "tests/schedule/test_pause.py",
+        ),
     ),
     Mutant(
         "broker-failure-as-done",
@@ -695,7 +882,10 @@ MUTANTS: Final = (
         "beat/failures.py",
         "            return Completion(claim.key, claim_id, again_at, runtime=AGAIN)\n",
         "            return Completion(claim.key, claim_id, again_at + 60)\n",
-        ("tests/scheduler/test_publish_failures.py",),
+        (
+            "servers",
+            "tests/scheduler/test_publish_failures.py",
+        ),
     ),
     Mutant(
         "attempts-without-wait",
@@ -711,7 +901,11 @@ MUTANTS: Final = (
         "beat/promises.py",
         "(promise for promise in made if promise.done.key in recorded)",
         "(promise for promise in made)",
-        ("tests/scheduler/test_delivery.py",),
+        (
+            "network",
+            "servers",
+            "tests/scheduler/test_delivery.py",
+        ),
     ),
     Mutant(
         "at-most-once-ignored",
@@ -719,15 +913,21 @@ MUTANTS: Final = (
         "beat/dispatcher.py",
         "        send = self._promise if run.at_most_once else self._run\n",
         "        send = self._run\n",
-        ("tests/scheduler/test_delivery.py",),
+        (
+            "crowded",
+            "tests/scheduler/test_delivery.py",
+        ),
     ),
     Mutant(
         "at-most-once-retried",
         "A run at most once whose publish failed is tried again.",
         "beat/keeper.py",
-        "            self._lost(promise, f\"is lost, it must not be sent twice: {run.error!r}\")\n",
+        '            self._lost(promise, f"is lost, it must not be sent twice: {run.error!r}")\n',
         "            return False\n",
-        ("tests/scheduler/test_delivery.py",),
+        (
+            "servers",
+            "tests/scheduler/test_delivery.py",
+        ),
     ),
     Mutant(
         "id-from-present",
@@ -735,7 +935,10 @@ MUTANTS: Final = (
         "beat/messages.py",
         "    occurrence = instant.iso\n",
         "    occurrence = run.now.isoformat() if run else instant.iso\n",
-        ("tests/scheduler/test_messages.py",),
+        (
+            "calm",
+            "tests/scheduler/test_messages.py",
+        ),
     ),
     Mutant(
         "id-without-name",
@@ -743,7 +946,11 @@ MUTANTS: Final = (
         "entries/occurrences.py",
         """f"{instant} {name}".encode(""",
         """f"{instant}".encode(""",
-        ("tests/scheduler/test_messages.py", "tests/unit/test_occurrences.py"),
+        (
+            "calm",
+            "tests/scheduler/test_messages.py",
+            "tests/unit/test_occurrences.py",
+        ),
     ),
     Mutant(
         "trigger-id-from-schedule",
@@ -751,7 +958,10 @@ MUTANTS: Final = (
         "beat/messages.py",
         '        occurrence = f"trigger {run.trigger.id}"\n',
         "        occurrence = instant.iso\n",
-        ("tests/schedule/test_trigger.py",),
+        (
+            "calm",
+            "tests/schedule/test_trigger.py",
+        ),
     ),
     Mutant(
         "coalesced-not-told",
@@ -759,7 +969,11 @@ MUTANTS: Final = (
         "beat/messages.py",
         '        headers["coalesced"] = run.verdict.missed\n',
         '        headers["coalesced"] = 0\n',
-        ("tests/scheduler/test_messages.py", "tests/scheduler/test_missed_runs.py"),
+        (
+            "policies",
+            "tests/scheduler/test_messages.py",
+            "tests/scheduler/test_missed_runs.py",
+        ),
     ),
     Mutant(
         "missed-not-counted",
@@ -767,7 +981,10 @@ MUTANTS: Final = (
         "entries/occurrences.py",
         "    return Verdict(latest, next_run(schedule, latest, zone), missed)\n",
         "    return Verdict(latest, next_run(schedule, latest, zone), 0 * missed)\n",
-        ("tests/unit/test_occurrences.py",),
+        (
+            "policies",
+            "tests/unit/test_occurrences.py",
+        ),
     ),
     Mutant(
         "coalesces-to-earliest",
@@ -775,7 +992,10 @@ MUTANTS: Final = (
         "entries/occurrences.py",
         '    chosen = oldest if policy.coalesce == "earliest" else latest\n',
         "    chosen = oldest\n",
-        ("tests/unit/test_planning.py",),
+        (
+            "policies",
+            "tests/unit/test_planning.py",
+        ),
     ),
     Mutant(
         "anchor-is-present",
@@ -783,7 +1003,11 @@ MUTANTS: Final = (
         "entries/due.py",
         "        if self.scheduled_at and same_instant(last, known):\n",
         "        if False and same_instant(last, known):\n",
-        ("tests/unit/test_occurrences.py", "tests/scheduler/test_missed_runs.py"),
+        (
+            "calm",
+            "tests/unit/test_occurrences.py",
+            "tests/scheduler/test_missed_runs.py",
+        ),
     ),
     Mutant(
         "limit-plus-one",
@@ -791,7 +1015,11 @@ MUTANTS: Final = (
         "entries/occurrences.py",
         "    if runs >= policy.max_runs:\n",
         "    if runs > policy.max_runs:\n",
-        ("tests/unit/test_policy.py", "tests/scheduler/test_policy.py"),
+        (
+            "policies",
+            "tests/unit/test_policy.py",
+            "tests/scheduler/test_policy.py",
+        ),
     ),
     Mutant(
         "limit-never-parks",
@@ -799,7 +1027,11 @@ MUTANTS: Final = (
         "entries/occurrences.py",
         "    last = verdict.due and runs + 1 >= policy.max_runs\n",
         "    last = verdict.due and runs >= policy.max_runs\n",
-        ("tests/unit/test_policy.py", "tests/scheduler/test_policy.py"),
+        (
+            "policies",
+            "tests/unit/test_policy.py",
+            "tests/scheduler/test_policy.py",
+        ),
     ),
     Mutant(
         "window-has-no-end",
@@ -807,7 +1039,10 @@ MUTANTS: Final = (
         "entries/planning.py",
         "return None if found is None or (end is not None and found > end) else found",
         "return found",
-        ("tests/unit/test_planning.py",),
+        (
+            "calm",
+            "tests/unit/test_planning.py",
+        ),
     ),
     Mutant(
         "window-has-no-begin",
@@ -815,7 +1050,10 @@ MUTANTS: Final = (
         "entries/planning.py",
         "        if has_start(self.schedule) or (start is not None and start > at):\n",
         "        if has_start(self.schedule):\n",
-        ("tests/unit/test_planning.py",),
+        (
+            "calm",
+            "tests/unit/test_planning.py",
+        ),
     ),
     Mutant(
         "jitter-is-early",
@@ -823,7 +1061,10 @@ MUTANTS: Final = (
         "entries/planning.py",
         "return nominal + longest * (",
         "return nominal - longest * (",
-        ("tests/unit/test_planning.py",),
+        (
+            "calm",
+            "tests/unit/test_planning.py",
+        ),
     ),
     Mutant(
         "jitter-by-chance",
@@ -831,7 +1072,10 @@ MUTANTS: Final = (
         "entries/planning.py",
         """        text = f"{nominal.isoformat()} {self.identity}".encode(""",
         """        import random\n\n        text = f"{random.random()} {self.identity}".encode(""",
-        ("tests/unit/test_planning.py",),
+        (
+            "calm",
+            "tests/unit/test_planning.py",
+        ),
     ),
     Mutant(
         "misfire-ignored",
@@ -839,7 +1083,11 @@ MUTANTS: Final = (
         "entries/occurrences.py",
         "    if grace is not None:\n",
         "    if False:\n",
-        ("tests/unit/test_planning.py", "tests/unit/test_policy.py"),
+        (
+            "policies",
+            "tests/unit/test_planning.py",
+            "tests/unit/test_policy.py",
+        ),
     ),
     Mutant(
         "catch-up-unlimited",
@@ -847,7 +1095,11 @@ MUTANTS: Final = (
         "entries/occurrences.py",
         "plan.last_few(oldest, latest, limit) if limit is not None else oldest",
         "oldest",
-        ("tests/unit/test_planning.py", "tests/unit/test_policy.py"),
+        (
+            "policies",
+            "tests/unit/test_planning.py",
+            "tests/unit/test_policy.py",
+        ),
     ),
     Mutant(
         "rule-at-now",
@@ -855,7 +1107,10 @@ MUTANTS: Final = (
         "timing.py",
         "    return schedule.occurrence_after(after)\n",
         "    return schedule.occurrence_after(after, inclusive=True)\n",
-        ("tests/unit/test_timing.py",),
+        (
+            "calm",
+            "tests/unit/test_timing.py",
+        ),
     ),
     Mutant(
         "latest-is-next",
@@ -863,7 +1118,10 @@ MUTANTS: Final = (
         "timing.py",
         "    return after + slots * step if slots > 0 else None\n",
         "    return after + (slots + 1) * step if slots > 0 else None\n",
-        ("tests/unit/test_timing.py",),
+        (
+            "policies",
+            "tests/unit/test_timing.py",
+        ),
     ),
     Mutant(
         "crontab-in-utc",
@@ -871,7 +1129,10 @@ MUTANTS: Final = (
         "timing.py",
         "    return next_instant(cron_rule(schedule), after, timezone or schedule.tz)\n",
         "    return next_instant(cron_rule(schedule), after, UTC)\n",
-        ("tests/unit/test_timing_zones.py",),
+        (
+            "calm",
+            "tests/unit/test_timing_zones.py",
+        ),
     ),
     Mutant(
         "dst-gap-skipped",
@@ -914,7 +1175,10 @@ MUTANTS: Final = (
         "beat/ticker.py",
         "        return turn.standing != STANDBY\n",
         "        return True\n",
-        ("tests/scheduler/test_lock_lost.py",),
+        (
+            "calm",
+            "tests/scheduler/test_lock_lost.py",
+        ),
     ),
     Mutant(
         "silence-not-measured",
@@ -922,7 +1186,11 @@ MUTANTS: Final = (
         "beat/leader.py",
         "        if holder != self._holder or fell < (now - self._looked_at) / 2:\n",
         "        if holder != self._holder:\n",
-        ("tests/scheduler/test_lock.py", "tests/scheduler/test_lock_lost.py"),
+        (
+            "calm",
+            "tests/scheduler/test_lock.py",
+            "tests/scheduler/test_lock_lost.py",
+        ),
     ),
     Mutant(
         "silence-too-long",
@@ -930,7 +1198,11 @@ MUTANTS: Final = (
         "beat/leader.py",
         "        return self._holder\n\n\nclass OwnLock:",
         '        return ""\n\n\nclass OwnLock:',
-        ("tests/scheduler/test_lock.py", "tests/scheduler/test_lock_lost.py"),
+        (
+            "crowded",
+            "tests/scheduler/test_lock.py",
+            "tests/scheduler/test_lock_lost.py",
+        ),
     ),
     Mutant(
         "statics-never-change",
@@ -938,7 +1210,10 @@ MUTANTS: Final = (
         "lua/sync.lua",
         "  if differs and not paused_from(found[2], definition, policy) then\n",
         "  if false then\n",
-        ("tests/store/test_static_scripts.py",),
+        (
+            "deploys",
+            "tests/store/test_static_scripts.py",
+        ),
     ),
     Mutant(
         "statics-never-leave",
@@ -946,7 +1221,10 @@ MUTANTS: Final = (
         "beat/statics.py",
         "            if not store.prune_statics(names, lock_key, token):\n",
         "            if not names:\n",
-        ("tests/scheduler/test_statics.py",),
+        (
+            "deploys",
+            "tests/scheduler/test_statics.py",
+        ),
     ),
     Mutant(
         "statics-offered-blindly",
@@ -954,7 +1232,10 @@ MUTANTS: Final = (
         "beat/statics.py",
         "        if self.offered and self.offered == store.noted_statics():\n",
         "        if self.offered:\n",
-        ("tests/scheduler/test_statics.py",),
+        (
+            "deploys",
+            "tests/scheduler/test_statics.py",
+        ),
     ),
     Mutant(
         "sweep-at-first-sight",
@@ -978,7 +1259,10 @@ MUTANTS: Final = (
         "beat/wakeup.py",
         "                if self._hears(heed, min(left, SLICE)):\n",
         "                if self._hears(heed, min(left, SLICE)) and False:\n",
-        ("tests/scheduler/test_wakeup.py",),
+        (
+            "calm",
+            "tests/scheduler/test_wakeup.py",
+        ),
     ),
     Mutant(
         "wakeup-misses-first",
@@ -986,7 +1270,10 @@ MUTANTS: Final = (
         "schedulers.py",
         "            return  # For what was saved between the tick and now, there is another tick.\n",
         "            pass\n",
-        ("tests/scheduler/test_wakeup.py",),
+        (
+            "calm",
+            "tests/scheduler/test_wakeup.py",
+        ),
     ),
     Mutant(
         "waits-too-long",
@@ -994,7 +1281,10 @@ MUTANTS: Final = (
         "beat/ticker.py",
         "        return min(max(turn.next_due - self._exchange.time(), 0.0), longest)\n",
         "        return longest\n",
-        ("tests/scheduler/test_tick.py",),
+        (
+            "calm",
+            "tests/scheduler/test_tick.py",
+        ),
     ),
     Mutant(
         "save-ignores-conflict",
@@ -1003,7 +1293,10 @@ MUTANTS: Final = (
         "        elif code == HISTORY_DIFFERS:\n            self._merge(saved)\n",
         "        elif code == HISTORY_DIFFERS:\n            self._seen_meta = saved.meta\n"
         "            self._known_history = (None, -1)\n",
-        ("tests/schedule/test_conflicts.py",),
+        (
+            "calm",
+            "tests/schedule/test_conflicts.py",
+        ),
     ),
     Mutant(
         "save-writes-no-score",
@@ -1011,6 +1304,9 @@ MUTANTS: Final = (
         "entries/saving.py",
         "        score, since = self._score_at(now), self._made_up()\n",
         "        score, since = now.timestamp() + 3600, self._made_up()\n",
-        ("tests/schedule",),
+        (
+            "calm",
+            "tests/schedule",
+        ),
     ),
 )

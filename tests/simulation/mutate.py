@@ -34,6 +34,8 @@ CPU_LIMIT: Final = 240
 #: Seconds after which a program that waits for ever is ended, however busy the machine is.
 LIMIT: Final = 1500
 
+#: How killers begin that are tests.
+TESTS: Final = "tests/"
 SURVIVED: Final = "nobody"
 
 
@@ -52,10 +54,9 @@ def main() -> None:
     parser.add_argument("names", nargs="*", metavar="NAME", help="mutants; see --list")
     parser.add_argument("--all", action="store_true", help="all mutants")
     parser.add_argument("--list", action="store_true", help="print the names of all mutants")
-    parser.add_argument("--profile", action="append", help="search with these profiles")
-    parser.add_argument("--seeds", default="1:8", help="search with these seeds: first:last")
+    parser.add_argument("--profile", action="append", help="search with these profiles only")
+    parser.add_argument("--seeds", default="1:4", help="search with these seeds: first:last")
     parser.add_argument("--again", action="store_true", help="do not begin with known killers")
-    parser.add_argument("--no-tests", action="store_true", help="only the simulator")
     parser.add_argument("--write", action="store_true", help=f"update {TABLE.relative_to(ROOT)}")
     parser.add_argument("-j", type=int, default=1, dest="jobs", help="mutants at a time")
     arguments = parser.parse_args()
@@ -109,45 +110,36 @@ class Trial:
     def killer(self, root: Path) -> str:
         if self.known and self.kills(root, self.known):
             return self.known
-        if not self.known.startswith("tests/"):
-            found = self.search(root)
-            if found:
-                return found
-        tests = [] if self.arguments.no_tests else self.mutant.tests
-        return next((test for test in tests if self.kills(root, test)), SURVIVED)
+        for killer in self.arguments.profile or self.mutant.by:
+            if not killer.startswith(TESTS):
+                found = self.simulate(root, killer, self.arguments.seeds)
+                if found:
+                    return found
+            elif killer != self.known and self.kills(root, killer):
+                return killer
+        return SURVIVED
 
     def kills(self, root: Path, killer: str) -> bool:
         """Whether a killer of an earlier run still is one."""
-        if killer.startswith("tests/"):
+        if killer.startswith(TESTS):
             command = ["-m", "pytest", "-q", "-x", "-n", "0", "-p", "no:cacheprovider", killer]
             code, output = self.execute(root, command)
             if code in {2, 4, 5}:
                 raise SystemExit(f"{self.mutant.name}: {killer} did not run:\n{output[-2000:]}")
             return code != 0
         profile, _, seed = killer.partition(" ")
-        return bool(self.simulate(root, [profile], seed))
+        return bool(self.simulate(root, profile, seed))
 
-    def search(self, root: Path) -> str:
-        """Return the first scenario that kills the mutant, or nothing."""
-        profiles = self.arguments.profile or list(self.mutant.profiles)
-        return self.simulate(root, profiles, self.arguments.seeds)
-
-    def simulate(self, root: Path, profiles: list[str], seeds: str) -> str:
+    def simulate(self, root: Path, profile: str, seeds: str) -> str:
         """Return the first of these scenarios that fails, or nothing."""
-        command = ["-m", "tests.simulation", "--no-shrink", "--stop", "--seeds", seeds]
-        for profile in profiles:
-            command += ["--profile", profile]
-        code, output = self.execute(root, command)
-        failed = [line.split() for line in output.splitlines() if line.startswith("FAILED ")]
-        if failed:
-            _, profile, _, seed = failed[0]
-            return f"{profile} {seed}"
+        command = ["-m", "tests.simulation", "--no-shrink", "--stop"]
+        code, output = self.execute(root, [*command, "--profile", profile, "--seeds", seeds])
+        begun = [line.split()[2] for line in output.splitlines() if line.startswith("begins ")]
         if code == 0:
             return ""
-        begun = [line.split() for line in output.splitlines() if line.startswith("begins ")]
-        if begun and code < 0:  # it hangs
-            return f"{begun[-1][1]} {begun[-1][2]}"
-        raise SystemExit(f"{self.mutant.name}: the simulator failed:\n{output[-2000:]}")
+        if not begun or (code != 1 and code >= 0):
+            raise SystemExit(f"{self.mutant.name}: the simulator failed:\n{output[-2000:]}")
+        return f"{profile} {begun[-1]}"
 
     def check_copy(self, root: Path) -> None:
         """Make sure that programs in the copy import its package."""

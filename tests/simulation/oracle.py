@@ -10,9 +10,11 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
+from itertools import pairwise
 from typing import Any, Final
 from zoneinfo import ZoneInfo
 
+from tests.simulation.lateness import judge_lateness
 from tests.simulation.record import Action, Arrival, Record
 
 __all__ = ("judge", "slots_between")
@@ -23,6 +25,8 @@ SAME: Final = 0.001
 PROMPT: Final = 1.0
 #: Seconds in which what was claimed before an edit may still be sent, where nothing is disturbed.
 IN_HAND: Final = 0.1
+#: What happens to beats in the course of business: it delays runs, and repeats none.
+UPKEEP: Final = frozenset(("stop", "deploy", "scripts forgotten"))
 
 INFINITY: Final = float("inf")
 
@@ -60,11 +64,19 @@ class Judgement:
         lease = min(max(timeout, 5.0), 30.0)
         return min(timeout, 25.0) + lease + 20.0
 
-    def disturbed(self, begin: float, end: float) -> bool:
-        """Whether a fault, or its consequences, fall into a time."""
+    def disturbed(self, begin: float, end: float, but: frozenset[str] = frozenset()) -> bool:
+        """Whether a fault, or its consequences, fall into a time; kinds in ``but`` do not count."""
         return any(
             begin <= last + self.recovery and first <= end
-            for first, last, _ in self.record.disturbances
+            for first, last, kind in self.record.disturbances
+            if kind not in but
+        )
+
+    def held_up(self, begin: float, end: float) -> bool:
+        """Whether a message that was written down may have left late: nobody can call it back."""
+        return any(
+            kind in {"freeze", "request delayed"} and begin <= last and first <= end
+            for first, last, kind in self.record.disturbances
         )
 
     def unix(self, seconds: float) -> float:
@@ -81,16 +93,32 @@ def judge(record: Record) -> list[str]:
         judgement.fail(beat, at, f"the beat exited: {error}")
     for key in record.quarantined:
         judgement.fail(key, record.scenario.duration, "a good entry is in quarantine")
+    judge_lead(judgement)
     arrivals = defaultdict(list)
     for arrival in record.arrivals:
         arrivals[arrival.entry].append(arrival)
     actions = defaultdict(list)
     for action in record.actions:
         actions[action.step.entry].append(action)
-    for name in sorted({*arrivals, *actions, *record.scenario.statics}):
+    for name in sorted({*arrivals, *actions, *static_names(record)}):
         states = states_of(name, actions[name], record)
         Entry(judgement, name, arrivals[name], actions[name], states).judge()
     return judgement.wrong
+
+
+def judge_lead(judgement: Judgement) -> None:
+    """Where there is a lock, one beat sends everything."""
+    if not judgement.record.scenario.locked:
+        return
+    for earlier, later in pairwise(judgement.record.arrivals):
+        if earlier.sender != later.sender and not judgement.disturbed(earlier.at, later.at):
+            judgement.fail(later.sender, later.at, f"sends while {earlier.sender} leads")
+
+
+def static_names(record: Record) -> set[str]:
+    """Return the names of all entries that a beat has in its ``beat_schedule`` at some time."""
+    deployed = {name for _, _, _, statics in record.deploys for name in statics}
+    return {*record.scenario.statics, *deployed}
 
 
 def states_of(name: str, actions: list[Action], record: Record) -> list[State]:
@@ -107,8 +135,18 @@ def states_of(name: str, actions: list[Action], record: Record) -> list[State]:
     busy_until = -1.0
     events: list[tuple[float, Any]] = [(action.began, action) for action in actions]
     events += [(at, back_to) for at, back_to in record.rollbacks]
+    if name in static_names(record):
+        events += [(deploy[0], deploy) for deploy in record.deploys]
     for at, action in sorted(events, key=lambda event: event[0]):
+        if isinstance(action, tuple):
+            deployed(name, action, states, Judgement(record).recovery)
+            continue
         last = states[-1]
+        if isinstance(action, float) and name in statics:
+            states[-1] = replace(last, until=at)
+            definition = last.definition and {**last.definition}  # another one: it counts anew
+            states.append(replace(last, began=at, since=at, new=False, definition=definition))
+            continue
         if isinstance(action, float):
             states[-1] = replace(last, until=at)
             states.append(replace(at_time(states, action), began=at, since=at, until=INFINITY))
@@ -123,6 +161,29 @@ def states_of(name: str, actions: list[Action], record: Record) -> list[State]:
             states[-1] = replace(last, until=action.began)
             states.append(following)
     return states
+
+
+def deployed(
+    name: str,
+    deploy: tuple[float, float, int, dict[str, Any]],
+    states: list[State],
+    recovery: float,
+) -> None:
+    """Add the states of an entry while the static entries of the beats change, and after that."""
+    began, ended, version, statics = deploy
+    if states[-1].began >= began:
+        states.pop()  # it was to begin after the deploy before this one
+    last, settled = states[-1], ended + recovery
+    if name not in statics and last.definition is None and last.certain:
+        return
+    states[-1] = replace(last, until=began)
+    versions = last.versions | {version}
+    states.append(State(began, began, settled, versions=versions, certain=False))
+    after_it = State(settled, settled)
+    if name in statics:
+        definition = {**statics[name], "made_at": ended}
+        after_it = replace(after_it, definition=definition, versions=frozenset({version}))
+    states.append(after_it)
 
 
 def at_time(states: list[State], at: float) -> State:
@@ -201,6 +262,25 @@ class Entry:
         self.judge_overlap()
         for state in self.schedules():
             Coverage(self, state).judge()
+        self.judge_stored()
+
+    def judge_stored(self) -> None:
+        """What was deleted, or has finished, is stored no more than it should be."""
+        record, state = self.judgement.record, self.states[-1]
+        since = max([state.since, *(arrival.at for arrival in self.arrivals)])
+        if not state.certain or since + 2 * self.judgement.recovery > record.scenario.duration:
+            return
+        if state.definition is None:
+            if self.name in record.stored:
+                self.fail(state.since, "is stored although it is gone")
+            return
+        limit, finish = state.definition.get("max_runs"), state.definition.get("on_finish", "keep")
+        ids = {one.task_id for one in self.scheduled if one.version in state.versions}
+        if limit is None or len(ids) < limit or not state.new:
+            return
+        wanted = {"keep": True, "disable": False}.get(finish)
+        if record.stored.get(self.name) is not wanted:
+            self.fail(since, f"has finished, and on_finish={finish!r} was not done")
 
     # -- ids -------------------------------------------------------------------------------------
 
@@ -231,7 +311,7 @@ class Entry:
             if any(first.at <= at <= arrival.at for at, _ in self.judgement.record.rollbacks):
                 continue
             at_most_once = self.definition_of(arrival).get("delivery") == "at_most_once"
-            if at_most_once or not self.judgement.disturbed(first.at, arrival.at):
+            if at_most_once or not self.judgement.disturbed(first.at, arrival.at, UPKEEP):
                 self.fail(arrival.at, f"the run of {arrival.nominal:.6f} was sent again")
 
     def definition_of(self, arrival: Arrival) -> dict[str, Any]:
@@ -247,6 +327,9 @@ class Entry:
         seen = set()
         for arrival in self.scheduled:
             schedule = self.definition_of(arrival).get("made_at", -1.0)
+            nominal = arrival.nominal - self.judgement.record.scenario.start
+            if self.judgement.held_up(nominal, arrival.at):
+                continue
             if arrival.task_id not in seen and arrival.nominal < latest.get(schedule, 0.0):
                 self.fail(arrival.at, f"the run of {arrival.nominal:.6f} came after a later one")
             latest[schedule] = max(latest.get(schedule, 0.0), arrival.nominal)
@@ -354,7 +437,9 @@ class Coverage:
             "overlap" in self.definition
             or "misfire_grace_time" in self.definition
             or (self.definition.get("delivery") == "at_most_once")
+            or self.definition.get("catch_up_limit", 100) < 100
         )
+        self.duration = self.judgement.record.scenario.duration
 
     def calm(self, begin: float, end: float) -> bool:
         start = self.judgement.record.scenario.start
@@ -367,6 +452,7 @@ class Coverage:
             self.judge_limit(limit, slots)
             return
         self.judge_membership(slots)
+        judge_lateness(self, slots)
         for slot in slots:
             self.judge_slot(slot)
 
@@ -378,6 +464,11 @@ class Coverage:
         over = len(slots) >= limit and slots[limit - 1] + 2 * self.judgement.recovery < self.end
         if self.state.new and over and not ids and not self.may_skip:
             self.entry.fail(self.state.since, "never ran")
+        last = max((end for _, end, _ in self.judgement.record.disturbances), default=-INFINITY)
+        begin = self.judgement.unix(last + 2 * self.judgement.recovery)
+        left = sum(slot > begin and slot + PROMPT < self.end for slot in slots)
+        if self.state.new and left >= limit > len(ids):
+            self.entry.fail(self.state.since, f"{len(ids)} runs, {limit} are wanted")
 
     def judge_membership(self, slots: list[float]) -> None:
         """What was sent is an occurrence of the schedule."""
@@ -441,6 +532,8 @@ class Coverage:
                 self.entry.fail(self.state.since, "never ran")
             return
         first = self.nominals[0]
+        if "start" in self.definition and first < begin - SAME:
+            self.entry.fail(self.state.since, f"ran {begin - first:.3f} s before its start")
         calm = self.calm(begin, first + self.jitter)
         if calm and first > self.begin + every + SAME and "start" not in self.definition:
             self.entry.fail(self.state.since, f"ran first {first - begin:.3f} s after it was saved")

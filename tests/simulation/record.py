@@ -26,6 +26,8 @@ class Arrival:
     version: int
     triggered: bool
     coalesced: int
+    #: Name of the beat that sent it.
+    sender: str
 
 
 @dataclass(slots=True)
@@ -57,6 +59,10 @@ class Record:
     #: Beats that ended by themselves, and why.
     exits: list[tuple[float, str, str]] = field(default_factory=list)
     quarantined: list[str] = field(default_factory=list)
+    #: Deploys of static entries: when the first beat got them, when the last, version, entries.
+    deploys: list[tuple[float, float, int, dict[str, Any]]] = field(default_factory=list)
+    #: What is stored at the end: whether each entry is enabled, by name.
+    stored: dict[str, bool] = field(default_factory=dict)
     trace: list[tuple[int, str, str]] = field(default_factory=list)
     points: int = 0
     switches: int = 0
