@@ -199,8 +199,8 @@ MUTANTS: Final = (
         "history-not-written",
         "A recorded run leaves the history as it was.",
         CLAIM,
-        "    redis.call('HSET', key, 'meta', meta, 'runtime', runtime)\n",
-        "    redis.call('HSET', key, 'runtime', runtime)\n",
+        "'meta', meta, 'runtime', runtime, 'history', line)",
+        "'history', line)",
         (
             "calm",
             "tests/store/test_claim_script.py",
@@ -214,18 +214,6 @@ MUTANTS: Final = (
         "",
         (
             "network",
-            "tests/scheduler/test_lost_replies.py",
-        ),
-    ),
-    Mutant(
-        "lost-claims-of-others",
-        "After a lost reply a beat is handed the claims of another one.",
-        CLAIM,
-        "      if id == claim_id then\n",
-        "      if id then\n",
-        (
-            "network",
-            "tests/store/test_claim_script.py",
             "tests/scheduler/test_lost_replies.py",
         ),
     ),

@@ -16,6 +16,7 @@ from zoneinfo import ZoneInfo
 
 from tests.simulation.lateness import judge_lateness
 from tests.simulation.record import Action, Arrival, Record
+from tests.simulation.scenario import STEP_FAULTS
 
 __all__ = ("judge", "slots_between")
 
@@ -302,7 +303,7 @@ class Entry:
                 self.fail(0, f"the id {task_id} stands for {len(instants)} runs")
 
     def judge_repeats(self) -> None:
-        """A message comes twice only where a fault explains it, and never at most once."""
+        """A message comes twice only where a fault explains that, and never at most once."""
         seen: dict[str, Arrival] = {}
         for arrival in self.arrivals:
             first = seen.setdefault(arrival.task_id, arrival)
@@ -311,8 +312,19 @@ class Entry:
             if any(first.at <= at <= arrival.at for at, _ in self.judgement.record.rollbacks):
                 continue
             at_most_once = self.definition_of(arrival).get("delivery") == "at_most_once"
-            if at_most_once or not self.judgement.disturbed(first.at, arrival.at, UPKEEP):
+            if at_most_once or not self.may_repeat(first, arrival):
                 self.fail(arrival.at, f"the run of {arrival.nominal:.6f} was sent again")
+
+    def may_repeat(self, first: Arrival, again: Arrival) -> bool:
+        """Whether a fault explains it: one of a server, or of a beat that sent the message."""
+        judgement = self.judgement
+        if judgement.disturbed(first.at, again.at, UPKEEP | {*STEP_FAULTS}):
+            return True
+        return any(
+            first.at <= end + judgement.recovery and begin <= again.at
+            for beat in (first.sender, again.sender)
+            for begin, end in judgement.record.hit.get(beat, ())
+        )
 
     def definition_of(self, arrival: Arrival) -> dict[str, Any]:
         """Return the definition that the version of a message belongs to."""

@@ -52,6 +52,8 @@ class Record:
     actions: list[Action] = field(default_factory=list)
     #: When faults began and ended, seconds, and which.
     disturbances: list[tuple[float, float, str]] = field(default_factory=list)
+    #: When faults of its own struck each process.
+    hit: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
     #: Instants to which, and at which, stored data went back: (from, to).
     rollbacks: list[tuple[float, float]] = field(default_factory=list)
     #: Runs of a worker: entry, task id, began, ended.

@@ -57,7 +57,7 @@ class Simulation:
         self.statics: dict[str, tuple[dict[str, Any], int]] = {}
         self.snapshots: dict[Step, tuple[float, Any]] = {}
         self._version = 0
-        self.world.on_strike = lambda fault: self._disturbed(fault.kind, fault.seconds)
+        self.world.on_strike = self._struck
 
     def run(self) -> Record:
         """Run to the end; return what could be seen."""
@@ -329,6 +329,12 @@ class Simulation:
     def _deploy_to(self, name: str, statics: dict[str, Any], version: int) -> None:
         self.statics[name] = statics, version
         self._stop_beat(name)
+
+    def _struck(self, fault: Fault) -> None:
+        self._disturbed(fault.kind, fault.seconds)
+        if self.world.current is not None:
+            hit = self.record.hit.setdefault(self.world.current.name, [])
+            hit.append((self.seconds, self.seconds + fault.seconds))
 
     def _disturbed(self, what: str, seconds: float) -> None:
         self.record.disturbances.append((self.seconds, self.seconds + abs(seconds), what))

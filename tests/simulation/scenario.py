@@ -307,6 +307,30 @@ PROFILES: Final = {
         many_faults=(0, 3),
         lock_timeouts=(5.0,),
     ),
+    # Applications that change a few entries all the time.
+    "edits": Profile(
+        (_every, _often, _once, _misfire, _window, _one_off, _limited),
+        (*EDITS, "save", "trigger", "trigger"),
+        (),
+        (),
+        entries=(1, 3),
+        many_operations=(15, 40),
+        many_faults=(0, 0),
+        duration=(40.0, 80.0),
+        lock_timeouts=(5.0, 30.0),
+    ),
+    # Entries that finish, wait for their last run, or catch up.
+    "limits": Profile(
+        (_limited, _one_off, _overlap, _few_missed),
+        ("trigger",),
+        (),
+        ("restart",),
+        entries=(5, 8),
+        many_operations=(0, 4),
+        many_faults=(0, 2),
+        duration=(40.0, 80.0),
+        lock_timeouts=(5.0,),
+    ),
     # So many runs that each fault hits one.
     "crowded": Profile(
         (_often, _often_at_most_once),
