@@ -12,13 +12,18 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from tests.simulation.engine import Engine
+from tests.simulation.exhaustive import explore
 from tests.simulation.network import know_scripts
 from tests.simulation.oracle import judge
 from tests.simulation.runner import simulate
 from tests.simulation.scenario import PROFILES, Scenario, generate
 from tests.simulation.shrink import shrunk
+from tests.simulation.years import ZONES, changing_zones, years
 
 __all__ = ("main",)
+
+#: The first year of the sparse profile.
+FIRST_YEAR = 2027
 
 
 def main() -> None:
@@ -26,6 +31,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--profile", choices=sorted(PROFILES), action="append")
     parser.add_argument("--seeds", default="1:20", help="first:last, or one seed")
+    parser.add_argument("--exhaustive", action="store_true", help="all orders with one fault")
+    parser.add_argument("--switches", type=int, default=2, help="most switches of such an order")
+    parser.add_argument("--years", type=int, help="live through so many years with one beat")
+    parser.add_argument("--zones", help="in these zones only, separated by commas")
+    parser.add_argument("--all-zones", action="store_true", help="in all zones whose clocks change")
     parser.add_argument("--replay", type=Path, help="a scenario in a file")
     parser.add_argument("--trace", action="store_true", help="print what happened")
     parser.add_argument("--log", default="CRITICAL", help="level of the beats' log")
@@ -51,6 +61,8 @@ def work(arguments: argparse.Namespace) -> int:
     began = time.process_time()
     with ExitStack() as stack:
         engines = {name: stack.enter_context(Engine(name)) for name in ("redis", "broker")}
+        if arguments.exhaustive:
+            return explore_all(engines, arguments.switches)
         for scenario in scenarios(arguments):
             total += 1
             if arguments.stop:
@@ -83,8 +95,31 @@ def work(arguments: argparse.Namespace) -> int:
     return 1 if failed else 0
 
 
+def explore_all(engines: dict[str, Engine], switches: int) -> int:
+    """Run all cases of the exhaustive part; return how the process ends."""
+    began = time.process_time()
+    found = explore(engines, switches)
+    for case, wrong in found.failures[:10]:
+        print(f"FAILED {case}")
+        for line in wrong:
+            print("   ", line)
+    spent = time.process_time() - began
+    struck = sum(found.struck.values())
+    print(
+        f"{found.runs} orders and faults, {struck} faults struck, {len(found.failures)} failed, "
+        f"{found.points} decision points, {spent:.1f} s of CPU"
+    )
+    return 1 if found.failures else 0
+
+
 def scenarios(arguments: argparse.Namespace) -> list[Scenario]:
     """Return the scenarios that are asked for."""
+    if arguments.years:
+        first = FIRST_YEAR
+        all_zones = arguments.all_zones
+        zones = changing_zones(first, first + arguments.years - 1) if all_zones else ZONES
+        zones = arguments.zones.split(",") if arguments.zones else zones
+        return [years(first, arguments.years, zones)]
     if arguments.replay:
         return [Scenario.from_json(arguments.replay.read_text())]
     first, _, last = arguments.seeds.partition(":")

@@ -192,7 +192,7 @@ class SimulatedSocket:
         self._sent += 1
         when = self.world.now + self.world.latency(self.number, self._sent) + extra
         self._free_at[way] = when = max(when, self._free_at[way])
-        self.world.at(when, action, *args)
+        self.world.at(when, action, *args, owner=self.process, thaw=False)
 
     def _deliver(self, commands: list[list[bytes]], kind: str, extra: int) -> None:
         service = self.service
@@ -207,12 +207,21 @@ class SimulatedSocket:
         reply = service.execute(self, commands)
         self._arrived()
         if kind not in {"reply lost", "request reset"} and not self.closed:
-            self._later(1, extra if kind == "reply delayed" else 0, self.receive, reply)
+            self._later(1, extra if kind == "reply delayed" else 0, self._replied, reply)
 
     def _arrived(self) -> None:
         self._under_way -= 1
         if self.closed and not self._under_way:
             self.real.close()
+
+    def _replied(self, data: bytes) -> None:
+        if self.closed:
+            return
+        self._inbox += data
+        if self._waiting and self.process.frozen_until <= self.world.now:
+            self.process.go_on()
+        elif self._waiting:
+            self.process.wake()
 
     def receive(self, data: bytes) -> None:
         """Take bytes that the server sent."""

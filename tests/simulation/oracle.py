@@ -29,6 +29,7 @@ IN_HAND: Final = 0.1
 #: What happens to beats in the course of business: it delays runs, and repeats none.
 UPKEEP: Final = frozenset(("stop", "deploy", "scripts forgotten"))
 
+DAY: Final = 86400
 INFINITY: Final = float("inf")
 
 
@@ -584,15 +585,54 @@ def rule_slots(
 
 
 def crontab_slots(definition: dict[str, Any], begin: float, end: float) -> Iterator[float]:
-    """Yield the instants of a crontab, minute by minute of real time."""
+    """Yield the instants of a crontab.
+
+    Rules with a wildcard or a step in the hour follow real time. All others name wall-clock times:
+    one that exists twice is the first, one that does not exist is the first minute after the gap.
+    """
     zone = ZoneInfo(definition.get("timezone", "UTC"))
     minutes = field_values(definition.get("minute", "*"), 60)
-    hours = field_values(definition.get("hour", "*"), 24)
+    hour = str(definition.get("hour", "*"))
+    hours = field_values(hour, 24)
+    months = field_values(definition.get("month_of_year", "*"), 13)
+    if "*" not in hour:
+        times = [(hour, minute) for hour in sorted(hours) for minute in sorted(minutes)]
+        yield from wall_slots(zone, times, months, begin, end)
+        return
     at = datetime.fromtimestamp(int(begin // 60) * 60, timezone.utc)
     while (at := at + timedelta(minutes=1)).timestamp() <= end:
         wall = at.astimezone(zone)
-        if wall.minute in minutes and wall.hour in hours and at.timestamp() > begin:
+        if wall.month not in months:
+            at += timedelta(minutes=14 - at.minute % 15)  # to the next quarter of an hour
+        elif wall.minute in minutes and wall.hour in hours and at.timestamp() > begin:
             yield at.timestamp()
+
+
+def wall_slots(
+    zone: ZoneInfo, times: list[tuple[int, int]], months: set[int], begin: float, end: float
+) -> Iterator[float]:
+    """Yield the instants of wall-clock times on each day of some months."""
+    day = datetime.fromtimestamp(begin, zone).replace(tzinfo=None) - timedelta(days=2)
+    latest = begin
+    while day.replace(tzinfo=zone).timestamp() <= end + 2 * DAY:
+        for hour, minute in times if day.month in months else ():
+            wall = day.replace(hour=hour, minute=minute, second=0, microsecond=0)
+            instant = first_instant(wall, zone)
+            if latest < instant <= end:
+                yield instant
+                latest = instant
+        day += timedelta(days=1)
+
+
+def first_instant(wall: datetime, zone: ZoneInfo) -> float:
+    """Return when a clock first shows a wall-clock time, or the first whole minute after it."""
+    instant = wall.replace(tzinfo=zone, fold=0).timestamp()
+    if datetime.fromtimestamp(instant, zone).replace(tzinfo=None) == wall:
+        return instant
+    # The clock jumps over it: back to the minute of the jump.
+    while datetime.fromtimestamp(instant - 60, zone).replace(tzinfo=None) > wall:
+        instant -= 60
+    return instant
 
 
 def field_values(text: Any, size: int) -> set[int]:

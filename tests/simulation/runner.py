@@ -20,7 +20,7 @@ from tests.simulation.engine import Engine
 from tests.simulation.network import Network, Service
 from tests.simulation.record import Action, Arrival, Record
 from tests.simulation.scenario import STEP_FAULTS, Scenario, Step
-from tests.simulation.world import Fault, Process, World
+from tests.simulation.world import Fault, Order, Process, World
 
 __all__ = ("Simulation", "simulate")
 
@@ -57,6 +57,12 @@ class Simulation:
         self.statics: dict[str, tuple[dict[str, Any], int]] = {}
         self.snapshots: dict[Step, tuple[float, Any]] = {}
         self._version = 0
+        if scenario.order:
+            since, until, *switches = scenario.order
+            self.world.order = Order(
+                *(self._true(since), self._true(until), tuple(map(int, switches)))
+            )
+            self.world.delays = (0, 0)
         self.world.on_strike = self._struck
 
     def run(self) -> Record:
@@ -115,8 +121,12 @@ class Simulation:
         if any("takes" in step.fields for step in self.scenario.steps):
             self._start("worker", self._worker, 0.0)
 
+    def _true(self, seconds: float) -> int:
+        """Return the true time so many seconds after the beginning."""
+        return self.world.start + int(seconds * SECOND)
+
     def _at(self, seconds: float, action: Callable[..., Any], *args: Any) -> None:
-        self.world.at(self.world.start + int(seconds * SECOND), action, *args)
+        self.world.at(self._true(seconds), action, *args)
 
     def _start(self, name: str, main: Callable[[], Any], after: float) -> Process:
         host = self.hosts.setdefault(name, Host(name, since=self.world.now))
@@ -151,6 +161,8 @@ class Simulation:
             app.conf.beat_schedule = {
                 entry: self._fields_of(fields, version) for entry, fields in statics.items()
             }
+            if self.scenario.embedded:
+                self._tick_when_due(RedBeatScheduler(app=app))
             service = celery.beat.Service(app, scheduler_cls=RedBeatScheduler)
             self.beat_services[name] = service
             service.start()
@@ -158,6 +170,15 @@ class Simulation:
         process = self._start(name, main, after)
         process.on_end = lambda: self._beat_ended(name, process)
         self.beats[name] = process
+
+    def _tick_when_due(self, scheduler: RedBeatScheduler) -> None:
+        """Do what a program does that has a beat inside, and looks only when something is due."""
+        stored = self.services["redis"].engine.client
+        while True:
+            seconds = scheduler.tick()
+            first = stored.zrangebyscore("redbeat::schedule", 0, "inf", 0, 1, withscores=True)
+            due = first[0][1] - self.world.now / SECOND if first else seconds
+            self.world.sleep(max(due, seconds if due <= 0 else 0.0))
 
     def _beat_ended(self, name: str, process: Process) -> None:
         if process.ended_by is not None:
@@ -295,7 +316,9 @@ class Simulation:
 
     def _strike(self, step: Step) -> None:
         if step.what in STEP_FAULTS:
-            self.beats[step.who].arm(Fault(step.what, step.step, step.seconds))
+            self.beats[step.who].arm(
+                Fault(step.what, step.step, step.seconds, step.fields.get("looks", True))
+            )
             return
         self.world.note(step.who, f"fault: {step.what} {step.seconds:g} s")
         self._disturbed(step.what, step.seconds)

@@ -10,7 +10,7 @@ from greenlet import getcurrent, greenlet
 
 from tests.simulation.clocks import Host, Source, microseconds
 
-__all__ = ("Fault", "Process", "World")
+__all__ = ("Fault", "Order", "Process", "World")
 
 #: Microseconds that one message takes through the network, at least and at most.
 LATENCY: Final = (50, 800)
@@ -45,12 +45,13 @@ class Fault:
         step: at which step from the time on at which the fault is armed, counted from 1; for
             faults of requests at which request.
         seconds: how long it lasts.
+        looks: whether looks at a clock count as steps of a process.
     """
 
-    __slots__ = ("kind", "seconds", "step")
+    __slots__ = ("kind", "looks", "seconds", "step")
 
-    def __init__(self, kind: str, step: int, seconds: float = 0.0) -> None:
-        self.kind, self.step, self.seconds = kind, step, seconds
+    def __init__(self, kind: str, step: int, seconds: float = 0.0, looks: bool = True) -> None:
+        self.kind, self.step, self.seconds, self.looks = kind, step, seconds, looks
 
     def __repr__(self) -> str:
         return f"<{self.kind} at step {self.step}>"
@@ -66,8 +67,8 @@ class Process:
         self.world, self.name, self.host = world, name, host
         self.alive, self.ended_by = True, None
         self.frozen_until = 0
-        #: Steps so far, and those of them that were requests.
-        self.steps = self.requests = 0
+        #: Steps so far, those of them that were no looks at a clock, and that were requests.
+        self.steps = self.moves = self.requests = 0
         self.faults: list[Fault] = []
         self.sockets: list[Any] = []
         self.on_end: Callable[[], None] | None = None
@@ -112,8 +113,14 @@ class Process:
 
     def arm(self, fault: Fault) -> None:
         """Have a fault strike at a later step."""
-        fault.step += self.steps if fault.kind in OF_PROCESS else self.requests
+        fault.step += self._count(fault)
         self.faults.append(fault)
+
+    def _count(self, fault: Fault) -> int:
+        """Return how many of those steps there were at which the fault may strike."""
+        if fault.kind not in OF_PROCESS:
+            return self.requests
+        return self.steps if fault.looks else self.moves
 
     def step(self, what: str) -> Fault | None:
         """Count a step; return the fault that strikes the network there, if one does.
@@ -125,11 +132,12 @@ class Process:
         self.world.watch(self)
         asks = what.startswith("request")
         self.requests += asks
+        self.moves += what != "clock"
         if not self.faults:
             return None
         for fault in self.faults:
             of_process = fault.kind in OF_PROCESS
-            if fault.step > (self.steps if of_process else self.requests):
+            if fault.step > self._count(fault):
                 continue
             if of_process or asks:
                 self.faults.remove(fault)
@@ -159,6 +167,10 @@ class Process:
         """Let a process that waits go on now."""
         self.world.at(self.world.now, self._resumed, self._ticket, owner=self)
 
+    def go_on(self) -> None:
+        """Let a process that waits go on within this event."""
+        self._resumed(self._ticket)
+
     def _resumed(self, ticket: int) -> None:
         if ticket != self._ticket or not self.alive:
             return
@@ -170,6 +182,37 @@ class Process:
             self._greenlet.switch()
         finally:
             world.current = None
+
+
+#: When, what decides between two at that time, its number, what is done, for whom.
+Event = tuple[int, int, int, Any, tuple[Any, ...], "Process | None", bool]
+
+
+class Order:
+    """An order of steps: one process goes on until a switch to another.
+
+    Arguments:
+        since: the time from which steps are counted, and until which; microseconds.
+        switches: numbers of the steps before which there is a switch; only those are counted at
+            which somebody else could go on.
+    """
+
+    def __init__(self, since: int, until: int, switches: tuple[int, ...]) -> None:
+        self.since, self.until, self.switches = since, until, switches
+        self.steps = 0
+        self._current = ""
+
+    def choose(self, names: set[str], now: int) -> str:
+        """Return which of the processes goes on."""
+        if not self.since <= now <= self.until:
+            return min(names)
+        if self._current not in names:
+            self._current = min(names)
+        if len(names) > 1:
+            if self.steps in self.switches:
+                self._current = min(names - {self._current})
+            self.steps += 1
+        return self._current
 
 
 class World(Source):
@@ -195,7 +238,11 @@ class World(Source):
         self.struck: dict[str, int] = {}
         #: Called when a fault strikes a process.
         self.on_strike: Callable[[Fault], None] = lambda _fault: None
-        self._events: list[tuple[int, int, int, Any, tuple[Any, ...], Process | None]] = []
+        #: Microseconds that a message takes, at least and at most.
+        self.delays = LATENCY
+        #: Who goes on where several could; None for chance.
+        self.order: Order | None = None
+        self._events: list[Event] = []
         self._count = self._drawn = 0
         #: Who got stuck; the simulation ended there.
         self.stuck: Process | None = None
@@ -204,22 +251,30 @@ class World(Source):
     # -- events --------------------------------------------------------------------------------
 
     def at(
-        self, when: int, action: Callable[..., Any], *args: Any, owner: Process | None = None
+        self,
+        when: int,
+        action: Callable[..., Any],
+        *args: Any,
+        owner: Process | None = None,
+        thaw: bool = True,
     ) -> None:
-        """Have something done at a time; what belongs to a frozen process waits for its thaw."""
+        """Have something done at a time; what a frozen process does waits for its ``thaw``."""
         self._count += 1
         when = max(when, self.now)
-        heapq.heappush(
-            self._events, (when, self.chance(self._count), self._count, action, args, owner)
-        )
+        place = self.chance(self._count) if self.order is None else 0
+        event = when, place, self._count, action, args, owner, thaw
+        heapq.heappush(self._events, event)
 
     def run(self, until: int) -> None:
         """Let time pass until then."""
         events = self._events
         while events and events[0][0] <= until and self.stuck is None:
-            when, _, _, action, args, owner = heapq.heappop(events)
+            if self.order is None:
+                when, _, _, action, args, owner, thaw = heapq.heappop(events)
+            else:
+                when, _, _, action, args, owner, thaw = self._chosen()
             self.now = max(self.now, when)
-            if owner is not None and owner.frozen_until > self.now:
+            if thaw and owner is not None and owner.frozen_until > self.now:
                 self.at(owner.frozen_until, action, *args, owner=owner)
                 continue
             action(*args)
@@ -232,6 +287,28 @@ class World(Source):
         elif self.points - self._watched_points > BUSIEST:
             self.stuck = process
             raise StuckError(f"{process.name} took {BUSIEST} steps in a few seconds")
+
+    def _chosen(self) -> Event:
+        """Take the next event in the order that is given: as a rule that of who went on last."""
+        when, same = self._events[0][0], []
+        while self._events and self._events[0][0] == when:
+            same.append(heapq.heappop(self._events))
+        same.sort(key=lambda event: event[2])
+        order = self.order
+        assert order is not None
+        chosen = same[0]
+        if all(event[5] is not None for event in same):
+            names = {event[5].name for event in same if event[5] is not None}
+            preferred = order.choose(names, when)
+            chosen = next(event for event in same if event[5] and event[5].name == preferred)
+        for event in same:
+            if event is not chosen:
+                heapq.heappush(self._events, event)
+        return chosen
+
+    def steps_in_order(self) -> int:
+        """Return how many steps the order decided about."""
+        return 0 if self.order is None else self.order.steps
 
     def process(self, name: str, host: Host, main: Callable[[], Any]) -> Process:
         """Return a new process, which is to be started."""
@@ -251,8 +328,8 @@ class World(Source):
 
     def latency(self, who: int, number: int) -> int:
         """Return the microseconds that message ``number`` of connection ``who`` takes."""
-        low, high = LATENCY
-        return low + self.chance((who << 32) + number) % (high - low)
+        low, high = self.delays
+        return low + self.chance((who << 32) + number) % max(high - low, 1)
 
     # -- what the replaced functions ask ---------------------------------------------------------
 

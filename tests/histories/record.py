@@ -1,0 +1,221 @@
+"""Record what real beats leave in Redis, as the tests of this directory load it.
+
+``python -m tests.histories.record`` runs the project of ``project.py`` with ``celery-redbeat``
+2.4.2, in UTC and in the zone of New York, with this package, and with this package and then 2.4.2.
+It writes a file of ``recordings`` for each. That takes up to a minute and a half, most of it to
+wait for a crontab. With ``--python PATH`` it does the same with the release that this interpreter
+has, in UTC.
+
+A recording has four snapshots: "started", soon after the first beat started; "running", after
+entries were edited, moved, disabled and deleted, and rules ended; "stopped", after SIGTERM, and
+after other programs wrote; "killed", after SIGKILL of a second beat, whose lock is still there.
+To stay small, only the first recording keeps all of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import redis
+
+from benchmarks.sides import PEER_VERSION, Side, install_peer, ours
+from tests.histories.project import RETIRED
+from tests.histories.snapshots import RECORDINGS, SCHEDULE, take
+from tests.servers import RedisServer
+from tests.waiting import wait_until
+
+PROJECT = Path(__file__).with_name("project.py")
+STATICS, LOCK = "redbeat::statics", "redbeat::lock"
+#: The snapshots of a recording, see above.
+SNAPSHOTS = ("started", "running", "stopped", "killed")
+#: Seconds in which a crontab of every minute has run.
+LONGEST = 90.0
+NEW_YORK = "America/New_York"
+#: The name of a recording of this package, which stays the same with each version of it.
+OURS = "3"
+
+#: What programs in other languages write while no beat runs.
+WRITTEN_RAW: dict[str, dict[str, Any]] = {
+    "raw": {"definition": {"name": "raw", "task": "proj.raw", "schedule": {"every": 3600.0}}},
+    "raw, never ran": {
+        "definition": {
+            "name": "raw, never ran",
+            "task": "proj.raw",
+            "args": None,
+            "schedule": {"every": 3600.0},
+            "enabled": True,
+        },
+        "meta": {"last_run_at": None},
+    },
+}
+
+
+class Recorder:
+    """The project in a directory, with its Redis."""
+
+    def __init__(self, zone: str, directory: Path, url: str) -> None:
+        self.directory = directory
+        shutil.copy(PROJECT, directory)
+        self.env = {
+            "HISTORIES_REDIS": url,
+            "HISTORIES_BROKER": url.removesuffix("/0") + "/1",
+            "HISTORIES_TIMEZONE": zone,
+        }
+        self.client = redis.Redis.from_url(url, decode_responses=True)
+
+    @contextmanager
+    def beat(self, side: Side, **env: str) -> Iterator[subprocess.Popen[bytes]]:
+        """Run a beat; it is killed in the end. An error has what the beat printed."""
+        log = self.directory / "beat.log"
+        celery = [side.python, "-m", "celery", "-A", "project", "beat", "--pidfile="]
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                [*celery, "-S", "redbeat.RedBeatScheduler", "-l", "info"],
+                cwd=self.directory,
+                env=side.environment(**self.env, **env),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+        try:
+            yield process
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{log.read_text(errors='replace')}") from None
+        finally:
+            process.kill()
+            process.wait()
+
+    def step(self, side: Side, name: str) -> None:
+        """Do a step of the project."""
+        command = [side.python, PROJECT.name, name]
+        env = side.environment(**self.env)
+        subprocess.run(command, cwd=self.directory, env=env, check=True)
+
+    def runs(self, name: str) -> int:
+        """Return how many runs of an entry are recorded."""
+        meta = json.loads(self.client.hget(f"redbeat:{name}", "meta") or "{}")
+        return int(meta.get("total_run_count", 0))
+
+    def score(self, name: str) -> float | None:
+        """Return the score of an entry."""
+        score = self.client.zscore(SCHEDULE, f"redbeat:{name}")
+        return None if score is None else float(score)
+
+    def write_raw(self) -> None:
+        """Do what programs in other languages do."""
+        for name, fields in WRITTEN_RAW.items():
+            schedule = fields["definition"]["schedule"]
+            schedule.update({"__type__": "interval", "relative": False})
+            texts: Any = {field: json.dumps(value) for field, value in fields.items()}
+            self.client.hset(f"redbeat:{name}", mapping=texts)
+            self.client.zadd(SCHEDULE, {f"redbeat:{name}": 0})
+        # The time at which a task ended, as the task itself notes it.
+        key = "redbeat:interval, moved by its task"
+        ended = {"year": 2026, "month": 2, "day": 28, "hour": 23, "minute": 59}
+        meta = {"last_run_at": {"__type__": "datetime", **ended}, "total_run_count": 41}
+        self.client.hset(key, "meta", json.dumps(meta))
+        # A look is asked for, and nothing is due.
+        self.client.zadd(SCHEDULE, {"redbeat:crontab, nudged": 0})
+
+
+def until(condition: Callable[[], object], message: str) -> None:
+    """Wait until a condition is true."""
+    wait_until(condition, LONGEST, message)
+
+
+class Wanted(NamedTuple):
+    """A recording to make: of which side, in which time zone, and what is kept of it.
+
+    The second beat is that of ``second``, if it is not the same.
+    """
+
+    side: Side
+    zone: str = "UTC"
+    kept: Sequence[str] = ("killed",)
+    second: Side | None = None
+
+    def made(self) -> dict[str, Any]:
+        """Return the recording."""
+        with tempfile.TemporaryDirectory() as directory, RedisServer() as server:
+            recorder = Recorder(self.zone, Path(directory), server.url)
+            with recorder.client:
+                found = snapshots(recorder, self.side, self.second or self.side)
+        return {"timezone": self.zone, "snapshots": {name: found[name] for name in self.kept}}
+
+
+def snapshots(recorder: Recorder, side: Side, second: Side) -> dict[str, Any]:
+    """Return the snapshots of a recording, by name."""
+    found = {}
+    client, runs, score = recorder.client, recorder.runs, recorder.score
+    recorder.step(side, "save")
+    with recorder.beat(side) as first:
+        until(lambda: runs("static second") > 1, "two runs")
+        found["started"] = take(client)
+        recorder.step(side, "change")
+        until(lambda: score("rule, until") == score("rule, count") == -1, "the ends of rules")
+        until(lambda: runs("static minute") and runs("interval, edited"), "a run of the crontab")
+        found["running"] = take(client)
+        first.send_signal(signal.SIGTERM)
+        first.wait(LONGEST)
+    recorder.write_raw()
+    found["stopped"] = take(client)
+    before = runs("static second")
+    with recorder.beat(second, HISTORIES_SECOND_BEAT="1"):
+        until(lambda: runs("static second") > before + 1, "two runs of the second beat")
+        until(lambda: not client.sismember(STATICS, RETIRED), "the removal of a static entry")
+    found["killed"] = take(client)
+    assert LOCK in found["killed"]["keys"]
+    assert LOCK not in found["stopped"]["keys"]
+    return found
+
+
+def release_of(python: str) -> str:
+    """Return the version of celery-redbeat that an interpreter has."""
+    code = "from importlib.metadata import version; print(version('celery-redbeat'))"
+    found = subprocess.run([python, "-c", code], check=True, capture_output=True, text=True)
+    return found.stdout.strip()
+
+
+def wanted(python: str | None) -> dict[str, Wanted]:
+    """Return the recordings to make, by name."""
+    if python is not None:
+        release = release_of(python)
+        return {release: Wanted(Side("other", release, os.path.abspath(python)))}  # noqa: PTH100
+    peer = install_peer()
+    return {
+        PEER_VERSION: Wanted(peer, kept=SNAPSHOTS),
+        f"{PEER_VERSION}-new-york": Wanted(peer, NEW_YORK),
+        OURS: Wanted(ours(), kept=("stopped", "killed")),
+        f"{OURS}-then-{PEER_VERSION}": Wanted(ours(), second=peer),
+    }
+
+
+def main() -> None:
+    """Write the recordings, all at the same time."""
+    parser = argparse.ArgumentParser(prog="python -m tests.histories.record", description=__doc__)
+    parser.add_argument("--python", help="an interpreter that has another release")
+    parser.add_argument("--to", type=Path, default=RECORDINGS, help="the directory to write to")
+    options = parser.parse_args()
+    every = wanted(options.python)
+    with ThreadPoolExecutor() as pool:
+        made = pool.map(Wanted.made, every.values())
+        for name, recording in zip(every, made, strict=True):
+            path = options.to / f"{name}.json"
+            path.write_text(json.dumps(recording, indent=1, ensure_ascii=False) + "\n")
+            sys.stdout.write(f"{path.name}: {path.stat().st_size // 1024} KiB\n")
+
+
+if __name__ == "__main__":
+    main()

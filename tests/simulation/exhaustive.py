@@ -1,0 +1,158 @@
+"""Two beats, two entries, one fault at every step, in all orders with at most two switches.
+
+Messages take no time here, so that a beat claims, publishes and records within one instant, and the
+only thing that varies is who goes on, and where the fault strikes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Final
+
+from tests.simulation.engine import Engine
+from tests.simulation.oracle import judge
+from tests.simulation.record import Record
+from tests.simulation.runner import Simulation
+from tests.simulation.scenario import STEP_FAULTS, Scenario, Step
+
+__all__ = ("Case", "Exploration", "explore")
+
+#: When both entries are due, and until when steps are counted; seconds since the beginning.
+DUE: Final = 4.0
+COUNTED: Final = 0.001
+#: Seconds from then on until the end: longer than a lease, a takeover and a freeze together.
+REST: Final = 22.0
+#: Seconds that a frozen beat stands still, or a message is under way: longer than a lease.
+LONG: Final = 8.0
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One run: a fault at a step of a beat, or none, and the steps before which beats switch."""
+
+    locked: bool
+    fault: str = ""
+    beat: str = ""
+    step: int = 0
+    switches: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        fault = f"{self.fault} at step {self.step} of {self.beat}" if self.fault else "no fault"
+        mode = "one leader" if self.locked else "no lock"
+        return f"{mode}, {fault}, switches before steps {list(self.switches)}"
+
+    def scenario(self) -> Scenario:
+        """Return the case as a scenario."""
+        entries = (
+            {"kind": "clocked", "after": DUE - 2.0},
+            {"kind": "every", "seconds": DUE - 2.0, "delivery": "at_most_once"},
+        )
+        steps = [
+            Step(2.0, "save", f"web-{number + 1}", f"entry-{number}", fields=fields)
+            for number, fields in enumerate(entries)
+        ]
+        # Each beat has sent something before, so that it is connected to the broker.
+        steps += [
+            Step(0.5, "save", "web-3", "warm-up 1", fields={"kind": "clocked", "after": 0.5}),
+            Step(0.6, "save", "web-3", "warm-up 2", fields={"kind": "clocked", "after": 0.9}),
+            Step(1.2, "freeze", "beat-1", seconds=0.6),
+        ]
+        if self.fault:
+            steps.append(
+                Step(
+                    DUE - 0.01,
+                    self.fault,
+                    self.beat,
+                    step=self.step,
+                    seconds=LONG,
+                    fields={"looks": False},
+                )
+            )
+        return Scenario(
+            seed=1,
+            locked=self.locked,
+            duration=DUE + REST,
+            calm=REST - 1.0,
+            lock_timeout=5.0,
+            steps=tuple(steps),
+            profile="exhaustive",
+            order=(DUE - 0.005, DUE + COUNTED, *self.switches),
+        )
+
+
+class Exploration:
+    """Runs all cases; counts them, and keeps those that failed."""
+
+    def __init__(self, engines: dict[str, Engine], switches: int = 2) -> None:
+        self._engines, self._most = engines, switches
+        self.runs = self.points = 0
+        self.failures: list[tuple[Case, list[str]]] = []
+        self.struck: dict[str, int] = {}
+
+    def run(self, case: Case) -> Simulation:
+        """Run one case."""
+        simulation = Simulation(case.scenario(), self._engines)
+        record = simulation.run()
+        self.runs += 1
+        self.points += record.points
+        for kind, count in record.struck.items():
+            self.struck[kind] = self.struck.get(kind, 0) + count
+        wrong = [*judge(record), *judge_case(case, record)]
+        if wrong:
+            self.failures.append((case, wrong))
+        return simulation
+
+    def explore(self, locked: bool) -> None:
+        """Run all cases with a lock, or without."""
+        for fault, beat, step in self._faults(locked):
+            self._orders(Case(locked, fault, beat, step))
+
+    def _orders(self, case: Case) -> None:
+        """Run a case in all orders; positions at which nothing was to be decided end the search."""
+        steps = self.run(case).world.steps_in_order()
+        for count in range(1, self._most + 1):
+            for switches in combinations(range(steps), count):
+                self.run(Case(case.locked, case.fault, case.beat, case.step, switches))
+
+    def _faults(self, locked: bool) -> Iterator[tuple[str, str, int]]:
+        """Yield no fault, then each fault at each step at which it strikes."""
+        yield "", "", 0
+        for beat in ("beat-1", "beat-2"):
+            for kind in STEP_FAULTS:
+                step = 1
+                while self._strikes(Case(locked, kind, beat, step)):
+                    yield kind, beat, step
+                    step += 1
+
+    def _strikes(self, case: Case) -> bool:
+        """Whether the fault strikes while the runs are claimed, published and recorded."""
+        record = self.run(case).record
+        return any(
+            what == case.fault and DUE <= begin <= DUE + COUNTED
+            for begin, _, what in record.disturbances
+        )
+
+
+def judge_case(case: Case, record: Record) -> list[str]:
+    """Return what is wrong that the oracle leaves open where there are faults."""
+    ids = [arrival.task_id for arrival in record.arrivals if arrival.entry == "entry-0"]
+    wrong = []
+    if not ids:
+        wrong.append("the run of entry-0 was lost")
+    if len(set(ids)) > 1:
+        wrong.append(f"the run of entry-0 has {len(set(ids))} ids")
+    if len(ids) > 1 and not case.fault:
+        wrong.append(f"the run of entry-0 was sent {len(ids)} times")
+    if len(ids) > 2:
+        wrong.append(f"the run of entry-0 was sent {len(ids)} times, a single fault explains 2")
+    return wrong
+
+
+def explore(engines: dict[str, Engine], switches: int) -> Exploration:
+    """Run everything; return what was found."""
+    exploration = Exploration(engines, switches)
+    for locked in (True, False):
+        exploration.explore(locked)
+    return exploration

@@ -1,0 +1,84 @@
+"""The sparse profile: one beat, long waits, years of wall clocks and every change of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta, timezone
+from typing import Any, Final
+from zoneinfo import ZoneInfo, available_timezones
+
+from tests.simulation.scenario import Scenario
+
+__all__ = ("ZONES", "changing_zones", "years")
+
+#: Zones whose clocks change in different ways: by an hour, by half an hour, around Ramadan, at
+#: midnight, and never.
+ZONES: Final = (
+    "Africa/Casablanca",
+    "America/New_York",
+    "America/Santiago",
+    "Asia/Beirut",
+    "Asia/Kolkata",
+    "Australia/Lord_Howe",
+    "Europe/Berlin",
+)
+DAY: Final = 86400.0
+
+
+def years(first: int, count: int, zones: Sequence[str] = ZONES) -> Scenario:
+    """Return a scenario that lives through ``count`` years from the beginning of ``first``."""
+    statics: dict[str, dict[str, Any]] = {}
+    for zone in zones:
+        months = ",".join(map(str, months_of_change(zone, first, count)))
+        common = {"kind": "crontab", "timezone": zone, "month_of_year": months}
+        for hour, minute in ((0, 0), (0, 30), (1, 30), (2, 0), (2, 30), (3, 0)):
+            statics[f"{zone} {hour}:{minute:02}"] = {**common, "hour": hour, "minute": minute}
+        statics[f"{zone} every six hours"] = {**common, "hour": "*/6", "minute": 15}
+    statics["every day"] = {"kind": "every", "seconds": DAY}
+    start = datetime(first, 1, 1, tzinfo=timezone.utc).timestamp()
+    return Scenario(
+        seed=first,
+        beats=1,
+        locked=False,
+        duration=datetime(first + count, 1, 1, tzinfo=timezone.utc).timestamp() - start,
+        calm=DAY,
+        start=start,
+        statics=statics,
+        embedded=True,
+        profile="years",
+    )
+
+
+def months_of_change(name: str, first: int, count: int) -> list[int]:
+    """Return the months in which the clocks of a zone change; January where they never do.
+
+    Years are long, and nothing can go wrong in the others.
+    """
+    zone, months, before = ZoneInfo(name), set(), None
+    for number in range(count * 366):
+        at = datetime(first, 1, 1, tzinfo=timezone.utc) + timedelta(days=number)
+        offset = at.astimezone(zone).utcoffset()
+        if before not in {None, offset}:
+            months |= {at.month, (at - timedelta(days=1)).month}
+        before = offset
+    return sorted(months) or [1]
+
+
+def changing_zones(first: int, last: int) -> list[str]:
+    """Return a zone for each way in which clocks change from one year to another."""
+    start = datetime(first, 1, 1, tzinfo=timezone.utc).timestamp()
+    end = datetime(last + 1, 1, 1, tzinfo=timezone.utc).timestamp()
+    found: dict[tuple[Any, ...], str] = {}
+    for name in sorted(available_timezones()):
+        zone = ZoneInfo(name)
+        offsets, before = [], None
+        at = start
+        while at < end:
+            offset = datetime.fromtimestamp(at, zone).utcoffset()
+            if offset != before:
+                offsets.append((at, offset))
+                before = offset
+            at += DAY
+        if len(offsets) > 1:
+            found.setdefault(tuple(offsets), name)
+    return sorted(found.values())
