@@ -18,7 +18,8 @@ class Mutant:
         path: the file below ``redbeat``.
         old: the text that is replaced; the file has it exactly once.
         new: the text in its place.
-        by: who may kill it, in this order: profiles of the simulator, and tests as pytest takes them.
+        by: who may kill it, in this order: profiles of the simulator, other options of it that begin
+            with "--", and tests as pytest takes them.
     """
 
     name: str
@@ -587,7 +588,7 @@ MUTANTS: Final = (
         "lua/tidy.lua",
         "  if name and not (keep and redis",
         "  if name and not (false and redis",
-        ("tests/metrics",),
+        ("tests/metrics/test_stats.py",),
     ),
     Mutant(
         "park-ignores-edit",
@@ -1130,7 +1131,10 @@ MUTANTS: Final = (
         "        if wall is not None and offsets_of(wall, zone)[0] < offsets_of(wall, zone)[1]:\n"
         "            continue\n"
         "        if wall is not None and (run := _first_instant(wall, zone, start)) > after:\n",
-        ("tests/unit/test_timing_zones.py",),
+        (
+            "--years 1 --zones Europe/Berlin",
+            "tests/unit/test_timing_zones.py",
+        ),
     ),
     Mutant(
         "dst-runs-twice",
@@ -1138,7 +1142,10 @@ MUTANTS: Final = (
         "calendar/walltime.py",
         "        run = at_offset(wall, first)\n        return run if",
         "        run = at_offset(wall, second)\n        return run if",
-        ("tests/unit/test_timing_zones.py",),
+        (
+            "--years 1 --zones Europe/Berlin",
+            "tests/unit/test_timing_zones.py",
+        ),
     ),
     Mutant(
         "zone-change-ignored",
@@ -1294,7 +1301,7 @@ MUTANTS: Final = (
         "        score, since = now.timestamp() + 3600, self._made_up()\n",
         (
             "calm",
-            "tests/schedule",
+            "tests/schedule/test_bulk.py",
         ),
     ),
 )

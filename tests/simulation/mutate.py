@@ -36,6 +36,8 @@ LIMIT: Final = 1500
 
 #: How killers begin that are tests.
 TESTS: Final = "tests/"
+#: How killers begin that are options of the simulator.
+OPTIONS: Final = "--"
 SURVIVED: Final = "nobody"
 
 
@@ -76,7 +78,7 @@ def main() -> None:
             )
         ]
     if arguments.write:
-        write_table(results)
+        write_table(results, bool(arguments.profile))
     survivors = [result.mutant.name for result in results if result.killer == SURVIVED]
     total = sum(result.seconds for result in results)
     print(f"{len(results)} mutants, {len(survivors)} survived, {total:.0f} s of CPU")
@@ -111,12 +113,13 @@ class Trial:
         if self.known and self.kills(root, self.known):
             return self.known
         for killer in self.arguments.profile or self.mutant.by:
-            if not killer.startswith(TESTS):
-                found = self.simulate(root, killer, self.arguments.seeds)
+            if killer.startswith((TESTS, OPTIONS)):
+                if killer != self.known and self.kills(root, killer):
+                    return killer
+            else:
+                found = self.search(root, killer)
                 if found:
                     return found
-            elif killer != self.known and self.kills(root, killer):
-                return killer
         return SURVIVED
 
     def kills(self, root: Path, killer: str) -> bool:
@@ -127,19 +130,27 @@ class Trial:
             if code in {2, 4, 5}:
                 raise SystemExit(f"{self.mutant.name}: {killer} did not run:\n{output[-2000:]}")
             return code != 0
+        if killer.startswith(OPTIONS):
+            return bool(self.simulate(root, killer.split()))
         profile, _, seed = killer.partition(" ")
-        return bool(self.simulate(root, profile, seed))
+        return bool(self.search(root, profile, seed))
 
-    def simulate(self, root: Path, profile: str, seeds: str) -> str:
-        """Return the first of these scenarios that fails, or nothing."""
-        command = ["-m", "tests.simulation", "--no-shrink", "--stop"]
-        code, output = self.execute(root, [*command, "--profile", profile, "--seeds", seeds])
+    def search(self, root: Path, profile: str, seeds: str = "") -> str:
+        """Return the first scenario of a profile that fails, or nothing."""
+        options = ["--profile", profile, "--seeds", seeds or self.arguments.seeds]
+        begun = self.simulate(root, options)
+        return f"{profile} {begun}" if begun else ""
+
+    def simulate(self, root: Path, options: list[str]) -> str:
+        """Run the simulator; return the seed at which it failed, or nothing."""
+        command = ["-m", "tests.simulation", "--no-shrink", "--stop", *options]
+        code, output = self.execute(root, command)
         begun = [line.split()[2] for line in output.splitlines() if line.startswith("begins ")]
         if code == 0:
             return ""
-        if not begun or (code != 1 and code >= 0):
+        if not begun or code > 1:
             raise SystemExit(f"{self.mutant.name}: the simulator failed:\n{output[-2000:]}")
-        return f"{profile} {begun[-1]}"
+        return begun[-1]
 
     def check_copy(self, root: Path) -> None:
         """Make sure that programs in the copy import its package."""
@@ -198,9 +209,15 @@ def known_killers() -> dict[str, str]:
     return {row["Mutant"]: row["Killed by"] for row in rows if row["Killed by"] != SURVIVED}
 
 
-def write_table(results: list[Result]) -> None:
-    """Write the table of the manual; mutants that were not tried keep their rows."""
-    killers = known_killers() | {result.mutant.name: result.killer for result in results}
+def write_table(results: list[Result], partial: bool) -> None:
+    """Write the table of the manual; mutants that were not tried keep their rows.
+
+    So do the survivors of a ``partial`` trial, which did not try everything.
+    """
+    found = {result.mutant.name: result.killer for result in results}
+    if partial:
+        found = {name: killer for name, killer in found.items() if killer != SURVIVED}
+    killers = known_killers() | found
     with TABLE.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(COLUMNS)

@@ -96,6 +96,7 @@ def judge(record: Record) -> list[str]:
     for key in record.quarantined:
         judgement.fail(key, record.scenario.duration, "a good entry is in quarantine")
     judge_lead(judgement)
+    judge_names(judgement)
     arrivals = defaultdict(list)
     for arrival in record.arrivals:
         arrivals[arrival.entry].append(arrival)
@@ -115,6 +116,15 @@ def judge_lead(judgement: Judgement) -> None:
     for earlier, later in pairwise(judgement.record.arrivals):
         if earlier.sender != later.sender and not judgement.disturbed(earlier.at, later.at):
             judgement.fail(later.sender, later.at, f"sends while {earlier.sender} leads")
+
+
+def judge_names(judgement: Judgement) -> None:
+    """Two entries never have the same id."""
+    names: dict[str, str] = {}
+    for arrival in judgement.record.arrivals:
+        other = names.setdefault(arrival.task_id, arrival.entry)
+        if other != arrival.entry:
+            judgement.fail(arrival.entry, arrival.at, f"has an id of {other}")
 
 
 def static_names(record: Record) -> set[str]:

@@ -257,6 +257,7 @@ class Profile:
     locked: tuple[bool, ...] = (True, True, False)
     many_operations: tuple[int, int] = (0, 8)
     many_faults: tuple[int, int] = (1, 5)
+    many_broker_faults: int = 1
     duration: tuple[float, float] = (40.0, 120.0)
     #: Kinds of static entries, and what is done to beats.
     statics: tuple[Kind, ...] = ()
@@ -310,6 +311,19 @@ PROFILES: Final = {
         ("restart",),
         entries=(4, 8),
         many_faults=(0, 3),
+        lock_timeouts=(5.0,),
+    ),
+    # A broker that is away or refuses messages, again and again.
+    "brokers": Profile(
+        (_often, _every, _rule, _all_missed, _often_at_most_once),
+        ("edit", "trigger"),
+        (),
+        ("restart", "memory full", "memory full", "replica", "loading"),
+        entries=(3, 6),
+        many_faults=(0, 0),
+        separate_broker=(True,),
+        many_broker_faults=5,
+        duration=(40.0, 80.0),
         lock_timeouts=(5.0,),
     ),
     # Applications that change a few entries all the time.
@@ -396,7 +410,7 @@ def generate(seed: int, profile: str) -> Scenario:
     steps = [*_operations(chance, made, active), *_faults(chance, made, active, beats)]
     if made.upkeep:
         steps += _upkeep(chance, made, active, beats)
-    if scenario.separate_broker:
+    for _ in range(made.many_broker_faults if scenario.separate_broker else 0):
         steps += _broker_faults(chance, made, active)
     return replace(scenario, steps=tuple(sorted(steps, key=lambda step: step.at)))
 
