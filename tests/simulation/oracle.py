@@ -381,11 +381,12 @@ class Entry:
 
     def judge_triggers(self) -> None:
         """A trigger that returned makes one run."""
-        sent = {arrival.task_id for arrival in self.arrivals}
+        sent = {arrival.task_id: arrival.at for arrival in reversed(self.arrivals)}
         end = self.judgement.record.scenario.duration
         for action in self.actions:
             if action.step.what != "trigger" or action.outcome != "done":
                 continue
+            self.judge_prompt_trigger(action, sent.get(action.result, INFINITY))
             until = action.ended + 2 * self.judgement.recovery
             others = [
                 state
@@ -399,6 +400,22 @@ class Entry:
             )
             if action.result not in sent and stays and until <= end:
                 self.fail(action.ended, f"the triggered run {action.result} was not sent")
+
+    def judge_prompt_trigger(self, action: Action, at: float) -> None:
+        """Where nothing is disturbed, and no run has to be waited for, a trigger is sent at once."""
+        latest = action.ended + PROMPT
+        states = [
+            state
+            for state in self.states
+            if state.began <= latest and state.until >= action.began - SAME
+        ]
+        plain = all(
+            state.certain and state.definition is not None and "overlap" not in state.definition
+            for state in states
+        )
+        calm = not self.judgement.disturbed(action.began - PROMPT, latest)
+        if plain and calm and latest < self.judgement.record.scenario.duration and at > latest:
+            self.fail(action.ended, f"the triggered run {action.result} was sent late")
 
     def judge_overlap(self) -> None:
         """Runs of an entry that forbids it are never at work at the same time."""

@@ -16,7 +16,7 @@ __all__ = ("Fault", "Order", "Process", "World")
 LATENCY: Final = (50, 800)
 
 #: Steps in :data:`BUSY_SPAN` after which a simulation is ended: somebody tries again for ever.
-BUSIEST: Final = 60_000
+BUSIEST: Final = 15_000
 BUSY_SPAN: Final = 10_000_000
 
 #: Faults of a process; all others are those of one of its requests.
