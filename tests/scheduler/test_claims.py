@@ -127,7 +127,7 @@ class TestExpiry:
 
         def claim_late(*terms: Any) -> Any:
             turn = claim(*terms)
-            late(None)
+            late("")
             return turn
 
         store.claim = claim_late

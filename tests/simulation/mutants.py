@@ -18,8 +18,8 @@ class Mutant:
         path: the file below ``redbeat``.
         old: the text that is replaced; the file has it exactly once.
         new: the text in its place.
-        by: who may kill it, in this order: profiles of the simulator, other options of it that begin
-            with "--", and tests as pytest takes them.
+        by: who may kill it, in this order: profiles of the simulator, options of the simulator, and
+            tests as pytest takes them.
     """
 
     name: str
@@ -55,7 +55,8 @@ MUTANTS: Final = (
         "lease-ignored",
         "A claim is handed out again although another beat holds it.",
         CLAIM,
-        "    if expires > now then\n      return seconds(math.min(expires, now + lease))\n    end\n",
+        "    if expires > now then\n"
+        "      return seconds(math.min(expires, now + lease))\n    end\n",
         "",
         (
             "crowded",
@@ -478,7 +479,8 @@ MUTANTS: Final = (
         "record-revives-deleted",
         "A completion writes to an entry that was deleted during its run.",
         CLAIM,
-        "  if found.err or not found[1] or not found[2] then\n    return 0\n  end\n  local claim = found[1]\n",
+        "  if found.err or not found[1] or not found[2] then\n    return 0\n  end\n"
+        "  local claim = found[1]\n",
         "  if found.err then\n    return 0\n  end\n"
         "  local claim = found[1] or '[\"' .. id .. ' '\n  found[2] = found[2] or ''\n",
         ("tests/store/test_claim_script.py",),

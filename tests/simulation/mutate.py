@@ -30,7 +30,7 @@ TABLE: Final = ROOT / "docs" / "mutants.csv"
 COLUMNS: Final = ("Mutant", "What is broken", "File", "Killed by")
 
 #: Seconds of CPU after which a program that runs a mutant hangs.
-CPU_LIMIT: Final = 240
+CPU_LIMIT: Final = 100
 #: Seconds after which a program that waits for ever is ended, however busy the machine is.
 LIMIT: Final = 1500
 
@@ -71,12 +71,8 @@ def main() -> None:
         return
     known = {} if arguments.again else known_killers()
     with ThreadPoolExecutor(arguments.jobs) as pool:
-        results = [
-            result
-            for result in pool.map(
-                lambda mutant: reported(Trial(mutant, known, arguments).run()), mutants
-            )
-        ]
+        trials = pool.map(lambda mutant: Trial(mutant, known, arguments).run(), mutants)
+        results = [reported(result) for result in trials]
     if arguments.write:
         write_table(results, bool(arguments.profile))
     survivors = [result.mutant.name for result in results if result.killer == SURVIVED]

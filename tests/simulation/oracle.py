@@ -147,21 +147,16 @@ def states_of(name: str, actions: list[Action], record: Record) -> list[State]:
     busy_until = -1.0
     events: list[tuple[float, Any]] = [(action.began, action) for action in actions]
     events += [(at, back_to) for at, back_to in record.rollbacks]
-    if name in static_names(record):
-        events += [(deploy[0], deploy) for deploy in record.deploys]
+    events += [(deploy[0], deploy) for deploy in record.deploys if name in static_names(record)]
     for at, action in sorted(events, key=lambda event: event[0]):
         if isinstance(action, tuple):
             deployed(name, action, states, Judgement(record).recovery)
             continue
         last = states[-1]
-        if isinstance(action, float) and name in statics:
-            states[-1] = replace(last, until=at)
-            definition = last.definition and {**last.definition}  # another one: it counts anew
-            states.append(replace(last, began=at, since=at, new=False, definition=definition))
-            continue
         if isinstance(action, float):
             states[-1] = replace(last, until=at)
-            states.append(replace(at_time(states, action), began=at, since=at, until=INFINITY))
+            back = written_again(last) if name in statics else at_time(states, action)
+            states.append(replace(back, began=at, since=at, until=INFINITY))
             continue
         overlapping = action.began <= busy_until
         busy_until = max(busy_until, action.ended)
@@ -173,6 +168,12 @@ def states_of(name: str, actions: list[Action], record: Record) -> list[State]:
             states[-1] = replace(last, until=action.began)
             states.append(following)
     return states
+
+
+def written_again(last: State) -> State:
+    """Return the state of a static entry that a beat writes once more: it counts anew."""
+    definition = None if last.definition is None else {**last.definition}
+    return replace(last, new=False, definition=definition)
 
 
 def deployed(
