@@ -59,6 +59,8 @@ def test_a_writer_between_two_commands_is_left_alone(
     key = world.put("a")
     world.client.zrem(SCHEDULE, key)
     look(scheduler, clock, 1)
+    scheduler.tick()  # no time has passed
+    assert members(world) == set()
     later = world.now() + 600
     world.client.zadd(SCHEDULE, {key: later})
     look(scheduler, clock)

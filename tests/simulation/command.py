@@ -48,6 +48,7 @@ def main() -> None:
     parser.add_argument("--shim", action="store_true", help="servers with a clock of C; needs cc")
     parser.add_argument("--log", default="CRITICAL", help="level of the beats' log")
     parser.add_argument("--no-shrink", action="store_true")
+    parser.add_argument("--stop", action="store_true", help="end at the first failure")
     parser.add_argument("--keep", type=Path, help="write the shrunk scenarios of failures here")
     arguments = parser.parse_args()
     logging.basicConfig(level=arguments.log, stream=sys.stdout, format="%(levelname)s %(message)s")
@@ -71,6 +72,8 @@ def work(arguments: argparse.Namespace) -> int:
         if arguments.exhaustive:
             return explore_all(engines, arguments.switches, MODES[arguments.mode])
         for scenario in scenarios(arguments):
+            if arguments.stop:
+                print(f"begins {scenario.profile} {scenario.seed}", flush=True)
             record = simulate(scenario, engines)
             wrong = judge(record)
             summary.add(record, bool(wrong))
@@ -91,6 +94,8 @@ def work(arguments: argparse.Namespace) -> int:
                     name = f"{scenario.profile}-{scenario.seed}.json"
                     (arguments.keep / name).write_text(small.to_json())
             sys.stdout.flush()
+            if arguments.stop:
+                break
     print(summary)
     return 1 if summary.failed else 0
 
@@ -159,4 +164,4 @@ def scenarios(arguments: argparse.Namespace) -> list[Scenario]:
         return [Scenario.from_json(arguments.replay.read_text())]
     first, _, last = arguments.seeds.partition(":")
     seeds = range(int(first), int(last or first) + 1)
-    return [generate(seed, name) for name in arguments.profile or PROFILES for seed in seeds]
+    return [generate(seed, name) for seed in seeds for name in arguments.profile or PROFILES]

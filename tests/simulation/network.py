@@ -31,7 +31,7 @@ class Service:
         self.sockets: list[SimulatedSocket] = []
         self.channels: dict[bytes, list[SimulatedSocket]] = {}
         #: Called after each write that may have brought messages.
-        self.on_push: Callable[[], None] = lambda: None
+        self.on_push: Callable[[str], None] = lambda _sender: None
         #: Texts of scripts by their hash, for the names in a trace.
         self.names: dict[bytes, str] = {}
 
@@ -65,7 +65,7 @@ class Service:
             replies.append(engine.run(sock.real, others))
         self._publish(commands)
         if any(words[0].upper() in PUSHES for words in commands):
-            self.on_push()
+            self.on_push(sock.process.name)
         return b"".join(replies)
 
     def _subscription(self, sock: SimulatedSocket, words: list[bytes]) -> bytes | None:

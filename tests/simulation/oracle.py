@@ -10,11 +10,14 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
+from itertools import pairwise
 from typing import Any, Final
 from itertools import pairwise
 from zoneinfo import ZoneInfo
 
+from tests.simulation.lateness import judge_lateness
 from tests.simulation.record import Action, Arrival, Record
+from tests.simulation.scenario import STEP_FAULTS
 
 __all__ = ("judge", "slots_between")
 
@@ -24,6 +27,8 @@ SAME: Final = 0.001
 PROMPT: Final = 1.0
 #: Seconds in which what was claimed before an edit may still be sent, where nothing is disturbed.
 IN_HAND: Final = 0.1
+#: What happens to beats in the course of business: it delays runs, and repeats none.
+UPKEEP: Final = frozenset(("stop", "deploy", "scripts forgotten"))
 
 DAY: Final = 86400
 INFINITY: Final = float("inf")
@@ -62,11 +67,19 @@ class Judgement:
         lease = min(max(timeout, 5.0), 30.0)
         return min(timeout, 25.0) + lease + 20.0
 
-    def disturbed(self, begin: float, end: float) -> bool:
-        """Whether a fault, or its consequences, fall into a time."""
+    def disturbed(self, begin: float, end: float, but: frozenset[str] = frozenset()) -> bool:
+        """Whether a fault, or its consequences, fall into a time; kinds in ``but`` do not count."""
         return any(
             begin <= last + self.recovery and first <= end
-            for first, last, _ in self.record.disturbances
+            for first, last, kind in self.record.disturbances
+            if kind not in but
+        )
+
+    def held_up(self, begin: float, end: float) -> bool:
+        """Whether a message that was written down may have left late: nobody can call it back."""
+        return any(
+            kind in {"freeze", "request delayed"} and begin <= last and first <= end
+            for first, last, kind in self.record.disturbances
         )
 
     def unix(self, seconds: float) -> float:
@@ -83,16 +96,42 @@ def judge(record: Record) -> list[str]:
         judgement.fail(beat, at, f"the beat exited: {error}")
     for key in record.quarantined:
         judgement.fail(key, record.scenario.duration, "a good entry is in quarantine")
+    judge_lead(judgement)
+    judge_names(judgement)
     arrivals = defaultdict(list)
     for arrival in record.arrivals:
         arrivals[arrival.entry].append(arrival)
     actions = defaultdict(list)
     for action in record.actions:
         actions[action.step.entry].append(action)
-    for name in sorted({*arrivals, *actions, *record.scenario.statics}):
+    for name in sorted({*arrivals, *actions, *static_names(record)}):
         states = states_of(name, actions[name], record)
         Entry(judgement, name, arrivals[name], actions[name], states).judge()
     return judgement.wrong
+
+
+def judge_lead(judgement: Judgement) -> None:
+    """Where there is a lock, one beat sends everything."""
+    if not judgement.record.scenario.locked:
+        return
+    for earlier, later in pairwise(judgement.record.arrivals):
+        if earlier.sender != later.sender and not judgement.disturbed(earlier.at, later.at):
+            judgement.fail(later.sender, later.at, f"sends while {earlier.sender} leads")
+
+
+def judge_names(judgement: Judgement) -> None:
+    """Two entries never have the same id."""
+    names: dict[str, str] = {}
+    for arrival in judgement.record.arrivals:
+        other = names.setdefault(arrival.task_id, arrival.entry)
+        if other != arrival.entry:
+            judgement.fail(arrival.entry, arrival.at, f"has an id of {other}")
+
+
+def static_names(record: Record) -> set[str]:
+    """Return the names of all entries that a beat has in its ``beat_schedule`` at some time."""
+    deployed = {name for _, _, _, statics in record.deploys for name in statics}
+    return {*record.scenario.statics, *deployed}
 
 
 def states_of(name: str, actions: list[Action], record: Record) -> list[State]:
@@ -109,11 +148,16 @@ def states_of(name: str, actions: list[Action], record: Record) -> list[State]:
     busy_until = -1.0
     events: list[tuple[float, Any]] = [(action.began, action) for action in actions]
     events += [(at, back_to) for at, back_to in record.rollbacks]
+    events += [(deploy[0], deploy) for deploy in record.deploys if name in static_names(record)]
     for at, action in sorted(events, key=lambda event: event[0]):
+        if isinstance(action, tuple):
+            deployed(name, action, states, Judgement(record).recovery)
+            continue
         last = states[-1]
         if isinstance(action, float):
             states[-1] = replace(last, until=at)
-            states.append(replace(at_time(states, action), began=at, since=at, until=INFINITY))
+            back = written_again(last) if name in statics else at_time(states, action)
+            states.append(replace(back, began=at, since=at, until=INFINITY))
             continue
         overlapping = action.began <= busy_until
         busy_until = max(busy_until, action.ended)
@@ -125,6 +169,35 @@ def states_of(name: str, actions: list[Action], record: Record) -> list[State]:
             states[-1] = replace(last, until=action.began)
             states.append(following)
     return states
+
+
+def written_again(last: State) -> State:
+    """Return the state of a static entry that a beat writes once more: it counts anew."""
+    definition = None if last.definition is None else {**last.definition}
+    return replace(last, new=False, definition=definition)
+
+
+def deployed(
+    name: str,
+    deploy: tuple[float, float, int, dict[str, Any]],
+    states: list[State],
+    recovery: float,
+) -> None:
+    """Add the states of an entry while the static entries of the beats change, and after that."""
+    began, ended, version, statics = deploy
+    if states[-1].began >= began:
+        states.pop()  # it was to begin after the deploy before this one
+    last, settled = states[-1], ended + recovery
+    if name not in statics and last.definition is None and last.certain:
+        return
+    states[-1] = replace(last, until=began)
+    versions = last.versions | {version}
+    states.append(State(began, began, settled, versions=versions, certain=False))
+    after_it = State(settled, settled)
+    if name in statics:
+        definition = {**statics[name], "made_at": ended}
+        after_it = replace(after_it, definition=definition, versions=frozenset({version}))
+    states.append(after_it)
 
 
 def at_time(states: list[State], at: float) -> State:
@@ -203,6 +276,25 @@ class Entry:
         self.judge_overlap()
         for state in self.schedules():
             Coverage(self, state).judge()
+        self.judge_stored()
+
+    def judge_stored(self) -> None:
+        """What was deleted, or has finished, is stored no more than it should be."""
+        record, state = self.judgement.record, self.states[-1]
+        since = max([state.since, *(arrival.at for arrival in self.arrivals)])
+        if not state.certain or since + 2 * self.judgement.recovery > record.scenario.duration:
+            return
+        if state.definition is None:
+            if self.name in record.stored:
+                self.fail(state.since, "is stored although it is gone")
+            return
+        limit, finish = state.definition.get("max_runs"), state.definition.get("on_finish", "keep")
+        ids = {one.task_id for one in self.scheduled if one.version in state.versions}
+        if limit is None or len(ids) < limit or not state.new:
+            return
+        wanted = {"keep": True, "disable": False}.get(finish)
+        if record.stored.get(self.name) is not wanted:
+            self.fail(since, f"has finished, and on_finish={finish!r} was not done")
 
     # -- ids -------------------------------------------------------------------------------------
 
@@ -224,7 +316,7 @@ class Entry:
                 self.fail(0, f"the id {task_id} stands for {len(instants)} runs")
 
     def judge_repeats(self) -> None:
-        """A message comes twice only where a fault explains it, and never at most once."""
+        """A message comes twice only where a fault explains that, and never at most once."""
         seen: dict[str, Arrival] = {}
         for arrival in self.arrivals:
             first = seen.setdefault(arrival.task_id, arrival)
@@ -233,8 +325,19 @@ class Entry:
             if any(first.at <= at <= arrival.at for at, _ in self.judgement.record.rollbacks):
                 continue
             at_most_once = self.definition_of(arrival).get("delivery") == "at_most_once"
-            if at_most_once or not self.judgement.disturbed(first.at, arrival.at):
+            if at_most_once or not self.may_repeat(first, arrival):
                 self.fail(arrival.at, f"the run of {arrival.nominal:.6f} was sent again")
+
+    def may_repeat(self, first: Arrival, again: Arrival) -> bool:
+        """Whether a fault explains it: one of a server, or of a beat that sent the message."""
+        judgement = self.judgement
+        if judgement.disturbed(first.at, again.at, UPKEEP | {*STEP_FAULTS}):
+            return True
+        return any(
+            first.at <= end + judgement.recovery and begin <= again.at
+            for beat in (first.sender, again.sender)
+            for begin, end in judgement.record.hit.get(beat, ())
+        )
 
     def definition_of(self, arrival: Arrival) -> dict[str, Any]:
         """Return the definition that the version of a message belongs to."""
@@ -249,6 +352,9 @@ class Entry:
         seen = set()
         for arrival in self.scheduled:
             schedule = self.definition_of(arrival).get("made_at", -1.0)
+            nominal = arrival.nominal - self.judgement.record.scenario.start
+            if self.judgement.held_up(nominal, arrival.at):
+                continue
             if arrival.task_id not in seen and arrival.nominal < latest.get(schedule, 0.0):
                 self.fail(arrival.at, f"the run of {arrival.nominal:.6f} came after a later one")
             latest[schedule] = max(latest.get(schedule, 0.0), arrival.nominal)
@@ -277,11 +383,12 @@ class Entry:
 
     def judge_triggers(self) -> None:
         """A trigger that returned makes one run."""
-        sent = {arrival.task_id for arrival in self.arrivals}
+        sent = {arrival.task_id: arrival.at for arrival in reversed(self.arrivals)}
         end = self.judgement.record.scenario.duration
         for action in self.actions:
             if action.step.what != "trigger" or action.outcome != "done":
                 continue
+            self.judge_prompt_trigger(action, sent.get(action.result, INFINITY))
             until = action.ended + 2 * self.judgement.recovery
             others = [
                 state
@@ -295,6 +402,22 @@ class Entry:
             )
             if action.result not in sent and stays and until <= end:
                 self.fail(action.ended, f"the triggered run {action.result} was not sent")
+
+    def judge_prompt_trigger(self, action: Action, at: float) -> None:
+        """Where nothing is disturbed, and no run has to be waited for, a trigger is sent at once."""
+        latest = action.ended + PROMPT
+        states = [
+            state
+            for state in self.states
+            if state.began <= latest and state.until >= action.began - SAME
+        ]
+        plain = all(
+            state.certain and state.definition is not None and "overlap" not in state.definition
+            for state in states
+        )
+        calm = not self.judgement.disturbed(action.began - PROMPT, latest)
+        if plain and calm and latest < self.judgement.record.scenario.duration and at > latest:
+            self.fail(action.ended, f"the triggered run {action.result} was sent late")
 
     def judge_overlap(self) -> None:
         """Runs of an entry that forbids it are never at work at the same time."""
@@ -356,7 +479,9 @@ class Coverage:
             "overlap" in self.definition
             or "misfire_grace_time" in self.definition
             or (self.definition.get("delivery") == "at_most_once")
+            or self.definition.get("catch_up_limit", 100) < 100
         )
+        self.duration = self.judgement.record.scenario.duration
 
     def calm(self, begin: float, end: float) -> bool:
         start = self.judgement.record.scenario.start
@@ -369,6 +494,7 @@ class Coverage:
             self.judge_limit(limit, slots)
             return
         self.judge_membership(slots)
+        judge_lateness(self, slots)
         for slot in slots:
             self.judge_slot(slot)
 
@@ -380,6 +506,11 @@ class Coverage:
         over = len(slots) >= limit and slots[limit - 1] + 2 * self.judgement.recovery < self.end
         if self.state.new and over and not ids and not self.may_skip:
             self.entry.fail(self.state.since, "never ran")
+        last = max((end for _, end, _ in self.judgement.record.disturbances), default=-INFINITY)
+        begin = self.judgement.unix(last + 2 * self.judgement.recovery)
+        left = sum(slot > begin and slot + PROMPT < self.end for slot in slots)
+        if self.state.new and left >= limit > len(ids):
+            self.entry.fail(self.state.since, f"{len(ids)} runs, {limit} are wanted")
 
     def judge_membership(self, slots: list[float]) -> None:
         """What was sent is an occurrence of the schedule."""
@@ -443,6 +574,8 @@ class Coverage:
                 self.entry.fail(self.state.since, "never ran")
             return
         first = self.nominals[0]
+        if "start" in self.definition and first < begin - SAME:
+            self.entry.fail(self.state.since, f"ran {begin - first:.3f} s before its start")
         calm = self.calm(begin, first + self.jitter)
         if calm and first > self.begin + every + SAME and "start" not in self.definition:
             self.entry.fail(self.state.since, f"ran first {first - begin:.3f} s after it was saved")

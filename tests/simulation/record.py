@@ -26,6 +26,8 @@ class Arrival:
     version: int
     triggered: bool
     coalesced: int
+    #: Name of the beat that sent it.
+    sender: str
 
 
 @dataclass(slots=True)
@@ -50,6 +52,8 @@ class Record:
     actions: list[Action] = field(default_factory=list)
     #: When faults began and ended, seconds, and which.
     disturbances: list[tuple[float, float, str]] = field(default_factory=list)
+    #: When faults of its own struck each process.
+    hit: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
     #: Instants to which, and at which, stored data went back: (from, to).
     rollbacks: list[tuple[float, float]] = field(default_factory=list)
     #: Runs of a worker: entry, task id, began, ended.
@@ -57,6 +61,10 @@ class Record:
     #: Beats that ended by themselves, and why.
     exits: list[tuple[float, str, str]] = field(default_factory=list)
     quarantined: list[str] = field(default_factory=list)
+    #: Deploys of static entries: when the first beat got them, when the last, version, entries.
+    deploys: list[tuple[float, float, int, dict[str, Any]]] = field(default_factory=list)
+    #: What is stored at the end: whether each entry is enabled, by name.
+    stored: dict[str, bool] = field(default_factory=dict)
     trace: list[tuple[int, str, str]] = field(default_factory=list)
     #: Steps at which something was decided and that were no idleness, changes from one process to
     #: another, and different orders of requests.

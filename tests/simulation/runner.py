@@ -56,6 +56,8 @@ class Simulation:
         self.beat_services: dict[str, Any] = {}
         self.runs_waiting: list[tuple[Arrival, dict[str, Any], float]] = []
         self.apps: dict[str, Celery] = {}
+        #: The static entries of each beat, and the version that their messages tell.
+        self.statics: dict[str, tuple[dict[str, Any], int]] = {}
         self.snapshots: dict[Step, tuple[float, Any]] = {}
         self._version = 0
         if scenario.order:
@@ -64,7 +66,7 @@ class Simulation:
                 *(self._true(since), self._true(until), tuple(map(int, switches)))
             )
             self.world.delays = (0, 0)
-        self.world.on_strike = lambda fault: self._disturbed(fault.kind, fault.seconds)
+        self.world.on_strike = self._struck
 
     def run(self) -> Record:
         """Run to the end; return what could be seen."""
@@ -79,7 +81,10 @@ class Simulation:
         finally:
             clocks.use(None)
         record, world = self.record, self.world
+        if world.stuck is not None:
+            record.exits.append((self.seconds, world.stuck.name, "it got stuck"))
         record.quarantined = self._quarantined()
+        record.stored = self._stored()
         record.points, record.switches = world.points - world.idle, world.switches
         record.orders, record.struck = world.orders, world.struck
         record.trace = world.trace
@@ -88,6 +93,16 @@ class Simulation:
     def _quarantined(self) -> list[str]:
         stored = self.services["redis"].engine.client.hgetall(".redbeat::quarantine")
         return [key.decode() for key in stored]
+
+    def _stored(self) -> dict[str, bool]:
+        client = self.services["redis"].engine.client
+        texts = {
+            key: client.hget(key, "definition")
+            for key in client.keys("redbeat:*")
+            if client.type(key) == b"hash"
+        }
+        definitions = [json.loads(text) for text in texts.values() if text]
+        return {one["name"]: bool(one.get("enabled", True)) for one in definitions}
 
     @property
     def seconds(self) -> float:
@@ -149,8 +164,9 @@ class Simulation:
     def _start_beat(self, name: str, after: float = 0.0) -> None:
         def main() -> None:
             app = self.app_of(name)
+            statics, version = self.statics.get(name, (self.scenario.statics, 0))
             app.conf.beat_schedule = {
-                entry: self._fields_of(fields, 0) for entry, fields in self.scenario.statics.items()
+                entry: self._fields_of(fields, version) for entry, fields in statics.items()
             }
             if self.scenario.embedded:
                 self._tick_when_due(RedBeatScheduler(app=app))
@@ -248,7 +264,7 @@ class Simulation:
 
     # -- workers ---------------------------------------------------------------------------------
 
-    def _drain(self) -> None:
+    def _drain(self, sender: str) -> None:
         """Take the messages that arrived."""
         client = self.broker.engine.messages
         clock = self.services["redis"].engine.host.wall(self.world.now) / SECOND
@@ -257,9 +273,9 @@ class Simulation:
         except ReadOnlyError:
             return  # then nothing arrived
         for text in texts:
-            self._arrived(json.loads(text), clock)
+            self._arrived(json.loads(text), clock, sender)
 
-    def _arrived(self, envelope: dict[str, Any], clock: float) -> None:
+    def _arrived(self, envelope: dict[str, Any], clock: float, sender: str) -> None:
         headers = envelope["headers"]
         kwargs = json.loads(envelope_body(envelope))[1]
         arrival = Arrival(
@@ -271,6 +287,7 @@ class Simulation:
             version=kwargs["version"],
             triggered=bool(headers.get("triggered")),
             coalesced=int(headers.get("coalesced") or 0),
+            sender=sender,
         )
         self.record.arrivals.append(arrival)
         late = arrival.clock - arrival.nominal
@@ -314,7 +331,9 @@ class Simulation:
         self._disturbed(step.what, step.seconds)
         self.world.struck[step.what] = self.world.struck.get(step.what, 0) + 1
         if step.what == "stop":
-            self.beat_services[step.who].stop()
+            self._stop_beat(step.who)
+        elif step.what == "deploy":
+            self._deploy(step.fields["statics"])
         elif step.what == "host clock":
             self.hosts[step.who].offset += int(step.seconds * SECOND)
         elif step.what == "host drift":
@@ -322,6 +341,30 @@ class Simulation:
             host.since, host.drift = self.world.now, int(step.seconds * 100)
         else:
             self._strike_server(step, self.services[step.who])
+
+    def _stop_beat(self, name: str) -> None:
+        service = self.beat_services.get(name)
+        if service is not None and self.beats[name].alive:
+            service.stop()
+
+    def _deploy(self, statics: dict[str, Any]) -> None:
+        """Stop the beats, one after the other, and have each start with other static entries."""
+        self._version += 1
+        for number, name in enumerate(self.beats):
+            self._at(self.seconds + number, self._deploy_to, name, statics, self._version)
+        end = self.seconds + len(self.beats) + RESTART
+        self.record.deploys.append((self.seconds, end, self._version, statics))
+        self._disturbed("deploy", end - self.seconds)
+
+    def _deploy_to(self, name: str, statics: dict[str, Any], version: int) -> None:
+        self.statics[name] = statics, version
+        self._stop_beat(name)
+
+    def _struck(self, fault: Fault) -> None:
+        self._disturbed(fault.kind, fault.seconds)
+        if self.world.current is not None:
+            hit = self.record.hit.setdefault(self.world.current.name, [])
+            hit.append((self.seconds, self.seconds + fault.seconds))
 
     def _disturbed(self, what: str, seconds: float) -> None:
         self.record.disturbances.append((self.seconds, self.seconds + abs(seconds), what))

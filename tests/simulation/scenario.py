@@ -43,6 +43,13 @@ SERVER_FAULTS: Final = {
     "scripts forgotten": "its script cache is emptied",
     "older data": "it is away, and comes back with what it had some seconds before",
     "no data": "it is away, and comes back empty",
+    "lock deleted": "the key of the lock is deleted",
+}
+
+#: What is done to beats in the course of business.
+UPKEEP: Final = {
+    "stop": "one beat is told to stop, and started again",
+    "deploy": "all beats are stopped, one after the other, and start with other static entries",
 }
 
 #: Faults of clocks: ``seconds`` is by how much a clock jumps.
@@ -197,6 +204,27 @@ def _limited(chance: Chance) -> dict[str, Any]:
     return {**_every(chance), "max_runs": chance.choice((1, 2, 5)), "on_finish": _finish(chance)}
 
 
+def _few_missed(chance: Chance) -> dict[str, Any]:
+    return {
+        **_every(chance),
+        "seconds": chance.choice((1, 2, 3)),
+        "coalesce": "all",
+        "catch_up_limit": chance.choice((1, 3)),
+    }
+
+
+def _earliest(chance: Chance) -> dict[str, Any]:
+    return {**_every(chance), "coalesce": "earliest"}
+
+
+def _often(chance: Chance) -> dict[str, Any]:
+    return {"kind": "every", "seconds": chance.choice((0.5, 1, 2))}
+
+
+def _often_at_most_once(chance: Chance) -> dict[str, Any]:
+    return {**_often(chance), "delivery": "at_most_once"}
+
+
 def _finish(chance: Chance) -> str:
     return chance.choice(("keep", "disable", "delete"))
 
@@ -229,7 +257,12 @@ class Profile:
     locked: tuple[bool, ...] = (True, True, False)
     many_operations: tuple[int, int] = (0, 8)
     many_faults: tuple[int, int] = (1, 5)
+    many_broker_faults: int = 1
     duration: tuple[float, float] = (40.0, 120.0)
+    #: Kinds of static entries, and what is done to beats.
+    statics: tuple[Kind, ...] = ()
+    upkeep: tuple[str, ...] = ()
+    lock_timeouts: tuple[float, ...] = (5.0, 10.0, 30.0)
 
 
 EVERYDAY: Final = (_every, _crontab, _rule, _once, _jitter, _misfire, _window, _at_most_once)
@@ -267,6 +300,91 @@ PROFILES: Final = {
         tuple(CLOCK_FAULTS),
         many_faults=(1, 8),
     ),
+    # Outages, which make runs late or missed, and nothing that repeats them.
+    "policies": Profile(
+        (
+            *(_every, _rule, _crontab, _jitter, _misfire, _window, _all_missed, _few_missed),
+            *(_earliest, _limited, _one_off, _overlap, _at_most_once),
+        ),
+        EDITS,
+        (),
+        ("restart",),
+        entries=(4, 8),
+        many_faults=(0, 3),
+        lock_timeouts=(5.0,),
+    ),
+    # A broker that is away or refuses messages, again and again.
+    "brokers": Profile(
+        (_often, _every, _rule, _all_missed, _often_at_most_once),
+        ("edit", "trigger"),
+        (),
+        ("restart", "memory full", "memory full", "replica", "loading"),
+        entries=(3, 6),
+        many_faults=(0, 0),
+        separate_broker=(True,),
+        many_broker_faults=5,
+        duration=(40.0, 80.0),
+        lock_timeouts=(5.0,),
+    ),
+    # Applications that change a few entries all the time.
+    "edits": Profile(
+        (_every, _often, _once, _misfire, _window, _one_off, _limited),
+        (*EDITS, "save", "trigger", "trigger"),
+        (),
+        (),
+        entries=(1, 3),
+        many_operations=(15, 40),
+        many_faults=(0, 0),
+        duration=(40.0, 80.0),
+        lock_timeouts=(5.0, 30.0),
+    ),
+    # Entries that finish, wait for their last run, or catch up.
+    "limits": Profile(
+        (_limited, _one_off, _overlap, _few_missed),
+        ("trigger",),
+        (),
+        ("restart",),
+        entries=(5, 8),
+        many_operations=(0, 4),
+        many_faults=(0, 2),
+        duration=(40.0, 80.0),
+        lock_timeouts=(5.0,),
+    ),
+    # So many runs that each fault hits one.
+    "crowded": Profile(
+        (_often, _often_at_most_once),
+        ("edit", "trigger", "save"),
+        ("kill", "kill", "freeze", "reply lost", "request reset"),
+        (),
+        entries=(6, 10),
+        many_faults=(4, 12),
+        duration=(30.0, 60.0),
+        lock_timeouts=(5.0,),
+    ),
+    "deploys": Profile(
+        (_every, _misfire, _at_most_once),
+        EDITS,
+        ("kill", "freeze"),
+        ("lock deleted",),
+        many_faults=(0, 2),
+        duration=(60.0, 120.0),
+        statics=(_every, _crontab, _jitter, _every),
+        upkeep=("stop", "deploy", "deploy"),
+        locked=(True,),
+        lock_timeouts=(5.0,),
+    ),
+    # Data of static entries, which a beat writes again.
+    "losses": Profile(
+        (),
+        (),
+        ("kill",),
+        ("no data", "no data", "older data"),
+        entries=(0, 0),
+        many_faults=(1, 2),
+        separate_broker=(False,),
+        statics=(_every, _crontab, _jitter),
+        lock_timeouts=(5.0,),
+    ),
 }
 
 
@@ -275,7 +393,7 @@ def generate(seed: int, profile: str) -> Scenario:
     chance, made = random.Random(f"{profile}:{seed}"), PROFILES[profile]
     locked, beats = chance.choice(made.locked), chance.choice(made.beats)
     active = round(chance.uniform(*made.duration), 3)
-    lock_timeout = chance.choice((5.0, 10.0, 30.0))
+    lock_timeout = chance.choice(made.lock_timeouts)
     calm = 40.0 + 3 * lock_timeout
     scenario = Scenario(
         seed=seed,
@@ -287,9 +405,12 @@ def generate(seed: int, profile: str) -> Scenario:
         lock_timeout=lock_timeout,
         start=1_893_456_000.0 + chance.randrange(0, 86_400 * 365),
         profile=profile,
+        statics=_statics(chance, made),
     )
     steps = [*_operations(chance, made, active), *_faults(chance, made, active, beats)]
-    if scenario.separate_broker:
+    if made.upkeep:
+        steps += _upkeep(chance, made, active, beats)
+    for _ in range(made.many_broker_faults if scenario.separate_broker else 0):
         steps += _broker_faults(chance, made, active)
     return replace(scenario, steps=tuple(sorted(steps, key=lambda step: step.at)))
 
@@ -326,6 +447,25 @@ def _faults(chance: Chance, made: Profile, active: float, beats: int) -> list[St
         else:
             jump = chance.choice((-400.0, -3.0, 3.0, 400.0))
             steps.append(Step(at, what, beat, seconds=jump))
+    return steps
+
+
+def _statics(chance: Chance, made: Profile) -> dict[str, Any]:
+    """Return static entries, with names of which a deploy has some too."""
+    if not made.statics:
+        return {}
+    names = chance.sample([f"static-{number}" for number in range(5)], chance.randint(1, 4))
+    return {name: chance.choice(made.statics)(chance) for name in sorted(names)}
+
+
+def _upkeep(chance: Chance, made: Profile, active: float, beats: int) -> list[Step]:
+    steps = []
+    for _ in range(chance.randint(1, 3)):
+        what, at = chance.choice(made.upkeep), round(chance.uniform(5, active), 3)
+        if what == "deploy":
+            steps.append(Step(at, what, "beats", fields={"statics": _statics(chance, made)}))
+        else:
+            steps.append(Step(at, what, f"beat-{chance.randint(1, beats)}"))
     return steps
 
 

@@ -19,6 +19,10 @@ LATENCY: Final = (50, 800)
 #: Requests whose order is looked at together.
 WINDOW: Final = 6
 
+#: Steps in :data:`BUSY_SPAN` after which a simulation is ended: somebody tries again for ever.
+BUSIEST: Final = 15_000
+BUSY_SPAN: Final = 10_000_000
+
 #: Faults of a process; all others are those of one of its requests.
 OF_PROCESS: Final = ("kill", "freeze")
 
@@ -31,6 +35,10 @@ def mixed(number: int) -> int:
     number = ((number ^ (number >> 30)) * 0xBF58476D1CE4E5B9) & MASK
     number = ((number ^ (number >> 27)) * 0x94D049BB133111EB) & MASK
     return number ^ (number >> 31)
+
+
+class StuckError(BaseException):
+    """A process does not get on: it takes steps, and hardly any time passes."""
 
 
 class Fault:
@@ -134,6 +142,7 @@ class Process:
         """
         self.steps += 1
         self.world.points += 1
+        self.world.watch(self)
         asks = what.startswith("request")
         self.moves += what != "clock"
         if asks:
@@ -255,6 +264,9 @@ class World(Source):
         self.order: Order | None = None
         self._events: list[Event] = []
         self._count = self._drawn = 0
+        #: Who got stuck; the simulation ended there.
+        self.stuck: Process | None = None
+        self._watched_from, self._watched_points = start, 0
 
     # -- events --------------------------------------------------------------------------------
 
@@ -276,7 +288,7 @@ class World(Source):
     def run(self, until: int) -> None:
         """Let time pass until then."""
         events = self._events
-        while events and events[0][0] <= until:
+        while events and events[0][0] <= until and self.stuck is None:
             if self.order is None:
                 when, _, _, action, args, owner, thaw = heapq.heappop(events)
             else:
@@ -287,6 +299,14 @@ class World(Source):
                 continue
             action(*args)
         self.now = max(self.now, until)
+
+    def watch(self, process: Process) -> None:
+        """End the simulation when more steps are taken than time passes for."""
+        if self.now - self._watched_from > BUSY_SPAN:
+            self._watched_from, self._watched_points = self.now, self.points
+        elif self.points - self._watched_points > BUSIEST:
+            self.stuck = process
+            raise StuckError(f"{process.name} took {BUSIEST} steps in a few seconds")
 
     def _chosen(self) -> Event:
         """Take the next event in the order that is given: as a rule that of who went on last."""

@@ -1,0 +1,99 @@
+"""The rules about runs that are late, missed, limited or put off, for the oracle.
+
+They are judged where all that disturbed a schedule explains a delay and nothing else: a request
+that arrives late, or a process that goes on after a while, may send what was decided before.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final
+
+from tests.simulation.record import Arrival
+
+if TYPE_CHECKING:
+    from tests.simulation.oracle import Coverage
+
+__all__ = ("DELAYS_ONLY", "judge_lateness")
+
+#: Disturbances after which everything is decided again.
+DELAYS_ONLY: Final = frozenset(("restart", "stop", "deploy"))
+
+#: Seconds that pass at most between the decision on a run and its message.
+DECIDED: Final = 1.5
+
+#: Missed runs are counted up to here.
+MOST_MISSED: Final = 100
+
+
+def judge_lateness(coverage: Coverage, slots: list[float]) -> None:
+    """Judge what was sent of a schedule, whose nominal instants are ``slots``."""
+    if "overlap" in coverage.definition:
+        judge_gaps(coverage)
+        return
+    judge_missed(coverage, slots)
+    for arrival in coverage.sent:
+        if only_delayed(coverage, arrival):
+            judge_late(coverage, arrival, slots)
+
+
+def only_delayed(coverage: Coverage, arrival: Arrival) -> bool:
+    """Whether nothing but outages may have delayed a message."""
+    judgement = coverage.judgement
+    nominal = arrival.nominal - judgement.record.scenario.start
+    return all(
+        kind in DELAYS_ONLY
+        for begin, end, kind in judgement.record.disturbances
+        if begin <= arrival.at and end + judgement.recovery >= nominal
+    )
+
+
+def judge_late(coverage: Coverage, arrival: Arrival, slots: list[float]) -> None:
+    """Judge a message that came late."""
+    definition, policy = coverage.definition, coverage.definition.get("coalesce", "latest")
+    grace = definition.get("misfire_grace_time")
+    late = arrival.clock - arrival.nominal - coverage.jitter
+    if grace is not None and late > grace + DECIDED:
+        coverage.entry.fail(arrival.at, f"sent {late:.3f} s late, {grace} s are allowed")
+    first = bisect_right(slots, arrival.nominal + 0.001)
+    later = bisect_right(slots, arrival.clock - coverage.jitter - DECIDED) - first
+    if policy == "latest" and later > 0 and definition.get("delivery") != "at_most_once":
+        coverage.entry.fail(arrival.at, f"sent although {later} later runs were due")
+    limit = definition.get("catch_up_limit")
+    if policy == "all" and limit is not None and later >= limit:
+        coverage.entry.fail(
+            arrival.at, f"{later + 1} runs are caught up with, {limit} is the limit"
+        )
+
+
+def judge_missed(coverage: Coverage, slots: list[float]) -> None:
+    """Judge what messages tell of missed runs."""
+    start = coverage.judgement.record.scenario.start
+    for earlier, later in pairwise(coverage.sent):
+        if earlier.task_id == later.task_id:
+            continue
+        if later.coalesced and coverage.calm(earlier.nominal - 1, later.nominal + 1):
+            coverage.entry.fail(later.at, f"{later.coalesced} runs count as missed, none was")
+        if coverage.may_skip or "coalesce" in coverage.definition or "end" in coverage.definition:
+            continue
+        first = bisect_right(slots, earlier.nominal + 0.001)
+        missed = bisect_right(slots, later.nominal - 0.001) - first
+        if later.coalesced < min(missed, MOST_MISSED):
+            coverage.entry.fail(
+                later.at,
+                f"the run of {later.nominal - start:.3f} s tells of {later.coalesced} missed "
+                f"runs, there were {missed}",
+            )
+
+
+def judge_gaps(coverage: Coverage) -> None:
+    """Judge whether runs that must not overlap go on after the end of each."""
+    definition, state = coverage.definition, coverage.state
+    arrivals = [one for one in coverage.entry.arrivals if state.since <= one.at <= state.until]
+    instants = [*(one.at for one in arrivals), min(state.until, coverage.duration)]
+    longest = float(definition["takes"]) + float(definition["seconds"]) + 2.0
+    for earlier, later in pairwise(instants):
+        calm = not coverage.judgement.disturbed(earlier - longest, later)
+        if calm and later - earlier > longest:
+            coverage.entry.fail(earlier, f"nothing was sent for {later - earlier:.3f} s")

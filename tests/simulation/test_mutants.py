@@ -1,0 +1,25 @@
+"""The list of mutants stays in step with the code that they break, and with the manual."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import redbeat
+from tests.simulation.mutants import MUTANTS, Mutant
+from tests.simulation.mutate import SURVIVED, known_killers
+
+PACKAGE = Path(redbeat.__file__).parent
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_mutant_still_changes_its_file(mutant: Mutant) -> None:
+    text = (PACKAGE / mutant.path).read_text()
+    assert mutant.applied_to(text) != text
+
+
+def test_each_mutant_was_killed_when_the_table_was_written() -> None:
+    killers = known_killers()
+    assert list(killers) == [mutant.name for mutant in MUTANTS]
+    assert SURVIVED not in killers.values()
