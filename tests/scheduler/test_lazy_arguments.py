@@ -154,7 +154,6 @@ def test_a_beat_without_that_configuration_sends_nothing(
     if configured is not None:
         configure(world, **configured)
     other = world.scheduler()
-    other._statics.complete = False
     other.tick()
     world.client.hset(KEY, mapping=stored)
     make_due(world)

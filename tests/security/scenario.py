@@ -16,7 +16,7 @@ from redbeat.beat.leader import active_beats
 from redbeat.beat.wakeup import PING_INTERVAL, WakeUp
 from redbeat.entry import store_of
 from redbeat.errors import RedBeatError
-from tests.scheduler.conftest import Clock, RecordingScheduler, drive
+from tests.scheduler.conftest import Clock, RecordingScheduler, on_clock
 
 __all__ = ("Scenario", "overdue")
 
@@ -132,9 +132,7 @@ class Scenario:
         return app
 
     def _beat(self, **settings: Any) -> RecordingScheduler:
-        beat = RecordingScheduler(self._app(**settings))
-        drive(beat, self._clock)
-        return beat
+        return on_clock(RecordingScheduler, self._clock)(self._app(**settings))
 
     def _stop(self, beat: RecordingScheduler, ticks: int = 0) -> None:
         for _ in range(ticks):
