@@ -130,8 +130,10 @@ def wired_client(url: str) -> Wire:
 
 
 def _watched(cls: type[C], url: str) -> C:
-    kind = type("Watched", (WatchedConnection,), {})
-    pool = redis.ConnectionPool.from_url(url, decode_responses=True, connection_class=kind)
+    class Watched(WatchedConnection):
+        """A connection of this client."""
+
+    pool = redis.ConnectionPool.from_url(url, decode_responses=True, connection_class=Watched)
     client = cls(connection_pool=pool)
-    kind.watcher = client
+    Watched.watcher = client
     return client

@@ -134,7 +134,7 @@ SCHEDULES: dict[str, st.SearchStrategy[Any]] = {
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=10)
 @given(data=st.data())
 def test_storing_changes_nothing(name: str, data: st.DataObject) -> None:
     kind = data.draw(SCHEDULES[name])
@@ -217,7 +217,7 @@ def test_a_set_adds_and_takes_away() -> None:
     ]
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=20)
 @given(st.data())
 def test_a_set_gives_what_dateutil_gives(data: st.DataObject) -> None:
     hours, days = st.integers(0, 23), st.integers(1, 28)
@@ -645,7 +645,7 @@ def test_a_decision_takes_bounded_work(name: str) -> None:
     assert time.process_time() - began < 4
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=20)
 @given(RULES)
 def test_a_rule_begins_with_its_first_occurrence(rule: rrule) -> None:
     first = first_run(rule, rule.dtstart.replace(microsecond=0))
