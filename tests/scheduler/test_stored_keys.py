@@ -7,9 +7,18 @@ from typing import Any
 
 import pytest
 
+import redbeat.worker
 from redbeat import RedBeatSchedulerEntry, Schedule
 from tests.deployments import PREFIX
-from tests.scheduler.conftest import LOCK, SCHEDULE, STATICS, RecordingScheduler, World
+from tests.scheduler.conftest import (
+    LOCK,
+    SCHEDULE,
+    STATICS,
+    RecordingScheduler,
+    Sent,
+    World,
+    end_run,
+)
 
 HOUR = 3600.0
 
@@ -33,6 +42,11 @@ def read_all(world: World) -> dict[str, dict[str, Any]]:
     }
 
 
+def message_of(scheduler: RecordingScheduler, name: str) -> Sent:
+    """Return the first message of an entry."""
+    return next(sent for sent in scheduler.sent if sent.name == name)
+
+
 #: What is no list of runs that wait, and looks like an empty one.
 WRITTEN = ("", " ", '"', '""', '" "', '"\u00a0"', "7", ":7", '":7 :8"')
 
@@ -41,7 +55,7 @@ WRITTEN = ("", " ", '"', '""', '" "', '"\u00a0"', "7", ":7", '":7 :8"')
 def scheduler(world: World) -> RecordingScheduler:
     """A beat with entries of every kind, all of them due; it reads all fields while it sends."""
     app = world.app
-    app.redbeat_tracks_runs = True
+    redbeat.worker.enable(app)
     app.conf.beat_schedule = {"static": {"task": "t", "schedule": HOUR}}
     scheduler = world.scheduler()
     scheduler.tick()
@@ -77,7 +91,7 @@ def test_every_field_is_json_at_every_moment(world: World, scheduler: RecordingS
         schedule["paused"].trigger()
         look()
         scheduler.tick()
-        scheduler._store.end_run(f"{PREFIX}running", ODD_ID)
+        end_run(world.app, message_of(scheduler, "running"))
         look()
         for name in ("plain", "odd", "running"):
             world.client.zadd(SCHEDULE, {f"{PREFIX}{name}": 0})
@@ -92,7 +106,7 @@ def test_the_end_of_a_run_is_found_under_any_id(
 ) -> None:
     scheduler.tick()
     assert world.field("running", "running").startswith(ODD_ID + " ")  # type: ignore[attr-defined]
-    assert scheduler._store.end_run(f"{PREFIX}running", ODD_ID)
+    end_run(world.app, message_of(scheduler, "running"))
     assert not world.client.hexists(f"{PREFIX}running", "running")
 
 

@@ -147,10 +147,9 @@ def test_a_place_that_no_page_gave(schedule: Schedule, query: Query) -> None:
 
 
 def test_a_search_that_looks_at_too_many_goes_on_later(
-    schedule: Schedule, fill: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+    schedule: Schedule, fill: Callable[[int], None]
 ) -> None:
-    monkeypatch.setattr("redbeat.management.browsing.LOOKED_AT", 500)
-    fill(1200)
+    fill(4100)
     found = browse(schedule, Query(task="nothing"))
     assert (found.records, found.cut) == ([], True)
     found = browse(schedule, Query(task="nothing"), found.after)
@@ -163,10 +162,8 @@ def test_too_many_to_sort_by_task(
     schedule: Schedule,
     browser: Browser,
     fill: Callable[[int], None],
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("redbeat.management.browsing.SORTED", 20)
-    fill(21)
+    fill(5001)
     assert browse(schedule, Query(sort="task")).cut
     assert "cannot be sorted by this" in browser.get("/", sort="task")
     assert "<tr data-key" in browser.get("/", sort="task", q="e0000001")

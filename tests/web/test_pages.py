@@ -322,10 +322,11 @@ def test_how_far_away_a_run_is(seconds: int, words: str) -> None:
 
 
 def test_a_pause_of_another_program(
-    browser: Browser, make: Make, redis_client: redis.Redis
+    browser: Browser, make: Make, app: Celery, redis_client: redis.Redis
 ) -> None:
     make("orders")
     redis_client.hset("redbeat:orders", "policy", '{"pause": {"since": "long ago"}}')
+    schedule = Schedule(app)
     entry = schedule["orders"]
     entry.enabled = False
     entry.save()
