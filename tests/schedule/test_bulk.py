@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import datetime, timezone
+from functools import partial
 from typing import Any
 
 import pytest
@@ -159,8 +160,12 @@ def test_save_all_survives_the_loss_of_its_connections(
     schedule: Schedule, make: Make, world: World, wire: Wire
 ) -> None:
     """Setup: three batches. Fault: the reply to each of them is lost. All are stored."""
-    for stored in (500, 1000, 1300):
-        wire.lose(lambda stored=stored: world.client.zcard(SCHEDULE) >= stored)
+
+    def are_stored(count: int) -> bool:
+        return bool(world.client.zcard(SCHEDULE) >= count)
+
+    for count in (500, 1000, 1300):
+        wire.lose(partial(are_stored, count))
     assert schedule.save_all(make(f"e{number}") for number in range(1300)) == 1300
     assert wire.lost == 3
     assert world.client.zcard(SCHEDULE) == 1300

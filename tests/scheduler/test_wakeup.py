@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -431,8 +432,7 @@ class TestLostConnection:
 def wait_silently(wakeup: WakeUp, clock: Clock, seconds: int) -> None:
     """Wait for so long by the clock, ten seconds at each look; that really takes milliseconds."""
     for _ in range(seconds // 10):
-        looks = iter([False])
-        assert not wakeup.wait(0.02, DUE, lambda looks=looks: next(looks, True))
+        assert not wakeup.wait(0.02, DUE, partial(next, iter([False]), True))
         clock.advance(10)
 
 
