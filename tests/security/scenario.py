@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from typing import Any
 
 import redis
@@ -122,7 +123,7 @@ class Scenario:
             self.failures.append("cannot listen")
             return
         self._clock.advance(PING_INTERVAL + 1)
-        wakeup._hears(b"due", 0.01)
+        wakeup.wait(0.05, b"due", partial(next, iter([False]), True))
         wakeup.close()
 
     def _app(self, **settings: Any) -> Celery:
