@@ -6,7 +6,7 @@ import functools
 import json
 import ssl
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import MINYEAR, datetime
 from time import monotonic
 from typing import Any
@@ -138,6 +138,9 @@ class RedBeatScheduler(Scheduler):
     #: The beat service that runs this scheduler; None for those who call ``tick()`` themselves.
     service: Any = None
 
+    #: Monotonic seconds, by which ticks and the lock reckon; a test may have a clock of its own.
+    clock: Callable[[], float] = staticmethod(monotonic)
+
     _published_at = float("-inf")
 
     #: The key of the lock by the settings, as they were first read.
@@ -177,7 +180,7 @@ class RedBeatScheduler(Scheduler):
         if self.lock_key == self._default_lock_key:
             self.lock_key = ensure_conf(self.app).lock_key
         if self.lock is None and self.lock_key:
-            self.lock = BeatLock(store, self.lock_key, self.lock_timeout)
+            self.lock = BeatLock(store, self.lock_key, self.lock_timeout, self.clock)
 
     @cached_property
     def _statics(self) -> StaticEntries:
@@ -192,7 +195,7 @@ class RedBeatScheduler(Scheduler):
     def _ticker(self) -> Ticker:
         conf = ensure_conf(self.app)
         lock = self.lock if isinstance(self.lock, BeatLock) else None
-        return Ticker(self, self._store, lock, self._statics, conf, lease=self._lease)
+        return Ticker(self, self._store, lock, self._statics, conf, self.clock, self._lease)
 
     @property
     def _lease(self) -> float:

@@ -14,7 +14,7 @@ from redbeat.delivery import AT_MOST_ONCE
 from redbeat.entries.due import DISABLED
 from redbeat.entries.lazy import LazyArgumentError, evaluated
 from redbeat.entries.nominal import nominal
-from redbeat.entries.occurrences import Run, Trigger
+from redbeat.entries.occurrences import Run, Trigger, first_word
 from redbeat.entries.prototypes import Histories, Prototypes
 from redbeat.entries.runs import TRIGGERED, run_line
 from redbeat.entry import RedBeatSchedulerEntry
@@ -259,7 +259,7 @@ class Dispatcher:
             trigger = Trigger.first(claim.trigger)
         except (ValueError, OverflowError, OSError):
             logger.error("beat: Entry %s: %r is no trigger", entry.name, claim.trigger)
-            return again._replace(trigger=claim.trigger.split()[0])
+            return again._replace(trigger=first_word(claim.trigger))
         if goes_on(entry, claim, now):
             return again._replace(score=float(claim.running_until), running=WAITS)
         run.trigger, task_id = trigger, entry.task_id_of(trigger.id)

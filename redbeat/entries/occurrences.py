@@ -64,6 +64,11 @@ class Verdict(NamedTuple):
 FINISHED = Verdict(None, None)
 
 
+def first_word(text: str) -> str:
+    """Return what stands before the first blank; only in ASCII are there blanks, as in Lua."""
+    return text.encode().split(maxsplit=1)[0].decode()
+
+
 class Trigger(NamedTuple):
     """A run beside the schedule: its id, and when it was asked for."""
 
@@ -73,7 +78,9 @@ class Trigger(NamedTuple):
     @classmethod
     def first(cls, waiting: str) -> Trigger:
         """Return the first of those that wait, as in ``trigger.lua``; raises ValueError."""
-        name, _, at = waiting.split(maxsplit=1)[0].rpartition(":")
+        name, _, at = first_word(waiting).rpartition(":")
+        if not name:
+            raise ValueError("a trigger needs an id")
         return cls(name, datetime.fromtimestamp(float(at), UTC))
 
 

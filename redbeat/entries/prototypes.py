@@ -148,7 +148,8 @@ def own(entry: RedBeatSchedulerEntry, flat: bool) -> RedBeatSchedulerEntry:
     mine = entry.__copy__()
     args, kwargs, options = entry.args, entry.kwargs, entry.options
     if flat:
-        mine.args, mine.kwargs, mine.options = args and list(args), dict(kwargs), dict(options)
+        mine.args = None if args is None else list(args)
+        mine.kwargs, mine.options = dict(kwargs), dict(options)
     else:
         mine.args, mine.kwargs, mine.options = copy.deepcopy((args, kwargs, options))
     return mine

@@ -123,6 +123,11 @@ local function mark_running(key, running)
   redis.call('HDEL', key, 'ended')
 end
 
+-- Whether runs wait by the field `trigger`, which anybody may have written.
+local function waits(trigger)
+  return trigger and string.find(text_in(trigger), '%S')
+end
+
 -- The runs that still wait when one does not any more.
 local function without(waiting, id)
   local left = {}
@@ -209,7 +214,7 @@ local function complete(key, id, score, meta, runtime, seen, finish, running, ru
     mark_running(key, running)
   end
   write_history(key, meta, runtime, line, found[6] or '')
-  if run ~= '' and found[5] then
+  if run ~= '' and waits(found[5]) then
     local left = without(text_in(found[5]), run)
     if left ~= '' then
       redis.call('HSET', key, 'trigger', '"' .. left .. '"')
@@ -225,7 +230,7 @@ local function complete(key, id, score, meta, runtime, seen, finish, running, ru
       redis.call('HSET', key, 'claim', '')  -- refused when memory is full, as HDEL is not
     end
     redis.call('HDEL', key, 'claim')
-    if found[5] then
+    if waits(found[5]) then
       score = now_text  -- triggered since the claim
     end
   end
@@ -350,7 +355,7 @@ local function hand_out(
   kind, key, due, definition, meta, policy, runtime, running, trigger, identity)
   definition, meta, policy, runtime = definition or '', meta or '', policy or '', runtime or ''
   running = running and string.match(text_in(running), '%S+$') or ''
-  trigger = trigger and text_in(trigger) or ''
+  trigger = waits(trigger) and text_in(trigger) or ''
   identity = identity and text_in(identity) or ''
   kinds[#kinds + 1] = kind
   sizes[#sizes + 1] = written(

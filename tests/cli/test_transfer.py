@@ -20,6 +20,7 @@ from redbeat.cli.command import EX_CONFLICT
 from tests.acceptance.processes import Project
 from tests.cli.conftest import Run
 from tests.conftest import Make
+from tests.scheduler.test_cached import GOOD
 
 UTC = timezone.utc
 RAN = datetime(2026, 1, 2, 3, 4, 5, 678, tzinfo=UTC)
@@ -78,6 +79,23 @@ def test_what_is_exported_with_history_can_be_imported_as_it_was(
             assert json.loads(after[key][field]) == json.loads(text), (key, field)
     assert redis_client.zrange("redbeat::schedule", 0, -1) == scores
     assert redis_client.smembers("redbeat::statics") == {"cron"}
+
+
+def test_what_is_imported_is_what_a_save_stores(
+    run: Run, app: Celery, redis_client: Any, tmp_path: Path
+) -> None:
+    """Entries of equal schedules are made from one another; that shows nowhere."""
+    named = [{**fields, "name": f"e{n}"} for n, fields in enumerate((*GOOD, *reversed(GOOD)))]
+    for fields in named:
+        RedBeatSchedulerEntry.from_definition(app, json.dumps(fields), "").save()
+    saved = stored(redis_client)
+    redis_client.flushall()
+    lines = ({"name": fields["name"], "definition": fields} for fields in named)
+    assert run("import", write(tmp_path / "all.jsonl", *lines)).code == 0
+    imported = stored(redis_client)
+    assert imported.keys() == saved.keys()
+    for key, fields in saved.items():
+        assert imported[key]["definition"] == fields["definition"]
 
 
 def test_an_export_with_history_has_the_last_runs(

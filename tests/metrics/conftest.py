@@ -10,10 +10,10 @@ import pytest
 
 from tests.acceptance.processes import Process, Project
 from tests.metrics.scrapes import Target
-from tests.scheduler.conftest import clock, world
+from tests.scheduler.conftest import clock, wire, world
 from tests.servers import RedisServer, free_port
 
-__all__ = ("clock", "world")
+__all__ = ("clock", "wire", "world")
 
 Begin = Callable[..., tuple[Process, Target]]
 

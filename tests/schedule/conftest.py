@@ -11,10 +11,21 @@ import pytest
 from redbeat import RedBeatSchedulerEntry, Schedule
 from redbeat.connection.client import get_redis
 from redbeat.storage.scripts import load_script
-from tests.scheduler.conftest import World, clock, log, world
+from tests.scheduler.conftest import World, clock, log, wire, world
 from tests.store.conftest import store
 
-__all__ = ("Make", "RoundTrips", "clock", "log", "make", "schedule", "store", "trips", "world")
+__all__ = (
+    "Make",
+    "RoundTrips",
+    "clock",
+    "log",
+    "make",
+    "schedule",
+    "store",
+    "trips",
+    "wire",
+    "world",
+)
 
 Make: TypeAlias = Callable[..., RedBeatSchedulerEntry]
 

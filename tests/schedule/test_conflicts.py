@@ -11,8 +11,8 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from redbeat import ConflictError, Schedule
-from redbeat.entries.pausing import pause_entries
 from tests.faults.proxy import Proxy
+from tests.scheduler.clients import Wire
 from tests.scheduler.conftest import World
 from tests.servers import RedisServer
 
@@ -84,21 +84,13 @@ def test_ones_own_pause_is_no_conflict(schedule: Schedule, make: Make) -> None:
         mine.save(if_unchanged=True)
 
 
-def test_two_who_pause_at_once_both_do(schedule: Schedule, make: Make, world: World) -> None:
+def test_two_who_pause_at_once_both_do(
+    schedule: Schedule, make: Make, world: World, wire: Wire
+) -> None:
     """A pause is made again on top of what somebody else wrote meanwhile."""
     make("a").save()
-    store = schedule._store
-    read = store.read
-    others = [lambda: make("a", args=[5]).save()]
-
-    def slow(keys: list[str]) -> object:
-        page = read(keys)
-        while others:
-            others.pop()()
-        return page
-
-    store.read = slow  # type: ignore[assignment]
-    assert list(pause_entries(store, ["redbeat:a"], None)) == ["redbeat:a"]
+    wire.after_reply(make("a", args=[5]).save)
+    assert schedule.pause_all(["a"]) == 1
     assert (schedule["a"].args, schedule["a"].enabled) == ([5], False)
     assert world.score("a") == -2
 

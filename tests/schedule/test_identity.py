@@ -12,6 +12,7 @@ import pytest
 
 from redbeat import RedBeatSchedulerEntry, Schedule
 from redbeat.management.prefixes import copy_prefix
+from tests.scheduler.clients import Wire
 from tests.scheduler.conftest import SCHEDULE, RecordingScheduler, World, interval_json
 
 from .conftest import Make
@@ -34,8 +35,8 @@ def send(scheduler: RecordingScheduler) -> str:
 
 
 @pytest.fixture
-def beat(world: World) -> RecordingScheduler:
-    """A beat that leads."""
+def beat(world: World, wire: Wire) -> RecordingScheduler:  # noqa: ARG001
+    """A beat that leads, on that wire."""
     scheduler = world.scheduler()
     scheduler.tick()
     return scheduler
@@ -116,11 +117,13 @@ def test_static_entries_keep_their_ids(world: World, ran: datetime, flush: bool)
 
 
 def test_a_claim_that_is_handed_out_again_has_the_same_id(
-    world: World, beat: RecordingScheduler, ran: datetime
+    world: World, wire: Wire, beat: RecordingScheduler, ran: datetime
 ) -> None:
     world.put("a", interval_json(HOUR), ran)
-    claimed = beat._ticker._store.claim("dead", 500, -1, lock=beat.lock.arguments()).claims  # type: ignore[union-attr]
-    identity = claimed[0].identity
+    wire.lose(lambda: world.is_claimed("a"))
+    beat.tick()
+    assert beat.sent == []
+    identity = str(world.field("a", "identity"))
     assert identity
     entry = RedBeatSchedulerEntry.from_key("redbeat:a", app=world.app)
     assert send(beat) == entry.history[0].task_id

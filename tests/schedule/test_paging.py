@@ -18,8 +18,9 @@ COUNT = 1300
 @pytest.fixture
 def listing(world: World, schedule: Schedule) -> Iterator[str]:
     """A listing of 1300 entries that has read the first page of 500; e499 was the last one."""
-    for number in range(COUNT):
-        world.client.zadd(SCHEDULE, {world.put(f"e{number}"): 1_000_000 + number})
+    world.put_many(COUNT)
+    scores = {f"redbeat:e{number}": 1_000_000 + number for number in range(COUNT)}
+    world.client.zadd(SCHEDULE, scores)
     names = iter(schedule)
     assert list(islice(names, 500)) == [f"e{number}" for number in range(500)]
     return names

@@ -9,6 +9,7 @@ import pytest
 import redis
 
 from redbeat import signals
+from tests.scheduler.clients import Wire
 from tests.scheduler.conftest import SCHEDULE, World, once, void
 
 from .conftest import Make
@@ -132,19 +133,18 @@ def test_entries_that_finish(make: Make, world: World, heard: Heard) -> None:
     assert heard.one("entry_finished")["entry"].name == "a"
 
 
-def test_redis_that_is_away(world: World, heard: Heard, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_redis_that_is_away(world: World, heard: Heard, wire: Wire) -> None:
     scheduler = world.scheduler()
     scheduler.tick()
     heard.clear()
     error = redis.ConnectionError("gone")
-    with monkeypatch.context() as patch:
 
-        def fail(*_terms: Any) -> None:
-            raise error
+    def fail() -> None:
+        raise error
 
-        patch.setattr(scheduler._ticker._store, "claim", fail)
-        for _ in range(3):
-            scheduler.tick()
+    for _ in range(3):
+        wire.before_command(fail)
+        scheduler.tick()
     scheduler.tick()
     assert heard.names == ["redis_lost", "redis_back"]
     assert heard.one("redis_lost") == {"sender": scheduler, "error": error}

@@ -15,7 +15,7 @@ from redbeat import RedBeatSchedulerEntry, Schedule
 from redbeat.entries.verbs import MAX_TRIGGERS
 from redbeat.errors import InvalidEntryError
 from redbeat.schedulers import RedBeatScheduler
-from tests.scheduler.conftest import SCHEDULE, Clock, RecordingScheduler, World, once, void
+from tests.scheduler.conftest import SCHEDULE, Clock, RecordingScheduler, World, end_run, once, void
 
 from .conftest import Make, RoundTrips
 
@@ -350,7 +350,7 @@ def test_runs_that_must_not_overlap_wait_for_each_other(make: Make, world: World
     assert entry.status.state == "running"
     scheduler.tick()
     assert len(scheduler.sent) == 1
-    assert scheduler._store.end_run("redbeat:a", first)
+    end_run(world.app, scheduler.sent[0])
     scheduler.tick()
     assert [sent.id for sent in scheduler.sent] == [first, second]
     assert isinstance(scheduler, RedBeatScheduler)

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import redis
 
-__all__ = ("CountingRedis", "LossyRedis", "counting_client", "lossy_client")
+__all__ = ("CountingRedis", "Wire", "counting_client", "wired_client")
+
+LOST = "connection reset"
 
 
 class WatchedConnection(redis.Connection):
-    """A connection that tells its client of each reply."""
+    """A connection that tells its client of each command and of each reply."""
 
     watcher: Any = None
+
+    def send_packed_command(self, *args: Any, **options: Any) -> None:
+        """Have the watcher know, then send the commands."""
+        self.watcher.sending()
+        super().send_packed_command(*args, **options)  # type: ignore[no-untyped-call]
 
     def read_response(self, *args: Any, **options: Any) -> Any:
         """Read the reply, then have the watcher know."""
@@ -26,46 +34,106 @@ class CountingRedis(redis.Redis):
 
     trips = 0
 
+    def sending(self) -> None:
+        """Let it go out."""
+
     def received(self, _connection: redis.Connection) -> None:
         """Count."""
         self.trips += 1
 
 
-class LossyRedis(redis.Redis):
-    """Loses replies: the command is done, and the caller hears of a broken connection."""
+def always() -> bool:
+    """Hold at the first opportunity."""
+    return True
 
-    losses = 0
 
-    def lose(self, replies: int) -> None:
-        """Lose the next replies."""
-        self.losses = replies
+class Wire(redis.Redis):
+    """Loses commands and replies, or has something happen next to them.
+
+    When that is, a condition tells which looks at what is stored and sent, not at the commands.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._before: list[Callable[[], object]] = []
+        self._after: list[Callable[[], object]] = []
+        self._losses: list[Callable[[], object]] = []
+        self.lost = 0
+        super().__init__(*args, **kwargs)
+
+    def before_command(
+        self, action: Callable[[], object], when: Callable[[], object] = always
+    ) -> None:
+        """Do something once, before the first command that goes out while ``when`` holds.
+
+        If it raises, the command does not arrive.
+        """
+        self._before.append(_once(action, when, self._before))
+
+    def after_reply(
+        self, action: Callable[[], object], when: Callable[[], object] = always
+    ) -> None:
+        """Do something once, after the first reply that comes while ``when`` holds."""
+        self._after.append(_once(action, when, self._after))
+
+    def cut(self, when: Callable[[], object] = always) -> None:
+        """Lose the first command that goes out while ``when`` holds: it is never done."""
+        self.before_command(_fail, when)
+
+    def lose(self, when: Callable[[], object] = always, times: int = 1) -> None:
+        """Lose the first replies that come while ``when`` holds: what was asked for is done."""
+        self._losses += [when] * times
+
+    def sending(self) -> None:
+        """Do what is to be done before a command."""
+        for step in tuple(self._before):
+            step()
 
     def received(self, connection: redis.Connection) -> None:
-        """Maybe forget the reply."""
-        if self.losses:
-            self.losses -= 1
+        """Do what is to be done after a reply."""
+        if self._losses and self._losses[0]():
+            del self._losses[0]
+            self.lost += 1
             connection.disconnect()  # type: ignore[no-untyped-call]
-            raise redis.ConnectionError("connection reset")
+            _fail()
+        for step in tuple(self._after):
+            step()
+
+
+def _fail() -> None:
+    raise redis.ConnectionError(LOST)
+
+
+def _once(
+    action: Callable[[], object], when: Callable[[], object], steps: list[Callable[[], object]]
+) -> Callable[[], None]:
+    """Return a step that takes itself from the list before it does what it is for."""
+
+    def step() -> None:
+        if when():
+            steps.remove(step)
+            action()
+
+    return step
+
+
+C = TypeVar("C", CountingRedis, Wire)
 
 
 def counting_client(url: str) -> CountingRedis:
     """Return a client of that kind; nobody shares its connections."""
-    client = CountingRedis(connection_pool=_pool(url))
-    _watch(client)
-    return client
+    return _watched(CountingRedis, url)
 
 
-def lossy_client(url: str) -> LossyRedis:
+def wired_client(url: str) -> Wire:
     """Return a client of that kind; nobody shares its connections."""
-    client = LossyRedis(connection_pool=_pool(url))
-    _watch(client)
+    return _watched(Wire, url)
+
+
+def _watched(cls: type[C], url: str) -> C:
+    class Watched(WatchedConnection):
+        """A connection of this client."""
+
+    pool = redis.ConnectionPool.from_url(url, decode_responses=True, connection_class=Watched)
+    client = cls(connection_pool=pool)
+    Watched.watcher = client
     return client
-
-
-def _pool(url: str) -> redis.ConnectionPool:
-    kind = type("Watched", (WatchedConnection,), {})
-    return redis.ConnectionPool.from_url(url, decode_responses=True, connection_class=kind)
-
-
-def _watch(client: Any) -> None:
-    client.connection_pool.connection_class.watcher = client

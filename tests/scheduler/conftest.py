@@ -11,13 +11,14 @@ from typing import Any, TypeVar
 import pytest
 import redis
 from celery import Celery
+from celery.app.task import Context
+from celery.signals import task_postrun
+from celery.states import SUCCESS
 
-from redbeat.beat.leader import BeatLock
-from redbeat.beat.ticker import Ticker
 from redbeat.schedulers import RedBeatScheduler
 from tests.deployments import PREFIX
 
-from .clients import CountingRedis, counting_client
+from .clients import CountingRedis, Wire, counting_client, wired_client
 
 SCHEDULE = f"{PREFIX}:schedule"
 STATICS = f"{PREFIX}:statics"
@@ -55,6 +56,20 @@ class Sent:
         return datetime.fromisoformat(self.options["headers"]["scheduled_at"])
 
 
+class Clock:
+    """Monotonic seconds that pass only when told to."""
+
+    def __init__(self) -> None:
+        self.seconds = 1000.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass."""
+        self.seconds += seconds
+
+
 class RecordingScheduler(RedBeatScheduler):
     """Keeps the messages; ``before_send`` is called with the task's name and may raise."""
 
@@ -75,20 +90,6 @@ class RecordingScheduler(RedBeatScheduler):
     def names(self) -> list[str]:
         """The names of the entries that were sent, in order."""
         return [message.name for message in self.sent]
-
-
-class Clock:
-    """Monotonic seconds that pass only when told to."""
-
-    def __init__(self) -> None:
-        self.seconds = 1000.0
-
-    def __call__(self) -> float:
-        return self.seconds
-
-    def advance(self, seconds: float) -> None:
-        """Let time pass."""
-        self.seconds += seconds
 
 
 def void(_result: object) -> None:
@@ -113,6 +114,21 @@ def datetime_json(instant: datetime) -> Json:
     return {"__type__": "datetime", **fields, "timezone": "UTC"}
 
 
+class Sender:
+    """A task or a consumer, as far as signals need one."""
+
+    def __init__(self, app: Celery, request: Any = None) -> None:
+        self.app = app
+        self.request = request
+
+
+def end_run(app: Celery, sent: Sent) -> None:
+    """Have a worker tell that the task of a message has ended; the app let it do so."""
+    request = Context(id=sent.id, headers=sent.options["headers"])
+    task = Sender(app, request)
+    task_postrun.send(sender=task, task_id=sent.id, task=task, state=SUCCESS, retval=None)
+
+
 def interval_json(every: float) -> Json:
     """Return an interval as RedBeat stores it."""
     return {"__type__": "interval", "every": every, "relative": False}
@@ -131,10 +147,9 @@ class World:
         return self.scheduler_of(RecordingScheduler, **kwargs)
 
     def scheduler_of(self, cls: type[S], clock: Clock | None = None, **kwargs: Any) -> S:
-        """Return a new scheduler of a class; with ``clock`` its ticker and lock live by that."""
+        """Return a new scheduler of a class, closed after the test; it may live by a clock."""
+        cls = cls if clock is None else on_clock(cls, clock)
         scheduler = cls(kwargs.pop("app", self.app), **kwargs)
-        if clock is not None:
-            drive(scheduler, clock)
         self.schedulers.append(scheduler)
         return scheduler
 
@@ -235,15 +250,9 @@ class World:
 SCRIPT_CALLS = ("eval", "evalsha")
 
 
-def drive(scheduler: RedBeatScheduler, clock: Clock) -> None:
-    """Let the ticker and the lock of a scheduler that did not tick yet live by ``clock``."""
-    if scheduler.lock is not None:
-        old = scheduler.lock
-        scheduler.lock = BeatLock(old._store, old.key, old.timeout, clock, clock.advance)
-    made: Ticker = scheduler._ticker
-    scheduler.__dict__["_ticker"] = Ticker(
-        scheduler, made._store, scheduler.lock, made._statics, made._conf, clock
-    )
+def on_clock(cls: type[S], clock: Clock) -> type[S]:
+    """Return a class of schedulers that live by a clock."""
+    return type(cls.__name__, (cls,), {"clock": clock})
 
 
 @pytest.fixture
@@ -276,5 +285,13 @@ def log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
 def counting(app: Celery, redis_url: str) -> CountingRedis:
     """The client of the app, with a count."""
     client = counting_client(redis_url)
+    app.redbeat_redis = client
+    return client
+
+
+@pytest.fixture
+def wire(app: Celery, redis_url: str) -> Wire:
+    """The client of the app, whose commands and replies can be lost."""
+    client = wired_client(redis_url)
     app.redbeat_redis = client
     return client

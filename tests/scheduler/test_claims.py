@@ -8,16 +8,14 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from celery import Celery
 from celery.schedules import schedule
 
 from redbeat import RedBeatSchedulerEntry
 from redbeat.beat.exchange import LONGEST_LEASE as LEASE
 from redbeat.beat.exchange import USED_PART
-from redbeat.storage.records import Terms
 from tests.deployments import PREFIX
 
-from .clients import LossyRedis, lossy_client
+from .clients import Wire
 from .conftest import SCHEDULE, Clock, RecordingScheduler, World, interval_json, once, void
 
 
@@ -30,26 +28,22 @@ class DeadError(BaseException):
     """Ends a beat without any of its handlers, as SIGKILL does."""
 
 
-def die_after_publishing(world: World) -> RecordingScheduler:
-    """Return a scheduler that died with its messages out and nothing recorded."""
+def die_after_publishing(world: World, wire: Wire) -> RecordingScheduler:
+    """Return a scheduler that dies in its next tick, with its messages out, nothing recorded."""
     scheduler = world.scheduler()
     scheduler.tick()
-    store = scheduler._ticker._store
-    claim = store.claim
 
-    def dying(*terms: Any) -> Any:
-        if Terms(*terms).completions:
-            raise DeadError
-        return claim(*terms)
+    def die() -> None:
+        raise DeadError
 
     world.schedulers.remove(scheduler)  # nobody closes what is dead
-    store.claim = dying
+    wire.before_command(die, lambda: scheduler.sent)
     return scheduler
 
 
 class TestExpiry:
-    def test_the_same_task_id_is_sent_again_after_a_death(self, world: World) -> None:
-        dead = die_after_publishing(world)
+    def test_the_same_task_id_is_sent_again_after_a_death(self, world: World, wire: Wire) -> None:
+        dead = die_after_publishing(world, wire)
         world.put("a", interval_json(60), world.ago(90))
         world.put("new")
         with pytest.raises(DeadError):
@@ -65,8 +59,8 @@ class TestExpiry:
         assert len(heir.sent) == 2
         assert world.run_count("a") == world.run_count("new") == 1
 
-    def test_claims_last_for_the_lease(self, world: World) -> None:
-        dead = die_after_publishing(world)
+    def test_claims_last_for_the_lease(self, world: World, wire: Wire) -> None:
+        dead = die_after_publishing(world, wire)
         world.put("a")
         with pytest.raises(DeadError):
             dead.tick()
@@ -88,9 +82,11 @@ class TestExpiry:
         assert world.run_count("a") == 1
         assert not world.is_claimed("a")
 
-    def test_completion_under_a_claim_that_another_one_holds_is_refused(self, world: World) -> None:
+    def test_completion_under_a_claim_that_another_one_holds_is_refused(
+        self, world: World, wire: Wire
+    ) -> None:
         world.app.conf.redbeat_lock_key = None
-        slow, quick = world.scheduler(), die_after_publishing(world)
+        slow, quick = world.scheduler(), die_after_publishing(world, wire)
         slow.tick()
         world.put("a", interval_json(60), world.ago(90))
 
@@ -266,35 +262,27 @@ class TestRedisInBetween:
         assert [world.run_count(name) for name in "abc"] == [1, 1, 1]
 
     def test_reply_to_a_completion_lost(
-        self, world: World, lossy: LossyRedis, log: pytest.LogCaptureFixture
+        self, world: World, wire: Wire, log: pytest.LogCaptureFixture
     ) -> None:
         world.put("a", interval_json(60), world.ago(90))
         scheduler = world.scheduler()
-        during_run(scheduler, lambda: lossy.lose(1))
+        during_run(scheduler, wire.lose)
         scheduler.tick()
         scheduler.tick()
         assert scheduler.names == ["a"]
         assert world.run_count("a") == 1
         assert "deleted or replaced" not in log.text
 
-    def test_reply_to_a_claim_lost(self, world: World, lossy: LossyRedis) -> None:
+    def test_reply_to_a_claim_lost(self, world: World, wire: Wire) -> None:
         """What was claimed unseen is late, not lost, and keeps its identity."""
         scheduler = world.scheduler()
         scheduler.tick()
         ran = world.ago(90)
         world.put("a", interval_json(60), ran)
-        lossy.lose(1)
+        wire.lose()
         scheduler.tick()
         assert world.is_claimed("a")
         world.expire_claim("a")
         scheduler.tick()
         assert [m.scheduled_at for m in scheduler.sent] == [ran + timedelta(seconds=60)]
         assert world.run_count("a") == 1
-
-
-@pytest.fixture
-def lossy(app: Celery, redis_url: str) -> LossyRedis:
-    """The client of the app, which loses replies when told to."""
-    client = lossy_client(redis_url)
-    app.redbeat_redis = client
-    return client

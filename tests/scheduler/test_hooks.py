@@ -410,7 +410,7 @@ class InTokyo(RedBeatSchedulerEntry):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         if isinstance(self.schedule, crontab):
-            self.schedule = Tokyo(0, self.schedule._orig_hour, app=self.app)
+            self.schedule = Tokyo(0, self.schedule.hour, app=self.app)
 
     @staticmethod
     def decode_meta(meta: str | bytes | None, _app: Any = None) -> dict[str, Any]:

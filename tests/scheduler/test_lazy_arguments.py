@@ -154,7 +154,6 @@ def test_a_beat_without_that_configuration_sends_nothing(
     if configured is not None:
         configure(world, **configured)
     other = world.scheduler()
-    other._statics.complete = False
     other.tick()
     world.client.hset(KEY, mapping=stored)
     make_due(world)
@@ -242,12 +241,20 @@ def test_a_loaded_entry_is_not_sent_with_a_description(world: World) -> None:
     assert scheduler.sent == []
 
 
+class Keeping(RecordingScheduler):
+    """Keeps the entry it has sent."""
+
+    def apply_async(self, entry: Any, *args: Any, **kwargs: Any) -> Any:
+        self.kept = entry
+        return super().apply_async(entry, *args, **kwargs)
+
+
 def test_an_entry_of_the_configuration_may_be_sent_by_hand(world: World) -> None:
     configure(world, args=[[LAZY]])
-    scheduler = world.scheduler()
-    entry = scheduler._statics._entries["a"]
-    scheduler.apply_async(entry, producer=scheduler.producer, advance=False)
-    assert scheduler.sent[0].args == [[0]]
+    scheduler = world.scheduler_of(Keeping)
+    assert run(world, scheduler) == ([[0]], {})
+    scheduler.apply_async(scheduler.kept, producer=scheduler.producer, advance=False)
+    assert scheduler.sent[-1].args == [[1]]
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import socket
-from collections.abc import Callable
 from datetime import datetime, timezone
 
 import pytest
@@ -16,10 +15,9 @@ from redbeat.beat.leader import SEEN_WITHIN
 from redbeat.beat.ticker import STANDBY_POLL
 from redbeat.delivery import AT_MOST_ONCE
 from redbeat.errors import ConfigurationError
-from redbeat.storage.records import Terms, Turn
-from redbeat.storage.store import Store
 from tests.deployments import PREFIX
 
+from .clients import Wire
 from .conftest import LOCK, Clock, RecordingScheduler, World, void
 
 BEATS = f".{PREFIX}:beats"
@@ -30,16 +28,9 @@ def take_lock(world: World) -> bool:
     return bool(world.client.set(LOCK, "another", px=60_000))
 
 
-def lose_lock_between_turns(world: World, scheduler: RecordingScheduler) -> None:
-    """Have the lock taken just before the next turn that overlaps with publishing."""
-    store: Store = scheduler._ticker._store
-    begin = store.begin_claim
-
-    def begin_without(terms: Terms) -> Callable[[], Turn]:
-        take_lock(world)
-        return begin(terms)
-
-    store.begin_claim = begin_without  # type: ignore[method-assign]
+def lose_lock_between_turns(world: World, wire: Wire) -> None:
+    """Have the lock taken when runs are claimed: before the next batch is asked for."""
+    wire.before_command(lambda: take_lock(world), lambda: world.is_claimed("e0"))
 
 
 def unrecorded(world: World, scheduler: RecordingScheduler) -> list[str]:
@@ -71,11 +62,11 @@ class TestStandby:
         take_lock(world)
         assert scheduler.tick() == STANDBY_POLL
 
-    def test_what_was_sent_while_it_was_lost_is_recorded(self, world: World) -> None:
+    def test_what_was_sent_while_it_was_lost_is_recorded(self, world: World, wire: Wire) -> None:
         scheduler = world.scheduler()
         scheduler.tick()
         world.put_many(600)
-        lose_lock_between_turns(world, scheduler)
+        lose_lock_between_turns(world, wire)
         scheduler.tick()
         scheduler.tick()
         assert scheduler.sent
@@ -84,7 +75,12 @@ class TestStandby:
 
 class TestExit:
     @pytest.fixture
-    def scheduler(self, world: World, clock: Clock) -> RecordingScheduler:
+    def scheduler(
+        self,
+        world: World,
+        clock: Clock,
+        wire: Wire,  # noqa: ARG002
+    ) -> RecordingScheduler:
         """A leader that ends when it loses the lock."""
         world.app.conf.redbeat_on_lock_lost = "exit"
         scheduler = world.scheduler(clock=clock)
@@ -122,11 +118,11 @@ class TestExit:
         assert not world.is_claimed("a")
 
     def test_records_first_what_was_sent_while_it_looked_ahead(
-        self, world: World, scheduler: RecordingScheduler
+        self, world: World, wire: Wire, scheduler: RecordingScheduler
     ) -> None:
         """The turn that tells of the loss was begun before the runs were sent."""
         world.put_many(600)
-        lose_lock_between_turns(world, scheduler)
+        lose_lock_between_turns(world, wire)
         with pytest.raises(LockNotOwnedError):
             scheduler.tick()
         assert len(scheduler.sent) == 500

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
-from redis.exceptions import ConnectionError as RedisConnectionError
 
-from redbeat.storage.records import Terms
-from tests.scheduler.conftest import (
+from tests.waiting import wait_until
+
+from .clients import Wire
+from .conftest import (
     LOCK,
     Clock,
     RecordingScheduler,
@@ -18,90 +16,54 @@ from tests.scheduler.conftest import (
     interval_json,
     once,
 )
-from tests.waiting import wait_until
-
-LOST = RedisConnectionError("the answer got lost")
 
 
-def swallow(
-    scheduler: RecordingScheduler, which: Callable[[Terms], bool], times: int = 1
-) -> list[Terms]:
-    """Lose the answers to the next ``times`` turns for which ``which`` holds; return these."""
-    store = scheduler._ticker._store
-    claim, begin_claim = store.claim, store.begin_claim
-    lost: list[Terms] = []
-
-    def loses(terms: Terms) -> bool:
-        if len(lost) == times or not which(terms):
-            return False
-        lost.append(terms)
-        return True
-
-    def claim_unheard(*terms: Any) -> Any:
-        answer = claim(*terms)
-        if loses(Terms(*terms)):
-            raise LOST
-        return answer
-
-    def begin_unheard(terms: Terms) -> Any:
-        answer = begin_claim(terms)
-
-        def read() -> Any:
-            turn = answer()
-            if loses(terms):
-                raise LOST
-            return turn
-
-        return read
-
-    store.claim, store.begin_claim = claim_unheard, begin_unheard
-    return lost
+def lose_claims(world: World, wire: Wire, name: str = "a", times: int = 1) -> None:
+    """Lose the next replies that come while an entry is claimed: nobody knows of the claim."""
+    wire.lose(lambda: world.is_claimed(name), times)
 
 
-def claiming(terms: Terms) -> bool:
-    """Whether a turn asks for claims."""
-    return bool(terms.limit)
-
-
-def completing(terms: Terms) -> bool:
-    """Whether a turn records something."""
-    return bool(terms.completions)
+def lose_record(world: World, wire: Wire, name: str = "a") -> None:
+    """Lose the first reply that comes when the run of an entry is recorded."""
+    wire.lose(lambda: world.run_count(name) == 1)
 
 
 @pytest.fixture
-def scheduler(world: World, clock: Clock) -> RecordingScheduler:
-    """A leading beat."""
+def scheduler(world: World, clock: Clock, wire: Wire) -> RecordingScheduler:  # noqa: ARG001
+    """A leading beat, on that wire."""
     scheduler = world.scheduler(clock=clock)
     scheduler.tick()
     return scheduler
 
 
 def test_claims_are_handed_out_again_at_the_next_tick(
-    world: World, scheduler: RecordingScheduler
+    world: World, wire: Wire, scheduler: RecordingScheduler
 ) -> None:
     world.put_many(40)
-    lost = swallow(scheduler, claiming)
+    lose_claims(world, wire, "e0")
     scheduler.tick()
-    assert len(lost) == 1
+    assert wire.lost == 1
     assert scheduler.sent == []
     scheduler.tick()
     assert sorted(scheduler.names) == sorted(f"e{n}" for n in range(40))
     assert all(world.run_count(f"e{n}") == 1 for n in range(40))
 
 
-def test_nothing_else_is_handed_out_with_them(world: World, scheduler: RecordingScheduler) -> None:
+def test_nothing_else_is_handed_out_with_them(
+    world: World, wire: Wire, scheduler: RecordingScheduler
+) -> None:
     """What became due meanwhile is claimed by a turn of its own, under an id of its own."""
     world.put("a")
-    swallow(scheduler, claiming)
+    lose_claims(world, wire)
     scheduler.tick()
     world.put("b")
     scheduler.tick()
     assert scheduler.names == ["a", "b"]
 
 
-def test_lost_twice(world: World, scheduler: RecordingScheduler) -> None:
+def test_lost_twice(world: World, wire: Wire, scheduler: RecordingScheduler) -> None:
     world.put("a")
-    swallow(scheduler, claiming, times=2)
+    lose_claims(world, wire, times=2)
     scheduler.tick()
     scheduler.tick()
     assert scheduler.sent == []
@@ -110,29 +72,22 @@ def test_lost_twice(world: World, scheduler: RecordingScheduler) -> None:
 
 
 def test_a_question_that_never_arrived_claims_what_is_due(
-    world: World, scheduler: RecordingScheduler
+    world: World, wire: Wire, scheduler: RecordingScheduler
 ) -> None:
     world.put("a")
-    store = scheduler._ticker._store
-    claim = store.claim
-
-    def cut(*_terms: Any) -> Any:
-        store.claim = claim
-        raise LOST
-
-    store.claim = cut
+    wire.cut()
     scheduler.tick()
     scheduler.tick()
     assert scheduler.names == ["a"]
 
 
 def test_claims_that_expired_meanwhile_are_anybodys(
-    world: World, clock: Clock, scheduler: RecordingScheduler
+    world: World, wire: Wire, clock: Clock, scheduler: RecordingScheduler
 ) -> None:
     world.put("a", interval_json(60), world.ago(90))
-    (terms,) = [swallow(scheduler, claiming)]
+    lose_claims(world, wire)
     scheduler.tick()
-    assert terms
+    assert wire.lost == 1
     world.expire_claim("a")
     world.client.delete(LOCK)
     heir = world.scheduler()
@@ -143,10 +98,10 @@ def test_claims_that_expired_meanwhile_are_anybodys(
 
 
 def test_what_was_recorded_is_not_recorded_twice(
-    world: World, scheduler: RecordingScheduler, log: pytest.LogCaptureFixture
+    world: World, wire: Wire, scheduler: RecordingScheduler, log: pytest.LogCaptureFixture
 ) -> None:
     world.put("a", interval_json(60), world.ago(90))
-    swallow(scheduler, completing)
+    lose_record(world, wire)
     scheduler.tick()
     scheduler.tick()
     assert scheduler.names == ["a"]
@@ -155,26 +110,28 @@ def test_what_was_recorded_is_not_recorded_twice(
     assert "deleted or replaced" not in log.text
 
 
-def test_answers_to_a_batch_that_overlaps(world: World, scheduler: RecordingScheduler) -> None:
+def test_answers_to_a_batch_that_overlaps(
+    world: World, wire: Wire, scheduler: RecordingScheduler
+) -> None:
     """Both batches are under way: one is recorded and the next claimed by the turn that is lost."""
     world.put_many(1200)
-    lost = swallow(scheduler, lambda terms: claiming(terms) and completing(terms))
+    lose_record(world, wire, "e0")
     # On a busy machine a tick ends before it has done everything.
     wait_until(lambda: scheduler.tick() is not None and len(scheduler.names) >= 1200, 60)
     scheduler.tick()
-    assert len(lost) == 1
+    assert wire.lost == 1
     assert sorted(scheduler.names) == sorted(f"e{n}" for n in range(1200))
     assert all(world.run_count(f"e{n}") == 1 for n in range(0, 1200, 50))
 
 
 def test_a_history_written_by_an_application_survives_a_lost_refusal(
-    world: World, scheduler: RecordingScheduler
+    world: World, wire: Wire, scheduler: RecordingScheduler
 ) -> None:
     """The answer that told of the application's history is lost; asking again tells it again."""
     world.put("a", interval_json(600), world.ago(900))
     theirs = world.ago(5)
     scheduler.before_send = once(lambda: world.put_meta("a", theirs))
-    swallow(scheduler, completing)
+    wire.lose(lambda: scheduler.sent)
     for _ in range(3):
         scheduler.tick()
     assert world.field("a", "meta")["last_run_at"] == datetime_json(theirs)
@@ -182,23 +139,23 @@ def test_a_history_written_by_an_application_survives_a_lost_refusal(
     assert scheduler.names == ["a"]
 
 
-def test_becoming_the_leader_unheard(world: World) -> None:
+def test_becoming_the_leader_unheard(world: World, wire: Wire) -> None:
     """No self-lockout: the lock that was taken by a lost answer is ours."""
     world.put("a")
     scheduler = world.scheduler()
-    lost = swallow(scheduler, lambda _terms: True)
+    wire.lose(lambda: world.client.exists(LOCK))
     scheduler.tick()
-    assert len(lost) == 1
+    assert wire.lost == 1
     assert world.client.get(LOCK) == scheduler.lock.token  # type: ignore[union-attr]
     scheduler.tick()
     assert scheduler.names == ["a"]
 
 
 def test_stopping_gives_back_what_was_claimed_unheard(
-    world: World, scheduler: RecordingScheduler
+    world: World, wire: Wire, scheduler: RecordingScheduler
 ) -> None:
     world.put("a", interval_json(60), world.ago(90))
-    swallow(scheduler, claiming)
+    lose_claims(world, wire)
     scheduler.tick()
     assert world.is_claimed("a")
     scheduler.close()

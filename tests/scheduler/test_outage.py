@@ -153,7 +153,6 @@ def test_out_of_memory_claims_nothing_and_goes_on_later(frail: World) -> None:
     frail.app.conf.redbeat_lock_key = None
     frail.put("a", interval_json(60), frail.ago(90))
     scheduler = frail.scheduler()
-    scheduler._ticker._eviction = None
     frail.client.config_set("maxmemory", "1mb")
     frail.client.config_set("maxmemory", "1")
     assert scheduler.tick() > 0

@@ -23,7 +23,7 @@ from redbeat.schedulers import RedBeatScheduler
 from tests.deployments import PREFIX
 from tests.waiting import wait_until
 
-from .conftest import SCHEDULE, RecordingScheduler, World, once, void
+from .conftest import SCHEDULE, RecordingScheduler, Sender, Sent, World, end_run, once
 
 KEY = f"{PREFIX}a"
 HOUR = 3600
@@ -81,9 +81,14 @@ def make_due(world: World) -> None:
     world.client.zadd(SCHEDULE, {KEY: 0})
 
 
-def end(scheduler: RecordingScheduler, run: int = -1) -> bool:
+def end(scheduler: RecordingScheduler, run: int = -1) -> None:
     """Let a run end, as a worker tells it."""
-    return scheduler._store.end_run(KEY, scheduler.sent[run].id)
+    end_run(scheduler.app, scheduler.sent[run])
+
+
+def goes_on(world: World) -> bool:
+    """Return whether beat waits for the end of a run."""
+    return bool(world.client.hexists(KEY, "running"))
 
 
 def running(world: World) -> tuple[str, float]:
@@ -144,7 +149,8 @@ def test_a_marker_that_nobody_can_read_stops_nothing(world: World) -> None:
 def test_an_id_with_a_blank(world: World) -> None:
     scheduler = begin(world, "skip", options={"task_id": "my own id"})
     assert running(world)[0] == "my own id"
-    assert end(scheduler)
+    end(scheduler)
+    assert not goes_on(world)
     scheduler.tick()
     assert scheduler.names == ["a", "a"]
 
@@ -168,7 +174,8 @@ def test_skip_runs_again_at_the_next_time_after_the_end(world: World) -> None:
     scheduler = begin(world, "skip")
     scheduler.tick()
     score = world.score("a")
-    assert end(scheduler)
+    end(scheduler)
+    assert not goes_on(world)
     assert world.score("a") == score
     scheduler.tick()
     assert scheduler.names == ["a"]
@@ -215,7 +222,8 @@ def test_buffer_one_waits_for_the_end_and_runs_at_once(world: World) -> None:
     assert scheduler.names == ["a"]
     until = running(world)[1]
     assert world.score("a") == pytest.approx(until, abs=1e-3)
-    assert end(scheduler)
+    end(scheduler)
+    assert not goes_on(world)
     score = world.score("a")
     assert score is not None
     assert score <= world.now()
@@ -277,7 +285,8 @@ def test_a_disabled_entry_stays_so_at_the_end(world: World) -> None:
     entry = RedBeatSchedulerEntry.from_key(KEY, world.app)
     entry.enabled = False
     entry.save()
-    assert end(scheduler)
+    end(scheduler)
+    assert not goes_on(world)
     assert world.score("a") == -2
     scheduler.tick()
     assert scheduler.names == ["a"]
@@ -301,16 +310,14 @@ def test_an_edit_of_one_that_waits_keeps_it_waiting(world: World) -> None:
 
 def test_a_run_that_ends_before_it_is_recorded(world: World) -> None:
     store(world, "buffer_one")
-    ends: list[bool] = []
 
     class Fast(RecordingScheduler):
         def send_task(self, *args: Any, **kwargs: Any) -> None:
             super().send_task(*args, **kwargs)
-            ends.append(self._store.end_run(KEY, self.sent[-1].id))
+            end(self)
 
     scheduler = world.scheduler_of(Fast)
     scheduler.tick()
-    assert ends == [False]
     assert not world.client.hexists(KEY, "running")
     assert not world.client.hexists(KEY, "ended")
     make_due(world)
@@ -327,7 +334,7 @@ def test_the_end_of_an_earlier_message_does_not_hide_its_repetition(world: World
         def send_task(self, *args: Any, **kwargs: Any) -> None:
             ids.append(kwargs["task_id"])
             if len(ids) == 1:
-                self._store.end_run(KEY, ids[0])
+                end_run(self.app, Sent("", [], {}, kwargs))
                 raise ValueError
             super().send_task(*args, **kwargs)
 
@@ -342,7 +349,8 @@ def test_the_end_of_an_earlier_message_does_not_hide_its_repetition(world: World
 
 def test_the_end_of_another_message_ends_nothing(world: World) -> None:
     scheduler = begin(world, "skip")
-    assert not scheduler._store.end_run(KEY, "another")
+    end_run(world.app, Sent("", [], {}, {**scheduler.sent[0].options, "task_id": "x"}))
+    assert goes_on(world)
     assert not world.client.hexists(KEY, "ended")
     scheduler.tick()
     assert scheduler.names == ["a"]
@@ -351,7 +359,7 @@ def test_the_end_of_another_message_ends_nothing(world: World) -> None:
 def test_the_end_of_a_run_of_an_entry_that_is_gone(world: World) -> None:
     scheduler = begin(world, "skip")
     RedBeatSchedulerEntry(name="a", app=world.app).delete()
-    assert not end(scheduler)
+    end(scheduler)
     assert not world.client.exists(KEY)
 
 
@@ -393,14 +401,6 @@ def test_at_most_once_forgets_a_run_that_is_lost(world: World) -> None:
 
 
 # -- what workers tell ---------------------------------------------------------------------------
-
-
-class Sender:
-    """A task or a consumer, as far as signals need one."""
-
-    def __init__(self, app: Celery, request: Any = None) -> None:
-        self.app = app
-        self.request = request
 
 
 class Worker:
@@ -540,11 +540,11 @@ def test_a_task_that_runs_within_beat(world: World) -> None:
 def test_a_client_made_before_the_fork_works_in_the_child(world: World) -> None:
     """The process that takes messages makes one, when a task is revoked; its children fork off."""
     scheduler = begin(world, "skip")
-    parent = scheduler._store.client
-    parent.ping()
-    process = multiprocessing.get_context("fork").Process(target=lambda: void(end(scheduler)))
+    end_run(world.app, Sent("", [], {}, {**scheduler.sent[0].options, "task_id": "another"}))
+    process = multiprocessing.get_context("fork").Process(target=lambda: end(scheduler))
     process.start()
     process.join(10)
     assert process.exitcode == 0
-    assert not world.client.hexists(KEY, "running")
-    assert parent.ping()
+    assert not goes_on(world)
+    scheduler.tick()
+    assert scheduler.names == ["a", "a"]

@@ -14,7 +14,7 @@ from redbeat.beat.ticker import STANDBY_POLL
 from tests.deployments import PREFIX
 from tests.servers import RedisServer
 
-from .clients import CountingRedis
+from .clients import CountingRedis, Wire
 from .conftest import LOCK, SCHEDULE, STATICS, Clock, RecordingScheduler, World, void
 
 HOUR = 3600.0
@@ -286,25 +286,21 @@ class TestWithoutALock:
 
 
 class TestNever:
-    def test_without_the_lock_any_more(self, world: World) -> None:
+    def test_without_the_lock_any_more(self, world: World, wire: Wire) -> None:
         """The lock goes to another one between becoming leader and writing."""
         declare(world, a=HOUR)
         scheduler = world.scheduler(lazy=True)
         world.client.set(LOCK, "thief", px=60_000)
         scheduler.setup_schedule()
         world.client.flushall()
-        store = scheduler._ticker._store
-        sync = store.sync_statics
 
-        def robbed(rows: Any, key: str | None, token: str) -> Any:
+        def rob() -> None:
             world.client.set(LOCK, "thief", px=60_000)
-            return sync(rows, key, token)
 
-        store.sync_statics = robbed
+        wire.before_command(rob, lambda: world.client.exists(LOCK))
         assert scheduler.tick() <= STANDBY_POLL
         assert world.dump() == {}
         world.client.delete(LOCK)
-        store.sync_statics = sync
         scheduler.tick()
         assert static_names(world) == {"a"}
 

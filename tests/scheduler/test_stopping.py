@@ -6,10 +6,15 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from .conftest import Clock, World
+from redbeat.schedulers import get_redis
+
+from .conftest import Clock, RecordingScheduler, World
 
 #: More than one batch, so that an answer comes in advance.
 MANY = 700
@@ -27,6 +32,15 @@ def handler() -> Iterator[None]:
     signal.signal(signal.SIGTERM, before)
 
 
+@contextmanager
+def signalled() -> Iterator[None]:
+    """SIGTERM, a fifth of a second from now."""
+    signalling = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM))
+    signalling.start()
+    yield
+    signalling.join()
+
+
 def test_the_answer_is_waited_for(world: World, clock: Clock) -> None:
     """Setup: two batches are due, and Redis takes half a second to answer.
 
@@ -39,17 +53,32 @@ def test_the_answer_is_waited_for(world: World, clock: Clock) -> None:
     scheduler.tick()
     world.put_many(MANY)
     world.client.client_pause(500)
-    signalling = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM))
-    signalling.start()
-    with pytest.raises(SystemExit):
+    with signalled(), pytest.raises(SystemExit):
         scheduler.tick()
-    signalling.join()
     scheduler.close()
     heir = world.scheduler(clock=clock)
     heir.tick()
     sent = scheduler.names + heir.names
     assert len(sent) == len(set(sent)) == MANY
     assert all(world.run_count(name) == 1 for name in sent)
+
+
+class Slow(RecordingScheduler):
+    """In a service, so that it waits itself; Redis is slow after its tick, and SIGTERM comes."""
+
+    pause = 0
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.service = SimpleNamespace(_is_shutdown=threading.Event())
+        self.ticks = 0
+
+    def should_sync(self) -> bool:
+        """Celery asks that after each tick."""
+        self.ticks += 1
+        if self.pause:
+            get_redis(self.app).client_pause(self.pause)
+        return False
 
 
 def test_a_subscription_is_not_ended_in_the_middle(world: World) -> None:
@@ -59,31 +88,25 @@ def test_a_subscription_is_not_ended_in_the_middle(world: World) -> None:
 
     Invariant: it ends as it is told, and not by an error of a reader whose connection was closed.
     """
-    scheduler = world.scheduler()
-    scheduler.tick()
+    scheduler = world.scheduler_of(Slow)
+    scheduler.pause = 500
 
     def stop(*_: object) -> None:
         scheduler.close()
         raise SystemExit
 
     signal.signal(signal.SIGTERM, stop)
-    world.client.client_pause(500)
-    signalling = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM))
-    signalling.start()
-    with pytest.raises(SystemExit):
-        scheduler._wakeup.listen()
-    signalling.join()
+    with signalled(), pytest.raises(SystemExit):
+        scheduler.tick()
+    assert scheduler.ticks == 1
 
 
 def test_waiting_ends_at_once(world: World) -> None:
     """Setup: nothing is due, so that the beat waits for a message. Fault: SIGTERM. Invariant: it
     ends, long before the time it had to wait.
     """
-    scheduler = world.scheduler()
-    scheduler.tick()
-    scheduler._wakeup.listen()
-    signalling = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM))
-    signalling.start()
-    with pytest.raises(SystemExit):
-        scheduler._wakeup.wait(60.0, b"due", lambda: False)
-    signalling.join()
+    scheduler = world.scheduler_of(Slow)
+    assert scheduler.tick() == 0.0
+    with signalled(), pytest.raises(SystemExit):
+        scheduler.tick()
+    assert scheduler.ticks == 2

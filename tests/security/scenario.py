@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from typing import Any
 
 import redis
@@ -16,7 +17,7 @@ from redbeat.beat.leader import active_beats
 from redbeat.beat.wakeup import PING_INTERVAL, WakeUp
 from redbeat.entry import store_of
 from redbeat.errors import RedBeatError
-from tests.scheduler.conftest import Clock, RecordingScheduler, drive
+from tests.scheduler.conftest import Clock, RecordingScheduler, on_clock
 
 __all__ = ("Scenario", "overdue")
 
@@ -122,7 +123,7 @@ class Scenario:
             self.failures.append("cannot listen")
             return
         self._clock.advance(PING_INTERVAL + 1)
-        wakeup._hears(b"due", 0.01)
+        wakeup.wait(0.05, b"due", partial(next, iter([False]), True))
         wakeup.close()
 
     def _app(self, **settings: Any) -> Celery:
@@ -132,9 +133,7 @@ class Scenario:
         return app
 
     def _beat(self, **settings: Any) -> RecordingScheduler:
-        beat = RecordingScheduler(self._app(**settings))
-        drive(beat, self._clock)
-        return beat
+        return on_clock(RecordingScheduler, self._clock)(self._app(**settings))
 
     def _stop(self, beat: RecordingScheduler, ticks: int = 0) -> None:
         for _ in range(ticks):

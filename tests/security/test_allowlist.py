@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,18 +12,13 @@ from redbeat import RedBeatSchedulerEntry
 from redbeat.config import RedBeatConfig
 from redbeat.errors import ConfigurationError, InvalidEntryError
 from redbeat.storage.quarantine import REVIEW_INTERVAL
-from tests.acceptance.processes import Project
 from tests.scheduler.conftest import (
-    QUARANTINE,
-    SCHEDULE,
     Clock,
     RecordingScheduler,
     World,
     interval_json,
 )
-from tests.waiting import wait_until
 
-EVERY_SECOND = interval_json(1)
 PATTERNS = ["tasks.*", "proj.report"]
 
 #: Options that make a worker run another task than the entry names.
@@ -212,24 +206,3 @@ def test_a_list_that_does_not_allow_it_keeps_it(limited: World) -> None:
     note = limited.quarantine()["redbeat:a"]
     assert later_with(limited, ["other", "tasks.*", "other"]).sent == []
     assert limited.quarantine()["redbeat:a"] == note, "the same list in another order"
-
-
-@pytest.mark.long
-def test_a_real_beat_that_starts_with_another_list(tmp_path: Path, redis_url: str) -> None:
-    project = Project(tmp_path, redis_url)
-    key = "redbeat:a"
-    definition = {"name": "a", "task": "tests.acceptance.project.note", "schedule": EVERY_SECOND}
-    try:
-        project.client.hset(key, "definition", json.dumps(definition))
-        project.client.zadd(SCHEDULE, {key: 0})
-        first = project.beat(settings={"redbeat_task_allowlist": ["tasks.*"]})
-        first.wait_for("Entry redbeat:a is quarantined: task: ")
-        assert first.stop() == 0
-        assert project.client.llen("celery") == 0
-        second = project.beat(settings={"redbeat_task_allowlist": ["tests.*"]})
-        second.wait_for("redbeat:a was refused by another redbeat_task_allowlist", 30)
-        wait_until(lambda: project.client.llen("celery"), 30, "a message")
-        assert project.client.hlen(QUARANTINE) == 0
-        assert second.stop() == 0
-    finally:
-        project.end()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,10 +9,10 @@ import pytest
 import redis
 from celery import Celery
 
-from tests.acceptance.processes import Process, Project
+from tests.acceptance.processes import Project
+from tests.scheduler.conftest import RecordingScheduler
 from tests.security.scenario import overdue
 from tests.servers import RedisServer
-from tests.waiting import wait_until
 
 #: What cloud providers take away or rename.
 MANAGED = ("CONFIG", "CLIENT", "INFO", "ACL", "MONITOR", "SHUTDOWN", "DEBUG", "KEYS", "FLUSHALL")
@@ -25,16 +24,14 @@ def without(*commands: str, to: str = "", password: str | None = None) -> RedisS
     return RedisServer(*(word for rule in rules for word in rule), password=password)
 
 
-@pytest.fixture(
-    params=["", pytest.param("secret", marks=pytest.mark.long)], ids=["disabled", "renamed"]
-)
+@pytest.fixture(params=["", "secret"], ids=["disabled", "renamed"])
 def managed(request: pytest.FixtureRequest) -> Iterator[RedisServer]:
     """A server as a managed offering has it."""
     with without(*MANAGED, to=request.param) as server:
         yield server
 
 
-@pytest.fixture(params=[2, pytest.param(3, marks=pytest.mark.long)], ids=["RESP2", "RESP3"])
+@pytest.fixture(params=[2, 3], ids=["RESP2", "RESP3"])
 def protocol(request: pytest.FixtureRequest) -> int:
     """A version of the protocol of Redis."""
     version: int = request.param
@@ -46,50 +43,49 @@ def settings(server: RedisServer, protocol: int) -> dict[str, Any]:
     return {
         "redbeat_redis_url": server.url,
         "redbeat_redis_options": {"protocol": protocol},
-        "task_ignore_result": True,
+        "result_expires": None,
     }
 
 
-def run_one(project: Project, server: RedisServer, protocol: int) -> Process:
-    """Start a beat, save an entry from another program, wait for its message, stop the beat."""
-    mine = settings(server, protocol)
-    mine.pop("task_ignore_result")
-    beat = project.beat(settings=mine)
-    beat.wait_for("Acquired lock")
-    web = Celery("web", broker="memory://", set_as_current=False)
-    web.conf.update(mine)
+def run_one(server: RedisServer, protocol: int, log: pytest.LogCaptureFixture) -> list[str]:
+    """Have a beat send what another program saves; return what it warned of."""
+    beat_app, web = (Celery(name, broker="memory://", set_as_current=False) for name in "bw")
+    for app in (beat_app, web):
+        app.conf.update(settings(server, protocol))
+    beat = RecordingScheduler(beat_app)
+    beat.tick()
     overdue("dynamic", web).save()
-    popped: Any = wait_until(lambda: project.client.blpop(["celery"], timeout=1), 30, "a message")
-    assert json.loads(popped[1])["headers"]["periodic_task_name"] == "dynamic"
-    assert web.redbeat_redis.connection_pool.connection_kwargs["protocol"] == protocol
-    web.redbeat_redis.close()
-    assert beat.stop() == 0
-    return beat
+    beat.tick()
+    beat.close()
+    assert "dynamic" in beat.names
+    for app in (beat_app, web):
+        assert app.redbeat_redis.connection_pool.connection_kwargs["protocol"] == protocol
+        app.redbeat_redis.close()
+    assert "Acquired lock" in log.text
+    assert "Traceback" not in log.text
+    return [record.getMessage() for record in log.records if record.levelname != "INFO"]
 
 
-def complaints(process: Process) -> list[str]:
-    """Return the lines that a beat logged as warnings or worse."""
-    return [line for line in process.said().splitlines() if "WARNING/" in line or "ERROR/" in line]
-
-
-def test_one_warning_at_most(project: Project, managed: RedisServer, protocol: int) -> None:
-    beat = run_one(project, managed, protocol)
-    (line,) = complaints(beat)
+def test_one_warning_at_most(
+    managed: RedisServer, protocol: int, log: pytest.LogCaptureFixture
+) -> None:
+    (line,) = run_one(managed, protocol, log)
     assert "Cannot tell whether Redis may evict keys" in line
-    assert "Traceback" not in beat.said()
 
 
-@pytest.mark.long
-def test_no_warning_where_info_is_left(project: Project, protocol: int) -> None:
+def test_no_warning_where_info_is_left(protocol: int, log: pytest.LogCaptureFixture) -> None:
     with without("CONFIG", "CLIENT") as server:
-        assert complaints(run_one(project, server, protocol)) == []
+        assert run_one(server, protocol, log) == []
 
 
-def test_eviction_is_noticed_without_config(project: Project) -> None:
+def test_a_real_beat_notices_eviction_without_config(project: Project) -> None:
     limit = ("--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru")
     names = ("--rename-command", "CONFIG", "", "--rename-command", "CLIENT", "")
     with RedisServer(*limit, *names) as server:
-        (line,) = complaints(run_one(project, server, 2))
-        assert "Redis may evict keys of the schedule" in line
+        beat = project.beat(settings={"redbeat_redis_url": server.url})
+        beat.wait_for("Redis may evict keys of the schedule")
+        assert beat.stop() == 0
+        lines = beat.said().splitlines()
+        assert len([line for line in lines if "WARNING/" in line or "ERROR/" in line]) == 1
         with redis.Redis.from_url(server.url) as client, pytest.raises(redis.ResponseError):
             client.config_get("maxmemory")

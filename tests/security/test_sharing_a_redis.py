@@ -11,7 +11,7 @@ from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry
 from redbeat.entry import store_of
-from tests.scheduler.conftest import Clock, RecordingScheduler, drive
+from tests.scheduler.conftest import Clock, RecordingScheduler, on_clock
 from tests.security.scenario import overdue
 
 #: One is the beginning of another, one looks like a pattern, one like a key of ours.
@@ -39,9 +39,7 @@ def make(redis_url: str) -> Iterator[Callable[..., Celery]]:
 
 def beat_of(app: Celery, clock: Clock) -> RecordingScheduler:
     """Return a beat that lives by ``clock``."""
-    beat = RecordingScheduler(app)
-    drive(beat, clock)
-    return beat
+    return on_clock(RecordingScheduler, clock)(app)
 
 
 def test_each_beat_leads_and_sends_its_own(make: Callable[..., Celery]) -> None:

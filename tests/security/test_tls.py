@@ -11,8 +11,9 @@ import pytest
 from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry
-from tests.acceptance.processes import Process, Project
+from tests.acceptance.processes import Project
 from tests.certificates import KEY_PASSWORD, CertificateFiles, write_certificates
+from tests.scheduler.conftest import RecordingScheduler
 from tests.security.certificates import write_expired
 from tests.tls_server import TLSServer
 from tests.waiting import wait_until
@@ -31,27 +32,39 @@ def expired(tmp_path: Path) -> CertificateFiles:
     return write_expired(tmp_path)
 
 
-def upstream(project: Project) -> int:
-    """Return the plain port of the server."""
-    port = urlsplit(project.url).port
+@pytest.fixture
+def plain_port(redis_url: str) -> int:
+    """The plain port of the server."""
+    port = urlsplit(redis_url).port
     assert port
     return port
 
 
-def beat(project: Project, port: int, use_ssl: Any, host: str = "localhost") -> Process:
-    """Start a beat whose schedule is behind a TLS port."""
-    settings = {"redbeat_redis_url": f"rediss://{host}:{port}/0", "redbeat_redis_use_ssl": use_ssl}
-    return project.beat(settings=settings)
+def settings(port: int, use_ssl: Any, host: str = "localhost") -> dict[str, Any]:
+    """Return the settings of a schedule behind a TLS port."""
+    url = f"rediss://{host}:{port}/0"
+    return {"redbeat_redis_url": url, "redbeat_redis_use_ssl": use_ssl}
 
 
-def unavailable(process: Process) -> str:
-    """Wait for what the beat says about a server it cannot use; it goes on trying."""
-    process.wait_for(UNAVAILABLE)
-    (line,) = (line for line in process.said().splitlines() if UNAVAILABLE in line)
-    assert process.popen.poll() is None
-    assert process.stop() == 0
-    assert "Traceback" not in process.said()
-    return line
+class Beat:
+    """Ticks once, within this process; ``said`` is what it logged, ``led`` whether it led."""
+
+    def __init__(self, log: pytest.LogCaptureFixture, **settings: Any) -> None:
+        app = Celery("tls", broker="memory://", set_as_current=False)
+        app.conf.update(settings)
+        log.clear()
+        scheduler = RecordingScheduler(app)
+        scheduler.tick()
+        scheduler.close()
+        app.redbeat_redis.close()
+        self.said = log.text
+        self.led = "Acquired lock" in self.said
+
+    def unavailable(self) -> str:
+        """Return what it says about a server it cannot use; it would go on trying."""
+        (line,) = (line for line in self.said.splitlines() if UNAVAILABLE in line)
+        assert "Traceback" not in self.said
+        return line
 
 
 def next_name(project: Project) -> str:
@@ -60,18 +73,17 @@ def next_name(project: Project) -> str:
     return str(json.loads(popped[1])["headers"]["periodic_task_name"])
 
 
-@pytest.mark.parametrize("key", ["key", pytest.param("encrypted_key", marks=pytest.mark.long)])
-def test_own_authority_and_client_certificate(
-    project: Project, files: CertificateFiles, key: str
+def test_a_real_beat_with_own_authority_and_client_certificate(
+    project: Project, plain_port: int, files: CertificateFiles
 ) -> None:
     use_ssl = {
         "ssl_ca_certs": files.authority,
         "ssl_certfile": files.certificate,
-        "ssl_keyfile": getattr(files, key),
-        **({"ssl_password": KEY_PASSWORD} if key == "encrypted_key" else {}),
+        "ssl_keyfile": files.encrypted_key,
+        "ssl_password": KEY_PASSWORD,
     }
-    with TLSServer(files, upstream(project), client_authority=files.authority) as server:
-        process = beat(project, server.port, use_ssl)
+    with TLSServer(files, plain_port, client_authority=files.authority) as server:
+        process = project.beat(settings=settings(server.port, use_ssl))
         process.wait_for("Acquired lock")
         web = Celery("web", broker="memory://", set_as_current=False)
         url = f"rediss://localhost:{server.port}/0"
@@ -88,75 +100,99 @@ def test_own_authority_and_client_certificate(
     assert KEY_PASSWORD not in process.said()
 
 
-@pytest.mark.long
-def test_true_asks_the_authorities_of_the_system(project: Project, files: CertificateFiles) -> None:
-    with TLSServer(files, upstream(project)) as server:
-        trusting = beat(project, server.port, use_ssl=True)
-        line = unavailable(trusting)
-    assert "CERTIFICATE_VERIFY_FAILED" in line
-    with TLSServer(files, upstream(project)) as server:
-        env = {"SSL_CERT_FILE": files.authority}
-        url = f"rediss://localhost:{server.port}/0"
-        settings = {"redbeat_redis_url": url, "redbeat_redis_use_ssl": True}
-        process = project.beat(settings=settings, env=env)
-        process.wait_for("Acquired lock")
-
-
-@pytest.mark.long
-def test_another_authority(
-    project: Project, files: CertificateFiles, expired: CertificateFiles
+def test_a_key_without_a_password(
+    plain_port: int, files: CertificateFiles, log: pytest.LogCaptureFixture
 ) -> None:
-    with TLSServer(files, upstream(project)) as server:
-        line = unavailable(beat(project, server.port, {"ssl_ca_certs": expired.authority}))
+    use_ssl = {
+        "ssl_ca_certs": files.authority,
+        "ssl_certfile": files.certificate,
+        "ssl_keyfile": files.key,
+    }
+    with TLSServer(files, plain_port, client_authority=files.authority) as server:
+        assert Beat(log, **settings(server.port, use_ssl)).led
+
+
+def test_true_asks_the_authorities_of_the_system(
+    plain_port: int,
+    files: CertificateFiles,
+    log: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with TLSServer(files, plain_port) as server:
+        given = settings(server.port, use_ssl=True)
+        assert "CERTIFICATE_VERIFY_FAILED" in Beat(log, **given).unavailable()
+        monkeypatch.setenv("SSL_CERT_FILE", files.authority)
+        assert Beat(log, **given).led
+
+
+def test_another_authority(
+    plain_port: int,
+    files: CertificateFiles,
+    expired: CertificateFiles,
+    log: pytest.LogCaptureFixture,
+) -> None:
+    with TLSServer(files, plain_port) as server:
+        given = settings(server.port, {"ssl_ca_certs": expired.authority})
+        line = Beat(log, **given).unavailable()
     assert "CERTIFICATE_VERIFY_FAILED" in line
     assert "unable to get local issuer certificate" in line
     assert f"localhost:{server.port}" in line
 
 
-def test_another_host(project: Project, files: CertificateFiles) -> None:
-    with TLSServer(files, upstream(project)) as server:
-        trusted = {"ssl_ca_certs": files.authority}
-        line = unavailable(beat(project, server.port, trusted, host="127.0.0.1"))
+def test_another_host(
+    plain_port: int, files: CertificateFiles, log: pytest.LogCaptureFixture
+) -> None:
+    with TLSServer(files, plain_port) as server:
+        given = settings(server.port, {"ssl_ca_certs": files.authority}, host="127.0.0.1")
+        line = Beat(log, **given).unavailable()
     assert "certificate is not valid for '127.0.0.1'" in line
 
 
-@pytest.mark.long
-def test_an_expired_certificate(project: Project, expired: CertificateFiles) -> None:
-    with TLSServer(expired, upstream(project)) as server:
-        line = unavailable(beat(project, server.port, {"ssl_ca_certs": expired.authority}))
+def test_an_expired_certificate(
+    plain_port: int, expired: CertificateFiles, log: pytest.LogCaptureFixture
+) -> None:
+    with TLSServer(expired, plain_port) as server:
+        given = settings(server.port, {"ssl_ca_certs": expired.authority})
+        line = Beat(log, **given).unavailable()
     assert "certificate has expired" in line
 
 
-@pytest.mark.long
-def test_a_server_without_tls(project: Project, files: CertificateFiles) -> None:
-    line = unavailable(beat(project, upstream(project), {"ssl_ca_certs": files.authority}))
+def test_a_server_without_tls(
+    plain_port: int, files: CertificateFiles, log: pytest.LogCaptureFixture
+) -> None:
+    given = settings(plain_port, {"ssl_ca_certs": files.authority})
+    given["redbeat_redis_options"] = {"socket_timeout": 0.2, "socket_connect_timeout": 0.2}
+    line = Beat(log, **given).unavailable()
     assert "Timeout connecting to server" in line
     assert "does the server speak TLS at this port?" in line
 
 
-def test_no_client_certificate(project: Project, files: CertificateFiles) -> None:
-    with TLSServer(files, upstream(project), client_authority=files.authority) as server:
-        line = unavailable(beat(project, server.port, {"ssl_ca_certs": files.authority}))
+def test_no_client_certificate(
+    plain_port: int, files: CertificateFiles, log: pytest.LogCaptureFixture
+) -> None:
+    with TLSServer(files, plain_port, client_authority=files.authority) as server:
+        given = settings(server.port, {"ssl_ca_certs": files.authority})
+        line = Beat(log, **given).unavailable()
     assert "client certificate" in line
 
 
-@pytest.mark.long
-def test_tls_off_for_a_server_that_wants_it(project: Project, files: CertificateFiles) -> None:
-    with TLSServer(files, upstream(project)) as server:
+def test_tls_off_for_a_server_that_wants_it(
+    plain_port: int, files: CertificateFiles, log: pytest.LogCaptureFixture
+) -> None:
+    with TLSServer(files, plain_port) as server:
         url = f"redis://localhost:{server.port}/0"
-        line = unavailable(project.beat(settings={"redbeat_redis_url": url}))
+        line = Beat(log, redbeat_redis_url=url).unavailable()
     assert "use a rediss URL" in line
 
 
-@pytest.mark.long
 def test_verification_can_be_switched_off_and_each_start_says_so(
-    project: Project, expired: CertificateFiles
+    plain_port: int, expired: CertificateFiles, log: pytest.LogCaptureFixture
 ) -> None:
-    with TLSServer(expired, upstream(project)) as server:
+    with TLSServer(expired, plain_port) as server:
         for _ in range(2):
-            process = beat(project, server.port, {"ssl_cert_reqs": "none"}, host="127.0.0.1")
-            process.wait_for("Acquired lock")
-            assert process.stop() == 0
-            said = process.said()
-            assert said.count("The certificate of the Redis server is not verified") == 1
-            assert "redbeat_redis_use_ssl['ssl_cert_reqs'] is 'none'" in said
+            given = settings(server.port, {"ssl_cert_reqs": "none"}, host="127.0.0.1")
+            beat = Beat(log, **given)
+            assert beat.led
+            told = "The certificate of the Redis server is not verified"
+            assert beat.said.count(told) == 1
+            assert "redbeat_redis_use_ssl['ssl_cert_reqs'] is 'none'" in beat.said

@@ -27,7 +27,7 @@ def run(site: Site, scheduler: RecordingScheduler, name: str) -> None:
     put(site.store(), name)
     count = len(scheduler.sent)
     wait_until(lambda: scheduler.tick() is not None and len(scheduler.sent) > count)
-    scheduler._ticker.flush()
+    scheduler._ticker.flush()  # noqa: SLF001 - which a tick does when it pleases
 
 
 def test_replicas_are_waited_for(site: Site, caplog: pytest.LogCaptureFixture) -> None:

@@ -48,6 +48,10 @@ DATEUTIL: Any = du.rrule(3, datetime(2026, 1, 1))
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 START = datetime(2026, 1, 1, 9, tzinfo=UTC)
 NEW_YORK, LORD_HOWE = ZoneInfo("America/New_York"), ZoneInfo("Australia/Lord_Howe")
+SUN = (
+    *("dawn_astronomical", "dawn_civil", "dawn_nautical", "dusk_astronomical", "dusk_civil"),
+    *("dusk_nautical", "solar_noon", "sunrise", "sunset"),
+)
 ZONES = (
     UTC,
     NEW_YORK,
@@ -126,7 +130,7 @@ SCHEDULES: dict[str, st.SearchStrategy[Any]] = {
     "clocked": st.builds(clocked, moments()),
     "solar": st.builds(
         solar,
-        st.sampled_from(sorted(solar._all_events)),
+        st.sampled_from(SUN),
         st.floats(-90, 90) | st.integers(-90, 90),
         st.floats(-180, 180),
     ),
@@ -134,7 +138,7 @@ SCHEDULES: dict[str, st.SearchStrategy[Any]] = {
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=10)
 @given(data=st.data())
 def test_storing_changes_nothing(name: str, data: st.DataObject) -> None:
     kind = data.draw(SCHEDULES[name])
@@ -197,7 +201,6 @@ def test_a_count_is_that_many_occurrences(fields: dict[str, Any], count: int) ->
     rule = rrule(dtstart=start, count=count, **fields)
     theirs = list(rule.rrule)
     assert len(theirs) == count
-    assert rule._rule.last == theirs[-1].replace(tzinfo=None)
     assert rule.occurrence_after(theirs[-1] - timedelta(seconds=1)) == theirs[-1]
     assert rule.occurrence_after(theirs[-1]) is None
 
@@ -217,7 +220,7 @@ def test_a_set_adds_and_takes_away() -> None:
     ]
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=20)
 @given(st.data())
 def test_a_set_gives_what_dateutil_gives(data: st.DataObject) -> None:
     hours, days = st.integers(0, 23), st.integers(1, 28)
@@ -347,18 +350,16 @@ def test_they_answer_celery_too(kind: Any) -> None:
 # -- solar --------------------------------------------------------------------------------------
 
 
-@pytest.mark.skipif(
-    not hasattr(solar, "_next_event"), reason="Celery before 5.7 has no such method"
-)
-@pytest.mark.parametrize("event", sorted(solar._all_events))
+@pytest.mark.parametrize("event", SUN)
 @pytest.mark.parametrize("place", [(0, 0), (51.5, -0.1), (-33.9, 151.2), (40, 180), (64.1, -21.9)])
 def test_solar_events_are_those_of_celery(event: str, place: tuple[float, float]) -> None:
     kind = solar(event, *place)
-    ephem, before = kind.ephem, dict(vars(kind))
+    before = dict(vars(kind))
     for found in runs(kind, 20, datetime(2026, 2, 20, 7, 13, tzinfo=UTC)):
-        theirs = kind._next_event(ephem.Date(found - timedelta(minutes=5)))
-        assert abs(found - theirs.datetime().replace(tzinfo=UTC)) < timedelta(seconds=3)
-    assert vars(kind) == before
+        assert vars(kind) == before
+        last = found - timedelta(minutes=5)
+        theirs = solar(event, *place, nowfun=lambda last=last: last)
+        assert abs(found - last - theirs.remaining_estimate(last)) < timedelta(seconds=3)
 
 
 @pytest.mark.parametrize(
@@ -381,7 +382,7 @@ def test_an_event_that_does_not_happen_for_weeks_is_waited_for(
 
 @settings(deadline=None, max_examples=60)
 @given(
-    st.sampled_from(sorted(solar._all_events)),
+    st.sampled_from(SUN),
     st.floats(-90, 90),
     st.floats(-180, 180),
     st.datetimes(datetime(2026, 1, 1), datetime(2027, 12, 31)),
@@ -645,7 +646,7 @@ def test_a_decision_takes_bounded_work(name: str) -> None:
     assert time.process_time() - began < 4
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=20)
 @given(RULES)
 def test_a_rule_begins_with_its_first_occurrence(rule: rrule) -> None:
     first = first_run(rule, rule.dtstart.replace(microsecond=0))

@@ -33,7 +33,7 @@ NEW_YORK = ZoneInfo("America/New_York")
 APP = Celery("tests", set_as_current=False, changes={"timezone": "UTC"})
 
 STEADY = ("UTC", "Asia/Kathmandu", "Asia/Tokyo", "America/Phoenix", "Pacific/Marquesas")
-SEEDS, EACH = 50, 200
+SEEDS, EACH = 4, 200
 
 
 @cache
@@ -54,7 +54,7 @@ def random_crontab(chance: random.Random, **kwargs: Any) -> crontab:
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_ten_thousand_crontabs_are_those_of_celery(seed: int) -> None:
+def test_crontabs_are_those_of_celery(seed: int) -> None:
     chance = random.Random(seed)
     for _ in range(EACH):
         name = chance.choice(STEADY)
@@ -106,6 +106,7 @@ ALWAYS: tuple[dict[str, object], ...] = (
 BEFORE, AFTER = timedelta(hours=14), timedelta(days=4)
 
 
+@cache
 def minutes_around(change: str) -> tuple[ZoneInfo, list[tuple[datetime, datetime]]]:
     """Every minute around a change: the instant in UTC, and what the clock on the wall shows."""
     name, day = CHANGES[change]
@@ -156,13 +157,13 @@ def test_every_change_of_the_clock_against_a_search_of_all_minutes(change: str) 
     zone, minutes = minutes_around(change)
     assert len({at - wall.replace(tzinfo=UTC) for at, wall in minutes}) == 2, "one change"
     drawn = [
-        {"minute": expression(chance, 0, 59), "hour": expression(chance, 0, 4)} for _ in range(20)
+        {"minute": expression(chance, 0, 59), "hour": expression(chance, 0, 4)} for _ in range(6)
     ]
     begin, end = minutes[0][0] + DAY, minutes[-1][0] - DAY
     for fields in (*ALWAYS, *drawn):
         rule = crontab(**fields, app=APP)
         expected = sorted(set(searched(rule, real_time(fields), minutes)))
-        for _ in range(60):
+        for _ in range(20):
             after = begin + chance.random() * (end - begin)
             following = expected[bisect_right(expected, after)] if after < expected[-1] else None
             if following is not None:
@@ -177,10 +178,10 @@ def test_every_change_of_the_clock_against_a_search_of_all_minutes(change: str) 
 
 @pytest.mark.parametrize("seconds", [0.01, 0.1, 1 / 3, 0.25, 1, 7, 90, 86400])
 def test_an_interval_does_not_drift(seconds: float) -> None:
-    """Ten thousand runs, each stored and read back, as by a beat that restarts every time."""
+    """Two thousand runs, each stored and read back, as by a beat that restarts every time."""
     rule, step = schedule(seconds, app=APP), timedelta(seconds=seconds)
     start = anchor = datetime(2026, 10, 31, 23, 59, 59, 7, tzinfo=UTC)
-    for number in range(1, 10_001):
+    for number in range(1, 2_001):
         found = next_run(rule, anchor)
         assert found == start + number * step
         assert from_timestamp(to_timestamp(found)) == found

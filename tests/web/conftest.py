@@ -8,8 +8,11 @@ from html import unescape
 from typing import Any
 
 import pytest
+import redis
 from celery import Celery
 from flask.testing import FlaskClient
+from jinja2 import BytecodeCache
+from jinja2.bccache import Bucket
 from werkzeug.test import TestResponse
 
 from redbeat.schedule import Schedule
@@ -19,6 +22,25 @@ from redbeat.web.site import create_app
 Open = Callable[..., "Browser"]
 
 TOKEN = re.compile(r'name="csrf_token" value="([^"]+)"')
+
+
+class Compiled(BytecodeCache):
+    """The templates as they were compiled for the first page, which takes longer than a test."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, bytes] = {}
+
+    def load_bytecode(self, bucket: Bucket) -> None:
+        """Take what is kept, if there is something."""
+        if bucket.key in self.kept:
+            bucket.bytecode_from_string(self.kept[bucket.key])
+
+    def dump_bytecode(self, bucket: Bucket) -> None:
+        """Keep it."""
+        self.kept[bucket.key] = bucket.bytecode_to_string()
+
+
+COMPILED = Compiled()
 
 
 class Browser:
@@ -73,6 +95,7 @@ def open_page(schedule: Schedule) -> Open:
     def open_page(headers: dict[str, str] | None = None, **access: Any) -> Browser:
         site = create_app(schedule, Access(**access))
         site.config["PROPAGATE_EXCEPTIONS"] = False
+        site.jinja_env.bytecode_cache = COMPILED
         return Browser(site.test_client(), headers or {})
 
     return open_page
@@ -85,14 +108,13 @@ def browser(open_page: Open) -> Browser:
 
 
 @pytest.fixture
-def broken(app: Celery) -> Callable[[str, str], None]:
+def broken(redis_client: redis.Redis) -> Callable[[str, str], None]:
     """Put an entry that cannot be read into quarantine."""
 
     def broken(name: str, text: str) -> None:
-        client = Schedule(app)._store.client
-        client.hset(f"redbeat:{name}", "definition", text)
-        client.zadd("redbeat::schedule", {f"redbeat:{name}": -1})
+        redis_client.hset(f"redbeat:{name}", "definition", text)
+        redis_client.zadd("redbeat::schedule", {f"redbeat:{name}": -1})
         note = '{"reason": "definition: is no JSON", "since": 1790000000, "digest": "x"}'
-        client.hset(".redbeat::quarantine", f"redbeat:{name}", note)
+        redis_client.hset(".redbeat::quarantine", f"redbeat:{name}", note)
 
     return broken

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from html import unescape
 
 import pytest
+import redis
 from celery.schedules import crontab
 
 from redbeat import RedBeatSchedulerEntry
@@ -59,10 +60,10 @@ def test_a_pause_says_who_did_it(
     assert "secret" not in caplog.text + page
 
 
-def test_trigger(browser: Browser, make: Make, schedule: Schedule) -> None:
+def test_trigger(browser: Browser, make: Make, redis_client: redis.Redis) -> None:
     make("orders")
     page = browser.done("/entry/trigger", "orders")
-    run_id = schedule._store.client.hget("redbeat:orders", "trigger")
+    run_id = redis_client.hget("redbeat:orders", "trigger")
     assert run_id
     assert "Triggered. The id of the task is" in page
 
@@ -190,12 +191,15 @@ def token(browser: Browser) -> dict[str, str]:
 
 
 def test_quarantine_is_tried_again(
-    browser: Browser, schedule: Schedule, broken: Callable[[str, str], None]
+    browser: Browser,
+    schedule: Schedule,
+    broken: Callable[[str, str], None],
+    redis_client: redis.Redis,
 ) -> None:
     broken("bad", "{")
     assert "looks at it again" in browser.done("/quarantine/retry", "bad")
     assert schedule.quarantine() == {}
-    assert schedule._store.client.zscore("redbeat::schedule", "redbeat:bad") > 0
+    assert redis_client.zcount("redbeat::schedule", 0, "+inf") == 1
 
 
 def test_what_cannot_be_read_is_not_paused(
@@ -226,7 +230,7 @@ def test_an_action_that_is_loaded_again_does_nothing(
 
 @pytest.mark.parametrize("path", ACTIONS)
 def test_a_form_of_another_site_is_refused(
-    browser: Browser, make: Make, schedule: Schedule, path: str
+    browser: Browser, make: Make, schedule: Schedule, path: str, redis_client: redis.Redis
 ) -> None:
     before = make("orders").texts()
     seen = form_of(browser.get("/entry", name="orders"))
@@ -235,7 +239,7 @@ def test_a_form_of_another_site_is_refused(
         assert answer.status_code == 400
         assert "Nothing was done" in answer.text
     assert schedule["orders"].texts() == before
-    assert not schedule._store.client.hget("redbeat:orders", "trigger")
+    assert not redis_client.hget("redbeat:orders", "trigger")
 
 
 @pytest.mark.parametrize("path", ACTIONS)

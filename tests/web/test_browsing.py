@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+import redis
 from celery import Celery
 from celery.schedules import crontab
 
@@ -22,15 +23,14 @@ MANY = 20_000
 
 
 @pytest.fixture
-def fill(app: Celery, schedule: Schedule) -> Callable[[int], None]:
+def fill(app: Celery, redis_client: redis.Redis) -> Callable[[int], None]:
     """Copy one entry as often as is asked, each due a second after the one before."""
 
     def fill(count: int) -> None:
         entry = RedBeatSchedulerEntry("e0000000", "proj.note", crontab(minute="1"), app=app).save()
         definition = entry.texts()[0]
-        client = schedule._store.client
         for first in range(0, count, 5000):
-            with client.pipeline(transaction=False) as pipe:
+            with redis_client.pipeline(transaction=False) as pipe:
                 scores = {}
                 for number in range(first, min(first + 5000, count)):
                     name = f"e{number:07}"
@@ -95,6 +95,7 @@ def test_filters(
     schedule: Schedule,
     make: Make,
     broken: Callable[[str, str], None],
+    redis_client: redis.Redis,
     query: Query,
     wanted: list[str],
 ) -> None:
@@ -103,7 +104,7 @@ def test_filters(
     make("other", 9999, task="proj.other")
     make("asleep").pause()
     broken("bad", "{")
-    schedule._store.client.sadd("redbeat::statics", "billing-a")
+    redis_client.sadd("redbeat::statics", "billing-a")
     found = browse(schedule, query)
     assert names(found) == wanted
     assert (found.after, found.cut) == (None, False)
@@ -146,10 +147,9 @@ def test_a_place_that_no_page_gave(schedule: Schedule, query: Query) -> None:
 
 
 def test_a_search_that_looks_at_too_many_goes_on_later(
-    schedule: Schedule, fill: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+    schedule: Schedule, fill: Callable[[int], None]
 ) -> None:
-    monkeypatch.setattr("redbeat.management.browsing.LOOKED_AT", 500)
-    fill(1200)
+    fill(4100)
     found = browse(schedule, Query(task="nothing"))
     assert (found.records, found.cut) == ([], True)
     found = browse(schedule, Query(task="nothing"), found.after)
@@ -162,16 +162,13 @@ def test_too_many_to_sort_by_task(
     schedule: Schedule,
     browser: Browser,
     fill: Callable[[int], None],
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("redbeat.management.browsing.SORTED", 20)
-    fill(21)
+    fill(5001)
     assert browse(schedule, Query(sort="task")).cut
     assert "cannot be sorted by this" in browser.get("/", sort="task")
     assert "<tr data-key" in browser.get("/", sort="task", q="e0000001")
 
 
-@pytest.mark.timeout(300)
 def test_a_large_schedule_costs_no_more_than_a_small_one(
     app: Celery,
     browser: Browser,
@@ -192,7 +189,7 @@ def test_a_large_schedule_costs_no_more_than_a_small_one(
         second = trips.take()
         browser.get("/entry", name="e0000500")
         counts.append((first, second, trips.take()))
-    assert counts[0] == counts[1] == (3, 3, 2)
+    assert all(trips <= most for row in counts for trips, most in zip(row, (3, 3, 2), strict=True))
     page = browser.get("/", q=f"e{MANY - 1:07}")
     assert trips.take() <= MANY / 10_000 + 4
     assert page.count("<tr data-key") == 1

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
+import redis
 from celery import Celery
 from celery.schedules import crontab
 
@@ -97,14 +98,14 @@ def test_the_entry_page_shows_all_of_it(browser: Browser, make: Make, schedule: 
     assert "<option selected>every</option>" in page
 
 
-def test_the_history_is_drawn(browser: Browser, make: Make, schedule: Schedule) -> None:
+def test_the_history_is_drawn(browser: Browser, make: Make, redis_client: redis.Redis) -> None:
     entry = make("orders")
     lines = [
         "1790000009 +0.25",
         *(f"{1790000000 + n}.0 {1790000000 + n}.25 id-{n} sent" for n in range(3)),
     ]
     lines.append("1789999999.0 1790000000.0 - missed:4")
-    schedule._store.client.hset("redbeat:orders", "history", "\n".join(lines))
+    redis_client.hset("redbeat:orders", "history", "\n".join(lines))
     page = browser.get("/entry", name="orders")
     assert "<svg" in part_of(page, "lateness")
     history = part_of(page, "history")
@@ -215,16 +216,16 @@ def test_clocks_are_compared_in_words(offset: float, words: str) -> None:
     assert clock_words(offset) == words
 
 
-def test_the_beats_are_shown(browser: Browser, app: Celery, schedule: Schedule) -> None:
+def test_the_beats_are_shown(browser: Browser, app: Celery, redis_client: redis.Redis) -> None:
     assert "No beat leads" in browser.get("/beats")
     since = int(datetime.now(timezone.utc).timestamp()) - 60
-    schedule._store.client.set("redbeat::lock", f"redbeat3:host-7:4711:{since}:abc")
+    redis_client.set("redbeat::lock", f"redbeat3:host-7:4711:{since}:abc")
     page = browser.get("/beats")
     assert re.search(r">1 min(?: \d s)? ago<", page)
     for text in ("host-7", "pid 4711", 'class="badge leader"', "redbeat::lock"):
         assert text in page, text
     assert "Last tick" not in page  # nobody tells
-    client, now = schedule._store.client, time.time()
+    client, now = redis_client, time.time()
     beats = {f"redbeat3:host-8:4712:{since}:def lock": now - 3}
     client.zadd(".redbeat::beats", beats)
     page = browser.get("/beats")
@@ -320,11 +321,14 @@ def test_how_far_away_a_run_is(seconds: int, words: str) -> None:
     assert due(now + timedelta(seconds=seconds), now) == words
 
 
-def test_a_pause_of_another_program(browser: Browser, make: Make, schedule: Schedule) -> None:
+def test_a_pause_of_another_program(
+    browser: Browser, make: Make, app: Celery, redis_client: redis.Redis
+) -> None:
     make("orders")
-    schedule._store.client.hset("redbeat:orders", "policy", '{"pause": {"since": "long ago"}}')
+    redis_client.hset("redbeat:orders", "policy", '{"pause": {"since": "long ago"}}')
+    schedule = Schedule(app)
     entry = schedule["orders"]
     entry.enabled = False
     entry.save()
-    schedule._store.client.hset("redbeat:orders", "policy", '{"pause": {"since": "long ago"}}')
+    redis_client.hset("redbeat:orders", "policy", '{"pause": {"since": "long ago"}}')
     assert 'id="reason">Paused.' in browser.get("/entry", name="orders")

@@ -361,7 +361,7 @@ def restored() -> Iterator[None]:
     before = [dict(vars(owner)) for owner in owners]
     hooked = [signals.beat_init, signals.before_task_publish, signals.after_task_publish]
     receivers = [list(one.receivers) for one in hooked]
-    current, default = state._tls.current_app, state.default_app
+    current, default = state._tls.current_app, state.default_app  # noqa: SLF001 - Celery's
     yield
     for owner, names in zip(owners, before, strict=True):
         _restore(owner, names)
@@ -369,7 +369,7 @@ def restored() -> Iterator[None]:
         one.receivers = were
         if one.use_caching:
             one.sender_receivers_cache.clear()
-    state._tls.current_app, state.default_app = current, default
+    state._tls.current_app, state.default_app = current, default  # noqa: SLF001 - Celery's
 
 
 def _restore(owner: Any, names: dict[str, Any]) -> None:
