@@ -30,7 +30,13 @@ def web(redis_url: str) -> Celery:
 
 @pytest.mark.parametrize(
     "scheduler",
-    ["redbeat.RedBeatScheduler", "redbeat", "redbeat.schedulers:RedBeatScheduler"],
+    [
+        "redbeat",
+        *(
+            pytest.param(name, marks=pytest.mark.long)
+            for name in ("redbeat.RedBeatScheduler", "redbeat.schedulers:RedBeatScheduler")
+        ),
+    ],
 )
 def test_static_entries_run_on_schedule(project: Project, scheduler: str) -> None:
     project.worker()
@@ -83,6 +89,7 @@ def test_entries_come_and_go_while_beat_runs(project: Project, web: Celery) -> N
     assert project.client.exists("redbeat:live") == 0
 
 
+@pytest.mark.long
 def test_the_recipes_for_other_languages(project: Project) -> None:
     project.worker()
     beat = project.beat()
@@ -137,6 +144,7 @@ def test_a_second_beat_stands_by_and_takes_over(project: Project) -> None:
     }
 
 
+@pytest.mark.long
 def test_a_standby_answers_and_stops_at_once(project: Project) -> None:
     project.beat().wait_for("Acquired lock")
     standby = project.beat("--enable-remote-control", "-n", "standby")
@@ -188,6 +196,7 @@ def test_a_password_is_shown_nowhere(project: Project) -> None:
         assert "canary" not in beat.said()
 
 
+@pytest.mark.long
 def test_beat_inside_a_worker(project: Project) -> None:
     worker = project.start(
         *("worker", "-B", "--scheduler", "redbeat", "-c", "1", "-l", "info"),
@@ -206,6 +215,7 @@ def test_the_example_configuration_of_the_manual(project: Project) -> None:
     assert beat.stop() == 0
 
 
+@pytest.mark.long
 def test_a_misspelt_setting_is_logged_once(project: Project) -> None:
     beat = project.beat(settings={"redbeat_lock_timout": 60, "redisbeater_key_prefix": "x:"})
     beat.wait_for("beat: Acquired lock")

@@ -37,7 +37,14 @@ def instants(runs: list[dict[str, Any]]) -> list[datetime]:
     return [datetime.fromisoformat(run["scheduled_at"]) for run in runs]
 
 
-@pytest.mark.parametrize("pool", ["prefork", "threads", "solo"])
+@pytest.mark.parametrize(
+    "pool",
+    [
+        "prefork",
+        pytest.param("threads", marks=pytest.mark.long),
+        pytest.param("solo", marks=pytest.mark.long),
+    ],
+)
 def test_a_worker_with_a_beat_of_its_own(project: Project, pool: str) -> None:
     worker = worker_with_beat(project, "one", pool)
     runs = project.wait_for_runs("tick", 3)
@@ -49,6 +56,7 @@ def test_a_worker_with_a_beat_of_its_own(project: Project, pool: str) -> None:
     assert "Traceback" not in worker.said()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_to_all_processes_of_the_worker(project: Project, number: signal.Signals) -> None:
     """Setup: a worker with a beat. Fault: a service manager or Ctrl-C signals all its processes.
@@ -63,6 +71,7 @@ def test_a_signal_to_all_processes_of_the_worker(project: Project, number: signa
     assert "beat: Releasing lock" in worker.said()
 
 
+@pytest.mark.long
 class TestTwoWorkers:
     """Each has a beat; one of them leads."""
 

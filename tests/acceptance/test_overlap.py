@@ -87,6 +87,7 @@ def gaps(runs: list[Run]) -> list[float]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("pool", [PREFORK, SOLO], ids=["prefork", "solo"])
 def test_skip_never_runs_twice_at_the_same_time(site: Site, pool: tuple[str, ...]) -> None:
     site.worker(*pool)
@@ -98,6 +99,7 @@ def test_skip_never_runs_twice_at_the_same_time(site: Site, pool: tuple[str, ...
     assert len({run.id for run in runs}) == len(runs)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("pool", [PREFORK, SOLO, THREADS], ids=["prefork", "solo", "threads"])
 def test_the_run_that_waits_begins_promptly(site: Site, pool: tuple[str, ...]) -> None:
     site.worker(*pool)
@@ -107,6 +109,7 @@ def test_the_run_that_waits_begins_promptly(site: Site, pool: tuple[str, ...]) -
     assert max(gaps(runs)) < PROMPTLY
 
 
+@pytest.mark.long
 def test_a_worker_that_is_killed_is_not_waited_for_longer_than_asked(site: Site) -> None:
     worker = site.worker(*PREFORK)
     site.beat("skip", args=[600], overlap_timeout=5)
@@ -118,6 +121,7 @@ def test_a_worker_that_is_killed_is_not_waited_for_longer_than_asked(site: Site)
     assert 4 < second.begin - first.begin < 15
 
 
+@pytest.mark.long
 def test_a_run_that_is_retried_goes_on(site: Site) -> None:
     site.worker(*PREFORK)
     site.beat("buffer_one", args=[1], kwargs={"retries": 1})
@@ -135,6 +139,7 @@ def test_a_run_over_its_time_limit_has_ended(site: Site) -> None:
     assert 1.5 < second.begin - first.begin < 15
 
 
+@pytest.mark.long
 def test_a_run_whose_process_dies_has_ended(site: Site) -> None:
     site.worker(*PREFORK)
     site.beat("skip", task="leave")

@@ -108,6 +108,7 @@ class TestAtOnce:
             delays.append(delay_of(project, name, entry.save))
         assert median(delays) < 0.1, delays
 
+    @pytest.mark.long
     def test_an_entry_due_soon_is_on_time(self, project: Project, web: Celery) -> None:
         lateness = []
         for number in range(MEASUREMENTS):
@@ -118,6 +119,7 @@ class TestAtOnce:
         assert min(lateness) >= 0, "sent before it was due"
         assert median(lateness) < 0.1, lateness
 
+    @pytest.mark.long
     def test_a_paused_entry_is_not_sent(self, project: Project, web: Celery) -> None:
         entry_due_in(web, "paused", 2).save()
         entry_due_in(web, "sentinel", 3).save()
@@ -135,6 +137,7 @@ class TestAtOnce:
         assert next_message(project) == "sentinel"
         assert project.client.llen(QUEUE) == 0
 
+    @pytest.mark.long
     def test_a_raw_writer_is_seen_at_the_next_look(self, project: Project) -> None:
         definition = {"task": TASK, "schedule": {"__type__": "interval", "every": 3600}}
         text = json.dumps({"name": "raw", **definition})
@@ -147,7 +150,9 @@ class TestAtOnce:
 
 
 class TestStopping:
-    @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+    @pytest.mark.parametrize(
+        "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)]
+    )
     def test_a_signal_ends_the_wait(
         self, project: Project, idle: Process, number: signal.Signals
     ) -> None:
@@ -155,6 +160,7 @@ class TestStopping:
         assert project.client.exists(LOCK) == 0
         assert "Traceback" not in idle.said()
 
+    @pytest.mark.long
     def test_a_standby_takes_over_at_once(self, project: Project, idle: Process) -> None:
         leader, delays = idle, []
         for _ in range(MEASUREMENTS):
@@ -187,6 +193,7 @@ def commands(project: Project) -> int:
     return sum(stats["calls"] for stats in found.values())
 
 
+@pytest.mark.long
 def test_an_idle_beat_costs_next_to_nothing(project: Project, idle: Process) -> None:
     seconds = 10.0
     calls, cpu = commands(project), cpu_seconds(idle.popen.pid)

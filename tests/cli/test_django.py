@@ -150,6 +150,7 @@ def without_made_up(found: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+@pytest.mark.long
 def test_the_database_gives_what_a_dump_of_it_gives(shop: Shop, redis_client: Any) -> None:
     ended = shop.load("--json")
     assert ended.code == 0, ended.err
@@ -164,7 +165,12 @@ def test_the_database_gives_what_a_dump_of_it_gives(shop: Shop, redis_client: An
 
 
 @pytest.mark.parametrize(
-    "scheduler", ["django_celery_beat.schedulers:DatabaseScheduler", "django", "own.Scheduler"]
+    "scheduler",
+    [
+        "own.Scheduler",
+        pytest.param("django", marks=pytest.mark.long),
+        pytest.param("django_celery_beat.schedulers:DatabaseScheduler", marks=pytest.mark.long),
+    ],
 )
 def test_while_the_settings_name_the_old_scheduler(
     shop: Shop, redis_client: Any, scheduler: str
@@ -188,17 +194,20 @@ def test_what_is_in_it(shop: Shop, run: Run) -> None:
     assert every["options"] == {"queue": "q", "priority": 3, "expires": 60}
 
 
+@pytest.mark.long
 def test_a_second_time_nothing_is_changed(shop: Shop) -> None:
     assert shop.load().code == 0
     again = shop.load("--json")
     assert (again.code, '"unchanged": 4' in again.out) == (0, True), again
 
 
+@pytest.mark.long
 def test_another_database(shop: Shop, redis_client: Any) -> None:
     assert shop.load("--database", "other").code == 0
     assert set(stored(redis_client)) == {"redbeat:there"}
 
 
+@pytest.mark.long
 def test_the_usual_database_by_the_option(shop: Shop, redis_client: Any) -> None:
     assert shop.load("--database").code == 0
     assert "redbeat:every" in stored(redis_client)

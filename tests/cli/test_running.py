@@ -17,6 +17,8 @@ from redbeat.schedule import Schedule
 from tests.acceptance.processes import ROOT, Project
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.long
+
 TASK = "tests.acceptance.project.note"
 
 

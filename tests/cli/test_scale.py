@@ -43,6 +43,7 @@ def memory_of(url: str, *words: str) -> float:
     return usage.ru_maxrss / 1024
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform == "darwin", reason="ru_maxrss is in bytes there")
 @pytest.mark.timeout(300)
 def test_memory_does_not_grow_with_the_number_of_entries(

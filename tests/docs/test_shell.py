@@ -72,6 +72,9 @@ ORPHAN = {
     "fields": {"name": "orphan", "task": "proj.poll", "interval": 7, "args": "[]"},
 }
 
+#: Pages with so many commands that only the long run has them.
+LONG = {"docs/switching.rst", "docs/languages.rst"}
+
 
 def reason(block: Block) -> str:
     """Return why an example is not run, empty if it is."""
@@ -118,7 +121,10 @@ def prepared(reader: Reader, left_by_beat: list[Path]) -> Reader:
     return reader
 
 
-@pytest.mark.parametrize("page", runnable())
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=[pytest.mark.long] if page in LONG else []) for page in runnable()],
+)
 def test_the_commands_of_a_page_run(page: str, prepared: Reader) -> None:
     for block in runnable()[page]:
         prepared.shell(block.text)

@@ -7,6 +7,8 @@ import signal
 import time
 from collections import Counter
 
+import pytest
+
 from tests.faults.beats import Beats, lease
 from tests.faults.conftest import Note
 from tests.faults.entries import Schedule, names
@@ -14,6 +16,8 @@ from tests.faults.ledger import Ledger
 from tests.faults.profile import Profile
 from tests.faults.trial import Grid, settle
 from tests.waiting import wait_until
+
+pytestmark = pytest.mark.long
 
 BEATS = 4
 ENTRIES = names(200)

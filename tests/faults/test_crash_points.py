@@ -135,6 +135,7 @@ def check_the_rest(trial: Trial, wreck: Wreck) -> None:
     assert set(trial.schedule.run_counts(ENTRIES).values()) == {1}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("delivery", [AT_LEAST_ONCE, AT_MOST_ONCE])
 def test_after_the_claim(trial: Trial, delivery: str) -> None:
     """Setup: one beat, 60 entries of an hour, due at the same instant; leases of 5 s.
@@ -150,6 +151,7 @@ def test_after_the_claim(trial: Trial, delivery: str) -> None:
     check_the_rest(trial, wreck)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("nth", [1, 7])
 def test_at_least_once_after_a_publish(trial: Trial, nth: int) -> None:
     """Setup: one beat, 60 entries of an hour, due at the same instant; leases of 5 s.
@@ -168,7 +170,9 @@ def test_at_least_once_after_a_publish(trial: Trial, nth: int) -> None:
     check_the_rest(trial, wreck)
 
 
-@pytest.mark.parametrize("point", ["published:7", "delivered:1"])
+@pytest.mark.parametrize(
+    "point", ["published:7", pytest.param("delivered:1", marks=pytest.mark.long)]
+)
 def test_at_least_once_in_a_window(trial: Trial, point: str) -> None:
     """Setup: one beat, 60 entries of an hour, due at the same instant; leases of 5 s. Messages are
     written together.
@@ -186,6 +190,7 @@ def test_at_least_once_in_a_window(trial: Trial, point: str) -> None:
     check_the_rest(trial, wreck)
 
 
+@pytest.mark.long
 def test_at_least_once_after_the_record(trial: Trial) -> None:
     """Setup: one beat, 60 entries of an hour, due at the same instant; leases of 5 s.
 
@@ -201,6 +206,7 @@ def test_at_least_once_after_the_record(trial: Trial) -> None:
     check_the_rest(trial, wreck)
 
 
+@pytest.mark.long
 def test_at_most_once_before_the_record(trial: Trial) -> None:
     """Setup: one beat, 60 entries of an hour, due at the same instant; leases of 5 s.
 
@@ -215,6 +221,7 @@ def test_at_most_once_before_the_record(trial: Trial) -> None:
     check_the_rest(trial, wreck)
 
 
+@pytest.mark.long
 def test_at_most_once_after_the_record(trial: Trial) -> None:
     """Setup: one beat, 60 entries of an hour, due at the same instant; leases of 5 s.
 
@@ -230,7 +237,7 @@ def test_at_most_once_after_the_record(trial: Trial) -> None:
     check_the_rest(trial, wreck)
 
 
-@pytest.mark.parametrize("nth", [1, GROUP])
+@pytest.mark.parametrize("nth", [1, pytest.param(GROUP, marks=pytest.mark.long)])
 def test_at_most_once_after_a_publish(trial: Trial, nth: int) -> None:
     """Setup: one beat, 60 entries of an hour, due at the same instant; leases of 5 s.
 

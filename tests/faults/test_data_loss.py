@@ -174,7 +174,14 @@ Loss = Callable[[Schedule, RedisServer], None]
 
 
 @pytest.mark.usefixtures("one")
-@pytest.mark.parametrize("lose", [flush, restart_empty, fail_over_to_nothing])
+@pytest.mark.parametrize(
+    "lose",
+    [
+        flush,
+        pytest.param(restart_empty, marks=pytest.mark.long),
+        pytest.param(fail_over_to_nothing, marks=pytest.mark.long),
+    ],
+)
 def test_all_data_is_gone(
     beats: Beats,
     schedule: Schedule,
@@ -210,6 +217,7 @@ def test_all_data_is_gone(
     assert gone == members
 
 
+@pytest.mark.long
 def test_redis_comes_back_with_older_data(
     beats: Beats,
     schedule: Schedule,
@@ -249,6 +257,7 @@ def test_redis_comes_back_with_older_data(
     assert beats[0].is_alive
 
 
+@pytest.mark.long
 def test_the_sorted_set_is_lost(
     beats: Beats, schedule: Schedule, ledger: Ledger, one: Grid, note: Note
 ) -> None:
@@ -284,6 +293,7 @@ def test_the_sorted_set_is_lost(
     check_log(beats, EMPTY, *lost)
 
 
+@pytest.mark.long
 def test_hashes_are_evicted(
     beats: Beats, schedule: Schedule, ledger: Ledger, one: Grid, note: Note
 ) -> None:
@@ -317,6 +327,7 @@ def test_hashes_are_evicted(
     )
 
 
+@pytest.mark.long
 def test_scripts_are_flushed(
     beats: Beats, schedule: Schedule, ledger: Ledger, one: Grid, profile: Profile, note: Note
 ) -> None:
@@ -358,6 +369,7 @@ def nobody(_schedule: Schedule, _server: RedisServer) -> Iterator[int]:
     yield free_port()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("master", [nobody, a_copy])
 def test_redis_is_a_replica_for_a_while(
     beats: Beats,
@@ -434,6 +446,7 @@ class LoadingServer(socketserver.ThreadingTCPServer):
                 client.shutdown(socket.SHUT_RDWR)
 
 
+@pytest.mark.long
 def test_redis_is_loading(
     beats: Beats,
     schedule: Schedule,

@@ -24,6 +24,8 @@ from tests.faults.trial import Grid, settle
 from tests.servers import RedisServer
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.long
+
 #: Entries that nobody edits: they keep the beat at work.
 STEADY = names(30)
 EDITED = names(14, "x")

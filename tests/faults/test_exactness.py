@@ -27,6 +27,8 @@ from tests.faults.profile import Profile
 from tests.faults.trial import Grid, settle
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.long
+
 ENTRIES = names(100)
 EVERY = 0.1
 #: Seconds from the storing of the entries to their first run.

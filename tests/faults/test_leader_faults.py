@@ -16,6 +16,8 @@ from tests.faults.ledger import Ledger
 from tests.faults.trial import Grid, settle
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.long
+
 ENTRIES = names(5000)
 HOUR = 3600.0
 #: Seconds from the storing of the entries until they are due; all can be stored in them.

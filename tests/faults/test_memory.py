@@ -20,6 +20,8 @@ from tests.faults.trial import Grid, settle
 from tests.servers import RedisServer
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.long
+
 AHEAD = 6.0
 HOUR = 3600.0
 NOEVICTION = ("--maxmemory-policy", "noeviction")

@@ -16,6 +16,8 @@ from tests.faults.trial import Grid, settle
 from tests.servers import RedisServer
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.long
+
 OFTEN = names(40)
 #: The steps of these are longer than a lease: a gap is a run that is late, not coalesced.
 SELDOM = names(20, "seldom")

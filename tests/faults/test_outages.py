@@ -61,6 +61,7 @@ def run_on(schedule: Schedule, seconds: float) -> float:
     return until
 
 
+@pytest.mark.long
 def test_the_schedule_is_away_again_and_again(
     beats: Beats,
     schedule: Schedule,
@@ -92,7 +93,9 @@ def test_the_schedule_is_away_again_and_again(
     assert max(waits) <= profile.pick(5.0, 2.0)
 
 
-@pytest.mark.parametrize("away", ["broker", "broker and schedule"])
+@pytest.mark.parametrize(
+    "away", ["broker", pytest.param("broker and schedule", marks=pytest.mark.long)]
+)
 def test_the_broker_is_away(
     beats: Beats,
     schedule: Schedule,

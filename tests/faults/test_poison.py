@@ -21,6 +21,8 @@ from tests.faults.trial import Grid, settle
 from tests.servers import RedisServer
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.long
+
 QUARANTINE = ".redbeat::quarantine"
 GOOD = names(20)
 #: How many entries there are of each kind of bad ones.

@@ -76,7 +76,7 @@ def check_once(schedule: Schedule, ledger: Ledger, *grids: Grid) -> None:
     assert set(schedule.run_counts(entries).values()) == {1}
 
 
-@pytest.mark.parametrize("count", [1, LOST_REPLIES])
+@pytest.mark.parametrize("count", [1, pytest.param(LOST_REPLIES, marks=pytest.mark.long)])
 def test_replies_to_claims_are_lost(
     beats: Beats,
     schedule: Schedule,
@@ -110,7 +110,7 @@ def test_replies_to_claims_are_lost(
     assert set(schedule.run_counts(ENTRIES).values()) == {1}
 
 
-@pytest.mark.parametrize("window", [1, 100])
+@pytest.mark.parametrize("window", [1, pytest.param(100, marks=pytest.mark.long)])
 def test_replies_to_publishing_are_lost(
     beats: Beats,
     schedule: Schedule,
@@ -214,6 +214,7 @@ def test_a_lock_that_was_taken_unheard_is_ones_own(
     app.close()
 
 
+@pytest.mark.long
 def test_replies_to_renewing_are_lost(
     beats: Beats, schedule: Schedule, ledger: Ledger, proxy: Proxy, profile: Profile
 ) -> None:
@@ -264,6 +265,7 @@ def test_replies_to_completing_are_lost(
     assert {message.sender for message in ledger.messages} == {beats[0].popen.pid}
 
 
+@pytest.mark.long
 def test_replies_are_lost_at_random(
     beats: Beats,
     schedule: Schedule,

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from typing import Any
 
+import pytest
+
 from redbeat.beat.leader import new_token
 from tests.acceptance.processes import ROOT, Project
 from tests.metrics.conftest import begin_beat
@@ -141,6 +143,7 @@ def test_a_lock_that_is_none(project: Project) -> None:
     assert target.get("/readyz").code == 503
 
 
+@pytest.mark.long
 def test_a_port_that_is_in_use(project: Project) -> None:
     _, target = begin_beat(project)
     target.wait("/healthz", 200)
@@ -159,6 +162,7 @@ def test_an_address_that_is_not_of_this_host(project: Project) -> None:
     assert "192.0.2.1 port" in beat.said()
 
 
+@pytest.mark.long
 def test_the_beat_in_a_worker(project: Project) -> None:
     entries(project, "a")
     target = Target(free_port())
@@ -211,6 +215,7 @@ def test_without_the_package(redis_url: str) -> None:
     assert "pip install celery-redbeat[metrics]" in last
 
 
+@pytest.mark.long
 def test_a_token_that_is_not_the_leaders(project: Project) -> None:
     """Who took the lock without a turn is no reason to show another's age."""
     _, target = begin_beat(project)

@@ -27,6 +27,7 @@ def sent(project: Project, messages: int) -> bool:
     return project.client.llen("celery") == messages
 
 
+@pytest.mark.long
 def test_all_beats_together(project: Project) -> None:
     entries(project, "a", "b", "c")
     exporter, target = begin_exporter(project)
@@ -91,6 +92,7 @@ def test_more_entries_than_it_may_show(project: Project) -> None:
     assert scrape.by_entry("dispatched") == {"a": 4, "b": 5}
 
 
+@pytest.mark.long
 def test_redis_away(frail: Project, server: RedisServer) -> None:
     """From the beginning, and later on."""
     server.kill()

@@ -119,6 +119,7 @@ def test_other_paths(world: World, unused_port: int) -> None:
     assert "/metrics" in text
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("outage", ["frozen", "down"])
 def test_a_real_beat_while_redis_is_away(frail: Project, server: RedisServer, outage: str) -> None:
     beat, target = begin_beat(frail)

@@ -214,6 +214,7 @@ def test_a_list_that_does_not_allow_it_keeps_it(limited: World) -> None:
     assert limited.quarantine()["redbeat:a"] == note, "the same list in another order"
 
 
+@pytest.mark.long
 def test_a_real_beat_that_starts_with_another_list(tmp_path: Path, redis_url: str) -> None:
     project = Project(tmp_path, redis_url)
     key = "redbeat:a"

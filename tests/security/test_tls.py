@@ -60,7 +60,7 @@ def next_name(project: Project) -> str:
     return str(json.loads(popped[1])["headers"]["periodic_task_name"])
 
 
-@pytest.mark.parametrize("key", ["key", "encrypted_key"])
+@pytest.mark.parametrize("key", ["key", pytest.param("encrypted_key", marks=pytest.mark.long)])
 def test_own_authority_and_client_certificate(
     project: Project, files: CertificateFiles, key: str
 ) -> None:
@@ -88,6 +88,7 @@ def test_own_authority_and_client_certificate(
     assert KEY_PASSWORD not in process.said()
 
 
+@pytest.mark.long
 def test_true_asks_the_authorities_of_the_system(project: Project, files: CertificateFiles) -> None:
     with TLSServer(files, upstream(project)) as server:
         trusting = beat(project, server.port, use_ssl=True)
@@ -101,6 +102,7 @@ def test_true_asks_the_authorities_of_the_system(project: Project, files: Certif
         process.wait_for("Acquired lock")
 
 
+@pytest.mark.long
 def test_another_authority(
     project: Project, files: CertificateFiles, expired: CertificateFiles
 ) -> None:
@@ -118,12 +120,14 @@ def test_another_host(project: Project, files: CertificateFiles) -> None:
     assert "certificate is not valid for '127.0.0.1'" in line
 
 
+@pytest.mark.long
 def test_an_expired_certificate(project: Project, expired: CertificateFiles) -> None:
     with TLSServer(expired, upstream(project)) as server:
         line = unavailable(beat(project, server.port, {"ssl_ca_certs": expired.authority}))
     assert "certificate has expired" in line
 
 
+@pytest.mark.long
 def test_a_server_without_tls(project: Project, files: CertificateFiles) -> None:
     line = unavailable(beat(project, upstream(project), {"ssl_ca_certs": files.authority}))
     assert "Timeout connecting to server" in line
@@ -136,6 +140,7 @@ def test_no_client_certificate(project: Project, files: CertificateFiles) -> Non
     assert "client certificate" in line
 
 
+@pytest.mark.long
 def test_tls_off_for_a_server_that_wants_it(project: Project, files: CertificateFiles) -> None:
     with TLSServer(files, upstream(project)) as server:
         url = f"redis://localhost:{server.port}/0"
@@ -143,6 +148,7 @@ def test_tls_off_for_a_server_that_wants_it(project: Project, files: Certificate
     assert "use a rediss URL" in line
 
 
+@pytest.mark.long
 def test_verification_can_be_switched_off_and_each_start_says_so(
     project: Project, expired: CertificateFiles
 ) -> None:

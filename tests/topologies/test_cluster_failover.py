@@ -17,7 +17,7 @@ from tests.topologies.groups import ClusterGroup
 from tests.topologies.trials import Trial, check, note
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.timeout(90)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(90)]
 
 PREFIX = "{redbeat}:"
 

@@ -74,7 +74,9 @@ def test_a_replica_is_left_for_the_master(site: Site, sentinel_group: SentinelGr
         assert other.info("stats")["total_connections_received"] == before + 1
 
 
-@pytest.mark.parametrize("given", [{}, {"socket_timeout": 0.2}])
+@pytest.mark.parametrize(
+    "given", [pytest.param({}, marks=pytest.mark.long), {"socket_timeout": 0.2}]
+)
 def test_silent_sentinels_are_passed_over(given: dict[str, float]) -> None:
     """Two of three take connections and never answer: each costs its timeout, once."""
     with SentinelGroup(service="mine") as group:

@@ -82,6 +82,7 @@ def test_the_master_is_killed(group: SentinelGroup, beats: Beats, ledger: Ledger
     assert all(beat.is_alive for beat in (beats[0], beats[1]))
 
 
+@pytest.mark.long
 def test_the_master_is_killed_and_the_first_sentinel_is_frozen(
     group: SentinelGroup, beats: Beats, ledger: Ledger
 ) -> None:
@@ -101,6 +102,7 @@ def test_the_master_is_killed_and_the_first_sentinel_is_frozen(
     check(report)
 
 
+@pytest.mark.long
 def test_the_master_is_replaced_as_planned(
     group: SentinelGroup, beats: Beats, ledger: Ledger
 ) -> None:
@@ -121,6 +123,7 @@ def test_the_master_is_replaced_as_planned(
     check(report)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "arguments", [("--min-replicas-to-write", "1", "--min-replicas-max-lag", "2")]
 )

@@ -24,10 +24,15 @@ SLICE = (
     "tests/scheduler/test_claims.py",
     "tests/scheduler/test_raw_recipes.py",
 )
+#: Kinds that start at once. The short run has the others in the other tests of this directory.
+QUICK = ("acl", "resp2")
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(kind, marks=[] if kind in QUICK else [pytest.mark.long]) for kind in KINDS],
+)
 def test_a_slice_of_the_suites(kind: str) -> None:
     assert chosen_kind() == STANDALONE, "these tests start the others by themselves"
     # Keys in one slot, and rights: there kinds differ. The others differ in how they connect.

@@ -117,10 +117,12 @@ def main() -> int:
     sys.stdout.write(f"celery-redbeat {names.RELEASE}:\n")
     sys.stdout.flush()
     with tempfile.TemporaryDirectory() as directory:
-        release = run(python, staged(Path(directory)), ["-m", "not ours", *chosen])
+        release = run(
+            python, staged(Path(directory)), ["-m", "not ours", "-o", "markers=long", *chosen]
+        )
     sys.stdout.write("\nthis package:\n")
     sys.stdout.flush()
-    ours = run(sys.executable, ROOT, chosen)
+    ours = run(sys.executable, ROOT, ["-m", "", *chosen])
     sys.stdout.write("\n" + "\n".join(table(release, ours)) + "\n")
     lost = [name for name, what in release.items() if what == PASSED != ours.get(name)]
     return 1 if lost or not release else 0

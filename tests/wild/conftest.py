@@ -5,7 +5,7 @@ They replace those of the other tests, which need names that ``celery-redbeat`` 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,21 @@ from tests.wild.programs import Run, Wild, restored, run_beat, run_object
 def pytest_configure(config: pytest.Config) -> None:
     """Register the marker of tests that need more than 2.4.2 does."""
     config.addinivalue_line("markers", "ours: behaviour that 2.4.2 lacks; not run with 2.4.2")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark as long what runs under a real beat, except the first test of each file."""
+    files: set[Path] = set()
+    for item in items:
+        if isinstance(item, pytest.Function) and run_beat in _parameters(item):
+            if item.path in files:
+                item.add_marker(pytest.mark.long)
+            files.add(item.path)
+
+
+def _parameters(item: pytest.Function) -> Iterable[object]:
+    return item.callspec.params.values() if hasattr(item, "callspec") else ()
 
 
 @pytest.fixture(scope="session")

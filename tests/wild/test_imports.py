@@ -124,7 +124,9 @@ BY_NAME = [
 ]
 
 
-@pytest.mark.parametrize("name", BY_NAME)
+@pytest.mark.parametrize(
+    "name", [BY_NAME[0], *(pytest.param(name, marks=pytest.mark.long) for name in BY_NAME[1:])]
+)
 def test_the_scheduler_is_named_in_the_settings(wild: Wild, name: str) -> None:
     program = wild.program(beat_scheduler=name)
     program.module.save("job")
