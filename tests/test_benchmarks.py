@@ -47,6 +47,7 @@ def test_an_idle_tick_is_one_round_trip(redis_url: str, entries: int) -> None:
     assert measure(redis_url, "idle", entries)["round_trips"] == 1
 
 
+@pytest.mark.long
 def test_a_start_does_not_ask_for_every_entry(redis_url: str) -> None:
     few, many = (measure(redis_url, "startup", entries) for entries in (500, 1500))
 
@@ -80,6 +81,7 @@ def test_a_real_beat_sends_what_is_expected(redis_url: str) -> None:
     assert {"late_p50", "late_p99"} <= found.keys()
 
 
+@pytest.mark.long
 def test_a_bare_loop_and_beats_are_watched_until_all_has_arrived(redis_url: str) -> None:
     scene = Scene(redis_url, redis_url.replace("/0", "/1"), {"redbeat_lock_key": None})
 

@@ -53,7 +53,7 @@ def test_a_server_that_ends_while_it_is_called(tmp_path: Path, tls: bool) -> Non
         )
         with warnings.catch_warnings(record=True) as left:
             warnings.simplefilter("always", ResourceWarning)
-            for _ in range(20):
+            for _ in range(5):
                 with make() as server:
                     callers = Callers(server.port)
                 callers.join()

@@ -17,7 +17,7 @@ from tests.cli.conftest import Run
 from tests.conftest import Make
 from tests.scheduler.clients import CountingRedis, counting_client
 
-MANY = 100_000
+MANY = 30_000
 
 
 @pytest.fixture

@@ -23,6 +23,8 @@ from tests.faults.trial import Grid, settle
 from tests.servers import RedisServer
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.long
+
 HOUR = 3600.0
 AHEAD_OF_US, BEHIND_US = (5.0, HOUR), (-5.0, -HOUR)
 OFFSETS = (*AHEAD_OF_US, *BEHIND_US)
@@ -71,7 +73,6 @@ def check(report: Report) -> None:
     assert not report.late(STALL)
 
 
-@pytest.mark.long
 def test_beats_with_wrong_clocks_share_the_work(
     beats: Beats,
     schedule: Schedule,
@@ -112,7 +113,6 @@ def jumps(profile: Profile) -> list[float]:
     return [*there, *some, *(-seconds for seconds in reversed(some))]
 
 
-@pytest.mark.long
 def test_the_clock_jumps_while_the_beat_runs(
     beats: Beats,
     schedule: Schedule,
@@ -145,7 +145,6 @@ def test_the_clock_jumps_while_the_beat_runs(
     assert "standing by" not in beats[0].said()
 
 
-@pytest.mark.long
 def test_the_next_leader_has_another_time(
     beats: Beats, schedule: Schedule, ledger: Ledger, tmp_path: Path, profile: Profile, note: Note
 ) -> None:
@@ -175,7 +174,6 @@ def test_the_next_leader_has_another_time(
     check(report)
 
 
-@pytest.mark.long
 def test_entries_are_saved_again_by_a_host_with_a_wrong_clock(
     beats: Beats, schedule: Schedule, ledger: Ledger, schedule_redis: RedisServer, note: Note
 ) -> None:
@@ -213,9 +211,7 @@ def test_entries_are_saved_again_by_a_host_with_a_wrong_clock(
     check(report)
 
 
-@pytest.mark.parametrize(
-    "offsets", [AHEAD_OF_US, pytest.param(BEHIND_US, marks=pytest.mark.long)], ids=str
-)
+@pytest.mark.parametrize("offsets", [AHEAD_OF_US, BEHIND_US], ids=str)
 def test_new_entries_come_from_a_host_with_a_wrong_clock(
     beats: Beats,
     schedule: Schedule,

@@ -27,7 +27,7 @@ from tests.waiting import wait_until
 #: One full group of promises, and some entries that are in none yet.
 ENTRIES = names(GROUP + 10)
 HOUR = 3600.0
-AHEAD = 4.0
+AHEAD = 1.0
 DEADLINE = 2 * lease() + LOCK_TIMEOUT + 60.0
 
 

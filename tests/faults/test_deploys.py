@@ -21,6 +21,8 @@ from tests.faults.trial import Grid, settle
 from tests.servers import RedisServer
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.long
+
 NO_LOCK = {"redbeat_lock_key": None}
 DAY = 86400.0
 STATICS = "redbeat::statics"
@@ -132,7 +134,6 @@ def check_history(schedule: Schedule, ledger: Ledger, entry: str) -> None:
     assert schedule.run_counts([entry]) == {entry: len(instants)}
 
 
-@pytest.mark.long
 def test_the_leader_is_replaced_by_a_new_version(
     beats: Beats, schedule: Schedule, ledger: Ledger, release: Release, note: Note
 ) -> None:
@@ -205,7 +206,7 @@ def web_process(schedule_url: str, entries: Mapping[str, float]) -> None:
 
 @pytest.mark.parametrize(
     "version",
-    [{}, pytest.param(OLD, marks=pytest.mark.long)],
+    [{}, OLD],
     ids=["no schedule", "an old schedule"],
 )
 def test_a_scheduler_in_a_web_process_removes_nothing(
@@ -254,7 +255,6 @@ def test_a_scheduler_in_a_web_process_removes_nothing(
     assert beats.terminate(1) == 0
 
 
-@pytest.mark.long
 def test_beats_without_a_lock_are_replaced_one_by_one(
     beats: Beats, schedule: Schedule, ledger: Ledger, release: Release, note: Note
 ) -> None:

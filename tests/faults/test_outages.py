@@ -78,7 +78,7 @@ def test_the_schedule_is_away_again_and_again(
     Invariant: the beat goes on within 2 s (short profile: 5 s). No occurrence is lost; none has two
     messages, because the beat lives and knows what it sent.
     """
-    beats.start()
+    beats.start_many(1)
     one = Grid.begin(schedule, ENTRIES, 1.0, AHEAD)
     wait_until(lambda: len(ledger) >= len(ENTRIES), 60.0, "the first runs")
     chance, waits = random.Random(6), []
@@ -115,7 +115,7 @@ def test_the_broker_is_away(
     that was being published when the broker died may have a second message, under the same id.
     """
     servers = [broker_redis] if away == "broker" else [broker_redis, schedule_redis]
-    beats.start()
+    beats.start_many(1)
     one = Grid.begin(schedule, ENTRIES, 1.0, AHEAD)
     wait_until(lambda: len(ledger) >= 2 * len(ENTRIES), 60.0, "the first runs")
     outage(servers, profile.pick(3.0, 60.0))

@@ -56,6 +56,7 @@ def test_what_was_sent_is_counted(project: Project) -> None:
     assert project.client.hget(".redbeat::stats", "dispatched") == "20"
 
 
+@pytest.mark.long
 def test_buckets_add_up(project: Project) -> None:
     entries(project, "a", "b")
     _, target = begin_beat(project)
@@ -156,6 +157,7 @@ def test_a_port_that_is_in_use(project: Project) -> None:
     assert target.get("/healthz").code == 200
 
 
+@pytest.mark.long
 def test_an_address_that_is_not_of_this_host(project: Project) -> None:
     beat, _ = begin_beat(project, settings={"redbeat_metrics_host": "192.0.2.1"})
     assert beat.popen.wait(60) != 0
@@ -176,6 +178,7 @@ def test_the_beat_in_a_worker(project: Project) -> None:
     wait_until(lambda: target.get("/healthz").code == 0, 30, "the end of the server")
 
 
+@pytest.mark.long
 def test_without_a_port_nothing_listens(project: Project) -> None:
     beat = project.beat()
     beat.wait_for("beat: Acquired lock")

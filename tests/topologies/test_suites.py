@@ -24,14 +24,14 @@ SLICE = (
     "tests/scheduler/test_claims.py",
     "tests/scheduler/test_raw_recipes.py",
 )
-#: Kinds that start at once. The short run has the others in the other tests of this directory.
-QUICK = ("acl", "resp2")
+#: The kind that the short run has; the other tests of this directory have most of the others.
+QUICK = "acl"
 
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "kind",
-    [pytest.param(kind, marks=[] if kind in QUICK else [pytest.mark.long]) for kind in KINDS],
+    [pytest.param(kind, marks=[] if kind == QUICK else [pytest.mark.long]) for kind in KINDS],
 )
 def test_a_slice_of_the_suites(kind: str) -> None:
     assert chosen_kind() == STANDALONE, "these tests start the others by themselves"

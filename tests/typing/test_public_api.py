@@ -75,6 +75,7 @@ def pyright(file: Path, place: Path) -> subprocess.CompletedProcess[str]:
 CHECKERS = {"mypy": mypy, "pyright": pyright}
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("checker", CHECKERS)
 def test_the_checker_accepts_the_use_of_the_api(checker: str, tmp_path: Path) -> None:
@@ -83,6 +84,7 @@ def test_the_checker_accepts_the_use_of_the_api(checker: str, tmp_path: Path) ->
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("checker", CHECKERS)
 def test_the_checker_refuses_wrong_use(checker: str, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from tests.conftest import Make
 from tests.schedule.conftest import RoundTrips
 from tests.web.conftest import Browser
 
-MANY = 100_000
+MANY = 20_000
 
 
 @pytest.fixture
