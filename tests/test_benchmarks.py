@@ -31,7 +31,14 @@ def measure(url: str, workload: str, entries: int, repeat: int = 2) -> Metrics:
 # -- workloads ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("entries", "most"), [(1, 2), (500, 2), (1001, 4)])
+@pytest.mark.parametrize(
+    ("entries", "most"),
+    [
+        (1, 2),
+        pytest.param(500, 2, marks=pytest.mark.long),
+        pytest.param(1001, 4, marks=pytest.mark.long),
+    ],
+)
 def test_a_tick_makes_two_round_trips_per_500(redis_url: str, entries: int, most: int) -> None:
     # A machine that stalls has a tick record in between, or end early; more trips are in all.
     found: list[object] = []
@@ -42,6 +49,7 @@ def test_a_tick_makes_two_round_trips_per_500(redis_url: str, entries: int, most
     raise AssertionError(found)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("entries", [0, 600])
 def test_an_idle_tick_is_one_round_trip(redis_url: str, entries: int) -> None:
     assert measure(redis_url, "idle", entries)["round_trips"] == 1
@@ -62,6 +70,7 @@ def test_a_new_entry_is_saved_in_one_round_trip(redis_url: str) -> None:
     assert saved["again_round_trips"] <= 2
 
 
+@pytest.mark.long
 def test_memory_is_measured(redis_url: str) -> None:
     assert measure(redis_url, "memory", 200)["saved_each"] > 0
 

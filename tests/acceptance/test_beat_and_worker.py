@@ -58,7 +58,9 @@ def test_static_entries_run_on_schedule(project: Project, scheduler: str) -> Non
         assert line in said
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)]
+)
 def test_a_signal_stops_beat_and_releases_the_lock(
     project: Project, number: signal.Signals
 ) -> None:

@@ -154,6 +154,7 @@ def test_a_run_that_expires_has_ended(site: Site) -> None:
     site.wait_for(1)
 
 
+@pytest.mark.long
 def test_runs_of_a_task_that_the_worker_does_not_know(site: Site) -> None:
     worker = site.worker(*THREADS)
     beat = site.beat("skip", task="unknown")

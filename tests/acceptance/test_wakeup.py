@@ -130,6 +130,7 @@ class TestAtOnce:
         assert project.client.llen(QUEUE) == 0
         assert project.client.hexists("redbeat:paused", "definition")
 
+    @pytest.mark.long
     def test_a_deleted_entry_is_not_sent(self, project: Project, web: Celery) -> None:
         entry = entry_due_in(web, "deleted", 1).save()
         entry_due_in(web, "sentinel", 2).save()

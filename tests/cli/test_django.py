@@ -217,8 +217,18 @@ def test_the_usual_database_by_the_option(shop: Shop, redis_client: Any) -> None
     ("options", "env", "problem"),
     [
         (["--database", "none"], {}, "database none: cannot be read: "),
-        (["--database", "empty"], {}, "database empty: cannot be read: no such table"),
-        ([], {"DJANGO_SETTINGS_MODULE": ""}, "needs DJANGO_SETTINGS_MODULE: set it as"),
+        pytest.param(
+            ["--database", "empty"],
+            {},
+            "database empty: cannot be read: no such table",
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            [],
+            {"DJANGO_SETTINGS_MODULE": ""},
+            "needs DJANGO_SETTINGS_MODULE: set it as",
+            marks=pytest.mark.long,
+        ),
     ],
 )
 def test_a_database_that_cannot_be_read(
@@ -231,6 +241,7 @@ def test_a_database_that_cannot_be_read(
     assert redis_client.keys("*") == []
 
 
+@pytest.mark.long
 def test_a_project_without_the_application(shop: Shop) -> None:
     text = SETTINGS.replace(', "django_celery_beat"', "")
     (shop.directory / "bare_settings.py").write_text(text, encoding="utf-8")

@@ -239,6 +239,7 @@ def test_a_schedule_of_many_pages(run: Run, app: Celery, redis_client: Any) -> N
     assert run("doctor").code == 0
 
 
+@pytest.mark.long
 def test_the_command(project: Project, redis_client: Any) -> None:
     """In a process of its own."""
     redis_client.zadd(SCHEDULE, {"redbeat:gone": 1})

@@ -72,7 +72,11 @@ def test_round_trips_are_one_per_500_entries(run: Run, redis_client: Any, tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("verb", "labels"), [("export", ["Exporting"]), ("import", ["Checking", "Importing"])]
+    ("verb", "labels"),
+    [
+        ("export", ["Exporting"]),
+        pytest.param("import", ["Checking", "Importing"], marks=pytest.mark.long),
+    ],
 )
 def test_a_terminal_sees_a_bar(
     redis_url: str, run: Run, tmp_path: Path, verb: str, labels: list[str]

@@ -130,6 +130,7 @@ def test_the_commands_of_a_page_run(page: str, prepared: Reader) -> None:
         prepared.shell(block.text)
 
 
+@pytest.mark.long
 def test_a_switch_brings_what_was_there(prepared: Reader, redis_client: redis.Redis) -> None:
     """The commands of the page succeed; this is what they are for."""
     commands = "\n".join(block.text for block in runnable()["docs/switching.rst"])

@@ -57,6 +57,7 @@ def test_a_wrapper_runs_the_same_beat(
     assert beats.terminate(0) == 0
 
 
+@pytest.mark.long
 def test_a_history_that_is_set_before_counts(
     beats: Beats, schedule: Schedule, ledger: Ledger
 ) -> None:

@@ -144,7 +144,9 @@ def test_replies_to_publishing_are_lost(
     assert set(schedule.run_counts(ENTRIES).values()) == {1}
 
 
-@pytest.mark.parametrize("waits", [False, True], ids=["in a tick", "at its start"])
+@pytest.mark.parametrize(
+    "waits", [False, pytest.param(True, marks=pytest.mark.long)], ids=["in a tick", "at its start"]
+)
 def test_replies_to_acquiring_are_lost(
     beats: Beats,
     schedule: Schedule,
@@ -244,6 +246,7 @@ def test_replies_to_renewing_are_lost(
     assert {message.sender for message in ledger.messages} == {beats[0].popen.pid}
 
 
+@pytest.mark.long
 def test_replies_to_completing_are_lost(
     beats: Beats, schedule: Schedule, ledger: Ledger, proxy: Proxy, note: Note
 ) -> None:

@@ -106,6 +106,7 @@ def test_an_entry_that_cannot_be_read(project: Project) -> None:
     )
 
 
+@pytest.mark.long
 def test_leader_and_standby(project: Project) -> None:
     leader, first = begin_beat(project)
     assert first.wait("/readyz", 200) == "leader\n"
@@ -126,6 +127,7 @@ def test_leader_and_standby(project: Project) -> None:
     assert (scrape.value("redbeat_lock_age_seconds") or 0) < age + 60
 
 
+@pytest.mark.long
 def test_a_lock_of_redbeat_2(project: Project) -> None:
     project.client.set("redbeat::lock", "0123456789abcdef", px=60_000)
     _, target = begin_beat(project)

@@ -71,6 +71,7 @@ def test_an_empty_redis(project: Project) -> None:
     assert exporter.stop(signal.SIGINT) == 0
 
 
+@pytest.mark.long
 def test_beats_without_a_lock(project: Project) -> None:
     tokens = {new_token(): float(project.client.time()[0]) for _ in range(2)}
     project.client.zadd(".redbeat::beats", tokens)
@@ -81,6 +82,7 @@ def test_beats_without_a_lock(project: Project) -> None:
     assert scrape.value("redbeat_beats") == 2
 
 
+@pytest.mark.long
 def test_more_entries_than_it_may_show(project: Project) -> None:
     stats: dict[Any, Any] = {"dispatched": 9, "dispatched a": 4, "dispatched b": 5}
     project.client.hset(".redbeat::stats", mapping=stats)

@@ -25,14 +25,16 @@ def without(*commands: str, to: str = "", password: str | None = None) -> RedisS
     return RedisServer(*(word for rule in rules for word in rule), password=password)
 
 
-@pytest.fixture(params=["", "secret"], ids=["disabled", "renamed"])
+@pytest.fixture(
+    params=["", pytest.param("secret", marks=pytest.mark.long)], ids=["disabled", "renamed"]
+)
 def managed(request: pytest.FixtureRequest) -> Iterator[RedisServer]:
     """A server as a managed offering has it."""
     with without(*MANAGED, to=request.param) as server:
         yield server
 
 
-@pytest.fixture(params=[2, 3], ids=["RESP2", "RESP3"])
+@pytest.fixture(params=[2, pytest.param(3, marks=pytest.mark.long)], ids=["RESP2", "RESP3"])
 def protocol(request: pytest.FixtureRequest) -> int:
     """A version of the protocol of Redis."""
     version: int = request.param
@@ -77,6 +79,7 @@ def test_one_warning_at_most(project: Project, managed: RedisServer, protocol: i
     assert "Traceback" not in beat.said()
 
 
+@pytest.mark.long
 def test_no_warning_where_info_is_left(project: Project, protocol: int) -> None:
     with without("CONFIG", "CLIENT") as server:
         assert complaints(run_one(project, server, protocol)) == []

@@ -25,7 +25,7 @@ SLICE = (
     "tests/scheduler/test_raw_recipes.py",
 )
 #: The kind that the short run has; the other tests of this directory have most of the others.
-QUICK = "acl"
+QUICK = "resp2"
 
 
 @pytest.mark.timeout(300)
