@@ -2,7 +2,7 @@
 
 The short form lasts 10 s; the one to be measured with 60 s, 60,000 runs::
 
-    python -m pytest -n 0 --faults full tests/faults/test_exactness.py
+    python -m pytest -n 0 -m "" --faults full tests/faults/test_exactness.py
 
 Lateness is printed at the end of the run. It ends when a reader of the queue, who looks every 5 ms,
 has the message. A machine that cannot send 1,000 messages a second takes longer; what is asserted

@@ -38,7 +38,7 @@ def test_a_slice_of_the_suites(kind: str) -> None:
     # Keys in one slot, and rights: there kinds differ. The others differ in how they connect.
     files = SLICE if kind in ("cluster", "acl") else SHORT
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-n", "0", "-q", "--tb=short", *files],
+        [sys.executable, "-m", "pytest", "-n", "0", "-m", "", "-q", "--tb=short", *files],
         cwd=ROOT,
         env={**os.environ, VARIABLE: kind},
         capture_output=True,
