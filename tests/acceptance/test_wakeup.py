@@ -29,6 +29,9 @@ LOCK = "redbeat::lock"
 
 #: One slow moment of a busy machine is no defect; most of them are.
 MEASUREMENTS = 5
+#: Seconds. A beat that nobody wakes up looks after `MAX_WAIT`, so a change waits half of it on
+#: average.
+AT_ONCE = 0.1 * MAX_WAIT
 
 
 @pytest.fixture
@@ -95,7 +98,7 @@ class TestAtOnce:
     def test_an_entry_that_is_new(self, project: Project, web: Celery) -> None:
         entries = [entry_due_in(web, f"new-{number}", -1) for number in range(MEASUREMENTS)]
         delays = [delay_of(project, str(entry.name), entry.save) for entry in entries]
-        assert median(delays) < 0.1, delays
+        assert median(delays) < AT_ONCE, delays
 
     def test_an_edit_makes_a_far_entry_due(self, project: Project, web: Celery) -> None:
         delays = []
@@ -106,7 +109,7 @@ class TestAtOnce:
             entry = RedBeatSchedulerEntry.from_key(f"redbeat:{name}", app=web)
             entry.schedule = RedBeatSchedulerEntry("x", TASK, 3600, app=web).schedule
             delays.append(delay_of(project, name, entry.save))
-        assert median(delays) < 0.1, delays
+        assert median(delays) < AT_ONCE, delays
 
     @pytest.mark.long
     def test_an_entry_due_soon_is_on_time(self, project: Project, web: Celery) -> None:
@@ -117,7 +120,7 @@ class TestAtOnce:
             assert entry.last_run_at is not None
             lateness.append(time.time() - 3600 - entry.last_run_at.timestamp())
         assert min(lateness) >= 0, "sent before it was due"
-        assert median(lateness) < 0.1, lateness
+        assert median(lateness) < AT_ONCE, lateness
 
     @pytest.mark.long
     def test_a_paused_entry_is_not_sent(self, project: Project, web: Celery) -> None:
@@ -157,7 +160,7 @@ class TestStopping:
     def test_a_signal_ends_the_wait(
         self, project: Project, idle: Process, number: signal.Signals
     ) -> None:
-        assert idle.stop(number, deadline=2.0) == 0
+        assert idle.stop(number, deadline=MAX_WAIT - 1) == 0
         assert project.client.exists(LOCK) == 0
         assert "Traceback" not in idle.said()
 
