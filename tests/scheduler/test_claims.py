@@ -114,19 +114,13 @@ class TestExpiry:
         scheduler.tick()
         assert scheduler.names == ["a", "b", "c"]
 
-    def test_claims_whose_reply_came_late_are_given_back(self, world: World, clock: Clock) -> None:
+    def test_claims_whose_reply_came_late_are_given_back(
+        self, world: World, wire: Wire, clock: Clock
+    ) -> None:
         scheduler = world.scheduler_of(RecordingScheduler, clock)
         scheduler.tick()
         world.put("a")
-        store = scheduler._ticker._store
-        claim, late = store.claim, once(lambda: clock.advance(LEASE * USED_PART))
-
-        def claim_late(*terms: Any) -> Any:
-            turn = claim(*terms)
-            late("")
-            return turn
-
-        store.claim = claim_late
+        wire.after_reply(lambda: clock.advance(LEASE * USED_PART), lambda: world.is_claimed("a"))
         scheduler.tick()
         assert scheduler.names == []
         scheduler.tick()
