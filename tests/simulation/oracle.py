@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from itertools import pairwise
 from typing import Any, Final
-from itertools import pairwise
 from zoneinfo import ZoneInfo
 
 from tests.simulation.lateness import judge_lateness
