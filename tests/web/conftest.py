@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from celery import Celery
 from flask.testing import FlaskClient
+from jinja2 import BytecodeCache, FileSystemBytecodeCache
 from werkzeug.test import TestResponse
 
 from redbeat.schedule import Schedule
@@ -66,13 +67,20 @@ def schedule(app: Celery) -> Schedule:
     return Schedule(app)
 
 
+@pytest.fixture(scope="session")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> BytecodeCache:
+    """The templates in compiled form: compiling them takes longer than most tests."""
+    return FileSystemBytecodeCache(str(tmp_path_factory.mktemp("templates")))
+
+
 @pytest.fixture
-def open_page(schedule: Schedule) -> Open:
+def open_page(schedule: Schedule, compiled: BytecodeCache) -> Open:
     """Make the page with these fields of an `Access`, and return a browser for it."""
 
     def open_page(headers: dict[str, str] | None = None, **access: Any) -> Browser:
         site = create_app(schedule, Access(**access))
         site.config["PROPAGATE_EXCEPTIONS"] = False
+        site.jinja_env.bytecode_cache = compiled
         return Browser(site.test_client(), headers or {})
 
     return open_page
