@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import redis
 from celery import Celery
+from hypothesis import settings
 
 from redbeat import RedBeatSchedulerEntry
 from tests.acceptance.processes import Project
@@ -20,6 +21,10 @@ from tests.servers import RedisServer, free_port
 # Many tests start programs, which would compile all they import, each time.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+
+# How long an example takes says how busy the machine is.
+settings.register_profile("any machine", deadline=None)
+settings.load_profile("any machine")
 
 #: Saves an entry, see the fixture of that name.
 Make = Callable[..., RedBeatSchedulerEntry]

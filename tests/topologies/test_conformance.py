@@ -282,7 +282,8 @@ def test_a_look_ahead_that_fails_delays_nothing(
         return begin(store, terms)
 
     monkeypatch.setattr(Store, "begin_claim", failing)
-    wait_until(lambda: scheduler.tick() is not None and len(scheduler.sent) == BATCH + 10, 8.0)
+    # A claim ends after 30 seconds.
+    wait_until(lambda: scheduler.tick() is not None and len(scheduler.sent) == BATCH + 10, 20.0)
 
 
 def leads(scheduler: RecordingScheduler) -> bool:

@@ -24,7 +24,7 @@ START = datetime(2026, 1, 2, 9, 0, tzinfo=NEW_YORK)
 FROM = ", from 2026-01-02 09:00, America/New_York"
 WORKDAYS = (MO, TU, WE, TH, FR)
 #: How many crontabs and groups of rules are tried.
-FEW = settings(max_examples=15, deadline=None)
+FEW = settings(max_examples=5, deadline=None)
 MANY = settings(max_examples=200, deadline=None)
 
 CRONTABS = {
