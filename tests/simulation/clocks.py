@@ -73,7 +73,6 @@ class Source:
 
 
 _source: Source | None = None
-_real_wall: Callable[[], int] = time.time_ns
 
 
 def use(source: Source | None) -> None:
@@ -86,39 +85,34 @@ def install() -> None:
     """Replace the functions that read clocks and chance, for the rest of this interpreter."""
     import time_machine  # noqa: PLC0415 - it patches nothing unless a simulation begins
 
-    real = {name: getattr(time, name) for name in ("monotonic", "sleep")}
-    real_name, real_bytes = socket.gethostname, os.urandom
-
-    def monotonic() -> float:
-        return real["monotonic"]() if _source is None else _source.monotonic() / SECOND
-
-    def monotonic_ns() -> int:
-        return int(monotonic() * 1_000_000_000)
-
-    def sleep(seconds: float) -> None:
-        if _source is None:
-            real["sleep"](seconds)
-        else:
-            _source.sleep(seconds)
-
-    def host_name() -> str:
-        return real_name() if _source is None else _source.host_name()
-
-    def random_bytes(count: int) -> bytes:
-        return real_bytes(count) if _source is None else _source.random_bytes(count)
-
+    monotonic, sleep = time.monotonic, time.sleep
+    host_name, random_bytes = socket.gethostname, os.urandom
+    seconds = _asking(lambda source: source.monotonic() / SECOND, monotonic)
     replaced: dict[Any, dict[str, Any]] = {
-        time: {"monotonic": monotonic, "monotonic_ns": monotonic_ns, "sleep": sleep},
-        socket: {"gethostname": host_name},
-        os: {"urandom": random_bytes},
-        random: {"_urandom": random_bytes},
+        time: {
+            "monotonic": seconds,
+            "monotonic_ns": lambda: int(seconds() * 1_000_000_000),
+            "sleep": _asking(lambda source, seconds: source.sleep(seconds), sleep),
+        },
+        socket: {"gethostname": _asking(lambda source: source.host_name(), host_name)},
+        os: {"urandom": _asking(lambda source, count: source.random_bytes(count), random_bytes)},
     }
+    replaced[random] = {"_urandom": replaced[os]["urandom"]}
     for module, functions in replaced.items():
         for name, function in functions.items():
             setattr(module, name, function)
     traveller = time_machine.travel(0, tick=False).start()
     # Asked for each look at a wall clock, by whatever name a module imported it.
     traveller.time_ns = _wall_ns  # type: ignore[method-assign]
+
+
+def _asking(ask: Callable[..., Any], real: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that asks the running simulation, and does the real thing without one."""
+
+    def asking(*args: Any) -> Any:
+        return real(*args) if _source is None else ask(_source, *args)
+
+    return asking
 
 
 def _wall_ns() -> int:

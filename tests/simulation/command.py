@@ -8,6 +8,8 @@ import os
 import sys
 import threading
 import time
+from collections import Counter
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from tests.simulation.engine import Engine
 from tests.simulation.exhaustive import explore
 from tests.simulation.network import know_scripts
 from tests.simulation.oracle import judge
+from tests.simulation.record import Record
 from tests.simulation.runner import simulate
 from tests.simulation.scenario import PROFILES, Scenario, generate
 from tests.simulation.shrink import shrunk
@@ -22,6 +25,8 @@ from tests.simulation.years import ZONES, changing_zones, years
 
 __all__ = ("main",)
 
+#: Whether there is a lock, in the cases of the exhaustive part.
+MODES = {"both": (True, False), "lock": (True,), "no-lock": (False,)}
 #: The first year of the sparse profile.
 FIRST_YEAR = 2027
 
@@ -33,6 +38,7 @@ def main() -> None:
     parser.add_argument("--seeds", default="1:20", help="first:last, or one seed")
     parser.add_argument("--exhaustive", action="store_true", help="all orders with one fault")
     parser.add_argument("--switches", type=int, default=2, help="most switches of such an order")
+    parser.add_argument("--mode", choices=("both", "lock", "no-lock"), default="both")
     parser.add_argument("--years", type=int, help="live through so many years with one beat")
     parser.add_argument("--zones", help="in these zones only, separated by commas")
     parser.add_argument("--all-zones", action="store_true", help="in all zones whose clocks change")
@@ -57,48 +63,89 @@ def main() -> None:
 def work(arguments: argparse.Namespace) -> int:
     """Run scenarios; return how the process ends."""
     know_scripts()
-    failed = total = points = 0
-    began = time.process_time()
+    summary = Summary()
     with ExitStack() as stack:
         engines = {name: stack.enter_context(Engine(name)) for name in ("redis", "broker")}
         if arguments.exhaustive:
-            return explore_all(engines, arguments.switches)
+            return explore_all(engines, arguments.switches, MODES[arguments.mode])
         for scenario in scenarios(arguments):
-            total += 1
             if arguments.stop:
                 print(f"begins {scenario.profile} {scenario.seed}", flush=True)
             record = simulate(scenario, engines)
-            points += record.points
             wrong = judge(record)
+            summary.add(record, bool(wrong))
             if arguments.trace:
                 for at, who, what in record.trace:
                     print(f"{at / 1e6 - scenario.start:10.6f} {who}: {what}")
             if not wrong:
                 continue
-            failed += 1
-            print(f"FAILED {scenario.profile} seed {scenario.seed}")
-            for line in wrong[:6]:
-                print("   ", line)
-            if not arguments.no_shrink:
-                small = shrunk(scenario, lambda one: bool(judge(simulate(one, engines))))
-                print(small)
-                for line in judge(simulate(small, engines)):
-                    print("   ", line)
-                if arguments.keep:
-                    name = f"{scenario.profile}-{scenario.seed}.json"
-                    (arguments.keep / name).write_text(small.to_json())
-            sys.stdout.flush()
+            report(scenario, wrong, arguments, engines)
             if arguments.stop:
                 break
-    spent = time.process_time() - began
-    print(f"{total} scenarios, {failed} failed, {points} decision points, {spent:.1f} s of CPU")
-    return 1 if failed else 0
+    print(summary)
+    return 1 if summary.failed else 0
 
 
-def explore_all(engines: dict[str, Engine], switches: int) -> int:
+def report(
+    scenario: Scenario,
+    wrong: list[str],
+    arguments: argparse.Namespace,
+    engines: dict[str, Engine],
+) -> None:
+    """Print what is wrong with a scenario, and the smallest one that fails too."""
+    print(f"FAILED {scenario.profile} seed {scenario.seed}")
+    for line in wrong[:6]:
+        print("   ", line)
+    if not arguments.no_shrink:
+        small = shrunk(scenario, lambda one: bool(judge(simulate(one, engines))))
+        print(small)
+        for line in judge(simulate(small, engines)):
+            print("   ", line)
+        if arguments.keep:
+            name = f"{scenario.profile}-{scenario.seed}.json"
+            (arguments.keep / name).write_text(small.to_json())
+    sys.stdout.flush()
+
+
+class Summary:
+    """What was run, in numbers."""
+
+    def __init__(self) -> None:
+        self.scenarios = self.failed = self.points = self.switches = 0
+        self.orders: set[int] = set()
+        self.struck: Counter[str] = Counter()
+        self._began = cpu_seconds()
+
+    def add(self, record: Record, failed: bool) -> None:
+        """Count a simulation."""
+        self.scenarios += 1
+        self.failed += failed
+        self.points += record.points
+        self.switches += record.switches
+        self.orders |= record.orders
+        self.struck.update(record.struck)
+
+    def __str__(self) -> str:
+        spent = cpu_seconds() - self._began
+        rate = 60 * self.points / spent
+        faults = ", ".join(f"{count} {kind}" for kind, count in sorted(self.struck.items()))
+        return (
+            f"{self.scenarios} scenarios, {self.failed} failed; {self.points} decision points, "
+            f"{rate:.0f} a minute of CPU ({spent:.1f} s); {self.switches} changes of process, "
+            f"{len(self.orders)} different orders of requests; "
+            f"{self.struck.total()} faults: {faults or 'none'}"
+        )
+
+
+def cpu_seconds() -> float:
+    """Return the CPU time of this process; that of the servers is about a third of it more."""
+    return time.process_time()
+
+
+def explore_all(engines: dict[str, Engine], switches: int, modes: Sequence[bool]) -> int:
     """Run all cases of the exhaustive part; return how the process ends."""
     began = time.process_time()
-    found = explore(engines, switches)
+    found = explore(engines, switches, modes)
     for case, wrong in found.failures[:10]:
         print(f"FAILED {case}")
         for line in wrong:

@@ -252,7 +252,7 @@ class Engine:
     # -- faults --------------------------------------------------------------------------------
 
     def snapshot(self) -> list[tuple[int, bytes, bytes, int]]:
-        """Return all that is stored: database, key, value as dumped, and instant of expiry or -1."""
+        """Return all that is stored: database, key, dumped value, instant of expiry or -1."""
         stored = []
         for database in sorted(int(name[2:]) for name in self.client.info("keyspace")):
             client = self._database(database)

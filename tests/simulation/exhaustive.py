@@ -6,7 +6,7 @@ only thing that varies is who goes on, and where the fault strikes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Final
@@ -150,9 +150,9 @@ def judge_case(case: Case, record: Record) -> list[str]:
     return wrong
 
 
-def explore(engines: dict[str, Engine], switches: int) -> Exploration:
-    """Run everything; return what was found."""
+def explore(engines: dict[str, Engine], switches: int, modes: Sequence[bool]) -> Exploration:
+    """Run all cases with a lock (True) or without (False); return what was found."""
     exploration = Exploration(engines, switches)
-    for locked in (True, False):
+    for locked in modes:
         exploration.explore(locked)
     return exploration

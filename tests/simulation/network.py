@@ -261,6 +261,8 @@ class SimulatedSocket:
         until = None if self.timeout is None else self.world.now + microseconds(self.timeout)
         while not self._inbox and self._error is None:
             if until is not None and self.world.now >= until:
+                if self.subscribed:
+                    self.process.idled()
                 raise TimeoutError("timed out")
             self._waiting = True
             self.process.wait_until(until)

@@ -1,4 +1,4 @@
-"""Judges what was seen of a simulation; knows the documented rules and nothing of how RedBeat works.
+"""Judges what was seen of a simulation, by the documented rules and nothing else.
 
 Instants are seconds since the beginning, but for nominal ones, which are UNIX seconds.
 """
@@ -403,7 +403,7 @@ class Entry:
                 self.fail(action.ended, f"the triggered run {action.result} was not sent")
 
     def judge_prompt_trigger(self, action: Action, at: float) -> None:
-        """Where nothing is disturbed, and no run has to be waited for, a trigger is sent at once."""
+        """A trigger is sent at once where nothing is disturbed and no run must end first."""
         latest = action.ended + PROMPT
         states = [
             state
@@ -421,7 +421,7 @@ class Entry:
     def judge_overlap(self) -> None:
         """Runs of an entry that forbids it are never at work at the same time."""
         runs = [run for run in self.judgement.record.runs if run[0] == self.name]
-        for earlier, later in zip(runs, runs[1:], strict=False):
+        for earlier, later in pairwise(runs):
             definitions = [
                 state.definition or {} for state in self.states if state.began <= later[2]
             ]

@@ -27,7 +27,7 @@ class Arrival:
     triggered: bool
     coalesced: int
     #: Name of the beat that sent it.
-    sender: str
+    sender: str = ""
 
 
 @dataclass(slots=True)
@@ -66,6 +66,9 @@ class Record:
     #: What is stored at the end: whether each entry is enabled, by name.
     stored: dict[str, bool] = field(default_factory=dict)
     trace: list[tuple[int, str, str]] = field(default_factory=list)
+    #: Steps at which something was decided and that were no idleness, changes from one process to
+    #: another, and different orders of requests.
     points: int = 0
     switches: int = 0
+    orders: set[int] = field(default_factory=set)
     struck: dict[str, int] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Carries out a scenario: beats, applications, workers and faults, and writes down what happened."""
+"""Carries out a scenario: beats, applications, workers and faults; writes down what happened."""
 
 from __future__ import annotations
 
@@ -79,7 +79,8 @@ class Simulation:
             record.exits.append((self.seconds, world.stuck.name, "it got stuck"))
         record.quarantined = self._quarantined()
         record.stored = self._stored()
-        record.points, record.switches, record.struck = world.points, world.switches, world.struck
+        record.points, record.switches = world.points - world.idle, world.switches
+        record.orders, record.struck = world.orders, world.struck
         record.trace = world.trace
         return record
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -18,6 +19,9 @@ LATENCY: Final = (50, 800)
 #: Steps in :data:`BUSY_SPAN` after which a simulation is ended: somebody tries again for ever.
 BUSIEST: Final = 15_000
 BUSY_SPAN: Final = 10_000_000
+
+#: Requests whose order is looked at together.
+WINDOW: Final = 6
 
 #: Faults of a process; all others are those of one of its requests.
 OF_PROCESS: Final = ("kill", "freeze")
@@ -69,6 +73,9 @@ class Process:
         self.frozen_until = 0
         #: Steps so far, those of them that were no looks at a clock, and that were requests.
         self.steps = self.moves = self.requests = 0
+        #: Whether there was a request since the last look for idleness, and the steps until that.
+        self.busy = True
+        self.looked_at = 0
         self.faults: list[Fault] = []
         self.sockets: list[Any] = []
         self.on_end: Callable[[], None] | None = None
@@ -106,6 +113,12 @@ class Process:
         if getcurrent() is self._greenlet:
             self.world.hub.switch()
 
+    def idled(self) -> None:
+        """Take note that a wait has ended in vain: steps without a request are idleness."""
+        if not self.busy:
+            self.world.idle += self.steps - self.looked_at
+        self.busy, self.looked_at = False, self.steps
+
     def close_sockets(self) -> None:
         """Close what the process holds, as an operating system does."""
         for sock in [*self.sockets]:
@@ -131,8 +144,11 @@ class Process:
         self.world.points += 1
         self.world.watch(self)
         asks = what.startswith("request")
-        self.requests += asks
         self.moves += what != "clock"
+        if asks:
+            self.requests += 1
+            self.busy = True
+            self.world.remember(self, what)
         if not self.faults:
             return None
         for fault in self.faults:
@@ -232,8 +248,12 @@ class World(Source):
         self.processes: list[Process] = []
         self.nowhere = Host("nowhere")
         self.trace: list[tuple[int, str, str]] = []
-        #: Steps at which a decision was made, and changes from one process to another.
-        self.points = self.switches = 0
+        #: Steps at which a decision was made, those of them in idleness, and changes from one
+        #: process to another.
+        self.points = self.idle = self.switches = 0
+        #: Different orders of :data:`WINDOW` requests of several processes.
+        self.orders: set[int] = set()
+        self._last_requests: deque[tuple[str, str]] = deque(maxlen=WINDOW)
         #: Faults that struck, by their kinds.
         self.struck: dict[str, int] = {}
         #: Called when a fault strikes a process.
@@ -315,6 +335,13 @@ class World(Source):
         process = Process(self, name, host, main)
         self.processes.append(process)
         return process
+
+    def remember(self, process: Process, request: str) -> None:
+        """Remember in which order processes made their last requests."""
+        window = self._last_requests
+        window.append((process.name, request))
+        if len(window) == WINDOW and len({name for name, _ in window}) > 1:
+            self.orders.add(hash(tuple(window)))
 
     def note(self, who: str, what: str) -> None:
         """Write down what happened."""

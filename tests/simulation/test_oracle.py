@@ -1,0 +1,195 @@
+"""The oracle of the simulator finds what is wrong, and nothing where all is well."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timezone
+from typing import Any
+
+import pytest
+
+from tests.simulation.oracle import crontab_slots, judge
+from tests.simulation.record import Action, Arrival, Record
+from tests.simulation.scenario import Scenario, Step
+
+SCENARIO = Scenario(seed=1, duration=200.0, calm=100.0, lock_timeout=5.0)
+EVERY = {"kind": "every", "seconds": 10}
+
+
+def saved(at: float, version: int = 1, **fields: Any) -> Action:
+    """Return a save of ``poll`` that took no time."""
+    definition = {**(fields or EVERY), "made_at": at}
+    step = Step(at, "save", "web-1", "poll", fields=fields or EVERY)
+    return Action(step, version, at, at, "done", definition=definition)
+
+
+def done(what: str, at: float, version: int = 9) -> Action:
+    """Return another operation that succeeded."""
+    return Action(Step(at, what, "web-1", "poll"), version, at, at, "done")
+
+
+def sent(nominal: float, at: float | None = None, **more: Any) -> Arrival:
+    """Return a message of ``poll``; instants are seconds since the beginning."""
+    at = nominal + 0.002 if at is None else at
+    start = SCENARIO.start
+    values = {
+        "at": at,
+        "clock": start + at,
+        "entry": "poll",
+        "task_id": f"id of {nominal}",
+        "nominal": start + nominal,
+        "version": 1,
+        "triggered": False,
+        "coalesced": 0,
+    }
+    return Arrival(**{**values, **more})
+
+
+def record(arrivals: list[Arrival], *actions: Action, **more: Any) -> Record:
+    """Return a record in which ``poll`` was saved at 0, unless other actions are given."""
+    return Record(SCENARIO, arrivals, [*(actions or (saved(0.0),))], **more)
+
+
+def grid(*left_out: int) -> list[Arrival]:
+    """Return a message every ten seconds, but for those left out."""
+    return [sent(10.0 * number) for number in range(1, 21) if number not in left_out]
+
+
+def with_one_more(arrival: Arrival) -> list[Arrival]:
+    return sorted([*grid(), arrival], key=lambda one: one.at)
+
+
+def test_a_schedule_that_was_kept_is_right() -> None:
+    assert judge(record(grid())) == []
+
+
+@pytest.mark.parametrize(
+    ("arrivals", "expected"),
+    [
+        (grid(7), "was not sent"),
+        ([], "never ran"),
+        ([sent(n * 10.0, n * 10.0 + 3.0) for n in range(1, 21)], ""),
+        (with_one_more(sent(50.0, 50.01)), "was sent again"),
+        (with_one_more(sent(50.0, 50.01, task_id="another")), "has 2 ids"),
+        (with_one_more(sent(55.0)), "is no occurrence"),
+        (sorted([*grid(5), sent(50.0, 62.0)], key=lambda one: one.at), "came after a later one"),
+        (with_one_more(sent(30.0, task_id="id of 20.0")), "stands for 2 runs"),
+        ([sent(10.0, 9.5), *grid(1)], "0.500 s early"),
+        ([*grid()[:5], *[replace(one, version=7) for one in grid()[5:]]], "no longer there"),
+    ],
+)
+def test_what_is_wrong_is_found(arrivals: list[Arrival], expected: str) -> None:
+    wrong = judge(record(arrivals))
+    assert any(expected in line for line in wrong) if expected else wrong == []
+
+
+FAULT = [(70.0, 75.0, "kill")]
+
+
+class TestFaults:
+    """A fault explains some of it, for a time."""
+
+    def test_missed_occurrences_may_coalesce(self) -> None:
+        assert judge(record(grid(7, 8), disturbances=FAULT)) == []
+
+    def test_but_not_for_ever(self) -> None:
+        wrong = judge(record(grid()[:7], disturbances=FAULT))
+        assert any("was not sent" in line for line in wrong)
+
+    def test_a_message_may_come_twice(self) -> None:
+        again = with_one_more(sent(70.0, 76.0))
+        assert judge(record(again, disturbances=FAULT)) == []
+
+    def test_but_not_where_it_is_at_most_once(self) -> None:
+        once = saved(0.0, **EVERY, delivery="at_most_once")
+        wrong = judge(record(with_one_more(sent(70.0, 76.0)), once, disturbances=FAULT))
+        assert any("was sent again" in line for line in wrong)
+
+    def test_none_may_coalesce_where_all_are_to_be_sent(self) -> None:
+        every = saved(0.0, **EVERY, coalesce="all")
+        wrong = judge(record(grid(7, 8), every, disturbances=FAULT))
+        assert sum("was not made up for" in line for line in wrong) == 2
+
+    def test_a_run_has_one_id_whatever_happens(self) -> None:
+        again = with_one_more(sent(70.0, 76.0, task_id="another"))
+        wrong = judge(record(again, disturbances=FAULT))
+        assert any("has 2 ids" in line for line in wrong)
+
+
+class TestEdits:
+    """What applications did is obeyed."""
+
+    @pytest.mark.parametrize("what", ["pause", "delete"])
+    def test_an_entry_that_was_taken_away_is_silent(self, what: str) -> None:
+        until = [arrival for arrival in grid() if arrival.at < 100]
+        assert judge(record(until, saved(0.0), done(what, 99.0))) == []
+        wrong = judge(record(grid(), saved(0.0), done(what, 99.0)))
+        assert len(wrong) >= 10
+
+    def test_an_edit_counts_at_once(self) -> None:
+        new = [replace(one, version=9) if one.at > 99 else one for one in grid()]
+        assert judge(record(new, saved(0.0), done("edit", 99.0))) == []
+        assert judge(record(grid(), saved(0.0), done("edit", 99.0)))
+
+    def test_an_entry_that_runs_again_keeps_its_time(self) -> None:
+        arrivals = [arrival for arrival in grid() if not 50 < arrival.at < 80]
+        actions = saved(0.0), done("pause", 51.0), done("resume", 79.0)
+        assert judge(record(arrivals, *actions)) == []
+
+    def test_a_trigger_makes_a_run(self) -> None:
+        trigger = done("trigger", 42.0)
+        trigger.result = "triggered"
+        wrong = judge(record(grid(), saved(0.0), trigger))
+        assert any("was not sent" in line for line in wrong)
+        run = sent(42.0, task_id="triggered", triggered=True)
+        assert judge(record(with_one_more(run), saved(0.0), trigger)) == []
+
+    def test_a_limit_is_kept(self) -> None:
+        limited = saved(0.0, **EVERY, max_runs=3)
+        assert judge(record(grid()[:3], limited)) == []
+        assert any("are the limit" in line for line in judge(record(grid()[:4], limited)))
+        assert any("never ran" in line for line in judge(record([], limited)))
+
+
+def test_after_older_data_the_older_schedule_counts() -> None:
+    deleted = saved(0.0), done("delete", 99.0)
+    silent = [arrival for arrival in grid() if not 99 < arrival.at < 120]
+    more = {"rollbacks": [(110.0, 95.0)], "disturbances": [(110.0, 112.0, "older data")]}
+    assert judge(record(silent, *deleted, **more)) == []
+    assert any("never ran" in line for line in judge(record(silent[:9], *deleted, **more)))
+
+
+def test_runs_that_must_not_overlap() -> None:
+    action = saved(0.0, **EVERY, overlap="skip")
+    runs = [("poll", "id of 10.0", 10.0, 25.0), ("poll", "id of 20.0", 20.0, 22.0)]
+    wrong = judge(record(grid(), action, runs=runs))
+    assert any("while another one was at work" in line for line in wrong)
+
+
+def test_a_beat_that_exits_and_an_entry_in_quarantine_are_wrong() -> None:
+    wrong = judge(
+        record(grid(), exits=[(5.0, "beat-1", "OSError()")], quarantined=["redbeat:poll"])
+    )
+    assert len(wrong) == 2
+
+
+class TestClockChanges:
+    """The oracle's own reading of crontabs."""
+
+    def times(self, first: datetime, **fields: Any) -> list[str]:
+        begin = first.replace(tzinfo=timezone.utc).timestamp()
+        definition = {"kind": "crontab", "timezone": "Europe/Berlin", **fields}
+        slots = crontab_slots(definition, begin, begin + 86400)
+        return [datetime.fromtimestamp(slot, timezone.utc).strftime("%H:%M") for slot in slots]
+
+    def test_a_time_that_does_not_exist_is_the_first_minute_after_it(self) -> None:
+        spring = datetime(2027, 3, 28)
+        assert self.times(spring, hour=2, minute=30) == ["01:00"]
+        assert self.times(spring, hour=3, minute=0) == ["01:00"]
+
+    def test_a_time_that_exists_twice_is_the_first(self) -> None:
+        assert self.times(datetime(2027, 10, 31), hour=2, minute=30) == ["00:30"]
+
+    def test_a_wildcard_follows_real_time(self) -> None:
+        assert len(self.times(datetime(2027, 10, 31), hour="*", minute=30)) == 24
+        assert len(self.times(datetime(2027, 3, 28), hour="*", minute=30)) == 24
