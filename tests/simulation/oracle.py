@@ -399,6 +399,9 @@ class Entry:
                 for state in others
                 if state.began <= until
             )
+            waits = any("overlap" in (state.definition or {}) for state in others)
+            if waits and self.judgement.disturbed(0.0, action.ended):
+                continue  # the end of an earlier run may be lost: then overlap_timeout counts
             if action.result not in sent and stays and until <= end:
                 self.fail(action.ended, f"the triggered run {action.result} was not sent")
 
@@ -569,6 +572,8 @@ class Coverage:
         every = float(self.definition["seconds"])
         if not self.nominals:
             first = self.begin + every
+            if "max_runs" in self.definition and not self.state.new:
+                return  # the runs of the entry that was saved over count
             if first + self.jitter + 2 * self.judgement.recovery < end and not self.may_skip:
                 self.entry.fail(self.state.since, "never ran")
             return
