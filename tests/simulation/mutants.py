@@ -46,10 +46,7 @@ MUTANTS: Final = (
         CLAIM,
         """if string.sub(claim, 1, #id + 3) ~= '["' .. id .. ' ' then""",
         "if claim == '' then",
-        (
-            "crowded",
-            "tests/store/test_claim_script.py",
-        ),
+        ("tests/store/test_claim_script.py",),
     ),
     Mutant(
         "lease-ignored",
@@ -582,7 +579,6 @@ MUTANTS: Final = (
         "        self.pending = [*unsure, *self.pending]\n",
         "",
         (
-            "network",
             "tests/scheduler/test_lost_replies.py",
             "tests/scheduler/test_outage.py",
         ),
@@ -733,17 +729,6 @@ MUTANTS: Final = (
         ("tests/scheduler/test_outbox.py",),
     ),
     Mutant(
-        "all-sent-again",
-        "After a broken connection messages are sent again that the broker has confirmed.",
-        "beat/redis_pipe.py",
-        "            rest = flight.commands[len(answers) :]\n",
-        "            rest = flight.commands\n",
-        (
-            "brokers",
-            "tests/scheduler/test_publish_window.py",
-        ),
-    ),
-    Mutant(
         "record-before-publish",
         "A run is recorded when its message is written down, before the broker confirmed it.",
         "beat/dispatcher.py",
@@ -778,10 +763,7 @@ MUTANTS: Final = (
         "beat/dispatcher.py",
         "        if now - self._decided_at > DECIDED_FOR:\n            run.verdict = None\n",
         "",
-        (
-            "tests/scheduler/test_look_ahead.py",
-            "tests/scheduler/test_tick.py",
-        ),
+        ("tests/scheduler/test_claims.py",),
     ),
     Mutant(
         "pause-not-seen",

@@ -402,6 +402,9 @@ class Entry:
             waits = any("overlap" in (state.definition or {}) for state in others)
             if waits and self.judgement.disturbed(0.0, action.ended):
                 continue  # the end of an earlier run may be lost: then overlap_timeout counts
+            once = any("delivery" in (state.definition or {}) for state in others)
+            if once and self.judgement.disturbed(action.began, action.ended + PROMPT):
+                continue  # recorded first, so that a fault may lose it
             if action.result not in sent and stays and until <= end:
                 self.fail(action.ended, f"the triggered run {action.result} was not sent")
 
