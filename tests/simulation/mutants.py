@@ -983,17 +983,6 @@ MUTANTS: Final = (
         ),
     ),
     Mutant(
-        "rule-at-now",
-        "A rule that is asked for what comes after an instant returns that instant again.",
-        "timing.py",
-        "    return schedule.occurrence_after(after)\n",
-        "    return schedule.occurrence_after(after, inclusive=True)\n",
-        (
-            "calm",
-            "tests/unit/test_timing.py",
-        ),
-    ),
-    Mutant(
         "latest-is-next",
         "The last instant of a grid is one too far.",
         "timing.py",
