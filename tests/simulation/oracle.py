@@ -522,6 +522,8 @@ class Coverage:
         if self.definition["kind"] == "every" and not self.state.new:
             return
         for arrival in self.sent:
+            if not self.state.new and arrival.nominal < self.earliest:
+                continue  # missed since the last run of what the schedule was before
             at = bisect_left(slots, arrival.nominal - SAME)
             if at >= len(slots) or abs(slots[at] - arrival.nominal) > SAME:
                 self.entry.fail(arrival.at, f"{arrival.nominal:.6f} is no occurrence")

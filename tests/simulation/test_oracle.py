@@ -13,7 +13,7 @@ from tests.simulation.record import Action, Arrival, Record
 from tests.simulation.scenario import Scenario, Step
 
 SCENARIO = Scenario(seed=1, duration=200.0, calm=100.0, lock_timeout=5.0)
-EVERY = {"kind": "every", "seconds": 10}
+EVERY: dict[str, Any] = {"kind": "every", "seconds": 10}
 
 
 def saved(at: float, version: int = 1, **fields: Any) -> Action:
