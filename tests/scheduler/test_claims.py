@@ -114,6 +114,17 @@ class TestExpiry:
         scheduler.tick()
         assert scheduler.names == ["a", "b", "c"]
 
+    def test_a_run_is_decided_when_its_turn_comes(self, world: World, clock: Clock) -> None:
+        """The broker took three seconds for the run before it."""
+        ran = world.ago(2)
+        for name in "ab":
+            world.put(name, interval_json(1), ran)
+        scheduler = world.scheduler_of(RecordingScheduler, clock)
+        during_run(scheduler, lambda: clock.advance(3))
+        scheduler.tick()
+        first, second = scheduler.sent
+        assert second.scheduled_at - first.scheduled_at >= timedelta(seconds=3)
+
     def test_claims_whose_reply_came_late_are_given_back(
         self, world: World, wire: Wire, clock: Clock
     ) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from collections import Counter
 from functools import partial
 
@@ -247,13 +249,13 @@ class TestApi:
         assert lock is not None
         assert not lock.acquire(blocking=False)
 
-    def test_acquire_waits_as_long_as_told(self, world: World, clock: Clock) -> None:
+    def test_acquire_waits_as_long_as_told(self, world: World) -> None:
         world.client.set(LOCK, "another", px=60_000)
-        lock = world.scheduler_of(RecordingScheduler, clock).lock
+        lock = world.scheduler().lock
         assert lock is not None
-        start = clock()
-        assert not lock.acquire(blocking_timeout=7)
-        assert clock() - start == pytest.approx(7, abs=1)
+        start = time.monotonic()
+        assert not lock.acquire(blocking_timeout=1)
+        assert 1 <= time.monotonic() - start < 30
 
     def test_a_tick_goes_on_with_a_lock_acquired_before(self, world: World) -> None:
         scheduler = world.scheduler()

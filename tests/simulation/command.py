@@ -82,22 +82,32 @@ def work(arguments: argparse.Namespace) -> int:
                     print(f"{at / 1e6 - scenario.start:10.6f} {who}: {what}")
             if not wrong:
                 continue
-            print(f"FAILED {scenario.profile} seed {scenario.seed}")
-            for line in wrong[:6]:
-                print("   ", line)
-            if not arguments.no_shrink:
-                small = shrunk(scenario, lambda one: bool(judge(simulate(one, engines))))
-                print(small)
-                for line in judge(simulate(small, engines)):
-                    print("   ", line)
-                if arguments.keep:
-                    name = f"{scenario.profile}-{scenario.seed}.json"
-                    (arguments.keep / name).write_text(small.to_json())
-            sys.stdout.flush()
+            report(scenario, wrong, arguments, engines)
             if arguments.stop:
                 break
     print(summary)
     return 1 if summary.failed else 0
+
+
+def report(
+    scenario: Scenario,
+    wrong: list[str],
+    arguments: argparse.Namespace,
+    engines: dict[str, Engine],
+) -> None:
+    """Print what is wrong with a scenario, and the smallest one that fails too."""
+    print(f"FAILED {scenario.profile} seed {scenario.seed}")
+    for line in wrong[:6]:
+        print("   ", line)
+    if not arguments.no_shrink:
+        small = shrunk(scenario, lambda one: bool(judge(simulate(one, engines))))
+        print(small)
+        for line in judge(simulate(small, engines)):
+            print("   ", line)
+        if arguments.keep:
+            name = f"{scenario.profile}-{scenario.seed}.json"
+            (arguments.keep / name).write_text(small.to_json())
+    sys.stdout.flush()
 
 
 class Summary:

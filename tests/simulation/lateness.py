@@ -92,7 +92,7 @@ def judge_gaps(coverage: Coverage) -> None:
     definition, state = coverage.definition, coverage.state
     arrivals = [one for one in coverage.entry.arrivals if state.since <= one.at <= state.until]
     instants = [*(one.at for one in arrivals), min(state.until, coverage.duration)]
-    longest = float(definition["takes"]) + float(definition["seconds"]) + 2.0
+    longest = float(definition.get("takes", 0)) + float(definition["seconds"]) + 2.0
     for earlier, later in pairwise(instants):
         calm = not coverage.judgement.disturbed(earlier - longest, later)
         if calm and later - earlier > longest:

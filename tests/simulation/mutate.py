@@ -144,6 +144,8 @@ class Trial:
         begun = [line.split()[2] for line in output.splitlines() if line.startswith("begins ")]
         if code == 0:
             return ""
+        if not begun and "FAILED" in output:
+            return "all"
         if not begun or code > 1:
             raise SystemExit(f"{self.mutant.name}: the simulator failed:\n{output[-2000:]}")
         return begun[-1]

@@ -399,11 +399,17 @@ class Entry:
                 for state in others
                 if state.began <= until
             )
+            waits = any("overlap" in (state.definition or {}) for state in others)
+            if waits and self.judgement.disturbed(0.0, action.ended):
+                continue  # the end of an earlier run may be lost: then overlap_timeout counts
+            once = any("delivery" in (state.definition or {}) for state in others)
+            if once and self.judgement.disturbed(action.began, action.ended + PROMPT):
+                continue  # recorded first, so that a fault may lose it
             if action.result not in sent and stays and until <= end:
                 self.fail(action.ended, f"the triggered run {action.result} was not sent")
 
     def judge_prompt_trigger(self, action: Action, at: float) -> None:
-        """Where nothing is disturbed, and no run has to be waited for, a trigger is sent at once."""
+        """A trigger is sent at once where nothing is disturbed and no run must end first."""
         latest = action.ended + PROMPT
         states = [
             state
@@ -516,6 +522,8 @@ class Coverage:
         if self.definition["kind"] == "every" and not self.state.new:
             return
         for arrival in self.sent:
+            if not self.state.new and arrival.nominal < self.earliest:
+                continue  # missed since the last run of what the schedule was before
             at = bisect_left(slots, arrival.nominal - SAME)
             if at >= len(slots) or abs(slots[at] - arrival.nominal) > SAME:
                 self.entry.fail(arrival.at, f"{arrival.nominal:.6f} is no occurrence")
@@ -569,6 +577,8 @@ class Coverage:
         every = float(self.definition["seconds"])
         if not self.nominals:
             first = self.begin + every
+            if "max_runs" in self.definition and not self.state.new:
+                return  # the runs of the entry that was saved over count
             if first + self.jitter + 2 * self.judgement.recovery < end and not self.may_skip:
                 self.entry.fail(self.state.since, "never ran")
             return

@@ -27,7 +27,7 @@ class Arrival:
     triggered: bool
     coalesced: int
     #: Name of the beat that sent it.
-    sender: str
+    sender: str = ""
 
 
 @dataclass(slots=True)

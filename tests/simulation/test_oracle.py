@@ -13,7 +13,7 @@ from tests.simulation.record import Action, Arrival, Record
 from tests.simulation.scenario import Scenario, Step
 
 SCENARIO = Scenario(seed=1, duration=200.0, calm=100.0, lock_timeout=5.0)
-EVERY = {"kind": "every", "seconds": 10}
+EVERY: dict[str, Any] = {"kind": "every", "seconds": 10}
 
 
 def saved(at: float, version: int = 1, **fields: Any) -> Action:
@@ -90,7 +90,26 @@ class TestFaults:
     """A fault explains some of it, for a time."""
 
     def test_missed_occurrences_may_coalesce(self) -> None:
-        assert judge(record(grid(7, 8), disturbances=FAULT)) == []
+        arrivals = grid(7, 8)
+        wrong = judge(record(arrivals, disturbances=FAULT))
+        assert any("tells of 0 missed runs, there were 2" in line for line in wrong)
+        arrivals[6] = replace(arrivals[6], coalesced=2)
+        assert judge(record(arrivals, disturbances=FAULT)) == []
+
+    def test_the_latest_of_them_is_sent(self) -> None:
+        outage = [(70.0, 95.0, "restart")]
+        arrivals = grid(7, 8, 9)
+        late = sorted([*arrivals, sent(70.0, 95.5)], key=lambda one: one.at)
+        wrong = judge(record(late, disturbances=outage))
+        assert any("although 2 later runs were due" in line for line in wrong)
+        latest = sorted([*arrivals, sent(90.0, 95.5, coalesced=2)], key=lambda one: one.at)
+        assert judge(record(latest, disturbances=outage)) == []
+
+    def test_what_is_too_late_is_not_sent(self) -> None:
+        short = saved(0.0, **EVERY, misfire_grace_time=2)
+        late = sorted([*grid(7, 8), sent(80.0, 85.0)], key=lambda one: one.at)
+        wrong = judge(record(late, short, disturbances=[(70.0, 84.0, "restart")]))
+        assert any("5.000 s late, 2 s are allowed" in line for line in wrong)
 
     def test_but_not_for_ever(self) -> None:
         wrong = judge(record(grid()[:7], disturbances=FAULT))
@@ -98,7 +117,13 @@ class TestFaults:
 
     def test_a_message_may_come_twice(self) -> None:
         again = with_one_more(sent(70.0, 76.0))
-        assert judge(record(again, disturbances=FAULT)) == []
+        hit = {"": [(70.0, 75.0)]}
+        assert judge(record(again, disturbances=FAULT, hit=hit)) == []
+
+    def test_but_not_for_the_fault_of_a_beat_that_did_not_send_it(self) -> None:
+        again = with_one_more(sent(70.0, 76.0))
+        wrong = judge(record(again, disturbances=FAULT, hit={"beat-9": [(70.0, 75.0)]}))
+        assert any("was sent again" in line for line in wrong)
 
     def test_but_not_where_it_is_at_most_once(self) -> None:
         once = saved(0.0, **EVERY, delivery="at_most_once")
@@ -146,7 +171,8 @@ class TestEdits:
 
     def test_a_limit_is_kept(self) -> None:
         limited = saved(0.0, **EVERY, max_runs=3)
-        assert judge(record(grid()[:3], limited)) == []
+        assert judge(record(grid()[:3], limited, stored={"poll": True})) == []
+        assert any("on_finish" in line for line in judge(record(grid()[:3], limited)))
         assert any("are the limit" in line for line in judge(record(grid()[:4], limited)))
         assert any("never ran" in line for line in judge(record([], limited)))
 
@@ -164,6 +190,35 @@ def test_runs_that_must_not_overlap() -> None:
     runs = [("poll", "id of 10.0", 10.0, 25.0), ("poll", "id of 20.0", 20.0, 22.0)]
     wrong = judge(record(grid(), action, runs=runs))
     assert any("while another one was at work" in line for line in wrong)
+
+
+def test_runs_go_on_after_one_that_had_to_end_first() -> None:
+    action = saved(0.0, **EVERY, overlap="skip", takes=1.0)
+    assert judge(record(grid(), action)) == []
+    wrong = judge(record(grid(7, 8), action))
+    assert any("nothing was sent for 30.000 s" in line for line in wrong)
+
+
+def test_one_beat_leads_and_ids_belong_to_one_entry() -> None:
+    two = [replace(one, sender=f"beat-{number % 2}") for number, one in enumerate(grid())]
+    assert any("sends while beat-0 leads" in line for line in judge(record(two)))
+    other = sent(50.0, entry="other")
+    assert any("an id of poll" in line for line in judge(record(with_one_more(other))))
+
+
+def test_what_was_deleted_is_not_stored() -> None:
+    gone = saved(0.0), done("delete", 55.0)
+    assert judge(record(grid()[:5], *gone)) == []
+    wrong = judge(record(grid()[:5], *gone, stored={"poll": True}))
+    assert any("is stored although it is gone" in line for line in wrong)
+
+
+def test_a_deploy_changes_static_entries() -> None:
+    deploy = (50.0, 55.0, 4, {"poll": EVERY})
+    begun = [replace(one, version=4) for one in grid() if one.at > 60]
+    assert judge(Record(SCENARIO, begun, deploys=[deploy])) == []
+    wrong = judge(Record(SCENARIO, grid(), deploys=[deploy]))
+    assert any("no longer there (v1)" in line for line in wrong)
 
 
 def test_a_beat_that_exits_and_an_entry_in_quarantine_are_wrong() -> None:

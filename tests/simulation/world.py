@@ -16,12 +16,12 @@ __all__ = ("Fault", "Order", "Process", "World")
 #: Microseconds that one message takes through the network, at least and at most.
 LATENCY: Final = (50, 800)
 
-#: Requests whose order is looked at together.
-WINDOW: Final = 6
-
 #: Steps in :data:`BUSY_SPAN` after which a simulation is ended: somebody tries again for ever.
 BUSIEST: Final = 15_000
 BUSY_SPAN: Final = 10_000_000
+
+#: Requests whose order is looked at together.
+WINDOW: Final = 6
 
 #: Faults of a process; all others are those of one of its requests.
 OF_PROCESS: Final = ("kill", "freeze")
