@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import logging
 import os
 import sys
@@ -26,7 +27,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--profile", choices=sorted(PROFILES), action="append")
     parser.add_argument("--seeds", default="1:20", help="first:last, or one seed")
-    parser.add_argument("--replay", type=Path, help="a scenario in a file")
+    parser.add_argument("--replay", type=Path, nargs="+", help="scenarios in files")
+    parser.add_argument("--json", action="store_true", help="print one line of JSON a scenario")
     parser.add_argument("--trace", action="store_true", help="print what happened")
     parser.add_argument("--log", default="CRITICAL", help="level of the beats' log")
     parser.add_argument("--no-shrink", action="store_true")
@@ -55,6 +57,9 @@ def work(arguments: argparse.Namespace) -> int:
             record = simulate(scenario, engines)
             points += record.points
             wrong = judge(record)
+            if arguments.json:
+                print(json.dumps(wrong), flush=True)
+                continue
             if arguments.trace:
                 for at, who, what in record.trace:
                     print(f"{at / 1e6 - scenario.start:10.6f} {who}: {what}")
@@ -74,14 +79,15 @@ def work(arguments: argparse.Namespace) -> int:
                     (arguments.keep / name).write_text(small.to_json())
             sys.stdout.flush()
     spent = time.process_time() - began
-    print(f"{total} scenarios, {failed} failed, {points} decision points, {spent:.1f} s of CPU")
+    if not arguments.json:
+        print(f"{total} scenarios, {failed} failed, {points} decision points, {spent:.1f} s of CPU")
     return 1 if failed else 0
 
 
 def scenarios(arguments: argparse.Namespace) -> list[Scenario]:
     """Return the scenarios that are asked for."""
     if arguments.replay:
-        return [Scenario.from_json(arguments.replay.read_text())]
+        return [Scenario.from_json(path.read_text()) for path in arguments.replay]
     first, _, last = arguments.seeds.partition(":")
     seeds = range(int(first), int(last or first) + 1)
     return [generate(seed, name) for name in arguments.profile or PROFILES for seed in seeds]

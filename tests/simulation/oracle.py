@@ -56,6 +56,8 @@ class Judgement:
     @property
     def recovery(self) -> float:
         """Seconds after the end of a fault in which everything goes on again."""
+        if self.record.scenario.recovery:
+            return self.record.scenario.recovery
         timeout = self.record.scenario.lock_timeout
         lease = min(max(timeout, 5.0), 30.0)
         return min(timeout, 25.0) + lease + 20.0

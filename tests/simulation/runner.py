@@ -1,23 +1,24 @@
-"""Carries out a scenario: beats, applications, workers and faults, and writes down what happened."""
+"""Carries out a scenario: beats, applications, workers, faults; writes down what happened."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from datetime import datetime, timedelta, timezone
+from datetime import datetime
 from typing import Any, Final
 
 import celery.beat
+import redis
 from celery import Celery, signals
-from celery.schedules import crontab
 from redis.exceptions import ReadOnlyError
 
 import redbeat.worker
-from redbeat import RedBeatScheduler, RedBeatSchedulerEntry, clocked, rrule
+from redbeat import RedBeatScheduler
 from tests.simulation import clocks
 from tests.simulation.clocks import SECOND, Host
 from tests.simulation.engine import Engine
 from tests.simulation.network import Network, Service
+from tests.simulation.operations import OPERATIONS, Application, fields_of
 from tests.simulation.record import Action, Arrival, Record
 from tests.simulation.scenario import STEP_FAULTS, Scenario, Step
 from tests.simulation.world import Fault, Process, World
@@ -52,7 +53,8 @@ class Simulation:
         self.beats: dict[str, Process] = {}
         self.beat_services: dict[str, Any] = {}
         self.runs_waiting: list[tuple[Arrival, dict[str, Any], float]] = []
-        self.apps: dict[str, Celery] = {}
+        #: Faults that wait for a message of their entry.
+        self.waiting_faults: list[Step] = []
         self.snapshots: dict[Step, tuple[float, Any]] = {}
         self._version = 0
         self.world.on_strike = lambda fault: self._disturbed(fault.kind, fault.seconds)
@@ -120,6 +122,7 @@ class Simulation:
             enable_utc=True,
             result_expires=None,
             **self.scenario.settings,
+            **self.scenario.beat_settings.get(name, {}),
         )
         if not self.scenario.locked:
             app.conf.redbeat_lock_key = None
@@ -133,7 +136,8 @@ class Simulation:
         def main() -> None:
             app = self.app_of(name)
             app.conf.beat_schedule = {
-                entry: self._fields_of(fields, 0) for entry, fields in self.scenario.statics.items()
+                entry: fields_of(fields, 0, self.world.start)
+                for entry, fields in self.scenario.statics.items()
             }
             service = celery.beat.Service(app, scheduler_cls=RedBeatScheduler)
             self.beat_services[name] = service
@@ -152,17 +156,18 @@ class Simulation:
     # -- applications ----------------------------------------------------------------------------
 
     def _web(self, name: str, steps: list[Step]) -> None:
-        self.apps[name] = self.app_of(name)
+        client = redis.Redis("redis", socket_timeout=5.0)
+        application = Application(self.app_of(name), self.world, client)
         for step in steps:
             self.world.sleep(max(step.at - self.seconds, 0))
-            self._act(name, step)
+            self._act(name, application, step)
 
-    def _act(self, name: str, step: Step) -> None:
+    def _act(self, name: str, application: Application, step: Step) -> None:
         self._version += 1
         action = Action(step, self._version, self.seconds)
         self.record.actions.append(action)
         try:
-            action.result = OPERATIONS[step.what](self, name, step, action)
+            action.result = OPERATIONS[step.what](application, step, action)
             action.outcome = "done"
         except KeyError:
             action.outcome = "missing"
@@ -170,53 +175,6 @@ class Simulation:
             action.outcome = f"failed: {error!r}"
         action.ended = self.seconds
         self.world.note(name, f"{step.what} {step.entry} v{action.version}: {action.outcome}")
-
-    def _fields_of(self, fields: dict[str, Any], version: int) -> dict[str, Any]:
-        return {
-            "task": "proj.run",
-            "schedule": schedule_of(fields, self._now()),
-            "kwargs": {"version": version, "takes": fields.get("takes", 0)},
-            **{name: fields[name] for name in PASSED_ON if name in fields},
-            **{
-                f"{name}_time": self._now() + timedelta(seconds=fields[name])
-                for name in ("start", "end")
-                if name in fields
-            },
-        }
-
-    def _now(self) -> datetime:
-        """The true time; applications say when something is to happen by it."""
-        return datetime.fromtimestamp(self.world.now / SECOND, timezone.utc)
-
-    def save(self, name: str, step: Step, action: Action) -> None:
-        """Make an entry anew and save it."""
-        fields = self._fields_of(step.fields, action.version)
-        action.definition = {**step.fields, "made_at": self.seconds}
-        entry = RedBeatSchedulerEntry(step.entry, app=self.apps[name], **fields)
-        entry.save()
-
-    def edit(self, name: str, step: Step, action: Action) -> None:
-        """Load an entry, change its arguments, save it."""
-        entry = self._load(name, step)
-        entry.kwargs = {**entry.kwargs, "version": action.version}
-        entry.save()
-
-    def pause(self, name: str, step: Step, _action: Action) -> None:
-        self._load(name, step).pause()
-
-    def resume(self, name: str, step: Step, _action: Action) -> None:
-        self._load(name, step).resume()
-
-    def trigger(self, name: str, step: Step, _action: Action) -> str:
-        return self._load(name, step).trigger()
-
-    def delete(self, name: str, step: Step, _action: Action) -> None:
-        self._load(name, step).delete()
-
-    def _load(self, name: str, step: Step) -> RedBeatSchedulerEntry:
-        app = self.apps[name]
-        key = RedBeatSchedulerEntry.generate_key(app, step.entry)
-        return RedBeatSchedulerEntry.from_key(key, app=app)
 
     # -- workers ---------------------------------------------------------------------------------
 
@@ -254,6 +212,9 @@ class Simulation:
         )
         if kwargs["takes"]:
             self.runs_waiting.append((arrival, headers, float(kwargs["takes"])))
+        for step in [step for step in self.waiting_faults if step.entry == arrival.entry]:
+            self.waiting_faults.remove(step)
+            self._begin_fault(step)
 
     def _worker(self) -> None:
         """Run what was sent, each for as long as its entry says, as many at once as there are."""
@@ -277,6 +238,12 @@ class Simulation:
     # -- faults ----------------------------------------------------------------------------------
 
     def _strike(self, step: Step) -> None:
+        if step.entry:
+            self.waiting_faults.append(step)
+        else:
+            self._begin_fault(step)
+
+    def _begin_fault(self, step: Step) -> None:
         if step.what in STEP_FAULTS:
             self.beats[step.who].arm(Fault(step.what, step.step, step.seconds))
             return
@@ -298,6 +265,7 @@ class Simulation:
 
     def _disarm(self) -> None:
         """Let no more faults strike: from now on everything recovers."""
+        self.waiting_faults.clear()
         for process in self.world.processes:
             process.faults.clear()
 
@@ -350,43 +318,6 @@ class WorkerTask:
 
 
 LOADING: Final = b"-LOADING Redis is loading the dataset in memory\r\n"
-
-#: Fields of a scenario's entry that are those of an entry.
-PASSED_ON: Final = (
-    "catch_up_limit",
-    "coalesce",
-    "delivery",
-    "jitter",
-    "max_runs",
-    "misfire_grace_time",
-    "on_finish",
-    "overlap",
-    "timezone",
-)
-
-OPERATIONS: Final[dict[str, Callable[[Simulation, str, Step, Action], Any]]] = {
-    "save": Simulation.save,
-    "edit": Simulation.edit,
-    "pause": Simulation.pause,
-    "resume": Simulation.resume,
-    "trigger": Simulation.trigger,
-    "delete": Simulation.delete,
-}
-
-
-def schedule_of(fields: dict[str, Any], now: datetime) -> Any:
-    """Return the schedule that a scenario describes."""
-    kind = fields["kind"]
-    if kind == "every":
-        return timedelta(seconds=fields["seconds"])
-    if kind == "crontab":
-        names = ("minute", "hour", "day_of_week", "day_of_month", "month_of_year")
-        return crontab(**{name: fields[name] for name in names if name in fields})
-    if kind == "rrule":
-        more = {name: fields[name] for name in ("count",) if name in fields}
-        start = now.replace(microsecond=0) + timedelta(seconds=1)
-        return rrule(fields["freq"], start, interval=fields["interval"], **more)
-    return clocked(now + timedelta(seconds=fields["after"]))
 
 
 def envelope_body(envelope: dict[str, Any]) -> str:

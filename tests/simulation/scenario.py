@@ -58,7 +58,8 @@ class Step:
 
     ``what`` is an operation of an application (``save``, ``edit``, ``pause``, ...), a fault, or
     ``stop`` and ``deploy`` of a beat; ``who`` the process or server that it is about; ``entry`` the
-    name of an entry; the rest depends on ``what``.
+    name of an entry; the rest depends on ``what``. A fault with an entry waits until a message of that
+    entry arrives, and counts its steps from there.
     """
 
     at: float
@@ -96,7 +97,13 @@ class Scenario:
         lock_timeout: of the beats, seconds; the lease of a claim follows from it.
         settings: more settings of all apps.
         statics: ``beat_schedule`` of the beats.
+        beat_settings: settings of single beats, by their names.
+        recovery: seconds after the end of a fault in which everything goes on again; 0 for what
+            follows from the lock timeout.
         steps: what happens.
+        story: setup, fault and invariant in words, of a scenario that is kept.
+        expected: a part of what the oracle says of it as long as the defect is known; empty when
+            nothing is wrong.
     """
 
     seed: int
@@ -109,9 +116,13 @@ class Scenario:
     start: float = 1_893_456_000.0
     settings: dict[str, Any] = field(default_factory=dict)
     statics: dict[str, Any] = field(default_factory=dict)
+    beat_settings: dict[str, dict[str, Any]] = field(default_factory=dict)
+    recovery: float = 0.0
     steps: tuple[Step, ...] = ()
     #: Name of the profile that it was made from.
     profile: str = ""
+    story: str = ""
+    expected: str = ""
 
     def to_json(self) -> str:
         """Return the scenario as a text that :meth:`from_json` reads."""
