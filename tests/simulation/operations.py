@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
@@ -12,7 +13,7 @@ import redis
 from celery import Celery
 from celery.schedules import crontab, schedule
 
-from redbeat import RedBeatSchedulerEntry, clocked, rrule
+from redbeat import RedBeatSchedulerEntry, clocked, register_schedule_type, rrule
 from tests.simulation.clocks import SECOND
 from tests.simulation.record import Action
 from tests.simulation.scenario import Step
@@ -128,6 +129,7 @@ def raw_delete(by: Application, step: Step, _action: Action) -> None:
 
 OPERATIONS: Final[dict[str, Callable[[Application, Step, Action], Any]]] = {
     "save": save,
+    "rearm": save,
     "edit": edit,
     "reset": reset,
     "pause": pause,
@@ -169,6 +171,8 @@ def schedule_of(fields: dict[str, Any], now: datetime) -> Any:
         return rrule(fields["freq"], start, interval=fields["interval"], **more)
     if kind == "own":
         return OwnSchedule(fields["answer"])
+    if kind == "foreign":
+        return ForeignSchedule(fields["seconds"], fields["missing_on"])
     return clocked(now + timedelta(seconds=fields["after"]))
 
 
@@ -190,3 +194,25 @@ class OwnSchedule(schedule):
         if self.answer == "raises":
             raise ZeroDivisionError("a defect of the user's own schedule")
         return False, float("nan")
+
+
+class ForeignSchedule(schedule):
+    """An interval that needs a package which one host does not have."""
+
+    def __init__(self, seconds: float, missing_on: str) -> None:
+        super().__init__(run_every=seconds)
+        self.missing_on = missing_on
+
+
+def load_foreign(fields: dict[str, Any]) -> ForeignSchedule:
+    """Return the schedule that is stored; raises where its package is missing."""
+    if socket.gethostname() == fields["missing_on"]:
+        raise ImportError("No module named 'almanac'")
+    return ForeignSchedule(fields["seconds"], fields["missing_on"])
+
+
+def dump_foreign(stored: ForeignSchedule) -> dict[str, Any]:
+    return {"seconds": stored.run_every.total_seconds(), "missing_on": stored.missing_on}
+
+
+register_schedule_type("foreign", ForeignSchedule, dump_foreign, load_foreign)

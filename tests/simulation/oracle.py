@@ -1,4 +1,4 @@
-"""Judges what was seen of a simulation; knows the documented rules and nothing of how RedBeat works.
+"""Judges what was seen of a simulation by the documented rules; knows nothing of how RedBeat works.
 
 Instants are seconds since the beginning, but for nominal ones, which are UNIX seconds.
 """
@@ -24,6 +24,9 @@ PROMPT: Final = 1.0
 #: Seconds in which what was claimed before an edit may still be sent, where nothing is disturbed.
 IN_HAND: Final = 0.1
 
+#: Kinds of entries that run on a grid, which begins with their first run.
+INTERVALS: Final = ("every", "foreign")
+
 INFINITY: Final = float("inf")
 
 
@@ -44,6 +47,8 @@ class State:
     certain: bool = True
     #: Whether the entry did not exist before.
     new: bool = False
+    #: Whether it begins to count its runs from zero.
+    armed: bool = False
 
 
 @dataclass(slots=True)
@@ -81,7 +86,12 @@ def judge(record: Record) -> list[str]:
     judgement = Judgement(record)
     for at, beat, error in record.exits:
         judgement.fail(beat, at, f"the beat exited: {error}")
-    for key in record.quarantined:
+    if record.scenario.leader:
+        for at, host in record.holders:
+            if host != record.scenario.leader:
+                judgement.fail(host, at, f"took the lock from {record.scenario.leader}")
+    bad = {f"redbeat:{name}" for name, one in record.scenario.statics.items() if is_bad(one)}
+    for key in sorted({*record.quarantined} - bad):
         judgement.fail(key, record.scenario.duration, "a good entry is in quarantine")
     arrivals = defaultdict(list)
     for arrival in record.arrivals:
@@ -93,6 +103,11 @@ def judge(record: Record) -> list[str]:
         states = states_of(name, actions[name], record)
         Entry(judgement, name, arrivals[name], actions[name], states).judge()
     return judgement.wrong
+
+
+def is_bad(definition: dict[str, Any]) -> bool:
+    """Whether nothing is expected of an entry, as its schedule is a defect of the user's own."""
+    return definition["kind"] == "own"
 
 
 def states_of(name: str, actions: list[Action], record: Record) -> list[State]:
@@ -141,11 +156,12 @@ def after(action: Action, last: State, certain: bool) -> State | None:
     fresh = State(action.began, action.ended)
     if what == "trigger":
         return None
-    if what == "save":
+    if what in {"save", "rearm", "raw save"}:
         if not certain:
             return replace(fresh, versions=last.versions | versions, certain=False)
         new = last.certain and last.definition is None
-        return replace(fresh, definition=action.definition, versions=versions, new=new)
+        state = replace(fresh, definition=action.definition, versions=versions, new=new)
+        return replace(state, armed=what == "rearm")
     if not certain or not last.certain:
         return replace(
             last,
@@ -155,8 +171,11 @@ def after(action: Action, last: State, certain: bool) -> State | None:
             versions=last.versions | versions,
             until=INFINITY,
         )
-    if what == "delete":
+    if what in {"delete", "raw delete"}:
         return fresh
+    if what == "reset" and last.definition is not None:
+        state = replace(fresh, definition={**last.definition}, versions=versions)
+        return replace(state, paused=last.paused, armed=True)
     if what == "edit":
         return replace(
             last,
@@ -363,7 +382,10 @@ class Coverage:
         return not self.judgement.disturbed(begin - start, end - start)
 
     def judge(self) -> None:
+        if is_bad(self.definition):
+            return
         slots = list(self.slots())
+        self.judge_lateness()
         limit = self.definition.get("max_runs")
         if limit is not None:
             self.judge_limit(limit, slots)
@@ -380,10 +402,28 @@ class Coverage:
         over = len(slots) >= limit and slots[limit - 1] + 2 * self.judgement.recovery < self.end
         if self.state.new and over and not ids and not self.may_skip:
             self.entry.fail(self.state.since, "never ran")
+        if self.state.armed and self.begin + 3 * self.judgement.recovery < self.end:
+            expected = min(limit, int(self.runs_after(self.begin + self.judgement.recovery)))
+            if len(ids) < expected and not self.may_skip:
+                self.entry.fail(self.state.since, f"{len(ids)} runs where {expected} are due")
+
+    def runs_after(self, begin: float) -> float:
+        """Return how many runs an interval has, or 1 for what has another schedule."""
+        every = self.definition.get("seconds")
+        return (self.end - begin) / every if every else 1
+
+    def judge_lateness(self) -> None:
+        """What is sent late is late because of a fault, and soon after it."""
+        start = self.judgement.record.scenario.start
+        for arrival in self.sent:
+            due = max(arrival.nominal - start, self.state.since) + self.jitter
+            late = arrival.at - due
+            if late > PROMPT and not self.judgement.disturbed(arrival.at, arrival.at):
+                self.entry.fail(arrival.at, f"the run of {arrival.nominal:.6f} is {late:.3f} s late")
 
     def judge_membership(self, slots: list[float]) -> None:
         """What was sent is an occurrence of the schedule."""
-        if self.definition["kind"] == "every" and not self.state.new:
+        if self.definition["kind"] in INTERVALS and not self.state.new:
             return
         for arrival in self.sent:
             at = bisect_left(slots, arrival.nominal - SAME)
@@ -402,7 +442,9 @@ class Coverage:
                     f"the run of {slot:.6f} was not sent",
                 )
             return
-        if up + 2 * self.judgement.recovery > self.end or self.may_skip:
+        if up + 2 * self.judgement.recovery > self.end:
+            return
+        if self.may_skip and not self.in_time(up):
             return
         if self.definition.get("coalesce") == "all":
             self.entry.fail(
@@ -417,6 +459,16 @@ class Coverage:
                 f"nothing was sent for {slot:.6f} or later",
             )
 
+    def in_time(self, slot: float) -> bool:
+        """Whether an entry that skips what is too old must send an occurrence all the same."""
+        grace = self.definition.get("misfire_grace_time")
+        if grace is None or len(self.definition.keys() & {"overlap", "delivery"}):
+            return False
+        start, recovery = self.judgement.record.scenario.start, self.judgement.recovery
+        faults = self.judgement.record.disturbances
+        well = max((last for first, last, _ in faults if first <= slot - start), default=0.0)
+        return bool(start + well + recovery + PROMPT < slot + grace)
+
     def is_sent(self, slot: float) -> bool:
         at = bisect_left(self.nominals, slot - SAME)
         return at < len(self.nominals) and abs(self.nominals[at] - slot) <= SAME
@@ -429,7 +481,7 @@ class Coverage:
             begin = max(begin, made + self.definition["start"])
         if "end" in self.definition:
             end = min(end, made + self.definition["end"])
-        if self.definition["kind"] == "every":
+        if self.definition["kind"] in INTERVALS:
             yield from self.grid(begin, end)
         else:
             yield from slots_between(self.definition, made, begin, end)

@@ -56,6 +56,8 @@ class Record:
     runs: list[tuple[str, str, float, float]] = field(default_factory=list)
     #: Beats that ended by themselves, and why.
     exits: list[tuple[float, str, str]] = field(default_factory=list)
+    #: Hosts of the beats that held the lock, each when it was first seen to.
+    holders: list[tuple[float, str]] = field(default_factory=list)
     quarantined: list[str] = field(default_factory=list)
     trace: list[tuple[int, str, str]] = field(default_factory=list)
     points: int = 0

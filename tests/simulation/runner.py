@@ -89,6 +89,8 @@ class Simulation:
         self._at(self.scenario.duration - self.scenario.calm, self._disarm)
         for number in range(self.scenario.beats):
             self._start_beat(f"beat-{number + 1}", number * 0.2)
+        if self.scenario.leader:
+            self._at(1, self._look_at_lock)
         by_web: dict[str, list[Step]] = {}
         for step in self.scenario.steps:
             if step.who.startswith("web"):
@@ -284,6 +286,12 @@ class Simulation:
             service.answer = LOADING
             service.break_connections()
             self._at(until, self._loaded, service)
+        elif what == "demoted":
+            service.demote()
+        elif what == "server clock":
+            jump = int(step.fields["jump"] * SECOND)
+            self._move_clock(engine, jump)
+            self._at(until, self._move_clock, engine, -jump)
         elif what == "scripts forgotten":
             engine.forget_scripts()
         elif what == "lock deleted":
@@ -298,6 +306,18 @@ class Simulation:
                 engine.restore(stored)
                 self.record.rollbacks.append((self.seconds, taken_at))
             self._at(until, self._come_back, service)
+
+    def _move_clock(self, engine: Engine, by: int) -> None:
+        engine.host.offset += by
+
+    def _look_at_lock(self) -> None:
+        """Note who holds the lock: its token tells the host."""
+        token = self.services["redis"].engine.client.get("redbeat::lock")
+        parts = token.decode().split(":") if token else []
+        holders = self.record.holders
+        if len(parts) > 1 and (not holders or holders[-1][1] != parts[1]):
+            holders.append((self.seconds, parts[1]))
+        self._at(self.seconds + 1, self._look_at_lock)
 
     def _take_snapshot(self, step: Step) -> None:
         self.snapshots[step] = self.seconds, self.services[step.who].engine.snapshot()

@@ -43,6 +43,8 @@ SERVER_FAULTS: Final = {
     "scripts forgotten": "its script cache is emptied",
     "older data": "it is away, and comes back with what it had some seconds before",
     "no data": "it is away, and comes back empty",
+    "demoted": "connections that are open lead to what is a replica now, new ones to the new master",
+    "server clock": "its wall clock jumps by ``jump`` seconds, and back",
 }
 
 #: Faults of clocks: ``seconds`` is by how much a clock jumps.
@@ -100,6 +102,7 @@ class Scenario:
         beat_settings: settings of single beats, by their names.
         recovery: seconds after the end of a fault in which everything goes on again; 0 for what
             follows from the lock timeout.
+        leader: the beat that keeps the lock from beginning to end, where one must.
         steps: what happens.
         story: setup, fault and invariant in words, of a scenario that is kept.
         expected: a part of what the oracle says of it as long as the defect is known; empty when
@@ -118,6 +121,7 @@ class Scenario:
     statics: dict[str, Any] = field(default_factory=dict)
     beat_settings: dict[str, dict[str, Any]] = field(default_factory=dict)
     recovery: float = 0.0
+    leader: str = ""
     steps: tuple[Step, ...] = ()
     #: Name of the profile that it was made from.
     profile: str = ""
