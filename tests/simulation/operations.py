@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
@@ -13,17 +14,19 @@ import redis
 from celery import Celery
 from celery.schedules import crontab, schedule
 
-from redbeat import RedBeatSchedulerEntry, clocked, register_schedule_type, rrule
+from redbeat import RedBeatScheduler, RedBeatSchedulerEntry, clocked, register_schedule_type, rrule
 from tests.simulation.clocks import SECOND
 from tests.simulation.record import Action
 from tests.simulation.scenario import Step
 from tests.simulation.world import World
 
-__all__ = ("OPERATIONS", "Application", "fields_of")
+__all__ = ("OPERATIONS", "Application", "OwnScheduler", "fields_of")
 
 PREFIX: Final = "redbeat:"
 SCHEDULE: Final = "redbeat::schedule"
 WAKEUP: Final = "redbeat::wakeup"
+
+NAN: Final = float("nan")
 
 #: Fields of a scenario's entry that are those of an entry.
 PASSED_ON: Final = (
@@ -144,10 +147,11 @@ OPERATIONS: Final[dict[str, Callable[[Application, Step, Action], Any]]] = {
 def fields_of(fields: dict[str, Any], version: int, now: int) -> dict[str, Any]:
     """Return the arguments of the entry that a scenario describes, made at a true time."""
     instant = datetime.fromtimestamp(now / SECOND, timezone.utc)
+    answer = {"answer": fields["answer"]} if "answer" in fields else {}
     return {
         "task": fields.get("task", "proj.run"),
         "schedule": schedule_of(fields, instant),
-        "kwargs": {"version": version, "takes": fields.get("takes", 0)},
+        "kwargs": {"version": version, "takes": fields.get("takes", 0), **answer},
         **{name: fields[name] for name in PASSED_ON if name in fields},
         **{
             f"{name}_time": instant + timedelta(seconds=fields[name])
@@ -170,7 +174,7 @@ def schedule_of(fields: dict[str, Any], now: datetime) -> Any:
         start = now.replace(microsecond=0) + timedelta(seconds=1)
         return rrule(fields["freq"], start, interval=fields["interval"], **more)
     if kind == "own":
-        return OwnSchedule(fields["answer"])
+        return OwnSchedule(fields["answer"], fields["after"])
     if kind == "foreign":
         return ForeignSchedule(fields["seconds"], fields["missing_on"])
     return clocked(now + timedelta(seconds=fields["after"]))
@@ -184,16 +188,35 @@ def schedule_text(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 class OwnSchedule(schedule):
-    """A schedule class of a user's own with a defect: ``raises``, or answers ``nan``."""
+    """A schedule class of a user's own: an interval of 3 s that has a defect after a while."""
 
-    def __init__(self, answer: str = "nan", **more: Any) -> None:
-        super().__init__(run_every=more.pop("run_every", 3.0), **more)
+    def __init__(self, answer: str, after: float) -> None:
+        super().__init__(run_every=3.0)
         self.answer = answer
+        self.bad_from = time.time() + after
 
-    def is_due(self, last_run_at: datetime) -> Any:  # noqa: ARG002 - Celery passes it
+    def is_due(self, last_run_at: datetime) -> Any:
+        if time.time() < self.bad_from:
+            return super().is_due(last_run_at)
         if self.answer == "raises":
-            raise ZeroDivisionError("a defect of the user's own schedule")
-        return False, float("nan")
+            raise ZeroDivisionError("a defect of the schedule")
+        if self.answer == "offline":
+            raise ConnectionError("the calendar of holidays does not answer")
+        return False, NAN
+
+
+class OwnEntry(RedBeatSchedulerEntry):
+    """An entry class of a user's own that asks for a wait of NaN seconds where told to."""
+
+    def is_due(self) -> Any:
+        due, seconds = super().is_due()
+        return due, NAN if self.kwargs.get("answer") else seconds
+
+
+class OwnScheduler(RedBeatScheduler):
+    """A scheduler for such entries."""
+
+    Entry = OwnEntry
 
 
 class ForeignSchedule(schedule):

@@ -27,6 +27,8 @@ IN_HAND: Final = 0.1
 #: Kinds of entries that run on a grid, which begins with their first run.
 INTERVALS: Final = ("every", "foreign")
 
+SERVER_CLOCK: Final = "server clock"
+
 INFINITY: Final = float("inf")
 
 
@@ -90,7 +92,9 @@ def judge(record: Record) -> list[str]:
         for at, host in record.holders:
             if host != record.scenario.leader:
                 judgement.fail(host, at, f"took the lock from {record.scenario.leader}")
-    bad = {f"redbeat:{name}" for name, one in record.scenario.statics.items() if is_bad(one)}
+    definitions = {action.step.entry: action.definition for action in record.actions}
+    definitions.update(record.scenario.statics)
+    bad = {f"redbeat:{name}" for name, one in definitions.items() if one and is_bad(one)}
     for key in sorted({*record.quarantined} - bad):
         judgement.fail(key, record.scenario.duration, "a good entry is in quarantine")
     arrivals = defaultdict(list)
@@ -107,7 +111,7 @@ def judge(record: Record) -> list[str]:
 
 def is_bad(definition: dict[str, Any]) -> bool:
     """Whether nothing is expected of an entry, as its schedule is a defect of the user's own."""
-    return definition["kind"] == "own"
+    return definition["kind"] == "own" or "answer" in definition
 
 
 def states_of(name: str, actions: list[Action], record: Record) -> list[State]:
@@ -208,7 +212,13 @@ class Entry:
     ) -> None:
         self.judgement, self.name = judgement, name
         self.arrivals, self.actions, self.states = arrivals, actions, states
-        self.scheduled = [arrival for arrival in arrivals if not arrival.triggered]
+        unix = judgement.unix
+        #: Without what was sent while the clock of the server was wrong.
+        self.scheduled = [
+            arrival
+            for arrival in arrivals
+            if not arrival.triggered and abs(arrival.clock - unix(arrival.at)) < PROMPT
+        ]
 
     def fail(self, at: float, what: str) -> None:
         self.judgement.fail(self.name, at, what)
@@ -419,7 +429,9 @@ class Coverage:
             due = max(arrival.nominal - start, self.state.since) + self.jitter
             late = arrival.at - due
             if late > PROMPT and not self.judgement.disturbed(arrival.at, arrival.at):
-                self.entry.fail(arrival.at, f"the run of {arrival.nominal:.6f} is {late:.3f} s late")
+                self.entry.fail(
+                    arrival.at, f"the run of {arrival.nominal:.6f} is {late:.3f} s late"
+                )
 
     def judge_membership(self, slots: list[float]) -> None:
         """What was sent is an occurrence of the schedule."""
@@ -490,12 +502,17 @@ class Coverage:
         """Yield the instants of an interval, from the first one that was sent."""
         every = float(self.definition["seconds"])
         if not self.nominals:
-            first = self.begin + every
-            if first + self.jitter + 2 * self.judgement.recovery < end and not self.may_skip:
+            up = self.begin + every + self.jitter
+            calm = "start" not in self.definition and self.calm(self.earliest, up + PROMPT)
+            bound = PROMPT if calm else 2 * self.judgement.recovery
+            if up + bound < end and not self.may_skip:
                 self.entry.fail(self.state.since, "never ran")
             return
-        first = self.nominals[0]
-        calm = self.calm(begin, first + self.jitter)
+        faults = self.judgement.record.disturbances
+        jumps = [last for _, last, what in faults if what == SERVER_CLOCK]
+        later = [one.nominal for one in self.sent if all(one.at > last for last in jumps)]
+        first = (later or self.nominals)[0]
+        calm = not jumps and self.calm(begin, first + self.jitter)
         if calm and first > self.begin + every + SAME and "start" not in self.definition:
             self.entry.fail(self.state.since, f"ran first {first - begin:.3f} s after it was saved")
         count = int((end - first) / every + SAME)

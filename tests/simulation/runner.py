@@ -18,7 +18,7 @@ from tests.simulation import clocks
 from tests.simulation.clocks import SECOND, Host
 from tests.simulation.engine import Engine
 from tests.simulation.network import Network, Service
-from tests.simulation.operations import OPERATIONS, Application, fields_of
+from tests.simulation.operations import OPERATIONS, Application, OwnScheduler, fields_of
 from tests.simulation.record import Action, Arrival, Record
 from tests.simulation.scenario import STEP_FAULTS, Scenario, Step
 from tests.simulation.world import Fault, Process, World
@@ -77,6 +77,12 @@ class Simulation:
     def _quarantined(self) -> list[str]:
         stored = self.services["redis"].engine.client.hgetall(".redbeat::quarantine")
         return [key.decode() for key in stored]
+
+    @property
+    def scheduler_class(self) -> type[RedBeatScheduler]:
+        """What beats use: an own class where an entry needs that."""
+        own = any("answer" in step.fields for step in self.scenario.steps)
+        return OwnScheduler if own else RedBeatScheduler
 
     @property
     def seconds(self) -> float:
@@ -141,7 +147,7 @@ class Simulation:
                 entry: fields_of(fields, 0, self.world.start)
                 for entry, fields in self.scenario.statics.items()
             }
-            service = celery.beat.Service(app, scheduler_cls=RedBeatScheduler)
+            service = celery.beat.Service(app, scheduler_cls=self.scheduler_class)
             self.beat_services[name] = service
             service.start()
 
