@@ -27,7 +27,13 @@ IN_HAND: Final = 0.1
 #: Kinds of entries that run on a grid, which begins with their first run.
 INTERVALS: Final = ("every", "foreign")
 
-SERVER_CLOCK: Final = "server clock"
+#: Disturbances after which the grid of an interval begins again.
+NEW_GRID: Final = ("server clock", "legacy")
+#: Disturbances that a change to and from a beat of 2.4.2 consists of.
+LEGACY: Final = ("legacy", "stop")
+
+#: Seconds between two looks of a beat that nobody wakes, at most.
+LOOK: Final = 5.0
 
 INFINITY: Final = float("inf")
 
@@ -49,6 +55,8 @@ class State:
     certain: bool = True
     #: Whether the entry did not exist before.
     new: bool = False
+    #: Whether it runs at once, as what has no history does.
+    at_once: bool = False
     #: Whether it begins to count its runs from zero.
     armed: bool = False
 
@@ -74,6 +82,15 @@ class Judgement:
         return any(
             begin <= last + self.recovery and first <= end
             for first, last, _ in self.record.disturbances
+        )
+
+    def is_led_by_legacy(self, at: float) -> bool:
+        """Whether a beat of 2.4.2 has had the lock for a while, and nothing else happens."""
+        others = [fault for fault in self.record.disturbances if fault[2] not in LEGACY]
+        return any(
+            begin + IN_HAND < at < end
+            and not any(first <= at <= last + self.recovery for first, last, _ in others)
+            for begin, end in self.record.legacy_leads
         )
 
     def unix(self, seconds: float) -> float:
@@ -165,7 +182,10 @@ def after(action: Action, last: State, certain: bool) -> State | None:
             return replace(fresh, versions=last.versions | versions, certain=False)
         new = last.certain and last.definition is None
         state = replace(fresh, definition=action.definition, versions=versions, new=new)
-        return replace(state, armed=what == "rearm")
+        # What is written without a message to the beats is seen at their next look.
+        since = action.ended + (LOOK if action.definition.get("quiet") else 0)
+        anew = action.definition.get("anew", False)
+        return replace(state, since=since, armed=what == "rearm", at_once=anew)
     if not certain or not last.certain:
         return replace(
             last,
@@ -230,6 +250,7 @@ class Entry:
         self.judge_obedience()
         self.judge_triggers()
         self.judge_overlap()
+        self.judge_legacy()
         for state in self.schedules():
             Coverage(self, state).judge()
 
@@ -292,11 +313,7 @@ class Entry:
             lease = self.judgement.recovery
             if self.judgement.disturbed(arrival.at - lease, arrival.at):
                 allowed = 2 * lease
-            states = [
-                state
-                for state in self.states
-                if state.began <= arrival.at and state.until >= arrival.at - allowed
-            ]
+            states = self.states_near(arrival.at, allowed)
             if any(not state.certain for state in states):
                 continue
             if not any(arrival.version in state.versions for state in states):
@@ -335,6 +352,39 @@ class Entry:
             forbidden = all(one.get("overlap", "allow") != "allow" for one in definitions[1:])
             if forbidden and earlier[1] != later[1] and later[2] < earlier[3] - SAME:
                 self.fail(later[2], "a run began while another one was at work")
+
+    # -- a beat of 2.4.2 on the same data -----------------------------------------------------------
+
+    def judge_legacy(self) -> None:
+        """It leads alone, obeys as far as it can, and what it recorded counts."""
+        record = self.judgement.record
+        runs = [(at, version) for at, name, version in record.legacy_runs if name == self.name]
+        for at, version in runs:
+            states = self.states_near(at, IN_HAND)
+            if any(not state.certain for state in states):
+                continue
+            if not any(version in state.versions for state in states):
+                self.fail(at, f"an older beat sent what was no longer there (v{version})")
+            elif all(state.paused for state in states):
+                self.fail(at, "an older beat sent it although the entry was paused")
+        for arrival in self.arrivals:
+            if self.judgement.is_led_by_legacy(arrival.at):
+                self.fail(arrival.at, "sent while an older beat had the lock")
+            self.judge_anchor(arrival, runs)
+
+    def judge_anchor(self, arrival: Arrival, runs: list[tuple[float, int]]) -> None:
+        """An interval counts from the last run that an older beat recorded."""
+        before = [at for at, version in runs if at < arrival.at and version == arrival.version]
+        definition = self.definition_of(arrival)
+        if not before or arrival.triggered or definition.get("kind") != "every":
+            return
+        early = self.judgement.unix(before[-1]) + definition["seconds"] - arrival.nominal
+        if early > PROMPT:
+            self.fail(arrival.at, f"sent {early:.3f} s early after a run of an older beat")
+
+    def states_near(self, at: float, allowed: float) -> list[State]:
+        """Return the states in which an entry was at a time, or ``allowed`` seconds before."""
+        return [state for state in self.states if state.began <= at and state.until >= at - allowed]
 
     # -- coverage --------------------------------------------------------------------------------
 
@@ -378,6 +428,12 @@ class Coverage:
             and arrival.nominal <= self.end + SAME
         ]
         self.nominals = [arrival.nominal for arrival in self.sent]
+        #: When a beat of 2.4.2 sent it, UNIX seconds.
+        self.legacy = [
+            unix(at)
+            for at, name, version in self.judgement.record.legacy_runs
+            if name == entry.name and version in state.versions
+        ]
         self.jitter = float(self.definition.get("jitter", 0.0))
         #: Where not each occurrence is sent by the rules: those at work may be skipped, and what
         #: is recorded before it is sent may be lost.
@@ -435,12 +491,21 @@ class Coverage:
 
     def judge_membership(self, slots: list[float]) -> None:
         """What was sent is an occurrence of the schedule."""
-        if self.definition["kind"] in INTERVALS and not self.state.new:
+        jumps = any(what in NEW_GRID for _, _, what in self.judgement.record.disturbances)
+        if self.definition["kind"] in INTERVALS and (jumps or not self.state.new):
             return
-        for arrival in self.sent:
+        for arrival in self.sent[self.state.at_once :]:
             at = bisect_left(slots, arrival.nominal - SAME)
-            if at >= len(slots) or abs(slots[at] - arrival.nominal) > SAME:
+            known = at < len(slots) and abs(slots[at] - arrival.nominal) <= SAME
+            if not known and not self.is_made_up_for(arrival):
                 self.entry.fail(arrival.at, f"{arrival.nominal:.6f} is no occurrence")
+
+    def is_made_up_for(self, arrival: Arrival) -> bool:
+        """Whether it is an occurrence since the last run, of a schedule that was saved later."""
+        if self.state.new or self.definition["kind"] != "crontab":
+            return False
+        begin, end = arrival.nominal - 1, arrival.nominal
+        return end in crontab_slots(self.definition, begin, end)
 
     def judge_slot(self, slot: float) -> None:
         """An occurrence was sent, or another one stands for it where a fault explains that."""
@@ -463,7 +528,7 @@ class Coverage:
                 slot - self.judgement.record.scenario.start,
                 f"the run of {slot:.6f} was not made up for",
             )
-        elif not self.nominals or self.nominals[-1] < slot - SAME:
+        elif max(self.nominals[-1:] + self.legacy, default=0.0) < slot - SAME:
             if "end" in self.definition:
                 return
             self.entry.fail(
@@ -505,11 +570,11 @@ class Coverage:
             up = self.begin + every + self.jitter
             calm = "start" not in self.definition and self.calm(self.earliest, up + PROMPT)
             bound = PROMPT if calm else 2 * self.judgement.recovery
-            if up + bound < end and not self.may_skip:
+            if up + bound < end and not self.may_skip and not self.legacy:
                 self.entry.fail(self.state.since, "never ran")
             return
         faults = self.judgement.record.disturbances
-        jumps = [last for _, last, what in faults if what == SERVER_CLOCK]
+        jumps = [last for _, last, what in faults if what in NEW_GRID]
         later = [one.nominal for one in self.sent if all(one.at > last for last in jumps)]
         first = (later or self.nominals)[0]
         calm = not jumps and self.calm(begin, first + self.jitter)

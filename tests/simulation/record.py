@@ -56,6 +56,9 @@ class Record:
     runs: list[tuple[str, str, float, float]] = field(default_factory=list)
     #: Beats that ended by themselves, and why.
     exits: list[tuple[float, str, str]] = field(default_factory=list)
+    #: Runs that a beat of 2.4.2 sent: when, entry, version; and when such a beat had the lock.
+    legacy_runs: list[tuple[float, str, int]] = field(default_factory=list)
+    legacy_leads: list[tuple[float, float]] = field(default_factory=list)
     #: Hosts of the beats that held the lock, each when it was first seen to.
     holders: list[tuple[float, str]] = field(default_factory=list)
     quarantined: list[str] = field(default_factory=list)

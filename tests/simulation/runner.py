@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import celery.beat
 import redis
@@ -17,6 +18,7 @@ from redbeat import RedBeatScheduler
 from tests.simulation import clocks
 from tests.simulation.clocks import SECOND, Host
 from tests.simulation.engine import Engine
+from tests.simulation.legacy import LegacyBeat
 from tests.simulation.network import Network, Service
 from tests.simulation.operations import OPERATIONS, Application, OwnScheduler, fields_of
 from tests.simulation.record import Action, Arrival, Record
@@ -28,6 +30,11 @@ __all__ = ("Simulation", "simulate")
 QUEUE: Final = "celery"
 #: Seconds after which a beat that ended is started again.
 RESTART: Final = 2.0
+#: Seconds in which a beat that began has written its static entries.
+SETTLED: Final = 1.0
+
+#: A ``beat_schedule``: the fields of each entry, and the number of the operation that made it so.
+Statics: TypeAlias = dict[str, tuple[dict[str, Any], int]]
 
 
 def simulate(scenario: Scenario, engines: dict[str, Engine]) -> Record:
@@ -52,7 +59,15 @@ class Simulation:
         self.hosts: dict[str, Host] = {}
         self.beats: dict[str, Process] = {}
         self.beat_services: dict[str, Any] = {}
+        #: Seconds that a beat that was told to stop stays away.
+        self.down_for: dict[str, float] = {}
         self.runs_waiting: list[tuple[Arrival, dict[str, Any], float]] = []
+        self.first_statics = {name: (fields, 0) for name, fields in scenario.statics.items()}
+        #: What was deployed last, what each beat is to start with, and what it has started with.
+        self.deployed: Statics = self.first_statics
+        self.statics: dict[str, Statics] = {}
+        self.running_statics: dict[str, Statics] = {}
+        self.deploying: list[Action] = []
         #: Faults that wait for a message of their entry.
         self.waiting_faults: list[Step] = []
         self.snapshots: dict[Step, tuple[float, Any]] = {}
@@ -94,7 +109,7 @@ class Simulation:
     def _set_up(self) -> None:
         self._at(self.scenario.duration - self.scenario.calm, self._disarm)
         for number in range(self.scenario.beats):
-            self._start_beat(f"beat-{number + 1}", number * 0.2)
+            self._start_beat(f"beat-{number + 1}", self.scenario.beats_from + number * 0.2)
         if self.scenario.leader:
             self._at(1, self._look_at_lock)
         by_web: dict[str, list[Step]] = {}
@@ -142,11 +157,12 @@ class Simulation:
 
     def _start_beat(self, name: str, after: float = 0.0) -> None:
         def main() -> None:
-            app = self.app_of(name)
+            app, statics = self.app_of(name), self.statics.get(name, self.first_statics)
             app.conf.beat_schedule = {
-                entry: fields_of(fields, 0, self.world.start)
-                for entry, fields in self.scenario.statics.items()
+                entry: fields_of(fields, version, self.world.start)
+                for entry, (fields, version) in statics.items()
             }
+            self._is_deployed(statics, name)
             service = celery.beat.Service(app, scheduler_cls=self.scheduler_class)
             self.beat_services[name] = service
             service.start()
@@ -159,7 +175,70 @@ class Simulation:
         if process.ended_by is not None:
             self.record.exits.append((self.seconds, name, repr(process.ended_by)))
             self.world.note(name, f"exited: {process.ended_by!r}")
-        self._at(self.seconds + RESTART, self._start_beat, name)
+        down = max(self.down_for.pop(name, 0.0), RESTART)
+        self._at(self.seconds + down, self._start_beat, name)
+
+    def _start_legacy(self, step: Step) -> None:
+        """Have a beat of 2.4.2 take part for some seconds; then it stops or is killed."""
+        end = "broker" if self.scenario.separate_broker else "redis"
+        leading: list[float] = []
+
+        def main() -> None:
+            beat.run()
+
+        beat = LegacyBeat(
+            redis.Redis("redis", socket_timeout=5.0),
+            redis.Redis(end, db=1, socket_timeout=5.0),
+            self.scenario.lock_timeout,
+            lambda: leading.append(self.seconds),
+        )
+        process = self._start(step.who, main, 0.0)
+
+        def ended() -> None:
+            self.world.note(step.who, f"ended: {process.ended_by!r}")
+            if leading:
+                self.record.legacy_leads.append((leading[0], self.seconds))
+
+        def stop() -> None:
+            beat.stopping = True
+
+        process.on_end = ended
+        self._at(step.at + step.seconds, process.kill if step.fields["killed"] else stop)
+
+    def _deploy(self, step: Step) -> None:
+        """Restart one beat after another with another ``beat_schedule``."""
+        self._version += 1
+        before, after = self.deployed, step.fields["statics"]
+        versions = {name: self._version for name in after}
+        versions.update({name: v for name, (one, v) in before.items() if after.get(name) == one})
+        self.deployed = {name: (fields, versions[name]) for name, fields in after.items()}
+        self.deploying = []
+        for name in sorted({*before, *after}):
+            if before.get(name) == self.deployed.get(name):
+                continue
+            what = "save" if name in after else "delete"
+            action = Action(replace(step, what=what, entry=name), self._version, self.seconds)
+            action.definition = {**after.get(name, {}), "made_at": self.seconds}
+            self.record.actions.append(action)
+            # With several beats at work nobody removes what has left the configuration.
+            if name in after or self.scenario.locked:
+                self.deploying.append(action)
+        for number, beat in enumerate(sorted(self.beats)):
+            self._at(step.at + number * step.seconds, self._redeploy, beat, self.deployed)
+        self._disturbed("deploy", len(self.beats) * step.seconds + 2 * RESTART)
+
+    def _redeploy(self, name: str, statics: Statics) -> None:
+        self.statics[name] = statics
+        if self.beats[name].alive:
+            self.beat_services[name].stop()
+
+    def _is_deployed(self, statics: Statics, name: str) -> None:
+        """Note that a beat began with a configuration; the last one completes a deployment."""
+        self.running_statics[name] = statics
+        if all(self.running_statics.get(beat) is self.deployed for beat in self.beats):
+            for action in self.deploying:
+                action.ended, action.outcome = self.seconds + SETTLED, "done"
+            self.deploying = []
 
     # -- applications ----------------------------------------------------------------------------
 
@@ -200,6 +279,11 @@ class Simulation:
     def _arrived(self, envelope: dict[str, Any], clock: float) -> None:
         headers = envelope["headers"]
         kwargs = json.loads(envelope_body(envelope))[1]
+        if "scheduled_at" not in headers:
+            name, version = headers["periodic_task_name"], kwargs["version"]
+            self.record.legacy_runs.append((self.seconds, name, version))
+            self.world.note("broker", f"{name}: v{version} of an older beat")
+            return
         arrival = Arrival(
             at=self.seconds,
             clock=clock,
@@ -259,7 +343,12 @@ class Simulation:
         self._disturbed(step.what, step.seconds)
         self.world.struck[step.what] = self.world.struck.get(step.what, 0) + 1
         if step.what == "stop":
+            self.down_for[step.who] = step.seconds
             self.beat_services[step.who].stop()
+        elif step.what == "legacy":
+            self._start_legacy(step)
+        elif step.what == "deploy":
+            self._deploy(step)
         elif step.what == "host clock":
             self.hosts[step.who].offset += int(step.seconds * SECOND)
         elif step.what == "host drift":

@@ -43,7 +43,7 @@ SERVER_FAULTS: Final = {
     "scripts forgotten": "its script cache is emptied",
     "older data": "it is away, and comes back with what it had some seconds before",
     "no data": "it is away, and comes back empty",
-    "demoted": "connections that are open lead to what is a replica now, new ones to the new master",
+    "demoted": "open connections lead to what is a replica now, new ones to the new master",
     "server clock": "its wall clock jumps by ``jump`` seconds, and back",
 }
 
@@ -60,8 +60,8 @@ class Step:
 
     ``what`` is an operation of an application (``save``, ``edit``, ``pause``, ...), a fault, or
     ``stop`` and ``deploy`` of a beat; ``who`` the process or server that it is about; ``entry`` the
-    name of an entry; the rest depends on ``what``. A fault with an entry waits until a message of that
-    entry arrives, and counts its steps from there.
+    name of an entry; the rest depends on ``what``. A fault with an entry waits until a message of
+    that entry arrives, and counts its steps from there.
     """
 
     at: float
@@ -99,6 +99,7 @@ class Scenario:
         lock_timeout: of the beats, seconds; the lease of a claim follows from it.
         settings: more settings of all apps.
         statics: ``beat_schedule`` of the beats.
+        beats_from: seconds after which the beats start.
         beat_settings: settings of single beats, by their names.
         recovery: seconds after the end of a fault in which everything goes on again; 0 for what
             follows from the lock timeout.
@@ -119,6 +120,7 @@ class Scenario:
     start: float = 1_893_456_000.0
     settings: dict[str, Any] = field(default_factory=dict)
     statics: dict[str, Any] = field(default_factory=dict)
+    beats_from: float = 0.0
     beat_settings: dict[str, dict[str, Any]] = field(default_factory=dict)
     recovery: float = 0.0
     leader: str = ""
@@ -240,9 +242,15 @@ class Profile:
     many_operations: tuple[int, int] = (0, 8)
     many_faults: tuple[int, int] = (1, 5)
     duration: tuple[float, float] = (40.0, 120.0)
+    #: How many static entries there are at first, and how often another configuration is deployed.
+    statics: tuple[int, int] = (0, 0)
+    deployments: tuple[int, int] = (0, 0)
+    #: Whether a beat of 2.4.2 leads at first, and perhaps once more.
+    legacy: bool = False
 
 
 EVERYDAY: Final = (_every, _crontab, _rule, _once, _jitter, _misfire, _window, _at_most_once)
+RAW: Final = ("raw save", "raw delete")
 EDITS: Final = ("edit", "save", "pause", "resume", "trigger", "delete")
 
 PROFILES: Final = {
@@ -269,6 +277,34 @@ PROFILES: Final = {
         separate_broker=(False,),
     ),
     "clocks": Profile(EVERYDAY, EDITS, ("freeze",), ("stall",), tuple(CLOCK_FAULTS)),
+    "deploys": Profile(
+        EVERYDAY,
+        (*EDITS, "rearm"),
+        ("kill", "freeze", "reset before"),
+        ("restart", "scripts forgotten"),
+        entries=(1, 2),
+        many_faults=(0, 3),
+        statics=(1, 4),
+        deployments=(1, 3),
+        duration=(60.0, 150.0),
+    ),
+    "raw": Profile(
+        (_every, _crontab),
+        (*EDITS, *RAW, *RAW),
+        ("kill", "request lost", "reset before"),
+        ("restart", "scripts forgotten"),
+        many_operations=(3, 12),
+        many_faults=(0, 4),
+    ),
+    "legacy": Profile(
+        (_every, _crontab, _rule),
+        EDITS,
+        ("kill", "reset before"),
+        ("scripts forgotten",),
+        many_faults=(0, 2),
+        locked=(True,),
+        legacy=True,
+    ),
     "everything": Profile(
         (*EVERYDAY, _all_missed, _limited, _overlap, _one_off),
         EDITS,
@@ -299,6 +335,12 @@ def generate(seed: int, profile: str) -> Scenario:
         profile=profile,
     )
     steps = [*_operations(chance, made, active), *_faults(chance, made, active, beats)]
+    if made.statics[1]:
+        statics, deployments = _deployments(chance, made, active)
+        scenario, steps = replace(scenario, statics=statics), [*steps, *deployments]
+    if made.legacy:
+        scenario = replace(scenario, beats_from=3.0)
+        steps += _legacy(chance, active, beats)
     if scenario.separate_broker:
         steps += _broker_faults(chance, made, active)
     return replace(scenario, steps=tuple(sorted(steps, key=lambda step: step.at)))
@@ -315,8 +357,47 @@ def _operations(chance: Chance, made: Profile, active: float) -> list[Step]:
         for _ in range(chance.randint(*made.many_operations)):
             what, at = chance.choice(made.operations), round(chance.uniform(3, active), 3)
             fields = chance.choice(made.kinds)(chance) if what == "save" else {}
+            if what == "rearm":
+                fields = {**_limited(chance), "max_runs": 1000, "on_finish": "keep"}
+            if what == "raw save":
+                fields = {**chance.choice(made.kinds)(chance), "anew": True}
+                fields["quiet"] = chance.random() < 0.3
             who = chance.choice(("web-1", "web-2"))
             steps.append(Step(at, what, who, chance.choice(names), fields=fields))
+    return steps
+
+
+def _deployments(chance: Chance, made: Profile, active: float) -> tuple[dict[str, Any], list[Step]]:
+    """Return the static entries at first, and how they change."""
+    kinds = (_every, _crontab)
+    names = [f"static-{number}" for number in range(chance.randint(*made.statics))]
+    first = statics = {name: chance.choice(kinds)(chance) for name in names}
+    count = chance.randint(*made.deployments)
+    steps = []
+    for number in range(count):
+        statics = {name: one for name, one in statics.items() if chance.random() < 0.8}
+        changed = chance.choice((*names, f"added-{number}"))
+        statics = {**statics, changed: chance.choice(kinds)(chance)}
+        at = round((number + chance.uniform(0.1, 0.5)) * active / count, 3)
+        pause = round(chance.uniform(0.5, 4), 3)
+        steps.append(Step(at, "deploy", "beats", seconds=pause, fields={"statics": statics}))
+    return first, steps
+
+
+def _legacy(chance: Chance, active: float, beats: int) -> list[Step]:
+    """Return the times of beats of 2.4.2; for the second one the others are stopped."""
+    first, second = (
+        {"seconds": round(chance.uniform(6, 20), 3), "fields": {"killed": chance.random() < 0.5}}
+        for _ in range(2)
+    )
+    steps = [Step(0.0, "legacy", "legacy-1", **first)]
+    if chance.random() < 0.6:
+        at = round(chance.uniform(active / 2, active), 3)
+        away = round(chance.uniform(5, 20), 3)
+        steps.append(Step(at, "legacy", "legacy-2", **second))
+        steps += [
+            Step(at + number, "stop", f"beat-{number + 1}", seconds=away) for number in range(beats)
+        ]
     return steps
 
 
