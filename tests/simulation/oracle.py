@@ -128,7 +128,7 @@ def judge(record: Record) -> list[str]:
 
 def is_bad(definition: dict[str, Any]) -> bool:
     """Whether nothing is expected of an entry, as its schedule is a defect of the user's own."""
-    return definition["kind"] == "own" or "answer" in definition
+    return definition.get("kind") == "own" or "answer" in definition
 
 
 def states_of(name: str, actions: list[Action], record: Record) -> list[State]:
@@ -428,6 +428,15 @@ class Coverage:
             and arrival.nominal <= self.end + SAME
         ]
         self.nominals = [arrival.nominal for arrival in self.sent]
+        scenario = self.judgement.record.scenario
+        static = any(entry.name in step.fields.get("statics", ()) for step in scenario.steps)
+        #: When the grid of an interval began again. While beats have different configurations, an
+        #: old leader removes what a new beat added.
+        self.jumps = [
+            last
+            for _, last, what in self.judgement.record.disturbances
+            if what in NEW_GRID or (static and what == "deploy")
+        ]
         #: When a beat of 2.4.2 sent it, UNIX seconds.
         self.legacy = [
             unix(at)
@@ -491,8 +500,7 @@ class Coverage:
 
     def judge_membership(self, slots: list[float]) -> None:
         """What was sent is an occurrence of the schedule."""
-        jumps = any(what in NEW_GRID for _, _, what in self.judgement.record.disturbances)
-        if self.definition["kind"] in INTERVALS and (jumps or not self.state.new):
+        if self.definition["kind"] in INTERVALS and (self.jumps or not self.state.new):
             return
         for arrival in self.sent[self.state.at_once :]:
             at = bisect_left(slots, arrival.nominal - SAME)
@@ -501,11 +509,12 @@ class Coverage:
                 self.entry.fail(arrival.at, f"{arrival.nominal:.6f} is no occurrence")
 
     def is_made_up_for(self, arrival: Arrival) -> bool:
-        """Whether it is an occurrence since the last run, of a schedule that was saved later."""
-        if self.state.new or self.definition["kind"] != "crontab":
+        """Whether it was missed before the schedule was saved again, or while it was paused."""
+        if self.state.new:
             return False
+        made = self.judgement.unix(self.definition["made_at"])
         begin, end = arrival.nominal - 1, arrival.nominal
-        return end in crontab_slots(self.definition, begin, end)
+        return end in slots_between(self.definition, made, begin, end)
 
     def judge_slot(self, slot: float) -> None:
         """An occurrence was sent, or another one stands for it where a fault explains that."""
@@ -573,11 +582,9 @@ class Coverage:
             if up + bound < end and not self.may_skip and not self.legacy:
                 self.entry.fail(self.state.since, "never ran")
             return
-        faults = self.judgement.record.disturbances
-        jumps = [last for _, last, what in faults if what in NEW_GRID]
-        later = [one.nominal for one in self.sent if all(one.at > last for last in jumps)]
+        later = [one.nominal for one in self.sent if one.at > max(self.jumps, default=0.0)]
         first = (later or self.nominals)[0]
-        calm = not jumps and self.calm(begin, first + self.jitter)
+        calm = not self.jumps and self.calm(begin, first + self.jitter)
         if calm and first > self.begin + every + SAME and "start" not in self.definition:
             self.entry.fail(self.state.since, f"ran first {first - begin:.3f} s after it was saved")
         count = int((end - first) / every + SAME)
