@@ -105,7 +105,7 @@ def raw_save(by: Application, step: Step, action: Action) -> None:
     """
     fields = by.define(step, action)
     key = PREFIX + step.entry
-    definition = {
+    definition: dict[str, Any] = {
         "name": step.entry,
         "task": fields["task"],
         "kwargs": fields["kwargs"],

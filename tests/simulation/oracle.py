@@ -105,15 +105,8 @@ def judge(record: Record) -> list[str]:
     judgement = Judgement(record)
     for at, beat, error in record.exits:
         judgement.fail(beat, at, f"the beat exited: {error}")
-    if record.scenario.leader:
-        for at, host in record.holders:
-            if host != record.scenario.leader:
-                judgement.fail(host, at, f"took the lock from {record.scenario.leader}")
-    definitions = {action.step.entry: action.definition for action in record.actions}
-    definitions.update(record.scenario.statics)
-    bad = {f"redbeat:{name}" for name, one in definitions.items() if one and is_bad(one)}
-    for key in sorted({*record.quarantined} - bad):
-        judgement.fail(key, record.scenario.duration, "a good entry is in quarantine")
+    judge_leader(judgement)
+    judge_quarantine(judgement)
     arrivals = defaultdict(list)
     for arrival in record.arrivals:
         arrivals[arrival.entry].append(arrival)
@@ -124,6 +117,25 @@ def judge(record: Record) -> list[str]:
         states = states_of(name, actions[name], record)
         Entry(judgement, name, arrivals[name], actions[name], states).judge()
     return judgement.wrong
+
+
+def judge_leader(judgement: Judgement) -> None:
+    """A leader that must keep the lock keeps it."""
+    record = judgement.record
+    if record.scenario.leader:
+        for at, host in record.holders:
+            if host != record.scenario.leader:
+                judgement.fail(host, at, f"took the lock from {record.scenario.leader}")
+
+
+def judge_quarantine(judgement: Judgement) -> None:
+    """No entry is in quarantine but those with a defect."""
+    record = judgement.record
+    definitions = {action.step.entry: action.definition for action in record.actions}
+    definitions.update(record.scenario.statics)
+    bad = {f"redbeat:{name}" for name, one in definitions.items() if one and is_bad(one)}
+    for key in sorted({*record.quarantined} - bad):
+        judgement.fail(key, record.scenario.duration, "a good entry is in quarantine")
 
 
 def is_bad(definition: dict[str, Any]) -> bool:

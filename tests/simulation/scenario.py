@@ -386,15 +386,16 @@ def _deployments(chance: Chance, made: Profile, active: float) -> tuple[dict[str
 
 def _legacy(chance: Chance, active: float, beats: int) -> list[Step]:
     """Return the times of beats of 2.4.2; for the second one the others are stopped."""
-    first, second = (
-        {"seconds": round(chance.uniform(6, 20), 3), "fields": {"killed": chance.random() < 0.5}}
-        for _ in range(2)
-    )
-    steps = [Step(0.0, "legacy", "legacy-1", **first)]
+
+    def older_beat(at: float, name: str) -> Step:
+        fields = {"killed": chance.random() < 0.5}
+        return Step(at, "legacy", name, seconds=round(chance.uniform(6, 20), 3), fields=fields)
+
+    steps = [older_beat(0.0, "legacy-1")]
     if chance.random() < 0.6:
         at = round(chance.uniform(active / 2, active), 3)
         away = round(chance.uniform(5, 20), 3)
-        steps.append(Step(at, "legacy", "legacy-2", **second))
+        steps.append(older_beat(at, "legacy-2"))
         steps += [
             Step(at + number, "stop", f"beat-{number + 1}", seconds=away) for number in range(beats)
         ]
