@@ -502,7 +502,12 @@ class Coverage:
     def judge_lateness(self) -> None:
         """What is sent late is late because of a fault, and soon after it."""
         start = self.judgement.record.scenario.start
+        faults = self.judgement.record.disturbances
+        # A beat waits by its own clock, as long as it lives.
+        drift_from = min((at for at, _, what in faults if what == "host drift"), default=INFINITY)
         for arrival in self.sent:
+            if arrival.at > drift_from:
+                break
             due = max(arrival.nominal - start, self.state.since) + self.jitter
             late = arrival.at - due
             if late > PROMPT and not self.judgement.disturbed(arrival.at, arrival.at):
@@ -591,7 +596,8 @@ class Coverage:
             up = self.begin + every + self.jitter
             calm = "start" not in self.definition and self.calm(self.earliest, up + PROMPT)
             bound = PROMPT if calm else 2 * self.judgement.recovery
-            if up + bound < end and not self.may_skip and not self.legacy:
+            fresh = self.state.new or self.state.armed or "max_runs" not in self.definition
+            if up + bound < end and fresh and not self.may_skip and not self.legacy:
                 self.entry.fail(self.state.since, "never ran")
             return
         later = [one.nominal for one in self.sent if one.at > max(self.jumps, default=0.0)]
