@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import logging
 import os
 import sys
@@ -43,7 +44,8 @@ def main() -> None:
     parser.add_argument("--years", type=int, help="live through so many years with one beat")
     parser.add_argument("--zones", help="in these zones only, separated by commas")
     parser.add_argument("--all-zones", action="store_true", help="in all zones whose clocks change")
-    parser.add_argument("--replay", type=Path, help="a scenario in a file")
+    parser.add_argument("--replay", type=Path, nargs="+", help="scenarios in files")
+    parser.add_argument("--json", action="store_true", help="print one line of JSON a scenario")
     parser.add_argument("--trace", action="store_true", help="print what happened")
     parser.add_argument("--shim", action="store_true", help="servers with a clock of C; needs cc")
     parser.add_argument("--log", default="CRITICAL", help="level of the beats' log")
@@ -77,16 +79,24 @@ def work(arguments: argparse.Namespace) -> int:
             record = simulate(scenario, engines)
             wrong = judge(record)
             summary.add(record, bool(wrong))
-            if arguments.trace:
-                for at, who, what in record.trace:
-                    print(f"{at / 1e6 - scenario.start:10.6f} {who}: {what}")
-            if not wrong:
-                continue
-            report(scenario, wrong, arguments, engines)
-            if arguments.stop:
+            show(record, wrong, arguments)
+            if wrong and not arguments.json:
+                report(scenario, wrong, arguments, engines)
+            if wrong and arguments.stop:
                 break
+    if arguments.json:
+        return 0
     print(summary)
     return 1 if summary.failed else 0
+
+
+def show(record: Record, wrong: list[str], arguments: argparse.Namespace) -> None:
+    """Print what was asked for of each scenario."""
+    if arguments.json:
+        print(json.dumps(wrong), flush=True)
+    if arguments.trace:
+        for at, who, what in record.trace:
+            print(f"{at / 1e6 - record.scenario.start:10.6f} {who}: {what}")
 
 
 def report(
@@ -171,7 +181,7 @@ def scenarios(arguments: argparse.Namespace) -> list[Scenario]:
         zones = arguments.zones.split(",") if arguments.zones else zones
         return [years(first, arguments.years, zones)]
     if arguments.replay:
-        return [Scenario.from_json(arguments.replay.read_text())]
+        return [Scenario.from_json(path.read_text()) for path in arguments.replay]
     first, _, last = arguments.seeds.partition(":")
     seeds = range(int(first), int(last or first) + 1)
     return [generate(seed, name) for seed in seeds for name in arguments.profile or PROFILES]

@@ -40,6 +40,11 @@ class Service:
         for sock in [*self.sockets]:
             sock.broken()
 
+    def demote(self) -> None:
+        """Have the open connections lead to a replica, as after a failover."""
+        for sock in self.sockets:
+            sock.demoted = True
+
     def stop(self) -> None:
         """Go away: connections break, new ones are refused."""
         self.down = True
@@ -49,6 +54,8 @@ class Service:
         """Run commands of a connection now; return the bytes of the replies."""
         if self.answer:
             return self.answer * len(commands)
+        if sock.demoted and any(words[0].upper() in WRITES for words in commands):
+            return READONLY * len(commands)
         engine = self.engine
         engine.now = engine.host.wall(self.world.now)
         others, replies = [], []
@@ -102,6 +109,8 @@ class Service:
 
 
 PUSHES = frozenset((b"LPUSH", b"RPUSH", b"EVAL", b"EVALSHA", b"EXEC"))
+WRITES = PUSHES | {b"SET", b"HSET", b"SADD", b"ZADD", b"DEL"}
+READONLY = b"-READONLY You can't write against a read only replica.\r\n"
 QUIET = frozenset((b"HSET", b"HGET", b"LPUSH", b"GET", b"PING", b"HELLO", b"CLIENT", b"SELECT"))
 CLAIM_SHAS: set[bytes] = set()
 
@@ -123,7 +132,7 @@ class SimulatedSocket:
         self.real = service.engine.connect()
         self.timeout: float | None = None
         self.resp3 = self.subscribed = False
-        self.closed = False
+        self.closed = self.demoted = False
         self._error: type[Exception] | None = None
         self._written = b""
         self._inbox = b""
@@ -358,4 +367,4 @@ class Network:
         def connect(connection: Any) -> SimulatedSocket:
             return network.connect(connection.host, connection.socket_timeout)
 
-        redis.connection.Connection._connect = connect  # type: ignore[method-assign]
+        setattr(redis.connection.Connection, "_connect", connect)  # noqa: B010 - as redis-py calls it

@@ -30,6 +30,17 @@ IN_HAND: Final = 0.1
 UPKEEP: Final = frozenset(("stop", "deploy", "scripts forgotten"))
 
 DAY: Final = 86400
+#: Kinds of entries that run on a grid, which begins with their first run.
+INTERVALS: Final = ("every", "foreign")
+
+#: Disturbances after which the grid of an interval begins again.
+NEW_GRID: Final = ("server clock", "legacy")
+#: Disturbances that a change to and from a beat of 2.4.2 consists of.
+LEGACY: Final = ("legacy", "stop")
+
+#: Seconds between two looks of a beat that nobody wakes, at most.
+LOOK: Final = 5.0
+
 INFINITY: Final = float("inf")
 
 
@@ -50,6 +61,10 @@ class State:
     certain: bool = True
     #: Whether the entry did not exist before.
     new: bool = False
+    #: Whether it runs at once, as what has no history does.
+    at_once: bool = False
+    #: Whether it begins to count its runs from zero.
+    armed: bool = False
 
 
 @dataclass(slots=True)
@@ -62,6 +77,8 @@ class Judgement:
     @property
     def recovery(self) -> float:
         """Seconds after the end of a fault in which everything goes on again."""
+        if self.record.scenario.recovery:
+            return self.record.scenario.recovery
         timeout = self.record.scenario.lock_timeout
         lease = min(max(timeout, 5.0), 30.0)
         return min(timeout, 25.0) + lease + 20.0
@@ -81,6 +98,15 @@ class Judgement:
             for first, last, kind in self.record.disturbances
         )
 
+    def is_led_by_legacy(self, at: float) -> bool:
+        """Whether a beat of 2.4.2 has had the lock for a while, and nothing else happens."""
+        others = [fault for fault in self.record.disturbances if fault[2] not in LEGACY]
+        return any(
+            begin + IN_HAND < at < end
+            and not any(first <= at <= last + self.recovery for first, last, _ in others)
+            for begin, end in self.record.legacy_leads
+        )
+
     def unix(self, seconds: float) -> float:
         return self.record.scenario.start + seconds
 
@@ -93,8 +119,8 @@ def judge(record: Record) -> list[str]:
     judgement = Judgement(record)
     for at, beat, error in record.exits:
         judgement.fail(beat, at, f"the beat exited: {error}")
-    for key in record.quarantined:
-        judgement.fail(key, record.scenario.duration, "a good entry is in quarantine")
+    judge_leader(judgement)
+    judge_quarantine(judgement)
     judge_lead(judgement)
     judge_names(judgement)
     arrivals = defaultdict(list)
@@ -103,7 +129,7 @@ def judge(record: Record) -> list[str]:
     actions = defaultdict(list)
     for action in record.actions:
         actions[action.step.entry].append(action)
-    for name in sorted({*arrivals, *actions, *static_names(record)}):
+    for name in sorted({*arrivals, *actions, *record.scenario.statics}):
         states = states_of(name, actions[name], record)
         Entry(judgement, name, arrivals[name], actions[name], states).judge()
     return judgement.wrong
@@ -127,10 +153,28 @@ def judge_names(judgement: Judgement) -> None:
             judgement.fail(arrival.entry, arrival.at, f"has an id of {other}")
 
 
-def static_names(record: Record) -> set[str]:
-    """Return the names of all entries that a beat has in its ``beat_schedule`` at some time."""
-    deployed = {name for _, _, _, statics in record.deploys for name in statics}
-    return {*record.scenario.statics, *deployed}
+def judge_leader(judgement: Judgement) -> None:
+    """A leader that must keep the lock keeps it."""
+    record = judgement.record
+    if record.scenario.leader:
+        for at, host in record.holders:
+            if host != record.scenario.leader:
+                judgement.fail(host, at, f"took the lock from {record.scenario.leader}")
+
+
+def judge_quarantine(judgement: Judgement) -> None:
+    """No entry is in quarantine but those with a defect."""
+    record = judgement.record
+    definitions = {action.step.entry: action.definition for action in record.actions}
+    definitions.update(record.scenario.statics)
+    bad = {f"redbeat:{name}" for name, one in definitions.items() if one and is_bad(one)}
+    for key in sorted({*record.quarantined} - bad):
+        judgement.fail(key, record.scenario.duration, "a good entry is in quarantine")
+
+
+def is_bad(definition: dict[str, Any]) -> bool:
+    """Whether nothing is expected of an entry, as its schedule is a defect of the user's own."""
+    return definition.get("kind") == "own" or "answer" in definition
 
 
 def states_of(name: str, actions: list[Action], record: Record) -> list[State]:
@@ -147,11 +191,7 @@ def states_of(name: str, actions: list[Action], record: Record) -> list[State]:
     busy_until = -1.0
     events: list[tuple[float, Any]] = [(action.began, action) for action in actions]
     events += [(at, back_to) for at, back_to in record.rollbacks]
-    events += [(deploy[0], deploy) for deploy in record.deploys if name in static_names(record)]
     for at, action in sorted(events, key=lambda event: event[0]):
-        if isinstance(action, tuple):
-            deployed(name, action, states, Judgement(record).recovery)
-            continue
         last = states[-1]
         if isinstance(action, float):
             states[-1] = replace(last, until=at)
@@ -176,29 +216,6 @@ def written_again(last: State) -> State:
     return replace(last, new=False, definition=definition)
 
 
-def deployed(
-    name: str,
-    deploy: tuple[float, float, int, dict[str, Any]],
-    states: list[State],
-    recovery: float,
-) -> None:
-    """Add the states of an entry while the static entries of the beats change, and after that."""
-    began, ended, version, statics = deploy
-    if states[-1].began >= began:
-        states.pop()  # it was to begin after the deploy before this one
-    last, settled = states[-1], ended + recovery
-    if name not in statics and last.definition is None and last.certain:
-        return
-    states[-1] = replace(last, until=began)
-    versions = last.versions | {version}
-    states.append(State(began, began, settled, versions=versions, certain=False))
-    after_it = State(settled, settled)
-    if name in statics:
-        definition = {**statics[name], "made_at": ended}
-        after_it = replace(after_it, definition=definition, versions=frozenset({version}))
-    states.append(after_it)
-
-
 def at_time(states: list[State], at: float) -> State:
     """Return the state at a time; an uncertain one while an operation was under way."""
     for state in states:
@@ -213,11 +230,15 @@ def after(action: Action, last: State, certain: bool) -> State | None:
     fresh = State(action.began, action.ended)
     if what == "trigger":
         return None
-    if what == "save":
+    if what in {"save", "rearm", "raw save"}:
         if not certain:
             return replace(fresh, versions=last.versions | versions, certain=False)
         new = last.certain and last.definition is None
-        return replace(fresh, definition=action.definition, versions=versions, new=new)
+        state = replace(fresh, definition=action.definition, versions=versions, new=new)
+        # What is written without a message to the beats is seen at their next look.
+        since = action.ended + (LOOK if action.definition.get("quiet") else 0)
+        anew = action.definition.get("anew", False)
+        return replace(state, since=since, armed=what == "rearm", at_once=anew)
     if not certain or not last.certain:
         return replace(
             last,
@@ -227,8 +248,11 @@ def after(action: Action, last: State, certain: bool) -> State | None:
             versions=last.versions | versions,
             until=INFINITY,
         )
-    if what == "delete":
+    if what in {"delete", "raw delete"}:
         return fresh
+    if what == "reset" and last.definition is not None:
+        state = replace(fresh, definition={**last.definition}, versions=versions)
+        return replace(state, paused=last.paused, armed=True)
     if what == "edit":
         return replace(
             last,
@@ -261,7 +285,13 @@ class Entry:
     ) -> None:
         self.judgement, self.name = judgement, name
         self.arrivals, self.actions, self.states = arrivals, actions, states
-        self.scheduled = [arrival for arrival in arrivals if not arrival.triggered]
+        unix = judgement.unix
+        #: Without what was sent while the clock of the server was wrong.
+        self.scheduled = [
+            arrival
+            for arrival in arrivals
+            if not arrival.triggered and abs(arrival.clock - unix(arrival.at)) < PROMPT
+        ]
 
     def fail(self, at: float, what: str) -> None:
         self.judgement.fail(self.name, at, what)
@@ -273,6 +303,7 @@ class Entry:
         self.judge_obedience()
         self.judge_triggers()
         self.judge_overlap()
+        self.judge_legacy()
         for state in self.schedules():
             Coverage(self, state).judge()
         self.judge_stored()
@@ -368,11 +399,7 @@ class Entry:
             lease = self.judgement.recovery
             if self.judgement.disturbed(arrival.at - lease, arrival.at):
                 allowed = 2 * lease
-            states = [
-                state
-                for state in self.states
-                if state.began <= arrival.at and state.until >= arrival.at - allowed
-            ]
+            states = self.states_near(arrival.at, allowed)
             if any(not state.certain for state in states):
                 continue
             if not any(arrival.version in state.versions for state in states):
@@ -435,6 +462,39 @@ class Entry:
             if forbidden and earlier[1] != later[1] and later[2] < earlier[3] - SAME:
                 self.fail(later[2], "a run began while another one was at work")
 
+    # -- a beat of 2.4.2 on the same data --------------------------------------------------------
+
+    def judge_legacy(self) -> None:
+        """It leads alone, obeys as far as it can, and what it recorded counts."""
+        record = self.judgement.record
+        runs = [(at, version) for at, name, version in record.legacy_runs if name == self.name]
+        for at, version in runs:
+            states = self.states_near(at, IN_HAND)
+            if any(not state.certain for state in states):
+                continue
+            if not any(version in state.versions for state in states):
+                self.fail(at, f"an older beat sent what was no longer there (v{version})")
+            elif all(state.paused for state in states):
+                self.fail(at, "an older beat sent it although the entry was paused")
+        for arrival in self.arrivals:
+            if self.judgement.is_led_by_legacy(arrival.at):
+                self.fail(arrival.at, "sent while an older beat had the lock")
+            self.judge_anchor(arrival, runs)
+
+    def judge_anchor(self, arrival: Arrival, runs: list[tuple[float, int]]) -> None:
+        """An interval counts from the last run that an older beat recorded."""
+        before = [at for at, version in runs if at < arrival.at and version == arrival.version]
+        definition = self.definition_of(arrival)
+        if not before or arrival.triggered or definition.get("kind") != "every":
+            return
+        early = self.judgement.unix(before[-1]) + definition["seconds"] - arrival.nominal
+        if early > PROMPT:
+            self.fail(arrival.at, f"sent {early:.3f} s early after a run of an older beat")
+
+    def states_near(self, at: float, allowed: float) -> list[State]:
+        """Return the states in which an entry was at a time, or ``allowed`` seconds before."""
+        return [state for state in self.states if state.began <= at and state.until >= at - allowed]
+
     # -- coverage --------------------------------------------------------------------------------
 
     def schedules(self) -> Iterator[State]:
@@ -477,6 +537,21 @@ class Coverage:
             and arrival.nominal <= self.end + SAME
         ]
         self.nominals = [arrival.nominal for arrival in self.sent]
+        scenario = self.judgement.record.scenario
+        static = any(entry.name in step.fields.get("statics", ()) for step in scenario.steps)
+        #: When the grid of an interval began again. While beats have different configurations, an
+        #: old leader removes what a new beat added.
+        self.jumps = [
+            last
+            for _, last, what in self.judgement.record.disturbances
+            if what in NEW_GRID or (static and what == "deploy")
+        ]
+        #: When a beat of 2.4.2 sent it, UNIX seconds.
+        self.legacy = [
+            unix(at)
+            for at, name, version in self.judgement.record.legacy_runs
+            if name == entry.name and version in state.versions
+        ]
         self.jitter = float(self.definition.get("jitter", 0.0))
         #: Where not each occurrence is sent by the rules: those at work may be skipped, and what
         #: is recorded before it is sent may be lost.
@@ -493,7 +568,10 @@ class Coverage:
         return not self.judgement.disturbed(begin - start, end - start)
 
     def judge(self) -> None:
+        if is_bad(self.definition):
+            return
         slots = list(self.slots())
+        self.judge_lateness()
         limit = self.definition.get("max_runs")
         if limit is not None:
             self.judge_limit(limit, slots)
@@ -516,44 +594,84 @@ class Coverage:
         left = sum(slot > begin and slot + PROMPT < self.end for slot in slots)
         if self.state.new and left >= limit > len(ids):
             self.entry.fail(self.state.since, f"{len(ids)} runs, {limit} are wanted")
+        if self.state.armed and self.begin + 3 * self.judgement.recovery < self.end:
+            expected = min(limit, int(self.runs_after(self.begin + self.judgement.recovery)))
+            if len(ids) < expected and not self.may_skip:
+                self.entry.fail(self.state.since, f"{len(ids)} runs where {expected} are due")
+
+    def runs_after(self, begin: float) -> float:
+        """Return how many runs an interval has, or 1 for what has another schedule."""
+        every = self.definition.get("seconds")
+        return (self.end - begin) / every if every else 1
+
+    def judge_lateness(self) -> None:
+        """What is sent late is late because of a fault, and soon after it."""
+        start = self.judgement.record.scenario.start
+        faults = self.judgement.record.disturbances
+        # A beat waits by its own clock, as long as it lives.
+        drift_from = min((at for at, _, what in faults if what == "host drift"), default=INFINITY)
+        for arrival in self.sent:
+            if arrival.at > drift_from:
+                break
+            due = max(arrival.nominal - start, self.state.since) + self.jitter
+            late = arrival.at - due
+            if late > PROMPT and not self.judgement.disturbed(arrival.at, arrival.at):
+                self.entry.fail(
+                    arrival.at, f"the run of {arrival.nominal:.6f} is {late:.3f} s late"
+                )
 
     def judge_membership(self, slots: list[float]) -> None:
         """What was sent is an occurrence of the schedule."""
-        if self.definition["kind"] == "every" and not self.state.new:
+        if self.definition["kind"] in INTERVALS and (self.jumps or not self.state.new):
             return
-        for arrival in self.sent:
+        for arrival in self.sent[self.state.at_once :]:
             if not self.state.new and arrival.nominal < self.earliest:
                 continue  # missed since the last run of what the schedule was before
             at = bisect_left(slots, arrival.nominal - SAME)
-            if at >= len(slots) or abs(slots[at] - arrival.nominal) > SAME:
+            known = at < len(slots) and abs(slots[at] - arrival.nominal) <= SAME
+            if not known and not self.is_made_up_for(arrival):
                 self.entry.fail(arrival.at, f"{arrival.nominal:.6f} is no occurrence")
+
+    def is_made_up_for(self, arrival: Arrival) -> bool:
+        """Whether it was missed before the schedule was saved again, or while it was paused."""
+        if self.state.new:
+            return False
+        made = self.judgement.unix(self.definition["made_at"])
+        begin, end = arrival.nominal - 1, arrival.nominal
+        return end in slots_between(self.definition, made, begin, end)
 
     def judge_slot(self, slot: float) -> None:
         """An occurrence was sent, or another one stands for it where a fault explains that."""
         up = slot + self.jitter
         if slot < self.begin + SAME or self.is_sent(slot):
             return
+        at = slot - self.judgement.record.scenario.start
         if self.calm(slot - PROMPT, up + PROMPT):
             if up + PROMPT < self.end and "overlap" not in self.definition:
-                self.entry.fail(
-                    slot - self.judgement.record.scenario.start,
-                    f"the run of {slot:.6f} was not sent",
-                )
-            return
-        if up + 2 * self.judgement.recovery > self.end or self.may_skip:
-            return
+                self.entry.fail(at, f"the run of {slot:.6f} was not sent")
+        elif up + 2 * self.judgement.recovery <= self.end and (
+            self.in_time(up) or not self.may_skip
+        ):
+            self.judge_missed(slot, at)
+
+    def judge_missed(self, slot: float, at: float) -> None:
+        """An occurrence that a fault kept from being sent is made up for."""
         if self.definition.get("coalesce") == "all":
-            self.entry.fail(
-                slot - self.judgement.record.scenario.start,
-                f"the run of {slot:.6f} was not made up for",
-            )
-        elif not self.nominals or self.nominals[-1] < slot - SAME:
-            if "end" in self.definition:
-                return
-            self.entry.fail(
-                slot - self.judgement.record.scenario.start,
-                f"nothing was sent for {slot:.6f} or later",
-            )
+            self.entry.fail(at, f"the run of {slot:.6f} was not made up for")
+            return
+        latest = max(self.nominals[-1:] + self.legacy, default=0.0)
+        if latest < slot - SAME and "end" not in self.definition:
+            self.entry.fail(at, f"nothing was sent for {slot:.6f} or later")
+
+    def in_time(self, slot: float) -> bool:
+        """Whether an entry that skips what is too old must send an occurrence all the same."""
+        grace = self.definition.get("misfire_grace_time")
+        if grace is None or len(self.definition.keys() & {"overlap", "delivery"}):
+            return False
+        start, recovery = self.judgement.record.scenario.start, self.judgement.recovery
+        faults = self.judgement.record.disturbances
+        well = max((last for first, last, _ in faults if first <= slot - start), default=0.0)
+        return bool(start + well + recovery + PROMPT < slot + grace)
 
     def is_sent(self, slot: float) -> bool:
         at = bisect_left(self.nominals, slot - SAME)
@@ -567,7 +685,7 @@ class Coverage:
             begin = max(begin, made + self.definition["start"])
         if "end" in self.definition:
             end = min(end, made + self.definition["end"])
-        if self.definition["kind"] == "every":
+        if self.definition["kind"] in INTERVALS:
             yield from self.grid(begin, end)
         else:
             yield from slots_between(self.definition, made, begin, end)
@@ -576,16 +694,18 @@ class Coverage:
         """Yield the instants of an interval, from the first one that was sent."""
         every = float(self.definition["seconds"])
         if not self.nominals:
-            first = self.begin + every
-            if "max_runs" in self.definition and not self.state.new:
-                return  # the runs of the entry that was saved over count
-            if first + self.jitter + 2 * self.judgement.recovery < end and not self.may_skip:
+            up = self.begin + every + self.jitter
+            calm = "start" not in self.definition and self.calm(self.earliest, up + PROMPT)
+            bound = PROMPT if calm else 2 * self.judgement.recovery
+            fresh = self.state.new or self.state.armed or "max_runs" not in self.definition
+            if up + bound < end and fresh and not self.may_skip and not self.legacy:
                 self.entry.fail(self.state.since, "never ran")
             return
-        first = self.nominals[0]
+        later = [one.nominal for one in self.sent if one.at > max(self.jumps, default=0.0)]
+        first = (later or self.nominals)[0]
         if "start" in self.definition and first < begin - SAME:
             self.entry.fail(self.state.since, f"ran {begin - first:.3f} s before its start")
-        calm = self.calm(begin, first + self.jitter)
+        calm = not self.jumps and self.calm(begin, first + self.jitter)
         if calm and first > self.begin + every + SAME and "start" not in self.definition:
             self.entry.fail(self.state.since, f"ran first {first - begin:.3f} s after it was saved")
         count = int((end - first) / every + SAME)

@@ -60,9 +60,12 @@ class Record:
     runs: list[tuple[str, str, float, float]] = field(default_factory=list)
     #: Beats that ended by themselves, and why.
     exits: list[tuple[float, str, str]] = field(default_factory=list)
+    #: Runs that a beat of 2.4.2 sent: when, entry, version; and when such a beat had the lock.
+    legacy_runs: list[tuple[float, str, int]] = field(default_factory=list)
+    legacy_leads: list[tuple[float, float]] = field(default_factory=list)
+    #: Hosts of the beats that held the lock, each when it was first seen to.
+    holders: list[tuple[float, str]] = field(default_factory=list)
     quarantined: list[str] = field(default_factory=list)
-    #: Deploys of static entries: when the first beat got them, when the last, version, entries.
-    deploys: list[tuple[float, float, int, dict[str, Any]]] = field(default_factory=list)
     #: What is stored at the end: whether each entry is enabled, by name.
     stored: dict[str, bool] = field(default_factory=dict)
     trace: list[tuple[int, str, str]] = field(default_factory=list)

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import random
 from collections.abc import Callable
-from datetime import datetime, timedelta, timezone
+from dataclasses import replace
+from datetime import datetime
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import celery.beat
+import redis
 from celery import Celery, signals
-from celery.schedules import crontab
 from kombu.common import oid_from
 from redis.exceptions import ReadOnlyError
 
 import redbeat.worker
-from redbeat import RedBeatScheduler, RedBeatSchedulerEntry, clocked, rrule
+from redbeat import RedBeatScheduler
 from tests.simulation import clocks
 from tests.simulation.clocks import SECOND, Host
 from tests.simulation.engine import Engine
+from tests.simulation.legacy import LegacyBeat
 from tests.simulation.network import Network, Service
+from tests.simulation.operations import OPERATIONS, Application, OwnScheduler, fields_of
 from tests.simulation.record import Action, Arrival, Record
 from tests.simulation.scenario import STEP_FAULTS, Scenario, Step
+from tests.simulation.server_faults import SERVER_FAULTS
 from tests.simulation.world import Fault, Order, Process, World
 
 __all__ = ("Simulation", "simulate")
@@ -30,6 +35,11 @@ __all__ = ("Simulation", "simulate")
 QUEUE: Final = "celery"
 #: Seconds after which a beat that ended is started again.
 RESTART: Final = 2.0
+#: Seconds in which a beat that began has written its static entries.
+SETTLED: Final = 1.0
+
+#: A ``beat_schedule``: the fields of each entry, and the number of the operation that made it so.
+Statics: TypeAlias = dict[str, tuple[dict[str, Any], int]]
 
 
 def simulate(scenario: Scenario, engines: dict[str, Engine]) -> Record:
@@ -54,10 +64,17 @@ class Simulation:
         self.hosts: dict[str, Host] = {}
         self.beats: dict[str, Process] = {}
         self.beat_services: dict[str, Any] = {}
+        #: Seconds that a beat that was told to stop stays away.
+        self.down_for: dict[str, float] = {}
         self.runs_waiting: list[tuple[Arrival, dict[str, Any], float]] = []
-        self.apps: dict[str, Celery] = {}
-        #: The static entries of each beat, and the version that their messages tell.
-        self.statics: dict[str, tuple[dict[str, Any], int]] = {}
+        self.first_statics = {name: (fields, 0) for name, fields in scenario.statics.items()}
+        #: What was deployed last, what each beat is to start with, and what it has started with.
+        self.deployed: Statics = self.first_statics
+        self.statics: dict[str, Statics] = {}
+        self.running_statics: dict[str, Statics] = {}
+        self.deploying: list[Action] = []
+        #: Faults that wait for a message of their entry.
+        self.waiting_faults: list[Step] = []
         self.snapshots: dict[Step, tuple[float, Any]] = {}
         self._version = 0
         if scenario.order:
@@ -105,6 +122,12 @@ class Simulation:
         return {one["name"]: bool(one.get("enabled", True)) for one in definitions}
 
     @property
+    def scheduler_class(self) -> type[RedBeatScheduler]:
+        """What beats use: an own class where an entry needs that."""
+        own = any("answer" in step.fields for step in self.scenario.steps)
+        return OwnScheduler if own else RedBeatScheduler
+
+    @property
     def seconds(self) -> float:
         """The true time, seconds since the beginning."""
         return (self.world.now - self.world.start) / SECOND
@@ -112,17 +135,19 @@ class Simulation:
     # -- who takes part --------------------------------------------------------------------------
 
     def _set_up(self) -> None:
-        self._at(self.scenario.duration - self.scenario.calm, self._disarm)
+        self.at(self.scenario.duration - self.scenario.calm, self._disarm)
         for number in range(self.scenario.beats):
-            self._start_beat(f"beat-{number + 1}", number * 0.2)
+            self._start_beat(f"beat-{number + 1}", self.scenario.beats_from + number * 0.2)
+        if self.scenario.leader:
+            self.at(1, self._look_at_lock)
         by_web: dict[str, list[Step]] = {}
         for step in self.scenario.steps:
             if step.who.startswith("web"):
                 by_web.setdefault(step.who, []).append(step)
                 continue
             if step.what == "older data":
-                self._at(max(step.at - step.fields["age"], 0.0), self._take_snapshot, step)
-            self._at(step.at, self._strike, step)
+                self.at(max(step.at - step.fields["age"], 0.0), self._take_snapshot, step)
+            self.at(step.at, self._strike, step)
         for name, steps in by_web.items():
             self._start(name, partial(self._web, name, steps), 0.0)
         if any("takes" in step.fields for step in self.scenario.steps):
@@ -132,7 +157,12 @@ class Simulation:
         """Return the true time so many seconds after the beginning."""
         return self.world.start + int(seconds * SECOND)
 
-    def _at(self, seconds: float, action: Callable[..., Any], *args: Any) -> None:
+    def after(self, seconds: float, action: Callable[[], Any]) -> None:
+        """Have something done so many seconds from now."""
+        self.at(self.seconds + seconds, action)
+
+    def at(self, seconds: float, action: Callable[..., Any], *args: Any) -> None:
+        """Have something done so many seconds after the beginning."""
         self.world.at(self._true(seconds), action, *args)
 
     def _start(self, name: str, main: Callable[[], Any], after: float) -> Process:
@@ -152,6 +182,7 @@ class Simulation:
             enable_utc=True,
             result_expires=None,
             **self.scenario.settings,
+            **self.scenario.beat_settings.get(name, {}),
         )
         if not self.scenario.locked:
             app.conf.redbeat_lock_key = None
@@ -163,14 +194,15 @@ class Simulation:
 
     def _start_beat(self, name: str, after: float = 0.0) -> None:
         def main() -> None:
-            app = self.app_of(name)
-            statics, version = self.statics.get(name, (self.scenario.statics, 0))
+            app, statics = self.app_of(name), self.statics.get(name, self.first_statics)
             app.conf.beat_schedule = {
-                entry: self._fields_of(fields, version) for entry, fields in statics.items()
+                entry: fields_of(fields, version, self.world.start)
+                for entry, (fields, version) in statics.items()
             }
+            self._is_deployed(statics, name)
             if self.scenario.embedded:
-                self._tick_when_due(RedBeatScheduler(app=app))
-            service = celery.beat.Service(app, scheduler_cls=RedBeatScheduler)
+                self._tick_when_due(self.scheduler_class(app=app))
+            service = celery.beat.Service(app, scheduler_cls=self.scheduler_class)
             self.beat_services[name] = service
             service.start()
 
@@ -191,22 +223,86 @@ class Simulation:
         if process.ended_by is not None:
             self.record.exits.append((self.seconds, name, repr(process.ended_by)))
             self.world.note(name, f"exited: {process.ended_by!r}")
-        self._at(self.seconds + RESTART, self._start_beat, name)
+        down = max(self.down_for.pop(name, 0.0), RESTART)
+        self.at(self.seconds + down, self._start_beat, name)
+
+    def _start_legacy(self, step: Step) -> None:
+        """Have a beat of 2.4.2 take part for some seconds; then it stops or is killed."""
+        end = "broker" if self.scenario.separate_broker else "redis"
+        leading: list[float] = []
+
+        def main() -> None:
+            beat.run()
+
+        beat = LegacyBeat(
+            redis.Redis("redis", socket_timeout=5.0),
+            redis.Redis(end, db=1, socket_timeout=5.0),
+            self.scenario.lock_timeout,
+            lambda: leading.append(self.seconds),
+        )
+        process = self._start(step.who, main, 0.0)
+
+        def ended() -> None:
+            self.world.note(step.who, f"ended: {process.ended_by!r}")
+            if leading:
+                self.record.legacy_leads.append((leading[0], self.seconds))
+
+        def stop() -> None:
+            beat.stopping = True
+
+        process.on_end = ended
+        self.at(step.at + step.seconds, process.kill if step.fields["killed"] else stop)
+
+    def _deploy(self, step: Step) -> None:
+        """Restart one beat after another with another ``beat_schedule``."""
+        self._version += 1
+        before, after = self.deployed, step.fields["statics"]
+        versions = dict.fromkeys(after, self._version)
+        versions.update({name: v for name, (one, v) in before.items() if after.get(name) == one})
+        self.deployed = {name: (fields, versions[name]) for name, fields in after.items()}
+        self.deploying = []
+        for name in sorted({*before, *after}):
+            if before.get(name) == self.deployed.get(name):
+                continue
+            what = "save" if name in after else "delete"
+            action = Action(replace(step, what=what, entry=name), self._version, self.seconds)
+            action.definition = {**after.get(name, {}), "made_at": self.seconds}
+            self.record.actions.append(action)
+            # With several beats at work nobody removes what has left the configuration.
+            if name in after or self.scenario.locked:
+                self.deploying.append(action)
+        for number, beat in enumerate(sorted(self.beats)):
+            self.at(step.at + number * step.seconds, self._redeploy, beat, self.deployed)
+        self._disturbed("deploy", len(self.beats) * step.seconds + 2 * RESTART)
+
+    def _redeploy(self, name: str, statics: Statics) -> None:
+        self.statics[name] = statics
+        if self.beats[name].alive:
+            self.beat_services[name].stop()
+
+    def _is_deployed(self, statics: Statics, name: str) -> None:
+        """Note that a beat began with a configuration; the last one completes a deployment."""
+        self.running_statics[name] = statics
+        if all(self.running_statics.get(beat) is self.deployed for beat in self.beats):
+            for action in self.deploying:
+                action.ended, action.outcome = self.seconds + SETTLED, "done"
+            self.deploying = []
 
     # -- applications ----------------------------------------------------------------------------
 
     def _web(self, name: str, steps: list[Step]) -> None:
-        self.apps[name] = self.app_of(name)
+        client = redis.Redis("redis", socket_timeout=5.0)
+        application = Application(self.app_of(name), self.world, client)
         for step in steps:
             self.world.sleep(max(step.at - self.seconds, 0))
-            self._act(name, step)
+            self._act(name, application, step)
 
-    def _act(self, name: str, step: Step) -> None:
+    def _act(self, name: str, application: Application, step: Step) -> None:
         self._version += 1
         action = Action(step, self._version, self.seconds)
         self.record.actions.append(action)
         try:
-            action.result = OPERATIONS[step.what](self, name, step, action)
+            action.result = OPERATIONS[step.what](application, step, action)
             action.outcome = "done"
         except KeyError:
             action.outcome = "missing"
@@ -214,53 +310,6 @@ class Simulation:
             action.outcome = f"failed: {error!r}"
         action.ended = self.seconds
         self.world.note(name, f"{step.what} {step.entry} v{action.version}: {action.outcome}")
-
-    def _fields_of(self, fields: dict[str, Any], version: int) -> dict[str, Any]:
-        return {
-            "task": "proj.run",
-            "schedule": schedule_of(fields, self._now()),
-            "kwargs": {"version": version, "takes": fields.get("takes", 0)},
-            **{name: fields[name] for name in PASSED_ON if name in fields},
-            **{
-                f"{name}_time": self._now() + timedelta(seconds=fields[name])
-                for name in ("start", "end")
-                if name in fields
-            },
-        }
-
-    def _now(self) -> datetime:
-        """The true time; applications say when something is to happen by it."""
-        return datetime.fromtimestamp(self.world.now / SECOND, timezone.utc)
-
-    def save(self, name: str, step: Step, action: Action) -> None:
-        """Make an entry anew and save it."""
-        fields = self._fields_of(step.fields, action.version)
-        action.definition = {**step.fields, "made_at": self.seconds}
-        entry = RedBeatSchedulerEntry(step.entry, app=self.apps[name], **fields)
-        entry.save()
-
-    def edit(self, name: str, step: Step, action: Action) -> None:
-        """Load an entry, change its arguments, save it."""
-        entry = self._load(name, step)
-        entry.kwargs = {**entry.kwargs, "version": action.version}
-        entry.save()
-
-    def pause(self, name: str, step: Step, _action: Action) -> None:
-        self._load(name, step).pause()
-
-    def resume(self, name: str, step: Step, _action: Action) -> None:
-        self._load(name, step).resume()
-
-    def trigger(self, name: str, step: Step, _action: Action) -> str:
-        return self._load(name, step).trigger()
-
-    def delete(self, name: str, step: Step, _action: Action) -> None:
-        self._load(name, step).delete()
-
-    def _load(self, name: str, step: Step) -> RedBeatSchedulerEntry:
-        app = self.apps[name]
-        key = RedBeatSchedulerEntry.generate_key(app, step.entry)
-        return RedBeatSchedulerEntry.from_key(key, app=app)
 
     # -- workers ---------------------------------------------------------------------------------
 
@@ -278,6 +327,11 @@ class Simulation:
     def _arrived(self, envelope: dict[str, Any], clock: float, sender: str) -> None:
         headers = envelope["headers"]
         kwargs = json.loads(envelope_body(envelope))[1]
+        if "scheduled_at" not in headers:
+            name, version = headers["periodic_task_name"], kwargs["version"]
+            self.record.legacy_runs.append((self.seconds, name, version))
+            self.world.note("broker", f"{name}: v{version} of an older beat")
+            return
         arrival = Arrival(
             at=self.seconds,
             clock=clock,
@@ -299,6 +353,9 @@ class Simulation:
         )
         if kwargs["takes"]:
             self.runs_waiting.append((arrival, headers, float(kwargs["takes"])))
+        for step in [step for step in self.waiting_faults if step.entry == arrival.entry]:
+            self.waiting_faults.remove(step)
+            self._begin_fault(step)
 
     def _worker(self) -> None:
         """Run what was sent, each for as long as its entry says, as many at once as there are."""
@@ -322,6 +379,12 @@ class Simulation:
     # -- faults ----------------------------------------------------------------------------------
 
     def _strike(self, step: Step) -> None:
+        if step.entry:
+            self.waiting_faults.append(step)
+        else:
+            self._begin_fault(step)
+
+    def _begin_fault(self, step: Step) -> None:
         if step.what in STEP_FAULTS:
             self.beats[step.who].arm(
                 Fault(step.what, step.step, step.seconds, step.fields.get("looks", True))
@@ -331,34 +394,19 @@ class Simulation:
         self._disturbed(step.what, step.seconds)
         self.world.struck[step.what] = self.world.struck.get(step.what, 0) + 1
         if step.what == "stop":
-            self._stop_beat(step.who)
+            self.down_for[step.who] = step.seconds
+            self.beat_services[step.who].stop()
+        elif step.what == "legacy":
+            self._start_legacy(step)
         elif step.what == "deploy":
-            self._deploy(step.fields["statics"])
+            self._deploy(step)
         elif step.what == "host clock":
             self.hosts[step.who].offset += int(step.seconds * SECOND)
         elif step.what == "host drift":
             host = self.hosts[step.who]
             host.since, host.drift = self.world.now, int(step.seconds * 100)
         else:
-            self._strike_server(step, self.services[step.who])
-
-    def _stop_beat(self, name: str) -> None:
-        service = self.beat_services.get(name)
-        if service is not None and self.beats[name].alive:
-            service.stop()
-
-    def _deploy(self, statics: dict[str, Any]) -> None:
-        """Stop the beats, one after the other, and have each start with other static entries."""
-        self._version += 1
-        for number, name in enumerate(self.beats):
-            self._at(self.seconds + number, self._deploy_to, name, statics, self._version)
-        end = self.seconds + len(self.beats) + RESTART
-        self.record.deploys.append((self.seconds, end, self._version, statics))
-        self._disturbed("deploy", end - self.seconds)
-
-    def _deploy_to(self, name: str, statics: dict[str, Any], version: int) -> None:
-        self.statics[name] = statics, version
-        self._stop_beat(name)
+            SERVER_FAULTS[step.what](self, step, self.services[step.who])
 
     def _struck(self, fault: Fault) -> None:
         self._disturbed(fault.kind, fault.seconds)
@@ -371,48 +419,21 @@ class Simulation:
 
     def _disarm(self) -> None:
         """Let no more faults strike: from now on everything recovers."""
+        self.waiting_faults.clear()
         for process in self.world.processes:
             process.faults.clear()
 
-    def _strike_server(self, step: Step, service: Service) -> None:
-        engine, until = service.engine, self.seconds + step.seconds
-        what = step.what
-        if what == "stall":
-            service.stalled_until = self.world.now + int(step.seconds * SECOND)
-        elif what == "memory full":
-            engine.fill_memory(True)
-            self._at(until, engine.fill_memory, False)
-        elif what == "replica":
-            engine.make_replica(True)
-            self._at(until, engine.make_replica, False)
-        elif what == "loading":
-            service.answer = LOADING
-            service.break_connections()
-            self._at(until, self._loaded, service)
-        elif what == "scripts forgotten":
-            engine.forget_scripts()
-        elif what == "lock deleted":
-            engine.client.delete("redbeat::lock")
-        elif what in {"restart", "older data", "no data"}:
-            service.stop()
-            if what == "no data":
-                engine.client.flushall()
-                self.record.rollbacks.append((self.seconds, 0.0))
-            elif what == "older data":
-                taken_at, stored = self.snapshots[step]
-                engine.restore(stored)
-                self.record.rollbacks.append((self.seconds, taken_at))
-            self._at(until, self._come_back, service)
+    def _look_at_lock(self) -> None:
+        """Note who holds the lock: its token tells the host."""
+        token = self.services["redis"].engine.client.get("redbeat::lock")
+        parts = token.decode().split(":") if token else []
+        holders = self.record.holders
+        if len(parts) > 1 and (not holders or holders[-1][1] != parts[1]):
+            holders.append((self.seconds, parts[1]))
+        self.at(self.seconds + 1, self._look_at_lock)
 
     def _take_snapshot(self, step: Step) -> None:
         self.snapshots[step] = self.seconds, self.services[step.who].engine.snapshot()
-
-    def _loaded(self, service: Service) -> None:
-        service.answer = b""
-
-    def _come_back(self, service: Service) -> None:
-        service.engine.forget_scripts()
-        service.down = False
 
 
 class WorkerTask:
@@ -422,48 +443,6 @@ class WorkerTask:
         self.app, self.request = app, request
 
 
-LOADING: Final = b"-LOADING Redis is loading the dataset in memory\r\n"
-
-#: Fields of a scenario's entry that are those of an entry.
-PASSED_ON: Final = (
-    "catch_up_limit",
-    "coalesce",
-    "delivery",
-    "jitter",
-    "max_runs",
-    "misfire_grace_time",
-    "on_finish",
-    "overlap",
-    "timezone",
-)
-
-OPERATIONS: Final[dict[str, Callable[[Simulation, str, Step, Action], Any]]] = {
-    "save": Simulation.save,
-    "edit": Simulation.edit,
-    "pause": Simulation.pause,
-    "resume": Simulation.resume,
-    "trigger": Simulation.trigger,
-    "delete": Simulation.delete,
-}
-
-
-def schedule_of(fields: dict[str, Any], now: datetime) -> Any:
-    """Return the schedule that a scenario describes."""
-    kind = fields["kind"]
-    if kind == "every":
-        return timedelta(seconds=fields["seconds"])
-    if kind == "crontab":
-        names = ("minute", "hour", "day_of_week", "day_of_month", "month_of_year")
-        return crontab(**{name: fields[name] for name in names if name in fields})
-    if kind == "rrule":
-        more = {name: fields[name] for name in ("count",) if name in fields}
-        start = now.replace(microsecond=0) + timedelta(seconds=1)
-        return rrule(fields["freq"], start, interval=fields["interval"], **more)
-    return clocked(now + timedelta(seconds=fields["after"]))
-
-
 def envelope_body(envelope: dict[str, Any]) -> str:
     """Return the JSON text in a message of kombu."""
-    import base64  # noqa: PLC0415
-
     return base64.b64decode(envelope["body"]).decode()

@@ -43,13 +43,9 @@ SERVER_FAULTS: Final = {
     "scripts forgotten": "its script cache is emptied",
     "older data": "it is away, and comes back with what it had some seconds before",
     "no data": "it is away, and comes back empty",
+    "demoted": "open connections lead to what is a replica now, new ones to the new master",
+    "server clock": "its wall clock jumps by ``jump`` seconds, and back",
     "lock deleted": "the key of the lock is deleted",
-}
-
-#: What is done to beats in the course of business.
-UPKEEP: Final = {
-    "stop": "one beat is told to stop, and started again",
-    "deploy": "all beats are stopped, one after the other, and start with other static entries",
 }
 
 #: Faults of clocks: ``seconds`` is by how much a clock jumps.
@@ -65,7 +61,8 @@ class Step:
 
     ``what`` is an operation of an application (``save``, ``edit``, ``pause``, ...), a fault, or
     ``stop`` and ``deploy`` of a beat; ``who`` the process or server that it is about; ``entry`` the
-    name of an entry; the rest depends on ``what``.
+    name of an entry; the rest depends on ``what``. A fault with an entry waits until a message of
+    that entry arrives, and counts its steps from there.
     """
 
     at: float
@@ -103,7 +100,15 @@ class Scenario:
         lock_timeout: of the beats, seconds; the lease of a claim follows from it.
         settings: more settings of all apps.
         statics: ``beat_schedule`` of the beats.
+        beats_from: seconds after which the beats start.
+        beat_settings: settings of single beats, by their names.
+        recovery: seconds after the end of a fault in which everything goes on again; 0 for what
+            follows from the lock timeout.
+        leader: the beat that keeps the lock from beginning to end, where one must.
         steps: what happens.
+        story: setup, fault and invariant in words, of a scenario that is kept.
+        expected: a part of what the oracle says of it as long as the defect is known; empty when
+            nothing is wrong.
     """
 
     seed: int
@@ -116,6 +121,10 @@ class Scenario:
     start: float = 1_893_456_000.0
     settings: dict[str, Any] = field(default_factory=dict)
     statics: dict[str, Any] = field(default_factory=dict)
+    beats_from: float = 0.0
+    beat_settings: dict[str, dict[str, Any]] = field(default_factory=dict)
+    recovery: float = 0.0
+    leader: str = ""
     steps: tuple[Step, ...] = ()
     #: Whether the beat is a program that ticks when something is due, in place of a beat service.
     embedded: bool = False
@@ -124,6 +133,8 @@ class Scenario:
     order: tuple[float, ...] = ()
     #: Name of the profile that it was made from.
     profile: str = ""
+    story: str = ""
+    expected: str = ""
 
     def to_json(self) -> str:
         """Return the scenario as a text that :meth:`from_json` reads."""
@@ -259,13 +270,18 @@ class Profile:
     many_faults: tuple[int, int] = (1, 5)
     many_broker_faults: int = 1
     duration: tuple[float, float] = (40.0, 120.0)
-    #: Kinds of static entries, and what is done to beats.
-    statics: tuple[Kind, ...] = ()
-    upkeep: tuple[str, ...] = ()
+    #: How many static entries there are at first, of which kinds, and how often another
+    #: configuration is deployed.
+    statics: tuple[int, int] = (0, 0)
+    static_kinds: tuple[Kind, ...] = (_every, _crontab)
+    deployments: tuple[int, int] = (0, 0)
+    #: Whether a beat of 2.4.2 leads at first, and perhaps once more.
+    legacy: bool = False
     lock_timeouts: tuple[float, ...] = (5.0, 10.0, 30.0)
 
 
 EVERYDAY: Final = (_every, _crontab, _rule, _once, _jitter, _misfire, _window, _at_most_once)
+RAW: Final = ("raw save", "raw delete")
 EDITS: Final = ("edit", "save", "pause", "resume", "trigger", "delete")
 
 PROFILES: Final = {
@@ -292,6 +308,34 @@ PROFILES: Final = {
         separate_broker=(False,),
     ),
     "clocks": Profile(EVERYDAY, EDITS, ("freeze",), ("stall",), tuple(CLOCK_FAULTS)),
+    "deploys": Profile(
+        EVERYDAY,
+        (*EDITS, "rearm"),
+        ("kill", "freeze", "reset before"),
+        ("restart", "scripts forgotten"),
+        entries=(1, 2),
+        many_faults=(0, 3),
+        statics=(1, 4),
+        deployments=(1, 3),
+        duration=(60.0, 150.0),
+    ),
+    "raw": Profile(
+        (_every, _crontab),
+        (*EDITS, *RAW, *RAW),
+        ("kill", "request lost", "reset before"),
+        ("restart", "scripts forgotten"),
+        many_operations=(3, 12),
+        many_faults=(0, 4),
+    ),
+    "legacy": Profile(
+        (_every, _crontab, _rule),
+        EDITS,
+        ("kill", "reset before"),
+        ("scripts forgotten",),
+        many_faults=(0, 2),
+        locked=(True,),
+        legacy=True,
+    ),
     "everything": Profile(
         (*EVERYDAY, _all_missed, _limited, _overlap, _one_off),
         EDITS,
@@ -361,18 +405,6 @@ PROFILES: Final = {
         duration=(30.0, 60.0),
         lock_timeouts=(5.0,),
     ),
-    "deploys": Profile(
-        (_every, _misfire, _at_most_once),
-        EDITS,
-        ("kill", "freeze"),
-        ("lock deleted",),
-        many_faults=(0, 2),
-        duration=(60.0, 120.0),
-        statics=(_every, _crontab, _jitter, _every),
-        upkeep=("stop", "deploy", "deploy"),
-        locked=(True,),
-        lock_timeouts=(5.0,),
-    ),
     # Data of static entries, which a beat writes again.
     "losses": Profile(
         (),
@@ -382,7 +414,8 @@ PROFILES: Final = {
         entries=(0, 0),
         many_faults=(1, 2),
         separate_broker=(False,),
-        statics=(_every, _crontab, _jitter),
+        statics=(1, 4),
+        static_kinds=(_every, _crontab, _jitter),
         lock_timeouts=(5.0,),
     ),
 }
@@ -405,11 +438,14 @@ def generate(seed: int, profile: str) -> Scenario:
         lock_timeout=lock_timeout,
         start=1_893_456_000.0 + chance.randrange(0, 86_400 * 365),
         profile=profile,
-        statics=_statics(chance, made),
     )
     steps = [*_operations(chance, made, active), *_faults(chance, made, active, beats)]
-    if made.upkeep:
-        steps += _upkeep(chance, made, active, beats)
+    if made.statics[1]:
+        statics, deployments = _deployments(chance, made, active)
+        scenario, steps = replace(scenario, statics=statics), [*steps, *deployments]
+    if made.legacy:
+        scenario = replace(scenario, beats_from=3.0)
+        steps += _legacy(chance, active, beats)
     for _ in range(made.many_broker_faults if scenario.separate_broker else 0):
         steps += _broker_faults(chance, made, active)
     return replace(scenario, steps=tuple(sorted(steps, key=lambda step: step.at)))
@@ -426,8 +462,48 @@ def _operations(chance: Chance, made: Profile, active: float) -> list[Step]:
         for _ in range(chance.randint(*made.many_operations)):
             what, at = chance.choice(made.operations), round(chance.uniform(3, active), 3)
             fields = chance.choice(made.kinds)(chance) if what == "save" else {}
+            if what == "rearm":
+                fields = {**_limited(chance), "max_runs": 1000, "on_finish": "keep"}
+            if what == "raw save":
+                fields = {**chance.choice(made.kinds)(chance), "anew": True}
+                fields["quiet"] = chance.random() < 0.3
             who = chance.choice(("web-1", "web-2"))
             steps.append(Step(at, what, who, chance.choice(names), fields=fields))
+    return steps
+
+
+def _deployments(chance: Chance, made: Profile, active: float) -> tuple[dict[str, Any], list[Step]]:
+    """Return the static entries at first, and how they change."""
+    kinds = made.static_kinds
+    names = [f"static-{number}" for number in range(chance.randint(*made.statics))]
+    first = statics = {name: chance.choice(kinds)(chance) for name in names}
+    count = chance.randint(*made.deployments)
+    steps = []
+    for number in range(count):
+        statics = {name: one for name, one in statics.items() if chance.random() < 0.8}
+        changed = chance.choice((*names, f"added-{number}"))
+        statics = {**statics, changed: chance.choice(kinds)(chance)}
+        at = round((number + chance.uniform(0.1, 0.5)) * active / count, 3)
+        pause = round(chance.uniform(0.5, 4), 3)
+        steps.append(Step(at, "deploy", "beats", seconds=pause, fields={"statics": statics}))
+    return first, steps
+
+
+def _legacy(chance: Chance, active: float, beats: int) -> list[Step]:
+    """Return the times of beats of 2.4.2; for the second one the others are stopped."""
+
+    def older_beat(at: float, name: str) -> Step:
+        fields = {"killed": chance.random() < 0.5}
+        return Step(at, "legacy", name, seconds=round(chance.uniform(6, 20), 3), fields=fields)
+
+    steps = [older_beat(0.0, "legacy-1")]
+    if chance.random() < 0.6:
+        at = round(chance.uniform(active / 2, active), 3)
+        away = round(chance.uniform(5, 20), 3)
+        steps.append(older_beat(at, "legacy-2"))
+        steps += [
+            Step(at + number, "stop", f"beat-{number + 1}", seconds=away) for number in range(beats)
+        ]
     return steps
 
 
@@ -447,25 +523,6 @@ def _faults(chance: Chance, made: Profile, active: float, beats: int) -> list[St
         else:
             jump = chance.choice((-400.0, -3.0, 3.0, 400.0))
             steps.append(Step(at, what, beat, seconds=jump))
-    return steps
-
-
-def _statics(chance: Chance, made: Profile) -> dict[str, Any]:
-    """Return static entries, with names of which a deploy has some too."""
-    if not made.statics:
-        return {}
-    names = chance.sample([f"static-{number}" for number in range(5)], chance.randint(1, 4))
-    return {name: chance.choice(made.statics)(chance) for name in sorted(names)}
-
-
-def _upkeep(chance: Chance, made: Profile, active: float, beats: int) -> list[Step]:
-    steps = []
-    for _ in range(chance.randint(1, 3)):
-        what, at = chance.choice(made.upkeep), round(chance.uniform(5, active), 3)
-        if what == "deploy":
-            steps.append(Step(at, what, "beats", fields={"statics": _statics(chance, made)}))
-        else:
-            steps.append(Step(at, what, f"beat-{chance.randint(1, beats)}"))
     return steps
 
 

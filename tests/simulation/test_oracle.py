@@ -68,7 +68,7 @@ def test_a_schedule_that_was_kept_is_right() -> None:
     [
         (grid(7), "was not sent"),
         ([], "never ran"),
-        ([sent(n * 10.0, n * 10.0 + 3.0) for n in range(1, 21)], ""),
+        ([sent(n * 10.0, n * 10.0 + 3.0) for n in range(1, 21)], "3.000 s late"),
         (with_one_more(sent(50.0, 50.01)), "was sent again"),
         (with_one_more(sent(50.0, 50.01, task_id="another")), "has 2 ids"),
         (with_one_more(sent(55.0)), "is no occurrence"),
@@ -80,7 +80,7 @@ def test_a_schedule_that_was_kept_is_right() -> None:
 )
 def test_what_is_wrong_is_found(arrivals: list[Arrival], expected: str) -> None:
     wrong = judge(record(arrivals))
-    assert any(expected in line for line in wrong) if expected else wrong == []
+    assert any(expected in line for line in wrong)
 
 
 FAULT = [(70.0, 75.0, "kill")]
@@ -211,14 +211,6 @@ def test_what_was_deleted_is_not_stored() -> None:
     assert judge(record(grid()[:5], *gone)) == []
     wrong = judge(record(grid()[:5], *gone, stored={"poll": True}))
     assert any("is stored although it is gone" in line for line in wrong)
-
-
-def test_a_deploy_changes_static_entries() -> None:
-    deploy = (50.0, 55.0, 4, {"poll": EVERY})
-    begun = [replace(one, version=4) for one in grid() if one.at > 60]
-    assert judge(Record(SCENARIO, begun, deploys=[deploy])) == []
-    wrong = judge(Record(SCENARIO, grid(), deploys=[deploy]))
-    assert any("no longer there (v1)" in line for line in wrong)
 
 
 def test_a_beat_that_exits_and_an_entry_in_quarantine_are_wrong() -> None:

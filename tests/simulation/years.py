@@ -71,7 +71,8 @@ def changing_zones(first: int, last: int) -> list[str]:
     found: dict[tuple[Any, ...], str] = {}
     for name in sorted(available_timezones()):
         zone = ZoneInfo(name)
-        offsets, before = [], None
+        offsets: list[tuple[float, timedelta | None]] = []
+        before = None
         at = start
         while at < end:
             offset = datetime.fromtimestamp(at, zone).utcoffset()

@@ -1,0 +1,241 @@
+"""What applications, operators and programs in other languages do to entries."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from typing import Any, Final
+
+import redis
+from celery import Celery
+from celery.schedules import crontab, schedule
+
+from redbeat import RedBeatScheduler, RedBeatSchedulerEntry, clocked, register_schedule_type, rrule
+from tests.simulation.clocks import SECOND
+from tests.simulation.record import Action
+from tests.simulation.scenario import Step
+from tests.simulation.world import World
+
+__all__ = ("OPERATIONS", "Application", "OwnScheduler", "fields_of")
+
+PREFIX: Final = "redbeat:"
+SCHEDULE: Final = "redbeat::schedule"
+WAKEUP: Final = "redbeat::wakeup"
+
+NAN: Final = float("nan")
+
+#: Fields of a scenario's entry that are those of an entry.
+PASSED_ON: Final = (
+    "catch_up_limit",
+    "coalesce",
+    "delivery",
+    "jitter",
+    "max_runs",
+    "misfire_grace_time",
+    "on_finish",
+    "overlap",
+    "timezone",
+)
+
+
+@dataclass
+class Application:
+    """A program that uses RedBeat, with a plain client for what other programs do."""
+
+    app: Celery
+    world: World
+    client: redis.Redis
+
+    def load(self, step: Step) -> RedBeatSchedulerEntry:
+        """Return an entry as it is stored; raises ``KeyError`` for one that does not exist."""
+        key = RedBeatSchedulerEntry.generate_key(self.app, step.entry)
+        return RedBeatSchedulerEntry.from_key(key, app=self.app)
+
+    def define(self, step: Step, action: Action) -> dict[str, Any]:
+        """Return the fields of a new entry; tell the oracle what is asked for."""
+        made_at = (self.world.now - self.world.start) / SECOND
+        action.definition = {**step.fields, "made_at": made_at}
+        return fields_of(step.fields, action.version, self.world.now)
+
+
+def save(by: Application, step: Step, action: Action) -> None:
+    """Make an entry anew and save it."""
+    RedBeatSchedulerEntry(step.entry, app=by.app, **by.define(step, action)).save()
+
+
+def edit(by: Application, step: Step, action: Action) -> None:
+    """Load an entry, change its arguments, save it."""
+    entry = by.load(step)
+    entry.kwargs = {**entry.kwargs, "version": action.version}
+    entry.save()
+
+
+def reset(by: Application, step: Step, action: Action) -> None:
+    """Load an entry, let it count its runs from zero, save it."""
+    entry = by.load(step)
+    entry.kwargs = {**entry.kwargs, "version": action.version}
+    entry.total_run_count = 0
+    entry.save()
+
+
+def pause(by: Application, step: Step, _action: Action) -> None:
+    by.load(step).pause()
+
+
+def resume(by: Application, step: Step, _action: Action) -> None:
+    by.load(step).resume()
+
+
+def trigger(by: Application, step: Step, _action: Action) -> str:
+    return by.load(step).trigger()
+
+
+def delete(by: Application, step: Step, _action: Action) -> None:
+    by.load(step).delete()
+
+
+def raw_save(by: Application, step: Step, action: Action) -> None:
+    """Write an entry as the page on other languages says.
+
+    With ``anew`` the old one is deleted in the same transaction, with ``quiet`` no beat is woken.
+    """
+    fields = by.define(step, action)
+    key = PREFIX + step.entry
+    definition: dict[str, Any] = {
+        "name": step.entry,
+        "task": fields["task"],
+        "kwargs": fields["kwargs"],
+        "schedule": schedule_text(step.fields),
+        **{name: step.fields[name] for name in PASSED_ON if name in step.fields},
+    }
+    with by.client.pipeline() as pipe:
+        if step.fields.get("anew"):
+            pipe.delete(key)
+        pipe.hset(key, "definition", json.dumps(definition))
+        pipe.zadd(SCHEDULE, {key: 0})
+        if not step.fields.get("quiet"):
+            pipe.publish(WAKEUP, "due")
+        pipe.execute()
+
+
+def raw_delete(by: Application, step: Step, _action: Action) -> None:
+    """Delete an entry as the page on other languages says."""
+    with by.client.pipeline() as pipe:
+        pipe.zrem(SCHEDULE, PREFIX + step.entry)
+        pipe.delete(PREFIX + step.entry)
+        pipe.execute()
+
+
+OPERATIONS: Final[dict[str, Callable[[Application, Step, Action], Any]]] = {
+    "save": save,
+    "rearm": save,
+    "edit": edit,
+    "reset": reset,
+    "pause": pause,
+    "resume": resume,
+    "trigger": trigger,
+    "delete": delete,
+    "raw save": raw_save,
+    "raw delete": raw_delete,
+}
+
+
+def fields_of(fields: dict[str, Any], version: int, now: int) -> dict[str, Any]:
+    """Return the arguments of the entry that a scenario describes, made at a true time."""
+    instant = datetime.fromtimestamp(now / SECOND, timezone.utc)
+    answer = {"answer": fields["answer"]} if "answer" in fields else {}
+    return {
+        "task": fields.get("task", "proj.run"),
+        "schedule": schedule_of(fields, instant),
+        "kwargs": {"version": version, "takes": fields.get("takes", 0), **answer},
+        **{name: fields[name] for name in PASSED_ON if name in fields},
+        **{
+            f"{name}_time": instant + timedelta(seconds=fields[name])
+            for name in ("start", "end")
+            if name in fields
+        },
+    }
+
+
+def schedule_of(fields: dict[str, Any], now: datetime) -> Any:
+    """Return the schedule that a scenario describes."""
+    kind = fields["kind"]
+    if kind == "every":
+        return timedelta(seconds=fields["seconds"])
+    if kind == "crontab":
+        names = ("minute", "hour", "day_of_week", "day_of_month", "month_of_year")
+        return crontab(**{name: fields[name] for name in names if name in fields})
+    if kind == "rrule":
+        more = {name: fields[name] for name in ("count",) if name in fields}
+        start = now.replace(microsecond=0) + timedelta(seconds=1)
+        return rrule(fields["freq"], start, interval=fields["interval"], **more)
+    if kind == "own":
+        return OwnSchedule(fields["answer"], fields["after"])
+    if kind == "foreign":
+        return ForeignSchedule(fields["seconds"], fields["missing_on"])
+    return clocked(now + timedelta(seconds=fields["after"]))
+
+
+def schedule_text(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return a schedule as programs in other languages write it."""
+    if fields["kind"] == "every":
+        return {"__type__": "interval", "every": fields["seconds"]}
+    return {"__type__": "crontab", "minute": fields["minute"]}
+
+
+class OwnSchedule(schedule):
+    """A schedule class of a user's own: an interval of 3 s that has a defect after a while."""
+
+    def __init__(self, answer: str, after: float) -> None:
+        super().__init__(run_every=3.0)
+        self.answer = answer
+        self.bad_from = time.time() + after
+
+    def is_due(self, last_run_at: datetime) -> Any:
+        if time.time() < self.bad_from:
+            return super().is_due(last_run_at)
+        if self.answer == "raises":
+            raise ZeroDivisionError("a defect of the schedule")
+        if self.answer == "offline":
+            raise ConnectionError("the calendar of holidays does not answer")
+        return False, NAN
+
+
+class OwnEntry(RedBeatSchedulerEntry):
+    """An entry class of a user's own that asks for a wait of NaN seconds where told to."""
+
+    def is_due(self) -> Any:
+        due, seconds = super().is_due()
+        return due, NAN if self.kwargs.get("answer") else seconds
+
+
+class OwnScheduler(RedBeatScheduler):
+    """A scheduler for such entries."""
+
+    Entry = OwnEntry
+
+
+class ForeignSchedule(schedule):
+    """An interval that needs a package which one host does not have."""
+
+    def __init__(self, seconds: float, missing_on: str) -> None:
+        super().__init__(run_every=seconds)
+        self.missing_on = missing_on
+
+
+def load_foreign(fields: dict[str, Any]) -> ForeignSchedule:
+    """Return the schedule that is stored; raises where its package is missing."""
+    if socket.gethostname() == fields["missing_on"]:
+        raise ImportError("No module named 'almanac'")
+    return ForeignSchedule(fields["seconds"], fields["missing_on"])
+
+
+def dump_foreign(stored: ForeignSchedule) -> dict[str, Any]:
+    return {"seconds": stored.run_every.total_seconds(), "missing_on": stored.missing_on}
+
+
+register_schedule_type("foreign", ForeignSchedule, dump_foreign, load_foreign)
