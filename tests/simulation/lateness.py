@@ -15,7 +15,10 @@ from tests.simulation.record import Arrival
 if TYPE_CHECKING:
     from tests.simulation.oracle import Coverage
 
-__all__ = ("DELAYS_ONLY", "judge_lateness")
+__all__ = ("DELAYS_ONLY", "PROMPT", "judge_delays", "judge_lateness")
+
+#: Seconds from the nominal instant within which an undisturbed run is sent.
+PROMPT: Final = 1.0
 
 #: Disturbances after which everything is decided again.
 DELAYS_ONLY: Final = frozenset(("restart", "stop", "deploy"))
@@ -36,6 +39,25 @@ def judge_lateness(coverage: Coverage, slots: list[float]) -> None:
     for arrival in coverage.sent:
         if only_delayed(coverage, arrival):
             judge_late(coverage, arrival, slots)
+
+
+def judge_delays(coverage: Coverage) -> None:
+    """Judge whether what is sent late is late because of a fault, and sent soon after it."""
+    if "overlap" in coverage.definition:
+        return  # a run may wait for the one before it
+    judgement, state = coverage.judgement, coverage.state
+    faults = judgement.record.disturbances
+    # A beat waits by its own clock, as long as it lives.
+    drift_from = min((at for at, _, what in faults if what == "host drift"), default=float("inf"))
+    for arrival in coverage.sent:
+        if arrival.at > drift_from:
+            return
+        due = max(arrival.nominal - judgement.record.scenario.start, state.since) + coverage.jitter
+        late = arrival.at - due
+        if late > PROMPT and not judgement.disturbed(arrival.at, arrival.at):
+            coverage.entry.fail(
+                arrival.at, f"the run of {arrival.nominal:.6f} is {late:.3f} s late"
+            )
 
 
 def only_delayed(coverage: Coverage, arrival: Arrival) -> bool:
@@ -70,6 +92,8 @@ def judge_late(coverage: Coverage, arrival: Arrival, slots: list[float]) -> None
 def judge_missed(coverage: Coverage, slots: list[float]) -> None:
     """Judge what messages tell of missed runs."""
     start = coverage.judgement.record.scenario.start
+    if coverage.judgement.record.legacy_runs:
+        return  # a beat of 2.4.2 tells nothing
     for earlier, later in pairwise(coverage.sent):
         if earlier.task_id == later.task_id:
             continue

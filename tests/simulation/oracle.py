@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Any, Final
 from zoneinfo import ZoneInfo
 
-from tests.simulation.lateness import judge_lateness
+from tests.simulation.lateness import PROMPT, judge_delays, judge_lateness
 from tests.simulation.record import Action, Arrival, Record
 from tests.simulation.scenario import STEP_FAULTS
 
@@ -22,8 +22,6 @@ __all__ = ("judge", "slots_between")
 
 #: Seconds by which instants that are the same may differ: one is a text with microseconds.
 SAME: Final = 0.001
-#: Seconds from the nominal instant within which an undisturbed run is sent.
-PROMPT: Final = 1.0
 #: Seconds in which what was claimed before an edit may still be sent, where nothing is disturbed.
 IN_HAND: Final = 0.1
 #: What happens to beats in the course of business: it delays runs, and repeats none.
@@ -571,7 +569,7 @@ class Coverage:
         if is_bad(self.definition):
             return
         slots = list(self.slots())
-        self.judge_lateness()
+        judge_delays(self)
         limit = self.definition.get("max_runs")
         if limit is not None:
             self.judge_limit(limit, slots)
@@ -603,22 +601,6 @@ class Coverage:
         """Return how many runs an interval has, or 1 for what has another schedule."""
         every = self.definition.get("seconds")
         return (self.end - begin) / every if every else 1
-
-    def judge_lateness(self) -> None:
-        """What is sent late is late because of a fault, and soon after it."""
-        start = self.judgement.record.scenario.start
-        faults = self.judgement.record.disturbances
-        # A beat waits by its own clock, as long as it lives.
-        drift_from = min((at for at, _, what in faults if what == "host drift"), default=INFINITY)
-        for arrival in self.sent:
-            if arrival.at > drift_from:
-                break
-            due = max(arrival.nominal - start, self.state.since) + self.jitter
-            late = arrival.at - due
-            if late > PROMPT and not self.judgement.disturbed(arrival.at, arrival.at):
-                self.entry.fail(
-                    arrival.at, f"the run of {arrival.nominal:.6f} is {late:.3f} s late"
-                )
 
     def judge_membership(self, slots: list[float]) -> None:
         """What was sent is an occurrence of the schedule."""
