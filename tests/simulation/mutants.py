@@ -176,8 +176,8 @@ MUTANTS: Final = (
         "claim-kept-after-run",
         "A recorded run leaves its claim on the entry.",
         CLAIM,
-        "    redis.call('HDEL', key, 'claim')\n    if found[5]",
-        "    if found[5]",
+        "    redis.call('HDEL', key, 'claim')\n    if waits(found[5])",
+        "    if waits(found[5])",
         (
             "calm",
             "crowded",
@@ -230,8 +230,8 @@ MUTANTS: Final = (
         "trigger-dropped-on-record",
         "A run that is recorded drops all triggers that wait.",
         CLAIM,
-        "  if run ~= '' and found[5] then\n    local left = without(text_in(found[5]), run)\n",
-        "  if found[5] then\n    local left = ''\n",
+        "  if run ~= '' and waits(found[5]) then\n    local left = without(text_in(found[5]), run)\n",
+        "  if waits(found[5]) then\n    local left = ''\n",
         (
             "tests/schedule/test_trigger.py",
             "tests/store/test_claim_script.py",
