@@ -31,7 +31,7 @@ NOT_RUN = {
     "apt-get install": "it changes the machine; .ci/run does it",
     ".venv/bin/pip install pre-commit": "it changes the clone; test_deploy_files.py reads the file",
     ".venv/bin/python -m pytest tests/faults --faults full": "an hour; .ci/long does a part",
-    ".venv/bin/python -m tests.simulation.mutate": "five minutes; .ci/long runs it",
+    ".venv/bin/python -m tests.simulation": "minutes each; tests/simulation runs them",
     "REDBEAT_FUZZ=full": "half an hour; .ci/run does a part",
     "useradd": "it changes the machine; test_deploy_files.py checks the unit",
     "docker build": "it needs Docker; test_deploy_files.py checks the Dockerfile",

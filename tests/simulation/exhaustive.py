@@ -6,9 +6,9 @@ only thing that varies is who goes on, and where the fault strikes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import combinations
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations, count
 from typing import Final
 
 from tests.simulation.engine import Engine
@@ -105,34 +105,31 @@ class Exploration:
         return simulation
 
     def explore(self, locked: bool) -> None:
-        """Run all cases with a lock, or without."""
-        for fault, beat, step in self._faults(locked):
-            self._orders(Case(locked, fault, beat, step))
-
-    def _orders(self, case: Case) -> None:
-        """Run a case in all orders; positions at which nothing was to be decided end the search."""
-        steps = self.run(case).world.steps_in_order()
-        for count in range(1, self._most + 1):
-            for switches in combinations(range(steps), count):
-                self.run(Case(case.locked, case.fault, case.beat, case.step, switches))
-
-    def _faults(self, locked: bool) -> Iterator[tuple[str, str, int]]:
-        """Yield no fault, then each fault at each step at which it strikes."""
-        yield "", "", 0
+        """Run all cases with a lock, or without: no fault, then each fault where it strikes."""
+        self._orders(self.run(Case(locked)), Case(locked))
         for beat in ("beat-1", "beat-2"):
             for kind in STEP_FAULTS:
-                step = 1
-                while self._strikes(Case(locked, kind, beat, step)):
-                    yield kind, beat, step
-                    step += 1
+                for step in count(1):
+                    case = Case(locked, kind, beat, step)
+                    simulation = self.run(case)
+                    if not strikes(case, simulation.record):
+                        break
+                    self._orders(simulation, case)
 
-    def _strikes(self, case: Case) -> bool:
-        """Whether the fault strikes while the runs are claimed, published and recorded."""
-        record = self.run(case).record
-        return any(
-            what == case.fault and DUE <= begin <= DUE + COUNTED
-            for begin, _, what in record.disturbances
-        )
+    def _orders(self, simulation: Simulation, case: Case) -> None:
+        """Run a case that ran without a switch in all other orders."""
+        steps = simulation.world.steps_in_order()
+        for number in range(1, self._most + 1):
+            for switches in combinations(range(steps), number):
+                self.run(replace(case, switches=switches))
+
+
+def strikes(case: Case, record: Record) -> bool:
+    """Whether the fault strikes while the runs are claimed, published and recorded."""
+    return any(
+        what == case.fault and DUE <= begin <= DUE + COUNTED
+        for begin, _, what in record.disturbances
+    )
 
 
 def judge_case(case: Case, record: Record) -> list[str]:

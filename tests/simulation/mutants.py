@@ -230,7 +230,8 @@ MUTANTS: Final = (
         "trigger-dropped-on-record",
         "A run that is recorded drops all triggers that wait.",
         CLAIM,
-        "  if run ~= '' and waits(found[5]) then\n    local left = without(text_in(found[5]), run)\n",
+        "  if run ~= '' and waits(found[5]) then\n"
+        "    local left = without(text_in(found[5]), run)\n",
         "  if waits(found[5]) then\n    local left = ''\n",
         (
             "tests/schedule/test_trigger.py",

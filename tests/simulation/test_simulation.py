@@ -13,23 +13,25 @@ from tests.simulation.shrink import shrunk
 
 #: Real seconds after which a simulation counts as one that hangs.
 LONGEST = 100
+#: Processes that the short run of all profiles is divided into.
+PARTS = 4
 
 
-def simulation(*arguments: str) -> str:
-    """Run the command; return what it printed. Fails with that when it ends with an error."""
-    command = [sys.executable, "-m", "tests.simulation", *arguments]
+def simulation(*arguments: str, command: str = "tests.simulation", longest: float = LONGEST) -> str:
+    """Run a command; return what it printed. Fails with that when it ends with an error."""
+    words = [sys.executable, "-m", command, *arguments]
     root = Path(__file__).parents[2]
     ended = subprocess.run(
-        command, cwd=root, capture_output=True, text=True, timeout=LONGEST, check=False
+        words, cwd=root, capture_output=True, text=True, timeout=longest, check=False
     )
-    assert ended.returncode == 0, f"{' '.join(command[1:])}\n{ended.stdout}\n{ended.stderr}"
+    assert ended.returncode == 0, f"{' '.join(words[1:])}\n{ended.stdout}\n{ended.stderr}"
     return ended.stdout
 
 
-@pytest.mark.parametrize("profile", PROFILES)
-def test_everything_goes_on_after_faults(profile: str) -> None:
-    printed = simulation("--profile", profile, "--seeds", "1:6", "--no-shrink")
-    assert printed.startswith("6 scenarios, 0 failed")
+@pytest.mark.parametrize("part", range(PARTS))
+def test_everything_goes_on_after_faults(part: int) -> None:
+    profiles = [word for name in sorted(PROFILES)[part::PARTS] for word in ("--profile", name)]
+    assert ", 0 failed" in simulation(*profiles, "--seeds", "1:2", "--no-shrink")
 
 
 def test_one_fault_at_every_step() -> None:
@@ -55,3 +57,24 @@ def test_what_does_not_matter_is_left_out() -> None:
 
     small = shrunk(Scenario(seed=1, steps=steps), fails)
     assert [step.entry for step in small.steps] == ["entry-3", "entry-31"]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+class TestAtLength:
+    """More of the same."""
+
+    @pytest.mark.parametrize("profile", PROFILES)
+    def test_everything_goes_on_after_faults(self, profile: str) -> None:
+        printed = simulation("--profile", profile, "--seeds", "3:30", "--no-shrink", longest=900)
+        assert ", 0 failed" in printed
+
+    @pytest.mark.parametrize("mode", ["lock", "no-lock"])
+    def test_one_fault_at_every_step_in_all_orders(self, mode: str) -> None:
+        assert ", 0 failed" in simulation("--exhaustive", "--mode", mode, longest=1700)
+
+    def test_years_in_all_zones(self) -> None:
+        assert ", 0 failed" in simulation("--years", "2", "--all-zones", longest=900)
+
+    def test_every_mutant_is_killed(self) -> None:
+        simulation("--all", command="tests.simulation.mutate", longest=900)
