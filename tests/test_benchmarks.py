@@ -83,6 +83,7 @@ def test_a_workload_that_fails_says_so(redis_url: str) -> None:
 # -- processes ------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_real_beat_sends_what_is_expected(redis_url: str) -> None:
     found = run_beat(ours(), redis_url, BeatCase(entries=2, seconds=1))
 

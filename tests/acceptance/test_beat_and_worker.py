@@ -72,6 +72,7 @@ def test_a_signal_stops_beat_and_releases_the_lock(
     assert "Traceback" not in beat.said()
 
 
+@pytest.mark.long
 def test_entries_come_and_go_while_beat_runs(project: Project, web: Celery) -> None:
     project.worker()
     project.beat(schedule=EVERY_SECOND)
@@ -127,6 +128,7 @@ def test_the_recipes_for_other_languages(project: Project) -> None:
     assert len(project.ran("full")) == 1
 
 
+@pytest.mark.long
 def test_a_second_beat_stands_by_and_takes_over(project: Project) -> None:
     project.worker()
     first = project.beat(schedule=EVERY_SECOND)
@@ -158,6 +160,7 @@ def test_a_standby_answers_and_stops_at_once(project: Project) -> None:
     assert standby.stop(deadline=5.0) == 0
 
 
+@pytest.mark.long
 def test_redis_may_be_away_for_a_while(project: Project) -> None:
     with RedisServer("--appendonly", "yes", "--appendfsync", "always") as schedule:
         project.worker()
@@ -173,6 +176,7 @@ def test_redis_may_be_away_for_a_while(project: Project) -> None:
         assert len({run["task_id"] for run in runs}) == len(runs)
 
 
+@pytest.mark.long
 def test_the_broker_may_be_away_for_a_while(project: Project, redis_url: str) -> None:
     with RedisServer("--appendonly", "yes") as broker:
         settings = {"redbeat_redis_url": redis_url}
@@ -187,6 +191,7 @@ def test_the_broker_may_be_away_for_a_while(project: Project, redis_url: str) ->
         assert beat.stop() == 0
 
 
+@pytest.mark.long
 def test_a_password_is_shown_nowhere(project: Project) -> None:
     with RedisServer("--requirepass", "s3cr3t-canary", password="s3cr3t-canary") as server:
         url = f"redis://:s3cr3t-canary@127.0.0.1:{server.port}/0"

@@ -131,6 +131,7 @@ def test_a_run_that_is_retried_goes_on(site: Site) -> None:
     assert runs[4].id != runs[2].id != runs[0].id
 
 
+@pytest.mark.long
 def test_a_run_over_its_time_limit_has_ended(site: Site) -> None:
     site.worker(*PREFORK)
     site.beat("buffer_one", args=[600], options={"time_limit": 2})
@@ -146,6 +147,7 @@ def test_a_run_whose_process_dies_has_ended(site: Site) -> None:
     site.wait_for(3)
 
 
+@pytest.mark.long
 def test_a_run_that_expires_has_ended(site: Site) -> None:
     beat = site.beat("skip", args=[0.1], options={"expires": 0.5})
     beat.wait_for("Entry a skips the run of")

@@ -141,6 +141,7 @@ def crowd(redis_url: str, redis_client: redis.Redis) -> Iterator[CountingRedis]:
     redis_client.flushall()
 
 
+@pytest.mark.long
 def test_the_first_of_very_many_take_few_round_trips(
     run: Run, app: Celery, crowd: CountingRedis
 ) -> None:

@@ -246,6 +246,7 @@ def cluster() -> Iterator[RedisServer]:
         yield server
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("old", "new"), [("redbeat:", "{redbeat}:"), ("{redbeat}:", "redbeat:")])
 def test_a_cluster(cluster: RedisServer, old: str, new: str) -> None:
     """From prefixes without a hash tag to such with one, and back."""

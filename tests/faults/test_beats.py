@@ -39,6 +39,7 @@ def test_the_leader_is_known_and_beats_can_be_restarted(beats: Beats, schedule: 
     assert "wrapped" not in beats.said()
 
 
+@pytest.mark.long
 def test_a_wrapper_runs_the_same_beat(
     beats: Beats, schedule: Schedule, ledger: Ledger, tmp_path: Path
 ) -> None:

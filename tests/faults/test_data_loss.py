@@ -128,6 +128,7 @@ def check_log(beats: Beats, *said_once: str) -> None:
     assert {text: beats[0].said().count(text) for text in said_once} == dict.fromkeys(said_once, 1)
 
 
+@pytest.mark.long
 def test_redis_comes_back_with_its_data(
     beats: Beats, schedule: Schedule, ledger: Ledger, schedule_redis: RedisServer, one: Grid
 ) -> None:

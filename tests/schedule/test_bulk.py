@@ -44,6 +44,7 @@ def test_save_all_stores_what_save_does(schedule: Schedule, make: Make, world: W
     assert together == singly
 
 
+@pytest.mark.long
 def test_save_all_takes_a_round_trip_per_500(
     schedule: Schedule, make: Make, trips: RoundTrips
 ) -> None:

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.standalone
 HOUR = 3600.0
 
 #: Entries of which each count is tried.
-COUNTS = (1, 500, 5000)
+COUNTS = (1, 500, pytest.param(5000, marks=pytest.mark.long))
 
 #: Bytes of one round trip that carries no entry: the names of keys, and where the lock stands.
 TRIP = 700

@@ -162,6 +162,7 @@ class TestRetryOptions:
 
 
 class TestGroups:
+    @pytest.mark.long
     def test_are_recorded_when_full_and_at_the_end(self, world: World, clock: Clock) -> None:
         """120 runs: at most one claim, three groups, and one turn that finds nothing left."""
         world.app.conf.redbeat_delivery = AT_MOST_ONCE
@@ -180,6 +181,7 @@ class TestGroups:
         assert sorted(scheduler.names) == sorted(names)
         assert len({message.id for message in scheduler.sent}) == 120
 
+    @pytest.mark.long
     def test_of_more_than_a_batch(self, world: World, clock: Clock) -> None:
         world.app.conf.redbeat_delivery = AT_MOST_ONCE
         world.put_many(1100)

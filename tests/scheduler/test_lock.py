@@ -186,6 +186,7 @@ def tick_all(beats: list[RecordingScheduler]) -> None:
 
 
 class TestWithoutLock:
+    @pytest.mark.long
     def test_beats_share_the_work(self, world: World) -> None:
         """Each occurrence goes out once, whoever sends it."""
         world.app.conf.redbeat_lock_key = None

@@ -164,7 +164,7 @@ def explore_all(engines: dict[str, Engine], switches: int, modes: Sequence[bool]
         for line in wrong:
             print("   ", line)
     spent = time.process_time() - began
-    struck = sum(found.struck.values())
+    struck = found.struck.total()
     print(
         f"{found.runs} orders and faults, {struck} faults struck, {len(found.failures)} failed, "
         f"{found.points} decision points, {spent:.1f} s of CPU"

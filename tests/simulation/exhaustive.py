@@ -6,6 +6,7 @@ only thing that varies is who goes on, and where the fault strikes.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, count
@@ -89,7 +90,7 @@ class Exploration:
         self._engines, self._most = engines, switches
         self.runs = self.points = 0
         self.failures: list[tuple[Case, list[str]]] = []
-        self.struck: dict[str, int] = {}
+        self.struck: Counter[str] = Counter()
 
     def run(self, case: Case) -> Simulation:
         """Run one case."""
@@ -97,8 +98,7 @@ class Exploration:
         record = simulation.run()
         self.runs += 1
         self.points += record.points
-        for kind, count in record.struck.items():
-            self.struck[kind] = self.struck.get(kind, 0) + count
+        self.struck.update(record.struck)
         wrong = [*judge(record), *judge_case(case, record)]
         if wrong:
             self.failures.append((case, wrong))

@@ -53,6 +53,7 @@ SCRIPTS: dict[str, Callable[[Store], Any]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("moved", ["entries", "all but entries"])
 def test_no_script_runs_on_half_a_slot(
     cluster_group: ClusterGroup, cluster: Site, target: ClusterNode, moved: str
@@ -136,6 +137,7 @@ def test_a_cluster_client_that_setup_schedule_sets(
         ClusterScheduler(untagged)
 
 
+@pytest.mark.long
 def test_no_error_of_the_users_client_ends_a_beat(cluster: Site) -> None:
     """redis-py raises what is no RedisError when it does not reach any node."""
     with ClusterGroup(replicas=False) as group:

@@ -30,6 +30,7 @@ def run(site: Site, scheduler: RecordingScheduler, name: str) -> None:
     scheduler._ticker.flush()  # noqa: SLF001 - which a tick does when it pleases
 
 
+@pytest.mark.long
 def test_replicas_are_waited_for(site: Site, caplog: pytest.LogCaptureFixture) -> None:
     """The group of Sentinel has a replica, the others have none: that is said once."""
     scheduler = site.scheduler(redbeat_wait_replicas=1)

@@ -135,6 +135,7 @@ def brute_force(kind: Any, after: datetime, until: datetime) -> datetime | None:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", KINDS)
 def test_the_latest_run_is_the_last_of_all(name: str) -> None:
     chance = random.Random(name)

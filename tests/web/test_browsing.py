@@ -146,6 +146,7 @@ def test_a_place_that_no_page_gave(schedule: Schedule, query: Query) -> None:
         browse(schedule, query, "somewhere")
 
 
+@pytest.mark.long
 def test_a_search_that_looks_at_too_many_goes_on_later(
     schedule: Schedule, fill: Callable[[int], None]
 ) -> None:
@@ -169,6 +170,7 @@ def test_too_many_to_sort_by_task(
     assert "<tr data-key" in browser.get("/", sort="task", q="e0000001")
 
 
+@pytest.mark.long
 def test_a_large_schedule_costs_no_more_than_a_small_one(
     app: Celery,
     browser: Browser,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
 
+import pytest
 from celery.schedules import crontab
 
 from redbeat.management.forecast import per_minute
@@ -33,6 +34,7 @@ def test_nothing_is_due_in_time(schedule: Schedule, make: Make) -> None:
     assert (dict(found.runs), found.complete) == ({}, True)
 
 
+@pytest.mark.long
 def test_too_many_runs_end_it_earlier(schedule: Schedule, make: Make) -> None:
     for name in ("a", "b", "c"):
         make(name, 1)
@@ -44,6 +46,7 @@ def test_too_many_runs_end_it_earlier(schedule: Schedule, make: Make) -> None:
     assert set(load[1:]) == {180}
 
 
+@pytest.mark.long
 def test_too_many_entries_end_it_earlier(schedule: Schedule, make: Make) -> None:
     now = datetime.now(timezone.utc)
     first = make("first", 20_000)

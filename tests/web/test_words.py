@@ -191,6 +191,7 @@ def part(low: int, high: int) -> st.SearchStrategy[str]:
 FIELDS = st.tuples(part(0, 59), part(0, 23), part(1, 31), part(1, 12), part(0, 6))
 
 
+@pytest.mark.long
 @MANY
 @given(FIELDS)
 @example(("0", "22-23,0-2", "*", "*", "1-5"))
@@ -353,6 +354,7 @@ def runs(rule: rrule) -> list[datetime]:
     return list(islice(walk(), 8))
 
 
+@pytest.mark.long
 @FEW
 @given(st.lists(ANY_RULE, min_size=20, max_size=40))
 def test_rules_of_the_same_words_have_the_same_runs(rules: list[dict[str, Any]]) -> None:

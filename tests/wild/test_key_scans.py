@@ -136,6 +136,7 @@ def test_a_monitor_reads_the_scores(wild: Wild, run: Run) -> None:
 
 
 #: A clean-up by keys alone, as scripts in other languages do it.
+@pytest.mark.long
 def test_an_entry_that_another_program_deletes_is_gone(wild: Wild, run: Run) -> None:
     program = wild.program()
     program.module.save("job")
