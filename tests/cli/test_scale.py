@@ -59,6 +59,7 @@ def test_memory_does_not_grow_with_the_number_of_entries(
     assert export_many < export_few + MORE_MEMORY
 
 
+@pytest.mark.long
 def test_round_trips_are_one_per_500_entries(run: Run, redis_client: Any, tmp_path: Path) -> None:
     file = write_lines(tmp_path / "in", FEW)
     for words in (("import", file), ("import", file), ("export", file)):

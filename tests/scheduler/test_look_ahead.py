@@ -43,6 +43,7 @@ def entry_keys(world: World) -> list[str]:
     return [key for key in world.client.zrange(f"{PREFIX}:schedule", 0, -1) if "celery." not in key]
 
 
+@pytest.mark.long
 def test_every_entry_is_sent_and_recorded_in_one_tick(
     world: World, scheduler: RecordingScheduler
 ) -> None:
@@ -52,6 +53,7 @@ def test_every_entry_is_sent_and_recorded_in_one_tick(
     assert not any(world.is_claimed(key.split(":", 1)[1]) for key in entry_keys(world))
 
 
+@pytest.mark.long
 def test_told_to_stop_it_gives_back_both_batches(
     world: World, scheduler: RecordingScheduler
 ) -> None:
@@ -72,6 +74,7 @@ def test_told_to_stop_it_gives_back_both_batches(
     assert unrecorded(world) == 0
 
 
+@pytest.mark.long
 @pytest.mark.standalone
 def test_a_connection_that_breaks_meanwhile_loses_nothing(
     world: World, scheduler: RecordingScheduler, log: pytest.LogCaptureFixture
@@ -92,6 +95,7 @@ def test_a_connection_that_breaks_meanwhile_loses_nothing(
     assert unrecorded(world) == 0
 
 
+@pytest.mark.long
 def test_a_client_that_cannot_wait_for_a_reply_takes_turns(
     app: Celery, redis_url: str, world: World
 ) -> None:

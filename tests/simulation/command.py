@@ -10,7 +10,6 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from tests.simulation.network import know_scripts
 from tests.simulation.oracle import judge
 from tests.simulation.record import Record
 from tests.simulation.runner import simulate
-from tests.simulation.scenario import PROFILES, Scenario, generate
+from tests.simulation.scenario import PROFILES, STEP_FAULTS, Scenario, generate
 from tests.simulation.shim import ShimmedEngine
 from tests.simulation.shrink import shrunk
 from tests.simulation.years import ZONES, changing_zones, years
@@ -41,6 +40,7 @@ def main() -> None:
     parser.add_argument("--exhaustive", action="store_true", help="all orders with one fault")
     parser.add_argument("--switches", type=int, default=2, help="most switches of such an order")
     parser.add_argument("--mode", choices=("both", "lock", "no-lock"), default="both")
+    parser.add_argument("--fault", choices=sorted(STEP_FAULTS), action="append", default=[])
     parser.add_argument("--years", type=int, help="live through so many years with one beat")
     parser.add_argument("--zones", help="in these zones only, separated by commas")
     parser.add_argument("--all-zones", action="store_true", help="in all zones whose clocks change")
@@ -72,7 +72,7 @@ def work(arguments: argparse.Namespace) -> int:
         kind = ShimmedEngine if arguments.shim else Engine
         engines = {name: stack.enter_context(kind(name)) for name in ("redis", "broker")}
         if arguments.exhaustive:
-            return explore_all(engines, arguments.switches, MODES[arguments.mode])
+            return explore_all(engines, arguments)
         for scenario in scenarios(arguments):
             if arguments.stop:
                 print(f"begins {scenario.profile} {scenario.seed}", flush=True)
@@ -155,10 +155,10 @@ def cpu_seconds() -> float:
     return time.process_time()
 
 
-def explore_all(engines: dict[str, Engine], switches: int, modes: Sequence[bool]) -> int:
+def explore_all(engines: dict[str, Engine], arguments: argparse.Namespace) -> int:
     """Run all cases of the exhaustive part; return how the process ends."""
     began = time.process_time()
-    found = explore(engines, switches, modes)
+    found = explore(engines, arguments.switches, MODES[arguments.mode], arguments.fault)
     for case, wrong in found.failures[:10]:
         print(f"FAILED {case}")
         for line in wrong:

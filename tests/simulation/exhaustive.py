@@ -86,8 +86,11 @@ class Case:
 class Exploration:
     """Runs all cases; counts them, and keeps those that failed."""
 
-    def __init__(self, engines: dict[str, Engine], switches: int = 2) -> None:
+    def __init__(
+        self, engines: dict[str, Engine], switches: int = 2, kinds: Sequence[str] = ()
+    ) -> None:
         self._engines, self._most = engines, switches
+        self._kinds = kinds or tuple(STEP_FAULTS)
         self.runs = self.points = 0
         self.failures: list[tuple[Case, list[str]]] = []
         self.struck: Counter[str] = Counter()
@@ -108,7 +111,7 @@ class Exploration:
         """Run all cases with a lock, or without: no fault, then each fault where it strikes."""
         self._orders(self.run(Case(locked)), Case(locked))
         for beat in ("beat-1", "beat-2"):
-            for kind in STEP_FAULTS:
+            for kind in self._kinds:
                 for step in count(1):
                     case = Case(locked, kind, beat, step)
                     simulation = self.run(case)
@@ -147,9 +150,11 @@ def judge_case(case: Case, record: Record) -> list[str]:
     return wrong
 
 
-def explore(engines: dict[str, Engine], switches: int, modes: Sequence[bool]) -> Exploration:
-    """Run all cases with a lock (True) or without (False); return what was found."""
-    exploration = Exploration(engines, switches)
+def explore(
+    engines: dict[str, Engine], switches: int, modes: Sequence[bool], kinds: Sequence[str] = ()
+) -> Exploration:
+    """Run all cases with a lock (True) or without (False), with some kinds of faults or all."""
+    exploration = Exploration(engines, switches, kinds)
     for locked in modes:
         exploration.explore(locked)
     return exploration

@@ -35,7 +35,9 @@ def test_everything_goes_on_after_faults(part: int) -> None:
 
 
 def test_one_fault_at_every_step() -> None:
-    assert ", 0 failed" in simulation("--exhaustive", "--switches", "0", "--mode", "lock")
+    faults = "--fault", "kill", "--fault", "reply lost"
+    cases = simulation("--exhaustive", "--switches", "0", "--mode", "no-lock", *faults)
+    assert ", 0 failed" in cases
 
 
 def test_a_year_of_wall_clocks() -> None:

@@ -40,6 +40,7 @@ def put(store: Store, *names: str, score: float | None = None) -> None:
 # The client
 
 
+@pytest.mark.long
 def test_one_client_for_the_life_of_an_app(site: Site) -> None:
     app = site.app()
     assert app_client(app) is app_client(app)

@@ -107,6 +107,7 @@ def assert_cheap(action: Callable[[], object]) -> None:
     assert calls(action) < CALLS
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", KINDS)
 def test_a_decision(name: str) -> None:
     """The next run, the first look at an entry, and one at what was last seen in 1970."""

@@ -108,6 +108,7 @@ def test_runs_have_round_whole_labels(highest: int, values: list[str]) -> None:
     assert labels(parsed(load_chart([highest, 0], START, 60)), "value") == values
 
 
+@pytest.mark.long
 @given(st.lists(st.integers(0, 10**9), max_size=50))
 def test_no_bar_is_higher_than_the_plot(counts: list[int]) -> None:
     root = parsed(load_chart(counts, START, 60))

@@ -127,6 +127,7 @@ def test_the_timeline_has_the_load_and_the_busiest_minutes(browser: Browser, mak
     assert browser.get("/timeline", code=404, span="year")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("span", "bars", "each", "title"),
     [
