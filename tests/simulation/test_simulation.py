@@ -14,7 +14,7 @@ from tests.simulation.shrink import shrunk
 #: Real seconds after which a simulation counts as one that hangs.
 LONGEST = 100
 #: Processes that the short run of all profiles is divided into.
-PARTS = 3
+PARTS = 5
 
 
 def simulation(*arguments: str, command: str = "tests.simulation", longest: float = LONGEST) -> str:
