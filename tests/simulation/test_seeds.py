@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from fcntl import LOCK_EX, flock
 from pathlib import Path
 
@@ -39,7 +40,9 @@ def judgement_of(name: str, directory: Path) -> list[str]:
             command += map(str, paths)
             text = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
             file.write(text)
-    said = zip((path.stem for path in paths), map(json.loads, text.splitlines()), strict=True)
+    said: Iterator[tuple[str, list[str]]] = zip(
+        (path.stem for path in paths), map(json.loads, text.splitlines()), strict=True
+    )
     return dict(said)[name]
 
 
