@@ -29,7 +29,13 @@ OURS = "3"
 #: Seconds after which every entry but the rarest has missed runs.
 LONG = 100 * 86400.0
 RECORDED = recordings()
-ALL = [(name, shot) for name, recorded in RECORDED.items() for shot in recorded["snapshots"]]
+LONG_RUN = pytest.mark.long
+#: The last snapshot of each recording is in the short run.
+ALL = [
+    pytest.param(name, shot, marks=() if shot == list(recorded["snapshots"])[-1] else LONG_RUN)
+    for name, recorded in RECORDED.items()
+    for shot in recorded["snapshots"]
+]
 #: What of a policy does not change when an entry runs.
 TIMELESS = {"delivery"}
 

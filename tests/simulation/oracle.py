@@ -685,8 +685,9 @@ class Coverage:
             return
         later = [one.nominal for one in self.sent if one.at > max(self.jumps, default=0.0)]
         first = (later or self.nominals)[0]
-        if "start" in self.definition and first < begin - SAME:
-            self.entry.fail(self.state.since, f"ran {begin - first:.3f} s before its start")
+        start = self.judgement.unix(self.definition["made_at"]) + self.definition.get("start", 0.0)
+        if first < start - SAME:
+            self.entry.fail(self.state.since, f"ran {start - first:.3f} s before its start")
         calm = not self.jumps and self.calm(begin, first + self.jitter)
         if calm and first > self.begin + every + SAME and "start" not in self.definition:
             self.entry.fail(self.state.since, f"ran first {first - begin:.3f} s after it was saved")

@@ -188,6 +188,7 @@ def test_a_daily_run_in_the_missing_hour_happens_at_its_end() -> None:
     assert found == [datetime(2026, 3, 8, 7, tzinfo=UTC)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("change", [name for name in CHANGES if "Apia" not in name])
 @pytest.mark.parametrize("fields", EXPRESSIONS[:6], ids=str)
 def test_zones_that_do_not_keep_pep_495(change: str, fields: dict[str, object]) -> None:
