@@ -303,7 +303,7 @@ class SimulatedSocket:
         self.service.sockets.remove(self)
         if self in self.process.sockets:
             self.process.sockets.remove(self)
-        if not self._under_way:
+        if not self._under_way or self.world.over:
             self.real.close()
 
 

@@ -95,8 +95,13 @@ class Simulation:
         try:
             self._set_up()
             self.world.run(self.world.start + int(self.scenario.duration * SECOND))
+            self._complete()
+            self.world.end()
         finally:
             clocks.use(None)
+        return self.record
+
+    def _complete(self) -> None:
         record, world = self.record, self.world
         if world.stuck is not None:
             record.exits.append((self.seconds, world.stuck.name, "it got stuck"))
@@ -105,7 +110,6 @@ class Simulation:
         record.points, record.switches = world.points - world.idle, world.switches
         record.orders, record.struck = world.orders, world.struck
         record.trace = world.trace
-        return record
 
     def _quarantined(self) -> list[str]:
         stored = self.services["redis"].engine.client.hgetall(".redbeat::quarantine")

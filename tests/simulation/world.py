@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
-from greenlet import getcurrent, greenlet
+from greenlet import GreenletExit, getcurrent, greenlet
 
 from tests.simulation.clocks import Host, Source, microseconds
 
@@ -93,6 +93,8 @@ class Process:
             self._main()
         except BaseException as error:  # the world goes on without this process
             self.ended_by = error
+        if self.world.over:
+            return
         self.alive = False
         self.close_sockets()
         if self.on_end is not None:
@@ -102,11 +104,15 @@ class Process:
         """Let the process run from a time on."""
         self.world.at(at, self._resumed, 0, owner=self)
 
+    def finish(self) -> None:
+        """Let go of the process when the world is over: nothing that it does has any effect."""
+        if not self._greenlet.dead:
+            self._greenlet.throw(GreenletExit)
+
     def kill(self) -> None:
         """End the process at once; called by itself, it does not return."""
         self.alive = False
         self.world.note(self.name, "killed")
-        self.world.graveyard.append(self._greenlet)
         self.close_sockets()
         if self.on_end is not None:
             self.on_end()
@@ -140,6 +146,8 @@ class Process:
 
         A fault of the process itself, a kill or a freeze, happens here.
         """
+        if self.world.over:
+            raise GreenletExit
         self.steps += 1
         self.world.points += 1
         self.world.watch(self)
@@ -174,6 +182,8 @@ class Process:
 
     def wait_until(self, until: int | None) -> None:
         """Give way until a time, or until :meth:`wake`; without a time, only until that."""
+        if self.world.over:
+            raise GreenletExit
         self._ticket += 1
         if until is not None:
             self.world.at(until, self._resumed, self._ticket, owner=self)
@@ -242,9 +252,10 @@ class World(Source):
     def __init__(self, seed: int, start: int) -> None:
         self.seed, self.now, self.start = seed, start, start
         self.hub = getcurrent()
+        #: Whether the simulation has ended.
+        self.over = False
         self.current: Process | None = None
         self.last: Process | None = None
-        self.graveyard: list[greenlet] = []
         self.processes: list[Process] = []
         self.nowhere = Host("nowhere")
         self.trace: list[tuple[int, str, str]] = []
@@ -343,8 +354,17 @@ class World(Source):
         if len(window) == WINDOW and len({name for name, _ in window}) > 1:
             self.orders.add(hash(tuple(window)))
 
+    def end(self) -> None:
+        """Let go of all processes, also of those that were killed, and close their connections."""
+        self.over = True
+        for process in self.processes:
+            process.finish()
+            process.close_sockets()
+
     def note(self, who: str, what: str) -> None:
         """Write down what happened."""
+        if self.over:
+            return
         self.trace.append((self.now, who, what))
 
     # -- chance --------------------------------------------------------------------------------
@@ -376,6 +396,8 @@ class World(Source):
 
     def sleep(self, seconds: float) -> None:
         process = self.current
+        if self.over:
+            raise GreenletExit
         if process is None:
             raise RuntimeError("only processes of the simulation sleep")
         process.step("sleep")
