@@ -97,6 +97,8 @@ def judge_missed(coverage: Coverage, slots: list[float]) -> None:
     for earlier, later in pairwise(coverage.sent):
         if earlier.task_id == later.task_id:
             continue
+        if earlier is coverage.sent[0] and earlier.coalesced:
+            continue  # a first run that is late tells of those after it
         if later.coalesced and coverage.calm(earlier.nominal - 1, later.nominal + 1):
             coverage.entry.fail(later.at, f"{later.coalesced} runs count as missed, none was")
         if coverage.may_skip or "coalesce" in coverage.definition or "end" in coverage.definition:
