@@ -425,7 +425,7 @@ class Entry:
                 if state.began <= until
             )
             waits = any("overlap" in (state.definition or {}) for state in others)
-            if waits and self.judgement.disturbed(0.0, action.ended):
+            if waits and self.judgement.disturbed(0.0, until):
                 continue  # the end of an earlier run may be lost: then overlap_timeout counts
             once = any("delivery" in (state.definition or {}) for state in others)
             if once and self.judgement.disturbed(action.began, action.ended + PROMPT):
