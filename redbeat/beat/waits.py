@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from celery.utils.log import get_logger
@@ -26,7 +27,7 @@ def own_wait(entry: RedBeatSchedulerEntry, seconds: Any, now: float) -> float | 
     """
     if entry.scores_itself() and entry.run is not None and entry.run.successor is not None:
         return _own_score(entry.run.successor, now)
-    if type(entry).is_due is RedBeatSchedulerEntry.is_due or not isinstance(seconds, (int, float)):
+    if type(entry).is_due is RedBeatSchedulerEntry.is_due or not is_number(seconds):
         return None
     by_schedule, own = score_of(entry.verdict().next_at), now + float(seconds)
     return None if abs(own - by_schedule) < SHORTEST_WAIT else max(own, now + SHORTEST_WAIT)
@@ -49,6 +50,11 @@ def score_of_not_due(entry: RedBeatSchedulerEntry, run: Run, seconds: Any, now: 
     verdict = run.verdict
     if verdict is not None and not verdict.due:
         return score_of(verdict.next_at)
-    if isinstance(seconds, (int, float)):
+    if is_number(seconds):
         return now + max(float(seconds), SHORTEST_WAIT)
     return PARKED
+
+
+def is_number(seconds: Any) -> bool:
+    """Whether a wait is a number: with NaN as a score Redis refuses the whole batch."""
+    return isinstance(seconds, (int, float)) and not math.isnan(seconds)

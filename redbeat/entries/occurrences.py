@@ -11,8 +11,10 @@ from hashlib import sha1
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from celery.schedules import BaseSchedule
+from redis.exceptions import RedisError
 
 from redbeat.calendar.zones import EPOCH, UTC, as_utc
+from redbeat.errors import described
 from redbeat.timing import (
     asks_itself,
     count_runs,
@@ -262,11 +264,16 @@ def ask(
 ) -> Verdict:
     """Return the verdict of a schedule that only its own ``is_due`` knows.
 
-    Raises what ``is_due`` raises. ``now`` is the present; the seconds count from there.
+    Raises what ``is_due`` raises; ``RuntimeError`` for what may be taken for an error of our
+    own connections. ``now`` is the present; the seconds count from there.
     """
     ahead = ahead_of(schedule, now)
     last = aware(last_run_at) + ahead if last_run_at else EPOCH
-    is_due, seconds = schedule.is_due(on_clock_of(schedule, last))
+    try:
+        is_due, seconds = schedule.is_due(on_clock_of(schedule, last))
+    except (OSError, RedisError) as error:
+        # From the user's code: it says nothing of our Redis or broker, and costs this entry only.
+        raise RuntimeError(f"is_due() of its schedule raised {described(error)}") from error
     if seconds is None:
         return Verdict(due if is_due else None, None)
     # Without the time that it took, the next look would come a little too early, for nothing.

@@ -92,8 +92,8 @@ def judge_late(coverage: Coverage, arrival: Arrival, slots: list[float]) -> None
 def judge_missed(coverage: Coverage, slots: list[float]) -> None:
     """Judge what messages tell of missed runs."""
     start = coverage.judgement.record.scenario.start
-    if coverage.judgement.record.legacy_runs:
-        return  # a beat of 2.4.2 tells nothing
+    if coverage.judgement.record.legacy_runs or coverage.jumps:
+        return  # a beat of 2.4.2 tells nothing, and a grid that begins again misses nothing
     for earlier, later in pairwise(coverage.sent):
         if earlier.task_id == later.task_id:
             continue
