@@ -23,7 +23,7 @@ SECOND: Final = 1_000_000
 
 
 def microseconds(seconds: float) -> int:
-    """Return a duration in whole microseconds, at least one: whoever waits makes progress."""
+    """Return a duration in whole microseconds, at least one, so that time passes in every wait."""
     return max(math.ceil(seconds * SECOND), 1)
 
 
@@ -52,19 +52,19 @@ class Source:
     """What the replaced functions ask: the running simulation."""
 
     def wall(self) -> int:
-        """Return the wall clock of whoever asks, microseconds since 1970."""
+        """Return the wall clock of the process that asks, microseconds since 1970."""
         raise NotImplementedError
 
     def monotonic(self) -> int:
-        """Return the monotonic clock of whoever asks, microseconds."""
+        """Return the monotonic clock of the process that asks, microseconds."""
         raise NotImplementedError
 
     def sleep(self, seconds: float) -> None:
-        """Let virtual time pass for whoever asks."""
+        """Let virtual time pass for the process that asks."""
         raise NotImplementedError
 
     def host_name(self) -> str:
-        """Return the name of the machine of whoever asks."""
+        """Return the host name of the process that asks."""
         raise NotImplementedError
 
     def random_bytes(self, count: int) -> bytes:

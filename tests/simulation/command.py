@@ -41,7 +41,7 @@ def main() -> None:
     parser.add_argument("--switches", type=int, default=2, help="most switches of such an order")
     parser.add_argument("--mode", choices=("both", "lock", "no-lock"), default="both")
     parser.add_argument("--fault", choices=sorted(STEP_FAULTS), action="append", default=[])
-    parser.add_argument("--years", type=int, help="live through so many years with one beat")
+    parser.add_argument("--years", type=int, help="live through this many years with one beat")
     parser.add_argument("--zones", help="in these zones only, separated by commas")
     parser.add_argument("--all-zones", action="store_true", help="in all zones whose clocks change")
     parser.add_argument("--replay", type=Path, nargs="+", help="scenarios in files")

@@ -188,7 +188,7 @@ def _one_line(text: str) -> str:
 class Engine:
     """A server of a simulation; a context manager that starts and stops it.
 
-    ``now`` is its clock, microseconds; whoever runs commands sets it first.
+    ``now`` is its clock, in microseconds; set it before running commands.
     """
 
     #: Milliseconds that the server adds to an instant of expiry.

@@ -63,7 +63,7 @@ class Application:
 
 
 def save(by: Application, step: Step, action: Action) -> None:
-    """Make an entry anew and save it."""
+    """Make a new entry object and save it."""
     RedBeatSchedulerEntry(step.entry, app=by.app, **by.define(step, action)).save()
 
 

@@ -1,6 +1,6 @@
 """Judges what was seen of a simulation, by the documented rules and nothing else.
 
-Instants are seconds since the beginning, but for nominal ones, which are UNIX seconds.
+Instants are seconds since the beginning, except nominal instants, which are UNIX seconds.
 """
 
 from __future__ import annotations
@@ -209,7 +209,7 @@ def states_of(name: str, actions: list[Action], record: Record) -> list[State]:
 
 
 def written_again(last: State) -> State:
-    """Return the state of a static entry that a beat writes once more: it counts anew."""
+    """Return the state of a static entry that a beat writes again: its schedule starts again."""
     definition = None if last.definition is None else {**last.definition}
     return replace(last, new=False, definition=definition)
 
@@ -580,7 +580,7 @@ class Coverage:
             self.judge_slot(slot)
 
     def judge_limit(self, limit: int, slots: list[float]) -> None:
-        """An entry with a limit has so many runs, and no more."""
+        """An entry with a limit of N runs has N runs, not more."""
         ids = {arrival.task_id for arrival in self.sent}
         if len(ids) > limit:
             self.entry.fail(self.state.since, f"{len(ids)} runs where {limit} are the limit")

@@ -158,15 +158,15 @@ class Simulation:
             self._start("worker", self._worker, 0.0)
 
     def _true(self, seconds: float) -> int:
-        """Return the true time so many seconds after the beginning."""
+        """Return the true time at a number of seconds after the beginning."""
         return self.world.start + int(seconds * SECOND)
 
     def after(self, seconds: float, action: Callable[[], Any]) -> None:
-        """Have something done so many seconds from now."""
+        """Have something done a number of seconds from now."""
         self.at(self.seconds + seconds, action)
 
     def at(self, seconds: float, action: Callable[..., Any], *args: Any) -> None:
-        """Have something done so many seconds after the beginning."""
+        """Have something done a number of seconds after the beginning."""
         self.world.at(self._true(seconds), action, *args)
 
     def _start(self, name: str, main: Callable[[], Any], after: float) -> Process:

@@ -51,7 +51,7 @@ def record(arrivals: list[Arrival], *actions: Action, **more: Any) -> Record:
 
 
 def grid(*left_out: int) -> list[Arrival]:
-    """Return a message every ten seconds, but for those left out."""
+    """Return a message every ten seconds, except those left out."""
     return [sent(10.0 * number) for number in range(1, 21) if number not in left_out]
 
 
