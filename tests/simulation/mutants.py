@@ -78,7 +78,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "takeover-without-compare",
-        "A beat that suspects the leader takes the lock from its holder, also if that is another beat by now.",
+        "A takeover also takes the lock from a beat that got it meanwhile.",
         CLAIM,
         "(dead ~= '' and holder == dead)",
         "dead ~= ''",
