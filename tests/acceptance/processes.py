@@ -29,7 +29,8 @@ class Process:
             self.popen = subprocess.Popen(
                 [sys.executable, "-m", "celery", *command],
                 cwd=directory,
-                env={**os.environ, "PYTHONPATH": str(ROOT), **env},
+                # Or what it prints first, the banner, is in its log last.
+                env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", **env},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
