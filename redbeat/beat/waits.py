@@ -8,15 +8,12 @@ from typing import Any
 from celery.utils.log import get_logger
 
 from redbeat.entries.due import PARKED, score_of
-from redbeat.entries.occurrences import Run
+from redbeat.entries.occurrences import SHORTEST_WAIT, Run, wait_of
 from redbeat.entry import RedBeatSchedulerEntry
 
 __all__ = ("own_wait", "score_of_not_due")
 
 logger = get_logger("celery.beat")
-
-#: Seconds that a class of the user's own may at least ask to be left alone.
-SHORTEST_WAIT = 0.05
 
 
 def own_wait(entry: RedBeatSchedulerEntry, seconds: Any, now: float) -> float | None:
@@ -27,7 +24,9 @@ def own_wait(entry: RedBeatSchedulerEntry, seconds: Any, now: float) -> float | 
     """
     if entry.scores_itself() and entry.run is not None and entry.run.successor is not None:
         return _own_score(entry.run.successor, now)
-    if type(entry).is_due is RedBeatSchedulerEntry.is_due or not is_number(seconds):
+    if type(entry).is_due is RedBeatSchedulerEntry.is_due or not isinstance(seconds, (int, float)):
+        return None
+    if math.isnan(seconds):  # as a score Redis refuses it, and the whole batch with it
         return None
     by_schedule, own = score_of(entry.verdict().next_at), now + float(seconds)
     return None if abs(own - by_schedule) < SHORTEST_WAIT else max(own, now + SHORTEST_WAIT)
@@ -36,6 +35,8 @@ def own_wait(entry: RedBeatSchedulerEntry, seconds: Any, now: float) -> float | 
 def _own_score(after: RedBeatSchedulerEntry, now: float) -> float | None:
     try:
         score = float(after.score)
+        if math.isnan(score):
+            raise ValueError("its score is NaN")
     except Exception:  # the message is out: what is recorded of it must not depend on this
         logger.exception("beat: Entry %s cannot tell its next run, its schedule does", after.name)
         return None
@@ -50,11 +51,6 @@ def score_of_not_due(entry: RedBeatSchedulerEntry, run: Run, seconds: Any, now: 
     verdict = run.verdict
     if verdict is not None and not verdict.due:
         return score_of(verdict.next_at)
-    if is_number(seconds):
-        return now + max(float(seconds), SHORTEST_WAIT)
+    if isinstance(seconds, (int, float)):
+        return now + wait_of(float(seconds), is_due=False).total_seconds()
     return PARKED
-
-
-def is_number(seconds: Any) -> bool:
-    """Whether a wait is a number: with NaN as a score Redis refuses the whole batch."""
-    return isinstance(seconds, (int, float)) and not math.isnan(seconds)

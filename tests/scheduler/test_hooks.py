@@ -305,6 +305,39 @@ class TestEntry:
         assert scheduler.names == ["a"]
         assert world.score("a") == pytest.approx(ran.timestamp() + 120, abs=1e-5)
 
+    def test_that_is_not_due_and_knows_no_wait(self, world: World) -> None:
+        """NaN is no score, and "never" would be too much: it is asked again."""
+
+        class Unsure(RedBeatSchedulerEntry):
+            def is_due(self) -> schedstate:
+                return schedstate(False, float("nan"))
+
+        class Own(RecordingScheduler):
+            Entry = Unsure
+
+        world.put("a", interval_json(60), world.ago(90))
+        scheduler = world.scheduler_of(Own)
+        scheduler.tick()
+        assert scheduler.sent == []
+        assert world.score("a") == pytest.approx(world.now() + 5, abs=1)
+
+    def test_whose_score_is_no_number(self, world: World, log: pytest.LogCaptureFixture) -> None:
+        class Odd(RedBeatSchedulerEntry):
+            @property
+            def score(self) -> float:
+                return float("nan")
+
+        class Own(RecordingScheduler):
+            Entry = Odd
+
+        ran = world.ago(90)
+        world.put("a", interval_json(60), ran)
+        scheduler = world.scheduler_of(Own)
+        scheduler.tick()
+        assert scheduler.names == ["a"]
+        assert world.score("a") == pytest.approx(ran.timestamp() + 120, abs=1e-5)
+        assert "Entry a cannot tell its next run" in log.text
+
     def test_that_is_due_before_its_schedule(self, world: World) -> None:
         class Eager(RedBeatSchedulerEntry):
             def is_due(self) -> schedstate:
