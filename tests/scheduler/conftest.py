@@ -11,11 +11,9 @@ from typing import Any, TypeVar
 import pytest
 import redis
 from celery import Celery
-from celery.app.task import Context
-from celery.signals import task_postrun
-from celery.states import SUCCESS
 
 from redbeat.schedulers import RedBeatScheduler
+from tests import workers
 from tests.deployments import PREFIX
 
 from .clients import CountingRedis, Wire, counting_client, wired_client
@@ -114,19 +112,9 @@ def datetime_json(instant: datetime) -> Json:
     return {"__type__": "datetime", **fields, "timezone": "UTC"}
 
 
-class Sender:
-    """A task or a consumer, as far as signals need one."""
-
-    def __init__(self, app: Celery, request: Any = None) -> None:
-        self.app = app
-        self.request = request
-
-
 def end_run(app: Celery, sent: Sent) -> None:
     """Have a worker tell that the task of a message has ended; the app let it do so."""
-    request = Context(id=sent.id, headers=sent.options["headers"])
-    task = Sender(app, request)
-    task_postrun.send(sender=task, task_id=sent.id, task=task, state=SUCCESS, retval=None)
+    workers.end_run(app, sent.id, sent.options["headers"])
 
 
 def interval_json(every: float) -> Json:

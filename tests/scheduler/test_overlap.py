@@ -22,8 +22,9 @@ from redbeat.errors import InvalidEntryError
 from redbeat.schedulers import RedBeatScheduler
 from tests.deployments import PREFIX
 from tests.waiting import wait_until
+from tests.workers import Sender
 
-from .conftest import SCHEDULE, RecordingScheduler, Sender, Sent, World, end_run, once
+from .conftest import SCHEDULE, RecordingScheduler, Sent, World, end_run, once
 
 KEY = f"{PREFIX}a"
 HOUR = 3600

@@ -15,7 +15,10 @@ from tests.simulation.record import Arrival
 if TYPE_CHECKING:
     from tests.simulation.oracle import Coverage
 
-__all__ = ("DELAYS_ONLY", "PROMPT", "judge_delays", "judge_lateness")
+__all__ = ("DELAYS_ONLY", "PROMPT", "SAME", "judge_delays", "judge_lateness")
+
+#: Seconds by which instants that are the same may differ: one is a text with microseconds.
+SAME: Final = 0.001
 
 #: Seconds from the nominal instant within which an undisturbed run is sent.
 PROMPT: Final = 1.0
@@ -78,7 +81,7 @@ def judge_late(coverage: Coverage, arrival: Arrival, slots: list[float]) -> None
     late = arrival.clock - arrival.nominal - coverage.jitter
     if grace is not None and late > grace + DECIDED:
         coverage.entry.fail(arrival.at, f"sent {late:.3f} s late, {grace} s are allowed")
-    first = bisect_right(slots, arrival.nominal + 0.001)
+    first = bisect_right(slots, arrival.nominal + SAME)
     later = bisect_right(slots, arrival.clock - coverage.jitter - DECIDED) - first
     if policy == "latest" and later > 0 and definition.get("delivery") != "at_most_once":
         coverage.entry.fail(arrival.at, f"sent although {later} later runs were due")
@@ -103,8 +106,8 @@ def judge_missed(coverage: Coverage, slots: list[float]) -> None:
             coverage.entry.fail(later.at, f"{later.coalesced} runs count as missed, none was")
         if coverage.may_skip or "coalesce" in coverage.definition or "end" in coverage.definition:
             continue
-        first = bisect_right(slots, earlier.nominal + 0.001)
-        missed = bisect_right(slots, later.nominal - 0.001) - first
+        first = bisect_right(slots, earlier.nominal + SAME)
+        missed = bisect_right(slots, later.nominal - SAME) - first
         if later.coalesced < min(missed, MOST_MISSED):
             coverage.entry.fail(
                 later.at,

@@ -6,12 +6,13 @@ which gets what was written when virtual time says so.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
+from importlib.resources import files
 from typing import Any
 
 import redis.connection
 
+from redbeat.storage.scripts import Script, load_script
 from tests.simulation.clocks import SECOND, microseconds
 from tests.simulation.engine import Engine, commands_in
 from tests.simulation.world import Fault, Process, World
@@ -32,8 +33,6 @@ class Service:
         self.channels: dict[bytes, list[SimulatedSocket]] = {}
         #: Called after each write that may have brought messages.
         self.on_push: Callable[[str], None] = lambda _sender: None
-        #: Texts of scripts by their hash, for the names in a trace.
-        self.names: dict[bytes, str] = {}
 
     def break_connections(self) -> None:
         """Reset all connections."""
@@ -111,15 +110,23 @@ class Service:
 PUSHES = frozenset((b"LPUSH", b"RPUSH", b"EVAL", b"EVALSHA", b"EXEC"))
 WRITES = PUSHES | {b"SET", b"HSET", b"SADD", b"ZADD", b"DEL"}
 READONLY = b"-READONLY You can't write against a read only replica.\r\n"
-QUIET = frozenset((b"HSET", b"HGET", b"LPUSH", b"GET", b"PING", b"HELLO", b"CLIENT", b"SELECT"))
-CLAIM_SHAS: set[bytes] = set()
+SCRIPTED = frozenset((b"EVAL", b"EVALSHA"))
+
+#: The scripts of the library, each by its hash and by its text.
+SCRIPTS: dict[bytes, Script] = {
+    word.encode(): script
+    for path in files("redbeat").joinpath("lua").iterdir()
+    if path.name.endswith(".lua")
+    for script in [load_script(path.name.removesuffix(".lua"))]
+    for word in (script.sha, script.text)
+}
 
 
 def may_publish(words: list[bytes]) -> bool:
     """Whether a command may publish something."""
     name = words[0].upper()
-    if name in {b"EVALSHA", b"EVAL"}:
-        return words[1] not in CLAIM_SHAS
+    if name in SCRIPTED:
+        return words[1] not in SCRIPTS or "PUBLISH" in SCRIPTS[words[1]].text
     return name == b"PUBLISH"
 
 
@@ -216,29 +223,21 @@ class SimulatedSocket:
         reply = service.execute(self, commands)
         self._arrived()
         if kind not in {"reply lost", "request reset"} and not self.closed:
-            self._later(1, extra if kind == "reply delayed" else 0, self._replied, reply)
+            delay = extra if kind == "reply delayed" else 0
+            self._later(1, delay, self.receive, reply, self.process.go_on)
 
     def _arrived(self) -> None:
         self._under_way -= 1
         if self.closed and not self._under_way:
             self.real.close()
 
-    def _replied(self, data: bytes) -> None:
-        if self.closed:
-            return
-        self._inbox += data
-        if self._waiting and self.process.frozen_until <= self.world.now:
-            self.process.go_on()
-        elif self._waiting:
-            self.process.wake()
-
-    def receive(self, data: bytes) -> None:
-        """Take bytes that the server sent."""
+    def receive(self, data: bytes, resume: Callable[[], None] | None = None) -> None:
+        """Take bytes that the server sent; ``resume`` is how a process that waits goes on."""
         if self.closed:
             return
         self._inbox += data
         if self._waiting:
-            self.process.wake()
+            (resume or self.process.wake)()
 
     def push(self, kind: bytes, channel: bytes, content: bytes | int) -> bytes:
         """Return the bytes of a message about a subscription."""
@@ -311,32 +310,9 @@ def described(words: list[bytes]) -> str:
     """Return a few words about a command, for people."""
     name = words[0].upper()
     text = name.decode("latin-1")
-    if name == b"EVALSHA":
-        return NAMES.get(words[1], text)
-    if name == b"EVAL":
-        return next((NAMES[sha] for sha, script in TEXTS.items() if script == words[1]), text)
+    if name in SCRIPTED:
+        return SCRIPTS[words[1]].name if words[1] in SCRIPTS else text
     return f"{text} {words[1].decode('latin-1')[:40]}" if len(words) > 1 else text
-
-
-#: Names and texts of the scripts of the library, by their hashes.
-NAMES: dict[bytes, str] = {}
-TEXTS: dict[bytes, bytes] = {}
-
-
-def know_scripts() -> None:
-    """Learn the names of the library's scripts, for traces."""
-    from importlib.resources import files  # noqa: PLC0415
-
-    from redbeat.storage.scripts import load_script  # noqa: PLC0415 - after the clocks
-
-    for path in files("redbeat").joinpath("lua").iterdir():
-        found = re.fullmatch(r"(\w+)\.lua", path.name)
-        if found:
-            script = load_script(found[1])
-            NAMES[script.sha.encode()] = found[1]
-            TEXTS[script.sha.encode()] = script.text.encode()
-            if "PUBLISH" not in script.text:
-                CLAIM_SHAS.add(script.sha.encode())
 
 
 class Network:

@@ -14,14 +14,12 @@ from itertools import pairwise
 from typing import Any, Final
 from zoneinfo import ZoneInfo
 
-from tests.simulation.lateness import PROMPT, judge_delays, judge_lateness
+from tests.simulation.lateness import PROMPT, SAME, judge_delays, judge_lateness
 from tests.simulation.record import Action, Arrival, Record
 from tests.simulation.scenario import STEP_FAULTS
 
 __all__ = ("judge", "slots_between")
 
-#: Seconds by which instants that are the same may differ: one is a text with microseconds.
-SAME: Final = 0.001
 #: Seconds in which what was claimed before an edit may still be sent, where nothing is disturbed.
 IN_HAND: Final = 0.1
 #: What happens to beats in the course of business: it delays runs, and repeats none.
@@ -237,37 +235,17 @@ def after(action: Action, last: State, certain: bool) -> State | None:
         since = action.ended + (LOOK if action.definition.get("quiet") else 0)
         anew = action.definition.get("anew", False)
         return replace(state, since=since, armed=what == "rearm", at_once=anew)
+    kept = replace(last, began=action.began, since=action.ended, until=INFINITY, new=False)
     if not certain or not last.certain:
-        return replace(
-            last,
-            began=action.began,
-            since=action.ended,
-            certain=False,
-            versions=last.versions | versions,
-            until=INFINITY,
-        )
+        return replace(kept, certain=False, versions=last.versions | versions)
     if what in {"delete", "raw delete"}:
         return fresh
     if what == "reset" and last.definition is not None:
         state = replace(fresh, definition={**last.definition}, versions=versions)
         return replace(state, paused=last.paused, armed=True)
     if what == "edit":
-        return replace(
-            last,
-            began=action.began,
-            since=action.ended,
-            versions=versions,
-            until=INFINITY,
-            new=False,
-        )
-    return replace(
-        last,
-        began=action.began,
-        since=action.ended,
-        paused=what == "pause",
-        until=INFINITY,
-        new=False,
-    )
+        return replace(kept, versions=versions)
+    return replace(kept, paused=what == "pause")
 
 
 class Entry:
@@ -609,9 +587,7 @@ class Coverage:
         for arrival in self.sent[self.state.at_once :]:
             if not self.state.new and arrival.nominal < self.earliest:
                 continue  # missed since the last run of what the schedule was before
-            at = bisect_left(slots, arrival.nominal - SAME)
-            known = at < len(slots) and abs(slots[at] - arrival.nominal) <= SAME
-            if not known and not self.is_made_up_for(arrival):
+            if not is_among(slots, arrival.nominal) and not self.is_made_up_for(arrival):
                 self.entry.fail(arrival.at, f"{arrival.nominal:.6f} is no occurrence")
 
     def is_made_up_for(self, arrival: Arrival) -> bool:
@@ -625,7 +601,7 @@ class Coverage:
     def judge_slot(self, slot: float) -> None:
         """An occurrence was sent, or another one stands for it where a fault explains that."""
         up = slot + self.jitter
-        if slot < self.begin + SAME or self.is_sent(slot):
+        if slot < self.begin + SAME or is_among(self.nominals, slot):
             return
         at = slot - self.judgement.record.scenario.start
         if self.calm(slot - PROMPT, up + PROMPT):
@@ -654,10 +630,6 @@ class Coverage:
         faults = self.judgement.record.disturbances
         well = max((last for first, last, _ in faults if first <= slot - start), default=0.0)
         return bool(start + well + recovery + PROMPT < slot + grace)
-
-    def is_sent(self, slot: float) -> bool:
-        at = bisect_left(self.nominals, slot - SAME)
-        return at < len(self.nominals) and abs(self.nominals[at] - slot) <= SAME
 
     def slots(self) -> Iterator[float]:
         """Yield the nominal instants of the schedule while it stood."""
@@ -695,6 +667,12 @@ class Coverage:
         count = int((end - first) / every + SAME)
         for number in range(count + 1):
             yield first + number * every
+
+
+def is_among(instants: list[float], instant: float) -> bool:
+    """Whether an instant is one of those, which are sorted."""
+    at = bisect_left(instants, instant - SAME)
+    return at < len(instants) and abs(instants[at] - instant) <= SAME
 
 
 def slots_between(

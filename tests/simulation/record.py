@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -74,4 +75,4 @@ class Record:
     points: int = 0
     switches: int = 0
     orders: set[int] = field(default_factory=set)
-    struck: dict[str, int] = field(default_factory=dict)
+    struck: Counter[str] = field(default_factory=Counter)

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias
 
 import celery.beat
 import redis
-from celery import Celery, signals
+from celery import Celery
 from kombu.common import oid_from
 from redis.exceptions import ReadOnlyError
 
@@ -29,6 +29,7 @@ from tests.simulation.record import Action, Arrival, Record
 from tests.simulation.scenario import STEP_FAULTS, Scenario, Step
 from tests.simulation.server_faults import SERVER_FAULTS
 from tests.simulation.world import Fault, Order, Process, World
+from tests.workers import end_run
 
 __all__ = ("Simulation", "simulate")
 
@@ -94,7 +95,7 @@ class Simulation:
         self.network.install()
         try:
             self._set_up()
-            self.world.run(self.world.start + int(self.scenario.duration * SECOND))
+            self.world.run(self._true(self.scenario.duration))
             self._complete()
             self.world.end()
         finally:
@@ -161,9 +162,9 @@ class Simulation:
         """Return the true time at a number of seconds after the beginning."""
         return self.world.start + int(seconds * SECOND)
 
-    def after(self, seconds: float, action: Callable[[], Any]) -> None:
+    def after(self, seconds: float, action: Callable[..., Any], *args: Any) -> None:
         """Have something done a number of seconds from now."""
-        self.at(self.seconds + seconds, action)
+        self.at(self.seconds + seconds, action, *args)
 
     def at(self, seconds: float, action: Callable[..., Any], *args: Any) -> None:
         """Have something done a number of seconds after the beginning."""
@@ -221,30 +222,26 @@ class Simulation:
             seconds = scheduler.tick()
             first = stored.zrangebyscore("redbeat::schedule", 0, "inf", 0, 1, withscores=True)
             due = first[0][1] - self.world.now / SECOND if first else seconds
-            self.world.sleep(max(due, seconds if due <= 0 else 0.0))
+            self.world.sleep(due if due > 0 else seconds)
 
     def _beat_ended(self, name: str, process: Process) -> None:
         if process.ended_by is not None:
             self.record.exits.append((self.seconds, name, repr(process.ended_by)))
             self.world.note(name, f"exited: {process.ended_by!r}")
         down = max(self.down_for.pop(name, 0.0), RESTART)
-        self.at(self.seconds + down, self._start_beat, name)
+        self.after(down, self._start_beat, name)
 
     def _start_legacy(self, step: Step) -> None:
         """Have a beat of 2.4.2 take part for some seconds; then it stops or is killed."""
         end = "broker" if self.scenario.separate_broker else "redis"
         leading: list[float] = []
-
-        def main() -> None:
-            beat.run()
-
         beat = LegacyBeat(
             redis.Redis("redis", socket_timeout=5.0),
             redis.Redis(end, db=1, socket_timeout=5.0),
             self.scenario.lock_timeout,
             lambda: leading.append(self.seconds),
         )
-        process = self._start(step.who, main, 0.0)
+        process = self._start(step.who, beat.run, 0.0)
 
         def ended() -> None:
             self.world.note(step.who, f"ended: {process.ended_by!r}")
@@ -375,10 +372,7 @@ class Simulation:
             self.runs_waiting.clear()
             for run in [run for run in under_way if run[0] <= self.seconds]:
                 under_way.remove(run)
-                task = WorkerTask(app, run[2])
-                signals.task_postrun.send(
-                    sender=task, task_id=run[1].task_id, task=task, state="SUCCESS", retval=None
-                )
+                end_run(app, run[1].task_id, run[2])
 
     # -- faults ----------------------------------------------------------------------------------
 
@@ -396,7 +390,7 @@ class Simulation:
             return
         self.world.note(step.who, f"fault: {step.what} {step.seconds:g} s")
         self._disturbed(step.what, step.seconds)
-        self.world.struck[step.what] = self.world.struck.get(step.what, 0) + 1
+        self.world.struck[step.what] += 1
         if step.what == "stop":
             self.down_for[step.who] = step.seconds
             self.beat_services[step.who].stop()
@@ -434,17 +428,10 @@ class Simulation:
         holders = self.record.holders
         if len(parts) > 1 and (not holders or holders[-1][1] != parts[1]):
             holders.append((self.seconds, parts[1]))
-        self.at(self.seconds + 1, self._look_at_lock)
+        self.after(1, self._look_at_lock)
 
     def _take_snapshot(self, step: Step) -> None:
         self.snapshots[step] = self.seconds, self.services[step.who].engine.snapshot()
-
-
-class WorkerTask:
-    """What a signal of Celery says of the task that ran."""
-
-    def __init__(self, app: Celery, request: dict[str, Any]) -> None:
-        self.app, self.request = app, request
 
 
 def envelope_body(envelope: dict[str, Any]) -> str:

@@ -23,12 +23,12 @@ def _stall(simulation: Simulation, step: Step, service: Service) -> None:
 
 def _memory_full(simulation: Simulation, step: Step, service: Service) -> None:
     service.engine.fill_memory(True)
-    simulation.after(step.seconds, lambda: service.engine.fill_memory(False))
+    simulation.after(step.seconds, service.engine.fill_memory, False)
 
 
 def _replica(simulation: Simulation, step: Step, service: Service) -> None:
     service.engine.make_replica(True)
-    simulation.after(step.seconds, lambda: service.engine.make_replica(False))
+    simulation.after(step.seconds, service.engine.make_replica, False)
 
 
 def _demoted(_simulation: Simulation, _step: Step, service: Service) -> None:

@@ -383,23 +383,20 @@ def test_what_is_published_is_seen_once(engine: Engine, ask: Ask) -> None:
     assert engine.published() == []
 
 
-def test_a_server_without_memory_refuses_writes(engine: Engine, ask: Ask) -> None:
+@pytest.mark.parametrize(
+    ("fault", "error"),
+    [(Engine.fill_memory, b"OOM "), (Engine.make_replica, b"READONLY ")],
+    ids=["full", "replica"],
+)
+def test_a_server_that_refuses_writes(
+    engine: Engine, ask: Ask, fault: Callable[[Engine, bool], None], error: bytes
+) -> None:
     ask("SET", "key", "value")
-    engine.fill_memory(True)
-    assert ask("SET", "key", "other", "PX", 10).startswith(b"-OOM ")
-    assert b"OOM " in ask("EVAL", SET_PX, 1, "key", "other", 10)
+    fault(engine, True)
+    assert ask("SET", "key", "other", "PX", 10).startswith(b"-" + error)
+    assert error in ask("EVAL", SET_PX, 1, "key", "other", 10)
     assert ask("GET", "key") == b"$5\r\nvalue\r\n"
-    engine.fill_memory(False)
-    assert ask("SET", "key", "other", "PX", 10) == OK
-
-
-def test_a_replica_refuses_writes(engine: Engine, ask: Ask) -> None:
-    ask("SET", "key", "value")
-    engine.make_replica(True)
-    assert ask("SET", "key", "other", "PX", 10).startswith(b"-READONLY ")
-    assert b"READONLY " in ask("EVAL", SET_PX, 1, "key", "other", 10)
-    assert ask("GET", "key") == b"$5\r\nvalue\r\n"
-    engine.make_replica(False)
+    fault(engine, False)
     assert ask("SET", "key", "other", "PX", 10) == OK
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -69,7 +69,8 @@ class Process:
 
     def __init__(self, world: World, name: str, host: Host, main: Callable[[], Any]) -> None:
         self.world, self.name, self.host = world, name, host
-        self.alive, self.ended_by = True, None
+        self.alive = True
+        self.ended_by: BaseException | None = None
         self.frozen_until = 0
         #: Steps so far, those of them that were no looks at a clock, and that were requests.
         self.steps = self.moves = self.requests = 0
@@ -82,8 +83,6 @@ class Process:
         self._ticket = 0
         self._main = main
         self._greenlet = greenlet(self._run, parent=world.hub)
-
-    ended_by: BaseException | None
 
     def __repr__(self) -> str:
         return f"<{self.name}>"
@@ -166,7 +165,7 @@ class Process:
             if of_process or asks:
                 self.faults.remove(fault)
                 self.world.note(self.name, f"fault: {fault.kind}, {fault.seconds:g} s, at: {what}")
-                self.world.struck[fault.kind] = self.world.struck.get(fault.kind, 0) + 1
+                self.world.struck[fault.kind] += 1
                 self.world.on_strike(fault)
                 return self._struck(fault)
         return None
@@ -194,8 +193,11 @@ class Process:
         self.world.at(self.world.now, self._resumed, self._ticket, owner=self)
 
     def go_on(self) -> None:
-        """Let a process that waits go on within this event."""
-        self._resumed(self._ticket)
+        """Let a process that waits go on within this event; a frozen one when it thaws."""
+        if self.frozen_until > self.world.now:
+            self.wake()
+        else:
+            self._resumed(self._ticket)
 
     def _resumed(self, ticket: int) -> None:
         if ticket != self._ticket or not self.alive:
@@ -210,7 +212,8 @@ class Process:
             world.current = None
 
 
-#: When, what decides between two at that time, its number, what is done, for whom.
+#: When, what decides between two at that time, its number, what is done, for whom, and whether
+#: that waits until a frozen process thaws.
 Event = tuple[int, int, int, Any, tuple[Any, ...], "Process | None", bool]
 
 
@@ -266,7 +269,7 @@ class World(Source):
         self.orders: set[int] = set()
         self._last_requests: deque[tuple[str, str]] = deque(maxlen=WINDOW)
         #: Faults that struck, by their kinds.
-        self.struck: dict[str, int] = {}
+        self.struck: Counter[str] = Counter()
         #: Called when a fault strikes a process.
         self.on_strike: Callable[[Fault], None] = lambda _fault: None
         #: Microseconds that a message takes, at least and at most.

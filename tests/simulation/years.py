@@ -49,37 +49,33 @@ def years(first: int, count: int, zones: Sequence[str] = ZONES) -> Scenario:
     )
 
 
+def changes_of(name: str, first: int, count: int) -> list[tuple[datetime, timedelta | None]]:
+    """Return the first day, and each on which a zone has another UTC offset, with the offsets."""
+    zone = ZoneInfo(name)
+    changes: list[tuple[datetime, timedelta | None]] = []
+    at, end = (datetime(year, 1, 1, tzinfo=timezone.utc) for year in (first, first + count))
+    while at < end:
+        offset = at.astimezone(zone).utcoffset()
+        if not changes or offset != changes[-1][1]:
+            changes.append((at, offset))
+        at += timedelta(days=1)
+    return changes
+
+
 def months_of_change(name: str, first: int, count: int) -> list[int]:
     """Return the months in which the clocks of a zone change; January where they never do.
 
     Years are long, and nothing can go wrong in the others.
     """
-    zone, months, before = ZoneInfo(name), set(), None
-    for number in range(count * 366):
-        at = datetime(first, 1, 1, tzinfo=timezone.utc) + timedelta(days=number)
-        offset = at.astimezone(zone).utcoffset()
-        if before not in {None, offset}:
-            months |= {at.month, (at - timedelta(days=1)).month}
-        before = offset
-    return sorted(months) or [1]
+    days = [day for day, _ in changes_of(name, first, count)[1:]]
+    return sorted({(day - timedelta(days=ago)).month for day in days for ago in (0, 1)}) or [1]
 
 
-def changing_zones(first: int, last: int) -> list[str]:
-    """Return a zone for each way in which clocks change from one year to another."""
-    start = datetime(first, 1, 1, tzinfo=timezone.utc).timestamp()
-    end = datetime(last + 1, 1, 1, tzinfo=timezone.utc).timestamp()
+def changing_zones(first: int, count: int) -> list[str]:
+    """Return a zone for each way in which clocks change in ``count`` years."""
     found: dict[tuple[Any, ...], str] = {}
     for name in sorted(available_timezones()):
-        zone = ZoneInfo(name)
-        offsets: list[tuple[float, timedelta | None]] = []
-        before = None
-        at = start
-        while at < end:
-            offset = datetime.fromtimestamp(at, zone).utcoffset()
-            if offset != before:
-                offsets.append((at, offset))
-                before = offset
-            at += DAY
-        if len(offsets) > 1:
-            found.setdefault(tuple(offsets), name)
+        changes = changes_of(name, first, count)
+        if len(changes) > 1:
+            found.setdefault(tuple(changes), name)
     return sorted(found.values())

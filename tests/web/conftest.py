@@ -11,8 +11,7 @@ import pytest
 import redis
 from celery import Celery
 from flask.testing import FlaskClient
-from jinja2 import BytecodeCache
-from jinja2.bccache import Bucket
+from jinja2 import BytecodeCache, FileSystemBytecodeCache
 from werkzeug.test import TestResponse
 
 from redbeat.schedule import Schedule
@@ -22,25 +21,6 @@ from redbeat.web.site import create_app
 Open = Callable[..., "Browser"]
 
 TOKEN = re.compile(r'name="csrf_token" value="([^"]+)"')
-
-
-class Compiled(BytecodeCache):
-    """The templates as they were compiled for the first page, which takes longer than a test."""
-
-    def __init__(self) -> None:
-        self.kept: dict[str, bytes] = {}
-
-    def load_bytecode(self, bucket: Bucket) -> None:
-        """Take what is kept, if there is something."""
-        if bucket.key in self.kept:
-            bucket.bytecode_from_string(self.kept[bucket.key])
-
-    def dump_bytecode(self, bucket: Bucket) -> None:
-        """Keep it."""
-        self.kept[bucket.key] = bucket.bytecode_to_string()
-
-
-COMPILED = Compiled()
 
 
 class Browser:
@@ -88,14 +68,20 @@ def schedule(app: Celery) -> Schedule:
     return Schedule(app)
 
 
+@pytest.fixture(scope="session")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> BytecodeCache:
+    """The templates as they were compiled for the first page, which takes longer than a test."""
+    return FileSystemBytecodeCache(str(tmp_path_factory.mktemp("templates")))
+
+
 @pytest.fixture
-def open_page(schedule: Schedule) -> Open:
+def open_page(schedule: Schedule, compiled: BytecodeCache) -> Open:
     """Make the page with these fields of an `Access`, and return a browser for it."""
 
     def open_page(headers: dict[str, str] | None = None, **access: Any) -> Browser:
         site = create_app(schedule, Access(**access))
         site.config["PROPAGATE_EXCEPTIONS"] = False
-        site.jinja_env.bytecode_cache = COMPILED
+        site.jinja_env.bytecode_cache = compiled
         return Browser(site.test_client(), headers or {})
 
     return open_page
