@@ -312,7 +312,7 @@ PROFILES: Final = {
         EVERYDAY,
         (*EDITS, "rearm"),
         ("kill", "freeze", "reset before"),
-        ("restart", "scripts forgotten"),
+        ("restart", "scripts forgotten", "lock deleted"),
         entries=(1, 2),
         many_faults=(0, 3),
         statics=(1, 4),
