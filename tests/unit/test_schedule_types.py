@@ -350,6 +350,10 @@ def test_they_answer_celery_too(kind: Any) -> None:
 # -- solar --------------------------------------------------------------------------------------
 
 
+@pytest.mark.skipif(
+    not hasattr(solar, "max_search_days"),
+    reason="Celery before 5.7 takes a wrong angle for dusk, and fails where an event is left out",
+)
 @pytest.mark.parametrize("event", SUN)
 @pytest.mark.parametrize("place", [(0, 0), (51.5, -0.1), (-33.9, 151.2), (40, 180), (64.1, -21.9)])
 def test_solar_events_are_those_of_celery(event: str, place: tuple[float, float]) -> None:
