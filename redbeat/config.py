@@ -16,7 +16,7 @@ from .allowlist import TaskAllowlist, read_allowlist
 from .connection.endpoint import Endpoint, read_endpoint
 from .connection.options import is_number
 from .connection.urls import safe_url
-from .delivery import DELIVERIES
+from .delivery import OF_AN_APP
 from .errors import ConfigurationError
 from .settings import MISSING, find_setting, is_set, unknown_settings
 
@@ -99,8 +99,8 @@ class RedBeatConfig:
     redis_use_ssl: Any
     redbeat_redis_options: dict[str, Any]
     key_expiry_check: str
-    #: How runs are delivered, unless an entry says otherwise.
-    delivery: str
+    #: How runs are delivered, unless an entry says otherwise; None for as well as it can be done.
+    delivery: str | None
     on_lock_lost: str
     #: Messages that may be on their way to the broker at once; with 1 each is waited for by itself.
     publish_window: int
@@ -138,7 +138,7 @@ class RedBeatConfig:
         self._read_keys(_is_cluster(self._client) if brought else self.endpoint.is_cluster)
         self.lock_timeout = self._read_lock_timeout()
         self.key_expiry_check = self._read_choice("redbeat_key_expiry_check", EXPIRY_CHECKS, 2)
-        self.delivery = self._read_choice("redbeat_delivery", DELIVERIES)
+        self.delivery = self._read_delivery()
         self.publish_window = self._read_whole("redbeat_publish_window", DEFAULT_WINDOW, 1, 1000)
         self.history_size = self._read_whole(
             "redbeat_history_size", DEFAULT_HISTORY, 0, MAX_HISTORY
@@ -314,6 +314,10 @@ class RedBeatConfig:
         raise ConfigurationError(
             f"{name} is {value!r}, it must be a whole number from {least} to {most}"
         )
+
+    def _read_delivery(self) -> str | None:
+        name = "redbeat_delivery"
+        return None if self.either_or(name) is None else self._read_choice(name, OF_AN_APP)
 
     def _read_choice(self, name: str, choices: tuple[str, ...], default: int = 0) -> str:
         value = self.either_or(name, choices[default])

@@ -415,7 +415,7 @@ class RedBeatSchedulerEntry(OperatedEntry):
     def claimed(self: Self, now: datetime, due: datetime) -> Self:
         """Return a copy on which a beat holds a claim; ``now`` is the time of Redis."""
         entry = self._copy()
-        entry.run = Run(now, due)
+        entry.run = Run(now, due, now)
         return entry
 
     def _copy(self: Self) -> Self:

@@ -13,6 +13,7 @@ from typing import Any
 
 import redis
 from celery.app import app_or_default
+from celery.app.task import Task
 from celery.beat import DEFAULT_MAX_INTERVAL, ScheduleEntry, Scheduler, SchedulingError
 from celery.signals import beat_init
 from celery.utils.log import get_logger
@@ -508,6 +509,17 @@ class RedBeatScheduler(Scheduler):
             self._drop_connection()
             self._published_at = monotonic()
         _ = self.producer
+
+    @functools.cached_property
+    def sends_itself(self) -> bool:
+        """Whether code of the user's own is on the way of a message, which may send past ours."""
+        ours: Any = RedBeatScheduler
+        names = ("apply_async", "maybe_due", "send_task", "send_if_due", "producer", "Producer")
+        own = any(
+            getattr(type(self), name, None) is not getattr(ours, name, None) for name in names
+        )
+        tasks = {type(task).apply_async for task in self.app.tasks.values()}
+        return own or bool(self.app.conf.task_always_eager) or tasks != {Task.apply_async}
 
     def _ensure_connected(self) -> Any:
         """Connect to the broker or fail within seconds: the tick has more to do than wait."""

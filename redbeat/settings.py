@@ -67,7 +67,8 @@ SETTINGS: Final[Mapping[str, Setting]] = {
         since="3.0",
     ),
     "redbeat_delivery": Setting(
-        "``'at_least_once'`` or ``'at_most_once'``",
+        "``'exactly_once'``, ``'at_least_once'`` or ``'at_most_once'``",
+        "``'exactly_once'`` where broker and schedule are one Redis server, else "
         "``'at_least_once'``",
         "how runs are delivered, unless an entry says otherwise",
         since="3.0",

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from celery.utils.log import get_logger
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from redbeat.calendar.zones import UTC
-from redbeat.delivery import AT_MOST_ONCE
+from redbeat.config import RedBeatConfig
+from redbeat.delivery import AT_LEAST_ONCE, AT_MOST_ONCE
 from redbeat.entries.due import DISABLED
+from redbeat.entries.history import History, encode_meta, encode_runtime
 from redbeat.entries.lazy import LazyArgumentError, evaluated
+from redbeat.entries.merging import after_saved_anew, merged_history
 from redbeat.entries.nominal import nominal
 from redbeat.entries.occurrences import Run, Trigger, first_word
 from redbeat.entries.prototypes import Histories, Prototypes
@@ -22,12 +26,29 @@ from redbeat.errors import DecodeError
 from redbeat.metrics.counters import Counters
 from redbeat.signals import emit, entry_quarantined
 from redbeat.storage.quarantine import Quarantine, shown
-from redbeat.storage.records import AGAIN, WAITS, Claim, Completion
+from redbeat.storage.records import (
+    BEFORE_RECORD,
+    CHANGED,
+    ELSEWHERE,
+    NOT_SENT,
+    OVERTAKEN,
+    RECORDED,
+    REFUSED,
+    SKIP,
+    WAITS,
+    WITH_RECORD,
+    Claim,
+    Completion,
+    Result,
+)
+from redbeat.storage.rights import REFUSAL
 from redbeat.timing import asks_itself
 
+from .at_most_once import AtMostOnce, Promise
+from .exactly_once import Capture, CommonServer
+from .exchange import Exchange, Record
 from .failures import Failures
-from .hooks import Hooks, Promise, name_of
-from .keeper import Keeper, publish
+from .hooks import Hooks, name_of, publish
 from .outbox import Letter, Outbox
 from .outcomes import Outcomes
 from .overlap import goes_on, marker
@@ -44,7 +65,7 @@ Loaded = RedBeatSchedulerEntry | Exception
 #: Entries that are read before the first of them is dispatched.
 READ_AHEAD: Final = 50
 
-#: Seconds after which what was decided about them is decided anew: the broker took its time.
+#: Seconds after a claim for which a run is not too old because of them: the broker took its time.
 DECIDED_FOR: Final = 0.1
 
 
@@ -56,55 +77,58 @@ class Given(NamedTuple):
 
 
 class Dispatcher:
-    """Decides and publishes, one claim at a time.
+    """Decides and publishes, one claim at a time; what is to be recorded goes to the exchange.
 
     No round trips to Redis of its own, but for a lost run whose end is waited for. ``statics`` hold
     the functions among the arguments of static entries, ``outbox`` what the broker has not
-    confirmed yet; ``delivery`` is how runs are delivered, unless their entry says otherwise.
+    confirmed yet.
     """
 
     def __init__(
         self,
         hooks: Hooks,
         quarantine: Quarantine,
+        exchange: Exchange,
         outbox: Outbox,
+        server: CommonServer,
         statics: StaticEntries,
         counters: Counters,
-        delivery: str,
+        conf: RedBeatConfig,
     ) -> None:
         self._outbox = outbox
+        self._exchange = exchange
+        self._server = server
+        self._capture: Capture | None = None
         self._alone: set[str] = set()
-        self._done: list[Completion] = []
         self._hooks = hooks
         self._counters = counters
         self._statics = statics
-        self._delivery = delivery
-        self._decided_at = 0.0
+        self._delivery = conf.delivery
         self._quarantine = quarantine
         self._prototypes = Prototypes(hooks)
         self._histories = Histories()
         self.failures = Failures(hooks, self._counters)
         self._outcomes = Outcomes(hooks, self._counters, self._histories)
-        self.keeper = Keeper(hooks, self.failures, self._outcomes, self._counters)
+        self.at_most_once = AtMostOnce(
+            hooks, exchange, self.failures, self._outcomes, self._counters
+        )
+
+    # -- loading and deciding ------------------------------------------------------------------
 
     def loaded(
-        self,
-        claims: Sequence[Claim],
-        time: Callable[[], float],
-        given: Given | None = None,
+        self, claims: Sequence[Claim], claimed_at: float, given: Given | None = None
     ) -> Iterator[Loaded]:
         """Yield the entry of each claim with its run, or why it cannot be read.
 
         Many are read and decided in a row: that takes less time than one after the other between
-        two messages. ``time`` returns that of Redis, UNIX seconds. ``given`` is what a program
+        two messages. ``claimed_at`` is the time of Redis, UNIX seconds. ``given`` is what a program
         gave to send of one of them.
         """
+        now = datetime.fromtimestamp(claimed_at, UTC)
         for first in range(0, len(claims), READ_AHEAD):
             self._prototypes.refresh()
             some = claims[first : first + READ_AHEAD]
             entries = [self._load(claim, given) for claim in some]
-            self._decided_at = time()
-            now = datetime.fromtimestamp(self._decided_at, UTC)
             for entry, claim in zip(entries, some, strict=True):
                 if not isinstance(entry, Exception):
                     self._look_at(entry, now, claim)
@@ -117,169 +141,14 @@ class Dispatcher:
 
         Not where code of the user's own decides, which is asked once, and when it is needed.
         """
-        entry.run = Run(now, datetime.fromtimestamp(claim.due, UTC))
+        decided_at = datetime.fromtimestamp(float(claim.since), UTC) if claim.since else now
+        entry.run = Run(now, datetime.fromtimestamp(claim.due, UTC), decided_at)
         if asks_itself(entry.schedule):
             return
         try:
             entry.verdict()
         except Exception as error:
             logger.debug("beat: Cannot tell yet when %s is due: %r", shown(claim.key), error)
-
-    def dispatch(
-        self, entry: Loaded, claim: Claim, claim_id: str, now: float
-    ) -> Completion | Promise | None:
-        """Run a claimed entry as it was :meth:`loaded` and return what to record.
-
-        ``now`` is the time of Redis, UNIX seconds. A run that is to be sent at most once is not
-        published but returned as a promise, for :meth:`keep`. None when there is nothing to record
-        because the entry is quarantined, or not yet because its message was published: then it is
-        among what :meth:`delivered` returns.
-        """
-        if isinstance(entry, (RedisError, OSError)):  # of a from_key() of the program's
-            return self._note(claim, claim_id, now, entry)
-        if isinstance(entry, Exception):
-            self._set_aside(claim, claim_id, str(entry) or repr(entry), now)
-            return None
-        run = entry.run
-        assert run is not None
-        run.now = datetime.fromtimestamp(now, UTC)
-        if now - self._decided_at > DECIDED_FOR:
-            run.verdict = None
-        run.at_most_once = (entry.policy_field("delivery") or self._delivery) == AT_MOST_ONCE
-        if claim.trigger:
-            return self._triggered(entry, run, claim, claim_id, now)
-        if not entry.enabled:
-            return Completion(claim.key, claim_id, DISABLED)
-        return self._dispatch(entry, run, claim, claim_id, now)
-
-    def _dispatch(
-        self, entry: RedBeatSchedulerEntry, run: Run, claim: Claim, claim_id: str, now: float
-    ) -> Completion | Promise | None:
-        try:
-            due = entry.verdict().due
-        except Exception as error:
-            if asks_itself(entry.schedule):  # the user's own code, which may recover
-                return self._note(claim, claim_id, now, error)
-            reason = f"definition.schedule: cannot tell when it is due: {error!r}"
-            self._set_aside(claim, claim_id, reason, now)
-            return None
-        if due and goes_on(entry, claim, now):
-            return self._outcomes.put_off(entry, claim, claim_id, now)
-        if due:
-            try:
-                self._statics.give_functions(entry)
-            except LazyArgumentError as error:
-                return self._note(claim, claim_id, now, error)
-        send = self._promise if run.at_most_once else self._run
-        return send(entry, run, claim, claim_id, now)
-
-    def delivered(self) -> list[Completion]:
-        """Wait for the broker to answer for what is on its way; return what to record of it."""
-        self._hear()
-        return self._take_done()
-
-    def advanced(self) -> list[Completion]:
-        """Have what was published leave; return what to record of that which left before."""
-        self._done += map(self._settled, self._outbox.advance())
-        return self._take_done()
-
-    def _take_done(self) -> list[Completion]:
-        done, self._done = self._done, []
-        return done
-
-    def _hear(self) -> None:
-        """See to what was published, before anything is made of what went wrong after it."""
-        self._done += map(self._settled, self._outbox.deliver())
-
-    def _settled(self, letter: Letter) -> Completion:
-        """Return what to record for a run that was published."""
-        entry, claim, claim_id, now = letter.entry, letter.claim, letter.claim_id, letter.now
-        if letter.error is not None:
-            return self._failed(claim, claim_id, now, letter.error, shared=letter.shared)
-        self._alone.discard(claim.key)
-        self.failures.forget(claim)
-        self._outcomes.announce(entry)
-        own = own_wait(entry, letter.seconds, now)
-        return self._outcomes.sent(entry, claim, claim_id, own, now)
-
-    def _failed(
-        self, claim: Claim, claim_id: str, now: float, error: Exception, shared: bool
-    ) -> Completion:
-        """Return what to record for a run that was not sent, perhaps by the fault of another.
-
-        Then it is tried again at once, and waited for by itself.
-        """
-        own = claim.key in self._alone or not shared
-        if own or self.failures.broker_is_away(error):
-            return self.failures.note(claim, claim_id, now, error)
-        self._alone.add(claim.key)
-        return Completion(claim.key, claim_id, now, runtime=AGAIN)
-
-    def _note(self, claim: Claim, claim_id: str, now: float, error: Exception) -> Completion:
-        """Keep a run that could not be sent, after what was published before it is seen to."""
-        self._hear()
-        return self.failures.note(claim, claim_id, now, error)
-
-    def _set_aside(self, claim: Claim, claim_id: str, reason: str, now: float) -> None:
-        self._quarantine.add(claim, claim_id, reason, now)
-        name = name_of(self._hooks, claim)
-        self._counters.add("quarantined", name)
-        emit(entry_quarantined, self._hooks, name=shown(name), reason=reason)
-
-    def _promise(
-        self, entry: RedBeatSchedulerEntry, run: Run, claim: Claim, claim_id: str, now: float
-    ) -> Completion | Promise:
-        """Decide as :meth:`_run` does, and connect to the broker, but publish nothing."""
-        try:
-            self._hooks.check_broker()
-            is_due, seconds = self._hooks.is_due(entry)
-            if is_due:
-                entry.args, entry.kwargs = evaluated(entry.args, entry.kwargs)
-                run.task_id = entry.task_id_of(run.instant)
-                run.own_id = run.task_id == entry.own_task_id(run.instant)
-                run.successor = self._hooks.reserve(entry)
-        except Exception as error:
-            return self._note(claim, claim_id, now, error)
-        if not is_due:
-            score = score_of_not_due(entry, run, seconds, now)
-            return self._outcomes.not_sent(entry, claim, claim_id, score, now)
-        self.failures.forget(claim)
-        done = self._outcomes.sent(entry, claim, claim_id, own_wait(entry, seconds, now), now)
-        return Promise(entry, claim, done._replace(promised=True))
-
-    def _triggered(
-        self, entry: RedBeatSchedulerEntry, run: Run, claim: Claim, claim_id: str, now: float
-    ) -> Completion | Promise:
-        """Send the first of the runs that were asked for beside the schedule.
-
-        The entry is handed out again at once, for the next of them or for what is due.
-        """
-        again = Completion(claim.key, claim_id, now, runtime=AGAIN)
-        try:
-            trigger = Trigger.first(claim.trigger)
-        except (ValueError, OverflowError, OSError):
-            logger.error("beat: Entry %s: %r is no trigger", entry.name, claim.trigger)
-            return again._replace(trigger=first_word(claim.trigger))
-        if goes_on(entry, claim, now):
-            return again._replace(score=float(claim.running_until), running=WAITS)
-        run.trigger, task_id = trigger, entry.task_id_of(trigger.id)
-        line = run_line(nominal(trigger.at), now, TRIGGERED, task_id)
-        running = marker(entry, task_id)
-        done = again._replace(trigger=trigger.id, history=line, running=running)
-        try:
-            self._statics.give_functions(entry)
-            if run.at_most_once:
-                self._hooks.check_broker()
-                entry.args, entry.kwargs = evaluated(entry.args, entry.kwargs)
-                run.task_id = task_id
-                self.failures.broker_is_there()
-                return Promise(entry, claim, done._replace(promised=True))
-            publish(self._hooks, entry, self._hooks.producer)
-        except Exception as error:
-            return self._note(claim, claim_id, now, error)
-        self.failures.forget(claim)
-        self._outcomes.announce(entry)
-        return done
 
     def _load(self, claim: Claim, given: Given | None = None) -> Loaded:
         if claim.problem or claim.definition is None:
@@ -299,23 +168,343 @@ class Dispatcher:
             return error
         return entry
 
-    def _run(
-        self, entry: RedBeatSchedulerEntry, run: Run, claim: Claim, claim_id: str, now: float
-    ) -> Completion | None:
+    def dispatch(self, entry: Loaded, claim: Claim, now: float) -> None:
+        """Run a claimed entry as it was :meth:`loaded`, and see to its record.
+
+        ``now`` is the time of Redis, UNIX seconds.
+        """
+        if isinstance(entry, (RedisError, OSError)):  # of a from_key() of the program's
+            self._note(claim, now, entry)
+            return
+        if isinstance(entry, Exception):
+            self._set_aside(claim, str(entry) or repr(entry), now)
+            return
+        run = entry.run
+        assert run is not None
+        run.now = datetime.fromtimestamp(now, UTC)
+        run.at_most_once = (entry.policy_field("delivery") or self._delivery) == AT_MOST_ONCE
+        if claim.trigger:
+            self._triggered(entry, run, claim, now)
+        else:
+            self._dispatch(entry, run, claim, now)
+
+    def _dispatch(self, entry: RedBeatSchedulerEntry, run: Run, claim: Claim, now: float) -> None:
+        perhaps_sent = bool(claim.since) and not run.at_most_once
+        if not entry.enabled and not perhaps_sent:
+            self._exchange.record(claim.done(SKIP, DISABLED))
+            return
+        try:
+            due = entry.verdict().due
+        except Exception as error:
+            if asks_itself(entry.schedule):  # the user's own code, which may recover
+                self._note(claim, now, error)
+                return
+            reason = f"definition.schedule: cannot tell when it is due: {error!r}"
+            self._set_aside(claim, reason, now)
+            return
+        if due and perhaps_sent and (not entry.enabled or entry.is_too_late):
+            self._record(entry, self._outcomes.perhaps_sent(entry, claim, now))
+        elif not entry.enabled:
+            self._exchange.record(claim.done(SKIP, DISABLED))
+        elif due and not perhaps_sent and goes_on(entry, claim, now):
+            self._record(entry, self._outcomes.put_off(entry, claim, now))
+        elif due and self._waited_too_long(entry, run):
+            self._exchange.record(claim.put_back(now))  # the next claim decides anew
+        else:
+            self._send(entry, run, claim, now, due)
+
+    def _waited_too_long(self, entry: RedBeatSchedulerEntry, run: Run) -> bool:
+        return (run.now - run.decided_at).total_seconds() > DECIDED_FOR and entry.is_too_late
+
+    def _send(
+        self, entry: RedBeatSchedulerEntry, run: Run, claim: Claim, now: float, due: bool
+    ) -> None:
+        if due:
+            try:
+                self._statics.give_functions(entry)
+            except LazyArgumentError as error:
+                self._note(claim, now, error)
+                return
+        if run.at_most_once:
+            self._promise(entry, run, claim, now)
+        else:
+            self._publish(entry, run, claim, now)
+
+    # -- sending: with the record, before it, after it -------------------------------------------
+
+    def _capture_for(self, entry: RedBeatSchedulerEntry, producer: Any) -> Capture | None:
+        """Return what collects a message that leaves with its record, None where it cannot."""
+        if entry.policy_field("delivery") == AT_LEAST_ONCE:
+            return None
+        exchange = self._exchange
+        exchange.broker = self._server.of(producer)
+        safe = exchange.broker and not self._hooks.sends_itself and not self._server.passed
+        exchange.way = WITH_RECORD if safe else BEFORE_RECORD
+        if self._server.problem:
+            raise ConnectionError(self._server.problem)
+        if exchange.broker is None:
+            return None
+        if self._capture is None or self._capture.channel is not producer.channel:
+            self._capture = Capture(producer.channel)
+        return self._capture
+
+    def _publish(self, entry: RedBeatSchedulerEntry, run: Run, claim: Claim, now: float) -> None:
+        capture, unsure = None, False  # type: Capture | None, bool | None
         try:
             producer = self._hooks.producer
-            with self._outbox.publishing(producer, claim.key in self._alone):
-                seconds = publish(self._hooks, entry, producer)
-                if run.sent:
-                    self._outbox.add(Letter(entry, claim, claim_id, seconds, now))
-                    return None
+            capture = self._capture_for(entry, producer)
+            if capture is not None:
+                with capture:
+                    seconds = publish(self._hooks, entry, producer)
+            else:
+                outgoing = self._outbox.publishing(producer, claim.key in self._alone)
+                try:
+                    with outgoing:
+                        seconds = publish(self._hooks, entry, producer)
+                        if run.sent:
+                            outgoing.add(Letter(entry, claim, seconds, now))
+                            return
+                finally:
+                    unsure = outgoing.carried
         except Exception as error:
-            return self._note(claim, claim_id, now, error)
-        if run.error is None and run.successor is not None:
-            return self._settled(Letter(entry, claim, claim_id, seconds, now))
+            self._note(claim, now, error, unsure)
+            return
         if run.error is not None:
-            shared = self._outbox.shares_errors
+            shared = capture is None and self._outbox.shares_errors
             self._hear()
-            return self._failed(claim, claim_id, now, run.error, shared)
-        score = score_of_not_due(entry, run, seconds, now)
-        return self._outcomes.not_sent(entry, claim, claim_id, score, now)
+            self._failed(claim, now, run.error, shared, unsure)
+        elif run.sent and capture is not None and capture.commands:
+            done = self._done(entry, claim, seconds, now)._replace(messages=capture.messages)
+            letter = Letter(entry, claim, seconds, now)
+            self._exchange.record_all([Record(done, partial(self._left, letter, done))])
+        elif run.sent or run.successor is not None:
+            if capture is not None:
+                self._server.passed_by(entry)
+            self._settle(Letter(entry, claim, seconds, now))
+        else:
+            score = score_of_not_due(entry, run, seconds, now)
+            self._record(entry, self._outcomes.not_sent(entry, claim, score, now))
+
+    def _done(
+        self, entry: RedBeatSchedulerEntry, claim: Claim, seconds: float | None, now: float
+    ) -> Completion:
+        return self._outcomes.sent(entry, claim, own_wait(entry, seconds, now), now)
+
+    def _left(self, letter: Letter, done: Completion, result: Result) -> None:
+        """Take note of what became of a run that was to leave with its record."""
+        entry, claim = letter.entry, letter.claim
+        if result.code in (RECORDED, OVERTAKEN):
+            self._is_out(entry, claim, done)
+        elif result.code == CHANGED:
+            definition, policy, _ = result.texts
+            if (definition, policy) == (claim.definition, claim.policy):
+                again = self._merged(entry, claim, done, result.texts)
+                self._exchange.record_all([Record(again, partial(self._left, letter, again))])
+            else:
+                self._exchange.record(claim.put_back(self._exchange.time()))
+        elif result.code == ELSEWHERE:
+            self._server.elsewhere()
+            self._exchange.record(claim.put_back(self._exchange.time()))
+        elif result.code == NOT_SENT:
+            self._refused(claim, result.texts[0])
+        else:
+            logger.info(
+                "beat: The run of %s is not sent: it was deleted, or another beat claimed it",
+                shown(claim.key),
+            )
+
+    def _refused(self, claim: Claim, why: str) -> None:
+        """See to a run whose message the script could not send."""
+        now = self._exchange.time()
+        if REFUSAL.search(why):
+            self._server.refuse(f"the Redis user of the schedule may not send messages: {why}")
+            self._exchange.record(claim.put_back(now))
+        else:
+            self._failed(claim, now, ResponseError(why), shared=False)
+
+    def _is_out(self, entry: RedBeatSchedulerEntry, claim: Claim, done: Completion) -> None:
+        self._alone.discard(claim.key)
+        self.failures.forget(claim)
+        self._outcomes.announce(entry)
+        if done.end:
+            self._outcomes.finished(entry)
+
+    def _record(self, entry: RedBeatSchedulerEntry, done: Completion) -> None:
+        """Record what is no run."""
+
+        def heard(result: Result) -> None:
+            if result.code == RECORDED:
+                self._outcomes.finished(entry)
+
+        self._exchange.record_all([Record(done, heard if done.end else None)])
+
+    def deliver(self) -> None:
+        """Wait for the broker to answer for what is on its way, and record that."""
+        self._hear()
+
+    def advance(self) -> None:
+        """Have what was published leave, and record that which left before."""
+        for letter in self._outbox.advance():
+            self._settle(letter)
+
+    def _hear(self) -> None:
+        """See to what was published, before anything is made of what went wrong after it."""
+        for letter in self._outbox.deliver():
+            self._settle(letter)
+
+    def _settle(self, letter: Letter) -> None:
+        """Record a run that was published before its record."""
+        entry, claim, now = letter.entry, letter.claim, letter.now
+        if letter.error is not None:
+            self._failed(claim, now, letter.error, letter.shared, unsure=True)
+            return
+        done = self._done(entry, claim, letter.seconds, now)
+        self._is_out(entry, claim, done._replace(end=""))
+        self._exchange.record_all([Record(done, partial(self._was_out, letter, done))])
+
+    def _was_out(self, letter: Letter, done: Completion, result: Result) -> None:
+        """Take note of the record of a run that was published before it."""
+        entry, claim = letter.entry, letter.claim
+        if result.code == CHANGED:
+            again = self._merged(entry, claim, done, result.texts)
+            self._exchange.record_all([Record(again, partial(self._was_out, letter, again))])
+        elif result.code == REFUSED:
+            logger.info("beat: Entry %s was deleted or replaced during its run", shown(claim.key))
+        elif done.end:
+            self._outcomes.finished(entry)
+
+    def _merged(
+        self,
+        entry: RedBeatSchedulerEntry,
+        claim: Claim,
+        done: Completion,
+        texts: tuple[str, ...],
+    ) -> Completion:
+        """Return the completion of a run during which an application wrote to its entry."""
+        definition, policy, meta = texts
+        now = self._exchange.time()
+        if not done.meta:  # of a triggered run
+            return done._replace(score=now, seen=(definition, policy, meta))
+        ran = History.read(done.meta, done.runtime)
+        history = merged_history(claim.meta, meta, ran)
+        history = after_saved_anew(
+            history,
+            (claim.definition or "", claim.policy),
+            (definition, policy),
+            datetime.fromtimestamp(now, UTC),
+            rewritten=history.scheduled_at is None and ran.scheduled_at is not None,
+            foreign=entry._foreign_fields,
+        )
+        last_run_at, count, scheduled_at = history
+        runtime = ""
+        if last_run_at is not None and scheduled_at is not None:
+            runtime = encode_runtime(nominal(scheduled_at), last_run_at)
+        return done._replace(
+            score=now,
+            meta=encode_meta(last_run_at, count),
+            runtime=runtime,
+            seen=(definition, policy, meta),
+            end="",
+            definition="",
+        )
+
+    def _failed(
+        self,
+        claim: Claim,
+        now: float,
+        error: Exception,
+        shared: bool,
+        unsure: bool | None = False,
+    ) -> None:
+        """See to a run that was not sent, perhaps by the fault of another.
+
+        Then it is tried again at once, and waited for by itself.
+        """
+        own = claim.key in self._alone or not shared
+        if own or self.failures.broker_is_away(error):
+            self._exchange.record(self.failures.note(claim, now, error, unsure))
+        else:
+            self._alone.add(claim.key)
+            self._exchange.record(claim.put_back(now, unsure is not False))
+
+    def _note(
+        self, claim: Claim, now: float, error: Exception, unsure: bool | None = False
+    ) -> None:
+        """Keep a run that could not be sent, after what was published before it is seen to."""
+        self._hear()
+        self._exchange.record(self.failures.note(claim, now, error, unsure))
+
+    def _set_aside(self, claim: Claim, reason: str, now: float) -> None:
+        self._quarantine.add(claim, claim.id, reason, now)
+        name = name_of(self._hooks, claim)
+        self._counters.add("quarantined", name)
+        emit(entry_quarantined, self._hooks, name=shown(name), reason=reason)
+
+    def _promise(self, entry: RedBeatSchedulerEntry, run: Run, claim: Claim, now: float) -> None:
+        """Decide as :meth:`_publish` does, and connect to the broker, but publish nothing."""
+        try:
+            self._hooks.check_broker()
+            is_due, seconds = self._hooks.is_due(entry)
+            if is_due:
+                entry.args, entry.kwargs = evaluated(entry.args, entry.kwargs)
+                run.task_id = entry.task_id_of(run.instant)
+                run.own_id = run.task_id == entry.own_task_id(run.instant)
+                run.successor = self._hooks.reserve(entry)
+        except Exception as error:
+            self._note(claim, now, error)
+            return
+        if is_due:
+            self.failures.forget(claim)
+            self.at_most_once.add(Promise(entry, claim, self._done(entry, claim, seconds, now)))
+        else:
+            score = score_of_not_due(entry, run, seconds, now)
+            self._record(entry, self._outcomes.not_sent(entry, claim, score, now))
+
+    def _triggered(self, entry: RedBeatSchedulerEntry, run: Run, claim: Claim, now: float) -> None:
+        """Send the first of the runs that were asked for beside the schedule.
+
+        The entry is handed out again at once, for the next of them or for what is due.
+        """
+        again = claim.put_back(now)
+        try:
+            trigger = Trigger.first(claim.trigger)
+        except (ValueError, OverflowError, OSError):
+            logger.error("beat: Entry %s: %r is no trigger", entry.name, claim.trigger)
+            self._exchange.record(again._replace(trigger=first_word(claim.trigger)))
+            return
+        if goes_on(entry, claim, now):
+            until = float(claim.running_until)
+            self._exchange.record(again._replace(score=until, running=WAITS))
+            return
+        run.trigger, task_id = trigger, entry.task_id_of(trigger.id)
+        line = run_line(nominal(trigger.at), now, TRIGGERED, task_id)
+        running = marker(entry, task_id)
+        done = again._replace(trigger=trigger.id, history=line, running=running)
+        try:
+            self._statics.give_functions(entry)
+            if run.at_most_once:
+                self._hooks.check_broker()
+                entry.args, entry.kwargs = evaluated(entry.args, entry.kwargs)
+                run.task_id = task_id
+                self.failures.broker_is_there()
+                self.at_most_once.add(Promise(entry, claim, done))
+                return
+            producer = self._hooks.producer
+            capture = self._capture_for(entry, producer)
+            if capture is None:
+                publish(self._hooks, entry, producer)
+            else:
+                with capture:
+                    publish(self._hooks, entry, producer)
+        except Exception as error:
+            self._note(claim, now, error)
+            return
+        if capture is not None and capture.commands:
+            done = done._replace(messages=capture.messages)
+            letter = Letter(entry, claim, None, now)
+            self._exchange.record_all([Record(done, partial(self._left, letter, done))])
+        else:
+            if capture is not None:
+                self._server.passed_by(entry)
+            self._is_out(entry, claim, done)
+            self._exchange.record(done)

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 
 from celery.utils.log import get_logger
 from redis.exceptions import RedisError
 
-from redbeat.entries.history import History, encode_meta
-from redbeat.errors import DecodeError
 from redbeat.metrics.counters import Counters
 from redbeat.storage.quarantine import shown
 from redbeat.storage.records import (
-    AGAIN,
-    HISTORY_CHANGED,
+    BEFORE_RECORD,
     RECORDED,
     REFUSED,
+    Broker,
     Completion,
     Result,
     Terms,
@@ -27,7 +25,7 @@ from redbeat.storage.store import Store
 
 from .leader import BeatLock, new_token
 
-__all__ = ("Answer", "Exchange")
+__all__ = ("Answer", "Exchange", "Record")
 
 logger = get_logger("celery.beat")
 
@@ -37,17 +35,33 @@ LONGEST_LEASE, SHORTEST_LEASE = 30.0, 5.0
 #: The part of a lease in which a beat still publishes; the rest is for the slowest publish.
 USED_PART = 2 / 3
 
+#: What is to be recorded is sent in the middle of a batch when it is so many runs, or when messages
+#: that leave with it have so many bytes or wait for so many seconds: a message is not to be late, and
+#: a beat that dies leaves few runs that are sent and not recorded.
+RIPE_RUNS, RIPE_BYTES, RIPE_AFTER = 50, 1 << 20, 0.008
+
 #: Round trips in which a last record is tried, when applications write histories meanwhile.
 FLUSH_ATTEMPTS = 3
 
 
 @dataclass(frozen=True, slots=True)
+class Record:
+    """A completion, and who wants to know what became of it.
+
+    ``heard`` is called once with the result, whatever that is; without it only a refusal is logged.
+    """
+
+    done: Completion
+    heard: Callable[[Result], None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Question:
-    """The terms of one turn, and what is to be known when it is answered."""
+    """The terms of one turn, its records, and the local time at which it was asked."""
 
     terms: Terms
+    records: list[Record]
     asked_at: float
-    repeated: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,22 +97,26 @@ class Exchange:
         self.lease = lease
         self._counters = Counters(0) if counters is None else counters
         self._history = history
-        self.pending: list[Completion] = []
+        self.pending: list[Record] = []
+        #: Bytes of the messages that leave with what is pending.
+        self._bytes = 0
         self._store = store
         #: The beat lock; None when several beats share the work.
         self.lock = lock
         self._clock = clock
         self._token = new_token()
         self._beat_id = self._token[-12:]
-        self._claims_made = 0
-        self._unsure = False
-        self._lost: Terms | None = None
-        self._confirmed: set[str] = set()
+        self._turns = 0
+        #: The turn whose reply got lost; it is asked for again before anything else.
+        self._lost: Question | None = None
         self._under_way: tuple[Question, Callable[[], Turn]] | None = None
         self._ready: Answer | None = None
         #: The local time of the last answer of Redis.
-        self.answered_at = clock()
+        self.answered_at = self._sent_at = clock()
         self._now = 0.0
+        #: What may be sent before it is recorded, and where messages go that are recorded with it.
+        self.way = BEFORE_RECORD
+        self.broker: Broker | None = None
 
     def time_at(self, local: float) -> float:
         """The time of Redis at a local time: its last answer plus the local seconds since."""
@@ -108,9 +126,15 @@ class Exchange:
         """The time of Redis, as :meth:`time_at` has it."""
         return self.time_at(self._clock())
 
-    def record(self, completions: Iterable[Completion]) -> None:
+    def record(self, *completions: Completion) -> None:
         """Have completions travel with the next turn."""
-        self.pending += completions
+        self.pending += map(Record, completions)
+
+    def record_all(self, records: Iterable[Record]) -> None:
+        """Have records travel with the next turn."""
+        for record in records:
+            self.pending.append(record)
+            self._bytes += len(record.done.messages)
 
     @property
     def token(self) -> str:
@@ -122,24 +146,39 @@ class Exchange:
 
         With a key in ``only`` that entry is claimed and no other, whether it is due or not.
         """
-        self._await()
+        self.hear()
         question = self._question(limit, only)
         try:
             turn = self._store.claim(*question.terms)
         except BaseException:
-            self._take_back(question)
+            self._lost = question
             raise
         return self._receive(question, turn)
 
     def begin(self, limit: int) -> None:
         """Begin a turn whose answer :meth:`next` returns: Redis works on it meanwhile."""
-        if self._under_way is None and self._ready is None and self._store.overlaps:
+        free = self._ready is None or not limit
+        if self._under_way is None and free and self._store.overlaps:
             question = self._question(limit)
             try:
                 self._under_way = question, self._store.begin_claim(question.terms)
             except BaseException:
-                self._take_back(question)
+                self._lost = question
                 raise
+
+    def send_if_ripe(self, local: float) -> None:
+        """Have Redis record what waits, when that is much or old, without waiting for the answer.
+
+        One round trip then. ``local`` is the present by the clock.
+        """
+        ripe = len(self.pending) >= RIPE_RUNS or self._bytes >= RIPE_BYTES
+        if not ripe and not (self._bytes and local - self._sent_at >= RIPE_AFTER):
+            return
+        if self._store.overlaps:
+            self.hear()
+            self.begin(0)
+        else:
+            self.turn(0)
 
     def next(self, limit: int) -> Answer:
         """Return the answer to the turn that was begun, or to a new one."""
@@ -148,92 +187,73 @@ class Exchange:
 
     def begun(self) -> Answer | None:
         """Return the answer to the turn that was begun, None when none was."""
-        self._await()
+        self.hear()
         ready, self._ready = self._ready, None
         return ready
 
-    def _await(self) -> None:
-        """Wait for the answer to the turn that was begun, and keep it."""
+    def hear(self) -> None:
+        """Wait for the answer to the turn that was begun, if one was, and keep it."""
         if self._under_way is None:
             return
         (question, answer), self._under_way = self._under_way, None
         try:
             turn = answer()
         except BaseException:
-            self._take_back(question)
+            self._lost = question
             raise
-        self._ready = self._receive(question, turn)
+        heard = self._receive(question, turn)
+        if question.terms.limit or self._ready is None:
+            self._ready = heard
 
     def _question(self, limit: int, only: str = "") -> Question:
-        now = self._clock()
-        lock = None if self.lock is None else self.lock.arguments()
-        terms = self._terms(limit, now)._replace(
-            completions=self.pending, lock=lock, counted=self._counters.take(), only=only
-        )
-        question = Question(terms, now, self._unsure)
-        self.pending, self._unsure = [], False
-        return question
-
-    def _terms(self, limit: int, now: float) -> Terms:
-        """Return new terms, or those of claims that nobody knows about, for these come first."""
-        lost = self._lost
-        if lost is not None and limit:
-            return lost._replace(limit=max(limit, lost.limit), reply_lost=True)
-        if limit:
-            self._claims_made += 1
-        claim_id = f"{self._beat_id}-{self._claims_made}"
-        expires = self.time_at(now) + self.lease if self._now else None
-        return Terms(
-            *(claim_id, limit, self.lease),
-            expires=expires,
+        """Return the next question: after a lost reply the same once more, and what came since."""
+        records, lost = self.pending, self._lost
+        self.pending, self._lost, self._bytes = [], None, 0
+        if lost is None:
+            self._turns += 1
+            turn_id = f"{self._beat_id}-{self._turns}"
+        else:
+            records, limit = [*lost.records, *records], max(limit, lost.terms.limit)
+            turn_id, only = lost.terms.turn_id, lost.terms.only or only
+        terms = Terms(
+            *(turn_id, limit, self.lease),
+            completions=[record.done for record in records],
+            lock=None if self.lock is None else self.lock.arguments(),
+            reply_lost=lost is not None,
             token=self._token,
             history=self._history,
+            counted=self._counters.take(),
+            only=only,
+            way=self.way,
+            broker=self.broker,
         )
-
-    def _take_back(self, question: Question) -> None:
-        """Nobody knows what became of completions and claims: they are asked for again.
-
-        A promise is not: its run, if it was recorded, is not published any more.
-        """
-        unsure = [done for done in question.terms.completions if not done.promised]
-        self.pending = [*unsure, *self.pending]
-        self._unsure = True
-        if question.terms.limit:
-            self._lost = question.terms
+        self._sent_at = self._clock()
+        return Question(terms, records, self._sent_at)
 
     def _receive(self, question: Question, turn: Turn) -> Answer:
         self.answered_at, self._now = self._clock(), turn.now
         self._counters.confirm(turn.members)
         if self.lock is not None:
             self.lock.observe(turn)
-        for done, result in zip(question.terms.completions, turn.results, strict=True):
-            if done.promised or result.code != RECORDED:
-                self._settle(done, result, question.repeated)
-        if question.terms.limit:
-            self._lost = None
+        for record, result in zip(question.records, turn.results, strict=True):
+            if record.heard is not None:
+                record.heard(result)
+            elif result.code != RECORDED:
+                self._not_recorded(record.done, result, question.terms.reply_lost)
         used = turn.expires - turn.now - self.lease * (1 - USED_PART)
-        return Answer(turn, question.terms.claim_id, question.asked_at + used)
+        return Answer(turn, question.terms.turn_id, question.asked_at + used)
 
-    def hear(self) -> None:
-        """Wait for the answer that is under way, if one is."""
-        self._await()
-
-    def confirm(self, promised: Sequence[Completion]) -> set[str]:
-        """Record runs that are to be published only then; return the keys of those recorded.
-
-        When an error is raised nobody knows which ones were. One round trip.
-        """
-        self._confirmed = set()
-        self.pending += promised
-        self.turn(0)
-        return self._confirmed
+    def _not_recorded(self, done: Completion, result: Result, repeated: bool) -> None:
+        if result.code == REFUSED and not repeated:
+            logger.info("beat: Entry %s was deleted or replaced during its run", shown(done.key))
 
     def unheard(self) -> Answer | None:
         """Return the claims whose answer got lost, None when there are none.
 
         No round trip when there are none, else one.
         """
-        return None if self._lost is None else self.turn(self._lost.limit)
+        lost = self._lost
+        return None if lost is None or not lost.terms.limit else self.turn(lost.terms.limit)
 
     def flush(self) -> None:
         """Record what is pending.
@@ -242,18 +262,8 @@ class Exchange:
         meanwhile.
         """
         for _ in range(FLUSH_ATTEMPTS):
-            if self.pending:
+            if self.pending or self._lost is not None:
                 self.turn(0)
-
-    def _settle(self, done: Completion, result: Result, repeated: bool) -> None:
-        if done.promised and result.code == RECORDED:
-            self._confirmed.add(done.key)
-        elif done.promised and result.code == HISTORY_CHANGED:
-            self.pending.append(Completion(done.key, done.claim_id, self._now, runtime=AGAIN))
-        elif result.code == HISTORY_CHANGED:
-            self.pending.append(merge(done, result.meta, self._now))
-        elif result.code == REFUSED and not repeated:
-            logger.info("beat: Entry %s was deleted or replaced during its run", shown(done.key))
 
     def leave(self) -> None:
         """Say that this beat is not present any more; a leader says so with its lock.
@@ -265,17 +275,3 @@ class Exchange:
         elif self.lock is not None and self._now and self.lock.leading is False:
             with suppress(RedisError, OSError):  # it is forgotten by itself
                 self._store.leave(self.lock.token, locked=True)
-
-
-def merge(done: Completion, meta: str, now: float) -> Completion:
-    """Return the completion of a run during which an application wrote ``last_run_at`` itself.
-
-    Its instant counts from now on, our run count stays, and the entry is looked at again.
-    """
-    try:
-        theirs, ours = History.read(meta), History.read(done.meta)
-    except DecodeError:
-        return Completion(done.key, done.claim_id, now, running=done.running, history=done.history)
-    count = max(theirs.total_run_count, ours.total_run_count)
-    text = encode_meta(theirs.last_run_at, count)
-    return done._replace(score=now, meta=text, runtime="", seen=meta, finish="")

@@ -11,7 +11,7 @@ from redbeat.errors import described
 from redbeat.metrics.counters import Counters
 from redbeat.signals import emit, entry_failed
 from redbeat.storage.quarantine import shown
-from redbeat.storage.records import AGAIN, Claim, Completion
+from redbeat.storage.records import Claim, Completion
 
 from .backoff import BackOff
 from .hooks import Hooks, name_of
@@ -35,8 +35,12 @@ class Failures:
         self._last: BaseException | None = None
         self.of_broker = 0
 
-    def note(self, claim: Claim, claim_id: str, now: float, error: Exception) -> Completion:
+    def note(
+        self, claim: Claim, now: float, error: Exception, unsure: bool | None = False
+    ) -> Completion:
         """Keep an occurrence that could not be published: it is late, not lost.
+
+        With ``unsure`` its message may be out nevertheless; None if the broker may have it.
 
         It waits even when the broker is to blame, so that another entry is tried next.
         """
@@ -46,7 +50,7 @@ class Failures:
             emit(entry_failed, self._hooks, name=shown(name), error=error, lost=False)
         if self.broker_is_away(error):
             again_at = now + BROKER_WAIT.after(self.of_broker)
-            return Completion(claim.key, claim_id, again_at, runtime=AGAIN)
+            return claim.put_back(again_at, unsure is not False)
         self._attempts[claim.key] = attempt = self._attempts.get(claim.key, 0) + 1
         wait = ENTRY_WAIT.after(attempt)
         logger.error(
@@ -58,7 +62,7 @@ class Failures:
         line = ""
         if attempt == 1:
             line = run_line(nominal(from_timestamp(claim.due)), now, failed(error))
-        return Completion(claim.key, claim_id, now + wait, runtime=AGAIN, history=line)
+        return claim.put_back(now + wait, bool(unsure))._replace(history=line)
 
     def forget(self, claim: Claim) -> None:
         """An entry was sent."""

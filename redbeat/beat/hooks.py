@@ -1,17 +1,16 @@
-"""What a beat asks of the scheduler, and what it owes: runs that are recorded and not yet sent."""
+"""What a beat asks of the scheduler, which users subclass."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from celery.utils.log import get_logger
 
 from redbeat.config import ensure_conf
 from redbeat.entry import RedBeatSchedulerEntry
-from redbeat.storage.records import Claim, Completion
+from redbeat.storage.records import Claim
 
-__all__ = ("Hooks", "Promise", "name_of")
+__all__ = ("Hooks", "name_of", "publish")
 
 logger = get_logger("celery.beat")
 
@@ -22,6 +21,10 @@ class Hooks(Protocol):
     app: Any
     Entry: type[RedBeatSchedulerEntry]
     max_interval: float
+
+    @property
+    def sends_itself(self) -> bool:
+        """Whether code of the user's own is on the way of a message, which may send past ours."""
 
     @property
     def producer(self) -> Any:
@@ -49,21 +52,17 @@ class Hooks(Protocol):
         """Return whether the broker is to blame; then its connection is dropped."""
 
 
-@dataclass(frozen=True, slots=True)
-class Promise:
-    """A run that is published once it is recorded, and never again."""
-
-    entry: RedBeatSchedulerEntry
-    claim: Claim
-    done: Completion
-
-    def report(self, what: str) -> None:
-        """Say what became of a run that was not published."""
-        run = self.entry.run
-        scheduled_at = run.verdict.scheduled_at if run and run.verdict else None
-        if run and run.trigger:
-            scheduled_at = run.trigger.at
-        logger.error("beat: The run of %s at %s %s", self.entry.name, scheduled_at, what)
+def publish(hooks: Hooks, entry: RedBeatSchedulerEntry, producer: Any) -> float | None:
+    """Send an entry for what it is due for, or for its trigger; return what ``is_due`` says."""
+    run = entry.run
+    if run is not None and run.trigger is None and run.options is not None:
+        return hooks.send_if_due(entry, **run.options)
+    if run is None or run.trigger is None:
+        return hooks.maybe_due(entry, producer=producer)
+    logger.info("Scheduler: Sending triggered task %s (%s)", entry.name, entry.task)
+    hooks.apply_async(entry, producer=producer, advance=False)
+    run.sent = True
+    return None
 
 
 def name_of(hooks: Hooks, claim: Claim) -> str:

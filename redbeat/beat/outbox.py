@@ -40,7 +40,6 @@ class Letter:
 
     entry: RedBeatSchedulerEntry
     claim: Claim
-    claim_id: str
     seconds: float | None
     now: float
     error: Exception | None = None
@@ -66,6 +65,8 @@ class Outbox:
         #: Those of them that have left, and that the broker has not answered yet.
         self._left: list[tuple[int, Letter | None]] = []
         self._open: Pipe | None = None
+        #: Whether the last publish sent anything; None where nobody can tell.
+        self.carried: bool | None = None
         #: Whether there were letters already when the last one was published.
         self._others = False
         self._before = 0
@@ -87,9 +88,11 @@ class Outbox:
     def __exit__(self, *exc_info: object) -> None:
         pipe, letter, operations = self._open, self._letter, 0
         self._open = self._letter = None
+        self.carried = None
         if pipe is not None:
             pipe.__exit__(*exc_info)
             operations = pipe.size - self._before
+            self.carried = operations > 0
         if operations or letter is not None:
             if not self._sent:
                 self._opened = self._clock()

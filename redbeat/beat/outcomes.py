@@ -8,14 +8,14 @@ from datetime import datetime
 from celery.utils.log import get_logger
 
 from redbeat.entries.due import DISABLED, PARKED, score_of
-from redbeat.entries.history import encode_runtime
+from redbeat.entries.history import encode_meta, encode_runtime
 from redbeat.entries.nominal import nominal
 from redbeat.entries.prototypes import Histories
-from redbeat.entries.runs import SENT, SKIPPED, missed, run_line
+from redbeat.entries.runs import PERHAPS_SENT, SENT, SKIPPED, missed, run_line
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.metrics.counters import Counters
 from redbeat.signals import emit, entry_dispatched, entry_finished, entry_missed
-from redbeat.storage.records import DELETE, Claim, Completion
+from redbeat.storage.records import DELETE, DISABLE, PARK, RAN, SKIP, Claim, Completion
 
 from .hooks import Hooks
 from .overlap import marker, put_off
@@ -52,7 +52,7 @@ class Outcomes:
         )
 
     def not_sent(
-        self, entry: RedBeatSchedulerEntry, claim: Claim, claim_id: str, score: float, now: float
+        self, entry: RedBeatSchedulerEntry, claim: Claim, score: float, now: float
     ) -> Completion:
         """Return what to record for an entry that is not due, or whose runs are too old by now."""
         verdict, runtime, line = entry.verdict(), "", ""
@@ -65,7 +65,7 @@ class Outcomes:
             last = nominal(verdict.anchor)
             runtime = encode_runtime(last, entry.last_run_at)
             line = run_line(last, now, missed(verdict.missed))
-        done = Completion(claim.key, claim_id, score, runtime=runtime, history=line)
+        done = claim.done(SKIP, score, runtime=runtime)._replace(history=line)
         return self._finished(entry, claim, done) if score == PARKED else done
 
     def _missed(
@@ -74,36 +74,59 @@ class Outcomes:
         self._counters.add("missed", str(entry.name), count)
         emit(entry_missed, self._hooks, entry=entry, count=count, scheduled_at=scheduled_at)
 
-    def put_off(
-        self, entry: RedBeatSchedulerEntry, claim: Claim, claim_id: str, now: float
-    ) -> Completion:
+    def perhaps_sent(self, entry: RedBeatSchedulerEntry, claim: Claim, now: float) -> Completion:
+        """Return what to record for a run that may be out, and is not to be sent again by now.
+
+        It counts as a run, so that ``max_runs`` are not exceeded.
+        """
+        verdict = entry.verdict()
+        scheduled_at = verdict.scheduled_at
+        assert scheduled_at is not None
+        task_id = entry.task_id_of(scheduled_at)
+        logger.warning(
+            "beat: Entry %s: the run of %s was perhaps sent, as %s, and is not sent again",
+            *(entry.name, scheduled_at, task_id),
+        )
+        self._missed(entry, 1, scheduled_at)
+        ran_at = entry.last_run_at or scheduled_at
+        meta = encode_meta(ran_at, entry.total_run_count + 1)
+        runtime = encode_runtime(nominal(verdict.anchor or scheduled_at), ran_at)
+        score = score_of(verdict.next_at) if entry.enabled else DISABLED
+        line = run_line(nominal(scheduled_at), now, PERHAPS_SENT, task_id)
+        done = claim.done(SKIP, score, meta, runtime)._replace(history=line)
+        return self._finished(entry, claim, done) if score == PARKED else done
+
+    def put_off(self, entry: RedBeatSchedulerEntry, claim: Claim, now: float) -> Completion:
         """Return what to record for an occurrence that is due while an earlier run goes on."""
-        done, skipped = put_off(entry, claim, claim_id)
+        done, skipped = put_off(entry, claim)
         if skipped is not None:
             self._counters.add("skipped", str(entry.name))
             done = done._replace(history=run_line(nominal(skipped), now, SKIPPED))
         gone = skipped is not None and done.score == PARKED
         return self._finished(entry, claim, done) if gone else done
 
+    def finished(self, entry: RedBeatSchedulerEntry) -> None:
+        """Say that nothing is left to run of an entry."""
+        logger.info(
+            "beat: Entry %s has finished: nothing is left to run (%s)",
+            *(entry.name, entry.policy_field("on_finish")),
+        )
+        emit(entry_finished, self._hooks, entry=entry)
+
     def _finished(self, entry: RedBeatSchedulerEntry, claim: Claim, done: Completion) -> Completion:
         """Return the completion of an entry that has finished, with what becomes of it."""
         on_finish = entry.policy_field("on_finish")
-        logger.info(
-            "beat: Entry %s has finished: nothing is left to run (%s)", entry.name, on_finish
-        )
-        emit(entry_finished, self._hooks, entry=entry)
         if on_finish == "delete":
-            return done._replace(finish=DELETE)
+            return done._replace(end=DELETE)
         if on_finish == "disable":
             definition = {**json.loads(claim.definition or "{}"), "enabled": False}
-            return done._replace(score=DISABLED, finish=json.dumps(definition))
-        return done
+            return done._replace(score=DISABLED, end=DISABLE, definition=json.dumps(definition))
+        return done._replace(end=PARK)
 
     def sent(
         self,
         entry: RedBeatSchedulerEntry,
         claim: Claim,
-        claim_id: str,
         own: float | None,
         now: float,
     ) -> Completion:
@@ -130,5 +153,5 @@ class Outcomes:
             self._histories.note(claim.key, meta, runtime, after)
         line = run_line(instant, now, "" if run.own_id else SENT, run.task_id)
         running = marker(entry, run.task_id)
-        done = Completion(claim.key, claim_id, score, meta, runtime, running=running, history=line)
+        done = claim.done(RAN, score, meta, runtime)._replace(running=running, history=line)
         return self._finished(entry, claim, done) if score == PARKED else done

@@ -12,7 +12,7 @@ from redbeat.entries.due import score_of
 from redbeat.entries.history import encode_runtime
 from redbeat.entries.nominal import nominal
 from redbeat.entry import RedBeatSchedulerEntry
-from redbeat.storage.records import AGAIN, WAITS, Claim, Completion
+from redbeat.storage.records import SKIP, WAITS, Claim, Completion
 from redbeat.timing import asks_itself
 
 __all__ = ("goes_on", "marker", "put_off")
@@ -40,9 +40,7 @@ def marker(entry: RedBeatSchedulerEntry, task_id: str) -> str:
     return f"{task_id} {entry.policy_field('overlap_timeout')}"
 
 
-def put_off(
-    entry: RedBeatSchedulerEntry, claim: Claim, claim_id: str
-) -> tuple[Completion, datetime | None]:
+def put_off(entry: RedBeatSchedulerEntry, claim: Claim) -> tuple[Completion, datetime | None]:
     """Return what to record for an occurrence that is due while an earlier run goes on.
 
     With the occurrence if that is skipped; one that waits is the latest when its time comes.
@@ -53,13 +51,13 @@ def put_off(
     if waits or scheduled_at is None or entry.last_run_at is None:
         until = float(claim.running_until)
         logger.debug("beat: Entry %s waits for the end of its run", entry.name)
-        return Completion(claim.key, claim_id, until, runtime=AGAIN, running=WAITS), None
+        return claim.put_back(until)._replace(running=WAITS), None
     logger.warning(
         "beat: Entry %s skips the run of %s: an earlier one goes on", entry.name, scheduled_at
     )
     runtime = encode_runtime(nominal(scheduled_at), entry.last_run_at)
     score = _score_after(entry, scheduled_at)
-    return Completion(claim.key, claim_id, score, runtime=runtime), scheduled_at
+    return claim.done(SKIP, score, runtime=runtime), scheduled_at
 
 
 def _score_after(entry: RedBeatSchedulerEntry, skipped: datetime) -> float:

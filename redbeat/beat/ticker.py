@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, TypeGuard, TypeVar
 
@@ -31,19 +31,19 @@ from redbeat.signals import (
 )
 from redbeat.storage.eviction import check_eviction
 from redbeat.storage.quarantine import Quarantine, shown
-from redbeat.storage.records import AGAIN, NEW_LEADER, STANDBY, Claim, Completion, Turn
+from redbeat.storage.records import NEW_LEADER, STANDBY, Claim, Turn
 from redbeat.storage.rights import check_rights, explained
 from redbeat.storage.store import BATCH, MAX_WAIT, Store
 
 from .backoff import BackOff
-from .dispatcher import Dispatcher, Given, Loaded
+from .dispatcher import Dispatcher, Given
+from .exactly_once import CommonServer
 from .exchange import LONGEST_LEASE, Answer, Exchange
 from .failures import BROKER_WAIT
-from .hooks import Hooks, Promise
+from .hooks import Hooks
 from .interrupts import HeldSignals
 from .leader import FORGET_AFTER, NOT_A_LOCK, BeatLock, OwnLock
 from .outbox import Outbox
-from .promises import Promises
 from .statics import StaticEntries
 from .sweep import Sweep
 from .zone_change import follow_time_zone
@@ -59,9 +59,6 @@ STANDBY_POLL = 1.0
 
 #: Seconds one tick goes on claiming before it returns to the service.
 MAX_TICK = 2.0
-
-#: Seconds after which published occurrences are recorded, even in the middle of a batch.
-FLUSH_INTERVAL = 0.25
 
 #: Seconds to wait while Redis is away.
 REDIS_WAIT = BackOff(0.1, 2.0)
@@ -108,11 +105,13 @@ class Ticker:
         self.counters = Counters(conf.metrics_entries)
         self._upkeep = Upkeep(store, conf.metrics_entries, clock)
         self._outbox = Outbox(conf.publish_window, clock)
-        self._dispatcher = Dispatcher(
-            *(hooks, self._quarantine, self._outbox, statics, self.counters, conf.delivery)
-        )
         self._exchange = Exchange(store, lock, clock, lease, conf.history_size, self.counters)
-        self._promises = Promises(self._dispatcher.keeper, self._exchange)
+        self._server = CommonServer(store, conf.delivery, clock)
+        self._dispatcher = Dispatcher(
+            *(hooks, self._quarantine, self._exchange, self._outbox, self._server, statics),
+            *(self.counters, conf),
+        )
+        self._promises = self._dispatcher.at_most_once
         self._synced = False
         self._sync_again_at = 0.0
         self._prune_at = math.inf
@@ -219,11 +218,11 @@ class Ticker:
 
         No round trip when there is nothing, else one or a few.
         """
-        self._record_delivered()
+        self._dispatcher.deliver()
         self._promises.keep()
         for answer in (self._exchange.begun(), self._exchange.unheard()):
             if answer is not None:
-                self._give_back(iter(answer.turn.claims), answer.claim_id)
+                self._give_back(answer.turn.claims)
         self._exchange.flush()
 
     def close(self) -> None:
@@ -300,7 +299,7 @@ class Ticker:
             return self._stand_by(answer.turn.holder)
         claim = next((claim for claim in answer.turn.claims if claim.key == entry.key), None)
         if claim is None:
-            self._give_back(iter(answer.turn.claims), answer.claim_id)
+            self._give_back(answer.turn.claims)
             return STANDBY_POLL
         if claim.definition is None and not claim.problem:
             return self._run_unstored(entry, options) if due else seconds
@@ -321,7 +320,8 @@ class Ticker:
 
     def _recorded(self, key: str, seconds: float | None) -> float | None:
         """Record the run of one entry; return the seconds until it is due again."""
-        scores = [done.score for done in self._exchange.pending if done.key == key]
+        records = self._exchange.pending
+        scores = [record.done.score for record in records if record.done.key == key]
         self.flush()
         failures = self._dispatcher.failures.of_broker
         if failures:
@@ -486,67 +486,54 @@ class Ticker:
     def _dispatch(self, answer: Answer, given: Given | None = None) -> None:
         """Dispatch claimed entries; what is left when the broker or the time fails is given back.
 
-        ``given`` is what a program gave to send of one of them. At most one round trip per
-        :data:`FLUSH_INTERVAL`, and those of the quarantine.
+        ``given`` is what a program gave to send of one of them. A round trip now and then, see
+        :meth:`Exchange.send_if_ripe`, and those of the quarantine.
         """
         rest = iter(answer.turn.claims)
         try:
             self._dispatch_each(rest, answer, given)
-            self._record_delivered()
+            self._dispatcher.deliver()
             if not self._dispatcher.failures.of_broker:
                 self._promises.keep()
         except (SystemExit, KeyboardInterrupt):
-            self._give_back_rest(rest, answer.claim_id)
+            self._give_back_rest(rest)
             self._record_before_exit()
             raise
         finally:
             # After an error of Redis too: what is written down as a message goes out now, while the
             # claims are held.
-            self._record_delivered()
-            self._give_back_rest(rest, answer.claim_id)
+            self._dispatcher.deliver()
+            self._give_back_rest(rest)
         self._quarantine.flush()
         self._forget_gone()
 
     def _dispatch_each(self, claims: Iterator[Claim], answer: Answer, given: Given | None) -> None:
         exchange, outbox, stop = self._exchange, self._outbox, self._stop
-        loaded = self._dispatcher.loaded(answer.turn.claims, exchange.time, given)
-        claim_id = answer.claim_id
+        loaded = self._dispatcher.loaded(answer.turn.claims, answer.turn.now, given)
         failures = self._dispatcher.failures
         for claim in claims:
             entry = next(loaded)
             started = self._clock()
             if started >= answer.deadline:
                 logger.warning("beat: Stalled past the lease of the claims, giving them back")
-                self._give_back(iter((claim,)), claim_id)
+                self._give_back((claim,))
                 return
             if claim.definition is None and not claim.problem:
                 self._hash_is_gone(claim.key)
                 continue
             if self._missing:
                 self._missing.discard(claim.key)
-            self._dispatch_one(entry, claim, claim_id, exchange.time_at(started))
+            try:
+                self._dispatcher.dispatch(entry, claim, exchange.time_at(started))
+            except (SystemExit, KeyboardInterrupt):
+                # Nobody knows whether it is out; whoever sends it again does so under the same id.
+                exchange.record(claim.put_back(claim.due, unsure=True))
+                raise
             if outbox.ripe(started):
-                exchange.record(self._dispatcher.advanced())
+                self._dispatcher.advance()
             if failures.of_broker or stop.pending:
                 return
-            if started - exchange.answered_at > FLUSH_INTERVAL and exchange.pending:
-                exchange.turn(0)
-
-    def _dispatch_one(self, entry: Loaded, claim: Claim, claim_id: str, now: float) -> None:
-        try:
-            done = self._dispatcher.dispatch(entry, claim, claim_id, now)
-        except (SystemExit, KeyboardInterrupt):
-            # Nobody knows whether it is out; whoever sends it again does so under the same id.
-            self._give_back(iter((claim,)), claim_id)
-            raise
-        if isinstance(done, Promise):
-            self._promises.add(done)
-        elif done is not None:
-            self._exchange.record((done,))
-
-    def _record_delivered(self) -> None:
-        """Wait for the broker to confirm what is on its way."""
-        self._exchange.record(self._dispatcher.delivered())
+            exchange.send_if_ripe(started)
 
     def _record_before_exit(self) -> None:
         """Told to stop: record what is out, so that nobody sends it again."""
@@ -556,17 +543,15 @@ class Ticker:
         except (RedisError, OSError) as error:
             logger.error("beat: Could not record the last runs: %s", described(error))
 
-    def _give_back_rest(self, claims: Iterator[Claim], claim_id: str) -> None:
-        self._give_back(claims, claim_id)
-        self._give_back(iter(self._promises.withdraw()), claim_id)
+    def _give_back_rest(self, claims: Iterable[Claim]) -> None:
+        self._give_back(claims)
+        self._give_back(self._promises.withdraw())
 
-    def _give_back(self, claims: Iterator[Claim], claim_id: str) -> None:
+    def _give_back(self, claims: Iterable[Claim]) -> None:
         """Let entries be due as they were."""
-        self._exchange.record(
-            Completion(claim.key, claim_id, claim.due, runtime=AGAIN)
-            for claim in claims
-            if claim.definition is not None
-        )
+        for claim in claims:
+            if claim.definition is not None:
+                self._exchange.record(claim.put_back(claim.due))
 
     def _hash_is_gone(self, key: str) -> None:
         """Remove a member without a hash the second time: a writer may be between two commands."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import replace
-from datetime import datetime, tzinfo
+from datetime import datetime, timedelta, tzinfo
 from inspect import signature
 from typing import Any
 
@@ -169,8 +169,24 @@ class DueEntry(ScheduleEntry):
             return self._decide(now, now)
         verdict = run.verdict
         if verdict is None:
-            verdict = run.verdict = self._decide(run.now, run.due)
+            # Code of the user's own knows the present only.
+            at = run.now if asks_itself(self.schedule) else run.decided_at
+            verdict = run.verdict = self._decide(at, run.due)
         return verdict
+
+    @property
+    def is_too_late(self) -> bool:
+        """Whether the run that was decided on is too old to be sent by now."""
+        run = self.run
+        scheduled_at = run and run.verdict and run.verdict.scheduled_at
+        if run is None or not scheduled_at or self.last_run_at is None:
+            return False
+        policy, zone = self._rules()
+        grace = policy.misfire_grace_time
+        if grace is None or asks_itself(self.schedule):
+            return False
+        up_at = Plan(self.schedule, zone, policy, str(self.name)).up_at(scheduled_at)
+        return run.now - up_at > timedelta(seconds=grace)
 
     @property
     def policy(self) -> Policy:

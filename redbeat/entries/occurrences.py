@@ -90,16 +90,18 @@ class Trigger(NamedTuple):
 class Run:
     """One turn of an entry while a beat holds a claim on it.
 
-    ``now`` is the time of Redis, ``due`` when the entry was put up for its run. What became of it:
+    ``now`` is the time of Redis, ``due`` when the entry was put up for its run, ``decided_at`` when
+    the occurrence was first claimed: what is due is decided at that time. What became of it:
     ``sent`` the message is out under ``task_id``, ``error`` why it is not, ``successor`` the entry
     after the run. ``nominal`` is the instant the message tells, ``own_id`` that the id is the one
     which anybody can compute from it. ``at_most_once`` tells that it is recorded before it is sent.
-    ``trigger`` is what it is for when it is beside the schedule. ``options`` are those
-    that a program's own tick called ``maybe_due`` with, which must not be called once more.
+    ``trigger`` is what it is for when it is beside the schedule. ``options`` are those that a
+    program's own tick called ``maybe_due`` with, which must not be called once more.
     """
 
     now: datetime
     due: datetime
+    decided_at: datetime
     verdict: Verdict | None = None
     successor: Any = None
     sent: bool = False

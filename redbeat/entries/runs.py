@@ -13,6 +13,7 @@ from redbeat.calendar.zones import from_timestamp
 from .nominal import Nominal
 
 __all__ = (
+    "PERHAPS_SENT",
     "SENT",
     "SKIPPED",
     "TRIGGERED",
@@ -26,7 +27,7 @@ __all__ = (
     "with_ids",
 )
 
-SENT, SKIPPED, TRIGGERED = "sent", "skipped", "triggered"
+SENT, SKIPPED, TRIGGERED, PERHAPS_SENT = "sent", "skipped", "triggered", "perhaps_sent"
 
 #: What stood for no task id in the lines of before.
 NO_ID: Final = "-"
@@ -50,7 +51,8 @@ class Occurrence(NamedTuple):
         task_id: id of the message, None where there is none.
         outcome: ``sent``; ``triggered``, sent beside the schedule; ``skipped``, because an earlier
             run went on; ``missed:<n>``, n runs up to this one were too old to be made up for;
-            ``failed:<error class>``, the first of some attempts that failed.
+            ``perhaps_sent``, a beat died or stalled while it sent it, and later it was too old to
+            be sent again; ``failed:<error class>``, the first of some attempts that failed.
     """
 
     scheduled_at: datetime

@@ -2,14 +2,15 @@
 --
 -- KEYS[1]  schedule (zset: entry key -> due, UNIX seconds; below 0 = parked)
 -- KEYS[2]  statics (set of names)
--- KEYS[3]  quarantine (hash); the schedule stands for this one and the next two, see aside.lua
+-- KEYS[3]  quarantine (hash); the schedule stands for this one and the next three, see aside.lua
 -- KEYS[4]  beats (zset: token -> last seen, UNIX seconds); ' lock' follows the token of one that has
 --          a lock to wait for: only those without share the work
 -- KEYS[5]  stats (hash: what was counted -> how often), see StatsFields
--- KEYS[6]  a key that never exists, see Store: a cluster then runs nothing while it moves the slot
--- KEYS[7]  lock (string), left out when locking is off
+-- KEYS[6]  the last turn of the caller (string): '<turn> <when its claims end> <codes>'
+-- KEYS[7]  a key that never exists, see Store: a cluster then runs nothing while it moves the slot
+-- KEYS[8]  lock (string), left out when locking is off
 -- ARGV[1]  key prefix
--- ARGV[2]  claim id given to what is claimed now
+-- ARGV[2]  id of this turn, and of what is claimed in it
 -- ARGV[3]  limit: how many entries to claim at most
 -- ARGV[4]  lease: seconds until the claims made now expire
 -- ARGV[5]  token of the caller
@@ -17,50 +18,70 @@
 -- ARGV[7]  token of a leader known to be dead, or ''
 -- ARGV[8]  retry: seconds until a member without a definition is looked at again
 -- ARGV[9]  completions, packed: the sizes of their fields in bytes, four bytes each, highest first
--- ARGV[10] the fields, one after the other; per completion ten: entry key, claim id, next score
---          (seconds; below 0 = park), meta or '' (leave), runtime or '' (leave), and the stored meta
---          that the new one replaces: '' the claimed one, else '=' and its text; and what becomes
---          of an entry that has finished: '' nothing, '-' it is deleted, else its new definition.
---          With meta '' the runtime 'again' puts the occurrence back: the next claim is told the
---          same due instant.
---          The eighth is the task id of a run that goes on now and the seconds it may take, or '';
---          or '-': the occurrence that is put back waits for the run that goes on.
---          Texts of the eighth and the tenth are as in a JSON text, a backslash in them is \u005c.
---          The ninth is the id of a triggered run that is not waited for any more, or ''; the tenth
---          is a line for the history, or ''.
--- ARGV[11] when the claims made now expire, by the caller's reckoning; '' when it does not know.
---          Something that is not about a lease ahead is replaced by exactly that.
--- ARGV[12] '1' when the reply to a call with this claim id got lost: what that call claimed is
---          handed out again, and nothing else if there is anything
--- ARGV[13] how many lines of history an entry has at most, the latest first; 0 for none
--- ARGV[14] id of what the caller counted, '' for nothing: what was added under it is not added again
--- ARGV[15] the counts, packed: the sizes of their fields in bytes, separated by spaces
--- ARGV[16] the fields, one after the other; per count two: field of the stats, how much to add
--- ARGV[17] key of the only entry to claim, due or not, or '' for what is due
+-- ARGV[10] the fields, one after the other; per completion thirteen, see below
+-- ARGV[11] '1' when the reply to a call with this id got lost: what that call recorded counts as
+--          recorded, what it claimed is handed out again, and nothing else if there is anything
+-- ARGV[12] how many lines of history an entry has at most, the latest first; 0 for none
+-- ARGV[13] id of what the caller counted, '' for nothing: what was added under it is not added again
+-- ARGV[14] the counts, packed: the sizes of their fields in bytes, separated by spaces
+-- ARGV[15] the fields, one after the other; per count two: field of the stats, how much to add
+-- ARGV[16] key of the only entry to claim, due or not, or '' for what is due
+-- ARGV[17] what may be sent before it is recorded: 'l' runs of this beat, 'x' none
+-- ARGV[18] the server of the broker: '' or '<run id> <its database> <the database of the schedule>'
 --
 -- Returns {standing, now, next score or '', members, statics, quarantined, holder, holder's
---          PTTL in ms, codes, metas, kinds, sizes, fields, expires}
+--          PTTL in ms, codes, texts, kinds, sizes, fields, expires}
 --   standing    1 leader (or no lock), 2 just became leader (nothing is claimed), 0 standby
---   codes       a digit per completion: 1 recorded, 0 refused: the claim is not ours any more,
---               2 meta was changed by somebody else: nothing written, claim kept
---   metas       the stored meta for each code 2
+--   codes       a digit per completion, and texts for some:
+--               0 refused: the claim is not ours any more
+--               1 recorded, by this call or by the one whose reply got lost
+--               2 somebody wrote to the entry: nothing is recorded, the claim is kept; texts: the
+--                 definition, the policy, the meta as stored
+--               3 a message was refused: nothing is recorded, the claim is kept; a text: why
+--               4 the broker is on another server: as 3, without a text
+--               5 recorded by the call whose reply got lost, and there was another run since
 --   kinds       a letter per claim: e entry, g its hash is gone, x its key is not a hash
 --   sizes       the sizes of the fields of all claims in bytes, four bytes each, highest first
---   fields      per claim nine: key, due, definition (for x the error), meta, policy, runtime,
+--   fields      per claim ten: key, due, definition (for x the error), meta, policy, runtime,
 --               until when an earlier run counts as going on, or '', the triggered runs that
---               wait as in trigger.lua, or '', the identity of the entry
+--               wait as in trigger.lua, or '', the identity of the entry, and when the occurrence was
+--               first claimed if its run may have been sent since, or ''
 --   expires     when the claims end
 --
--- The field `claim` of an entry is told in marks.lua. The field `identity` tells an entry from one of
--- the same name that was deleted: a text in quotes, given by whoever writes the entry; here where a
--- program did not that knows nothing of it. An empty one is the same for ever.
+-- A completion has these fields:
+--   key, claim id
+--   operation   ran: meta, runtime and history are written, the messages are sent
+--               skip: the occurrence, if any, is given up: a runtime moves what the next run counts
+--               from; a meta may say that it counts as a run
+--               retry: put back, nothing was sent: the next claim is told the same due instant
+--               unsure: put back, something may have been sent: it is also told when it was decided
+--   end         '' none, 'park' nothing is left to run, 'disable', 'delete'
+--   score       when it is due next, seconds; below 0 = park
+--   meta, runtime, or '' to leave them
+--   seen        the stored texts that are replaced: '' those that were claimed, else '=' and them
+--   definition  for the end 'disable'
+--   running     the task id of a run that goes on now and the seconds it may take, or ''; or '-': the
+--               occurrence that is put back waits for the run that goes on. As in a JSON text, a
+--               backslash in it is \u005c; so is the line
+--   trigger     the id of a triggered run that is not waited for any more, or ''
+--   line        for the history, or ''
+--   messages    what to do on the server of the broker, or '': '<command> <size>...;...', a line feed,
+--               and the arguments one after the other
+--
+-- The field `claim` of an entry: ["<head>",<mark>,<mark>], see marks.lua. The head has five words: claim
+-- id, when it was due, when the claim ends, when the occurrence was first claimed, and 'l' or 'x' as in
+-- ARGV[17] with the number of this format; see read_claim.lua.
+--
+-- The field `identity` tells an entry from one of the same name that was deleted: a text in quotes,
+-- given by whoever writes the entry; here where a program did not that knows nothing of it. An empty one
+-- is the same for ever.
 
-local schedule, statics, quarantine, beats, lock = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[7]
-local stats = KEYS[5]
-local prefix, claim_id, limit, lease = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
+local schedule, statics, quarantine, beats, lock = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[8]
+local stats, last_turn = KEYS[5], KEYS[6]
+local prefix, turn_id, limit, lease = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local token, ttl, dead, retry = ARGV[5], ARGV[6], ARGV[7], tonumber(ARGV[8])
-local told, reply_lost = tonumber(ARGV[11]), ARGV[12] == '1'
-local lines = tonumber(ARGV[13])
+local reply_lost, lines = ARGV[11] == '1', tonumber(ARGV[12])
+local only, way, broker = ARGV[16], ARGV[17], ARGV[18]
 local clock = redis.call('TIME')
 local now = tonumber(clock[1]) + tonumber(clock[2]) / 1000000
 
@@ -166,45 +187,174 @@ local function write_history(key, meta, runtime, line, history)
   else
     line = ''
   end
-  if meta ~= '' and line ~= '' then
-    redis.call('HSET', key, 'meta', meta, 'runtime', runtime, 'history', line)
-  elseif meta ~= '' then
-    redis.call('HSET', key, 'meta', meta, 'runtime', runtime)
-  else
-    if runtime ~= '' and runtime ~= 'again' then
-      redis.call('HSET', key, 'runtime', runtime)
-    end
-    if line ~= '' then
-      redis.call('HSET', key, 'history', line)
-    end
+  local fields = {}
+  if meta ~= '' then
+    fields[1], fields[2] = 'meta', meta
+  end
+  if runtime ~= '' then
+    fields[#fields + 1], fields[#fields + 2] = 'runtime', runtime
+  end
+  if line ~= '' then
+    fields[#fields + 1], fields[#fields + 2] = 'history', line
+  end
+  if #fields > 0 then
+    redis.call('HSET', key, unpack(fields))
   end
 end
 
-local function complete(key, id, score, meta, runtime, seen, finish, running, run, line)
+local REFUSED, RECORDED, CHANGED, NOT_SENT, ELSEWHERE, OVERTAKEN = 0, 1, 2, 3, 4, 5
+
+-- Texts that are told of some completions.
+local texts = {}
+
+local function tell(...)
+  for _, text in ipairs({...}) do
+    texts[#texts + 1] = text
+  end
+end
+
+local run_id, broker_db, own_db = string.match(broker, '^(%S+) (%S+) (%S+)$')
+local is_brokers_server
+
+-- Whether the broker is on this very server; asked once.
+local function broker_is_here()
+  if is_brokers_server == nil then
+    local info = run_id and redis.pcall('INFO', 'server')
+    is_brokers_server = type(info) == 'string' and
+      string.find(info, 'run_id:' .. run_id, 1, true) ~= nil
+  end
+  return is_brokers_server
+end
+
+local function commands_in(messages)
+  local stop = string.find(messages, '\n', 1, true)
+  local commands, start = {}, stop + 1
+  for name, sizes in string.gmatch(string.sub(messages, 1, stop), '(%u+)([ %d]*);') do
+    local command = {name}
+    for size in string.gmatch(sizes, '%d+') do
+      command[#command + 1] = string.sub(messages, start, start + size - 1)
+      start = start + size
+    end
+    commands[#commands + 1] = command
+  end
+  return commands
+end
+
+-- Queues that are known to take messages.
+local queues = {}
+
+-- Why a queue cannot take a message, nil where it can.
+local function no_queue(key)
+  if not queues[key] then
+    local kind = redis.pcall('TYPE', key)
+    if kind.err then
+      return kind.err
+    end
+    if kind.ok ~= 'list' and kind.ok ~= 'none' then
+      return 'WRONGTYPE the queue ' .. key .. ' holds no messages but a ' .. kind.ok
+    end
+    queues[key] = true
+  end
+  return nil
+end
+
+-- Does what a publish would have done: all of it, or nothing. Returns why not, nil where it is done.
+local function send_all(commands)
+  for _, command in ipairs(commands) do
+    local why = command[1] == 'LPUSH' and no_queue(command[2])
+    if why then
+      return why
+    end
+  end
+  for i, command in ipairs(commands) do
+    local reply = redis.pcall(unpack(command))
+    -- After the first write nothing is refused for want of memory; what is counts as sent in part.
+    if i == 1 and type(reply) == 'table' and reply.err then
+      return reply.err
+    end
+  end
+  return nil
+end
+
+local function send(messages)
+  if not broker_is_here() then
+    return ELSEWHERE
+  end
+  local away = broker_db ~= own_db
+  local moved = away and redis.pcall('SELECT', broker_db)
+  local why = moved and moved.err or send_all(commands_in(messages))
+  if away then
+    redis.call('SELECT', own_db)
+  end
+  if why then
+    tell(why)
+    return NOT_SENT
+  end
+  return RECORDED
+end
+
+-- Puts an occurrence back: the next claim is told when it was due, and if something may have been sent,
+-- when it was decided.
+local function put_back(key, claim, unsure)
+  local _, due, _, since, left = read_claim(claim)
+  local rest = string.sub(claim, (string.find(claim, '"', 3, true) or #claim) + 1)
+  local told = unsure and since and (since .. ' l') or '- ' .. (left or 'l')
+  redis.call('HSET', key, 'claim', '["- ' .. due .. ' 0 ' .. told .. FORMAT .. '"' .. rest)
+end
+
+-- Takes a triggered run out of those that wait. Returns whether any are left, by the field it found.
+local function forget_trigger(key, waiting, run)
+  local left = waits(waiting) and text_in(waiting) or ''
+  if run ~= '' and left ~= '' then
+    left = without(left, run)
+    if left ~= '' then
+      redis.call('HSET', key, 'trigger', '"' .. left .. '"')
+    else
+      redis.call('HDEL', key, 'trigger')
+    end
+  end
+  return left ~= ''
+end
+
+local function complete(
+  key, id, operation, ending, score, meta, runtime, seen, definition, running, run, line, messages)
   local found = redis.pcall(
     'HMGET', key, 'claim', 'definition', 'policy', 'meta', 'trigger', 'history')
   if found.err or not found[1] or not found[2] then
-    return 0
+    return REFUSED
   end
   local claim = found[1]
   if string.sub(claim, 1, #id + 3) ~= '["' .. id .. ' ' then
-    return 0
+    return REFUSED
   end
-  local same, same_meta = made_of(claim, found[2], found[3], found[4])
+  local same = made_of(claim, found[2], found[3], found[4])
   if not same then
     -- Somebody wrote to the entry: it is looked at again.
-    if meta ~= '' and not same_meta and seen ~= '=' .. (found[4] or '') then
-      return 2, found[4] or ''
+    if operation == 'ran' or messages ~= '' then
+      local stored = found[2] .. '\n' .. (found[3] or '') .. '\n' .. (found[4] or '')
+      if seen ~= '=' .. stored then
+        tell(found[2], found[3] or '', found[4] or '')
+        return CHANGED
+      end
+    elseif operation == 'skip' then
+      runtime, meta, line = '', '', ''
     end
-    score, finish = now_text, ''
+    score, ending = now_text, ''
   end
-  if finish == '-' then
+  if messages ~= '' then
+    local code = send(messages)
+    if code ~= RECORDED then
+      return code
+    end
+  end
+  local triggered = forget_trigger(key, found[5], run)
+  if ending == 'delete' and not triggered then
     redis.call('DEL', key)
     redis.call('ZREM', schedule, key)
-    return 1
+    return RECORDED
   end
-  if finish ~= '' then
-    redis.call('HSET', key, 'definition', finish)
+  if ending == 'disable' then
+    redis.call('HSET', key, 'definition', definition)
   end
   if running == '-' then
     if redis.call('HEXISTS', key, 'running') == 0 then
@@ -214,36 +364,27 @@ local function complete(key, id, score, meta, runtime, seen, finish, running, ru
     mark_running(key, running)
   end
   write_history(key, meta, runtime, line, found[6] or '')
-  if run ~= '' and waits(found[5]) then
-    local left = without(text_in(found[5]), run)
-    if left ~= '' then
-      redis.call('HSET', key, 'trigger', '"' .. left .. '"')
-    else
-      redis.call('HDEL', key, 'trigger')
-    end
-  end
-  if meta == '' and runtime == 'again' then
-    local _, due = read_claim(claim)
-    redis.call('HSET', key, 'claim', '["- ' .. due .. ' 0"]')
+  if operation == 'retry' or operation == 'unsure' then
+    put_back(key, claim, operation == 'unsure')
   else
     if meta == '' then
       redis.call('HSET', key, 'claim', '')  -- refused when memory is full, as HDEL is not
     end
     redis.call('HDEL', key, 'claim')
-    if waits(found[5]) then
-      score = now_text  -- triggered since the claim
+    if triggered then
+      score = now_text  -- before anything ends
     end
   end
   score_later(score, key)
-  return 1
+  return RECORDED
 end
 
 -- Sizes as texts of four bytes each; a fake server may lack the library for it.
-local NINE = '>' .. string.rep('I4', 9)
+local TEN = '>' .. string.rep('I4', 10)
 
 local function written(...)
   if struct then
-    return struct.pack(NINE, ...)
+    return struct.pack(TEN, ...)
   end
   local texts = {}
   for i, size in ipairs({...}) do
@@ -256,18 +397,30 @@ end
 
 -- include: row_reader
 
-local read_completion = row_reader(10)
+local read_completion = row_reader(13)
 
-local function complete_all(sizes, packed)
-  local codes, metas, fields, start = {}, {}, nil, 1
-  for at = 1, #sizes, 40 do
+-- The turn that the caller took last: its id, when its claims end, its codes; nothing if none is known.
+local function recall()
+  local found = aside('GET', last_turn)
+  return string.match(type(found) == 'string' and found or '', '^(%S+) (%S+) (%d*)$')
+end
+
+local function complete_all(sizes, packed, known)
+  local codes, fields, start = {}, nil, 1
+  for at = 1, #sizes, 52 do
     fields, start = read_completion(sizes, at, packed, start)
-    local code, meta = complete(unpack(fields, 1, 10))
-    codes[#codes + 1] = code
-    metas[#metas + 1] = meta
+    local place = #codes + 1
+    if string.sub(known, place, place) == '1' then
+      -- An earlier call with this id recorded it.
+      local runtime = fields[7]
+      local latest = runtime == '' or redis.pcall('HGET', fields[1], 'runtime') == runtime
+      codes[place] = latest and RECORDED or OVERTAKEN
+    else
+      codes[place] = complete(unpack(fields, 1, 13))
+    end
   end
   write_scores('XX')
-  return table.concat(codes), metas
+  return table.concat(codes)
 end
 
 local function read(member)
@@ -304,6 +457,9 @@ end
 
 -- Several beats share what is due: so many may each claim, but a few in any case.
 local SMALLEST_SHARE, SEEN_WITHIN, FORGET_AFTER = 25, 10, 60
+
+-- Seconds for which a turn is known, in case its reply got lost.
+local REMEMBERED = 300
 
 local function note_presence(call, member)
   if type(call('ZADD', beats, now_text, member)) == 'number' then
@@ -347,29 +503,34 @@ if not lock and token ~= '' then
   limit = share()
 end
 
-local codes, metas = complete_all(ARGV[9], ARGV[10])
+local earlier, earlier_end, known
+if reply_lost then
+  earlier, earlier_end, known = recall()
+  if earlier ~= turn_id then
+    earlier, known = nil, nil
+  end
+end
+
+local codes = complete_all(ARGV[9], ARGV[10], known or '')
 
 local kinds, sizes, fields = {}, {}, {}
 
 local function hand_out(
-  kind, key, due, definition, meta, policy, runtime, running, trigger, identity)
+  kind, key, due, definition, meta, policy, runtime, running, trigger, identity, since)
   definition, meta, policy, runtime = definition or '', meta or '', policy or '', runtime or ''
   running = running and string.match(text_in(running), '%S+$') or ''
   trigger = waits(trigger) and text_in(trigger) or ''
-  identity = identity and text_in(identity) or ''
+  identity, since = identity and text_in(identity) or '', since or ''
   kinds[#kinds + 1] = kind
   sizes[#sizes + 1] = written(
-    #key, #due, #definition, #meta, #policy, #runtime, #running, #trigger, #identity)
+    #key, #due, #definition, #meta, #policy, #runtime, #running, #trigger, #identity, #since)
   local at = #fields
   fields[at + 1], fields[at + 2], fields[at + 3], fields[at + 4] = key, due, definition, meta
   fields[at + 5], fields[at + 6], fields[at + 7], fields[at + 8] = policy, runtime, running, trigger
-  fields[at + 9] = identity
+  fields[at + 9], fields[at + 10] = identity, since
 end
 
 local lease_end = seconds(now + lease)
-if told and math.abs(now + lease - told) <= lease / 10 then
-  lease_end = seconds(told)
-end
 local retry_at = seconds(now + retry)
 
 -- The identity of an entry that has none, from its texts: the same one once more after Redis lost it.
@@ -381,37 +542,51 @@ end
 
 -- All claims of one call bear the same score. Returns whether there were any.
 local function hand_out_again()
-  if not told or told <= now then
-    return false
-  end
-  for _, key in ipairs(redis.call('ZRANGEBYSCORE', schedule, seconds(told), seconds(told))) do
+  for _, key in ipairs(redis.call('ZRANGEBYSCORE', schedule, earlier_end, earlier_end)) do
     local found, err = read(key)
     if not err and found[1] and found[5] then
-      local id, due = read_claim(found[5])
-      if id == claim_id then
+      local id, due, _, since, left = read_claim(found[5])
+      if id == turn_id then
+        local before = left == 'l' and tonumber(since) < earlier_end - lease - 0.001
         hand_out('e', key, due, found[1], found[2], found[3], found[4], found[6], found[8],
-          found[9])
+          found[9], before and since or '')
       end
     end
   end
   if #kinds > 0 then
-    lease_end = seconds(told)
+    lease_end = earlier_end
   end
   return #kinds > 0
 end
 
+-- What a policy says of how its runs leave, else what the caller says.
+local function way_of(policy)
+  if policy and string.find(policy, '"at_least_once"', 1, true) then
+    return 'l'
+  elseif policy and string.find(policy, '"at_most_once"', 1, true) then
+    return 'x'
+  end
+  return way
+end
+
 -- Returns the score to write: when the claim expires.
 local function claim(key, found, due)
+  local first, leaves, since = now_text, way_of(found[3]), ''
   if found[5] then
-    local _, earlier, expires = read_claim(found[5])
-    if tonumber(earlier) then
-      due = earlier
+    local _, was_due, expires, decided, left = read_claim(found[5])
+    if tonumber(was_due) then
+      due = was_due
     end
     if expires > now then
       return seconds(math.min(expires, now + lease))
     end
+    if left == 'l' and tonumber(decided) and same_rules(found[5], found[1], found[3], found[2]) then
+      -- Its run may have been sent: it stays the run that was decided then.
+      first, leaves, since = decided, left, decided
+    end
   end
-  local text = claim_text(claim_id, due, lease_end, #kinds, found[1], found[3], found[2])
+  local head = table.concat({turn_id, due, lease_end, first, leaves .. FORMAT}, ' ')
+  local text = claim_text(head, #kinds, found[1], found[3], found[2])
   if found[9] then
     redis.call('HSET', key, 'claim', text)
   else
@@ -423,11 +598,9 @@ local function claim(key, found, due)
     redis.call('HDEL', key, 'ended')  -- of a message that this one may repeat under the same id
   end
   hand_out('e', key, due, found[1], found[2], found[3], found[4], found[6], found[8],
-    found[9])
+    found[9], since)
   return lease_end
 end
-
-local only = ARGV[17]
 
 local function to_claim()
   if only ~= '' then
@@ -436,7 +609,7 @@ local function to_claim()
   return redis.call('ZRANGEBYSCORE', schedule, 0, now_text, 'WITHSCORES', 'LIMIT', 0, limit)
 end
 
-if standing == 1 and limit > 0 and not (reply_lost and hand_out_again()) then
+if standing == 1 and limit > 0 and not (earlier and hand_out_again()) then
   local members = to_claim()
   for i = 1, #members, 2 do
     local key, found, err = resolve(members[i])
@@ -470,7 +643,10 @@ end
 if lock and standing == 2 then
   redis.pcall('HSET', stats, 'leader', now_text .. ' ' .. token)
 end
-add_counts(ARGV[14], ARGV[15], ARGV[16])
+add_counts(ARGV[13], ARGV[14], ARGV[15])
+if last_turn ~= schedule and (#kinds > 0 or string.find(codes, RECORDED, 1, true)) then
+  redis.pcall('SET', last_turn, turn_id .. ' ' .. lease_end .. ' ' .. codes, 'EX', REMEMBERED)
+end
 
 if lock and standing == 1 then
   -- Last, because Redis refuses for want of memory only what precedes a script's first write.
@@ -481,4 +657,4 @@ local first = redis.call('ZRANGEBYSCORE', schedule, 0, '+inf', 'WITHSCORES', 'LI
 return {
   standing, now_text, first[2] or '', redis.call('ZCARD', schedule),
   redis.call('SCARD', statics), aside('HLEN', quarantine), holder, pttl,
-  codes, metas, table.concat(kinds), table.concat(sizes), table.concat(fields), lease_end}
+  codes, texts, table.concat(kinds), table.concat(sizes), table.concat(fields), lease_end}

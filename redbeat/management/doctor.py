@@ -205,7 +205,7 @@ def wrong_score(row: Row, entry: RedBeatSchedulerEntry, now: float) -> str:
     if not entry.enabled:
         return "" if score < 0 else "is disabled, but to be looked at later"
     at = from_timestamp(now)
-    entry.run = Run(at, at)
+    entry.run = Run(at, at, at)
     verdict = entry.verdict()
     if verdict.due:
         return "" if 0 <= score <= now + LONGEST_WAIT else f"is due now, but {_put(score)}"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
-from itertools import chain, repeat
+from itertools import chain, islice, repeat
 from json.encoder import encode_basestring_ascii
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -17,22 +17,33 @@ from redbeat.config import KEYS_ASIDE, key_aside
 from .packing import pack, pack_binary, unpack_binary
 
 __all__ = (
-    "AGAIN",
+    "BEFORE_RECORD",
+    "CHANGED",
     "CLOCK_AHEAD",
     "CONFLICT",
     "DELETE",
+    "DISABLE",
+    "ELSEWHERE",
     "GONE",
-    "HISTORY_CHANGED",
     "HISTORY_DIFFERS",
     "LEADER",
     "NEW_LEADER",
     "NOT_A_HASH",
+    "NOT_SENT",
+    "OVERTAKEN",
+    "PARK",
+    "RAN",
     "RECORDED",
     "REFUSED",
+    "RETRY",
     "SAME",
     "SAVED",
+    "SKIP",
     "STANDBY",
+    "UNSURE",
     "WAITS",
+    "WITH_RECORD",
+    "Broker",
     "Claim",
     "Completion",
     "Counted",
@@ -60,16 +71,21 @@ __all__ = (
 STANDBY, LEADER, NEW_LEADER = 0, 1, 2
 
 #: What became of a completion, as ``claim.lua`` returns it.
-REFUSED, RECORDED, HISTORY_CHANGED = 0, 1, 2
+REFUSED, RECORDED, CHANGED, NOT_SENT, ELSEWHERE, OVERTAKEN = range(6)
+
+#: What a completion does, as in ``claim.lua``: the run is out or leaves with it; the occurrence, if
+#: any, is given up; it is put back, and nothing was sent, or something may have been.
+RAN, SKIP, RETRY, UNSURE = "ran", "skip", "retry", "unsure"
+
+#: What else becomes of an entry for which nothing is left to run: only that, or it is disabled, or
+#: deleted.
+PARK, DISABLE, DELETE = "park", "disable", "delete"
+
+#: What may be sent before it is recorded: runs, or none.
+BEFORE_RECORD, WITH_RECORD = "l", "x"
 
 #: What became of a save, as ``save.lua`` returns it.
 CONFLICT, CLOCK_AHEAD, NOT_A_HASH, GONE, HISTORY_DIFFERS, SAVED, SAME = -4, -3, -2, -1, 0, 1, 2
-
-#: In place of a definition: the entry is deleted.
-DELETE = "-"
-
-#: In place of a runtime: the occurrence is put back, and keeps its nominal instant.
-AGAIN = "again"
 
 #: In place of a run that goes on: the occurrence that is put back waits for the one that does.
 WAITS = "-"
@@ -108,6 +124,10 @@ class Keys:
         """The hash of what beats have counted."""
         return key_aside(self.prefix, "stats")
 
+    def turn(self, beat: str) -> str:
+        """Return the key of the last turn of a beat; the schedule's where keys aside are denied."""
+        return self.schedule if self.denied else key_aside(self.prefix, f"turn:{beat}")
+
     @property
     def aside(self) -> list[str]:
         """The keys outside the prefix."""
@@ -130,7 +150,9 @@ class Claim(NamedTuple):
     is gone; ``problem`` says why the key or its text could not be read. ``running_until`` is when
     a run that may still go on counts as ended, UNIX seconds as text, "" for none. ``trigger`` are
     the triggered runs that wait, as in ``trigger.lua``. ``identity`` tells the entry from a deleted
-    one of the same name.
+    one of the same name. ``since`` is when the occurrence was first claimed, UNIX seconds as text,
+    if its run may have been sent since; it stays the run that was decided then. ``id`` is the id of
+    this claim.
     """
 
     key: str
@@ -142,32 +164,52 @@ class Claim(NamedTuple):
     running_until: str = ""
     trigger: str = ""
     identity: str = ""
+    since: str = ""
     problem: str = ""
+    id: str = ""
+
+    def done(self, operation: str, score: float, meta: str = "", runtime: str = "") -> Completion:
+        """Return a completion of this claim."""
+        return Completion(self.key, self.id, operation, score, meta, runtime)
+
+    def put_back(self, score: float, unsure: bool = False) -> Completion:
+        """Return the completion that puts the occurrence back; ``unsure`` if it may be out."""
+        return self.done(UNSURE if unsure or self.since else RETRY, score)
 
 
 class Completion(NamedTuple):
-    """What to record for a claimed entry: its next score and, if it ran, its new history.
+    """What to record for a claimed entry, as in ``claim.lua``.
 
-    ``seen`` is the stored meta which the new one replaces, None for the one that was claimed.
-    ``promised`` says that the run is published only once this is recorded. ``finish`` is what
-    becomes of an entry that has finished: "" nothing, :data:`DELETE`, or its new definition. A
-    runtime without a meta moves the instant from which the next run counts, or is :data:`AGAIN`.
-    ``running`` is the task id of a run that goes on now and the seconds it may take, "" where
-    nobody wants to know, or :data:`WAITS`. ``trigger`` is the id of a triggered run that is not
-    waited for any more, ``history`` a line for the history.
+    ``operation`` and ``end`` are the constants above, ``score`` is when it is due next. ``meta``
+    and ``runtime`` are its new history, "" to leave them. ``seen`` are the stored definition,
+    policy and meta which it replaces, None for those that were claimed. ``definition`` is that of
+    an entry that is disabled. ``running`` is the task id of a run that goes on now and the seconds
+    it may take, "" where nobody wants to know, or :data:`WAITS`. ``trigger`` is the id of a
+    triggered run that is not waited for any more, ``history`` a line for the history. ``messages``
+    are the commands for the broker on the same server, as in ``claim.lua``.
     """
 
     key: str
     claim_id: str
+    operation: str
     score: float
     meta: str = ""
     runtime: str = ""
-    seen: str | None = None
-    promised: bool = False
-    finish: str = ""
+    end: str = ""
+    seen: tuple[str, str, str] | None = None
+    definition: str = ""
     running: str = ""
     trigger: str = ""
     history: str = ""
+    messages: str = ""
+
+
+class Broker(NamedTuple):
+    """The server of a broker that is Redis: its run id, the broker's database, the schedule's."""
+
+    run_id: str
+    database: int
+    own_database: int
 
 
 class Counted(NamedTuple):
@@ -187,35 +229,41 @@ LockTerms = tuple[str, str, float, str]
 class Terms(NamedTuple):
     """What is asked in one turn.
 
-    Up to ``limit`` due entries are claimed under ``claim_id`` for ``lease`` seconds, until
-    ``expires`` by the clock of Redis where the caller can tell. ``lock`` is None when locking is
-    off; then ``token`` tells who shares the work. With ``reply_lost`` what was claimed before in
-    these terms is handed out again. An entry has ``history`` lines of it at most. ``counted`` is
-    added to the stats.
+    Up to ``limit`` due entries are claimed under ``turn_id`` for ``lease`` seconds. ``lock`` is
+    None when locking is off; then ``token`` tells who shares the work. With ``reply_lost`` what an
+    earlier call with this id recorded counts as recorded, and what it claimed is handed out again.
+    An entry has ``history`` lines of it at most. ``counted`` is added to the stats. ``only`` is the
+    key of the only entry to claim. ``way`` is what may be sent before it is recorded,
+    :data:`BEFORE_RECORD` or :data:`WITH_RECORD`; ``broker`` is where messages go that are recorded
+    in the same step.
     """
 
-    claim_id: str
+    turn_id: str
     limit: int
     lease: float
     completions: Sequence[Completion] = ()
     lock: LockTerms | None = None
-    expires: float | None = None
     reply_lost: bool = False
     token: str = ""
     history: int = 10
     counted: Counted = Counted()
     only: str = ""
+    way: str = BEFORE_RECORD
+    broker: Broker | None = None
 
 
 class Result(NamedTuple):
-    """What became of a completion; ``meta`` is the stored one when somebody else changed it."""
+    """What became of a completion; ``texts`` are those that ``claim.lua`` tells of some."""
 
     code: int
-    meta: str = ""
+    texts: tuple[str, ...] = ()
 
+
+#: How many texts are told with a code.
+TEXTS_TOLD = {CHANGED: 3, NOT_SENT: 1}
 
 #: What becomes of most completions.
-WITHOUT_META = {code: Result(code) for code in (REFUSED, RECORDED)}
+WITHOUT_TEXTS = {code: Result(code) for code in (REFUSED, RECORDED, ELSEWHERE, OVERTAKEN)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -378,12 +426,19 @@ def key_of(key: str) -> bytes:
     return key.encode("utf-8", "surrogateescape")
 
 
-def read_claims(kinds: bytes, sizes: bytes, packed: bytes) -> list[Claim]:
+def read_claims(kinds: bytes, sizes: bytes, packed: bytes, turn_id: str) -> list[Claim]:
     """Return the claims in the reply of ``claim.lua``."""
     fields = unpack_binary(sizes, packed)
-    keys, dues, *texts = (fields[first::9] for first in range(9))
+    keys, dues, *texts = (fields[first::10] for first in range(10))
     # Claims that are no entries are few, so all are made at once, with no step of Python for each.
-    rows = zip(keys, map(float, dues), *texts, repeat("", len(kinds)), strict=True)
+    rows = zip(
+        keys,
+        map(float, dues),
+        *texts,
+        repeat("", len(kinds)),
+        repeat(turn_id, len(kinds)),
+        strict=True,
+    )
     claims = list(map(partial(tuple.__new__, Claim), rows))
     for place, kind in enumerate(kinds.decode()):
         if kind != "e":
@@ -392,11 +447,12 @@ def read_claims(kinds: bytes, sizes: bytes, packed: bytes) -> list[Claim]:
 
 
 def _gone(claim: Claim) -> Claim:
-    return Claim(claim.key, claim.due)
+    return Claim(claim.key, claim.due, id=claim.id)
 
 
 def _no_hash(claim: Claim) -> Claim:
-    return Claim(claim.key, claim.due, problem=f"the key is not a hash ({claim.definition})")
+    problem = f"the key is not a hash ({claim.definition})"
+    return Claim(claim.key, claim.due, problem=problem, id=claim.id)
 
 
 #: What becomes of each kind of claim that is no entry.
@@ -417,10 +473,11 @@ def pack_completions(completions: Sequence[Completion]) -> tuple[bytes, str | by
     """Return completions as ``claim.lua`` takes them."""
     texts: list[str] = []
     for done in completions:
-        seen = "" if done.seen is None else f"={done.seen}"
-        texts += done.key, done.claim_id, f"{done.score:.6f}", done.meta, done.runtime
+        seen = "" if done.seen is None else "=" + "\n".join(done.seen)
+        texts += done.key, done.claim_id, done.operation, done.end, f"{done.score:.6f}"
         running, line = json_text(done.running)[1:-1], json_text(done.history)[1:-1]
-        texts += seen, done.finish, running, done.trigger, line
+        texts += done.meta, done.runtime, seen, done.definition, running, done.trigger, line
+        texts.append(done.messages)
     return pack_binary(texts)
 
 
@@ -430,16 +487,16 @@ def pack_counts(counted: Counted) -> tuple[str, str | bytes, str | bytes]:
     return counted.id, *pack(texts)
 
 
-def read_results(codes: bytes, metas: Sequence[bytes]) -> list[Result]:
+def read_results(codes: bytes, texts: Sequence[bytes]) -> list[Result]:
     """Return what became of the completions, from the reply of ``claim.lua``."""
-    theirs = iter(metas)
+    told = map(text_of, texts)
     return [
-        Result(code, text_of(next(theirs))) if code == HISTORY_CHANGED else WITHOUT_META[code]
+        WITHOUT_TEXTS.get(code) or Result(code, tuple(islice(told, TEXTS_TOLD[code])))
         for code in map(int, codes.decode())
     ]
 
 
-def read_turn(reply: Sequence[Any]) -> Turn:
+def read_turn(reply: Sequence[Any], turn_id: str) -> Turn:
     """Return the reply of ``claim.lua``."""
     return Turn(
         standing=reply[0],
@@ -451,6 +508,6 @@ def read_turn(reply: Sequence[Any]) -> Turn:
         holder=text_of(reply[6]),
         holder_ttl=reply[7] / 1000,
         results=read_results(reply[8], reply[9]),
-        claims=read_claims(reply[10], reply[11], reply[12]),
+        claims=read_claims(reply[10], reply[11], reply[12], turn_id),
         expires=float(reply[13]),
     )

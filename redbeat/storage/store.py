@@ -98,7 +98,11 @@ class Store(Reading):
         asked = Terms(*terms, **more)
         if runs_once(self.client):
             return self._permitted(partial(self._claim_once, asked))
-        return read_turn(self._run("claim", *self._claim_call(asked)))
+        return read_turn(self._permitted(partial(self._ask_claim, asked)), asked.turn_id)
+
+    def _ask_claim(self, terms: Terms) -> Any:
+        keys, args = self._claim_call(terms)
+        return self._run_with("claim", self._usable(keys), args)
 
     def _claim_once(self, terms: Terms) -> Turn:
         return self._send_claim(terms)()
@@ -115,7 +119,7 @@ class Store(Reading):
         keys, args = self._claim_call(terms)
         then = self._replicas.wait if terms.completions and self._replicas.wanted else None
         reply = load_script("claim").begin(self.client, self._usable(keys), args, then)
-        return lambda: read_turn(reply())
+        return lambda: read_turn(reply(), terms.turn_id)
 
     @property
     def overlaps(self) -> bool:
@@ -124,18 +128,21 @@ class Store(Reading):
 
     def _claim_call(self, terms: Terms) -> tuple[list[str], tuple[Any, ...]]:
         own = self.keys
-        keys = self._undeclared(own.schedule, own.statics, own.quarantine, own.beats, own.stats)
+        last_turn = own.turn(terms.turn_id.partition("-")[0])
+        keys = self._undeclared(
+            *(own.schedule, own.statics, own.quarantine, own.beats, own.stats, last_turn)
+        )
         token, ttl, dead = terms.token, 0.0, ""
         if terms.lock is not None:
             lock_key, token, ttl, dead = terms.lock
             keys.append(lock_key)
-        asked = (self.keys.prefix, terms.claim_id, terms.limit, terms.lease)
+        asked = (own.prefix, terms.turn_id, terms.limit, terms.lease)
         lock = (token, int(ttl * 1000), dead)
-        until = "" if terms.expires is None else f"{terms.expires:.6f}"
         done = pack_completions(terms.completions)
         counted = pack_counts(terms.counted)
-        rest = (until, int(terms.reply_lost), terms.history, *counted, key_of(terms.only))
-        return keys, (*asked, *lock, MISSING_RETRY, *done, *rest)
+        rest = (int(terms.reply_lost), terms.history, *counted, key_of(terms.only), terms.way)
+        broker = "" if terms.broker is None else " ".join(map(str, terms.broker))
+        return keys, (*asked, *lock, MISSING_RETRY, *done, *rest, broker)
 
     def park(self, notes: Iterable[tuple[str, str, str]]) -> list[str]:
         """Quarantine entries: (key, claim id or "" when it is no hash, JSON note).

@@ -16,7 +16,7 @@ from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.entries.history import encode_meta, encode_runtime
 from redbeat.entries.nominal import nominal
 from redbeat.entry import store_of
-from redbeat.storage.records import Completion
+from redbeat.storage.records import CHANGED, RAN, Completion
 from tests.deployments import PREFIX
 from tests.entry.conftest import SCHEDULE, ScoreOf, Stored
 from tests.scheduler.clients import wired_client
@@ -276,8 +276,10 @@ def test_an_edit_during_a_claim_is_looked_at_when_it_completes(
     found.schedule = schedule(10)
     found.save()
     assert score_of("a") == held
-    done = Completion(KEY, "c1", 4e9, encode_meta(datetime.now(UTC), 1), "")
-    turn = store.claim("c2", 0, 30, [done])
+    done = Completion(KEY, "c1", RAN, 4e9, encode_meta(datetime.now(UTC), 1), "")
+    (result,) = store.claim("c2", 0, 30, [done]).results
+    assert result.code == CHANGED
+    turn = store.claim("c3", 0, 30, [done._replace(seen=result.texts)])
     assert score_of("a") == pytest.approx(turn.now, abs=1e-5)
     assert (load(app).schedule, load(app).total_run_count) == (schedule(10), 1)
     assert redis_client.zcard(SCHEDULE) == 1

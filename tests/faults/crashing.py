@@ -59,7 +59,7 @@ class CrashingStore(Store):
     def claim(self, *terms: Any, **more: Any) -> Turn:
         """Take a turn, and die before or after it."""
         asked = Terms(*terms, **more)
-        if any(done.promised for done in asked.completions):
+        if any(done.meta for done in asked.completions):
             passes("decided")
         turn = super().claim(*asked)
         if any(done.meta for done in asked.completions):

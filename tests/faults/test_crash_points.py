@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import redis
 
-from redbeat.beat.promises import GROUP
+from redbeat.beat.at_most_once import GROUP
 from redbeat.delivery import AT_LEAST_ONCE, AT_MOST_ONCE
 from tests.faults.beats import LOCK_TIMEOUT, Beats, lease
 from tests.faults.conftest import Note

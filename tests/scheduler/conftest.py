@@ -209,8 +209,9 @@ class World:
         text = self.client.hget(key, "claim")
         assert text is not None, f"{name} is not claimed"
         claim, quote, marks = text[2:].partition('"')
-        claim_id, due, _ = claim.split(" ")
-        self.client.hset(key, "claim", f'["{claim_id} {due} 1.000000{quote}{marks}')
+        claim_id, due, _, *rest = claim.split(" ")
+        head = " ".join([claim_id, due, "1.000000", *rest])
+        self.client.hset(key, "claim", f'["{head}{quote}{marks}')
         self.client.zadd(SCHEDULE, {key: 1})
 
     def quarantine(self) -> dict[str, Json]:
@@ -219,14 +220,15 @@ class World:
         return {key: json.loads(note) for key, note in notes.items()}
 
     def dump(self) -> dict[str, Any]:
-        """Return what Redis holds, but for the lock, what was counted and who is there."""
+        """Return what Redis holds, but for the lock, last turns, what was counted and who is there."""
         readers: dict[str, Callable[[str], Any]] = {
             "hash": self.client.hgetall,
             "set": self.client.smembers,
             "string": self.client.get,
             "zset": lambda key: self.client.zrange(key, 0, -1, withscores=True),
         }
-        keys = set(self.client.scan_iter()) - {LOCK, STATS, BEATS}
+        keys = {key for key in self.client.scan_iter() if ":turn:" not in key}
+        keys -= {LOCK, STATS, BEATS}
         return {key: readers[self.client.type(key)](key) for key in keys}
 
     def calls(self) -> int:

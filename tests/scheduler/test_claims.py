@@ -114,8 +114,8 @@ class TestExpiry:
         scheduler.tick()
         assert scheduler.names == ["a", "b", "c"]
 
-    def test_a_run_is_decided_when_its_turn_comes(self, world: World, clock: Clock) -> None:
-        """The broker took three seconds for the run before it."""
+    def test_a_run_is_decided_when_it_is_claimed(self, world: World, clock: Clock) -> None:
+        """Though the broker took three seconds for the run before it."""
         ran = world.ago(2)
         for name in "ab":
             world.put(name, interval_json(1), ran)
@@ -123,7 +123,7 @@ class TestExpiry:
         during_run(scheduler, lambda: clock.advance(3))
         scheduler.tick()
         first, second = scheduler.sent
-        assert second.scheduled_at - first.scheduled_at >= timedelta(seconds=3)
+        assert second.scheduled_at == first.scheduled_at
 
     def test_claims_whose_reply_came_late_are_given_back(
         self, world: World, wire: Wire, clock: Clock
@@ -233,7 +233,7 @@ class TestEdits:
         during_run(scheduler, lambda: world.client.hset(f"{PREFIX}a", "meta", "{"))
         scheduler.tick()
         assert scheduler.names == ["a"]
-        assert list(world.quarantine()) == [f"{PREFIX}a"]
+        assert (world.run_count("a"), world.quarantine()) == (1, {})
 
     def test_zadd_0_during_the_run_sends_no_second_one(self, world: World) -> None:
         world.app.conf.redbeat_lock_key = None

@@ -32,11 +32,12 @@ class Sender:
     def publish(self, *names: str, queue: str = "celery", producer: Any = None) -> None:
         """Publish a letter of each name."""
         anything: Any = None
-        for name in names:
+        entries: tuple[Any, ...] = names
+        for name in entries:
             producer = producer or self.producer
             with self.outbox.publishing(producer):
                 self.app.send_task(name, producer=producer, queue=queue)
-                self.outbox.add(Letter(anything, anything, name, None, 0.0))
+                self.outbox.add(Letter(name, anything, None, 0.0))
 
     def count(self) -> int:
         """How many messages the broker has."""
@@ -44,7 +45,7 @@ class Sender:
 
 
 def names(letters: list[Letter]) -> str:
-    return "".join(letter.claim_id for letter in letters)
+    return "".join(str(letter.entry) for letter in letters)
 
 
 @pytest.fixture
@@ -108,7 +109,7 @@ def test_an_error_is_that_of_its_own_letter(sender: Sender) -> None:
     sender.publish("d")
     letters = sender.outbox.deliver()
     assert names(letters) == "abcd"
-    assert [letter.claim_id for letter in letters if letter.error] == ["b"]
+    assert [letter.entry for letter in letters if letter.error] == ["b"]
     assert "WRONGTYPE" in str(letters[1].error)
 
 

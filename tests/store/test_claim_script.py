@@ -11,11 +11,13 @@ import pytest
 import redis
 
 from redbeat.storage.records import (
-    HISTORY_CHANGED,
+    CHANGED,
     LEADER,
     NEW_LEADER,
+    RAN,
     RECORDED,
     REFUSED,
+    SKIP,
     STANDBY,
     Completion,
 )
@@ -69,8 +71,9 @@ def test_the_claim_notes_whose_it_is_and_what_it_was_made_of(
     key = put("a", 12.5, meta="m", policy="p")
     now = store.claim("c1", 500, 30).now
     claim, marks = str(redis_client.hget(key, "claim")).split(",", 1)
-    claim_id, due, expires = json.loads(claim[1:]).split(" ")
-    assert (claim_id, float(due)) == ("c1", 12.5)
+    claim_id, due, expires, since, way = json.loads(claim[1:]).split(" ")
+    assert (claim_id, float(due), way) == ("c1", 12.5, "l2")
+    assert float(since) == pytest.approx(now, abs=1e-5)
     assert float(expires) == pytest.approx(now + 30, abs=1e-5)
     assert marks == "definition of a,p,m]"
 
@@ -185,7 +188,7 @@ def test_a_bare_name_is_taken_as_that_entry(
     redis_client.zadd(KEYS.schedule, {"new-task-name": 0})
     assert claim_one().key == key
     assert redis_client.zrange(KEYS.schedule, 0, -1) == [key]
-    assert complete(store, Completion(key, "c1", NEXT, "ran", "r")) == [RECORDED]
+    assert complete(store, Completion(key, "c1", RAN, NEXT, "ran", "r")) == [RECORDED]
 
 
 def test_a_member_without_a_definition_is_reported_and_looked_at_later(
@@ -233,7 +236,7 @@ def test_a_key_that_is_not_text_is_claimed_and_completed(
     redis_client.hset(raw, "definition", "d")
     redis_client.zadd(KEYS.schedule, {raw: 1})
     claim = claim_one()
-    assert complete(store, Completion(claim.key, "c1", NEXT)) == [RECORDED]
+    assert complete(store, Completion(claim.key, "c1", SKIP, NEXT)) == [RECORDED]
     assert redis_client.zscore(KEYS.schedule, raw) == NEXT
 
 
@@ -288,7 +291,7 @@ def test_a_completion_records_the_run(
 ) -> None:
     key = put("a", meta="m", note="mine", identity='""')
     claim_one()
-    assert complete(store, Completion(key, "c1", NEXT, "ran", "r")) == [RECORDED]
+    assert complete(store, Completion(key, "c1", RAN, NEXT, "ran", "r")) == [RECORDED]
     assert redis_client.hgetall(key) == {
         "definition": "definition of a",
         "meta": "ran",
@@ -304,7 +307,7 @@ def test_a_completion_counts_once(
 ) -> None:
     key = put("a")
     claim_one()
-    done = Completion(key, "c1", NEXT, "ran", "r")
+    done = Completion(key, "c1", RAN, NEXT, "ran", "r")
     assert complete(store, done) == [RECORDED]
     redis_client.hset(key, "meta", "written since")
     assert complete(store, done) == [REFUSED]
@@ -317,7 +320,7 @@ def test_without_a_run_the_history_stays(
     key = put("a", meta="m", identity='""')
     before = redis_client.hgetall(key)
     claim_one()
-    assert complete(store, Completion(key, "c1", NEXT)) == [RECORDED]
+    assert complete(store, Completion(key, "c1", SKIP, NEXT)) == [RECORDED]
     assert redis_client.hgetall(key) == before
     assert score_of(redis_client, key) == NEXT
 
@@ -327,7 +330,7 @@ def test_a_finished_entry_is_parked(
 ) -> None:
     key = put("a")
     claim_one()
-    complete(store, Completion(key, "c1", -1, "ran", "r"))
+    complete(store, Completion(key, "c1", RAN, -1, "ran", "r"))
     assert score_of(redis_client, key) == -1
 
 
@@ -338,9 +341,9 @@ def test_a_completion_of_another_claim_is_refused(
     claim_one("stalled", lease=-1)
     claim_one("alive")
     held = score_of(redis_client, key)
-    assert complete(store, Completion(key, "stalled", NEXT, "late", "r")) == [REFUSED]
+    assert complete(store, Completion(key, "stalled", RAN, NEXT, "late", "r")) == [REFUSED]
     assert (redis_client.hget(key, "meta"), score_of(redis_client, key)) == ("m", held)
-    assert complete(store, Completion(key, "alive", NEXT, "ran", "r")) == [RECORDED]
+    assert complete(store, Completion(key, "alive", RAN, NEXT, "ran", "r")) == [RECORDED]
 
 
 def test_a_completion_past_its_lease_counts_while_nobody_else_claimed(
@@ -348,7 +351,7 @@ def test_a_completion_past_its_lease_counts_while_nobody_else_claimed(
 ) -> None:
     key = put("a")
     claim_one(lease=-1)
-    assert complete(store, Completion(key, "c1", NEXT, "ran", "r")) == [RECORDED]
+    assert complete(store, Completion(key, "c1", RAN, NEXT, "ran", "r")) == [RECORDED]
 
 
 def test_a_member_that_was_taken_away_stays_away_and_the_run_is_recorded(
@@ -358,7 +361,7 @@ def test_a_member_that_was_taken_away_stays_away_and_the_run_is_recorded(
     key = put("a", meta="m")
     claim_one()
     redis_client.zrem(KEYS.schedule, key)
-    assert complete(store, Completion(key, "c1", NEXT, "ran", "r")) == [RECORDED]
+    assert complete(store, Completion(key, "c1", RAN, NEXT, "ran", "r")) == [RECORDED]
     assert redis_client.hget(key, "meta") == "ran"
     assert redis_client.zcard(KEYS.schedule) == 0
 
@@ -376,7 +379,7 @@ def test_an_entry_that_was_deleted_by_hand_or_became_something_else_is_refused(
     redis_client.delete(key)
     if instead is not None:
         redis_client.set(key, instead)
-    assert complete(store, Completion(key, "c1", NEXT, "ran", "r")) == [REFUSED]
+    assert complete(store, Completion(key, "c1", RAN, NEXT, "ran", "r")) == [REFUSED]
     assert redis_client.get(key) == instead
 
 
@@ -406,7 +409,13 @@ def test_an_entry_that_was_edited_meanwhile_is_looked_at_again(
     key = put("a", meta="m", **{field: before})
     claim_one()
     redis_client.hset(key, field, edited)
-    turn = store.claim("c2", 0, 30, [Completion(key, "c1", NEXT, "ran", "r")])
+    done = Completion(key, "c1", RAN, NEXT, "ran", "r")
+    (result,) = store.claim("c2", 0, 30, [done]).results
+    found = redis_client.hmget(key, "definition", "policy", "meta")
+    texts = tuple(text or "" for text in found)
+    assert (result.code, result.texts) == (CHANGED, texts)
+    assert texts[2] == "m"
+    turn = store.claim("c2", 0, 30, [done._replace(seen=texts)])
     assert turn.results[0].code == RECORDED
     assert redis_client.hget(key, "meta") == "ran"
     assert score_of(redis_client, key) == pytest.approx(turn.now, abs=1e-5)
@@ -425,10 +434,10 @@ def test_history_written_meanwhile_is_given_back_and_nothing_is_lost(
     key = put("a", meta=before)
     claim_one()
     redis_client.hset(key, "meta", theirs)
-    (result,) = store.claim("c2", 0, 30, [Completion(key, "c1", NEXT, "ran", "r")]).results
-    assert (result.code, result.meta) == (HISTORY_CHANGED, theirs)
+    (result,) = store.claim("c2", 0, 30, [Completion(key, "c1", RAN, NEXT, "ran", "r")]).results
+    assert (result.code, result.texts) == (CHANGED, ("definition of a", "", theirs))
     assert redis_client.hget(key, "meta") == theirs
-    merged = Completion(key, "c1", NEXT, "merged", "r", seen=theirs)
+    merged = Completion(key, "c1", RAN, NEXT, "merged", "r", seen=("definition of a", "", theirs))
     assert complete(store, merged) == [RECORDED]
     assert redis_client.hget(key, "meta") == "merged"
 
@@ -439,7 +448,7 @@ def test_history_written_meanwhile_is_looked_at_when_there_was_no_run(
     key = put("a", meta="m")
     claim_one()
     redis_client.hset(key, "meta", "theirs")
-    turn = store.claim("c2", 0, 30, [Completion(key, "c1", NEXT)])
+    turn = store.claim("c2", 0, 30, [Completion(key, "c1", SKIP, NEXT)])
     assert turn.results[0].code == RECORDED
     assert score_of(redis_client, key) == pytest.approx(turn.now, abs=1e-5)
     assert redis_client.hget(key, "meta") == "theirs"
@@ -449,7 +458,7 @@ def test_completions_and_claims_share_a_turn(store: Store, put: Put, claim_one: 
     done = put("done")
     claim_one()
     following = put("following")
-    turn = store.claim("c2", 500, 30, [Completion(done, "c1", 1, "ran", "r")])
+    turn = store.claim("c2", 500, 30, [Completion(done, "c1", RAN, 1, "ran", "r")])
     assert [result.code for result in turn.results] == [RECORDED]
     assert sorted(claim.key for claim in turn.claims) == [done, following]
 
@@ -458,7 +467,7 @@ def test_five_hundred_completions_fit_in_one_turn(store: Store, put: Put) -> Non
     for n in range(BATCH):
         put(f"e{n}")
     claims = store.claim("c1", BATCH, 30).claims
-    done = [Completion(claim.key, "c1", NEXT, "ran", "r") for claim in claims]
+    done = [Completion(claim.key, "c1", RAN, NEXT, "ran", "r") for claim in claims]
     assert complete(store, *done) == [RECORDED] * BATCH
 
 
@@ -528,7 +537,7 @@ def test_a_beat_that_lost_the_lock_still_records_what_it_sent(
     key = put("a")
     claim_one()
     redis_client.set(LOCK, "other", px=5_000)
-    done = [Completion(key, "c1", NEXT, "ran", "r")]
+    done = [Completion(key, "c1", RAN, NEXT, "ran", "r")]
     turn = store.claim("c2", 500, 30, done, (LOCK, "me", 60, ""))
     assert (turn.standing, turn.results[0].code) == (STANDBY, RECORDED)
 

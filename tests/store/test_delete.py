@@ -6,7 +6,7 @@ import pytest
 import redis
 
 from redbeat.errors import DecodeError
-from redbeat.storage.records import Completion
+from redbeat.storage.records import RAN, Completion
 from redbeat.storage.store import Store
 from tests.deployments import PREFIX
 from tests.store.conftest import KEYS, ClaimOne, Put
@@ -44,9 +44,9 @@ def test_delete_during_a_claim_wins(
     key = put("a", meta="m")
     claim_one()
     store.delete(key)
-    (result,) = store.claim("c2", 0, 30, [Completion(key, "c1", 5, "ran", "r")]).results
+    (result,) = store.claim("c2", 0, 30, [Completion(key, "c1", RAN, 5, "ran", "r")]).results
     assert result.code == 0
-    assert list(redis_client.scan_iter("*")) == []
+    assert list(redis_client.scan_iter(f"{PREFIX}*")) == []
 
 
 def test_an_entry_of_the_same_name_does_not_take_the_completion_of_a_deleted_one(
@@ -56,7 +56,7 @@ def test_an_entry_of_the_same_name_does_not_take_the_completion_of_a_deleted_one
     claim_one()
     store.delete(key)
     store.save(key, "definition of a", "", "new", "", "", 4_000_000_000)
-    (result,) = store.claim("c2", 0, 30, [Completion(key, "c1", 5, "ran", "r")]).results
+    (result,) = store.claim("c2", 0, 30, [Completion(key, "c1", RAN, 5, "ran", "r")]).results
     assert result.code == 0
     assert redis_client.hget(key, "meta") == "new"
     assert redis_client.zscore(KEYS.schedule, key) == 4_000_000_000

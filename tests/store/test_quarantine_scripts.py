@@ -9,8 +9,9 @@ import pytest
 import redis
 
 from redbeat.storage.quarantine import digest_of
-from redbeat.storage.records import REFUSED, Claim, Completion
+from redbeat.storage.records import RAN, REFUSED, Claim, Completion
 from redbeat.storage.store import Store
+from tests.deployments import PREFIX
 from tests.store.conftest import KEYS, ClaimOne, Put
 
 
@@ -87,7 +88,7 @@ def test_an_entry_that_was_deleted_meanwhile_leaves_no_note(
     claim = claim_one()
     store.delete(claim.key)
     assert park(store, claim) == []
-    assert redis_client.dbsize() == 0
+    assert list(redis_client.scan_iter(f"{PREFIX}*")) == []
 
 
 def test_a_parked_claim_cannot_be_completed(
@@ -95,7 +96,7 @@ def test_a_parked_claim_cannot_be_completed(
 ) -> None:
     key = put("a")
     park(store, claim_one())
-    (result,) = store.claim("c2", 0, 30, [Completion(key, "c1", 5, "ran", "r")]).results
+    (result,) = store.claim("c2", 0, 30, [Completion(key, "c1", RAN, 5, "ran", "r")]).results
     assert result.code == REFUSED
     assert score_of(redis_client, key) == -1
 
@@ -169,7 +170,7 @@ def test_review_forgets_what_was_deleted_by_hand(
     redis_client.delete(claim.key)
     redis_client.zrem(KEYS.schedule, claim.key)
     store.review([(claim.key, digest_of(claim))])
-    assert redis_client.dbsize() == 0
+    assert list(redis_client.scan_iter(f"{PREFIX}*")) == []
 
 
 def test_many_notes_are_written_in_batches(

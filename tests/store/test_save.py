@@ -13,6 +13,7 @@ from redbeat.storage.records import (
     CONFLICT,
     GONE,
     HISTORY_DIFFERS,
+    RAN,
     SAME,
     SAVED,
     Completion,
@@ -245,7 +246,7 @@ def test_a_claim_that_ran_out_ends_with_the_save(
     store.save(KEY, "d2", "", "", "", "m", FUTURE)
     assert score_of(redis_client) == FUTURE
     assert "claim" not in hash_of(redis_client)
-    (result,) = store.claim("c2", 0, 30, [Completion(KEY, "c1", 5, "late")]).results
+    (result,) = store.claim("c2", 0, 30, [Completion(KEY, "c1", RAN, 5, "late")]).results
     assert result.code == 0
     assert hash_of(redis_client)["meta"] == "m"
 

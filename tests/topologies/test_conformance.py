@@ -16,7 +16,7 @@ from redbeat.beat.leader import BeatLock, active_beats, current_leader
 from redbeat.beat.wakeup import DUE, LOCK, WakeUp
 from redbeat.connection.cluster import node_of
 from redbeat.errors import DecodeError
-from redbeat.storage.records import Completion, Terms
+from redbeat.storage.records import RAN, Completion, Terms
 from redbeat.storage.store import BATCH, Store
 from tests.scheduler.conftest import RecordingScheduler
 from tests.topologies.conftest import Site, app_client
@@ -73,7 +73,7 @@ def test_claims_are_disjoint_and_completed(site: Site) -> None:
     put(first, "a", "b", "c")
     claims = [first.claim("one", 2, 30).claims, second.claim("two", 500, 30).claims]
     assert [len(some) for some in claims] == [2, 1]
-    done = [Completion(claim.key, "one", 4e9, "{}", "{}") for claim in claims[0]]
+    done = [Completion(claim.key, "one", RAN, 4e9, "{}", "{}") for claim in claims[0]]
     turn = first.claim("three", 500, 30, done)
     assert [result.code for result in turn.results] == [1, 1]
     assert not turn.claims
@@ -83,9 +83,8 @@ def test_claims_are_disjoint_and_completed(site: Site) -> None:
 def test_a_lost_answer_is_handed_out_again(site: Site) -> None:
     store = site.store()
     put(store, "a", "b")
-    now = store.claim("zero", 0, 30).now
-    store.claim("one", 1, 30, expires=now + 30)
-    again = store.claim("one", 500, 30, expires=now + 30, reply_lost=True)
+    store.claim("one", 1, 30)
+    again = store.claim("one", 500, 30, reply_lost=True)
     assert len(again.claims) == 1
 
 
