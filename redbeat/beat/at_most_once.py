@@ -78,6 +78,10 @@ class AtMostOnce:
         if made:
             self._exchange.record_all(Record(one.done, partial(self._heard, one)) for one in made)
             self._exchange.turn(0)
+        self.publish()
+
+    def publish(self) -> None:
+        """Publish what was promised and is recorded, as far as the broker takes it."""
         while self._owed:
             promise = self._owed.popleft()
             if not self._publish(promise):

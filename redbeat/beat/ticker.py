@@ -224,6 +224,7 @@ class Ticker:
             if answer is not None:
                 self._give_back(answer.turn.claims)
         self._exchange.flush()
+        self._promises.publish()
 
     def close(self) -> None:
         """Do as :meth:`flush`, for the last time."""
@@ -268,6 +269,7 @@ class Ticker:
                 return self._stand_by("another")
             answer = self._exchange.next(self._limit() if claims else 0)
             turn = answer.turn
+            self._promises.publish()  # what a lost reply had left open
             if not self._leads(turn):
                 return self._stand_by(turn.holder)
             if self._sync(turn):
