@@ -74,13 +74,22 @@ def only_delayed(coverage: Coverage, arrival: Arrival) -> bool:
     )
 
 
+def is_first_since_due(coverage: Coverage, arrival: Arrival) -> bool:
+    """Whether nothing of the schedule was sent since the nominal instant of a message."""
+    nominal = arrival.nominal - coverage.judgement.record.scenario.start
+    return not any(nominal < other.at < arrival.at for other in coverage.sent)
+
+
 def judge_late(coverage: Coverage, arrival: Arrival, slots: list[float]) -> None:
     """Judge a message that came late."""
+    judgement = coverage.judgement
     definition, policy = coverage.definition, coverage.definition.get("coalesce", "latest")
     grace = definition.get("misfire_grace_time")
     late = arrival.clock - arrival.nominal - coverage.jitter
     if grace is not None and late > grace + DECIDED:
         coverage.entry.fail(arrival.at, f"sent {late:.3f} s late, {grace} s are allowed")
+    if judgement.record.scenario.separate_broker and is_first_since_due(coverage, arrival):
+        return  # its message may have left when the fault struck: it is repeated as it was
     first = bisect_right(slots, arrival.nominal + SAME)
     later = bisect_right(slots, arrival.clock - coverage.jitter - DECIDED) - first
     if policy == "latest" and later > 0 and definition.get("delivery") != "at_most_once":

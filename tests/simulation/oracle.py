@@ -94,6 +94,11 @@ class Judgement:
             for first, last, kind in self.record.disturbances
         )
 
+    @property
+    def leaves_with_record(self) -> bool:
+        """Whether messages and their records are one step: broker and schedule on one server."""
+        return not self.record.scenario.separate_broker and not self.record.legacy_leads
+
     def is_led_by_legacy(self, at: float) -> bool:
         """Whether a beat of 2.4.2 has had the lock for a while, and nothing else happens."""
         others = [fault for fault in self.record.disturbances if fault[2] not in LEGACY]
@@ -330,9 +335,17 @@ class Entry:
                 continue
             if any(first.at <= at <= arrival.at for at, _ in self.judgement.record.rollbacks):
                 continue
-            at_most_once = self.definition_of(arrival).get("delivery") == "at_most_once"
-            if at_most_once or not self.may_repeat(first, arrival):
+            once = self.leaves_with_record(arrival) or self.is_at_most_once(arrival)
+            if once or not self.may_repeat(first, arrival):
                 self.fail(arrival.at, f"the run of {arrival.nominal:.6f} was sent again")
+
+    def is_at_most_once(self, arrival: Arrival) -> bool:
+        """Whether the run of a message is recorded before it is sent."""
+        return self.definition_of(arrival).get("delivery") == "at_most_once"
+
+    def leaves_with_record(self, arrival: Arrival) -> bool:
+        """Whether a message and the record of its run are one step."""
+        return self.judgement.leaves_with_record and not self.is_at_most_once(arrival)
 
     def may_repeat(self, first: Arrival, again: Arrival) -> bool:
         """Whether a fault explains it: one of a server, or of a beat that sent the message."""
@@ -359,7 +372,8 @@ class Entry:
         for arrival in self.scheduled:
             schedule = self.definition_of(arrival).get("made_at", -1.0)
             nominal = arrival.nominal - self.judgement.record.scenario.start
-            if self.judgement.held_up(nominal, arrival.at):
+            atomic = self.leaves_with_record(arrival)
+            if not atomic and self.judgement.held_up(nominal, arrival.at):
                 continue
             if arrival.task_id not in seen and arrival.nominal < latest.get(schedule, 0.0):
                 self.fail(arrival.at, f"the run of {arrival.nominal:.6f} came after a later one")
@@ -371,9 +385,9 @@ class Entry:
     def judge_obedience(self) -> None:
         """What was sent is what an application wanted when it was claimed."""
         for arrival in self.arrivals:
-            allowed = IN_HAND
+            allowed = 0.0 if self.leaves_with_record(arrival) else IN_HAND
             lease = self.judgement.recovery
-            if self.judgement.disturbed(arrival.at - lease, arrival.at):
+            if allowed and self.judgement.disturbed(arrival.at - lease, arrival.at):
                 allowed = 2 * lease
             states = self.states_near(arrival.at, allowed)
             if any(not state.certain for state in states):
