@@ -1,0 +1,199 @@
+"""Which history stands when an application saves an entry while, or after, it runs."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timedelta, timezone
+from functools import partial
+from typing import Any
+
+import pytest
+from celery.schedules import crontab, schedule
+
+from redbeat import clocked, rrule
+from redbeat.entries.definition import encode_definition, encode_policy
+from redbeat.entries.history import History, encode_meta
+from redbeat.entries.merging import after_saved_anew, armed_again, max_runs_of, merged_history
+from redbeat.entries.policy import Policy
+
+UTC = timezone.utc
+NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)
+#: Half a minute after its nominal instant.
+RAN = NOON + timedelta(seconds=30)
+NOW = NOON + timedelta(hours=3)
+EARLIER = NOON - timedelta(hours=1)
+
+
+def texts(when: Any = 60, args: Any = None, **policy: Any) -> tuple[str, str]:
+    when = schedule(when) if isinstance(when, int) else when
+    definition = {"name": "a", "task": "t", "args": args, "kwargs": {}, "options": {}}
+    text = encode_definition({**definition, "schedule": when, "enabled": True})
+    return text, encode_policy(when, Policy.of(policy))
+
+
+# -- a history that was written during a run -----------------------------------------------------
+
+CLAIMED = encode_meta(EARLIER, 4)
+RECORDED = History(RAN, 5, NOON)
+
+
+@pytest.mark.parametrize(
+    ("stored", "expected"),
+    [
+        (CLAIMED, RECORDED),
+        (json.dumps({**json.loads(CLAIMED), "mine": 1}), RECORDED),
+        (encode_meta(EARLIER, 0), History(RAN, 0, NOON)),
+        (encode_meta(EARLIER), History(RAN, 0, NOON)),
+        (encode_meta(EARLIER, 9), History(RAN, 9, NOON)),
+        (encode_meta(NOW, 4), History(NOW, 5)),
+        (encode_meta(None, 4), History(None, 5)),
+        (encode_meta(NOW, 0), History(NOW, 0)),
+        ("", History(None, 0)),
+        ("no JSON", RECORDED),
+        ('{"last_run_at": 7}', RECORDED),
+    ],
+)
+def test_what_an_application_changed_during_a_run_stands(stored: str, expected: History) -> None:
+    assert merged_history(CLAIMED, stored, RECORDED) == expected
+
+
+@pytest.mark.parametrize(
+    ("claimed", "stored", "expected"),
+    [
+        ("", encode_meta(NOW), History(NOW, 1)),
+        ("", encode_meta(None, 3), History(RAN, 3, NOON)),
+        ("no JSON", encode_meta(NOW, 2), History(NOW, 2)),
+        ("no JSON", "no JSON", History(RAN, 1, NOON)),
+    ],
+)
+def test_a_claim_without_a_readable_history(claimed: str, stored: str, expected: History) -> None:
+    assert merged_history(claimed, stored, History(RAN, 1, NOON)) == expected
+
+
+# -- what arms an entry --------------------------------------------------------------------------
+
+DAILY = partial(rrule, "DAILY", NOON)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (texts(60), texts(61)),
+        (texts(60), texts(schedule(60, relative=True))),
+        (texts(crontab(minute="1")), texts(crontab(minute="2"))),
+        (texts(clocked(NOON)), texts(clocked(NOW))),
+        (texts(DAILY()), texts(DAILY(count=2))),
+        (texts(60), texts(60, timezone="Asia/Tokyo")),
+        (texts(60), texts(60, start_time=NOON)),
+        (texts(60, end_time=NOON), texts(60, end_time=NOW)),
+        (texts(60, max_runs=1), texts(60, max_runs=2)),
+        (texts(60, max_runs=1), texts(60)),
+        (texts(60), ("no JSON", "")),
+        (("no JSON", ""), ("neither", "")),
+        (('{"name": "a", "schedule": 1}', ""), ('{"name": "a", "schedule": 2}', "")),
+    ],
+)
+def test_another_schedule_zone_window_or_limit_arms(
+    old: tuple[str, str], new: tuple[str, str]
+) -> None:
+    assert armed_again(*old, *new)
+
+
+BARE = json.dumps({"name": "a", "task": "t", "schedule": {"__type__": "interval", "every": 60}})
+NUMBER = json.dumps({"name": "a", "task": "t", "schedule": 60, "max_runs": 0})
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (texts(60), texts(60)),
+        (texts(60), texts(60, args=[1])),
+        (texts(60), texts(60, on_finish="disable", jitter=2, overlap="skip")),
+        (texts(60, end_time=NOON), texts(60, end_time="2026-03-02T13:00:00+01:00")),
+        (texts(60), (texts(60)[0].replace('"enabled": true', '"enabled": false'), "")),
+        ((BARE, ""), texts(60)),
+        ((NUMBER, ""), texts(60)),
+        (('{"schedule": 1, "task": "t"}', ""), ('{"schedule": 1, "task": "s"}', "")),
+    ],
+)
+def test_everything_else_and_another_spelling_does_not_arm(
+    old: tuple[str, str], new: tuple[str, str]
+) -> None:
+    assert not armed_again(*old, *new)
+
+
+def test_a_field_that_a_class_uses_for_itself_does_not_arm() -> None:
+    old, new = (json.dumps({**json.loads(BARE), "max_runs": most}) for most in (1, "many"))
+    assert armed_again(old, "", new, "")
+    assert not armed_again(old, "", new, "", ["max_runs"])
+    assert max_runs_of(old, "") == 1
+    assert max_runs_of(old, "", ["max_runs"]) is None
+    assert max_runs_of(old, '{"max_runs": 3}', ["max_runs"]) == 3
+
+
+# -- the history of an entry that is armed again -------------------------------------------------
+
+ONCE = History(RAN, 1, NOON)
+LIMITED = History(RAN, 5, NOON)
+
+
+@pytest.mark.parametrize(
+    ("history", "old", "new", "expected"),
+    [
+        (ONCE, texts(60, max_runs=1), texts(5, max_runs=1), History(NOW, 0)),
+        (ONCE, texts(60, max_runs=1), texts(60, max_runs=1, args=[1]), ONCE),
+        (ONCE, texts(60, max_runs=1), texts(60, max_runs=2), ONCE),
+        (ONCE, texts(60, max_runs=1), texts(5, max_runs=3), History(NOW, 0)),
+        (ONCE, texts(60, max_runs=1), texts(5), ONCE),
+        (ONCE, texts(60), texts(5, max_runs=1), History(NOW, 0)),
+        (ONCE, texts(60), texts(60, max_runs=1), ONCE),
+        (ONCE, texts(60, max_runs=1), texts(60, max_runs=1, start_time=NOON), History(NOW, 0)),
+        (LIMITED, texts(60, max_runs=5), texts(60, max_runs=2), LIMITED),
+        (LIMITED, texts(60, max_runs=6), texts(5, max_runs=6), LIMITED),
+        (
+            ONCE,
+            texts(crontab(minute="1"), max_runs=1),
+            texts(crontab(minute="2"), max_runs=1),
+            History(NOW, 0),
+        ),
+        (
+            ONCE,
+            texts(clocked(NOON), max_runs=1),
+            texts(clocked(NOON + timedelta(hours=1)), max_runs=1),
+            History(NOON + timedelta(hours=1, microseconds=-1), 0),
+        ),
+        (
+            ONCE,
+            texts(clocked(NOON), max_runs=1),
+            texts(clocked(EARLIER), max_runs=1),
+            History(RAN, 0),
+        ),
+        (
+            History(None, 1),
+            texts(clocked(NOON), max_runs=1),
+            texts(clocked(EARLIER), max_runs=1),
+            History(EARLIER - timedelta(microseconds=1), 0),
+        ),
+        (ONCE, ("no JSON", ""), texts(5, max_runs=1), History(NOW, 0)),
+        (ONCE, texts(5, max_runs=1), ("no JSON", ""), ONCE),
+    ],
+)
+def test_a_used_up_limit_counts_from_0_for_another_schedule(
+    history: History, old: tuple[str, str], new: tuple[str, str], expected: History
+) -> None:
+    assert after_saved_anew(history, old, new, NOW) == expected
+
+
+@pytest.mark.parametrize(
+    ("history", "new", "expected"),
+    [
+        (ONCE, texts(60, max_runs=1), History(RAN, 0, NOON)),
+        (ONCE, texts(5, max_runs=1), History(RAN, 0, NOON)),
+        (History(RAN, 0), texts(60, max_runs=1), History(RAN, 0)),
+        (LIMITED, texts(60), LIMITED),
+    ],
+)
+def test_a_last_run_that_an_application_wrote_arms_and_stands(
+    history: History, new: tuple[str, str], expected: History
+) -> None:
+    assert after_saved_anew(history, texts(60, max_runs=1), new, NOW, rewritten=True) == expected
