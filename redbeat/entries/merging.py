@@ -104,7 +104,7 @@ def after_saved_anew(
         return history._replace(total_run_count=0)
     if old_timing == new_timing:
         return history
-    begins, last = counts_from(schedule, now), history.last_run_at
+    begins, last = counts_from(schedule, now), history.scheduled_at or history.last_run_at
     if last is not None and isinstance(schedule, RuleSchedule):
         begins = max(begins, aware(last))
     return History(begins, 0)

@@ -166,6 +166,12 @@ LIMITED = History(RAN, 5, NOON)
             ONCE,
             texts(clocked(NOON), max_runs=1),
             texts(clocked(EARLIER), max_runs=1),
+            History(NOON, 0),
+        ),
+        (
+            History(RAN, 1),
+            texts(clocked(NOON), max_runs=1),
+            texts(clocked(EARLIER), max_runs=1),
             History(RAN, 0),
         ),
         (
