@@ -132,9 +132,7 @@ class SavedEntry(DueEntry):
                 self._saved(writing._replace(meta=saved.meta), saved.identity)
                 return True
         elif code == CLOCK_AHEAD:
-            self.last_run_at = from_timestamp(float(saved.score))
-            if self._before_arming is None:
-                self._known_history = (self.last_run_at, self.total_run_count)
+            self._count_from(from_timestamp(float(saved.score)))
         elif code == CONFLICT:
             raise ConflictError(str(self.name))
         elif writing.definition:
@@ -152,6 +150,11 @@ class SavedEntry(DueEntry):
         if self._seen_meta is not None or self.last_run_at is None or self._history_changed():
             return None
         return aware(self.last_run_at)
+
+    def _count_from(self, now: datetime) -> None:
+        self.last_run_at = now
+        if self._before_arming is None:
+            self._known_history = (now, self.total_run_count)
 
     def _history_changed(self) -> bool:
         known, count = self._known_history

@@ -268,9 +268,10 @@ class Writing(NamedTuple):
 
     ``seen`` is the stored meta the caller believes in, None for any. ``score`` None is the time of
     Redis. ``made_up`` is the instant on the caller's clock from which an entry counts that is new
-    or begins again, None when somebody chose it. ``believed`` are the stored definition and policy the caller believes in,
-    empty for no entry, None for any. ``history`` are the lines of its last runs, "" to leave them.
-    ``identity`` is that of a new entry: another one for each, the same when a write is repeated.
+    or begins again, None when somebody chose it. ``believed`` are the stored definition and policy
+    the caller believes in, empty for no entry, None for any. ``history`` are the lines of its last
+    runs, "" to leave them. ``identity`` is that of a new entry: another one for each, the same when
+    a write is repeated.
     """
 
     key: str
