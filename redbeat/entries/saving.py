@@ -103,7 +103,7 @@ class SavedEntry(DueEntry):
         With ``insist`` it is written whatever history is stored.
         """
         old, new = self._found_texts or self._seen_texts, (asked.definition, asked.policy)
-        self.arm(old, new if asked.definition else old, now)
+        self._arm(old, new if asked.definition else old, now)
         fresh = self._seen_meta is None
         meta = self.history_text() if fresh or self._history_changed() else ""
         seen = None if insist else self._seen_meta or ""
@@ -129,7 +129,8 @@ class SavedEntry(DueEntry):
         elif code == SAME:
             self._merge(saved, (writing.definition, writing.policy))
             if not self._history_changed() and self._is_right(saved.score):
-                self._saved(writing._replace(meta=saved.meta), saved.identity)
+                as_stored = writing._replace(meta=saved.meta, score=float(saved.score))
+                self._saved(as_stored, saved.identity)
                 return True
         elif code == CLOCK_AHEAD:
             self._count_from(from_timestamp(float(saved.score)))
@@ -174,8 +175,9 @@ class SavedEntry(DueEntry):
             self.scheduled_at = None
         if writing.meta:
             self._seen_meta = writing.meta
-        if writing.definition and (self._found_texts or self._seen_texts)[0]:
-            self.tell_if_finished()
+        is_new = not (self._found_texts or self._seen_texts)[0]
+        if writing.definition and not is_new and (writing.score is None or writing.score < 0):
+            self._tell_if_finished()
         self._found_texts = self._before_arming = None
         if writing.definition:
             self._seen_texts = (writing.definition, writing.policy)
@@ -184,7 +186,7 @@ class SavedEntry(DueEntry):
             self._pause = Pause.of_entry(self)
         self._known_history = (self.last_run_at, self.total_run_count)
 
-    def arm(self, old: Texts, new: Texts, now: datetime) -> bool:
+    def _arm(self, old: Texts, new: Texts, now: datetime) -> bool:
         """Have an entry that has finished begin again where it is saved so that it runs again.
 
         ``old`` are the stored definition and policy, empty for a new entry, and ``now`` is UTC.
@@ -202,7 +204,7 @@ class SavedEntry(DueEntry):
         self.last_run_at, self.total_run_count, self.scheduled_at = begun
         return True
 
-    def tell_if_finished(self) -> None:
+    def _tell_if_finished(self) -> None:
         """Log that an enabled entry does not run although it was saved. No round trip."""
         if self.enabled and self._has_finished():
             logger.warning(

@@ -129,6 +129,16 @@ def test_a_typo_mended_in_its_arguments_does_not(
     )
 
 
+def test_saved_again_as_it_is_it_stays_finished(
+    world: World, save: Save, caplog: pytest.LogCaptureFixture
+) -> None:
+    scheduler = finish(world)
+    save(world, {})
+    scheduler.tick()
+    assert (scheduler.sent, world.score("once")) == ([], PARKED)
+    assert len([line for line in caplog.messages if "stays finished" in line]) <= 1
+
+
 def test_a_higher_limit_runs_what_it_leaves(world: World, save: Save) -> None:
     scheduler = finish(world)
     save(world, {"max_runs": 2})
