@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
+import time_machine
 from celery.schedules import crontab, schedule
 
 from redbeat import RedBeatSchedulerEntry, Schedule, clocked, rrule
@@ -254,6 +256,18 @@ def test_the_object_knows_what_was_stored(world: World) -> None:
     before = world.dump()
     entry.save()
     assert world.dump() == before
+
+
+@pytest.mark.parametrize("ahead", [600.0, -30.0])
+def test_a_host_with_a_wrong_clock_saves_it(world: World, save: Save, ahead: float) -> None:
+    """One that is ahead counts from the time of Redis, one that is behind from its own."""
+    scheduler = finish(world)
+    with time_machine.travel(time.time() + ahead, tick=True):
+        save(world, {"schedule": schedule(60)})
+    scheduler.tick()
+    assert scheduler.sent == []
+    assert world.score("once") == pytest.approx(world.now() + 60 + min(ahead, 0), abs=5)
+    assert load(world).runs_left == 1
 
 
 @pytest.mark.parametrize(
