@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from redbeat.decoder import encode
-from redbeat.errors import DecodeError, InvalidEntryError
+from redbeat.errors import DecodeError
 from redbeat.schedules import RuleSchedule, zone_extension
 
 from .definition import decode_definition, decode_policy
@@ -118,7 +118,7 @@ def _terms(definition: str, policy: str, foreign: Collection[str]) -> Terms:
         schedule = fields["schedule"]
         window = (given.timezone, given.start_time, given.end_time)
         return (encode(schedule), zone_extension(schedule), window), schedule, given.max_runs
-    except (DecodeError, InvalidEntryError):
+    except Exception:  # also what a schedule type of the user's own raises
         return (_plain(definition), _plain(policy)), None, None
 
 

@@ -30,8 +30,8 @@
 --          -4 definition or policy are not those it has seen, nor those given, as after a call whose
 --          reply got lost; -5 it would have been written, but a key is not a hash; 3 written, and the
 --          identity is another one than that given
---   text   for each code 0 meta, runtime, definition and policy, for 2 meta, runtime, score or '', and identity, for 3
---          the identity, for -3 now
+--   text   for each code 0 meta, runtime, definition and policy, for 2 meta, runtime, score or '',
+--          and identity, for 3 the identity, for -3 now
 -- An entry is written only for 1 and 3, and none is where a key is not a hash. While a claim is held the
 -- score stays: the completion of that claim sees the change and has the entry looked at again at
 -- once.

@@ -137,6 +137,11 @@ local function sync(key, definition, policy, meta, score)
   local differs = found[1] ~= definition or (found[2] or '') ~= policy
   if differs and not paused_from(found[2], definition, policy) then
     if begins_again(found, definition, policy) then
+      local when = decoded(definition).schedule
+      if type(when) == 'table' and when.__type__ == 'clocked' then
+        -- An instant before the last run has been run.
+        meta = string.gsub(found[5], '("total_run_count"%s*:%s*)%d+', '%10')
+      end
       redis.call('HSET', key, 'meta', meta)
     end
     write(key, definition, policy)

@@ -194,8 +194,9 @@ def test_a_history_that_is_written_arms_it(
 def test_a_count_that_an_application_wrote_is_obeyed(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    finish(world)
+    scheduler = finish(world)
     loaded(world, {"schedule": schedule(60), "total_run_count": 4}).save()
+    scheduler.tick()
     assert (load(world).total_run_count, world.score("once")) == (4, PARKED)
     assert "stays finished" in caplog.text
 
@@ -400,6 +401,19 @@ def test_a_static_one_is_not_armed_by_anything_else(world: World, changes: dict[
     assert scheduler.sent == []
     assert (world.score("once") or 0) < 0
     assert load(world).total_run_count == 1
+
+
+@pytest.mark.parametrize(("later", "runs"), [(-1800, []), (1800, ["once"])])
+def test_a_static_instant_counts_from_its_last_run(
+    world: World, later: float, runs: list[str]
+) -> None:
+    at = world.ago(HOUR)
+    assert declared(world, schedule=clocked(at)).names == ["once"]
+    moved = at + timedelta(seconds=later)
+    scheduler = declared(world, schedule=clocked(moved))
+    scheduler.tick()
+    assert scheduler.names == runs
+    assert load(world).total_run_count == len(runs)
 
 
 def test_a_static_one_whose_runs_are_not_used_up_keeps_its_count(world: World) -> None:

@@ -1173,9 +1173,8 @@ MUTANTS: Final = (
         "save-ignores-conflict",
         "An application that saves an entry takes its own history for the newest.",
         "entries/saving.py",
-        "        elif code == HISTORY_DIFFERS:\n            self._merge(saved)\n",
-        "        elif code == HISTORY_DIFFERS:\n            self._seen_meta = saved.meta\n"
-        "            self._known_history = (None, -1)\n",
+        "            self._merge(saved, (saved.definition, saved.policy))\n",
+        "            self._seen_meta = saved.meta\n            self._known_history = (None, -1)\n",
         ("tests/schedule/test_conflicts.py",),
     ),
     Mutant(
