@@ -342,6 +342,9 @@ class RedBeatSchedulerEntry(OperatedEntry):
             :exc:`InvalidEntryError`, and then nothing is written. One round trip, one more for each
             run that was recorded meanwhile, and for a new object that changes what is stored.
 
+            An entry that has finished runs again if its schedule, time zone, window, limit or
+            history was changed; for anything else it stays finished, and a warning is logged.
+
             With ``if_unchanged`` the first writer wins: :exc:`ConflictError` when the entry was
             changed or deleted since it was loaded, or when one that was made anew is there already.
             Runs are no change.
@@ -368,8 +371,9 @@ class RedBeatSchedulerEntry(OperatedEntry):
     def reschedule(self, last_run_at: datetime | None = None) -> None:
         """Note a run at ``last_run_at`` (default now) and count the next one from there.
 
-        The run count stays as it is stored. Nothing is written when the entry was deleted. One
-        round trip, one more for each run that was recorded meanwhile.
+        The run count stays as it is stored, but for an entry whose ``max_runs`` are used up: it
+        begins again with 0. Nothing is written when the entry was deleted. One round trip, one more
+        for each run that was recorded meanwhile.
         """
         self.last_run_at = last_run_at or self.default_now()
         self.scheduled_at = None

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from redbeat.decoder import encode
-from redbeat.errors import DecodeError, InvalidEntryError
+from redbeat.errors import DecodeError
 from redbeat.schedules import RuleSchedule, zone_extension
 
 from .definition import decode_definition, decode_policy
@@ -17,7 +17,7 @@ from .history import History
 from .occurrences import aware, same_instant
 from .policy import Policy
 
-__all__ = ("after_saved_anew", "armed_again", "max_runs_of", "merged_history")
+__all__ = ("after_saved_anew", "armed_again", "merged_history")
 
 #: Definition and policy, as stored.
 Texts = tuple[str, str]
@@ -91,7 +91,7 @@ def after_saved_anew(
     from 0 too, and goes on from there. Otherwise ``history`` is returned as it is, also for a
     changed limit: what that leaves is run.
     """
-    if old == new and not rewritten:
+    if (old == new and not rewritten) or '"max_runs"' not in "".join(new):
         return history
     new_timing, schedule, limit = _terms(*new, foreign)
     if limit is None:
@@ -104,15 +104,10 @@ def after_saved_anew(
         return history._replace(total_run_count=0)
     if old_timing == new_timing:
         return history
-    begins, last = counts_from(schedule, now), history.last_run_at
+    begins, last = counts_from(schedule, now), history.scheduled_at or history.last_run_at
     if last is not None and isinstance(schedule, RuleSchedule):
         begins = max(begins, aware(last))
     return History(begins, 0)
-
-
-def max_runs_of(definition: str, policy: str, foreign: Collection[str] = ()) -> int | None:
-    """Return the limit in the texts of an entry, None for none or what cannot be read."""
-    return _terms(definition, policy, foreign)[2]
 
 
 def _terms(definition: str, policy: str, foreign: Collection[str]) -> Terms:
@@ -123,7 +118,7 @@ def _terms(definition: str, policy: str, foreign: Collection[str]) -> Terms:
         schedule = fields["schedule"]
         window = (given.timezone, given.start_time, given.end_time)
         return (encode(schedule), zone_extension(schedule), window), schedule, given.max_runs
-    except (DecodeError, InvalidEntryError):
+    except Exception:  # also what a schedule type of the user's own raises
         return (_plain(definition), _plain(policy)), None, None
 
 

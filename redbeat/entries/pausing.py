@@ -50,6 +50,7 @@ def resume_entries(
             definition, policy = texts
             loads: Any = entry_class
             entry = loads.from_texts(app, definition, row.meta, policy, row.runtime)
+            entry._tell_if_finished()
             return Writing(row.key, *texts, score=entry._stored_score())
         except DecodeError:  # a beat will say so
             return Writing(row.key, *texts)

@@ -9,6 +9,8 @@ from secrets import token_urlsafe
 from time import time
 from typing import Any
 
+from celery.utils.log import get_logger
+
 from redbeat.calendar.zones import UTC, from_timestamp
 from redbeat.errors import ConflictError, DecodeError, InvalidEntryError
 from redbeat.storage.records import (
@@ -21,13 +23,18 @@ from redbeat.storage.records import (
     Writing,
 )
 from redbeat.storage.store import Store
+from redbeat.timing import asks_itself
 
 from .due import DueEntry, has_clock
-from .history import encode_meta
+from .history import History, encode_meta
+from .merging import Texts, after_saved_anew
 from .occurrences import aware, same_instant
 from .pauses import Pause
+from .planning import Plan
 
 __all__ = ("SavedEntry", "new_identity", "save_batch", "save_batches")
+
+logger = get_logger("celery.beat")
 
 #: How often a write is tried again when the entry ran in between, before it insists.
 SAVE_ATTEMPTS = 5
@@ -41,6 +48,7 @@ class SavedEntry(DueEntry):
 
     It remembers the history it was made from. A write names that history, is refused where another
     one is stored by now, takes that one over but for what was changed here, and tries again.
+    An entry that has finished begins again where it is saved with another schedule or history.
     """
 
     #: What tells the stored entry from one of the same name that was deleted; "" for none.
@@ -48,6 +56,12 @@ class SavedEntry(DueEntry):
 
     #: The identity that the entry gets if it is new, as long as it is not known to be saved.
     _new_identity = ""
+
+    #: The definition and policy that a refused write found, None where there was none.
+    _found_texts: Texts | None = None
+
+    #: Last run and run count as they were before this write began the entry again, None for none.
+    _before_arming: tuple[Any, int] | None = None
 
     #: Whether it stands in ``beat_schedule``; then its arguments may be computed at each dispatch.
     _static = False
@@ -88,6 +102,8 @@ class SavedEntry(DueEntry):
 
         With ``insist`` it is written whatever history is stored.
         """
+        old, new = self._found_texts or self._seen_texts, (asked.definition, asked.policy)
+        self._arm(old, new if asked.definition else old, now)
         fresh = self._seen_meta is None
         meta = self.history_text() if fresh or self._history_changed() else ""
         seen = None if insist else self._seen_meta or ""
@@ -109,15 +125,15 @@ class SavedEntry(DueEntry):
         if code == SAVED:
             self._saved(writing, saved.identity)
         elif code == HISTORY_DIFFERS:
-            self._merge(saved)
+            self._merge(saved, (saved.definition, saved.policy))
         elif code == SAME:
-            self._merge(saved)
+            self._merge(saved, (writing.definition, writing.policy))
             if not self._history_changed() and self._is_right(saved.score):
-                self._saved(writing._replace(meta=saved.meta), saved.identity)
+                as_stored = writing._replace(meta=saved.meta, score=float(saved.score))
+                self._saved(as_stored, saved.identity)
                 return True
         elif code == CLOCK_AHEAD:
-            self.last_run_at = from_timestamp(float(saved.score))
-            self._known_history = (self.last_run_at, self.total_run_count)
+            self._count_from(from_timestamp(float(saved.score)))
         elif code == CONFLICT:
             raise ConflictError(str(self.name))
         elif writing.definition:
@@ -127,10 +143,19 @@ class SavedEntry(DueEntry):
         return code == SAVED
 
     def _made_up(self) -> datetime | None:
-        """Return the instant from which a new entry counts when nobody has chosen it."""
+        """Return the instant from which an entry counts when nobody has chosen it."""
+        before = self._before_arming
+        if before is not None and self.last_run_at is not None:
+            chosen = same_instant(before[0], self.last_run_at)
+            return None if chosen else aware(self.last_run_at)
         if self._seen_meta is not None or self.last_run_at is None or self._history_changed():
             return None
         return aware(self.last_run_at)
+
+    def _count_from(self, now: datetime) -> None:
+        self.last_run_at = now
+        if self._before_arming is None:
+            self._known_history = (now, self.total_run_count)
 
     def _history_changed(self) -> bool:
         known, count = self._known_history
@@ -150,6 +175,10 @@ class SavedEntry(DueEntry):
             self.scheduled_at = None
         if writing.meta:
             self._seen_meta = writing.meta
+        is_new = not (self._found_texts or self._seen_texts)[0]
+        if writing.definition and not is_new and (writing.score is None or writing.score < 0):
+            self._tell_if_finished()
+        self._found_texts = self._before_arming = None
         if writing.definition:
             self._seen_texts = (writing.definition, writing.policy)
             self._identity = writing.identity if identity is None else identity
@@ -157,9 +186,49 @@ class SavedEntry(DueEntry):
             self._pause = Pause.of_entry(self)
         self._known_history = (self.last_run_at, self.total_run_count)
 
-    def _merge(self, found: Saved) -> None:
-        """Take over the stored history, but for what was changed here."""
-        meta = found.meta
+    def _arm(self, old: Texts, new: Texts, now: datetime) -> bool:
+        """Have an entry that has finished begin again where it is saved so that it runs again.
+
+        ``old`` are the stored definition and policy, empty for a new entry, and ``now`` is UTC.
+        A run count that was changed here stands. Returns whether it begins again. No round trip.
+        """
+        last, count = self._known_history
+        if not old[0] or not count or self.total_run_count != count:
+            return False
+        history = History(self.last_run_at, count, self.scheduled_at)
+        rewritten = not same_instant(self.last_run_at, last)
+        begun = after_saved_anew(history, old, new, now, rewritten, self._foreign_fields)
+        if begun is history:
+            return False
+        self._before_arming = (self.last_run_at, count)
+        self.last_run_at, self.total_run_count, self.scheduled_at = begun
+        return True
+
+    def _tell_if_finished(self) -> None:
+        """Log that an enabled entry does not run although it was saved. No round trip."""
+        if self.enabled and self._has_finished():
+            logger.warning(
+                "Entry %s stays finished: nothing is left to run. To run it again, save it with "
+                "another schedule, max_runs or last_run_at, or with total_run_count = 0",
+                self.name,
+            )
+
+    def _has_finished(self) -> bool:
+        """Whether nothing is left after the last run, whatever the time is."""
+        if self.runs_left == 0:
+            return True
+        anchor = self.anchor
+        if anchor is None or asks_itself(self.schedule):
+            return False
+        policy, zone = self._rules()
+        return Plan(self.schedule, zone, policy, str(self.name)).after(anchor) is None
+
+    def _merge(self, found: Saved, texts: Texts) -> None:
+        """Take over the stored history, but for what was changed here; note the stored texts."""
+        meta, self._found_texts = found.meta, texts
+        if self._before_arming is not None:
+            self.last_run_at, self.total_run_count = self._before_arming
+            self._before_arming = None
         known_last, known_count = self._known_history
         mine_last, mine_count = self.last_run_at, self.total_run_count
         try:

@@ -14,8 +14,8 @@
 --            runtime, or '' to leave the stored one
 --            the meta the caller has seen: its text, '' = none, '*' = any
 --            score (UNIX seconds; below 0 = parked), or 'now' for the time of Redis
---            the instant from which a new entry counts, UNIX seconds, where it is the caller's
---            clock that made it up, else ''
+--            the instant from which a new entry, or one that begins again, counts, UNIX seconds,
+--            where it is the caller's clock that made it up, else ''
 --            '' or, to be refused where another text is stored, '=', the definition, a line feed
 --            and the policy that the caller has seen, or '-' for no entry
 --            the lines of the history as a JSON text, or '' to leave the stored ones
@@ -30,8 +30,8 @@
 --          -4 definition or policy are not those it has seen, nor those given, as after a call whose
 --          reply got lost; -5 it would have been written, but a key is not a hash; 3 written, and the
 --          identity is another one than that given
---   text   for each code 0 meta and runtime, for 2 meta, runtime, score or '', and identity, for 3
---          the identity, for -3 now
+--   text   for each code 0 meta, runtime, definition and policy, for 2 meta, runtime, score or '',
+--          and identity, for 3 the identity, for -3 now
 -- An entry is written only for 1 and 3, and none is where a key is not a hash. While a claim is held the
 -- score stays: the completion of that claim sees the change and has the entry looked at again at
 -- once.
@@ -144,6 +144,10 @@ local function stands(stored, definition, policy, believed, identity)
     and (believed ~= '-' or stored[7] == identity)
 end
 
+local function is_ahead(made_up)
+  return (tonumber(made_up) or 0) > now + TOLERANCE
+end
+
 local function save(
   entry, definition, policy, meta, runtime, seen, score, made_up, believed, history, identity)
   local stored = loaded[entry] or load(entry)
@@ -158,7 +162,7 @@ local function save(
     if definition == '' or meta == '' then
       return -1
     end
-    if (tonumber(made_up) or 0) > now + TOLERANCE then
+    if is_ahead(made_up) then
       return -3, string.format('%.6f', now)
     end
     if redis.call('HLEN', entry) > 0 then
@@ -171,10 +175,13 @@ local function save(
   if stored[1] and seen ~= '*' and (stored[2] or '') ~= seen and stored[2] ~= meta then
     local told, ran = stored[2] or '', stored[3] or ''
     if made_up == '' or stored[1] ~= definition or (stored[5] or '') ~= policy then
-      return 0, told, ran
+      return 0, told, ran, stored[1], stored[5] or ''
     end
     leave_quarantine(entry)
     return 2, told, ran, redis.call('ZSCORE', schedule, entry) or '', stored[7] or ''
+  end
+  if stored[1] and meta ~= '' and stored[2] ~= meta and is_ahead(made_up) then
+    return -3, string.format('%.6f', now)
   end
   if definition ~= '' and stored[4] and not stored[7] then
     redis.call('HSET', entry, 'identity', '""')  -- its run may have been sent, see claim.lua

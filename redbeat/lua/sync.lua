@@ -16,11 +16,14 @@
 -- Where there is no identity, see claim.lua, an empty one is written: a static entry that is added
 -- again, after a loss of data, is the same.
 --
+-- An entry whose `max_runs` are used up begins again, as a new one, when its schedule, time zone or
+-- window is another one.
+--
 -- An entry that an operator paused stays paused while it is the same in `beat_schedule` as then.
 --
 -- Returns {-1} when the caller does not lead any more (nothing is written), else {1, codes}, or
 -- {2, codes} where another beat leads and only missing entries were added: a digit per entry: 0
--- unchanged, 1 added, 2 changed (its history is kept), 3 made a member again, 4 left alone: the key
+-- unchanged, 1 added, 2 changed (its history is kept, but see above), 3 made a member again, 4 left alone: the key
 -- holds something that is not a hash.
 
 -- include: aside
@@ -68,8 +71,50 @@ local function paused_from(stored, definition, policy)
   return type(pause) == 'table' and pause.of == sha1hex(whole)
 end
 
+local function decoded(text)
+  local readable, found = pcall(cjson.decode, text or '')
+  return readable and type(found) == 'table' and found or {}
+end
+
+-- Whether two decoded values are the same; what is left out is false.
+local function equal(one, other)
+  if type(one) ~= 'table' or type(other) ~= 'table' then
+    return (one or false) == (other or false)
+  end
+  for name, value in pairs(one) do
+    if not equal(value, other[name]) then
+      return false
+    end
+  end
+  for name, value in pairs(other) do
+    if one[name] == nil and value then
+      return false
+    end
+  end
+  return true
+end
+
+-- As after_saved_anew in Python, which knows more than one spelling of a schedule.
+local function begins_again(found, definition, policy)
+  if not string.find(policy, '"max_runs"', 1, true) then
+    return false
+  end
+  local count = tonumber(decoded(found[5]).total_run_count) or 0
+  local old, new = decoded(found[2]), decoded(policy)
+  local limit = tonumber(new.max_runs) or count + 1
+  if count < math.min(limit, tonumber(old.max_runs) or limit) then
+    return false
+  end
+  for _, name in ipairs({'timezone', 'start_time', 'end_time', 'dtstart_zone', 'until_zone'}) do
+    if not equal(old[name], new[name]) then
+      return true
+    end
+  end
+  return not equal(decoded(found[1]).schedule, decoded(definition).schedule)
+end
+
 local function sync(key, definition, policy, meta, score)
-  local found = redis.pcall('HMGET', key, 'definition', 'policy', 'claim', 'identity')
+  local found = redis.pcall('HMGET', key, 'definition', 'policy', 'claim', 'identity', 'meta')
   if found.err then
     return 4
   end
@@ -91,6 +136,14 @@ local function sync(key, definition, policy, meta, score)
   local member = redis.call('ZSCORE', schedule, key)
   local differs = found[1] ~= definition or (found[2] or '') ~= policy
   if differs and not paused_from(found[2], definition, policy) then
+    if begins_again(found, definition, policy) then
+      local when = decoded(definition).schedule
+      if type(when) == 'table' and when.__type__ == 'clocked' then
+        -- An instant before the last run has been run.
+        meta = string.gsub(found[5], '("total_run_count"%s*:%s*)%d+', '%10')
+      end
+      redis.call('HSET', key, 'meta', meta)
+    end
     write(key, definition, policy)
     if not (member and claimed(found[3])) then
       redis.call('ZADD', schedule, due_now, key)

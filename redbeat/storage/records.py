@@ -315,10 +315,11 @@ class Writing(NamedTuple):
     """An entry to write, or only its history when ``definition`` is empty.
 
     ``seen`` is the stored meta the caller believes in, None for any. ``score`` None is the time of
-    Redis. ``made_up`` is the instant on the caller's clock from which a new entry counts, None when
-    somebody chose it. ``believed`` are the stored definition and policy the caller believes in,
-    empty for no entry, None for any. ``history`` are the lines of its last runs, "" to leave them.
-    ``identity`` is that of a new entry: another one for each, the same when a write is repeated.
+    Redis. ``made_up`` is the instant on the caller's clock from which an entry counts that is new
+    or begins again, None when somebody chose it. ``believed`` are the stored definition and policy
+    the caller believes in, empty for no entry, None for any. ``history`` are the lines of its last
+    runs, "" to leave them. ``identity`` is that of a new entry: another one for each, the same when
+    a write is repeated.
     """
 
     key: str
@@ -355,7 +356,8 @@ def _believed_text(definition: str, policy: str) -> str:
 class Saved(NamedTuple):
     """What became of a :class:`Writing`.
 
-    ``meta`` and ``runtime`` are the stored ones where they differ from what the caller has seen.
+    ``meta`` and ``runtime`` are the stored ones where they differ from what the caller has seen;
+    ``definition`` and ``policy`` are stored beside them with :data:`HISTORY_DIFFERS`.
     ``score`` is UNIX seconds, "" for none: with :data:`SAME` the stored one, with
     :data:`CLOCK_AHEAD` the time of Redis. ``identity`` is the stored one, None where it is the one
     that was given.
@@ -366,6 +368,8 @@ class Saved(NamedTuple):
     runtime: str = ""
     score: str = ""
     identity: str | None = None
+    definition: str = ""
+    policy: str = ""
 
 
 #: What ``save.lua`` returns where an entry was written whose identity is told.
@@ -374,7 +378,7 @@ SAVED_AS = 3
 #: What is told with the codes of a save that tell more.
 TOLD: dict[int, tuple[str, ...]] = {
     CLOCK_AHEAD: ("score",),
-    HISTORY_DIFFERS: ("meta", "runtime"),
+    HISTORY_DIFFERS: ("meta", "runtime", "definition", "policy"),
     SAME: ("meta", "runtime", "score", "identity"),
     SAVED_AS: ("identity",),
 }

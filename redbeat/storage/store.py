@@ -211,7 +211,7 @@ class Store(Reading):
         The code of each is SAVED when it was written; HISTORY_DIFFERS when the stored meta is
         another one; SAME when moreover these texts are stored already and ``made_up`` is given:
         only its score may be wrong then; GONE when there is no entry to change; CLOCK_AHEAD when
-        the entry is new and ``made_up`` is ahead of the time of Redis; CONFLICT when the stored
+        ``made_up`` is ahead of the time of Redis; CONFLICT when the stored
         texts are not those believed in. Raises :exc:`InvalidEntryError` for a key that is not a
         hash; nothing is written then. One round trip; send at most 500.
         """

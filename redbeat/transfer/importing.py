@@ -6,9 +6,11 @@ import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import datetime
 from tempfile import TemporaryFile
 from typing import Any, Final, NamedTuple
 
+from redbeat.calendar.zones import UTC
 from redbeat.entries.due import PARKED
 from redbeat.entries.history import encode_meta
 from redbeat.entries.saving import new_identity, save_batch
@@ -109,7 +111,11 @@ class Ready(NamedTuple):
         return not given.meta or (row.meta, row.runtime) == (given.meta, given.runtime)
 
     def plan(self) -> Planned:
-        """Return what is to be written: a history that was given, else the stored or a new one."""
+        """Return what is to be written: a history that was given, else the stored or a new one.
+
+        An entry that has finished and does not bring another history begins again where its
+        schedule, time zone or window changes.
+        """
         given, entry, row = self.incoming, self.entry, self.row
         more: dict[str, Any]
         if given.meta:
@@ -121,6 +127,9 @@ class Ready(NamedTuple):
             with suppress(DecodeError):  # the beat says so, and sets the entry aside
                 entry.recall(row.meta, row.runtime)
             more = {"seen": None}
+        stored, new = (row.definition or "", row.policy), (self.definition, self.policy)
+        if given.meta in ("", row.meta) and entry._arm(stored, new, datetime.now(UTC)):
+            more = {"meta": entry.history_text(), "made_up": entry._made_up(), "seen": row.meta}
         more |= {"score": entry._stored_score(), "history": given.history}
         more["identity"] = given.identity or ("" if given.static else new_identity())
         writing = Writing(row.key, self.definition, self.policy, **more)

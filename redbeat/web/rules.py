@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from redbeat.calendar.zones import zone_named
+from redbeat.calendar.zones import UTC, zone_named
 from redbeat.errors import InvalidEntryError
 from redbeat.presentation.rule_text import has_own_zone, parse_rule, rule_of
 
@@ -73,6 +73,7 @@ def preview_of(entry: Any, form: RuleForm) -> list[datetime]:
     changed = entry._copy()
     try:
         apply_rule(changed, form)
+        changed._arm(entry._seen_texts, changed.texts(), datetime.now(UTC))
         runs: list[datetime] = changed.upcoming(PREVIEWED)
         return runs
     except InvalidEntryError as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -75,6 +75,19 @@ def test_the_zone_of_a_crontab_is_that_of_new_times_too(run: Run, make: Make, ap
     assert load(app).start_time == AT
     assert run("edit", "old", "--timezone", "none").code == 0
     assert load(app).timezone is None
+
+
+def test_another_schedule_arms_an_entry_that_has_finished(
+    run: Run, make: Make, app: Celery, caplog: pytest.LogCaptureFixture
+) -> None:
+    ran = datetime.now(timezone.utc) - timedelta(days=2)
+    make("old", 3600, max_runs=1, total_run_count=1, last_run_at=ran)
+    assert run("edit", "old", "--args", "[1]").code == 0
+    assert load(app).runs_left == 0
+    assert "stays finished" in caplog.text
+    assert run("edit", "old", "--every", "7200").code == 0
+    (after,) = load(app).upcoming()
+    assert abs(after - datetime.now(timezone.utc) - timedelta(hours=2)) < timedelta(minutes=1)
 
 
 def test_a_zone_alone_is_nothing_to_an_interval(run: Run, make: Make, app: Celery) -> None:

@@ -318,6 +318,35 @@ def test_replacing_keeps_the_history(run: Run, make: Make, app: Celery, tmp_path
     assert (entry.schedule, entry.last_run_at, entry.total_run_count) == (schedule(3600), RAN, 4)
 
 
+@pytest.mark.parametrize("with_history", [True, False])
+@pytest.mark.parametrize(("every", "armed"), [(60, True), (3600, False)])
+def test_another_schedule_arms_an_entry_that_has_finished(
+    run: Run, make: Make, app: Celery, tmp_path: Path, every: float, armed: bool, with_history: bool
+) -> None:
+    make("once", 3600, max_runs=1, args=[1], last_run_at=RAN, total_run_count=1)
+    exported = json.loads(run("export", *(["--history"] if with_history else [])).out)
+    exported["definition"]["schedule"]["every"] = every
+    exported["definition"]["args"] = [2]
+    source = write(tmp_path / "in", exported)
+    run("import", source, "--on-conflict", "replace")
+    entry = load(app, "once")
+    assert (entry.args, entry.runs_left) == ([2], int(armed))
+    begins = datetime.now(UTC) if armed else RAN
+    assert entry.last_run_at is not None
+    assert abs(entry.last_run_at - begins) < timedelta(seconds=5)
+
+
+def test_a_history_that_a_file_changes_is_taken_as_it_is(
+    run: Run, make: Make, app: Celery, redis_client: Any, tmp_path: Path
+) -> None:
+    make("once", 3600, max_runs=1, last_run_at=RAN, total_run_count=1)
+    exported = json.loads(run("export", "--history").out)
+    exported["definition"]["schedule"]["every"] = 60
+    redis_client.hset("redbeat:once", "meta", '{"last_run_at": null, "total_run_count": 1}')
+    run("import", write(tmp_path / "in", exported), "--on-conflict", "replace")
+    assert (load(app, "once").last_run_at, load(app, "once").runs_left) == (RAN, 0)
+
+
 def test_another_history_is_no_conflict(
     run: Run, make: Make, app: Celery, redis_client: Any, tmp_path: Path
 ) -> None:

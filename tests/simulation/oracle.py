@@ -29,6 +29,15 @@ DAY: Final = 86400
 #: Kinds of entries that run on a grid, which begins with their first run.
 INTERVALS: Final = ("every", "foreign")
 
+#: Fields that say when an entry runs; some count from when it was made.
+TIMING: Final = frozenset(
+    (
+        *("kind", "seconds", "freq", "interval", "count", "after", "timezone", "start", "end"),
+        *("minute", "hour", "day_of_week", "day_of_month", "month_of_year"),
+    )
+)
+MADE: Final = "made_at"
+
 #: Disturbances after which the grid of an interval begins again.
 NEW_GRID: Final = ("server clock", "legacy")
 #: Disturbances that a change to and from a beat of 2.4.2 consists of.
@@ -61,6 +70,13 @@ class State:
     at_once: bool = False
     #: Whether it begins to count its runs from zero.
     armed: bool = False
+    #: Whether it was saved with another schedule, which arms it if it has finished.
+    changed: bool = False
+
+    @property
+    def runs(self) -> bool:
+        """Whether it runs at least once where its schedule has an occurrence."""
+        return self.new or self.armed or self.changed
 
 
 @dataclass(slots=True)
@@ -221,7 +237,7 @@ def at_time(states: list[State], at: float) -> State:
     """Return the state at a time; an uncertain one while an operation was under way."""
     for state in states:
         if state.since <= at < state.until:
-            return replace(state, new=False)
+            return replace(state, new=False, changed=False)
     return replace(states[-1], certain=False)
 
 
@@ -239,8 +255,11 @@ def after(action: Action, last: State, certain: bool) -> State | None:
         # What is written without a message to the beats is seen at their next look.
         since = action.ended + (LOOK if action.definition.get("quiet") else 0)
         anew = action.definition.get("anew", False)
-        return replace(state, since=since, armed=what == "rearm", at_once=anew)
+        state = replace(state, since=since, armed=what == "rearm", at_once=anew)
+        known = what == "save" and last.certain and last.definition is not None
+        return replace(state, changed=known and timing(last) != timing(state))
     kept = replace(last, began=action.began, since=action.ended, until=INFINITY, new=False)
+    kept = replace(kept, changed=False)
     if not certain or not last.certain:
         return replace(kept, certain=False, versions=last.versions | versions)
     if what in {"delete", "raw delete"}:
@@ -251,6 +270,13 @@ def after(action: Action, last: State, certain: bool) -> State | None:
     if what == "edit":
         return replace(kept, versions=versions)
     return replace(kept, paused=what == "pause")
+
+
+def timing(state: State) -> dict[str, Any]:
+    """Return the part of a definition that says when an entry runs."""
+    fields = dict(state.definition or {})
+    relative = fields.get("kind") in {"clocked", "rrule"} or fields.keys() & {"start", "end"}
+    return {name: fields[name] for name in fields if name in TIMING or (relative and name == MADE)}
 
 
 class Entry:
@@ -577,7 +603,7 @@ class Coverage:
         if len(ids) > limit:
             self.entry.fail(self.state.since, f"{len(ids)} runs where {limit} are the limit")
         over = len(slots) >= limit and slots[limit - 1] + 2 * self.judgement.recovery < self.end
-        if self.state.new and over and not ids and not self.may_skip:
+        if self.state.runs and over and not ids and not self.may_skip:
             self.entry.fail(self.state.since, "never ran")
         last = max((end for _, end, _ in self.judgement.record.disturbances), default=-INFINITY)
         begin = self.judgement.unix(last + 2 * self.judgement.recovery)
@@ -665,7 +691,7 @@ class Coverage:
             up = self.begin + every + self.jitter
             calm = "start" not in self.definition and self.calm(self.earliest, up + PROMPT)
             bound = PROMPT if calm else 2 * self.judgement.recovery
-            fresh = self.state.new or self.state.armed or "max_runs" not in self.definition
+            fresh = self.state.runs or "max_runs" not in self.definition
             if up + bound < end and fresh and not self.may_skip and not self.legacy:
                 self.entry.fail(self.state.since, "never ran")
             return

@@ -176,6 +176,21 @@ class TestEdits:
         assert any("are the limit" in line for line in judge(record(grid()[:4], limited)))
         assert any("never ran" in line for line in judge(record([], limited)))
 
+    def test_another_schedule_arms_what_has_finished(self) -> None:
+        limited = {**EVERY, "max_runs": 3}
+        stored = {"poll": True}
+        runs, first = grid()[:3], saved(0.0, **limited)
+        again = saved(100.0, 2, **{**limited, "seconds": 20})
+        more = [sent(120.0 + 20 * number, version=2) for number in range(3)]
+        assert judge(record([*runs, *more], first, again, stored=stored)) == []
+        wrong = judge(record(runs, first, again, stored=stored))
+        assert any("never ran" in line for line in wrong)
+
+    def test_the_same_schedule_does_not(self) -> None:
+        limited = {**EVERY, "max_runs": 3}
+        actions = saved(0.0, **limited), saved(100.0, 2, **limited)
+        assert judge(record(grid()[:3], *actions, stored={"poll": True})) == []
+
 
 def test_after_older_data_the_older_schedule_counts() -> None:
     deleted = saved(0.0), done("delete", 99.0)

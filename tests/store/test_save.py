@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -10,6 +10,7 @@ import redis
 
 from redbeat.errors import InvalidEntryError
 from redbeat.storage.records import (
+    CLOCK_AHEAD,
     CONFLICT,
     GONE,
     HISTORY_DIFFERS,
@@ -87,7 +88,7 @@ def test_another_history_than_the_one_seen_refuses_the_write(
     put("a", meta="theirs", runtime="r")
     before = hash_of(redis_client)
     assert store.save(KEY, "d2", "p", "mine", "", "seen", FUTURE) == Saved(
-        HISTORY_DIFFERS, "theirs", "r"
+        HISTORY_DIFFERS, "theirs", "r", definition="definition of a"
     )
     assert hash_of(redis_client) == before
     assert score_of(redis_client) == 1
@@ -131,7 +132,22 @@ def test_a_change_of_what_is_stored_needs_its_history(
 ) -> None:
     put("a", definition="d", meta="theirs", policy="p", runtime="r")
     new = Writing(KEY, "d", "p", "mine", score=FUTURE, made_up=datetime.now(timezone.utc))
-    assert store.save_all([new._replace(**other)]) == [Saved(HISTORY_DIFFERS, "theirs", "r")]
+    assert store.save_all([new._replace(**other)]) == [
+        Saved(HISTORY_DIFFERS, "theirs", "r", definition="d", policy="p")
+    ]
+
+
+@pytest.mark.parametrize(("ahead", "code"), [(60, CLOCK_AHEAD), (-60, SAVED), (None, SAVED)])
+def test_an_entry_that_begins_again_counts_from_no_later_than_the_time_of_redis(
+    store: Store, redis_client: redis.Redis, put: Put, ahead: float | None, code: int
+) -> None:
+    put("a", meta="old")
+    made_up = None if ahead is None else datetime.now(timezone.utc) + timedelta(seconds=ahead)
+    saved = store.save(KEY, "d", "", "new", "", "old", FUTURE, made_up)
+    assert saved.code == code
+    assert hash_of(redis_client)["meta"] == ("old" if code == CLOCK_AHEAD else "new")
+    if code == CLOCK_AHEAD:
+        assert abs(float(saved.score) - store.time()) < 5
 
 
 def test_a_new_entry_gets_the_identity_that_is_given(
@@ -196,7 +212,7 @@ def test_each_entry_of_a_batch_is_told_its_own(
     ]
     assert store.save_all(asked) == [
         Saved(SAVED),
-        Saved(HISTORY_DIFFERS, "ma", "ra"),
+        Saved(HISTORY_DIFFERS, "ma", "ra", definition="d"),
         Saved(GONE),
         Saved(CONFLICT),
         Saved(SAME, "mc", "", "", ""),

@@ -13,7 +13,7 @@ from celery.schedules import crontab, schedule
 from redbeat import clocked, rrule
 from redbeat.entries.definition import encode_definition, encode_policy
 from redbeat.entries.history import History, encode_meta
-from redbeat.entries.merging import after_saved_anew, armed_again, max_runs_of, merged_history
+from redbeat.entries.merging import after_saved_anew, armed_again, merged_history
 from redbeat.entries.policy import Policy
 
 UTC = timezone.utc
@@ -69,6 +69,9 @@ def test_what_an_application_changed_during_a_run_stands(stored: str, expected: 
 def test_a_claim_without_a_readable_history(claimed: str, stored: str, expected: History) -> None:
     assert merged_history(claimed, stored, History(RAN, 1, NOON)) == expected
 
+
+ONCE = History(RAN, 1, NOON)
+LIMITED = History(RAN, 5, NOON)
 
 # -- what arms an entry --------------------------------------------------------------------------
 
@@ -126,15 +129,13 @@ def test_a_field_that_a_class_uses_for_itself_does_not_arm() -> None:
     old, new = (json.dumps({**json.loads(BARE), "max_runs": most}) for most in (1, "many"))
     assert armed_again(old, "", new, "")
     assert not armed_again(old, "", new, "", ["max_runs"])
-    assert max_runs_of(old, "") == 1
-    assert max_runs_of(old, "", ["max_runs"]) is None
-    assert max_runs_of(old, '{"max_runs": 3}', ["max_runs"]) == 3
+    assert armed_again(old, '{"max_runs": 3}', old, '{"max_runs": 4}', ["max_runs"])
+    later = old.replace("60", "5")
+    assert after_saved_anew(ONCE, (old, ""), (later, ""), NOW) == History(NOW, 0)
+    assert after_saved_anew(ONCE, (old, ""), (later, ""), NOW, foreign=["max_runs"]) == ONCE
 
 
 # -- the history of an entry that is armed again -------------------------------------------------
-
-ONCE = History(RAN, 1, NOON)
-LIMITED = History(RAN, 5, NOON)
 
 
 @pytest.mark.parametrize(
@@ -164,6 +165,12 @@ LIMITED = History(RAN, 5, NOON)
         ),
         (
             ONCE,
+            texts(clocked(NOON), max_runs=1),
+            texts(clocked(EARLIER), max_runs=1),
+            History(NOON, 0),
+        ),
+        (
+            History(RAN, 1),
             texts(clocked(NOON), max_runs=1),
             texts(clocked(EARLIER), max_runs=1),
             History(RAN, 0),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
 from html import unescape
 
 import pytest
@@ -148,6 +149,22 @@ def test_the_preview_writes_nothing(browser: Browser, make: Make, schedule: Sche
     assert preview.count("<li>") == 10
     assert ":30:00" in preview
     assert schedule["orders"].schedule.run_every.total_seconds() == 3600
+
+
+def test_another_rule_arms_an_entry_that_has_finished(
+    browser: Browser, make: Make, schedule: Schedule
+) -> None:
+    """The preview shows what is saved then."""
+    ran = datetime.now(timezone.utc) - timedelta(days=2)
+    make("orders", max_runs=1, total_run_count=1, last_run_at=ran)
+    for rule, runs in (("3600", 0), ("7200", 1)):
+        fields = {"kind": "every", "rule": rule, "timezone": ""}
+        page = browser.send("/entry/preview", "orders", **fields).text
+        assert page.split('id="preview"')[1].count("<li>") == runs
+        edited(browser, "orders", "every", rule)
+        assert schedule["orders"].runs_left == runs
+    (after,) = schedule["orders"].upcoming()
+    assert abs(after - datetime.now(timezone.utc) - timedelta(hours=2)) < timedelta(minutes=1)
 
 
 def test_a_change_of_somebody_else_is_not_lost(

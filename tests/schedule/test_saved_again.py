@@ -1,0 +1,458 @@
+"""An entry that has finished and is saved again."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+import time_machine
+from celery.schedules import crontab, schedule
+
+from redbeat import RedBeatSchedulerEntry, Schedule, clocked, rrule
+from tests.deployments import PREFIX
+from tests.scheduler.conftest import SCHEDULE, RecordingScheduler, World
+
+UTC = timezone.utc
+HOUR = 3600.0
+PARKED = -1.0
+
+Save = Callable[[World, dict[str, Any]], object]
+
+
+def make(world: World, when: Any = HOUR, **fields: Any) -> RedBeatSchedulerEntry:
+    return RedBeatSchedulerEntry("once", "t", when, app=world.app, **{"max_runs": 1, **fields})
+
+
+def load(world: World) -> RedBeatSchedulerEntry:
+    return RedBeatSchedulerEntry.from_key(f"{PREFIX}once", app=world.app)
+
+
+def finish(world: World, when: Any = HOUR, **fields: Any) -> RecordingScheduler:
+    """Save an entry and have a beat send its only run; return the beat."""
+    make(world, when, **{"last_run_at": world.ago(2 * HOUR), **fields}).save()
+    scheduler = world.scheduler()
+    scheduler.tick()
+    assert scheduler.names == ["once"]
+    assert load(world).runs_left in (0, None)
+    scheduler.sent.clear()
+    return scheduler
+
+
+def runs_once_in(world: World, scheduler: RecordingScheduler, seconds: float) -> None:
+    """Check that the entry is due in so many seconds, once and no more."""
+    scheduler.tick()
+    assert scheduler.sent == []
+    assert world.score("once") == pytest.approx(world.now() + seconds, abs=5)
+    entry = load(world)
+    assert entry.total_run_count == 0
+    entry.last_run_at = world.ago(seconds + 1)
+    entry.save()
+    for _ in range(3):
+        scheduler.tick()
+    assert scheduler.names == ["once"]
+    assert world.score("once") == PARKED
+    assert load(world).total_run_count == 1
+
+
+def loaded(world: World, changes: dict[str, Any]) -> RedBeatSchedulerEntry:
+    entry = load(world)
+    for name, value in changes.items():
+        setattr(entry, name, value)
+    return entry
+
+
+def new_object(world: World, changes: dict[str, Any]) -> RedBeatSchedulerEntry:
+    fields = {**changes}
+    return make(world, fields.pop("schedule", HOUR), **fields)
+
+
+def definition(world: World, changes: dict[str, Any]) -> dict[str, Any]:
+    assert world.app
+    return {"task": "t", "schedule": HOUR, "max_runs": 1, **changes}
+
+
+SAVES: dict[str, Save] = {
+    "loaded": lambda world, changes: loaded(world, changes).save(),
+    "if unchanged": lambda world, changes: loaded(world, changes).save(if_unchanged=True),
+    "new object": lambda world, changes: new_object(world, changes).save(),
+    "mapping": lambda world, changes: Schedule(world.app).update(
+        {"once": new_object(world, changes)}
+    ),
+    "many": lambda world, changes: Schedule(world.app).save_all([new_object(world, changes)]),
+    "many loaded": lambda world, changes: Schedule(world.app).save_all([loaded(world, changes)]),
+    "apply": lambda world, changes: Schedule(world.app).apply({"once": definition(world, changes)}),
+    "dict": lambda world, changes: world.scheduler().update_from_dict(
+        {"once": definition(world, changes)}
+    ),
+}
+
+
+@pytest.fixture(params=SAVES, ids=str)
+def save(request: pytest.FixtureRequest) -> Save:
+    """Each way in which an application saves an entry, with what it changes."""
+    return SAVES[request.param]
+
+
+@pytest.mark.parametrize(
+    ("changes", "seconds"),
+    [
+        ({"schedule": schedule(60)}, 60),
+        ({"schedule": schedule(60), "args": [1]}, 60),
+        ({"timezone": "Asia/Tokyo"}, HOUR),
+        ({"end_time": datetime(2100, 1, 1, tzinfo=UTC)}, HOUR),
+    ],
+)
+def test_another_schedule_zone_or_window_arms_it(
+    world: World, save: Save, changes: dict[str, Any], seconds: float
+) -> None:
+    scheduler = finish(world)
+    save(world, changes)
+    runs_once_in(world, scheduler, seconds)
+
+
+def test_a_typo_mended_in_its_arguments_does_not(
+    world: World, save: Save, caplog: pytest.LogCaptureFixture
+) -> None:
+    scheduler = finish(world)
+    meta = world.field("once", "meta")
+    save(world, {"args": [1], "jitter": 5.0})
+    scheduler.tick()
+    assert (scheduler.sent, world.score("once")) == ([], PARKED)
+    assert (world.field("once", "meta"), load(world).args) == (meta, [1])
+    (line,) = [line for line in caplog.messages if "stays finished" in line]
+    assert line == (
+        "Entry once stays finished: nothing is left to run. To run it again, save it with another "
+        "schedule, max_runs or last_run_at, or with total_run_count = 0"
+    )
+
+
+def test_saved_again_as_it_is_it_stays_finished(
+    world: World, save: Save, caplog: pytest.LogCaptureFixture
+) -> None:
+    scheduler = finish(world)
+    save(world, {})
+    scheduler.tick()
+    assert (scheduler.sent, world.score("once")) == ([], PARKED)
+    assert len([line for line in caplog.messages if "stays finished" in line]) <= 1
+
+
+def test_a_higher_limit_runs_what_it_leaves(world: World, save: Save) -> None:
+    scheduler = finish(world)
+    save(world, {"max_runs": 2})
+    assert load(world).runs_left == 1
+    assert world.score("once") == pytest.approx(world.now() + HOUR, abs=5)
+    scheduler.tick()
+    assert scheduler.sent == []
+
+
+def test_a_lower_limit_runs_nothing(
+    world: World, save: Save, caplog: pytest.LogCaptureFixture
+) -> None:
+    scheduler = finish(world, max_runs=7, total_run_count=6)
+    save(world, {"max_runs": 2})
+    scheduler.tick()
+    assert (scheduler.sent, world.score("once")) == ([], PARKED)
+    assert "stays finished" in caplog.text
+
+
+def test_a_limit_and_a_schedule_give_all_runs_of_the_limit(world: World, save: Save) -> None:
+    finish(world)
+    save(world, {"max_runs": 3, "schedule": schedule(60)})
+    assert load(world).runs_left == 3
+
+
+def test_of_runs_that_are_left_none_is_counted_again(world: World, save: Save) -> None:
+    make(world, max_runs=5, last_run_at=world.ago(60), total_run_count=3).save()
+    save(world, {"max_runs": 5, "schedule": schedule(7200)})
+    assert load(world).total_run_count == 3
+
+
+@pytest.mark.parametrize(
+    ("history", "count", "in_seconds"),
+    [
+        ({"total_run_count": 0}, 0, HOUR),
+        ({"last_run_at": "now"}, 0, HOUR),
+        ({"last_run_at": None}, 0, 0),
+    ],
+)
+def test_a_history_that_is_written_arms_it(
+    world: World, history: dict[str, Any], count: int, in_seconds: float
+) -> None:
+    finish(world)
+    if history.get("last_run_at"):
+        history = {"last_run_at": world.ago(1)}
+    loaded(world, history).save()
+    assert load(world).total_run_count == count
+    assert world.score("once") == pytest.approx(world.now() + in_seconds, abs=5)
+
+
+def test_a_count_that_an_application_wrote_is_obeyed(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    scheduler = finish(world)
+    loaded(world, {"schedule": schedule(60), "total_run_count": 4}).save()
+    scheduler.tick()
+    assert (load(world).total_run_count, world.score("once")) == (4, PARKED)
+    assert "stays finished" in caplog.text
+
+
+def test_reschedule_arms_it(world: World) -> None:
+    scheduler = finish(world)
+    load(world).reschedule(world.ago(1))
+    runs_once_in(world, scheduler, HOUR)
+
+
+def test_reschedule_of_an_object_that_was_never_loaded(world: World) -> None:
+    scheduler = finish(world)
+    make(world).reschedule(world.ago(1))
+    runs_once_in(world, scheduler, HOUR)
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_saved_by_several_processes_at_once_it_runs_once(world: World, many: bool) -> None:
+    scheduler = finish(world)
+    entries = [
+        (loaded if number % 2 else new_object)(world, {"schedule": schedule(60)})
+        for number in range(6)
+    ]
+    begin = threading.Barrier(len(entries))
+
+    def save(entry: RedBeatSchedulerEntry) -> None:
+        begin.wait()
+        Schedule(world.app).save_all([entry]) if many else entry.save()
+
+    threads = [threading.Thread(target=save, args=(entry,)) for entry in entries]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    runs_once_in(world, scheduler, 60)
+    for entry in entries:
+        entry.save()
+    scheduler.tick()
+    assert scheduler.names == ["once"]
+
+
+def test_saved_with_the_same_new_schedule_after_its_run_it_stays_finished(world: World) -> None:
+    scheduler = finish(world)
+    late = loaded(world, {"schedule": schedule(60)})
+    loaded(world, {"schedule": schedule(60)}).save()
+    runs_once_in(world, scheduler, 60)
+    late.save()
+    scheduler.tick()
+    assert scheduler.names == ["once"]
+    assert world.score("once") == PARKED
+
+
+def test_the_object_knows_what_was_stored(world: World) -> None:
+    finish(world)
+    entry = loaded(world, {"schedule": schedule(60)}).save()
+    assert (entry.total_run_count, entry.runs_left) == (0, 1)
+    assert load(world).last_run_at == entry.last_run_at
+    before = world.dump()
+    entry.save()
+    assert world.dump() == before
+
+
+@pytest.mark.parametrize("ahead", [600.0, -30.0])
+def test_a_host_with_a_wrong_clock_saves_it(world: World, save: Save, ahead: float) -> None:
+    """One that is ahead counts from the time of Redis, one that is behind from its own."""
+    scheduler = finish(world)
+    with time_machine.travel(time.time() + ahead, tick=True):
+        save(world, {"schedule": schedule(60)})
+    scheduler.tick()
+    assert scheduler.sent == []
+    assert world.score("once") == pytest.approx(world.now() + 60 + min(ahead, 0), abs=5)
+    assert load(world).runs_left == 1
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        (clocked, lambda at: clocked(at + timedelta(hours=1))),
+        (lambda at: rrule("DAILY", at, count=1), lambda at: rrule("DAILY", at, count=2)),
+        (lambda at: rrule("DAILY", at, count=1), lambda _: schedule(26 * HOUR)),
+    ],
+)
+@pytest.mark.parametrize("limit", [None, 1])
+def test_a_rule_that_has_ended_is_armed_by_a_later_one(
+    world: World, save: Save, first: Any, then: Any, limit: int | None
+) -> None:
+    at = world.ago(HOUR).replace(microsecond=0)
+    finish(world, first(at), max_runs=limit)
+    assert world.score("once") == PARKED
+    save(world, {"schedule": then(at), "max_runs": limit})
+    score = world.score("once")
+    assert score is not None
+    assert score > world.now() - 60
+    assert load(world).runs_left in (None, 1)
+
+
+def test_a_rule_that_has_ended_stays_so(
+    world: World, save: Save, caplog: pytest.LogCaptureFixture
+) -> None:
+    at = world.ago(HOUR)
+    scheduler = finish(world, clocked(at), max_runs=None)
+    save(world, {"schedule": clocked(at), "max_runs": None, "args": [1]})
+    scheduler.tick()
+    assert (scheduler.sent, world.score("once")) == ([], PARKED)
+    assert "stays finished" in caplog.text
+
+
+def test_a_crontab_runs_at_its_next_time_and_not_for_those_before_it_was_saved(
+    world: World, save: Save
+) -> None:
+    scheduler = finish(world, crontab(minute="*"))
+    hour = (datetime.now(UTC) + timedelta(hours=12)).hour
+    save(world, {"schedule": crontab(minute="0", hour=str(hour))})
+    scheduler.tick()
+    assert scheduler.sent == []
+    score = world.score("once")
+    assert score is not None
+    assert score > world.now() + 10 * HOUR
+
+
+def test_one_that_was_disabled_when_it_finished_is_armed_and_runs_when_it_is_resumed(
+    world: World,
+) -> None:
+    scheduler = finish(world, on_finish="disable")
+    loaded(world, {"schedule": schedule(60)}).save()
+    assert load(world).enabled is False
+    load(world).resume()
+    entry = load(world)
+    assert (entry.enabled, entry.total_run_count) == (True, 0)
+    assert world.score("once") == pytest.approx(world.now() + 60, abs=5)
+    scheduler.tick()
+    assert scheduler.sent == []
+
+
+def test_resume_alone_leaves_it_finished_and_says_so(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    scheduler = finish(world, on_finish="disable")
+    load(world).resume()
+    assert "Entry once stays finished" in caplog.text
+    scheduler.tick()
+    assert scheduler.sent == []
+
+
+def test_a_new_entry_and_one_that_goes_on_log_nothing(
+    world: World, save: Save, caplog: pytest.LogCaptureFixture
+) -> None:
+    make(world, max_runs=2).save()
+    save(world, {"args": [1]})
+    assert "finished" not in caplog.text
+
+
+# -- beat_schedule -------------------------------------------------------------------------------
+
+
+def declared(world: World, **fields: Any) -> RecordingScheduler:
+    """Start a beat with this entry in ``beat_schedule``."""
+    for scheduler in world.schedulers:
+        scheduler.close()
+    once = {"task": "t", "schedule": HOUR, "max_runs": 1, **fields}
+    world.app.conf.beat_schedule = {"once": once}
+    scheduler = world.scheduler()
+    scheduler.tick()
+    return scheduler
+
+
+def finish_static(world: World, **fields: Any) -> None:
+    declared(world, **fields)
+    world.put_meta("once", world.ago(2 * HOUR))
+    world.client.zadd(SCHEDULE, {f"{PREFIX}once": 0})
+    scheduler = declared(world, **fields)
+    assert scheduler.names == ["once"]
+    assert load(world).runs_left == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "seconds"),
+    [
+        ({"schedule": 60.0}, 60),
+        ({"timezone": "Asia/Tokyo"}, HOUR),
+        ({"end_time": datetime(2100, 1, 1, tzinfo=UTC)}, HOUR),
+    ],
+)
+@pytest.mark.parametrize("on_finish", ["keep", "disable"])
+def test_a_static_one_is_armed_by_another_schedule_zone_or_window(
+    world: World, changes: dict[str, Any], seconds: float, on_finish: str
+) -> None:
+    finish_static(world, on_finish=on_finish)
+    scheduler = declared(world, on_finish=on_finish, **changes)
+    assert scheduler.sent == []
+    assert load(world).runs_left == 1
+    assert world.score("once") == pytest.approx(world.now() + seconds, abs=5)
+    armed = world.field("once", "meta")
+    declared(world, on_finish=on_finish, **changes)
+    assert world.field("once", "meta") == armed
+
+
+@pytest.mark.parametrize("changes", [{}, {"args": [1]}, {"jitter": 5}, {"on_finish": "disable"}])
+def test_a_static_one_is_not_armed_by_anything_else(world: World, changes: dict[str, Any]) -> None:
+    finish_static(world)
+    scheduler = declared(world, **changes)
+    assert scheduler.sent == []
+    assert (world.score("once") or 0) < 0
+    assert load(world).total_run_count == 1
+
+
+@pytest.mark.parametrize(("later", "runs"), [(-1800, []), (1800, ["once"])])
+def test_a_static_instant_counts_from_its_last_run(
+    world: World, later: float, runs: list[str]
+) -> None:
+    at = world.ago(HOUR)
+    assert declared(world, schedule=clocked(at)).names == ["once"]
+    moved = at + timedelta(seconds=later)
+    scheduler = declared(world, schedule=clocked(moved))
+    scheduler.tick()
+    assert scheduler.names == runs
+    assert load(world).total_run_count == len(runs)
+
+
+def test_a_static_one_whose_runs_are_not_used_up_keeps_its_count(world: World) -> None:
+    finish_static(world)
+    declared(world, max_runs=3)
+    assert load(world).total_run_count == 1
+    declared(world, max_runs=3, schedule=60.0)
+    assert load(world).total_run_count >= 1
+
+
+# -- triggers ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("on_finish", ["keep", "disable"])
+def test_a_trigger_of_a_finished_entry_is_sent(world: World, on_finish: str) -> None:
+    scheduler = finish(world, on_finish=on_finish)
+    score = world.score("once")
+    task_id = load(world).trigger()
+    scheduler.tick()
+    assert [sent.id for sent in scheduler.sent] == [task_id]
+    scheduler.tick()
+    assert len(scheduler.sent) == 1
+    assert (world.score("once"), load(world).total_run_count) == (score, 1)
+
+
+def test_a_trigger_that_waits_is_sent_when_the_entry_is_armed(world: World, save: Save) -> None:
+    scheduler = finish(world)
+    task_id = load(world).trigger()
+    save(world, {"schedule": schedule(60)})
+    scheduler.tick()
+    assert [sent.id for sent in scheduler.sent] == [task_id]
+    scheduler.sent.clear()
+    runs_once_in(world, scheduler, 60)
+
+
+def test_a_trigger_that_waits_is_sent_when_a_static_entry_is_armed(world: World) -> None:
+    finish_static(world)
+    task_id = load(world).trigger()
+    scheduler = declared(world, schedule=60.0)
+    assert [sent.id for sent in scheduler.sent] == [task_id]
+    assert load(world).runs_left == 1
+    assert json.loads(world.client.hget(f"{PREFIX}once", "trigger") or "null") is None
