@@ -196,7 +196,7 @@ class Completion(NamedTuple):
     meta: str = ""
     runtime: str = ""
     end: str = ""
-    seen: tuple[str, str, str] | None = None
+    seen: tuple[str, ...] | None = None
     definition: str = ""
     running: str = ""
     trigger: str = ""

@@ -220,7 +220,7 @@ class World:
         return {key: json.loads(note) for key, note in notes.items()}
 
     def dump(self) -> dict[str, Any]:
-        """Return what Redis holds, but for the lock, last turns, what was counted and who is there."""
+        """Return what Redis holds, but for the lock, counts, last turns and who is there."""
         readers: dict[str, Callable[[str], Any]] = {
             "hash": self.client.hgetall,
             "set": self.client.smembers,

@@ -411,7 +411,7 @@ def test_an_entry_that_was_edited_meanwhile_is_looked_at_again(
     redis_client.hset(key, field, edited)
     done = Completion(key, "c1", RAN, NEXT, "ran", "r")
     (result,) = store.claim("c2", 0, 30, [done]).results
-    found = redis_client.hmget(key, "definition", "policy", "meta")
+    found: Any = redis_client.hmget(key, "definition", "policy", "meta")
     texts = tuple(text or "" for text in found)
     assert (result.code, result.texts) == (CHANGED, texts)
     assert texts[2] == "m"
