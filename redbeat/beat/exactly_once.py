@@ -76,6 +76,8 @@ class Capture:
         self.commands: list[list[Any]] = []
         with channel.conn_or_acquire() as client:
             self._client = client
+        # Of kombu's own kind, which puts its prefix before the keys.
+        self._pipeline = client.pipeline(transaction=False)
 
     def __enter__(self) -> Capture:
         self.commands = []
@@ -96,17 +98,16 @@ class Capture:
         return Together(self, self._client.pipeline(*args, **kwargs))
 
     def lpush(self, key: Any, *messages: Any) -> int:
-        return self._collect("lpush", key, *messages)
+        self._pipeline.lpush(key, *messages)
+        return self._collected()
 
     def publish(self, topic: Any, message: Any) -> int:
-        return self._collect("publish", topic, message)
+        self._pipeline.publish(topic, message)
+        return self._collected()
 
-    def _collect(self, name: str, *args: Any) -> int:
-        # By a pipeline of kombu's own kind, which puts its prefix before the keys.
-        pipeline = self._client.pipeline(transaction=False)
-        getattr(pipeline, name)(*args)
-        self.commands += [list(command) for command, _ in pipeline.command_stack]
-        pipeline.reset()
+    def _collected(self) -> int:
+        self.commands += [list(command) for command, _ in self._pipeline.command_stack]
+        self._pipeline.command_stack.clear()
         return 1
 
     @property
@@ -115,10 +116,15 @@ class Capture:
         heads, texts = [], []
         for name, *args in self.commands:
             own = [text_of(arg) for arg in args]
-            sizes = [len(text.encode("utf-8", "surrogateescape")) for text in own]
+            sizes = [len(text) if text.isascii() else len(encoded(text)) for text in own]
             heads.append(f"{name} {' '.join(map(str, sizes))};")
             texts += own
         return f"{''.join(heads)}\n{''.join(texts)}" if heads else ""
+
+
+def encoded(text: str) -> bytes:
+    """Return what :func:`text_of` made a text of."""
+    return text.encode("utf-8", "surrogateescape")
 
 
 def text_of(value: Any) -> str:

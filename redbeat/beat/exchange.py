@@ -38,7 +38,7 @@ USED_PART = 2 / 3
 #: What is to be recorded is sent in the middle of a batch when it is so many runs, or when messages
 #: that leave with it have so many bytes or wait for so many seconds: a message is not to be late,
 #: and a beat that dies leaves few runs that are sent and not recorded.
-RIPE_RUNS, RIPE_BYTES, RIPE_AFTER = 50, 1 << 20, 0.008
+RIPE_RUNS, RIPE_BYTES, RIPE_AFTER = 50, 1 << 20, 0.02
 
 #: Round trips in which a last record is tried, when applications write histories meanwhile.
 FLUSH_ATTEMPTS = 3

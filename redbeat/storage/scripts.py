@@ -70,7 +70,9 @@ class Script:
             pool = node_of(client, keys[0] if keys else "").connection_pool
             connection = connection_of(pool, "EVALSHA")
             with borrowed(connection, pool, keep=True):
-                connection.send_command("EVALSHA", self.sha, len(keys), *keys, *args)
+                # In one piece: the server would begin with what it has, and look for the rest.
+                pieces = connection.pack_command("EVALSHA", self.sha, len(keys), *keys, *args)
+                connection.send_packed_command([b"".join(pieces)])
 
         def read(then: Callable[[Any], None] | None) -> Any:
             with refreshing(client), borrowed(connection, pool), refusals():
