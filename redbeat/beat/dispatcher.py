@@ -18,14 +18,14 @@ from redbeat.entries.occurrences import Run, Trigger, first_word
 from redbeat.entries.prototypes import Histories, Prototypes
 from redbeat.entries.runs import TRIGGERED, run_line
 from redbeat.entry import RedBeatSchedulerEntry
-from redbeat.errors import DecodeError
+from redbeat.errors import CannotRunHereError, DecodeError, InvalidEntryError
 from redbeat.metrics.counters import Counters
 from redbeat.signals import emit, entry_quarantined
 from redbeat.storage.quarantine import Quarantine, shown
 from redbeat.storage.records import AGAIN, WAITS, Claim, Completion
 from redbeat.timing import asks_itself
 
-from .failures import Failures
+from .failures import Failures, Recent
 from .hooks import Hooks, Promise, name_of
 from .keeper import Keeper, publish
 from .outbox import Letter, Outbox
@@ -73,7 +73,7 @@ class Dispatcher:
         delivery: str,
     ) -> None:
         self._outbox = outbox
-        self._alone: set[str] = set()
+        self._alone: Recent[bool] = Recent()
         self._done: list[Completion] = []
         self._hooks = hooks
         self._counters = counters
@@ -99,18 +99,23 @@ class Dispatcher:
         two messages. ``time`` returns that of Redis, UNIX seconds. ``given`` is what a program
         gave to send of one of them.
         """
-        for first in range(0, len(claims), READ_AHEAD):
+        first = 0
+        while first < len(claims):
             self._prototypes.refresh()
-            some = claims[first : first + READ_AHEAD]
-            entries = [self._load(claim, given) for claim in some]
             self._decided_at = time()
             now = datetime.fromtimestamp(self._decided_at, UTC)
-            for entry, claim in zip(entries, some, strict=True):
+            entries: list[Loaded] = []
+            for claim in claims[first : first + READ_AHEAD]:
+                entry = self._load(claim, given)
+                entries.append(entry)
                 if not isinstance(entry, Exception):
                     self._look_at(entry, now, claim)
                     if given is not None and entry.run is not None:
                         entry.run.options = given.options
+                if time() - self._decided_at > DECIDED_FOR:
+                    break
             yield from entries
+            first += len(entries)
 
     def _look_at(self, entry: RedBeatSchedulerEntry, now: datetime, claim: Claim) -> None:
         """Decide on an entry before its turn; where that fails, its turn tells of it.
@@ -135,11 +140,8 @@ class Dispatcher:
         because the entry is quarantined, or not yet because its message was published: then it is
         among what :meth:`delivered` returns.
         """
-        if isinstance(entry, (RedisError, OSError)):  # of a from_key() of the program's
-            return self._note(claim, claim_id, now, entry)
         if isinstance(entry, Exception):
-            self._set_aside(claim, claim_id, str(entry) or repr(entry), now)
-            return None
+            return self._not_loaded(entry, claim, claim_id, now)
         run = entry.run
         assert run is not None
         run.now = datetime.fromtimestamp(now, UTC)
@@ -151,6 +153,19 @@ class Dispatcher:
         if not entry.enabled:
             return Completion(claim.key, claim_id, DISABLED)
         return self._dispatch(entry, run, claim, claim_id, now)
+
+    def _not_loaded(
+        self, error: Exception, claim: Claim, claim_id: str, now: float
+    ) -> Completion | None:
+        if isinstance(error, (DecodeError, InvalidEntryError)) and not isinstance(
+            error, CannotRunHereError
+        ):
+            self._set_aside(claim, claim_id, str(error), now)
+            return None
+        if isinstance(error, (RedisError, OSError)):  # of a from_key() of the program's
+            return self._note(claim, claim_id, now, error)
+        self._hear()
+        return self.failures.put_back(claim, claim_id, now, error)
 
     def _dispatch(
         self, entry: RedBeatSchedulerEntry, run: Run, claim: Claim, claim_id: str, now: float
@@ -196,7 +211,7 @@ class Dispatcher:
         entry, claim, claim_id, now = letter.entry, letter.claim, letter.claim_id, letter.now
         if letter.error is not None:
             return self._failed(claim, claim_id, now, letter.error, shared=letter.shared)
-        self._alone.discard(claim.key)
+        self._alone.forget(claim.key)
         self.failures.forget(claim)
         self._outcomes.announce(entry)
         own = own_wait(entry, letter.seconds, now)
@@ -209,10 +224,9 @@ class Dispatcher:
 
         Then it is tried again at once, and waited for by itself.
         """
-        own = claim.key in self._alone or not shared
-        if own or self.failures.broker_is_away(error):
+        own = self._alone.get(claim.key) or not shared
+        if own or self.failures.broker_is_away(error) or not self._alone.keep(claim.key, True, now):
             return self.failures.note(claim, claim_id, now, error)
-        self._alone.add(claim.key)
         return Completion(claim.key, claim_id, now, runtime=AGAIN)
 
     def _note(self, claim: Claim, claim_id: str, now: float, error: Exception) -> Completion:
@@ -304,7 +318,7 @@ class Dispatcher:
     ) -> Completion | None:
         try:
             producer = self._hooks.producer
-            with self._outbox.publishing(producer, claim.key in self._alone):
+            with self._outbox.publishing(producer, bool(self._alone.get(claim.key))):
                 seconds = publish(self._hooks, entry, producer)
                 if run.sent:
                     self._outbox.add(Letter(entry, claim, claim_id, seconds, now))

@@ -165,6 +165,11 @@ class Store(Reading):
             released += map(text_of, reply)
         return released
 
+    def wake_beats(self) -> None:
+        """Tell beats that wait to look what is due. One round trip; not every user may do it."""
+        with suppress(ResponseError):
+            self._read("PUBLISH", self.keys.wakeup, "due")
+
     def forget(self, members: Sequence[str]) -> list[str]:
         """Remove members whose hash is gone; returns those removed. One round trip."""
         args = [self.keys.prefix, *map(key_of, members)]
