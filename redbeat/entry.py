@@ -31,7 +31,7 @@ from .entries.verbs import OperatedEntry
 from .errors import DecodeError, InvalidEntryError, NotAllowedError, UnknownTypeError
 from .schedules import RuleSchedule
 from .storage.records import SAVED, Writing, key_of, text_of
-from .timing import in_zone
+from .timing import asks_itself, in_zone
 
 __all__ = ("PARKED", "RedBeatSchedulerEntry", "store_of")
 
@@ -205,12 +205,9 @@ class RedBeatSchedulerEntry(OperatedEntry):
             entry._seen_texts = (definition, policy)
             return entry
         except Exception as error:
-            # TypeError for an unknown key, and whatever a class of the user's own may raise.
-            foreign = isinstance(error, TypeError) or (
-                cls.__init__ is not RedBeatSchedulerEntry.__init__
-            )
-            bad = isinstance(error, InvalidEntryError) or not foreign
-            kind = DecodeError if bad else UnknownTypeError
+            # The texts were checked before: an unknown argument, or code of the user's own.
+            own = not isinstance(error, InvalidEntryError) or asks_itself(arguments["schedule"])
+            kind = UnknownTypeError if own else DecodeError
             raise kind("definition", f"{cls.__name__} refuses it: {error}") from error
 
     @classmethod

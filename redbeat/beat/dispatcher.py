@@ -252,6 +252,8 @@ class Dispatcher:
                 run.task_id = entry.task_id_of(run.instant)
                 run.own_id = run.task_id == entry.own_task_id(run.instant)
                 run.successor = self._hooks.reserve(entry)
+                if not isinstance(run.successor, RedBeatSchedulerEntry):
+                    raise TypeError(f"reserve() returned {run.successor!r:.60}, not an entry")
         except Exception as error:
             return self._note(claim, claim_id, now, error)
         if not is_due:
