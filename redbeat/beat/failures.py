@@ -132,8 +132,8 @@ class Failures:
         attempt = before.attempt + 1 if before is not None and again else 1
         if not self._put_back.keep(claim.key, PutBack(reason, claim.due, attempt), now):
             known, attempt = True, MANY
-        wait = OTHERS_WAIT.after(attempt)
-        self.others_until = max(self.others_until, now + wait)
+        again_at = round(now + OTHERS_WAIT.after(attempt), 6)  # as exact as scores are
+        self.others_until = max(self.others_until, again_at)
         line = ""
         if not known:
             self._count(claim, error)
@@ -143,7 +143,7 @@ class Failures:
                 *(shown(claim.key), OTHERS_WAIT.longest, reason),
             )
             line = run_line(nominal(from_timestamp(claim.due)), now, failed(error))
-        return Completion(claim.key, claim_id, now + wait, runtime=AGAIN, history=line)
+        return Completion(claim.key, claim_id, again_at, runtime=AGAIN, history=line)
 
     def _count(self, claim: Claim, error: Exception) -> None:
         name = name_of(self._hooks, claim)

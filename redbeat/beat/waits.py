@@ -36,8 +36,8 @@ def own_wait(entry: RedBeatSchedulerEntry, seconds: Any, now: float) -> float | 
 def _own_score(after: RedBeatSchedulerEntry, now: float) -> float | None:
     try:
         score = float(after.score)
-        if math.isnan(score):
-            raise ValueError("its score is NaN")
+        if not math.isfinite(score):
+            raise ValueError(f"its score is {score}")
     except Exception:  # the message is out: what is recorded of it must not depend on this
         logger.exception("beat: Entry %s cannot tell its next run, its schedule does", after.name)
         return None

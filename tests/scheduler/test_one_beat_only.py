@@ -190,9 +190,12 @@ class TestBesideAnotherBeat:
         for number in range(40):
             world.put(f"odd{number}", interval_json(3600), world.ago(7200), colour="red")
 
+        order: list[RecordingScheduler] = [first, second]
+
         def both() -> bool:
-            first.tick()
-            second.tick()
+            for scheduler in order:
+                scheduler.tick()
+            order.reverse()
             return len(second.sent) == 40
 
         wait_until(both, 10, "all runs")
