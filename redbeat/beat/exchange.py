@@ -25,6 +25,7 @@ from redbeat.storage.records import (
 )
 from redbeat.storage.store import Store
 
+from .backoff import Pace
 from .leader import BeatLock, new_token
 
 __all__ = ("Answer", "Exchange")
@@ -36,6 +37,9 @@ LONGEST_LEASE, SHORTEST_LEASE = 30.0, 5.0
 
 #: The part of a lease in which a beat still publishes; the rest is for the slowest publish.
 USED_PART = 2 / 3
+
+#: Seconds for which an entry is on time, as in ``claim.lua``.
+ON_TIME = 1.0
 
 #: Round trips in which a last record is tried, when applications write histories meanwhile.
 FLUSH_ATTEMPTS = 3
@@ -69,6 +73,7 @@ class Exchange:
         lease: seconds a claim lasts.
         history: runs kept in the history of an entry.
         counters: what the beat counts, told to Redis with each turn.
+        pace: how many late entries are claimed.
     """
 
     def __init__(
@@ -79,8 +84,10 @@ class Exchange:
         lease: float = LONGEST_LEASE,
         history: int = 10,
         counters: Counters | None = None,
+        pace: Pace | None = None,
     ) -> None:
         self.lease = lease
+        self.pace = pace or Pace(None)
         self._counters = Counters(0) if counters is None else counters
         self._history = history
         self.pending: list[Completion] = []
@@ -188,6 +195,7 @@ class Exchange:
             expires=expires,
             token=self._token,
             history=self._history,
+            late=self.pace.allowed(now) if limit else None,
         )
 
     def _take_back(self, question: Question) -> None:
@@ -211,6 +219,9 @@ class Exchange:
                 self._settle(done, result, question.repeated)
         if question.terms.limit:
             self._lost = None
+        if question.terms.late:
+            late = sum(claim.due < turn.now - ON_TIME for claim in turn.claims)
+            self.pace.spend(min(late, question.terms.late))
         used = turn.expires - turn.now - self.lease * (1 - USED_PART)
         return Answer(turn, question.terms.claim_id, question.asked_at + used)
 

@@ -35,7 +35,7 @@ from redbeat.storage.records import AGAIN, NEW_LEADER, STANDBY, Claim, Completio
 from redbeat.storage.rights import check_rights, explained
 from redbeat.storage.store import BATCH, MAX_WAIT, Store
 
-from .backoff import BackOff
+from .backoff import BackOff, Pace
 from .dispatcher import Dispatcher, Given, Loaded
 from .exchange import LONGEST_LEASE, Answer, Exchange
 from .failures import BROKER_WAIT, Recent
@@ -127,7 +127,10 @@ class Ticker:
         self._dispatcher = Dispatcher(
             *(hooks, self._quarantine, self._outbox, statics, self.counters, conf.delivery)
         )
-        self._exchange = Exchange(store, lock, clock, lease, conf.history_size, self.counters)
+        pace = Pace(conf.max_rate)
+        self._exchange = Exchange(
+            *(store, lock, clock, lease, conf.history_size, self.counters, pace)
+        )
         self._promises = Promises(self._dispatcher.keeper, self._exchange)
         self._synced = False
         self._sync_again_at = 0.0
@@ -435,7 +438,7 @@ class Ticker:
         return longest if self._lock is None else min(longest, self._lock.timeout / 3)
 
     def _wait(self, turn: Turn) -> float:
-        longest = self._longest_wait()
+        longest = min(self._longest_wait(), self._exchange.pace.wait(self._clock()))
         if turn.next_due is None:
             return longest
         others_first = self._lock is None and turn.next_due <= self._offered_until

@@ -37,6 +37,8 @@
 -- ARGV[15] the counts, packed: the sizes of their fields in bytes, separated by spaces
 -- ARGV[16] the fields, one after the other; per count two: field of the stats, how much to add
 -- ARGV[17] key of the only entry to claim, due or not, or '' for what is due
+-- ARGV[18] how many of those to claim at most that have been due for a second, after all that are on
+--          time; '' for no limit, and then what is due first comes first
 --
 -- Returns {standing, now, next score or '', members, statics, quarantined, holder, holder's
 --          PTTL in ms, codes, metas, kinds, sizes, fields, expires}
@@ -427,13 +429,25 @@ local function claim(key, found, due)
   return lease_end
 end
 
-local only = ARGV[17]
+local only, late_limit = ARGV[17], ARGV[18]
 
 local function to_claim()
   if only ~= '' then
     return {only, redis.call('ZSCORE', schedule, only) or now_text}
   end
-  return redis.call('ZRANGEBYSCORE', schedule, 0, now_text, 'WITHSCORES', 'LIMIT', 0, limit)
+  if late_limit == '' then
+    return redis.call('ZRANGEBYSCORE', schedule, 0, now_text, 'WITHSCORES', 'LIMIT', 0, limit)
+  end
+  local on_time = seconds(now - 1)
+  local found = redis.call(
+    'ZRANGEBYSCORE', schedule, on_time, now_text, 'WITHSCORES', 'LIMIT', 0, limit)
+  local late = redis.call(
+    'ZRANGEBYSCORE', schedule, 0, '(' .. on_time, 'WITHSCORES', 'LIMIT', 0,
+    math.min(limit - #found / 2, tonumber(late_limit)))
+  for i = 1, #late do
+    found[#found + 1] = late[i]
+  end
+  return found
 end
 
 if standing == 1 and limit > 0 and not (reply_lost and hand_out_again()) then
@@ -477,7 +491,9 @@ if lock and standing == 1 then
   redis.call('PEXPIRE', lock, ttl)
 end
 
-local first = redis.call('ZRANGEBYSCORE', schedule, 0, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
+-- Where nothing was claimed, what is due by now waits for its rate.
+local least = late_limit ~= '' and #kinds == 0 and '(' .. now_text or 0
+local first = redis.call('ZRANGEBYSCORE', schedule, least, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
 return {
   standing, now_text, first[2] or '', redis.call('ZCARD', schedule),
   redis.call('SCARD', statics), aside('HLEN', quarantine), holder, pttl,

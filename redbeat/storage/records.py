@@ -191,7 +191,8 @@ class Terms(NamedTuple):
     ``expires`` by the clock of Redis where the caller can tell. ``lock`` is None when locking is
     off; then ``token`` tells who shares the work. With ``reply_lost`` what was claimed before in
     these terms is handed out again. An entry has ``history`` lines of it at most. ``counted`` is
-    added to the stats.
+    added to the stats. ``late`` is how many of the claimed may have been due for a second, None for
+    any number; those that are on time come first then.
     """
 
     claim_id: str
@@ -205,6 +206,7 @@ class Terms(NamedTuple):
     history: int = 10
     counted: Counted = Counted()
     only: str = ""
+    late: int | None = None
 
 
 class Result(NamedTuple):

@@ -134,7 +134,8 @@ class Store(Reading):
         until = "" if terms.expires is None else f"{terms.expires:.6f}"
         done = pack_completions(terms.completions)
         counted = pack_counts(terms.counted)
-        rest = (until, int(terms.reply_lost), terms.history, *counted, key_of(terms.only))
+        late = "" if terms.late is None else terms.late
+        rest = (until, int(terms.reply_lost), terms.history, *counted, key_of(terms.only), late)
         return keys, (*asked, *lock, MISSING_RETRY, *done, *rest)
 
     def park(self, notes: Iterable[tuple[str, str, str]]) -> list[str]:
