@@ -258,7 +258,7 @@ def test_what_other_code_or_settings_can_run(
     redis_client.hset("redbeat:odd", "definition", json.dumps(lunar))
     redis_client.zadd(SCHEDULE, {"redbeat:odd": 9e9})
     app.conf.redbeat_task_allowlist = ["t"]
-    del app.redbeat_conf  # type: ignore[attr-defined]
+    del app.redbeat_conf
     ran = run("doctor", "--json")
     assert kinds(ran.json) == [("unreadable", "redbeat:evil"), ("unreadable", "redbeat:odd")]
     problems = " ".join(found["problem"] for found in ran.json)

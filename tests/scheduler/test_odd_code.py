@@ -36,18 +36,22 @@ def fail_with_a_value_error() -> Any:
     raise ValueError("odd")
 
 
-class Odd(schedule):
-    """An interval some of whose methods are others."""
+class Odd(BaseSchedule):
+    """What the odd schedules have in common: the class that is registered."""
 
-    def __init__(self, **methods: Any) -> None:
-        super().__init__(60)
-        self.__dict__.update(methods)
+
+class OddInterval(Odd, schedule):
+    """An interval."""
+
+
+class OddCrontab(Odd, crontab):
+    """A crontab."""
 
 
 def answering(answer: Any) -> Callable[[], BaseSchedule]:
     """Return what makes a schedule with this answer to ``is_due``."""
 
-    class Answering(schedule):
+    class Answering(OddInterval):
         def is_due(self, _last_run_at: datetime) -> Any:
             return answer
 
@@ -56,7 +60,7 @@ def answering(answer: Any) -> Callable[[], BaseSchedule]:
 
 def with_method(name: str, method: Any) -> Callable[[], BaseSchedule]:
     """Return what makes an interval with another method."""
-    return lambda: type("Odd", (schedule,), {name: method})(60)
+    return lambda: type("Odd", (OddInterval,), {name: method})(60)
 
 
 ANSWERS: tuple[Any, ...] = (
@@ -75,14 +79,14 @@ SCHEDULES: dict[str, Callable[[], BaseSchedule]] = {
     "no pickle": with_method("__reduce__", fail),
     "no repr": with_method("__repr__", fail),
     "no equality": with_method("__eq__", fail),
-    "no zone": lambda: type("Odd", (crontab,), {"tz": property(fail)})("*"),
-    "nowfun fails": lambda: schedule(60, nowfun=fail),
-    "nowfun fails otherwise": lambda: crontab("*", nowfun=fail_with_a_value_error),
-    "nowfun is NaN": lambda: crontab("*", nowfun=lambda: math.nan),
-    "nowfun is far": lambda: crontab("*", nowfun=lambda: datetime.max),
+    "no zone": lambda: type("Odd", (OddCrontab,), {"tz": property(fail)})("*"),
+    "nowfun fails": lambda: OddInterval(60, nowfun=fail),
+    "nowfun fails otherwise": lambda: OddCrontab("*", nowfun=fail_with_a_value_error),
+    "nowfun is NaN": lambda: OddCrontab("*", nowfun=lambda: math.nan),
+    "nowfun is far": lambda: OddCrontab("*", nowfun=lambda: datetime.max),
 }
 _made: list[Callable[[], BaseSchedule]] = []
-register_schedule_type("odd", BaseSchedule, lambda _schedule: {}, lambda _fields: _made[-1]())
+register_schedule_type("odd", Odd, lambda _schedule: {}, lambda _fields: _made[-1]())
 
 
 @pytest.fixture(params=SCHEDULES)

@@ -107,8 +107,7 @@ def test_it_is_put_back_and_named_once(
     assert world.quarantine() == {}
     assert scheduler.sent == []
     assert waits[0] <= OTHERS_WAIT.first
-    assert OTHERS_WAIT.longest - 1 < waits[-1] <= OTHERS_WAIT.longest
-    assert waits[:9] == sorted(waits[:9])
+    assert OTHERS_WAIT.longest - 5 < waits[-1] <= OTHERS_WAIT.longest
     (line,) = [text for text in log.messages if f"{PREFIX}odd" in text]
     assert "is left to other beats, looking again within 30 s: " in line
     (run,) = RedBeatSchedulerEntry("odd", app=world.app).history
