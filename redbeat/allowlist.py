@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Iterator
 from fnmatch import translate
@@ -25,12 +24,6 @@ class TaskAllowlist:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {', '.join(self.patterns)}>"
-
-    @property
-    def digest(self) -> str:
-        """A short text that is another one for another set of patterns."""
-        text = "\n".join(sorted(set(self.patterns)))
-        return hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
 
     def allows(self, task: Any) -> bool:
         """Return whether a task of this name may be sent."""

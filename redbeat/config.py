@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from typing import Any, Final
@@ -104,6 +105,8 @@ class RedBeatConfig:
     on_lock_lost: str
     #: Messages that may be on their way to the broker at once; with 1 each is waited for by itself.
     publish_window: int
+    #: Late runs that a beat sends a second; None for no limit.
+    max_rate: float | None
     #: Runs kept in the history of an entry; 0 for none.
     history_size: int
     #: How many replicas a beat waits for when it recorded runs.
@@ -140,6 +143,7 @@ class RedBeatConfig:
         self.key_expiry_check = self._read_choice("redbeat_key_expiry_check", EXPIRY_CHECKS, 2)
         self.delivery = self._read_delivery()
         self.publish_window = self._read_whole("redbeat_publish_window", DEFAULT_WINDOW, 1, 1000)
+        self.max_rate = self._read_max_rate()
         self.history_size = self._read_whole(
             "redbeat_history_size", DEFAULT_HISTORY, 0, MAX_HISTORY
         )
@@ -286,6 +290,14 @@ class RedBeatConfig:
             return value
         raise ConfigurationError(
             f"redbeat_wait_replicas is {value!r}, it must be a number of replicas, 0 for none"
+        )
+
+    def _read_max_rate(self) -> float | None:
+        value = self.either_or("redbeat_max_rate")
+        if value is None or (is_number(value) and 0 < value < math.inf):
+            return None if value is None else float(value)
+        raise ConfigurationError(
+            f"redbeat_max_rate is {value!r}, it must be a number of runs a second above 0"
         )
 
     def _read_cron_deadline(self) -> float | None:

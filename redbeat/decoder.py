@@ -14,9 +14,9 @@ from dateutil.rrule import weekday
 
 from .calendar.zones import from_timestamp, get_utcoffset_minutes, to_timestamp
 from .codec.encoder import MAX_DEPTH, RedBeatJSONEncoder, storable
-from .codec.readers import DECODERS, MalformedError, MissingError, reader_of
+from .codec.readers import DECODERS, LoadError, MalformedError, MissingError, reader_of
 from .codec.writers import ENCODERS, TAG, UnstorableError
-from .errors import DecodeError, InvalidEntryError
+from .errors import CannotRunHereError, DecodeError, InvalidEntryError, UnknownTypeError
 from .registry import tags
 from .schedules import rrule
 
@@ -49,7 +49,7 @@ _PLAIN = json.JSONEncoder(allow_nan=False)
 _DEFAULT = RedBeatJSONEncoder().default
 
 
-class MissingPackageError(DecodeError, InvalidEntryError):
+class MissingPackageError(DecodeError, InvalidEntryError, CannotRunHereError):
     """A stored schedule needs a package that is not installed, which the message names."""
 
     def __init__(self, field: str, problem: str) -> None:
@@ -156,7 +156,8 @@ def decode_schedule(value: Any, field: str = "definition.schedule") -> BaseSched
     """The schedule that stands in a decoded definition.
 
     A bare number is an interval in seconds. What the decoder left as a dict is read again, to
-    raise a ``DecodeError`` that says what is wrong with it.
+    raise a ``DecodeError`` that says what is wrong with it: ``UnknownTypeError`` for a type that
+    this process does not know.
     """
     if isinstance(value, BaseSchedule):
         return value
@@ -165,12 +166,15 @@ def decode_schedule(value: Any, field: str = "definition.schedule") -> BaseSched
     tag = value.get(TAG) if isinstance(value, dict) else None
     read = reader_of(tag) if tag in tags() else None
     if read is None:
-        raise DecodeError(field, _no_schedule(value, tag))
+        kind = UnknownTypeError if tag and isinstance(tag, str) else DecodeError
+        raise kind(field, _no_schedule(value, tag))
     try:
         found: BaseSchedule = read(value)
         return found
     except MissingError as error:
         raise MissingPackageError(field, error.problem) from error
+    except LoadError as error:
+        raise UnknownTypeError(field, error.problem) from error
     except MalformedError as error:
         path = f"{field}.{error.key}" if error.key else field
         raise DecodeError(path, error.problem) from error

@@ -28,10 +28,10 @@ from .entries.policy import FIELDS as POLICY_FIELDS
 from .entries.policy import Policy
 from .entries.task_options import stored_options
 from .entries.verbs import OperatedEntry
-from .errors import DecodeError, InvalidEntryError
+from .errors import DecodeError, InvalidEntryError, NotAllowedError, UnknownTypeError
 from .schedules import RuleSchedule
 from .storage.records import SAVED, Writing, key_of, text_of
-from .timing import in_zone
+from .timing import asks_itself, in_zone
 
 __all__ = ("PARKED", "RedBeatSchedulerEntry", "store_of")
 
@@ -191,7 +191,10 @@ class RedBeatSchedulerEntry(OperatedEntry):
 
     @classmethod
     def from_definition(cls: type[Self], app: Any, definition: str, policy: str = "") -> Self:
-        """Make an entry without history; raises :exc:`DecodeError`. No round trip."""
+        """Make an entry without history; raises :exc:`DecodeError`. No round trip.
+
+        That is :exc:`UnknownTypeError` for what another process may be able to read.
+        """
         stored = cls._arguments_in(definition)
         arguments = decode_policy(policy, stored, cls._foreign_fields)
         lazy, pause = revealed(arguments, policy), Pause.read(policy)
@@ -202,8 +205,10 @@ class RedBeatSchedulerEntry(OperatedEntry):
             entry._seen_texts = (definition, policy)
             return entry
         except Exception as error:
-            # TypeError for an unknown key, and whatever a class of the user's own may raise.
-            raise DecodeError("definition", f"{cls.__name__} refuses it: {error}") from error
+            # The texts were checked before: an unknown argument, or code of the user's own.
+            own = not isinstance(error, InvalidEntryError) or asks_itself(arguments["schedule"])
+            kind = UnknownTypeError if own else DecodeError
+            raise kind("definition", f"{cls.__name__} refuses it: {error}") from error
 
     @classmethod
     def loads_itself(cls) -> bool:
@@ -220,7 +225,7 @@ class RedBeatSchedulerEntry(OperatedEntry):
             raise
         except Exception as error:
             problem = f"decode_definition() of {cls.__name__} refuses it: {error!r}"
-            raise DecodeError("definition", problem) from error
+            raise UnknownTypeError("definition", problem) from error
 
     @classmethod
     def reads_meta_itself(cls) -> bool:
@@ -237,7 +242,7 @@ class RedBeatSchedulerEntry(OperatedEntry):
             raise
         except Exception as error:
             problem = f"decode_meta() of {type(self).__name__} refuses it: {error!r}"
-            raise DecodeError("meta", problem) from error
+            raise UnknownTypeError("meta", problem) from error
         history = {name: found.pop(name) for name in META if name in found}
         for name, value in found.items():
             setattr(self, name, value)
@@ -306,11 +311,11 @@ class RedBeatSchedulerEntry(OperatedEntry):
         return encode_definition(definition), lazy
 
     def check_allowed(self) -> None:
-        """Raise :exc:`InvalidEntryError` for a task that ``redbeat_task_allowlist`` leaves out."""
+        """Raise :exc:`NotAllowedError` for a task that ``redbeat_task_allowlist`` leaves out."""
         allowlist = ensure_conf(self.app).task_allowlist
         refused = allowlist and allowlist.refusal(self.task, self.options)
         if refused:
-            raise InvalidEntryError(*refused)
+            raise NotAllowedError(*refused)
 
     def _own_key(self) -> str:
         """Return the key to write to; raises :exc:`InvalidEntryError` for one that is not ours."""

@@ -5,12 +5,15 @@ from __future__ import annotations
 from celery.exceptions import ImproperlyConfigured
 
 __all__ = (
+    "CannotRunHereError",
     "ConfigurationError",
     "ConflictError",
     "DecodeError",
     "InvalidEntryError",
+    "NotAllowedError",
     "RedBeatError",
     "RedBeatKeyExpiryError",
+    "UnknownTypeError",
     "described",
 )
 
@@ -52,6 +55,25 @@ class DecodeError(RedBeatError, ValueError):
         super().__init__(f"{field}: {problem}")
         self.field = field
         self.problem = problem
+
+
+class CannotRunHereError(RedBeatError):
+    """This process cannot run an entry, but a process with other code or settings may.
+
+    A beat puts such an entry back for others; one that is wrong for everybody is quarantined.
+    """
+
+
+class UnknownTypeError(DecodeError, CannotRunHereError):
+    """A stored entry needs a class that this process does not have; raised when it is loaded.
+
+    That is a schedule type that is not registered, or whose ``load()`` failed, or an entry with
+    arguments that the entry class refuses.
+    """
+
+
+class NotAllowedError(InvalidEntryError, CannotRunHereError):
+    """The task of an entry matches no pattern of ``redbeat_task_allowlist`` of this process."""
 
 
 def described(error: BaseException) -> str:

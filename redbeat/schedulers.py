@@ -53,7 +53,7 @@ from .connection.retrying import RetryingConnection
 from .decoder import RedBeatJSONDecoder, RedBeatJSONEncoder, to_timestamp, use_codec
 from .entries.nominal import nominal
 from .entry import RedBeatSchedulerEntry, store_of
-from .errors import DecodeError, InvalidEntryError, described
+from .errors import DecodeError, NotAllowedError, described
 from .metrics.extra import serve_beat
 from .storage.scripts import load_script
 from .storage.store import Store
@@ -471,7 +471,7 @@ class RedBeatScheduler(Scheduler):
         allowlist = ensure_conf(self.app).task_allowlist
         refused = allowlist and allowlist.refusal(message.task, message.options)
         if refused:
-            raise InvalidEntryError(*refused)
+            raise NotAllowedError(*refused)
         args, kwargs = list(message.args or ()), dict(message.kwargs or {})
         task = self._tasks.get(message.task)
         try:

@@ -80,6 +80,13 @@ SETTINGS: Final[Mapping[str, Setting]] = {
         since="3.0",
         unit="messages",
     ),
+    "redbeat_max_rate": Setting(
+        "number above 0 or ``None``",
+        "``None``, which is no limit",
+        "how many late runs a beat sends a second, after an outage",
+        since="3.0",
+        unit="runs a second",
+    ),
     "redbeat_history_size": Setting(
         "integer from 0 to 30",
         "``10``",

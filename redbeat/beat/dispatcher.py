@@ -22,7 +22,7 @@ from redbeat.entries.occurrences import Run, Trigger, first_word
 from redbeat.entries.prototypes import Histories, Prototypes
 from redbeat.entries.runs import TRIGGERED, run_line
 from redbeat.entry import RedBeatSchedulerEntry
-from redbeat.errors import DecodeError
+from redbeat.errors import CannotRunHereError, DecodeError, InvalidEntryError
 from redbeat.metrics.counters import Counters
 from redbeat.signals import emit, entry_quarantined
 from redbeat.storage.quarantine import Quarantine, shown
@@ -47,7 +47,7 @@ from redbeat.timing import asks_itself
 from .at_most_once import AtMostOnce, Promise
 from .exactly_once import Capture, CommonServer
 from .exchange import Exchange, Record
-from .failures import Failures
+from .failures import Failures, Recent
 from .hooks import Hooks, name_of, publish
 from .outbox import Letter, Outbox
 from .outcomes import Outcomes
@@ -64,6 +64,9 @@ Loaded = RedBeatSchedulerEntry | Exception
 
 #: Entries that are read before the first of them is dispatched.
 READ_AHEAD: Final = 50
+
+#: Seconds after which those that were read are dispatched before others are read.
+READ_FOR: Final = 0.1
 
 #: Seconds after a claim for which a run is not too old because of them: the broker took its time.
 DECIDED_FOR: Final = 0.1
@@ -99,7 +102,7 @@ class Dispatcher:
         self._exchange = exchange
         self._server = server
         self._capture: Capture | None = None
-        self._alone: set[str] = set()
+        self._alone: Recent[bool] = Recent()
         self._hooks = hooks
         self._counters = counters
         self._statics = statics
@@ -124,17 +127,22 @@ class Dispatcher:
         two messages. ``claimed_at`` is the time of Redis, UNIX seconds. ``given`` is what a program
         gave to send of one of them.
         """
-        now = datetime.fromtimestamp(claimed_at, UTC)
-        for first in range(0, len(claims), READ_AHEAD):
+        first, now = 0, datetime.fromtimestamp(claimed_at, UTC)
+        while first < len(claims):
             self._prototypes.refresh()
-            some = claims[first : first + READ_AHEAD]
-            entries = [self._load(claim, given) for claim in some]
-            for entry, claim in zip(entries, some, strict=True):
+            started = self._exchange.time()
+            entries: list[Loaded] = []
+            for claim in claims[first : first + READ_AHEAD]:
+                entry = self._load(claim, given)
+                entries.append(entry)
                 if not isinstance(entry, Exception):
                     self._look_at(entry, now, claim)
                     if given is not None and entry.run is not None:
                         entry.run.options = given.options
+                if self._exchange.time() - started > READ_FOR:
+                    break
             yield from entries
+            first += len(entries)
 
     def _look_at(self, entry: RedBeatSchedulerEntry, now: datetime, claim: Claim) -> None:
         """Decide on an entry before its turn; where that fails, its turn tells of it.
@@ -173,11 +181,8 @@ class Dispatcher:
 
         ``now`` is the time of Redis, UNIX seconds.
         """
-        if isinstance(entry, (RedisError, OSError)):  # of a from_key() of the program's
-            self._note(claim, now, entry)
-            return
         if isinstance(entry, Exception):
-            self._set_aside(claim, str(entry) or repr(entry), now)
+            self._not_loaded(entry, claim, now)
             return
         run = entry.run
         assert run is not None
@@ -187,6 +192,17 @@ class Dispatcher:
             self._triggered(entry, run, claim, now)
         else:
             self._dispatch(entry, run, claim, now)
+
+    def _not_loaded(self, error: Exception, claim: Claim, now: float) -> None:
+        if isinstance(error, (DecodeError, InvalidEntryError)) and not isinstance(
+            error, CannotRunHereError
+        ):
+            self._set_aside(claim, str(error), now)
+        elif isinstance(error, (RedisError, OSError)):  # of a from_key() of the program's
+            self._note(claim, now, error)
+        else:
+            self._hear()
+            self._exchange.record(self.failures.put_back(claim, now, error))
 
     def _dispatch(self, entry: RedBeatSchedulerEntry, run: Run, claim: Claim, now: float) -> None:
         perhaps_sent = bool(claim.since) and not run.at_most_once
@@ -257,7 +273,7 @@ class Dispatcher:
                 with capture:
                     seconds = publish(self._hooks, entry, producer)
             else:
-                outgoing = self._outbox.publishing(producer, claim.key in self._alone)
+                outgoing = self._outbox.publishing(producer, bool(self._alone.get(claim.key)))
                 try:
                     with outgoing:
                         seconds = publish(self._hooks, entry, producer)
@@ -323,7 +339,7 @@ class Dispatcher:
             self._failed(claim, now, ResponseError(why), shared=False)
 
     def _is_out(self, entry: RedBeatSchedulerEntry, claim: Claim, done: Completion) -> None:
-        self._alone.discard(claim.key)
+        self._alone.forget(claim.key)
         self.failures.forget(claim)
         self._outcomes.announce(entry)
         if done.end:
@@ -420,11 +436,10 @@ class Dispatcher:
 
         Then it is tried again at once, and waited for by itself.
         """
-        own = claim.key in self._alone or not shared
-        if own or self.failures.broker_is_away(error):
+        own = self._alone.get(claim.key) or not shared
+        if own or self.failures.broker_is_away(error) or not self._alone.keep(claim.key, True, now):
             self._exchange.record(self.failures.note(claim, now, error, unsure))
         else:
-            self._alone.add(claim.key)
             self._exchange.record(claim.put_back(now, unsure is not False))
 
     def _note(
@@ -450,6 +465,8 @@ class Dispatcher:
                 run.task_id = entry.task_id_of(run.instant)
                 run.own_id = run.task_id == entry.own_task_id(run.instant)
                 run.successor = self._hooks.reserve(entry)
+                if not isinstance(run.successor, RedBeatSchedulerEntry):
+                    raise TypeError(f"reserve() returned {run.successor!r:.60}, not an entry")
         except Exception as error:
             self._note(claim, now, error)
             return

@@ -23,6 +23,7 @@ from redbeat.storage.records import (
 )
 from redbeat.storage.store import Store
 
+from .backoff import Pace
 from .leader import BeatLock, new_token
 
 __all__ = ("Answer", "Exchange", "Record")
@@ -34,6 +35,9 @@ LONGEST_LEASE, SHORTEST_LEASE = 30.0, 5.0
 
 #: The part of a lease in which a beat still publishes; the rest is for the slowest publish.
 USED_PART = 2 / 3
+
+#: Seconds for which an entry is on time, as in ``claim.lua``.
+ON_TIME = 1.0
 
 #: What is to be recorded is sent in the middle of a batch when it is so many runs, or when messages
 #: that leave with it have so many bytes or wait for so many seconds: a message is not to be late,
@@ -83,6 +87,7 @@ class Exchange:
         lease: seconds a claim lasts.
         history: runs kept in the history of an entry.
         counters: what the beat counts, told to Redis with each turn.
+        pace: how many late entries are claimed.
     """
 
     def __init__(
@@ -93,8 +98,10 @@ class Exchange:
         lease: float = LONGEST_LEASE,
         history: int = 10,
         counters: Counters | None = None,
+        pace: Pace | None = None,
     ) -> None:
         self.lease = lease
+        self.pace = pace or Pace(None)
         self._counters = Counters(0) if counters is None else counters
         self._history = history
         self.pending: list[Record] = []
@@ -226,6 +233,7 @@ class Exchange:
             only=only,
             way=self.way,
             broker=self.broker,
+            late=self.pace.allowed(self._clock()) if limit else None,
         )
         self._sent_at = self._clock()
         return Question(terms, records, self._sent_at)
@@ -240,6 +248,9 @@ class Exchange:
                 record.heard(result)
             elif result.code != RECORDED:
                 self._not_recorded(record.done, result, question.terms.reply_lost)
+        if question.terms.late:
+            late = sum(claim.due < turn.now - ON_TIME for claim in turn.claims)
+            self.pace.spend(min(late, question.terms.late))
         used = turn.expires - turn.now - self.lease * (1 - USED_PART)
         return Answer(turn, question.terms.turn_id, question.asked_at + used)
 

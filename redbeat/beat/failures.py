@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Final, Generic, NamedTuple, TypeVar
+
 from celery.utils.log import get_logger
 
 from redbeat.calendar.zones import from_timestamp
 from redbeat.entries.nominal import nominal
 from redbeat.entries.runs import failed, run_line
-from redbeat.errors import described
+from redbeat.errors import CannotRunHereError, described
 from redbeat.metrics.counters import Counters
 from redbeat.signals import emit, entry_failed
 from redbeat.storage.quarantine import shown
@@ -16,13 +18,68 @@ from redbeat.storage.records import Claim, Completion
 from .backoff import BackOff
 from .hooks import Hooks, name_of
 
-__all__ = ("BROKER_WAIT", "Failures")
+__all__ = ("BROKER_WAIT", "Failures", "Recent")
 
 logger = get_logger("celery.beat")
 
 #: Seconds to wait while the broker is away, and for an entry that cannot be sent.
 BROKER_WAIT = BackOff(0.1, 2.0)
 ENTRY_WAIT = BackOff(1.0, 60.0)
+
+#: Seconds for which an entry that this beat cannot run is left to others. At first others need just
+#: the time to hear of the entry; later none seems to be there.
+OTHERS_WAIT = BackOff(0.05, 30.0)
+
+#: Entries of which a failure is remembered, at most, and seconds after which one may be forgotten.
+REMEMBERED: Final = 10_000
+REMEMBERED_FOR: Final = 120.0
+
+V = TypeVar("V")
+
+
+class Recent(Generic[V]):
+    """Values by entry key, of which there are :data:`REMEMBERED` at most."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, tuple[float, V]] = {}
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def get(self, key: str) -> V | None:
+        """Return what is kept for a key."""
+        return self._kept.get(key, (0.0, None))[1]
+
+    def keep(self, key: str, value: V, now: float) -> bool:
+        """Keep a value; ``now`` in seconds.
+
+        False where there is no room: a value that is kept leaves only after
+        :data:`REMEMBERED_FOR`, or the keys that come in turn would push out one another.
+        """
+        self._kept.pop(key, None)
+        if len(self._kept) >= REMEMBERED:
+            oldest = next(iter(self._kept))
+            if self._kept[oldest][0] > now - REMEMBERED_FOR:
+                return False
+            del self._kept[oldest]
+        self._kept[key] = now, value
+        return True
+
+    def forget(self, key: str) -> V | None:
+        """Remove what is kept for a key, and return it."""
+        return self._kept.pop(key, (0.0, None))[1]
+
+
+#: In place of how often an entry failed, where that is not remembered: it waits the longest.
+MANY: Final = 32
+
+
+class PutBack(NamedTuple):
+    """An occurrence that was left to other beats: why, when it was due, and how often."""
+
+    reason: str
+    due: float
+    attempt: int
 
 
 class Failures:
@@ -31,7 +88,10 @@ class Failures:
     def __init__(self, hooks: Hooks, counters: Counters) -> None:
         self._counters = counters
         self._hooks = hooks
-        self._attempts: dict[str, int] = {}
+        self._attempts: Recent[int] = Recent()
+        self._put_back: Recent[PutBack] = Recent()
+        #: UNIX seconds until which entries are left to other beats, the latest of them.
+        self.others_until = 0.0
         self._last: BaseException | None = None
         self.of_broker = 0
 
@@ -44,14 +104,15 @@ class Failures:
 
         It waits even when the broker is to blame, so that another entry is tried next.
         """
-        name = name_of(self._hooks, claim)
-        self._counters.failed(name, lost=False)
-        if entry_failed.receivers:
-            emit(entry_failed, self._hooks, name=shown(name), error=error, lost=False)
+        if isinstance(error, CannotRunHereError):
+            return self.put_back(claim, now, error)
+        self._count(claim, error)
         if self.broker_is_away(error):
             again_at = now + BROKER_WAIT.after(self.of_broker)
             return claim.put_back(again_at, unsure is not False)
-        self._attempts[claim.key] = attempt = self._attempts.get(claim.key, 0) + 1
+        attempt = (self._attempts.get(claim.key) or 0) + 1
+        if not self._attempts.keep(claim.key, attempt, now):
+            attempt = MANY  # of so many entries not each one is logged
         wait = ENTRY_WAIT.after(attempt)
         logger.error(
             "beat: Could not send %s, attempt %d, trying again in %.0f s: %r",
@@ -64,10 +125,42 @@ class Failures:
             line = run_line(nominal(from_timestamp(claim.due)), now, failed(error))
         return claim.put_back(now + wait, bool(unsure))._replace(history=line)
 
+    def put_back(self, claim: Claim, now: float, error: Exception) -> Completion:
+        """Leave an entry that this beat cannot run to others; look at it again after a while.
+
+        That is logged, counted and noted in its history once, until the reason is another one.
+        """
+        reason, before = str(error) or repr(error), self._put_back.get(claim.key)
+        known = before is not None and before.reason == reason
+        again = before is not None and before.due == claim.due
+        attempt = before.attempt + 1 if before is not None and again else 1
+        if not self._put_back.keep(claim.key, PutBack(reason, claim.due, attempt), now):
+            known, attempt = True, MANY
+        again_at = round(now + OTHERS_WAIT.after(attempt), 6)  # as exact as scores are
+        self.others_until = max(self.others_until, again_at)
+        line = ""
+        if not known:
+            self._count(claim, error)
+            logger.error(
+                "beat: Entry %s cannot run here and is left to other beats, looking again within "
+                "%.0f s: %s",
+                *(shown(claim.key), OTHERS_WAIT.longest, reason),
+            )
+            line = run_line(nominal(from_timestamp(claim.due)), now, failed(error))
+        return claim.put_back(again_at)._replace(history=line)
+
+    def _count(self, claim: Claim, error: Exception) -> None:
+        name = name_of(self._hooks, claim)
+        self._counters.failed(name, lost=False)
+        if entry_failed.receivers:
+            emit(entry_failed, self._hooks, name=shown(name), error=error, lost=False)
+
     def forget(self, claim: Claim) -> None:
         """An entry was sent."""
         if self._attempts:
-            self._attempts.pop(claim.key, None)
+            self._attempts.forget(claim.key)
+        if self._put_back:
+            self._put_back.forget(claim.key)
         if self.of_broker:
             self.broker_is_there()
 

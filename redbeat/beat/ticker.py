@@ -35,11 +35,11 @@ from redbeat.storage.records import NEW_LEADER, STANDBY, Claim, Turn
 from redbeat.storage.rights import check_rights, explained
 from redbeat.storage.store import BATCH, MAX_WAIT, Store
 
-from .backoff import BackOff
+from .backoff import BackOff, Pace
 from .dispatcher import Dispatcher, Given
 from .exactly_once import CommonServer
 from .exchange import LONGEST_LEASE, Answer, Exchange
-from .failures import BROKER_WAIT
+from .failures import BROKER_WAIT, Recent
 from .hooks import Hooks
 from .interrupts import HeldSignals
 from .leader import FORGET_AFTER, NOT_A_LOCK, BeatLock, OwnLock
@@ -60,12 +60,28 @@ STANDBY_POLL = 1.0
 #: Seconds one tick goes on claiming before it returns to the service.
 MAX_TICK = 2.0
 
+#: Seconds that one batch may spend on making entries from their texts; the rest is given back.
+MAX_READING = 0.5
+
+#: Characters of a definition from which on it is read after the others of its batch.
+LONG_TEXT = 65_536
+
+#: Seconds between two looks for what nothing leads to, by a beat that is never idle.
+LOOK_INTERVAL = 1.0
+
+#: Seconds for which a beat lets others go first where it was the last to give an entry back.
+HEAD_START = 0.025
+
 #: Seconds to wait while Redis is away.
 REDIS_WAIT = BackOff(0.1, 2.0)
 
 
 def _is_ours(lock: Any) -> TypeGuard[BeatLock]:
     return isinstance(lock, BeatLock)
+
+
+def _is_long(claim: Claim) -> bool:
+    return len(claim.definition or "") > LONG_TEXT
 
 
 class Ticker:
@@ -99,13 +115,16 @@ class Ticker:
         self._conf = conf
         self._server_checked = False
         self._clock = clock
-        self._quarantine = Quarantine(store, clock, conf.task_allowlist)
+        self._quarantine = Quarantine(store, clock)
         self._sweep = Sweep(store, clock)
         self.pulse = Pulse(clock)
         self.counters = Counters(conf.metrics_entries)
         self._upkeep = Upkeep(store, conf.metrics_entries, clock)
         self._outbox = Outbox(conf.publish_window, clock)
-        self._exchange = Exchange(store, lock, clock, lease, conf.history_size, self.counters)
+        pace = Pace(conf.max_rate)
+        self._exchange = Exchange(
+            *(store, lock, clock, lease, conf.history_size, self.counters, pace)
+        )
         self._server = CommonServer(store, conf.delivery, clock)
         self._dispatcher = Dispatcher(
             *(hooks, self._quarantine, self._exchange, self._outbox, self._server, statics),
@@ -116,7 +135,9 @@ class Ticker:
         self._sync_again_at = 0.0
         self._prune_at = math.inf
         self._members = 0
-        self._missing: set[str] = set()
+        self._missing: Recent[bool] = Recent()
+        self._looked_at = clock()
+        self._offered_until = 0.0
         self._gone: list[str] = []
         self._redis_failures = 0
         self._led = False
@@ -277,6 +298,7 @@ class Ticker:
             if turn.claims:
                 self._look_ahead(turn)
                 self._dispatch(answer)
+                self._look_after_though_busy(turn)
             elif (
                 self._dispatcher.failures.of_broker <= failures
                 and not self._exchange.pending
@@ -376,9 +398,15 @@ class Ticker:
 
     def _look_after(self, turn: Turn) -> bool:
         """Look for entries that nothing leads to; True when there may be something to do."""
+        self._looked_at = self._clock()
         self._upkeep.look()
         self._prune_when_alone()
         return self._quarantine.review(turn.quarantined) or self._sweep.look()
+
+    def _look_after_though_busy(self, turn: Turn) -> None:
+        """Do as :meth:`_look_after` now and then, for a beat that is never idle."""
+        if self._clock() - self._looked_at >= LOOK_INTERVAL:
+            self._look_after(turn)
 
     def _look_ahead(self, turn: Turn) -> None:
         """Have Redis record the last batch and claim the next while this one is dispatched.
@@ -412,10 +440,12 @@ class Ticker:
         return longest if self._lock is None else min(longest, self._lock.timeout / 3)
 
     def _wait(self, turn: Turn) -> float:
-        longest = self._longest_wait()
+        longest = min(self._longest_wait(), self._exchange.pace.wait(self._clock()))
         if turn.next_due is None:
             return longest
-        return min(max(turn.next_due - self._exchange.time(), 0.0), longest)
+        others_first = self._lock is None and turn.next_due <= self._offered_until
+        wait = turn.next_due - self._exchange.time() + (HEAD_START if others_first else 0.0)
+        return min(max(wait, 0.0), longest)
 
     # -- turns ---------------------------------------------------------------------------------
 
@@ -491,6 +521,8 @@ class Ticker:
         ``given`` is what a program gave to send of one of them. A round trip now and then, see
         :meth:`Exchange.send_if_ripe`, and those of the quarantine.
         """
+        # A text that takes long to read keeps no other entry waiting.
+        answer.turn.claims.sort(key=_is_long)
         rest = iter(answer.turn.claims)
         try:
             self._dispatch_each(rest, answer, given)
@@ -508,14 +540,28 @@ class Ticker:
             self._give_back_rest(rest)
         self._quarantine.flush()
         self._forget_gone()
+        self._offer_to_others()
+
+    def _offer_to_others(self) -> None:
+        """Have beats that share the work look at what this one cannot run.
+
+        No round trip when there is nothing new, else two.
+        """
+        until = self._dispatcher.failures.others_until
+        if self._lock is None and until > self._offered_until:
+            self._offered_until = until
+            self._exchange.flush()
+            self._store.wake_beats()
 
     def _dispatch_each(self, claims: Iterator[Claim], answer: Answer, given: Given | None) -> None:
         exchange, outbox, stop = self._exchange, self._outbox, self._stop
         loaded = self._dispatcher.loaded(answer.turn.claims, answer.turn.now, given)
-        failures = self._dispatcher.failures
+        failures, reading = self._dispatcher.failures, 0.0
         for claim in claims:
+            asked = self._clock()
             entry = next(loaded)
             started = self._clock()
+            reading += started - asked
             if started >= answer.deadline:
                 logger.warning("beat: Stalled past the lease of the claims, giving them back")
                 self._give_back((claim,))
@@ -524,7 +570,7 @@ class Ticker:
                 self._hash_is_gone(claim.key)
                 continue
             if self._missing:
-                self._missing.discard(claim.key)
+                self._missing.forget(claim.key)
             try:
                 self._dispatcher.dispatch(entry, claim, exchange.time_at(started))
             except (SystemExit, KeyboardInterrupt):
@@ -533,7 +579,7 @@ class Ticker:
                 raise
             if outbox.ripe(started):
                 self._dispatcher.advance()
-            if failures.of_broker or stop.pending:
+            if failures.of_broker or stop.pending or reading > MAX_READING:
                 return
             exchange.send_if_ripe(started)
 
@@ -557,10 +603,9 @@ class Ticker:
 
     def _hash_is_gone(self, key: str) -> None:
         """Remove a member without a hash the second time: a writer may be between two commands."""
-        if key not in self._missing:
-            self._missing.add(key)
+        if self._missing.forget(key) is None:
+            self._missing.keep(key, True, self._clock())
             return
-        self._missing.discard(key)
         if key.removeprefix(self._store.keys.prefix) in self._statics:
             logger.warning("beat: Static entry %s vanished, writing it again", key)
             self._synced = False

@@ -8,7 +8,7 @@ from typing import Any
 from celery.utils.log import get_logger
 
 from redbeat.entries.due import PARKED, score_of
-from redbeat.entries.occurrences import SHORTEST_WAIT, Run, wait_of
+from redbeat.entries.occurrences import LONGEST_WAIT, SHORTEST_WAIT, Run, wait_of
 from redbeat.entry import RedBeatSchedulerEntry
 
 __all__ = ("own_wait", "score_of_not_due")
@@ -26,17 +26,18 @@ def own_wait(entry: RedBeatSchedulerEntry, seconds: Any, now: float) -> float | 
         return _own_score(entry.run.successor, now)
     if type(entry).is_due is RedBeatSchedulerEntry.is_due or not isinstance(seconds, (int, float)):
         return None
-    if math.isnan(seconds):  # as a score Redis refuses it, and the whole batch with it
+    if seconds != seconds:  # NaN: as a score Redis refuses it, and the whole batch with it
         return None
-    by_schedule, own = score_of(entry.verdict().next_at), now + float(seconds)
+    by_schedule = score_of(entry.verdict().next_at)
+    own = now + float(min(max(seconds, 0), LONGEST_WAIT))
     return None if abs(own - by_schedule) < SHORTEST_WAIT else max(own, now + SHORTEST_WAIT)
 
 
 def _own_score(after: RedBeatSchedulerEntry, now: float) -> float | None:
     try:
         score = float(after.score)
-        if math.isnan(score):
-            raise ValueError("its score is NaN")
+        if not math.isfinite(score):
+            raise ValueError(f"its score is {score}")
     except Exception:  # the message is out: what is recorded of it must not depend on this
         logger.exception("beat: Entry %s cannot tell its next run, its schedule does", after.name)
         return None
@@ -51,6 +52,7 @@ def score_of_not_due(entry: RedBeatSchedulerEntry, run: Run, seconds: Any, now: 
     verdict = run.verdict
     if verdict is not None and not verdict.due:
         return score_of(verdict.next_at)
-    if isinstance(seconds, (int, float)):
-        return now + wait_of(float(seconds), is_due=False).total_seconds()
-    return PARKED
+    if seconds is None:
+        return PARKED
+    number = float(seconds) if isinstance(seconds, (int, float)) else math.nan
+    return now + wait_of(number).total_seconds()

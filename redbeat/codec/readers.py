@@ -26,7 +26,11 @@ from .value_readers import (
 )
 from .writers import MAX_EVERY, TAG
 
-__all__ = ("DECODERS", "MalformedError", "MissingError", "reader_of")
+__all__ = ("DECODERS", "LoadError", "MalformedError", "MissingError", "reader_of")
+
+
+class LoadError(MalformedError):
+    """The function that a user registered for a tag failed in this process."""
 
 
 def _read_interval(tagged: Tagged) -> schedule:
@@ -116,9 +120,9 @@ def _read_registered(known: RegisteredType, tagged: Tagged) -> BaseSchedule:
         found = known.load(fields)
     except Exception as error:
         # It is the user's function, which may fail in any way.
-        raise MalformedError("", f"load() of {known.tag!r} failed: {error!r}") from error
+        raise LoadError("", f"load() of {known.tag!r} failed: {error!r}") from error
     if not isinstance(found, known.cls):
-        raise MalformedError("", f"load() of {known.tag!r} returned {found!r:.60}")
+        raise LoadError("", f"load() of {known.tag!r} returned {found!r:.60}")
     return found
 
 

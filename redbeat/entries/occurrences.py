@@ -37,8 +37,8 @@ __all__ = ("Run", "Trigger", "Verdict", "aware", "decide", "task_id_of")
 #: Missed occurrences are counted up to here: walking through a crontab takes its time.
 MISSED_LIMIT = 100
 
-#: Seconds after which a schedule that asks itself is asked again: at least where it was not due, at
-#: most, and where it says no number.
+#: Seconds after which a schedule that asks itself is asked again: at least, at most, and where it
+#: says no number.
 SHORTEST_WAIT, LONGEST_WAIT, UNKNOWN_WAIT = 0.05, 10 * 365 * 86400.0, 5.0
 
 
@@ -280,7 +280,7 @@ def ask(
         return Verdict(due if is_due else None, None)
     # Without the time that it took, the next look would come a little too early, for nothing.
     asked_at = now + (ahead_of(schedule, now) - ahead)
-    return Verdict(due if is_due else None, asked_at + wait_of(float(seconds), bool(is_due)))
+    return Verdict(due if is_due else None, asked_at + wait_of(float(seconds)))
 
 
 def ahead_of(schedule: BaseSchedule, now: datetime) -> timedelta:
@@ -295,12 +295,12 @@ def ahead_of(schedule: BaseSchedule, now: datetime) -> timedelta:
         return timedelta(0)  # a class of the user's own need not have a clock
 
 
-def wait_of(seconds: float, is_due: bool) -> timedelta:
+def wait_of(seconds: float) -> timedelta:
     """Return how long to leave a schedule alone that asks for ``seconds``."""
     if math.isnan(seconds):
         seconds = UNKNOWN_WAIT
-    # Such a class may say "not due, in 0 s" for ever.
-    return timedelta(seconds=min(max(seconds, 0.0 if is_due else SHORTEST_WAIT), LONGEST_WAIT))
+    # Such a class may say "in 0 s" for ever, also of what is due.
+    return timedelta(seconds=min(max(seconds, SHORTEST_WAIT), LONGEST_WAIT))
 
 
 def aware(instant: datetime) -> datetime:

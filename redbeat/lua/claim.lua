@@ -28,6 +28,8 @@
 -- ARGV[16] key of the only entry to claim, due or not, or '' for what is due
 -- ARGV[17] what may be sent before it is recorded: 'l' runs of this beat, 'x' none
 -- ARGV[18] the server of the broker: '' or '<run id> <its database> <the database of the schedule>'
+-- ARGV[19] how many of those to claim at most that have been due for a second, after all that are on
+--          time; '' for no limit, and then what is due first comes first
 --
 -- Returns {standing, now, next score or '', members, statics, quarantined, holder, holder's
 --          PTTL in ms, codes, texts, kinds, sizes, fields, expires}
@@ -81,7 +83,7 @@ local stats, last_turn = KEYS[5], KEYS[6]
 local prefix, turn_id, limit, lease = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local token, ttl, dead, retry = ARGV[5], ARGV[6], ARGV[7], tonumber(ARGV[8])
 local reply_lost, lines = ARGV[11] == '1', tonumber(ARGV[12])
-local only, way, broker = ARGV[16], ARGV[17], ARGV[18]
+local only, way, broker, late_limit = ARGV[16], ARGV[17], ARGV[18], ARGV[19]
 local clock = redis.call('TIME')
 local now = tonumber(clock[1]) + tonumber(clock[2]) / 1000000
 
@@ -606,7 +608,19 @@ local function to_claim()
   if only ~= '' then
     return {only, redis.call('ZSCORE', schedule, only) or now_text}
   end
-  return redis.call('ZRANGEBYSCORE', schedule, 0, now_text, 'WITHSCORES', 'LIMIT', 0, limit)
+  if late_limit == '' then
+    return redis.call('ZRANGEBYSCORE', schedule, 0, now_text, 'WITHSCORES', 'LIMIT', 0, limit)
+  end
+  local on_time = seconds(now - 1)
+  local found = redis.call(
+    'ZRANGEBYSCORE', schedule, on_time, now_text, 'WITHSCORES', 'LIMIT', 0, limit)
+  local late = redis.call(
+    'ZRANGEBYSCORE', schedule, 0, '(' .. on_time, 'WITHSCORES', 'LIMIT', 0,
+    math.min(limit - #found / 2, tonumber(late_limit)))
+  for i = 1, #late do
+    found[#found + 1] = late[i]
+  end
+  return found
 end
 
 if standing == 1 and limit > 0 and not (earlier and hand_out_again()) then
@@ -653,7 +667,9 @@ if lock and standing == 1 then
   redis.call('PEXPIRE', lock, ttl)
 end
 
-local first = redis.call('ZRANGEBYSCORE', schedule, 0, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
+-- Where nothing was claimed, what is due by now waits for its rate.
+local least = late_limit ~= '' and #kinds == 0 and '(' .. now_text or 0
+local first = redis.call('ZRANGEBYSCORE', schedule, least, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
 return {
   standing, now_text, first[2] or '', redis.call('ZCARD', schedule),
   redis.call('SCARD', statics), aside('HLEN', quarantine), holder, pttl,

@@ -15,7 +15,7 @@ from redbeat.config import RedBeatConfig, ensure_conf
 from redbeat.entries.due import DISABLED
 from redbeat.entries.occurrences import Run
 from redbeat.entry import RedBeatSchedulerEntry
-from redbeat.errors import DecodeError
+from redbeat.errors import CannotRunHereError, DecodeError
 from redbeat.storage.quarantine import shown
 from redbeat.storage.reading import BATCH, batches
 from redbeat.storage.records import Writing
@@ -172,6 +172,9 @@ def _of_row(row: Row, app: Any, make: type[RedBeatSchedulerEntry], now: float) -
         return
     try:
         problem = wrong_score(row, _entry_of(row, app, make), now)
+    except CannotRunHereError as error:
+        yield Finding("unreadable", key, f"cannot run with this code and settings: {error}", OTHER)
+        return
     except Exception as error:
         # DecodeError, and whatever a schedule may raise that cannot tell when it is due.
         yield Finding("unreadable", key, f"cannot be read: {error}", CORRECT)
@@ -182,6 +185,7 @@ def _of_row(row: Row, app: Any, make: type[RedBeatSchedulerEntry], now: float) -
 
 
 CORRECT: Final = "correct it, and it is taken up by itself; or delete it"
+OTHER: Final = "start a beat that can run it; or correct or delete it"
 
 
 def _entry_of(row: Row, app: Any, make: type[RedBeatSchedulerEntry]) -> RedBeatSchedulerEntry:
@@ -190,6 +194,7 @@ def _entry_of(row: Row, app: Any, make: type[RedBeatSchedulerEntry]) -> RedBeatS
     entry = make.from_texts(app, row.definition, row.meta, row.policy, row.runtime)
     if entry.key != row.key:
         raise DecodeError("definition.name", f"is {entry.name!r:.60}, which is not its key")
+    entry.check_allowed()
     return entry
 
 

@@ -1,7 +1,4 @@
-"""Entries that cannot be run: kept, reported, and tried again when their text changes.
-
-One whose task was not allowed is also tried again when the list of allowed tasks is another.
-"""
+"""Entries that no beat can run: kept, reported, and tried again when their text changes."""
 
 from __future__ import annotations
 
@@ -9,11 +6,9 @@ import hashlib
 import json
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Final
 
 from celery.utils.log import get_logger
-
-from redbeat.allowlist import SETTING, TaskAllowlist
 
 from .records import Claim
 from .store import Store
@@ -22,8 +17,12 @@ __all__ = ("Quarantine", "shown")
 
 logger = get_logger("celery.beat")
 
-#: Seconds between two looks at what is set aside.
-REVIEW_INTERVAL = 5.0
+#: Seconds between two looks at what is set aside, and seconds that one look takes at most.
+REVIEW_INTERVAL: Final = 5.0
+REVIEW_TIME: Final = 0.05
+
+#: The cursor with which a pass over all of them begins, and ends.
+START: Final = "0"
 
 #: What stands for the digest of a key that is not a hash.
 NO_HASH = "not-a-hash"
@@ -45,24 +44,17 @@ def digest_of(claim: Claim) -> str:
 class Quarantine:
     """What is set aside in one schedule; ``clock`` gives monotonic seconds."""
 
-    def __init__(
-        self,
-        store: Store,
-        clock: Callable[[], float] = time.monotonic,
-        allowlist: TaskAllowlist | None = None,
-    ) -> None:
+    def __init__(self, store: Store, clock: Callable[[], float] = time.monotonic) -> None:
         self._store = store
         self._clock = clock
-        self._allowed = allowlist.digest if allowlist else ""
         self._reviewed_at = clock()
+        self._cursor = START
         self._notes: list[tuple[str, str, str]] = []
 
     def add(self, claim: Claim, claim_id: str, reason: str, now: float) -> None:
         """Set an entry aside at the next :meth:`flush`; ``now`` in UNIX seconds."""
         logger.error("beat: Entry %s is quarantined: %s", shown(claim.key), reason)
         note = {"reason": reason, "since": now, "digest": digest_of(claim)}
-        if SETTING in reason:
-            note["allowlist"] = self._allowed
         whose = "" if claim.definition is None else claim_id
         self._notes.append((claim.key, whose, json.dumps(note)))
 
@@ -73,33 +65,27 @@ class Quarantine:
             self._notes = []
 
     def review(self, size: int) -> bool:
-        """Release what may run by now, at most every few seconds. Two round trips when it looks.
+        """Release what was changed since it was set aside, at most every few seconds.
 
-        ``size`` is the number of entries that are set aside. True when something was released.
+        ``size`` is the number of entries that are set aside. True when something was released. Two
+        round trips per 500 entries, for :data:`REVIEW_TIME` at most: the next look goes on there.
         """
-        if not size or self._clock() - self._reviewed_at < REVIEW_INTERVAL:
+        began = self._clock()
+        if not size or began - self._reviewed_at < REVIEW_INTERVAL:
             return False
-        self._reviewed_at = self._clock()
-        notes = {key: _decoded(note) for key, note in self._store.quarantined().items()}
-        other_list = {key for key, note in notes.items() if self._is_of_another_list(note)}
-        # No text has the digest "", so that the entry counts as changed.
-        digests = [
-            (key, "" if key in other_list else str(note.get("digest", "")))
-            for key, note in notes.items()
-        ]
-        released = self._store.review(digests)
-        for key in released:
-            what = f"was refused by another {SETTING}" if key in other_list else "was changed"
-            logger.info("beat: Entry %s %s and leaves the quarantine", shown(key), what)
-        return bool(released)
-
-    def _is_of_another_list(self, note: dict[str, Any]) -> bool:
-        return SETTING in str(note.get("reason")) and note.get("allowlist") != self._allowed
+        self._reviewed_at, released = began, False
+        while True:
+            self._cursor, notes = self._store.quarantine_page(self._cursor)
+            for key in self._store.review((key, _digest_in(note)) for key, note in notes.items()):
+                logger.info("beat: Entry %s was changed and leaves the quarantine", shown(key))
+                released = True
+            if self._cursor == START or self._clock() - began >= REVIEW_TIME:
+                return released
 
 
-def _decoded(note: str) -> dict[str, Any]:
+def _digest_in(note: str) -> str:
+    """Return the digest in a note, "" where there is none: no text has that."""
     try:
-        decoded = json.loads(note)
-    except (ValueError, RecursionError):
-        return {}
-    return decoded if isinstance(decoded, dict) else {}
+        return str(json.loads(note)["digest"])
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return ""

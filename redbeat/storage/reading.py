@@ -189,6 +189,19 @@ class Reading:
         pairs = reply.items() if isinstance(reply, dict) else _pairs(reply)
         return {text_of(key): text_of(note) for key, note in pairs}
 
+    def quarantine_page(self, cursor: str) -> tuple[str, dict[str, str]]:
+        """Return a page of :meth:`quarantined`, some 500, and the cursor of the next: "0" is both
+        the first one and the end. One round trip.
+        """
+        reply = self._read_aside("HSCAN", self.keys.quarantine, cursor, "COUNT", BATCH)
+        if not reply:
+            return "0", {}
+        after, found = reply
+        pairs = found.items() if isinstance(found, dict) else _pairs(found)
+        return text_of(str(after) if isinstance(after, int) else after), {
+            text_of(key): text_of(note) for key, note in pairs
+        }
+
     def read(self, keys: Sequence[str]) -> Page:
         """Return the rows of these entries, in this order. One round trip; ask at most 500."""
         return self._page("named", *map(key_of, keys))

@@ -235,7 +235,8 @@ class Terms(NamedTuple):
     An entry has ``history`` lines of it at most. ``counted`` is added to the stats. ``only`` is the
     key of the only entry to claim. ``way`` is what may be sent before it is recorded,
     :data:`BEFORE_RECORD` or :data:`WITH_RECORD`; ``broker`` is where messages go that are recorded
-    in the same step.
+    in the same step. ``late`` is how many of the claimed may have been due for a second, None for
+    any number; those that are on time come first then.
     """
 
     turn_id: str
@@ -250,6 +251,7 @@ class Terms(NamedTuple):
     only: str = ""
     way: str = BEFORE_RECORD
     broker: Broker | None = None
+    late: int | None = None
 
 
 class Result(NamedTuple):

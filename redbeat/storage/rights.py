@@ -52,6 +52,7 @@ NEEDED: Final[Mapping[str, tuple[Any, ...]]] = {
 #: Commands that a beat can do without.
 USEFUL: Final[Mapping[str, tuple[Any, ...]]] = {
     "HGETALL": (KEY,),
+    "HSCAN": (KEY, 0),
     "HINCRBY": (KEY, "f", "no number"),
     "ZRANK": (KEY, "m"),
     "EXPIRE": (KEY, 1),

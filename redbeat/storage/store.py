@@ -142,7 +142,8 @@ class Store(Reading):
         counted = pack_counts(terms.counted)
         rest = (int(terms.reply_lost), terms.history, *counted, key_of(terms.only), terms.way)
         broker = "" if terms.broker is None else " ".join(map(str, terms.broker))
-        return keys, (*asked, *lock, MISSING_RETRY, *done, *rest, broker)
+        late = "" if terms.late is None else terms.late
+        return keys, (*asked, *lock, MISSING_RETRY, *done, *rest, broker, late)
 
     def park(self, notes: Iterable[tuple[str, str, str]]) -> list[str]:
         """Quarantine entries: (key, claim id or "" when it is no hash, JSON note).
@@ -171,6 +172,11 @@ class Store(Reading):
             reply = self._run("review", self._set_aside, args)
             released += map(text_of, reply)
         return released
+
+    def wake_beats(self) -> None:
+        """Tell beats that wait to look what is due. One round trip; not every user may do it."""
+        with suppress(ResponseError):
+            self._read("PUBLISH", self.keys.wakeup, "due")
 
     def forget(self, members: Sequence[str]) -> list[str]:
         """Remove members whose hash is gone; returns those removed. One round trip."""

@@ -247,3 +247,21 @@ def test_the_command(project: Project, redis_client: Any) -> None:
     assert process.popen.wait(30) == 1
     assert "missing: redbeat:gone" in process.said()
     assert project.start("redbeat", "doctor").popen.wait(30) == 0
+
+
+def test_what_other_code_or_settings_can_run(
+    run: Run, make: Make, app: Celery, redis_client: Any
+) -> None:
+    """Is named with the reason: a beat leaves it where it is."""
+    make("evil")
+    lunar = {"name": "odd", "task": "t", "schedule": {"__type__": "lunar"}}
+    redis_client.hset("redbeat:odd", "definition", json.dumps(lunar))
+    redis_client.zadd(SCHEDULE, {"redbeat:odd": 9e9})
+    app.conf.redbeat_task_allowlist = ["t"]
+    del app.redbeat_conf
+    ran = run("doctor", "--json")
+    assert kinds(ran.json) == [("unreadable", "redbeat:evil"), ("unreadable", "redbeat:odd")]
+    problems = " ".join(found["problem"] for found in ran.json)
+    assert problems.count("cannot run with this code and settings: ") == 2
+    assert "no pattern of redbeat_task_allowlist" in problems
+    assert "unknown '__type__' 'lunar'" in problems

@@ -112,7 +112,7 @@ def test_an_entry_that_is_sent_now_runs(schedule: Schedule, world: World) -> Non
 
 
 def test_quarantined_entries_and_why(schedule: Schedule, world: World) -> None:
-    world.put("bad", schedule={"__type__": "nonsense"})
+    world.put("bad", schedule={"__type__": "crontab", "minute": "nonsense"})
     world.scheduler().tick()
     (found,) = schedule.records(states=["quarantined"])
     assert (found.name, found.entry, found.due_at) == ("bad", None, None)

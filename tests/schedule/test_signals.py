@@ -109,7 +109,7 @@ def test_failures(make: Make, world: World, heard: Heard) -> None:
 
 
 def test_what_is_set_aside(world: World, heard: Heard) -> None:
-    world.put("bad", schedule={"__type__": "nonsense"})
+    world.put("bad", schedule={"__type__": "crontab", "minute": "nonsense"})
     scheduler = world.scheduler()
     scheduler.tick()
     told = heard.one("entry_quarantined")
@@ -180,7 +180,7 @@ def test_a_receiver_that_raises_harms_nothing(
         getattr(signals, name).connect(bad)
     try:
         make("a", last_run_at=world.ago(5000), max_runs=1).save()
-        world.put("bad", schedule={"__type__": "nonsense"})
+        world.put("bad", schedule={"__type__": "crontab", "minute": "nonsense"})
         make("c", last_run_at=world.ago(50000)).save()
         scheduler = world.scheduler()
         scheduler.before_send = once(lambda: void(1 / 0))

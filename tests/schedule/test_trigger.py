@@ -291,7 +291,7 @@ def test_what_cannot_run_is_refused(make: Make, world: World, schedule: Schedule
     world.client.set("redbeat:text", "x")
     with pytest.raises(InvalidEntryError, match="'redbeat:text' holds something"):
         make("text").trigger()
-    world.put("bad", schedule={"__type__": "nonsense"})
+    world.put("bad", schedule={"__type__": "crontab", "minute": "nonsense"})
     world.scheduler().tick()
     with pytest.raises(InvalidEntryError, match="'bad' is in quarantine"):
         make("bad").trigger()

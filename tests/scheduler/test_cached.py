@@ -148,7 +148,8 @@ def outcome(
     beat.tick()
     reasons = {key: note["reason"] for key, note in world.quarantine().items()}
     counts = {name: world.run_count(name) for name in names}
-    scores = {name: world.score(name) for name in names}
+    # An entry that is put back is due again after a wait that counts from the tick.
+    scores = {name: "again" if world.is_claimed(name) else world.score(name) for name in names}
     sent = sorted(beat.sent, key=lambda message: message.name)
     return sent, {"reasons": reasons, "counts": counts, "scores": scores}
 

@@ -60,7 +60,7 @@ class Scenario:
             app.redbeat_redis.close()
 
     def api(self) -> None:
-        """Save, load, reschedule, rank, pause, list and delete an entry."""
+        """Save, load, reschedule, rank, pause, list, look into the quarantine and delete."""
         app = self._app()
         entry = RedBeatSchedulerEntry("edited", "t", 3600, app=app)
         steps: tuple[Callable[[], Any], ...] = (
@@ -72,6 +72,7 @@ class Scenario:
             entry.pause,
             entry.resume,
             lambda: list(Schedule(app)),
+            lambda: Schedule(app).quarantine(),
             entry.delete,
             overdue("dynamic", app).save,
         )

@@ -11,13 +11,7 @@ from celery import Celery, signature
 from redbeat import RedBeatSchedulerEntry
 from redbeat.config import RedBeatConfig
 from redbeat.errors import ConfigurationError, InvalidEntryError
-from redbeat.storage.quarantine import REVIEW_INTERVAL
-from tests.scheduler.conftest import (
-    Clock,
-    RecordingScheduler,
-    World,
-    interval_json,
-)
+from tests.scheduler.conftest import SCHEDULE, RecordingScheduler, World, interval_json
 
 PATTERNS = ["tasks.*", "proj.report"]
 
@@ -68,10 +62,10 @@ def test_a_task_that_does_not_match(
     scheduler = limited.scheduler()
     scheduler.tick()
     assert scheduler.names == ["good"]
-    note = limited.quarantine()["redbeat:bad"]
-    assert note["reason"].startswith("task: ")
-    assert "redbeat_task_allowlist" in note["reason"]
-    assert repr(task) in log.text
+    assert limited.quarantine() == {}
+    (line,) = [text for text in log.messages if "redbeat:bad" in text]
+    assert "is left to other beats" in line
+    assert f"task: the task {task!r} matches no pattern of redbeat_task_allowlist" in line
     with pytest.raises(InvalidEntryError, match=r"^task: .*redbeat_task_allowlist") as caught:
         RedBeatSchedulerEntry("new", task, 60, app=limited.app).save()
     assert caught.value.field == "task"
@@ -79,13 +73,15 @@ def test_a_task_that_does_not_match(
 
 
 @pytest.mark.parametrize("how", SIDEWAYS)
-def test_no_way_round_through_options(limited: World, how: str) -> None:
+def test_no_way_round_through_options(
+    limited: World, log: pytest.LogCaptureFixture, how: str
+) -> None:
     options = SIDEWAYS[how]
     limited.put("bad", options=options)
     scheduler = limited.scheduler()
     scheduler.tick()
     assert scheduler.sent == []
-    assert limited.quarantine()["redbeat:bad"]["reason"].startswith("options: ")
+    assert ": options: the task " in log.text
     with pytest.raises(InvalidEntryError, match=r"^options: .*redbeat_task_allowlist"):
         RedBeatSchedulerEntry("new", "tasks.a", 60, app=limited.app, options=options).save()
 
@@ -125,11 +121,11 @@ def test_a_static_entry_that_does_not_match(limited: World, log: pytest.LogCaptu
     assert "Static entry bad is not scheduled: task: " in log.text
 
 
-def test_an_entry_is_released_by_a_save(limited: World) -> None:
+def test_an_entry_runs_after_a_save_of_another_task(limited: World) -> None:
     limited.put("a", interval_json(3600), limited.ago(7200), task="evil")
     scheduler = limited.scheduler()
     scheduler.tick()
-    assert limited.quarantine()
+    assert scheduler.sent == []
     entry = RedBeatSchedulerEntry.from_key("redbeat:a", app=limited.app)
     entry.task = "tasks.a"
     entry.save()
@@ -169,40 +165,17 @@ def test_upper_case_spelling() -> None:
     assert json.dumps(allowlist.patterns) == '["b"]'
 
 
-def later_with(limited: World, patterns: list[str] | None) -> RecordingScheduler:
-    """Return a beat that started with another list, at its first look at what is set aside."""
-    for scheduler in limited.schedulers:
-        scheduler.close()
+@pytest.mark.parametrize("patterns", [["evil"], ["tasks.*", "e*"], None])
+def test_a_beat_with_another_list_sends_it(limited: World, patterns: list[str] | None) -> None:
+    limited.put("a", interval_json(3600), limited.ago(7200), task="evil")
+    limited.put("broken", {"__type__": "crontab", "minute": "never"})
+    first = limited.scheduler()
+    first.tick()
+    first.close()
+    assert list(limited.quarantine()) == ["redbeat:broken"]
     limited.app.conf.redbeat_task_allowlist = patterns
     del limited.app.redbeat_conf
-    clock = Clock()
-    scheduler = limited.scheduler_of(RecordingScheduler, clock)
-    scheduler.tick()
-    clock.advance(REVIEW_INTERVAL)
-    scheduler.tick()
-    scheduler.tick()
-    return scheduler
-
-
-@pytest.mark.parametrize("patterns", [["evil"], ["tasks.*", "e*"], None])
-def test_a_list_that_allows_it_releases_it(
-    limited: World, log: pytest.LogCaptureFixture, patterns: list[str] | None
-) -> None:
-    limited.put("a", interval_json(3600), limited.ago(7200), task="evil")
-    limited.put("broken", {"__type__": "unknown"})
-    limited.scheduler().tick()
-    assert len(limited.quarantine()) == 2
-    scheduler = later_with(limited, patterns)
-    assert scheduler.names == ["a"]
-    assert list(limited.quarantine()) == ["redbeat:broken"]
-    assert "was refused by another redbeat_task_allowlist and leaves the quarantine" in log.text
-
-
-def test_a_list_that_does_not_allow_it_keeps_it(limited: World) -> None:
-    limited.put("a", task="evil")
-    limited.scheduler().tick()
-    scheduler = later_with(limited, ["tasks.*", "other"])
-    assert scheduler.sent == []
-    note = limited.quarantine()["redbeat:a"]
-    assert later_with(limited, ["other", "tasks.*", "other"]).sent == []
-    assert limited.quarantine()["redbeat:a"] == note, "the same list in another order"
+    limited.client.zadd(SCHEDULE, {"redbeat:a": 1}, xx=True)  # its wait is over
+    second = limited.scheduler()
+    second.tick()
+    assert second.names == ["a"]

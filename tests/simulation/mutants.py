@@ -1162,7 +1162,7 @@ MUTANTS: Final = (
         "waits-too-long",
         "A beat waits for the longest time, whatever is due next.",
         "beat/ticker.py",
-        "        return min(max(turn.next_due - self._exchange.time(), 0.0), longest)\n",
+        "        return min(max(wait, 0.0), longest)\n",
         "        return longest\n",
         (
             "calm",

@@ -1,4 +1,4 @@
-"""The settings redbeat_delivery and redbeat_on_lock_lost."""
+"""The settings redbeat_delivery, redbeat_on_lock_lost and redbeat_max_rate."""
 
 from __future__ import annotations
 
@@ -78,3 +78,14 @@ def test_a_misspelt_name_is_reported(
     config_of(**{spelling: "exit"}).report()
     (record,) = caplog.records
     assert record.getMessage() == f"Unknown setting {spelling}: did you mean {meant}?"
+
+
+@pytest.mark.parametrize(("value", "rate"), [(None, None), (5, 5.0), (0.25, 0.25)])
+def test_the_rate_of_late_runs(value: Any, rate: float | None) -> None:
+    assert config_of(redbeat_max_rate=value).max_rate == rate
+
+
+@pytest.mark.parametrize("value", [0, -1, "5", True, float("nan"), float("inf"), [5]])
+def test_an_impossible_rate(value: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"redbeat_max_rate is .*above 0"):
+        config_of(redbeat_max_rate=value)

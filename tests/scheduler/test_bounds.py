@@ -1,0 +1,167 @@
+"""What one tick does, and what a beat remembers, has a bound."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from celery.schedules import schedule
+
+from redbeat import register_schedule_type
+from redbeat.beat.failures import REMEMBERED, REMEMBERED_FOR, Recent
+from redbeat.entry import store_of
+from redbeat.storage.quarantine import REVIEW_INTERVAL, Quarantine
+from tests.deployments import PREFIX
+
+from .conftest import QUARANTINE, SCHEDULE, Clock, RecordingScheduler, World
+
+#: Seconds that it takes to read an entry of the type ``slow``.
+SLOW = 0.3
+
+
+class Slow(schedule):
+    """An interval that takes its time to be read."""
+
+
+_clocks: list[Clock] = []
+
+
+def read_slowly(_fields: object) -> Slow:
+    """Let time pass."""
+    _clocks[-1].advance(SLOW)
+    return Slow(3600)
+
+
+register_schedule_type("slow", Slow, lambda _schedule: {}, read_slowly)
+
+
+@pytest.fixture
+def slow_clock(clock: Clock) -> Iterator[Clock]:
+    """The clock that reading moves."""
+    _clocks.append(clock)
+    yield clock
+    _clocks.pop()
+
+
+def given_back(world: World, names: list[str]) -> list[str]:
+    """Return those that anybody may claim at once."""
+    return [name for name in names if (world.score(name) or 0) <= world.now()]
+
+
+def test_a_batch_that_is_slow_to_read_is_given_back(world: World, slow_clock: Clock) -> None:
+    names = [f"slow{number}" for number in range(40)]
+    for number, name in enumerate(names):
+        world.put(name, {"__type__": "slow", "number": number}, score=1)
+    scheduler = world.scheduler_of(RecordingScheduler, slow_clock)
+    began = slow_clock()
+    scheduler.tick()
+    assert slow_clock() - began < 3
+    sent = len(scheduler.sent)
+    assert 0 < sent <= 10
+    assert len(given_back(world, names)) == 40 - sent, "another beat can take the rest"
+    world.put("good", score=0.5)
+    scheduler.tick()
+    assert scheduler.names[sent] == "good"
+    while len(scheduler.sent) < 41:
+        before = len(scheduler.sent)
+        scheduler.tick()
+        assert len(scheduler.sent) > before
+    assert len(set(scheduler.names)) == 41
+
+
+def test_long_texts_keep_nobody_waiting(world: World, clock: Clock) -> None:
+    for number in range(8):
+        minute = ",".join(["0"] * 100_000)
+        world.put(f"long{number}", {"__type__": "crontab", "minute": minute}, score=1)
+    for number in range(20):
+        world.put(f"good{number}", score=2)
+    scheduler = world.scheduler_of(RecordingScheduler, clock)
+    scheduler.tick()
+    assert set(scheduler.names[:20]) == {f"good{number}" for number in range(20)}
+
+
+def test_a_beat_that_is_never_idle_looks_after_its_schedule(world: World, clock: Clock) -> None:
+    world.client.hset(f"{PREFIX}bad", "definition", "{")
+    world.client.zadd(SCHEDULE, {f"{PREFIX}bad": 0})
+    scheduler = world.scheduler_of(RecordingScheduler, clock)
+    scheduler.tick()
+    assert f"{PREFIX}bad" in world.quarantine()
+    world.client.hset(f"{PREFIX}bad", "definition", _definition("bad"))
+    world.client.hset(f"{PREFIX}orphan", "definition", _definition("orphan"))
+    world.put("busy")
+
+    def put_another(_task: str) -> None:
+        clock.advance(0.2)
+        world.put(f"busy{len(scheduler.sent)}", score=0.5)
+
+    scheduler.before_send = put_another
+    for _ in range(60):
+        scheduler.tick()
+        if {"bad", "orphan"} <= set(scheduler.names):
+            break
+    assert {"bad", "orphan"} <= set(scheduler.names)
+
+
+def _definition(name: str) -> str:
+    return json.dumps({"name": name, "task": f"tasks.{name}", "schedule": 3600})
+
+
+class WorkingClock(Clock):
+    """Passes by being looked at."""
+
+    def __call__(self) -> float:
+        self.advance(0.01)
+        return super().__call__()
+
+
+def test_a_large_quarantine_is_reviewed_bit_by_bit(world: World) -> None:
+    count = 6000
+    pipeline = world.client.pipeline(transaction=False)
+    for number in range(count):
+        key = f"{PREFIX}e{number}"
+        pipeline.hset(QUARANTINE, key, json.dumps({"reason": "bad", "since": 1, "digest": "x"}))
+        pipeline.zadd(SCHEDULE, {key: -1})
+    pipeline.execute()
+    clock = WorkingClock()
+    quarantine = Quarantine(store_of(world.app), clock)
+    left = [count]
+    while left[-1]:
+        assert not quarantine.review(left[-1]), "not that soon again"
+        clock.advance(REVIEW_INTERVAL)
+        assert quarantine.review(left[-1])
+        left.append(world.client.hlen(QUARANTINE))
+    assert left[1] > count / 4, "one look has a bound"
+
+
+class TestRecent:
+    def test_it_keeps_so_many_and_pushes_none_out(self) -> None:
+        recent: Recent[int] = Recent()
+        kept = [recent.keep(f"k{number}", number, 100.0) for number in range(REMEMBERED + 5)]
+        assert kept == [True] * REMEMBERED + [False] * 5
+        assert (recent.get("k0"), recent.get(f"k{REMEMBERED}")) == (0, None)
+        assert recent.keep("k0", 7, 101.0)
+        assert recent.get("k0") == 7
+
+    def test_what_was_not_seen_for_long_makes_room(self) -> None:
+        recent: Recent[int] = Recent()
+        for number in range(REMEMBERED):
+            recent.keep(f"k{number}", number, 100.0)
+        recent.keep("k0", 0, 101.0)
+        assert recent.keep("new", 1, 101.0 + REMEMBERED_FOR)
+        assert (recent.get("k0"), recent.get("k1")) == (0, None)
+        assert recent.forget("new") == 1
+        assert recent.forget("new") is None
+        assert len(recent) == REMEMBERED - 1
+
+
+def test_members_without_a_hash_are_removed_however_many(world: World) -> None:
+    count = REMEMBERED + 2500
+    world.client.zadd(SCHEDULE, {f"{PREFIX}gone{number}": 0 for number in range(count)})
+    scheduler = world.scheduler()
+    for _ in range(4):
+        scheduler.tick()
+        left = world.client.zrange(SCHEDULE, 0, -1)
+        if left:
+            world.client.zadd(SCHEDULE, dict.fromkeys(left, 0))
+    assert world.client.zcard(SCHEDULE) == 0

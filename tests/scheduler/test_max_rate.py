@@ -1,0 +1,98 @@
+"""``redbeat_max_rate``: after an outage the catch-up is paced, and what is on time goes first."""
+
+from __future__ import annotations
+
+import pytest
+
+from .clients import CountingRedis
+from .conftest import SCHEDULE, Clock, RecordingScheduler, World
+
+
+def late(world: World, count: int) -> None:
+    """Store entries that have been due for a minute."""
+    world.put_many(count, score=world.now() - 60)
+
+
+def paced(world: World, clock: Clock, rate: float | None) -> RecordingScheduler:
+    """Return a beat with such a limit."""
+    world.app.conf.redbeat_max_rate = rate
+    return world.scheduler_of(RecordingScheduler, clock)
+
+
+def test_late_runs_are_sent_at_the_rate(world: World, clock: Clock) -> None:
+    late(world, 35)
+    scheduler = paced(world, clock, 10)
+    counts, waits = [], []
+    for _ in range(4):
+        waits.append(scheduler.tick())
+        counts.append(len(scheduler.sent))
+        clock.advance(1)
+    assert counts == [10, 20, 30, 35]
+    assert waits == [pytest.approx(0.1), pytest.approx(0.1), pytest.approx(0.1), 5]
+    assert len(set(scheduler.names)) == 35
+
+
+def test_when_all_are_sent_the_beat_waits_as_usual(world: World, clock: Clock) -> None:
+    late(world, 10)
+    scheduler = paced(world, clock, 10)
+    scheduler.tick()
+    clock.advance(1)
+    assert scheduler.tick() == 5
+
+
+def test_those_on_time_go_first_and_have_no_limit(world: World, clock: Clock) -> None:
+    late(world, 20)
+    for number in range(30):
+        world.put(f"now{number}", score=world.now())
+    scheduler = paced(world, clock, 5)
+    scheduler.tick()
+    assert scheduler.names[:30] == [f"now{number}" for number in range(30)]
+    assert len(scheduler.sent) == 35
+    for number in range(30):
+        world.put(f"more{number}", score=world.now())
+    scheduler.tick()
+    assert scheduler.names[35:] == [f"more{number}" for number in range(30)]
+
+
+def test_one_in_many_seconds(world: World, clock: Clock) -> None:
+    late(world, 3)
+    scheduler = paced(world, clock, 0.1)
+    assert scheduler.tick() == 5, "the longest wait"
+    assert len(scheduler.sent) == 1
+    clock.advance(9)
+    assert scheduler.tick() == pytest.approx(1, abs=0.1)
+    assert len(scheduler.sent) == 1
+    clock.advance(1.001)
+    scheduler.tick()
+    assert len(scheduler.sent) == 2
+
+
+def test_the_next_one_on_time_is_waited_for(world: World, clock: Clock) -> None:
+    late(world, 3)
+    world.put("soon", score=world.now() + 3)
+    scheduler = paced(world, clock, 0.1)
+    assert 1 < scheduler.tick() <= 3
+
+
+def test_without_a_rate_what_is_late_goes_first(world: World, clock: Clock) -> None:
+    late(world, 1200)
+    world.put("now", score=world.now())
+    scheduler = paced(world, clock, None)
+    scheduler.tick()
+    assert len(scheduler.sent) == 1201
+    assert scheduler.names[-1] == "now"
+
+
+def test_a_large_backlog_costs_few_round_trips(
+    world: World, clock: Clock, counting: CountingRedis
+) -> None:
+    late(world, 3000)
+    scheduler = paced(world, clock, 100)
+    scheduler.tick()
+    for second in range(2, 5):
+        clock.advance(1)
+        before = counting.trips
+        scheduler.tick()
+        assert len(scheduler.sent) == second * 100
+        assert counting.trips - before <= 4
+    assert world.client.zcount(SCHEDULE, 0, world.now()) == 2600

@@ -1,0 +1,216 @@
+"""Entries that one beat cannot run, and another one can: they are put back, not quarantined."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from redbeat import RedBeatSchedulerEntry
+from redbeat.beat.failures import OTHERS_WAIT
+from redbeat.decoder import MissingPackageError
+from redbeat.errors import CannotRunHereError, NotAllowedError
+from tests.deployments import PREFIX
+from tests.waiting import wait_until
+
+from .conftest import SCHEDULE, STATS, RecordingScheduler, World, interval_json
+
+
+class ColouredEntry(RedBeatSchedulerEntry):
+    """An entry with an argument of its own."""
+
+    def __init__(self, *args: Any, colour: str = "", **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.colour = colour
+
+
+class PickyEntry(RedBeatSchedulerEntry):
+    """An entry class whose own methods refuse what it does not know."""
+
+    @staticmethod
+    def decode_definition(definition: str | bytes) -> dict[str, Any]:
+        """Refuse all."""
+        raise LookupError(definition)
+
+
+class LoadingEntry(RedBeatSchedulerEntry):
+    """An entry class that loads entries in a way of its own."""
+
+    @classmethod
+    def from_key(cls, key: str, app: Any = None) -> Any:  # noqa: ARG003 - as it is called
+        """Fail."""
+        raise LookupError(key)
+
+
+class ColouredScheduler(RecordingScheduler):
+    """A beat that knows entries with a colour."""
+
+    Entry = ColouredEntry
+
+
+class PickyScheduler(RecordingScheduler):
+    """A beat whose entry class refuses all."""
+
+    Entry = PickyEntry
+
+
+class LoadingScheduler(RecordingScheduler):
+    """A beat whose entry class cannot load."""
+
+    Entry = LoadingEntry
+
+
+Case = tuple[type[RecordingScheduler], dict[str, Any], str]
+
+CASES: dict[str, Case] = {
+    "a schedule type": (
+        RecordingScheduler,
+        {"schedule": {"__type__": "lunar", "phase": "full"}},
+        "UnknownTypeError",
+    ),
+    "an argument of the entry class": (RecordingScheduler, {"colour": "red"}, "UnknownTypeError"),
+    "a method of the entry class": (PickyScheduler, {}, "UnknownTypeError"),
+    "a loader of the entry class": (LoadingScheduler, {}, "LookupError"),
+    "the allowlist": (RecordingScheduler, {"task": "evil"}, "NotAllowedError"),
+}
+
+
+def look_again(world: World) -> None:
+    """Let the wait of the entry be over."""
+    world.client.zadd(SCHEDULE, {f"{PREFIX}odd": 1}, xx=True)
+
+
+@pytest.fixture(params=CASES)
+def case(request: pytest.FixtureRequest, world: World) -> Case:
+    """An entry that a beat of this class cannot run."""
+    found = CASES[request.param]
+    if "task" in found[1]:
+        world.app.conf.redbeat_task_allowlist = ["tasks.*"]
+    world.put("odd", last_run_at=world.ago(90), **found[1])
+    return found
+
+
+def test_it_is_put_back_and_named_once(
+    world: World, case: Case, log: pytest.LogCaptureFixture
+) -> None:
+    cls, _, error = case
+    scheduler = world.scheduler_of(cls)
+    waits = []
+    for _ in range(12):
+        scheduler.tick()
+        score = world.score("odd")
+        assert score is not None
+        waits.append(score - world.now())
+        look_again(world)
+    assert world.quarantine() == {}
+    assert scheduler.sent == []
+    assert waits[0] <= OTHERS_WAIT.first
+    assert OTHERS_WAIT.longest - 5 < waits[-1] <= OTHERS_WAIT.longest
+    (line,) = [text for text in log.messages if f"{PREFIX}odd" in text]
+    assert "is left to other beats, looking again within 30 s: " in line
+    (run,) = RedBeatSchedulerEntry("odd", app=world.app).history
+    assert run.outcome == f"failed:{error}"
+    scheduler.tick()
+    assert world.client.hget(STATS, "failed") == "1"
+
+
+def test_another_occurrence_is_offered_at_once_again(world: World) -> None:
+    world.put("odd", {"__type__": "lunar"})
+    scheduler = world.scheduler()
+    for _ in range(8):
+        scheduler.tick()
+        look_again(world)
+    world.client.hdel(f"{PREFIX}odd", "claim")  # as after a run in another beat
+    scheduler.tick()
+    score = world.score("odd")
+    assert score is not None
+    assert score - world.now() <= OTHERS_WAIT.first
+
+
+def test_another_reason_is_named_as_well(world: World, log: pytest.LogCaptureFixture) -> None:
+    scheduler = world.scheduler()
+    for kind in ("lunar", "lunar", "tide", "tide"):
+        world.put("odd", {"__type__": kind})
+        scheduler.tick()
+    assert len([text for text in log.messages if "is left to other beats" in text]) == 2
+
+
+def test_others_in_the_batch_do_not_notice(world: World) -> None:
+    for number in range(20):
+        world.put(f"odd{number}", {"__type__": "lunar"})
+        world.put(f"good{number}")
+    scheduler = world.scheduler()
+    scheduler.tick()
+    assert sorted(scheduler.names) == sorted(f"good{number}" for number in range(20))
+
+
+def test_a_triggered_run_waits_for_a_beat_that_can(world: World) -> None:
+    world.app.conf.redbeat_lock_key = None
+    world.put("odd", interval_json(3600), last_run_at=world.ago(1), colour="red")
+    task_id = ColouredEntry("odd", app=world.app).trigger()
+    world.scheduler().tick()
+    look_again(world)
+    second = world.scheduler_of(ColouredScheduler)
+    second.tick()
+    assert [message.id for message in second.sent] == [task_id]
+
+
+class TestBesideAnotherBeat:
+    @pytest.fixture(autouse=True)
+    def without_a_lock(self, world: World) -> None:
+        """Let beats share the work."""
+        world.app.conf.redbeat_lock_key = None
+
+    def test_the_other_one_is_woken_up_and_goes_first(self, world: World) -> None:
+        first, second = world.scheduler(), world.scheduler_of(ColouredScheduler)
+        for scheduler in (first, second):
+            scheduler.tick()
+        channel = world.client.pubsub(ignore_subscribe_messages=True)
+        channel.subscribe(f"{PREFIX}:wakeup")
+        channel.get_message(timeout=5)
+        world.put("odd", colour="red", last_run_at=world.ago(90))
+        wait = first.tick()
+        message = channel.get_message(timeout=5) or channel.get_message(timeout=5)
+        channel.close()
+        assert message is not None
+        assert message["data"] == "due"
+        score = world.score("odd")
+        assert score is not None
+        assert wait > score - world.now() + 0.015, "this beat lets others go first"
+        wait_until(lambda: second.tick() and second.sent, 5, "the run in the other beat")
+        assert second.names == ["odd"]
+        assert first.sent == []
+        assert not world.is_claimed("odd")
+
+    def test_one_that_is_never_alone_shares_all_the_same(self, world: World) -> None:
+        first, second = world.scheduler(), world.scheduler_of(ColouredScheduler)
+        for number in range(40):
+            world.put(f"odd{number}", interval_json(3600), world.ago(7200), colour="red")
+
+        order: list[RecordingScheduler] = [first, second]
+
+        def both() -> bool:
+            for scheduler in order:
+                scheduler.tick()
+            order.reverse()
+            return len(second.sent) == 40
+
+        wait_until(both, 10, "all runs")
+        assert first.sent == []
+        assert world.quarantine() == {}
+
+
+@pytest.mark.parametrize("make", [MissingPackageError, NotAllowedError])
+def test_the_error_tells_the_two_kinds_apart(make: Callable[[str, str], Exception]) -> None:
+    error = make("task", "wrong")
+    assert isinstance(error, CannotRunHereError)
+    assert str(error) == "task: wrong"
+
+
+def test_what_is_bad_for_all_is_still_quarantined(world: World) -> None:
+    world.client.hset(f"{PREFIX}odd", "definition", json.dumps({"name": "odd", "colour": "red"}))
+    world.client.zadd(SCHEDULE, {f"{PREFIX}odd": 0})
+    world.scheduler().tick()
+    assert f"{PREFIX}odd" in world.quarantine()
