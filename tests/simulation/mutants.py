@@ -1050,7 +1050,7 @@ MUTANTS: Final = (
         "silence-not-measured",
         "A standby takes the lock from a leader that renews it.",
         "beat/leader.py",
-        "        if holder != self._holder or fell < (now - self._looked_at) / 2:\n",
+        "        if holder != self._holder or fell < passed / 2:\n",
         "        if holder != self._holder:\n",
         (
             "calm",
@@ -1068,6 +1068,14 @@ MUTANTS: Final = (
             "tests/scheduler/test_lock.py",
             "tests/scheduler/test_lock_lost.py",
         ),
+    ),
+    Mutant(
+        "blind-standby-counts-silence",
+        "A standby counts time in which it could not see the lock as silence of the leader.",
+        "beat/leader.py",
+        "self._silent += min(passed, LONGEST_LOOK)",
+        "self._silent += passed",
+        ("tests/scheduler/test_lock.py",),
     ),
     Mutant(
         "statics-never-change",
