@@ -264,14 +264,15 @@ class DueEntry(ScheduleEntry):
     def _stored_score(self, now: datetime | None = None) -> float | None:
         """Return the score to store: None = due at once, by the clock of Redis.
 
-        ``now`` is UTC, None for what the clock of the entry says.
+        ``now`` is UTC, None for what the clock of the entry says. That clock may be wrong. So what
+        seems to have finished or to be too late is due at once: a beat decides, and parks it.
         """
         if not self.enabled:
             return DISABLED
         if self.scores_itself():
             return self.score
         verdict = self.verdict() if now is None else self._decide(now, now)
-        if verdict.due:
+        if verdict.due or verdict.missed or verdict.next_at is None:
             return None
         return score_of(verdict.next_at)
 

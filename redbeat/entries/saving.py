@@ -22,7 +22,7 @@ from redbeat.storage.records import (
 )
 from redbeat.storage.store import Store
 
-from .due import DueEntry, has_clock
+from .due import PARKED, DueEntry, has_clock
 from .history import encode_meta
 from .occurrences import aware, same_instant
 from .pauses import Pause
@@ -142,7 +142,8 @@ class SavedEntry(DueEntry):
             return False
         score, found = self._stored_score(), float(stored)
         if score is None:
-            return 0 <= found <= time()
+            parked = found == PARKED and not self.verdict().due
+            return parked or 0 <= found <= time()
         return abs(found - score) < SCORE_PRECISION
 
     def _saved(self, writing: Writing, identity: str | None) -> None:

@@ -185,14 +185,15 @@ OWN_ERRORS = [
 ]
 
 
+@pytest.mark.usefixtures("broker")
 @pytest.mark.parametrize("error", OWN_ERRORS, ids=repr)
 def test_an_error_in_code_of_the_user_costs_that_entry_only(
-    world: World, broker: RedisServer, log: pytest.LogCaptureFixture, error: Exception
+    world: World, log: pytest.LogCaptureFixture, error: Exception
 ) -> None:
     """Setup: a task whose ``apply_async`` uses a Redis of its own. Invariant: an error of that is
     none of the broker's, whose connection stays."""
 
-    class Own(Task):  # type: ignore[misc]
+    class Own(Task):
         def apply_async(self, *_args: Any, **_options: Any) -> Any:
             raise error
 
