@@ -99,6 +99,8 @@ class Exchange:
         #: The local time of the last answer of Redis.
         self.answered_at = clock()
         self._now = 0.0
+        #: By how many seconds the clock of Redis went back since somebody set this to 0.
+        self.went_back = 0.0
 
     def time_at(self, local: float) -> float:
         """The time of Redis at a local time: its last answer plus the local seconds since."""
@@ -202,6 +204,8 @@ class Exchange:
             self._lost = question.terms
 
     def _receive(self, question: Question, turn: Turn) -> Answer:
+        if self._now:  # by the time at which it was asked, as the answer may have taken long
+            self.went_back = max(self.went_back, self.time_at(question.asked_at) - turn.now)
         self.answered_at, self._now = self._clock(), turn.now
         self._counters.confirm(turn.members)
         if self.lock is not None:

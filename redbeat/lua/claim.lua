@@ -403,7 +403,7 @@ end
 -- Returns the score to write: when the claim expires.
 local function claim(key, found, due)
   if found[5] then
-    local _, earlier, expires = read_claim(found[5])
+    local _, earlier, expires = read_claim(found[5], now)
     if tonumber(earlier) then
       due = earlier
     end

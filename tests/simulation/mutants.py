@@ -1032,7 +1032,7 @@ MUTANTS: Final = (
     Mutant(
         "zone-change-ignored",
         "Entries keep their scores when the app gets another time zone.",
-        "beat/zone_change.py",
+        "beat/rescore.py",
         "    if before:\n        logger",
         "    if False:\n        logger",
         ("tests/scheduler/test_time_zone_change.py",),
