@@ -1037,6 +1037,38 @@ MUTANTS: Final = (
         "    if False:\n        logger",
         ("tests/scheduler/test_time_zone_change.py",),
     ),
+    Mutant(
+        "clock-back-ignored",
+        "A history of a time that the clock of Redis went back from counts as it is.",
+        "entries/due.py",
+        "        ahead = self.run is not None and anchor",
+        "        ahead = False and anchor",
+        ("tests/scheduler/test_clocks.py",),
+    ),
+    Mutant(
+        "clock-back-unnoticed",
+        "Nobody looks again at entries after the clock of Redis went back.",
+        "beat/ticker.py",
+        "        if back > CLOCK_STEP:\n",
+        "        if False:\n",
+        ("tests/scheduler/test_clocks.py",),
+    ),
+    Mutant(
+        "host-clock-parks",
+        "What a host takes for finished is parked, whatever the time of Redis.",
+        "entries/due.py",
+        "        if verdict.due or verdict.missed or verdict.next_at is None:\n",
+        "        if verdict.due:\n",
+        ("tests/scheduler/test_clocks.py",),
+    ),
+    Mutant(
+        "broker-answers-blamed-on-entries",
+        "A broker that answers and refuses writes is not taken for away.",
+        "beat/broker.py",
+        "    return not names or any(name.startswith(SPEAKERS) for name in names)\n",
+        "    return False\n",
+        ("tests/scheduler/test_broker_refuses.py",),
+    ),
     # -- the lead, static entries, waiting -------------------------------------------------------
     Mutant(
         "leader-thinks-on",
