@@ -37,8 +37,9 @@ def saved(entry: RedBeatSchedulerEntry) -> None:
 
 
 def saved_as_new_object(entry: RedBeatSchedulerEntry) -> None:
-    fields = {"end_time": entry.end_time, "misfire_grace_time": entry.misfire_grace_time}
-    RedBeatSchedulerEntry("a", "t", 60, kwargs={"x": 1}, app=entry.app, **fields).save()
+    again = RedBeatSchedulerEntry("a", "t", 60, kwargs={"x": 1}, app=entry.app)
+    again.end_time, again.misfire_grace_time = entry.end_time, entry.misfire_grace_time
+    again.save()
 
 
 def rescheduled(entry: RedBeatSchedulerEntry) -> None:

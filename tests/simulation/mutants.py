@@ -1074,8 +1074,8 @@ MUTANTS: Final = (
         "leader-thinks-on",
         "A beat that lost the lock goes on as the leader.",
         "beat/ticker.py",
-        "        return turn.standing != STANDBY\n",
-        "        return True\n",
+        "        at_work = turn.standing != STANDBY\n",
+        "        at_work = True\n",
         ("tests/scheduler/test_lock_lost.py",),
     ),
     Mutant(
