@@ -22,13 +22,14 @@ from kombu.exceptions import OperationalError
 from kombu.utils.objects import cached_property
 from kombu.utils.url import maybe_sanitize_url
 from redis import Redis
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import RedisError
 from redis.sentinel import MasterNotFoundError, Sentinel
 from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_exponential
 
 from .beat.broker import (
     broker_connection,
     declaring_once,
+    means_no_broker,
     publishing_connection,
     warn_about_confirms,
 )
@@ -523,27 +524,25 @@ class RedBeatScheduler(Scheduler):
 
     def _ensure_connected(self) -> Any:
         """Connect to the broker or fail within seconds: the tick has more to do than wait."""
-        # Without pauses in between: the tick has its own.
-        return self.connection.ensure_connection(
-            max_retries=BROKER_CONNECT_RETRIES, interval_start=0, interval_step=0
-        )
+        connection = self.connection
+        try:
+            # Without pauses in between: the tick has its own.
+            return connection.ensure_connection(
+                max_retries=BROKER_CONNECT_RETRIES, interval_start=0, interval_step=0
+            )
+        except OperationalError:
+            raise
+        except Exception as error:
+            # Kombu passes a refused login and other answers on as they are: of a connection none is
+            # about one message.
+            raise OperationalError(described(error)) from None
 
     def broker_failed(self, error: BaseException) -> bool:
         """Return whether ``error`` says that the broker is away; if so, forget the connection."""
-        cause: BaseException | None = error
-        while isinstance(cause, SchedulingError):
-            cause = cause.__cause__ or cause.__context__
-        if not isinstance(cause, self._connection_errors()) or is_about_one_key(cause):
+        if not means_no_broker(error, self.__dict__.get("connection")):
             return False
         self._drop_connection()
         return True
-
-    def _connection_errors(self) -> tuple[type[BaseException], ...]:
-        """The errors that tell of the broker; a plain OSError may come from the user's own code."""
-        connection = self.__dict__.get("connection")
-        errors = () if connection is None else connection.connection_errors
-        narrow = (error for error in errors if not issubclass(OSError, error))
-        return (OperationalError, ConnectionError, TimeoutError, *narrow)
 
     def _drop_connection(self) -> None:
         self.__dict__.pop("producer", None)
@@ -597,12 +596,6 @@ class RedBeatScheduler(Scheduler):
             human = humanize_seconds(self.lock_timeout)
             lines.append(f"       . lock -> `{self.lock_key}` {human} ({self.lock_timeout}s)")
         return "\n".join(lines)
-
-
-def is_about_one_key(error: BaseException) -> bool:
-    """Whether a broker that is Redis, and there, refused one key: the queue of an entry."""
-    cause = error.__cause__ or error
-    return isinstance(cause, ResponseError) and "WRONGTYPE" in str(cause)
 
 
 @beat_init.connect

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
+from traceback import walk_tb
 from typing import Any, Final
 
+from celery.beat import SchedulingError
 from celery.utils.log import get_logger
+from kombu.exceptions import ChannelError, OperationalError
+from redis.exceptions import DataError, NoPermissionError, RedisError, ResponseError
 
 from redbeat.connection.options import is_number
 from redbeat.connection.urls import safe_url, url_scheme
 from redbeat.errors import ConfigurationError
 
 __all__ = (
+    "broker_address",
     "broker_connection",
     "declaring_once",
+    "means_no_broker",
     "publishing_connection",
     "retry_options",
     "warn_about_confirms",
@@ -136,6 +142,55 @@ def retry_options(options: Mapping[str, Any], at_most_once: bool) -> dict[str, A
 def _policy(given: Any) -> dict[str, float]:
     retries = given.get("max_retries") if isinstance(given, Mapping) else None
     return {**ONE_RETRY, "max_retries": 0} if retries == 0 else ONE_RETRY
+
+
+#: Packages and modules that speak to a broker, as their names begin.
+SPEAKERS: Final = ("kombu.", "redbeat.beat.redis_pipe")
+
+
+def means_no_broker(error: BaseException, connection: Any = None) -> bool:
+    """Return whether an error of a run means that the broker is not available.
+
+    All errors of the broker do, except those about one message: see :func:`_is_about_one_message`.
+    Errors in code of the user's own do not, except a builtin ``ConnectionError`` or
+    ``TimeoutError``, as that code may be what publishes. ``connection`` is that to the broker, if
+    there is one; it knows the errors of its transport.
+    """
+    cause: BaseException | None = error
+    while isinstance(cause, SchedulingError):
+        cause = cause.__cause__ or cause.__context__
+    if cause is None or _is_about_one_message(cause):
+        return False
+    if isinstance(cause, RedisError):
+        return _was_said_by_the_broker(cause)
+    known = () if connection is None else connection.connection_errors
+    # Among them are OSError and KeyError, which code of the user's own raises too.
+    own = tuple(kind for kind in known if kind.__module__ != "builtins")
+    return isinstance(cause, (OperationalError, ConnectionError, TimeoutError, *own))
+
+
+def _is_about_one_message(error: BaseException) -> bool:
+    """Whether the broker is there, and refuses what one entry sends or where to.
+
+    That is a key of Redis that is no queue or that the user may not write, an argument that
+    redis-py cannot encode, or a channel that RabbitMQ closed.
+    """
+    cause = error.__cause__ or error
+    if isinstance(cause, NoPermissionError):
+        return "access" in str(cause)  # "... to run the command" is about all of them
+    wrong_type = isinstance(cause, ResponseError) and "WRONGTYPE" in str(cause)
+    return wrong_type or isinstance(cause, (ChannelError, DataError))
+
+
+def _was_said_by_the_broker(error: BaseException) -> bool:
+    """Whether an error of redis-py is about the broker, and not about a Redis of the user's own."""
+    names = [frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.__traceback__)]
+    return not names or any(name.startswith(SPEAKERS) for name in names)
+
+
+def broker_address(app: Any) -> str:
+    """Return the broker's URL without its password, for the log."""
+    return safe_url(app.conf.broker_write_url or app.conf.broker_url)
 
 
 def warn_about_confirms(app: Any) -> None:

@@ -124,6 +124,8 @@ class Exchange:
         #: What may be sent before it is recorded, and where messages go that are recorded with it.
         self.way = BEFORE_RECORD
         self.broker: Broker | None = None
+        #: By how many seconds the clock of Redis went back since somebody set this to 0.
+        self.went_back = 0.0
 
     def time_at(self, local: float) -> float:
         """The time of Redis at a local time: its last answer plus the local seconds since."""
@@ -239,6 +241,8 @@ class Exchange:
         return Question(terms, records, self._sent_at)
 
     def _receive(self, question: Question, turn: Turn) -> Answer:
+        if self._now:  # by the time at which it was asked, as the answer may have taken long
+            self.went_back = max(self.went_back, self.time_at(question.asked_at) - turn.now)
         self.answered_at, self._now = self._clock(), turn.now
         self._counters.confirm(turn.members)
         if self.lock is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final, Generic, NamedTuple, TypeVar
 
+from celery.beat import SchedulingError
 from celery.utils.log import get_logger
 
 from redbeat.calendar.zones import from_timestamp
@@ -16,6 +17,7 @@ from redbeat.storage.quarantine import shown
 from redbeat.storage.records import Claim, Completion
 
 from .backoff import BackOff
+from .broker import broker_address
 from .hooks import Hooks, name_of
 
 __all__ = ("BROKER_WAIT", "Failures", "Recent")
@@ -167,20 +169,36 @@ class Failures:
     def broker_is_there(self) -> None:
         """The broker took a message."""
         if self.of_broker:
-            logger.warning("beat: The broker is back")
+            logger.warning("beat: The broker is back after %d failed attempts", self.of_broker)
             self.of_broker, self._last = 0, None
 
     def broker_is_away(self, error: Exception) -> bool:
-        """Whether the broker is to blame for an error; then that is counted, and said once.
+        """Return whether the broker is to blame for an error; then count that, and log it.
 
-        An error that failed many messages together counts as one.
+        An error that failed many messages together counts as one. The line is repeated at growing
+        distances; it has no traceback.
         """
         if error is self._last:
             return True
         if not self._hooks.broker_failed(error):
             return False
-        if not self.of_broker:
-            logger.error("beat: The broker is not available, trying again: %s", described(error))
         self.of_broker += 1
         self._last = error
+        if self.of_broker == 1 or is_worth_a_line(self.of_broker):
+            logger.error(
+                "beat: The broker is not available, trying again: %s: %s",
+                *(broker_address(self._hooks.app), _reason(error)),
+            )
         return True
+
+
+def is_worth_a_line(attempts: int) -> bool:
+    """Return whether to log a failure that lasts: after 1, 2, 4, ... minutes, then each 34."""
+    return attempts >= 32 and (attempts & (attempts - 1) == 0 or attempts % 1024 == 0)
+
+
+def _reason(error: BaseException) -> str:
+    """Return the text of an error; that of Celery hides what the broker answered."""
+    while isinstance(error, SchedulingError) and error.__cause__ is not None:
+        error = error.__cause__
+    return described(error)

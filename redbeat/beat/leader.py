@@ -33,6 +33,9 @@ NOT_A_LOCK = "a key that is not a lock"
 #: Seconds a leader may go without renewing before it is taken for dead.
 SILENCE = 20.0
 
+#: Seconds between two looks at the lock that count as silence of the leader, at most.
+LONGEST_LOOK = 2.0
+
 #: Seconds since its last turn after which a beat does not count as one that shares the work.
 SEEN_WITHIN = 10.0
 
@@ -102,6 +105,7 @@ class BeatLock:
 
     A leader renews every few seconds, which sets the time to live back to the full timeout. So a
     leader whose time to live only falls, for :data:`SILENCE`, is dead, and need not be waited for.
+    Time in which this beat could not look at the lock does not count.
 
     Arguments:
         store: where the lock is kept.
@@ -130,7 +134,7 @@ class BeatLock:
         self._sleep = sleep
         self._holder = ""
         self._holder_ttl = 0.0
-        self._looked_at = self._silent_since = 0.0
+        self._looked_at = self._silent = 0.0
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.key} {self.timeout:g}s leading={self.leading}>"
@@ -219,18 +223,20 @@ class BeatLock:
 
     def _watch(self, holder: str, ttl: float) -> None:
         now = self._clock()
-        fell = self._holder_ttl - ttl
-        if holder != self._holder or fell < (now - self._looked_at) / 2:
-            self._silent_since = now
+        passed, fell = now - self._looked_at, self._holder_ttl - ttl
+        if holder != self._holder or fell < passed / 2:
+            self._silent = 0.0
+        else:
+            # While this beat could not look, the leader may have been unable to renew.
+            self._silent += min(passed, LONGEST_LOOK)
         self._holder, self._holder_ttl, self._looked_at = holder, ttl, now
 
     def _dead_holder(self) -> str:
         if not self._holder.startswith(TOKEN_PREFIX):
             return ""
-        silent = self._looked_at - self._silent_since
-        if silent < min(SILENCE, self.timeout):
+        if self._silent < min(SILENCE, self.timeout):
             return ""
-        logger.warning("beat: %s is silent for %.0f s, taking over", self._holder, silent)
+        logger.warning("beat: %s is silent for %.0f s, taking over", self._holder, self._silent)
         return self._holder
 
 

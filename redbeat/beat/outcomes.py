@@ -54,17 +54,26 @@ class Outcomes:
     def not_sent(
         self, entry: RedBeatSchedulerEntry, claim: Claim, score: float, now: float
     ) -> Completion:
-        """Return what to record for an entry that is not due, or whose runs are too old by now."""
+        """Return what to record for an entry that is not due, or whose runs are too old by now.
+
+        Where something else than its last run is what it counts from, that is noted.
+        """
         verdict, runtime, line = entry.verdict(), "", ""
-        if verdict.missed and not verdict.due and verdict.anchor and entry.last_run_at:
-            logger.warning(
-                "beat: Entry %s missed %d runs up to that of %s, too old to be made up for",
-                *(entry.name, verdict.missed, verdict.anchor),
-            )
-            self._missed(entry, verdict.missed, verdict.anchor)
+        if verdict.anchor and not verdict.due and entry.last_run_at:
             last = nominal(verdict.anchor)
             runtime = encode_runtime(last, entry.last_run_at)
-            line = run_line(last, now, missed(verdict.missed))
+            if verdict.missed:
+                logger.warning(
+                    "beat: Entry %s missed %d runs up to that of %s, too old to be made up for",
+                    *(entry.name, verdict.missed, verdict.anchor),
+                )
+                self._missed(entry, verdict.missed, verdict.anchor)
+                line = run_line(last, now, missed(verdict.missed))
+            else:
+                logger.warning(
+                    "beat: Entry %s ran at %s by a clock that was ahead, it counts from now on",
+                    *(entry.name, entry.last_run_at),
+                )
         done = claim.done(SKIP, score, runtime=runtime)._replace(history=line)
         return self._finished(entry, claim, done) if score == PARKED else done
 

@@ -14,6 +14,7 @@ from redis.exceptions import LockNotOwnedError, NoPermissionError, RedisError
 from redbeat.calendar.zones import from_timestamp
 from redbeat.config import RedBeatConfig
 from redbeat.connection.tls import hint
+from redbeat.entries.occurrences import CLOCK_STEP
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import RedBeatError, described
 from redbeat.management.migration import warn_about_misspelt, warn_about_untagged
@@ -44,9 +45,9 @@ from .hooks import Hooks
 from .interrupts import HeldSignals
 from .leader import FORGET_AFTER, NOT_A_LOCK, BeatLock, OwnLock
 from .outbox import Outbox
+from .rescore import follow_clock, follow_time_zone
 from .statics import StaticEntries
 from .sweep import Sweep
-from .zone_change import follow_time_zone
 
 __all__ = ("Ticker",)
 
@@ -141,6 +142,8 @@ class Ticker:
         self._gone: list[str] = []
         self._redis_failures = 0
         self._led = False
+        self._at_work = False
+        self._look_again_at: list[float] = []
         self._answered = False
         self._refused = False
         self._causes: set[str] = set()
@@ -376,7 +379,12 @@ class Ticker:
     def _leads(self, turn: Turn) -> bool:
         """Whether this beat may go on; says when it begins or ceases to lead."""
         self._take_note_of_lead(turn.holder)
-        return turn.standing != STANDBY
+        at_work = turn.standing != STANDBY
+        if at_work and not self._at_work:  # before this beat's own ticks are told
+            back = self._store.last_tick() - turn.now
+            self._exchange.went_back = max(self._exchange.went_back, back)
+        self._at_work = at_work
+        return at_work
 
     def _take_note_of_lead(self, holder: str) -> None:
         leads = self._lock is not None and bool(self._lock.leading)
@@ -452,6 +460,7 @@ class Ticker:
     def _sync(self, turn: Turn) -> bool:
         """Write static entries if they are not there; True when the next thing is another turn."""
         emptied = self._emptied(turn)
+        self._follow_clock()
         if self._synced and not emptied and not self._statics.unwritten:
             if self._statics_stand(turn) or self._clock() < self._sync_again_at:
                 return False
@@ -467,10 +476,25 @@ class Ticker:
 
     def _follow_time_zone(self) -> bool:
         """Compute again what depends on another time zone; False when this beat lost the lead."""
-        for _ in follow_time_zone(self._store, self._hooks.app, self._hooks.Entry):
-            if self._look_at_lock().standing == STANDBY:
-                return False
-        return True
+        return self._still_leads(follow_time_zone(self._store, self._hooks.app, self._hooks.Entry))
+
+    def _follow_clock(self) -> None:
+        """Look at entries again if the clock of Redis went back, as long as this beat leads.
+
+        A second time after a lease: what was claimed before may be recorded until then.
+        """
+        now, back = self._clock(), self._exchange.went_back
+        if back > CLOCK_STEP:
+            logger.warning("beat: The clock of Redis went back by %.1f s", back)
+            self._exchange.went_back, self._look_again_at = 0.0, [now, now + LONGEST_LEASE]
+        if not self._look_again_at or now < self._look_again_at[0]:
+            return
+        if self._still_leads(follow_clock(self._store)):
+            del self._look_again_at[0]
+
+    def _still_leads(self, batches: Iterator[None]) -> bool:
+        """Go through batches of work, keeping the lock; False when this beat lost the lead."""
+        return all(self._look_at_lock().standing != STANDBY for _ in batches)
 
     def _prune_when_alone(self) -> None:
         """Without a lock, remove static entries that no beat may have had for a minute.

@@ -18,7 +18,7 @@ from redbeat.schedules import RuleSchedule
 from redbeat.timing import asks_itself
 
 from .history import History
-from .occurrences import Run, Verdict, aware, decide, same_instant
+from .occurrences import CLOCK_STEP, Run, Verdict, aware, decide, same_instant
 from .pauses import Pause
 from .planning import TICK, Plan
 from .policy import DEFAULT, FIELDS, Policy
@@ -161,6 +161,16 @@ class DueEntry(ScheduleEntry):
             return self.scheduled_at
         return aware(last)
 
+    def ran_after(self, now: datetime) -> bool:
+        """Whether a beat recorded a run after ``now``: the clock of Redis was ahead then.
+
+        What an application wrote as the last run is no run of a beat.
+        """
+        last, known = self.last_run_at, self._known_history[0]
+        if last is None or self.scheduled_at is None or not same_instant(last, known):
+            return False
+        return aware(last) > now + timedelta(seconds=CLOCK_STEP)
+
     def verdict(self) -> Verdict:
         """Return which occurrence is due, and when the next one is. No round trip."""
         run = self.run
@@ -201,8 +211,14 @@ class DueEntry(ScheduleEntry):
 
     def _decide(self, now: datetime, due: datetime) -> Verdict:
         policy, zone = self._rules()
-        last, runs, name = self.last_run_at, self.total_run_count, str(self.name)
-        return decide(self.schedule, last, self.anchor, now, due, zone, policy, runs, name)
+        last, anchor = self.last_run_at, self.anchor
+        ahead = self.run is not None and anchor is not None and self.ran_after(now)
+        if ahead and anchor is not None:
+            last = anchor = min(anchor, now)
+        runs, name = self.total_run_count, str(self.name)
+        verdict = decide(self.schedule, last, anchor, now, due, zone, policy, runs, name)
+        # Noted as what it counts from, or it would begin to wait again at each look.
+        return verdict._replace(anchor=now) if ahead and anchor is now else verdict
 
     def _rules(self) -> tuple[Policy, tzinfo]:
         """Return the policy with what the app adds to it, and the zone to read a crontab in."""
@@ -280,14 +296,18 @@ class DueEntry(ScheduleEntry):
     def _stored_score(self, now: datetime | None = None) -> float | None:
         """Return the score to store: None = due at once, by the clock of Redis.
 
-        ``now`` is UTC, None for what the clock of the entry says.
+        ``now`` is UTC, None for what the clock of the entry says. That clock may be wrong. So what
+        seems to have finished, to be too late or to have run in the future is due at once: a beat
+        decides, and parks it.
         """
         if not self.enabled:
             return DISABLED
         if self.scores_itself():
             return self.score
         verdict = self.verdict() if now is None else self._decide(now, now)
-        if verdict.due:
+        if self.ran_after(now or self._present()):
+            return None
+        if verdict.due or verdict.missed or verdict.next_at is None:
             return None
         return score_of(verdict.next_at)
 

@@ -37,6 +37,10 @@ __all__ = ("Run", "Trigger", "Verdict", "aware", "decide", "task_id_of")
 #: Missed occurrences are counted up to here: walking through a crontab takes its time.
 MISSED_LIMIT = 100
 
+#: Seconds by which a history may lie in the future because clocks differ a little. By more, the
+#: clock of Redis was wrong.
+CLOCK_STEP = 1.0
+
 #: Seconds after which a schedule that asks itself is asked again: at least, at most, and where it
 #: says no number.
 SHORTEST_WAIT, LONGEST_WAIT, UNKNOWN_WAIT = 0.05, 10 * 365 * 86400.0, 5.0
@@ -49,7 +53,8 @@ class Verdict(NamedTuple):
     ``next_at`` is the first instant after that at which something is due, None = never. ``missed``
     is how many occurrences before this one never ran and never will, but for intervals counted up
     to :data:`MISSED_LIMIT`. ``anchor`` is the instant from which to count on, None where that is
-    ``scheduled_at``; without a run it is the last of those that are given up.
+    ``scheduled_at``; without a run it is the last of those that are given up, or the present where
+    the history lies in the future.
     """
 
     scheduled_at: datetime | None

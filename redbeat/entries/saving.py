@@ -25,7 +25,7 @@ from redbeat.storage.records import (
 from redbeat.storage.store import Store
 from redbeat.timing import asks_itself
 
-from .due import DueEntry, has_clock
+from .due import PARKED, DueEntry, has_clock
 from .history import History, encode_meta
 from .merging import Texts, after_saved_anew
 from .occurrences import aware, same_instant
@@ -167,7 +167,8 @@ class SavedEntry(DueEntry):
             return False
         score, found = self._stored_score(), float(stored)
         if score is None:
-            return 0 <= found <= time()
+            parked = found == PARKED and not self.verdict().due
+            return parked or 0 <= found <= time()
         return abs(found - score) < SCORE_PRECISION
 
     def _saved(self, writing: Writing, identity: str | None) -> None:

@@ -575,7 +575,7 @@ end
 local function claim(key, found, due)
   local first, leaves, since = now_text, way_of(found[3]), ''
   if found[5] then
-    local _, was_due, expires, decided, left = read_claim(found[5])
+    local _, was_due, expires, decided, left = read_claim(found[5], now)
     if tonumber(was_due) then
       due = was_due
     end

@@ -194,7 +194,7 @@ local function save(
     code, identity_told = 3, stored[7]
   end
   if stored[4] then
-    local _, _, expires = read_claim(stored[4])
+    local _, _, expires = read_claim(stored[4], now)
     if expires > now and redis.call('ZSCORE', schedule, entry) then
       return code, identity_told
     end

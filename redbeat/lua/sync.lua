@@ -43,7 +43,7 @@ local now = tonumber(clock[1]) + tonumber(clock[2]) / 1000000
 local due_now = string.format('%.6f', now)
 
 local function claimed(claim)
-  local _, _, expires = read_claim(claim)
+  local _, _, expires = read_claim(claim, now)
   return expires > now
 end
 

@@ -47,7 +47,7 @@ end
 redis.call('HSET', entry, 'trigger',
   '"' .. waiting .. (waiting ~= '' and ' ' or '') .. id .. ':' .. now .. '"')
 
-local _, _, expires = read_claim(found[2])
+local _, _, expires = read_claim(found[2], tonumber(now))
 if not (member and expires > tonumber(now)) then
   redis.call('ZADD', schedule, now, entry)
   -- A user may be forbidden to publish; the beat then sees the entry at its next look.

@@ -19,6 +19,7 @@ from redbeat.config import key_aside
 from redbeat.connection.cluster import cluster_errors, node_of
 from redbeat.connection.failover import refusals
 from redbeat.errors import DecodeError
+from redbeat.metrics.fields import LAST_TICK
 
 from .records import Keys, key_of, text_in, text_of
 from .rows import Counts, Cursor, Page, Presence, read_counts, read_page
@@ -274,6 +275,16 @@ class Reading:
     def time_zone(self) -> str:
         """Return the zone of the last beat that led, "" when it is not known. One round trip."""
         return self._noted(TIME_ZONE)
+
+    def last_tick(self) -> float:
+        """Return when a beat at work ticked last, UNIX seconds of Redis, 0 where it is not known.
+
+        One round trip.
+        """
+        try:
+            return float(self._noted(LAST_TICK) or 0.0)
+        except ValueError:
+            return 0.0
 
     def noted_statics(self) -> str:
         """Return what :meth:`Store.note_statics` noted last, "" for nothing. One round trip."""

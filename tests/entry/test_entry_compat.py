@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -268,11 +269,13 @@ def test_a_new_entry_is_due_after_one_interval(app: Celery, score_of: ScoreOf) -
     )
 
 
-def test_nothing_left_is_parked(app: Celery, score_of: ScoreOf) -> None:
+def test_nothing_left_is_for_a_beat_to_park(app: Celery, score_of: ScoreOf) -> None:
+    """The clock of the host that saves it may be wrong."""
     over = rrule("YEARLY", dtstart=datetime(2000, 1, 1), count=1)
     made = entry(app, "a", schedule=over).save()
     assert made.due_at is None
-    assert made.score == score_of("a") == -1
+    assert made.score == -1
+    assert score_of("a") == pytest.approx(time.time(), abs=5)
     assert made.is_due() == (False, None)
 
 

@@ -60,6 +60,10 @@ class Proxy(LoopbackServer):
         """Reset new connections, or accept them again."""
         self._set(refusing=on)
 
+    def lead_to(self, port: int) -> None:
+        """Forward new connections to another port; open ones stay, as behind one address."""
+        self._target = port
+
     def black_hole(self, keep: bool = False) -> None:
         """Deliver nothing any more, without FIN or RST; new connections are accepted.
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 
 import pytest
+import redis
 
 from tests.faults.beats import Beats
 from tests.faults.conftest import Note
@@ -125,3 +126,36 @@ def test_the_broker_is_away(
     check(report, beats)
     assert report.same_id <= 1
     assert waited <= profile.pick(5.0, 2.0)
+
+
+def test_the_broker_is_out_of_memory(
+    beats: Beats,
+    schedule: Schedule,
+    ledger: Ledger,
+    broker_redis: RedisServer,
+    profile: Profile,
+    note: Note,
+) -> None:
+    """Setup: one beat, 20 entries every second.
+
+    Fault: the broker refuses messages for want of memory, for 20 s (short profile: 3 s).
+
+    Invariant: the beat goes on within 2 s (short profile: 5 s). No occurrence is lost, none has two
+    messages, and the log has one line about it and no traceback.
+    """
+    beats.start_many(1)
+    one = Grid.begin(schedule, ENTRIES, 1.0, AHEAD)
+    wait_until(lambda: len(ledger) >= 2 * len(ENTRIES), 60.0, "the first runs")
+    admin = redis.Redis.from_url(broker_redis.url)
+    admin.config_set("maxmemory", "1")
+    run_on(schedule, profile.pick(3.0, 20.0))
+    admin.config_set("maxmemory", "0")
+    waited = seconds_to_dispatch(ledger)
+    report = settle(ledger, [one], run_on(schedule, 2.0))
+    note(f"{report}; back after {waited:.2f} s")
+    check(report, beats)
+    assert report.same_id == 0
+    assert waited <= profile.pick(5.0, 2.0)
+    assert beats[0].said().count("The broker is not available") == 1
+    assert beats[0].said().count("The broker is back") == 1
+    assert "Traceback" not in beats[0].said()

@@ -23,11 +23,13 @@ def names(found: Any) -> list[str]:
 def filled(schedule: Schedule, make: Make, world: World) -> Schedule:
     """Entries of each kind."""
     world.app.conf.beat_schedule = {"static": {"task": "billing.daily", "schedule": 500}}
-    world.scheduler().tick()
+    scheduler = world.scheduler()
+    scheduler.tick()
     make("billing-a", task="billing.a", schedule=100).save()
     make("billing-b", task="mail.b", schedule=200).save()
     make("off", task="billing.c", enabled=False).save()
     make("done", max_runs=1, total_run_count=1, last_run_at=world.ago(9)).save()
+    scheduler.tick()
     return schedule
 
 

@@ -158,6 +158,19 @@ class TestDeadLeader:
                 leader.tick()
         assert world.client.get(LOCK) == lock_of(leader)
 
+    def test_time_without_a_look_is_no_silence(self, world: World, clock: Clock) -> None:
+        """Setup: a standby that cannot reach Redis for longer than a dead leader is waited for.
+        Invariant: the leader, which could not reach Redis either, keeps the lock."""
+        leader = world.scheduler()
+        leader.tick()
+        standby = world.scheduler_of(RecordingScheduler, clock)
+        standby.tick()
+        clock.advance(2 * SILENCE)
+        world.client.pexpire(LOCK, world.client.pttl(LOCK) - int(2 * SILENCE * 1000))
+        standby.tick()
+        standby.tick()
+        assert world.client.get(LOCK) == lock_of(leader)
+
     def test_a_foreign_one_is_waited_for(self, world: World, clock: Clock) -> None:
         world.client.set(LOCK, "token-of-redbeat-2", px=1_500_000)
         standby = world.scheduler_of(RecordingScheduler, clock)

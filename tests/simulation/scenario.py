@@ -340,7 +340,7 @@ PROFILES: Final = {
         (*EVERYDAY, _all_missed, _limited, _overlap, _one_off),
         EDITS,
         tuple(STEP_FAULTS),
-        ("restart", "stall", "memory full", "replica", "loading", "scripts forgotten"),
+        ("restart", "stall", "memory full", "replica", "demoted", "loading", "scripts forgotten"),
         tuple(CLOCK_FAULTS),
         many_faults=(1, 8),
     ),

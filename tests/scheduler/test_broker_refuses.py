@@ -1,0 +1,210 @@
+"""A broker that answers and refuses every message counts as away, and is reconnected to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis
+from celery import Celery, Task
+
+from redbeat.beat.failures import BROKER_WAIT, ENTRY_WAIT
+from redbeat.schedulers import RedBeatScheduler
+from tests.deployments import PREFIX
+from tests.faults.proxy import Proxy
+from tests.servers import RedisServer
+
+from .conftest import SCHEDULE, Clock, World
+
+AWAY = "The broker is not available"
+BACK = "The broker is back"
+#: Attempts that fail in a row: so many that a back-off of one entry would be much longer.
+ATTEMPTS = 8
+#: A port of this host where nobody listens: the master of a replica that must not be reached.
+NOWHERE = ("127.0.0.1", 1)
+
+
+@pytest.fixture(params=["alone", "window"])
+def broker(world: World, request: pytest.FixtureRequest) -> Iterator[RedisServer]:
+    """A broker with messages sent one by one, or many together."""
+    world.app.conf.redbeat_publish_window = 1 if request.param == "alone" else 1000
+    with RedisServer() as server:
+        world.app.conf.broker_url = server.url
+        yield server
+
+
+def client_of(server: RedisServer) -> Any:
+    return redis.Redis.from_url(server.url, decode_responses=True)
+
+
+def make_due(world: World, *names: str) -> None:
+    world.client.zadd(SCHEDULE, {f"{PREFIX}{name}": 1 for name in names})
+
+
+def lines(log: pytest.LogCaptureFixture, text: str) -> list[str]:
+    return [record.getMessage() for record in log.records if text in record.getMessage()]
+
+
+class Refusal:
+    """How a broker begins to refuse, and how it is well again."""
+
+    def __init__(self, reason: str, begin: list[Any], end: list[Any]) -> None:
+        self.reason = reason
+        self.begin, self.end = begin, end
+
+
+REFUSALS = {
+    "replica": Refusal("read only", ["replicaof", *NOWHERE], ["replicaof", "no", "one"]),
+    "memory": Refusal(
+        "used memory", ["config", "set", "maxmemory", "1"], ["config", "set", "maxmemory", "0"]
+    ),
+    "replicas": Refusal(
+        "NOREPLICAS",
+        ["config", "set", "min-replicas-to-write", "1"],
+        ["config", "set", "min-replicas-to-write", "0"],
+    ),
+    "command": Refusal(
+        "permissions",
+        ["acl", "setuser", "default", "-lpush"],
+        ["acl", "setuser", "default", "+lpush"],
+    ),
+    "password": Refusal(
+        "uthentication",
+        ["config", "set", "requirepass", "secret"],
+        ["acl", "setuser", "default", "nopass"],
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSALS)
+def test_it_is_tried_again_until_it_takes_messages(
+    world: World, broker: RedisServer, log: pytest.LogCaptureFixture, kind: str
+) -> None:
+    """Setup: a connection to a broker that took a message. Fault: the broker refuses writes for a
+    while. Invariant: every entry is tried again after 2 s at most, the log has one line without a
+    traceback, and all messages are there afterwards."""
+    refusal, names = REFUSALS[kind], ["a", "b", "c"]
+    world.put("warm")
+    scheduler = world.scheduler_of(RedBeatScheduler, clock=Clock())
+    scheduler.tick()
+    admin = client_of(broker)
+    admin.execute_command(*refusal.begin)
+    if kind == "password":
+        admin.client_kill_filter(_type="normal", skipme=True)
+    for name in names:
+        world.put(name)
+    for _ in range(ATTEMPTS):
+        assert 0 < scheduler.tick() <= BROKER_WAIT.longest
+        assert all((world.score(name) or 0) <= world.now() + BROKER_WAIT.longest for name in names)
+        make_due(world, *names)
+    assert all(world.run_count(name) == 0 for name in names)
+    assert len(lines(log, AWAY)) == 1
+    assert refusal.reason in lines(log, AWAY)[0]
+    assert f"127.0.0.1:{broker.port}" in lines(log, AWAY)[0]
+    assert not any(record.exc_info for record in log.records)
+    assert not lines(log, "Could not send")
+    admin.execute_command(*refusal.end)
+    for _ in range(2):  # the first one finds out that the broker is well
+        make_due(world, *names)
+        scheduler.tick()
+    assert all(world.run_count(name) for name in names)
+    assert admin.llen("celery") == 1 + len(names)
+    assert len(lines(log, BACK)) == 1
+
+
+def test_a_replica_behind_the_same_address_is_left_for_the_new_master(
+    world: World, broker: RedisServer
+) -> None:
+    """Setup: an open connection to a broker behind one address. Fault: that server becomes a
+    replica, and the address leads to another one. Invariant: the next messages go there."""
+    with RedisServer() as heir, Proxy(broker.port) as address:
+        world.app.conf.broker_url = address.url
+        world.put("warm")
+        scheduler = world.scheduler_of(RedBeatScheduler, clock=Clock())
+        scheduler.tick()
+        client_of(broker).replicaof(*NOWHERE)
+        address.lead_to(heir.port)
+        world.put("a")
+        for _ in range(2):
+            scheduler.tick()
+            make_due(world, "a")
+        assert world.run_count("a") == 1
+        assert client_of(heir).llen("celery") == 1
+
+
+def test_a_queue_that_a_user_may_not_write_costs_that_entry_only(
+    world: World, broker: RedisServer, log: pytest.LogCaptureFixture
+) -> None:
+    admin = client_of(broker)
+    admin.acl_setuser("default", keys=["celery*", "_kombu*"], reset_keys=True, enabled=True)
+    world.put("bad", options={"queue": "forbidden"})
+    world.put("good")
+    world.scheduler_of(RedBeatScheduler).tick()
+    assert world.run_count("good") == 1
+    assert world.score("bad") == pytest.approx(world.now() + ENTRY_WAIT.first, abs=0.9)
+    assert lines(log, f"Could not send {PREFIX}bad")
+    assert not lines(log, AWAY)
+
+
+def test_no_password_is_in_the_log(
+    app: Celery, world: World, log: pytest.LogCaptureFixture
+) -> None:
+    log.set_level("DEBUG")
+    with RedisServer(password="right") as server:
+        app.conf.broker_url = f"redis://beat:s3cret@127.0.0.1:{server.port}/0"
+        world.put("a")
+        scheduler = world.scheduler_of(RedBeatScheduler)
+        assert 0 < scheduler.tick() <= BROKER_WAIT.longest
+    assert len(lines(log, AWAY)) == 1
+    assert "s3cret" not in log.text
+    assert "right" not in log.text
+
+
+def test_the_line_is_repeated_at_growing_distances(
+    world: World, unused_port: int, log: pytest.LogCaptureFixture
+) -> None:
+    world.app.conf.broker_url = f"redis://127.0.0.1:{unused_port}/0"
+    world.put("a")
+    scheduler = world.scheduler_of(RedBeatScheduler, clock=Clock())
+    said = []
+    for attempt in range(1, 150):
+        log.clear()
+        scheduler.tick()
+        make_due(world, "a")
+        if lines(log, AWAY):
+            said.append(attempt)
+    assert said == [1, 32, 64, 128]
+
+
+OWN_ERRORS = [
+    redis.exceptions.ConnectionError("a Redis of their own is away"),
+    redis.exceptions.ReadOnlyError("a Redis of their own is a replica"),
+    redis.exceptions.ResponseError("ERR unknown command"),
+    KeyError("queue"),
+]
+
+
+@pytest.mark.usefixtures("broker")
+@pytest.mark.parametrize("error", OWN_ERRORS, ids=repr)
+def test_an_error_in_code_of_the_user_costs_that_entry_only(
+    world: World, log: pytest.LogCaptureFixture, error: Exception
+) -> None:
+    """Setup: a task whose ``apply_async`` uses a Redis of its own. Invariant: an error of that is
+    none of the broker's, whose connection stays."""
+
+    class Own(Task):
+        def apply_async(self, *_args: Any, **_options: Any) -> Any:
+            raise error
+
+    def bad() -> None: ...
+
+    world.app.task(name="tasks.bad", base=Own, shared=False)(bad)
+    for name in ("a", "bad", "c"):
+        world.put(name)
+    scheduler = world.scheduler_of(RedBeatScheduler)
+    scheduler.tick()
+    assert [world.run_count(name) for name in ("a", "bad", "c")] == [1, 0, 1]
+    assert world.score("bad") == pytest.approx(world.now() + ENTRY_WAIT.first, abs=0.9)
+    assert "connection" in vars(scheduler)
+    assert not lines(log, AWAY)

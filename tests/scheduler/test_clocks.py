@@ -1,0 +1,219 @@
+"""Clocks that are wrong: that of the host that saves an entry, and that of Redis for a while."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import time_machine
+
+from redbeat import RedBeatSchedulerEntry, Schedule
+from tests.deployments import PREFIX
+
+from .conftest import SCHEDULE, STATS, Clock, RecordingScheduler, World, datetime_json
+
+HOUR = 3600.0
+#: How far the clock of a host is ahead: by it, the last run that was due is 46 seconds late.
+AHEAD = 2 * HOUR + 45
+LIMIT = 30.0
+
+
+def later(world: World, seconds: float) -> Any:
+    return world.ago(-seconds)
+
+
+POLICIES: dict[str, Callable[[World], dict[str, Any]]] = {
+    "too late": lambda _world: {"misfire_grace_time": LIMIT},
+    "over": lambda world: {"misfire_grace_time": LIMIT, "end_time": later(world, HOUR)},
+}
+
+
+def saved(entry: RedBeatSchedulerEntry) -> None:
+    entry.save()
+
+
+def saved_as_new_object(entry: RedBeatSchedulerEntry) -> None:
+    again = RedBeatSchedulerEntry("a", "t", 60, kwargs={"x": 1}, app=entry.app)
+    again.end_time, again.misfire_grace_time = entry.end_time, entry.misfire_grace_time
+    again.save()
+
+
+def rescheduled(entry: RedBeatSchedulerEntry) -> None:
+    entry.reschedule(entry.last_run_at)
+
+
+def resumed(entry: RedBeatSchedulerEntry) -> None:
+    entry.pause()
+    entry.resume()
+
+
+def saved_in_bulk(entry: RedBeatSchedulerEntry) -> None:
+    Schedule(entry.app).save_all([entry])
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("write", [saved, saved_as_new_object, rescheduled, resumed, saved_in_bulk])
+def test_a_host_whose_clock_is_ahead_ends_no_entry(
+    world: World, policy: str, write: Callable[[RedBeatSchedulerEntry], None]
+) -> None:
+    """Setup: an interval that is due in 59 s, and by the clock of a host too late, or over. Fault:
+    that host writes it. Invariant: its next run stays."""
+    ran = world.ago(1)
+    fields = POLICIES[policy](world)
+    RedBeatSchedulerEntry("a", "t", 60, last_run_at=ran, app=world.app, **fields).save()
+    scheduler = world.scheduler()
+    scheduler.tick()
+    with time_machine.travel(time.time() + AHEAD, tick=True):
+        write(RedBeatSchedulerEntry.from_key(f"{PREFIX}a", app=world.app))
+    scheduler.tick()
+    assert scheduler.sent == []
+    next_at = (ran + timedelta(seconds=60)).timestamp()
+    assert world.score("a") == pytest.approx(next_at, abs=1e-3)
+
+
+def test_a_host_whose_clock_is_ahead_ends_nothing_that_never_ran(world: World) -> None:
+    scheduler = world.scheduler()
+    scheduler.tick()
+    entry = RedBeatSchedulerEntry("a", "t", 60, end_time=later(world, HOUR), app=world.app)
+    entry.last_run_at = None
+    with time_machine.travel(time.time() + AHEAD, tick=True):
+        entry.save()
+    scheduler.tick()
+    assert scheduler.names == ["a"]
+
+
+def test_what_has_finished_is_parked_by_the_beat(world: World) -> None:
+    scheduler = world.scheduler()
+    scheduler.tick()
+    ran = world.ago(1)
+    RedBeatSchedulerEntry(
+        "a", "t", 60, max_runs=1, total_run_count=1, last_run_at=ran, app=world.app
+    ).save()
+    scheduler.tick()
+    assert scheduler.sent == []
+    assert world.score("a") == -1
+
+
+def test_a_disabled_entry_needs_no_beat(world: World) -> None:
+    RedBeatSchedulerEntry("a", "t", 60, enabled=False, app=world.app).save()
+    assert world.score("a") == -2
+
+
+class TestTheClockOfRedisWasAhead:
+    """The clock of Redis was an hour ahead until now: what beats recorded lies in the future."""
+
+    def ran_in_an_hour(self, world: World, name: str, by_a_beat: bool = True, **more: Any) -> None:
+        """Store an interval of a minute that seems to have run in an hour."""
+        ran = later(world, HOUR)
+        world.put(name, last_run_at=ran, score=ran.timestamp() + 60, **more)
+        if by_a_beat:
+            at = ran.timestamp()
+            runtime = {"scheduled_at": round(at, 6), "last_run_at": round(at, 6)}
+            world.client.hset(f"{PREFIX}{name}", "runtime", json.dumps(runtime))
+
+    def leader_of(self, world: World) -> RecordingScheduler:
+        """Return a beat that begins to lead, after one that ticked in an hour."""
+        world.client.hset(STATS, "last_tick", world.now() + HOUR)
+        scheduler = world.scheduler()
+        for _ in range(2):
+            scheduler.tick()
+        return scheduler
+
+    def test_a_beat_that_begins_to_lead_counts_from_now(
+        self, world: World, log: pytest.LogCaptureFixture
+    ) -> None:
+        self.ran_in_an_hour(world, "a")
+        scheduler = self.leader_of(world)
+        assert scheduler.sent == []
+        assert world.score("a") == pytest.approx(world.now() + 60, abs=2)
+        assert "The clock of Redis went back by 3600" in log.text
+        assert "Entry a ran at" in log.text
+        world.client.hset(
+            f"{PREFIX}a", "runtime", json.dumps(self.a_minute_ago(world.field("a", "runtime")))
+        )
+        world.client.zadd(SCHEDULE, {f"{PREFIX}a": 1})
+        scheduler.tick()
+        assert scheduler.names == ["a"]
+
+    @staticmethod
+    def a_minute_ago(runtime: dict[str, float]) -> dict[str, float]:
+        return {**runtime, "scheduled_at": runtime["scheduled_at"] - 61}
+
+    def test_a_beat_that_was_at_work_notices(
+        self, world: World, clock: Clock, log: pytest.LogCaptureFixture
+    ) -> None:
+        scheduler = world.scheduler_of(RecordingScheduler, clock)
+        scheduler.tick()
+        self.ran_in_an_hour(world, "a")
+        clock.advance(HOUR)  # Redis tells the time of before
+        for _ in range(2):
+            scheduler.tick()
+        assert world.score("a") == pytest.approx(world.now() + 60, abs=2)
+        assert "The clock of Redis went back by 36" in log.text
+
+    def test_what_is_recorded_later_is_found_too(self, world: World, clock: Clock) -> None:
+        """Setup: a claim of the wrong time is recorded after the first look."""
+        scheduler = world.scheduler_of(RecordingScheduler, clock)
+        scheduler.tick()
+        clock.advance(HOUR)
+        scheduler.tick()
+        self.ran_in_an_hour(world, "a")
+        scheduler.tick()
+        assert world.score("a") == pytest.approx(world.now() + HOUR + 60, abs=2)
+        clock.advance(60)
+        for _ in range(2):
+            scheduler.tick()
+        assert world.score("a") == pytest.approx(world.now() + 60, abs=2)
+
+    def test_what_an_application_wrote_is_obeyed(self, world: World) -> None:
+        self.ran_in_an_hour(world, "a", by_a_beat=False)
+        before = world.score("a")
+        assert before is not None
+        world.client.zadd(SCHEDULE, {f"{PREFIX}a": 1})
+        self.leader_of(world)
+        assert world.score("a") == pytest.approx(before, abs=1e-3)
+
+    def test_a_claim_of_then_holds_nobody_up(self, world: World) -> None:
+        world.put("a", score=world.now() + HOUR + 30)
+        ends = world.now() + HOUR + 30
+        world.client.hset(f"{PREFIX}a", "claim", f'["somebody 1 {ends:.6f}","",""]')
+        assert self.leader_of(world).names == ["a"]
+
+    def test_a_trigger_of_then_runs(self, world: World) -> None:
+        self.ran_in_an_hour(world, "a")
+        world.client.hset(f"{PREFIX}a", "trigger", f'"x:{world.now() + HOUR:.6f}"')
+        assert self.leader_of(world).names == ["a"]
+
+    def test_a_paused_entry_that_is_resumed_later(self, world: World) -> None:
+        self.ran_in_an_hour(world, "a")
+        entry = RedBeatSchedulerEntry.from_key(f"{PREFIX}a", app=world.app)
+        entry.pause()
+        scheduler = self.leader_of(world)
+        entry.resume()
+        scheduler.tick()
+        assert world.score("a") == pytest.approx(world.now() + 60, abs=2)
+
+    def test_what_has_finished_stays_so(self, world: World) -> None:
+        self.ran_in_an_hour(world, "a")
+        world.client.zadd(SCHEDULE, {f"{PREFIX}a": -1})
+        self.leader_of(world)
+        assert world.score("a") == -1
+
+    def test_many(self, world: World) -> None:
+        world.put_many(1200, score=world.now() + HOUR)
+        at = round(later(world, HOUR).timestamp(), 6)
+        meta = json.dumps({"last_run_at": datetime_json(later(world, at - world.now()))})
+        pipeline = world.client.pipeline()
+        for number in range(1200):
+            pipeline.hset(f"{PREFIX}e{number}", "meta", meta)
+        pipeline.execute()
+        for name in ("e0", "e1199"):
+            self.ran_in_an_hour(world, name)
+        self.leader_of(world)
+        for name in ("e0", "e1199"):
+            assert world.score(name) == pytest.approx(world.now() + 60, abs=5)
+        assert world.score("e7") == pytest.approx(world.now() + HOUR, abs=5)
