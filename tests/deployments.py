@@ -132,12 +132,11 @@ def tls() -> Iterator[Deployment]:
             yield Deployment(server.url, settings)
 
 
-def acl_rules() -> list[str]:
-    """Return the rules of the user of the manual, as the page has them."""
+def acl_rules(block: int = 0) -> list[str]:
+    """Return the rules of the user of the manual, as the page has them in one of its blocks."""
     text = ACL_PAGE.read_text(encoding="utf-8")
-    found = re.search(r"redis-cli ACL SETUSER (.*?)\n\n", text, re.DOTALL)
-    assert found, ACL_PAGE
-    name, *rules = shlex.split(found[1].replace("\\\n", " "))
+    found = re.findall(r"redis-cli ACL SETUSER (.*?)\n\n", text, re.DOTALL)
+    name, *rules = shlex.split(found[block].replace("\\\n", " "))
     assert name == USER
     return rules
 

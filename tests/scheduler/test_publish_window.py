@@ -87,8 +87,9 @@ class TestEverythingIsConfirmed:
     def test_messages_leave_in_the_order_in_which_they_are_due(
         self, world: World, broker: Broker
     ) -> None:
+        now = world.now()
         for number in reversed(range(30)):
-            world.put(f"n{number:02}", score=world.now() - 30 + number / 10)
+            world.put(f"n{number:02}", score=now - 30 + number / 10)
         world.scheduler_of(RedBeatScheduler).tick()
         assert [name for name, _ in broker.messages()] == [f"n{number:02}" for number in range(30)]
 

@@ -150,6 +150,29 @@ def test_a_real_beat(server: RedisServer, admin: redis.Redis, tmp_path: Path) ->
         web.redbeat_redis.close()
         assert beat.stop() == 0
         assert "ERROR" not in beat.said()
+        # It tried once whether it may also hand messages over.
+        assert refused(admin) == {"celery"}
+        assert beat.said().count("Runs are sent at least once") == 1
+    finally:
+        project.end()
+
+
+def test_a_real_beat_that_may_hand_messages_over(
+    server: RedisServer, admin: redis.Redis, tmp_path: Path
+) -> None:
+    """Broker and schedule are one server: each run leaves with its record."""
+    set_user(admin, [*acl_rules(), *acl_rules(block=1)])
+    project = Project(tmp_path, server.url)
+    try:
+        beat = project.beat(settings={**settings(server), "redbeat_delivery": "exactly_once"})
+        web = Celery("web", broker="memory://", set_as_current=False)
+        web.conf.update(settings(server))
+        overdue("dynamic", web).save()
+        popped: Any = wait_until(lambda: admin.blpop(["celery"], timeout=1), 30, "a message")
+        assert json.loads(popped[1])["headers"]["periodic_task_name"] == "dynamic"
+        web.redbeat_redis.close()
+        assert beat.stop() == 0
+        assert "ERROR" not in beat.said()
         assert refused(admin) == set()
     finally:
         project.end()
