@@ -138,6 +138,7 @@ class Ticker:
         self._members = 0
         self._missing: Recent[bool] = Recent()
         self._looked_at = clock()
+        self._told = ""
         self._offered_until = 0.0
         self._gone: list[str] = []
         self._redis_failures = 0
@@ -225,6 +226,13 @@ class Ticker:
         finally:
             self.running = False
             self._take_note(started)
+
+    def _tell_problem(self) -> None:
+        """Tell all who ask what keeps this beat from sending. One round trip when that changed."""
+        problem = self._server.problem
+        if problem != self._told:
+            self._store.note_problem(problem)
+            self._told = self.pulse.problem = problem
 
     def _take_note(self, started: float) -> None:
         """Count the tick that ends."""
@@ -565,6 +573,7 @@ class Ticker:
         self._quarantine.flush()
         self._forget_gone()
         self._offer_to_others()
+        self._tell_problem()
 
     def _offer_to_others(self) -> None:
         """Have beats that share the work look at what this one cannot run.

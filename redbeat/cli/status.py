@@ -54,6 +54,8 @@ def status(console: Console, max_late: float) -> None:
 def _problems(found: Status, max_late: float) -> Iterator[str]:
     if not found.beats:
         yield "no beat leads" if found.lock_key else "no beat is at work"
+    if found.problem:
+        yield found.problem
     if found.most_late is not None and found.most_late > max_late:
         yield f"an entry is {duration(found.most_late)} late"
 

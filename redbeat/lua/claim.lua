@@ -656,6 +656,7 @@ if lock and beats ~= schedule then
 end
 if lock and standing == 2 then
   redis.pcall('HSET', stats, 'leader', now_text .. ' ' .. token)
+  redis.pcall('HDEL', stats, 'problem')  -- of the leader before
 end
 add_counts(ARGV[13], ARGV[14], ARGV[15])
 if last_turn ~= schedule and (#kinds > 0 or string.find(codes, RECORDED, 1, true)) then

@@ -2,14 +2,15 @@
 --
 -- KEYS[1]  schedule (zset)
 -- KEYS[2]  statics (set of names)
--- KEYS[3]  quarantine (hash); the schedule stands for this one and the next, see aside.lua
+-- KEYS[3]  quarantine (hash); the schedule stands for this one and the next two, see aside.lua
 -- KEYS[4]  beats (zset: token -> last seen, UNIX seconds), see claim.lua
--- KEYS[5]  lock (string), left out when locking is off
+-- KEYS[5]  stats (hash), see claim.lua; the field `problem` is why a beat sends nothing
+-- KEYS[6]  lock (string), left out when locking is off
 -- ARGV[1]  score of disabled entries
 -- ARGV[2]  seconds since its last turn after which a beat is left out
 --
 -- Returns {now, members, static, quarantined, disabled, parked, due, score of the first that is due
--- or '', token of the leader or '', the beats and when each was last seen}
+-- or '', token of the leader or '', the beats and when each was last seen, a problem or ''}
 
 -- include: aside
 
@@ -18,16 +19,17 @@ local schedule, disabled = KEYS[1], ARGV[1]
 local clock = redis.call('TIME')
 local now = string.format('%d.%06d', tonumber(clock[1]), tonumber(clock[2]))
 
-local holder = KEYS[5] and redis.pcall('GET', KEYS[5]) or ''
+local holder = KEYS[6] and redis.pcall('GET', KEYS[6]) or ''
 if type(holder) == 'table' then
   holder = 'a key that is not a lock'
 end
 local since = string.format('%.6f', tonumber(now) - tonumber(ARGV[2]))
 -- A score of 0 says "look now" and not since when.
 local first = redis.call('ZRANGEBYSCORE', schedule, '(0', now, 'WITHSCORES', 'LIMIT', 0, 1)
+local problem = KEYS[5] ~= schedule and redis.pcall('HGET', KEYS[5], 'problem')
 local beats = aside('ZRANGEBYSCORE', KEYS[4], since, '+inf', 'WITHSCORES')
 return {
   now, redis.call('ZCARD', schedule), redis.call('SCARD', KEYS[2]), aside('HLEN', KEYS[3]),
   redis.call('ZCOUNT', schedule, disabled, disabled), redis.call('ZCOUNT', schedule, '-inf', '(0'),
   redis.call('ZCOUNT', schedule, 0, now), first[2] or '', holder,
-  beats ~= 0 and beats or {}}
+  beats ~= 0 and beats or {}, type(problem) == 'string' and problem or ''}

@@ -31,6 +31,7 @@ __all__ = ("KINDS", "Finding", "examine")
 #: What a finding can be about.
 KINDS: Final = (
     "settings",
+    "delivery",
     "cluster",
     "misspelt",
     "eviction",
@@ -137,6 +138,10 @@ def _of_settings(conf: RedBeatConfig) -> Iterator[Finding]:
 def _of_server(store: Store, conf: RedBeatConfig) -> Iterator[Finding]:
     for problem, remedy in misspelt_keys(store):
         yield Finding("misspelt", "", problem, f"{remedy}, with two colons")
+    problem = store.problem()
+    if problem:
+        remedy = "bring them together again, or set redbeat_delivery to at_least_once"
+        yield Finding("delivery", "", shown(problem), remedy)
     if conf.key_expiry_check == "ignore":
         return
     try:

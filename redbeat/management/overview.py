@@ -14,6 +14,7 @@ from redbeat.config import ensure_conf
 from redbeat.connection.urls import safe_url
 from redbeat.entries.access import store_of
 from redbeat.entries.due import DISABLED
+from redbeat.storage.quarantine import shown
 from redbeat.storage.rows import Counts, Presence
 
 from .states import FINISHED, PAUSED, QUARANTINED, SCHEDULED
@@ -42,6 +43,7 @@ class Status:
         key_prefix: what all keys begin with.
         redis_url: where it is, without a password.
         lock_key: the key of the beat lock, None when it is off.
+        problem: why a beat sends nothing, "" where none says so.
     """
 
     now: datetime
@@ -58,6 +60,7 @@ class Status:
     key_prefix: str
     redis_url: str
     lock_key: str | None
+    problem: str = ""
 
 
 def status_of(app: Any, clock: Callable[[], float] = time.time) -> Status:
@@ -83,6 +86,7 @@ def status_of(app: Any, clock: Callable[[], float] = time.time) -> Status:
         key_prefix=conf.key_prefix,
         redis_url=safe_url(conf.redis_url),
         lock_key=conf.lock_key,
+        problem=shown(counts.problem),
     )
 
 

@@ -36,6 +36,8 @@ class Pulse:
         self._completed_at: float | None = None
         self._failing = False
         self._no_lock = False
+        #: Why nothing is sent, "" where something is.
+        self.problem = ""
         #: Whether it leads, or shares the work where there is no lock; None before it is known.
         self.leads: bool | None = None
 
@@ -83,4 +85,6 @@ class Pulse:
             return Health(False, f"Redis answered the last time {age:.1f} s ago")
         if self._no_lock:
             return Health(False, "the key of the lock holds something that is not a lock")
+        if self.problem:
+            return Health(False, self.problem)
         return Health(True, "leader" if self.leads else "standby")

@@ -43,6 +43,9 @@ BATCH = 500
 #: The field of the stats with the time zone of the last beat that led.
 TIME_ZONE = "timezone"
 
+#: The field of the stats with why a beat sends nothing.
+PROBLEM = "problem"
+
 #: The field of the stats with a digest of the static entries that were written last at a start.
 STATICS = "statics"
 
@@ -240,7 +243,8 @@ class Reading:
         ``disabled`` is the score of those that are, ``within`` the seconds since its last turn
         after which a beat is left out. One round trip.
         """
-        keys = [self.keys.schedule, self.keys.statics, self.keys.quarantine, self.keys.beats]
+        own = self.keys
+        keys = [own.schedule, own.statics, own.quarantine, own.beats, own.stats]
         if lock_key is not None:
             keys.append(lock_key)
         return read_counts(self._run("count", keys, [disabled, within]))
@@ -285,6 +289,10 @@ class Reading:
             return float(self._noted(LAST_TICK) or 0.0)
         except ValueError:
             return 0.0
+
+    def problem(self) -> str:
+        """Return why a beat sends nothing, "" where no beat says so. One round trip."""
+        return self._noted(PROBLEM)
 
     def noted_statics(self) -> str:
         """Return what :meth:`Store.note_statics` noted last, "" for nothing. One round trip."""

@@ -86,6 +86,7 @@ class Counts(NamedTuple):
     first_due: float | None
     holder: str
     beats: list[Presence]
+    problem: str = ""
 
 
 def read_page(reply: Sequence[Any]) -> Page:
@@ -126,9 +127,10 @@ def _is_utf8(text: str) -> bool:
 
 def read_counts(reply: Sequence[Any]) -> Counts:
     """Return the reply of ``count.lua``."""
-    now, members, statics, quarantined, disabled, parked, due, first_due, holder, beats = reply
+    now, members, statics, quarantined, disabled, parked, due, first_due, *rest = reply
+    holder, beats, problem = rest
     first = float(first_due) if first_due else None
     numbers = (members, statics, quarantined, disabled, parked, due)
     pairs = zip(beats[::2], beats[1::2], strict=True)
     present = [Presence.read(text_of(beat), float(seen)) for beat, seen in pairs]
-    return Counts(float(now), *numbers, first, text_of(holder), present)
+    return Counts(float(now), *numbers, first, text_of(holder), present, text_of(problem))

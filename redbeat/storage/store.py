@@ -21,6 +21,7 @@ from .packing import pack
 from .reading import (
     BATCH,
     GLOB_SPECIAL,
+    PROBLEM,
     STATICS,
     TIME_ZONE,
     Reading,
@@ -292,6 +293,14 @@ class Store(Reading):
     def note_time_zone(self, zone: str) -> None:
         """Remember the zone in which the scores of the schedule were computed. One round trip."""
         self._note(TIME_ZONE, zone)
+
+    def note_problem(self, text: str) -> None:
+        """Tell all who ask that a beat sends nothing, and why; "" that it does. One round trip."""
+        if text:
+            self._note(PROBLEM, text)
+        else:
+            with suppress(ResponseError):
+                self._read_aside("HDEL", self.keys.stats, PROBLEM)
 
     def note_statics(self, digest: str) -> None:
         """Remember which static entries were written last at a start. One round trip."""

@@ -32,7 +32,7 @@ HOUR = 3600.0
 COUNTS = (1, 500, pytest.param(5000, marks=pytest.mark.long))
 
 #: Bytes of one round trip that carries no entry: the names of keys, and where the lock stands.
-TRIP = 700
+TRIP = 1000
 
 #: Kinds of what one turn may count.
 COUNTED = 8
@@ -118,7 +118,9 @@ def test_the_second_run_costs_no_more_commands(world: World, meter: Meter) -> No
     for _ in range(3):
         seed(world, 500)
         cost = meter.cost(scheduler.tick)
-        expect(cost, 1 + 500 // RIPE_RUNS, 5 * 500 + AROUND[500], sent=375 * 500, received=530 * 500)
+        expect(
+            cost, 1 + 500 // RIPE_RUNS, 5 * 500 + AROUND[500], sent=375 * 500, received=530 * 500
+        )
 
 
 @pytest.mark.parametrize("count", [0, 10_000])
