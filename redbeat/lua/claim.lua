@@ -588,7 +588,7 @@ local function claim(key, found, due)
     end
   end
   local head = table.concat({turn_id, due, lease_end, first, leaves .. FORMAT}, ' ')
-  local text = claim_text(head, #kinds, found[1], found[3], found[2])
+  local text = claim_text(head, found[1], found[3], found[2])
   if found[9] then
     redis.call('HSET', key, 'claim', text)
   else
