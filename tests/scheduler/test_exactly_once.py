@@ -1,0 +1,570 @@
+"""Broker and schedule on one Redis server: a run leaves in one step with its record."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import kombu.entity
+import pytest
+import redis
+from celery import Task
+from celery.signals import after_task_publish, before_task_publish
+from kombu.pools import producers
+from kombu.transport.redis import Channel, Transport
+
+from redbeat import RedBeatSchedulerEntry
+from redbeat.beat.exactly_once import LOOK_AGAIN
+from redbeat.errors import ConfigurationError
+from redbeat.schedulers import RedBeatScheduler
+from redbeat.signals import entry_dispatched, entry_failed
+from tests.deployments import PREFIX
+from tests.faults.proxy import Proxy
+from tests.servers import RedisServer
+from tests.waiting import wait_until
+
+from .clients import CountingRedis, Wire
+from .conftest import LOCK, SCHEDULE, Clock, World, interval_json
+
+#: Broker and schedule are one server here.
+pytestmark = pytest.mark.standalone
+
+ENTITIES: Any = kombu.entity
+
+#: What is logged, at most once, where a run is sent at least once although nobody asked for that.
+AT_LEAST_ONCE = "at least once"
+
+#: Bytes of one call to Redis.
+MOST_BYTES = 4 << 20
+
+
+class Queues:
+    """The queues of a broker that is Redis, in one of its databases."""
+
+    def __init__(self, url: str, database: int = 0) -> None:
+        self.url = f"{url.rpartition('/')[0]}/{database}"
+        self.client: Any = redis.Redis.from_url(self.url, decode_responses=True)
+
+    def messages(self, queue: str = "celery") -> list[dict[str, Any]]:
+        """Return the messages in a queue, the oldest first."""
+        return [json.loads(text) for text in reversed(self.client.lrange(queue, 0, -1))]
+
+    def names(self, queue: str = "celery") -> list[str]:
+        """Return the names of the entries whose messages are in a queue, the oldest first."""
+        return [message["headers"]["periodic_task_name"] for message in self.messages(queue)]
+
+    def bodies(self, queue: str = "celery") -> list[Any]:
+        """Return the positional arguments in the messages of a queue."""
+        with kombu.Connection(self.url) as connection:
+            simple = connection.SimpleQueue(queue, accept=["json", "pickle", "yaml"])
+            count = self.client.llen(queue)
+            return [simple.get(timeout=5).decode()[0] for _ in range(count)]
+
+
+@pytest.fixture
+def queues(world: World, redis_url: str) -> Queues:
+    """The queues in the server and the database of the schedule, to which the app publishes."""
+    world.app.conf.broker_url = f"{redis_url.rpartition('/')[0]}/0"
+    return Queues(redis_url)
+
+
+@pytest.fixture
+def announced() -> Iterator[list[str]]:
+    """The names of the entries that the signal ``entry_dispatched`` told of."""
+    names: list[str] = []
+
+    def receiver(entry: Any, **_: Any) -> None:
+        names.append(entry.name)
+
+    entry_dispatched.connect(receiver)
+    yield names
+    entry_dispatched.disconnect(receiver)
+
+
+@pytest.fixture
+def own_server() -> Iterator[RedisServer]:
+    """A server that a test may break."""
+    with RedisServer() as server:
+        yield server
+
+
+@contextmanager
+def before_publish(action: Callable[[], object]) -> Iterator[None]:
+    """Do something once, between the claim of a run and its record."""
+    actions = [action]
+
+    def receiver(**_: Any) -> None:
+        while actions:
+            actions.pop()()
+
+    before_task_publish.connect(receiver)
+    try:
+        yield
+    finally:
+        before_task_publish.disconnect(receiver)
+
+
+def lines(log: pytest.LogCaptureFixture, *words: str) -> list[str]:
+    """Return the lines of the log that have all words."""
+    logged = [record.getMessage() for record in log.records]
+    return [line for line in logged if all(word in line for word in words)]
+
+
+def make_due(world: World, *names: str) -> None:
+    """Let entries be due now, whatever back-off they are in."""
+    world.client.zadd(SCHEDULE, dict.fromkeys((f"{PREFIX}{name}" for name in names), 1))
+
+
+def put_one_off(world: World, name: str, **definition: Any) -> None:
+    """Store an entry that is due now, and again in an hour."""
+    world.put(name, interval_json(3600), **definition)
+
+
+def saved(world: World, name: str, text: str) -> RedBeatSchedulerEntry:
+    """Save an entry with an argument, due now, by the API."""
+    return RedBeatSchedulerEntry(
+        name, f"tasks.{name}", 3600, args=[text], last_run_at=world.ago(3601), app=world.app
+    ).save()
+
+
+class TestOneStep:
+    def test_the_message_is_there_and_recorded(
+        self, world: World, queues: Queues, announced: list[str]
+    ) -> None:
+        put_one_off(world, "a", args=[1, "ä"], kwargs={"b": 2})
+        world.scheduler_of(RedBeatScheduler).tick()
+        (message,) = queues.messages()
+        assert message["headers"]["task"] == "tasks.a"
+        assert queues.bodies() == [[1, "ä"]]
+        assert (world.run_count("a"), announced) == (1, ["a"])
+        assert not world.is_claimed("a")
+
+    def test_it_is_not_there_before_its_record(self, world: World, queues: Queues) -> None:
+        put_one_off(world, "a")
+        seen: list[int] = []
+
+        def receiver(**_: Any) -> None:
+            seen.append(len(queues.messages()))
+
+        after_task_publish.connect(receiver)
+        try:
+            world.scheduler_of(RedBeatScheduler).tick()
+        finally:
+            after_task_publish.disconnect(receiver)
+        assert (seen, len(queues.messages())) == ([0], 1)
+
+    def test_a_reply_that_is_lost(
+        self, world: World, queues: Queues, wire: Wire, announced: list[str]
+    ) -> None:
+        """Invariant: what the script had done is not done again, and is announced once."""
+        put_one_off(world, "a")
+        scheduler = world.scheduler_of(RedBeatScheduler)
+        wire.lose(lambda: world.run_count("a") == 1)
+        scheduler.tick()
+        assert (wire.lost, announced) == (1, [])
+        scheduler.tick()
+        assert (queues.names(), world.run_count("a"), announced) == (["a"], 1, ["a"])
+
+    def test_replies_that_are_lost_again_and_again(
+        self, world: World, queues: Queues, wire: Wire, announced: list[str]
+    ) -> None:
+        world.put_many(120)
+        scheduler = world.scheduler_of(RedBeatScheduler)
+        wire.lose(lambda: world.run_count("e0") == 1, times=3)
+        for _ in range(6):
+            scheduler.tick()
+        assert wire.lost == 3
+        assert sorted(queues.names()) == sorted(announced) == sorted(f"e{n}" for n in range(120))
+        assert {world.run_count(f"e{n}") for n in range(120)} == {1}
+
+    def test_a_beat_that_ends_between_publish_and_record(
+        self, world: World, queues: Queues
+    ) -> None:
+        """Setup: a beat is killed there, as by ``SystemExit`` twice. Invariant: no message yet;
+        another beat sends the run, once."""
+        world.app.conf.redbeat_lock_key = None
+        put_one_off(world, "a")
+
+        class Killed(BaseException):
+            pass
+
+        def die() -> None:
+            raise Killed
+
+        first = world.scheduler_of(RedBeatScheduler)
+        with before_publish(die), pytest.raises(Killed):
+            first.tick()
+        world.schedulers.remove(first)
+        assert queues.messages() == []
+        world.expire_claim("a")
+        world.scheduler_of(RedBeatScheduler).tick()
+        assert (queues.names(), world.run_count("a")) == (["a"], 1)
+
+    def test_a_claim_that_another_beat_took(
+        self, world: World, queues: Queues, announced: list[str], log: pytest.LogCaptureFixture
+    ) -> None:
+        """Invariant: the beat whose claim expired sends nothing."""
+        world.app.conf.redbeat_lock_key = None
+        put_one_off(world, "a")
+        frozen, other = (world.scheduler_of(RedBeatScheduler) for _ in range(2))
+
+        def take() -> None:
+            world.expire_claim("a")
+            other.tick()
+
+        with before_publish(take):
+            frozen.tick()
+        assert (queues.names(), world.run_count("a"), announced) == (["a"], 1, ["a"])
+        assert lines(log, f"The run of {PREFIX}a is not sent")
+
+    def test_a_claim_that_another_beat_holds(
+        self, world: World, queues: Queues, announced: list[str]
+    ) -> None:
+        put_one_off(world, "a")
+        scheduler = world.scheduler_of(RedBeatScheduler)
+
+        def take() -> None:
+            world.expire_claim("a")
+            world.client.hset(f"{PREFIX}a", "claim", '["another 1 9999999999 - x2",1,1]')
+
+        with before_publish(take):
+            scheduler.tick()
+        assert (queues.names(), world.run_count("a"), announced) == ([], 0, [])
+
+    def test_an_entry_that_was_deleted(
+        self, world: World, queues: Queues, announced: list[str]
+    ) -> None:
+        entry = saved(world, "a", "old")
+        with before_publish(entry.delete):
+            world.scheduler_of(RedBeatScheduler).tick()
+        assert (queues.names(), announced) == ([], [])
+        assert not world.client.exists(f"{PREFIX}a")
+
+    def test_an_edit_before_the_record(
+        self, world: World, queues: Queues, announced: list[str]
+    ) -> None:
+        """Invariant: nothing leaves of what an edit replaced that has returned."""
+        saved(world, "a", "old")
+        with before_publish(lambda: saved(world, "a", "new")):
+            world.scheduler_of(RedBeatScheduler).tick()
+        assert queues.bodies() == [["new"]]
+        assert (world.run_count("a"), announced) == (1, ["a"])
+
+    def test_a_policy_that_was_edited(self, world: World, queues: Queues) -> None:
+        entry = saved(world, "a", "x")
+        with before_publish(lambda: entry.pause("for a test")):
+            scheduler = world.scheduler_of(RedBeatScheduler)
+            scheduler.tick()
+            scheduler.tick()
+        assert (queues.names(), world.run_count("a")) == ([], 0)
+
+    def test_a_raw_edit(self, world: World, queues: Queues) -> None:
+        put_one_off(world, "a", args=["old"])
+        with before_publish(lambda: put_one_off(world, "a", args=["new"])):
+            world.scheduler_of(RedBeatScheduler).tick()
+        assert (queues.bodies(), world.run_count("a")) == ([["new"]], 1)
+
+    def test_a_history_that_an_application_wrote(
+        self, world: World, queues: Queues, announced: list[str]
+    ) -> None:
+        """Invariant: the message goes out, and the count of the application is gone on with."""
+        put_one_off(world, "a")
+        meta = json.dumps({"last_run_at": None, "total_run_count": 41})
+        with before_publish(lambda: world.client.hset(f"{PREFIX}a", "meta", meta)):
+            world.scheduler_of(RedBeatScheduler).tick()
+        assert (queues.names(), announced) == (["a"], ["a"])
+        assert world.run_count("a") in (41, 42)
+
+    def test_a_triggered_run(self, world: World, queues: Queues, wire: Wire) -> None:
+        entry = saved(world, "a", "x")
+        world.client.zadd(SCHEDULE, {f"{PREFIX}a": world.now() + 3600})
+        task_id = entry.trigger()
+        wire.lose(lambda: bool(queues.messages()))
+        scheduler = world.scheduler_of(RedBeatScheduler)
+        scheduler.tick()
+        assert wire.lost == 1
+        scheduler.tick()
+        assert [message["headers"]["id"] for message in queues.messages()] == [task_id]
+
+    def test_a_triggered_run_of_an_entry_that_is_edited(self, world: World, queues: Queues) -> None:
+        entry = saved(world, "a", "old")
+        world.client.zadd(SCHEDULE, {f"{PREFIX}a": world.now() + 3600})
+        entry.trigger()
+        changed = RedBeatSchedulerEntry("a", "tasks.a", 3600, args=["new"], app=world.app)
+        with before_publish(changed.save):
+            world.scheduler_of(RedBeatScheduler).tick()
+        assert queues.bodies() == [["new"]]
+
+    def test_the_last_run_of_an_entry_that_deletes_itself(
+        self, world: World, queues: Queues, wire: Wire, announced: list[str]
+    ) -> None:
+        world.put("a", max_runs=1, on_finish="delete")
+        wire.lose(lambda: bool(queues.messages()))
+        scheduler = world.scheduler_of(RedBeatScheduler)
+        for _ in range(3):
+            scheduler.tick()
+        assert (queues.names(), announced) == (["a"], ["a"])
+        assert not world.client.exists(f"{PREFIX}a")
+
+
+class TestWhatCelerySends:
+    """Routing, priorities, serializers and the like stay those of Celery and kombu."""
+
+    def test_another_database_of_the_server(
+        self, world: World, redis_url: str, log: pytest.LogCaptureFixture
+    ) -> None:
+        other = Queues(redis_url, 1)
+        world.app.conf.broker_url = other.url
+        put_one_off(world, "a")
+        put_one_off(world, "b")
+        world.scheduler_of(RedBeatScheduler).tick()
+        assert sorted(other.names()) == ["a", "b"]
+        assert [world.run_count(name) for name in "ab"] == [1, 1]
+        assert not Queues(redis_url).messages()
+        assert world.client.zcard(SCHEDULE) == 2
+        assert not lines(log, AT_LEAST_ONCE)
+
+    def test_a_reply_lost_in_another_database(
+        self, world: World, redis_url: str, wire: Wire
+    ) -> None:
+        other = Queues(redis_url, 1)
+        world.app.conf.broker_url = other.url
+        put_one_off(world, "a")
+        wire.lose(lambda: bool(other.messages()))
+        scheduler = world.scheduler_of(RedBeatScheduler)
+        scheduler.tick()
+        scheduler.tick()
+        assert (wire.lost, other.names(), world.run_count("a")) == (1, ["a"], 1)
+
+    def test_a_worker_that_waits_gets_it(self, world: World, redis_url: str) -> None:
+        other = Queues(redis_url, 1)
+        world.app.conf.broker_url = other.url
+        got: list[Any] = []
+        worker = threading.Thread(target=lambda: got.append(other.client.brpop("celery", 20)))
+        worker.start()
+        with redis.Redis.from_url(redis_url) as client:
+            wait_until(lambda: [c for c in client.client_list() if c["cmd"] == "brpop"])
+            put_one_off(world, "a")
+            world.scheduler_of(RedBeatScheduler).tick()
+        worker.join(20)
+        (found,) = got
+        assert json.loads(found[1])["headers"]["periodic_task_name"] == "a"
+
+    def test_a_prefix(self, world: World, queues: Queues) -> None:
+        world.app.conf.broker_transport_options = {"global_keyprefix": "px:"}
+        put_one_off(world, "a")
+        world.scheduler_of(RedBeatScheduler).tick()
+        assert (queues.names("px:celery"), queues.names()) == (["a"], [])
+
+    def test_priorities(self, world: World, queues: Queues) -> None:
+        world.app.conf.broker_transport_options = {
+            "priority_steps": [0, 3, 6, 9],
+            "sep": ":",
+            "queue_order_strategy": "priority",
+        }
+        put_one_off(world, "low")
+        put_one_off(world, "high", options={"priority": 6})
+        world.scheduler_of(RedBeatScheduler).tick()
+        assert (queues.names("celery"), queues.names("celery:6")) == (["low"], ["high"])
+
+    def test_the_separator_of_kombu(self, world: World, queues: Queues) -> None:
+        put_one_off(world, "high", options={"priority": 9})
+        world.scheduler_of(RedBeatScheduler).tick()
+        assert queues.names("celery\x06\x169") == ["high"]
+
+    @pytest.mark.parametrize("serializer", ["json", "pickle", "yaml"])
+    @pytest.mark.parametrize("compression", [None, "zlib", "bzip2"])
+    def test_serializers(
+        self, world: World, queues: Queues, serializer: str, compression: str | None
+    ) -> None:
+        options = {"serializer": serializer, "compression": compression}
+        put_one_off(world, "a", args=["ä\n;", 1.5], options=options)
+        world.scheduler_of(RedBeatScheduler).tick()
+        assert (queues.bodies(), world.run_count("a")) == ([["ä\n;", 1.5]], 1)
+
+    def test_headers(self, world: World, queues: Queues) -> None:
+        options = {"headers": {"mine": "ö"}, "expires": 50, "shadow": "s"}
+        put_one_off(world, "a", options=options)
+        world.scheduler_of(RedBeatScheduler).tick()
+        (message,) = queues.messages()
+        assert (message["headers"]["mine"], message["headers"]["shadow"]) == ("ö", "s")
+
+    def bind_two(self, world: World) -> dict[str, Any]:
+        """Bind the queues ``one`` and ``two`` to one exchange; return options that lead there."""
+        exchange = ENTITIES.Exchange("twice", type="direct")
+        names = ("one", "two")
+        world.app.conf.task_queues = [ENTITIES.Queue(name, exchange, "both") for name in names]
+        with world.app.connection_for_write() as connection:
+            for queue in world.app.conf.task_queues:
+                queue(connection.default_channel).declare()
+        return {"exchange": "twice", "routing_key": "both"}
+
+    def test_two_queues_get_it(self, world: World, queues: Queues, wire: Wire) -> None:
+        put_one_off(world, "a", options=self.bind_two(world))
+        wire.lose(lambda: bool(queues.messages("one")))
+        scheduler = world.scheduler_of(RedBeatScheduler)
+        scheduler.tick()
+        scheduler.tick()
+        assert wire.lost == 1
+        assert queues.names("one") == queues.names("two") == ["a"]
+        assert world.run_count("a") == 1
+
+    @pytest.mark.parametrize("crooked", ["one", "two"])
+    def test_two_queues_or_none(self, world: World, queues: Queues, crooked: str) -> None:
+        """Setup: one of the queues is of a wrong type. Invariant: the other gets nothing."""
+        put_one_off(world, "a", options=self.bind_two(world))
+        put_one_off(world, "b")
+        queues.client.set(crooked, "no list")
+        scheduler = world.scheduler_of(RedBeatScheduler)
+        scheduler.tick()
+        good = "two" if crooked == "one" else "one"
+        assert (queues.names(good), world.run_count("a")) == ([], 0)
+        assert (queues.names(), world.run_count("b")) == (["b"], 1)
+        queues.client.delete(crooked)
+        make_due(world, "a")
+        scheduler.tick()
+        assert queues.names("one") == queues.names("two") == ["a"]
+        assert world.run_count("a") == 1
+
+    def test_a_topic(self, world: World, queues: Queues) -> None:
+        topic = ENTITIES.Exchange("news", type="topic")
+        world.app.conf.task_queues = [
+            ENTITIES.Queue("all", topic, "#"),
+            ENTITIES.Queue("some", topic, "some.*"),
+        ]
+        with world.app.connection_for_write() as connection:
+            for queue in world.app.conf.task_queues:
+                queue(connection.default_channel).declare()
+        put_one_off(world, "a", options={"exchange": "news", "routing_key": "some.thing"})
+        put_one_off(world, "b", options={"exchange": "news", "routing_key": "other"})
+        world.scheduler_of(RedBeatScheduler).tick()
+        assert sorted(queues.names("all")) == ["a", "b"]
+        assert queues.names("some") == ["a"]
+
+    def listen(self, queues: Queues) -> Any:
+        """Return a subscription to all channels of the server."""
+        subscription = queues.client.pubsub()
+        subscription.psubscribe("*")
+        assert subscription.get_message(timeout=5)["type"] == "psubscribe"
+        return subscription
+
+    def heard(self, subscription: Any, channel: str) -> list[dict[str, Any]]:
+        """Return what was published on channels of that name, as far as it has arrived."""
+        found = iter(lambda: subscription.get_message(timeout=0.2), None)
+        return [json.loads(f["data"]) for f in found if channel in f["channel"]]
+
+    def test_a_broadcast(self, world: World, queues: Queues) -> None:
+        exchange = ENTITIES.Exchange("fan", type="fanout")
+        world.app.conf.task_queues = [ENTITIES.Queue("fanned", exchange)]
+        put_one_off(world, "a", options={"queue": "fanned"})
+        subscription = self.listen(queues)
+        world.scheduler_of(RedBeatScheduler).tick()
+        (message,) = self.heard(subscription, "fan")
+        assert message["headers"]["periodic_task_name"] == "a"
+        assert world.run_count("a") == 1
+
+    def test_a_broadcast_of_an_entry_that_was_deleted(self, world: World, queues: Queues) -> None:
+        exchange = ENTITIES.Exchange("fan", type="fanout")
+        world.app.conf.task_queues = [ENTITIES.Queue("fanned", exchange)]
+        entry = RedBeatSchedulerEntry(
+            "a",
+            "tasks.a",
+            3600,
+            options={"queue": "fanned"},
+            last_run_at=world.ago(3601),
+            app=world.app,
+        ).save()
+        subscription = self.listen(queues)
+        with before_publish(entry.delete):
+            world.scheduler_of(RedBeatScheduler).tick()
+        assert self.heard(subscription, "fan") == []
+
+    def test_task_sent_travels_with_the_message(self, world: World, queues: Queues) -> None:
+        world.app.conf.task_send_sent_event = True
+        entry = saved(world, "a", "x")
+        saved(world, "b", "x")
+        subscription = self.listen(queues)
+        with before_publish(entry.delete):
+            world.scheduler_of(RedBeatScheduler).tick()
+        (message,) = queues.messages()
+        events = self.heard(subscription, "celeryev")
+        assert [event["headers"].get("hostname") for event in events]
+        assert len(events) == 1
+        assert message["headers"]["periodic_task_name"] == "b"
+
+    def test_signals_are_sent_once_for_each_attempt(self, world: World, queues: Queues) -> None:
+        sent: list[str] = []
+
+        def before(**_: Any) -> None:
+            sent.append("before")
+
+        def after(**_: Any) -> None:
+            sent.append("after")
+
+        before_task_publish.connect(before)
+        after_task_publish.connect(after)
+        try:
+            put_one_off(world, "a")
+            world.scheduler_of(RedBeatScheduler).tick()
+        finally:
+            before_task_publish.disconnect(before)
+            after_task_publish.disconnect(after)
+        assert (sent, queues.names()) == (["before", "after"], ["a"])
+
+
+class TestAMessageIsRefused:
+    def test_a_queue_of_a_wrong_type(
+        self, world: World, queues: Queues, log: pytest.LogCaptureFixture
+    ) -> None:
+        queues.client.set("crooked", "no list")
+        names = [f"good{number}" for number in range(20)]
+        for name in names:
+            put_one_off(world, name)
+        put_one_off(world, "bad", score=0.5, options={"queue": "crooked"})
+        failed: list[str] = []
+
+        def receiver(name: str, **_: Any) -> None:
+            failed.append(name)
+
+        entry_failed.connect(receiver)
+        try:
+            world.scheduler_of(RedBeatScheduler).tick()
+        finally:
+            entry_failed.disconnect(receiver)
+        assert sorted(queues.names()) == sorted(names)
+        assert (world.run_count("bad"), failed) == (0, ["bad"])
+        assert queues.client.get("crooked") == "no list"
+        assert len(lines(log, f"Could not send {PREFIX}bad, attempt 1", "WRONGTYPE")) == 1
+        assert not lines(log, "broker is not available")
+
+    def test_memory_is_full(self, world: World, own_server: RedisServer) -> None:
+        """Invariant: no run is recorded that was not sent; it is sent when there is memory."""
+        queues = elsewhere(world, own_server)
+        names = [f"e{number}" for number in range(5)]
+        with redis.Redis.from_url(own_server.url, decode_responses=True) as client:
+            there = World(world.app, client, world.schedulers)
+            there.put_many(5)
+            scheduler = there.scheduler_of(RedBeatScheduler)
+            with before_publish(lambda: client.config_set("maxmemory", "1")):
+                scheduler.tick()
+            assert queues.messages() == []
+            assert {there.run_count(name) for name in names} == {0}
+            client.config_set("maxmemory", "0")
+
+            def all_sent() -> bool:
+                make_due(there, *(name for name in names if not there.run_count(name)))
+                scheduler.tick()
+                return {there.run_count(name) for name in names} == {1}
+
+            wait_until(all_sent)
+            assert sorted(queues.names()) == names
+
+
+def elsewhere(world: World, server: RedisServer) -> Queues:
+    """Have broker and schedule of the app on another server; return its queues."""
+    url = server.url
+    world.app.conf.update(broker_url=f"{url.rpartition('/')[0]}/0", redbeat_redis_url=url)
+    return Queues(url)
