@@ -253,6 +253,7 @@ class Dispatcher:
         try:
             producer = self._hooks.producer
             capture = self._capture_for(entry, producer)
+            unsure = self._hooks.sends_itself
             if capture is not None:
                 with capture:
                     seconds = publish(self._hooks, entry, producer)
@@ -265,7 +266,7 @@ class Dispatcher:
                             outgoing.add(Letter(entry, claim, seconds, now))
                             return
                 finally:
-                    unsure = outgoing.carried
+                    unsure = unsure or outgoing.carried
         except Exception as error:
             self._note(claim, now, error, unsure)
             return

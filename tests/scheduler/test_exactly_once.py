@@ -91,6 +91,13 @@ def own_server() -> Iterator[RedisServer]:
         yield server
 
 
+def elsewhere(world: World, server: RedisServer) -> Queues:
+    """Have broker and schedule of the app on another server; return its queues."""
+    url = server.url
+    world.app.conf.update(broker_url=f"{url.rpartition('/')[0]}/0", redbeat_redis_url=url)
+    return Queues(url)
+
+
 @contextmanager
 def before_publish(action: Callable[[], object]) -> Iterator[None]:
     """Do something once, between the claim of a run and its record."""
@@ -123,11 +130,26 @@ def put_one_off(world: World, name: str, **definition: Any) -> None:
     world.put(name, interval_json(3600), **definition)
 
 
-def saved(world: World, name: str, text: str) -> RedBeatSchedulerEntry:
-    """Save an entry with an argument, due now, by the API."""
+def saved(
+    world: World, name: str, text: str = "", ran: float = 3601, **more: Any
+) -> RedBeatSchedulerEntry:
+    """Save an entry of an hour with an argument by the API; it ran so many seconds ago."""
+    ran_at: Any = world.ago(ran)
     return RedBeatSchedulerEntry(
-        name, f"tasks.{name}", 3600, args=[text], last_run_at=world.ago(3601), app=world.app
+        name, f"tasks.{name}", 3600, args=[text], last_run_at=ran_at, app=world.app, **more
     ).save()
+
+
+def register(
+    world: World, base: type[Task], action: Callable[[], object] = lambda: None
+) -> None:
+    """Give the app a task for the entry ``a``, of a class."""
+
+    def run() -> None:
+        action()
+
+    # Or all apps get it.
+    world.app.task(name="tasks.a", base=base, shared=False)(run)
 
 
 class TestOneStep:
@@ -254,7 +276,7 @@ class TestOneStep:
         assert (world.run_count("a"), announced) == (1, ["a"])
 
     def test_a_policy_that_was_edited(self, world: World, queues: Queues) -> None:
-        entry = saved(world, "a", "x")
+        entry = saved(world, "a")
         with before_publish(lambda: entry.pause("for a test")):
             scheduler = world.scheduler_of(RedBeatScheduler)
             scheduler.tick()
@@ -279,8 +301,7 @@ class TestOneStep:
         assert world.run_count("a") in (41, 42)
 
     def test_a_triggered_run(self, world: World, queues: Queues, wire: Wire) -> None:
-        entry = saved(world, "a", "x")
-        world.client.zadd(SCHEDULE, {f"{PREFIX}a": world.now() + 3600})
+        entry = saved(world, "a", "x", ran=0)
         task_id = entry.trigger()
         wire.lose(lambda: bool(queues.messages()))
         scheduler = world.scheduler_of(RedBeatScheduler)
@@ -290,11 +311,8 @@ class TestOneStep:
         assert [message["headers"]["id"] for message in queues.messages()] == [task_id]
 
     def test_a_triggered_run_of_an_entry_that_is_edited(self, world: World, queues: Queues) -> None:
-        entry = saved(world, "a", "old")
-        world.client.zadd(SCHEDULE, {f"{PREFIX}a": world.now() + 3600})
-        entry.trigger()
-        changed = RedBeatSchedulerEntry("a", "tasks.a", 3600, args=["new"], app=world.app)
-        with before_publish(changed.save):
+        saved(world, "a", "old", ran=0).trigger()
+        with before_publish(lambda: saved(world, "a", "new", ran=0)):
             world.scheduler_of(RedBeatScheduler).tick()
         assert queues.bodies() == [["new"]]
 
@@ -438,8 +456,8 @@ class TestWhatCelerySends:
         with world.app.connection_for_write() as connection:
             for queue in world.app.conf.task_queues:
                 queue(connection.default_channel).declare()
-        put_one_off(world, "a", options={"exchange": "news", "routing_key": "some.thing"})
-        put_one_off(world, "b", options={"exchange": "news", "routing_key": "other"})
+        put_one_off(world, "a", options={"queue": "all", "routing_key": "some.thing"})
+        put_one_off(world, "b", options={"queue": "all", "routing_key": "other"})
         world.scheduler_of(RedBeatScheduler).tick()
         assert sorted(queues.names("all")) == ["a", "b"]
         assert queues.names("some") == ["a"]
@@ -469,14 +487,7 @@ class TestWhatCelerySends:
     def test_a_broadcast_of_an_entry_that_was_deleted(self, world: World, queues: Queues) -> None:
         exchange = ENTITIES.Exchange("fan", type="fanout")
         world.app.conf.task_queues = [ENTITIES.Queue("fanned", exchange)]
-        entry = RedBeatSchedulerEntry(
-            "a",
-            "tasks.a",
-            3600,
-            options={"queue": "fanned"},
-            last_run_at=world.ago(3601),
-            app=world.app,
-        ).save()
+        entry = saved(world, "a", options={"queue": "fanned"})
         subscription = self.listen(queues)
         with before_publish(entry.delete):
             world.scheduler_of(RedBeatScheduler).tick()
@@ -484,8 +495,8 @@ class TestWhatCelerySends:
 
     def test_task_sent_travels_with_the_message(self, world: World, queues: Queues) -> None:
         world.app.conf.task_send_sent_event = True
-        entry = saved(world, "a", "x")
-        saved(world, "b", "x")
+        entry = saved(world, "a")
+        saved(world, "b")
         subscription = self.listen(queues)
         with before_publish(entry.delete):
             world.scheduler_of(RedBeatScheduler).tick()
@@ -563,8 +574,205 @@ class TestAMessageIsRefused:
             assert sorted(queues.names()) == names
 
 
-def elsewhere(world: World, server: RedisServer) -> Queues:
-    """Have broker and schedule of the app on another server; return its queues."""
-    url = server.url
-    world.app.conf.update(broker_url=f"{url.rpartition('/')[0]}/0", redbeat_redis_url=url)
-    return Queues(url)
+
+class TestPastTheCapture:
+    """What code of the user's own sends is sent at least once; none of it gets lost."""
+
+    def twice(self, world: World, scheduler: RedBeatScheduler, *names: str) -> None:
+        """Run entries, and once more."""
+        for _ in range(2):
+            make_due(world, *names)
+            for name in names:
+                world.client.hdel(f"{PREFIX}{name}", "meta", "runtime")
+            scheduler.tick()
+
+    def test_a_task_that_calls_super(
+        self, world: World, queues: Queues, log: pytest.LogCaptureFixture
+    ) -> None:
+        class Calling(Task):
+            def apply_async(self, *args: Any, **kwargs: Any) -> Any:
+                return super().apply_async(*args, **kwargs)
+
+        register(world, Calling)
+        put_one_off(world, "a")
+        put_one_off(world, "b")
+        self.twice(world, world.scheduler_of(RedBeatScheduler), "a", "b")
+        assert sorted(queues.names()) == ["a", "a", "b", "b"]
+        assert [world.run_count(name) for name in "ab"] == [1, 1]
+        assert not lines(log, AT_LEAST_ONCE)
+
+    def test_a_task_on_a_connection_of_its_own(
+        self, world: World, queues: Queues, log: pytest.LogCaptureFixture, announced: list[str]
+    ) -> None:
+        app = world.app
+
+        class Foreign(Task):
+            def apply_async(self, *args: Any, **kwargs: Any) -> Any:
+                with app.connection_for_write() as connection:
+                    kwargs["producer"] = app.amqp.Producer(connection)
+                    return super().apply_async(*args, **kwargs)
+
+        register(world, Foreign)
+        put_one_off(world, "a")
+        put_one_off(world, "b")
+        self.twice(world, world.scheduler_of(RedBeatScheduler), "a", "b")
+        assert sorted(queues.names()) == sorted(announced) == ["a", "a", "b", "b"]
+        assert [world.run_count(name) for name in "ab"] == [1, 1]
+        assert len(lines(log, AT_LEAST_ONCE)) == 1
+
+    def test_a_task_that_sends_two(self, world: World, queues: Queues) -> None:
+        """One more message, on a connection of its own: that one leaves at once."""
+        app = world.app
+
+        class Two(Task):
+            def apply_async(self, *args: Any, **kwargs: Any) -> Any:
+                app.send_task("tasks.more", queue="more")
+                return super().apply_async(*args, **kwargs)
+
+        register(world, Two)
+        put_one_off(world, "a")
+        world.scheduler_of(RedBeatScheduler).tick()
+        assert (queues.names(), len(queues.messages("more"))) == (["a"], 1)
+        assert world.run_count("a") == 1
+
+    def test_a_task_that_sends_and_fails(self, world: World, queues: Queues) -> None:
+        """Invariant: what may have been sent is sent again under the same id."""
+        app = world.app
+        fails = [False, True]
+
+        class Failing(Task):
+            def apply_async(self, *args: Any, **kwargs: Any) -> Any:
+                with app.connection_for_write() as connection:
+                    kwargs["producer"] = app.amqp.Producer(connection)
+                    super().apply_async(*args, **kwargs)
+                if fails.pop():
+                    raise ValueError("after the fact")
+
+        register(world, Failing)
+        world.put("a", interval_json(0.01), world.ago(1))
+        scheduler = world.scheduler_of(RedBeatScheduler)
+        scheduler.tick()
+        make_due(world, "a")
+        scheduler.tick()
+        first, second = (message["headers"]["id"] for message in queues.messages()[:2])
+        assert first == second
+
+    def test_eager_tasks(
+        self, world: World, queues: Queues, log: pytest.LogCaptureFixture, announced: list[str]
+    ) -> None:
+        world.app.conf.task_always_eager = True
+        ran: list[int] = []
+        register(world, Task, lambda: ran.append(1))
+        put_one_off(world, "a")
+        self.twice(world, world.scheduler_of(RedBeatScheduler), "a")
+        assert (queues.messages(), len(ran), announced) == ([], 2, ["a", "a"])
+        assert world.run_count("a") == 1
+        assert len(lines(log, AT_LEAST_ONCE)) == 1
+
+    @pytest.mark.parametrize("method", ["apply_async", "maybe_due", "send_task"])
+    @pytest.mark.parametrize("foreign", [False, True])
+    def test_a_scheduler_with_methods_of_its_own(
+        self,
+        world: World,
+        queues: Queues,
+        log: pytest.LogCaptureFixture,
+        announced: list[str],
+        method: str,
+        foreign: bool,
+    ) -> None:
+        app = world.app
+
+        def own(self: Any, *args: Any, **kwargs: Any) -> Any:
+            parent = getattr(super(Own, self), method)
+            if not foreign:
+                return parent(*args, **kwargs)
+            with producers[app.connection_for_write()].acquire(block=True) as producer:
+                return parent(*args, **{**kwargs, "producer": producer})
+
+        Own = type("Own", (RedBeatScheduler,), {method: own})
+        put_one_off(world, "a")
+        put_one_off(world, "b")
+        self.twice(world, world.scheduler_of(Own), "a", "b")
+        assert sorted(queues.names()) == sorted(announced) == ["a", "a", "b", "b"]
+        assert [world.run_count(name) for name in "ab"] == [1, 1]
+        # Once for each of the tasks.
+        assert len(lines(log, AT_LEAST_ONCE)) == (2 if foreign else 0)
+
+    def test_a_maybe_due_that_does_without_ours(
+        self, world: World, queues: Queues, announced: list[str]
+    ) -> None:
+        class Own(RedBeatScheduler):
+            def maybe_due(self, entry: Any, **kwargs: Any) -> Any:
+                due, seconds = self.is_due(entry)
+                if due:
+                    self.apply_async(entry, producer=kwargs.get("producer"))
+                return seconds
+
+        put_one_off(world, "a")
+        self.twice(world, world.scheduler_of(Own), "a")
+        assert (queues.names(), announced, world.run_count("a")) == (["a", "a"], ["a", "a"], 1)
+
+    def test_no_queue_takes_it(
+        self, world: World, queues: Queues, log: pytest.LogCaptureFixture
+    ) -> None:
+        """What is bound nowhere is dropped by the broker, as ever, and counts as a run."""
+        put_one_off(world, "a", options={"exchange": "nowhere", "routing_key": "x"})
+        world.scheduler_of(RedBeatScheduler).tick()
+        assert world.run_count("a") == 1
+        assert not lines(log, "code of its own")
+
+    def test_a_queue_that_expires(
+        self, world: World, queues: Queues, wire: Wire, log: pytest.LogCaptureFixture
+    ) -> None:
+        world.app.conf.task_queues = [ENTITIES.Queue("short", expires=600.0)]
+        put_one_off(world, "a", options={"queue": "short"})
+        wire.lose(lambda: bool(queues.messages("short")))
+        scheduler = world.scheduler_of(RedBeatScheduler)
+        scheduler.tick()
+        scheduler.tick()
+        assert (wire.lost, queues.names("short"), world.run_count("a")) == (1, ["a"], 1)
+        assert not lines(log, AT_LEAST_ONCE)
+
+    def test_a_queue_that_expires_of_an_entry_that_was_deleted(
+        self, world: World, queues: Queues
+    ) -> None:
+        world.app.conf.task_queues = [ENTITIES.Queue("short", expires=600.0)]
+        entry = saved(world, "a", options={"queue": "short"})
+        with before_publish(entry.delete):
+            world.scheduler_of(RedBeatScheduler).tick()
+        assert queues.names("short") == []
+
+    @pytest.mark.parametrize("kind", ["Rpush", "Piped"])
+    def test_commands_we_do_not_know(
+        self,
+        world: World,
+        queues: Queues,
+        log: pytest.LogCaptureFixture,
+        announced: list[str],
+        kind: str,
+    ) -> None:
+        world.app.conf.broker_transport = f"{__name__}:{kind}"
+        put_one_off(world, "a")
+        self.twice(world, world.scheduler_of(RedBeatScheduler), "a")
+        assert (queues.names(), announced, world.run_count("a")) == (["a", "a"], ["a", "a"], 1)
+        assert len(lines(log, AT_LEAST_ONCE)) == 1
+
+
+class Rpush(Transport):  # type: ignore[misc]
+    """Puts messages into queues by another command."""
+
+    class Channel(Channel):  # type: ignore[misc]
+        def _put(self, queue: str, message: Any, **_: Any) -> None:
+            with self.conn_or_acquire() as client:
+                client.rpush(queue, json.dumps(message))
+
+
+class Piped(Transport):  # type: ignore[misc]
+    """Puts messages into queues by other commands in a pipeline."""
+
+    class Channel(Channel):  # type: ignore[misc]
+        def _put(self, queue: str, message: Any, **_: Any) -> None:
+            with self.conn_or_acquire() as client, client.pipeline() as pipe:
+                pipe.lpush(queue, json.dumps(message))
+                pipe.sadd("seen", queue)
+                pipe.execute()
