@@ -22,7 +22,7 @@ from redbeat.entries.occurrences import Run, Trigger, first_word
 from redbeat.entries.prototypes import Histories, Prototypes
 from redbeat.entries.runs import TRIGGERED, run_line
 from redbeat.entry import RedBeatSchedulerEntry
-from redbeat.errors import DecodeError
+from redbeat.errors import ConfigurationError, DecodeError
 from redbeat.metrics.counters import Counters
 from redbeat.signals import emit, entry_quarantined
 from redbeat.storage.quarantine import Quarantine, shown
@@ -433,6 +433,8 @@ class Dispatcher:
     ) -> None:
         """Keep a run that could not be sent, after what was published before it is seen to."""
         self._hear()
+        if isinstance(error, ConfigurationError):  # no run of any entry can be sent
+            raise error
         self._exchange.record(self.failures.note(claim, now, error, unsure))
 
     def _set_aside(self, claim: Claim, reason: str, now: float) -> None:

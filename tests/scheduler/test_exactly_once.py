@@ -8,12 +8,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import kombu.connection
 import kombu.entity
 import pytest
 import redis
 from celery import Task
 from celery.signals import after_task_publish, before_task_publish
 from kombu.pools import producers
+from kombu.serialization import registry
 from kombu.transport.redis import Channel, Transport
 
 from redbeat import RedBeatSchedulerEntry
@@ -27,18 +29,23 @@ from tests.servers import RedisServer
 from tests.waiting import wait_until
 
 from .clients import CountingRedis, Wire
-from .conftest import LOCK, SCHEDULE, Clock, World, interval_json
+from .conftest import SCHEDULE, Clock, World, interval_json
 
 #: Broker and schedule are one server here.
 pytestmark = pytest.mark.standalone
 
 ENTITIES: Any = kombu.entity
+CONNECTION: Any = kombu.connection.Connection
 
 #: What is logged, at most once, where a run is sent at least once although nobody asked for that.
 AT_LEAST_ONCE = "at least once"
 
 #: Bytes of one call to Redis.
 MOST_BYTES = 4 << 20
+
+
+#: Those that kombu knows; it knows YAML only where there is a library for it.
+SERIALIZERS = sorted({"json", "pickle", "yaml"} & registry.name_to_type.keys())
 
 
 class Queues:
@@ -58,7 +65,7 @@ class Queues:
 
     def bodies(self, queue: str = "celery") -> list[Any]:
         """Return the positional arguments in the messages of a queue."""
-        with kombu.Connection(self.url) as connection:
+        with CONNECTION(self.url) as connection:
             simple = connection.SimpleQueue(queue, accept=["json", "pickle", "yaml"])
             count = self.client.llen(queue)
             return [simple.get(timeout=5).decode()[0] for _ in range(count)]
@@ -140,9 +147,7 @@ def saved(
     ).save()
 
 
-def register(
-    world: World, base: type[Task], action: Callable[[], object] = lambda: None
-) -> None:
+def register(world: World, base: type[Task], action: Callable[[], object] = lambda: None) -> None:
     """Give the app a task for the entry ``a``, of a class."""
 
     def run() -> None:
@@ -393,7 +398,7 @@ class TestWhatCelerySends:
         world.scheduler_of(RedBeatScheduler).tick()
         assert queues.names("celery\x06\x169") == ["high"]
 
-    @pytest.mark.parametrize("serializer", ["json", "pickle", "yaml"])
+    @pytest.mark.parametrize("serializer", SERIALIZERS)
     @pytest.mark.parametrize("compression", [None, "zlib", "bzip2"])
     def test_serializers(
         self, world: World, queues: Queues, serializer: str, compression: str | None
@@ -574,7 +579,6 @@ class TestAMessageIsRefused:
             assert sorted(queues.names()) == names
 
 
-
 class TestPastTheCapture:
     """What code of the user's own sends is sent at least once; none of it gets lost."""
 
@@ -683,16 +687,16 @@ class TestPastTheCapture:
         app = world.app
 
         def own(self: Any, *args: Any, **kwargs: Any) -> Any:
-            parent = getattr(super(Own, self), method)
+            parent = getattr(super(cls, self), method)
             if not foreign:
                 return parent(*args, **kwargs)
             with producers[app.connection_for_write()].acquire(block=True) as producer:
                 return parent(*args, **{**kwargs, "producer": producer})
 
-        Own = type("Own", (RedBeatScheduler,), {method: own})
+        cls = type("Own", (RedBeatScheduler,), {method: own})
         put_one_off(world, "a")
         put_one_off(world, "b")
-        self.twice(world, world.scheduler_of(Own), "a", "b")
+        self.twice(world, world.scheduler_of(cls), "a", "b")
         assert sorted(queues.names()) == sorted(announced) == ["a", "a", "b", "b"]
         assert [world.run_count(name) for name in "ab"] == [1, 1]
         # Once for each of the tasks.
@@ -718,8 +722,8 @@ class TestPastTheCapture:
         """What is bound nowhere is dropped by the broker, as ever, and counts as a run."""
         put_one_off(world, "a", options={"exchange": "nowhere", "routing_key": "x"})
         world.scheduler_of(RedBeatScheduler).tick()
-        assert world.run_count("a") == 1
-        assert not lines(log, "code of its own")
+        assert (world.run_count("a"), queues.messages()) == (1, [])
+        assert len(lines(log, "or to no queue at all")) == 1
 
     def test_a_queue_that_expires(
         self, world: World, queues: Queues, wire: Wire, log: pytest.LogCaptureFixture
@@ -758,19 +762,351 @@ class TestPastTheCapture:
         assert len(lines(log, AT_LEAST_ONCE)) == 1
 
 
-class Rpush(Transport):  # type: ignore[misc]
+@pytest.fixture
+def proxy(world: World, redis_server: RedisServer) -> Iterator[Proxy]:
+    """What the app takes for its broker; it leads to the server of the schedule."""
+    with Proxy(redis_server.port) as proxy:
+        world.app.conf.broker_url = proxy.url
+        yield proxy
+
+
+def run_again(world: World, scheduler: RedBeatScheduler, name: str) -> None:
+    """Tick until an entry has run."""
+
+    def has_run() -> bool:
+        make_due(world, name)
+        scheduler.tick()
+        return world.run_count(name) > 0
+
+    wait_until(has_run)
+
+
+def ticks(scheduler: RedBeatScheduler, clock: Clock, count: int = 5) -> None:
+    """Tick several times; each time it is looked anew where the broker is."""
+    for _ in range(count):
+        clock.advance(LOOK_AGAIN + 1)
+        scheduler.tick()
+
+
+class TestNotTheSameServer:
+    """At least once, and logged once; nothing is lost."""
+
+    def run(self, world: World, clock: Clock, names: str = "ab") -> None:
+        """Run entries, then each once more."""
+        scheduler = world.scheduler_of(RedBeatScheduler, clock=clock)
+        for _ in range(2):
+            for name in names:
+                put_one_off(world, name)
+                world.client.hdel(f"{PREFIX}{name}", "meta", "runtime")
+            ticks(scheduler, clock, 3)
+
+    def test_a_broker_in_memory(
+        self, world: World, clock: Clock, announced: list[str], log: pytest.LogCaptureFixture
+    ) -> None:
+        self.run(world, clock)
+        assert sorted(announced) == ["a", "a", "b", "b"]
+        assert lines(log, AT_LEAST_ONCE) == [
+            "beat: Runs are sent at least once: messages do not go to Redis"
+        ]
+
+    def test_two_servers(
+        self,
+        world: World,
+        clock: Clock,
+        own_server: RedisServer,
+        announced: list[str],
+        log: pytest.LogCaptureFixture,
+    ) -> None:
+        world.app.conf.broker_url = own_server.url
+        self.run(world, clock)
+        assert sorted(Queues(own_server.url).names()) == sorted(announced) == ["a", "a", "b", "b"]
+        assert [world.run_count(name) for name in "ab"] == [1, 1]
+        assert lines(log, AT_LEAST_ONCE) == [
+            "beat: Runs are sent at least once: broker and schedule are on two Redis servers"
+        ]
+
+    @pytest.mark.parametrize("rules", ["-info", "-select", "-lpush", "-type", "resetkeys ~*red*"])
+    @pytest.mark.parametrize("database", [0, 1])
+    def test_a_user_who_may_not(
+        self,
+        world: World,
+        clock: Clock,
+        own_server: RedisServer,
+        announced: list[str],
+        log: pytest.LogCaptureFixture,
+        rules: str,
+        database: int,
+    ) -> None:
+        """Setup: the user of the schedule lacks a right, that of the broker does not."""
+        with redis.Redis.from_url(own_server.url, decode_responses=True) as admin:
+            admin.execute_command("ACL SETUSER beat on >pw ~* &* +@all", *rules.split())
+            queues = Queues(own_server.url, database)
+            world.app.conf.broker_url = queues.url
+            world.app.conf.redbeat_redis_url = f"redis://beat:pw@127.0.0.1:{own_server.port}/0"
+            there = World(world.app, admin, world.schedulers)
+            self.run(there, clock, "abcdef")
+            assert sorted(queues.names()) == sorted(announced) == sorted("abcdef" * 2)
+            assert {there.run_count(name) for name in "abcdef"} == {1}
+            possible = rules == "-select" and database == 0
+            assert len(lines(log, AT_LEAST_ONCE)) == (0 if possible else 1)
+            assert not lines(log, "on one Redis server again")
+
+    def test_an_entry_may_wish_for_less(
+        self, world: World, queues: Queues, log: pytest.LogCaptureFixture
+    ) -> None:
+        for name, delivery in (("a", "at_least_once"), ("b", "at_most_once"), ("c", None)):
+            saved(world, name, delivery=delivery)
+        world.scheduler_of(RedBeatScheduler).tick()
+        assert sorted(queues.names()) == ["a", "b", "c"]
+        assert not lines(log, AT_LEAST_ONCE)
+
+
+class TestTheyPartWays:
+    """Setup: the broker is behind a proxy, which then leads to another server."""
+
+    def test_at_least_once_from_then_on(
+        self,
+        world: World,
+        queues: Queues,
+        clock: Clock,
+        proxy: Proxy,
+        own_server: RedisServer,
+        redis_server: RedisServer,
+        log: pytest.LogCaptureFixture,
+    ) -> None:
+        """Invariant: each message goes to the server that is the broker then."""
+        other = Queues(own_server.url)
+        scheduler = world.scheduler_of(RedBeatScheduler, clock=clock)
+        put_one_off(world, "a")
+        scheduler.tick()
+        proxy.lead_to(own_server.port)
+        put_one_off(world, "b")
+        ticks(scheduler, clock)
+        put_one_off(world, "c")
+        ticks(scheduler, clock)
+        assert (queues.names(), other.names()) == (["a"], ["b", "c"])
+        assert len(lines(log, "at least once from now on", "on two Redis servers")) == 1
+        proxy.lead_to(redis_server.port)
+        put_one_off(world, "d")
+        ticks(scheduler, clock)
+        entry = saved(world, "e")
+        with before_publish(entry.delete):
+            scheduler.tick()
+        assert (queues.names(), other.names()) == (["a", "d"], ["b", "c"])
+        assert len(lines(log, "on one Redis server again")) == 1
+        assert [world.run_count(name) for name in "abcd"] == [1, 1, 1, 1]
+
+    def test_nothing_is_sent_where_that_is_not_wanted(
+        self,
+        world: World,
+        queues: Queues,
+        clock: Clock,
+        proxy: Proxy,
+        own_server: RedisServer,
+        redis_server: RedisServer,
+        log: pytest.LogCaptureFixture,
+    ) -> None:
+        world.app.conf.redbeat_delivery = "exactly_once"
+        other = Queues(own_server.url)
+        scheduler = world.scheduler_of(RedBeatScheduler, clock=clock)
+        put_one_off(world, "a")
+        scheduler.tick()
+        proxy.lead_to(own_server.port)
+        put_one_off(world, "b")
+        for _ in range(5):
+            make_due(world, "b")
+            ticks(scheduler, clock, 1)
+        assert (queues.names(), other.names(), world.run_count("b")) == (["a"], [], 0)
+        assert len(lines(log, "PROBLEM", "nothing is sent", "two Redis servers")) == 1
+        proxy.lead_to(redis_server.port)
+        run_again(world, scheduler, "b")
+        assert (queues.names(), other.names(), world.run_count("b")) == (["a", "b"], [], 1)
+
+    def test_rights_that_are_taken_where_nothing_else_is_wanted(
+        self,
+        world: World,
+        clock: Clock,
+        own_server: RedisServer,
+        log: pytest.LogCaptureFixture,
+    ) -> None:
+        world.app.conf.redbeat_delivery = "exactly_once"
+        with redis.Redis.from_url(own_server.url, decode_responses=True) as admin:
+            admin.execute_command("ACL SETUSER beat on >pw ~* &* +@all")
+            queues = elsewhere(world, own_server)
+            world.app.conf.redbeat_redis_url = f"redis://beat:pw@127.0.0.1:{own_server.port}/0"
+            there = World(world.app, admin, world.schedulers)
+            scheduler = there.scheduler_of(RedBeatScheduler, clock=clock)
+            put_one_off(there, "a")
+            scheduler.tick()
+            admin.execute_command("ACL SETUSER beat -lpush")
+            put_one_off(there, "b")
+            for _ in range(5):
+                scheduler.tick()
+                make_due(there, "b")
+            assert (queues.names(), there.run_count("b")) == (["a"], 0)
+            assert len(lines(log, "PROBLEM", "nothing is sent")) == 1
+            admin.execute_command("ACL SETUSER beat +lpush")
+            make_due(there, "b")
+            ticks(scheduler, clock, 2)
+            assert (queues.names(), there.run_count("b")) == (["a", "b"], 1)
+
+    def test_redis_restarts(
+        self,
+        world: World,
+        clock: Clock,
+        own_server: RedisServer,
+        log: pytest.LogCaptureFixture,
+    ) -> None:
+        """Invariant: it goes on exactly once; nothing is lost, nothing doubled."""
+        queues = elsewhere(world, own_server)
+        with redis.Redis.from_url(own_server.url, decode_responses=True) as client:
+            there = World(world.app, client, world.schedulers)
+            scheduler = there.scheduler_of(RedBeatScheduler, clock=clock)
+            put_one_off(there, "a")
+            scheduler.tick()
+            put_one_off(there, "b")
+            client.save()
+            own_server.restart()
+            run_again(there, scheduler, "b")
+            entry = saved(there, "c")
+            with before_publish(entry.delete):
+                scheduler.tick()
+            assert queues.names() == ["a", "b"]
+            assert [there.run_count(name) for name in "ab"] == [1, 1]
+            assert not lines(log, AT_LEAST_ONCE)
+
+    def test_redis_restarts_between_publish_and_record(
+        self,
+        world: World,
+        clock: Clock,
+        own_server: RedisServer,
+        announced: list[str],
+        log: pytest.LogCaptureFixture,
+    ) -> None:
+        queues = elsewhere(world, own_server)
+
+        with redis.Redis.from_url(own_server.url, decode_responses=True) as client:
+            there = World(world.app, client, world.schedulers)
+            scheduler = there.scheduler_of(RedBeatScheduler, clock=clock)
+            scheduler.tick()
+            there.put_many(3)
+
+            def restart() -> None:
+                client.save()
+                own_server.restart()
+
+            with before_publish(restart):
+                scheduler.tick()
+            names = ["e0", "e1", "e2"]
+
+            def all_ran() -> bool:
+                scheduler.tick()
+                return {there.run_count(name) for name in names} == {1}
+
+            wait_until(all_ran)
+            assert sorted(queues.names()) == sorted(announced) == names
+            assert not lines(log, AT_LEAST_ONCE)
+
+
+class TestImpossibleFromTheStart:
+    def refused(self, world: World, **settings: Any) -> str:
+        """Return why a scheduler cannot be made, or not tick."""
+        world.app.conf.update(settings, redbeat_delivery="exactly_once")
+        with pytest.raises(ConfigurationError, match="redbeat_delivery is 'exactly_once'") as error:
+            RedBeatScheduler(world.app)
+        return str(error.value)
+
+    def test_a_broker_that_is_not_redis(self, world: World) -> None:
+        assert "messages do not go to Redis" in self.refused(world)
+        reason = self.refused(world, broker_url="amqp://127.0.0.1:1//")
+        assert "messages do not go to Redis" in reason
+
+    def test_eager_tasks(self, world: World, queues: Queues) -> None:
+        assert queues.url == world.app.conf.broker_url
+        assert "task_always_eager" in self.refused(world, task_always_eager=True)
+
+    def test_a_schedule_in_a_cluster(self, world: World, unused_port: int) -> None:
+        url = f"redis://127.0.0.1:{unused_port}/0"
+        options = {"cluster": True, "startup_nodes": [{"host": "127.0.0.1", "port": unused_port}]}
+        settings = {"broker_url": url, "redbeat_redis_options": options}
+        cluster = "redis-cluster://"
+        assert "Cluster" in self.refused(world, redbeat_redis_url=cluster, **settings)
+
+    def test_another_server_at_the_first_contact(
+        self, world: World, own_server: RedisServer
+    ) -> None:
+        world.app.conf.update(broker_url=own_server.url, redbeat_delivery="exactly_once")
+        put_one_off(world, "a")
+        scheduler = world.scheduler_of(RedBeatScheduler)
+        with pytest.raises(ConfigurationError, match="on two Redis servers"):
+            scheduler.tick()
+        assert (Queues(own_server.url).messages(), world.run_count("a")) == ([], 0)
+
+    def test_a_broker_that_is_away_is_waited_for(
+        self, world: World, queues: Queues, proxy: Proxy, log: pytest.LogCaptureFixture
+    ) -> None:
+        world.app.conf.redbeat_delivery = "exactly_once"
+        proxy.refuse()
+        put_one_off(world, "a")
+        scheduler = world.scheduler_of(RedBeatScheduler)
+        for _ in range(3):
+            scheduler.tick()
+            make_due(world, "a")
+        assert (queues.names(), world.run_count("a")) == ([], 0)
+        proxy.refuse(False)
+        run_again(world, scheduler, "a")
+        assert queues.names() == ["a"]
+        assert lines(log, "The broker is back")
+        assert not lines(log, "PROBLEM")
+
+
+class TestCosts:
+    def reads(self, client: Any) -> int:
+        """Return how often the server read from a socket so far; small requests are one each."""
+        return int(client.info("stats")["total_reads_processed"])
+
+    def test_two_round_trips_in_all(
+        self, world: World, queues: Queues, counting: CountingRedis
+    ) -> None:
+        scheduler = world.scheduler_of(RedBeatScheduler, clock=Clock())
+        put_one_off(world, "warm-up")
+        scheduler.tick()
+        put_one_off(world, "a")
+        trips, reads = counting.trips, self.reads(world.client)
+        scheduler.tick()
+        # One of the reads is that of the question itself.
+        assert (counting.trips - trips, self.reads(world.client) - reads - 1) == (2, 2)
+        assert queues.names() == ["warm-up", "a"]
+
+    def test_bytes_of_a_call_are_bounded(
+        self, world: World, own_server: RedisServer, log: pytest.LogCaptureFixture
+    ) -> None:
+        """A server that is told so closes a connection with a call of more bytes."""
+        queues = elsewhere(world, own_server)
+        with redis.Redis.from_url(own_server.url, decode_responses=True) as client:
+            client.config_set("client-query-buffer-limit", str(MOST_BYTES))
+            there = World(world.app, client, world.schedulers)
+            for number in range(100):
+                put_one_off(there, f"e{number}", args=["x" * 200_000])
+            there.scheduler_of(RedBeatScheduler).tick()
+            assert sorted(queues.names()) == sorted(f"e{number}" for number in range(100))
+            assert {there.run_count(f"e{number}") for number in range(100)} == {1}
+        assert not lines(log, "Redis is not available")
+
+
+class Rpush(Transport):
     """Puts messages into queues by another command."""
 
-    class Channel(Channel):  # type: ignore[misc]
+    class Channel(Channel):
         def _put(self, queue: str, message: Any, **_: Any) -> None:
             with self.conn_or_acquire() as client:
                 client.rpush(queue, json.dumps(message))
 
 
-class Piped(Transport):  # type: ignore[misc]
+class Piped(Transport):
     """Puts messages into queues by other commands in a pipeline."""
 
-    class Channel(Channel):  # type: ignore[misc]
+    class Channel(Channel):
         def _put(self, queue: str, message: Any, **_: Any) -> None:
             with self.conn_or_acquire() as client, client.pipeline() as pipe:
                 pipe.lpush(queue, json.dumps(message))
