@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import Any
 
 import kombu.connection
@@ -15,7 +16,6 @@ import redis
 from celery import Task
 from celery.signals import after_task_publish, before_task_publish
 from kombu.pools import producers
-from kombu.serialization import registry
 from kombu.transport.redis import Channel, Transport
 
 from redbeat import RedBeatSchedulerEntry
@@ -40,12 +40,15 @@ CONNECTION: Any = kombu.connection.Connection
 #: What is logged, at most once, where a run is sent at least once although nobody asked for that.
 AT_LEAST_ONCE = "at least once"
 
+#: What the receiver of a signal is known by.
+BEFORE = "before publish"
+
 #: Bytes of one call to Redis.
 MOST_BYTES = 4 << 20
 
 
-#: Those that kombu knows; it knows YAML only where there is a library for it.
-SERIALIZERS = sorted({"json", "pickle", "yaml"} & registry.name_to_type.keys())
+#: Kombu knows YAML only where there is a library for it.
+SERIALIZERS = ["json", "pickle", *(["yaml"] if find_spec("yaml") else [])]
 
 
 class Queues:
@@ -114,11 +117,13 @@ def before_publish(action: Callable[[], object]) -> Iterator[None]:
         while actions:
             actions.pop()()
 
-    before_task_publish.connect(receiver)
+    # Old Celery takes a receiver for a dead one that had the same address.
+    before_task_publish.connect(receiver, weak=False, dispatch_uid=BEFORE)
     try:
         yield
     finally:
-        before_task_publish.disconnect(receiver)
+        before_task_publish.disconnect(dispatch_uid=BEFORE)
+    assert not actions, "nothing was published"
 
 
 def lines(log: pytest.LogCaptureFixture, *words: str) -> list[str]:
