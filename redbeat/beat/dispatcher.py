@@ -37,6 +37,7 @@ from redbeat.storage.records import (
     SKIP,
     WAITS,
     WITH_RECORD,
+    Broker,
     Claim,
     Completion,
     Result,
@@ -277,7 +278,7 @@ class Dispatcher:
         elif run.sent and capture is not None and capture.commands:
             done = self._done(entry, claim, seconds, now)._replace(messages=capture.messages)
             letter = Letter(entry, claim, seconds, now)
-            self._exchange.record_all([Record(done, partial(self._left, letter, done))])
+            self._leave(letter, done)
         elif run.sent or run.successor is not None:
             if capture is not None:
                 self._server.passed_by(entry)
@@ -291,7 +292,14 @@ class Dispatcher:
     ) -> Completion:
         return self._outcomes.sent(entry, claim, own_wait(entry, seconds, now), now)
 
-    def _left(self, letter: Letter, done: Completion, result: Result) -> None:
+    def _leave(self, letter: Letter, done: Completion) -> None:
+        """Have a run leave with its record."""
+        heard = partial(self._left, letter, done, self._exchange.broker)
+        self._exchange.record_all([Record(done, heard)])
+
+    def _left(
+        self, letter: Letter, done: Completion, broker: Broker | None, result: Result
+    ) -> None:
         """Take note of what became of a run that was to leave with its record."""
         entry, claim = letter.entry, letter.claim
         if result.code in (RECORDED, OVERTAKEN):
@@ -300,11 +308,11 @@ class Dispatcher:
             definition, policy, _ = result.texts
             if (definition, policy) == (claim.definition, claim.policy):
                 again = self._merged(entry, claim, done, result.texts)
-                self._exchange.record_all([Record(again, partial(self._left, letter, again))])
+                self._leave(letter, again)
             else:
                 self._exchange.record(claim.put_back(self._exchange.time()))
         elif result.code == ELSEWHERE:
-            self._server.elsewhere()
+            self._server.elsewhere(broker)
             self._exchange.record(claim.put_back(self._exchange.time()))
         elif result.code == NOT_SENT:
             self._refused(claim, result.texts[0])
@@ -505,7 +513,7 @@ class Dispatcher:
         if capture is not None and capture.commands:
             done = done._replace(messages=capture.messages)
             letter = Letter(entry, claim, None, now)
-            self._exchange.record_all([Record(done, partial(self._left, letter, done))])
+            self._leave(letter, done)
         else:
             if capture is not None:
                 self._server.passed_by(entry)

@@ -209,9 +209,10 @@ class CommonServer:
             return not is_idle(self._watched)
         return self._wanted and self._clock() - self._looked_at > LOOK_AGAIN
 
-    def elsewhere(self) -> None:
-        """A script found that it does not run on the broker's server: look again."""
-        self._doubt("scripts cannot tell on which server they are, by INFO")
+    def elsewhere(self, broker: Broker | None) -> None:
+        """A script found that it does not run on this server: look again if it still counts."""
+        if broker == self.broker:
+            self._doubt("scripts cannot tell on which server they are, by INFO")
 
     def refuse(self, reason: str) -> None:
         """Take note of why a script may not send what beat may: look again."""

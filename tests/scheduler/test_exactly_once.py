@@ -980,6 +980,7 @@ class TestTheyPartWays:
             assert [there.run_count(name) for name in "ab"] == [1, 1]
             assert not lines(log, AT_LEAST_ONCE)
 
+    @pytest.mark.parametrize("seconds", [0, 1])
     def test_redis_restarts_between_publish_and_record(
         self,
         world: World,
@@ -987,7 +988,9 @@ class TestTheyPartWays:
         own_server: RedisServer,
         announced: list[str],
         log: pytest.LogCaptureFixture,
+        seconds: int,
     ) -> None:
+        """After a second the records are on their way when the broker is looked at again."""
         queues = elsewhere(world, own_server)
 
         with redis.Redis.from_url(own_server.url, decode_responses=True) as client:
@@ -999,6 +1002,7 @@ class TestTheyPartWays:
             def restart() -> None:
                 client.save()
                 own_server.restart()
+                clock.advance(seconds)
 
             with before_publish(restart):
                 scheduler.tick()
