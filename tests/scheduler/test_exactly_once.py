@@ -337,6 +337,42 @@ class TestOneStep:
         assert (queues.names(), announced) == (["a"], ["a"])
         assert not world.client.exists(f"{PREFIX}a")
 
+    def test_a_beat_that_is_told_to_stop(self, world: World, queues: Queues) -> None:
+        """Setup: a stop signal in the middle of a batch. Invariant: what was published by then is
+        sent and recorded, the rest is given back."""
+        world.put_many(100)
+        published: list[str] = []
+
+        class Stopped(RedBeatScheduler):
+            def apply_async(self, entry: Any, *args: Any, **kwargs: Any) -> Any:
+                if len(published) == 40:
+                    raise SystemExit
+                published.append(entry.name)
+                return super().apply_async(entry, *args, **kwargs)
+
+        with pytest.raises(SystemExit):
+            world.scheduler_of(Stopped).tick()
+        names = {f"e{number}" for number in range(100)}
+        assert sorted(queues.names()) == sorted(published)
+        assert {name for name in names if world.run_count(name)} == set(published)
+        assert max(world.score(name) or 0 for name in names - set(published)) < world.now()
+
+    def test_a_tick_of_the_program_s_own(
+        self, world: World, queues: Queues, wire: Wire, announced: list[str]
+    ) -> None:
+        saved(world, "a")
+        scheduler = world.scheduler_of(RedBeatScheduler)
+        scheduler.tick()
+        assert queues.names() == ["a"]
+        world.client.hdel(f"{PREFIX}a", "meta", "runtime")
+        make_due(world, "a")
+        wire.lose(lambda: len(queues.messages()) == 2)
+        for _ in range(3):
+            for entry in scheduler.schedule.values():
+                scheduler.maybe_due(entry)
+        assert wire.lost == 1
+        assert (queues.names(), announced, world.run_count("a")) == (["a", "a"], ["a", "a"], 1)
+
 
 class TestWhatCelerySends:
     """Routing, priorities, serializers and the like stay those of Celery and kombu."""
@@ -439,6 +475,23 @@ class TestWhatCelerySends:
         assert wire.lost == 1
         assert queues.names("one") == queues.names("two") == ["a"]
         assert world.run_count("a") == 1
+
+    def test_the_connection_breaks_while_it_is_routed(self, world: World, queues: Queues) -> None:
+        """Kombu looks up who gets it, and does so again on a channel that we do not know."""
+        put_one_off(world, "a", options=self.bind_two(world))
+        put_one_off(world, "b", options={"exchange": "twice", "routing_key": "both"})
+
+        def kill() -> None:
+            with redis.Redis.from_url(queues.url) as client:
+                client.client_kill_filter(_type="normal", skipme=True)
+
+        scheduler = world.scheduler_of(RedBeatScheduler)
+        with before_publish(kill):
+            scheduler.tick()
+        for name in "ab":
+            run_again(world, scheduler, name)
+        assert sorted(queues.names("one")) == sorted(queues.names("two")) == ["a", "b"]
+        assert [world.run_count(name) for name in "ab"] == [1, 1]
 
     @pytest.mark.parametrize("crooked", ["one", "two"])
     def test_two_queues_or_none(self, world: World, queues: Queues, crooked: str) -> None:
