@@ -11,13 +11,16 @@ from redbeat.config import RedBeatConfig
 from redbeat.errors import ConfigurationError
 
 VALID = [
+    ("delivery", "exactly_once"),
     ("delivery", "at_least_once"),
     ("delivery", "at_most_once"),
     ("on_lock_lost", "standby"),
     ("on_lock_lost", "exit"),
 ]
-CHOICES = {"delivery": "at_least_once, at_most_once", "on_lock_lost": "standby, exit"}
-WRONG = ["", "AT_MOST_ONCE", "exactly_once", "at-most-once", "die", 1, True, ["exit"], b"exit"]
+CHOICES = {"delivery": "exactly_once, at_least_once, at_most_once", "on_lock_lost": "standby, exit"}
+#: What is chosen where nothing is set; for the delivery what is possible.
+DEFAULTS = {"delivery": None, "on_lock_lost": "standby"}
+WRONG = ["", "AT_MOST_ONCE", "at-most-once", "die", 1, True, ["exit"], b"exit"]
 
 
 def config_of(namespace: str | None = None, **settings: Any) -> RedBeatConfig:
@@ -29,13 +32,13 @@ def config_of(namespace: str | None = None, **settings: Any) -> RedBeatConfig:
 
 def test_defaults() -> None:
     config = config_of()
-    assert (config.delivery, config.on_lock_lost) == ("at_least_once", "standby")
+    assert (config.delivery, config.on_lock_lost) == (None, "standby")
 
 
 @pytest.mark.parametrize("name", CHOICES)
 def test_none_is_the_default(name: str) -> None:
     config = config_of(**{f"redbeat_{name}": None})
-    assert getattr(config, name) == CHOICES[name].split(", ")[0]
+    assert getattr(config, name) == DEFAULTS[name]
 
 
 @pytest.mark.parametrize(("name", "value"), VALID)
