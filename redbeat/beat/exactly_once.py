@@ -38,6 +38,8 @@ CAPTURED: Final = frozenset({"LPUSH", "PUBLISH", "EXPIRE", "PEXPIRE"})
 #: now.
 LOOK_AGAIN: Final = 30.0
 
+#: Seconds for which a connection counts as open that was open: asking takes time at each message.
+OPEN_FOR: Final = 0.01
 
 #: Tasks of which it is remembered that they send themselves.
 MOST_PASSED: Final = 1000
@@ -205,9 +207,13 @@ class CommonServer:
         return self.broker
 
     def _may_have_changed(self) -> bool:
-        if self.broker is not None:
-            return not is_idle(self._watched)
-        return self._wanted and self._clock() - self._looked_at > LOOK_AGAIN
+        now = self._clock()
+        if self.broker is None:
+            return self._wanted and now - self._looked_at > LOOK_AGAIN
+        if now - self._looked_at <= OPEN_FOR:
+            return False
+        self._looked_at = now
+        return not is_idle(self._watched)
 
     def elsewhere(self, broker: Broker | None) -> None:
         """A script found that it does not run on this server: look again if it still counts."""
