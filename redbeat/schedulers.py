@@ -33,6 +33,7 @@ from .beat.broker import (
     publishing_connection,
     warn_about_confirms,
 )
+from .beat.exactly_once import check_possible
 from .beat.exchange import LONGEST_LEASE, SHORTEST_LEASE
 from .beat.interrupts import HeldSignals
 from .beat.leader import BeatLock
@@ -173,6 +174,7 @@ class RedBeatScheduler(Scheduler):
             broker_connection(self.app)  # which the banner asks for next, with a worse error
         else:
             conf.report()
+            check_possible(self.app, conf)
             self.setup_schedule()
             self._make_lock()
 

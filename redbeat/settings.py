@@ -68,7 +68,8 @@ SETTINGS: Final[Mapping[str, Setting]] = {
     ),
     "redbeat_delivery": Setting(
         "``'exactly_once'``, ``'at_least_once'`` or ``'at_most_once'``",
-        "None: exactly once where broker and schedule are one Redis server, else at least once",
+        "``None``: ``'exactly_once'`` if broker and schedule are one Redis server, else "
+        "``'at_least_once'``",
         "how runs are delivered, unless an entry says otherwise",
         since="3.0",
     ),

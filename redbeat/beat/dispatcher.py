@@ -22,7 +22,12 @@ from redbeat.entries.occurrences import Run, Trigger, first_word
 from redbeat.entries.prototypes import Histories, Prototypes
 from redbeat.entries.runs import TRIGGERED, run_line
 from redbeat.entry import RedBeatSchedulerEntry
-from redbeat.errors import CannotRunHereError, DecodeError, InvalidEntryError
+from redbeat.errors import (
+    CannotRunHereError,
+    ConfigurationError,
+    DecodeError,
+    InvalidEntryError,
+)
 from redbeat.metrics.counters import Counters
 from redbeat.signals import emit, entry_quarantined
 from redbeat.storage.quarantine import Quarantine, shown
@@ -37,6 +42,7 @@ from redbeat.storage.records import (
     SKIP,
     WAITS,
     WITH_RECORD,
+    Broker,
     Claim,
     Completion,
     Result,
@@ -269,6 +275,7 @@ class Dispatcher:
         try:
             producer = self._hooks.producer
             capture = self._capture_for(entry, producer)
+            unsure = self._hooks.sends_itself
             if capture is not None:
                 with capture:
                     seconds = publish(self._hooks, entry, producer)
@@ -281,7 +288,7 @@ class Dispatcher:
                             outgoing.add(Letter(entry, claim, seconds, now))
                             return
                 finally:
-                    unsure = outgoing.carried
+                    unsure = unsure or outgoing.carried
         except Exception as error:
             self._note(claim, now, error, unsure)
             return
@@ -292,7 +299,7 @@ class Dispatcher:
         elif run.sent and capture is not None and capture.commands:
             done = self._done(entry, claim, seconds, now)._replace(messages=capture.messages)
             letter = Letter(entry, claim, seconds, now)
-            self._exchange.record_all([Record(done, partial(self._left, letter, done))])
+            self._leave(letter, done)
         elif run.sent or run.successor is not None:
             if capture is not None:
                 self._server.passed_by(entry)
@@ -306,7 +313,14 @@ class Dispatcher:
     ) -> Completion:
         return self._outcomes.sent(entry, claim, own_wait(entry, seconds, now), now)
 
-    def _left(self, letter: Letter, done: Completion, result: Result) -> None:
+    def _leave(self, letter: Letter, done: Completion) -> None:
+        """Have a run leave with its record."""
+        heard = partial(self._left, letter, done, self._exchange.broker)
+        self._exchange.record_all([Record(done, heard)])
+
+    def _left(
+        self, letter: Letter, done: Completion, broker: Broker | None, result: Result
+    ) -> None:
         """Take note of what became of a run that was to leave with its record."""
         entry, claim = letter.entry, letter.claim
         if result.code in (RECORDED, OVERTAKEN):
@@ -315,11 +329,11 @@ class Dispatcher:
             definition, policy, _ = result.texts
             if (definition, policy) == (claim.definition, claim.policy):
                 again = self._merged(entry, claim, done, result.texts)
-                self._exchange.record_all([Record(again, partial(self._left, letter, again))])
+                self._leave(letter, again)
             else:
                 self._exchange.record(claim.put_back(self._exchange.time()))
         elif result.code == ELSEWHERE:
-            self._server.elsewhere()
+            self._server.elsewhere(broker)
             self._exchange.record(claim.put_back(self._exchange.time()))
         elif result.code == NOT_SENT:
             self._refused(claim, result.texts[0])
@@ -447,6 +461,8 @@ class Dispatcher:
     ) -> None:
         """Keep a run that could not be sent, after what was published before it is seen to."""
         self._hear()
+        if isinstance(error, ConfigurationError):  # no run of any entry can be sent
+            raise error
         self._exchange.record(self.failures.note(claim, now, error, unsure))
 
     def _set_aside(self, claim: Claim, reason: str, now: float) -> None:
@@ -519,7 +535,7 @@ class Dispatcher:
         if capture is not None and capture.commands:
             done = done._replace(messages=capture.messages)
             letter = Letter(entry, claim, None, now)
-            self._exchange.record_all([Record(done, partial(self._left, letter, done))])
+            self._leave(letter, done)
         else:
             if capture is not None:
                 self._server.passed_by(entry)

@@ -6,6 +6,7 @@ record of the run: the script that records it sends the message, or neither happ
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
@@ -15,6 +16,8 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from redbeat.config import RedBeatConfig
+from redbeat.connection.borrowing import connection_like, is_idle
 from redbeat.connection.cluster import is_cluster
 from redbeat.delivery import EXACTLY_ONCE
 from redbeat.entry import RedBeatSchedulerEntry
@@ -22,7 +25,9 @@ from redbeat.errors import ConfigurationError, described
 from redbeat.storage.records import Broker
 from redbeat.storage.store import Store
 
-__all__ = ("Capture", "CommonServer")
+from .broker import broker_connection
+
+__all__ = ("Capture", "CommonServer", "check_possible")
 
 logger = get_logger("celery.beat")
 
@@ -33,9 +38,33 @@ CAPTURED: Final = frozenset({"LPUSH", "PUBLISH", "EXPIRE", "PEXPIRE"})
 #: now.
 LOOK_AGAIN: Final = 30.0
 
+#: Seconds for which a connection counts as open that was open: asking takes time at each message.
+OPEN_FOR: Final = 0.01
 
 #: Tasks of which it is remembered that they send themselves.
 MOST_PASSED: Final = 1000
+
+
+def check_possible(app: Any, conf: RedBeatConfig) -> None:
+    """Raise :exc:`ConfigurationError` if runs must leave exactly once and surely cannot.
+
+    No network traffic.
+    """
+    if conf.delivery != EXACTLY_ONCE:
+        return
+    if broker_connection(app).transport.driver_type != "redis":
+        raise impossible("messages do not go to Redis")
+    if app.conf.task_always_eager:
+        raise impossible("task_always_eager is set, so that no message is sent")
+    if conf.cluster:
+        raise impossible("the schedule is in a Redis Cluster")
+
+
+def impossible(reason: str) -> ConfigurationError:
+    """Return the error that says why runs cannot leave exactly once."""
+    return ConfigurationError(
+        f"redbeat_delivery is {EXACTLY_ONCE!r}, which is not possible: {reason}"
+    )
 
 
 class Together:
@@ -153,10 +182,13 @@ class CommonServer:
         self._wanted = asked_for in (None, EXACTLY_ONCE)
         self._clock = clock
         self._channel: Any = None
+        #: A connection to the broker; when the broker moves, the server or a proxy closes it.
+        self._watched: Any = None
         self._looked_at = 0.0
         self._reason = ""
         self._found_once = False
-        self._doubted: Broker | None = None
+        #: A server to which a script could not send, why, and when that was found.
+        self._doubted: tuple[Broker | None, str, float] = (None, "", 0.0)
         #: The server, None where there is no common one or that is not known.
         self.broker: Broker | None = None
         #: The tasks that sent a message past what is collected.
@@ -167,27 +199,50 @@ class CommonServer:
     def of(self, producer: Any) -> Broker | None:
         """Return the server that a producer publishes to if the schedule is on it, else None.
 
-        Two round trips for each new channel of kombu, and every :data:`LOOK_AGAIN` seconds while it
-        is another server. Raises :exc:`ConfigurationError` where it must be the same and was not
-        from the beginning.
+        Two round trips for each new channel and after each loss of a connection, and every
+        :data:`LOOK_AGAIN` seconds while it is another server. Raises :exc:`ConfigurationError`
+        where it must be the same and was not from the beginning.
         """
         channel = producer.channel
-        again = not self.broker and self._clock() - self._looked_at > LOOK_AGAIN
-        if channel is self._channel and not again:
+        if channel is self._channel and not self._may_have_changed():
             return self.broker
+        self._channel = self.broker = None
+        if self._wanted:
+            self.broker = self._look(channel)
         self._channel, self._looked_at = channel, self._clock()
-        self.broker = self._look(channel) if self._wanted else None
         return self.broker
 
-    def elsewhere(self) -> None:
-        """A script found that it does not run on the broker's server: look again."""
-        self._doubted, self.broker, self._channel = self.broker, None, None
+    def _may_have_changed(self) -> bool:
+        now = self._clock()
+        if self.broker is None:
+            return self._wanted and now - self._looked_at > LOOK_AGAIN
+        if now - self._looked_at <= OPEN_FOR:
+            return False
+        self._looked_at = now
+        return not is_idle(self._watched)
+
+    def elsewhere(self, broker: Broker | None) -> None:
+        """A script found that it does not run on this server: look again if it still counts."""
+        if broker == self.broker:
+            self._doubt("scripts cannot tell on which server they are, by INFO")
+
+    def refuse(self, reason: str) -> None:
+        """Take note of why a script may not send what beat may: look again."""
+        self._doubt(reason)
+
+    def _doubt(self, reason: str) -> None:
+        if self.broker is not None:  # of many messages in one script, the first tells
+            self._doubted = self.broker, reason, self._clock()
+            self._channel = self.broker = None
 
     def _look(self, channel: Any) -> Broker | None:
         try:
             broker = self._common(channel)
-            if broker == self._doubted:
-                raise NotCommonError("scripts cannot tell on which server they are, by INFO")
+            doubted, doubt, since = self._doubted
+            # Where nothing is sent without, it is tried again.
+            lasts = not self._demanded or self._clock() - since <= LOOK_AGAIN
+            if broker == doubted and lasts:
+                raise NotCommonError(doubt)
         except NotCommonError as reason:
             self._parted(str(reason))
             return None
@@ -199,9 +254,7 @@ class CommonServer:
 
     def _parted(self, reason: str) -> None:
         if self._demanded and not self._found_once:
-            raise ConfigurationError(
-                f"redbeat_delivery is {EXACTLY_ONCE!r}, which is not possible: {reason}"
-            )
+            raise impossible(reason)
         if self._demanded:
             self.problem = f"nothing is sent, exactly once is not possible any more: {reason}"
         if reason != self._reason:
@@ -218,14 +271,10 @@ class CommonServer:
         if entry.task not in self.passed and len(self.passed) < MOST_PASSED:
             self.passed.add(entry.task)
             logger.warning(
-                "beat: Runs of %s (%s) are sent at least once: code of its own sends them",
+                "beat: Runs of %s (%s) are sent at least once: their messages go past "
+                "beat's channel, by code of their own, or to no queue at all",
                 *(entry.name, entry.task),
             )
-
-    def refuse(self, reason: str) -> None:
-        """Take note that the schedule's user may not write to the broker's queues."""
-        self.broker = None
-        self._parted(reason)
 
     def _common(self, channel: Any) -> Broker:
         """Return the server of both; raises :exc:`NotCommonError` that says why there is none."""
@@ -234,24 +283,57 @@ class CommonServer:
         client = self._store.client
         if is_cluster(client):
             raise NotCommonError("the schedule is in a Redis Cluster")
-        with channel.conn_or_acquire() as theirs:
-            run_id, database = _place(theirs, "broker")
-        own_run_id, own_database = _place(client, "schedule")
+        run_id, database = self._place_of_broker(channel)
+        own_run_id, own_database = _place(client)
         if own_run_id != run_id:
             raise NotCommonError("broker and schedule are on two Redis servers")
         return Broker(run_id, database, own_database)
 
+    def _place_of_broker(self, channel: Any) -> tuple[str, int]:
+        """Return what :func:`_place` returns of the broker, and watch a connection to it."""
+        self.close()
+        with channel.conn_or_acquire() as client:
+            pool = getattr(client, "connection_pool", None)
+        if pool is None:
+            raise NotCommonError("the broker is a Redis Cluster")
+        self._watched = connection = connection_like(pool)
+        with _asking("broker"):
+            connection.connect()
+            connection.send_command("INFO", "server")
+            info = text_of(connection.read_response())
+        run_id = re.search(r"^run_id:(\w+)", info, re.MULTILINE)
+        return _known("broker", run_id and run_id[1]), _database(pool)
 
-def _place(client: Any, whose: str) -> tuple[str, int]:
-    """Return the run id of the server of a client, and its database. One round trip."""
-    try:
+    def close(self) -> None:
+        """Close the connection that is watched."""
+        if self._watched is not None:
+            self._watched.disconnect()
+
+
+def _place(client: Any) -> tuple[str, int]:
+    """Return the run id of the schedule's server, and its database. One round trip."""
+    with _asking("schedule"):
         run_id = client.info("server").get("run_id")
+    pool = getattr(client, "connection_pool", None)
+    return _known("schedule", pool and run_id), _database(pool)
+
+
+@contextmanager
+def _asking(whose: str) -> Iterator[None]:
+    try:
+        yield
     except (RedisConnectionError, RedisTimeoutError):
         raise
     except (RedisError, AttributeError) as error:
         problem = f"the Redis of the {whose} does not tell who it is, by INFO: {described(error)}"
         raise NotCommonError(problem) from error
-    pool = getattr(client, "connection_pool", None)
-    if not run_id or pool is None:
+
+
+def _known(whose: str, run_id: Any) -> str:
+    if not run_id:
         raise NotCommonError(f"the Redis of the {whose} does not tell who it is, by INFO")
-    return str(run_id), int(pool.connection_kwargs.get("db") or 0)
+    return str(run_id)
+
+
+def _database(pool: Any) -> int:
+    return int(pool.connection_kwargs.get("db") or 0)

@@ -266,6 +266,7 @@ class Ticker:
         finally:
             self._promises.forsake()
             self._outbox.close()
+            self._server.close()
 
     def _available(self, wait: W) -> W:
         if self._redis_failures:

@@ -284,10 +284,12 @@ local function send(messages)
     return ELSEWHERE
   end
   local away = broker_db ~= own_db
-  local moved = away and redis.pcall('SELECT', broker_db)
-  local why = moved and moved.err or send_all(commands_in(messages))
-  if away then
-    redis.call('SELECT', own_db)
+  local why = away and redis.pcall('SELECT', broker_db).err
+  if not why then
+    why = send_all(commands_in(messages))
+    if away then
+      redis.call('SELECT', own_db)
+    end
   end
   if why then
     tell(why)

@@ -17,12 +17,10 @@ VALID = [
     ("on_lock_lost", "standby"),
     ("on_lock_lost", "exit"),
 ]
-CHOICES = {
-    "delivery": "exactly_once, at_least_once, at_most_once",
-    "on_lock_lost": "standby, exit",
-}
+CHOICES = {"delivery": "exactly_once, at_least_once, at_most_once", "on_lock_lost": "standby, exit"}
+#: What is chosen where nothing is set; for the delivery what is possible.
 DEFAULTS = {"delivery": None, "on_lock_lost": "standby"}
-WRONG = ["", "AT_MOST_ONCE", "exactly-once", "at-most-once", "die", 1, True, ["exit"], b"exit"]
+WRONG = ["", "AT_MOST_ONCE", "at-most-once", "die", 1, True, ["exit"], b"exit"]
 
 
 def config_of(namespace: str | None = None, **settings: Any) -> RedBeatConfig:
@@ -34,7 +32,7 @@ def config_of(namespace: str | None = None, **settings: Any) -> RedBeatConfig:
 
 def test_defaults() -> None:
     config = config_of()
-    assert {name: getattr(config, name) for name in CHOICES} == DEFAULTS
+    assert (config.delivery, config.on_lock_lost) == (None, "standby")
 
 
 @pytest.mark.parametrize("name", CHOICES)

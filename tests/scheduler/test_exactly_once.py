@@ -1,0 +1,1176 @@
+"""Broker and schedule on one Redis server: a run leaves in one step with its record."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import Any
+
+import kombu.connection
+import kombu.entity
+import pytest
+import redis
+from celery import Task
+from celery.signals import after_task_publish, before_task_publish
+from kombu.pools import producers
+from kombu.transport.redis import Channel, Transport
+
+from redbeat import RedBeatSchedulerEntry
+from redbeat.beat.exactly_once import LOOK_AGAIN
+from redbeat.errors import ConfigurationError
+from redbeat.schedulers import RedBeatScheduler
+from redbeat.signals import entry_dispatched, entry_failed
+from tests.deployments import PREFIX
+from tests.faults.proxy import Proxy
+from tests.servers import RedisServer
+from tests.waiting import wait_until
+
+from .clients import CountingRedis, Wire
+from .conftest import SCHEDULE, Clock, World, interval_json
+
+#: Broker and schedule are one server here.
+pytestmark = pytest.mark.standalone
+
+ENTITIES: Any = kombu.entity
+CONNECTION: Any = kombu.connection.Connection
+
+#: What is logged, at most once, where a run is sent at least once although nobody asked for that.
+AT_LEAST_ONCE = "at least once"
+
+#: What the receiver of a signal is known by.
+BEFORE = "before publish"
+
+#: Bytes of one call to Redis.
+MOST_BYTES = 4 << 20
+
+
+#: Kombu knows YAML only where there is a library for it.
+SERIALIZERS = ["json", "pickle", *(["yaml"] if find_spec("yaml") else [])]
+
+
+class Queues:
+    """The queues of a broker that is Redis, in one of its databases."""
+
+    def __init__(self, url: str, database: int = 0) -> None:
+        self.url = f"{url.rpartition('/')[0]}/{database}"
+        self.client: Any = redis.Redis.from_url(self.url, decode_responses=True)
+
+    def messages(self, queue: str = "celery") -> list[dict[str, Any]]:
+        """Return the messages in a queue, the oldest first."""
+        return [json.loads(text) for text in reversed(self.client.lrange(queue, 0, -1))]
+
+    def names(self, queue: str = "celery") -> list[str]:
+        """Return the names of the entries whose messages are in a queue, the oldest first."""
+        return [message["headers"]["periodic_task_name"] for message in self.messages(queue)]
+
+    def bodies(self, queue: str = "celery") -> list[Any]:
+        """Return the positional arguments in the messages of a queue."""
+        with CONNECTION(self.url) as connection:
+            simple = connection.SimpleQueue(queue, accept=["json", "pickle", "yaml"])
+            count = self.client.llen(queue)
+            return [simple.get(timeout=5).decode()[0] for _ in range(count)]
+
+
+@pytest.fixture
+def queues(world: World, redis_url: str) -> Queues:
+    """The queues in the server and the database of the schedule, to which the app publishes."""
+    world.app.conf.broker_url = f"{redis_url.rpartition('/')[0]}/0"
+    return Queues(redis_url)
+
+
+@pytest.fixture
+def announced() -> Iterator[list[str]]:
+    """The names of the entries that the signal ``entry_dispatched`` told of."""
+    names: list[str] = []
+
+    def receiver(entry: Any, **_: Any) -> None:
+        names.append(entry.name)
+
+    entry_dispatched.connect(receiver)
+    yield names
+    entry_dispatched.disconnect(receiver)
+
+
+@pytest.fixture
+def own_server() -> Iterator[RedisServer]:
+    """A server that a test may break."""
+    with RedisServer() as server:
+        yield server
+
+
+def elsewhere(world: World, server: RedisServer) -> Queues:
+    """Have broker and schedule of the app on another server; return its queues."""
+    url = server.url
+    world.app.conf.update(broker_url=f"{url.rpartition('/')[0]}/0", redbeat_redis_url=url)
+    return Queues(url)
+
+
+@contextmanager
+def before_publish(action: Callable[[], object]) -> Iterator[None]:
+    """Do something once, between the claim of a run and its record."""
+    actions = [action]
+
+    def receiver(**_: Any) -> None:
+        while actions:
+            actions.pop()()
+
+    # Old Celery takes a receiver for a dead one that had the same address.
+    before_task_publish.connect(receiver, weak=False, dispatch_uid=BEFORE)
+    try:
+        yield
+    finally:
+        before_task_publish.disconnect(dispatch_uid=BEFORE)
+    assert not actions, "nothing was published"
+
+
+def lines(log: pytest.LogCaptureFixture, *words: str) -> list[str]:
+    """Return the lines of the log that have all words."""
+    logged = [record.getMessage() for record in log.records]
+    return [line for line in logged if all(word in line for word in words)]
+
+
+def make_due(world: World, *names: str) -> None:
+    """Let entries be due now, whatever back-off they are in."""
+    world.client.zadd(SCHEDULE, dict.fromkeys((f"{PREFIX}{name}" for name in names), 1))
+
+
+def put_one_off(world: World, name: str, **definition: Any) -> None:
+    """Store an entry that is due now, and again in an hour."""
+    world.put(name, interval_json(3600), **definition)
+
+
+def saved(
+    world: World, name: str, text: str = "", ran: float = 3601, **more: Any
+) -> RedBeatSchedulerEntry:
+    """Save an entry of an hour with an argument by the API; it ran so many seconds ago."""
+    ran_at: Any = world.ago(ran)
+    return RedBeatSchedulerEntry(
+        name, f"tasks.{name}", 3600, args=[text], last_run_at=ran_at, app=world.app, **more
+    ).save()
+
+
+def register(world: World, base: type[Task], action: Callable[[], object] = lambda: None) -> None:
+    """Give the app a task for the entry ``a``, of a class."""
+
+    def run() -> None:
+        action()
+
+    # Or all apps get it.
+    world.app.task(name="tasks.a", base=base, shared=False)(run)
+
+
+class TestOneStep:
+    def test_the_message_is_there_and_recorded(
+        self, world: World, queues: Queues, announced: list[str]
+    ) -> None:
+        put_one_off(world, "a", args=[1, "ä"], kwargs={"b": 2})
+        world.scheduler_of(RedBeatScheduler).tick()
+        (message,) = queues.messages()
+        assert message["headers"]["task"] == "tasks.a"
+        assert queues.bodies() == [[1, "ä"]]
+        assert (world.run_count("a"), announced) == (1, ["a"])
+        assert not world.is_claimed("a")
+
+    def test_it_is_not_there_before_its_record(self, world: World, queues: Queues) -> None:
+        put_one_off(world, "a")
+        seen: list[int] = []
+
+        def receiver(**_: Any) -> None:
+            seen.append(len(queues.messages()))
+
+        after_task_publish.connect(receiver)
+        try:
+            world.scheduler_of(RedBeatScheduler).tick()
+        finally:
+            after_task_publish.disconnect(receiver)
+        assert (seen, len(queues.messages())) == ([0], 1)
+
+    def test_a_reply_that_is_lost(
+        self, world: World, queues: Queues, wire: Wire, announced: list[str]
+    ) -> None:
+        """Invariant: what the script had done is not done again, and is announced once."""
+        put_one_off(world, "a")
+        scheduler = world.scheduler_of(RedBeatScheduler)
+        wire.lose(lambda: world.run_count("a") == 1)
+        scheduler.tick()
+        assert (wire.lost, announced) == (1, [])
+        scheduler.tick()
+        assert (queues.names(), world.run_count("a"), announced) == (["a"], 1, ["a"])
+
+    def test_replies_that_are_lost_again_and_again(
+        self, world: World, queues: Queues, wire: Wire, announced: list[str]
+    ) -> None:
+        world.put_many(120)
+        scheduler = world.scheduler_of(RedBeatScheduler)
+        wire.lose(lambda: world.run_count("e0") == 1, times=3)
+        for _ in range(6):
+            scheduler.tick()
+        assert wire.lost == 3
+        assert sorted(queues.names()) == sorted(announced) == sorted(f"e{n}" for n in range(120))
+        assert {world.run_count(f"e{n}") for n in range(120)} == {1}
+
+    def test_a_beat_that_ends_between_publish_and_record(
+        self, world: World, queues: Queues
+    ) -> None:
+        """Setup: a beat is killed there, as by ``SystemExit`` twice. Invariant: no message yet;
+        another beat sends the run, once."""
+        world.app.conf.redbeat_lock_key = None
+        put_one_off(world, "a")
+
+        class Killed(BaseException):
+            pass
+
+        def die() -> None:
+            raise Killed
+
+        first = world.scheduler_of(RedBeatScheduler)
+        with before_publish(die), pytest.raises(Killed):
+            first.tick()
+        world.schedulers.remove(first)
+        assert queues.messages() == []
+        world.expire_claim("a")
+        world.scheduler_of(RedBeatScheduler).tick()
+        assert (queues.names(), world.run_count("a")) == (["a"], 1)
+
+    def test_a_claim_that_another_beat_took(
+        self, world: World, queues: Queues, announced: list[str], log: pytest.LogCaptureFixture
+    ) -> None:
+        """Invariant: the beat whose claim expired sends nothing."""
+        world.app.conf.redbeat_lock_key = None
+        put_one_off(world, "a")
+        frozen, other = (world.scheduler_of(RedBeatScheduler) for _ in range(2))
+
+        def take() -> None:
+            world.expire_claim("a")
+            other.tick()
+
+        with before_publish(take):
+            frozen.tick()
+        assert (queues.names(), world.run_count("a"), announced) == (["a"], 1, ["a"])
+        assert lines(log, f"The run of {PREFIX}a is not sent")
+
+    def test_a_claim_that_another_beat_holds(
+        self, world: World, queues: Queues, announced: list[str]
+    ) -> None:
+        put_one_off(world, "a")
+        scheduler = world.scheduler_of(RedBeatScheduler)
+
+        def take() -> None:
+            world.expire_claim("a")
+            world.client.hset(f"{PREFIX}a", "claim", '["another 1 9999999999 - x2",1,1]')
+
+        with before_publish(take):
+            scheduler.tick()
+        assert (queues.names(), world.run_count("a"), announced) == ([], 0, [])
+
+    def test_an_entry_that_was_deleted(
+        self, world: World, queues: Queues, announced: list[str]
+    ) -> None:
+        entry = saved(world, "a", "old")
+        with before_publish(entry.delete):
+            world.scheduler_of(RedBeatScheduler).tick()
+        assert (queues.names(), announced) == ([], [])
+        assert not world.client.exists(f"{PREFIX}a")
+
+    def test_an_edit_before_the_record(
+        self, world: World, queues: Queues, announced: list[str]
+    ) -> None:
+        """Invariant: nothing leaves of what an edit replaced that has returned."""
+        saved(world, "a", "old")
+        with before_publish(lambda: saved(world, "a", "new")):
+            world.scheduler_of(RedBeatScheduler).tick()
+        assert queues.bodies() == [["new"]]
+        assert (world.run_count("a"), announced) == (1, ["a"])
+
+    def test_a_policy_that_was_edited(self, world: World, queues: Queues) -> None:
+        entry = saved(world, "a")
+        with before_publish(lambda: entry.pause("for a test")):
+            scheduler = world.scheduler_of(RedBeatScheduler)
+            scheduler.tick()
+            scheduler.tick()
+        assert (queues.names(), world.run_count("a")) == ([], 0)
+
+    def test_a_raw_edit(self, world: World, queues: Queues) -> None:
+        put_one_off(world, "a", args=["old"])
+        with before_publish(lambda: put_one_off(world, "a", args=["new"])):
+            world.scheduler_of(RedBeatScheduler).tick()
+        assert (queues.bodies(), world.run_count("a")) == ([["new"]], 1)
+
+    def test_a_history_that_an_application_wrote(
+        self, world: World, queues: Queues, announced: list[str]
+    ) -> None:
+        """Invariant: the message goes out, and the count of the application is gone on with."""
+        put_one_off(world, "a")
+        meta = json.dumps({"last_run_at": None, "total_run_count": 41})
+        with before_publish(lambda: world.client.hset(f"{PREFIX}a", "meta", meta)):
+            world.scheduler_of(RedBeatScheduler).tick()
+        assert (queues.names(), announced) == (["a"], ["a"])
+        assert world.run_count("a") in (41, 42)
+
+    def test_a_triggered_run(self, world: World, queues: Queues, wire: Wire) -> None:
+        entry = saved(world, "a", "x", ran=0)
+        task_id = entry.trigger()
+        wire.lose(lambda: bool(queues.messages()))
+        scheduler = world.scheduler_of(RedBeatScheduler)
+        scheduler.tick()
+        assert wire.lost == 1
+        scheduler.tick()
+        assert [message["headers"]["id"] for message in queues.messages()] == [task_id]
+
+    def test_a_triggered_run_of_an_entry_that_is_edited(self, world: World, queues: Queues) -> None:
+        saved(world, "a", "old", ran=0).trigger()
+        with before_publish(lambda: saved(world, "a", "new", ran=0)):
+            world.scheduler_of(RedBeatScheduler).tick()
+        assert queues.bodies() == [["new"]]
+
+    def test_the_last_run_of_an_entry_that_deletes_itself(
+        self, world: World, queues: Queues, wire: Wire, announced: list[str]
+    ) -> None:
+        world.put("a", max_runs=1, on_finish="delete")
+        wire.lose(lambda: bool(queues.messages()))
+        scheduler = world.scheduler_of(RedBeatScheduler)
+        for _ in range(3):
+            scheduler.tick()
+        assert (queues.names(), announced) == (["a"], ["a"])
+        assert not world.client.exists(f"{PREFIX}a")
+
+    def test_a_beat_that_is_told_to_stop(self, world: World, queues: Queues) -> None:
+        """Setup: a stop signal in the middle of a batch. Invariant: what was published by then is
+        sent and recorded, the rest is given back."""
+        world.put_many(100)
+        published: list[str] = []
+
+        class Stopped(RedBeatScheduler):
+            def apply_async(self, entry: Any, *args: Any, **kwargs: Any) -> Any:
+                if len(published) == 40:
+                    raise SystemExit
+                published.append(entry.name)
+                return super().apply_async(entry, *args, **kwargs)
+
+        with pytest.raises(SystemExit):
+            world.scheduler_of(Stopped).tick()
+        names = {f"e{number}" for number in range(100)}
+        assert sorted(queues.names()) == sorted(published)
+        assert {name for name in names if world.run_count(name)} == set(published)
+        assert max(world.score(name) or 0 for name in names - set(published)) < world.now()
+
+    def test_a_tick_of_the_program_s_own(
+        self, world: World, queues: Queues, wire: Wire, announced: list[str]
+    ) -> None:
+        saved(world, "a")
+        scheduler = world.scheduler_of(RedBeatScheduler)
+        scheduler.tick()
+        assert queues.names() == ["a"]
+        world.client.hdel(f"{PREFIX}a", "meta", "runtime")
+        make_due(world, "a")
+        wire.lose(lambda: len(queues.messages()) == 2)
+        for _ in range(3):
+            for entry in scheduler.schedule.values():
+                scheduler.maybe_due(entry)
+        assert wire.lost == 1
+        assert (queues.names(), announced, world.run_count("a")) == (["a", "a"], ["a", "a"], 1)
+
+
+class TestWhatCelerySends:
+    """Routing, priorities, serializers and the like stay those of Celery and kombu."""
+
+    def test_another_database_of_the_server(
+        self, world: World, redis_url: str, log: pytest.LogCaptureFixture
+    ) -> None:
+        other = Queues(redis_url, 1)
+        world.app.conf.broker_url = other.url
+        put_one_off(world, "a")
+        put_one_off(world, "b")
+        world.scheduler_of(RedBeatScheduler).tick()
+        assert sorted(other.names()) == ["a", "b"]
+        assert [world.run_count(name) for name in "ab"] == [1, 1]
+        assert not Queues(redis_url).messages()
+        assert world.client.zcard(SCHEDULE) == 2
+        assert not lines(log, AT_LEAST_ONCE)
+
+    def test_a_reply_lost_in_another_database(
+        self, world: World, redis_url: str, wire: Wire
+    ) -> None:
+        other = Queues(redis_url, 1)
+        world.app.conf.broker_url = other.url
+        put_one_off(world, "a")
+        wire.lose(lambda: bool(other.messages()))
+        scheduler = world.scheduler_of(RedBeatScheduler)
+        scheduler.tick()
+        scheduler.tick()
+        assert (wire.lost, other.names(), world.run_count("a")) == (1, ["a"], 1)
+
+    def test_a_worker_that_waits_gets_it(self, world: World, redis_url: str) -> None:
+        other = Queues(redis_url, 1)
+        world.app.conf.broker_url = other.url
+        got: list[Any] = []
+        worker = threading.Thread(target=lambda: got.append(other.client.brpop("celery", 20)))
+        worker.start()
+        with redis.Redis.from_url(redis_url) as client:
+            wait_until(lambda: [c for c in client.client_list() if c["cmd"] == "brpop"])
+            put_one_off(world, "a")
+            world.scheduler_of(RedBeatScheduler).tick()
+        worker.join(20)
+        (found,) = got
+        assert json.loads(found[1])["headers"]["periodic_task_name"] == "a"
+
+    def test_a_prefix(self, world: World, queues: Queues) -> None:
+        world.app.conf.broker_transport_options = {"global_keyprefix": "px:"}
+        put_one_off(world, "a")
+        world.scheduler_of(RedBeatScheduler).tick()
+        assert (queues.names("px:celery"), queues.names()) == (["a"], [])
+
+    def test_priorities(self, world: World, queues: Queues) -> None:
+        world.app.conf.broker_transport_options = {
+            "priority_steps": [0, 3, 6, 9],
+            "sep": ":",
+            "queue_order_strategy": "priority",
+        }
+        put_one_off(world, "low")
+        put_one_off(world, "high", options={"priority": 6})
+        world.scheduler_of(RedBeatScheduler).tick()
+        assert (queues.names("celery"), queues.names("celery:6")) == (["low"], ["high"])
+
+    def test_the_separator_of_kombu(self, world: World, queues: Queues) -> None:
+        put_one_off(world, "high", options={"priority": 9})
+        world.scheduler_of(RedBeatScheduler).tick()
+        assert queues.names("celery\x06\x169") == ["high"]
+
+    @pytest.mark.parametrize("serializer", SERIALIZERS)
+    @pytest.mark.parametrize("compression", [None, "zlib", "bzip2"])
+    def test_serializers(
+        self, world: World, queues: Queues, serializer: str, compression: str | None
+    ) -> None:
+        options = {"serializer": serializer, "compression": compression}
+        put_one_off(world, "a", args=["ä\n;", 1.5], options=options)
+        world.scheduler_of(RedBeatScheduler).tick()
+        assert (queues.bodies(), world.run_count("a")) == ([["ä\n;", 1.5]], 1)
+
+    def test_headers(self, world: World, queues: Queues) -> None:
+        options = {"headers": {"mine": "ö"}, "expires": 50, "shadow": "s"}
+        put_one_off(world, "a", options=options)
+        world.scheduler_of(RedBeatScheduler).tick()
+        (message,) = queues.messages()
+        assert (message["headers"]["mine"], message["headers"]["shadow"]) == ("ö", "s")
+
+    def bind_two(self, world: World) -> dict[str, Any]:
+        """Bind the queues ``one`` and ``two`` to one exchange; return options that lead there."""
+        exchange = ENTITIES.Exchange("twice", type="direct")
+        names = ("one", "two")
+        world.app.conf.task_queues = [ENTITIES.Queue(name, exchange, "both") for name in names]
+        with world.app.connection_for_write() as connection:
+            for queue in world.app.conf.task_queues:
+                queue(connection.default_channel).declare()
+        return {"exchange": "twice", "routing_key": "both"}
+
+    def test_two_queues_get_it(self, world: World, queues: Queues, wire: Wire) -> None:
+        put_one_off(world, "a", options=self.bind_two(world))
+        wire.lose(lambda: bool(queues.messages("one")))
+        scheduler = world.scheduler_of(RedBeatScheduler)
+        scheduler.tick()
+        scheduler.tick()
+        assert wire.lost == 1
+        assert queues.names("one") == queues.names("two") == ["a"]
+        assert world.run_count("a") == 1
+
+    def test_the_connection_breaks_while_it_is_routed(self, world: World, queues: Queues) -> None:
+        """Kombu looks up who gets it, and does so again on a channel that we do not know."""
+        put_one_off(world, "a", options=self.bind_two(world))
+        put_one_off(world, "b", options={"exchange": "twice", "routing_key": "both"})
+
+        def kill() -> None:
+            with redis.Redis.from_url(queues.url) as client:
+                client.client_kill_filter(_type="normal", skipme=True)
+
+        scheduler = world.scheduler_of(RedBeatScheduler)
+        with before_publish(kill):
+            scheduler.tick()
+        for name in "ab":
+            run_again(world, scheduler, name)
+        assert sorted(queues.names("one")) == sorted(queues.names("two")) == ["a", "b"]
+        assert [world.run_count(name) for name in "ab"] == [1, 1]
+
+    @pytest.mark.parametrize("crooked", ["one", "two"])
+    def test_two_queues_or_none(self, world: World, queues: Queues, crooked: str) -> None:
+        """Setup: one of the queues is of a wrong type. Invariant: the other gets nothing."""
+        put_one_off(world, "a", options=self.bind_two(world))
+        put_one_off(world, "b")
+        queues.client.set(crooked, "no list")
+        scheduler = world.scheduler_of(RedBeatScheduler)
+        scheduler.tick()
+        good = "two" if crooked == "one" else "one"
+        assert (queues.names(good), world.run_count("a")) == ([], 0)
+        assert (queues.names(), world.run_count("b")) == (["b"], 1)
+        queues.client.delete(crooked)
+        make_due(world, "a")
+        scheduler.tick()
+        assert queues.names("one") == queues.names("two") == ["a"]
+        assert world.run_count("a") == 1
+
+    def test_a_topic(self, world: World, queues: Queues) -> None:
+        topic = ENTITIES.Exchange("news", type="topic")
+        world.app.conf.task_queues = [
+            ENTITIES.Queue("all", topic, "#"),
+            ENTITIES.Queue("some", topic, "some.*"),
+        ]
+        with world.app.connection_for_write() as connection:
+            for queue in world.app.conf.task_queues:
+                queue(connection.default_channel).declare()
+        put_one_off(world, "a", options={"queue": "all", "routing_key": "some.thing"})
+        put_one_off(world, "b", options={"queue": "all", "routing_key": "other"})
+        world.scheduler_of(RedBeatScheduler).tick()
+        assert sorted(queues.names("all")) == ["a", "b"]
+        assert queues.names("some") == ["a"]
+
+    def listen(self, queues: Queues) -> Any:
+        """Return a subscription to all channels of the server."""
+        subscription = queues.client.pubsub()
+        subscription.psubscribe("*")
+        assert subscription.get_message(timeout=5)["type"] == "psubscribe"
+        return subscription
+
+    def heard(self, subscription: Any, channel: str) -> list[dict[str, Any]]:
+        """Return what was published on channels of that name, as far as it has arrived."""
+        found = iter(lambda: subscription.get_message(timeout=0.2), None)
+        return [json.loads(f["data"]) for f in found if channel in f["channel"]]
+
+    def test_a_broadcast(self, world: World, queues: Queues) -> None:
+        exchange = ENTITIES.Exchange("fan", type="fanout")
+        world.app.conf.task_queues = [ENTITIES.Queue("fanned", exchange)]
+        put_one_off(world, "a", options={"queue": "fanned"})
+        subscription = self.listen(queues)
+        world.scheduler_of(RedBeatScheduler).tick()
+        (message,) = self.heard(subscription, "fan")
+        assert message["headers"]["periodic_task_name"] == "a"
+        assert world.run_count("a") == 1
+
+    def test_a_broadcast_of_an_entry_that_was_deleted(self, world: World, queues: Queues) -> None:
+        exchange = ENTITIES.Exchange("fan", type="fanout")
+        world.app.conf.task_queues = [ENTITIES.Queue("fanned", exchange)]
+        entry = saved(world, "a", options={"queue": "fanned"})
+        subscription = self.listen(queues)
+        with before_publish(entry.delete):
+            world.scheduler_of(RedBeatScheduler).tick()
+        assert self.heard(subscription, "fan") == []
+
+    def test_task_sent_travels_with_the_message(self, world: World, queues: Queues) -> None:
+        world.app.conf.task_send_sent_event = True
+        entry = saved(world, "a")
+        saved(world, "b")
+        subscription = self.listen(queues)
+        with before_publish(entry.delete):
+            world.scheduler_of(RedBeatScheduler).tick()
+        (message,) = queues.messages()
+        events = self.heard(subscription, "celeryev")
+        assert [event["headers"].get("hostname") for event in events]
+        assert len(events) == 1
+        assert message["headers"]["periodic_task_name"] == "b"
+
+    def test_signals_are_sent_once_for_each_attempt(self, world: World, queues: Queues) -> None:
+        sent: list[str] = []
+
+        def before(**_: Any) -> None:
+            sent.append("before")
+
+        def after(**_: Any) -> None:
+            sent.append("after")
+
+        before_task_publish.connect(before)
+        after_task_publish.connect(after)
+        try:
+            put_one_off(world, "a")
+            world.scheduler_of(RedBeatScheduler).tick()
+        finally:
+            before_task_publish.disconnect(before)
+            after_task_publish.disconnect(after)
+        assert (sent, queues.names()) == (["before", "after"], ["a"])
+
+
+class TestAMessageIsRefused:
+    def test_a_queue_of_a_wrong_type(
+        self, world: World, queues: Queues, log: pytest.LogCaptureFixture
+    ) -> None:
+        queues.client.set("crooked", "no list")
+        names = [f"good{number}" for number in range(20)]
+        for name in names:
+            put_one_off(world, name)
+        put_one_off(world, "bad", score=0.5, options={"queue": "crooked"})
+        failed: list[str] = []
+
+        def receiver(name: str, **_: Any) -> None:
+            failed.append(name)
+
+        entry_failed.connect(receiver)
+        try:
+            world.scheduler_of(RedBeatScheduler).tick()
+        finally:
+            entry_failed.disconnect(receiver)
+        assert sorted(queues.names()) == sorted(names)
+        assert (world.run_count("bad"), failed) == (0, ["bad"])
+        assert queues.client.get("crooked") == "no list"
+        assert len(lines(log, f"Could not send {PREFIX}bad, attempt 1", "WRONGTYPE")) == 1
+        assert not lines(log, "broker is not available")
+
+    def test_memory_is_full(self, world: World, own_server: RedisServer) -> None:
+        """Invariant: no run is recorded that was not sent; it is sent when there is memory."""
+        queues = elsewhere(world, own_server)
+        names = [f"e{number}" for number in range(5)]
+        with redis.Redis.from_url(own_server.url, decode_responses=True) as client:
+            there = World(world.app, client, world.schedulers)
+            there.put_many(5)
+            scheduler = there.scheduler_of(RedBeatScheduler)
+            with before_publish(lambda: client.config_set("maxmemory", "1")):
+                scheduler.tick()
+            assert queues.messages() == []
+            assert {there.run_count(name) for name in names} == {0}
+            client.config_set("maxmemory", "0")
+
+            def all_sent() -> bool:
+                make_due(there, *(name for name in names if not there.run_count(name)))
+                scheduler.tick()
+                return {there.run_count(name) for name in names} == {1}
+
+            wait_until(all_sent)
+            assert sorted(queues.names()) == names
+
+
+class TestPastTheCapture:
+    """What code of the user's own sends is sent at least once; none of it gets lost."""
+
+    def twice(self, world: World, scheduler: RedBeatScheduler, *names: str) -> None:
+        """Run entries, and once more."""
+        for _ in range(2):
+            make_due(world, *names)
+            for name in names:
+                world.client.hdel(f"{PREFIX}{name}", "meta", "runtime")
+            scheduler.tick()
+
+    def test_a_task_that_calls_super(
+        self, world: World, queues: Queues, log: pytest.LogCaptureFixture
+    ) -> None:
+        class Calling(Task):
+            def apply_async(self, *args: Any, **kwargs: Any) -> Any:
+                return super().apply_async(*args, **kwargs)
+
+        register(world, Calling)
+        put_one_off(world, "a")
+        put_one_off(world, "b")
+        self.twice(world, world.scheduler_of(RedBeatScheduler), "a", "b")
+        assert sorted(queues.names()) == ["a", "a", "b", "b"]
+        assert [world.run_count(name) for name in "ab"] == [1, 1]
+        assert not lines(log, AT_LEAST_ONCE)
+
+    def test_a_task_on_a_connection_of_its_own(
+        self, world: World, queues: Queues, log: pytest.LogCaptureFixture, announced: list[str]
+    ) -> None:
+        app = world.app
+
+        class Foreign(Task):
+            def apply_async(self, *args: Any, **kwargs: Any) -> Any:
+                with app.connection_for_write() as connection:
+                    kwargs["producer"] = app.amqp.Producer(connection)
+                    return super().apply_async(*args, **kwargs)
+
+        register(world, Foreign)
+        put_one_off(world, "a")
+        put_one_off(world, "b")
+        self.twice(world, world.scheduler_of(RedBeatScheduler), "a", "b")
+        assert sorted(queues.names()) == sorted(announced) == ["a", "a", "b", "b"]
+        assert [world.run_count(name) for name in "ab"] == [1, 1]
+        assert len(lines(log, AT_LEAST_ONCE)) == 1
+
+    def test_a_task_that_sends_two(self, world: World, queues: Queues) -> None:
+        """One more message, on a connection of its own: that one leaves at once."""
+        app = world.app
+
+        class Two(Task):
+            def apply_async(self, *args: Any, **kwargs: Any) -> Any:
+                app.send_task("tasks.more", queue="more")
+                return super().apply_async(*args, **kwargs)
+
+        register(world, Two)
+        put_one_off(world, "a")
+        world.scheduler_of(RedBeatScheduler).tick()
+        assert (queues.names(), len(queues.messages("more"))) == (["a"], 1)
+        assert world.run_count("a") == 1
+
+    def test_a_task_that_sends_and_fails(self, world: World, queues: Queues) -> None:
+        """Invariant: what may have been sent is sent again under the same id."""
+        app = world.app
+        fails = [False, True]
+
+        class Failing(Task):
+            def apply_async(self, *args: Any, **kwargs: Any) -> Any:
+                with app.connection_for_write() as connection:
+                    kwargs["producer"] = app.amqp.Producer(connection)
+                    super().apply_async(*args, **kwargs)
+                if fails.pop():
+                    raise ValueError("after the fact")
+
+        register(world, Failing)
+        world.put("a", interval_json(0.01), world.ago(1))
+        scheduler = world.scheduler_of(RedBeatScheduler)
+        scheduler.tick()
+        make_due(world, "a")
+        scheduler.tick()
+        first, second = (message["headers"]["id"] for message in queues.messages()[:2])
+        assert first == second
+
+    def test_eager_tasks(
+        self, world: World, queues: Queues, log: pytest.LogCaptureFixture, announced: list[str]
+    ) -> None:
+        world.app.conf.task_always_eager = True
+        ran: list[int] = []
+        register(world, Task, lambda: ran.append(1))
+        put_one_off(world, "a")
+        self.twice(world, world.scheduler_of(RedBeatScheduler), "a")
+        assert (queues.messages(), len(ran), announced) == ([], 2, ["a", "a"])
+        assert world.run_count("a") == 1
+        assert len(lines(log, AT_LEAST_ONCE)) == 1
+
+    @pytest.mark.parametrize("method", ["apply_async", "maybe_due", "send_task"])
+    @pytest.mark.parametrize("foreign", [False, True])
+    def test_a_scheduler_with_methods_of_its_own(
+        self,
+        world: World,
+        queues: Queues,
+        log: pytest.LogCaptureFixture,
+        announced: list[str],
+        method: str,
+        foreign: bool,
+    ) -> None:
+        app = world.app
+
+        def own(self: Any, *args: Any, **kwargs: Any) -> Any:
+            parent = getattr(super(cls, self), method)
+            if not foreign:
+                return parent(*args, **kwargs)
+            with producers[app.connection_for_write()].acquire(block=True) as producer:
+                return parent(*args, **{**kwargs, "producer": producer})
+
+        cls = type("Own", (RedBeatScheduler,), {method: own})
+        put_one_off(world, "a")
+        put_one_off(world, "b")
+        self.twice(world, world.scheduler_of(cls), "a", "b")
+        assert sorted(queues.names()) == sorted(announced) == ["a", "a", "b", "b"]
+        assert [world.run_count(name) for name in "ab"] == [1, 1]
+        # Once for each of the tasks.
+        assert len(lines(log, AT_LEAST_ONCE)) == (2 if foreign else 0)
+
+    def test_a_maybe_due_that_does_without_ours(
+        self, world: World, queues: Queues, announced: list[str]
+    ) -> None:
+        class Own(RedBeatScheduler):
+            def maybe_due(self, entry: Any, **kwargs: Any) -> Any:
+                due, seconds = self.is_due(entry)
+                if due:
+                    self.apply_async(entry, producer=kwargs.get("producer"))
+                return seconds
+
+        put_one_off(world, "a")
+        self.twice(world, world.scheduler_of(Own), "a")
+        assert (queues.names(), announced, world.run_count("a")) == (["a", "a"], ["a", "a"], 1)
+
+    def test_no_queue_takes_it(
+        self, world: World, queues: Queues, log: pytest.LogCaptureFixture
+    ) -> None:
+        """What is bound nowhere is dropped by the broker, as ever, and counts as a run."""
+        put_one_off(world, "a", options={"exchange": "nowhere", "routing_key": "x"})
+        world.scheduler_of(RedBeatScheduler).tick()
+        assert (world.run_count("a"), queues.messages()) == (1, [])
+        assert len(lines(log, "or to no queue at all")) == 1
+
+    def test_a_queue_that_expires(
+        self, world: World, queues: Queues, wire: Wire, log: pytest.LogCaptureFixture
+    ) -> None:
+        world.app.conf.task_queues = [ENTITIES.Queue("short", expires=600.0)]
+        put_one_off(world, "a", options={"queue": "short"})
+        wire.lose(lambda: bool(queues.messages("short")))
+        scheduler = world.scheduler_of(RedBeatScheduler)
+        scheduler.tick()
+        scheduler.tick()
+        assert (wire.lost, queues.names("short"), world.run_count("a")) == (1, ["a"], 1)
+        assert not lines(log, AT_LEAST_ONCE)
+
+    def test_a_queue_that_expires_of_an_entry_that_was_deleted(
+        self, world: World, queues: Queues
+    ) -> None:
+        world.app.conf.task_queues = [ENTITIES.Queue("short", expires=600.0)]
+        entry = saved(world, "a", options={"queue": "short"})
+        with before_publish(entry.delete):
+            world.scheduler_of(RedBeatScheduler).tick()
+        assert queues.names("short") == []
+
+    @pytest.mark.parametrize("kind", ["Rpush", "Piped"])
+    def test_commands_we_do_not_know(
+        self,
+        world: World,
+        queues: Queues,
+        log: pytest.LogCaptureFixture,
+        announced: list[str],
+        kind: str,
+    ) -> None:
+        world.app.conf.broker_transport = f"{__name__}:{kind}"
+        put_one_off(world, "a")
+        self.twice(world, world.scheduler_of(RedBeatScheduler), "a")
+        assert (queues.names(), announced, world.run_count("a")) == (["a", "a"], ["a", "a"], 1)
+        assert len(lines(log, AT_LEAST_ONCE)) == 1
+
+
+@pytest.fixture
+def proxy(world: World, redis_server: RedisServer) -> Iterator[Proxy]:
+    """What the app takes for its broker; it leads to the server of the schedule."""
+    with Proxy(redis_server.port) as proxy:
+        world.app.conf.broker_url = proxy.url
+        yield proxy
+
+
+def run_again(world: World, scheduler: RedBeatScheduler, name: str) -> None:
+    """Tick until an entry has run."""
+
+    def has_run() -> bool:
+        make_due(world, name)
+        scheduler.tick()
+        return world.run_count(name) > 0
+
+    wait_until(has_run)
+
+
+def ticks(scheduler: RedBeatScheduler, clock: Clock, count: int = 5) -> None:
+    """Tick several times; each time it is looked anew where the broker is."""
+    for _ in range(count):
+        clock.advance(LOOK_AGAIN + 1)
+        scheduler.tick()
+
+
+class TestNotTheSameServer:
+    """At least once, and logged once; nothing is lost."""
+
+    def run(self, world: World, clock: Clock, names: str = "ab") -> None:
+        """Run entries, then each once more."""
+        scheduler = world.scheduler_of(RedBeatScheduler, clock=clock)
+        for _ in range(2):
+            for name in names:
+                put_one_off(world, name)
+                world.client.hdel(f"{PREFIX}{name}", "meta", "runtime")
+            ticks(scheduler, clock, 3)
+
+    def test_a_broker_in_memory(
+        self, world: World, clock: Clock, announced: list[str], log: pytest.LogCaptureFixture
+    ) -> None:
+        self.run(world, clock)
+        assert sorted(announced) == ["a", "a", "b", "b"]
+        assert lines(log, AT_LEAST_ONCE) == [
+            "beat: Runs are sent at least once: messages do not go to Redis"
+        ]
+
+    def test_two_servers(
+        self,
+        world: World,
+        clock: Clock,
+        own_server: RedisServer,
+        announced: list[str],
+        log: pytest.LogCaptureFixture,
+    ) -> None:
+        world.app.conf.broker_url = own_server.url
+        self.run(world, clock)
+        assert sorted(Queues(own_server.url).names()) == sorted(announced) == ["a", "a", "b", "b"]
+        assert [world.run_count(name) for name in "ab"] == [1, 1]
+        assert lines(log, AT_LEAST_ONCE) == [
+            "beat: Runs are sent at least once: broker and schedule are on two Redis servers"
+        ]
+
+    @pytest.mark.parametrize("rules", ["-info", "-select", "-lpush", "-type", "resetkeys ~*red*"])
+    @pytest.mark.parametrize("database", [0, 1])
+    def test_a_user_who_may_not(
+        self,
+        world: World,
+        clock: Clock,
+        own_server: RedisServer,
+        announced: list[str],
+        log: pytest.LogCaptureFixture,
+        rules: str,
+        database: int,
+    ) -> None:
+        """Setup: the user of the schedule lacks a right, that of the broker does not."""
+        with redis.Redis.from_url(own_server.url, decode_responses=True) as admin:
+            admin.execute_command("ACL SETUSER beat on >pw ~* &* +@all", *rules.split())
+            queues = Queues(own_server.url, database)
+            world.app.conf.broker_url = queues.url
+            world.app.conf.redbeat_redis_url = f"redis://beat:pw@127.0.0.1:{own_server.port}/0"
+            there = World(world.app, admin, world.schedulers)
+            self.run(there, clock, "abcdef")
+            assert sorted(queues.names()) == sorted(announced) == sorted("abcdef" * 2)
+            assert {there.run_count(name) for name in "abcdef"} == {1}
+            possible = rules == "-select" and database == 0
+            assert len(lines(log, AT_LEAST_ONCE)) == (0 if possible else 1)
+            assert not lines(log, "on one Redis server again")
+
+    def test_an_entry_may_wish_for_less(
+        self, world: World, queues: Queues, log: pytest.LogCaptureFixture
+    ) -> None:
+        for name, delivery in (("a", "at_least_once"), ("b", "at_most_once"), ("c", None)):
+            saved(world, name, delivery=delivery)
+        world.scheduler_of(RedBeatScheduler).tick()
+        assert sorted(queues.names()) == ["a", "b", "c"]
+        assert not lines(log, AT_LEAST_ONCE)
+
+
+class TestTheyPartWays:
+    """Setup: the broker is behind a proxy, which then leads to another server."""
+
+    def test_at_least_once_from_then_on(
+        self,
+        world: World,
+        queues: Queues,
+        clock: Clock,
+        proxy: Proxy,
+        own_server: RedisServer,
+        redis_server: RedisServer,
+        log: pytest.LogCaptureFixture,
+    ) -> None:
+        """Invariant: each message goes to the server that is the broker then."""
+        other = Queues(own_server.url)
+        scheduler = world.scheduler_of(RedBeatScheduler, clock=clock)
+        put_one_off(world, "a")
+        scheduler.tick()
+        proxy.lead_to(own_server.port)
+        put_one_off(world, "b")
+        ticks(scheduler, clock)
+        put_one_off(world, "c")
+        ticks(scheduler, clock)
+        assert (queues.names(), other.names()) == (["a"], ["b", "c"])
+        assert len(lines(log, "at least once from now on", "on two Redis servers")) == 1
+        proxy.lead_to(redis_server.port)
+        put_one_off(world, "d")
+        ticks(scheduler, clock)
+        entry = saved(world, "e")
+        with before_publish(entry.delete):
+            scheduler.tick()
+        assert (queues.names(), other.names()) == (["a", "d"], ["b", "c"])
+        assert len(lines(log, "on one Redis server again")) == 1
+        assert [world.run_count(name) for name in "abcd"] == [1, 1, 1, 1]
+
+    def test_nothing_is_sent_where_that_is_not_wanted(
+        self,
+        world: World,
+        queues: Queues,
+        clock: Clock,
+        proxy: Proxy,
+        own_server: RedisServer,
+        redis_server: RedisServer,
+        log: pytest.LogCaptureFixture,
+    ) -> None:
+        world.app.conf.redbeat_delivery = "exactly_once"
+        other = Queues(own_server.url)
+        scheduler = world.scheduler_of(RedBeatScheduler, clock=clock)
+        put_one_off(world, "a")
+        scheduler.tick()
+        proxy.lead_to(own_server.port)
+        put_one_off(world, "b")
+        for _ in range(5):
+            make_due(world, "b")
+            ticks(scheduler, clock, 1)
+        assert (queues.names(), other.names(), world.run_count("b")) == (["a"], [], 0)
+        assert len(lines(log, "PROBLEM", "nothing is sent", "two Redis servers")) == 1
+        proxy.lead_to(redis_server.port)
+        run_again(world, scheduler, "b")
+        assert (queues.names(), other.names(), world.run_count("b")) == (["a", "b"], [], 1)
+
+    def test_rights_that_are_taken_where_nothing_else_is_wanted(
+        self,
+        world: World,
+        clock: Clock,
+        own_server: RedisServer,
+        log: pytest.LogCaptureFixture,
+    ) -> None:
+        world.app.conf.redbeat_delivery = "exactly_once"
+        with redis.Redis.from_url(own_server.url, decode_responses=True) as admin:
+            admin.execute_command("ACL SETUSER beat on >pw ~* &* +@all")
+            queues = elsewhere(world, own_server)
+            world.app.conf.redbeat_redis_url = f"redis://beat:pw@127.0.0.1:{own_server.port}/0"
+            there = World(world.app, admin, world.schedulers)
+            scheduler = there.scheduler_of(RedBeatScheduler, clock=clock)
+            put_one_off(there, "a")
+            scheduler.tick()
+            admin.execute_command("ACL SETUSER beat -lpush")
+            put_one_off(there, "b")
+            for _ in range(5):
+                scheduler.tick()
+                make_due(there, "b")
+            assert (queues.names(), there.run_count("b")) == (["a"], 0)
+            assert len(lines(log, "PROBLEM", "nothing is sent")) == 1
+            admin.execute_command("ACL SETUSER beat +lpush")
+            make_due(there, "b")
+            ticks(scheduler, clock, 2)
+            assert (queues.names(), there.run_count("b")) == (["a", "b"], 1)
+
+    def test_redis_restarts(
+        self,
+        world: World,
+        clock: Clock,
+        own_server: RedisServer,
+        log: pytest.LogCaptureFixture,
+    ) -> None:
+        """Invariant: it goes on exactly once; nothing is lost, nothing doubled."""
+        queues = elsewhere(world, own_server)
+        with redis.Redis.from_url(own_server.url, decode_responses=True) as client:
+            there = World(world.app, client, world.schedulers)
+            scheduler = there.scheduler_of(RedBeatScheduler, clock=clock)
+            put_one_off(there, "a")
+            scheduler.tick()
+            put_one_off(there, "b")
+            client.save()
+            own_server.restart()
+            run_again(there, scheduler, "b")
+            entry = saved(there, "c")
+            with before_publish(entry.delete):
+                scheduler.tick()
+            assert queues.names() == ["a", "b"]
+            assert [there.run_count(name) for name in "ab"] == [1, 1]
+            assert not lines(log, AT_LEAST_ONCE)
+
+    @pytest.mark.parametrize("seconds", [0, 1])
+    def test_redis_restarts_between_publish_and_record(
+        self,
+        world: World,
+        clock: Clock,
+        own_server: RedisServer,
+        announced: list[str],
+        log: pytest.LogCaptureFixture,
+        seconds: int,
+    ) -> None:
+        """After a second the records are on their way when the broker is looked at again."""
+        queues = elsewhere(world, own_server)
+
+        with redis.Redis.from_url(own_server.url, decode_responses=True) as client:
+            there = World(world.app, client, world.schedulers)
+            scheduler = there.scheduler_of(RedBeatScheduler, clock=clock)
+            scheduler.tick()
+            there.put_many(3)
+
+            def restart() -> None:
+                client.save()
+                own_server.restart()
+                clock.advance(seconds)
+
+            with before_publish(restart):
+                scheduler.tick()
+            names = ["e0", "e1", "e2"]
+
+            def all_ran() -> bool:
+                scheduler.tick()
+                return {there.run_count(name) for name in names} == {1}
+
+            wait_until(all_ran)
+            assert sorted(queues.names()) == sorted(announced) == names
+            assert not lines(log, AT_LEAST_ONCE)
+
+
+class TestImpossibleFromTheStart:
+    def refused(self, world: World, **settings: Any) -> str:
+        """Return why a scheduler cannot be made, or not tick."""
+        world.app.conf.update(settings, redbeat_delivery="exactly_once")
+        with pytest.raises(ConfigurationError, match="redbeat_delivery is 'exactly_once'") as error:
+            RedBeatScheduler(world.app)
+        return str(error.value)
+
+    def test_a_broker_that_is_not_redis(self, world: World) -> None:
+        assert "messages do not go to Redis" in self.refused(world)
+        reason = self.refused(world, broker_url="amqp://127.0.0.1:1//")
+        assert "messages do not go to Redis" in reason
+
+    def test_eager_tasks(self, world: World, queues: Queues) -> None:
+        assert queues.url == world.app.conf.broker_url
+        assert "task_always_eager" in self.refused(world, task_always_eager=True)
+
+    def test_a_schedule_in_a_cluster(self, world: World, unused_port: int) -> None:
+        url = f"redis://127.0.0.1:{unused_port}/0"
+        options = {"cluster": True, "startup_nodes": [{"host": "127.0.0.1", "port": unused_port}]}
+        settings = {"broker_url": url, "redbeat_redis_options": options}
+        cluster = "redis-cluster://"
+        assert "Cluster" in self.refused(world, redbeat_redis_url=cluster, **settings)
+
+    def test_another_server_at_the_first_contact(
+        self, world: World, own_server: RedisServer
+    ) -> None:
+        world.app.conf.update(broker_url=own_server.url, redbeat_delivery="exactly_once")
+        put_one_off(world, "a")
+        scheduler = world.scheduler_of(RedBeatScheduler)
+        with pytest.raises(ConfigurationError, match="on two Redis servers"):
+            scheduler.tick()
+        assert (Queues(own_server.url).messages(), world.run_count("a")) == ([], 0)
+
+    def test_a_broker_that_is_away_is_waited_for(
+        self, world: World, queues: Queues, proxy: Proxy, log: pytest.LogCaptureFixture
+    ) -> None:
+        world.app.conf.redbeat_delivery = "exactly_once"
+        proxy.refuse()
+        put_one_off(world, "a")
+        scheduler = world.scheduler_of(RedBeatScheduler)
+        for _ in range(3):
+            scheduler.tick()
+            make_due(world, "a")
+        assert (queues.names(), world.run_count("a")) == ([], 0)
+        proxy.refuse(False)
+        run_again(world, scheduler, "a")
+        assert queues.names() == ["a"]
+        assert lines(log, "The broker is back")
+        assert not lines(log, "PROBLEM")
+
+
+class TestCosts:
+    def reads(self, client: Any) -> int:
+        """Return how often the server read from a socket so far; small requests are one each."""
+        return int(client.info("stats")["total_reads_processed"])
+
+    def test_two_round_trips_in_all(
+        self, world: World, queues: Queues, counting: CountingRedis
+    ) -> None:
+        scheduler = world.scheduler_of(RedBeatScheduler, clock=Clock())
+        put_one_off(world, "warm-up")
+        scheduler.tick()
+        put_one_off(world, "a")
+        trips, reads = counting.trips, self.reads(world.client)
+        scheduler.tick()
+        # One of the reads is that of the question itself.
+        assert (counting.trips - trips, self.reads(world.client) - reads - 1) == (2, 2)
+        assert queues.names() == ["warm-up", "a"]
+
+    def test_bytes_of_a_call_are_bounded(
+        self, world: World, own_server: RedisServer, log: pytest.LogCaptureFixture
+    ) -> None:
+        """A server that is told so closes a connection with a call of more bytes."""
+        queues = elsewhere(world, own_server)
+        with redis.Redis.from_url(own_server.url, decode_responses=True) as client:
+            client.config_set("client-query-buffer-limit", str(MOST_BYTES))
+            there = World(world.app, client, world.schedulers)
+            for number in range(100):
+                put_one_off(there, f"e{number}", args=["x" * 200_000])
+            there.scheduler_of(RedBeatScheduler).tick()
+            assert sorted(queues.names()) == sorted(f"e{number}" for number in range(100))
+            assert {there.run_count(f"e{number}") for number in range(100)} == {1}
+        assert not lines(log, "Redis is not available")
+
+
+class Rpush(Transport):
+    """Puts messages into queues by another command."""
+
+    class Channel(Channel):
+        def _put(self, queue: str, message: Any, **_: Any) -> None:
+            with self.conn_or_acquire() as client:
+                client.rpush(queue, json.dumps(message))
+
+
+class Piped(Transport):
+    """Puts messages into queues by other commands in a pipeline."""
+
+    class Channel(Channel):
+        def _put(self, queue: str, message: Any, **_: Any) -> None:
+            with self.conn_or_acquire() as client, client.pipeline() as pipe:
+                pipe.lpush(queue, json.dumps(message))
+                pipe.sadd("seen", queue)
+                pipe.execute()
