@@ -56,11 +56,6 @@ class Proxy(LoopbackServer):
 
         self.call(reset_all)
 
-    def lead_to(self, port: int) -> None:
-        """Forward new connections to another port of this machine, and reset all open ones."""
-        self._target = port
-        self.cut()
-
     def refuse(self, on: bool = True) -> None:
         """Reset new connections, or accept them again."""
         self._set(refusing=on)

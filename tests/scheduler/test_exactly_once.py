@@ -938,6 +938,7 @@ class TestTheyPartWays:
         put_one_off(world, "a")
         scheduler.tick()
         proxy.lead_to(own_server.port)
+        proxy.cut()
         put_one_off(world, "b")
         ticks(scheduler, clock)
         put_one_off(world, "c")
@@ -945,6 +946,7 @@ class TestTheyPartWays:
         assert (queues.names(), other.names()) == (["a"], ["b", "c"])
         assert len(lines(log, "at least once from now on", "on two Redis servers")) == 1
         proxy.lead_to(redis_server.port)
+        proxy.cut()
         put_one_off(world, "d")
         ticks(scheduler, clock)
         entry = saved(world, "e")
@@ -970,6 +972,7 @@ class TestTheyPartWays:
         put_one_off(world, "a")
         scheduler.tick()
         proxy.lead_to(own_server.port)
+        proxy.cut()
         put_one_off(world, "b")
         for _ in range(5):
             make_due(world, "b")
@@ -977,6 +980,7 @@ class TestTheyPartWays:
         assert (queues.names(), other.names(), world.run_count("b")) == (["a"], [], 0)
         assert len(lines(log, "PROBLEM", "nothing is sent", "two Redis servers")) == 1
         proxy.lead_to(redis_server.port)
+        proxy.cut()
         run_again(world, scheduler, "b")
         assert (queues.names(), other.names(), world.run_count("b")) == (["a", "b"], [], 1)
 
