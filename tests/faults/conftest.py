@@ -92,8 +92,19 @@ def schedule_redis(durable: bool) -> Iterator[RedisServer]:
 
 
 @pytest.fixture
-def broker_redis(durable: bool) -> Iterator[RedisServer]:
+def one_server() -> bool:
+    """Whether broker and schedule are on one server. For overriding."""
+    return False
+
+
+@pytest.fixture
+def broker_redis(
+    durable: bool, one_server: bool, schedule_redis: RedisServer
+) -> Iterator[RedisServer]:
     """The Redis of the broker."""
+    if one_server:
+        yield schedule_redis
+        return
     with RedisServer(*(DURABLE if durable else ())) as server:
         yield server
 
