@@ -35,7 +35,7 @@ from tests.waiting import wait_until
 SETTINGS = {"redbeat_lock_timeout": 2.0}
 NO_LOCK = {"redbeat_lock_key": None}
 
-STEADY, EVERY = names(60), 1.0
+STEADY, EVERY = names(200), 1.0
 #: Entries whose runs must not overlap: a worker ends those of some, the others time out.
 ENDING, HANGING, OFTEN = names(3, "ends"), names(3, "hangs"), 0.5
 TIMEOUT = 3.0
@@ -66,6 +66,8 @@ class Life:
         self, app: Celery, beats: Beats, schedule: Schedule, ledger: Ledger, seed: str
     ) -> None:
         self.beats, self.ledger = beats, ledger
+        #: Kills that found claims.
+        self.amid_claims = 0
         self._app, self._schedule = app, schedule
         self._chance = random.Random(seed)
         self._steps: dict[str, tuple[float, float]] = {}
@@ -134,6 +136,7 @@ class Life:
         at_work = sender in pids and self._chance.random() < 0.8
         victim = pids.index(sender) if at_work else self._chance.randrange(len(pids))
         self.beats.kill(victim)
+        self.amid_claims += bool(self._schedule.claimed(STEADY))
         self.beats.restart(victim)
         return pids[victim]
 
@@ -221,8 +224,8 @@ def check_kills(life: Life, broker: redis.Redis, kills: int, locked: bool, note:
     again = doubles(life.ledger.messages)
     most = max(again.values(), default=0)
     note(
-        f"{len(killed)} kills, {len(life.ledger)} messages, {again.total()} doubled, "
-        f"{most} by one kill at most; {report}"
+        f"{len(killed)} kills, {life.amid_claims} amid claims, {len(life.ledger)} messages, "
+        f"{again.total()} doubled, {most} by one kill at most; {report}"
     )
     assert not report.wrong
     assert set(again) <= killed
