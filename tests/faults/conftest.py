@@ -22,6 +22,11 @@ TRIALS = 10
 TIMEOUT_SHORT, TIMEOUT_FULL = 180, 3600
 
 Note = Callable[[object], None]
+#: For tests of both kinds of brokers: on one server with the schedule, nothing is sent twice.
+BOTH_BROKERS = pytest.mark.parametrize(
+    "one_server", [False, True], ids=["separate broker", "one server"]
+)
+
 #: What a property of a report is called when it is a note.
 NOTE = "note"
 

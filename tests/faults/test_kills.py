@@ -23,7 +23,7 @@ import redbeat.worker
 from redbeat import RedBeatSchedulerEntry
 from redbeat.entry import store_of
 from tests.faults.beats import Beats, lease
-from tests.faults.conftest import Note
+from tests.faults.conftest import BOTH_BROKERS, Note
 from tests.faults.entries import Schedule, names
 from tests.faults.ledger import QUEUE, Ledger, Message
 from tests.faults.oracle import Report, Rules, grid, judge
@@ -234,7 +234,6 @@ def check_kills(life: Life, broker: redis.Redis, kills: int, locked: bool, note:
 
 
 @pytest.mark.parametrize("one_server", [True], ids=["one server"])
-@pytest.mark.usefixtures("one_server")
 def test_no_run_is_doubled_by_a_few_kills(life: Life, broker: redis.Redis, note: Note) -> None:
     """Setup: two beats without a lock, broker and schedule on one server; entries of all kinds.
 
@@ -247,7 +246,7 @@ def test_no_run_is_doubled_by_a_few_kills(life: Life, broker: redis.Redis, note:
 
 @pytest.mark.long
 @pytest.mark.parametrize("locked", [True, False], ids=["locked", "unlocked"])
-@pytest.mark.parametrize("one_server", [True, False], ids=["one server", "separate broker"])
+@BOTH_BROKERS
 def test_beats_are_killed_again_and_again(
     life: Life, broker: redis.Redis, profile: Profile, note: Note, one_server: bool, locked: bool
 ) -> None:
