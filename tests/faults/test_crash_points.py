@@ -216,7 +216,7 @@ def test_exactly_once(trial: Trial, point: str) -> None:
     Fault: SIGKILL when Redis gave the claims, when some messages were made, or when Redis has
     recorded a group of runs and its reply is not looked at. The beat is started again.
 
-    Invariant: what was recorded was sent, and nothing else; each occurrence has exactly one message.
+    Invariant: what was recorded was sent, and nothing else. Each occurrence has one message.
     """
     wreck = trial.run(point, EXACTLY_ONCE)
     assert set(wreck.published) == wreck.recorded
