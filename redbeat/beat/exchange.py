@@ -21,7 +21,7 @@ from redbeat.storage.records import (
     Terms,
     Turn,
 )
-from redbeat.storage.store import Store
+from redbeat.storage.store import BATCH, Store
 
 from .backoff import Pace
 from .leader import BeatLock, new_token
@@ -43,6 +43,10 @@ ON_TIME = 1.0
 #: that leave with it have so many bytes or wait for so many seconds: a message is not to be late,
 #: and a beat that dies leaves few runs that are sent and not recorded.
 RIPE_RUNS, RIPE_BYTES, RIPE_AFTER = 50, 1 << 20, 0.02
+
+#: Seconds that Redis may work on a turn, since others wait that long. If it takes longer, the next
+#: claims are fewer, down to this number; if a full batch takes less than half, they grow again.
+MOST_WORK, SMALLEST_BATCH = 0.008, 50
 
 #: Round trips in which a last record is tried, when applications write histories meanwhile.
 FLUSH_ATTEMPTS = 3
@@ -108,6 +112,8 @@ class Exchange:
         #: Bytes of the messages that leave with what is pending.
         self._bytes = 0
         self._store = store
+        #: How many entries to claim at once.
+        self.batch = BATCH
         #: The beat lock; None when several beats share the work.
         self.lock = lock
         self._clock = clock
@@ -245,6 +251,7 @@ class Exchange:
             self.went_back = max(self.went_back, self.time_at(question.asked_at) - turn.now)
         self.answered_at, self._now = self._clock(), turn.now
         self._counters.confirm(turn.members)
+        self._fit(turn)
         if self.lock is not None:
             self.lock.observe(turn)
         for record, result in zip(question.records, turn.results, strict=True):
@@ -257,6 +264,13 @@ class Exchange:
             self.pace.spend(min(late, question.terms.late))
         used = turn.expires - turn.now - self.lease * (1 - USED_PART)
         return Answer(turn, question.terms.turn_id, question.asked_at + used)
+
+    def _fit(self, turn: Turn) -> None:
+        """Set how many entries the next turn claims, so that others need not wait for long."""
+        if turn.took > MOST_WORK:
+            self.batch = max(int(self.batch * MOST_WORK / turn.took), SMALLEST_BATCH)
+        elif turn.took < MOST_WORK / 2 and len(turn.claims) >= self.batch:
+            self.batch = min(self.batch + SMALLEST_BATCH, BATCH)
 
     def _not_recorded(self, done: Completion, result: Result, repeated: bool) -> None:
         if result.code == REFUSED and not repeated:

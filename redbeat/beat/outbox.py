@@ -14,15 +14,8 @@ from .pipelining import Pipe, pipe_of
 
 __all__ = ("Letter", "Outbox")
 
-#: Messages are collected for so many times as long as it took to have the last ones leave and to
-#: wait for those before, so that this is a small part of the time.
-PATIENCE: Final = 16
-
-#: What is left of that time after each, so that it is not long for nothing.
-SHRINKS: Final = 0.9
-
-#: Bounds of it, seconds: a message is not to be late.
-SHORTEST, LONGEST = 0.004, 0.05
+#: Seconds after which messages leave: none is to be late.
+LEAVE_AFTER: Final = 0.02
 
 #: Bytes of messages after which they are sent in any case.
 MAX_BYTES: Final = 1 << 20
@@ -71,7 +64,6 @@ class Outbox:
         self._others = False
         self._before = 0
         self._letter: Letter | None = None
-        self._patience = SHORTEST
         self._opened = 0.0
 
     def publishing(self, producer: Any, alone: bool = False) -> Outbox:
@@ -122,7 +114,7 @@ class Outbox:
         """Whether it is time to :meth:`advance`; ``now`` is by the clock."""
         if not self._sent:
             return False
-        if now - self._opened > self._patience:
+        if now - self._opened > LEAVE_AFTER:
             return True
         count, pipe = len(self._sent), self._pipe
         if pipe is None:
@@ -137,12 +129,8 @@ class Outbox:
         """
         if self._pipe is None:
             return self.deliver()
-        started = self._clock()
         letters = self._answered()
         self._leave()
-        busy = self._clock() - started
-        patience = max(PATIENCE * busy, self._patience * SHRINKS)
-        self._patience = min(max(patience, SHORTEST), LONGEST)
         return letters
 
     def deliver(self) -> list[Letter]:

@@ -34,7 +34,7 @@ from redbeat.storage.eviction import check_eviction
 from redbeat.storage.quarantine import Quarantine, shown
 from redbeat.storage.records import NEW_LEADER, STANDBY, Claim, Turn
 from redbeat.storage.rights import check_rights, explained
-from redbeat.storage.store import BATCH, MAX_WAIT, Store
+from redbeat.storage.store import MAX_WAIT, Store
 
 from .backoff import BackOff, Pace
 from .dispatcher import Dispatcher, Given
@@ -430,7 +430,7 @@ class Ticker:
         A Redis that is just then away is seen to in the next turn: this batch is in hand.
         """
         more = turn.next_due is not None and turn.next_due <= turn.now
-        worth_it = more or (self._exchange.pending and len(turn.claims) > BATCH // 2)
+        worth_it = more or (self._exchange.pending and len(turn.claims) > self._exchange.batch // 2)
         if worth_it and not self._dispatcher.failures.of_broker:
             try:
                 self._exchange.begin(self._limit() if more else 0)
@@ -449,7 +449,7 @@ class Ticker:
     def _limit(self) -> int:
         if not self._synced:
             return 0
-        return 1 if self._dispatcher.failures.of_broker else BATCH
+        return 1 if self._dispatcher.failures.of_broker else self._exchange.batch
 
     def _longest_wait(self) -> float:
         longest = min(MAX_WAIT, self._hooks.max_interval)

@@ -32,7 +32,7 @@
 --          time; '' for no limit, and then what is due first comes first
 --
 -- Returns {standing, now, next score or '', members, statics, quarantined, holder, holder's
---          PTTL in ms, codes, texts, kinds, sizes, fields, expires}
+--          PTTL in ms, codes, texts, kinds, sizes, fields, expires, microseconds that this took}
 --   standing    1 leader (or no lock), 2 just became leader (nothing is claimed), 0 standby
 --   codes       a digit per completion, and texts for some:
 --               0 refused: the claim is not ours any more
@@ -84,6 +84,7 @@ local prefix, turn_id, limit, lease = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonum
 local token, ttl, dead, retry = ARGV[5], ARGV[6], ARGV[7], tonumber(ARGV[8])
 local reply_lost, lines = ARGV[11] == '1', tonumber(ARGV[12])
 local only, way, broker, late_limit = ARGV[16], ARGV[17], ARGV[18], ARGV[19]
+local began = os and os.clock and os.clock()  -- a fake server may lack it
 local clock = redis.call('TIME')
 local now = tonumber(clock[1]) + tonumber(clock[2]) / 1000000
 
@@ -517,6 +518,9 @@ local codes = complete_all(ARGV[9], ARGV[10], known or '')
 
 local kinds, sizes, fields = {}, {}, {}
 
+-- Bytes of the texts that are handed out; with more, what is due waits for the next turn.
+local MOST_BYTES, bytes = 4194304, 0
+
 local function hand_out(
   kind, key, due, definition, meta, policy, runtime, running, trigger, identity, since)
   definition, meta, policy, runtime = definition or '', meta or '', policy or '', runtime or ''
@@ -526,6 +530,7 @@ local function hand_out(
   kinds[#kinds + 1] = kind
   sizes[#sizes + 1] = written(
     #key, #due, #definition, #meta, #policy, #runtime, #running, #trigger, #identity, #since)
+  bytes = bytes + #definition + #meta + #policy + #runtime + #trigger
   local at = #fields
   fields[at + 1], fields[at + 2], fields[at + 3], fields[at + 4] = key, due, definition, meta
   fields[at + 5], fields[at + 6], fields[at + 7], fields[at + 8] = policy, runtime, running, trigger
@@ -588,7 +593,7 @@ local function claim(key, found, due)
     end
   end
   local head = table.concat({turn_id, due, lease_end, first, leaves .. FORMAT}, ' ')
-  local text = claim_text(head, #kinds, found[1], found[3], found[2])
+  local text = claim_text(head, found[1], found[3], found[2])
   if found[9] then
     redis.call('HSET', key, 'claim', text)
   else
@@ -626,6 +631,9 @@ end
 if standing == 1 and limit > 0 and not (earlier and hand_out_again()) then
   local members = to_claim()
   for i = 1, #members, 2 do
+    if bytes > MOST_BYTES then
+      break
+    end
     local key, found, err = resolve(members[i])
     local due = members[i + 1]
     if tonumber(due) <= 0 then
@@ -674,4 +682,5 @@ local first = redis.call('ZRANGEBYSCORE', schedule, least, '+inf', 'WITHSCORES',
 return {
   standing, now_text, first[2] or '', redis.call('ZCARD', schedule),
   redis.call('SCARD', statics), aside('HLEN', quarantine), holder, pttl,
-  codes, texts, table.concat(kinds), table.concat(sizes), table.concat(fields), lease_end}
+  codes, texts, table.concat(kinds), table.concat(sizes), table.concat(fields), lease_end,
+  began and math.floor((os.clock() - began) * 1000000) or 0}

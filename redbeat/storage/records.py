@@ -283,6 +283,8 @@ class Turn:
     results: list[Result]
     claims: list[Claim]
     expires: float
+    #: Seconds that Redis worked on it.
+    took: float = 0.0
 
 
 class Swept(NamedTuple):
@@ -516,4 +518,5 @@ def read_turn(reply: Sequence[Any], turn_id: str) -> Turn:
         results=read_results(reply[8], reply[9]),
         claims=read_claims(reply[10], reply[11], reply[12], turn_id),
         expires=float(reply[13]),
+        took=reply[14] / 1e6,
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections import Counter
 from typing import Any
 
 import pytest
@@ -87,31 +86,6 @@ def test_the_claim_notes_the_digest_of_a_long_text(
     _, of_definition, of_meta = json.loads(str(redis_client.hget(key, "claim")))
     assert of_definition == hashlib.sha1(f"definition of a,{policy}".encode()).hexdigest()
     assert of_meta == hashlib.sha1(meta.encode()).hexdigest()
-
-
-def test_redis_tells_claims_of_entries_that_are_alike_apart(
-    store: Store, redis_client: redis.Redis
-) -> None:
-    """Lua keeps texts by some of their characters: with those alike, each is compared to all."""
-    keys = [KEYS.entry(f"entry-{n}") for n in range(1000, 1000 + BATCH)]
-    with redis_client.pipeline() as pipeline:
-        for key in keys:
-            text = '{"name": "%s", "task": "proj.of_a_customer", "args": [], "enabled": true}'
-            pipeline.hset(key, mapping={"definition": text % key, "meta": "m" * 180})
-        pipeline.zadd(KEYS.schedule, dict.fromkeys(keys, 1))
-        pipeline.execute()
-    store.claim("c1", BATCH, 30)
-    texts = [str(redis_client.hget(key, "claim")).encode() for key in keys]
-    assert max(Counter(map(hash_in_lua, texts)).values()) <= BATCH // 50
-
-
-def hash_in_lua(text: bytes) -> int:
-    """Return the hash of a text in the Lua that Redis runs, 5.1."""
-    hashed, step = len(text), (len(text) >> 5) + 1
-    for place in range(len(text), step - 1, -step):
-        hashed ^= (hashed << 5) + (hashed >> 2) + text[place - 1]
-        hashed &= 0xFFFFFFFF
-    return hashed
 
 
 def test_what_is_claimed_is_not_claimed_again(store: Store, put: Put) -> None:

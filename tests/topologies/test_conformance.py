@@ -23,7 +23,7 @@ from tests.topologies.conftest import Site, app_client
 from tests.waiting import wait_until
 
 #: How many values `claim.lua` returns.
-FIELDS_OF_TURN = 14
+FIELDS_OF_TURN = 15
 
 
 def definition(name: str) -> str:

@@ -2,21 +2,17 @@
 -- of the definition with its policy, one of the meta. A mark is the text itself, for which Redis takes
 -- less time than for a digest, or the sha1 of one that is too long to be written once more.
 --
--- claim_text(head, number, definition, policy, meta) returns the field `claim` of an entry: JSON,
--- [<head>,<mark>,<mark>], and after it blanks that depend on the number. Redis keeps the texts of
--- scripts in one table, where it looks for each by its length and some 32 of its characters, counted
--- from the end: without the blanks, claims of entries that differ by a number in their names would all
--- be in one place.
+-- claim_text(head, definition, policy, meta) returns the field `claim` of an entry: JSON,
+-- [<head>,<mark>,<mark>].
 --
 -- made_of(claim, definition, policy, meta) returns whether a claim was made of these texts, and whether
--- it was of this meta. It cuts no text out of another, for the same reason.
+-- it was of this meta.
 --
 -- same_rules(claim, definition, policy, meta) returns whether what decides when the entry runs is as it
 -- was when the claim was made: schedule, policy but for a pause, history. Of a long text that changed
 -- nobody can tell.
 
 local LONGEST_MARK = 512
-local LAST = {'', ' ', '\t', '\n', '\r'}
 
 local function mark(text)
   if #text > LONGEST_MARK then
@@ -30,10 +26,9 @@ local function marks(definition, policy, meta)
   return mark(whole), mark(meta or '')
 end
 
-local function claim_text(head, number, definition, policy, meta)
+local function claim_text(head, definition, policy, meta)
   local first, second = marks(definition, policy, meta)
-  local blanks = string.rep(' ', math.floor(number / 5) % 20) .. LAST[number % 5 + 1]
-  return '["' .. head .. '",' .. first .. ',' .. second .. ']' .. blanks
+  return '["' .. head .. '",' .. first .. ',' .. second .. ']'
 end
 
 local function stands(text, whole, at)
