@@ -22,6 +22,11 @@ TRIALS = 10
 TIMEOUT_SHORT, TIMEOUT_FULL = 180, 3600
 
 Note = Callable[[object], None]
+#: For tests of both kinds of brokers: on one server with the schedule, nothing is sent twice.
+BOTH_BROKERS = pytest.mark.parametrize(
+    "one_server", [False, True], ids=["separate broker", "one server"]
+)
+
 #: What a property of a report is called when it is a note.
 NOTE = "note"
 
@@ -92,8 +97,19 @@ def schedule_redis(durable: bool) -> Iterator[RedisServer]:
 
 
 @pytest.fixture
-def broker_redis(durable: bool) -> Iterator[RedisServer]:
+def one_server() -> bool:
+    """Whether broker and schedule are on one server. For overriding."""
+    return False
+
+
+@pytest.fixture
+def broker_redis(
+    durable: bool, one_server: bool, schedule_redis: RedisServer
+) -> Iterator[RedisServer]:
     """The Redis of the broker."""
+    if one_server:
+        yield schedule_redis
+        return
     with RedisServer(*(DURABLE if durable else ())) as server:
         yield server
 

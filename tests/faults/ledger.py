@@ -32,7 +32,8 @@ class Message:
 
     ``scheduled_at`` and ``received`` are UNIX seconds; ``scheduled_at`` is None when the sender
     does not tell. ``coalesced`` is how many earlier missed occurrences the run stands for.
-    ``sender`` is the process id of the beat, 0 when it is not told.
+    ``sender`` is the process id of the beat, 0 when it is not told. A ``triggered`` run is not an
+    occurrence of the schedule.
     """
 
     entry: str
@@ -42,6 +43,7 @@ class Message:
     coalesced: int = 0
     redelivered: bool = False
     sender: int = 0
+    triggered: bool = False
 
 
 def decode(text: bytes, received: float) -> Message:
@@ -60,6 +62,7 @@ def decode(text: bytes, received: float) -> Message:
         coalesced=int(headers.get("coalesced") or 0),
         redelivered=bool(envelope["properties"].get("redelivered")),
         sender=_pid(headers.get("origin") or ""),
+        triggered=bool(headers.get("triggered")),
     )
 
 

@@ -6,11 +6,12 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import NamedTuple
 
 from tests.faults.ledger import Message
 
-__all__ = ("Doubled", "Occurrence", "Report", "grid", "judge")
+__all__ = ("Doubled", "Occurrence", "Report", "Rules", "grid", "judge")
 
 #: Scores are stored with microseconds; instants that differ by less than this are the same.
 SAME = 0.0005
@@ -32,6 +33,21 @@ class Doubled(NamedTuple):
     extra: int
 
 
+@dataclass(frozen=True)
+class Rules:
+    """What an entry must obey besides its grid.
+
+    ``limit`` is its ``max_runs``. ``triggers`` has the ids that ``trigger()`` returned, each with
+    the time of the call. ``overlap_timeout`` is set for ``overlap="skip"``; ``ends`` then has the
+    time at which a worker reported the end of a run, by id. Times in UNIX seconds.
+    """
+
+    limit: int | None = None
+    triggers: Mapping[str, float] = field(default_factory=dict)
+    overlap_timeout: float | None = None
+    ends: Mapping[str, float] = field(default_factory=dict)
+
+
 def grid(first: float, every: float, until: float) -> list[float]:
     """Return the instants of an interval from its first one, up to and including ``until``."""
     if until < first - SAME:
@@ -46,7 +62,8 @@ class Report:
     ``lost`` occurrences have no message, and no later message stands for them. ``coalesced`` ones
     have no message of their own. ``doubled_same_id`` tells of messages beyond the first with an id
     that came before, ``doubled_other_id`` of further ids. ``unknown`` messages are of no
-    occurrence that was expected.
+    occurrence that was expected. ``reused`` ids were sent for several occurrences. ``excess`` runs
+    exceed the limit of their entry; ``overlapping`` ones began before the end of the run before.
     """
 
     expected: int = 0
@@ -57,6 +74,9 @@ class Report:
     doubled_other_id: list[Doubled] = field(default_factory=list)
     early: list[Message] = field(default_factory=list)
     unknown: list[Message] = field(default_factory=list)
+    reused: list[str] = field(default_factory=list)
+    excess: list[Message] = field(default_factory=list)
+    overlapping: list[Message] = field(default_factory=list)
     delays: dict[Occurrence, float] = field(default_factory=dict)
 
     def late(self, seconds: float) -> list[Occurrence]:
@@ -73,6 +93,12 @@ class Report:
         """How many ids too many there are."""
         return sum(doubled.extra for doubled in self.doubled_other_id)
 
+    @property
+    def wrong(self) -> list[object]:
+        """What no fault of a process may cause; messages with an id that came before may come."""
+        breaches = (self.early, self.unknown, self.reused, self.excess, self.overlapping)
+        return [one for many in (self.lost, self.doubled_other_id, *breaches) for one in many]
+
     def __str__(self) -> str:
         latest = max(self.delays.values(), default=0.0)
         return (
@@ -84,23 +110,88 @@ class Report:
 
 
 def judge(
-    expected: Mapping[str, Sequence[float]], messages: Iterable[Message], coalescing: bool = False
+    expected: Mapping[str, Sequence[float]],
+    messages: Iterable[Message],
+    coalescing: bool = False,
+    rules: Mapping[str, Rules] | None = None,
 ) -> Report:
     """Return the verdict on ``messages``.
 
     ``expected`` has the instants of each entry, ascending, UNIX seconds. Messages of occurrences
     after the last expected one are not judged, but may stand for expected ones. With
     ``coalescing`` a later message stands for every gap before it, whatever its header says.
+    ``rules`` has those of the entries that have any.
     """
     of_entry: dict[str, list[Message]] = defaultdict(list)
+    of_id: dict[str, set[tuple[str, float | None]]] = defaultdict(set)
     for message in messages:
         of_entry[message.entry].append(message)
-    report = Report()
+        of_id[message.task_id].add((message.entry, message.scheduled_at))
+    report = Report(reused=[task_id for task_id, found in of_id.items() if len(found) > 1])
     for entry, instants in expected.items():
-        _judge_entry(report, entry, instants, of_entry.pop(entry, []), coalescing)
+        own = (rules or {}).get(entry, Rules())
+        found = of_entry.pop(entry, [])
+        scheduled = [message for message in found if not message.triggered]
+        triggered = [message for message in found if message.triggered]
+        _judge_triggers(report, entry, own.triggers, triggered)
+        wanted = _judge_limit(report, instants, scheduled, own.limit)
+        _judge_overlap(report, scheduled, own)
+        skips = own.overlap_timeout is not None
+        _judge_entry(report, entry, wanted, scheduled, coalescing or skips)
     for strangers in of_entry.values():
         report.unknown += strangers
     return report
+
+
+def _judge_triggers(
+    report: Report, entry: str, triggers: Mapping[str, float], messages: list[Message]
+) -> None:
+    sent: dict[str, list[Message]] = defaultdict(list)
+    for message in messages:
+        sent[message.task_id].append(message)
+    report.expected += len(triggers)
+    for task_id, asked_at in triggers.items():
+        occurrence = Occurrence(entry, asked_at)
+        if task_id in sent:
+            _judge_sent(report, occurrence, sent.pop(task_id))
+        else:
+            report.lost.append(occurrence)
+    for strangers in sent.values():
+        report.unknown += strangers
+
+
+def _firsts(messages: list[Message]) -> list[Message]:
+    """Return the first message of each id, in the order in which they came."""
+    firsts: dict[str, Message] = {}
+    for message in messages:
+        firsts.setdefault(message.task_id, message)
+    return list(firsts.values())
+
+
+def _judge_limit(
+    report: Report, instants: Sequence[float], messages: list[Message], limit: int | None
+) -> Sequence[float]:
+    """Return the instants that are expected: up to the last run that the limit allows."""
+    runs = _firsts(messages)
+    if limit is None or len(runs) < limit:
+        return instants
+    report.excess += runs[limit:]
+    last = max(message.scheduled_at or 0.0 for message in runs)
+    return [instant for instant in instants if instant <= last + SAME]
+
+
+def _judge_overlap(report: Report, messages: list[Message], rules: Rules) -> None:
+    """Find runs that came before the end of the run before, as reported or by half the timeout.
+
+    A message may be read late, so that the whole timeout would blame the reader.
+    """
+    if rules.overlap_timeout is None:
+        return
+    for earlier, later in pairwise(_firsts(messages)):
+        timed_out = earlier.received + rules.overlap_timeout / 2
+        ended = min(rules.ends.get(earlier.task_id, timed_out), timed_out)
+        if later.received < ended:
+            report.overlapping.append(later)
 
 
 def _judge_entry(

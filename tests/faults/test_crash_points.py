@@ -13,7 +13,7 @@ import pytest
 import redis
 
 from redbeat.beat.at_most_once import GROUP
-from redbeat.delivery import AT_LEAST_ONCE, AT_MOST_ONCE
+from redbeat.delivery import AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE
 from tests.faults.beats import LOCK_TIMEOUT, Beats, lease
 from tests.faults.conftest import Note
 from tests.faults.crashing import CRASH_AT, MARK, WRAPPER
@@ -203,6 +203,25 @@ def test_at_least_once_after_the_record(trial: Trial) -> None:
     wreck = trial.run("recorded:1", AT_LEAST_ONCE)
     assert wreck.recorded
     assert not wreck.lost
+    check_the_rest(trial, wreck)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("one_server", [True], ids=["one server"])
+@pytest.mark.parametrize("point", ["claimed:1", "published:7", "recorded:1", "recorded:2"])
+def test_exactly_once(trial: Trial, point: str) -> None:
+    """Setup: one beat, broker and schedule on one server; 60 entries of an hour, due at the same
+    instant; leases of 5 s.
+
+    Fault: SIGKILL when Redis gave the claims, when some messages were made, or when Redis has
+    recorded a group of runs and its reply is not looked at. The beat is started again.
+
+    Invariant: what was recorded was sent, and nothing else. Each occurrence has one message.
+    """
+    wreck = trial.run(point, EXACTLY_ONCE)
+    assert set(wreck.published) == wreck.recorded
+    assert wreck.recorded or not point.startswith("recorded")
+    assert (wreck.doubled, wreck.lost) == (set(), set())
     check_the_rest(trial, wreck)
 
 

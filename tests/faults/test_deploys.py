@@ -62,10 +62,10 @@ def written(schedule: Schedule) -> dict[str, Any]:
 
 
 def dump(schedule: Schedule) -> dict[str, Any]:
-    """Return all that Redis holds, with what is left of the life of each key."""
+    """Return all that Redis holds, and whether each key expires."""
     client = schedule.client
     keys = sorted(client.keys("*"))
-    return {key: (client.type(key), client.pttl(key), _value(client, key)) for key in keys}
+    return {key: (client.type(key), client.pttl(key) >= 0, _value(client, key)) for key in keys}
 
 
 def _value(client: Any, key: str) -> Any:

@@ -6,7 +6,7 @@ import pytest
 from celery import Celery
 
 from tests.faults.ledger import Ledger, Message
-from tests.faults.oracle import Doubled, Occurrence, grid, judge
+from tests.faults.oracle import Doubled, Occurrence, Report, Rules, grid, judge
 from tests.servers import RedisServer
 from tests.waiting import wait_until
 
@@ -120,6 +120,54 @@ def test_instants_match_to_less_than_a_millisecond() -> None:
     assert judge({"a": [10.0]}, [message(9.998)]).unknown
 
 
+def judge_by(rules: Rules, *messages: Message) -> Report:
+    """Judge messages of an entry that has rules."""
+    return judge(EXPECTED, messages, rules={"a": rules})
+
+
+def test_an_id_belongs_to_one_occurrence() -> None:
+    assert judge(EXPECTED, [*all_but(11.0), message(11.0, "id-10.0")]).reused == ["id-10.0"]
+    other = message(10.0, "id-10.0", name="b")
+    assert judge({**EXPECTED, "b": [10.0]}, [*all_but(), other]).reused == ["id-10.0"]
+    assert not judge(EXPECTED, [*all_but(), message(10.0)]).reused
+
+
+def test_runs_beyond_the_limit_are_in_excess() -> None:
+    first, second, third = message(10.0), message(11.0), message(12.0)
+    limited = Rules(limit=2)
+    assert not judge_by(limited, first, second, second).wrong
+    assert judge_by(limited, first, second, third).excess == [third]
+    assert judge_by(limited, first).lost == [Occurrence("a", at) for at in (11.0, 12.0, 13.0)]
+    assert not judge_by(limited, first, message(12.0, coalesced=1)).wrong
+    assert judge_by(limited, first, message(12.0)).lost == [Occurrence("a", 11.0)]
+
+
+def test_a_second_id_of_a_one_off_is_in_excess() -> None:
+    first, again = message(10.0), message(11.0, coalesced=1)
+    assert judge_by(Rules(limit=1), first, again).excess == [again]
+    assert judge_by(Rules(limit=1), first, message(10.0, "other")).other_id == 1
+
+
+def test_a_trigger_that_returned_makes_a_run() -> None:
+    run = Message("a", "t", 10.4, 10.5, triggered=True)
+    rules = Rules(triggers={"t": 10.4})
+    assert not judge_by(rules, *all_but(), run).wrong
+    assert judge_by(rules, *all_but(), run, run).same_id == 1
+    assert judge_by(rules, *all_but()).lost == [Occurrence("a", 10.4)]
+    assert judge_by(Rules(), *all_but(), run).unknown == [run]
+
+
+def test_a_run_overlaps_until_its_end_is_reported_or_its_timeout_is_near() -> None:
+    first, second = message(10.0), message(11.0)
+    last = message(13.0)
+    assert not judge_by(Rules(overlap_timeout=1.8), first, last).wrong
+    assert judge_by(Rules(overlap_timeout=9.0), first, second, last).overlapping == [second, last]
+    ended = Rules(overlap_timeout=9.0, ends={"id-10.0": 10.5, "id-11.0": 11.5})
+    assert not judge_by(ended, first, second, last).wrong
+    late = Rules(overlap_timeout=9.0, ends={"id-10.0": 11.5})
+    assert judge_by(late, first, second).overlapping == [second]
+
+
 def test_the_ledger_reads_what_celery_sends() -> None:
     with RedisServer("--appendonly", "yes", "--appendfsync", "always") as broker:
         app = Celery("sender", broker=broker.url, set_as_current=False)
@@ -131,7 +179,7 @@ def test_the_ledger_reads_what_celery_sends() -> None:
             }
             app.send_task("t", task_id="1", headers=headers, connection=connection)
             app.send_task("t", task_id="2", kwargs={"entry": "daily"}, connection=connection)
-            app.send_task("t", task_id="3", connection=connection)
+            app.send_task("t", task_id="3", headers={"triggered": True}, connection=connection)
             wait_until(lambda: len(ledger) == 3)
             hourly, daily, unnamed = ledger.messages
             assert (hourly.entry, daily.entry, unnamed.entry) == ("hourly", "daily", "t")
@@ -139,6 +187,7 @@ def test_the_ledger_reads_what_celery_sends() -> None:
             assert (hourly.scheduled_at, daily.scheduled_at) == (1893456000.5, None)
             assert (hourly.coalesced, daily.coalesced) == (3, 0)
             assert hourly.sender > 0
+            assert [m.triggered for m in ledger.messages] == [False, False, True]
             broker.kill()
             broker.restart()
             app.send_task("t", task_id="4", retry=True, retry_policy={"max_retries": 50})

@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from tests.faults.beats import Beats
-from tests.faults.conftest import Note
+from tests.faults.conftest import BOTH_BROKERS, Note
 from tests.faults.entries import Schedule, names
 from tests.faults.ledger import Ledger
 from tests.faults.oracle import Report
@@ -63,6 +63,7 @@ def run_on(schedule: Schedule, seconds: float) -> float:
 
 
 @pytest.mark.long
+@BOTH_BROKERS
 def test_the_schedule_is_away_again_and_again(
     beats: Beats,
     schedule: Schedule,
@@ -74,7 +75,7 @@ def test_the_schedule_is_away_again_and_again(
     """Setup: one beat, 20 entries every second, a Redis that loses nothing it confirmed.
 
     Fault: that Redis is killed at a random moment, and is back after up to two seconds; again and
-    again.
+    again. It may be the broker, too.
 
     Invariant: the beat goes on within 2 s (short profile: 5 s). No occurrence is lost; none has two
     messages, because the beat lives and knows what it sent.

@@ -14,7 +14,7 @@ from redis.exceptions import RedisError
 from redbeat import RedBeatScheduler
 from redbeat.storage.scripts import load_script
 from tests.faults.beats import LOCK_TIMEOUT, Beats
-from tests.faults.conftest import Note
+from tests.faults.conftest import BOTH_BROKERS, Note
 from tests.faults.entries import Schedule, names
 from tests.faults.ledger import Ledger
 from tests.faults.profile import Profile
@@ -269,6 +269,7 @@ def test_replies_to_completing_are_lost(
 
 
 @pytest.mark.long
+@BOTH_BROKERS
 def test_replies_are_lost_at_random(
     beats: Beats,
     schedule: Schedule,

@@ -1,0 +1,264 @@
+"""Two beats are killed again and again, while entries of all kinds are due.
+
+The full form makes 300 kills for each kind of broker::
+
+    python -m pytest -n 2 -m "" --faults full tests/faults/test_kills.py
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from datetime import datetime, timezone
+from typing import Any
+
+import pytest
+import redis
+from celery import Celery
+
+import redbeat.worker
+from redbeat import RedBeatSchedulerEntry
+from redbeat.entry import store_of
+from tests.faults.beats import Beats, lease
+from tests.faults.conftest import BOTH_BROKERS, Note
+from tests.faults.entries import Schedule, names
+from tests.faults.ledger import QUEUE, Ledger, Message
+from tests.faults.oracle import Report, Rules, grid, judge
+from tests.faults.profile import Profile
+from tests.servers import RedisServer
+from tests.waiting import wait_until
+
+#: A leader that was killed is replaced after so many seconds; a lease is longer.
+SETTINGS = {"redbeat_lock_timeout": 2.0}
+NO_LOCK = {"redbeat_lock_key": None}
+
+STEADY, EVERY = names(200), 1.0
+#: Entries whose runs must not overlap: a worker ends those of some, the others time out.
+ENDING, HANGING, OFTEN = names(3, "ends"), names(3, "hangs"), 0.5
+TIMEOUT = 3.0
+#: Entries that run only when they are triggered.
+TRIGGERED, DAY = names(5, "triggered"), 86400.0
+LIMIT = 3
+#: Seconds from the first instant of an entry that is saved meanwhile to the next.
+SHORT = 2.0
+AHEAD = 1.0
+#: Seconds in which messages go on after a kill, and in which nothing is open after the last one.
+DEADLINE = 120.0
+
+
+@pytest.fixture
+def app(schedule_redis: RedisServer, broker_redis: RedisServer) -> Iterator[Celery]:
+    """The app of the client that saves and triggers."""
+    app = Celery("client", broker=broker_redis.url, set_as_current=False)
+    app.conf.update(redbeat_redis_url=schedule_redis.url, timezone="UTC", enable_utc=True)
+    redbeat.worker.enable(app)
+    yield app
+    app.close()
+
+
+class Life:
+    """What an application and its workers do, and what must come of it."""
+
+    def __init__(
+        self, app: Celery, beats: Beats, schedule: Schedule, ledger: Ledger, seed: str
+    ) -> None:
+        self.beats, self.ledger = beats, ledger
+        #: Kills that found claims.
+        self.amid_claims = 0
+        self._app, self._schedule = app, schedule
+        self._chance = random.Random(seed)
+        self._steps: dict[str, tuple[float, float]] = {}
+        self._limits: dict[str, int] = {}
+        self._triggers: dict[str, dict[str, float]] = defaultdict(dict)
+        self._ends: dict[str, float] = {}
+        self._worked = 0
+
+    def begin(self) -> None:
+        """Store the entries that last."""
+        for name in STEADY:
+            self.save(name, EVERY)
+        for name in (*ENDING, *HANGING):
+            self.save(name, OFTEN, overlap="skip", overlap_timeout=self.timeout(name))
+        for name in TRIGGERED:
+            self.save(name, DAY, ahead=DAY)
+
+    def save(self, name: str, every: float, ahead: float = AHEAD, **options: Any) -> None:
+        """Save an entry with a known grid; it runs first ``ahead`` seconds from now."""
+        first = round(self._schedule.now() + ahead, 3)
+        before = datetime.fromtimestamp(first - every, timezone.utc)
+        RedBeatSchedulerEntry(
+            name, "faults.run", every, last_run_at=before, app=self._app, **options
+        ).save()
+        self._steps[name] = (first, every)
+
+    def go_on(self, number: int) -> None:
+        """Save a one-off and an entry with a limit, and trigger some: others each time."""
+        endings = ("delete", "keep")
+        once, few = f"once{number}", f"few{number}"
+        self.save(once, SHORT, one_off=True, on_finish=self._chance.choice(endings))
+        self.save(few, OFTEN, max_runs=LIMIT, on_finish=self._chance.choice(endings))
+        self._limits.update({once: 1, few: LIMIT})
+        recent = list(self._limits)[-6:]
+        for name in (self._chance.choice(TRIGGERED), self._chance.choice(recent)):
+            with suppress(KeyError):  # it has finished and is gone
+                entry = RedBeatSchedulerEntry(name, "faults.run", EVERY, app=self._app)
+                asked_at = time.time()
+                self._triggers[name][entry.trigger()] = asked_at
+
+    def work(self) -> None:
+        """Do what workers do: the runs of some entries end as soon as they are found."""
+        fresh = self.ledger.since(self._worked)
+        self._worked += len(fresh)
+        for message in fresh:
+            if message.entry in ENDING:
+                self._ends.setdefault(message.task_id, time.time())
+                key = f"{self._schedule.prefix}{message.entry}"
+                store_of(self._app).end_run(key, message.task_id)
+
+    def wait(self, condition: Callable[[], bool], what: str) -> None:
+        """Wait for something while the workers work."""
+
+        def holds() -> bool:
+            self.work()
+            return condition()
+
+        wait_until(holds, DEADLINE, what)
+
+    def kill(self) -> int:
+        """Kill a beat amid its work, mostly the one that sent last; return its process id."""
+        enough = len(self.ledger) + self._chance.randrange(1, 2 * len(STEADY))
+        self.wait(lambda: len(self.ledger) >= enough, "messages after a kill")
+        pids = [self.beats[number].popen.pid for number in range(len(self.beats))]
+        sender = self.ledger.since(-1)[0].sender
+        at_work = sender in pids and self._chance.random() < 0.8
+        victim = pids.index(sender) if at_work else self._chance.randrange(len(pids))
+        self.beats.kill(victim)
+        self.amid_claims += bool(self._schedule.claimed(STEADY))
+        self.beats.restart(victim)
+        return pids[victim]
+
+    def verdict(self, until: float) -> Report:
+        """Judge what was sent, of what was due up to ``until``."""
+        expected = {name: grid(*step, until) for name, step in self._steps.items()}
+        overlap = {name: self.timeout(name) for name in (*ENDING, *HANGING)}
+        rules = {
+            name: Rules(
+                self._limits.get(name),
+                self._triggers.get(name, {}),
+                overlap.get(name),
+                self._ends,
+            )
+            for name in self._steps
+        }
+        return judge(expected, self.ledger.messages, rules=rules)
+
+    def recorded(self) -> dict[str, int]:
+        """Return the recorded run count of each entry that lasts."""
+        return self._schedule.run_counts((*STEADY, *ENDING, *HANGING))
+
+    def sent(self) -> dict[str, int]:
+        """Return how many ids each entry that lasts was sent with."""
+        ids = {(message.entry, message.task_id) for message in self.ledger.messages}
+        counts = Counter(entry for entry, _ in ids)
+        return {name: counts[name] for name in (*STEADY, *ENDING, *HANGING)}
+
+    def timeout(self, name: str) -> float:
+        """Return the ``overlap_timeout`` of an entry."""
+        return DAY if name in ENDING else TIMEOUT
+
+    def end(self, broker: redis.Redis) -> Report:
+        """Wait until nothing is open and the last claims of the dead have ended; judge."""
+        claims_end = self._schedule.now() + lease()
+        self.wait(lambda: self._schedule.now() > claims_end, "the end of the last claims")
+        until = self._schedule.now()
+        with suppress(AssertionError):  # the verdict tells more
+            self.wait(lambda: not self.verdict(until).lost, "all runs")
+        for number in range(len(self.beats)):
+            self.beats.wait_started(number)
+            assert self.beats.terminate(number) == 0
+        wait_until(lambda: len(self.ledger) == broker.llen(QUEUE), 30.0, "the whole queue")
+        return self.verdict(until)
+
+
+def doubles(messages: list[Message]) -> Counter[int]:
+    """Return how many messages were sent again, by the process that sent their id first."""
+    first: dict[str, int] = {}
+    again: Counter[int] = Counter()
+    for message in messages:
+        if message.task_id in first:
+            again[first[message.task_id]] += 1
+        first.setdefault(message.task_id, message.sender)
+    return again
+
+
+@pytest.fixture
+def life(
+    app: Celery, beats: Beats, schedule: Schedule, ledger: Ledger, request: pytest.FixtureRequest
+) -> Life:
+    """The work of two beats; what is random in it depends on the name of the test."""
+    return Life(app, beats, schedule, ledger, request.node.name)
+
+
+@pytest.fixture
+def broker(broker_redis: RedisServer) -> Iterator[redis.Redis]:
+    """A client of the broker."""
+    with redis.Redis.from_url(broker_redis.url) as client:
+        yield client
+
+
+def check_kills(life: Life, broker: redis.Redis, kills: int, locked: bool, note: Note) -> int:
+    """Kill beats amid their work, ``kills`` in all; check what holds with any broker.
+
+    Returns how many messages were sent again.
+    """
+    life.beats.start_many(2, settings={**SETTINGS, **({} if locked else NO_LOCK)})
+    life.begin()
+    killed = set()
+    for number in range(kills):
+        life.go_on(number)
+        killed.add(life.kill())
+    report = life.end(broker)
+    again = doubles(life.ledger.messages)
+    most = max(again.values(), default=0)
+    note(
+        f"{len(killed)} kills, {life.amid_claims} amid claims, {len(life.ledger)} messages, "
+        f"{again.total()} doubled, {most} by one kill at most; {report}"
+    )
+    assert not report.wrong
+    assert set(again) <= killed
+    assert life.recorded() == life.sent()
+    return again.total()
+
+
+@pytest.mark.parametrize("one_server", [True], ids=["one server"])
+def test_no_run_is_doubled_by_a_few_kills(life: Life, broker: redis.Redis, note: Note) -> None:
+    """Setup: two beats without a lock, broker and schedule on one server; entries of all kinds.
+
+    Fault: three times a beat is killed amid its work and started again.
+
+    Invariant: each occurrence and each trigger has one message, or is coalesced; limits are kept.
+    """
+    assert check_kills(life, broker, 3, False, note) == 0
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("locked", [True, False], ids=["locked", "unlocked"])
+@BOTH_BROKERS
+def test_beats_are_killed_again_and_again(
+    life: Life, broker: redis.Redis, profile: Profile, note: Note, one_server: bool, locked: bool
+) -> None:
+    """Setup: two beats with a lock or without; intervals, limits, one-offs and triggers, and
+    entries whose runs must not overlap. One-offs and limited entries are saved all the time.
+
+    Fault: a beat is killed at a random moment amid its work and started again, five times (full
+    profile: 150 times).
+
+    Invariant: each occurrence and each trigger has a message, or is coalesced into a later one; no
+    occurrence has two ids, no entry more runs than its limit; runs that must not overlap do not.
+    With broker and schedule on one server, nothing is sent twice.
+    """
+    doubled = check_kills(life, broker, profile.pick(5, 150), locked, note)
+    assert doubled == 0 or not one_server
