@@ -141,7 +141,7 @@ class Trial:
         """Run the simulator; return the seed at which it failed, or nothing."""
         command = ["-m", "tests.simulation", "--no-shrink", "--stop", *options]
         code, output = self.execute(root, command)
-        begun = [line.split()[2] for line in output.splitlines() if line.startswith("begins ")]
+        begun = [line.split()[-1] for line in output.splitlines() if line.startswith("begins ")]
         if code == 0:
             return ""
         if not begun and "FAILED" in output:
