@@ -671,7 +671,7 @@ def test_what_is_put_back_tells_whether_it_may_have_been_sent(
 def test_a_claim_of_a_later_version_is_held_for_a_while_after_its_end(
     store: Store, redis_client: redis.Redis, put: Put, version: int, ended: int, held: bool
 ) -> None:
-    expires = int(redis_client.time()[0]) - ended  # type: ignore[index]
+    expires = int(redis_client.time()[0]) - ended
     put("a", claim=f'["newer 12.500000 {expires}.000000 - l{version}","m",""]')
     assert (store.claim("c1", 500, 30).claims == []) is held
 
