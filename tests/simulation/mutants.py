@@ -376,12 +376,7 @@ MUTANTS: Final = (
         "beat/dispatcher.py",
         ", UTC) if claim.since else now\n",
         ", UTC) if False else now\n",
-        (
-            "--replay tests/simulation/seeds/one-off-killed-before-its-record.json",
-            "--replay tests/simulation/seeds/stall-and-a-misfire-limit.json",
-            "policies",
-            "tests/scheduler/test_policy.py",
-        ),
+        ("tests/scheduler/test_claims.py",),
     ),
     Mutant(
         "overlap-asked-again",
@@ -389,10 +384,7 @@ MUTANTS: Final = (
         "beat/dispatcher.py",
         "        elif due and not perhaps_sent and goes_on(entry, claim, now):\n",
         "        elif due and goes_on(entry, claim, now):\n",
-        (
-            "--replay tests/simulation/seeds/overlap-after-a-kill.json",
-            "tests/scheduler/test_overlap.py",
-        ),
+        ("tests/scheduler/test_claims.py",),
     ),
     Mutant(
         "late-run-sent-again",
@@ -564,10 +556,7 @@ MUTANTS: Final = (
         "beat/dispatcher.py",
         "            if (definition, policy) == (claim.definition, claim.policy):\n",
         "            if definition:\n",
-        (
-            "edits",
-            "--replay tests/simulation/seeds/one-off-saved-anew-during-its-run.json",
-        ),
+        ("tests/scheduler/test_claims.py",),
     ),
     # -- triggers and overlap --------------------------------------------------------------------
     Mutant(
@@ -1132,10 +1121,7 @@ MUTANTS: Final = (
         "beat/dispatcher.py",
         "        last_run_at, count, scheduled_at = history\n",
         "        last_run_at, count, scheduled_at = merged_history(claim.meta, meta, ran)\n",
-        (
-            "--replay tests/simulation/seeds/saved-anew-during-the-last-run.json",
-            "tests/schedule/test_saved_again.py",
-        ),
+        ("tests/scheduler/test_claims.py",),
     ),
     Mutant(
         "deadline-from-reply",

@@ -125,7 +125,9 @@ class Trial:
             code, output = self.execute(root, command)
             if code in {2, 4, 5}:
                 raise SystemExit(f"{self.mutant.name}: {killer} did not run:\n{output[-2000:]}")
-            return code != 0
+            # A socket that a test left open may fail the program, and no test.
+            failed = any(line.startswith(("FAILED ", "ERROR ")) for line in output.splitlines())
+            return code < 0 or failed
         if killer.startswith(OPTIONS):
             return bool(self.simulate(root, killer.split()))
         profile, _, seed = killer.partition(" ")
