@@ -151,18 +151,48 @@ def die_and_leave(world: World, wire: Wire, **policy: Any) -> RecordingScheduler
     return dead
 
 
+def decided_before(world: World, seconds: float) -> None:
+    """Have the claim on ``a`` note that its run was first claimed that much earlier."""
+    text = str(world.client.hget(f"{PREFIX}a", "claim"))
+    since = text.split(" ")[3]
+    world.client.hset(f"{PREFIX}a", "claim", text.replace(since, f"{float(since) - seconds:.6f}"))
+
+
 class TestPerhapsSent:
     """A beat died when the message was out, before the record."""
 
     def test_it_stays_the_run_that_was_decided(self, world: World, wire: Wire) -> None:
         """The next occurrence has come since: at the first claim it was not due."""
         dead = die_and_leave(world, wire)
-        text = str(world.client.hget(f"{PREFIX}a", "claim"))
-        since = text.split(" ")[3]
-        world.client.hset(f"{PREFIX}a", "claim", text.replace(since, f"{float(since) - 30:.6f}"))
+        decided_before(world, 30)
         heir = world.scheduler()
         heir.tick()
         assert heir.sent[0].scheduled_at == dead.sent[0].scheduled_at - timedelta(seconds=60)
+
+    def test_it_is_not_sent_again_when_it_is_too_late(
+        self, world: World, wire: Wire, log: pytest.LogCaptureFixture
+    ) -> None:
+        """It counts, and the next occurrence is sent."""
+        dead = die_and_leave(world, wire, misfire_grace_time=50)
+        decided_before(world, 30)
+        heir = world.scheduler()
+        heir.tick()
+        assert "was perhaps sent" in log.text
+        assert [sent.scheduled_at for sent in heir.sent] == [dead.sent[0].scheduled_at]
+        assert world.run_count("a") == 2
+
+    def test_of_a_beat_that_is_ended_while_it_sends_it_stays_decided(self, world: World) -> None:
+        def end() -> None:
+            raise SystemExit
+
+        world.put("a", interval_json(60), world.ago(130))
+        scheduler = world.scheduler()
+        during_run(scheduler, end)
+        with pytest.raises(SystemExit):
+            scheduler.tick()
+        words = str(world.client.hget(f"{PREFIX}a", "claim")).split(" ", 4)
+        assert (words[0], words[2]) == ('["-', "0")
+        assert float(words[3]) == pytest.approx(world.now(), abs=30)
 
     def test_it_does_not_wait_for_the_end_of_another_run(self, world: World, wire: Wire) -> None:
         """It may be at work itself: under the same id it overlaps with nothing."""

@@ -389,14 +389,22 @@ MUTANTS: Final = (
     Mutant(
         "late-run-sent-again",
         "A run that may have been sent is sent again although it is too late.",
-        "entries/due.py",
-        "        return run.now - up_at > timedelta(seconds=grace)\n",
-        "        return not run.decided_at and run.now - up_at > timedelta(seconds=grace)\n",
+        "beat/dispatcher.py",
+        "        if due and perhaps_sent and (not entry.enabled or entry.is_too_late):\n",
+        "        run.decided_at = run.now if perhaps_sent else run.decided_at\n"
+        "        if due and perhaps_sent and not entry.enabled:\n",
         (
             "--replay tests/simulation/seeds/stall-and-a-misfire-limit.json",
-            "tests/scheduler/test_policy.py",
             "tests/scheduler/test_claims.py",
         ),
+    ),
+    Mutant(
+        "ended-send-as-unsent",
+        "A run that was being sent when the beat was ended counts as one that was not sent.",
+        "beat/ticker.py",
+        "                exchange.record(claim.put_back(claim.due, unsure=True))\n",
+        "                exchange.record(claim.put_back(claim.due))\n",
+        ("tests/scheduler/test_claims.py",),
     ),
     Mutant(
         "paused-run-not-counted",
