@@ -13,6 +13,7 @@ from celery.schedules import schedule
 from redbeat import RedBeatSchedulerEntry
 from redbeat.beat.exchange import LONGEST_LEASE as LEASE
 from redbeat.beat.exchange import USED_PART
+from redbeat.schedulers import RedBeatScheduler
 from tests.deployments import PREFIX
 
 from .clients import Wire
@@ -138,6 +139,101 @@ class TestExpiry:
         assert scheduler.names == ["a"]
 
 
+def die_and_leave(world: World, wire: Wire, **policy: Any) -> RecordingScheduler:
+    """Have a beat die that has sent ``a`` and not recorded that; return it. Its claim is over."""
+    dead = die_after_publishing(world, wire)
+    key = world.put("a", interval_json(60), world.ago(130))
+    world.client.hset(key, "policy", json.dumps(policy))
+    with pytest.raises(DeadError):
+        dead.tick()
+    world.expire_claim("a")
+    world.client.delete(f"{PREFIX}:lock")
+    return dead
+
+
+def decided_before(world: World, seconds: float) -> None:
+    """Have the claim on ``a`` note that its run was first claimed that much earlier."""
+    text = str(world.client.hget(f"{PREFIX}a", "claim"))
+    since = text.split(" ")[3]
+    world.client.hset(f"{PREFIX}a", "claim", text.replace(since, f"{float(since) - seconds:.6f}"))
+
+
+class TestPerhapsSent:
+    """A beat died when the message was out, before the record."""
+
+    def test_it_stays_the_run_that_was_decided(self, world: World, wire: Wire) -> None:
+        """The next occurrence has come since: at the first claim it was not due."""
+        dead = die_and_leave(world, wire)
+        decided_before(world, 30)
+        heir = world.scheduler()
+        heir.tick()
+        assert heir.sent[0].scheduled_at == dead.sent[0].scheduled_at - timedelta(seconds=60)
+
+    def test_it_is_not_sent_again_when_it_is_too_late(
+        self, world: World, wire: Wire, log: pytest.LogCaptureFixture
+    ) -> None:
+        """It counts, and the next occurrence is sent."""
+        dead = die_and_leave(world, wire, misfire_grace_time=50)
+        decided_before(world, 30)
+        heir = world.scheduler()
+        heir.tick()
+        assert "was perhaps sent" in log.text
+        assert [sent.scheduled_at for sent in heir.sent] == [dead.sent[0].scheduled_at]
+        assert world.run_count("a") == 2
+
+    def test_of_a_beat_that_is_ended_while_it_sends_it_stays_decided(self, world: World) -> None:
+        def end() -> None:
+            raise SystemExit
+
+        world.put("a", interval_json(60), world.ago(130))
+        scheduler = world.scheduler()
+        during_run(scheduler, end)
+        with pytest.raises(SystemExit):
+            scheduler.tick()
+        words = str(world.client.hget(f"{PREFIX}a", "claim")).split(" ", 4)
+        assert (words[0], words[2]) == ('["-', "0")
+        assert float(words[3]) == pytest.approx(world.now(), abs=30)
+
+    def test_it_does_not_wait_for_the_end_of_another_run(self, world: World, wire: Wire) -> None:
+        """It may be at work itself: under the same id it overlaps with nothing."""
+        dead = die_and_leave(world, wire, overlap="skip")
+        world.client.hset(f"{PREFIX}a", "running", f'"another {world.now() + 600:.6f}"')
+        heir = world.scheduler()
+        heir.tick()
+        assert [sent.id for sent in heir.sent[:1]] == [dead.sent[0].id]
+
+    def test_of_a_paused_entry_it_counts_and_is_not_sent_again(
+        self, world: World, wire: Wire, log: pytest.LogCaptureFixture
+    ) -> None:
+        dead = die_and_leave(world, wire, max_runs=3)
+        definition = {**world.field("a", "definition"), "enabled": False}
+        world.client.hset(f"{PREFIX}a", "definition", json.dumps(definition))
+        heir = world.scheduler()
+        heir.tick()
+        assert (heir.sent, world.run_count("a"), world.score("a")) == ([], 1, -2)
+        assert f"was perhaps sent, as {dead.sent[0].id}" in log.text
+
+
+class TestOneStep:
+    """Broker and schedule are one server: the message leaves with the record, if that is made."""
+
+    def test_a_message_of_an_entry_that_was_edited_is_made_again(
+        self, world: World, wire: Wire, redis_url: str
+    ) -> None:
+        world.app.conf.broker_url = redis_url
+        key = world.put("a", interval_json(600), world.ago(900), args=["before"])
+        scheduler = world.scheduler_of(RedBeatScheduler)
+        edited = {**world.field("a", "definition"), "args": ["after"]}
+        wire.after_reply(
+            lambda: world.client.hset(key, "definition", json.dumps(edited)),
+            lambda: world.is_claimed("a"),
+        )
+        scheduler.tick()
+        scheduler.tick()
+        (message,) = world.client.lrange("celery", 0, -1)
+        assert json.loads(message)["headers"]["argsrepr"] == "['after']"
+
+
 class TestEdits:
     def test_save_during_the_run_takes_effect_at_once(self, world: World) -> None:
         """#221: from every 86400 s to every 10 s while it runs."""
@@ -156,6 +252,23 @@ class TestEdits:
         assert scheduler.names == ["a"]
         assert world.run_count("a") == 1
         assert world.score("a") == pytest.approx(world.now() + 10, abs=1)
+
+    def test_another_schedule_during_the_last_run_begins_the_entry_again(
+        self, world: World
+    ) -> None:
+        key = world.put("a", interval_json(60), world.ago(90))
+        world.client.hset(key, "policy", '{"max_runs": 1}')
+        scheduler = world.scheduler()
+
+        def edit() -> None:
+            entry = RedBeatSchedulerEntry.from_key(key, world.app)
+            entry.schedule = schedule(600, app=world.app)
+            entry.save()
+
+        during_run(scheduler, edit)
+        scheduler.tick()
+        assert (scheduler.names, world.run_count("a")) == (["a"], 0)
+        assert world.score("a") == pytest.approx(world.now() + 600, abs=2)
 
     def test_raw_edit_during_the_run_takes_effect_at_once(self, world: World) -> None:
         world.put("a", interval_json(86400), world.ago(86400))

@@ -366,6 +366,19 @@ class TestLostReplies:
         assert not world.is_claimed("a")
         assert not lines(log, "lost")
 
+    def test_of_a_record_that_another_run_followed(
+        self, world: World, wire: Wire, log: pytest.LogCaptureFixture
+    ) -> None:
+        """A beat that learns of its record that late sends nothing: the schedule has gone on."""
+        instant = put_due(world, "a", delivery=AT_MOST_ONCE)
+        scheduler = world.scheduler()
+        wire.lose(lambda: world.run_count("a") == 1)
+        scheduler.tick()
+        world.client.hset(f"{PREFIX}a", "runtime", '{"of": "another run"}')
+        scheduler.tick()
+        assert scheduler.sent == []
+        assert len(lines(log, "is lost", " a ", instant)) == 1
+
     def test_of_a_record_that_never_arrived(self, world: World, wire: Wire) -> None:
         """It is recorded by the next call, and sent then."""
         put_due(world, "a", delivery=AT_MOST_ONCE)

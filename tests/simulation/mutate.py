@@ -125,7 +125,9 @@ class Trial:
             code, output = self.execute(root, command)
             if code in {2, 4, 5}:
                 raise SystemExit(f"{self.mutant.name}: {killer} did not run:\n{output[-2000:]}")
-            return code != 0
+            # A socket that a test left open may fail the program, and no test.
+            failed = any(line.startswith(("FAILED ", "ERROR ")) for line in output.splitlines())
+            return code < 0 or failed
         if killer.startswith(OPTIONS):
             return bool(self.simulate(root, killer.split()))
         profile, _, seed = killer.partition(" ")
@@ -141,7 +143,7 @@ class Trial:
         """Run the simulator; return the seed at which it failed, or nothing."""
         command = ["-m", "tests.simulation", "--no-shrink", "--stop", *options]
         code, output = self.execute(root, command)
-        begun = [line.split()[2] for line in output.splitlines() if line.startswith("begins ")]
+        begun = [line.split()[-1] for line in output.splitlines() if line.startswith("begins ")]
         if code == 0:
             return ""
         if not begun and "FAILED" in output:

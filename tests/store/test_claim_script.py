@@ -10,14 +10,25 @@ import pytest
 import redis
 
 from redbeat.storage.records import (
+    BEFORE_RECORD,
     CHANGED,
+    DELETE,
+    DISABLE,
+    ELSEWHERE,
     LEADER,
     NEW_LEADER,
+    NOT_SENT,
+    OVERTAKEN,
     RAN,
     RECORDED,
     REFUSED,
+    RETRY,
     SKIP,
     STANDBY,
+    UNSURE,
+    WAITS,
+    WITH_RECORD,
+    Broker,
     Completion,
 )
 from redbeat.storage.store import BATCH, Store
@@ -529,3 +540,370 @@ def test_a_turn_that_is_sent_again_keeps_the_lock(store: Store) -> None:
     lock = (LOCK, "me", 60.0, "")
     assert store.claim("c1", 0, 30, (), lock).standing == NEW_LEADER
     assert store.claim("c1", 0, 30, (), lock).standing == LEADER
+
+
+# -- an occurrence that may have been sent -----------------------------------------------------
+
+
+def definition_of(every: int, **more: Any) -> str:
+    schedule = {"__type__": "interval", "every": every}
+    return json.dumps({"name": "a", "schedule": schedule, **more})
+
+
+def policy_of(**fields: Any) -> str:
+    return json.dumps(fields)
+
+
+def first_claimed(client: redis.Redis, key: str) -> str:
+    """Return when the occurrence that is claimed was first claimed, as the claim notes it."""
+    head = str(client.hget(key, "claim")).split('"')[1]
+    return head.split(" ")[3]
+
+
+def test_a_claim_after_one_that_expired_tells_when_the_occurrence_was_first_claimed(
+    redis_client: redis.Redis, put: Put, claim_one: ClaimOne
+) -> None:
+    key = put("a", 12.5)
+    assert claim_one("dead", lease=-1).since == ""
+    first = first_claimed(redis_client, key)
+    assert claim_one("heir", lease=-1).since == first
+    again = claim_one("alive")
+    assert (again.since, again.due) == (first, 12.5)
+
+
+@pytest.mark.parametrize(
+    ("policy", "way", "may_be_sent"),
+    [
+        ({}, BEFORE_RECORD, True),
+        ({}, WITH_RECORD, False),
+        ({"delivery": "at_least_once"}, WITH_RECORD, True),
+        ({"delivery": "at_most_once"}, BEFORE_RECORD, False),
+    ],
+)
+def test_only_what_leaves_before_its_record_may_have_been_sent(
+    store: Store, put: Put, policy: dict[str, str], way: str, may_be_sent: bool
+) -> None:
+    put("a", definition=definition_of(60), policy=policy_of(**policy))
+    store.claim("dead", 500, -1, way=way)
+    (claim,) = store.claim("alive", 500, 30, way=way).claims
+    assert bool(claim.since) is may_be_sent
+
+
+LONG_ARGS = ["a" * LONG]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "stays"),
+    [
+        ({}, {"definition": definition_of(60, args=[1])}, True),
+        ({}, {"definition": definition_of(60, enabled=False)}, True),
+        ({}, {"definition": definition_of(61)}, False),
+        ({}, {"definition": "no JSON"}, False),
+        ({}, {"definition": definition_of(60, args=LONG_ARGS)}, True),
+        ({"definition": definition_of(60, args=LONG_ARGS)}, {}, False),
+        ({}, {"policy": policy_of(max_runs=3)}, False),
+        ({"policy": policy_of(max_runs=2)}, {"policy": policy_of(max_runs=3)}, False),
+        ({"policy": policy_of(max_runs=2)}, {"policy": policy_of(max_runs=2, pause={})}, True),
+        ({}, {"policy": policy_of(pause={"by": "ann"})}, True),
+        ({"policy": policy_of(pause={"by": "ann"})}, {"policy": policy_of()}, True),
+        ({}, {"meta": '{"total_run_count": 1}'}, False),
+    ],
+)
+def test_a_run_stays_decided_as_long_as_its_rules_stay(
+    redis_client: redis.Redis,
+    put: Put,
+    claim_one: ClaimOne,
+    before: dict[str, str],
+    after: dict[str, str],
+    stays: bool,
+) -> None:
+    key = put("a", **{"definition": definition_of(60), **before})
+    claim_one("dead", lease=-1)
+    first = first_claimed(redis_client, key)
+    for field, text in {"definition": definition_of(60), **after}.items():
+        redis_client.hset(key, field, text)
+    assert claim_one("alive").since == (first if stays else "")
+
+
+@pytest.mark.parametrize("way", [BEFORE_RECORD, WITH_RECORD])
+@pytest.mark.parametrize("operation", [RETRY, UNSURE])
+def test_what_is_put_back_tells_whether_it_may_have_been_sent(
+    store: Store, redis_client: redis.Redis, put: Put, operation: str, way: str
+) -> None:
+    key = put("a", 12.5, meta="m")
+    store.claim("c1", 500, 30, way=way)
+    first = first_claimed(redis_client, key)
+    assert complete(store, Completion(key, "c1", operation, 2)) == [RECORDED]
+    assert (redis_client.hget(key, "meta"), score_of(redis_client, key)) == ("m", 2)
+    (claim,) = store.claim("c2", 500, 30, way=way).claims
+    assert (claim.due, claim.since) == (12.5, first if operation == UNSURE else "")
+
+
+@pytest.mark.parametrize(
+    ("version", "ended", "held"), [(2, 1, False), (3, 1, True), (3, 31, False), (3, -1, True)]
+)
+def test_a_claim_of_a_later_version_is_held_for_a_while_after_its_end(
+    store: Store, redis_client: redis.Redis, put: Put, version: int, ended: int, held: bool
+) -> None:
+    expires = int(redis_client.time()[0]) - ended
+    put("a", claim=f'["newer 12.500000 {expires}.000000 - l{version}","m",""]')
+    assert (store.claim("c1", 500, 30).claims == []) is held
+
+
+# -- the last run, triggers, runs that must not overlap ----------------------------------------
+
+
+@pytest.mark.parametrize("trigger", ["", '"t1:1.000000"'])
+def test_an_entry_with_a_trigger_that_waits_is_not_deleted_yet(
+    store: Store, redis_client: redis.Redis, put: Put, claim_one: ClaimOne, trigger: str
+) -> None:
+    key = put("a")
+    claim_one()
+    if trigger:
+        redis_client.hset(key, "trigger", trigger)
+    done = Completion(key, "c1", RAN, -1, "ran", "r", end=DELETE)
+    turn = store.claim("other", 0, 30, [done])
+    assert turn.results[0].code == RECORDED
+    if trigger:
+        assert redis_client.hget(key, "trigger") == trigger
+        assert redis_client.hget(key, "meta") == "ran"
+        assert score_of(redis_client, key) == pytest.approx(turn.now, abs=1e-5)
+    else:
+        assert not redis_client.exists(key)
+        assert score_of(redis_client, key) is None
+
+
+def test_an_entry_that_was_edited_is_not_finished_by_what_was_decided_before(
+    store: Store, redis_client: redis.Redis, put: Put, claim_one: ClaimOne
+) -> None:
+    key = put("a")
+    claim_one()
+    redis_client.hset(key, "definition", "edited")
+    turn = store.claim("other", 0, 30, [Completion(key, "c1", SKIP, -1, end=DELETE)])
+    assert turn.results[0].code == RECORDED
+    assert redis_client.hget(key, "definition") == "edited"
+    assert score_of(redis_client, key) == pytest.approx(turn.now, abs=1e-5)
+
+
+def test_an_entry_that_is_disabled_at_its_end_says_so(
+    store: Store, redis_client: redis.Redis, put: Put, claim_one: ClaimOne
+) -> None:
+    key = put("a")
+    claim_one()
+    done = Completion(key, "c1", RAN, -2, "ran", "r", end=DISABLE, definition="disabled")
+    assert complete(store, done) == [RECORDED]
+    assert redis_client.hmget(key, "definition", "meta") == ["disabled", "ran"]
+    assert score_of(redis_client, key) == -2
+
+
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_an_occurrence_that_waits_for_a_run_does_so_as_long_as_that_goes_on(
+    store: Store, redis_client: redis.Redis, put: Put, claim_one: ClaimOne, goes_on: bool
+) -> None:
+    key = put("a", running=f'"t1 {NEXT:.6f}"')
+    claim_one()
+    if not goes_on:
+        assert store.end_run(key, "t1")
+    turn = store.claim("other", 0, 30, [Completion(key, "c1", RETRY, NEXT, running=WAITS)])
+    expected = NEXT if goes_on else turn.now
+    assert score_of(redis_client, key) == pytest.approx(expected, abs=1e-5)
+
+
+# -- replies that got lost ---------------------------------------------------------------------
+
+
+def test_a_call_that_is_repeated_records_nothing_twice(
+    store: Store, redis_client: redis.Redis, put: Put, claim_one: ClaimOne
+) -> None:
+    key = put("a")
+    claim_one("b-1")
+    done = [Completion(key, "b-1", RAN, NEXT, "ran", "r")]
+    assert store.claim("b-2", 0, 30, done).results[0].code == RECORDED
+    redis_client.hset(key, "meta", "written since")
+    again = store.claim("b-2", 0, 30, done, reply_lost=True)
+    assert again.results[0].code == RECORDED
+    assert redis_client.hget(key, "meta") == "written since"
+
+
+def test_a_call_that_never_arrived_is_not_taken_for_the_one_before(
+    store: Store, redis_client: redis.Redis, put: Put
+) -> None:
+    first, second = put("a", 1), put("b", 2)
+    store.claim("b-1", 500, 30)
+    store.claim("b-2", 0, 30, [Completion(first, "b-1", RAN, NEXT, "ran", "r")])
+    done = [Completion(second, "b-1", RAN, NEXT, "ran", "r")]
+    assert store.claim("b-3", 0, 30, done, reply_lost=True).results[0].code == RECORDED
+    assert redis_client.hget(second, "meta") == "ran"
+
+
+def test_a_repeated_call_tells_of_a_run_since(
+    store: Store, redis_client: redis.Redis, put: Put, claim_one: ClaimOne
+) -> None:
+    key = put("a")
+    claim_one("b-1")
+    done = [Completion(key, "b-1", RAN, 1, "ran", "r1")]
+    store.claim("b-2", 0, 30, done)
+    claim_one("other")
+    assert complete(store, Completion(key, "other", RAN, NEXT, "ran since", "r2")) == [RECORDED]
+    assert store.claim("b-2", 0, 30, done, reply_lost=True).results[0].code == OVERTAKEN
+    assert redis_client.hget(key, "meta") == "ran since"
+
+
+def test_claims_that_are_handed_out_again_are_the_same(store: Store, put: Put) -> None:
+    put("new", 1)
+    put("expired", 1)
+    store.claim("dead", 1, -1)
+    first = store.claim("b-1", 500, 30)
+    again = store.claim("b-1", 500, 30, reply_lost=True)
+    assert {claim.key: claim.since for claim in again.claims} == {
+        claim.key: claim.since for claim in first.claims
+    }
+    assert sorted(bool(claim.since) for claim in again.claims) == [False, True]
+    assert again.expires == first.expires
+
+
+# -- messages that leave with their records ----------------------------------------------------
+
+
+def commands(*each: list[str]) -> str:
+    """Return commands for the broker as a completion has them."""
+    heads = [f"{name} {' '.join(str(len(arg)) for arg in args)};" for name, *args in each]
+    return "".join(heads) + "\n" + "".join(arg for _, *args in each for arg in args)
+
+
+PUSH = commands(["LPUSH", "queue", "message"])
+
+
+@pytest.mark.standalone
+class TestMessages:
+    """Broker and schedule are one server: the script sends what it records."""
+
+    @pytest.fixture
+    def broker(self, redis_client: redis.Redis) -> Broker:
+        info: Any = redis_client.info("server")
+        return Broker(info["run_id"], 0, 0)
+
+    @pytest.fixture
+    def key(self, put: Put, claim_one: ClaimOne) -> str:
+        """An entry that is claimed."""
+        key = put("a", meta="m")
+        claim_one()
+        return key
+
+    def test_a_message_leaves_with_its_record(
+        self, store: Store, redis_client: redis.Redis, broker: Broker, key: str
+    ) -> None:
+        done = Completion(key, "c1", RAN, NEXT, "ran", "r", messages=PUSH)
+        assert codes(store, broker, done) == [RECORDED]
+        assert redis_client.lrange("queue", 0, -1) == ["message"]
+        assert redis_client.hget(key, "meta") == "ran"
+        assert not redis_client.hexists(key, "claim")
+        assert score_of(redis_client, key) == NEXT
+
+    def test_a_message_goes_to_all_of_its_queues(
+        self, store: Store, redis_client: redis.Redis, broker: Broker, key: str
+    ) -> None:
+        texts = ["with a line feed\n, and; 3 4;", "other"]
+        sent = commands(["LPUSH", "q1", texts[0]], ["LPUSH", "q2", texts[1]])
+        done = Completion(key, "c1", RAN, NEXT, "ran", "r", messages=sent)
+        assert codes(store, broker, done) == [RECORDED]
+        assert [redis_client.lindex(queue, 0) for queue in ("q1", "q2")] == texts
+
+    def test_each_has_its_own_database(
+        self, store: Store, redis_url: str, redis_client: redis.Redis, broker: Broker, put: Put
+    ) -> None:
+        keys = [put("a"), put("b")]
+        store.claim("c1", 500, 30)
+        done = [Completion(key, "c1", RAN, NEXT, "ran", "r", messages=PUSH) for key in keys]
+        assert codes(store, broker._replace(database=5), *done) == [RECORDED] * 2
+        assert not redis_client.exists("queue")
+        assert [redis_client.hget(key, "meta") for key in keys] == ["ran"] * 2
+        assert [score_of(redis_client, key) for key in keys] == [NEXT] * 2
+        url = redis_url.rpartition("/")[0] + "/5"
+        with redis.Redis.from_url(url, decode_responses=True) as queues:
+            assert queues.keys() == ["queue"]
+            assert queues.lrange("queue", 0, -1) == ["message"] * 2
+
+    @pytest.mark.parametrize("run_id", [None, "0" * 40])
+    def test_nothing_leaves_on_another_server(
+        self,
+        store: Store,
+        redis_client: redis.Redis,
+        broker: Broker,
+        key: str,
+        run_id: str | None,
+    ) -> None:
+        other = run_id and broker._replace(run_id=run_id)
+        before = redis_client.hgetall(key)
+        done = Completion(key, "c1", RAN, NEXT, "ran", "r", messages=PUSH)
+        assert codes(store, other or None, done) == [ELSEWHERE]
+        assert not redis_client.exists("queue")
+        assert redis_client.hgetall(key) == before
+
+    @pytest.mark.parametrize(
+        ("sent", "why"),
+        [
+            (PUSH, "WRONGTYPE the queue queue holds no messages but a string"),
+            (commands(["LPUSH", "good", "m"], ["LPUSH", "queue", "m"]), "WRONGTYPE"),
+            (commands(["EXPIRE", "queue", "soon"]), "not an integer"),
+        ],
+    )
+    def test_a_run_whose_message_is_refused_is_not_recorded(
+        self,
+        store: Store,
+        redis_client: redis.Redis,
+        broker: Broker,
+        key: str,
+        sent: str,
+        why: str,
+    ) -> None:
+        redis_client.set("queue", "no list")
+        before = redis_client.hgetall(key)
+        done = Completion(key, "c1", RAN, NEXT, "ran", "r", messages=sent)
+        (result,) = store.claim("other", 0, 30, [done], broker=broker).results
+        assert result.code == NOT_SENT
+        assert why in result.texts[0]
+        assert redis_client.hgetall(key) == before
+        assert not redis_client.exists("good")
+
+    @pytest.mark.parametrize("operation", [RAN, RETRY])
+    @pytest.mark.parametrize("field", ["definition", "policy", "meta"])
+    def test_a_message_of_an_entry_that_was_edited_stays(
+        self,
+        store: Store,
+        redis_client: redis.Redis,
+        broker: Broker,
+        key: str,
+        field: str,
+        operation: str,
+    ) -> None:
+        redis_client.hset(key, field, "edited")
+        done = Completion(key, "c1", operation, NEXT, messages=PUSH)
+        (result,) = store.claim("other", 0, 30, [done], broker=broker).results
+        assert result.code == CHANGED
+        assert not redis_client.exists("queue")
+        assert codes(store, broker, done._replace(seen=result.texts)) == [RECORDED]
+        assert redis_client.lrange("queue", 0, -1) == ["message"]
+
+    def test_a_message_of_a_claim_that_another_beat_holds_stays(
+        self, store: Store, redis_client: redis.Redis, broker: Broker, put: Put, claim_one: ClaimOne
+    ) -> None:
+        key = put("a")
+        claim_one("stalled", lease=-1)
+        claim_one("alive")
+        done = Completion(key, "stalled", RAN, NEXT, "ran", "r", messages=PUSH)
+        assert codes(store, broker, done) == [REFUSED]
+        assert not redis_client.exists("queue")
+
+    def test_a_message_leaves_once_though_the_call_is_repeated(
+        self, store: Store, redis_client: redis.Redis, broker: Broker, key: str
+    ) -> None:
+        done = [Completion(key, "c1", RAN, NEXT, "ran", "r", messages=PUSH)]
+        for lost in (False, True, True):
+            turn = store.claim("b-1", 0, 30, done, reply_lost=lost, broker=broker)
+            assert turn.results[0].code == RECORDED
+        assert redis_client.llen("queue") == 1
+
+
+def codes(store: Store, broker: Broker | None, *done: Completion) -> list[int]:
+    return [result.code for result in store.claim("other", 0, 30, done, broker=broker).results]
