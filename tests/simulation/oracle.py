@@ -411,7 +411,9 @@ class Entry:
     def judge_obedience(self) -> None:
         """What was sent is what an application wanted when it was claimed."""
         for arrival in self.arrivals:
-            allowed = 0.0 if self.leaves_with_record(arrival) else IN_HAND
+            # A deployment replaces static entries when one of its beats leads.
+            at_once = self.leaves_with_record(arrival) and not self.name.startswith("static-")
+            allowed = 0.0 if at_once else IN_HAND
             lease = self.judgement.recovery
             if allowed and self.judgement.disturbed(arrival.at - lease, arrival.at):
                 allowed = 2 * lease
