@@ -184,13 +184,13 @@ class Life:
 
 
 def doubles(messages: list[Message]) -> Counter[int]:
-    """Return how many messages were sent again, by the process that sent their id first."""
-    first: dict[str, int] = {}
+    """Return how many messages were sent again, by the process that sent the one before."""
+    senders: dict[str, int] = {}
     again: Counter[int] = Counter()
     for message in messages:
-        if message.task_id in first:
-            again[first[message.task_id]] += 1
-        first.setdefault(message.task_id, message.sender)
+        if message.task_id in senders:
+            again[senders[message.task_id]] += 1
+        senders[message.task_id] = message.sender
     return again
 
 
