@@ -187,7 +187,12 @@ class Exchange:
         One round trip then. ``local`` is the present by the clock.
         """
         ripe = len(self.pending) >= RIPE_RUNS or self._bytes >= RIPE_BYTES
-        if not ripe and not (self._bytes and local - self._sent_at >= RIPE_AFTER):
+        if ripe or (self._bytes and local - self._sent_at >= RIPE_AFTER):
+            self.send()
+
+    def send(self) -> None:
+        """Have Redis record what waits, without waiting for the answer. One round trip, or none."""
+        if not self.pending:
             return
         if self._store.overlaps:
             self.hear()

@@ -613,6 +613,7 @@ class Ticker:
                 raise
             if outbox.ripe(started):
                 self._dispatcher.advance()
+                exchange.send()  # of what is out, few runs are not recorded
             if failures.of_broker or stop.pending or reading > MAX_READING:
                 return
             exchange.send_if_ripe(started)
