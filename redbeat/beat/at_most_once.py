@@ -16,7 +16,7 @@ from redbeat.metrics.counters import Counters
 from redbeat.signals import emit, entry_failed
 from redbeat.storage.records import CHANGED, RECORDED, Claim, Completion, Result
 
-from .exchange import Exchange, Record
+from .exchange import Exchange
 from .failures import Failures
 from .hooks import Hooks, publish
 from .outcomes import Outcomes
@@ -75,8 +75,9 @@ class AtMostOnce:
         kept for the next call; so is what Redis did not answer, until the record is known.
         """
         made, self._made = self._made, []
+        for promise in made:
+            self._exchange.record(promise.done, partial(self._heard, promise))
         if made:
-            self._exchange.record_all(Record(one.done, partial(self._heard, one)) for one in made)
             self._exchange.turn(0)
         self.publish()
 

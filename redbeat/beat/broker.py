@@ -7,13 +7,13 @@ from functools import cache
 from traceback import walk_tb
 from typing import Any, Final
 
-from celery.beat import SchedulingError
 from celery.utils.log import get_logger
 from kombu.exceptions import ChannelError, OperationalError
 from redis.exceptions import DataError, NoPermissionError, RedisError, ResponseError
 
 from redbeat.connection.options import is_number
 from redbeat.connection.urls import safe_url, url_scheme
+from redbeat.entries.runs import cause_of
 from redbeat.errors import ConfigurationError
 
 __all__ = (
@@ -156,10 +156,8 @@ def means_no_broker(error: BaseException, connection: Any = None) -> bool:
     ``TimeoutError``, as that code may be what publishes. ``connection`` is that to the broker, if
     there is one; it knows the errors of its transport.
     """
-    cause: BaseException | None = error
-    while isinstance(cause, SchedulingError):
-        cause = cause.__cause__ or cause.__context__
-    if cause is None or _is_about_one_message(cause):
+    cause = cause_of(error)
+    if _is_about_one_message(cause):
         return False
     if isinstance(cause, RedisError):
         return _was_said_by_the_broker(cause)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from datetime import datetime
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -52,7 +53,7 @@ from redbeat.timing import asks_itself
 
 from .at_most_once import AtMostOnce, Promise
 from .exactly_once import Capture, CommonServer
-from .exchange import Exchange, Record
+from .exchange import Exchange
 from .failures import Failures, Recent
 from .hooks import Hooks, name_of, publish
 from .outbox import Letter, Outbox
@@ -207,7 +208,7 @@ class Dispatcher:
         elif isinstance(error, (RedisError, OSError)):  # of a from_key() of the program's
             self._note(claim, now, error)
         else:
-            self._hear()
+            self.deliver()
             self._exchange.record(self.failures.put_back(claim, now, error))
 
     def _dispatch(self, entry: RedBeatSchedulerEntry, run: Run, claim: Claim, now: float) -> None:
@@ -294,12 +295,11 @@ class Dispatcher:
             return
         if run.error is not None:
             shared = capture is None and self._outbox.shares_errors
-            self._hear()
+            self.deliver()
             self._failed(claim, now, run.error, shared, unsure)
         elif run.sent and capture is not None and capture.commands:
             done = self._done(entry, claim, seconds, now)._replace(messages=capture.messages)
-            letter = Letter(entry, claim, seconds, now)
-            self._leave(letter, done)
+            self._leave(Letter(entry, claim, seconds, now), done)
         elif run.sent or run.successor is not None:
             if capture is not None:
                 self._server.passed_by(entry)
@@ -315,8 +315,7 @@ class Dispatcher:
 
     def _leave(self, letter: Letter, done: Completion) -> None:
         """Have a run leave with its record."""
-        heard = partial(self._left, letter, done, self._exchange.broker)
-        self._exchange.record_all([Record(done, heard)])
+        self._exchange.record(done, partial(self._left, letter, done, self._exchange.broker))
 
     def _left(
         self, letter: Letter, done: Completion, broker: Broker | None, result: Result
@@ -366,19 +365,18 @@ class Dispatcher:
             if result.code == RECORDED:
                 self._outcomes.finished(entry)
 
-        self._exchange.record_all([Record(done, heard if done.end else None)])
-
-    def deliver(self) -> None:
-        """Wait for the broker to answer for what is on its way, and record that."""
-        self._hear()
+        self._exchange.record(done, heard if done.end else None)
 
     def advance(self) -> None:
         """Have what was published leave, and record that which left before."""
         for letter in self._outbox.advance():
             self._settle(letter)
 
-    def _hear(self) -> None:
-        """See to what was published, before anything is made of what went wrong after it."""
+    def deliver(self) -> None:
+        """Wait for the broker to answer for what is on its way, and record that.
+
+        Also before anything is made of what went wrong after it.
+        """
         for letter in self._outbox.deliver():
             self._settle(letter)
 
@@ -390,14 +388,14 @@ class Dispatcher:
             return
         done = self._done(entry, claim, letter.seconds, now)
         self._is_out(entry, claim, done._replace(end=""))
-        self._exchange.record_all([Record(done, partial(self._was_out, letter, done))])
+        self._exchange.record(done, partial(self._was_out, letter, done))
 
     def _was_out(self, letter: Letter, done: Completion, result: Result) -> None:
         """Take note of the record of a run that was published before it."""
         entry, claim = letter.entry, letter.claim
         if result.code == CHANGED:
             again = self._merged(entry, claim, done, result.texts)
-            self._exchange.record_all([Record(again, partial(self._was_out, letter, again))])
+            self._exchange.record(again, partial(self._was_out, letter, again))
         elif result.code == REFUSED:
             logger.info("beat: Entry %s was deleted or replaced during its run", shown(claim.key))
         elif done.end:
@@ -460,13 +458,13 @@ class Dispatcher:
         self, claim: Claim, now: float, error: Exception, unsure: bool | None = False
     ) -> None:
         """Keep a run that could not be sent, after what was published before it is seen to."""
-        self._hear()
+        self.deliver()
         if isinstance(error, ConfigurationError):  # no run of any entry can be sent
             raise error
         self._exchange.record(self.failures.note(claim, now, error, unsure))
 
     def _set_aside(self, claim: Claim, reason: str, now: float) -> None:
-        self._quarantine.add(claim, claim.id, reason, now)
+        self._quarantine.add(claim, reason, now)
         name = name_of(self._hooks, claim)
         self._counters.add("quarantined", name)
         emit(entry_quarantined, self._hooks, name=shown(name), reason=reason)
@@ -524,18 +522,14 @@ class Dispatcher:
                 return
             producer = self._hooks.producer
             capture = self._capture_for(entry, producer)
-            if capture is None:
+            with capture or nullcontext():
                 publish(self._hooks, entry, producer)
-            else:
-                with capture:
-                    publish(self._hooks, entry, producer)
         except Exception as error:
             self._note(claim, now, error)
             return
         if capture is not None and capture.commands:
             done = done._replace(messages=capture.messages)
-            letter = Letter(entry, claim, None, now)
-            self._leave(letter, done)
+            self._leave(Letter(entry, claim, None, now), done)
         else:
             if capture is not None:
                 self._server.passed_by(entry)

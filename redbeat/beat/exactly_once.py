@@ -22,10 +22,11 @@ from redbeat.connection.cluster import is_cluster
 from redbeat.delivery import EXACTLY_ONCE
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import ConfigurationError, described
-from redbeat.storage.records import Broker
+from redbeat.storage.records import Broker, key_of, text_of
 from redbeat.storage.store import Store
 
 from .broker import broker_connection
+from .redis_pipe import StandIn
 
 __all__ = ("Capture", "CommonServer", "check_possible")
 
@@ -93,50 +94,32 @@ class Together:
         return [1] * len(commands)
 
 
-class Capture:
-    """What one publish on a channel of kombu would ask of Redis; in its context nothing is sent.
-
-    What is no message, such as a look at the bindings of an exchange, is done at once.
-    """
+class Capture(StandIn):
+    """What one publish on a channel of kombu would ask of Redis; in its context nothing is sent."""
 
     def __init__(self, channel: Any) -> None:
-        self.channel = channel
+        super().__init__(channel)
         #: The commands, each with its arguments.
         self.commands: list[list[Any]] = []
-        with channel.conn_or_acquire() as client:
-            self._client = client
-        # Of kombu's own kind, which puts its prefix before the keys.
-        self._pipeline = client.pipeline(transaction=False)
 
-    def __enter__(self) -> Capture:
+    def __enter__(self) -> None:
         self.commands = []
-        self.channel.conn_or_acquire = self._acquire
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        del self.channel.conn_or_acquire
-
-    @contextmanager
-    def _acquire(self, client: Any = None) -> Iterator[Any]:
-        yield client or self
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._client, name)
+        super().__enter__()
 
     def pipeline(self, *args: Any, **kwargs: Any) -> Together:
         return Together(self, self._client.pipeline(*args, **kwargs))
 
     def lpush(self, key: Any, *messages: Any) -> int:
-        self._pipeline.lpush(key, *messages)
+        self._commands.lpush(key, *messages)
         return self._collected()
 
     def publish(self, topic: Any, message: Any) -> int:
-        self._pipeline.publish(topic, message)
+        self._commands.publish(topic, message)
         return self._collected()
 
     def _collected(self) -> int:
-        self.commands += [list(command) for command, _ in self._pipeline.command_stack]
-        self._pipeline.command_stack.clear()
+        self.commands += [list(command) for command, _ in self._commands.command_stack]
+        self._commands.command_stack.clear()
         return 1
 
     @property
@@ -144,23 +127,10 @@ class Capture:
         """The commands as ``claim.lua`` takes them."""
         heads, texts = [], []
         for name, *args in self.commands:
-            own = [text_of(arg) for arg in args]
-            sizes = [len(text) if text.isascii() else len(encoded(text)) for text in own]
-            heads.append(f"{name} {' '.join(map(str, sizes))};")
+            own = [text_of(arg) if isinstance(arg, bytes) else str(arg) for arg in args]
+            heads.append(f"{name} {' '.join(str(len(key_of(text))) for text in own)};")
             texts += own
         return f"{''.join(heads)}\n{''.join(texts)}" if heads else ""
-
-
-def encoded(text: str) -> bytes:
-    """Return what :func:`text_of` made a text of."""
-    return text.encode("utf-8", "surrogateescape")
-
-
-def text_of(value: Any) -> str:
-    """Return an argument of a command as text; bytes that are not UTF-8 become surrogates."""
-    if isinstance(value, bytes):
-        return value.decode("utf-8", "surrogateescape")
-    return value if isinstance(value, str) else str(value)
 
 
 class NotCommonError(Exception):
@@ -224,13 +194,10 @@ class CommonServer:
     def elsewhere(self, broker: Broker | None) -> None:
         """A script found that it does not run on this server: look again if it still counts."""
         if broker == self.broker:
-            self._doubt("scripts cannot tell on which server they are, by INFO")
+            self.refuse("scripts cannot tell on which server they are, by INFO")
 
     def refuse(self, reason: str) -> None:
         """Take note of why a script may not send what beat may: look again."""
-        self._doubt(reason)
-
-    def _doubt(self, reason: str) -> None:
         if self.broker is not None:  # of many messages in one script, the first tells
             self._doubted = self.broker, reason, self._clock()
             self._channel = self.broker = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -74,10 +74,9 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A turn, with the id of its claims and the local time until which they may be published."""
+    """A turn, and the local time until which what it claimed may be published."""
 
     turn: Turn
-    claim_id: str
     deadline: float
 
 
@@ -141,15 +140,10 @@ class Exchange:
         """The time of Redis, as :meth:`time_at` has it."""
         return self.time_at(self._clock())
 
-    def record(self, *completions: Completion) -> None:
-        """Have completions travel with the next turn."""
-        self.pending += map(Record, completions)
-
-    def record_all(self, records: Iterable[Record]) -> None:
-        """Have records travel with the next turn."""
-        for record in records:
-            self.pending.append(record)
-            self._bytes += len(record.done.messages)
+    def record(self, done: Completion, heard: Callable[[Result], None] | None = None) -> None:
+        """Have a completion travel with the next turn; ``heard`` as in :class:`Record`."""
+        self.pending.append(Record(done, heard))
+        self._bytes += len(done.messages)
 
     @property
     def token(self) -> str:
@@ -268,7 +262,7 @@ class Exchange:
             late = sum(claim.due < turn.now - ON_TIME for claim in turn.claims)
             self.pace.spend(min(late, question.terms.late))
         used = turn.expires - turn.now - self.lease * (1 - USED_PART)
-        return Answer(turn, question.terms.turn_id, question.asked_at + used)
+        return Answer(turn, question.asked_at + used)
 
     def _fit(self, turn: Turn) -> None:
         """Set how many entries the next turn claims, so that others need not wait for long."""

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Final, Generic, NamedTuple, TypeVar
 
-from celery.beat import SchedulingError
 from celery.utils.log import get_logger
 
 from redbeat.calendar.zones import from_timestamp
 from redbeat.entries.nominal import nominal
-from redbeat.entries.runs import failed, run_line
+from redbeat.entries.runs import cause_of, failed, run_line
 from redbeat.errors import CannotRunHereError, described
 from redbeat.metrics.counters import Counters
 from redbeat.signals import emit, entry_failed
@@ -187,7 +186,7 @@ class Failures:
         if self.of_broker == 1 or is_worth_a_line(self.of_broker):
             logger.error(
                 "beat: The broker is not available, trying again: %s: %s",
-                *(broker_address(self._hooks.app), _reason(error)),
+                *(broker_address(self._hooks.app), described(cause_of(error))),
             )
         return True
 
@@ -195,10 +194,3 @@ class Failures:
 def is_worth_a_line(attempts: int) -> bool:
     """Return whether to log a failure that lasts: after 1, 2, 4, ... minutes, then each 34."""
     return attempts >= 32 and (attempts & (attempts - 1) == 0 or attempts % 1024 == 0)
-
-
-def _reason(error: BaseException) -> str:
-    """Return the text of an error; that of Celery hides what the broker answered."""
-    while isinstance(error, SchedulingError) and error.__cause__ is not None:
-        error = error.__cause__
-    return described(error)

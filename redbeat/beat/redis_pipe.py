@@ -11,7 +11,7 @@ from redis.exceptions import RedisError, ResponseError
 
 from redbeat.connection.borrowing import connect, connection_like
 
-__all__ = ("RedisPipe",)
+__all__ = ("RedisPipe", "StandIn")
 
 #: What breaks a connection to Redis, so that nobody knows what became of the rest.
 BROKEN: Final = (RedisError, OSError)
@@ -40,29 +40,18 @@ class Flight:
         return outcomes
 
 
-class RedisPipe:
-    """Commands of a Redis channel, sent in one write: one round trip for all of them.
+class StandIn:
+    """Takes the place of the client of a Redis channel of kombu while it is entered.
 
-    Messages for one queue are one command: it gets all of them, in their order, or none. They have
-    a connection of their own, as kombu closes those of its pool when a publish of its own fails.
+    What it does not collect itself, such as a look at the bindings of an exchange, is done at once.
     """
-
-    shares_errors = False
 
     def __init__(self, channel: Any) -> None:
         self.channel = channel
-        self.nbytes = 0
-        self.size = 0
         with channel.conn_or_acquire() as client:
             self._client = client
         # Of kombu's own kind, which puts its prefix before the keys.
         self._commands = client.pipeline(transaction=False)
-        self._connection = connection_like(self._commands.connection_pool)
-        #: The messages for each queue, and their places among the operations.
-        self._queues: dict[str, tuple[list[Any], list[int]]] = {}
-        #: The places of what each of the commands does.
-        self._places: list[list[int]] = []
-        self._flight: Flight | None = None
 
     def __enter__(self) -> None:
         self.channel.conn_or_acquire = self._acquire
@@ -75,8 +64,28 @@ class RedisPipe:
         yield client or self
 
     def __getattr__(self, name: str) -> Any:
-        """What is no message, such as a look at the bindings of an exchange, is done at once."""
         return getattr(self._client, name)
+
+
+class RedisPipe(StandIn):
+    """Commands of a Redis channel, sent in one write: one round trip for all of them.
+
+    Messages for one queue are one command: it gets all of them, in their order, or none. They have
+    a connection of their own, as kombu closes those of its pool when a publish of its own fails.
+    """
+
+    shares_errors = False
+
+    def __init__(self, channel: Any) -> None:
+        super().__init__(channel)
+        self.nbytes = 0
+        self.size = 0
+        self._connection = connection_like(self._commands.connection_pool)
+        #: The messages for each queue, and their places among the operations.
+        self._queues: dict[str, tuple[list[Any], list[int]]] = {}
+        #: The places of what each of the commands does.
+        self._places: list[list[int]] = []
+        self._flight: Flight | None = None
 
     def lpush(self, key: str, message: Any) -> None:
         messages, places = self._queues.setdefault(key, ([], []))

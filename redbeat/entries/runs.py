@@ -18,6 +18,7 @@ __all__ = (
     "SKIPPED",
     "TRIGGERED",
     "Occurrence",
+    "cause_of",
     "failed",
     "is_line",
     "missed",
@@ -66,12 +67,16 @@ def missed(count: int) -> str:
     return f"missed:{count}"
 
 
+def cause_of(error: BaseException) -> BaseException:
+    """Return the error behind Celery's own, which hides why a run could not be sent."""
+    while isinstance(error, SchedulingError) and (error.__cause__ or error.__context__):
+        error = error.__cause__ or error.__context__ or error
+    return error
+
+
 def failed(error: BaseException) -> str:
     """Return the outcome of a run that could not be sent."""
-    cause: BaseException = error
-    while isinstance(cause, SchedulingError) and (cause.__cause__ or cause.__context__):
-        cause = cause.__cause__ or cause.__context__ or cause
-    return f"failed:{type(cause).__name__}"
+    return f"failed:{type(cause_of(error)).__name__}"
 
 
 def run_line(scheduled: Nominal, dispatched: float, outcome: str = "", task_id: str = "") -> str:

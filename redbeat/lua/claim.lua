@@ -98,6 +98,8 @@ local now_text = seconds(now)
 
 -- include: marks
 
+-- include: decoded
+
 -- include: aside
 
 -- include: read_claim
@@ -576,6 +578,26 @@ local function way_of(policy)
     return 'x'
   end
   return way
+end
+
+-- Whether what decides when an entry runs is as it was when a claim was made: schedule, policy but for a
+-- pause, history. Of a long text that changed nobody can tell.
+local function same_rules(claim, definition, policy, meta)
+  local same, same_meta = made_of(claim, definition, policy, meta)
+  if same or not same_meta then
+    return same
+  end
+  local before, now = decoded(claim), decoded(definition)
+  local ruled = decoded(policy and policy ~= '' and policy or '{}')
+  if not before or not now or not ruled or type(before[2]) ~= 'table' then
+    return false
+  end
+  local rules = type(before[4]) ~= 'nil' and before[3] or {}
+  if type(rules) ~= 'table' then
+    return false
+  end
+  rules.pause, ruled.pause = nil, nil
+  return equal(before[2].schedule, now.schedule) and equal(rules, ruled)
 end
 
 -- Returns the score to write: when the claim expires.

@@ -24,14 +24,15 @@ local disabled, offset, limit = ARGV[5], ARGV[6], ARGV[7]
 local clock = redis.call('TIME')
 local now = string.format('%d.%06d', tonumber(clock[1]), tonumber(clock[2]))
 
+-- include: decoded
+
 -- The definition in the hash, nil when there is none that can be read, and whether there is a text.
 local function definition_of(key)
   local found = redis.pcall('HGET', key, 'definition')
   if type(found) ~= 'string' then
     return nil, false
   end
-  local readable, definition = pcall(cjson.decode, found)
-  return readable and type(definition) == 'table' and definition or nil, true
+  return decoded(found), true
 end
 
 -- Whether a key should be a member, and whether it may be an entry that cannot be read.

@@ -59,39 +59,17 @@ end
 
 -- include: sha1hex
 -- include: split
+-- include: decoded
 
 -- Whether these texts are what was stored when an operator paused the entry.
 local function paused_from(stored, definition, policy)
   if not stored or not string.find(stored, '"pause"', 1, true) then
     return false
   end
-  local readable, extension = pcall(cjson.decode, stored)
-  local pause = readable and type(extension) == 'table' and extension.pause
+  local extension = decoded(stored)
+  local pause = extension and extension.pause
   local whole = policy ~= '' and (definition .. '\n' .. policy) or definition
   return type(pause) == 'table' and pause.of == sha1hex(whole)
-end
-
-local function decoded(text)
-  local readable, found = pcall(cjson.decode, text or '')
-  return readable and type(found) == 'table' and found or {}
-end
-
--- Whether two decoded values are the same; what is left out is false.
-local function equal(one, other)
-  if type(one) ~= 'table' or type(other) ~= 'table' then
-    return (one or false) == (other or false)
-  end
-  for name, value in pairs(one) do
-    if not equal(value, other[name]) then
-      return false
-    end
-  end
-  for name, value in pairs(other) do
-    if one[name] == nil and value then
-      return false
-    end
-  end
-  return true
 end
 
 -- As after_saved_anew in Python, which knows more than one spelling of a schedule.
@@ -99,18 +77,19 @@ local function begins_again(found, definition, policy)
   if not string.find(policy, '"max_runs"', 1, true) then
     return false
   end
-  local count = tonumber(decoded(found[5]).total_run_count) or 0
-  local old, new = decoded(found[2]), decoded(policy)
+  local count = tonumber((decoded(found[5]) or {}).total_run_count) or 0
+  local old, new = decoded(found[2]) or {}, decoded(policy) or {}
   local limit = tonumber(new.max_runs) or count + 1
   if count < math.min(limit, tonumber(old.max_runs) or limit) then
     return false
   end
   for _, name in ipairs({'timezone', 'start_time', 'end_time', 'dtstart_zone', 'until_zone'}) do
-    if not equal(old[name], new[name]) then
+    if not equal(old[name], new[name], false) then
       return true
     end
   end
-  return not equal(decoded(found[1]).schedule, decoded(definition).schedule)
+  local was, is = decoded(found[1]) or {}, decoded(definition) or {}
+  return not equal(was.schedule, is.schedule, false)
 end
 
 local function sync(key, definition, policy, meta, score)

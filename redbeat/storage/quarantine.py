@@ -51,11 +51,11 @@ class Quarantine:
         self._cursor = START
         self._notes: list[tuple[str, str, str]] = []
 
-    def add(self, claim: Claim, claim_id: str, reason: str, now: float) -> None:
+    def add(self, claim: Claim, reason: str, now: float) -> None:
         """Set an entry aside at the next :meth:`flush`; ``now`` in UNIX seconds."""
         logger.error("beat: Entry %s is quarantined: %s", shown(claim.key), reason)
         note = {"reason": reason, "since": now, "digest": digest_of(claim)}
-        whose = "" if claim.definition is None else claim_id
+        whose = "" if claim.definition is None else claim.id
         self._notes.append((claim.key, whose, json.dumps(note)))
 
     def flush(self) -> None:

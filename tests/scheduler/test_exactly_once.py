@@ -922,8 +922,25 @@ class TestNotTheSameServer:
         assert not lines(log, AT_LEAST_ONCE)
 
 
+def move(proxy: Proxy, server: RedisServer) -> None:
+    """Have another server be the broker behind a proxy; connections to the last one end."""
+    proxy.lead_to(server.port)
+    proxy.cut()
+
+
 class TestTheyPartWays:
     """Setup: the broker is behind a proxy, which then leads to another server."""
+
+    def part(
+        self, world: World, clock: Clock, proxy: Proxy, own_server: RedisServer
+    ) -> tuple[RedBeatScheduler, Queues]:
+        """Move the broker between the runs of ``a`` and ``b``; return who sends, and to where."""
+        scheduler = world.scheduler_of(RedBeatScheduler, clock=clock)
+        put_one_off(world, "a")
+        scheduler.tick()
+        move(proxy, own_server)
+        put_one_off(world, "b")
+        return scheduler, Queues(own_server.url)
 
     def test_at_least_once_from_then_on(
         self,
@@ -936,20 +953,13 @@ class TestTheyPartWays:
         log: pytest.LogCaptureFixture,
     ) -> None:
         """Invariant: each message goes to the server that is the broker then."""
-        other = Queues(own_server.url)
-        scheduler = world.scheduler_of(RedBeatScheduler, clock=clock)
-        put_one_off(world, "a")
-        scheduler.tick()
-        proxy.lead_to(own_server.port)
-        proxy.cut()
-        put_one_off(world, "b")
+        scheduler, other = self.part(world, clock, proxy, own_server)
         ticks(scheduler, clock)
         put_one_off(world, "c")
         ticks(scheduler, clock)
         assert (queues.names(), other.names()) == (["a"], ["b", "c"])
         assert len(lines(log, "at least once from now on", "on two Redis servers")) == 1
-        proxy.lead_to(redis_server.port)
-        proxy.cut()
+        move(proxy, redis_server)
         put_one_off(world, "d")
         ticks(scheduler, clock)
         entry = saved(world, "e")
@@ -970,20 +980,13 @@ class TestTheyPartWays:
         log: pytest.LogCaptureFixture,
     ) -> None:
         world.app.conf.redbeat_delivery = "exactly_once"
-        other = Queues(own_server.url)
-        scheduler = world.scheduler_of(RedBeatScheduler, clock=clock)
-        put_one_off(world, "a")
-        scheduler.tick()
-        proxy.lead_to(own_server.port)
-        proxy.cut()
-        put_one_off(world, "b")
+        scheduler, other = self.part(world, clock, proxy, own_server)
         for _ in range(5):
             make_due(world, "b")
             ticks(scheduler, clock, 1)
         assert (queues.names(), other.names(), world.run_count("b")) == (["a"], [], 0)
         assert len(lines(log, "PROBLEM", "nothing is sent", "two Redis servers")) == 1
-        proxy.lead_to(redis_server.port)
-        proxy.cut()
+        move(proxy, redis_server)
         run_again(world, scheduler, "b")
         assert (queues.names(), other.names(), world.run_count("b")) == (["a", "b"], [], 1)
 

@@ -7,10 +7,6 @@
 --
 -- made_of(claim, definition, policy, meta) returns whether a claim was made of these texts, and whether
 -- it was of this meta.
---
--- same_rules(claim, definition, policy, meta) returns whether what decides when the entry runs is as it
--- was when the claim was made: schedule, policy but for a pause, history. Of a long text that changed
--- nobody can tell.
 
 local LONGEST_MARK = 512
 
@@ -45,44 +41,4 @@ local function made_of(claim, definition, policy, meta)
     return true, true
   end
   return false, stands(second, claim, (string.find(claim, '%]%s*$') or 0) - #second)
-end
-
-local function decoded(text)
-  local readable, found = pcall(cjson.decode, text)
-  return readable and type(found) == 'table' and found or nil
-end
-
-local function alike(one, other)
-  if type(one) ~= 'table' or type(other) ~= 'table' then
-    return one == other
-  end
-  for key, value in pairs(one) do
-    if not alike(value, other[key]) then
-      return false
-    end
-  end
-  for key in pairs(other) do
-    if one[key] == nil then
-      return false
-    end
-  end
-  return true
-end
-
-local function same_rules(claim, definition, policy, meta)
-  local same, same_meta = made_of(claim, definition, policy, meta)
-  if same or not same_meta then
-    return same
-  end
-  local before, now = decoded(claim), decoded(definition)
-  local ruled = decoded(policy and policy ~= '' and policy or '{}')
-  if not before or not now or not ruled or type(before[2]) ~= 'table' then
-    return false
-  end
-  local rules = type(before[4]) ~= 'nil' and before[3] or {}
-  if type(rules) ~= 'table' then
-    return false
-  end
-  rules.pause, ruled.pause = nil, nil
-  return alike(before[2].schedule, now.schedule) and alike(rules, ruled)
 end

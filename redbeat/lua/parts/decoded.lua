@@ -1,0 +1,32 @@
+-- decoded(text) returns the object or array in a JSON text, nil where there is none.
+--
+-- equal(one, other, absent) returns whether two decoded values are the same; `absent` is what a field
+-- counts as that is left out, nil for nothing else.
+
+local function decoded(text)
+  local readable, found = pcall(cjson.decode, text)
+  return readable and type(found) == 'table' and found or nil
+end
+
+local function equal(one, other, absent)
+  if type(one) ~= 'table' or type(other) ~= 'table' then
+    if one == nil then
+      one = absent
+    end
+    if other == nil then
+      other = absent
+    end
+    return one == other
+  end
+  for name, value in pairs(one) do
+    if not equal(value, other[name], absent) then
+      return false
+    end
+  end
+  for name, value in pairs(other) do
+    if one[name] == nil and not equal(nil, value, absent) then
+      return false
+    end
+  end
+  return true
+end
