@@ -214,6 +214,7 @@ class TestPerhapsSent:
         assert f"was perhaps sent, as {dead.sent[0].id}" in log.text
 
 
+@pytest.mark.standalone
 class TestOneStep:
     """Broker and schedule are one server: the message leaves with the record, if that is made."""
 
