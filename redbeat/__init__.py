@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from .beat.leader import BeatInfo, active_beats, current_leader
+    from .beat.lock import BeatInfo, active_beats, current_leader
     from .entry import RedBeatSchedulerEntry
     from .errors import ConflictError, RedBeatKeyExpiryError
     from .ical import from_ical

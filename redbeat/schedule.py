@@ -7,12 +7,13 @@ from datetime import datetime, timezone
 from itertools import islice
 from typing import Any
 
+from redbeat.entries.decide import aware
+from redbeat.entries.pauses import pause_entries, resume_entries
+from redbeat.storage.wire import Cursor, Page
+
 from .config import ensure_conf, real_app
 from .entries.access import store_of
-from .entries.occurrences import aware
-from .entries.pausing import pause_entries, resume_entries
-from .entries.saving import save_batches
-from .entry import RedBeatSchedulerEntry
+from .entry import RedBeatSchedulerEntry, save_batches
 from .errors import DecodeError, InvalidEntryError
 from .management.agenda import agenda
 from .management.applying import Applied, apply, checked
@@ -23,7 +24,6 @@ from .management.states import EntryStatus, Record, quarantine_note
 from .settings import MISSING
 from .storage.quarantine import shown
 from .storage.records import key_of
-from .storage.rows import Cursor, Page
 from .storage.store import Store, batches
 
 __all__ = ("Applied", "EntryStatus", "Record", "Schedule", "Status")

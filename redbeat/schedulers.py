@@ -26,6 +26,12 @@ from redis.exceptions import RedisError
 from redis.sentinel import MasterNotFoundError, Sentinel
 from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_exponential
 
+from redbeat.beat.lock import BeatLock
+from redbeat.beat.publisher import Message, addressed
+from redbeat.beat.session import LONGEST_LEASE, SHORTEST_LEASE
+from redbeat.beat.stop_signals import HeldSignals
+from redbeat.entries.runs import nominal
+
 from .beat.broker import (
     broker_connection,
     declaring_once,
@@ -34,10 +40,6 @@ from .beat.broker import (
     warn_about_confirms,
 )
 from .beat.exactly_once import check_possible
-from .beat.exchange import LONGEST_LEASE, SHORTEST_LEASE
-from .beat.interrupts import HeldSignals
-from .beat.leader import BeatLock
-from .beat.messages import Message, addressed
 from .beat.statics import StaticEntries
 from .beat.ticker import Ticker
 from .beat.wakeup import DUE, LOCK, WakeUp
@@ -53,7 +55,6 @@ from .connection.client import (
 )
 from .connection.retrying import RetryingConnection
 from .decoder import RedBeatJSONDecoder, RedBeatJSONEncoder, to_timestamp, use_codec
-from .entries.nominal import nominal
 from .entry import RedBeatSchedulerEntry, store_of
 from .errors import DecodeError, NotAllowedError, described
 from .metrics.extra import serve_beat

@@ -15,7 +15,8 @@ from celery import signals, states
 from celery.exceptions import TimeLimitExceeded, WorkerLostError
 from celery.utils.log import get_logger
 
-from .beat.messages import OVERLAP_HEADER
+from redbeat.beat.publisher import OVERLAP_HEADER
+
 from .connection.client import client_of, unretried
 from .entry import store_of
 

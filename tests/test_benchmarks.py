@@ -23,7 +23,7 @@ from benchmarks.scaling import arithmetic
 from benchmarks.sides import Side, ours
 from benchmarks.suite import Case, in_turn, run_case
 from benchmarks.targets import ROWS
-from redbeat.beat.exchange import RIPE_RUNS
+from redbeat.beat.session import RIPE_RUNS
 from redbeat.storage.store import BATCH
 
 

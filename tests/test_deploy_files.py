@@ -26,7 +26,7 @@ from celery.bin.beat import beat
 from celery.bin.worker import worker
 
 from redbeat.management.states import FINISHED, PAUSED, QUARANTINED, SCHEDULED
-from redbeat.metrics.pulse import ALIVE_WITHIN
+from redbeat.metrics.health import ALIVE_WITHIN
 from tests.metrics.scrapes import own_names
 
 FILES = Path(__file__).resolve().parents[1] / "docs" / "deploy"

@@ -16,10 +16,10 @@ from redbeat.metrics.counters import Counters
 from redbeat.signals import emit, entry_failed
 from redbeat.storage.records import CHANGED, RECORDED, Claim, Completion, Result
 
-from .exchange import Exchange
-from .failures import Failures
-from .hooks import Hooks, publish
-from .outcomes import Outcomes
+from .completions import Outcomes
+from .retries import Failures
+from .scheduler_protocol import Hooks, publish
+from .session import Exchange
 
 __all__ = ("AtMostOnce", "Promise")
 

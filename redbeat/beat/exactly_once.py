@@ -22,8 +22,9 @@ from redbeat.connection.cluster import is_cluster
 from redbeat.delivery import EXACTLY_ONCE
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import ConfigurationError, described
-from redbeat.storage.records import Broker, key_of, text_of
+from redbeat.storage.records import Broker, key_of
 from redbeat.storage.store import Store
+from redbeat.storage.wire import text_of
 
 from .broker import broker_connection
 from .redis_pipe import StandIn

@@ -12,10 +12,9 @@ from celery.utils.log import get_logger
 from redis.exceptions import RedisError
 
 from redbeat.calendar.zones import from_timestamp
-from redbeat.entries.due import DISABLED, counts_from, score_of
+from redbeat.entries.decide import DISABLED, counts_from, decide, score_of
 from redbeat.entries.history import encode_meta
 from redbeat.entries.lazy import resolved
-from redbeat.entries.occurrences import decide
 from redbeat.entries.policy import DEFAULT
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import InvalidEntryError
@@ -23,7 +22,7 @@ from redbeat.storage.records import StaticRow
 from redbeat.storage.store import Store, batches
 from redbeat.timing import asks_itself
 
-from .leader import BeatLock
+from .lock import BeatLock
 
 __all__ = ("StaticEntries",)
 

@@ -14,13 +14,12 @@ from redis.exceptions import LockNotOwnedError, NoPermissionError, RedisError
 from redbeat.calendar.zones import from_timestamp
 from redbeat.config import RedBeatConfig
 from redbeat.connection.tls import hint
-from redbeat.entries.occurrences import CLOCK_STEP
+from redbeat.entries.decide import CLOCK_STEP
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import RedBeatError, described
 from redbeat.management.migration import warn_about_misspelt, warn_about_untagged
 from redbeat.metrics.counters import Counters
-from redbeat.metrics.pulse import Pulse
-from redbeat.metrics.upkeep import Upkeep
+from redbeat.metrics.health import Pulse
 from redbeat.signals import (
     emit,
     lock_acquired,
@@ -30,24 +29,21 @@ from redbeat.signals import (
     schedule_lost,
     statics_synced,
 )
-from redbeat.storage.eviction import check_eviction
+from redbeat.storage.checks import check_eviction, check_rights, explained
 from redbeat.storage.quarantine import Quarantine, shown
 from redbeat.storage.records import NEW_LEADER, STANDBY, Claim, Turn
-from redbeat.storage.rights import check_rights, explained
 from redbeat.storage.store import MAX_WAIT, Store
 
-from .backoff import BackOff, Pace
-from .dispatcher import Dispatcher, Given
+from .dispatch import Dispatcher, Given
 from .exactly_once import CommonServer
-from .exchange import LONGEST_LEASE, Answer, Exchange
-from .failures import BROKER_WAIT, Recent
-from .hooks import Hooks
-from .interrupts import HeldSignals
-from .leader import FORGET_AFTER, NOT_A_LOCK, BeatLock, OwnLock
-from .outbox import Outbox
-from .rescore import follow_clock, follow_time_zone
+from .lock import FORGET_AFTER, NOT_A_LOCK, BeatLock, OwnLock
+from .maintenance import Sweep, Upkeep, follow_clock, follow_time_zone
+from .publisher import Outbox
+from .retries import BROKER_WAIT, BackOff, Pace, Recent
+from .scheduler_protocol import Hooks
+from .session import LONGEST_LEASE, Answer, Exchange
 from .statics import StaticEntries
-from .sweep import Sweep
+from .stop_signals import HeldSignals
 
 __all__ = ("Ticker",)
 

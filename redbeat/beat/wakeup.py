@@ -11,7 +11,7 @@ from redis.exceptions import RedisError
 
 from redbeat.connection.cluster import cluster_errors
 
-from .interrupts import HeldSignals
+from .stop_signals import HeldSignals
 
 __all__ = ("DUE", "LOCK", "WakeUp")
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from redbeat.beat.leader import SEEN_WITHIN, BeatInfo
+from redbeat.beat.lock import SEEN_WITHIN, BeatInfo
 from redbeat.cli.command import EX_CONFLICT, command, failure
 from redbeat.cli.console import Console
 from redbeat.cli.options import option

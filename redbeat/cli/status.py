@@ -8,7 +8,7 @@ from importlib.metadata import version
 from platform import python_version
 from typing import Any, Final
 
-from redbeat.beat.leader import BeatInfo
+from redbeat.beat.lock import BeatInfo
 from redbeat.cli.command import EX_UNHEALTHY, command
 from redbeat.cli.console import Console
 from redbeat.cli.options import SECONDS, option

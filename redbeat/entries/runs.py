@@ -1,4 +1,4 @@
-"""The last runs of an entry, as they are stored: a line for each, the latest first."""
+"""The runs of an entry in its history, and the forms of the nominal instant of a run."""
 
 from __future__ import annotations
 
@@ -8,25 +8,64 @@ from typing import Final, NamedTuple
 
 from celery.beat import SchedulingError
 
-from redbeat.calendar.zones import from_timestamp
+from redbeat.calendar.zones import EPOCH, from_timestamp
 
-from .nominal import Nominal
+from .decide import aware
 
 __all__ = (
     "PERHAPS_SENT",
     "SENT",
     "SKIPPED",
     "TRIGGERED",
+    "Nominal",
     "Occurrence",
     "cause_of",
     "failed",
     "is_line",
     "missed",
     "no_id",
+    "nominal",
     "read_history",
     "run_line",
     "with_ids",
 )
+
+
+class Nominal(NamedTuple):
+    """An instant in UTC, in ISO 8601 and in UNIX seconds.
+
+    ``text`` has six decimals of the seconds, ``short`` not the zeros at their end.
+    """
+
+    at: datetime
+    iso: str
+    text: str
+    seconds: float
+    short: str
+
+    @classmethod
+    def of(cls, at: datetime) -> Nominal:
+        """Return the forms of an instant in UTC."""
+        seconds = at.timestamp()
+        text = f"{seconds:.6f}"
+        return cls(at, at.isoformat(), text, seconds, text.rstrip("0").rstrip("."))
+
+
+_last = Nominal.of(EPOCH)
+
+
+def nominal(scheduled_at: datetime) -> Nominal:
+    """Return the forms of an instant; a naive one is UTC.
+
+    The last one is kept: it is asked for several times, and entries that are due together share it.
+    """
+    global _last  # noqa: PLW0603 - replaced as a whole, so that any thread may
+    # In a zone of its own, an instant equals another one of the hour that its clock repeats.
+    at, found = aware(scheduled_at), _last
+    if found.at != at:
+        found = _last = Nominal.of(at)
+    return found
+
 
 SENT, SKIPPED, TRIGGERED, PERHAPS_SENT = "sent", "skipped", "triggered", "perhaps_sent"
 

@@ -12,7 +12,7 @@ from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import InvalidEntryError
 from redbeat.storage.reading import batches
 from redbeat.storage.records import Writing
-from redbeat.storage.rows import Row
+from redbeat.storage.wire import Row
 
 if TYPE_CHECKING:
     from redbeat.schedule import Schedule

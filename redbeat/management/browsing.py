@@ -14,13 +14,13 @@ from typing import Any, Final
 
 from redbeat.calendar.zones import EPOCH
 from redbeat.entries.access import store_of
-from redbeat.entries.due import DISABLED
+from redbeat.entries.decide import DISABLED
 from redbeat.errors import InvalidEntryError
 from redbeat.presentation.describing import last_run
 from redbeat.schedule import Record, Schedule
 from redbeat.storage.quarantine import shown
 from redbeat.storage.reading import BATCH, batches
-from redbeat.storage.rows import Cursor, Page
+from redbeat.storage.wire import Cursor, Page
 
 from .states import FINISHED, PAUSED, QUARANTINED, STATES
 

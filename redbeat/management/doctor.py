@@ -9,18 +9,17 @@ from typing import Any, Final
 
 from redis.exceptions import ResponseError
 
-from redbeat.beat.sweep import START
+from redbeat.beat.maintenance import START
 from redbeat.calendar.zones import from_timestamp
 from redbeat.config import RedBeatConfig, ensure_conf
-from redbeat.entries.due import DISABLED
-from redbeat.entries.occurrences import Run
+from redbeat.entries.decide import DISABLED, Run
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import CannotRunHereError, DecodeError
 from redbeat.storage.quarantine import shown
 from redbeat.storage.reading import BATCH, batches
 from redbeat.storage.records import Writing
-from redbeat.storage.rows import Page, Row
 from redbeat.storage.store import Store
+from redbeat.storage.wire import Page, Row
 from redbeat.timing import asks_itself
 
 from .migration import misspelt_keys

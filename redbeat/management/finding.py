@@ -7,9 +7,9 @@ from datetime import datetime
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
-from redbeat.entries.occurrences import aware
+from redbeat.entries.decide import aware
 from redbeat.errors import InvalidEntryError
-from redbeat.storage.rows import Cursor, Row
+from redbeat.storage.wire import Cursor, Row
 
 from .states import STATES, Record
 

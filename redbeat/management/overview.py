@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from redbeat.beat.leader import FORGET_AFTER, SEEN_WITHIN, BeatInfo
+from redbeat.beat.lock import FORGET_AFTER, SEEN_WITHIN, BeatInfo
 from redbeat.calendar.zones import from_timestamp
 from redbeat.config import ensure_conf
 from redbeat.connection.urls import safe_url
 from redbeat.entries.access import store_of
-from redbeat.entries.due import DISABLED
+from redbeat.entries.decide import DISABLED
 from redbeat.storage.quarantine import shown
-from redbeat.storage.rows import Counts, Presence
+from redbeat.storage.wire import Counts, Presence
 
 from .states import FINISHED, PAUSED, QUARANTINED, SCHEDULED
 

@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 from redis.client import NEVER_DECODE
 from redis.exceptions import ResponseError
 
-from redbeat.entries.occurrences import task_id_of
+from redbeat.entries.decide import task_id_of
 from redbeat.entries.runs import with_ids
-from redbeat.storage.records import Keys, json_text, key_of, text_in, text_of
+from redbeat.storage.records import Keys, json_text, key_of
+from redbeat.storage.wire import text_in, text_of
 
 __all__ = ("PrefixCopy", "copy_prefix")
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from redbeat.calendar.zones import from_timestamp
 from redbeat.entries.pauses import Pause
 from redbeat.errors import DecodeError
-from redbeat.storage.rows import Row
+from redbeat.storage.wire import Row
 
 if TYPE_CHECKING:
     from redbeat.entry import RedBeatSchedulerEntry

@@ -1,16 +1,82 @@
-"""What one beat counts: kept for its own ``/metrics``, and told to Redis with its next turn."""
+"""What one beat counts, and the fields of the hash ``.<prefix>:stats`` with the sums."""
 
 from __future__ import annotations
 
 import uuid
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
+from collections.abc import Iterable
+from itertools import pairwise
 from threading import Lock
 from typing import Final
 
-from redbeat.metrics.fields import KINDS, LATENESS, MICROSECONDS, ROUND_TRIPS, TICK, entry_field
 from redbeat.storage.records import Counted
 
-__all__ = ("Counters",)
+__all__ = (
+    "KINDS",
+    "LAST_TICK",
+    "LATENESS",
+    "LEADER",
+    "MICROSECONDS",
+    "ROUND_TRIPS",
+    "TICK",
+    "Counters",
+    "Steps",
+    "entry_field",
+    "split",
+)
+
+#: What is counted of entries: in all, and by entry as ``<kind> <name>``.
+KINDS: Final = ("dispatched", "failed", "retried", "missed", "skipped", "quarantined")
+
+ROUND_TRIPS: Final = "round_trips"
+
+#: Written by ``claim.lua``: UNIX seconds of the last turn; since when who leads.
+LAST_TICK: Final = "last_tick"
+LEADER: Final = "leader"
+
+#: In a second: sums of seconds are whole numbers in Redis.
+MICROSECONDS: Final = 1_000_000
+
+
+class Steps:
+    """The steps of a histogram, seconds: a field for each, and one for the sum in microseconds.
+
+    A value is counted in one of them; Prometheus adds them up.
+    """
+
+    def __init__(self, name: str, *bounds: float) -> None:
+        self.bounds = bounds
+        self.texts = (*map(str, bounds), "+Inf")
+        self.fields = tuple(f"{name}:{text}" for text in self.texts)
+        self.sum = f"{name}:sum"
+
+    def field(self, seconds: float) -> str:
+        """Return the field in which a value is counted."""
+        return self.fields[bisect_left(self.bounds, seconds)]
+
+    def counts(self, values: Iterable[float]) -> dict[str, int]:
+        """Return how many values are in each step, for those that have any."""
+        ordered = sorted(values)
+        up_to = [bisect_right(ordered, bound) for bound in self.bounds]
+        spans = zip(self.fields, pairwise((0, *up_to, len(ordered))), strict=True)
+        return {field: end - begin for field, (begin, end) in spans if end > begin}
+
+
+LATENESS: Final = Steps("lateness", 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5, 10, 30, 60, 300)
+TICK: Final = Steps("tick", 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5)
+
+
+def entry_field(kind: str, name: str) -> str:
+    """Return the field in which something is counted of one entry."""
+    return f"{kind} {name}"
+
+
+def split(field: str) -> tuple[str, str] | None:
+    """Return kind and name of the field of an entry, None for any other."""
+    kind, blank, name = field.partition(" ")
+    return (kind, name) if blank and kind in KINDS else None
+
 
 NOTHING: Final = Counted()
 
@@ -56,7 +122,7 @@ class Counters:
             self.add("retried", name)
 
     def add(self, kind: str, name: str, number: int = 1) -> None:
-        """Count something of :data:`~redbeat.metrics.fields.KINDS`."""
+        """Count something of :data:`~redbeat.metrics.counters.KINDS`."""
         self._new[kind] += number
         if self._by_entry:
             self._new[entry_field(kind, name)] += number

@@ -10,9 +10,10 @@ from redbeat.errors import ConfigurationError
 if TYPE_CHECKING:
     from redbeat.config import RedBeatConfig
     from redbeat.metrics.counters import Counters
-    from redbeat.metrics.pulse import Pulse
     from redbeat.metrics.server import Server
     from redbeat.storage.store import Store
+
+    from .health import Pulse
 
 __all__ = ("serve_beat", "serve_exporter")
 
@@ -35,7 +36,7 @@ def serve_exporter(app: Any, host: str, port: int) -> Server:
 
 def _serving(why: str) -> Any:
     try:
-        return import_module("redbeat.metrics.serving")
+        return import_module("redbeat.metrics.server")
     except ImportError as error:
         if (error.name or "").partition(".")[0] != "prometheus_client":
             raise

@@ -9,13 +9,28 @@ from threading import Thread
 from typing import Any, Final
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
-from prometheus_client import make_wsgi_app
+from celery.utils.log import get_logger
+from prometheus_client import ProcessCollector, make_wsgi_app
 from prometheus_client.registry import Collector, CollectorRegistry
 
+from redbeat.config import RedBeatConfig, ensure_conf
+from redbeat.entries.access import store_of
 from redbeat.errors import ConfigurationError
-from redbeat.metrics.pulse import Health
+from redbeat.storage.store import Store
 
-__all__ = ("Server",)
+from .counters import Counters
+from .families import BeatCollector, RedisCollector
+from .health import Health, Pulse
+from .snapshot import Snapshot, take_snapshot
+
+__all__ = (
+    "Server",
+    "serve_beat",
+    "serve_exporter",
+)
+
+logger = get_logger("celery.beat")
+
 
 #: Seconds in which :meth:`Server.close` is heeded; and those that a client may be silent.
 POLL: Final = 0.1
@@ -111,3 +126,40 @@ def _routes(registry: CollectorRegistry, probes: dict[str, Probe]) -> Callable[.
         return [f"{why}\n".encode()]
 
     return serve
+
+
+#: Connections that a beat may want at once. Where a pool has no more of them, a scrape that took
+#: one would make a tick fail.
+CONNECTIONS_OF_A_BEAT: Final = 4
+
+
+def serve_beat(conf: RedBeatConfig, store: Store, pulse: Pulse, counters: Counters) -> Server:
+    """Serve metrics and health of one beat; see :func:`redbeat.metrics.extra.serve_beat`."""
+    assert conf.metrics_port is not None
+    own = Store(store.client, store.keys)  # one that does not count, and is for other threads
+
+    def look() -> Snapshot | None:
+        return take_snapshot(own, conf) if _to_spare(own.client) else None
+
+    collectors = (BeatCollector(pulse, counters, look), ProcessCollector(registry=None))
+    address = (conf.metrics_host, conf.metrics_port)
+    server = Server(*address, collectors, pulse.alive, pulse.ready, "redbeat_metrics_port")
+    logger.info("beat: Metrics are at %s", server.url)
+    return server
+
+
+def serve_exporter(app: Any, host: str, port: int) -> Server:
+    """Serve what Redis knows; see :func:`redbeat.metrics.extra.serve_exporter`."""
+    conf, store = ensure_conf(app), store_of(app)
+    collector = RedisCollector(lambda: take_snapshot(store, conf), conf.metrics_entries)
+    return Server(host, port, [collector], _alive, collector.ready, "--port")
+
+
+def _to_spare(client: Any) -> bool:
+    pool = getattr(client, "connection_pool", None)
+    most = getattr(pool, "max_connections", None)
+    return most is None or most > CONNECTIONS_OF_A_BEAT
+
+
+def _alive() -> Health:
+    return Health(True, "the exporter is there")

@@ -6,12 +6,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from redbeat.beat.leader import SEEN_WITHIN
+from redbeat.beat.lock import SEEN_WITHIN
 from redbeat.config import RedBeatConfig
-from redbeat.entries.due import DISABLED
-from redbeat.metrics.fields import LAST_TICK, LEADER, split
+from redbeat.entries.decide import DISABLED
 from redbeat.storage.reading import Reading
-from redbeat.storage.rows import Counts
+from redbeat.storage.wire import Counts
+
+from .counters import LAST_TICK, LEADER, split
 
 __all__ = ("Snapshot", "take_snapshot")
 

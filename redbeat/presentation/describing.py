@@ -10,8 +10,8 @@ from celery.schedules import crontab, schedule, solar
 
 from redbeat.calendar.zones import as_utc
 from redbeat.decoder import encode
+from redbeat.entries.decide import aware
 from redbeat.entries.lazy import hidden
-from redbeat.entries.occurrences import aware
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import InvalidEntryError
 from redbeat.instant import clocked

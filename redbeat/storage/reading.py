@@ -19,11 +19,11 @@ from redbeat.config import key_aside
 from redbeat.connection.cluster import cluster_errors, node_of
 from redbeat.connection.failover import refusals
 from redbeat.errors import DecodeError
-from redbeat.metrics.fields import LAST_TICK
+from redbeat.metrics.counters import LAST_TICK
 
-from .records import Keys, key_of, text_in, text_of
-from .rows import Counts, Cursor, Page, Presence, read_counts, read_page
+from .records import Keys, key_of
 from .scripts import load_script
+from .wire import Counts, Cursor, Page, Presence, read_counts, read_page, text_in, text_of
 
 __all__ = ("BATCH", "GLOB_SPECIAL", "Reading", "Texts", "batches", "not_an_entry", "read_texts")
 

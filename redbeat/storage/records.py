@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -14,7 +13,7 @@ from typing import Any, NamedTuple
 
 from redbeat.config import KEYS_ASIDE, key_aside
 
-from .packing import pack, pack_binary, unpack_binary
+from .wire import pack, pack_binary, text_in, text_of, unpack_binary
 
 __all__ = (
     "BEFORE_RECORD",
@@ -63,8 +62,6 @@ __all__ = (
     "pack_writings",
     "read_saved",
     "read_turn",
-    "text_in",
-    "text_of",
 )
 
 #: Standings, as ``claim.lua`` returns them.
@@ -408,25 +405,9 @@ def _read_saved(code: int, texts: Iterator[str]) -> Saved:
     return saved if saved.identity is None else saved._replace(identity=text_in(saved.identity))
 
 
-def text_of(value: Any) -> str:
-    """Return a reply as text; bytes that are not UTF-8 survive as surrogates."""
-    return value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else value or ""
-
-
 def json_text(text: str) -> str:
     """Return a text as JSON, in which no backslash but that of a line feed comes before an n."""
     return encode_basestring_ascii(text).replace("\\\\", "\\u005c")
-
-
-def text_in(stored: str) -> str:
-    """Return the text in a JSON text; what is no JSON, by another writer, is returned as it is."""
-    if not stored:
-        return ""
-    try:
-        text = json.loads(stored)
-    except (ValueError, RecursionError):
-        return stored
-    return text if isinstance(text, str) else ""
 
 
 def key_of(key: str) -> bytes:

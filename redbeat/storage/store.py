@@ -12,12 +12,11 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from celery.utils.log import get_logger
 from redis.exceptions import RedisError, ResponseError
 
-from redbeat.connection.replicas import Replicas
 from redbeat.errors import InvalidEntryError
 
-from .packing import pack
 from .reading import (
     BATCH,
     GLOB_SPECIAL,
@@ -47,12 +46,56 @@ from .records import (
     pack_writings,
     read_saved,
     read_turn,
-    text_of,
 )
-from .rows import Presence
 from .scripts import load_script, overlaps, runs_once
+from .wire import Presence, pack, text_of
 
-__all__ = ("BATCH", "MAX_WAIT", "Store", "batches")
+__all__ = (
+    "BATCH",
+    "MAX_WAIT",
+    "Replicas",
+    "Store",
+    "batches",
+)
+
+logger = get_logger("celery.beat")
+
+
+#: Seconds to wait for them at most.
+WAIT_SECONDS = 1.0
+
+
+class Replicas:
+    """Has a connection wait until ``wanted`` replicas confirmed what was written on it.
+
+    Too few of them hold up nothing but for a second: that is logged, and so is their return.
+    """
+
+    def __init__(self, wanted: int) -> None:
+        self.wanted = wanted
+        self._enough = True
+
+    def wait(self, connection: Any) -> None:
+        """Wait for them. One round trip. A broken connection is left for the next command."""
+        # Half of what the socket allows, so that the answer still comes in time.
+        seconds = min(WAIT_SECONDS, (connection.socket_timeout or WAIT_SECONDS * 2) / 2)
+        try:
+            connection.send_command("WAIT", self.wanted, max(1, int(seconds * 1000)))
+            reached = int(connection.read_response())
+        except (RedisError, OSError) as error:
+            connection.disconnect()
+            logger.warning("beat: Cannot tell whether replicas recorded the runs: %s", error)
+            return
+        self._report(reached, seconds)
+
+    def _report(self, reached: int, seconds: float) -> None:
+        before, self._enough = self._enough, reached >= self.wanted
+        if before and not self._enough:
+            message = "beat: %d replicas of %d recorded the last runs within %.2f s, going on"
+            logger.warning(message, reached, self.wanted, seconds)
+        elif self._enough and not before:
+            logger.warning("beat: %d replicas record the runs again", reached)
+
 
 #: Seconds a beat waits at most between two looks; what is due later needs no wake-up message.
 MAX_WAIT = 5.0

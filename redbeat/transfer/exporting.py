@@ -11,7 +11,7 @@ from redbeat.entries.templates import Templates
 from redbeat.errors import DecodeError
 from redbeat.storage.quarantine import shown
 from redbeat.storage.reading import Reading
-from redbeat.storage.rows import Row
+from redbeat.storage.wire import Row
 
 from .incoming import EntryType
 from .jsonlines import write_line

@@ -11,15 +11,14 @@ from tempfile import TemporaryFile
 from typing import Any, Final, NamedTuple
 
 from redbeat.calendar.zones import UTC
-from redbeat.entries.due import PARKED
+from redbeat.entries.decide import PARKED
 from redbeat.entries.history import encode_meta
-from redbeat.entries.saving import new_identity, save_batch
-from redbeat.entry import RedBeatSchedulerEntry
+from redbeat.entry import RedBeatSchedulerEntry, new_identity, save_batch
 from redbeat.errors import DecodeError, InvalidEntryError
 from redbeat.storage.reading import BATCH, batches
 from redbeat.storage.records import SAVED, StaticRow, Writing
-from redbeat.storage.rows import Row
 from redbeat.storage.store import Store
+from redbeat.storage.wire import Row
 
 from .incoming import EntryType, Incoming
 

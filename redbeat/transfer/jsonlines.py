@@ -17,7 +17,7 @@ from redbeat.entries.history import History
 from redbeat.entries.runs import is_line
 from redbeat.entries.templates import Templates
 from redbeat.errors import DecodeError, InvalidEntryError
-from redbeat.storage.rows import Row
+from redbeat.storage.wire import Row
 
 from .incoming import EntryType, Incoming, fail
 

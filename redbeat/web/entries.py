@@ -12,14 +12,14 @@ from flask.typing import ResponseReturnValue
 
 from redbeat.config import ensure_conf
 from redbeat.entries.access import store_of
-from redbeat.entries.occurrences import aware
+from redbeat.entries.decide import aware
 from redbeat.entries.pauses import Pause, digest
 from redbeat.entries.runs import SENT, Occurrence, no_id, read_history
 from redbeat.management.browsing import record_of
 from redbeat.presentation.describing import policy, stored
 from redbeat.presentation.rule_text import KINDS, has_own_zone, rule_of
 from redbeat.schedule import Record
-from redbeat.storage.rows import Row
+from redbeat.storage.wire import Row
 
 from .charts import lateness_chart
 from .listing import poll_after

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from redbeat.storage.rows import Row
+from redbeat.storage.wire import Row
 
 __all__ = ("texts_of",)
 

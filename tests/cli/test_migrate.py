@@ -11,7 +11,7 @@ import redis
 from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry
-from redbeat.beat.leader import new_token
+from redbeat.beat.lock import new_token
 from redbeat.cli.command import EX_CONFLICT
 from redbeat.management.prefixes import copy_prefix
 from tests.acceptance.processes import Project

@@ -13,7 +13,7 @@ import redis
 from celery import Celery
 from celery.platforms import EX_UNAVAILABLE
 
-from redbeat.beat.leader import new_token
+from redbeat.beat.lock import new_token
 from redbeat.cli.command import EX_CONFIG, EX_UNHEALTHY
 from redbeat.connection.retrying import RetryingConnection
 from tests.cli.conftest import Run

@@ -14,7 +14,7 @@ from celery.schedules import crontab, schedule
 
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.entries.history import encode_meta, encode_runtime
-from redbeat.entries.nominal import nominal
+from redbeat.entries.runs import nominal
 from redbeat.entry import store_of
 from redbeat.storage.records import CHANGED, RAN, Completion
 from tests.deployments import PREFIX

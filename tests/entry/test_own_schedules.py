@@ -14,7 +14,7 @@ from celery import Celery
 from celery.schedules import BaseSchedule, crontab, schedstate, schedule
 
 from redbeat import RedBeatSchedulerEntry as Entry
-from redbeat.entries.occurrences import decide
+from redbeat.entries.decide import decide
 from redbeat.schedules import rrule
 from tests.deployments import PREFIX
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from redbeat.beat.exchange import LONGEST_LEASE, SHORTEST_LEASE
+from redbeat.beat.session import LONGEST_LEASE, SHORTEST_LEASE
 from tests.acceptance.processes import ROOT, Process
 from tests.faults.entries import Schedule
 from tests.waiting import wait_until

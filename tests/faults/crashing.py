@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from redbeat.beat import ticker
-from redbeat.beat.outbox import Letter, Outbox
+from redbeat.beat.publisher import Letter, Outbox
 from redbeat.schedulers import RedBeatScheduler
 from redbeat.storage.records import Terms, Turn
 from redbeat.storage.store import Store

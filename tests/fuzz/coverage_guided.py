@@ -36,7 +36,7 @@ def targets() -> Any:
         definition = importlib.import_module("redbeat.entries.definition")
         errors = importlib.import_module("redbeat.errors")
         history = importlib.import_module("redbeat.entries.history")
-        occurrences = importlib.import_module("redbeat.entries.occurrences")
+        occurrences = importlib.import_module("redbeat.entries.decide")
 
     def read(data: bytes) -> None:
         text = data.decode("utf-8", "surrogateescape")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from redbeat import RedBeatSchedulerEntry, Schedule
-from redbeat.beat.leader import SILENCE
+from redbeat.beat.lock import SILENCE
 from redbeat.decoder import RedBeatJSONEncoder
 from redbeat.entry import PARKED
 from tests.histories.project import RETIRED, STATIC

@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from redbeat.metrics.counters import KINDS, entry_field
 from redbeat.metrics.families import counted, histograms, process, schedule
-from redbeat.metrics.fields import KINDS, entry_field
 from redbeat.metrics.snapshot import Snapshot
-from redbeat.storage.rows import Counts
+from redbeat.storage.wire import Counts
 from tests.waiting import wait_until
 
 __all__ = ("Answer", "Scrape", "Target", "own_names")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from redbeat.beat.leader import new_token
+from redbeat.beat.lock import new_token
 from tests.acceptance.processes import ROOT, Project
 from tests.metrics.conftest import begin_beat
 from tests.metrics.scrapes import Scrape, Target, own_names

@@ -6,8 +6,7 @@ from collections import Counter
 
 import pytest
 
-from redbeat.metrics.counters import Counters
-from redbeat.metrics.fields import KINDS, LATENESS, split
+from redbeat.metrics.counters import KINDS, LATENESS, Counters, split
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 import redis
 from celery import Celery
 
-from redbeat.beat.leader import new_token
+from redbeat.beat.lock import new_token
 from redbeat.cli.command import EX_CONFIG
 from tests.acceptance.processes import Project
 from tests.cli.commands import run_command
@@ -122,7 +122,7 @@ def test_a_port_in_use(app: Celery, redis_server: RedisServer) -> None:
 
 def test_without_the_package(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    monkeypatch.delitem(sys.modules, "redbeat.metrics.serving", raising=False)
+    monkeypatch.delitem(sys.modules, "redbeat.metrics.server", raising=False)
     ran = run_command(app, "exporter", "--port", str(free_port()))
     assert ran.code == EX_CONFIG
     assert "pip install celery-redbeat[metrics]" in ran.err

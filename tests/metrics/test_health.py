@@ -7,7 +7,7 @@ import threading
 import pytest
 from celery import Celery
 
-from redbeat.metrics.pulse import ALIVE_WITHIN, FAILING_WITHIN, READY_WITHIN, Pulse
+from redbeat.metrics.health import ALIVE_WITHIN, FAILING_WITHIN, READY_WITHIN, Pulse
 from tests.acceptance.processes import Project
 from tests.metrics.conftest import begin_beat
 from tests.metrics.scrapes import Target

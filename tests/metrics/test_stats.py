@@ -10,9 +10,9 @@ import redis
 from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry
+from redbeat.beat.maintenance import INTERVAL
 from redbeat.entries.access import store_of
-from redbeat.metrics.fields import KINDS, LATENESS, split
-from redbeat.metrics.upkeep import INTERVAL
+from redbeat.metrics.counters import KINDS, LATENESS, split
 from redbeat.schedule import Schedule
 from redbeat.storage.records import Counted
 from tests.scheduler.clients import Wire

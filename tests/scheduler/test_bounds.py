@@ -9,7 +9,7 @@ import pytest
 from celery.schedules import schedule
 
 from redbeat import register_schedule_type
-from redbeat.beat.failures import REMEMBERED, REMEMBERED_FOR, Recent
+from redbeat.beat.retries import REMEMBERED, REMEMBERED_FOR, Recent
 from redbeat.entry import store_of
 from redbeat.storage.quarantine import REVIEW_INTERVAL, Quarantine
 from tests.deployments import PREFIX

@@ -11,8 +11,8 @@ import pytest
 from celery.schedules import schedule
 
 from redbeat import RedBeatSchedulerEntry
-from redbeat.beat.exchange import LONGEST_LEASE as LEASE
-from redbeat.beat.exchange import USED_PART
+from redbeat.beat.session import LONGEST_LEASE as LEASE
+from redbeat.beat.session import USED_PART
 from redbeat.schedulers import RedBeatScheduler
 from tests.deployments import PREFIX
 

@@ -15,8 +15,8 @@ import pytest
 from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry, Schedule
-from redbeat.beat import exchange
-from redbeat.beat.exchange import RIPE_RUNS
+from redbeat.beat import session
+from redbeat.beat.session import RIPE_RUNS
 from redbeat.storage.store import BATCH
 from tests.deployments import PREFIX
 
@@ -42,7 +42,7 @@ COUNTED = 8
 @pytest.fixture(autouse=True)
 def fast_server(monkeypatch: pytest.MonkeyPatch) -> None:
     """However slow the machine is, batches are as large as may be."""
-    monkeypatch.setattr(exchange, "MOST_WORK", 10.0)
+    monkeypatch.setattr(session, "MOST_WORK", 10.0)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 from celery import Celery
 
 from redbeat import RedBeatScheduler
-from redbeat.beat.leader import SILENCE
+from redbeat.beat.lock import SILENCE
 from redbeat.beat.ticker import STANDBY_POLL
 from redbeat.schedulers import acquire_distributed_beat_lock
 from tests.deployments import PREFIX

@@ -11,7 +11,7 @@ import pytest
 from redis.exceptions import LockNotOwnedError
 
 from redbeat import BeatInfo, active_beats, current_leader
-from redbeat.beat.leader import SEEN_WITHIN
+from redbeat.beat.lock import SEEN_WITHIN
 from redbeat.beat.ticker import STANDBY_POLL
 from redbeat.delivery import AT_MOST_ONCE
 from redbeat.errors import ConfigurationError

@@ -11,7 +11,7 @@ import pytest
 from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry
-from redbeat.entries.occurrences import task_id_of
+from redbeat.entries.decide import task_id_of
 from redbeat.schedulers import RedBeatScheduler
 from tests.deployments import PREFIX
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from redbeat import RedBeatSchedulerEntry
-from redbeat.beat.failures import OTHERS_WAIT
+from redbeat.beat.retries import OTHERS_WAIT
 from redbeat.decoder import MissingPackageError
 from redbeat.errors import CannotRunHereError, NotAllowedError
 from tests.deployments import PREFIX

@@ -10,7 +10,7 @@ import pytest
 import redis
 from celery import Celery
 
-from redbeat.beat.outbox import Letter, Outbox
+from redbeat.beat.publisher import Letter, Outbox
 from tests.servers import RedisServer
 from tests.waiting import wait_until
 

@@ -16,7 +16,7 @@ from celery.exceptions import Reject, TimeLimitExceeded, WorkerLostError
 
 import redbeat.worker
 from redbeat import RedBeatSchedulerEntry
-from redbeat.beat.messages import OVERLAP_HEADER
+from redbeat.beat.publisher import OVERLAP_HEADER
 from redbeat.beat.wakeup import DUE
 from redbeat.errors import InvalidEntryError
 from redbeat.schedulers import RedBeatScheduler

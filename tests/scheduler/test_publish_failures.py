@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from kombu.exceptions import OperationalError
 
-from redbeat.beat.failures import BROKER_WAIT, ENTRY_WAIT
+from redbeat.beat.retries import BROKER_WAIT, ENTRY_WAIT
 from tests.deployments import PREFIX
 
 from .conftest import LOCK, SCHEDULE, RecordingScheduler, World, interval_json

@@ -11,7 +11,7 @@ import kombu.entity
 import pytest
 import redis
 
-from redbeat.beat.failures import BROKER_WAIT, ENTRY_WAIT
+from redbeat.beat.retries import BROKER_WAIT, ENTRY_WAIT
 from redbeat.schedulers import RedBeatScheduler
 from redbeat.signals import entry_dispatched
 from tests.deployments import PREFIX

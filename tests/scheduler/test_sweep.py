@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from redbeat.beat.sweep import LOOK_INTERVAL, PASS_INTERVAL
-from redbeat.entries.occurrences import CLOCK_STEP
+from redbeat.beat.maintenance import LOOK_INTERVAL, PASS_INTERVAL
+from redbeat.entries.decide import CLOCK_STEP
 from tests.deployments import PREFIX
 from tests.scheduler.conftest import SCHEDULE, Clock, RecordingScheduler, World, interval_json
 

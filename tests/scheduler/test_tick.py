@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from redbeat import RedBeatSchedulerEntry
-from redbeat.beat import exchange
+from redbeat.beat import session
 from redbeat.storage.store import MAX_WAIT
 from tests.deployments import PREFIX
 
@@ -142,7 +142,7 @@ class TestRoundTrips:
         due: int,
         limit: int,
     ) -> None:
-        monkeypatch.setattr(exchange, "MOST_WORK", 10.0)  # however slow the machine is
+        monkeypatch.setattr(session, "MOST_WORK", 10.0)  # however slow the machine is
         scheduler = leading(world)
         world.put_many(due)
         trips, calls = counting.trips, world.calls()

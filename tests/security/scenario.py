@@ -13,7 +13,7 @@ import redis
 from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry, Schedule
-from redbeat.beat.leader import active_beats
+from redbeat.beat.lock import active_beats
 from redbeat.beat.wakeup import PING_INTERVAL, WakeUp
 from redbeat.entry import store_of
 from redbeat.errors import RedBeatError

@@ -244,7 +244,7 @@ MUTANTS: Final = (
     Mutant(
         "pace-not-spent",
         "A beat forgets how many late runs it has sent this second.",
-        "beat/exchange.py",
+        "beat/session.py",
         "            self.pace.spend(min(late, question.terms.late))\n",
         "            self.pace.spend(0 * late)\n",
         ("tests/scheduler/test_max_rate.py",),
@@ -361,7 +361,7 @@ MUTANTS: Final = (
     Mutant(
         "broker-failure-as-unsent",
         "A message that the broker may have taken is put back as one that was not sent.",
-        "beat/failures.py",
+        "beat/retries.py",
         "            return claim.put_back(again_at, unsure is not False)\n",
         "            return claim.put_back(again_at)\n",
         (
@@ -373,7 +373,7 @@ MUTANTS: Final = (
     Mutant(
         "since-ignored",
         "A beat decides by the present on a run that may have been sent.",
-        "beat/dispatcher.py",
+        "beat/dispatch.py",
         ", UTC) if claim.since else now\n",
         ", UTC) if False else now\n",
         ("tests/scheduler/test_claims.py",),
@@ -381,7 +381,7 @@ MUTANTS: Final = (
     Mutant(
         "overlap-asked-again",
         "A run that may be at work itself waits for the end of the run that goes on.",
-        "beat/dispatcher.py",
+        "beat/dispatch.py",
         "        elif due and not perhaps_sent and goes_on(entry, claim, now):\n",
         "        elif due and goes_on(entry, claim, now):\n",
         ("tests/scheduler/test_claims.py",),
@@ -389,7 +389,7 @@ MUTANTS: Final = (
     Mutant(
         "late-run-sent-again",
         "A run that may have been sent is sent again although it is too late.",
-        "beat/dispatcher.py",
+        "beat/dispatch.py",
         "        if due and perhaps_sent and (not entry.enabled or entry.is_too_late):\n",
         "        run.decided_at = run.now if perhaps_sent else run.decided_at\n"
         "        if due and perhaps_sent and not entry.enabled:\n",
@@ -409,7 +409,7 @@ MUTANTS: Final = (
     Mutant(
         "paused-run-not-counted",
         "A run that may have been sent does not count if the entry was paused since.",
-        "beat/dispatcher.py",
+        "beat/dispatch.py",
         "        if due and perhaps_sent and (not entry.enabled or entry.is_too_late):\n",
         "        if due and perhaps_sent and entry.is_too_late:\n",
         ("tests/scheduler/test_claims.py",),
@@ -417,7 +417,7 @@ MUTANTS: Final = (
     Mutant(
         "perhaps-sent-not-counted",
         "A run that may have been sent does not count against the limit of runs.",
-        "beat/outcomes.py",
+        "beat/completions.py",
         "        meta = encode_meta(ran_at, entry.total_run_count + 1)\n",
         "        meta = encode_meta(ran_at, entry.total_run_count)\n",
         (
@@ -548,7 +548,7 @@ MUTANTS: Final = (
     Mutant(
         "one-step-given-up",
         "Messages do not leave with their records although one server has both.",
-        "beat/dispatcher.py",
+        "beat/dispatch.py",
         "        exchange.broker = self._server.of(producer)\n",
         "        exchange.broker = None\n",
         (
@@ -561,7 +561,7 @@ MUTANTS: Final = (
     Mutant(
         "edited-run-sent-anyway",
         "A message that was refused as its entry had changed is offered again.",
-        "beat/dispatcher.py",
+        "beat/dispatch.py",
         "            if (definition, policy) == (claim.definition, claim.policy):\n",
         "            if definition:\n",
         ("tests/scheduler/test_claims.py",),
@@ -693,7 +693,7 @@ MUTANTS: Final = (
     Mutant(
         "overlap-asked-of-nobody",
         "A beat sends the next run while an earlier one goes on.",
-        "beat/overlap.py",
+        "beat/completions.py",
         "    return now < until < math.inf\n",
         "    return until < now\n",
         (
@@ -797,7 +797,7 @@ MUTANTS: Final = (
     Mutant(
         "save-leaves-finished",
         "An entry that has finished and is saved with another schedule does not run.",
-        "entries/saving.py",
+        "entry.py",
         "        if begun is history:\n",
         "        if begun is not None:\n",
         ("tests/schedule/test_saved_again.py",),
@@ -805,7 +805,7 @@ MUTANTS: Final = (
     Mutant(
         "save-arms-again",
         "A save that another process anticipated begins a finished entry a second time.",
-        "entries/saving.py",
+        "entry.py",
         "        meta, self._found_texts = found.meta, texts\n",
         "        meta = found.meta\n",
         ("tests/schedule/test_saved_again.py",),
@@ -986,7 +986,7 @@ MUTANTS: Final = (
     Mutant(
         "record-dropped",
         "Completions whose request failed are not sent again.",
-        "beat/exchange.py",
+        "beat/session.py",
         "            records, limit = [*lost.records, *records], max(limit, lost.terms.limit)\n",
         "            limit = max(limit, lost.terms.limit)\n",
         (
@@ -1008,7 +1008,7 @@ MUTANTS: Final = (
     Mutant(
         "lost-claims-not-asked-for",
         "A beat does not ask for the claims whose reply got lost.",
-        "beat/exchange.py",
+        "beat/session.py",
         "            reply_lost=lost is not None,\n",
         "            reply_lost=False,\n",
         (
@@ -1085,7 +1085,7 @@ MUTANTS: Final = (
     Mutant(
         "conflict-not-merged",
         "A run during which an application wrote the history is not counted.",
-        "entries/merging.py",
+        "entries/history.py",
         "    last_run_at, count, scheduled_at = recorded\n",
         "    last_run_at, _, scheduled_at = recorded\n    count = claimed.total_run_count\n",
         (
@@ -1096,7 +1096,7 @@ MUTANTS: Final = (
     Mutant(
         "conflict-keeps-claim",
         "A run during which an application wrote the history is not recorded.",
-        "beat/dispatcher.py",
+        "beat/dispatch.py",
         "            self._exchange.record(again, partial(self._was_out, letter, again))\n",
         "            pass\n",
         ("tests/scheduler/test_claims.py",),
@@ -1104,7 +1104,7 @@ MUTANTS: Final = (
     Mutant(
         "conflict-overrules-application",
         "A run overwrites the last run that an application wrote during it.",
-        "entries/merging.py",
+        "entries/history.py",
         "        last_run_at, scheduled_at = stored.last_run_at, None\n",
         "        scheduled_at = None\n",
         (
@@ -1115,7 +1115,7 @@ MUTANTS: Final = (
     Mutant(
         "count-set-back-is-lost",
         "A run overwrites the count that an application set back during it.",
-        "entries/merging.py",
+        "entries/history.py",
         "        count = stored.total_run_count\n",
         "        count = max(count, stored.total_run_count)\n",
         (
@@ -1126,7 +1126,7 @@ MUTANTS: Final = (
     Mutant(
         "saved-during-last-run",
         "An entry that is saved with another schedule during its last run never runs by it.",
-        "beat/dispatcher.py",
+        "beat/dispatch.py",
         "        last_run_at, count, scheduled_at = history\n",
         "        last_run_at, count, scheduled_at = merged_history(claim.meta, meta, ran)\n",
         ("tests/scheduler/test_claims.py",),
@@ -1134,7 +1134,7 @@ MUTANTS: Final = (
     Mutant(
         "deadline-from-reply",
         "The deadline of claims counts from the reply, however late that came.",
-        "beat/exchange.py",
+        "beat/session.py",
         "question.asked_at + used",
         "self.answered_at + used",
         (
@@ -1153,7 +1153,7 @@ MUTANTS: Final = (
     Mutant(
         "time-of-host",
         "A beat decides by the clock of its host and not by that of Redis.",
-        "beat/exchange.py",
+        "beat/session.py",
         "        return self._now + (local - self.answered_at)\n",
         "        import time\n\n        return time.time() + (local - self._clock())\n",
         (
@@ -1225,7 +1225,7 @@ MUTANTS: Final = (
     Mutant(
         "errors-swallowed",
         "A run that the broker refused counts as sent.",
-        "beat/outbox.py",
+        "beat/publisher.py",
         "                letter.error = errors[0]\n",
         "                letter.error = None\n",
         (
@@ -1245,7 +1245,7 @@ MUTANTS: Final = (
     Mutant(
         "record-before-publish",
         "A run is recorded when its message is written down, before the broker confirmed it.",
-        "beat/dispatcher.py",
+        "beat/dispatch.py",
         "                            outgoing.add(Letter(entry, claim, seconds, now))\n"
         "                            return\n",
         "                            self._settle(Letter(entry, claim, seconds, now))\n"
@@ -1259,7 +1259,7 @@ MUTANTS: Final = (
     Mutant(
         "failure-as-sent",
         "A run whose publish raised is recorded as sent.",
-        "beat/dispatcher.py",
+        "beat/dispatch.py",
         "        if letter.error is not None:\n",
         "        if False and letter.error is not None:\n",
         (
@@ -1271,7 +1271,7 @@ MUTANTS: Final = (
     Mutant(
         "stale-decision",
         "A run is sent although it has become too late while the broker took its time.",
-        "beat/dispatcher.py",
+        "beat/dispatch.py",
         " > DECIDED_FOR and entry.is_too_late\n",
         " > DECIDED_FOR and False\n",
         ("tests/scheduler/test_policy.py",),
@@ -1279,7 +1279,7 @@ MUTANTS: Final = (
     Mutant(
         "pause-not-seen",
         "An entry that is not enabled is sent when it is due.",
-        "beat/dispatcher.py",
+        "beat/dispatch.py",
         "        run.now = datetime.fromtimestamp(now, UTC)\n",
         "        run.now = datetime.fromtimestamp(now, UTC)\n        entry.enabled = True\n",
         ("tests/schedule/test_pause.py",),
@@ -1287,7 +1287,7 @@ MUTANTS: Final = (
     Mutant(
         "broker-failure-as-done",
         "A run that could not be sent while the broker is away is not put back.",
-        "beat/failures.py",
+        "beat/retries.py",
         "            return claim.put_back(again_at, unsure is not False)\n",
         '            return claim.done("skip", again_at + 60)\n',
         (
@@ -1298,7 +1298,7 @@ MUTANTS: Final = (
     Mutant(
         "attempts-without-wait",
         "An entry that cannot be sent is tried again at once, for ever.",
-        "beat/failures.py",
+        "beat/retries.py",
         "claim.put_back(now + wait, bool(unsure))",
         "claim.put_back(now, bool(unsure))",
         ("tests/scheduler/test_publish_failures.py",),
@@ -1314,7 +1314,7 @@ MUTANTS: Final = (
     Mutant(
         "at-most-once-ignored",
         "A run at most once is sent before it is recorded.",
-        "beat/dispatcher.py",
+        "beat/dispatch.py",
         " or self._delivery) == AT_MOST_ONCE\n",
         " or self._delivery) == 'never'\n",
         (
@@ -1336,7 +1336,7 @@ MUTANTS: Final = (
     Mutant(
         "id-from-present",
         "The task id comes from the present and not from the nominal instant.",
-        "beat/messages.py",
+        "beat/publisher.py",
         "    occurrence = instant.iso\n",
         "    occurrence = run.now.isoformat() if run else instant.iso\n",
         (
@@ -1347,7 +1347,7 @@ MUTANTS: Final = (
     Mutant(
         "id-without-name",
         "Entries that are due at one instant send one task id.",
-        "entries/occurrences.py",
+        "entries/decide.py",
         """f"{instant} {name}".encode(""",
         """f"{instant}".encode(""",
         (
@@ -1359,7 +1359,7 @@ MUTANTS: Final = (
     Mutant(
         "trigger-id-from-schedule",
         "A triggered run has the id of the scheduled one.",
-        "beat/messages.py",
+        "beat/publisher.py",
         '        occurrence = f"trigger {run.trigger.id}"\n',
         "        occurrence = instant.iso\n",
         (
@@ -1370,7 +1370,7 @@ MUTANTS: Final = (
     Mutant(
         "coalesced-not-told",
         "A message does not tell how many missed runs it stands for.",
-        "beat/messages.py",
+        "beat/publisher.py",
         '        headers["coalesced"] = run.verdict.missed\n',
         '        headers["coalesced"] = 0\n',
         (
@@ -1382,7 +1382,7 @@ MUTANTS: Final = (
     Mutant(
         "missed-not-counted",
         "Missed runs are not counted.",
-        "entries/occurrences.py",
+        "entries/decide.py",
         "    return Verdict(latest, next_run(schedule, latest, zone), missed)\n",
         "    return Verdict(latest, next_run(schedule, latest, zone), 0 * missed)\n",
         (
@@ -1393,7 +1393,7 @@ MUTANTS: Final = (
     Mutant(
         "coalesces-to-earliest",
         "A run that stands for missed ones is the first of them and not the last.",
-        "entries/occurrences.py",
+        "entries/decide.py",
         '    chosen = oldest if policy.coalesce == "earliest" else latest\n',
         "    chosen = oldest\n",
         (
@@ -1404,7 +1404,7 @@ MUTANTS: Final = (
     Mutant(
         "anchor-is-present",
         "An interval counts from when its run was sent and not from when that was due.",
-        "entries/due.py",
+        "entry.py",
         "        if self.scheduled_at and same_instant(last, known):\n",
         "        if False and same_instant(last, known):\n",
         (
@@ -1416,7 +1416,7 @@ MUTANTS: Final = (
     Mutant(
         "limit-plus-one",
         "An entry with a limit runs once more.",
-        "entries/occurrences.py",
+        "entries/decide.py",
         "    if runs >= policy.max_runs:\n        return FINISHED\n"
         "    last = verdict.due and runs + 1 >= policy.max_runs\n",
         "    if runs > policy.max_runs:\n        return FINISHED\n"
@@ -1430,7 +1430,7 @@ MUTANTS: Final = (
     Mutant(
         "limit-never-parks",
         "The last run of an entry with a limit is not known to be the last.",
-        "entries/occurrences.py",
+        "entries/decide.py",
         "    last = verdict.due and runs + 1 >= policy.max_runs\n",
         "    last = verdict.due and runs >= policy.max_runs\n",
         (
@@ -1441,7 +1441,7 @@ MUTANTS: Final = (
     Mutant(
         "window-has-no-end",
         "An entry runs after its end.",
-        "entries/planning.py",
+        "entries/decide.py",
         "return None if found is None or (end is not None and found > end) else found",
         "return found",
         ("tests/unit/test_planning.py",),
@@ -1449,7 +1449,7 @@ MUTANTS: Final = (
     Mutant(
         "window-has-no-begin",
         "An entry runs before its start.",
-        "entries/planning.py",
+        "entries/decide.py",
         "        if has_start(self.schedule) or (start is not None and start > at):\n",
         "        if has_start(self.schedule):\n",
         ("tests/unit/test_planning.py",),
@@ -1457,7 +1457,7 @@ MUTANTS: Final = (
     Mutant(
         "jitter-is-early",
         "Jitter makes runs early.",
-        "entries/planning.py",
+        "entries/decide.py",
         "return nominal + longest * (",
         "return nominal - longest * (",
         ("tests/unit/test_planning.py",),
@@ -1465,7 +1465,7 @@ MUTANTS: Final = (
     Mutant(
         "jitter-by-chance",
         "The jitter of a run differs from look to look.",
-        "entries/planning.py",
+        "entries/decide.py",
         """        text = f"{nominal.isoformat()} {self.identity}".encode(""",
         """        import random\n\n        text = f"{random.random()} {self.identity}".encode(""",
         ("tests/unit/test_planning.py",),
@@ -1473,7 +1473,7 @@ MUTANTS: Final = (
     Mutant(
         "misfire-ignored",
         "A run that is too late by its misfire_grace_time is sent.",
-        "entries/occurrences.py",
+        "entries/decide.py",
         "    if grace is not None:\n",
         "    if False:\n",
         (
@@ -1484,7 +1484,7 @@ MUTANTS: Final = (
     Mutant(
         "catch-up-unlimited",
         "All missed runs are sent, however few the limit allows.",
-        "entries/occurrences.py",
+        "entries/decide.py",
         "plan.last_few(oldest, latest, limit) if limit is not None else oldest",
         "oldest",
         (
@@ -1542,7 +1542,7 @@ MUTANTS: Final = (
     Mutant(
         "zone-change-ignored",
         "Entries keep their scores when the app gets another time zone.",
-        "beat/rescore.py",
+        "beat/maintenance.py",
         "    if before:\n        logger",
         "    if False:\n        logger",
         ("tests/scheduler/test_time_zone_change.py",),
@@ -1550,7 +1550,7 @@ MUTANTS: Final = (
     Mutant(
         "clock-back-ignored",
         "A history of a time that the clock of Redis went back from counts as it is.",
-        "entries/due.py",
+        "entry.py",
         "        ahead = self.run is not None and anchor",
         "        ahead = False and anchor",
         ("tests/scheduler/test_clocks.py",),
@@ -1558,7 +1558,7 @@ MUTANTS: Final = (
     Mutant(
         "clock-back-not-noted",
         "An entry that ran in the future begins to wait again at each look.",
-        "entries/due.py",
+        "entry.py",
         "        return verdict._replace(anchor=now) if ahead and anchor is now else verdict\n",
         "        return verdict\n",
         ("tests/scheduler/test_clocks.py",),
@@ -1574,7 +1574,7 @@ MUTANTS: Final = (
     Mutant(
         "host-clock-parks",
         "What a host takes for finished is parked, whatever the time of Redis.",
-        "entries/due.py",
+        "entry.py",
         "        if verdict.due or verdict.missed or verdict.next_at is None:\n",
         "        if verdict.due:\n",
         ("tests/scheduler/test_clocks.py",),
@@ -1610,7 +1610,7 @@ MUTANTS: Final = (
     Mutant(
         "silence-not-measured",
         "A standby takes the lock from a leader that renews it.",
-        "beat/leader.py",
+        "beat/lock.py",
         "        if holder != self._holder or fell < passed / 2:\n",
         "        if holder != self._holder:\n",
         (
@@ -1622,7 +1622,7 @@ MUTANTS: Final = (
     Mutant(
         "silence-too-long",
         "A standby waits for the end of a dead leader's lock, however long that is.",
-        "beat/leader.py",
+        "beat/lock.py",
         "        return self._holder\n\n\nclass OwnLock:",
         '        return ""\n\n\nclass OwnLock:',
         (
@@ -1633,7 +1633,7 @@ MUTANTS: Final = (
     Mutant(
         "blind-standby-counts-silence",
         "A standby counts time in which it could not see the lock as silence of the leader.",
-        "beat/leader.py",
+        "beat/lock.py",
         "self._silent += min(passed, LONGEST_LOOK)",
         "self._silent += passed",
         ("tests/scheduler/test_lock.py",),
@@ -1671,7 +1671,7 @@ MUTANTS: Final = (
     Mutant(
         "sweep-at-first-sight",
         "The sweep makes an entry due that a writer is just adding.",
-        "beat/sweep.py",
+        "beat/maintenance.py",
         "        self._found += found.orphans\n",
         "        self._found_before += found.orphans\n",
         ("tests/scheduler/test_sweep.py",),
@@ -1679,7 +1679,7 @@ MUTANTS: Final = (
     Mutant(
         "sweep-never-looks",
         "The sweep never begins a pass.",
-        "beat/sweep.py",
+        "beat/maintenance.py",
         "                self._cursor, self._pass_began = START, now\n",
         "                self._pass_began = now\n",
         ("tests/scheduler/test_sweep.py",),
@@ -1709,7 +1709,7 @@ MUTANTS: Final = (
     Mutant(
         "save-ignores-conflict",
         "An application that saves an entry takes its own history for the newest.",
-        "entries/saving.py",
+        "entry.py",
         "            self._merge(saved, (saved.definition, saved.policy))\n",
         "            self._seen_meta = saved.meta\n            self._known_history = (None, -1)\n",
         ("tests/schedule/test_conflicts.py",),
@@ -1717,7 +1717,7 @@ MUTANTS: Final = (
     Mutant(
         "save-writes-no-score",
         "An edited schedule keeps its old score.",
-        "entries/saving.py",
+        "entry.py",
         "        score, since = self._score_at(now), self._made_up()\n",
         "        score, since = now.timestamp() + 3600, self._made_up()\n",
         (

@@ -12,7 +12,7 @@ from redis.connection import AbstractConnection
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from redbeat import RedBeatSchedulerEntry
-from redbeat.beat.leader import BeatLock, active_beats, current_leader
+from redbeat.beat.lock import BeatLock, active_beats, current_leader
 from redbeat.beat.wakeup import DUE, LOCK, WakeUp
 from redbeat.connection.cluster import node_of
 from redbeat.errors import DecodeError

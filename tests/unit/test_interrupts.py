@@ -13,7 +13,7 @@ from types import FrameType
 
 import pytest
 
-from redbeat.beat.interrupts import STOP_SIGNALS, HeldSignals
+from redbeat.beat.stop_signals import STOP_SIGNALS, HeldSignals
 
 ROOT = Path(__file__).resolve().parents[2]
 BOTH = pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -172,7 +172,7 @@ class TestDefaultAction:
     def test_it_ends_the_process(self, count: int, said: str) -> None:
         program = f"""
 import os, signal
-from redbeat.beat.interrupts import HeldSignals
+from redbeat.beat.stop_signals import HeldSignals
 signal.signal(signal.SIGTERM, signal.SIG_DFL)
 with HeldSignals():
     print("started", flush=True)

@@ -12,8 +12,13 @@ from celery.schedules import crontab, schedule
 
 from redbeat import clocked, rrule
 from redbeat.entries.definition import encode_definition, encode_policy
-from redbeat.entries.history import History, encode_meta
-from redbeat.entries.merging import after_saved_anew, armed_again, merged_history
+from redbeat.entries.history import (
+    History,
+    after_saved_anew,
+    armed_again,
+    encode_meta,
+    merged_history,
+)
 from redbeat.entries.policy import Policy
 
 UTC = timezone.utc

@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from redbeat.entries.nominal import nominal
+from redbeat.entries.runs import nominal
 
 UTC = timezone.utc
 INSTANT = datetime(2026, 10, 25, 0, 30, 0, 120_000, tzinfo=UTC)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from celery.schedules import crontab, schedule
 
-from redbeat.entries.occurrences import Verdict, decide, namespace_of, task_id_of
+from redbeat.entries.decide import Verdict, decide, namespace_of, task_id_of
 from redbeat.schedules import rrule
 
 UTC = timezone.utc

@@ -13,7 +13,7 @@ import pytest
 from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry
-from redbeat.entries.task_options import sendable_options, stored_options
+from redbeat.entries.definition import sendable_options, stored_options
 from redbeat.errors import InvalidEntryError
 
 BERLIN = datetime(2030, 7, 1, 12, tzinfo=ZoneInfo("Europe/Berlin"))

@@ -16,7 +16,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 from redis.retry import Retry
 
-from redbeat.beat.pipelining import pipe_of
+from redbeat.beat.publisher import pipe_of
 from redbeat.beat.redis_pipe import RedisPipe
 from tests.waiting import wait_until
 

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from celery.schedules import crontab, schedule
 
-from redbeat.entries.occurrences import Verdict, decide
-from redbeat.entries.planning import Plan
+from redbeat.entries.decide import Plan, Verdict, decide
 from redbeat.entries.policy import Policy
 from redbeat.schedules import rrule
 

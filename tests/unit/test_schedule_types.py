@@ -30,13 +30,13 @@ from redbeat.decoder import (
     decode_schedule,
     encode,
 )
+from redbeat.entries.decide import decide
 from redbeat.entries.definition import (
     decode_definition,
     decode_policy,
     encode_definition,
     encode_policy,
 )
-from redbeat.entries.occurrences import decide
 from redbeat.errors import DecodeError, InvalidEntryError
 from redbeat.registry import named
 from redbeat.rulesets import MAX_DATES, MAX_RULES

@@ -18,7 +18,7 @@ import pytest
 from celery.schedules import crontab, schedule, solar
 from dateutil.rrule import FR
 
-from redbeat.entries.occurrences import decide
+from redbeat.entries.decide import decide
 from redbeat.entries.policy import Policy
 from redbeat.schedules import rrule
 from redbeat.timing import SOLAR_LIMIT, latest_run, next_run

@@ -18,10 +18,10 @@ from dateutil import tz
 
 from redbeat import RedBeatSchedulerEntry
 from redbeat.calendar.zones import from_timestamp, to_timestamp
+from redbeat.entries.decide import aware, decide
 from redbeat.entries.history import History, encode_meta, encode_runtime
-from redbeat.entries.nominal import nominal
-from redbeat.entries.occurrences import aware, decide
 from redbeat.entries.policy import Policy
+from redbeat.entries.runs import nominal
 from redbeat.schedules import rrule
 from redbeat.timing import next_run
 from tests.unit.test_cron import FIELDS, expression

@@ -1,14 +1,87 @@
-"""What the store reads of the schedule: rows, pages and counts, as text and numbers."""
+"""The text form of what scripts take and return: packed texts, rows, pages and counts."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import struct
+from collections.abc import Iterable, Sequence
+from itertools import accumulate, chain
 from typing import Any, NamedTuple
 
-from .packing import unpack
-from .records import text_in, text_of
+__all__ = (
+    "Counts",
+    "Cursor",
+    "Page",
+    "Presence",
+    "Row",
+    "pack",
+    "pack_binary",
+    "read_counts",
+    "read_page",
+    "text_in",
+    "text_of",
+    "unpack",
+    "unpack_binary",
+)
 
-__all__ = ("Counts", "Cursor", "Page", "Presence", "Row", "read_counts", "read_page")
+
+def pack(texts: Sequence[str]) -> tuple[str | bytes, str | bytes]:
+    """Return the sizes in bytes, separated by spaces, and the texts in UTF-8.
+
+    Surrogates stand for bytes that are no UTF-8, as in :func:`unpack`.
+    """
+    sizes, joined = _join(texts)
+    return " ".join(map(str, sizes)), joined
+
+
+def pack_binary(texts: Sequence[str]) -> tuple[bytes, str | bytes]:
+    """As :func:`pack`, but that a size is four bytes, the highest first."""
+    sizes, joined = _join(texts)
+    return struct.pack(f">{len(texts)}I", *sizes), joined
+
+
+def unpack(sizes: bytes, packed: bytes) -> list[str]:
+    """Return the texts; bytes that are no UTF-8 become surrogates."""
+    return _cut(map(int, sizes.split()), packed)
+
+
+def unpack_binary(sizes: bytes, packed: bytes) -> list[str]:
+    """As :func:`unpack`, for sizes as :func:`pack_binary` writes them."""
+    return _cut(struct.unpack(f">{len(sizes) // 4}I", sizes), packed)
+
+
+def _join(texts: Sequence[str]) -> tuple[Iterable[int], str | bytes]:
+    joined = "".join(texts)
+    if joined.isascii():
+        return map(len, texts), joined
+    encoded = [text.encode("utf-8", "surrogateescape") for text in texts]
+    return map(len, encoded), b"".join(encoded)
+
+
+def _cut(sizes: Iterable[int], packed: bytes) -> list[str]:
+    ends = list(accumulate(sizes))
+    pieces = zip(chain((0,), ends), ends)  # noqa: B905 - the last end begins nothing
+    if packed.isascii():
+        text = packed.decode("ascii")
+        return [text[begin:end] for begin, end in pieces]
+    return [packed[begin:end].decode("utf-8", "surrogateescape") for begin, end in pieces]
+
+
+def text_of(value: Any) -> str:
+    """Return a reply as text; bytes that are not UTF-8 survive as surrogates."""
+    return value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else value or ""
+
+
+def text_in(stored: str) -> str:
+    """Return the text in a JSON text; what is no JSON, by another writer, is returned as it is."""
+    if not stored:
+        return ""
+    try:
+        text = json.loads(stored)
+    except (ValueError, RecursionError):
+        return stored
+    return text if isinstance(text, str) else ""
+
 
 #: What follows the token of a beat that has a lock, as in ``claim.lua``.
 LOCKED = " lock"

@@ -1,18 +1,127 @@
-"""Runs whose messages are published, and those of them that the broker has not confirmed yet."""
+"""Messages: their ids and headers, publishing them, and those that are not confirmed yet."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
+from redbeat.entries.decide import Run
+from redbeat.entries.definition import sendable_options
+from redbeat.entries.lazy import evaluated
+from redbeat.entries.runs import Nominal
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.storage.records import Claim
 
-from .pipelining import Pipe, pipe_of
+from .amqp_pipe import AmqpPipe
+from .broker import retry_options
+from .redis_pipe import RedisPipe
 
-__all__ = ("Letter", "Outbox")
+__all__ = ("OVERLAP_HEADER", "Letter", "Message", "Outbox", "Pipe", "addressed", "pipe_of")
+
+#: The header with the key of an entry whose runs must not overlap.
+OVERLAP_HEADER = "redbeat_overlap"
+
+
+@dataclass(slots=True)
+class Message:
+    """What Celery needs of an entry to send its task."""
+
+    name: str
+    task: str
+    args: Any
+    kwargs: Any
+    options: dict[str, Any]
+    #: Whether the task id is the one that anybody can compute.
+    own_id: bool
+
+
+def addressed(entry: RedBeatSchedulerEntry, instant: Nominal, run: Run | None = None) -> Message:
+    """Return the message of ``entry``, whose options carry what identifies the occurrence.
+
+    ``instant`` is when that is due, ``run`` what else is known of it. The ``task_id`` is derived
+    from the occurrence, so that sending it again does not make a new task; headers ``scheduled_at``
+    (ISO 8601, UTC) and ``periodic_task_name`` tell the task what it was sent for, and
+    ``celery_beat_task`` that a beat has sent it. ``coalesced`` is there when the run makes up for
+    occurrences that were missed: it tells how many; ``triggered`` when the run is beside the
+    schedule. Options of the user's own win, but that what is sent at most once is not retried.
+
+    Functions among the arguments are called; :exc:`LazyArgumentError` where one of them raises.
+    """
+    given = sendable_options(entry.options or {})
+    options = retry_options(given, run is not None and run.at_most_once)
+    headers: dict[str, Any] = {"scheduled_at": instant.iso, "periodic_task_name": entry.name}
+    occurrence = instant.iso
+    if run is not None and run.trigger is not None:
+        headers["triggered"] = True
+        occurrence = f"trigger {run.trigger.id}"
+    elif run is not None and run.verdict is not None and run.verdict.missed:
+        headers["coalesced"] = run.verdict.missed
+    if entry.policy_field("overlap") != "allow":
+        headers[OVERLAP_HEADER] = entry.key
+    if given.get("headers"):
+        headers.update(given["headers"])
+    headers["celery_beat_task"] = True
+    options["headers"] = headers
+    task_id = given.get("task_id")
+    options["task_id"] = task_id or entry.derived_id(occurrence)
+    args, kwargs = evaluated(entry.args, entry.kwargs)
+    return Message(entry.name, entry.task, args, kwargs, options, not task_id)
+
+
+class Pipe(Protocol):
+    """Messages that one channel has collected, and those of them that are on their way."""
+
+    channel: Any
+
+    #: Whether an error on the channel may be about a message that was published before.
+    shares_errors: bool
+
+    @property
+    def size(self) -> int:
+        """How many operations of the broker were collected since :meth:`leave`."""
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes they take, as far as this process has to keep them."""
+
+    def __enter__(self) -> None:
+        """From now on publishing on the channel does not wait for the broker."""
+
+    def __exit__(self, *exc_info: object) -> None:
+        """It waits again."""
+
+    def leave(self) -> None:
+        """Send what was collected, and wait for nothing; nothing else may be on its way.
+
+        Raises nothing of its own: :meth:`answers` tells what went wrong.
+        """
+
+    def answers(self) -> list[Exception | None]:
+        """Wait for the broker; return for each operation that left why it failed, else None.
+
+        Raises nothing of its own; afterwards nothing is on its way.
+        """
+
+    def close(self) -> None:
+        """Let go of what belongs to the pipe; the channel stays as it is."""
+
+
+def pipe_of(channel: Any) -> Pipe | None:
+    """Return a pipe for a channel of kombu, None for a transport that has no use for one.
+
+    No network traffic. Redis in all its forms has; so has RabbitMQ where it confirms what is
+    published. Where it does not, nothing is waited for anyhow.
+    """
+    if hasattr(channel, "conn_or_acquire"):
+        return RedisPipe(channel)
+    confirms = getattr(channel, "basic_publish_confirm", None)
+    # By equality: a bound method is made anew at each look.
+    if confirms is not None and channel.basic_publish == confirms and not channel._confirm_selected:
+        return AmqpPipe(channel)
+    return None
+
 
 #: Seconds after which messages leave: none is to be late.
 LEAVE_AFTER: Final = 0.02

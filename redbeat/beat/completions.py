@@ -3,26 +3,136 @@
 from __future__ import annotations
 
 import json
+import math
 from datetime import datetime
+from typing import Any, Final
 
 from celery.utils.log import get_logger
 
-from redbeat.entries.due import DISABLED, PARKED, score_of
+from redbeat.entries.decide import (
+    DISABLED,
+    LONGEST_WAIT,
+    PARKED,
+    SHORTEST_WAIT,
+    Run,
+    score_of,
+    wait_of,
+)
 from redbeat.entries.history import encode_meta, encode_runtime
-from redbeat.entries.nominal import nominal
-from redbeat.entries.prototypes import Histories
-from redbeat.entries.runs import PERHAPS_SENT, SENT, SKIPPED, missed, run_line
+from redbeat.entries.runs import PERHAPS_SENT, SENT, SKIPPED, missed, nominal, run_line
+from redbeat.entries.templates import Histories
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.metrics.counters import Counters
 from redbeat.signals import emit, entry_dispatched, entry_finished, entry_missed
-from redbeat.storage.records import DELETE, DISABLE, PARK, RAN, SKIP, Claim, Completion
+from redbeat.storage.records import DELETE, DISABLE, PARK, RAN, SKIP, WAITS, Claim, Completion
+from redbeat.timing import asks_itself
 
-from .hooks import Hooks
-from .overlap import marker, put_off
+from .scheduler_protocol import Hooks
 
-__all__ = ("Outcomes",)
+__all__ = (
+    "Outcomes",
+    "goes_on",
+    "marker",
+    "own_wait",
+    "put_off",
+    "score_of_not_due",
+)
 
 logger = get_logger("celery.beat")
+
+
+def own_wait(entry: RedBeatSchedulerEntry, seconds: Any, now: float) -> float | None:
+    """Return the next score by a class of the user's own; None when the schedule decides.
+
+    An ``is_due`` that only adds a condition agrees with the schedule, but for the time it took to
+    ask.
+    """
+    if entry.scores_itself() and entry.run is not None and entry.run.successor is not None:
+        return _own_score(entry.run.successor, now)
+    if type(entry).is_due is RedBeatSchedulerEntry.is_due or not isinstance(seconds, (int, float)):
+        return None
+    if seconds != seconds:  # NaN: as a score Redis refuses it, and the whole batch with it
+        return None
+    by_schedule = score_of(entry.verdict().next_at)
+    own = now + float(min(max(seconds, 0), LONGEST_WAIT))
+    return None if abs(own - by_schedule) < SHORTEST_WAIT else max(own, now + SHORTEST_WAIT)
+
+
+def _own_score(after: RedBeatSchedulerEntry, now: float) -> float | None:
+    try:
+        score = float(after.score)
+        if not math.isfinite(score):
+            raise ValueError(f"its score is {score}")
+    except Exception:  # the message is out: what is recorded of it must not depend on this
+        logger.exception("beat: Entry %s cannot tell its next run, its schedule does", after.name)
+        return None
+    return score if score < 0 else max(score, now + SHORTEST_WAIT)
+
+
+def score_of_not_due(entry: RedBeatSchedulerEntry, run: Run, seconds: Any, now: float) -> float:
+    """Return when to look again at an entry that was not sent."""
+    own = own_wait(entry, seconds, now)
+    if own is not None:
+        return own
+    verdict = run.verdict
+    if verdict is not None and not verdict.due:
+        return score_of(verdict.next_at)
+    if seconds is None:
+        return PARKED
+    number = float(seconds) if isinstance(seconds, (int, float)) else math.nan
+    return now + wait_of(number).total_seconds()
+
+
+ALLOW: Final = "allow"
+
+
+def goes_on(entry: RedBeatSchedulerEntry, claim: Claim, now: float) -> bool:
+    """Return whether an earlier run may go on with which the next must not overlap."""
+    if entry.policy_field("overlap") == ALLOW or not claim.running_until:
+        return False
+    try:
+        until = float(claim.running_until)
+    except ValueError:
+        return False
+    return now < until < math.inf
+
+
+def marker(entry: RedBeatSchedulerEntry, task_id: str) -> str:
+    """Return the ``running`` of a completion for a run that begins, "" where none is needed."""
+    if entry.policy_field("overlap") == ALLOW or not task_id:
+        return ""
+    return f"{task_id} {entry.policy_field('overlap_timeout')}"
+
+
+def put_off(entry: RedBeatSchedulerEntry, claim: Claim) -> tuple[Completion, datetime | None]:
+    """Return what to record for an occurrence that is due while an earlier run goes on.
+
+    With the occurrence if that is skipped; one that waits is the latest when its time comes.
+    """
+    verdict = entry.verdict()
+    scheduled_at = verdict.anchor or verdict.scheduled_at
+    waits = entry.policy_field("overlap") == "buffer_one"
+    if waits or scheduled_at is None or entry.last_run_at is None:
+        until = float(claim.running_until)
+        logger.debug("beat: Entry %s waits for the end of its run", entry.name)
+        return claim.put_back(until)._replace(running=WAITS), None
+    logger.warning(
+        "beat: Entry %s skips the run of %s: an earlier one goes on", entry.name, scheduled_at
+    )
+    runtime = encode_runtime(nominal(scheduled_at), entry.last_run_at)
+    score = _score_after(entry, scheduled_at)
+    return claim.done(SKIP, score, runtime=runtime), scheduled_at
+
+
+def _score_after(entry: RedBeatSchedulerEntry, skipped: datetime) -> float:
+    """Return when the entry is due after an occurrence that does not count as a run."""
+    run = entry.run
+    if run is None or asks_itself(entry.schedule):
+        return score_of(entry.verdict().next_at)
+    after = entry.claimed(run.now, run.due)
+    after.scheduled_at = skipped
+    verdict = after.verdict()
+    return run.now.timestamp() if verdict.due else score_of(verdict.next_at)
 
 
 class Outcomes:

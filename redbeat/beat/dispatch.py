@@ -14,23 +14,22 @@ from redis.exceptions import RedisError, ResponseError
 from redbeat.calendar.zones import UTC
 from redbeat.config import RedBeatConfig
 from redbeat.delivery import AT_LEAST_ONCE, AT_MOST_ONCE
-from redbeat.entries.due import DISABLED
-from redbeat.entries.history import History, encode_meta, encode_runtime
-from redbeat.entries.lazy import LazyArgumentError, evaluated
-from redbeat.entries.merging import after_saved_anew, merged_history
-from redbeat.entries.nominal import nominal
-from redbeat.entries.occurrences import Run, Trigger, first_word
-from redbeat.entries.prototypes import Histories, Prototypes
-from redbeat.entries.runs import TRIGGERED, run_line
-from redbeat.entry import RedBeatSchedulerEntry
-from redbeat.errors import (
-    CannotRunHereError,
-    ConfigurationError,
-    DecodeError,
-    InvalidEntryError,
+from redbeat.entries.decide import DISABLED, Run, Trigger, first_word
+from redbeat.entries.history import (
+    History,
+    after_saved_anew,
+    encode_meta,
+    encode_runtime,
+    merged_history,
 )
+from redbeat.entries.lazy import LazyArgumentError, evaluated
+from redbeat.entries.runs import TRIGGERED, nominal, run_line
+from redbeat.entries.templates import Histories, Prototypes
+from redbeat.entry import RedBeatSchedulerEntry
+from redbeat.errors import CannotRunHereError, ConfigurationError, DecodeError, InvalidEntryError
 from redbeat.metrics.counters import Counters
 from redbeat.signals import emit, entry_quarantined
+from redbeat.storage.checks import REFUSAL
 from redbeat.storage.quarantine import Quarantine, shown
 from redbeat.storage.records import (
     BEFORE_RECORD,
@@ -48,23 +47,25 @@ from redbeat.storage.records import (
     Completion,
     Result,
 )
-from redbeat.storage.rights import REFUSAL
 from redbeat.timing import asks_itself
 
 from .at_most_once import AtMostOnce, Promise
+from .completions import Outcomes, goes_on, marker, own_wait, score_of_not_due
 from .exactly_once import Capture, CommonServer
-from .exchange import Exchange
-from .failures import Failures, Recent
-from .hooks import Hooks, name_of, publish
-from .outbox import Letter, Outbox
-from .outcomes import Outcomes
-from .overlap import goes_on, marker
+from .publisher import Letter, Outbox
+from .retries import Failures, Recent
+from .scheduler_protocol import Hooks, name_of, publish
+from .session import Exchange
 from .statics import StaticEntries
-from .waits import own_wait, score_of_not_due
 
-__all__ = ("Dispatcher", "Given", "Loaded")
+__all__ = (
+    "Dispatcher",
+    "Given",
+    "Loaded",
+)
 
 logger = get_logger("celery.beat")
+
 
 #: An entry, or why it cannot be read.
 Loaded = RedBeatSchedulerEntry | Exception

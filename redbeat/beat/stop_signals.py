@@ -1,4 +1,4 @@
-"""Signals that ask a beat to stop, held back while it talks to the broker or to Redis."""
+"""Signals that stop a beat, held back while the beat talks to the broker or to Redis."""
 
 from __future__ import annotations
 

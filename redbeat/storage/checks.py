@@ -1,4 +1,4 @@
-"""Which commands the Redis user may not run, found out by running them without an effect."""
+"""Checks of the Redis server: commands that its user may not run, and eviction of keys."""
 
 from __future__ import annotations
 
@@ -6,14 +6,52 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from celery.utils.log import get_logger
 from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
 from redbeat.connection.borrowing import borrowed, connection_of
 from redbeat.connection.cluster import cluster_errors, node_of
+from redbeat.errors import RedBeatKeyExpiryError
 
 from .store import Store
 
-__all__ = ("check_rights", "explained")
+__all__ = (
+    "check_eviction",
+    "check_rights",
+    "explained",
+)
+
+logger = get_logger("celery.beat")
+
+
+MESSAGE = (
+    "Redis may evict keys of the schedule: maxmemory is %d with policy %s. "
+    "Set maxmemory-policy to noeviction or to a volatile-* policy, "
+    "or redbeat_key_expiry_check to 'ignore'."
+)
+
+
+def check_eviction(store: Store, mode: str) -> None:
+    """Report an eviction policy that may take entries, as ``redbeat_key_expiry_check`` says.
+
+    ``mode`` is ``ignore``, ``warn``, ``error`` or ``raise``; the last raises
+    :exc:`RedBeatKeyExpiryError`. One round trip, none for ``ignore``. Asks INFO, which managed
+    servers leave enabled where they disable CONFIG; a server that refuses it is warned about.
+    """
+    if mode == "ignore":
+        return
+    try:
+        limit, policy = store.eviction()
+    except ResponseError as error:
+        logger.warning("beat: Cannot tell whether Redis may evict keys of the schedule: %s", error)
+        return
+    if not limit or not policy.startswith("allkeys-"):
+        return
+    if mode == "raise":
+        raise RedBeatKeyExpiryError(MESSAGE % (limit, policy))
+    report = logger.warning if mode == "warn" else logger.error
+    report(MESSAGE, limit, policy)
+
 
 #: What servers say when a user lacks a right, also for a command in a script.
 REFUSAL = re.compile(r"no permission|can't (?:run|access)|ACL failure", re.IGNORECASE)

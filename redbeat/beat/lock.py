@@ -20,9 +20,17 @@ from redbeat.entry import store_of
 from redbeat.storage.records import Turn
 from redbeat.storage.store import Store
 
-__all__ = ("BeatInfo", "BeatLock", "OwnLock", "active_beats", "current_leader", "new_token")
+__all__ = (
+    "BeatInfo",
+    "BeatLock",
+    "OwnLock",
+    "active_beats",
+    "current_leader",
+    "new_token",
+)
 
 logger = get_logger("celery.beat")
+
 
 #: How the token of a beat of RedBeat 3 starts; any other token is a foreign holder.
 TOKEN_PREFIX = "redbeat3:"

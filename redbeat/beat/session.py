@@ -1,4 +1,4 @@
-"""The conversation of one beat with Redis: what it records, what it claims, what time it is."""
+"""The turns that one beat takes with Redis: record what ran, claim what is due, read the time."""
 
 from __future__ import annotations
 
@@ -23,12 +23,17 @@ from redbeat.storage.records import (
 )
 from redbeat.storage.store import BATCH, Store
 
-from .backoff import Pace
-from .leader import BeatLock, new_token
+from .lock import BeatLock, new_token
+from .retries import Pace
 
-__all__ = ("Answer", "Exchange", "Record")
+__all__ = (
+    "Answer",
+    "Exchange",
+    "Record",
+)
 
 logger = get_logger("celery.beat")
+
 
 #: Seconds a claim lasts at most, and at least. A beat that dies leaves its claims to others then.
 LONGEST_LEASE, SHORTEST_LEASE = 30.0, 5.0

@@ -1,27 +1,80 @@
-"""Runs that could not be sent: kept, reported, and tried again after a while."""
+"""Retries: how long to wait after failures of the broker, of one entry, or of Redis."""
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from celery.utils.log import get_logger
 
 from redbeat.calendar.zones import from_timestamp
-from redbeat.entries.nominal import nominal
-from redbeat.entries.runs import cause_of, failed, run_line
+from redbeat.entries.runs import cause_of, failed, nominal, run_line
 from redbeat.errors import CannotRunHereError, described
 from redbeat.metrics.counters import Counters
 from redbeat.signals import emit, entry_failed
 from redbeat.storage.quarantine import shown
 from redbeat.storage.records import Claim, Completion
 
-from .backoff import BackOff
 from .broker import broker_address
-from .hooks import Hooks, name_of
+from .scheduler_protocol import Hooks, name_of
 
-__all__ = ("BROKER_WAIT", "Failures", "Recent")
+__all__ = (
+    "BROKER_WAIT",
+    "BackOff",
+    "Failures",
+    "Pace",
+    "Recent",
+)
 
 logger = get_logger("celery.beat")
+
+
+#: Seconds for which a beat waits at least where runs wait for their pace.
+SHORTEST_PAUSE: Final = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class BackOff:
+    """Waits that double from ``first`` to ``longest`` seconds."""
+
+    first: float
+    longest: float
+
+    def after(self, failures: int) -> float:
+        """Return the seconds to wait after ``failures`` in a row; 0 after none."""
+        return min(self.first * 2.0 ** min(failures - 1, 32), self.longest) if failures else 0.0
+
+
+class Pace:
+    """A token bucket: ``rate`` a second, those of one second at once. Times in monotonic seconds.
+
+    Without a rate there is no limit.
+    """
+
+    def __init__(self, rate: float | None) -> None:
+        self._rate = rate
+        self._most = max(rate or 0.0, 1.0)
+        self._tokens, self._at = self._most, 0.0
+        self._last: int | None = None
+
+    def allowed(self, now: float) -> int | None:
+        """Return how many are allowed now, None for any number."""
+        if self._rate is not None:
+            self._tokens = min(self._tokens + (now - self._at) * self._rate, self._most)
+            self._at, self._last = now, int(self._tokens)
+        return self._last
+
+    def spend(self, count: int) -> None:
+        """Note that so many of those allowed were used."""
+        self._tokens -= count
+
+    def wait(self, now: float) -> float:
+        """Return the seconds until one is allowed; infinite unless none was, when asked last."""
+        if self._rate is None or self._last:
+            return math.inf
+        return max((1.0 - self._tokens) / self._rate - (now - self._at), SHORTEST_PAUSE)
+
 
 #: Seconds to wait while the broker is away, and for an entry that cannot be sent.
 BROKER_WAIT = BackOff(0.1, 2.0)

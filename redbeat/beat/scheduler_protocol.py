@@ -10,7 +10,11 @@ from redbeat.config import ensure_conf
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.storage.records import Claim
 
-__all__ = ("Hooks", "name_of", "publish")
+__all__ = (
+    "Hooks",
+    "name_of",
+    "publish",
+)
 
 logger = get_logger("celery.beat")
 
