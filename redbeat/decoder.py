@@ -12,8 +12,9 @@ from typing import Any
 from celery.schedules import BaseSchedule, crontab, schedule
 from dateutil.rrule import weekday
 
+from redbeat.codec.writers import MAX_DEPTH, RedBeatJSONEncoder, storable
+
 from .calendar.zones import from_timestamp, get_utcoffset_minutes, to_timestamp
-from .codec.encoder import MAX_DEPTH, RedBeatJSONEncoder, storable
 from .codec.readers import DECODERS, LoadError, MalformedError, MissingError, reader_of
 from .codec.writers import ENCODERS, TAG, UnstorableError
 from .errors import CannotRunHereError, DecodeError, InvalidEntryError, UnknownTypeError

@@ -22,7 +22,6 @@ from redbeat.calendar.zones import UTC, as_utc, from_timestamp
 from redbeat.codec.writers import warn_of_app
 from redbeat.config import ensure_conf, real_app
 from redbeat.decoder import to_timestamp
-from redbeat.entries.access import store_of
 from redbeat.entries.decide import (
     CLOCK_STEP,
     DISABLED,
@@ -58,6 +57,7 @@ from redbeat.entries.lazy import hidden, revealed, with_field
 from redbeat.entries.pauses import Pause, pause_entries, resume_entries, resumed
 from redbeat.entries.policy import DEFAULT, FIELDS, Policy
 from redbeat.entries.runs import Occurrence, nominal, read_history
+from redbeat.entries.status import EntryStatus, Record
 from redbeat.errors import (
     ConflictError,
     DecodeError,
@@ -65,7 +65,6 @@ from redbeat.errors import (
     NotAllowedError,
     UnknownTypeError,
 )
-from redbeat.management.states import EntryStatus, Record
 from redbeat.schedules import RuleSchedule
 from redbeat.storage.reading import not_an_entry
 from redbeat.storage.records import (
@@ -78,7 +77,7 @@ from redbeat.storage.records import (
     Writing,
     key_of,
 )
-from redbeat.storage.store import Store
+from redbeat.storage.store import Store, store_of
 from redbeat.storage.wire import text_of
 from redbeat.timing import asks_itself, in_zone
 

@@ -9,18 +9,18 @@ from typing import Any
 
 from redbeat.entries.decide import aware
 from redbeat.entries.pauses import pause_entries, resume_entries
+from redbeat.entries.status import EntryStatus, Record, quarantine_note
+from redbeat.management.apply import Applied, apply, checked
+from redbeat.management.find import Filter
+from redbeat.management.forecast import agenda
+from redbeat.management.status import Status, status_of
+from redbeat.storage.store import store_of
 from redbeat.storage.wire import Cursor, Page
 
 from .config import ensure_conf, real_app
-from .entries.access import store_of
 from .entry import RedBeatSchedulerEntry, save_batches
 from .errors import DecodeError, InvalidEntryError
-from .management.agenda import agenda
-from .management.applying import Applied, apply, checked
-from .management.finding import Filter
 from .management.forecast import Forecast, forecast
-from .management.overview import Status, status_of
-from .management.states import EntryStatus, Record, quarantine_note
 from .settings import MISSING
 from .storage.quarantine import shown
 from .storage.records import key_of

@@ -9,7 +9,19 @@ from typing import Any, Final, NamedTuple
 from celery import Celery
 from celery.app.defaults import SETTING_KEYS
 
-__all__ = ("MISSING", "SETTINGS", "Setting", "find_setting", "is_set", "unknown_settings")
+__all__ = (
+    "AT_LEAST_ONCE",
+    "AT_MOST_ONCE",
+    "DELIVERIES",
+    "EXACTLY_ONCE",
+    "MISSING",
+    "OF_AN_APP",
+    "SETTINGS",
+    "Setting",
+    "find_setting",
+    "is_set",
+    "unknown_settings",
+)
 
 
 class Setting(NamedTuple):
@@ -206,3 +218,17 @@ def _nearest(name: str) -> str | None:
         found = get_close_matches(name.removeprefix(_PREFIX), known, n=1)
         return known[found[0]] if found else None
     return next(iter(get_close_matches(name, SETTINGS, n=1, cutoff=_NEAR)), None)
+
+
+#: Published and recorded in one step, by the Redis that is broker and schedule.
+EXACTLY_ONCE: Final = "exactly_once"
+
+#: Published first and recorded afterwards: a beat that dies in between has it sent again.
+AT_LEAST_ONCE: Final = "at_least_once"
+
+#: Recorded first and published afterwards: a beat that dies in between loses it.
+AT_MOST_ONCE: Final = "at_most_once"
+
+#: What an entry may choose, and an app.
+DELIVERIES: Final = (AT_LEAST_ONCE, AT_MOST_ONCE)
+OF_AN_APP: Final = (EXACTLY_ONCE, *DELIVERIES)

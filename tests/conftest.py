@@ -50,8 +50,18 @@ def pytest_configure(config: pytest.Config) -> None:
     )
 
 
+def _longest(item: pytest.Item) -> float:
+    """Return how many seconds a test may take, 0 for what is usual."""
+    marker = item.get_closest_marker("timeout")
+    return float(marker.args[0]) if marker and marker.args else 0.0
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is about a single server only, where the schedule is in something else."""
+    """Begin with the longest tests, so that no process has one to do when the others are done.
+
+    Leave out what is about a single server only, where the schedule is in something else.
+    """
+    items.sort(key=_longest, reverse=True)
     if chosen_kind() == STANDALONE:
         return
     others = [item for item in items if item.get_closest_marker("standalone")]

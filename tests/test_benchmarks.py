@@ -39,8 +39,8 @@ def measure(url: str, workload: str, entries: int, repeat: int = 2) -> Metrics:
     [1, pytest.param(500, marks=pytest.mark.long), pytest.param(1001, marks=pytest.mark.long)],
 )
 def test_a_tick_claims_and_records_in_batches(redis_url: str, entries: int) -> None:
-    most = ceil(entries / BATCH) + ceil(entries / RIPE_RUNS)
-    # A machine that stalls has a tick record in between, or end early; more trips are in all.
+    # A machine that stalls has a tick record in between, or end early: more trips then.
+    most = ceil(entries / BATCH) + ceil(entries / RIPE_RUNS) + entries // 200
     found: list[object] = []
     for _ in range(5):
         found.append(measure(redis_url, "tick", entries, repeat=9)["round_trips"])

@@ -25,7 +25,7 @@ from celery.bin.base import CLIContext
 from celery.bin.beat import beat
 from celery.bin.worker import worker
 
-from redbeat.management.states import FINISHED, PAUSED, QUARANTINED, SCHEDULED
+from redbeat.entries.status import FINISHED, PAUSED, QUARANTINED, SCHEDULED
 from redbeat.metrics.health import ALIVE_WITHIN
 from tests.metrics.scrapes import own_names
 

@@ -13,7 +13,6 @@ from redis.exceptions import RedisError, ResponseError
 
 from redbeat.calendar.zones import UTC
 from redbeat.config import RedBeatConfig
-from redbeat.delivery import AT_LEAST_ONCE, AT_MOST_ONCE
 from redbeat.entries.decide import DISABLED, Run, Trigger, first_word
 from redbeat.entries.history import (
     History,
@@ -28,6 +27,7 @@ from redbeat.entries.templates import Histories, Prototypes
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import CannotRunHereError, ConfigurationError, DecodeError, InvalidEntryError
 from redbeat.metrics.counters import Counters
+from redbeat.settings import AT_LEAST_ONCE, AT_MOST_ONCE
 from redbeat.signals import emit, entry_quarantined
 from redbeat.storage.checks import REFUSAL
 from redbeat.storage.quarantine import Quarantine, shown

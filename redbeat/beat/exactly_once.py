@@ -19,9 +19,9 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from redbeat.config import RedBeatConfig
 from redbeat.connection.borrowing import connection_like, is_idle
 from redbeat.connection.cluster import is_cluster
-from redbeat.delivery import EXACTLY_ONCE
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import ConfigurationError, described
+from redbeat.settings import EXACTLY_ONCE
 from redbeat.storage.records import Broker, key_of
 from redbeat.storage.store import Store
 from redbeat.storage.wire import text_of

@@ -16,9 +16,9 @@ from redbeat.calendar.zones import zone_key
 from redbeat.connection.retrying import is_retriable
 from redbeat.entries.decide import CLOCK_STEP, DISABLED, aware
 from redbeat.entries.history import History
+from redbeat.entries.status import claimed_until
 from redbeat.entry import RedBeatSchedulerEntry, save_batch
 from redbeat.errors import ConflictError, DecodeError
-from redbeat.management.states import claimed_until
 from redbeat.storage.quarantine import shown
 from redbeat.storage.records import Writing
 from redbeat.storage.store import BATCH, Store

@@ -7,8 +7,7 @@ from bisect import bisect_left
 from datetime import MAXYEAR, date, datetime, timedelta
 from typing import Protocol
 
-from .daysets import CYCLE, DaySet
-from .periods import UNIT
+from .daysets import CYCLE, UNIT, DaySet
 
 __all__ = ("CountedRule", "is_computed", "nth_from", "number_between")
 

@@ -7,10 +7,9 @@ from datetime import datetime, timedelta, tzinfo
 from functools import cached_property
 
 from .counting import is_computed, nth_from, number_between
-from .offsets import END, at_offset, offset_spans
-from .periods import UNIT
+from .daysets import UNIT
 from .recurrence import Recurrence
-from .walltime import TICK, next_instant
+from .walltime import END, TICK, at_offset, next_instant, offset_spans
 from .zones import EPOCH, NAIVE_EPOCH, fixed_offset
 
 __all__ = ("ZonedRule",)

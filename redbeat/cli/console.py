@@ -1,24 +1,80 @@
-"""What a command works with: the app, its schedule, and the way to speak to people and scripts."""
+"""What a command works with: the app, its schedule, the terminal and progress bars."""
 
 from __future__ import annotations
 
+import inspect
 import json
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime, tzinfo
 from functools import cached_property, update_wrapper
+from importlib import import_module
+from itertools import repeat
 from typing import Any, Final
 
 import click
 from celery.bin.base import CeleryOption
+from celery.utils.imports import load_extension_class_names, symbol_by_name
 
 from redbeat.calendar.walltime import instant_of
-from redbeat.cli.classes import entry_class_of
 from redbeat.connection.client import REDBEAT_REDIS_KEY, client_of, unretried
+from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.presentation.text import columns, moment, printable
 from redbeat.schedule import Schedule
 
-__all__ = ("Console", "pass_console")
+__all__ = (
+    "Console",
+    "entry_class_of",
+    "pass_console",
+    "progress",
+    "save_unchanged",
+)
+
+#: A scheduler whose entries are none of ours, and which cannot be imported without its project.
+DJANGO: Final = "django_celery_beat."
+
+
+def entry_class_of(app: Any) -> type[RedBeatSchedulerEntry]:
+    """Return the ``Entry`` of the scheduler in ``beat_scheduler``, where that is one of RedBeat.
+
+    A scheduler that is only given as ``celery beat -S`` is not known here.
+    """
+    aliases = dict(load_extension_class_names("celery.beat_schedulers"))
+    name = app.conf.beat_scheduler
+    if str(aliases.get(name, name)).startswith(DJANGO):
+        return RedBeatSchedulerEntry
+    try:
+        found = getattr(_imported(name, aliases), "Entry", None)
+    except (ImportError, AttributeError):  # celery beat reports it
+        found = None
+    if inspect.isclass(found) and issubclass(found, RedBeatSchedulerEntry):
+        return found
+    return RedBeatSchedulerEntry
+
+
+def _imported(name: Any, aliases: dict[str, str]) -> Any:
+    """Import a scheduler; one that imports models of Django has the project set up, as in beat."""
+    try:
+        return symbol_by_name(name, aliases=aliases)
+    except Exception as error:
+        if type(error).__name__ != "AppRegistryNotReady":
+            raise
+        import_module("django").setup()
+        return symbol_by_name(name, aliases=aliases)
+
+
+def save_unchanged(entry: RedBeatSchedulerEntry) -> None:
+    """Save an entry unless somebody else changed it: :exc:`ConflictError` then.
+
+    A ``save()`` of a class that does not know this choice is passed over.
+    """
+    parameters = inspect.signature(entry.save).parameters
+    if "if_unchanged" in parameters or "kwargs" in parameters:
+        entry.save(if_unchanged=True)
+    else:
+        entry._save(if_unchanged=True)
+
 
 JSON: Final = CeleryOption(["--json", "as_json"], is_flag=True, help="Print JSON, for scripts.")
 
@@ -121,3 +177,22 @@ def pass_console(function: Callable[..., Any]) -> Callable[..., Any]:
     # The parameters are in reverse order: the option stands below those of the command.
     wrapped.__dict__["__click_params__"] = [JSON, *getattr(function, "__click_params__", ())]
     return wrapped
+
+
+@contextmanager
+def progress(console: Console, label: str, length: int | None) -> Iterator[Callable[[int], None]]:
+    """Give a function that is told how many entries were done.
+
+    Draws on the standard error, and only on a terminal. ``length`` is how many there are, None
+    where that is not known.
+    """
+    if console.ctx.obj.quiet or not sys.stderr.isatty():
+        yield lambda _count: None
+        return
+    # Click asks for one of the two; nothing is taken from an endless one.
+    steps = repeat(None) if length is None else None
+    bar: Any = click.progressbar(
+        steps, length=length, label=label, show_pos=length is None, file=sys.stderr
+    )
+    with bar:
+        yield bar.update

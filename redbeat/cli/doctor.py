@@ -8,10 +8,10 @@ from dataclasses import asdict
 from redbeat.cli.command import EX_UNHEALTHY, command
 from redbeat.cli.console import Console
 from redbeat.cli.options import option
-from redbeat.entries.access import store_of
 from redbeat.errors import ConfigurationError
 from redbeat.management.doctor import Finding, examine
 from redbeat.storage.quarantine import shown
+from redbeat.storage.store import store_of
 
 __all__ = ("doctor",)
 

@@ -12,7 +12,7 @@ from redbeat.beat.lock import BeatInfo
 from redbeat.cli.command import EX_UNHEALTHY, command
 from redbeat.cli.console import Console
 from redbeat.cli.options import SECONDS, option
-from redbeat.presentation.describing import iso
+from redbeat.presentation.describe import iso
 from redbeat.presentation.text import duration
 from redbeat.schedule import Status
 

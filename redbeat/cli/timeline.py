@@ -19,7 +19,7 @@ from redbeat.cli.command import command
 from redbeat.cli.console import Console
 from redbeat.cli.options import SECONDS, option
 from redbeat.management.forecast import per_minute
-from redbeat.presentation.describing import iso
+from redbeat.presentation.describe import iso
 from redbeat.presentation.text import clipped, duration, width_of
 
 __all__ = ("Picture", "timeline")

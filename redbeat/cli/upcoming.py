@@ -8,9 +8,10 @@ import click
 
 from redbeat.cli.command import command
 from redbeat.cli.console import Console
-from redbeat.cli.names import load
 from redbeat.cli.options import TIME, option
-from redbeat.presentation.describing import iso
+from redbeat.presentation.describe import iso
+
+from .options import load
 
 __all__ = ("upcoming",)
 

@@ -9,7 +9,7 @@ import click
 from redbeat.cli.command import EX_UNHEALTHY, command, failure
 from redbeat.cli.console import Console
 from redbeat.cli.options import bad, option
-from redbeat.web.access import Access, host_in, is_loopback, read_users
+from redbeat.web.auth import Access, host_in, is_loopback, read_users
 
 __all__ = ("web",)
 
@@ -75,7 +75,7 @@ def web(
 ) -> None:
     """Serve a page that shows the schedule, and lets people look after it."""
     try:
-        from redbeat.web.server import Served  # noqa: PLC0415 - the extra may be missing
+        from redbeat.web.site import Served  # noqa: PLC0415 - the extra may be missing
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in EXTRA:
             raise

@@ -1,32 +1,263 @@
-"""JSON to Python: schedules by their tags, and the table of all that can be read."""
+"""JSON to Python: values, rules and schedules, by their tags."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from datetime import timedelta
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta, timezone, tzinfo
 from functools import partial
-from typing import Any
+from typing import Any, TypeGuard
 
 from celery.exceptions import ImproperlyConfigured
 from celery.schedules import BaseSchedule, crontab, schedule, solar
+from dateutil.rrule import weekday
 
+from redbeat.calendar.rules import frequency
+from redbeat.calendar.zones import UTC, from_timestamp, zone_named
+from redbeat.ical import from_ical
 from redbeat.instant import clocked
 from redbeat.registry import RegisteredType, named
+from redbeat.rulesets import rruleset
+from redbeat.schedules import RRULE_FIELDS, rrule
 
-from .rule_readers import read_rrule, read_rruleset, read_weekday
-from .value_readers import (
-    MalformedError,
-    MissingError,
-    Tagged,
-    check_keys,
-    read_datetime,
-    read_moment,
-    read_number,
-    read_whole,
-)
 from .writers import MAX_EVERY, TAG
 
-__all__ = ("DECODERS", "LoadError", "MalformedError", "MissingError", "reader_of")
+__all__ = (
+    "DECODERS",
+    "LoadError",
+    "MalformedError",
+    "MissingError",
+    "Tagged",
+    "check_keys",
+    "read_datetime",
+    "read_list",
+    "read_moment",
+    "read_number",
+    "read_rrule",
+    "read_rruleset",
+    "read_weekday",
+    "read_whole",
+    "read_zone",
+    "reader_of",
+)
+
+Tagged = Mapping[str, Any]
+
+DATE = ("year", "month", "day")
+CLOCK = ("hour", "minute", "second", "microsecond")
+
+
+class MalformedError(ValueError):
+    """A tagged dict is not what its tag says; ``key`` is the part that is wrong, or empty."""
+
+    def __init__(self, key: str, problem: str) -> None:
+        super().__init__(problem)
+        self.key = key
+        self.problem = problem
+
+
+class MissingError(MalformedError):
+    """A tagged dict cannot be read, since a package is not installed."""
+
+
+def check_keys(tagged: Tagged, required: tuple[str, ...], optional: tuple[str, ...]) -> None:
+    """Nothing is unknown, and nothing that is required is missing."""
+    valid = (*required, *optional)
+    for key in tagged:
+        if key != TAG and key not in valid:
+            raise MalformedError(
+                "", f"unknown key {key!r} in {tagged[TAG]}; valid: {', '.join(valid)}"
+            )
+    for key in required:
+        if key not in tagged:
+            raise MalformedError("", f"missing key {key!r} in {tagged[TAG]}")
+
+
+def read_number(tagged: Tagged, key: str) -> float:
+    """The number that has this key; JSON's true and false are none."""
+    value = tagged.get(key)
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise MalformedError(key, f"{value!r} is not a number")
+    return value
+
+
+def read_whole(key: str, value: object) -> int:
+    """``value`` itself, which must be a whole number."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise MalformedError(key, f"{value!r} is not a whole number")
+    return value
+
+
+def read_zone(key: str, value: object) -> tzinfo:
+    """A zone from its name or its seconds ahead of UTC; UTC if there is none."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return _offset_zone(key, value)
+    if value is not None and not isinstance(value, str):
+        raise MalformedError(key, f"{value!r} is neither the name of a zone nor seconds from UTC")
+    try:
+        return zone_named("UTC" if value is None else value)
+    except ValueError as error:
+        raise MalformedError(key, str(error)) from error
+
+
+def _offset_zone(key: str, seconds: float) -> tzinfo:
+    try:
+        return timezone(timedelta(seconds=seconds)) if seconds else UTC
+    except (ValueError, OverflowError) as error:
+        raise MalformedError(
+            key, f"{seconds!r} seconds are no offset from UTC: below a day"
+        ) from error
+
+
+def read_datetime(tagged: Tagged) -> datetime:
+    """An aware datetime; in UTC if there is no zone."""
+    check_keys(tagged, DATE, (*CLOCK, "timezone", "fold"))
+    fields = {key: read_whole(key, tagged.get(key, 0)) for key in (*DATE, *CLOCK, "fold")}
+    zone = read_zone("timezone", tagged.get("timezone"))
+    try:
+        return datetime(**fields, tzinfo=zone)
+    except (ValueError, OverflowError) as error:
+        raise MalformedError("", f"no such date: {error}") from error
+
+
+def read_moment(key: str, value: object) -> datetime:
+    """A datetime that was read already, or ISO 8601; without a zone it is UTC."""
+    if isinstance(value, dict):
+        try:
+            return read_datetime({TAG: "datetime", **value})
+        except MalformedError as error:
+            raise MalformedError(f"{key}.{error.key}".rstrip("."), error.problem) from error
+    try:
+        moment = datetime.fromisoformat(value.replace("Z", "+00:00")) if _is_text(value) else value
+    except ValueError as error:
+        raise MalformedError(key, f"{value!r:.60} is not a time: {error}") from error
+    if not isinstance(moment, datetime):
+        raise MalformedError(key, f"{value!r:.60} is neither a datetime nor ISO 8601")
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def _is_text(value: object) -> TypeGuard[str]:
+    return isinstance(value, str)
+
+
+def read_list(tagged: Tagged, key: str) -> list[Any]:
+    """The list that has this key, empty if there is none."""
+    value = tagged.get(key) or []
+    if not isinstance(value, list):
+        raise MalformedError(key, f"{value!r:.60} is not a list")
+    return value
+
+
+RULE_KEYS = ("dtstart_tz", "until_tz", "dtstart_zone", "until_zone")
+
+
+def read_rrule(tagged: Tagged) -> rrule:
+    """A rule; without ``dtstart`` and ``count`` it starts in 1970."""
+    check_keys(tagged, ("freq",), (*RRULE_FIELDS[1:], *RULE_KEYS))
+    fields = {key: tagged[key] for key in RRULE_FIELDS if key in tagged}
+    fields.update(until=_rule_moment(tagged, "until"), dtstart=_rule_start(tagged))
+    fields["interval"] = 1 if fields.get("interval") is None else fields["interval"]
+    for key in ("wkst", "byweekday"):
+        fields[key] = _weekdays(key, fields.get(key))
+    try:
+        return rrule(**{**fields, "freq": frequency(fields["freq"])})
+    except (ValueError, TypeError, OverflowError) as error:
+        raise _malformed(error, RRULE_FIELDS) from error
+
+
+def _malformed(error: Exception, keys: tuple[str, ...]) -> MalformedError:
+    """What is wrong, of an error whose text begins with one of the keys or is about all of it."""
+    key, _, problem = str(error).partition(": ")
+    return MalformedError(key, problem) if key in keys else MalformedError("", str(error))
+
+
+def _rule_start(tagged: Tagged) -> datetime:
+    """``dtstart``, or a fixed one: a start of "now" would be another rule at every reading."""
+    start = _rule_moment(tagged, "dtstart")
+    if start is not None:
+        return start
+    if tagged.get("count") is not None:
+        raise MalformedError("dtstart", "is missing; a rule with a count has to start somewhere")
+    return datetime(1970, 1, 1, tzinfo=read_zone("dtstart_zone", tagged.get("dtstart_zone")))
+
+
+def _rule_moment(tagged: Tagged, key: str) -> datetime | None:
+    if tagged.get(key) is None:
+        return None
+    seconds = read_number(tagged, key)
+    minutes = 0 if tagged.get(f"{key}_tz") is None else read_number(tagged, f"{key}_tz")
+    try:
+        moment = from_timestamp(seconds, minutes)
+    except (ValueError, OverflowError) as error:
+        raise MalformedError(key, f"{seconds!r} is not a UNIX time: {error}") from error
+    zone = tagged.get(f"{key}_zone")
+    return moment if zone is None else moment.astimezone(read_zone(f"{key}_zone", zone))
+
+
+def _weekdays(key: str, value: Any) -> Any:
+    if isinstance(value, list):
+        return [_weekdays(key, item) for item in value]
+    if isinstance(value, dict):
+        if value.get(TAG) != "weekday":
+            raise MalformedError(key, f"{value!r} is not a weekday")
+        return read_weekday(value)
+    return value
+
+
+def read_weekday(tagged: Tagged) -> weekday:
+    """A weekday: each one, or the ``n``-th of a month or year."""
+    check_keys(tagged, ("wkday",), ("n",))
+    day, nth = read_whole("wkday", tagged["wkday"]), tagged.get("n")
+    if not 0 <= day <= 6:
+        raise MalformedError("wkday", f"{day} is not a weekday: 0 (Monday) to 6")
+    if nth is None:
+        return weekday(day)
+    if not read_whole("n", nth):
+        raise MalformedError("n", "0 is no place in a month; leave it out for every week")
+    return weekday(day, nth)
+
+
+SET_KEYS = ("rrules", "rdates", "exdates")
+
+
+def read_rruleset(tagged: Tagged) -> rruleset:
+    """A set of rules and dates, from its parts or from the text of a calendar."""
+    check_keys(tagged, (), (*SET_KEYS, "ical"))
+    try:
+        if "ical" in tagged:
+            return _read_ical(tagged)
+        rules = [_rule(index, rule) for index, rule in enumerate(read_list(tagged, "rrules"))]
+        dates = {
+            key: [read_moment(key, moment) for moment in read_list(tagged, key)]
+            for key in SET_KEYS[1:]
+        }
+        return rruleset(rules, **dates)
+    except (ValueError, TypeError, OverflowError) as error:
+        if isinstance(error, MalformedError):
+            raise
+        raise _malformed(error, SET_KEYS) from error
+
+
+def _read_ical(tagged: Tagged) -> rruleset:
+    check_keys(tagged, ("ical",), ())
+    if not isinstance(tagged["ical"], str):
+        raise MalformedError("ical", f"{tagged['ical']!r:.60} is not a text")
+    try:
+        found = from_ical(tagged["ical"])
+    except (ValueError, TypeError, OverflowError) as error:
+        raise MalformedError("ical", str(error)) from error
+    return found if isinstance(found, rruleset) else rruleset([found])
+
+
+def _rule(index: int, value: object) -> rrule:
+    if isinstance(value, dict):
+        try:
+            return read_rrule({TAG: "rrule", **value})
+        except MalformedError as error:
+            path = f"rrules[{index}].{error.key}".rstrip(".")
+            raise MalformedError(path, error.problem) from error
+    if not isinstance(value, rrule):
+        raise MalformedError(f"rrules[{index}]", f"{value!r:.60} is not an rrule")
+    return value
 
 
 class LoadError(MalformedError):

@@ -1,9 +1,9 @@
-"""How a client is built for each topology; nothing above this module knows which one it is."""
+"""How a client is built for each topology: single server, Sentinel, Cluster."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from inspect import signature
@@ -14,19 +14,98 @@ from redis import Redis
 from redis.backoff import NoBackoff
 from redis.cluster import REDIS_ALLOWED_KEYS, ClusterNode, RedisCluster
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import RedisClusterException, RedisError
+from redis.exceptions import ReadOnlyError, RedisClusterException, RedisError, ResponseError
 from redis.retry import Retry
-from redis.sentinel import Sentinel
+from redis.sentinel import MasterNotFoundError, Sentinel
 
-from redbeat.connection.sentinels import Sentinels
 from redbeat.errors import ConfigurationError
 
 from .cluster import LateCluster
-from .failover import MasterClient
 from .parameters import SOCKET_DEFAULTS, Parameters, hide_credentials, stale_connection_retry
 from .tls import TLS_OPTIONS, Layer, tls_options
 
-__all__ = ("RawClient", "build")
+__all__ = (
+    "MasterClient",
+    "RawClient",
+    "Sentinels",
+    "build",
+    "refusals",
+)
+
+
+class AskedSentinel(Redis):
+    """A client of one Sentinel; ``trouble`` is the last error, "" after an answer."""
+
+    trouble = ""
+
+    def execute_command(self, *args: Any, **options: Any) -> Any:
+        """Send a command."""
+        try:
+            reply = super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
+        except RedisError as error:
+            self.trouble = f"{type(error).__name__}: {error}"
+            raise
+        self.trouble = ""
+        return reply
+
+
+class Sentinels(Sentinel):
+    """redis-py's ``Sentinel``, but its error tells what is wrong with each, such as its TLS."""
+
+    def __init__(self, hosts: Sequence[tuple[str, int]], **arguments: Any) -> None:
+        super().__init__(hosts, **arguments)  # type: ignore[no-untyped-call]
+        self._addresses = [f"{host}:{port}" for host, port in hosts]
+        made: list[Any] = [
+            AskedSentinel(host=host, port=port, **self.sentinel_kwargs) for host, port in hosts
+        ]
+        self.sentinels = made
+        self._asked = dict(zip(self._addresses, made, strict=True))
+
+    def discover_master(self, service_name: str) -> Any:
+        """Return (host, port) of the master; raises ``MasterNotFoundError``."""
+        try:
+            return super().discover_master(service_name)  # type: ignore[no-untyped-call]
+        except MasterNotFoundError as error:
+            said = ", ".join(
+                f"{address} ({asked.trouble or 'knows no such master that is up'})"
+                for address, asked in self._asked.items()
+            )
+            message = f"no Sentinel leads to the master {service_name!r}: {said}"
+            raise MasterNotFoundError(message) from error
+
+
+# Redis before version 7 puts what a script was refused for into the middle of an error.
+_REFUSED: Final = re.compile(r"(^|\s)-?(READONLY|NOREPLICAS) ")
+
+
+@contextmanager
+def refusals() -> Iterator[None]:
+    """Raise as a ``ReadOnlyError`` whatever says that a replica, or a lonely master, was asked."""
+    try:
+        yield
+    except ReadOnlyError:
+        raise
+    except ResponseError as error:
+        if _REFUSED.search(str(error)):
+            raise ReadOnlyError(str(error)) from error
+        raise
+
+
+class MasterClient(Redis):
+    """A client that connects anew when its server takes no writes any more.
+
+    The name of the server, or Sentinel, leads to the new master then. The command is not repeated.
+    """
+
+    def execute_command(self, *args: Any, **options: Any) -> Any:
+        """Send a command."""
+        try:
+            with refusals():
+                return super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
+        except ReadOnlyError:
+            self.connection_pool.disconnect(inuse_connections=False)
+            raise
+
 
 RawClient: TypeAlias = "Redis | RedisCluster"
 

@@ -10,8 +10,8 @@ from functools import lru_cache
 from typing import Any, Final
 
 from redbeat.calendar.zones import UTC, as_utc, zone_key, zone_named
-from redbeat.delivery import DELIVERIES
 from redbeat.errors import InvalidEntryError
+from redbeat.settings import DELIVERIES
 
 __all__ = ("COALESCE", "DEFAULT", "FIELDS", "MAX_CATCH_UP", "ON_FINISH", "OVERLAP", "Policy")
 

@@ -13,6 +13,7 @@ from redbeat.beat.maintenance import START
 from redbeat.calendar.zones import from_timestamp
 from redbeat.config import RedBeatConfig, ensure_conf
 from redbeat.entries.decide import DISABLED, Run
+from redbeat.entries.status import claimed_until, ends_at, quarantine_note
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import CannotRunHereError, DecodeError
 from redbeat.storage.quarantine import shown
@@ -23,7 +24,6 @@ from redbeat.storage.wire import Page, Row
 from redbeat.timing import asks_itself
 
 from .migration import misspelt_keys
-from .states import claimed_until, ends_at, quarantine_note
 
 __all__ = ("KINDS", "Finding", "examine")
 

@@ -2,18 +2,76 @@
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import islice
-from typing import Final
+from typing import Final, NamedTuple
 
 from redbeat.entry import RedBeatSchedulerEntry
 
-from .agenda import SLACK
+__all__ = ("MAX_ENTRIES", "MAX_RUNS", "Forecast", "agenda", "forecast", "per_minute")
 
-__all__ = ("MAX_ENTRIES", "MAX_RUNS", "Forecast", "forecast", "per_minute")
+#: An entry may be due so much earlier than its score says: while a beat has a claim on it.
+SLACK = timedelta(seconds=60)
+
+
+class Next(NamedTuple):
+    """The next run of an entry; the number keeps entries from being compared.
+
+    ``left`` is how many runs it has from this one on, None for any number.
+    """
+
+    at: datetime
+    name: str
+    number: int
+    entry: RedBeatSchedulerEntry
+    left: int | None
+
+
+def agenda(
+    pages: Iterable[tuple[list[RedBeatSchedulerEntry], datetime | None]], after: datetime
+) -> Iterator[tuple[datetime, str]]:
+    """Yield the nominal instants after ``after`` with the name of the entry, in order.
+
+    ``pages`` are entries in due order, each page with the instant before which none of the next
+    pages is due, None for the last one. A page is read when that instant has come near: what jitter
+    puts off for longer may be found too late to come in order.
+    """
+    heap: list[Next] = []
+    number = 0
+    for entries, rest in pages:
+        for entry in entries:
+            number += 1
+            push(heap, entry, after, number, entry.runs_left)
+        while heap and rest is not None and heap[0].at < rest - SLACK:
+            yield pop(heap)
+    while heap:
+        yield pop(heap)
+
+
+def pop(heap: list[Next]) -> tuple[datetime, str]:
+    """Take the first run out, and put the next one of that entry in."""
+    at, name, number, entry, left = heapq.heappop(heap)
+    push(heap, entry, at, number, None if left is None else left - 1)
+    return at, name
+
+
+def push(
+    heap: list[Next],
+    entry: RedBeatSchedulerEntry,
+    after: datetime,
+    number: int,
+    left: int | None,
+) -> None:
+    """Add the next run of an entry after an instant, if there is one."""
+    if left == 0:
+        return
+    for at in entry.upcoming(1, after):
+        heapq.heappush(heap, Next(at, str(entry.name), number, entry, left))
+
 
 #: Runs that a forecast holds at most.
 MAX_RUNS: Final = 100_000
@@ -51,7 +109,7 @@ def per_minute(runs: Mapping[str, Sequence[datetime]], start: datetime, minutes:
 def forecast(pages: Pages, since: datetime, until: datetime) -> Forecast:
     """Return the runs after ``since`` and before ``until``.
 
-    ``pages`` are those of :func:`~redbeat.management.agenda.agenda`; a page is read when it can
+    ``pages`` are those of :func:`~redbeat.management.forecast.agenda`; a page is read when it can
     hold a run of the span. What is more than :data:`MAX_RUNS` or :data:`MAX_ENTRIES` moves
     ``until``.
     """

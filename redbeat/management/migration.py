@@ -10,10 +10,9 @@ from celery.utils.log import get_logger
 from redis.exceptions import RedisError, ResponseError
 
 from redbeat.config import RedBeatConfig, ensure_conf
-from redbeat.entries.access import store_of
 from redbeat.errors import ConfigurationError
 from redbeat.storage.records import Keys
-from redbeat.storage.store import Store
+from redbeat.storage.store import Store, store_of
 from redbeat.storage.wire import text_of
 
 from .prefixes import copy_prefix

@@ -14,9 +14,8 @@ from prometheus_client import ProcessCollector, make_wsgi_app
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from redbeat.config import RedBeatConfig, ensure_conf
-from redbeat.entries.access import store_of
 from redbeat.errors import ConfigurationError
-from redbeat.storage.store import Store
+from redbeat.storage.store import Store, store_of
 
 from .counters import Counters
 from .families import BeatCollector, RedisCollector

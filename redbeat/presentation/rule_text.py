@@ -21,7 +21,7 @@ from redbeat.instant import clocked
 from redbeat.rulesets import rruleset
 from redbeat.schedules import RuleSchedule, rrule
 
-from .describing import cron_text
+from .describe import cron_text
 
 __all__ = (
     "BAD_RULE",

@@ -17,7 +17,7 @@ from redis.exceptions import NoPermissionError, ResponseError
 
 from redbeat.config import key_aside
 from redbeat.connection.cluster import cluster_errors, node_of
-from redbeat.connection.failover import refusals
+from redbeat.connection.topology import refusals
 from redbeat.errors import DecodeError
 from redbeat.metrics.counters import LAST_TICK
 

@@ -18,7 +18,7 @@ from redis.exceptions import MovedError, NoScriptError, RedisError
 
 from redbeat.connection.borrowing import borrowed, connection_of
 from redbeat.connection.cluster import cluster_errors, is_cluster, node_of, refreshing
-from redbeat.connection.failover import refusals
+from redbeat.connection.topology import refusals
 
 __all__ = ("Script", "load_script", "overlaps", "runs_once")
 

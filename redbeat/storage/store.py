@@ -15,6 +15,8 @@ from typing import Any
 from celery.utils.log import get_logger
 from redis.exceptions import RedisError, ResponseError
 
+from redbeat.config import ensure_conf
+from redbeat.connection.client import client_of
 from redbeat.errors import InvalidEntryError
 
 from .reading import (
@@ -56,6 +58,7 @@ __all__ = (
     "Replicas",
     "Store",
     "batches",
+    "store_of",
 )
 
 logger = get_logger("celery.beat")
@@ -424,3 +427,11 @@ class Store(Reading):
     def leave(self, token: str, locked: bool = False) -> None:
         """Remove a beat from those that are present; ``locked`` as there. One round trip."""
         self._read_aside("ZREM", self.keys.beats, Presence(token, 0.0, locked).member)
+
+
+def store_of(app: Any, client: Any = None) -> Store:
+    """Return the store of an app's schedule, on ``client`` or on the client of the app."""
+    client = client_of(app) if client is None else client
+    conf = ensure_conf(app)
+    keys = Keys(conf.key_prefix, conf.schedule_key, conf.statics_key, conf.denied_keys)
+    return Store(client, keys, conf.wait_replicas)

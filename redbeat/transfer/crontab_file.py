@@ -18,7 +18,7 @@ from celery.schedules import crontab
 from redbeat.calendar.zones import zone_named
 from redbeat.errors import InvalidEntryError
 
-from .incoming import EntryType, Incoming, fail
+from .importing import EntryType, Incoming, fail
 
 __all__ = ("read_crontab",)
 

@@ -22,7 +22,7 @@ from redbeat.calendar.zones import as_utc
 from redbeat.entries.history import encode_meta
 from redbeat.errors import InvalidEntryError
 
-from .incoming import EntryType, Incoming, UnreadableSourceError, fail
+from .importing import EntryType, Incoming, UnreadableSourceError, fail
 
 __all__ = ("Unknown", "load_safely", "read_shelve")
 

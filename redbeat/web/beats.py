@@ -10,10 +10,10 @@ from flask import Blueprint, current_app, render_template
 from flask.typing import ResponseReturnValue
 
 from redbeat.calendar.zones import UTC
-from redbeat.entries.access import store_of
+from redbeat.storage.store import store_of
 
-from .listing import poll_after
-from .texts import texts_of
+from .list import poll_after
+from .values import texts_of
 
 __all__ = ("beats",)
 

@@ -1,14 +1,18 @@
-"""The Flask application."""
+"""The Flask application of the page, and its server."""
 
 from __future__ import annotations
 
 import secrets
-from typing import Any
+import signal
+import socket
+from types import FrameType
+from typing import Any, NoReturn
 
 from flask import Flask, current_app, render_template
 from flask.typing import ResponseReturnValue
 from flask_wtf.csrf import CSRFError, CSRFProtect  # type: ignore[import-untyped]
 from redis.exceptions import RedisError
+from waitress.server import create_server  # type: ignore[import-untyped]
 from werkzeug.exceptions import HTTPException
 from werkzeug.middleware.proxy_fix import ProxyFix
 
@@ -16,18 +20,18 @@ from redbeat.config import ensure_conf
 from redbeat.connection.client import safe_url
 from redbeat.schedule import Schedule
 
-from .access import Access
-from .audit import logger
+from .actions import changing
+from .auth import Access, Cookies, guard, headers, host_in, logger, signing
 from .beats import beats
-from .changing import changing
-from .entries import entries
-from .guard import Cookies, guard, headers
-from .listing import listing
-from .showing import install
-from .signing import signing
+from .entry import entries
+from .list import listing
 from .timeline import Forecasts, timeline
+from .values import install
 
-__all__ = ("create_app",)
+__all__ = (
+    "Served",
+    "create_app",
+)
 
 #: Bytes of a form, at most.
 FORM_SIZE = 1 << 20
@@ -91,3 +95,37 @@ def broken(error: Exception) -> ResponseReturnValue:
     logger.error("The page failed", exc_info=error)
     text = "This is a bug. What happened is in the log of the page."
     return render_template("problem.html", title="Something went wrong", text=text), 500
+
+
+#: Requests that are answered at once.
+THREADS = 8
+
+
+class Served:
+    """The page on an address; raises OSError for one that is not to be had."""
+
+    def __init__(self, schedule: Schedule, access: Access, port: int) -> None:
+        app = create_app(schedule, access)
+        host = host_in(access.host)
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        # Made here, since waitress leaves the socket open when the port is taken.
+        listening = socket.create_server((host, port), family=family)
+        self._server = create_server(
+            app,
+            sockets=[listening],
+            threads=THREADS,
+            ident=None,
+            clear_untrusted_proxy_headers=not access.behind_proxy,
+        )
+        named = f"[{host}]" if family == socket.AF_INET6 else host
+        self.url = f"http://{named}:{listening.getsockname()[1]}/"
+
+    def run(self) -> None:
+        """Serve until a signal says to end."""
+
+        def end(_number: int, _frame: FrameType | None) -> NoReturn:
+            raise SystemExit(0)
+
+        signal.signal(signal.SIGTERM, end)
+        self._server.run()
+        self._server.close()

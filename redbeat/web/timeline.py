@@ -16,7 +16,7 @@ from redbeat.management.forecast import Forecast, per_minute
 from redbeat.schedule import Schedule
 
 from .charts import lanes, load_chart
-from .showing import entry_url, zone
+from .values import entry_url, zone
 
 __all__ = ("Forecasts", "timeline")
 

@@ -11,7 +11,7 @@ import pytest
 import redis
 
 from redbeat.cli import command
-from redbeat.management.states import STATES
+from redbeat.entries.status import STATES
 from tests.acceptance.processes import ROOT
 from tests.cli.conftest import Run
 from tests.conftest import Make

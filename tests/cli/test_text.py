@@ -9,7 +9,7 @@ import pytest
 from celery.schedules import crontab, schedule, solar
 
 from redbeat import clocked, from_ical, rrule
-from redbeat.presentation.describing import schedule_text
+from redbeat.presentation.describe import schedule_text
 from redbeat.presentation.text import columns, duration, moment, printable
 
 

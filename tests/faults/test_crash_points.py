@@ -13,7 +13,7 @@ import pytest
 import redis
 
 from redbeat.beat.at_most_once import GROUP
-from redbeat.delivery import AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE
+from redbeat.settings import AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE
 from tests.faults.beats import LOCK_TIMEOUT, Beats, lease
 from tests.faults.conftest import Note
 from tests.faults.crashing import CRASH_AT, MARK, WRAPPER

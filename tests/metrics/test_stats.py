@@ -11,10 +11,10 @@ from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry
 from redbeat.beat.maintenance import INTERVAL
-from redbeat.entries.access import store_of
 from redbeat.metrics.counters import KINDS, LATENESS, split
 from redbeat.schedule import Schedule
 from redbeat.storage.records import Counted
+from redbeat.storage.store import store_of
 from tests.scheduler.clients import Wire
 from tests.scheduler.conftest import STATS, Clock, RecordingScheduler, World, once
 from tests.servers import RedisServer

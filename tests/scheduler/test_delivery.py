@@ -13,7 +13,7 @@ from redbeat import RedBeatSchedulerEntry
 from redbeat.beat.at_most_once import GROUP
 from redbeat.beat.broker import ONE_RETRY
 from redbeat.beat.retries import BROKER_WAIT
-from redbeat.delivery import AT_LEAST_ONCE, AT_MOST_ONCE
+from redbeat.settings import AT_LEAST_ONCE, AT_MOST_ONCE
 from tests.deployments import PREFIX
 
 from .clients import Wire

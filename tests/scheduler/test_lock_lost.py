@@ -13,8 +13,8 @@ from redis.exceptions import LockNotOwnedError
 from redbeat import BeatInfo, active_beats, current_leader
 from redbeat.beat.lock import SEEN_WITHIN
 from redbeat.beat.ticker import STANDBY_POLL
-from redbeat.delivery import AT_MOST_ONCE
 from redbeat.errors import ConfigurationError
+from redbeat.settings import AT_MOST_ONCE
 from tests.deployments import PREFIX
 
 from .clients import Wire

@@ -15,7 +15,7 @@ from redis.credentials import CredentialProvider
 
 import redbeat
 from redbeat import RedBeatSchedulerEntry
-from redbeat.entries.access import store_of
+from redbeat.storage.store import store_of
 from tests.acceptance.processes import Project
 from tests.deployments import USER, acl_rules
 from tests.scheduler.conftest import RecordingScheduler

@@ -13,7 +13,7 @@ from celery.schedules import BaseSchedule, crontab, schedstate, schedule, solar
 
 import redbeat.registry as registered_types
 import redbeat.schedulers
-from redbeat.codec.encoder import RedBeatJSONEncoder
+from redbeat.codec.writers import RedBeatJSONEncoder
 from redbeat.decoder import encode
 from redbeat.instant import clocked
 from redbeat.registry import register_schedule_type

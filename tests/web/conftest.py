@@ -15,7 +15,7 @@ from jinja2 import BytecodeCache, FileSystemBytecodeCache
 from werkzeug.test import TestResponse
 
 from redbeat.schedule import Schedule
-from redbeat.web.access import Access
+from redbeat.web.auth import Access
 from redbeat.web.site import create_app
 
 Open = Callable[..., "Browser"]

@@ -13,7 +13,7 @@ from celery.schedules import crontab
 from redbeat import RedBeatSchedulerEntry
 from redbeat.connection.client import get_redis
 from redbeat.errors import InvalidEntryError
-from redbeat.management.browsing import SORTS, Query, browse, like
+from redbeat.management.find import SORTS, Query, browse, like
 from redbeat.schedule import Schedule
 from tests.conftest import Make
 from tests.schedule.conftest import RoundTrips

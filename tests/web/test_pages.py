@@ -16,9 +16,9 @@ from celery.schedules import crontab
 from redbeat import clocked
 from redbeat.calendar.zones import from_timestamp
 from redbeat.schedule import Schedule
-from redbeat.web.access import Access
-from redbeat.web.showing import clock_words, due
+from redbeat.web.auth import Access
 from redbeat.web.site import create_app
+from redbeat.web.values import clock_words, due
 from tests.conftest import Make
 from tests.servers import RedisServer
 from tests.waiting import wait_until

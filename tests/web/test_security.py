@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from redbeat.web.access import Access, host_in, is_loopback, read_users
+from redbeat.web.auth import Access, host_in, is_loopback, read_users
 from tests.conftest import Make
 from tests.web.conftest import Browser, Open
 

@@ -14,8 +14,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from redbeat import clocked, from_ical, register_schedule_type, rrule, rruleset
+from redbeat.presentation.rules import in_words
 from redbeat.timing import next_run
-from redbeat.web.words import in_words
 from tests.web.cron_reader import Understood, understand
 
 NEW_YORK = ZoneInfo("America/New_York")

@@ -1,0 +1,66 @@
+"""``celery redbeat add``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from redbeat.entry import RedBeatSchedulerEntry
+from redbeat.errors import ConflictError
+from redbeat.presentation.describe import as_json, schedule_text
+from redbeat.presentation.rule_text import KINDS, has_own_zone
+
+from .command import EX_CONFLICT, command, failure
+from .console import Console, save_unchanged
+from .entry_options import blamed, entry_options, schedule_from, settings_from, with_queue
+from .options import CLEARED
+
+__all__ = ("add",)
+
+
+@command("add")
+@click.argument("name")
+@click.argument("task")
+@entry_options
+def add(console: Console, name: str, task: str, **given: Any) -> None:
+    """Add an entry that runs TASK.
+
+    One of --every, --cron, --rrule, --at and --solar says when.
+    """
+    entry = made(console, name, task, given)
+    try:
+        with blamed(console.ctx, given):
+            save_unchanged(entry)
+    except ConflictError as error:
+        hint = f"change it with: celery redbeat edit {name}"
+        raise failure(f"There is an entry {name!r} already; {hint}", EX_CONFLICT) from error
+    report(console, entry, "Added")
+
+
+def made(console: Console, name: str, task: str, given: dict[str, Any]) -> RedBeatSchedulerEntry:
+    """Return the entry that the options describe."""
+    ctx = console.ctx
+    when = schedule_from(console, given, given["timezone"])
+    if when is None:
+        options = ", ".join(f"--{kind}" for kind in KINDS)
+        raise click.UsageError(f"Say when: one of {options}; for example: --every 30", ctx)
+    settings = settings_from(console, given, given["timezone"])
+    if given["queue"] is not None:
+        settings["options"] = with_queue(settings.get("options"), given["queue"])
+    if has_own_zone(when):
+        settings.pop("timezone", None)
+    settings = {field: value for field, value in settings.items() if value is not CLEARED}
+    with blamed(ctx, given):
+        named = {"name": name, "task": task, "schedule": when, "app": console.app}
+        return console.schedule.entry_class(**named, **settings)
+
+
+def report(console: Console, entry: RedBeatSchedulerEntry, done: str) -> None:
+    """Print what was saved."""
+    if console.as_json:
+        console.emit(as_json(entry))
+        return
+    due = f"due {console.time(entry.due_at)} {console.zone}" if entry.enabled else "paused"
+    name = console.name(entry.name)
+    console.note(f"{done} {name}: {schedule_text(entry.schedule)}, {due}")

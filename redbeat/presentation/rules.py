@@ -1,0 +1,328 @@
+"""The rule of a schedule in plain English, for people who know neither crontabs nor RFC 5545."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from celery.schedules import crontab, schedule, solar
+
+from redbeat.calendar.cron import cron_rule
+from redbeat.calendar.daysets import DAILY, HOURLY, SECONDLY, WEEKLY, YEARLY
+from redbeat.calendar.recurrence import Recurrence
+from redbeat.calendar.zones import EPOCH, UTC, as_utc, zone_named
+from redbeat.instant import clocked
+from redbeat.registry import of_class
+from redbeat.rulesets import rruleset
+from redbeat.schedules import rrule
+from redbeat.timing import asks_itself
+
+from .describe import schedule_text
+from .english import (
+    ALL_HOURS,
+    ALL_MINUTES,
+    DAYS,
+    Unphrased,
+    clock,
+    in_months,
+    joined,
+    moment,
+    numbered,
+    only_if,
+    ordinal,
+    span,
+    together,
+    zone_label,
+)
+
+__all__ = (
+    "cron_words",
+    "dates",
+    "in_words",
+    "place",
+    "rule_words",
+    "set_words",
+)
+
+#: How many nth weekdays or distances from Easter are listed.
+FEW = 4
+
+
+def dates(rule: Recurrence) -> str:
+    """Return ``on the first Friday of the month``; nothing if only weekdays and months restrict.
+
+    ``Unphrased`` for what restricts the days in two ways at once, but for weekdays.
+    """
+    given = [part for part in (rule.monthdays, rule.yeardays, rule.weeknos, rule.easter) if part]
+    if len(given) + bool(rule.nth_weekdays) > 1 or (rule.weekdays and rule.nth_weekdays):
+        raise Unphrased
+    if rule.nth_weekdays:
+        return _nth_weekdays(rule)
+    if rule.monthdays:
+        return f"on {_counted('day', rule.monthdays)} of {_month(rule)}{only_if(rule.weekdays)}"
+    if given and rule.months:
+        raise Unphrased
+    return _of_year(rule)
+
+
+def _of_year(rule: Recurrence) -> str:
+    only = only_if(rule.weekdays)
+    if rule.yeardays:
+        return f"on {_counted('day', rule.yeardays)} of the year{only}"
+    if rule.weeknos:
+        return f"on every day of {_counted('week', rule.weeknos)} of the year{only}"
+    if rule.easter:
+        return f"{_easter(rule.easter)}{only}"
+    return ""
+
+
+def _month(rule: Recurrence) -> str:
+    return in_months(rule.months) if 0 < len(rule.months) < 12 else "the month"
+
+
+def _nth_weekdays(rule: Recurrence) -> str:
+    pairs = sorted(rule.nth_weekdays, key=lambda pair: (pair[1] < 0, pair[1], pair[0]))
+    if len(pairs) > FEW:
+        raise Unphrased
+    period = "the year" if rule.freq == YEARLY and not rule.months else _month(rule)
+    return f"on {joined([f'the {place(nth)} {DAYS[day]}' for day, nth in pairs])} of {period}"
+
+
+def _counted(noun: str, numbers: Sequence[int]) -> str:
+    """Return numbers of days or weeks, of which those below 0 count from the end."""
+    front = [number for number in numbers if number > 0]
+    back = [f"the {place(number)} {noun}" for number in reversed(numbers) if number < 0]
+    if len(back) > FEW:
+        raise Unphrased
+    return joined([*([numbered(noun, front)] if front else []), *back])
+
+
+def _easter(distances: Sequence[int]) -> str:
+    if len(distances) > FEW:
+        raise Unphrased
+    return joined([_from_easter(days) for days in distances])
+
+
+def _from_easter(days: int) -> str:
+    if not days:
+        return "on Easter Sunday"
+    return f"on the {ordinal(abs(days))} day {'before' if days < 0 else 'after'} Easter Sunday"
+
+
+def place(number: int) -> str:
+    """Return ``first``, ``2nd``, ``last`` or ``2nd last``."""
+    if number in (1, -1):
+        return "first" if number > 0 else "last"
+    return ordinal(number) if number > 0 else f"{ordinal(-number)} last"
+
+
+UNITS: Final = ("year", "month", "week", "day", "hour", "minute", "second")
+#: Times of a day, and dates of a set, that are listed.
+FEW_TIMES: Final = 6
+FEW_DATES: Final = 3
+
+
+def rule_words(rule: rrule) -> str:
+    """Return what the rule says, with its start and zone; RFC 5545 where that takes too long."""
+    try:
+        return _phrased(rule)
+    except Unphrased:
+        return schedule_text(rule)
+
+
+def set_words(schedule: rruleset) -> str:
+    """Return the rules of a set, then the dates, all of them or how many they are."""
+    parts = ["; and ".join(map(rule_words, schedule.rrules))] if schedule.rrules else []
+    if schedule.rdates:
+        more = _some(schedule.rdates, "more date" if parts else "date")
+        parts.append(f"and on {more}" if parts else f"on {more}")
+    if schedule.exdates:
+        parts.append(f"except on {_some(schedule.exdates, 'date')}")
+    return "; ".join(parts)
+
+
+def _some(given: Sequence[datetime], noun: str) -> str:
+    found = sorted(set(given))
+    if len(found) > FEW_DATES:
+        return f"{len(found)} {noun}s"
+    return joined([f"{moment(date)} {zone_label(date.tzinfo)}" for date in found if date.tzinfo])
+
+
+def _phrased(schedule: rrule) -> str:
+    rule = schedule._rule
+    zone = schedule.dtstart.tzinfo
+    if zone is None or (rule.wkst and _counts_weeks(rule)):
+        raise Unphrased
+    text = _every(rule) if rule.interval > 1 else _plain(rule)
+    text += _positions(rule)
+    if rule.interval > 1 or rule.count or as_utc(schedule.start) > EPOCH:
+        text += f", from {moment(as_utc(schedule.start).astimezone(zone))}"
+    if rule.count:
+        text += f", {rule.count} times in all" if rule.count > 1 else ", once in all"
+    if schedule.until:
+        text += f", until {moment(schedule.until.astimezone(zone))}"
+    return f"{text}, {zone_label(zone)}"
+
+
+def _counts_weeks(rule: Recurrence) -> bool:
+    weekly = rule.freq == WEEKLY and (rule.interval > 1 or rule.setpos)
+    return bool(weekly or rule.weeknos)
+
+
+def _plain(rule: Recurrence) -> str:
+    """Return a rule that leaves out no period: its times on its days."""
+    return together(_times(rule), dates(rule), rule.weekdays, rule.months)
+
+
+def _times(rule: Recurrence) -> str:
+    if rule.freq == SECONDLY and not (rule.hours or rule.minutes or rule.seconds):
+        return "every second"
+    hours, minutes = rule.hours or ALL_HOURS, rule.minutes or ALL_MINUTES
+    if rule.seconds == (0,):
+        return clock(minutes, hours)
+    if not rule.seconds or len(hours) * len(minutes) * len(rule.seconds) > FEW_TIMES:
+        raise Unphrased
+    listed = [f"{h:02d}:{m:02d}:{s:02d}" for h in hours for m in minutes for s in rule.seconds]
+    return f"at {joined(listed)}"
+
+
+def _every(rule: Recurrence) -> str:
+    """Return a rule of every second period or less."""
+    every = f"every {rule.interval} {UNITS[rule.freq]}s"
+    days = dates(rule)
+    if not days:
+        season = f"in {in_months(rule.months)}" if 0 < len(rule.months) < 12 else ""
+        days = " ".join(filter(None, (_weekdays(rule), season)))
+    if rule.freq < HOURLY:
+        return " ".join(filter(None, (every, days, _times(rule))))
+    return f"{every}{_within(rule)}" + (f", {days}" if days else "")
+
+
+def _weekdays(rule: Recurrence) -> str:
+    if not rule.weekdays:
+        return ""
+    every = "every " if rule.freq < WEEKLY else ""
+    return f"on {every}{joined([DAYS[day] for day in rule.weekdays])}"
+
+
+def _within(rule: Recurrence) -> str:
+    """Return the minutes of a rule of hours; those that its start gives go without saying."""
+    start = rule.start
+    named = (rule.hours, rule.minutes, rule.seconds)[: rule.freq - DAILY]
+    if any(named) or (rule.freq < SECONDLY and rule.seconds != (start.second,)):
+        raise Unphrased
+    if rule.freq > HOURLY or rule.minutes == (start.minute,):
+        return ""
+    if start.second:
+        raise Unphrased
+    return f" at {numbered('minute', rule.minutes)}"
+
+
+def _positions(rule: Recurrence) -> str:
+    if not rule.setpos:
+        return ""
+    found = joined([f"the {place(number)}" for number in rule.setpos])
+    return f", only {found} of these in each {UNITS[rule.freq]}"
+
+
+ANY_DAY = datetime(2000, 1, 1)  # noqa: DTZ001 - a wall time
+
+
+def cron_words(schedule: crontab) -> str:
+    """Return what the crontab says; its own text where that takes too many words."""
+    if cron_rule(schedule).next_wall(ANY_DAY) is None:
+        return f"never: no time matches {schedule_text(schedule)}"
+    try:
+        return _phrased_crontab(schedule)
+    except Unphrased:
+        return schedule_text(schedule)
+
+
+def _phrased_crontab(schedule: crontab) -> str:
+    weekdays = sorted((day - 1) % 7 for day in schedule.day_of_week)  # Celery's Sunday is 0
+    days, months = sorted(schedule.day_of_month), sorted(schedule.month_of_year)
+    named = _days(days, months) + only_if(weekdays) if len(days) < 31 else ""
+    times = clock(tuple(sorted(schedule.minute)), tuple(sorted(schedule.hour)))
+    return together(times, named, weekdays, months)
+
+
+def _days(days: list[int], months: list[int]) -> str:
+    month = "the month" if len(months) == 12 else in_months(months)
+    return f"on {numbered('day', days)} of {month}"
+
+
+#: What a relative interval is rounded to, from the longest.
+ROUNDED = (
+    (timedelta(days=1), "midnight"),
+    (timedelta(hours=1), "the full hour"),
+    (timedelta(minutes=1), "the full minute"),
+)
+
+
+def in_words(schedule: Any, timezone: str | None = None) -> str:
+    """Return a schedule in English, without a capital and a full stop.
+
+    ``timezone`` is the IANA name of the zone whose clock a crontab is read on; it is named behind
+    what depends on it, and the instant of a ``clocked`` is told in it. Rules have a zone of their
+    own. A schedule that decides itself when it runs is shown as Python shows it. ``ValueError`` for
+    a ``clocked`` and an unknown zone.
+    """
+    if asks_itself(schedule):
+        return _own(schedule)
+    return next(words for cls, words in WORDS if isinstance(schedule, cls))(schedule, timezone)
+
+
+def _interval(when: Any, timezone: str | None) -> str:
+    every: timedelta = when.run_every
+    if every <= timedelta(0):
+        return f"never: {every} is not above 0"
+    text = f"every {span(every)}"
+    unit = next((unit for size, unit in ROUNDED if every >= size), None)
+    if not when.relative or unit is None:
+        return text
+    return _in_zone(f"{text}, rounded down to {unit}", timezone)
+
+
+def _crontab(when: Any, timezone: str | None) -> str:
+    return _in_zone(cron_words(when), timezone)
+
+
+def _solar(when: Any, _timezone: str | None) -> str:
+    first, _, kind = when.event.partition("_")
+    event = "solar noon" if first == "solar" else f"{kind} {first}".strip()
+    latitude = _degrees(when.lat, "N", "S")
+    return f"at every {event} at {latitude}, {_degrees(when.lon, 'E', 'W')}"
+
+
+def _degrees(angle: Any, above: str, below: str) -> str:
+    number = float(angle)
+    return f"{abs(number)}".removesuffix(".0") + f"° {below if number < 0 else above}"
+
+
+def _clocked(when: clocked, timezone: str | None) -> str:
+    own = when.clocked_time
+    local = own.astimezone(zone_named(timezone)) if timezone else own
+    return f"once, at {moment(local)}, {timezone or zone_label(own.tzinfo or UTC)}"
+
+
+def _in_zone(text: str, timezone: str | None) -> str:
+    return f"{text}, {timezone}" if timezone else text
+
+
+def _own(when: Any) -> str:
+    cls: type = type(when)
+    if any("__repr__" in vars(base) for base in cls.__mro__[:-1]):
+        return repr(when)
+    known = of_class(cls)
+    return f"as {known.tag if known else cls.__qualname__} decides"
+
+
+WORDS: tuple[tuple[type, Callable[[Any, str | None], str]], ...] = (
+    (schedule, _interval),
+    (crontab, _crontab),
+    (solar, _solar),
+    (clocked, _clocked),
+    (rrule, lambda when, _timezone: rule_words(when)),
+    (rruleset, lambda when, _timezone: set_words(when)),
+)

@@ -1,0 +1,271 @@
+"""Entries from django-celery-beat: from its database, or from a file of ``manage.py dumpdata``."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timedelta, timezone
+from importlib import import_module
+from typing import IO, Any, Final
+
+from celery.schedules import crontab, schedule, solar
+
+from redbeat.calendar.walltime import instant_of
+from redbeat.entries.history import encode_meta
+from redbeat.errors import InvalidEntryError
+from redbeat.instant import clocked
+
+from .importing import EntryType, Incoming, UnreadableSourceError, fail
+
+__all__ = (
+    "DEFAULT_ALIAS",
+    "LABEL",
+    "TABLES",
+    "TASK",
+    "Tables",
+    "converted",
+    "read_database",
+    "read_fixture",
+)
+
+LABEL: Final = "django_celery_beat."
+TASK: Final = f"{LABEL}periodictask"
+
+#: The tables of schedules, by the field of a task that refers to them.
+TABLES: Final = {
+    "interval": f"{LABEL}intervalschedule",
+    "crontab": f"{LABEL}crontabschedule",
+    "solar": f"{LABEL}solarschedule",
+    "clocked": f"{LABEL}clockedschedule",
+}
+
+PERIODS: Final = ("days", "hours", "minutes", "seconds", "microseconds")
+
+#: Fields of a crontab, the same as those of Celery's.
+CRON_FIELDS: Final = ("minute", "hour", "day_of_week", "day_of_month", "month_of_year")
+
+#: Fields of a task that are options of its messages.
+OPTIONS: Final = ("queue", "exchange", "routing_key", "priority")
+
+Fields = Mapping[str, Any]
+
+#: The fields of rows, by model and primary key.
+Tables = Mapping[tuple[str, Any], Fields]
+
+
+def converted(app: Any, make: EntryType, task: Mapping[str, Any], tables: Tables) -> Incoming:
+    """Return the entry of a task with its run history; times without a zone are in the app's."""
+    fields = task.get("fields") or {}
+    where = f"periodictask {task.get('pk')} ({fields.get('name')!r:.80})"
+    try:
+        return _convert(app, make, where, fields, tables)
+    except InvalidEntryError as error:
+        return fail(where, error)
+
+
+def _convert(app: Any, make: EntryType, where: str, fields: Fields, tables: Tables) -> Incoming:
+    kind, row = _schedule_row(fields, tables)
+    policy: dict[str, Any] = {}
+    if kind == "crontab" and row.get("timezone"):
+        policy["timezone"] = row["timezone"]
+    if fields.get("one_off"):
+        policy["max_runs"] = 1
+    policy["start_time"] = _instant(app, "start_time", fields.get("start_time"))
+    policy["end_time"] = _instant(app, "expires", fields.get("expires"))
+    if policy["end_time"] or fields.get("one_off"):
+        policy["on_finish"] = "disable"
+    last_run_at = _instant(app, "last_run_at", fields.get("last_run_at"))
+    if kind == "interval" and not last_run_at and not policy["start_time"]:
+        # From which django-celery-beat counts the first run.
+        policy["last_run_at"] = _instant(app, "date_changed", fields.get("date_changed"))
+    entry = make(
+        fields.get("name"),
+        fields.get("task"),
+        _schedule(app, kind, row),
+        _json("args", fields.get("args"), list),
+        _json("kwargs", fields.get("kwargs"), dict),
+        bool(fields.get("enabled", True)),
+        _options(fields, policy["end_time"]),
+        app=app,
+        **policy,
+    )
+    meta = encode_meta(last_run_at, fields.get("total_run_count") or 0) if last_run_at else ""
+    return Incoming(where, entry, meta=meta)
+
+
+def _schedule_row(fields: Fields, tables: Tables) -> tuple[str, Fields]:
+    kinds = [kind for kind in TABLES if fields.get(kind) is not None]
+    if len(kinds) != 1:
+        problem = f"must be one of {', '.join(TABLES)}, not {len(kinds)} of them"
+        raise InvalidEntryError("schedule", problem)
+    kind = kinds[0]
+    row = tables.get((TABLES[kind], fields[kind]))
+    if row is None:
+        problem = f"the file has no {TABLES[kind]} {fields[kind]!r}; dump the whole application"
+        raise InvalidEntryError(kind, problem)
+    return kind, row
+
+
+def _schedule(app: Any, kind: str, row: Fields) -> Any:
+    try:
+        if kind == "interval":
+            return _interval(row)
+        if kind == "crontab":
+            return crontab(**{name: str(row.get(name, "*")) for name in CRON_FIELDS}, app=app)
+        if kind == "solar":
+            where = (float(row["latitude"]), float(row["longitude"]))
+            return solar(row["event"], *where, app=app)
+        return clocked(_instant(app, "clocked_time", row.get("clocked_time")) or _missing())
+    except InvalidEntryError:
+        raise
+    except Exception as error:  # Celery's parsers have errors of their own
+        raise InvalidEntryError(kind, f"is not understood: {error!r}") from error
+
+
+def _missing() -> datetime:
+    raise InvalidEntryError("clocked_time", "is missing")
+
+
+def _interval(row: Fields) -> schedule:
+    period, every = row.get("period"), row.get("every")
+    if period not in PERIODS:
+        problem = f"must be one of {', '.join(PERIODS)}, not {period!r:.60}"
+        raise InvalidEntryError("interval.period", problem)
+    if isinstance(every, bool) or not isinstance(every, int) or every < 1:
+        problem = f"must be a whole number above 0, not {every!r:.60}"
+        raise InvalidEntryError("interval.every", problem)
+    return schedule(timedelta(**{period: every}))
+
+
+def _options(fields: Fields, expires: datetime | None) -> dict[str, Any]:
+    options = {name: fields[name] for name in OPTIONS if fields.get(name) not in (None, "")}
+    headers = _json("headers", fields.get("headers"), dict)
+    if headers:
+        options["headers"] = headers
+    if fields.get("expire_seconds") is not None:
+        options["expires"] = fields["expire_seconds"]
+    elif expires is not None:
+        options["expires"] = expires
+    return options
+
+
+def _json(field: str, text: Any, kind: type) -> Any:
+    """Return what stands as JSON in a text field."""
+    if not text:
+        return kind()
+    try:
+        value = json.loads(text) if isinstance(text, str) else text
+    except ValueError as error:
+        raise InvalidEntryError(field, f"cannot be read as JSON: {error}") from error
+    if not isinstance(value, kind):
+        raise InvalidEntryError(field, f"must be a JSON {kind.__name__}, not {text!r:.60}")
+    return value
+
+
+def _instant(app: Any, field: str, text: Any) -> datetime | None:
+    if text in (None, ""):
+        return None
+    try:
+        moment = datetime.fromisoformat(str(text).replace("Z", "+00:00"))
+    except ValueError as error:
+        raise InvalidEntryError(field, f"{text!r:.60} is not ISO 8601") from error
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=app.timezone)
+    return instant_of(moment).astimezone(timezone.utc)
+
+
+def read_fixture(app: Any, make: EntryType, file: IO[bytes]) -> Iterator[Incoming]:
+    """Yield the entry of each task with its run history.
+
+    Times without a zone are in the zone of the app. Raises :exc:`UnreadableSourceError`.
+    """
+    objects = _objects(file)
+    tables = {
+        (str(found.get("model")), found.get("pk")): found.get("fields", {}) for found in objects
+    }
+    tasks = [found for found in objects if found.get("model") == TASK]
+    if not tasks:
+        raise UnreadableSourceError(
+            f"has no {TASK}: make it with manage.py dumpdata django_celery_beat"
+        )
+    for found in tasks:
+        yield converted(app, make, found, tables)
+
+
+def _objects(file: IO[bytes]) -> list[dict[str, Any]]:
+    try:
+        text = file.read().decode("utf-8-sig")
+        whole = text.lstrip().startswith("[")
+        lines = (line for line in text.splitlines() if line.strip())
+        found = json.loads(text) if whole else [json.loads(line) for line in lines]
+    except (ValueError, RecursionError) as error:
+        raise UnreadableSourceError(f"cannot be read as JSON: {error}") from error
+    if not all(isinstance(item, dict) for item in found):
+        raise UnreadableSourceError("is no fixture: make it with manage.py dumpdata")
+    return list(found)
+
+
+#: What Django calls the usual one of its databases.
+DEFAULT_ALIAS: Final = "default"
+
+#: Rows that are in memory at a time.
+CHUNK: Final = 500
+
+
+def read_database(app: Any, make: EntryType, alias: str = DEFAULT_ALIAS) -> Iterator[Incoming]:
+    """Yield the entry of each task with its run history; ``alias`` is of Django's ``DATABASES``.
+
+    Nothing is written there. Raises :exc:`UnreadableSourceError` where Django is not set up.
+    """
+    registry = _registry()
+    errors: tuple[type[Exception], ...] = (
+        import_module("django.db").Error,
+        import_module("django.utils.connection").ConnectionDoesNotExist,
+    )
+    try:
+        tables = _tables(registry, alias)
+        for found in _rows(registry.get_model(TASK), alias):
+            yield converted(app, make, found, tables)
+    except errors as error:
+        raise UnreadableSourceError(f"cannot be read: {error}") from error
+
+
+def _registry() -> Any:
+    """Return the applications of the Django project, with its settings loaded."""
+    try:
+        django = import_module("django")
+        conf = import_module("django.conf")
+    except ImportError as error:
+        problem = "needs Django: install django-celery-beat here, or give a file of dumpdata"
+        raise UnreadableSourceError(problem) from error
+    if not (os.environ.get("DJANGO_SETTINGS_MODULE") or conf.settings.configured):
+        problem = (
+            "needs DJANGO_SETTINGS_MODULE: set it as manage.py does, or give a file of dumpdata"
+        )
+        raise UnreadableSourceError(problem)
+    try:
+        django.setup()
+        registry = import_module("django.apps").apps
+        registry.get_app_config(TASK.partition(".")[0])
+    except LookupError as error:
+        raise UnreadableSourceError("needs django_celery_beat in INSTALLED_APPS") from error
+    except Exception as error:  # whatever the settings of a project may raise
+        raise UnreadableSourceError(f"is of a project that cannot be set up: {error!r}") from error
+    return registry
+
+
+def _tables(registry: Any, alias: str) -> Tables:
+    models = {label: registry.get_model(label) for label in TABLES.values()}
+    return {
+        (label, found["pk"]): found["fields"]
+        for label, model in models.items()
+        for found in _rows(model, alias)
+    }
+
+
+def _rows(model: Any, alias: str) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a table as ``dumpdata`` has them, but for times, which are datetimes."""
+    serialize = import_module("django.core.serializers").serialize
+    for row in model._base_manager.using(alias).order_by("pk").iterator(chunk_size=CHUNK):
+        yield from serialize("python", [row])
