@@ -27,9 +27,9 @@ from redbeat.entries.decide import (
     DISABLED,
     PARKED,
     TICK,
+    Decision,
     Plan,
     Run,
-    Verdict,
     aware,
     decide,
     has_clock,
@@ -459,24 +459,24 @@ class RedBeatSchedulerEntry(ScheduleEntry):
             return False
         return aware(last) > now + timedelta(seconds=CLOCK_STEP)
 
-    def verdict(self) -> Verdict:
+    def decision(self) -> Decision:
         """Return which occurrence is due, and when the next one is. No round trip."""
         run = self.run
         if run is None:
             now = self._present()
             return self._decide(now, now)
-        verdict = run.verdict
-        if verdict is None:
+        decision = run.decision
+        if decision is None:
             # Code of the user's own knows the present only.
             at = run.now if asks_itself(self.schedule) else run.decided_at
-            verdict = run.verdict = self._decide(at, run.due)
-        return verdict
+            decision = run.decision = self._decide(at, run.due)
+        return decision
 
     @property
     def is_too_late(self) -> bool:
         """Whether the run that was decided on is too old to be sent by now."""
         run = self.run
-        scheduled_at = run and run.verdict and run.verdict.scheduled_at
+        scheduled_at = run and run.decision and run.decision.scheduled_at
         if run is None or not scheduled_at or self.last_run_at is None:
             return False
         policy, zone = self._rules()
@@ -497,16 +497,16 @@ class RedBeatSchedulerEntry(ScheduleEntry):
             {name: given[name] for name in FIELDS if name in given and name not in foreign}
         )
 
-    def _decide(self, now: datetime, due: datetime) -> Verdict:
+    def _decide(self, now: datetime, due: datetime) -> Decision:
         policy, zone = self._rules()
         last, anchor = self.last_run_at, self.anchor
         ahead = self.run is not None and anchor is not None and self.ran_after(now)
         if ahead and anchor is not None:
             last = anchor = min(anchor, now)
         runs, name = self.total_run_count, str(self.name)
-        verdict = decide(self.schedule, last, anchor, now, due, zone, policy, runs, name)
+        decision = decide(self.schedule, last, anchor, now, due, zone, policy, runs, name)
         # Noted as what it counts from, or it would begin to wait again at each look.
-        return verdict._replace(anchor=now) if ahead and anchor is now else verdict
+        return decision._replace(anchor=now) if ahead and anchor is now else decision
 
     def _rules(self) -> tuple[Policy, tzinfo]:
         """Return the policy with what the app adds to it, and the zone to read a crontab in."""
@@ -542,7 +542,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
             try:
                 return plan.asked(anchor or since, since, n)
             except NotImplementedError:
-                at = self.verdict().next_at
+                at = self.decision().next_at
                 return [at] if at is not None and at > since and n > 0 else []
         first = plan.begin(since) if anchor is None else plan.after(anchor)
         found = None if first is None else plan.since(first, since + TICK)
@@ -556,17 +556,17 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         """Return (whether it is due, seconds until the run after that; None = never)."""
         if not self.enabled:
             return schedstate(False, DISABLED_RECHECK)
-        verdict = self.verdict()
-        if verdict.next_at is None:
-            return schedstate(verdict.due, None)
+        decision = self.decision()
+        if decision.next_at is None:
+            return schedstate(decision.due, None)
         now = self.run.now if self.run else self._present()
-        return schedstate(verdict.due, max((verdict.next_at - now).total_seconds(), 0.0))
+        return schedstate(decision.due, max((decision.next_at - now).total_seconds(), 0.0))
 
     @property
     def due_at(self) -> datetime | None:
         """The next run, UTC: now when it never ran or is overdue, None when nothing is left."""
-        verdict = self.verdict()
-        return self._present() if verdict.due else verdict.next_at
+        decision = self.decision()
+        return self._present() if decision.due else decision.next_at
 
     @property
     def score(self) -> float:
@@ -595,12 +595,12 @@ class RedBeatSchedulerEntry(ScheduleEntry):
             return DISABLED
         if self.scores_itself():
             return self.score
-        verdict = self.verdict() if now is None else self._decide(now, now)
+        decision = self.decision() if now is None else self._decide(now, now)
         if self.ran_after(now or self._present()):
             return None
-        if verdict.due or verdict.missed or verdict.next_at is None:
+        if decision.due or decision.missed or decision.next_at is None:
             return None
-        return score_of(verdict.next_at)
+        return score_of(decision.next_at)
 
     # -- saving --------------------------------------------------------------------------------
 
@@ -810,7 +810,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
             return False
         score, found = self._stored_score(), float(stored)
         if score is None:
-            parked = found == PARKED and not self.verdict().due
+            parked = found == PARKED and not self.decision().due
             return parked or 0 <= found <= time()
         return abs(found - score) < SCORE_PRECISION
 
@@ -1007,10 +1007,10 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         Outside a claim the run is recorded at once, in one round trip; within a claim the beat
         records it after the message was sent.
         """
-        run, verdict = self.run, self.verdict()
+        run, decision = self.run, self.decision()
         entry = self._copy()
         entry.last_run_at = last_run_at or (run.now if run else self.default_now())
-        entry.scheduled_at = None if last_run_at else verdict.anchor or verdict.scheduled_at
+        entry.scheduled_at = None if last_run_at else decision.anchor or decision.scheduled_at
         if not only_update_last_run_at:
             entry.total_run_count += 1
         entry._known_history = (entry.last_run_at, entry.total_run_count)

@@ -27,7 +27,7 @@ from redis.sentinel import MasterNotFoundError, Sentinel
 from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_exponential
 
 from redbeat.beat.lock import BeatLock
-from redbeat.beat.publisher import Message, addressed
+from redbeat.beat.publisher import TaskMessage, addressed
 from redbeat.beat.session import LONGEST_LEASE, SHORTEST_LEASE
 from redbeat.beat.stop_signals import HeldSignals
 from redbeat.entries.runs import nominal
@@ -213,7 +213,7 @@ class RedBeatScheduler(Scheduler):
         conf, ticker = ensure_conf(self.app), self._ticker
         if conf.metrics_port is None:
             return None
-        return serve_beat(conf, self._store, ticker.pulse, ticker.counters)
+        return serve_beat(conf, self._store, ticker.health, ticker.counters)
 
     @cached_property
     def _wakeup(self) -> WakeUp:
@@ -265,7 +265,7 @@ class RedBeatScheduler(Scheduler):
     @property
     def _leads(self) -> bool:
         """Whether this beat had the lead at its last tick."""
-        return "_ticker" in self.__dict__ and self._ticker.pulse.leads is True
+        return "_ticker" in self.__dict__ and self._ticker.health.leads is True
 
     def update_from_dict(self, dict_: Mapping[str, Any]) -> None:
         """Save entries, as ``name -> fields``; they are not marked as static.
@@ -464,7 +464,7 @@ class RedBeatScheduler(Scheduler):
         self._published_at = monotonic()
         return result
 
-    def _publish(self, message: Message, producer: Any) -> Any:
+    def _publish(self, message: TaskMessage, producer: Any) -> Any:
         """Send a message as Celery's ``apply_async`` does, raising its error.
 
         That also looks for functions among the arguments, where none are left, and whether it is

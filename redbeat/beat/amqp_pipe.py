@@ -22,7 +22,7 @@ class AmqpPipe:
         self.channel = channel
         self._tag = 0
         self._waiting: dict[int, int] = {}
-        self._outcomes: list[Exception | None] = []
+        self._completions: list[Exception | None] = []
         #: How many of these had left by :meth:`leave`.
         self._left = 0
         self._timeout: float | None = None
@@ -31,7 +31,7 @@ class AmqpPipe:
 
     @property
     def size(self) -> int:
-        return len(self._outcomes) - self._left
+        return len(self._completions) - self._left
 
     def __enter__(self) -> None:
         self.channel.basic_publish = self._publish
@@ -54,7 +54,7 @@ class AmqpPipe:
     def _counted(self, *args: Any, **kwargs: Any) -> Any:
         """Publish outside the pipe: the broker numbers these messages too."""
         # It takes the next confirmation for its own.
-        self._drain(len(self._outcomes))
+        self._drain(len(self._completions))
         self._select()
         self._tag += 1
         return self.channel.basic_publish_confirm(*args, **kwargs)
@@ -65,8 +65,8 @@ class AmqpPipe:
         self._select()
         result = self.channel._basic_publish(*args, **kwargs)
         self._tag += 1
-        self._waiting[self._tag] = len(self._outcomes)
-        self._outcomes.append(None)
+        self._waiting[self._tag] = len(self._completions)
+        self._completions.append(None)
         return result
 
     def _acknowledged(self, tag: int, multiple: bool) -> None:
@@ -81,20 +81,20 @@ class AmqpPipe:
         for one in tags:
             place = self._waiting.pop(one, None)
             if place is not None:
-                self._outcomes[place] = error
+                self._completions[place] = error
 
     def leave(self) -> None:
         """They are on their way already."""
-        self._left = len(self._outcomes)
+        self._left = len(self._completions)
 
     def answers(self) -> list[Exception | None]:
         left, self._left = self._left, 0
         self._drain(left)
-        outcomes, self._outcomes = self._outcomes[:left], self._outcomes[left:]
+        completions, self._completions = self._completions[:left], self._completions[left:]
         self._waiting = {tag: place - left for tag, place in self._waiting.items()}
-        if not self._outcomes:
+        if not self._completions:
             self._timeout = None
-        return outcomes
+        return completions
 
     def close(self) -> None:
         """Nothing is the pipe's own."""
@@ -112,5 +112,5 @@ class AmqpPipe:
     def _give_up(self, error: Exception) -> None:
         """No confirmation will come any more."""
         for place in self._waiting.values():
-            self._outcomes[place] = error
+            self._completions[place] = error
         self._waiting.clear()

@@ -16,12 +16,12 @@ from redbeat.metrics.counters import Counters
 from redbeat.signals import emit, entry_failed
 from redbeat.storage.records import CHANGED, RECORDED, Claim, Completion, Result
 
-from .completions import Outcomes
-from .retries import Failures
-from .scheduler_protocol import Hooks, publish
-from .session import Exchange
+from .completions import Completions
+from .retries import Retries
+from .scheduler_protocol import SchedulerProtocol, publish
+from .session import Session
 
-__all__ = ("AtMostOnce", "Promise")
+__all__ = ("AtMostOnce", "PendingRun")
 
 logger = get_logger("celery.beat")
 
@@ -30,7 +30,7 @@ GROUP = 50
 
 
 @dataclass(frozen=True, slots=True)
-class Promise:
+class PendingRun:
     """A run that is published once it is recorded, and never again."""
 
     entry: RedBeatSchedulerEntry
@@ -48,23 +48,23 @@ class AtMostOnce:
 
     def __init__(
         self,
-        hooks: Hooks,
-        exchange: Exchange,
-        failures: Failures,
-        outcomes: Outcomes,
+        scheduler: SchedulerProtocol,
+        session: Session,
+        failures: Retries,
+        completions: Completions,
         counters: Counters,
     ) -> None:
-        self._hooks = hooks
-        self._exchange = exchange
-        self._failures = failures
-        self._outcomes = outcomes
+        self._scheduler = scheduler
+        self._session = session
+        self._retries = failures
+        self._completions = completions
         self._counters = counters
-        self._made: list[Promise] = []
-        self._owed: deque[Promise] = deque()
+        self._made: list[PendingRun] = []
+        self._recorded: deque[PendingRun] = deque()
 
-    def add(self, promise: Promise) -> None:
+    def add(self, pending: PendingRun) -> None:
         """Take a promise; a full group is kept at once, in one round trip."""
-        self._made.append(promise)
+        self._made.append(pending)
         if len(self._made) >= GROUP:
             self.keep()
 
@@ -75,88 +75,88 @@ class AtMostOnce:
         kept for the next call; so is what Redis did not answer, until the record is known.
         """
         made, self._made = self._made, []
-        for promise in made:
-            self._exchange.record(promise.done, partial(self._heard, promise))
+        for pending in made:
+            self._session.record(pending.done, partial(self._on_result, pending))
         if made:
-            self._exchange.turn(0)
+            self._session.request(0)
         self.publish()
 
     def publish(self) -> None:
         """Publish what was promised and is recorded, as far as the broker takes it."""
-        while self._owed:
-            promise = self._owed.popleft()
-            if not self._publish(promise):
-                self._owed.appendleft(promise)
+        while self._recorded:
+            pending = self._recorded.popleft()
+            if not self._publish(pending):
+                self._recorded.appendleft(pending)
                 break
 
-    def _heard(self, promise: Promise, result: Result) -> None:
+    def _on_result(self, pending: PendingRun, result: Result) -> None:
         """Take note of whether a run is recorded: only then it is published."""
         if result.code == RECORDED:
-            self._owed.append(promise)
-            if promise.done.end:
-                self._outcomes.finished(promise.entry)
+            self._recorded.append(pending)
+            if pending.done.end:
+                self._completions.finished(pending.entry)
         elif result.code == CHANGED:
-            self._exchange.record(promise.claim.put_back(self._exchange.time()))
+            self._session.record(pending.claim.put_back(self._session.time()))
         else:
-            promise.report("is lost: beat learned too late that it was recorded, if it was")
+            pending.report("is lost: beat learned too late that it was recorded, if it was")
 
     def withdraw(self) -> list[Claim]:
         """Return the claims of promises that are not recorded, and forget these."""
         made, self._made = self._made, []
-        return [promise.claim for promise in made]
+        return [pending.claim for pending in made]
 
-    def forsake(self) -> None:
+    def report_lost(self) -> None:
         """Report what is recorded and will not be published any more.
 
         A round trip for each whose end is waited for.
         """
-        while self._owed:
-            self._lost(self._owed.popleft(), "is lost: beat stops and the broker is away")
+        while self._recorded:
+            self._lost(self._recorded.popleft(), "is lost: beat stops and the broker is away")
 
-    def _publish(self, promise: Promise) -> bool:
+    def _publish(self, pending: PendingRun) -> bool:
         """Publish a run that is recorded; False when the broker is away and nothing was tried."""
-        entry, run = promise.entry, promise.entry.run
+        entry, run = pending.entry, pending.entry.run
         assert run is not None
         try:
-            producer = self._hooks.producer
+            producer = self._scheduler.producer
         except Exception as error:
-            self._failures.broker_is_away(error)
+            self._retries.broker_is_away(error)
             return False
         run.successor = None
         try:
-            publish(self._hooks, entry, producer)
+            publish(self._scheduler, entry, producer)
         except Exception as error:
             run.error = error
         if run.error is not None:
-            self._hooks.broker_failed(run.error)
-            self._lost(promise, f"is lost, it must not be sent twice: {run.error!r}")
+            self._scheduler.broker_failed(run.error)
+            self._lost(pending, f"is lost, it must not be sent twice: {run.error!r}")
         elif not run.sent and run.successor is None:
             self._lost(
-                promise, "is lost: it was due when it was recorded, and not when it was to be sent"
+                pending, "is lost: it was due when it was recorded, and not when it was to be sent"
             )
         else:
-            self._failures.broker_is_there()
-            self._outcomes.announce(entry)
+            self._retries.broker_is_there()
+            self._completions.announce(entry)
         return True
 
-    def _lost(self, promise: Promise, what: str) -> None:
-        promise.report(what)
-        run = promise.entry.run
-        name, error = str(promise.entry.name), run and run.error
+    def _lost(self, pending: PendingRun, what: str) -> None:
+        pending.report(what)
+        run = pending.entry.run
+        name, error = str(pending.entry.name), run and run.error
         self._counters.failed(name, lost=True)
-        emit(entry_failed, self._hooks, name=name, error=error, lost=True)
-        if promise.done.running:
-            self._forget_run(promise)
+        emit(entry_failed, self._scheduler, name=name, error=error, lost=True)
+        if pending.done.running:
+            self._forget_run(pending)
 
-    def _forget_run(self, promise: Promise) -> None:
+    def _forget_run(self, pending: PendingRun) -> None:
         """Have nobody wait for the end of a run that was not published."""
-        run = promise.entry.run
+        run = pending.entry.run
         assert run is not None
         try:
-            store = store_of(self._hooks.app, unretried(client_of(self._hooks.app)))
-            store.end_run(promise.claim.key, run.task_id)
+            store = store_of(self._scheduler.app, unretried(client_of(self._scheduler.app)))
+            store.end_run(pending.claim.key, run.task_id)
         except (RedisError, OSError) as error:
             logger.warning(
                 "beat: Entry %s waits for overlap_timeout: %s",
-                *(promise.entry.name, described(error)),
+                *(pending.entry.name, described(error)),
             )

@@ -27,10 +27,10 @@ from redbeat.signals import emit, entry_dispatched, entry_finished, entry_missed
 from redbeat.storage.records import DELETE, DISABLE, PARK, RAN, SKIP, WAITS, Claim, Completion
 from redbeat.timing import asks_itself
 
-from .scheduler_protocol import Hooks
+from .scheduler_protocol import SchedulerProtocol
 
 __all__ = (
-    "Outcomes",
+    "Completions",
     "goes_on",
     "marker",
     "own_wait",
@@ -53,7 +53,7 @@ def own_wait(entry: RedBeatSchedulerEntry, seconds: Any, now: float) -> float | 
         return None
     if seconds != seconds:  # NaN: as a score Redis refuses it, and the whole batch with it
         return None
-    by_schedule = score_of(entry.verdict().next_at)
+    by_schedule = score_of(entry.decision().next_at)
     own = now + float(min(max(seconds, 0), LONGEST_WAIT))
     return None if abs(own - by_schedule) < SHORTEST_WAIT else max(own, now + SHORTEST_WAIT)
 
@@ -74,9 +74,9 @@ def score_of_not_due(entry: RedBeatSchedulerEntry, run: Run, seconds: Any, now: 
     own = own_wait(entry, seconds, now)
     if own is not None:
         return own
-    verdict = run.verdict
-    if verdict is not None and not verdict.due:
-        return score_of(verdict.next_at)
+    decision = run.decision
+    if decision is not None and not decision.due:
+        return score_of(decision.next_at)
     if seconds is None:
         return PARKED
     number = float(seconds) if isinstance(seconds, (int, float)) else math.nan
@@ -109,8 +109,8 @@ def put_off(entry: RedBeatSchedulerEntry, claim: Claim) -> tuple[Completion, dat
 
     With the occurrence if that is skipped; one that waits is the latest when its time comes.
     """
-    verdict = entry.verdict()
-    scheduled_at = verdict.anchor or verdict.scheduled_at
+    decision = entry.decision()
+    scheduled_at = decision.anchor or decision.scheduled_at
     waits = entry.policy_field("overlap") == "buffer_one"
     if waits or scheduled_at is None or entry.last_run_at is None:
         until = float(claim.running_until)
@@ -128,18 +128,20 @@ def _score_after(entry: RedBeatSchedulerEntry, skipped: datetime) -> float:
     """Return when the entry is due after an occurrence that does not count as a run."""
     run = entry.run
     if run is None or asks_itself(entry.schedule):
-        return score_of(entry.verdict().next_at)
+        return score_of(entry.decision().next_at)
     after = entry.claimed(run.now, run.due)
     after.scheduled_at = skipped
-    verdict = after.verdict()
-    return run.now.timestamp() if verdict.due else score_of(verdict.next_at)
+    decision = after.decision()
+    return run.now.timestamp() if decision.due else score_of(decision.next_at)
 
 
-class Outcomes:
+class Completions:
     """Makes completions, counts them and says what happened. No round trips."""
 
-    def __init__(self, hooks: Hooks, counters: Counters, histories: Histories) -> None:
-        self._hooks = hooks
+    def __init__(
+        self, scheduler: SchedulerProtocol, counters: Counters, histories: Histories
+    ) -> None:
+        self._scheduler = scheduler
         self._counters = counters
         self._histories = histories
 
@@ -154,7 +156,7 @@ class Outcomes:
             return
         emit(
             entry_dispatched,
-            self._hooks,
+            self._scheduler,
             entry=entry,
             scheduled_at=run.instant,
             task_id=run.task_id,
@@ -168,17 +170,17 @@ class Outcomes:
 
         Where something else than its last run is what it counts from, that is noted.
         """
-        verdict, runtime, line = entry.verdict(), "", ""
-        if verdict.anchor and not verdict.due and entry.last_run_at:
-            last = nominal(verdict.anchor)
+        decision, runtime, line = entry.decision(), "", ""
+        if decision.anchor and not decision.due and entry.last_run_at:
+            last = nominal(decision.anchor)
             runtime = encode_runtime(last, entry.last_run_at)
-            if verdict.missed:
+            if decision.missed:
                 logger.warning(
                     "beat: Entry %s missed %d runs up to that of %s, too old to be made up for",
-                    *(entry.name, verdict.missed, verdict.anchor),
+                    *(entry.name, decision.missed, decision.anchor),
                 )
-                self._missed(entry, verdict.missed, verdict.anchor)
-                line = run_line(last, now, missed(verdict.missed))
+                self._missed(entry, decision.missed, decision.anchor)
+                line = run_line(last, now, missed(decision.missed))
             else:
                 logger.warning(
                     "beat: Entry %s ran at %s by a clock that was ahead, it counts from now on",
@@ -191,15 +193,15 @@ class Outcomes:
         self, entry: RedBeatSchedulerEntry, count: int, scheduled_at: datetime | None
     ) -> None:
         self._counters.add("missed", str(entry.name), count)
-        emit(entry_missed, self._hooks, entry=entry, count=count, scheduled_at=scheduled_at)
+        emit(entry_missed, self._scheduler, entry=entry, count=count, scheduled_at=scheduled_at)
 
     def perhaps_sent(self, entry: RedBeatSchedulerEntry, claim: Claim, now: float) -> Completion:
         """Return what to record for a run that may be out, and is not to be sent again by now.
 
         It counts as a run, so that ``max_runs`` are not exceeded.
         """
-        verdict = entry.verdict()
-        scheduled_at = verdict.scheduled_at
+        decision = entry.decision()
+        scheduled_at = decision.scheduled_at
         assert scheduled_at is not None
         task_id = entry.task_id_of(scheduled_at)
         logger.warning(
@@ -209,8 +211,8 @@ class Outcomes:
         self._missed(entry, 1, scheduled_at)
         ran_at = entry.last_run_at or scheduled_at
         meta = encode_meta(ran_at, entry.total_run_count + 1)
-        runtime = encode_runtime(nominal(verdict.anchor or scheduled_at), ran_at)
-        score = score_of(verdict.next_at) if entry.enabled else DISABLED
+        runtime = encode_runtime(nominal(decision.anchor or scheduled_at), ran_at)
+        score = score_of(decision.next_at) if entry.enabled else DISABLED
         line = run_line(nominal(scheduled_at), now, PERHAPS_SENT, task_id)
         done = claim.done(SKIP, score, meta, runtime)._replace(history=line)
         return self._finished(entry, claim, done) if score == PARKED else done
@@ -230,7 +232,7 @@ class Outcomes:
             "beat: Entry %s has finished: nothing is left to run (%s)",
             *(entry.name, entry.policy_field("on_finish")),
         )
-        emit(entry_finished, self._hooks, entry=entry)
+        emit(entry_finished, self._scheduler, entry=entry)
 
     def _finished(self, entry: RedBeatSchedulerEntry, claim: Claim, done: Completion) -> Completion:
         """Return the completion of an entry that has finished, with what becomes of it."""
@@ -255,15 +257,15 @@ class Outcomes:
         """
         run = entry.run
         assert run is not None
-        verdict = run.verdict or entry.verdict()
+        decision = run.decision or entry.decision()
         after = run.successor or entry.next()
-        if verdict.missed:
+        if decision.missed:
             logger.warning(
                 "beat: Entry %s missed %d runs before that of %s, which makes up for them",
-                *(entry.name, verdict.missed, verdict.scheduled_at),
+                *(entry.name, decision.missed, decision.scheduled_at),
             )
-            self._missed(entry, verdict.missed, verdict.scheduled_at)
-        score = score_of(verdict.next_at) if own is None else own
+            self._missed(entry, decision.missed, decision.scheduled_at)
+        score = score_of(decision.next_at) if own is None else own
         instant, counted = run.nominal or nominal(run.instant), after.scheduled_at or run.due
         scheduled = instant if instant.at == counted else nominal(counted)
         runtime = encode_runtime(scheduled, after.last_run_at or counted)

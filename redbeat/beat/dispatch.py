@@ -49,13 +49,13 @@ from redbeat.storage.records import (
 )
 from redbeat.timing import asks_itself
 
-from .at_most_once import AtMostOnce, Promise
-from .completions import Outcomes, goes_on, marker, own_wait, score_of_not_due
+from .at_most_once import AtMostOnce, PendingRun
+from .completions import Completions, goes_on, marker, own_wait, score_of_not_due
 from .exactly_once import Capture, CommonServer
-from .publisher import Letter, Outbox
-from .retries import Failures, Recent
-from .scheduler_protocol import Hooks, name_of, publish
-from .session import Exchange
+from .publisher import InFlightMessage, Publisher
+from .retries import Recent, Retries
+from .scheduler_protocol import SchedulerProtocol, name_of, publish
+from .session import Session
 from .statics import StaticEntries
 
 __all__ = (
@@ -97,31 +97,31 @@ class Dispatcher:
 
     def __init__(
         self,
-        hooks: Hooks,
+        scheduler: SchedulerProtocol,
         quarantine: Quarantine,
-        exchange: Exchange,
-        outbox: Outbox,
+        session: Session,
+        publisher: Publisher,
         server: CommonServer,
         statics: StaticEntries,
         counters: Counters,
         conf: RedBeatConfig,
     ) -> None:
-        self._outbox = outbox
-        self._exchange = exchange
+        self._publisher = publisher
+        self._session = session
         self._server = server
         self._capture: Capture | None = None
         self._alone: Recent[bool] = Recent()
-        self._hooks = hooks
+        self._scheduler = scheduler
         self._counters = counters
         self._statics = statics
         self._delivery = conf.delivery
         self._quarantine = quarantine
-        self._prototypes = Prototypes(hooks)
+        self._prototypes = Prototypes(scheduler)
         self._histories = Histories()
-        self.failures = Failures(hooks, self._counters)
-        self._outcomes = Outcomes(hooks, self._counters, self._histories)
+        self.retries = Retries(scheduler, self._counters)
+        self._completions = Completions(scheduler, self._counters, self._histories)
         self.at_most_once = AtMostOnce(
-            hooks, exchange, self.failures, self._outcomes, self._counters
+            scheduler, session, self.retries, self._completions, self._counters
         )
 
     # -- loading and deciding ------------------------------------------------------------------
@@ -138,7 +138,7 @@ class Dispatcher:
         first, now = 0, datetime.fromtimestamp(claimed_at, UTC)
         while first < len(claims):
             self._prototypes.refresh()
-            started = self._exchange.time()
+            started = self._session.time()
             entries: list[Loaded] = []
             for claim in claims[first : first + READ_AHEAD]:
                 entry = self._load(claim, given)
@@ -147,7 +147,7 @@ class Dispatcher:
                     self._look_at(entry, now, claim)
                     if given is not None and entry.run is not None:
                         entry.run.options = given.options
-                if self._exchange.time() - started > READ_FOR:
+                if self._session.time() - started > READ_FOR:
                     break
             yield from entries
             first += len(entries)
@@ -162,19 +162,19 @@ class Dispatcher:
         if asks_itself(entry.schedule):
             return
         try:
-            entry.verdict()
+            entry.decision()
         except Exception as error:
             logger.debug("beat: Cannot tell yet when %s is due: %r", shown(claim.key), error)
 
     def _load(self, claim: Claim, given: Given | None = None) -> Loaded:
         if claim.problem or claim.definition is None:
             return DecodeError("definition", claim.problem)
-        make = self._hooks.Entry
+        make = self._scheduler.Entry
         try:
             if given and given.entry.is_of(claim.key, claim.definition, claim.policy):
                 entry = given.entry.with_history(claim.meta, claim.runtime)
             elif make.loads_itself():
-                entry = make.from_key(claim.key, app=self._hooks.app)
+                entry = make.from_key(claim.key, app=self._scheduler.app)
             else:
                 entry = self._prototypes.get(claim.key, claim.definition, claim.policy)
                 self._histories.give(entry, claim.key, claim.meta, claim.runtime)
@@ -210,15 +210,15 @@ class Dispatcher:
             self._note(claim, now, error)
         else:
             self.deliver()
-            self._exchange.record(self.failures.put_back(claim, now, error))
+            self._session.record(self.retries.put_back(claim, now, error))
 
     def _dispatch(self, entry: RedBeatSchedulerEntry, run: Run, claim: Claim, now: float) -> None:
         perhaps_sent = bool(claim.since) and not run.at_most_once
         if not entry.enabled and not perhaps_sent:
-            self._exchange.record(claim.done(SKIP, DISABLED))
+            self._session.record(claim.done(SKIP, DISABLED))
             return
         try:
-            due = entry.verdict().due
+            due = entry.decision().due
         except Exception as error:
             if asks_itself(entry.schedule):  # the user's own code, which may recover
                 self._note(claim, now, error)
@@ -227,13 +227,13 @@ class Dispatcher:
             self._set_aside(claim, reason, now)
             return
         if due and perhaps_sent and (not entry.enabled or entry.is_too_late):
-            self._record(entry, self._outcomes.perhaps_sent(entry, claim, now))
+            self._record(entry, self._completions.perhaps_sent(entry, claim, now))
         elif not entry.enabled:
-            self._exchange.record(claim.done(SKIP, DISABLED))
+            self._session.record(claim.done(SKIP, DISABLED))
         elif due and not perhaps_sent and goes_on(entry, claim, now):
-            self._record(entry, self._outcomes.put_off(entry, claim, now))
+            self._record(entry, self._completions.put_off(entry, claim, now))
         elif due and self._waited_too_long(entry, run):
-            self._exchange.record(claim.put_back(now))  # the next claim decides anew
+            self._session.record(claim.put_back(now))  # the next claim decides anew
         else:
             self._send(entry, run, claim, now, due)
 
@@ -260,13 +260,13 @@ class Dispatcher:
         """Return what collects a message that leaves with its record, None where it cannot."""
         if entry.policy_field("delivery") == AT_LEAST_ONCE:
             return None
-        exchange = self._exchange
-        exchange.broker = self._server.of(producer)
-        safe = exchange.broker and not self._hooks.sends_itself and not self._server.passed
-        exchange.way = WITH_RECORD if safe else BEFORE_RECORD
+        session = self._session
+        session.broker = self._server.of(producer)
+        safe = session.broker and not self._scheduler.sends_itself and not self._server.passed
+        session.way = WITH_RECORD if safe else BEFORE_RECORD
         if self._server.problem:
             raise ConnectionError(self._server.problem)
-        if exchange.broker is None:
+        if session.broker is None:
             return None
         if self._capture is None or self._capture.channel is not producer.channel:
             self._capture = Capture(producer.channel)
@@ -275,19 +275,19 @@ class Dispatcher:
     def _publish(self, entry: RedBeatSchedulerEntry, run: Run, claim: Claim, now: float) -> None:
         capture, unsure = None, False  # type: Capture | None, bool | None
         try:
-            producer = self._hooks.producer
+            producer = self._scheduler.producer
             capture = self._capture_for(entry, producer)
-            unsure = self._hooks.sends_itself
+            unsure = self._scheduler.sends_itself
             if capture is not None:
                 with capture:
-                    seconds = publish(self._hooks, entry, producer)
+                    seconds = publish(self._scheduler, entry, producer)
             else:
-                outgoing = self._outbox.publishing(producer, bool(self._alone.get(claim.key)))
+                outgoing = self._publisher.publishing(producer, bool(self._alone.get(claim.key)))
                 try:
                     with outgoing:
-                        seconds = publish(self._hooks, entry, producer)
+                        seconds = publish(self._scheduler, entry, producer)
                         if run.sent:
-                            outgoing.add(Letter(entry, claim, seconds, now))
+                            outgoing.add(InFlightMessage(entry, claim, seconds, now))
                             return
                 finally:
                     unsure = unsure or outgoing.carried
@@ -295,46 +295,46 @@ class Dispatcher:
             self._note(claim, now, error, unsure)
             return
         if run.error is not None:
-            shared = capture is None and self._outbox.shares_errors
+            shared = capture is None and self._publisher.shares_errors
             self.deliver()
             self._failed(claim, now, run.error, shared, unsure)
         elif run.sent and capture is not None and capture.commands:
             done = self._done(entry, claim, seconds, now)._replace(messages=capture.messages)
-            self._leave(Letter(entry, claim, seconds, now), done)
+            self._leave(InFlightMessage(entry, claim, seconds, now), done)
         elif run.sent or run.successor is not None:
             if capture is not None:
                 self._server.passed_by(entry)
-            self._settle(Letter(entry, claim, seconds, now))
+            self._settle(InFlightMessage(entry, claim, seconds, now))
         else:
             score = score_of_not_due(entry, run, seconds, now)
-            self._record(entry, self._outcomes.not_sent(entry, claim, score, now))
+            self._record(entry, self._completions.not_sent(entry, claim, score, now))
 
     def _done(
         self, entry: RedBeatSchedulerEntry, claim: Claim, seconds: float | None, now: float
     ) -> Completion:
-        return self._outcomes.sent(entry, claim, own_wait(entry, seconds, now), now)
+        return self._completions.sent(entry, claim, own_wait(entry, seconds, now), now)
 
-    def _leave(self, letter: Letter, done: Completion) -> None:
+    def _leave(self, message: InFlightMessage, done: Completion) -> None:
         """Have a run leave with its record."""
-        self._exchange.record(done, partial(self._left, letter, done, self._exchange.broker))
+        self._session.record(done, partial(self._left, message, done, self._session.broker))
 
     def _left(
-        self, letter: Letter, done: Completion, broker: Broker | None, result: Result
+        self, message: InFlightMessage, done: Completion, broker: Broker | None, result: Result
     ) -> None:
         """Take note of what became of a run that was to leave with its record."""
-        entry, claim = letter.entry, letter.claim
+        entry, claim = message.entry, message.claim
         if result.code in (RECORDED, OVERTAKEN):
             self._is_out(entry, claim, done)
         elif result.code == CHANGED:
             definition, policy, _ = result.texts
             if (definition, policy) == (claim.definition, claim.policy):
                 again = self._merged(entry, claim, done, result.texts)
-                self._leave(letter, again)
+                self._leave(message, again)
             else:
-                self._exchange.record(claim.put_back(self._exchange.time()))
+                self._session.record(claim.put_back(self._session.time()))
         elif result.code == ELSEWHERE:
             self._server.elsewhere(broker)
-            self._exchange.record(claim.put_back(self._exchange.time()))
+            self._session.record(claim.put_back(self._session.time()))
         elif result.code == NOT_SENT:
             self._refused(claim, result.texts[0])
         else:
@@ -345,62 +345,62 @@ class Dispatcher:
 
     def _refused(self, claim: Claim, why: str) -> None:
         """See to a run whose message the script could not send."""
-        now = self._exchange.time()
+        now = self._session.time()
         if REFUSAL.search(why):
             self._server.refuse(f"the Redis user of the schedule may not send messages: {why}")
-            self._exchange.record(claim.put_back(now))
+            self._session.record(claim.put_back(now))
         else:
             self._failed(claim, now, ResponseError(why), shared=False)
 
     def _is_out(self, entry: RedBeatSchedulerEntry, claim: Claim, done: Completion) -> None:
         self._alone.forget(claim.key)
-        self.failures.forget(claim)
-        self._outcomes.announce(entry)
+        self.retries.forget(claim)
+        self._completions.announce(entry)
         if done.end:
-            self._outcomes.finished(entry)
+            self._completions.finished(entry)
 
     def _record(self, entry: RedBeatSchedulerEntry, done: Completion) -> None:
         """Record what is no run."""
 
-        def heard(result: Result) -> None:
+        def on_result(result: Result) -> None:
             if result.code == RECORDED:
-                self._outcomes.finished(entry)
+                self._completions.finished(entry)
 
-        self._exchange.record(done, heard if done.end else None)
+        self._session.record(done, on_result if done.end else None)
 
     def advance(self) -> None:
         """Have what was published leave, and record that which left before."""
-        for letter in self._outbox.advance():
-            self._settle(letter)
+        for message in self._publisher.advance():
+            self._settle(message)
 
     def deliver(self) -> None:
         """Wait for the broker to answer for what is on its way, and record that.
 
         Also before anything is made of what went wrong after it.
         """
-        for letter in self._outbox.deliver():
-            self._settle(letter)
+        for message in self._publisher.deliver():
+            self._settle(message)
 
-    def _settle(self, letter: Letter) -> None:
+    def _settle(self, message: InFlightMessage) -> None:
         """Record a run that was published before its record."""
-        entry, claim, now = letter.entry, letter.claim, letter.now
-        if letter.error is not None:
-            self._failed(claim, now, letter.error, letter.shared, unsure=True)
+        entry, claim, now = message.entry, message.claim, message.now
+        if message.error is not None:
+            self._failed(claim, now, message.error, message.shared, unsure=True)
             return
-        done = self._done(entry, claim, letter.seconds, now)
+        done = self._done(entry, claim, message.seconds, now)
         self._is_out(entry, claim, done._replace(end=""))
-        self._exchange.record(done, partial(self._was_out, letter, done))
+        self._session.record(done, partial(self._was_out, message, done))
 
-    def _was_out(self, letter: Letter, done: Completion, result: Result) -> None:
+    def _was_out(self, message: InFlightMessage, done: Completion, result: Result) -> None:
         """Take note of the record of a run that was published before it."""
-        entry, claim = letter.entry, letter.claim
+        entry, claim = message.entry, message.claim
         if result.code == CHANGED:
             again = self._merged(entry, claim, done, result.texts)
-            self._exchange.record(again, partial(self._was_out, letter, again))
+            self._session.record(again, partial(self._was_out, message, again))
         elif result.code == REFUSED:
             logger.info("beat: Entry %s was deleted or replaced during its run", shown(claim.key))
         elif done.end:
-            self._outcomes.finished(entry)
+            self._completions.finished(entry)
 
     def _merged(
         self,
@@ -411,7 +411,7 @@ class Dispatcher:
     ) -> Completion:
         """Return the completion of a run during which an application wrote to its entry."""
         definition, policy, meta = texts
-        now = self._exchange.time()
+        now = self._session.time()
         if not done.meta:  # of a triggered run
             return done._replace(score=now, seen=(definition, policy, meta))
         ran = History.read(done.meta, done.runtime)
@@ -450,10 +450,10 @@ class Dispatcher:
         Then it is tried again at once, and waited for by itself.
         """
         own = self._alone.get(claim.key) or not shared
-        if own or self.failures.broker_is_away(error) or not self._alone.keep(claim.key, True, now):
-            self._exchange.record(self.failures.note(claim, now, error, unsure))
+        if own or self.retries.broker_is_away(error) or not self._alone.keep(claim.key, True, now):
+            self._session.record(self.retries.note(claim, now, error, unsure))
         else:
-            self._exchange.record(claim.put_back(now, unsure is not False))
+            self._session.record(claim.put_back(now, unsure is not False))
 
     def _note(
         self, claim: Claim, now: float, error: Exception, unsure: bool | None = False
@@ -462,35 +462,35 @@ class Dispatcher:
         self.deliver()
         if isinstance(error, ConfigurationError):  # no run of any entry can be sent
             raise error
-        self._exchange.record(self.failures.note(claim, now, error, unsure))
+        self._session.record(self.retries.note(claim, now, error, unsure))
 
     def _set_aside(self, claim: Claim, reason: str, now: float) -> None:
         self._quarantine.add(claim, reason, now)
-        name = name_of(self._hooks, claim)
+        name = name_of(self._scheduler, claim)
         self._counters.add("quarantined", name)
-        emit(entry_quarantined, self._hooks, name=shown(name), reason=reason)
+        emit(entry_quarantined, self._scheduler, name=shown(name), reason=reason)
 
     def _promise(self, entry: RedBeatSchedulerEntry, run: Run, claim: Claim, now: float) -> None:
         """Decide as :meth:`_publish` does, and connect to the broker, but publish nothing."""
         try:
-            self._hooks.check_broker()
-            is_due, seconds = self._hooks.is_due(entry)
+            self._scheduler.check_broker()
+            is_due, seconds = self._scheduler.is_due(entry)
             if is_due:
                 entry.args, entry.kwargs = evaluated(entry.args, entry.kwargs)
                 run.task_id = entry.task_id_of(run.instant)
                 run.own_id = run.task_id == entry.own_task_id(run.instant)
-                run.successor = self._hooks.reserve(entry)
+                run.successor = self._scheduler.reserve(entry)
                 if not isinstance(run.successor, RedBeatSchedulerEntry):
                     raise TypeError(f"reserve() returned {run.successor!r:.60}, not an entry")
         except Exception as error:
             self._note(claim, now, error)
             return
         if is_due:
-            self.failures.forget(claim)
-            self.at_most_once.add(Promise(entry, claim, self._done(entry, claim, seconds, now)))
+            self.retries.forget(claim)
+            self.at_most_once.add(PendingRun(entry, claim, self._done(entry, claim, seconds, now)))
         else:
             score = score_of_not_due(entry, run, seconds, now)
-            self._record(entry, self._outcomes.not_sent(entry, claim, score, now))
+            self._record(entry, self._completions.not_sent(entry, claim, score, now))
 
     def _triggered(self, entry: RedBeatSchedulerEntry, run: Run, claim: Claim, now: float) -> None:
         """Send the first of the runs that were asked for beside the schedule.
@@ -502,11 +502,11 @@ class Dispatcher:
             trigger = Trigger.first(claim.trigger)
         except (ValueError, OverflowError, OSError):
             logger.error("beat: Entry %s: %r is no trigger", entry.name, claim.trigger)
-            self._exchange.record(again._replace(trigger=first_word(claim.trigger)))
+            self._session.record(again._replace(trigger=first_word(claim.trigger)))
             return
         if goes_on(entry, claim, now):
             until = float(claim.running_until)
-            self._exchange.record(again._replace(score=until, running=WAITS))
+            self._session.record(again._replace(score=until, running=WAITS))
             return
         run.trigger, task_id = trigger, entry.task_id_of(trigger.id)
         line = run_line(nominal(trigger.at), now, TRIGGERED, task_id)
@@ -515,24 +515,24 @@ class Dispatcher:
         try:
             self._statics.give_functions(entry)
             if run.at_most_once:
-                self._hooks.check_broker()
+                self._scheduler.check_broker()
                 entry.args, entry.kwargs = evaluated(entry.args, entry.kwargs)
                 run.task_id = task_id
-                self.failures.broker_is_there()
-                self.at_most_once.add(Promise(entry, claim, done))
+                self.retries.broker_is_there()
+                self.at_most_once.add(PendingRun(entry, claim, done))
                 return
-            producer = self._hooks.producer
+            producer = self._scheduler.producer
             capture = self._capture_for(entry, producer)
             with capture or nullcontext():
-                publish(self._hooks, entry, producer)
+                publish(self._scheduler, entry, producer)
         except Exception as error:
             self._note(claim, now, error)
             return
         if capture is not None and capture.commands:
             done = done._replace(messages=capture.messages)
-            self._leave(Letter(entry, claim, None, now), done)
+            self._leave(InFlightMessage(entry, claim, None, now), done)
         else:
             if capture is not None:
                 self._server.passed_by(entry)
             self._is_out(entry, claim, done)
-            self._exchange.record(done)
+            self._session.record(done)

@@ -17,7 +17,7 @@ from redis.lock import Lock
 from redbeat.calendar.zones import from_timestamp
 from redbeat.config import ensure_conf
 from redbeat.entry import store_of
-from redbeat.storage.records import Turn
+from redbeat.storage.records import ClaimReply
 from redbeat.storage.store import Store
 
 __all__ = (
@@ -201,25 +201,25 @@ class BeatLock:
         """Return what :meth:`Store.claim` needs: key, token, seconds to live, a dead holder."""
         return self.key, self.token, self.timeout, self._dead_holder()
 
-    def observe(self, turn: Turn) -> None:
+    def observe(self, reply: ClaimReply) -> None:
         """Take note of who holds the lock, and log a change."""
-        if turn.holder == self.token:
+        if reply.holder == self.token:
             if not self.leading:
                 self._lead()
             return
         if self.leading:
             self.lost = True
-            logger.warning("beat: Lost the lock to %s, standing by", turn.holder)
-        elif turn.holder == NOT_A_LOCK and self.leading is None:
+            logger.warning("beat: Lost the lock to %s, standing by", reply.holder)
+        elif reply.holder == NOT_A_LOCK and self.leading is None:
             logger.error(
                 "beat: The key %s is not a lock; rename or delete it, or set redbeat_lock_key",
                 self.key,
             )
         elif self.leading is None:
             logger.info("beat: Acquiring lock...")
-            logger.info("beat: The lock is held by %s, standing by", turn.holder)
+            logger.info("beat: The lock is held by %s, standing by", reply.holder)
         self.leading = False
-        self._watch(turn.holder, turn.holder_ttl)
+        self._watch(reply.holder, reply.holder_ttl)
 
     def _lead(self) -> None:
         if self.leading is None:

@@ -27,8 +27,8 @@ from redbeat.storage.wire import Page, Row
 from .session import LONGEST_LEASE
 
 __all__ = (
+    "StatsCleanup",
     "Sweep",
-    "Upkeep",
     "follow_clock",
     "follow_time_zone",
 )
@@ -40,7 +40,7 @@ logger = get_logger("celery.beat")
 INTERVAL: Final = 600.0
 
 
-class Upkeep:
+class StatsCleanup:
     """Keeps the stats of one schedule small; ``clock`` gives monotonic seconds.
 
     ``most`` is how many entries there may be for them to be counted one by one.

@@ -18,14 +18,22 @@ from .amqp_pipe import AmqpPipe
 from .broker import retry_options
 from .redis_pipe import RedisPipe
 
-__all__ = ("OVERLAP_HEADER", "Letter", "Message", "Outbox", "Pipe", "addressed", "pipe_of")
+__all__ = (
+    "OVERLAP_HEADER",
+    "InFlightMessage",
+    "Pipe",
+    "Publisher",
+    "TaskMessage",
+    "addressed",
+    "pipe_of",
+)
 
 #: The header with the key of an entry whose runs must not overlap.
 OVERLAP_HEADER = "redbeat_overlap"
 
 
 @dataclass(slots=True)
-class Message:
+class TaskMessage:
     """What Celery needs of an entry to send its task."""
 
     name: str
@@ -37,7 +45,9 @@ class Message:
     own_id: bool
 
 
-def addressed(entry: RedBeatSchedulerEntry, instant: Nominal, run: Run | None = None) -> Message:
+def addressed(
+    entry: RedBeatSchedulerEntry, instant: Nominal, run: Run | None = None
+) -> TaskMessage:
     """Return the message of ``entry``, whose options carry what identifies the occurrence.
 
     ``instant`` is when that is due, ``run`` what else is known of it. The ``task_id`` is derived
@@ -56,8 +66,8 @@ def addressed(entry: RedBeatSchedulerEntry, instant: Nominal, run: Run | None = 
     if run is not None and run.trigger is not None:
         headers["triggered"] = True
         occurrence = f"trigger {run.trigger.id}"
-    elif run is not None and run.verdict is not None and run.verdict.missed:
-        headers["coalesced"] = run.verdict.missed
+    elif run is not None and run.decision is not None and run.decision.missed:
+        headers["coalesced"] = run.decision.missed
     if entry.policy_field("overlap") != "allow":
         headers[OVERLAP_HEADER] = entry.key
     if given.get("headers"):
@@ -67,7 +77,7 @@ def addressed(entry: RedBeatSchedulerEntry, instant: Nominal, run: Run | None = 
     task_id = given.get("task_id")
     options["task_id"] = task_id or entry.derived_id(occurrence)
     args, kwargs = evaluated(entry.args, entry.kwargs)
-    return Message(entry.name, entry.task, args, kwargs, options, not task_id)
+    return TaskMessage(entry.name, entry.task, args, kwargs, options, not task_id)
 
 
 class Pipe(Protocol):
@@ -134,7 +144,7 @@ AT_ONCE: Final = 50
 
 
 @dataclass(slots=True)
-class Letter:
+class InFlightMessage:
     """A run that was published; ``seconds`` is what the entry's ``is_due`` said of the next one.
 
     ``error`` is why it is not out after all, ``shared`` whether other letters may be to blame.
@@ -148,7 +158,7 @@ class Letter:
     shared: bool = False
 
 
-class Outbox:
+class Publisher:
     """The letters of one beat, in the order in which they were published.
 
     ``window`` is how many may be on their way; with 1 each is waited for by itself. So it is with
@@ -163,19 +173,19 @@ class Outbox:
         self._producer: Any = None
         #: The operations of one publish, one for each queue it goes to, none for one that was
         #: waited for; and the letter they carry, None for one that failed half-way.
-        self._sent: list[tuple[int, Letter | None]] = []
+        self._sent: list[tuple[int, InFlightMessage | None]] = []
         #: Those of them that have left, and that the broker has not answered yet.
-        self._left: list[tuple[int, Letter | None]] = []
+        self._left: list[tuple[int, InFlightMessage | None]] = []
         self._open: Pipe | None = None
         #: Whether the last publish sent anything; None where nobody can tell.
         self.carried: bool | None = None
         #: Whether there were letters already when the last one was published.
         self._others = False
         self._before = 0
-        self._letter: Letter | None = None
+        self._message: InFlightMessage | None = None
         self._opened = 0.0
 
-    def publishing(self, producer: Any, alone: bool = False) -> Outbox:
+    def publishing(self, producer: Any, alone: bool = False) -> Publisher:
         """Return a context in which ``producer`` need not wait for the broker, unless ``alone``."""
         self._open = None if alone else self._pipe_of(producer)
         self._others = bool(self._sent or self._left)
@@ -187,21 +197,21 @@ class Outbox:
             self._open.__enter__()
 
     def __exit__(self, *exc_info: object) -> None:
-        pipe, letter, operations = self._open, self._letter, 0
-        self._open = self._letter = None
+        pipe, message, operations = self._open, self._message, 0
+        self._open = self._message = None
         self.carried = None
         if pipe is not None:
             pipe.__exit__(*exc_info)
             operations = pipe.size - self._before
             self.carried = operations > 0
-        if operations or letter is not None:
+        if operations or message is not None:
             if not self._sent:
                 self._opened = self._clock()
-            self._sent.append((operations, letter))
+            self._sent.append((operations, message))
 
-    def add(self, letter: Letter) -> None:
+    def add(self, message: InFlightMessage) -> None:
         """Take the run that is published in the context of :meth:`publishing`."""
-        self._letter = letter
+        self._message = message
 
     def _pipe_of(self, producer: Any) -> Pipe | None:
         """The pipe to publish through; letters on the way stay with that of their channel."""
@@ -231,28 +241,28 @@ class Outbox:
         # The other half may be on its way.
         return count >= self._window // 2 or pipe.nbytes > MAX_BYTES
 
-    def advance(self) -> list[Letter]:
+    def advance(self) -> list[InFlightMessage]:
         """Have letters leave, and return those that left the last time, as :meth:`deliver` does.
 
         Mostly the broker has answered these meanwhile, so that nobody waits.
         """
         if self._pipe is None:
             return self.deliver()
-        letters = self._answered()
+        messages = self._answered()
         self._leave()
-        return letters
+        return messages
 
-    def deliver(self) -> list[Letter]:
+    def deliver(self) -> list[InFlightMessage]:
         """Wait until the broker has answered all letters; return them, with what went wrong.
 
         A letter is good only when every operation of it is. Takes no longer than a publish may, for
         those that left and once more for the others.
         """
-        letters = self._answered()
+        messages = self._answered()
         if self._sent:
             self._leave()
-            letters += self._answered()
-        return letters
+            messages += self._answered()
+        return messages
 
     def close(self) -> None:
         """Let go of what belongs to the outbox; nothing may be in it."""
@@ -265,18 +275,18 @@ class Outbox:
         if self._pipe is not None:
             self._pipe.leave()
 
-    def _answered(self) -> list[Letter]:
+    def _answered(self) -> list[InFlightMessage]:
         """Wait for the answers to the letters that left."""
         left, self._left = self._left, []
         pipe = self._pipe
-        outcomes = iter([] if pipe is None else pipe.answers())
-        letters = []
-        for operations, letter in left:
-            errors = operations and list(filter(None, islice(outcomes, operations)))
-            if letter is None:
+        completions = iter([] if pipe is None else pipe.answers())
+        messages = []
+        for operations, message in left:
+            errors = operations and list(filter(None, islice(completions, operations)))
+            if message is None:
                 continue
-            letters.append(letter)
+            messages.append(message)
             if errors:
-                letter.error = errors[0]
-                letter.shared = pipe is not None and pipe.shares_errors
-        return letters
+                message.error = errors[0]
+                message.shared = pipe is not None and pipe.shares_errors
+        return messages

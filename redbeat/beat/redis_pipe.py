@@ -30,14 +30,14 @@ class Flight:
     #: Why they could not be sent.
     error: Exception | None = None
 
-    def outcomes(self, answers: list[Exception | None]) -> list[Exception | None]:
+    def completions(self, answers: list[Exception | None]) -> list[Exception | None]:
         """Return for each operation what its command was answered."""
-        outcomes: list[Exception | None] = [None] * self.size
-        for places, answer in zip(self.places, answers, strict=True):
-            if answer is not None:
+        completions: list[Exception | None] = [None] * self.size
+        for places, response in zip(self.places, answers, strict=True):
+            if response is not None:
                 for place in places:
-                    outcomes[place] = answer
-        return outcomes
+                    completions[place] = response
+        return completions
 
 
 class StandIn:
@@ -125,7 +125,7 @@ class RedisPipe(StandIn):
             if error is not None:
                 error = self._try(send, rest) or self._try(receive, len(rest), answers)
         answers += [error] * (len(flight.commands) - len(answers))
-        return flight.outcomes(answers)
+        return flight.completions(answers)
 
     def close(self) -> None:
         self._connection.disconnect()

@@ -17,14 +17,14 @@ from redbeat.storage.quarantine import shown
 from redbeat.storage.records import Claim, Completion
 
 from .broker import broker_address
-from .scheduler_protocol import Hooks, name_of
+from .scheduler_protocol import SchedulerProtocol, name_of
 
 __all__ = (
     "BROKER_WAIT",
     "BackOff",
-    "Failures",
     "Pace",
     "Recent",
+    "Retries",
 )
 
 logger = get_logger("celery.beat")
@@ -136,12 +136,12 @@ class PutBack(NamedTuple):
     attempt: int
 
 
-class Failures:
+class Retries:
     """How often publishing failed in a row: for each entry, and because of the broker."""
 
-    def __init__(self, hooks: Hooks, counters: Counters) -> None:
+    def __init__(self, scheduler: SchedulerProtocol, counters: Counters) -> None:
         self._counters = counters
-        self._hooks = hooks
+        self._scheduler = scheduler
         self._attempts: Recent[int] = Recent()
         self._put_back: Recent[PutBack] = Recent()
         #: UNIX seconds until which entries are left to other beats, the latest of them.
@@ -204,10 +204,10 @@ class Failures:
         return claim.put_back(again_at)._replace(history=line)
 
     def _count(self, claim: Claim, error: Exception) -> None:
-        name = name_of(self._hooks, claim)
+        name = name_of(self._scheduler, claim)
         self._counters.failed(name, lost=False)
         if entry_failed.receivers:
-            emit(entry_failed, self._hooks, name=shown(name), error=error, lost=False)
+            emit(entry_failed, self._scheduler, name=shown(name), error=error, lost=False)
 
     def forget(self, claim: Claim) -> None:
         """An entry was sent."""
@@ -232,14 +232,14 @@ class Failures:
         """
         if error is self._last:
             return True
-        if not self._hooks.broker_failed(error):
+        if not self._scheduler.broker_failed(error):
             return False
         self.of_broker += 1
         self._last = error
         if self.of_broker == 1 or is_worth_a_line(self.of_broker):
             logger.error(
                 "beat: The broker is not available, trying again: %s: %s",
-                *(broker_address(self._hooks.app), described(cause_of(error))),
+                *(broker_address(self._scheduler.app), described(cause_of(error))),
             )
         return True
 

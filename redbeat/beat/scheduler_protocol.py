@@ -11,7 +11,7 @@ from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.storage.records import Claim
 
 __all__ = (
-    "Hooks",
+    "SchedulerProtocol",
     "name_of",
     "publish",
 )
@@ -19,7 +19,7 @@ __all__ = (
 logger = get_logger("celery.beat")
 
 
-class Hooks(Protocol):
+class SchedulerProtocol(Protocol):
     """What a beat asks of the scheduler, which users subclass."""
 
     app: Any
@@ -56,19 +56,21 @@ class Hooks(Protocol):
         """Return whether the broker is to blame; then its connection is dropped."""
 
 
-def publish(hooks: Hooks, entry: RedBeatSchedulerEntry, producer: Any) -> float | None:
+def publish(
+    scheduler: SchedulerProtocol, entry: RedBeatSchedulerEntry, producer: Any
+) -> float | None:
     """Send an entry for what it is due for, or for its trigger; return what ``is_due`` says."""
     run = entry.run
     if run is not None and run.trigger is None and run.options is not None:
-        return hooks.send_if_due(entry, **run.options)
+        return scheduler.send_if_due(entry, **run.options)
     if run is None or run.trigger is None:
-        return hooks.maybe_due(entry, producer=producer)
+        return scheduler.maybe_due(entry, producer=producer)
     logger.info("Scheduler: Sending triggered task %s (%s)", entry.name, entry.task)
-    hooks.apply_async(entry, producer=producer, advance=False)
+    scheduler.apply_async(entry, producer=producer, advance=False)
     run.sent = True
     return None
 
 
-def name_of(hooks: Hooks, claim: Claim) -> str:
+def name_of(scheduler: SchedulerProtocol, claim: Claim) -> str:
     """Return the name of a claimed entry that may not be readable."""
-    return claim.key.removeprefix(ensure_conf(hooks.app).key_prefix)
+    return claim.key.removeprefix(ensure_conf(scheduler.app).key_prefix)

@@ -16,10 +16,10 @@ from redbeat.storage.records import (
     RECORDED,
     REFUSED,
     Broker,
+    ClaimReply,
+    ClaimRequest,
     Completion,
     Result,
-    Terms,
-    Turn,
 )
 from redbeat.storage.store import BATCH, Store
 
@@ -27,9 +27,9 @@ from .lock import BeatLock, new_token
 from .retries import Pace
 
 __all__ = (
-    "Answer",
-    "Exchange",
     "Record",
+    "Response",
+    "Session",
 )
 
 logger = get_logger("celery.beat")
@@ -65,27 +65,27 @@ class Record:
     """
 
     done: Completion
-    heard: Callable[[Result], None] | None = None
+    on_result: Callable[[Result], None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class Request:
     """The terms of one turn, its records, and the local time at which it was asked."""
 
-    terms: Terms
+    terms: ClaimRequest
     records: list[Record]
     asked_at: float
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Response:
     """A turn, and the local time until which what it claimed may be published."""
 
-    turn: Turn
+    reply: ClaimReply
     deadline: float
 
 
-class Exchange:
+class Session:
     """Takes turns with Redis: one after the other, or one while the last is worked on.
 
     Arguments:
@@ -125,9 +125,9 @@ class Exchange:
         self._beat_id = self._token[-12:]
         self._turns = 0
         #: The turn whose reply got lost; it is asked for again before anything else.
-        self._lost: Question | None = None
-        self._under_way: tuple[Question, Callable[[], Turn]] | None = None
-        self._ready: Answer | None = None
+        self._lost: Request | None = None
+        self._under_way: tuple[Request, Callable[[], ClaimReply]] | None = None
+        self._ready: Response | None = None
         #: The local time of the last answer of Redis.
         self.answered_at = self._sent_at = clock()
         self._now = 0.0
@@ -145,9 +145,9 @@ class Exchange:
         """The time of Redis, as :meth:`time_at` has it."""
         return self.time_at(self._clock())
 
-    def record(self, done: Completion, heard: Callable[[Result], None] | None = None) -> None:
+    def record(self, done: Completion, on_result: Callable[[Result], None] | None = None) -> None:
         """Have a completion travel with the next turn; ``heard`` as in :class:`Record`."""
-        self.pending.append(Record(done, heard))
+        self.pending.append(Record(done, on_result))
         self._bytes += len(done.messages)
 
     @property
@@ -155,29 +155,29 @@ class Exchange:
         """What this beat is called among those that share the work."""
         return self._token
 
-    def turn(self, limit: int, only: str = "") -> Answer:
+    def request(self, limit: int, only: str = "") -> Response:
         """Keep the lock, record what is pending, claim up to ``limit``. One round trip.
 
         With a key in ``only`` that entry is claimed and no other, whether it is due or not.
         """
         self.hear()
-        question = self._question(limit, only)
+        request = self._question(limit, only)
         try:
-            turn = self._store.claim(*question.terms)
+            reply = self._store.claim(*request.terms)
         except BaseException:
-            self._lost = question
+            self._lost = request
             raise
-        return self._receive(question, turn)
+        return self._receive(request, reply)
 
     def begin(self, limit: int) -> None:
         """Begin a turn whose answer :meth:`next` returns: Redis works on it meanwhile."""
         free = self._ready is None or not limit
         if self._under_way is None and free and self._store.overlaps:
-            question = self._question(limit)
+            request = self._question(limit)
             try:
-                self._under_way = question, self._store.begin_claim(question.terms)
+                self._under_way = request, self._store.begin_claim(request.terms)
             except BaseException:
-                self._lost = question
+                self._lost = request
                 raise
 
     def send_if_ripe(self, local: float) -> None:
@@ -197,14 +197,14 @@ class Exchange:
             self.hear()
             self.begin(0)
         else:
-            self.turn(0)
+            self.request(0)
 
-    def next(self, limit: int) -> Answer:
+    def next(self, limit: int) -> Response:
         """Return the answer to the turn that was begun, or to a new one."""
         ready = self.begun()
-        return self.turn(limit) if ready is None else ready
+        return self.request(limit) if ready is None else ready
 
-    def begun(self) -> Answer | None:
+    def begun(self) -> Response | None:
         """Return the answer to the turn that was begun, None when none was."""
         self.hear()
         ready, self._ready = self._ready, None
@@ -214,17 +214,17 @@ class Exchange:
         """Wait for the answer to the turn that was begun, if one was, and keep it."""
         if self._under_way is None:
             return
-        (question, answer), self._under_way = self._under_way, None
+        (request, response), self._under_way = self._under_way, None
         try:
-            turn = answer()
+            reply = response()
         except BaseException:
-            self._lost = question
+            self._lost = request
             raise
-        heard = self._receive(question, turn)
-        if question.terms.limit or self._ready is None:
-            self._ready = heard
+        on_result = self._receive(request, reply)
+        if request.terms.limit or self._ready is None:
+            self._ready = on_result
 
-    def _question(self, limit: int, only: str = "") -> Question:
+    def _question(self, limit: int, only: str = "") -> Request:
         """Return the next question: after a lost reply the same once more, and what came since."""
         records, lost = self.pending, self._lost
         self.pending, self._lost, self._bytes = [], None, 0
@@ -234,7 +234,7 @@ class Exchange:
         else:
             records, limit = [*lost.records, *records], max(limit, lost.terms.limit)
             turn_id, only = lost.terms.turn_id, lost.terms.only or only
-        terms = Terms(
+        terms = ClaimRequest(
             *(turn_id, limit, self.lease),
             completions=[record.done for record in records],
             lock=None if self.lock is None else self.lock.arguments(),
@@ -248,45 +248,45 @@ class Exchange:
             late=self.pace.allowed(self._clock()) if limit else None,
         )
         self._sent_at = self._clock()
-        return Question(terms, records, self._sent_at)
+        return Request(terms, records, self._sent_at)
 
-    def _receive(self, question: Question, turn: Turn) -> Answer:
+    def _receive(self, request: Request, reply: ClaimReply) -> Response:
         if self._now:  # by the time at which it was asked, as the answer may have taken long
-            self.went_back = max(self.went_back, self.time_at(question.asked_at) - turn.now)
-        self.answered_at, self._now = self._clock(), turn.now
-        self._counters.confirm(turn.members)
-        self._fit(turn)
+            self.went_back = max(self.went_back, self.time_at(request.asked_at) - reply.now)
+        self.answered_at, self._now = self._clock(), reply.now
+        self._counters.confirm(reply.members)
+        self._fit(reply)
         if self.lock is not None:
-            self.lock.observe(turn)
-        for record, result in zip(question.records, turn.results, strict=True):
-            if record.heard is not None:
-                record.heard(result)
+            self.lock.observe(reply)
+        for record, result in zip(request.records, reply.results, strict=True):
+            if record.on_result is not None:
+                record.on_result(result)
             elif result.code != RECORDED:
-                self._not_recorded(record.done, result, question.terms.reply_lost)
-        if question.terms.late:
-            late = sum(claim.due < turn.now - ON_TIME for claim in turn.claims)
-            self.pace.spend(min(late, question.terms.late))
-        used = turn.expires - turn.now - self.lease * (1 - USED_PART)
-        return Answer(turn, question.asked_at + used)
+                self._not_recorded(record.done, result, request.terms.reply_lost)
+        if request.terms.late:
+            late = sum(claim.due < reply.now - ON_TIME for claim in reply.claims)
+            self.pace.spend(min(late, request.terms.late))
+        used = reply.expires - reply.now - self.lease * (1 - USED_PART)
+        return Response(reply, request.asked_at + used)
 
-    def _fit(self, turn: Turn) -> None:
+    def _fit(self, reply: ClaimReply) -> None:
         """Set how many entries the next turn claims, so that others need not wait for long."""
-        if turn.took > MOST_WORK:
-            self.batch = max(int(self.batch * MOST_WORK / turn.took), SMALLEST_BATCH)
-        elif turn.took < MOST_WORK / 2 and len(turn.claims) >= self.batch:
+        if reply.took > MOST_WORK:
+            self.batch = max(int(self.batch * MOST_WORK / reply.took), SMALLEST_BATCH)
+        elif reply.took < MOST_WORK / 2 and len(reply.claims) >= self.batch:
             self.batch = min(self.batch + SMALLEST_BATCH, BATCH)
 
     def _not_recorded(self, done: Completion, result: Result, repeated: bool) -> None:
         if result.code == REFUSED and not repeated:
             logger.info("beat: Entry %s was deleted or replaced during its run", shown(done.key))
 
-    def unheard(self) -> Answer | None:
+    def unheard(self) -> Response | None:
         """Return the claims whose answer got lost, None when there are none.
 
         No round trip when there are none, else one.
         """
         lost = self._lost
-        return None if lost is None or not lost.terms.limit else self.turn(lost.terms.limit)
+        return None if lost is None or not lost.terms.limit else self.request(lost.terms.limit)
 
     def flush(self) -> None:
         """Record what is pending.
@@ -296,7 +296,7 @@ class Exchange:
         """
         for _ in range(FLUSH_ATTEMPTS):
             if self.pending or self._lost is not None:
-                self.turn(0)
+                self.request(0)
 
     def leave(self) -> None:
         """Say that this beat is not present any more; a leader says so with its lock.

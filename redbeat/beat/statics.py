@@ -258,7 +258,7 @@ class Scores:
         policy, zone = entry._rules()
         begins = counts_from(entry.schedule, now)
         name = str(entry.name)
-        verdict = decide(entry.schedule, begins, begins, now, now, zone, policy, 0, name)
-        if verdict.due:
+        decision = decide(entry.schedule, begins, begins, now, now, zone, policy, 0, name)
+        if decision.due:
             return now.timestamp()
-        return score_of(verdict.next_at)
+        return score_of(decision.next_at)

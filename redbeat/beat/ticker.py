@@ -19,7 +19,7 @@ from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import RedBeatError, described
 from redbeat.management.migration import warn_about_misspelt, warn_about_untagged
 from redbeat.metrics.counters import Counters
-from redbeat.metrics.health import Pulse
+from redbeat.metrics.health import BeatHealth
 from redbeat.signals import (
     emit,
     lock_acquired,
@@ -31,17 +31,17 @@ from redbeat.signals import (
 )
 from redbeat.storage.checks import check_eviction, check_rights, explained
 from redbeat.storage.quarantine import Quarantine, shown
-from redbeat.storage.records import NEW_LEADER, STANDBY, Claim, Turn
+from redbeat.storage.records import NEW_LEADER, STANDBY, Claim, ClaimReply
 from redbeat.storage.store import MAX_WAIT, Store
 
 from .dispatch import Dispatcher, Given
 from .exactly_once import CommonServer
 from .lock import FORGET_AFTER, NOT_A_LOCK, BeatLock, OwnLock
-from .maintenance import Sweep, Upkeep, follow_clock, follow_time_zone
-from .publisher import Outbox
+from .maintenance import StatsCleanup, Sweep, follow_clock, follow_time_zone
+from .publisher import Publisher
 from .retries import BROKER_WAIT, BackOff, Pace, Recent
-from .scheduler_protocol import Hooks
-from .session import LONGEST_LEASE, Answer, Exchange
+from .scheduler_protocol import SchedulerProtocol
+from .session import LONGEST_LEASE, Response, Session
 from .statics import StaticEntries
 from .stop_signals import HeldSignals
 
@@ -96,7 +96,7 @@ class Ticker:
 
     def __init__(
         self,
-        hooks: Hooks,
+        scheduler: SchedulerProtocol,
         store: Store,
         lock: BeatLock | None,
         statics: StaticEntries,
@@ -105,7 +105,7 @@ class Ticker:
         lease: float = LONGEST_LEASE,
     ) -> None:
         self.running = False
-        self._hooks = hooks
+        self._scheduler = scheduler
         self._store = store
         self._lock: BeatLock | OwnLock | None = lock
         self._statics = statics
@@ -114,20 +114,20 @@ class Ticker:
         self._clock = clock
         self._quarantine = Quarantine(store, clock)
         self._sweep = Sweep(store, clock)
-        self.pulse = Pulse(clock)
+        self.health = BeatHealth(clock)
         self.counters = Counters(conf.metrics_entries)
-        self._upkeep = Upkeep(store, conf.metrics_entries, clock)
-        self._outbox = Outbox(conf.publish_window, clock)
+        self._stats_cleanup = StatsCleanup(store, conf.metrics_entries, clock)
+        self._publisher = Publisher(conf.publish_window, clock)
         pace = Pace(conf.max_rate)
-        self._exchange = Exchange(
+        self._session = Session(
             *(store, lock, clock, lease, conf.history_size, self.counters, pace)
         )
         self._server = CommonServer(store, conf.delivery, clock)
         self._dispatcher = Dispatcher(
-            *(hooks, self._quarantine, self._exchange, self._outbox, self._server, statics),
+            *(scheduler, self._quarantine, self._session, self._publisher, self._server, statics),
             *(self.counters, conf),
         )
-        self._promises = self._dispatcher.at_most_once
+        self._at_most_once = self._dispatcher.at_most_once
         self._synced = False
         self._sync_again_at = 0.0
         self._prune_at = math.inf
@@ -162,7 +162,7 @@ class Ticker:
 
     def take_lock(self) -> None:
         """Take the lock if it is free, before the first tick. One round trip."""
-        if self._exchange.lock is not None:
+        if self._session.lock is not None:
             self.guarded(self._look_at_lock)
 
     def run_one(self, entry: RedBeatSchedulerEntry, options: dict[str, Any]) -> float | None:
@@ -175,7 +175,7 @@ class Ticker:
         Within a tick, for an object that a subclass loaded again: the claim is held already.
         """
         if self.running:
-            return self._hooks.send_if_due(entry, **options)
+            return self._scheduler.send_if_due(entry, **options)
         return self.guarded(partial(self._run_one, entry, options))
 
     def release_lock(self) -> None:
@@ -201,7 +201,7 @@ class Ticker:
                 )
         own = lock is None or _is_ours(lock)
         self._lock = lock if own else OwnLock(lock, timeout)
-        self._exchange.lock = lock if own else None
+        self._session.lock = lock if own else None
 
     def guarded(self, work: Callable[[], W]) -> W | float:
         """Return what ``work`` returns, or the seconds to wait after what went wrong."""
@@ -228,12 +228,12 @@ class Ticker:
         problem = self._server.problem
         if problem != self._told:
             self._store.note_problem(problem)
-            self._told = self.pulse.problem = problem
+            self._told = self.health.problem = problem
 
     def _take_note(self, started: float) -> None:
         """Count the tick that ends."""
-        self.pulse.ticked()
-        at_work = self.pulse.leads is True
+        self.health.ticked()
+        at_work = self.health.leads is True
         self.counters.ticked(self._clock() - started, self._store.round_trips, at_work)
 
     @property
@@ -247,37 +247,37 @@ class Ticker:
         No round trip when there is nothing, else one or a few.
         """
         self._dispatcher.deliver()
-        self._promises.keep()
-        for answer in (self._exchange.begun(), self._exchange.unheard()):
-            if answer is not None:
-                self._give_back(answer.turn.claims)
-        self._exchange.flush()
-        self._promises.publish()
+        self._at_most_once.keep()
+        for response in (self._session.begun(), self._session.unheard()):
+            if response is not None:
+                self._give_back(response.reply.claims)
+        self._session.flush()
+        self._at_most_once.publish()
 
     def close(self) -> None:
         """Do as :meth:`flush`, for the last time."""
         try:
             self.flush()
-            self._exchange.leave()
+            self._session.leave()
         finally:
-            self._promises.forsake()
-            self._outbox.close()
+            self._at_most_once.report_lost()
+            self._publisher.close()
             self._server.close()
 
     def _available(self, wait: W) -> W:
         if self._redis_failures:
             logger.warning("beat: Redis is back after %d failed ticks", self._redis_failures)
-            emit(redis_back, self._hooks, failures=self._redis_failures)
-        self.pulse.completed()
+            emit(redis_back, self._scheduler, failures=self._redis_failures)
+        self.health.completed()
         self._redis_failures = 0
         self._answered = True
         self._causes.clear()
         return wait
 
     def _unavailable(self, error: Exception) -> float:
-        self.pulse.failed()
+        self.health.failed()
         if not self._redis_failures:
-            emit(redis_lost, self._hooks, error=error)
+            emit(redis_lost, self._scheduler, error=error)
         kind = type(error).__name__
         # Once per cause: what follows "connection refused" may be the one that lasts.
         if kind not in self._causes:
@@ -292,50 +292,50 @@ class Ticker:
         self._check_server()
         started = self._clock()
         while True:
-            failures = self._dispatcher.failures.of_broker
-            self._promises.keep()
+            failures = self._dispatcher.retries.of_broker
+            self._at_most_once.keep()
             if not self._keep_own_lock():
                 return self._stand_by("another")
-            answer = self._exchange.next(self._limit() if claims else 0)
-            turn = answer.turn
-            self._promises.publish()  # what a lost reply had left open
-            if not self._leads(turn):
-                return self._stand_by(turn.holder)
-            if self._sync(turn):
+            response = self._session.next(self._limit() if claims else 0)
+            reply = response.reply
+            self._at_most_once.publish()  # what a lost reply had left open
+            if not self._leads(reply):
+                return self._stand_by(reply.holder)
+            if self._sync(reply):
                 continue
-            if turn.claims:
-                self._look_ahead(turn)
-                self._dispatch(answer)
-                self._look_after_though_busy(turn)
+            if reply.claims:
+                self._look_ahead(reply)
+                self._dispatch(response)
+                self._look_after_though_busy(reply)
             elif (
-                self._dispatcher.failures.of_broker <= failures
-                and not self._exchange.pending
-                and not self._look_after(turn)
+                self._dispatcher.retries.of_broker <= failures
+                and not self._session.pending
+                and not self._look_after(reply)
             ):
-                return self._wait(turn) if claims else self._longest_wait()
+                return self._wait(reply) if claims else self._longest_wait()
             # While the broker is away, entries that do not need it are still seen to.
             enough = self._stop.pending or self._clock() - started > MAX_TICK
-            if self._dispatcher.failures.of_broker > failures or enough:
+            if self._dispatcher.retries.of_broker > failures or enough:
                 self.flush()
-                return BROKER_WAIT.after(self._dispatcher.failures.of_broker)
+                return BROKER_WAIT.after(self._dispatcher.retries.of_broker)
 
     def _run_one(self, entry: RedBeatSchedulerEntry, options: dict[str, Any]) -> float | None:
-        due, seconds = self._hooks.is_due(entry)
+        due, seconds = self._scheduler.is_due(entry)
         if not (due or entry.put_up):
             return seconds
         waiting = self._prepare()
         if waiting is not None:
             return waiting
-        answer = self._exchange.turn(1, entry.key)
-        if not self._leads(answer.turn):
-            return self._stand_by(answer.turn.holder)
-        claim = next((claim for claim in answer.turn.claims if claim.key == entry.key), None)
+        response = self._session.request(1, entry.key)
+        if not self._leads(response.reply):
+            return self._stand_by(response.reply.holder)
+        claim = next((claim for claim in response.reply.claims if claim.key == entry.key), None)
         if claim is None:
-            self._give_back(answer.turn.claims)
+            self._give_back(response.reply.claims)
             return STANDBY_POLL
         if claim.definition is None and not claim.problem:
             return self._run_unstored(entry, options) if due else seconds
-        self._dispatch(answer, Given(entry, options))
+        self._dispatch(response, Given(entry, options))
         return self._recorded(entry.key, seconds)
 
     def _prepare(self) -> float | None:
@@ -344,29 +344,29 @@ class Ticker:
         if not self._keep_own_lock():
             return self._stand_by("another")
         if not self._synced:
-            turn = self._look_at_lock()
-            if turn.standing == STANDBY:
-                return self._stand_by(turn.holder)
-            self._sync(turn)
+            reply = self._look_at_lock()
+            if reply.standing == STANDBY:
+                return self._stand_by(reply.holder)
+            self._sync(reply)
         return None
 
     def _recorded(self, key: str, seconds: float | None) -> float | None:
         """Record the run of one entry; return the seconds until it is due again."""
-        records = self._exchange.pending
+        records = self._session.pending
         scores = [record.done.score for record in records if record.done.key == key]
         self.flush()
-        failures = self._dispatcher.failures.of_broker
+        failures = self._dispatcher.retries.of_broker
         if failures:
             return BROKER_WAIT.after(failures)
         # The clock of this host may be ahead of Redis: then the run that was due is not due yet.
-        waits = [max(score - self._exchange.time(), 0.0) for score in scores if score >= 0]
+        waits = [max(score - self._session.time(), 0.0) for score in scores if score >= 0]
         return min(waits, default=seconds)
 
     def _run_unstored(self, entry: RedBeatSchedulerEntry, options: dict[str, Any]) -> float | None:
         """Send an entry that only the program has, which then remembers the run itself."""
-        verdict, count = entry.verdict(), entry.total_run_count + 1
-        seconds = self._hooks.send_if_due(entry, **options)
-        entry.adopt("", entry.default_now(), count, verdict.anchor or verdict.scheduled_at)
+        decision, count = entry.decision(), entry.total_run_count + 1
+        seconds = self._scheduler.send_if_due(entry, **options)
+        entry.adopt("", entry.default_now(), count, decision.anchor or decision.scheduled_at)
         return seconds
 
     def _keep_own_lock(self) -> bool:
@@ -376,61 +376,61 @@ class Ticker:
             self._take_note_of_lead("another")
         return held
 
-    def _look_at_lock(self) -> Turn:
-        turn = self._exchange.turn(0).turn
-        self._leads(turn)
-        return turn
+    def _look_at_lock(self) -> ClaimReply:
+        reply = self._session.request(0).reply
+        self._leads(reply)
+        return reply
 
-    def _leads(self, turn: Turn) -> bool:
+    def _leads(self, reply: ClaimReply) -> bool:
         """Whether this beat may go on; says when it begins or ceases to lead."""
-        self._take_note_of_lead(turn.holder)
-        at_work = turn.standing != STANDBY
+        self._take_note_of_lead(reply.holder)
+        at_work = reply.standing != STANDBY
         if at_work and not self._at_work:  # before this beat's own ticks are told
-            back = self._store.last_tick() - turn.now
-            self._exchange.went_back = max(self._exchange.went_back, back)
+            back = self._store.last_tick() - reply.now
+            self._session.went_back = max(self._session.went_back, back)
         self._at_work = at_work
         return at_work
 
     def _take_note_of_lead(self, holder: str) -> None:
         leads = self._lock is not None and bool(self._lock.leading)
-        self.pulse.observe(leads or self._lock is None, holder == NOT_A_LOCK)
+        self.health.observe(leads or self._lock is None, holder == NOT_A_LOCK)
         if leads is not self._led:
             self._led = leads
             if leads:
-                emit(lock_acquired, self._hooks)
+                emit(lock_acquired, self._scheduler)
             else:
-                emit(lock_lost, self._hooks, holder=holder)
+                emit(lock_lost, self._scheduler, holder=holder)
 
     def _stand_by(self, holder: str) -> float:
         self._synced, self._statics.offered = False, ""
         lock = self._lock
         if lock is not None and lock.lost and self._conf.on_lock_lost == "exit":
-            self._exchange.flush()
+            self._session.flush()
             raise LockNotOwnedError(f"the lock {lock.key} is held by {holder}")
         return min(STANDBY_POLL, self._longest_wait())
 
-    def _look_after(self, turn: Turn) -> bool:
+    def _look_after(self, reply: ClaimReply) -> bool:
         """Look for entries that nothing leads to; True when there may be something to do."""
         self._looked_at = self._clock()
-        self._upkeep.look()
+        self._stats_cleanup.look()
         self._prune_when_alone()
-        return self._quarantine.review(turn.quarantined) or self._sweep.look()
+        return self._quarantine.review(reply.quarantined) or self._sweep.look()
 
-    def _look_after_though_busy(self, turn: Turn) -> None:
+    def _look_after_though_busy(self, reply: ClaimReply) -> None:
         """Do as :meth:`_look_after` now and then, for a beat that is never idle."""
         if self._clock() - self._looked_at >= LOOK_INTERVAL:
-            self._look_after(turn)
+            self._look_after(reply)
 
-    def _look_ahead(self, turn: Turn) -> None:
+    def _look_ahead(self, reply: ClaimReply) -> None:
         """Have Redis record the last batch and claim the next while this one is dispatched.
 
         A Redis that is just then away is seen to in the next turn: this batch is in hand.
         """
-        more = turn.next_due is not None and turn.next_due <= turn.now
-        worth_it = more or (self._exchange.pending and len(turn.claims) > self._exchange.batch // 2)
-        if worth_it and not self._dispatcher.failures.of_broker:
+        more = reply.next_due is not None and reply.next_due <= reply.now
+        worth_it = more or (self._session.pending and len(reply.claims) > self._session.batch // 2)
+        if worth_it and not self._dispatcher.retries.of_broker:
             try:
-                self._exchange.begin(self._limit() if more else 0)
+                self._session.begin(self._limit() if more else 0)
             except (RedisError, OSError) as error:
                 logger.debug("beat: Cannot look ahead: %r", error)
 
@@ -446,52 +446,54 @@ class Ticker:
     def _limit(self) -> int:
         if not self._synced:
             return 0
-        return 1 if self._dispatcher.failures.of_broker else self._exchange.batch
+        return 1 if self._dispatcher.retries.of_broker else self._session.batch
 
     def _longest_wait(self) -> float:
-        longest = min(MAX_WAIT, self._hooks.max_interval)
+        longest = min(MAX_WAIT, self._scheduler.max_interval)
         return longest if self._lock is None else min(longest, self._lock.timeout / 3)
 
-    def _wait(self, turn: Turn) -> float:
-        longest = min(self._longest_wait(), self._exchange.pace.wait(self._clock()))
-        if turn.next_due is None:
+    def _wait(self, reply: ClaimReply) -> float:
+        longest = min(self._longest_wait(), self._session.pace.wait(self._clock()))
+        if reply.next_due is None:
             return longest
-        others_first = self._lock is None and turn.next_due <= self._offered_until
-        wait = turn.next_due - self._exchange.time() + (HEAD_START if others_first else 0.0)
+        others_first = self._lock is None and reply.next_due <= self._offered_until
+        wait = reply.next_due - self._session.time() + (HEAD_START if others_first else 0.0)
         return min(max(wait, 0.0), longest)
 
     # -- turns ---------------------------------------------------------------------------------
 
-    def _sync(self, turn: Turn) -> bool:
+    def _sync(self, reply: ClaimReply) -> bool:
         """Write static entries if they are not there; True when the next thing is another turn."""
-        emptied = self._emptied(turn)
+        emptied = self._emptied(reply)
         self._follow_clock()
         if self._synced and not emptied and not self._statics.unwritten:
-            if self._statics_stand(turn) or self._clock() < self._sync_again_at:
+            if self._statics_stand(reply) or self._clock() < self._sync_again_at:
                 return False
             logger.warning("beat: Static entries vanished from Redis, writing them again")
         self._sync_again_at = self._clock() + STANDBY_POLL
-        now, alone = from_timestamp(turn.now), self._lock is not None
-        synced = self._statics.sync(self._store, self._exchange.lock, now, alone)
+        now, alone = from_timestamp(reply.now), self._lock is not None
+        synced = self._statics.sync(self._store, self._session.lock, now, alone)
         self._synced = synced and self._follow_time_zone()
         if self._synced:
             self._prune_at = math.inf if alone else self._clock() + FORGET_AFTER
-            emit(statics_synced, self._hooks, **self._statics.synced)
-        return not turn.claims
+            emit(statics_synced, self._scheduler, **self._statics.synced)
+        return not reply.claims
 
     def _follow_time_zone(self) -> bool:
         """Compute again what depends on another time zone; False when this beat lost the lead."""
-        return self._still_leads(follow_time_zone(self._store, self._hooks.app, self._hooks.Entry))
+        return self._still_leads(
+            follow_time_zone(self._store, self._scheduler.app, self._scheduler.Entry)
+        )
 
     def _follow_clock(self) -> None:
         """Look at entries again if the clock of Redis went back, as long as this beat leads.
 
         A second time after a lease: what was claimed before may be recorded until then.
         """
-        now, back = self._clock(), self._exchange.went_back
+        now, back = self._clock(), self._session.went_back
         if back > CLOCK_STEP:
             logger.warning("beat: The clock of Redis went back by %.1f s", back)
-            self._exchange.went_back, self._look_again_at = 0.0, [now, now + LONGEST_LEASE]
+            self._session.went_back, self._look_again_at = 0.0, [now, now + LONGEST_LEASE]
         if not self._look_again_at or now < self._look_again_at[0]:
             return
         if self._still_leads(follow_clock(self._store)):
@@ -511,53 +513,53 @@ class Ticker:
         self._prune_at = math.inf
         if self._statics.stale(self._store, alone=True):
             present = {beat.token for beat in self._store.beats(FORGET_AFTER) if not beat.locked}
-            if present == {self._exchange.token}:
+            if present == {self._session.token}:
                 self._statics.prune(self._store, None)
             else:
                 self._prune_at = self._clock() + FORGET_AFTER
 
-    def _statics_stand(self, turn: Turn) -> bool:
+    def _statics_stand(self, reply: ClaimReply) -> bool:
         """Whether the static entries are there, as far as their number tells.
 
         Without a lock, another beat with a newer ``beat_schedule`` may have removed some.
         """
-        return turn.statics >= (len(self._statics) if self._lock else min(len(self._statics), 1))
+        return reply.statics >= (len(self._statics) if self._lock else min(len(self._statics), 1))
 
-    def _emptied(self, turn: Turn) -> bool:
+    def _emptied(self, reply: ClaimReply) -> bool:
         """Whether the whole schedule vanished since the last turn; that is said loudly.
 
         Raises ``LockNotOwnedError`` where the lock went with it, and a beat that lost its lock must
         end.
         """
-        before, self._members = self._members, turn.members
-        if turn.members or not before:
+        before, self._members = self._members, reply.members
+        if reply.members or not before:
             return False
         self._sweep.hurry()
-        lock_is_new = turn.standing == NEW_LEADER
+        lock_is_new = reply.standing == NEW_LEADER
         if before == 1 and not lock_is_new:  # it may just have been deleted
             return False
         logger.error("beat: The schedule in Redis is empty: all %d entries are gone", before)
-        emit(schedule_lost, self._hooks, count=before)
+        emit(schedule_lost, self._scheduler, count=before)
         if lock_is_new and self._conf.on_lock_lost == "exit":
             raise LockNotOwnedError("the lock vanished from Redis, and all entries with it")
         return True
 
     # -- a batch -------------------------------------------------------------------------------
 
-    def _dispatch(self, answer: Answer, given: Given | None = None) -> None:
+    def _dispatch(self, response: Response, given: Given | None = None) -> None:
         """Dispatch claimed entries; what is left when the broker or the time fails is given back.
 
         ``given`` is what a program gave to send of one of them. A round trip now and then, see
-        :meth:`Exchange.send_if_ripe`, and those of the quarantine.
+        :meth:`Session.send_if_ripe`, and those of the quarantine.
         """
         # A text that takes long to read keeps no other entry waiting.
-        answer.turn.claims.sort(key=_is_long)
-        rest = iter(answer.turn.claims)
+        response.reply.claims.sort(key=_is_long)
+        rest = iter(response.reply.claims)
         try:
-            self._dispatch_each(rest, answer, given)
+            self._dispatch_each(rest, response, given)
             self._dispatcher.deliver()
-            if not self._dispatcher.failures.of_broker:
-                self._promises.keep()
+            if not self._dispatcher.retries.of_broker:
+                self._at_most_once.keep()
         except (SystemExit, KeyboardInterrupt):
             self._give_back_rest(rest)
             self._record_before_exit()
@@ -577,22 +579,24 @@ class Ticker:
 
         No round trip when there is nothing new, else two.
         """
-        until = self._dispatcher.failures.others_until
+        until = self._dispatcher.retries.others_until
         if self._lock is None and until > self._offered_until:
             self._offered_until = until
-            self._exchange.flush()
+            self._session.flush()
             self._store.wake_beats()
 
-    def _dispatch_each(self, claims: Iterator[Claim], answer: Answer, given: Given | None) -> None:
-        exchange, outbox, stop = self._exchange, self._outbox, self._stop
-        loaded = self._dispatcher.loaded(answer.turn.claims, answer.turn.now, given)
-        failures, reading = self._dispatcher.failures, 0.0
+    def _dispatch_each(
+        self, claims: Iterator[Claim], response: Response, given: Given | None
+    ) -> None:
+        session, publisher, stop = self._session, self._publisher, self._stop
+        loaded = self._dispatcher.loaded(response.reply.claims, response.reply.now, given)
+        failures, reading = self._dispatcher.retries, 0.0
         for claim in claims:
             asked = self._clock()
             entry = next(loaded)
             started = self._clock()
             reading += started - asked
-            if started >= answer.deadline:
+            if started >= response.deadline:
                 logger.warning("beat: Stalled past the lease of the claims, giving them back")
                 self._give_back((claim,))
                 return
@@ -602,17 +606,17 @@ class Ticker:
             if self._missing:
                 self._missing.forget(claim.key)
             try:
-                self._dispatcher.dispatch(entry, claim, exchange.time_at(started))
+                self._dispatcher.dispatch(entry, claim, session.time_at(started))
             except (SystemExit, KeyboardInterrupt):
                 # Nobody knows whether it is out; whoever sends it again does so under the same id.
-                exchange.record(claim.put_back(claim.due, unsure=True))
+                session.record(claim.put_back(claim.due, unsure=True))
                 raise
-            if outbox.ripe(started):
+            if publisher.ripe(started):
                 self._dispatcher.advance()
-                exchange.send()  # of what is out, few runs are not recorded
+                session.send()  # of what is out, few runs are not recorded
             if failures.of_broker or stop.pending or reading > MAX_READING:
                 return
-            exchange.send_if_ripe(started)
+            session.send_if_ripe(started)
 
     def _record_before_exit(self) -> None:
         """Told to stop: record what is out, so that nobody sends it again."""
@@ -624,13 +628,13 @@ class Ticker:
 
     def _give_back_rest(self, claims: Iterable[Claim]) -> None:
         self._give_back(claims)
-        self._give_back(self._promises.withdraw())
+        self._give_back(self._at_most_once.withdraw())
 
     def _give_back(self, claims: Iterable[Claim]) -> None:
         """Let entries be due as they were."""
         for claim in claims:
             if claim.definition is not None:
-                self._exchange.record(claim.put_back(claim.due))
+                self._session.record(claim.put_back(claim.due))
 
     def _hash_is_gone(self, key: str) -> None:
         """Remove a member without a hash the second time: a writer may be between two commands."""

@@ -38,10 +38,10 @@ __all__ = (
     "DISABLED",
     "PARKED",
     "TICK",
+    "Decision",
     "Plan",
     "Run",
     "Trigger",
-    "Verdict",
     "aware",
     "counts_from",
     "decide",
@@ -195,7 +195,7 @@ CLOCK_STEP = 1.0
 SHORTEST_WAIT, LONGEST_WAIT, UNKNOWN_WAIT = 0.05, 10 * 365 * 86400.0, 5.0
 
 
-class Verdict(NamedTuple):
+class Decision(NamedTuple):
     """What to do with an entry at one instant.
 
     ``scheduled_at`` is the nominal instant of the occurrence to dispatch, None when nothing is due.
@@ -217,7 +217,7 @@ class Verdict(NamedTuple):
         return self.scheduled_at is not None
 
 
-FINISHED = Verdict(None, None)
+FINISHED = Decision(None, None)
 
 
 def first_word(text: str) -> str:
@@ -256,7 +256,7 @@ class Run:
     now: datetime
     due: datetime
     decided_at: datetime
-    verdict: Verdict | None = None
+    decision: Decision | None = None
     successor: Any = None
     sent: bool = False
     task_id: str = ""
@@ -272,7 +272,7 @@ class Run:
         """The nominal instant of the run; when it was asked for, if it was triggered."""
         if self.trigger is not None:
             return self.trigger.at
-        return (self.verdict and self.verdict.scheduled_at) or self.due
+        return (self.decision and self.decision.scheduled_at) or self.due
 
 
 def decide(
@@ -285,7 +285,7 @@ def decide(
     policy: Policy = DEFAULT,
     runs: int = 0,
     identity: str = "",
-) -> Verdict:
+) -> Decision:
     """Return the verdict on an entry.
 
     ``last_run_at`` is when it ran last, None = never. ``anchor`` is the instant from which the next
@@ -306,18 +306,18 @@ def decide(
     if upcoming is None:
         return FINISHED
     if upcoming > now:
-        return Verdict(None, upcoming)
+        return Decision(None, upcoming)
     return coalesce(schedule, upcoming, find(schedule, upcoming, zone), now, zone)
 
 
-def limited(verdict: Verdict, policy: Policy, runs: int) -> Verdict:
+def limited(decision: Decision, policy: Policy, runs: int) -> Decision:
     """Return a verdict in which nothing happens after ``max_runs``."""
     if policy.max_runs is None:
-        return verdict
+        return decision
     if runs >= policy.max_runs:
         return FINISHED
-    last = verdict.due and runs + 1 >= policy.max_runs
-    return verdict._replace(next_at=None) if last else verdict
+    last = decision.due and runs + 1 >= policy.max_runs
+    return decision._replace(next_at=None) if last else decision
 
 
 def decide_by(
@@ -326,43 +326,43 @@ def decide_by(
     anchor: datetime | None,
     now: datetime,
     due: datetime,
-) -> Verdict:
+) -> Decision:
     """Return the verdict on an entry with a policy of its own."""
     start, end = plan.policy.start_time, plan.policy.end_time
     if asks_itself(plan.schedule):
-        verdict = ask(plan.schedule, last_run_at, now, due)
+        decision = ask(plan.schedule, last_run_at, now, due)
         if start is not None and now < start:
-            return Verdict(None, start)
+            return Decision(None, start)
         if end is not None and now > end:
             return FINISHED
-        return verdict
+        return decision
     never_ran = last_run_at is None or anchor is None
     first = plan.begin(due) if anchor is None or never_ran else plan.after(anchor)
     if never_ran and first == due:  # as in decide_first: the run of when it was put up
         last = due if plan.policy.coalesce == "all" else plan.latest_up(due, now) or due
         missed = plan.count(due, last, MISSED_LIMIT)
-        return Verdict(due, next_up(plan, last), missed, last if missed else None)
+        return Decision(due, next_up(plan, last), missed, last if missed else None)
     if first is None:
         return FINISHED
     latest = plan.latest_up(first, now)
     if latest is None:
-        return Verdict(None, plan.up_at(first))
+        return Decision(None, plan.up_at(first))
     return choose(plan, first, latest, now)
 
 
-def choose(plan: Plan, first: datetime, latest: datetime, now: datetime) -> Verdict:
+def choose(plan: Plan, first: datetime, latest: datetime, now: datetime) -> Decision:
     """Return the verdict when the occurrences from ``first`` to ``latest`` are up."""
     policy = plan.policy
     oldest = oldest_to_run(plan, first, latest, now)
     if oldest is None:
         missed = plan.count(first, latest, MISSED_LIMIT) + 1
-        return Verdict(None, next_up(plan, latest), missed, latest)
+        return Decision(None, next_up(plan, latest), missed, latest)
     if policy.coalesce == "all":
         missed = plan.count(first, oldest, MISSED_LIMIT)
-        return Verdict(oldest, next_up(plan, oldest), missed)
+        return Decision(oldest, next_up(plan, oldest), missed)
     missed = plan.count(first, latest, MISSED_LIMIT)
     chosen = oldest if policy.coalesce == "earliest" else latest
-    return Verdict(chosen, next_up(plan, latest), missed, None if chosen == latest else latest)
+    return Decision(chosen, next_up(plan, latest), missed, None if chosen == latest else latest)
 
 
 def oldest_to_run(plan: Plan, first: datetime, latest: datetime, now: datetime) -> datetime | None:
@@ -384,17 +384,17 @@ def next_up(plan: Plan, nominal: datetime) -> datetime | None:
 
 def decide_first(
     schedule: BaseSchedule, now: datetime, due: datetime, zone: tzinfo | None
-) -> Verdict:
+) -> Decision:
     """Return the verdict on an entry that never ran: due at once, a rule from its start."""
     if has_start(schedule):
         first = first_run(schedule, EPOCH, zone)
         if first is None or first > now:
-            return Verdict(None, first)
+            return Decision(None, first)
         return coalesce(schedule, first, next_run(schedule, first, zone), now, zone)
     # It is the run of the instant at which it was put up, however late.
     rest = coalesce(schedule, due, next_run(schedule, due, zone), now, zone)
     # The slots since then are over: the next run counts from the last of them.
-    return Verdict(due, rest.next_at, rest.missed, rest.scheduled_at if rest.missed else None)
+    return Decision(due, rest.next_at, rest.missed, rest.scheduled_at if rest.missed else None)
 
 
 def coalesce(
@@ -403,21 +403,21 @@ def coalesce(
     following: datetime | None,
     now: datetime,
     zone: tzinfo | None,
-) -> Verdict:
+) -> Decision:
     """Return the latest of the occurrences from ``first`` to ``now``, and the one after it.
 
     ``following`` is the occurrence after the first.
     """
     if following is None or following > now:
-        return Verdict(first, following)
+        return Decision(first, following)
     latest = latest_run(schedule, first, now, zone) or following
     missed = count_runs(schedule, first, latest, MISSED_LIMIT, zone)
-    return Verdict(latest, next_run(schedule, latest, zone), missed)
+    return Decision(latest, next_run(schedule, latest, zone), missed)
 
 
 def ask(
     schedule: BaseSchedule, last_run_at: datetime | None, now: datetime, due: datetime
-) -> Verdict:
+) -> Decision:
     """Return the verdict of a schedule that only its own ``is_due`` knows.
 
     Raises what ``is_due`` raises; ``RuntimeError`` for what may be taken for an error of our
@@ -431,10 +431,10 @@ def ask(
         # From the user's code: it says nothing of our Redis or broker, and costs this entry only.
         raise RuntimeError(f"is_due() of its schedule raised {described(error)}") from error
     if seconds is None:
-        return Verdict(due if is_due else None, None)
+        return Decision(due if is_due else None, None)
     # Without the time that it took, the next look would come a little too early, for nothing.
     asked_at = now + (ahead_of(schedule, now) - ahead)
-    return Verdict(due if is_due else None, asked_at + wait_of(float(seconds)))
+    return Decision(due if is_due else None, asked_at + wait_of(float(seconds)))
 
 
 def ahead_of(schedule: BaseSchedule, now: datetime) -> timedelta:

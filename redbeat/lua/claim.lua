@@ -558,7 +558,7 @@ local function hand_out_again()
     if not err and found[1] and found[5] then
       local id, due, _, since, left = read_claim(found[5])
       if id == turn_id then
-        local before = left == 'l' and tonumber(since) < earlier_end - lease - 0.001
+        local before = left == 'l' and tonumber(since) < earlier_end - lease - 0.00001
         hand_out('e', key, due, found[1], found[2], found[3], found[4], found[6], found[8],
           found[9], before and since or '')
       end

@@ -215,15 +215,15 @@ def wrong_score(row: Row, entry: RedBeatSchedulerEntry, now: float) -> str:
         return "" if score < 0 else "is disabled, but to be looked at later"
     at = from_timestamp(now)
     entry.run = Run(at, at, at)
-    verdict = entry.verdict()
-    if verdict.due:
+    decision = entry.decision()
+    if decision.due:
         return "" if 0 <= score <= now + LONGEST_WAIT else f"is due now, but {_put(score)}"
-    if verdict.next_at is None:
+    if decision.next_at is None:
         return "" if score < 0 else f"has finished, but {_put(score)}"
-    wanted = verdict.next_at.timestamp()
+    wanted = decision.next_at.timestamp()
     if abs(score - wanted) <= TOLERANCE:
         return ""
-    return f"is due at {verdict.next_at.isoformat()}, but {_put(score)}"
+    return f"is due at {decision.next_at.isoformat()}, but {_put(score)}"
 
 
 def _is_busy(row: Row, now: float) -> bool:

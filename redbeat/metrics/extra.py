@@ -13,18 +13,18 @@ if TYPE_CHECKING:
     from redbeat.metrics.server import Server
     from redbeat.storage.store import Store
 
-    from .health import Pulse
+    from .health import BeatHealth
 
 __all__ = ("serve_beat", "serve_exporter")
 
 
-def serve_beat(conf: RedBeatConfig, store: Store, pulse: Pulse, counters: Counters) -> Server:
+def serve_beat(conf: RedBeatConfig, store: Store, health: BeatHealth, counters: Counters) -> Server:
     """Serve metrics and health of one beat on ``conf.metrics_port``.
 
     Raises :exc:`ConfigurationError` where the port is in use, or the package is missing.
     """
     serving = _serving("redbeat_metrics_port is set")
-    server: Server = serving.serve_beat(conf, store, pulse, counters)
+    server: Server = serving.serve_beat(conf, store, health, counters)
     return server
 
 

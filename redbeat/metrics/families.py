@@ -22,7 +22,7 @@ from redbeat.management.status import entries_of
 from redbeat.storage.quarantine import shown
 
 from .counters import KINDS, LATENESS, MICROSECONDS, ROUND_TRIPS, TICK, Counters, Steps, split
-from .health import Health, Pulse
+from .health import BeatHealth, ProbeResult
 from .snapshot import Snapshot
 
 __all__ = (
@@ -141,17 +141,17 @@ class BeatCollector(Collector):
     """
 
     def __init__(
-        self, pulse: Pulse, counters: Counters, look: Callable[[], Snapshot | None]
+        self, health: BeatHealth, counters: Counters, look: Callable[[], Snapshot | None]
     ) -> None:
-        self._pulse = pulse
+        self._health = health
         self._counters = counters
         self._look = look
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics. Three round trips, none while Redis is away."""
-        pulse = self._pulse
-        found = _seen(self._look) if pulse.redis_up else None
-        yield from process(pulse.leads, pulse.tick_age, pulse.redis_up)
+        health = self._health
+        found = _seen(self._look) if health.redis_up else None
+        yield from process(health.leads, health.tick_age, health.redis_up)
         totals = self._counters.totals()
         yield from counted(totals)
         yield from histograms(totals)
@@ -181,10 +181,10 @@ class RedisCollector(Collector):
         yield from histograms(totals)
         yield from schedule(found)
 
-    def ready(self) -> Health:
+    def ready(self) -> ProbeResult:
         """Tell whether Redis answers. Three round trips."""
         up = _seen(self._look) is not None
-        return Health(up, "Redis answers" if up else "Redis does not answer")
+        return ProbeResult(up, "Redis answers" if up else "Redis does not answer")
 
 
 def _seen(look: Callable[[], Snapshot | None]) -> Snapshot | None:

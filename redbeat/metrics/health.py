@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-__all__ = ("ALIVE_WITHIN", "FAILING_WITHIN", "READY_WITHIN", "Health", "Pulse")
+__all__ = ("ALIVE_WITHIN", "FAILING_WITHIN", "READY_WITHIN", "BeatHealth", "ProbeResult")
 
 #: Seconds since its last tick, whatever came of it, after which a beat counts as hung. A tick that
 #: waits for a broker and a Redis which do not answer takes less.
@@ -17,14 +17,14 @@ READY_WITHIN: Final = 30.0
 FAILING_WITHIN: Final = 10.0
 
 
-class Health(NamedTuple):
+class ProbeResult(NamedTuple):
     """The answer to a probe: whether all is well, and a line that says why."""
 
     ok: bool
     why: str
 
 
-class Pulse:
+class BeatHealth:
     """The signs of life of one beat; ``clock`` gives monotonic seconds.
 
     The thread of the beat writes, others read.
@@ -71,20 +71,20 @@ class Pulse:
         """Seconds since the last tick that Redis answered, None before the first."""
         return None if self._completed_at is None else self._clock() - self._completed_at
 
-    def alive(self) -> Health:
+    def alive(self) -> ProbeResult:
         """Tell whether the beat ticks, be it in vain: an outage of Redis is not its fault."""
         age = self._clock() - self._ticked_at
-        return Health(age <= ALIVE_WITHIN, f"the last tick ended {age:.1f} s ago")
+        return ProbeResult(age <= ALIVE_WITHIN, f"the last tick ended {age:.1f} s ago")
 
-    def ready(self) -> Health:
+    def ready(self) -> ProbeResult:
         """Tell whether the beat leads, or stands by and could take over."""
         age = self.tick_age
         if age is None:
-            return Health(False, "there was no tick yet that Redis answered")
+            return ProbeResult(False, "there was no tick yet that Redis answered")
         if age > (FAILING_WITHIN if self._failing else READY_WITHIN):
-            return Health(False, f"Redis answered the last time {age:.1f} s ago")
+            return ProbeResult(False, f"Redis answered the last time {age:.1f} s ago")
         if self._no_lock:
-            return Health(False, "the key of the lock holds something that is not a lock")
+            return ProbeResult(False, "the key of the lock holds something that is not a lock")
         if self.problem:
-            return Health(False, self.problem)
-        return Health(True, "leader" if self.leads else "standby")
+            return ProbeResult(False, self.problem)
+        return ProbeResult(True, "leader" if self.leads else "standby")

@@ -19,7 +19,7 @@ from redbeat.storage.store import Store, store_of
 
 from .counters import Counters
 from .families import BeatCollector, RedisCollector
-from .health import Health, Pulse
+from .health import BeatHealth, ProbeResult
 from .snapshot import Snapshot, take_snapshot
 
 __all__ = (
@@ -35,7 +35,7 @@ logger = get_logger("celery.beat")
 POLL: Final = 0.1
 PATIENCE: Final = 10.0
 
-Probe = Callable[[], Health]
+Probe = Callable[[], ProbeResult]
 
 
 class Handler(WSGIRequestHandler):
@@ -132,7 +132,7 @@ def _routes(registry: CollectorRegistry, probes: dict[str, Probe]) -> Callable[.
 CONNECTIONS_OF_A_BEAT: Final = 4
 
 
-def serve_beat(conf: RedBeatConfig, store: Store, pulse: Pulse, counters: Counters) -> Server:
+def serve_beat(conf: RedBeatConfig, store: Store, health: BeatHealth, counters: Counters) -> Server:
     """Serve metrics and health of one beat; see :func:`redbeat.metrics.extra.serve_beat`."""
     assert conf.metrics_port is not None
     own = Store(store.client, store.keys)  # one that does not count, and is for other threads
@@ -140,9 +140,9 @@ def serve_beat(conf: RedBeatConfig, store: Store, pulse: Pulse, counters: Counte
     def look() -> Snapshot | None:
         return take_snapshot(own, conf) if _to_spare(own.client) else None
 
-    collectors = (BeatCollector(pulse, counters, look), ProcessCollector(registry=None))
+    collectors = (BeatCollector(health, counters, look), ProcessCollector(registry=None))
     address = (conf.metrics_host, conf.metrics_port)
-    server = Server(*address, collectors, pulse.alive, pulse.ready, "redbeat_metrics_port")
+    server = Server(*address, collectors, health.alive, health.ready, "redbeat_metrics_port")
     logger.info("beat: Metrics are at %s", server.url)
     return server
 
@@ -160,5 +160,5 @@ def _to_spare(client: Any) -> bool:
     return most is None or most > CONNECTIONS_OF_A_BEAT
 
 
-def _alive() -> Health:
-    return Health(True, "the exporter is there")
+def _alive() -> ProbeResult:
+    return ProbeResult(True, "the exporter is there")

@@ -44,6 +44,8 @@ __all__ = (
     "WITH_RECORD",
     "Broker",
     "Claim",
+    "ClaimReply",
+    "ClaimRequest",
     "Completion",
     "Counted",
     "Keys",
@@ -52,8 +54,6 @@ __all__ = (
     "Saved",
     "StaticRow",
     "Swept",
-    "Terms",
-    "Turn",
     "Writing",
     "json_text",
     "key_of",
@@ -223,7 +223,7 @@ class Counted(NamedTuple):
 LockTerms = tuple[str, str, float, str]
 
 
-class Terms(NamedTuple):
+class ClaimRequest(NamedTuple):
     """What is asked in one turn.
 
     Up to ``limit`` due entries are claimed under ``turn_id`` for ``lease`` seconds. ``lock`` is
@@ -266,7 +266,7 @@ WITHOUT_TEXTS = {code: Result(code) for code in (REFUSED, RECORDED, ELSEWHERE, O
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class ClaimReply:
     """The reply to one :meth:`Store.claim`; times are UNIX seconds of the Redis clock."""
 
     standing: int
@@ -485,9 +485,9 @@ def read_results(codes: bytes, texts: Sequence[bytes]) -> list[Result]:
     ]
 
 
-def read_turn(reply: Sequence[Any], turn_id: str) -> Turn:
+def read_turn(reply: Sequence[Any], turn_id: str) -> ClaimReply:
     """Return the reply of ``claim.lua``."""
-    return Turn(
+    return ClaimReply(
         standing=reply[0],
         now=float(reply[1]),
         next_due=float(reply[2]) if reply[2] else None,

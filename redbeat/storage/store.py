@@ -34,12 +34,12 @@ from .reading import (
 from .records import (
     NOT_A_HASH,
     SAVED,
+    ClaimReply,
+    ClaimRequest,
     Keys,
     Saved,
     StaticRow,
     Swept,
-    Terms,
-    Turn,
     Writing,
     json_text,
     key_of,
@@ -136,32 +136,32 @@ class Store(Reading):
 
     # -- one turn of a beat ------------------------------------------------------------------
 
-    def claim(self, *terms: Any, **more: Any) -> Turn:
-        """Take a turn on the :class:`Terms` of these arguments. One round trip.
+    def claim(self, *terms: Any, **more: Any) -> ClaimReply:
+        """Take a turn on the :class:`ClaimRequest` of these arguments. One round trip.
 
         Keeps the lock, records completions, claims what is due. The client does not try it again: a
         caller whose reply got lost has other things to say the next time.
         """
-        asked = Terms(*terms, **more)
+        asked = ClaimRequest(*terms, **more)
         if runs_once(self.client):
             return self._permitted(partial(self._claim_once, asked))
         return read_turn(self._permitted(partial(self._ask_claim, asked)), asked.turn_id)
 
-    def _ask_claim(self, terms: Terms) -> Any:
+    def _ask_claim(self, terms: ClaimRequest) -> Any:
         keys, args = self._claim_call(terms)
         return self._run_with("claim", self._usable(keys), args)
 
-    def _claim_once(self, terms: Terms) -> Turn:
+    def _claim_once(self, terms: ClaimRequest) -> ClaimReply:
         return self._send_claim(terms)()
 
-    def begin_claim(self, terms: Terms) -> Callable[[], Turn]:
+    def begin_claim(self, terms: ClaimRequest) -> Callable[[], ClaimReply]:
         """Do as :meth:`claim`, without waiting; the function returned waits for the answer.
 
         Where :attr:`overlaps` holds, other commands may be given meanwhile. One round trip.
         """
         return self._send_claim(terms)
 
-    def _send_claim(self, terms: Terms) -> Callable[[], Turn]:
+    def _send_claim(self, terms: ClaimRequest) -> Callable[[], ClaimReply]:
         self.round_trips += 1
         keys, args = self._claim_call(terms)
         then = self._replicas.wait if terms.completions and self._replicas.wanted else None
@@ -173,7 +173,7 @@ class Store(Reading):
         """Whether :meth:`begin_claim` works with this client. No round trip."""
         return overlaps(self.client, self.keys.schedule)
 
-    def _claim_call(self, terms: Terms) -> tuple[list[str], tuple[Any, ...]]:
+    def _claim_call(self, terms: ClaimRequest) -> tuple[list[str], tuple[Any, ...]]:
         own = self.keys
         last_turn = own.turn(terms.turn_id.partition("-")[0])
         keys = self._undeclared(

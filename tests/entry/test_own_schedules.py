@@ -88,8 +88,8 @@ def test_a_run_that_was_just_made_is_not_due_again() -> None:
         when = crontab("0", nowfun=at(NOON + timedelta(seconds=1)))
         now = NOON + timedelta(seconds=1) - ahead
         assert decide(when, now - timedelta(hours=1), None, now, now).due
-        verdict = decide(when, now, None, now, now)
-        assert (verdict.due, verdict.next_at) == (False, now + timedelta(seconds=3599))
+        decision = decide(when, now, None, now, now)
+        assert (decision.due, decision.next_at) == (False, now + timedelta(seconds=3599))
 
 
 @pytest.mark.parametrize(
@@ -105,15 +105,15 @@ def test_a_run_that_was_just_made_is_not_due_again() -> None:
     ],
 )
 def test_whatever_it_answers_the_next_look_is_known(answer: Any, due: bool, wait: float) -> None:
-    verdict = decide(Answers(answer, nowfun=at(NOON)), NOON, NOON, NOON, NOON)
-    assert (verdict.due, verdict.next_at) == (due, NOON + timedelta(seconds=wait))
+    decision = decide(Answers(answer, nowfun=at(NOON)), NOON, NOON, NOON, NOON)
+    assert (decision.due, decision.next_at) == (due, NOON + timedelta(seconds=wait))
 
 
 @pytest.mark.parametrize("far", [float("inf"), 1e300, 1e12])
 def test_it_is_asked_again_however_far_away_it_says(far: float) -> None:
-    verdict = decide(Answers((True, far)), NOON, NOON, NOON, NOON)
-    assert verdict.next_at is not None
-    assert verdict.next_at > NOON + timedelta(days=3000)
+    decision = decide(Answers((True, far)), NOON, NOON, NOON, NOON)
+    assert decision.next_at is not None
+    assert decision.next_at > NOON + timedelta(days=3000)
 
 
 def test_none_is_the_end(app: Celery) -> None:

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from redbeat.beat import ticker
-from redbeat.beat.publisher import Letter, Outbox
+from redbeat.beat.publisher import InFlightMessage, Publisher
 from redbeat.schedulers import RedBeatScheduler
-from redbeat.storage.records import Terms, Turn
+from redbeat.storage.records import ClaimReply, ClaimRequest
 from redbeat.storage.store import Store
 
 __all__ = ("CRASH_AT", "MARK", "WRAPPER", "CrashingScheduler")
@@ -56,9 +56,9 @@ class CrashingStore(Store):
     #: A turn that is begun while others are published would blur which step comes first.
     overlaps = False
 
-    def claim(self, *terms: Any, **more: Any) -> Turn:
+    def claim(self, *terms: Any, **more: Any) -> ClaimReply:
         """Take a turn, and die before or after it."""
-        asked = Terms(*terms, **more)
+        asked = ClaimRequest(*terms, **more)
         if any(done.meta for done in asked.completions):
             passes("decided")
         turn = super().claim(*asked)
@@ -69,10 +69,10 @@ class CrashingStore(Store):
         return turn
 
 
-class CrashingOutbox(Outbox):
+class CrashingPublisher(Publisher):
     """Dies when the broker has confirmed messages, and nobody has heard of it (``delivered``)."""
 
-    def _answered(self) -> list[Letter]:
+    def _answered(self) -> list[InFlightMessage]:
         letters = super()._answered()
         if letters:
             passes("delivered")
@@ -86,7 +86,7 @@ class CrashingScheduler(RedBeatScheduler):
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        ticker.__dict__["Outbox"] = CrashingOutbox
+        ticker.__dict__["Publisher"] = CrashingPublisher
         super().__init__(*args, **kwargs)
 
     @property

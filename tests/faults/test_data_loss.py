@@ -95,7 +95,7 @@ def seconds_to_run(ledger: Ledger, name: str) -> float:
     return time.monotonic() - started
 
 
-def verdict(ledger: Ledger, one: Grid, until: float) -> Report:
+def decision(ledger: Ledger, one: Grid, until: float) -> Report:
     """Return the report on the entries of a second; no entry of an hour ran."""
     report = settle(ledger, [one], until)
     assert {message.entry for message in report.unknown} <= {OFTEN}
@@ -144,7 +144,7 @@ def test_redis_comes_back_with_its_data(
     pause(1.0)
     schedule_redis.restart()
     seconds_to_run(ledger, OFTEN)
-    check(verdict(ledger, one, run_on(schedule, 1.0)))
+    check(decision(ledger, one, run_on(schedule, 1.0)))
     check_static(ledger)
     assert schedule.run_counts(HOURLY) == dict.fromkeys(HOURLY, RUNS)
     assert schedule.run_counts([OFTEN])[OFTEN] > before
@@ -281,7 +281,7 @@ def test_the_sorted_set_is_lost(
 
     wait_until(all_back, 60.0, "all entries are members again")
     waited = time.monotonic() - started
-    report = verdict(ledger, one, run_on(schedule, 2.0))
+    report = decision(ledger, one, run_on(schedule, 2.0))
     note(f"{report}; back after {waited:.2f} s")
     assert waited <= FOUND_WITHIN
     check(report)
@@ -342,7 +342,7 @@ def test_scripts_are_flushed(
     while schedule.now() < until:
         schedule.client.script_flush()
         pause(0.05)
-    report = verdict(ledger, one, until)
+    report = decision(ledger, one, until)
     note(report)
     check(report)
     assert not report.coalesced
@@ -399,7 +399,7 @@ def test_redis_is_a_replica_for_a_while(
         while_replica = len(ledger) - seen
         schedule.client.replicaof("NO", "ONE")
     waited = seconds_to_run(ledger, OFTEN)
-    report = verdict(ledger, one, run_on(schedule, 2.0))
+    report = decision(ledger, one, run_on(schedule, 2.0))
     note(f"{report}; {while_replica} sent meanwhile, back after {waited:.2f} s")
     assert while_replica == 0
     check(report)
@@ -471,7 +471,7 @@ def test_redis_is_loading(
         refused = len(loading.clients)
     schedule_redis.restart()
     waited = seconds_to_run(ledger, OFTEN)
-    report = verdict(ledger, one, run_on(schedule, 2.0))
+    report = decision(ledger, one, run_on(schedule, 2.0))
     note(f"{report}; {refused} connections refused, back after {waited:.2f} s")
     assert refused
     check(report)

@@ -299,10 +299,10 @@ def test_random_edits(
     for name in client.living[::2]:
         client.delete(name)
     until = schedule.now() + AT_ONCE
-    verdict = check_steady(ledger, busy, until)
+    decision = check_steady(ledger, busy, until)
     sent = sum(message.entry not in STEADY for message in ledger.messages)
     lives = sum(map(len, client.lives.values()))
-    note(f"{client.edits} edits, {lives} lives, {sent} runs of edited entries; steady: {verdict}")
+    note(f"{client.edits} edits, {lives} lives, {sent} runs of edited entries; steady: {decision}")
     check(client, beats, schedule, ledger)
 
 
@@ -338,8 +338,8 @@ def test_an_edit_takes_effect_at_once(
         for name in edited:
             chance.choice((client.slow_down, client.disable))(name)
             pause(chance)
-    verdict = check_steady(ledger, busy, schedule.now() + AT_ONCE)
-    note(f"{client.edits} edits, in effect within {max(delays):.2f} s; steady: {verdict}")
+    decision = check_steady(ledger, busy, schedule.now() + AT_ONCE)
+    note(f"{client.edits} edits, in effect within {max(delays):.2f} s; steady: {decision}")
     assert max(delays) <= AT_ONCE
     check(client, beats, schedule, ledger)
 

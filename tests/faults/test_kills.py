@@ -141,7 +141,7 @@ class Life:
         self.beats.restart(victim)
         return pids[victim]
 
-    def verdict(self, until: float) -> Report:
+    def decision(self, until: float) -> Report:
         """Judge what was sent, of what was due up to ``until``."""
         expected = {name: grid(*step, until) for name, step in self._steps.items()}
         overlap = {name: self.timeout(name) for name in (*ENDING, *HANGING)}
@@ -176,13 +176,13 @@ class Life:
         self.wait(lambda: self._schedule.now() > claims_end, "the end of the last claims")
         until = self._schedule.now()
         with suppress(AssertionError):  # the verdict tells more
-            self.wait(lambda: not self.verdict(until).lost, "all runs")
+            self.wait(lambda: not self.decision(until).lost, "all runs")
         for number in range(len(self.beats)):
             self.beats.wait_started(number)
             self.beats.signal(number, signal.SIGTERM)
         assert [self.beats[number].popen.wait(30) for number in range(len(self.beats))] == [0, 0]
         wait_until(lambda: len(self.ledger) == broker.llen(QUEUE), 30.0, "the whole queue")
-        return self.verdict(until)
+        return self.decision(until)
 
 
 def doubles(messages: list[Message]) -> Counter[int]:

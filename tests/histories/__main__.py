@@ -67,17 +67,17 @@ def faults(python: str, url: str, zone: str, snapshot: Json) -> Iterator[str]:
         client.flushall()
         load(client, snapshot)
         begin = now()
-        verdict = judged(python, url, zone)
+        decision = judged(python, url, zone)
         end = now()
         after = entries_in(take(client))
-    if verdict["error"]:
-        yield f"the tick raised {verdict['error']}"
+    if decision["error"]:
+        yield f"the tick raised {decision['error']}"
     for name in before.keys() ^ after.keys():
         yield f"{name} came or went"
     for name in sorted(before.keys() & after.keys()):
         entry = before[name]
-        found = verdict["entries"].get(name, {"error": "not found"})
-        sent = [message for sender, *message in verdict["sent"] if sender == name]
+        found = decision["entries"].get(name, {"error": "not found"})
+        sent = [message for sender, *message in decision["sent"] if sender == name]
         wrong = [*misread(entry, found), *missent(entry, after[name], sent)]
         if "error" not in found:
             last = entry.last_run_at

@@ -7,7 +7,7 @@ import threading
 import pytest
 from celery import Celery
 
-from redbeat.metrics.health import ALIVE_WITHIN, FAILING_WITHIN, READY_WITHIN, Pulse
+from redbeat.metrics.health import ALIVE_WITHIN, FAILING_WITHIN, READY_WITHIN, BeatHealth
 from tests.acceptance.processes import Project
 from tests.metrics.conftest import begin_beat
 from tests.metrics.scrapes import Target
@@ -16,57 +16,59 @@ from tests.servers import RedisServer
 
 
 @pytest.fixture
-def pulse(clock: Clock) -> Pulse:
+def health(clock: Clock) -> BeatHealth:
     """The pulse of a beat that began just now."""
-    return Pulse(clock)
+    return BeatHealth(clock)
 
 
-def test_before_the_first_tick(pulse: Pulse, clock: Clock) -> None:
-    assert pulse.alive().ok
-    assert not pulse.ready().ok
+def test_before_the_first_tick(health: BeatHealth, clock: Clock) -> None:
+    assert health.alive().ok
+    assert not health.ready().ok
     clock.advance(ALIVE_WITHIN + 1)
-    assert not pulse.alive().ok, "it never came to tick"
+    assert not health.alive().ok, "it never came to tick"
 
 
 @pytest.mark.parametrize("leads", [True, False])
-def test_leader_and_standby_are_ready(pulse: Pulse, leads: bool) -> None:
-    pulse.observe(leads, no_lock=False)
-    pulse.completed()
-    assert pulse.ready() == (True, "leader" if leads else "standby")
+def test_leader_and_standby_are_ready(health: BeatHealth, leads: bool) -> None:
+    health.observe(leads, no_lock=False)
+    health.completed()
+    assert health.ready() == (True, "leader" if leads else "standby")
 
 
-def test_a_standby_of_what_is_no_lock_is_not_ready(pulse: Pulse) -> None:
-    pulse.observe(leads=False, no_lock=True)
-    pulse.completed()
-    assert not pulse.ready().ok
-    pulse.observe(leads=False, no_lock=False)
-    assert pulse.ready().ok
+def test_a_standby_of_what_is_no_lock_is_not_ready(health: BeatHealth) -> None:
+    health.observe(leads=False, no_lock=True)
+    health.completed()
+    assert not health.ready().ok
+    health.observe(leads=False, no_lock=False)
+    assert health.ready().ok
 
 
-def test_redis_away(pulse: Pulse, clock: Clock) -> None:
-    pulse.observe(leads=True, no_lock=False)
-    pulse.completed()
+def test_redis_away(health: BeatHealth, clock: Clock) -> None:
+    health.observe(leads=True, no_lock=False)
+    health.completed()
     for _ in range(100):
         clock.advance(2)
-        pulse.failed()
-        pulse.ticked()
-        assert pulse.ready().ok is (pulse.tick_age is not None and pulse.tick_age <= FAILING_WITHIN)
-        assert pulse.alive().ok, "a restart does not bring Redis back"
-        assert not pulse.redis_up
-    pulse.completed()
-    assert pulse.ready().ok
-    assert pulse.redis_up
+        health.failed()
+        health.ticked()
+        assert health.ready().ok is (
+            health.tick_age is not None and health.tick_age <= FAILING_WITHIN
+        )
+        assert health.alive().ok, "a restart does not bring Redis back"
+        assert not health.redis_up
+    health.completed()
+    assert health.ready().ok
+    assert health.redis_up
 
 
-def test_a_long_tick(pulse: Pulse, clock: Clock) -> None:
-    pulse.observe(leads=True, no_lock=False)
-    pulse.completed()
-    pulse.ticked()
+def test_a_long_tick(health: BeatHealth, clock: Clock) -> None:
+    health.observe(leads=True, no_lock=False)
+    health.completed()
+    health.ticked()
     clock.advance(READY_WITHIN + 1)
-    assert pulse.alive().ok
-    assert not pulse.ready().ok
+    assert health.alive().ok
+    assert not health.ready().ok
     clock.advance(ALIVE_WITHIN - READY_WITHIN)
-    assert not pulse.alive().ok
+    assert not health.alive().ok
 
 
 def test_a_beat_that_hangs(world: World, clock: Clock, unused_port: int) -> None:

@@ -10,7 +10,7 @@ import pytest
 import redis
 from celery import Celery
 
-from redbeat.beat.publisher import Letter, Outbox
+from redbeat.beat.publisher import InFlightMessage, Publisher
 from tests.servers import RedisServer
 from tests.waiting import wait_until
 
@@ -22,7 +22,7 @@ class Sender:
         self.app = Celery(broker=server.url, set_as_current=False)
         self.broker: Any = redis.Redis.from_url(server.url)
         self.connection: Any = self.app.connection_for_write()
-        self.outbox = Outbox(window, time.monotonic)
+        self.outbox = Publisher(window, time.monotonic)
         self.producer = self.new_producer()
 
     def new_producer(self) -> Any:
@@ -37,14 +37,14 @@ class Sender:
             producer = producer or self.producer
             with self.outbox.publishing(producer):
                 self.app.send_task(name, producer=producer, queue=queue)
-                self.outbox.add(Letter(name, anything, None, 0.0))
+                self.outbox.add(InFlightMessage(name, anything, None, 0.0))
 
     def count(self) -> int:
         """How many messages the broker has."""
         return int(self.broker.llen("celery"))
 
 
-def names(letters: list[Letter]) -> str:
+def names(letters: list[InFlightMessage]) -> str:
     return "".join(str(letter.entry) for letter in letters)
 
 

@@ -245,7 +245,7 @@ MUTANTS: Final = (
         "pace-not-spent",
         "A beat forgets how many late runs it has sent this second.",
         "beat/session.py",
-        "            self.pace.spend(min(late, question.terms.late))\n",
+        "            self.pace.spend(min(late, request.terms.late))\n",
         "            self.pace.spend(0 * late)\n",
         ("tests/scheduler/test_max_rate.py",),
     ),
@@ -402,8 +402,8 @@ MUTANTS: Final = (
         "ended-send-as-unsent",
         "A run that was being sent when the beat was ended counts as one that was not sent.",
         "beat/ticker.py",
-        "                exchange.record(claim.put_back(claim.due, unsure=True))\n",
-        "                exchange.record(claim.put_back(claim.due))\n",
+        "                session.record(claim.put_back(claim.due, unsure=True))\n",
+        "                session.record(claim.put_back(claim.due))\n",
         ("tests/scheduler/test_claims.py",),
     ),
     Mutant(
@@ -549,8 +549,8 @@ MUTANTS: Final = (
         "one-step-given-up",
         "Messages do not leave with their records although one server has both.",
         "beat/dispatch.py",
-        "        exchange.broker = self._server.of(producer)\n",
-        "        exchange.broker = None\n",
+        "        session.broker = self._server.of(producer)\n",
+        "        session.broker = None\n",
         (
             "calm",
             "servers",
@@ -998,8 +998,8 @@ MUTANTS: Final = (
         "promise-overtaken",
         "A run at most once is sent although another one came between its record and its send.",
         "beat/at_most_once.py",
-        "        if result.code == RECORDED:\n            self._owed",
-        "        if result.code in (RECORDED, 5):\n            self._owed",
+        "        if result.code == RECORDED:\n            self._recorded",
+        "        if result.code in (RECORDED, 5):\n            self._recorded",
         (
             "network",
             "tests/scheduler/test_delivery.py",
@@ -1097,7 +1097,7 @@ MUTANTS: Final = (
         "conflict-keeps-claim",
         "A run during which an application wrote the history is not recorded.",
         "beat/dispatch.py",
-        "            self._exchange.record(again, partial(self._was_out, letter, again))\n",
+        "            self._session.record(again, partial(self._was_out, message, again))\n",
         "            pass\n",
         ("tests/scheduler/test_claims.py",),
     ),
@@ -1135,7 +1135,7 @@ MUTANTS: Final = (
         "deadline-from-reply",
         "The deadline of claims counts from the reply, however late that came.",
         "beat/session.py",
-        "question.asked_at + used",
+        "request.asked_at + used",
         "self.answered_at + used",
         (
             "tests/scheduler/test_claims.py",
@@ -1146,7 +1146,7 @@ MUTANTS: Final = (
         "deadline-ignored",
         "A beat sends what it claimed although the claim has expired.",
         "beat/ticker.py",
-        "            if started >= answer.deadline:\n",
+        "            if started >= response.deadline:\n",
         "            if False:\n",
         ("tests/scheduler/test_claims.py",),
     ),
@@ -1165,8 +1165,8 @@ MUTANTS: Final = (
         "give-back-as-done",
         "What is given back is recorded as done: the run is lost.",
         "beat/ticker.py",
-        "                self._exchange.record(claim.put_back(claim.due))\n",
-        '                self._exchange.record(claim.done("skip", claim.due + 60))\n',
+        "                self._session.record(claim.put_back(claim.due))\n",
+        '                self._session.record(claim.done("skip", claim.due + 60))\n',
         (
             "brokers",
             "tests/scheduler/test_claims.py",
@@ -1178,9 +1178,9 @@ MUTANTS: Final = (
         "What a beat cannot send in time is not given back.",
         "beat/ticker.py",
         "            if claim.definition is not None:\n"
-        "                self._exchange.record(claim.put_back(claim.due))\n",
+        "                self._session.record(claim.put_back(claim.due))\n",
         "            if claim.problem:\n"
-        "                self._exchange.record(claim.put_back(claim.due))\n",
+        "                self._session.record(claim.put_back(claim.due))\n",
         (
             "tests/scheduler/test_claims.py",
             "tests/scheduler/test_stopping.py",
@@ -1190,15 +1190,15 @@ MUTANTS: Final = (
         "record-not-flushed",
         "A beat that stops does not record what it has sent.",
         "beat/ticker.py",
-        "                self._give_back(answer.turn.claims)\n        self._exchange.flush()\n",
-        "                self._give_back(answer.turn.claims)\n",
+        "                self._give_back(response.reply.claims)\n        self._session.flush()\n",
+        "                self._give_back(response.reply.claims)\n",
         ("tests/scheduler/test_stopping.py",),
     ),
     Mutant(
         "emptied-not-noticed",
         "Static entries are not written again after Redis lost all data.",
         "beat/ticker.py",
-        "            if self._statics_stand(turn) or self._clock() < self._sync_again_at:\n",
+        "            if self._statics_stand(reply) or self._clock() < self._sync_again_at:\n",
         "            if True:\n",
         ("tests/scheduler/test_statics.py",),
     ),
@@ -1214,7 +1214,7 @@ MUTANTS: Final = (
         "prune-at-once",
         "A beat removes the static entries of beats that share the work with it.",
         "beat/ticker.py",
-        "if present == {self._exchange.token}:",
+        "if present == {self._session.token}:",
         "if present:",
         (
             "tests/scheduler/test_statics.py",
@@ -1226,8 +1226,8 @@ MUTANTS: Final = (
         "errors-swallowed",
         "A run that the broker refused counts as sent.",
         "beat/publisher.py",
-        "                letter.error = errors[0]\n",
-        "                letter.error = None\n",
+        "                message.error = errors[0]\n",
+        "                message.error = None\n",
         (
             "brokers",
             "tests/scheduler/test_outbox.py",
@@ -1236,7 +1236,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "answers-not-awaited",
-        "A broken connection to the broker counts as an answer to what was on its way.",
+        "A broken connection to the broker counts as an response to what was on its way.",
         "beat/redis_pipe.py",
         "        answers += [error] * (len(flight.commands) - len(answers))\n",
         "        answers += [None] * (len(flight.commands) - len(answers))\n",
@@ -1246,9 +1246,9 @@ MUTANTS: Final = (
         "record-before-publish",
         "A run is recorded when its message is written down, before the broker confirmed it.",
         "beat/dispatch.py",
-        "                            outgoing.add(Letter(entry, claim, seconds, now))\n"
+        "                            outgoing.add(InFlightMessage(entry, claim, seconds, now))\n"
         "                            return\n",
-        "                            self._settle(Letter(entry, claim, seconds, now))\n"
+        "                            self._settle(InFlightMessage(entry, claim, seconds, now))\n"
         "                            return\n",
         (
             "brokers",
@@ -1260,8 +1260,8 @@ MUTANTS: Final = (
         "failure-as-sent",
         "A run whose publish raised is recorded as sent.",
         "beat/dispatch.py",
-        "        if letter.error is not None:\n",
-        "        if False and letter.error is not None:\n",
+        "        if message.error is not None:\n",
+        "        if False and message.error is not None:\n",
         (
             "brokers",
             "tests/scheduler/test_publish_window.py",
@@ -1307,8 +1307,8 @@ MUTANTS: Final = (
         "at-most-once-unconfirmed",
         "A run at most once is sent although its record was refused.",
         "beat/at_most_once.py",
-        "        if result.code == RECORDED:\n            self._owed",
-        "        if result.code != CHANGED:\n            self._owed",
+        "        if result.code == RECORDED:\n            self._recorded",
+        "        if result.code != CHANGED:\n            self._recorded",
         ("tests/scheduler/test_delivery.py",),
     ),
     Mutant(
@@ -1326,7 +1326,7 @@ MUTANTS: Final = (
         "at-most-once-retried",
         "A run at most once whose publish failed is tried again.",
         "beat/at_most_once.py",
-        '            self._lost(promise, f"is lost, it must not be sent twice: {run.error!r}")\n',
+        '            self._lost(pending, f"is lost, it must not be sent twice: {run.error!r}")\n',
         "            run.error = None\n            return False\n",
         (
             "brokers",
@@ -1371,7 +1371,7 @@ MUTANTS: Final = (
         "coalesced-not-told",
         "A message does not tell how many missed runs it stands for.",
         "beat/publisher.py",
-        '        headers["coalesced"] = run.verdict.missed\n',
+        '        headers["coalesced"] = run.decision.missed\n',
         '        headers["coalesced"] = 0\n',
         (
             "policies",
@@ -1383,8 +1383,8 @@ MUTANTS: Final = (
         "missed-not-counted",
         "Missed runs are not counted.",
         "entries/decide.py",
-        "    return Verdict(latest, next_run(schedule, latest, zone), missed)\n",
-        "    return Verdict(latest, next_run(schedule, latest, zone), 0 * missed)\n",
+        "    return Decision(latest, next_run(schedule, latest, zone), missed)\n",
+        "    return Decision(latest, next_run(schedule, latest, zone), 0 * missed)\n",
         (
             "policies",
             "tests/unit/test_occurrences.py",
@@ -1418,9 +1418,9 @@ MUTANTS: Final = (
         "An entry with a limit runs once more.",
         "entries/decide.py",
         "    if runs >= policy.max_runs:\n        return FINISHED\n"
-        "    last = verdict.due and runs + 1 >= policy.max_runs\n",
+        "    last = decision.due and runs + 1 >= policy.max_runs\n",
         "    if runs > policy.max_runs:\n        return FINISHED\n"
-        "    last = verdict.due and runs >= policy.max_runs\n",
+        "    last = decision.due and runs >= policy.max_runs\n",
         (
             "limits",
             "tests/unit/test_policy.py",
@@ -1431,8 +1431,8 @@ MUTANTS: Final = (
         "limit-never-parks",
         "The last run of an entry with a limit is not known to be the last.",
         "entries/decide.py",
-        "    last = verdict.due and runs + 1 >= policy.max_runs\n",
-        "    last = verdict.due and runs >= policy.max_runs\n",
+        "    last = decision.due and runs + 1 >= policy.max_runs\n",
+        "    last = decision.due and runs >= policy.max_runs\n",
         (
             "tests/unit/test_policy.py",
             "tests/scheduler/test_policy.py",
@@ -1559,8 +1559,8 @@ MUTANTS: Final = (
         "clock-back-not-noted",
         "An entry that ran in the future begins to wait again at each look.",
         "entry.py",
-        "        return verdict._replace(anchor=now) if ahead and anchor is now else verdict\n",
-        "        return verdict\n",
+        "        return decision._replace(anchor=now) if ahead and anchor is now else decision\n",
+        "        return decision\n",
         ("tests/scheduler/test_clocks.py",),
     ),
     Mutant(
@@ -1575,8 +1575,8 @@ MUTANTS: Final = (
         "host-clock-parks",
         "What a host takes for finished is parked, whatever the time of Redis.",
         "entry.py",
-        "        if verdict.due or verdict.missed or verdict.next_at is None:\n",
-        "        if verdict.due:\n",
+        "        if decision.due or decision.missed or decision.next_at is None:\n",
+        "        if decision.due:\n",
         ("tests/scheduler/test_clocks.py",),
     ),
     Mutant(
@@ -1603,7 +1603,7 @@ MUTANTS: Final = (
         "leader-thinks-on",
         "A beat that lost the lock goes on as the leader.",
         "beat/ticker.py",
-        "        at_work = turn.standing != STANDBY\n",
+        "        at_work = reply.standing != STANDBY\n",
         "        at_work = True\n",
         ("tests/scheduler/test_lock_lost.py",),
     ),

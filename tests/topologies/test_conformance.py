@@ -16,7 +16,7 @@ from redbeat.beat.lock import BeatLock, active_beats, current_leader
 from redbeat.beat.wakeup import DUE, LOCK, WakeUp
 from redbeat.connection.cluster import node_of
 from redbeat.errors import DecodeError
-from redbeat.storage.records import RAN, Completion, Terms
+from redbeat.storage.records import RAN, ClaimRequest, Completion
 from redbeat.storage.store import BATCH, Store
 from tests.scheduler.conftest import RecordingScheduler
 from tests.topologies.conftest import Site, app_client
@@ -137,7 +137,7 @@ def test_two_turns_overlap(site: Site) -> None:
     put(store, "a")
     assert store.claim("zero", 0, 30).members == 1
     assert store.overlaps
-    answer = store.begin_claim(Terms("one", 500, 30))
+    answer = store.begin_claim(ClaimRequest("one", 500, 30))
     assert store.load(store.keys.entry("a"))[0] == definition("a")
     assert [claim.key for claim in answer().claims] == [store.keys.entry("a")]
 
@@ -276,7 +276,7 @@ def test_a_look_ahead_that_fails_delays_nothing(
     failures = iter((RedisConnectionError("away"),))
     begin = Store.begin_claim
 
-    def failing(store: Store, terms: Terms) -> Any:
+    def failing(store: Store, terms: ClaimRequest) -> Any:
         for error in failures:
             raise error
         return begin(store, terms)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from celery.schedules import crontab, schedule
 
-from redbeat.entries.decide import Verdict, decide, namespace_of, task_id_of
+from redbeat.entries.decide import Decision, decide, namespace_of, task_id_of
 from redbeat.schedules import rrule
 
 UTC = timezone.utc
@@ -24,21 +24,21 @@ def at(hour: int, minute: int = 0, day: int = 2) -> datetime:
 @pytest.mark.parametrize(
     ("rule", "anchor", "expected"),
     [
-        (schedule(3600), at(11, 30), Verdict(None, at(12, 30))),
-        (schedule(3600), at(11), Verdict(at(12), at(13))),
-        (schedule(3600), at(10, 30), Verdict(at(11, 30), at(12, 30))),
-        (schedule(3600), at(5, 15), Verdict(at(11, 15), at(12, 15), 5)),
-        (crontab(minute=0), at(11), Verdict(at(12), at(13))),
-        (crontab(minute=0), at(3), Verdict(at(12), at(13), 8)),
-        (crontab(minute=30), at(11, 30), Verdict(None, at(12, 30))),
-        (crontab(minute=0, hour=9), at(9, day=1), Verdict(at(9), at(9, day=3))),
-        (rrule("HOURLY", dtstart=at(0)), at(3), Verdict(at(12), at(13), 8)),
-        (rrule("HOURLY", dtstart=at(0), count=4), at(1), Verdict(at(3), None, 1)),
-        (rrule("HOURLY", dtstart=at(0), count=4), at(3), Verdict(None, None)),
+        (schedule(3600), at(11, 30), Decision(None, at(12, 30))),
+        (schedule(3600), at(11), Decision(at(12), at(13))),
+        (schedule(3600), at(10, 30), Decision(at(11, 30), at(12, 30))),
+        (schedule(3600), at(5, 15), Decision(at(11, 15), at(12, 15), 5)),
+        (crontab(minute=0), at(11), Decision(at(12), at(13))),
+        (crontab(minute=0), at(3), Decision(at(12), at(13), 8)),
+        (crontab(minute=30), at(11, 30), Decision(None, at(12, 30))),
+        (crontab(minute=0, hour=9), at(9, day=1), Decision(at(9), at(9, day=3))),
+        (rrule("HOURLY", dtstart=at(0)), at(3), Decision(at(12), at(13), 8)),
+        (rrule("HOURLY", dtstart=at(0), count=4), at(1), Decision(at(3), None, 1)),
+        (rrule("HOURLY", dtstart=at(0), count=4), at(3), Decision(None, None)),
     ],
 )
 def test_missed_occurrences_coalesce_into_the_latest_and_are_counted(
-    rule: Any, anchor: datetime, expected: Verdict
+    rule: Any, anchor: datetime, expected: Decision
 ) -> None:
     assert decide(rule, anchor, anchor, NOON, NOON, UTC) == expected
 
@@ -46,10 +46,10 @@ def test_missed_occurrences_coalesce_into_the_latest_and_are_counted(
 @pytest.mark.parametrize("rule", [schedule(3600), crontab(minute=0)])
 def test_what_never_ran_is_due_at_the_instant_it_was_put_up(rule: Any) -> None:
     due = at(10, 20)
-    verdict = decide(rule, None, None, NOON, due, UTC)
-    assert verdict.scheduled_at == due
-    assert verdict.next_at is not None
-    assert NOON < verdict.next_at <= NOON + HOUR
+    decision = decide(rule, None, None, NOON, due, UTC)
+    assert decision.scheduled_at == due
+    assert decision.next_at is not None
+    assert NOON < decision.next_at <= NOON + HOUR
 
 
 def test_an_interval_keeps_the_phase_of_its_first_run() -> None:
@@ -62,8 +62,8 @@ def test_what_was_put_up_in_the_future_runs_now() -> None:
 
 def test_a_rule_that_never_ran_starts_with_its_first_occurrence() -> None:
     rule = rrule("DAILY", dtstart=at(12), count=2)
-    assert decide(rule, None, None, at(11), at(11), UTC) == Verdict(None, at(12))
-    assert decide(rule, None, None, NOON, NOON, UTC) == Verdict(at(12), at(12, day=3))
+    assert decide(rule, None, None, at(11), at(11), UTC) == Decision(None, at(12))
+    assert decide(rule, None, None, NOON, NOON, UTC) == Decision(at(12), at(12, day=3))
 
 
 class Moody(schedule):
@@ -75,9 +75,9 @@ class Moody(schedule):
 
 def test_a_class_of_the_users_own_is_asked() -> None:
     moody = Moody(60, nowfun=lambda: NOON)
-    assert decide(moody, at(1), at(1), NOON, NOON) == Verdict(None, NOON + HOUR / 60)
-    assert decide(moody, None, None, NOON, at(11)) == Verdict(at(11), NOON + HOUR / 60)
-    assert decide(Moody(0), at(1), at(1), NOON, NOON) == Verdict(None, None)
+    assert decide(moody, at(1), at(1), NOON, NOON) == Decision(None, NOON + HOUR / 60)
+    assert decide(moody, None, None, NOON, at(11)) == Decision(at(11), NOON + HOUR / 60)
+    assert decide(Moody(0), at(1), at(1), NOON, NOON) == Decision(None, None)
 
 
 def test_a_class_of_the_users_own_cannot_make_beat_spin() -> None:
@@ -85,9 +85,9 @@ def test_a_class_of_the_users_own_cannot_make_beat_spin() -> None:
         def is_due(self, last_run_at: datetime) -> Any:  # noqa: ARG002
             return False, 0
 
-    verdict = decide(Busy(1), at(1), at(1), NOON, NOON)
-    assert verdict.next_at is not None
-    assert verdict.next_at > NOON
+    decision = decide(Busy(1), at(1), at(1), NOON, NOON)
+    assert decision.next_at is not None
+    assert decision.next_at > NOON
 
 
 @pytest.mark.parametrize("name", ["simple", "mit Leerzeichen", "übung", "a:b/c"])

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from celery.schedules import crontab, schedule
 
-from redbeat.entries.decide import Plan, Verdict, decide
+from redbeat.entries.decide import Decision, Plan, decide
 from redbeat.entries.policy import Policy
 from redbeat.schedules import rrule
 
@@ -23,7 +23,7 @@ def at(hour: float) -> datetime:
     return datetime(2026, 3, 2, tzinfo=UTC) + timedelta(hours=hour)
 
 
-def verdict(rule: Any, last: datetime | None, now: datetime = NOON, **policy: Any) -> Verdict:
+def decision(rule: Any, last: datetime | None, now: datetime = NOON, **policy: Any) -> Decision:
     """Decide on an entry that ran at ``last``, its nominal instant."""
     runs = policy.pop("runs", 0)
     return decide(rule, last, last, now, now, UTC, Policy.of(policy), runs, "key")
@@ -31,19 +31,19 @@ def verdict(rule: Any, last: datetime | None, now: datetime = NOON, **policy: An
 
 @each_hourly
 def test_latest(rule: Any) -> None:
-    assert verdict(rule, at(6.5), coalesce="latest", jitter=0) == Verdict(at(11.5), at(12.5), 4)
+    assert decision(rule, at(6.5), coalesce="latest", jitter=0) == Decision(at(11.5), at(12.5), 4)
 
 
 @each_hourly
 def test_earliest_counts_on_from_the_latest(rule: Any) -> None:
-    found = verdict(rule, at(6.5), coalesce="earliest")
-    assert found == Verdict(at(7.5), at(12.5), 4, at(11.5))
+    found = decision(rule, at(6.5), coalesce="earliest")
+    assert found == Decision(at(7.5), at(12.5), 4, at(11.5))
 
 
 @each_hourly
 def test_all_one_after_the_other(rule: Any) -> None:
     last, ran = at(6.5), []
-    while (found := verdict(rule, last, coalesce="all", catch_up_limit=10)).due:
+    while (found := decision(rule, last, coalesce="all", catch_up_limit=10)).due:
         assert found.missed == 0
         last = found.scheduled_at or NOON
         ran.append(last)
@@ -53,70 +53,70 @@ def test_all_one_after_the_other(rule: Any) -> None:
 
 @each_hourly
 def test_all_but_the_oldest(rule: Any) -> None:
-    found = verdict(rule, at(6.5), coalesce="all", catch_up_limit=2)
-    assert found == Verdict(at(10.5), at(11.5), 3)
+    found = decision(rule, at(6.5), coalesce="all", catch_up_limit=2)
+    assert found == Decision(at(10.5), at(11.5), 3)
 
 
 @each_hourly
 def test_too_old_to_be_run(rule: Any) -> None:
     """They are given up and counted once: the next look counts from the last of them."""
-    found = verdict(rule, at(6.5), misfire_grace_time=60)
-    assert found == Verdict(None, at(12.5), 5, at(11.5))
-    assert verdict(rule, found.anchor, misfire_grace_time=60) == Verdict(None, at(12.5))
+    found = decision(rule, at(6.5), misfire_grace_time=60)
+    assert found == Decision(None, at(12.5), 5, at(11.5))
+    assert decision(rule, found.anchor, misfire_grace_time=60) == Decision(None, at(12.5))
 
 
 @each_hourly
 def test_young_enough(rule: Any) -> None:
-    assert verdict(rule, at(10.5), misfire_grace_time=1800).scheduled_at == at(11.5)
-    assert verdict(rule, at(10.5), misfire_grace_time=1799).scheduled_at is None
+    assert decision(rule, at(10.5), misfire_grace_time=1800).scheduled_at == at(11.5)
+    assert decision(rule, at(10.5), misfire_grace_time=1799).scheduled_at is None
 
 
 @each_hourly
 def test_all_that_are_young_enough(rule: Any) -> None:
     policy: dict[str, Any] = {"coalesce": "all", "catch_up_limit": 100}
     policy["misfire_grace_time"] = 2 * 3600
-    assert verdict(rule, at(6.5), **policy) == Verdict(at(10.5), at(11.5), 3)
-    earliest = verdict(rule, at(6.5), coalesce="earliest", misfire_grace_time=2 * 3600)
-    assert earliest == Verdict(at(10.5), at(12.5), 4, at(11.5))
+    assert decision(rule, at(6.5), **policy) == Decision(at(10.5), at(11.5), 3)
+    earliest = decision(rule, at(6.5), coalesce="earliest", misfire_grace_time=2 * 3600)
+    assert earliest == Decision(at(10.5), at(12.5), 4, at(11.5))
 
 
 @each_hourly
 def test_nothing_before_the_start(rule: Any) -> None:
-    assert verdict(rule, at(6.5), start_time=at(12.5)) == Verdict(None, at(12.5))
-    assert verdict(rule, at(6.5), start_time=at(11.5)) == Verdict(at(11.5), at(12.5))
+    assert decision(rule, at(6.5), start_time=at(12.5)) == Decision(None, at(12.5))
+    assert decision(rule, at(6.5), start_time=at(11.5)) == Decision(at(11.5), at(12.5))
 
 
 def test_an_interval_counts_from_its_start() -> None:
-    assert verdict(schedule(3600), at(6), start_time=at(10.25)).scheduled_at == at(11.25)
+    assert decision(schedule(3600), at(6), start_time=at(10.25)).scheduled_at == at(11.25)
 
 
 @each_hourly
 def test_nothing_after_the_end(rule: Any) -> None:
-    assert verdict(rule, at(6.5), end_time=at(9.5)) == Verdict(at(9.5), None, 2)
-    assert verdict(rule, at(9.5), end_time=at(10.4)) == Verdict(None, None)
-    assert verdict(rule, at(11.5), now=at(11.6), end_time=at(12.5)) == Verdict(None, at(12.5))
+    assert decision(rule, at(6.5), end_time=at(9.5)) == Decision(at(9.5), None, 2)
+    assert decision(rule, at(9.5), end_time=at(10.4)) == Decision(None, None)
+    assert decision(rule, at(11.5), now=at(11.6), end_time=at(12.5)) == Decision(None, at(12.5))
 
 
 @each_hourly
 def test_never_more_than_so_often(rule: Any) -> None:
-    assert verdict(rule, at(10.5), max_runs=3, runs=1) == Verdict(at(11.5), at(12.5))
-    assert verdict(rule, at(10.5), max_runs=3, runs=2) == Verdict(at(11.5), None)
-    assert verdict(rule, at(10.5), max_runs=3, runs=3) == Verdict(None, None)
+    assert decision(rule, at(10.5), max_runs=3, runs=1) == Decision(at(11.5), at(12.5))
+    assert decision(rule, at(10.5), max_runs=3, runs=2) == Decision(at(11.5), None)
+    assert decision(rule, at(10.5), max_runs=3, runs=3) == Decision(None, None)
 
 
 @pytest.mark.parametrize("rule", HOURLY[:2], ids=["interval", "crontab"])
 def test_never_ran_is_due_at_once_within_its_window(rule: Any) -> None:
-    assert verdict(rule, None, jitter=0.0, max_runs=9).scheduled_at == NOON
-    assert verdict(rule, None, end_time=at(11)) == Verdict(None, None)
-    assert verdict(rule, None, start_time=at(11)).scheduled_at == NOON
-    begins = verdict(rule, None, start_time=at(13.5))
-    assert begins == Verdict(None, at(13.5))
+    assert decision(rule, None, jitter=0.0, max_runs=9).scheduled_at == NOON
+    assert decision(rule, None, end_time=at(11)) == Decision(None, None)
+    assert decision(rule, None, start_time=at(11)).scheduled_at == NOON
+    begins = decision(rule, None, start_time=at(13.5))
+    assert begins == Decision(None, at(13.5))
 
 
 def test_a_rule_that_never_ran_starts_by_itself() -> None:
     rule = rrule("DAILY", dtstart=at(13))
-    assert verdict(rule, None, max_runs=2) == Verdict(None, at(13))
-    assert verdict(rule, None, start_time=at(14)) == Verdict(None, at(13) + timedelta(days=1))
+    assert decision(rule, None, max_runs=2) == Decision(None, at(13))
+    assert decision(rule, None, start_time=at(14)) == Decision(None, at(13) + timedelta(days=1))
 
 
 class TestJitter:
@@ -146,13 +146,13 @@ class TestJitter:
         policy = Policy.of({"jitter": 600})
         up = Plan(rule, UTC, policy, "key").up_at(at(11.5))
         early = up - timedelta(milliseconds=1)
-        assert verdict(rule, at(10.5), now=early, jitter=600) == Verdict(None, up)
-        found = verdict(rule, at(10.5), now=up, jitter=600)
+        assert decision(rule, at(10.5), now=early, jitter=600) == Decision(None, up)
+        found = decision(rule, at(10.5), now=up, jitter=600)
         assert found.scheduled_at == at(11.5)
 
     @each_hourly
     def test_before_its_time_the_one_before_is_the_latest(self, rule: Any) -> None:
-        found = verdict(rule, at(6.5), now=at(11.5), jitter=600)
+        found = decision(rule, at(6.5), now=at(11.5), jitter=600)
         assert found.scheduled_at == at(10.5)
         assert found.missed == 3
 

@@ -327,15 +327,15 @@ def test_a_fixed_offset_has_no_text() -> None:
 @pytest.mark.parametrize("late", [timedelta(0), timedelta(minutes=5), timedelta(days=90)])
 def test_a_clocked_entry_runs_once_however_late_it_is_saved(late: timedelta) -> None:
     kind = clocked(START)
-    verdict = decide(kind, None, None, START + late, START + late)
-    assert (verdict.scheduled_at, verdict.next_at) == (START, None)
+    decision = decide(kind, None, None, START + late, START + late)
+    assert (decision.scheduled_at, decision.next_at) == (START, None)
     after = decide(kind, START + late, START, START + late, START + late)
     assert (after.scheduled_at, after.next_at) == (None, None)
 
 
 def test_a_clocked_entry_waits_for_its_instant() -> None:
-    verdict = decide(clocked(NOW), None, None, START, START)
-    assert (verdict.scheduled_at, verdict.next_at) == (None, NOW)
+    decision = decide(clocked(NOW), None, None, START, START)
+    assert (decision.scheduled_at, decision.next_at) == (None, NOW)
 
 
 @pytest.mark.parametrize("kind", [clocked(START), rruleset([rrule(3, START, count=1)])])

@@ -200,15 +200,15 @@ def test_the_phase_is_kept_over_outages(seconds: float) -> None:
     accounted = 0
     for _ in range(500):
         now += step * 10 ** chance.uniform(-2, 4)
-        verdict = decide(rule, anchor, anchor, now, now, UTC)
-        assert verdict.next_at is not None
-        assert now < verdict.next_at <= now + step
-        if verdict.scheduled_at is None:
+        decision = decide(rule, anchor, anchor, now, now, UTC)
+        assert decision.next_at is not None
+        assert now < decision.next_at <= now + step
+        if decision.scheduled_at is None:
             continue
-        assert verdict.scheduled_at <= now < verdict.scheduled_at + step
-        assert (verdict.scheduled_at - start) % step == timedelta(0)
-        accounted += verdict.missed + 1
-        anchor = verdict.scheduled_at
+        assert decision.scheduled_at <= now < decision.scheduled_at + step
+        assert (decision.scheduled_at - start) % step == timedelta(0)
+        accounted += decision.missed + 1
+        anchor = decision.scheduled_at
     assert accounted == (anchor - start) // step > 500
 
 
@@ -219,11 +219,11 @@ def test_a_late_first_run_leaves_no_slot_unaccounted(coalesce: str) -> None:
     due, anchor, ran, accounted = NIGHTS[0], None, None, 0
     now = due + timedelta(seconds=35)
     for _ in range(10):
-        verdict = decide(schedule(10, app=APP), ran, anchor, now, due, UTC, policy)
-        if verdict.scheduled_at is None:
+        decision = decide(schedule(10, app=APP), ran, anchor, now, due, UTC, policy)
+        if decision.scheduled_at is None:
             break
-        accounted += verdict.missed + 1
-        anchor, ran = verdict.anchor or verdict.scheduled_at, now
+        accounted += decision.missed + 1
+        anchor, ran = decision.anchor or decision.scheduled_at, now
         now += timedelta(seconds=1)
     assert accounted == 4
 
