@@ -15,7 +15,7 @@ from zoneinfo import ZoneInfo
 from celery import Celery
 from celery.schedules import crontab, schedule
 
-from redbeat.timing import next_run
+from redbeat.schedules.next_run import next_run
 
 __all__ = ("CASES", "Case", "Result", "as_text", "measure")
 

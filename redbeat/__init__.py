@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from .beat.lock import BeatInfo, active_beats, current_leader
     from .entry import RedBeatSchedulerEntry
     from .errors import ConflictError, RedBeatKeyExpiryError
-    from .ical import from_ical
-    from .instant import clocked
-    from .registry import register_schedule_type
-    from .rulesets import from_dateutil, rruleset
     from .schedule import Schedule
     from .schedulers import RedBeatScheduler
-    from .schedules import rrule
+    from .schedules.ical import from_ical
+    from .schedules.one_time import clocked
+    from .schedules.registry import register_schedule_type
+    from .schedules.rule import rrule
+    from .schedules.rule_set import from_dateutil, rruleset
 
 __all__ = (
     "BeatInfo",
@@ -43,17 +43,17 @@ __version__ = "3.0.0.dev0"
 
 #: Where each name is.
 _MODULES: Final = {
-    "clocked": "instant",
+    "clocked": "schedules.one_time",
     "RedBeatSchedulerEntry": "entry",
     "ConflictError": "errors",
     "RedBeatKeyExpiryError": "errors",
-    "from_ical": "ical",
+    "from_ical": "schedules.ical",
     "BeatInfo": "beat.lock",
     "active_beats": "beat.lock",
     "current_leader": "beat.lock",
-    "register_schedule_type": "registry",
-    "from_dateutil": "rulesets",
-    "rruleset": "rulesets",
+    "register_schedule_type": "schedules.registry",
+    "from_dateutil": "schedules.rule_set",
+    "rruleset": "schedules.rule_set",
     "Schedule": "schedule",
     "RedBeatScheduler": "schedulers",
     "rrule": "schedules",

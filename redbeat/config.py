@@ -324,7 +324,7 @@ class RedBeatConfig:
         raise ConfigurationError(
             f"redbeat_key_prefix is {prefix!r}, but in a cluster all keys of a schedule must share "
             f"a slot: give it a hash tag, such as {tagged!r}. Entries that are stored without one "
-            "are copied with redbeat.management.migration.copy_untagged(app)"
+            "are copied with redbeat.management.prefixes.copy_untagged(app)"
         )
 
     def _read_lock_key(self) -> str | None:

@@ -13,13 +13,13 @@ from celery.schedules import BaseSchedule, crontab, schedule
 from dateutil.rrule import weekday
 
 from redbeat.codec.writers import MAX_DEPTH, RedBeatJSONEncoder, storable
+from redbeat.schedules.registry import tags
+from redbeat.schedules.rule import rrule
 
 from .calendar.zones import from_timestamp, get_utcoffset_minutes, to_timestamp
 from .codec.readers import DECODERS, LoadError, MalformedError, MissingError, reader_of
 from .codec.writers import ENCODERS, TAG, UnstorableError
 from .errors import CannotRunHereError, DecodeError, InvalidEntryError, UnknownTypeError
-from .registry import tags
-from .schedules import rrule
 
 __all__: tuple[str, ...] = (
     "DECODERS",

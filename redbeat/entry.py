@@ -65,7 +65,8 @@ from redbeat.errors import (
     NotAllowedError,
     UnknownTypeError,
 )
-from redbeat.schedules import RuleSchedule
+from redbeat.schedules.next_run import asks_itself, in_zone
+from redbeat.schedules.rule import RuleSchedule
 from redbeat.storage.reading import not_an_entry
 from redbeat.storage.records import (
     CLOCK_AHEAD,
@@ -79,7 +80,6 @@ from redbeat.storage.records import (
 )
 from redbeat.storage.store import Store, store_of
 from redbeat.storage.wire import text_of
-from redbeat.timing import asks_itself, in_zone
 
 __all__ = ("PARKED", "RedBeatSchedulerEntry", "store_of")
 

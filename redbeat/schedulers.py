@@ -31,6 +31,15 @@ from redbeat.beat.publisher import TaskMessage, addressed
 from redbeat.beat.session import LONGEST_LEASE, SHORTEST_LEASE
 from redbeat.beat.stop_signals import HeldSignals
 from redbeat.entries.runs import nominal
+from redbeat.storage.client import (
+    REDBEAT_REDIS_KEY,
+    REDBEAT_SENTINEL_KEY,
+    client_of,
+    get_redis,
+    safe_url,
+    unretried,
+    use_provider,
+)
 
 from .beat.broker import (
     broker_connection,
@@ -44,15 +53,6 @@ from .beat.statics import StaticEntries
 from .beat.ticker import Ticker
 from .beat.wakeup import DUE, LOCK, WakeUp
 from .config import RedBeatConfig, ensure_conf
-from .connection.client import (
-    REDBEAT_REDIS_KEY,
-    REDBEAT_SENTINEL_KEY,
-    client_of,
-    get_redis,
-    safe_url,
-    unretried,
-    use_provider,
-)
 from .connection.retrying import RetryingConnection
 from .decoder import RedBeatJSONDecoder, RedBeatJSONEncoder, to_timestamp, use_codec
 from .entry import RedBeatSchedulerEntry, store_of

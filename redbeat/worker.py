@@ -16,8 +16,8 @@ from celery.exceptions import TimeLimitExceeded, WorkerLostError
 from celery.utils.log import get_logger
 
 from redbeat.beat.publisher import OVERLAP_HEADER
+from redbeat.storage.client import client_of, unretried
 
-from .connection.client import client_of, unretried
 from .entry import store_of
 
 __all__ = ("enable",)

@@ -9,11 +9,11 @@ from functools import partial
 from celery.utils.log import get_logger
 from redis.exceptions import RedisError
 
-from redbeat.connection.client import client_of, unretried
 from redbeat.entry import RedBeatSchedulerEntry, store_of
 from redbeat.errors import described
 from redbeat.metrics.counters import Counters
 from redbeat.signals import emit, entry_failed
+from redbeat.storage.client import client_of, unretried
 from redbeat.storage.records import CHANGED, RECORDED, Claim, Completion, Result
 
 from .completions import Completions

@@ -23,9 +23,9 @@ from redbeat.entries.runs import PERHAPS_SENT, SENT, SKIPPED, missed, nominal, r
 from redbeat.entries.templates import Histories
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.metrics.counters import Counters
+from redbeat.schedules.next_run import asks_itself
 from redbeat.signals import emit, entry_dispatched, entry_finished, entry_missed
 from redbeat.storage.records import DELETE, DISABLE, PARK, RAN, SKIP, WAITS, Claim, Completion
-from redbeat.timing import asks_itself
 
 from .scheduler_protocol import SchedulerProtocol
 

@@ -27,6 +27,7 @@ from redbeat.entries.templates import Histories, Prototypes
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import CannotRunHereError, ConfigurationError, DecodeError, InvalidEntryError
 from redbeat.metrics.counters import Counters
+from redbeat.schedules.next_run import asks_itself
 from redbeat.settings import AT_LEAST_ONCE, AT_MOST_ONCE
 from redbeat.signals import emit, entry_quarantined
 from redbeat.storage.checks import REFUSAL
@@ -47,7 +48,6 @@ from redbeat.storage.records import (
     Completion,
     Result,
 )
-from redbeat.timing import asks_itself
 
 from .at_most_once import AtMostOnce, PendingRun
 from .completions import Completions, goes_on, marker, own_wait, score_of_not_due

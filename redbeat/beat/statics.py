@@ -18,9 +18,9 @@ from redbeat.entries.lazy import resolved
 from redbeat.entries.policy import DEFAULT
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import InvalidEntryError
+from redbeat.schedules.next_run import asks_itself
 from redbeat.storage.records import StaticRow
 from redbeat.storage.store import Store, batches
-from redbeat.timing import asks_itself
 
 from .lock import BeatLock
 

@@ -17,7 +17,6 @@ from redbeat.connection.tls import hint
 from redbeat.entries.decide import CLOCK_STEP
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import RedBeatError, described
-from redbeat.management.migration import warn_about_misspelt, warn_about_untagged
 from redbeat.metrics.counters import Counters
 from redbeat.metrics.health import BeatHealth
 from redbeat.signals import (
@@ -29,7 +28,13 @@ from redbeat.signals import (
     schedule_lost,
     statics_synced,
 )
-from redbeat.storage.checks import check_eviction, check_rights, explained
+from redbeat.storage.checks import (
+    check_eviction,
+    check_rights,
+    explained,
+    warn_about_misspelt,
+    warn_about_untagged,
+)
 from redbeat.storage.quarantine import Quarantine, shown
 from redbeat.storage.records import NEW_LEADER, STANDBY, Claim, ClaimReply
 from redbeat.storage.store import MAX_WAIT, Store

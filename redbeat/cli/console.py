@@ -18,10 +18,10 @@ from celery.bin.base import CeleryOption
 from celery.utils.imports import load_extension_class_names, symbol_by_name
 
 from redbeat.calendar.walltime import instant_of
-from redbeat.connection.client import REDBEAT_REDIS_KEY, client_of, unretried
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.presentation.text import columns, moment, printable
 from redbeat.schedule import Schedule
+from redbeat.storage.client import REDBEAT_REDIS_KEY, client_of, unretried
 
 __all__ = (
     "Console",

@@ -9,8 +9,8 @@ import click
 
 from redbeat.beat.lock import SEEN_WITHIN, BeatInfo
 from redbeat.config import ensure_conf
-from redbeat.connection.client import client_of, unretried
 from redbeat.management.prefixes import copy_prefix
+from redbeat.storage.client import client_of, unretried
 from redbeat.storage.records import Keys
 from redbeat.storage.store import Store
 

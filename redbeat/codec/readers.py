@@ -13,11 +13,11 @@ from dateutil.rrule import weekday
 
 from redbeat.calendar.rules import frequency
 from redbeat.calendar.zones import UTC, from_timestamp, zone_named
-from redbeat.ical import from_ical
-from redbeat.instant import clocked
-from redbeat.registry import RegisteredType, named
-from redbeat.rulesets import rruleset
-from redbeat.schedules import RRULE_FIELDS, rrule
+from redbeat.schedules.ical import from_ical
+from redbeat.schedules.one_time import clocked
+from redbeat.schedules.registry import RegisteredType, named
+from redbeat.schedules.rule import RRULE_FIELDS, rrule
+from redbeat.schedules.rule_set import rruleset
 
 from .writers import MAX_EVERY, TAG
 

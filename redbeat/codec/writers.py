@@ -24,11 +24,11 @@ from redbeat.calendar.zones import (
     wall_zone,
     zone_key,
 )
-from redbeat.instant import clocked
-from redbeat.registry import BUILT_IN, RegisteredType, named, of_class
-from redbeat.rulesets import rruleset
-from redbeat.schedules import RRULE_FIELDS, rrule, zone_extension
-from redbeat.timing import asks_itself, own_parts
+from redbeat.schedules.next_run import asks_itself, own_parts
+from redbeat.schedules.one_time import clocked
+from redbeat.schedules.registry import BUILT_IN, RegisteredType, named, of_class
+from redbeat.schedules.rule import RRULE_FIELDS, rrule, zone_extension
+from redbeat.schedules.rule_set import rruleset
 
 __all__ = (
     "ENCODERS",

@@ -18,8 +18,7 @@ from redis.exceptions import RedisError
 
 from redbeat.calendar.zones import EPOCH, UTC, as_utc
 from redbeat.errors import described
-from redbeat.schedules import RuleSchedule
-from redbeat.timing import (
+from redbeat.schedules.next_run import (
     asks_itself,
     count_runs,
     finder_of,
@@ -28,6 +27,7 @@ from redbeat.timing import (
     next_run,
     on_clock_of,
 )
+from redbeat.schedules.rule import RuleSchedule
 
 from .policy import DEFAULT, Policy
 

@@ -23,8 +23,8 @@ from redbeat.decoder import (
     encode,
 )
 from redbeat.errors import DecodeError, InvalidEntryError
-from redbeat.schedules import rrule, with_zones, zone_extension
-from redbeat.timing import asks_itself
+from redbeat.schedules.next_run import asks_itself
+from redbeat.schedules.rule import rrule, with_zones, zone_extension
 
 from .policy import DEFAULT, Policy
 from .policy import FIELDS as POLICY_FIELDS

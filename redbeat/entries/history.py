@@ -20,7 +20,7 @@ from redbeat.decoder import (
     encode,
 )
 from redbeat.errors import DecodeError
-from redbeat.schedules import RuleSchedule, zone_extension
+from redbeat.schedules.rule import RuleSchedule, zone_extension
 
 from .decide import aware, counts_from, same_instant
 from .definition import decode_definition, decode_policy

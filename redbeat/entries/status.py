@@ -9,14 +9,20 @@ from typing import TYPE_CHECKING, Any, Final
 
 from redbeat.calendar.zones import from_timestamp
 from redbeat.errors import DecodeError
-from redbeat.storage.wire import Row
+from redbeat.storage.wire import Counts, Row
 
 from .pauses import Pause
 
 if TYPE_CHECKING:
     from redbeat.entry import RedBeatSchedulerEntry
 
-__all__ = ("STATES", "EntryStatus", "Record", "quarantine_note")
+__all__ = (
+    "STATES",
+    "EntryStatus",
+    "Record",
+    "entries_of",
+    "quarantine_note",
+)
 
 SCHEDULED, RUNNING, PAUSED, FINISHED, QUARANTINED = STATES = (
     "scheduled",
@@ -141,3 +147,14 @@ def quarantine_note(note: str) -> tuple[str, datetime | None]:
         return str(found["reason"]), from_timestamp(float(found["since"]))
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return note, None
+
+
+def entries_of(counts: Counts) -> dict[str, int]:
+    """Return how many entries there are, by state."""
+    finished = counts.parked - counts.disabled - counts.quarantined
+    return {
+        SCHEDULED: counts.members - counts.parked,
+        PAUSED: counts.disabled,
+        FINISHED: max(finished, 0),
+        QUARANTINED: counts.quarantined,
+    }

@@ -16,14 +16,13 @@ from redbeat.entries.decide import DISABLED, Run
 from redbeat.entries.status import claimed_until, ends_at, quarantine_note
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import CannotRunHereError, DecodeError
+from redbeat.schedules.next_run import asks_itself
+from redbeat.storage.checks import misspelt_keys
 from redbeat.storage.quarantine import shown
 from redbeat.storage.reading import BATCH, batches
 from redbeat.storage.records import Writing
 from redbeat.storage.store import Store
 from redbeat.storage.wire import Page, Row
-from redbeat.timing import asks_itself
-
-from .migration import misspelt_keys
 
 __all__ = ("KINDS", "Finding", "examine")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -10,12 +11,16 @@ from typing import Any, NamedTuple
 from redis.client import NEVER_DECODE
 from redis.exceptions import ResponseError
 
+from redbeat.config import ensure_conf
 from redbeat.entries.decide import task_id_of
 from redbeat.entries.runs import with_ids
+from redbeat.errors import ConfigurationError
+from redbeat.storage.checks import untagged_prefix
 from redbeat.storage.records import Keys, json_text, key_of
+from redbeat.storage.store import store_of
 from redbeat.storage.wire import text_in, text_of
 
-__all__ = ("PrefixCopy", "copy_prefix")
+__all__ = ("Copied", "PrefixCopy", "copy_prefix", "copy_untagged")
 
 #: Members of the schedule looked at in one go.
 PAGE = 500
@@ -245,3 +250,37 @@ def _as_dict(reply: Any) -> Fields:
 
 def _pairs(reply: Sequence[Any]) -> list[tuple[Any, Any]]:
     return list(zip(*[iter(reply)] * 2, strict=True))
+
+
+@dataclass
+class Copied:
+    """What became of the entries: copied, there already, or without a definition to copy."""
+
+    copied: list[str] = dataclasses.field(default_factory=list)
+    kept: list[str] = dataclasses.field(default_factory=list)
+    unreadable: list[str] = dataclasses.field(default_factory=list)
+
+
+def copy_untagged(app: Any = None, prefix: str | None = None) -> Copied:
+    """Copy the entries under ``prefix`` to the prefix of the app, with history and score.
+
+    ``prefix`` is by default that of the app without its braces: ``redbeat:`` for ``{redbeat}:``.
+    Stop the beats of both first. What is under the new prefix already is kept as it is, so a copy
+    that broke off can be repeated; the old keys stay, for a way back. See :func:`.copy_prefix`.
+
+    Raises :exc:`ConfigurationError` when the two prefixes are the same; Redis errors pass through.
+    """
+    conf, result = ensure_conf(app), Copied()
+    old = prefix or untagged_prefix(conf.key_prefix)
+    if old == conf.key_prefix:
+        raise ConfigurationError(
+            f"redbeat_key_prefix is {conf.key_prefix!r}, which is where the entries are: "
+            "give it a hash tag, or name the old prefix"
+        )
+    lists = {"copied": result.copied, "unreadable": result.unreadable}
+
+    def note(what: str, name: str) -> None:
+        lists.get(what, result.kept).append(name)
+
+    copy_prefix(store_of(app).client, old, conf.key_prefix, note=note)
+    return result

@@ -13,7 +13,7 @@ from redbeat.calendar.zones import from_timestamp
 from redbeat.config import ensure_conf
 from redbeat.connection.urls import safe_url
 from redbeat.entries.decide import DISABLED
-from redbeat.entries.status import FINISHED, PAUSED, QUARANTINED, SCHEDULED
+from redbeat.entries.status import entries_of
 from redbeat.storage.quarantine import shown
 from redbeat.storage.store import store_of
 from redbeat.storage.wire import Counts, Presence
@@ -108,14 +108,3 @@ def beats_of(counts: Counts) -> tuple[BeatInfo | None, list[BeatInfo], list[Beat
 
 def _seen(beat: Presence) -> BeatInfo:
     return BeatInfo.read(beat.token)._replace(last_seen=from_timestamp(beat.seen))
-
-
-def entries_of(counts: Counts) -> dict[str, int]:
-    """Return how many entries there are, by state."""
-    finished = counts.parked - counts.disabled - counts.quarantined
-    return {
-        SCHEDULED: counts.members - counts.parked,
-        PAUSED: counts.disabled,
-        FINISHED: max(finished, 0),
-        QUARANTINED: counts.quarantined,
-    }

@@ -14,7 +14,6 @@ from redbeat.storage.records import Counted
 
 __all__ = (
     "KINDS",
-    "LAST_TICK",
     "LATENESS",
     "LEADER",
     "MICROSECONDS",
@@ -31,8 +30,6 @@ KINDS: Final = ("dispatched", "failed", "retried", "missed", "skipped", "quarant
 
 ROUND_TRIPS: Final = "round_trips"
 
-#: Written by ``claim.lua``: UNIX seconds of the last turn; since when who leads.
-LAST_TICK: Final = "last_tick"
 LEADER: Final = "leader"
 
 #: In a second: sums of seconds are whole numbers in Redis.

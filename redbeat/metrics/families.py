@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 from redis.exceptions import RedisError
 
 import redbeat
-from redbeat.management.status import entries_of
+from redbeat.entries.status import entries_of
 from redbeat.storage.quarantine import shown
 
 from .counters import KINDS, LATENESS, MICROSECONDS, ROUND_TRIPS, TICK, Counters, Steps, split

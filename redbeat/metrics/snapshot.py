@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from redbeat.beat.lock import SEEN_WITHIN
 from redbeat.config import RedBeatConfig
 from redbeat.entries.decide import DISABLED
-from redbeat.storage.reading import Reading
+from redbeat.storage.reading import LAST_TICK, Reading
 from redbeat.storage.wire import Counts
 
-from .counters import LAST_TICK, LEADER, split
+from .counters import LEADER, split
 
 __all__ = ("Snapshot", "take_snapshot")
 

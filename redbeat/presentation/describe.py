@@ -14,9 +14,9 @@ from redbeat.entries.decide import aware
 from redbeat.entries.lazy import hidden
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import InvalidEntryError
-from redbeat.instant import clocked
-from redbeat.rulesets import rruleset
-from redbeat.schedules import rrule
+from redbeat.schedules.one_time import clocked
+from redbeat.schedules.rule import rrule
+from redbeat.schedules.rule_set import rruleset
 
 from .text import duration
 

@@ -16,10 +16,10 @@ from dateutil.parser import isoparse
 
 from redbeat.calendar.zones import zone_key
 from redbeat.errors import InvalidEntryError
-from redbeat.ical import from_ical
-from redbeat.instant import clocked
-from redbeat.rulesets import rruleset
-from redbeat.schedules import RuleSchedule, rrule
+from redbeat.schedules.ical import from_ical
+from redbeat.schedules.one_time import clocked
+from redbeat.schedules.rule import RuleSchedule, rrule
+from redbeat.schedules.rule_set import rruleset
 
 from .describe import cron_text
 

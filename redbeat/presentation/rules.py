@@ -12,11 +12,11 @@ from redbeat.calendar.cron import cron_rule
 from redbeat.calendar.daysets import DAILY, HOURLY, SECONDLY, WEEKLY, YEARLY
 from redbeat.calendar.recurrence import Recurrence
 from redbeat.calendar.zones import EPOCH, UTC, as_utc, zone_named
-from redbeat.instant import clocked
-from redbeat.registry import of_class
-from redbeat.rulesets import rruleset
-from redbeat.schedules import rrule
-from redbeat.timing import asks_itself
+from redbeat.schedules.next_run import asks_itself
+from redbeat.schedules.one_time import clocked
+from redbeat.schedules.registry import of_class
+from redbeat.schedules.rule import rrule
+from redbeat.schedules.rule_set import rruleset
 
 from .describe import schedule_text
 from .english import (

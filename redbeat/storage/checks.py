@@ -9,16 +9,23 @@ from typing import Any, Final
 from celery.utils.log import get_logger
 from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
+from redbeat.config import RedBeatConfig
 from redbeat.connection.borrowing import borrowed, connection_of
 from redbeat.connection.cluster import cluster_errors, node_of
 from redbeat.errors import RedBeatKeyExpiryError
 
+from .records import Keys
 from .store import Store
+from .wire import text_of
 
 __all__ = (
     "check_eviction",
     "check_rights",
     "explained",
+    "misspelt_keys",
+    "untagged_prefix",
+    "warn_about_misspelt",
+    "warn_about_untagged",
 )
 
 logger = get_logger("celery.beat")
@@ -162,3 +169,74 @@ def _user_of(connection: Any) -> str:
     provider = getattr(connection, "credential_provider", None)
     name = getattr(provider, "username", None) or getattr(connection, "username", None)
     return str(name or "default")
+
+
+#: Old entries that are looked for in the new place when a beat starts.
+SAMPLE = 20
+
+#: What is taken for the schedule, or the set of static names, where the key has one colon only.
+MISSPELT = {"schedule": ("zset", "sorted set"), "statics": ("set", "set")}
+
+_TAG = re.compile(r"\{([^}]+)\}")
+
+
+def untagged_prefix(prefix: str) -> str:
+    """Return the prefix that RedBeat 2 would have had: without the braces of the hash tag."""
+    return _TAG.sub(r"\1", prefix, count=1)
+
+
+def warn_about_untagged(store: Store, conf: RedBeatConfig) -> None:
+    """Log a warning when entries of RedBeat 2 were not copied yet; only in a cluster.
+
+    One round trip when there are none, a few more when there are.
+    """
+    old = _old_store(store, untagged_prefix(conf.key_prefix))
+    if not conf.cluster or old.keys.prefix == conf.key_prefix:
+        return
+    try:
+        names = [_name(member, old) for member, _ in old.ranked(0, SAMPLE)]
+        left = [name for name in names if store.rank(store.keys.entry(name)) is None]
+    except RedisError as error:
+        logger.debug("beat: Cannot look for entries under %r: %r", old.keys.prefix, error)
+        return
+    if left:
+        logger.warning(
+            "beat: There are entries under the prefix %r, such as %r, which this beat ignores: "
+            "its prefix is %r. Copy them with "
+            "redbeat.management.prefixes.copy_untagged(app), or delete %s",
+            *(old.keys.prefix, left[0], conf.key_prefix, old.keys.schedule),
+        )
+
+
+def misspelt_keys(store: Store) -> list[tuple[str, str]]:
+    """Return what is wrong with keys such as ``redbeat:schedule``, and the right spelling.
+
+    An entry of that name is a hash, and right. Empty where ``TYPE`` is forbidden. One round trip.
+    """
+    pipe = store.client.pipeline(transaction=False)
+    for word in MISSPELT:
+        pipe.type(store.keys.entry(word))
+    try:
+        types = pipe.execute()
+    except ResponseError:
+        return []
+    right = (store.keys.schedule, store.keys.statics)
+    return [
+        (f"{store.keys.entry(word)} is a {kind} that nothing reads", f"the key is {key}")
+        for (word, (name, kind)), found, key in zip(MISSPELT.items(), types, right, strict=True)
+        if text_of(found) == name
+    ]
+
+
+def warn_about_misspelt(store: Store) -> None:
+    """Log :func:`misspelt_keys`. One round trip."""
+    for problem, remedy in misspelt_keys(store):
+        logger.warning("beat: %s: %s, with two colons", problem, remedy)
+
+
+def _old_store(store: Store, prefix: str) -> Store:
+    return Store(store.client, Keys.under(prefix))
+
+
+def _name(member: str, old: Store) -> str:
+    return member.removeprefix(old.keys.prefix)

@@ -19,13 +19,24 @@ from redbeat.config import key_aside
 from redbeat.connection.cluster import cluster_errors, node_of
 from redbeat.connection.topology import refusals
 from redbeat.errors import DecodeError
-from redbeat.metrics.counters import LAST_TICK
 
 from .records import Keys, key_of
 from .scripts import load_script
 from .wire import Counts, Cursor, Page, Presence, read_counts, read_page, text_in, text_of
 
-__all__ = ("BATCH", "GLOB_SPECIAL", "Reading", "Texts", "batches", "not_an_entry", "read_texts")
+__all__ = (
+    "BATCH",
+    "GLOB_SPECIAL",
+    "LAST_TICK",
+    "Reading",
+    "Texts",
+    "batches",
+    "not_an_entry",
+    "read_texts",
+)
+
+#: Written by ``claim.lua``: UNIX seconds of the last turn; since when who leads.
+LAST_TICK = "last_tick"
 
 T = TypeVar("T")
 

@@ -16,9 +16,9 @@ from celery.utils.log import get_logger
 from redis.exceptions import RedisError, ResponseError
 
 from redbeat.config import ensure_conf
-from redbeat.connection.client import client_of
 from redbeat.errors import InvalidEntryError
 
+from .client import client_of
 from .reading import (
     BATCH,
     GLOB_SPECIAL,

@@ -14,7 +14,7 @@ from celery.schedules import crontab, schedule, solar
 from redbeat.calendar.walltime import instant_of
 from redbeat.entries.history import encode_meta
 from redbeat.errors import InvalidEntryError
-from redbeat.instant import clocked
+from redbeat.schedules.one_time import clocked
 
 from .importing import EntryType, Incoming, UnreadableSourceError, fail
 

@@ -21,9 +21,9 @@ from redbeat.errors import InvalidEntryError
 from redbeat.management.find import record_of
 from redbeat.presentation.describe import policy, stored
 from redbeat.presentation.rule_text import KINDS, has_own_zone, parse_rule, rule_of
-from redbeat.rulesets import rruleset
 from redbeat.schedule import Record
-from redbeat.schedules import rrule
+from redbeat.schedules.rule import rrule
+from redbeat.schedules.rule_set import rruleset
 from redbeat.storage.store import store_of
 from redbeat.storage.wire import Row
 

@@ -17,8 +17,8 @@ from werkzeug.exceptions import HTTPException
 from werkzeug.middleware.proxy_fix import ProxyFix
 
 from redbeat.config import ensure_conf
-from redbeat.connection.client import safe_url
 from redbeat.schedule import Schedule
+from redbeat.storage.client import safe_url
 
 from .actions import changing
 from .auth import Access, Cookies, guard, headers, host_in, logger, signing

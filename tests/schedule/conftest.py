@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import pytest
 
 from redbeat import RedBeatSchedulerEntry, Schedule
-from redbeat.connection.client import get_redis
+from redbeat.storage.client import get_redis
 from redbeat.storage.scripts import load_script
 from tests.scheduler.conftest import World, clock, log, wire, world
 from tests.store.conftest import store

@@ -13,7 +13,7 @@ from celery.utils.imports import symbol_by_name
 
 import redbeat
 from redbeat import schedulers
-from redbeat.connection.client import safe_url
+from redbeat.storage.client import safe_url
 from tests.deployments import PREFIX
 
 from .conftest import World, interval_json

@@ -9,7 +9,7 @@ import pytest
 import redis
 from celery import Celery
 
-from redbeat.connection.client import get_redis
+from redbeat.storage.client import get_redis
 from redbeat.storage.records import Claim, Keys
 from redbeat.storage.store import Store
 from tests.deployments import PREFIX, STANDALONE, chosen_kind

@@ -14,8 +14,8 @@ import redis
 from celery import Celery
 
 from redbeat.config import ensure_conf
-from redbeat.connection.client import get_redis, unretried
 from redbeat.entry import store_of
+from redbeat.storage.client import get_redis, unretried
 from redbeat.storage.store import Store
 from tests.faults.beats import Beats
 from tests.faults.entries import Schedule

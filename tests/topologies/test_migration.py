@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from redbeat.errors import ConfigurationError
-from redbeat.management.migration import copy_untagged, untagged_prefix
+from redbeat.management.prefixes import copy_untagged
+from redbeat.storage.checks import untagged_prefix
 from tests.topologies.conftest import Site
 from tests.topologies.test_conformance import definition
 

@@ -11,15 +11,15 @@ import pytest
 from celery import Celery
 from celery.schedules import BaseSchedule, crontab, schedstate, schedule, solar
 
-import redbeat.registry as registered_types
 import redbeat.schedulers
+import redbeat.schedules.registry as registered_types
 from redbeat.codec.writers import RedBeatJSONEncoder
 from redbeat.decoder import encode
-from redbeat.instant import clocked
-from redbeat.registry import register_schedule_type
-from redbeat.rulesets import rruleset
 from redbeat.schedules import rrule
-from redbeat.timing import asks_itself, in_zone
+from redbeat.schedules.next_run import asks_itself, in_zone
+from redbeat.schedules.one_time import clocked
+from redbeat.schedules.registry import register_schedule_type
+from redbeat.schedules.rule_set import rruleset
 
 UTC = timezone.utc
 START = datetime(2026, 1, 1, 9, tzinfo=UTC)

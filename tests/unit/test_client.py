@@ -24,10 +24,10 @@ from redis.sentinel import (
 )
 
 from redbeat.config import RedBeatConfig, ensure_conf
-from redbeat.connection.client import build_client, get_redis, safe_url, unretried
 from redbeat.connection.parameters import client_parameters
 from redbeat.connection.retrying import RetryingConnection
 from redbeat.errors import ConfigurationError
+from redbeat.storage.client import build_client, get_redis, safe_url, unretried
 from tests.certificates import KEY_PASSWORD, CertificateFiles, write_certificates
 from tests.servers import RedisServer
 from tests.tls_server import TLSServer

@@ -14,9 +14,9 @@ from redis.cluster import RedisCluster
 
 from redbeat import RedBeatSchedulerEntry, Schedule
 from redbeat.config import RedBeatConfig, ensure_conf, real_app
-from redbeat.connection.client import build_client, get_redis
 from redbeat.errors import ConfigurationError
 from redbeat.settings import SETTINGS, find_setting, is_set
+from redbeat.storage.client import build_client, get_redis
 
 URL = "redis://localhost:6379/0"
 

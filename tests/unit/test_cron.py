@@ -14,7 +14,7 @@ from celery.utils.time import remaining
 from dateutil import tz
 
 from redbeat.calendar.cron import CronRule
-from redbeat.timing import next_run
+from redbeat.schedules.next_run import next_run
 
 UTC = timezone.utc
 MINUTE = timedelta(minutes=1)

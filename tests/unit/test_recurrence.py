@@ -15,7 +15,7 @@ from dateutil.rrule import rrule as dateutil_rrule
 
 from redbeat.calendar.recurrence import Recurrence
 from redbeat.calendar.rules import recurrence
-from redbeat.schedules import RRULE_FIELDS
+from redbeat.schedules.rule import RRULE_FIELDS
 
 DAYS = (MO, TU, FR, SU)
 reference_rule: Callable[..., rrulebase] = dateutil_rrule

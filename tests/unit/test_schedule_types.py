@@ -22,7 +22,6 @@ from hypothesis import strategies as st
 
 import redbeat
 from redbeat import clocked, from_dateutil, from_ical, register_schedule_type, rrule, rruleset
-from redbeat import registry as registered_types
 from redbeat.decoder import (
     RedBeatJSONDecoder,
     RedBeatJSONEncoder,
@@ -38,9 +37,10 @@ from redbeat.entries.definition import (
     encode_policy,
 )
 from redbeat.errors import DecodeError, InvalidEntryError
-from redbeat.registry import named
-from redbeat.rulesets import MAX_DATES, MAX_RULES
-from redbeat.timing import asks_itself, first_run, next_run
+from redbeat.schedules import registry as registered_types
+from redbeat.schedules.next_run import asks_itself, first_run, next_run
+from redbeat.schedules.registry import named
+from redbeat.schedules.rule_set import MAX_DATES, MAX_RULES
 
 UTC = timezone.utc
 ANY: Any = "2026-01-01"

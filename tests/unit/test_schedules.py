@@ -15,7 +15,7 @@ from dateutil.rrule import FR, MO
 from dateutil.rrule import rrule as dateutil_rrule
 
 from redbeat.errors import DecodeError
-from redbeat.schedules import rrule, with_zones, zone_extension
+from redbeat.schedules.rule import rrule, with_zones, zone_extension
 
 UTC = timezone.utc
 NEW_YORK = ZoneInfo("America/New_York")

@@ -15,14 +15,15 @@ import pytest
 from celery import Celery
 from celery.schedules import BaseSchedule, crontab, maybe_schedule, schedule
 
-from redbeat import registry, rrule
+from redbeat import rrule
 from redbeat.entries.definition import (
     decode_definition,
     decode_policy,
     encode_definition,
     encode_policy,
 )
-from redbeat.timing import next_run
+from redbeat.schedules import registry
+from redbeat.schedules.next_run import next_run
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "schedules.rst"
 UTC = timezone.utc

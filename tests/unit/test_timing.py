@@ -13,7 +13,7 @@ from celery.schedules import BaseSchedule, crontab, schedstate, schedule
 from celery.utils.time import remaining
 
 from redbeat.schedules import rrule
-from redbeat.timing import asks_itself, count_runs, first_run, latest_run, next_run
+from redbeat.schedules.next_run import asks_itself, count_runs, first_run, latest_run, next_run
 
 UTC = timezone.utc
 NEW_YORK = ZoneInfo("America/New_York")

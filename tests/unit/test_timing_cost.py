@@ -21,7 +21,7 @@ from dateutil.rrule import FR
 from redbeat.entries.decide import decide
 from redbeat.entries.policy import Policy
 from redbeat.schedules import rrule
-from redbeat.timing import SOLAR_LIMIT, latest_run, next_run
+from redbeat.schedules.next_run import SOLAR_LIMIT, latest_run, next_run
 
 UTC = timezone.utc
 OLD = datetime(1970, 1, 1, tzinfo=UTC)

@@ -23,7 +23,7 @@ from redbeat.entries.history import History, encode_meta, encode_runtime
 from redbeat.entries.policy import Policy
 from redbeat.entries.runs import nominal
 from redbeat.schedules import rrule
-from redbeat.timing import next_run
+from redbeat.schedules.next_run import next_run
 from tests.unit.test_cron import FIELDS, expression
 
 UTC = timezone.utc

@@ -11,10 +11,10 @@ from celery import Celery
 from celery.schedules import crontab
 
 from redbeat import RedBeatSchedulerEntry
-from redbeat.connection.client import get_redis
 from redbeat.errors import InvalidEntryError
 from redbeat.management.find import SORTS, Query, browse, like
 from redbeat.schedule import Schedule
+from redbeat.storage.client import get_redis
 from tests.conftest import Make
 from tests.schedule.conftest import RoundTrips
 from tests.web.conftest import Browser

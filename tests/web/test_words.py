@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from redbeat import clocked, from_ical, register_schedule_type, rrule, rruleset
 from redbeat.presentation.rules import in_words
-from redbeat.timing import next_run
+from redbeat.schedules.next_run import next_run
 from tests.web.cron_reader import Understood, understand
 
 NEW_YORK = ZoneInfo("America/New_York")

@@ -1,28 +1,112 @@
-"""Schedules that Celery does not have: recurrence rules of RFC 5545 (iCalendar)."""
+"""Recurrence rules of RFC 5545 (iCalendar) as schedules, on the clock of a zone."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, tzinfo
 from functools import cached_property
 from typing import Any, ClassVar
 
 from celery.schedules import BaseSchedule, schedstate
-from dateutil.rrule import DAILY, HOURLY, MINUTELY, MONTHLY, SECONDLY, WEEKLY, YEARLY
 from dateutil.rrule import rrule as dateutil_rrule
 
-from .calendar.recurrence import Recurrence
-from .calendar.rules import FREQUENCIES, frequency, positive, recurrence
-from .calendar.zoned import ZonedRule
-from .calendar.zones import UTC, as_utc, fixed_offset, wall_zone, zone_key, zone_named
-from .errors import DecodeError
+from redbeat.calendar.counting import is_computed, nth_from, number_between
+from redbeat.calendar.daysets import UNIT
+from redbeat.calendar.ical_text import rule_to_ical
+from redbeat.calendar.recurrence import Recurrence
+from redbeat.calendar.rules import FREQUENCIES, frequency, positive, recurrence
+from redbeat.calendar.walltime import END, TICK, at_offset, next_instant, offset_spans
+from redbeat.calendar.zones import (
+    EPOCH,
+    NAIVE_EPOCH,
+    UTC,
+    as_utc,
+    fixed_offset,
+    wall_zone,
+    zone_key,
+    zone_named,
+)
+from redbeat.errors import DecodeError
 
-__all__: tuple[str, ...] = ("RRULE_FIELDS", "RuleSchedule", "rrule", "with_zones", "zone_extension")
+__all__ = (
+    "RRULE_FIELDS",
+    "TICK",
+    "RuleSchedule",
+    "ZonedRule",
+    "rrule",
+    "with_zones",
+    "zone_extension",
+)
 
-# Programs import these from here, since they stood in this module of RedBeat 2.
-__all__ += ("DAILY", "HOURLY", "MINUTELY", "MONTHLY", "SECONDLY", "WEEKLY", "YEARLY")
-__all__ += ("dateutil_rrule", "schedstate", "schedule")
-schedule = BaseSchedule
+DAY = timedelta(days=1)
+
+
+@dataclass(frozen=True)
+class ZonedRule:
+    """The occurrences of ``rule`` on the clock of ``zone``.
+
+    ``start`` is the instant of the rule's own start, in UTC and whole seconds. No occurrence is
+    before it, and a ``count`` is one of runs where the rule follows real time; where it names hours
+    each of these counts, as each runs once.
+    """
+
+    rule: Recurrence
+    zone: tzinfo
+    start: datetime
+
+    def next_run(self, after: datetime) -> datetime | None:
+        """The first occurrence after the aware ``after``, in UTC; ``None`` if none is left."""
+        found = next_instant(self._searched, after, self.zone, self.start)
+        return None if found is None or found > self._last else found
+
+    @cached_property
+    def _repeats(self) -> bool:
+        """Whether changes of the clock repeat times of the rule, or leave them out."""
+        return self.rule.follows_real_time and fixed_offset(self.zone) is None
+
+    @cached_property
+    def _searched(self) -> Recurrence:
+        """The rule to search; of one that may repeat, from before the hour that its start is in."""
+        if not self._repeats:
+            return self.rule
+        try:
+            step = self.rule.interval * UNIT[self.rule.freq]
+            early = self.rule.start - DAY // step * step
+        except OverflowError:
+            early = self.rule.start
+        return replace(self.rule, start=early, count=None)
+
+    @cached_property
+    def _last(self) -> datetime:
+        """The last run that ``count`` allows, where the rule does not know that itself."""
+        if not self._repeats or (count := self.rule.count) is None:
+            return END
+        return self._computed(count) if is_computed(self.rule) else self._walked(count)
+
+    def _computed(self, left: int) -> datetime:
+        for begin, end, offset in offset_spans(self.zone, self.start):
+            first = NAIVE_EPOCH + (begin - EPOCH + offset)
+            if end < END:
+                here = number_between(self.rule, first, NAIVE_EPOCH + (end - EPOCH + offset))
+                if left > here:
+                    left -= here
+                    continue
+            try:
+                return at_offset(nth_from(self.rule, first, left), offset)
+            except OverflowError:
+                break
+        return END
+
+    def _walked(self, count: int) -> datetime:
+        last = self.start - TICK
+        for _ in range(count):
+            following = next_instant(self._searched, last, self.zone, self.start)
+            if following is None:
+                break
+            last = following
+        return last
+
 
 # The arguments of a rule, in the order of the constructor.
 RRULE_FIELDS = (
@@ -45,7 +129,6 @@ RRULE_FIELDS = (
 )
 
 KEEP_TYPES = (int, list, tuple)
-TICK = timedelta.resolution
 
 
 #: How long ago a start may be for an entry that is made now to begin with it.
@@ -167,8 +250,6 @@ class rrule(RuleSchedule):  # noqa: N801 - the name users import
 
     def to_ical(self) -> str:
         """The text of RFC 5545, two lines; ``ValueError`` if its zone has no name."""
-        from .ical import rule_to_ical  # noqa: PLC0415 - it makes rules
-
         return rule_to_ical(self)
 
     def fields(self) -> dict[str, Any]:

@@ -7,11 +7,18 @@ from typing import Any, NamedTuple
 
 from celery.schedules import BaseSchedule, crontab, schedule, solar
 
-from .instant import clocked
-from .rulesets import rruleset
-from .schedules import rrule
+from .one_time import clocked
+from .rule import rrule
+from .rule_set import rruleset
 
-__all__ = ("BUILT_IN", "RegisteredType", "named", "of_class", "register_schedule_type", "tags")
+__all__ = (
+    "BUILT_IN",
+    "RegisteredType",
+    "named",
+    "of_class",
+    "register_schedule_type",
+    "tags",
+)
 
 #: The values of ``__type__`` that mean something without a registration.
 SCHEDULES = ("interval", "crontab", "rrule", "rruleset", "solar", "clocked")

@@ -14,13 +14,14 @@ from celery.schedules import BaseSchedule, crontab, solar
 from celery.schedules import schedule as Interval  # noqa: N812 - arguments are called schedule
 from celery.utils.time import remaining
 
-from .calendar.cron import cron_rule
-from .calendar.sun import next_event
-from .calendar.walltime import next_instant
-from .calendar.zones import UTC, as_utc, wall_zone
-from .instant import clocked
-from .rulesets import rruleset
-from .schedules import RuleSchedule, rrule
+from redbeat.calendar.cron import cron_rule
+from redbeat.calendar.sun import next_event
+from redbeat.calendar.walltime import next_instant
+from redbeat.calendar.zones import UTC, as_utc, wall_zone
+
+from .one_time import clocked
+from .rule import RuleSchedule, rrule
+from .rule_set import rruleset
 
 __all__ = (
     "asks_itself",

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 
-from .calendar.walltime import instant_of
-from .calendar.zones import EPOCH, UTC, as_utc
-from .schedules import RuleSchedule
+from redbeat.calendar.walltime import instant_of
+from redbeat.calendar.zones import EPOCH, UTC, as_utc
+
+from .rule import RuleSchedule
 
 __all__ = ("clocked",)
 

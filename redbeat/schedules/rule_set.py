@@ -11,11 +11,18 @@ from typing import Any
 from dateutil.rrule import rrule as dateutil_rrule
 from dateutil.rrule import rruleset as dateutil_rruleset
 
-from .calendar.walltime import instant_of
-from .calendar.zones import EPOCH, UTC, as_utc
-from .schedules import RRULE_FIELDS, TICK, RuleSchedule, rrule
+from redbeat.calendar.ical_text import set_to_ical
+from redbeat.calendar.walltime import instant_of
+from redbeat.calendar.zones import EPOCH, UTC, as_utc
 
-__all__ = ("MAX_DATES", "MAX_RULES", "from_dateutil", "rruleset")
+from .rule import RRULE_FIELDS, TICK, RuleSchedule, rrule
+
+__all__ = (
+    "MAX_DATES",
+    "MAX_RULES",
+    "from_dateutil",
+    "rruleset",
+)
 
 # What keeps the search for the next occurrence within milliseconds.
 MAX_RULES = 4
@@ -96,8 +103,6 @@ class rruleset(RuleSchedule):  # noqa: N801 - as dateutil calls it
 
         That is: rules with different starts, and zones that have no name.
         """
-        from .ical import set_to_ical  # noqa: PLC0415 - it makes rules and sets
-
         return set_to_ical(self.rrules, self.rdates, self.exdates)
 
     def _identity(self) -> tuple[Any, ...]:
@@ -142,7 +147,7 @@ def _rules(rules: Iterable[rrule]) -> tuple[rrule, ...]:
     kept = tuple(rules)
     for rule in kept:
         if not isinstance(rule, rrule):
-            raise ValueError(f"rrules: {rule!r:.60} is not a redbeat.schedules.rrule")
+            raise ValueError(f"rrules: {rule!r:.60} is not a redbeat.schedules.rule.rrule")
     if len(kept) > MAX_RULES:
         raise ValueError(f"rrules: there are {len(kept)}; {MAX_RULES} at most")
     return kept

@@ -9,11 +9,10 @@ from typing import Any, Final
 from celery import Celery
 
 from redbeat.config import RedBeatConfig, ensure_conf, real_app
-
-from .parameters import client_parameters
-from .retrying import RetryingConnection
-from .topology import RawClient, build
-from .urls import safe_url
+from redbeat.connection.parameters import client_parameters
+from redbeat.connection.retrying import RetryingConnection
+from redbeat.connection.topology import RawClient, build
+from redbeat.connection.urls import safe_url
 
 __all__ = (
     "REDBEAT_REDIS_KEY",

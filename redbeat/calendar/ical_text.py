@@ -1,0 +1,102 @@
+"""Recurrences as text of RFC 5545: the lines ``DTSTART``, ``RRULE``, ``RDATE`` and ``EXDATE``.
+
+:mod:`redbeat.schedules.ical` reads such text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta, tzinfo
+from typing import Any
+
+from .rules import FREQUENCIES
+from .walltime import instant_of
+from .zones import UTC, as_utc, fixed_offset, wall_zone, zone_key
+
+__all__ = ("DAYS", "MOMENT", "NUMBERS", "rule_to_ical", "set_to_ical")
+
+#: Weekdays, and the format of a time.
+DAYS = ("MO", "TU", "WE", "TH", "FR", "SA", "SU")
+NUMBERS = {
+    "BYSETPOS": "bysetpos",
+    "BYMONTH": "bymonth",
+    "BYMONTHDAY": "bymonthday",
+    "BYYEARDAY": "byyearday",
+    "BYEASTER": "byeaster",
+    "BYWEEKNO": "byweekno",
+    "BYHOUR": "byhour",
+    "BYMINUTE": "byminute",
+    "BYSECOND": "bysecond",
+}
+NAMES = {number: name for name, number in FREQUENCIES.items()}
+MOMENT = "%Y%m%dT%H%M%S"
+
+
+def rule_to_ical(rule: Any) -> str:
+    """The text of a rule, two lines; ``ValueError`` if its zone has no name."""
+    return set_to_ical((rule,), (), ())
+
+
+def set_to_ical(
+    rules: Iterable[Any], rdates: Iterable[datetime], exdates: Iterable[datetime]
+) -> str:
+    """The text of a set; ``ValueError`` if its rules start apart, or a zone has no name."""
+    rules = tuple(rules)
+    lines = list(dict.fromkeys(_start(rule) for rule in rules))
+    if len(lines) > 1:
+        raise ValueError("DTSTART: the rules of the set start apart, which the text cannot say")
+    lines += [_rule_line(rule) for rule in rules]
+    lines += [_date("RDATE", date) for date in rdates]
+    lines += [_date("EXDATE", date) for date in exdates]
+    return "\n".join(lines)
+
+
+def _start(rule: Any) -> str:
+    # A rule reads its start through UTC, see there.
+    instant = as_utc(rule.dtstart)
+    text = _written("DTSTART", instant, rule.dtstart.tzinfo)
+    if instant.astimezone(wall_zone(rule.dtstart.tzinfo or UTC)).fold:
+        raise ValueError("DTSTART: comes twice that night, and is the second; start earlier")
+    return text
+
+
+def _date(name: str, moment: datetime) -> str:
+    return _written(name, instant_of(moment), moment.tzinfo)
+
+
+def _written(name: str, instant: datetime, zone: tzinfo | None) -> str:
+    zone = wall_zone(zone or UTC)
+    key = zone_key(zone) if fixed_offset(zone) != timedelta(0) else "UTC"
+    if key is None:
+        raise ValueError(f"{name}: the zone {zone!r} has no name; use zoneinfo.ZoneInfo")
+    moment = instant.astimezone(zone)
+    if key == "UTC" or moment.fold:  # the second of a repeated time can only be told in UTC
+        return f"{name}:{instant:{MOMENT}}Z"
+    return f"{name};TZID={key}:{moment:{MOMENT}}"
+
+
+def _rule_line(rule: Any) -> str:
+    parts: dict[str, Any] = {"FREQ": NAMES[rule.freq]}
+    if rule.interval != 1:
+        parts["INTERVAL"] = rule.interval
+    if rule.wkst is not None:
+        parts["WKST"] = _day(rule.wkst)
+    if rule.count is not None:
+        parts["COUNT"] = rule.count
+    if rule.until is not None:
+        parts["UNTIL"] = f"{rule.until.astimezone(UTC):{MOMENT}}Z"
+    if rule.byweekday is not None:
+        parts["BYDAY"] = ",".join(map(_day, _listed(rule.byweekday)))
+    for key, name in NUMBERS.items():
+        if getattr(rule, name) is not None:
+            parts[key] = ",".join(map(str, _listed(getattr(rule, name))))
+    return "RRULE:" + ";".join(f"{key}={value}" for key, value in parts.items() if value != "")
+
+
+def _listed(value: Any) -> Iterable[Any]:
+    return value if isinstance(value, (list, tuple)) else (value,)
+
+
+def _day(day: Any) -> str:
+    name = DAYS[getattr(day, "weekday", day)]
+    return f"{getattr(day, 'n', None) or ''}{name}"
