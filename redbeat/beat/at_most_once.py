@@ -17,8 +17,9 @@ from redbeat.storage.client import client_of, unretried
 from redbeat.storage.records import CHANGED, RECORDED, Claim, Completion, Result
 
 from .completions import Completions
+from .publisher import publish
 from .retries import Retries
-from .scheduler_protocol import SchedulerProtocol, publish
+from .scheduler_protocol import SchedulerProtocol
 from .session import Session
 
 __all__ = ("AtMostOnce", "PendingRun")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import cache
 from traceback import walk_tb
 from typing import Any, Final
@@ -11,7 +10,6 @@ from celery.utils.log import get_logger
 from kombu.exceptions import ChannelError, OperationalError
 from redis.exceptions import DataError, NoPermissionError, RedisError, ResponseError
 
-from redbeat.connection.options import is_number
 from redbeat.connection.urls import safe_url, url_scheme
 from redbeat.entries.runs import cause_of
 from redbeat.errors import ConfigurationError
@@ -22,7 +20,6 @@ __all__ = (
     "declaring_once",
     "means_no_broker",
     "publishing_connection",
-    "retry_options",
     "warn_about_confirms",
 )
 
@@ -44,21 +41,6 @@ TIMEOUTS = {
 #: The default of ``broker_connection_timeout``, seconds. What AMQP says when it connects is waited
 #: for by this, and not by the timeouts above.
 CELERYS_CONNECT_TIMEOUT = 4
-
-#: Kombu tries once more, at once: mostly a connection that was closed while it was idle. Whatever
-#: lasts longer is retried by the tick, which has other entries to see to meanwhile.
-ONE_RETRY: Final[dict[str, float]] = {
-    "max_retries": 1,
-    "interval_start": 0,
-    "interval_step": 0,
-    "interval_max": 0,
-}
-
-#: Options of an entry that take the place of the timeouts above, and the seconds they may be: as
-#: much as an attempt has by default.
-WAITS = frozenset(("timeout", "confirm_timeout"))
-LONGEST_WAIT = 5.0
-
 
 #: Schemes of ``redbeat_redis_url`` that Celery spells otherwise.
 BROKER_SCHEMES: Final = {"redis-sentinel": "sentinel", "unix": "redis+socket"}
@@ -117,31 +99,6 @@ def declaring_once(producer: Any) -> Any:
             return super().maybe_declare(entity, retry, **retry_policy)
 
     return DeclaringOnce
-
-
-def retry_options(options: Mapping[str, Any], at_most_once: bool) -> dict[str, Any]:
-    """Return options of ``apply_async`` for how often a publish is tried, and for how long.
-
-    Twice, or only once if ``at_most_once`` or the entry's own ``retry_policy`` says so; nothing in
-    an entry makes it more. Its ``timeout`` and ``confirm_timeout`` are :data:`LONGEST_WAIT` at
-    most. What else a policy says is left out: kombu would keep it in the connection, for all
-    entries.
-    """
-    bounded = dict(options)
-    for name in WAITS & options.keys():
-        if is_number(options[name]):
-            bounded[name] = min(options[name], LONGEST_WAIT)
-    given = bounded.pop("retry_policy", None)
-    if at_most_once:
-        bounded["retry"] = False
-    else:
-        bounded["retry_policy"] = ONE_RETRY if given is None else _policy(given)
-    return bounded
-
-
-def _policy(given: Any) -> dict[str, float]:
-    retries = given.get("max_retries") if isinstance(given, Mapping) else None
-    return {**ONE_RETRY, "max_retries": 0} if retries == 0 else ONE_RETRY
 
 
 #: Packages and modules that speak to a broker, as their names begin.

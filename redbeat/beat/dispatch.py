@@ -52,9 +52,9 @@ from redbeat.storage.records import (
 from .at_most_once import AtMostOnce, PendingRun
 from .completions import Completions, goes_on, marker, own_wait, score_of_not_due
 from .exactly_once import Capture, CommonServer
-from .publisher import InFlightMessage, Publisher
+from .publisher import InFlightMessage, Publisher, publish
 from .retries import Recent, Retries
-from .scheduler_protocol import SchedulerProtocol, name_of, publish
+from .scheduler_protocol import SchedulerProtocol, name_of
 from .session import Session
 from .statics import StaticEntries
 

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final, Protocol
 
+from celery.utils.log import get_logger
+
+from redbeat.connection.options import is_number
 from redbeat.entries.decide import Run
-from redbeat.entries.definition import sendable_options
+from redbeat.entries.definition import TIMES, seconds_of
 from redbeat.entries.lazy import evaluated
 from redbeat.entries.runs import Nominal
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.storage.records import Claim
 
 from .amqp_pipe import AmqpPipe
-from .broker import retry_options
 from .redis_pipe import RedisPipe
+from .scheduler_protocol import SchedulerProtocol
 
 __all__ = (
     "OVERLAP_HEADER",
@@ -26,10 +29,30 @@ __all__ = (
     "TaskMessage",
     "addressed",
     "pipe_of",
+    "publish",
+    "retry_options",
+    "sendable_options",
 )
+
+logger = get_logger("celery.beat")
 
 #: The header with the key of an entry whose runs must not overlap.
 OVERLAP_HEADER = "redbeat_overlap"
+
+
+#: Kombu tries once more, at once: mostly a connection that was closed while it was idle. Whatever
+#: lasts longer is retried by the tick, which has other entries to see to meanwhile.
+ONE_RETRY: Final[dict[str, float]] = {
+    "max_retries": 1,
+    "interval_start": 0,
+    "interval_step": 0,
+    "interval_max": 0,
+}
+
+#: Options of an entry that take the place of the timeouts above, and the seconds they may be: as
+#: much as an attempt has by default.
+BOUNDED_OPTIONS = frozenset(("timeout", "confirm_timeout"))
+LONGEST_WAIT = 5.0
 
 
 @dataclass(slots=True)
@@ -78,6 +101,62 @@ def addressed(
     options["task_id"] = task_id or entry.derived_id(occurrence)
     args, kwargs = evaluated(entry.args, entry.kwargs)
     return TaskMessage(entry.name, entry.task, args, kwargs, options, not task_id)
+
+
+def sendable_options(options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return options as ``apply_async`` takes them; what it cannot take is left to its own words.
+
+    An ``eta`` in seconds is sent as a ``countdown``, unless there is one, which wins in Celery too.
+    """
+    if TIMES.keys().isdisjoint(options):
+        return options
+    sendable = dict(options)
+    for name in TIMES.keys() & sendable.keys():
+        sendable[name] = seconds_of(sendable[name])
+    if is_number(sendable.get("eta")):
+        seconds = sendable.pop("eta")
+        sendable["countdown"] = sendable.get("countdown") or seconds
+    return sendable
+
+
+def retry_options(options: Mapping[str, Any], at_most_once: bool) -> dict[str, Any]:
+    """Return options of ``apply_async`` for how often a publish is tried, and for how long.
+
+    Twice, or only once if ``at_most_once`` or the entry's own ``retry_policy`` says so; nothing in
+    an entry makes it more. Its ``timeout`` and ``confirm_timeout`` are :data:`LONGEST_WAIT` at
+    most. What else a policy says is left out: kombu would keep it in the connection, for all
+    entries.
+    """
+    bounded = dict(options)
+    for name in BOUNDED_OPTIONS & options.keys():
+        if is_number(options[name]):
+            bounded[name] = min(options[name], LONGEST_WAIT)
+    given = bounded.pop("retry_policy", None)
+    if at_most_once:
+        bounded["retry"] = False
+    else:
+        bounded["retry_policy"] = ONE_RETRY if given is None else _policy(given)
+    return bounded
+
+
+def _policy(given: Any) -> dict[str, float]:
+    retries = given.get("max_retries") if isinstance(given, Mapping) else None
+    return {**ONE_RETRY, "max_retries": 0} if retries == 0 else ONE_RETRY
+
+
+def publish(
+    scheduler: SchedulerProtocol, entry: RedBeatSchedulerEntry, producer: Any
+) -> float | None:
+    """Send an entry for what it is due for, or for its trigger; return what ``is_due`` says."""
+    run = entry.run
+    if run is not None and run.trigger is None and run.options is not None:
+        return scheduler.send_if_due(entry, **run.options)
+    if run is None or run.trigger is None:
+        return scheduler.maybe_due(entry, producer=producer)
+    logger.info("Scheduler: Sending triggered task %s (%s)", entry.name, entry.task)
+    scheduler.apply_async(entry, producer=producer, advance=False)
+    run.sent = True
+    return None
 
 
 class Pipe(Protocol):

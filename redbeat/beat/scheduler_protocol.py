@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from celery.utils.log import get_logger
-
 from redbeat.config import ensure_conf
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.storage.records import Claim
@@ -13,10 +11,7 @@ from redbeat.storage.records import Claim
 __all__ = (
     "SchedulerProtocol",
     "name_of",
-    "publish",
 )
-
-logger = get_logger("celery.beat")
 
 
 class SchedulerProtocol(Protocol):
@@ -54,21 +49,6 @@ class SchedulerProtocol(Protocol):
 
     def broker_failed(self, error: BaseException) -> bool:
         """Return whether the broker is to blame; then its connection is dropped."""
-
-
-def publish(
-    scheduler: SchedulerProtocol, entry: RedBeatSchedulerEntry, producer: Any
-) -> float | None:
-    """Send an entry for what it is due for, or for its trigger; return what ``is_due`` says."""
-    run = entry.run
-    if run is not None and run.trigger is None and run.options is not None:
-        return scheduler.send_if_due(entry, **run.options)
-    if run is None or run.trigger is None:
-        return scheduler.maybe_due(entry, producer=producer)
-    logger.info("Scheduler: Sending triggered task %s (%s)", entry.name, entry.task)
-    scheduler.apply_async(entry, producer=producer, advance=False)
-    run.sent = True
-    return None
 
 
 def name_of(scheduler: SchedulerProtocol, claim: Claim) -> str:

@@ -30,12 +30,13 @@ from .policy import DEFAULT, Policy
 from .policy import FIELDS as POLICY_FIELDS
 
 __all__ = (
+    "TIMES",
     "decode_definition",
     "decode_policy",
     "encode_definition",
     "encode_policy",
     "flat_text",
-    "sendable_options",
+    "seconds_of",
     "stored_options",
 )
 
@@ -53,23 +54,8 @@ def stored_options(options: Any) -> Any:
     return {name: _stored(name, value) for name, value in options.items()}
 
 
-def sendable_options(options: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return options as ``apply_async`` takes them; what it cannot take is left to its own words.
-
-    An ``eta`` in seconds is sent as a ``countdown``, unless there is one, which wins in Celery too.
-    """
-    if TIMES.keys().isdisjoint(options):
-        return options
-    sendable = dict(options)
-    for name in TIMES.keys() & sendable.keys():
-        sendable[name] = _seconds_of(sendable[name])
-    if is_number(sendable.get("eta")):
-        seconds = sendable.pop("eta")
-        sendable["countdown"] = sendable.get("countdown") or seconds
-    return sendable
-
-
-def _seconds_of(value: Any) -> Any:
+def seconds_of(value: Any) -> Any:
+    """Return a timedelta as seconds, anything else as it is."""
     return value.total_seconds() if isinstance(value, timedelta) else value
 
 
@@ -78,7 +64,7 @@ def _stored(name: Any, value: Any) -> Any:
         return value
     if TIMES[name] and _is_instant(name, value):
         return value
-    seconds = _seconds_of(value)
+    seconds = seconds_of(value)
     if not is_number(seconds):
         also = ", a timedelta, a datetime or ISO 8601" if TIMES[name] else " or a timedelta"
         raise _refusal(name, f"must be a number of seconds{also}, not {value!r:.60}")

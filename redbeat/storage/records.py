@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import partial
+from functools import cached_property, partial
 from itertools import chain, islice, repeat
 from json.encoder import encode_basestring_ascii
 from types import MappingProxyType
@@ -88,7 +88,7 @@ CONFLICT, CLOCK_AHEAD, NOT_A_HASH, GONE, HISTORY_DIFFERS, SAVED, SAME = -4, -3, 
 WAITS = "-"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Keys:
     """The names of all keys of one schedule.
 
@@ -106,17 +106,17 @@ class Keys:
         """Return the keys of the schedule with this prefix."""
         return cls(prefix, f"{prefix}:schedule", f"{prefix}:statics")
 
-    @property
+    @cached_property
     def quarantine(self) -> str:
         """The hash of the entries that are set aside, and why."""
         return key_aside(self.prefix, "quarantine")
 
-    @property
+    @cached_property
     def beats(self) -> str:
         """The sorted set of the beats that are present."""
         return key_aside(self.prefix, "beats")
 
-    @property
+    @cached_property
     def stats(self) -> str:
         """The hash of what beats have counted."""
         return key_aside(self.prefix, "stats")

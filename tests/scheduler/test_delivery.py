@@ -11,7 +11,7 @@ from kombu.exceptions import OperationalError
 
 from redbeat import RedBeatSchedulerEntry
 from redbeat.beat.at_most_once import GROUP
-from redbeat.beat.broker import ONE_RETRY
+from redbeat.beat.publisher import ONE_RETRY
 from redbeat.beat.retries import BROKER_WAIT
 from redbeat.settings import AT_LEAST_ONCE, AT_MOST_ONCE
 from tests.deployments import PREFIX

@@ -1496,7 +1496,7 @@ MUTANTS: Final = (
     Mutant(
         "latest-is-next",
         "The last instant of a grid is one too far.",
-        "timing.py",
+        "schedules/next_run.py",
         "    return after + slots * step if slots > 0 else None\n",
         "    return after + (slots + 1) * step if slots > 0 else None\n",
         (
@@ -1507,7 +1507,7 @@ MUTANTS: Final = (
     Mutant(
         "crontab-in-utc",
         "A crontab is read in UTC and not in its time zone.",
-        "timing.py",
+        "schedules/next_run.py",
         "    return next_instant(cron_rule(schedule), after, timezone or schedule.tz)\n",
         "    return next_instant(cron_rule(schedule), after, UTC)\n",
         (

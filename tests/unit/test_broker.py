@@ -12,14 +12,8 @@ import pytest
 from celery import Celery
 from kombu.exceptions import OperationalError
 
-from redbeat.beat.broker import (
-    LONGEST_WAIT,
-    ONE_RETRY,
-    declaring_once,
-    publishing_connection,
-    retry_options,
-    warn_about_confirms,
-)
+from redbeat.beat.broker import declaring_once, publishing_connection, warn_about_confirms
+from redbeat.beat.publisher import LONGEST_WAIT, ONE_RETRY, retry_options
 from redbeat.errors import ConfigurationError
 
 KOMBU: Any = kombu

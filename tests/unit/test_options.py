@@ -13,7 +13,8 @@ import pytest
 from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry
-from redbeat.entries.definition import sendable_options, stored_options
+from redbeat.beat.publisher import sendable_options
+from redbeat.entries.definition import stored_options
 from redbeat.errors import InvalidEntryError
 
 BERLIN = datetime(2030, 7, 1, 12, tzinfo=ZoneInfo("Europe/Berlin"))

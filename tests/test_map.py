@@ -1,0 +1,91 @@
+"""The map in ``docs/contributing.rst``: imports go down its floors."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.pages import literal_block
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "redbeat"
+PAGE = ROOT / "docs" / "contributing.rst"
+
+
+class Import(NamedTuple):
+    """One import: the module that has it, the line, and the module of ours that it names."""
+
+    importer: str
+    line: int
+    imported: str
+
+
+def module_of(path: Path) -> str:
+    """Return the name of a module below the package, "" for the package itself."""
+    return (
+        ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
+        .removesuffix("__init__")
+        .strip(".")
+    )
+
+
+def imports_of(path: Path) -> Iterator[Import]:
+    """Yield what a module imports of the package when it runs, not what only type checkers see."""
+    me, tree = module_of(path), ast.parse(path.read_text())
+    package = me if path.stem == "__init__" else me.rpartition(".")[0]
+    for_types = {
+        id(node)
+        for block in ast.walk(tree)
+        if isinstance(block, ast.If) and ast.unparse(block.test) == "TYPE_CHECKING"
+        for node in ast.walk(block)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and id(node) not in for_types:
+            base = package.split(".")[: len(package.split(".")) - node.level + 1]
+            parts = [*base, node.module or ""] if node.level else [node.module or ""]
+            name = ".".join(filter(None, parts))
+            if node.level or name.partition(".")[0] == "redbeat":
+                yield Import(me, node.lineno, name.removeprefix("redbeat").strip("."))
+
+
+def floors() -> dict[str, int]:
+    """Return the floor of each package and module of the picture, the highest number at the top."""
+    lines = literal_block(PAGE, "floors").splitlines()
+    names = [line.split("   ")[0].split() for line in lines]
+    return {name: len(lines) - row for row, found in enumerate(names) for name in found}
+
+
+FLOORS = floors()
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+
+def test_every_module_has_a_floor() -> None:
+    found = {module_of(path).partition(".")[0] for path in MODULES} - {""}
+    assert found == set(FLOORS)
+
+
+@pytest.mark.parametrize("path", MODULES, ids=module_of)
+def test_imports_go_down(path: Path) -> None:
+    me = module_of(path).partition(".")[0]
+    up = [
+        f"{found.importer}:{found.line} imports {found.imported}"
+        for found in imports_of(path)
+        if me and FLOORS.get(found.imported.partition(".")[0], 0) > FLOORS[me]
+    ]
+    assert not up
+
+
+def test_no_two_modules_need_each_other() -> None:
+    names = {module_of(path) for path in MODULES}
+    graph = {
+        module_of(path): {found.imported for found in imports_of(path)} & names - {""}
+        for path in MODULES
+    }
+    while leaves := [name for name, needs in graph.items() if not needs & graph.keys()]:
+        for name in leaves:
+            del graph[name]
+    assert not graph
