@@ -16,13 +16,16 @@ from itertools import pairwise
 from typing import IO, Any
 
 from .metering import Metrics
-from .prepared import emptied, seed
+from .prepared import emptied, seed, seed_spread
 from .sides import SCRIPTS, Side
 
 __all__ = ("BeatCase", "Message", "ended", "metrics_of", "run_beat")
 
 QUEUE = "celery"
 OPTIONS = ("beat", "-S", "redbeat.RedBeatScheduler", "--pidfile=", "-l", "info")
+
+#: Messages taken from the queue in one call.
+AT_ONCE = 1000
 
 #: Seconds for a beat to send its first message, and to stop.
 START_SECONDS = 30.0
@@ -31,10 +34,14 @@ STOP_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class BeatCase:
-    """A beat with ``entries`` entries that run every second, watched for ``seconds``."""
+    """A beat with ``entries`` entries that run every second, watched for ``seconds``.
+
+    All run at the same instant, or ``spread`` evenly over the second.
+    """
 
     entries: int
     seconds: int
+    spread: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +61,10 @@ def run_beat(side: Side, url: str, case: BeatCase) -> Metrics:
     client = emptied(url, decode_responses=True)
     # On the whole second, so that the middle between two seconds parts the runs.
     start = int(time.time())
-    seed(client, case.entries, "second", datetime.fromtimestamp(start, timezone.utc), start + 1)
+    if case.spread:
+        seed_spread(client, case.entries, start + 1)
+    else:
+        seed(client, case.entries, "second", datetime.fromtimestamp(start, timezone.utc), start + 1)
     with started(side, url) as (process, log):
         first = first_message(client, process)
         if first is None:
@@ -99,29 +109,38 @@ def first_message(client: Any, process: subprocess.Popen[bytes]) -> Message | No
     """Wait for a message; None when the beat ended or the time is over."""
     deadline = time.monotonic() + START_SECONDS
     while process.poll() is None and time.monotonic() < deadline:
-        message = receive(client, 0.5)
-        if message is not None:
-            return message
+        for taken in receive(client, 0.5):
+            return parsed(*taken)
     return None
 
 
-def receive(client: Any, timeout: float) -> Message | None:
-    """Take one message from the queue, waiting ``timeout`` seconds at most."""
+def receive(client: Any, timeout: float) -> list[tuple[float, str]]:
+    """Take what is in the queue; wait ``timeout`` seconds at most for the first message.
+
+    Returns the instant of arrival, UNIX seconds, and the text of each. Messages are parsed later:
+    a reader that is slower than the beat would measure itself.
+    """
     popped = client.blpop(QUEUE, timeout)
     if popped is None:
-        return None
-    arrived, headers = time.time(), json.loads(popped[1])["headers"]
+        return []
+    arrived = time.time()
+    return [(arrived, text) for text in (popped[1], *(client.lpop(QUEUE, AT_ONCE) or ()))]
+
+
+def parsed(arrived: float, text: str) -> Message:
+    """Return a message that was taken from the queue."""
+    headers = json.loads(text)["headers"]
     due = headers.get("scheduled_at")
     instant = None if due is None else datetime.fromisoformat(due).timestamp()
     return Message(arrived, headers["argsrepr"], instant)
 
 
 def received(client: Any, opens: float, closes: float) -> Iterator[Message]:
-    """Yield the messages that arrive between two instants."""
+    """Return the messages that arrive between two instants, after the second one."""
+    taken: list[tuple[float, str]] = []
     while (rest := closes - time.time()) > 0:
-        message = receive(client, max(rest, 0.01))
-        if message is not None and opens <= message.arrived < closes:
-            yield message
+        taken += receive(client, max(rest, 0.01))
+    return (parsed(*item) for item in taken if opens <= item[0] < closes)
 
 
 def metrics_of(messages: list[Message], case: BeatCase) -> Metrics:

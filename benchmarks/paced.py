@@ -13,7 +13,7 @@ import json
 import sys
 import threading
 import time
-from datetime import datetime, timezone
+from datetime import datetime
 from typing import Any
 
 from celery import Celery
@@ -23,7 +23,7 @@ from redbeat import RedBeatScheduler
 
 from .beats import quantile
 from .metering import Metrics
-from .prepared import definition_of, emptied, stored_datetime
+from .prepared import emptied, seed_spread
 
 #: Seconds for the beat to find its pace before it is watched.
 LEAD = 3.0
@@ -41,27 +41,13 @@ class NotingScheduler(RedBeatScheduler):
         self.runs.append((due, headers["periodic_task_name"], now - due))
 
 
-def put(client: Any, count: int, begin: float, every: float | None) -> None:
-    """Store entries whose first run is at ``begin``, or up to a second later."""
-    definition = definition_of("second").replace('"every": 1.0', f'"every": {every or 1.0}')
-    pipe = client.pipeline(transaction=False)
-    for index in range(count):
-        first, key = begin if every else begin + index / count, f"redbeat:entry-{index}"
-        ran = datetime.fromtimestamp(first - (every or 1.0), timezone.utc)
-        meta = json.dumps({"last_run_at": stored_datetime(ran), "total_run_count": 1})
-        fields = {"definition": definition.replace("@", str(index)), "meta": meta}
-        pipe.hset(key, mapping=fields)
-        pipe.zadd("redbeat::schedule", {key: first})
-    pipe.execute()
-
-
 def watch(url: str, count: int, seconds: int, every: float | None = None) -> Metrics:
     """Run the beat and return what it did within the seconds after its lead."""
     client = emptied(url)
     app = Celery("paced", broker="memory://", set_as_current=False)
     app.conf.update(redbeat_redis_url=url, timezone="UTC", result_expires=None)
     begin = round(time.time() + 1, 3)
-    put(client, count, begin, every)
+    seed_spread(client, count, begin, every)
     service = Service(app, scheduler_cls=NotingScheduler)
     service.scheduler.runs = []
     opens = begin + LEAD

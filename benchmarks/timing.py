@@ -75,9 +75,9 @@ def sides(case: Case, now: datetime) -> Sequence[Ask]:
     Celery's answer is the time that is left, so that its schedule gets a clock that stands still.
     """
     app = Celery("timing", set_as_current=False, changes={"timezone": case.zone})
-    made = case.make(app=app, nowfun=lambda: now)
+    ours, celerys = case.make(app=app), case.make(app=app, nowfun=lambda: now)
     zone = ZoneInfo(case.zone)
-    return (lambda after: next_run(made, after, zone), made.remaining_estimate)
+    return (lambda after: next_run(ours, after, zone), celerys.remaining_estimate)
 
 
 def instants(calls: int) -> list[datetime]:
