@@ -154,7 +154,7 @@ class RedBeatScheduler(Scheduler):
     _setting_up = False
 
     #: Whether :meth:`setup_schedule` found Redis away.
-    _unoffered = False
+    _statics_unwritten = False
 
     def __init__(
         self,
@@ -169,8 +169,8 @@ class RedBeatScheduler(Scheduler):
         self._default_lock_key = None if lock_key else conf.lock_key
         super().__init__(app, lazy=True, **kwargs)
         own = None if self.lock_timeout == DEFAULT_LOCK_TIMEOUT else self.lock_timeout
-        wanted = lock_timeout or conf.lock_timeout or own
-        self.lock_timeout = conf.resolve_lock_timeout(wanted, self.max_interval)
+        configured = lock_timeout or conf.lock_timeout or own
+        self.lock_timeout = conf.resolve_lock_timeout(configured, self.max_interval)
         if lazy:
             broker_connection(self.app)  # which the banner asks for next, with a worse error
         else:
@@ -252,12 +252,12 @@ class RedBeatScheduler(Scheduler):
     def _offer_statics(self) -> None:
         lock = self.lock if isinstance(self.lock, BeatLock) else None
         try:
-            self._unoffered = False
+            self._statics_unwritten = False
             self._statics.offer(self._store, lock)
             if self._leads:
                 self._statics.prune(self._store, lock, alone=lock is not None)
         except (RedisError, OSError) as error:
-            self._unoffered = True
+            self._statics_unwritten = True
             logger.warning(
                 "beat: Static entries are not written yet, a tick will: %s", described(error)
             )
@@ -311,7 +311,7 @@ class RedBeatScheduler(Scheduler):
     schedule = property(get_schedule, set_schedule)
 
     @functools.cached_property
-    def _own_mapping(self) -> bool:
+    def _overrides_schedule(self) -> bool:
         """Whether a subclass says itself which entries there are."""
         return type(self).schedule is not RedBeatScheduler.schedule
 
@@ -319,7 +319,7 @@ class RedBeatScheduler(Scheduler):
         store = self._store
         now = store.time()
         due = store.due(now)
-        if self._unoffered or (not due and len(self._statics)):
+        if self._statics_unwritten or (not due and len(self._statics)):
             self._offer_statics()
             due = store.due(now)
         for key, score in due:
@@ -329,7 +329,7 @@ class RedBeatScheduler(Scheduler):
                 logger.warning("beat: Cannot load %s: %s", key, error)
                 continue
             entry.put_up = score <= now
-            self._statics.give_schedule(entry)
+            self._statics.restore_schedule(entry)
             yield entry
 
     # -- running -------------------------------------------------------------------------------
@@ -342,15 +342,15 @@ class RedBeatScheduler(Scheduler):
         _ = self._server
         self._ticker.use_lock(self.lock, self.lock_timeout)
         ticker: Ticker = self._ticker
-        seconds = self._tick_own_mapping() if self._own_mapping else ticker.tick()
+        seconds = self._tick_overridden_schedule() if self._overrides_schedule else ticker.tick()
         self._save_unsaved()
-        self._sync_now_and_then()
+        self._sync_periodically()
         if self.service is None:
             return seconds
         self._wait(seconds)
         return 0.0
 
-    def _tick_own_mapping(self) -> float:
+    def _tick_overridden_schedule(self) -> float:
         """Run the entries of the mapping that a subclass provides, each claimed by itself."""
         seconds: float = self._ticker.tick(claims=False)
         if not self._leads or not self._ticker.available:
@@ -372,7 +372,7 @@ class RedBeatScheduler(Scheduler):
             self._unsaved.clear()
             self.update_from_dict(unsaved)
 
-    def _sync_now_and_then(self) -> None:
+    def _sync_periodically(self) -> None:
         """Call ``sync()`` as often as ``beat_sync_every`` and ``sync_every`` say.
 
         It has nothing to do here, but may have in a subclass.
@@ -515,7 +515,7 @@ class RedBeatScheduler(Scheduler):
         _ = self.producer
 
     @functools.cached_property
-    def sends_itself(self) -> bool:
+    def overrides_sending(self) -> bool:
         """Whether code of the user's own is on the way of a message, which may send past ours."""
         ours: Any = RedBeatScheduler
         names = ("apply_async", "maybe_due", "send_task", "send_if_due", "producer", "Producer")

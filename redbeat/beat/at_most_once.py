@@ -36,12 +36,12 @@ class PendingRun:
 
     entry: RedBeatSchedulerEntry
     claim: Claim
-    done: Completion
+    completion: Completion
 
-    def report(self, what: str) -> None:
+    def report(self, outcome: str) -> None:
         """Say what became of a run that was not published."""
         run = self.entry.run
-        logger.error("beat: The run of %s at %s %s", self.entry.name, run and run.instant, what)
+        logger.error("beat: The run of %s at %s %s", self.entry.name, run and run.instant, outcome)
 
 
 class AtMostOnce:
@@ -51,34 +51,34 @@ class AtMostOnce:
         self,
         scheduler: SchedulerProtocol,
         session: Session,
-        failures: Retries,
+        retries: Retries,
         completions: Completions,
         counters: Counters,
     ) -> None:
         self._scheduler = scheduler
         self._session = session
-        self._retries = failures
+        self._retries = retries
         self._completions = completions
         self._counters = counters
-        self._made: list[PendingRun] = []
+        self._unrecorded: list[PendingRun] = []
         self._recorded: deque[PendingRun] = deque()
 
     def add(self, pending: PendingRun) -> None:
         """Take a promise; a full group is kept at once, in one round trip."""
-        self._made.append(pending)
-        if len(self._made) >= GROUP:
-            self.keep()
+        self._unrecorded.append(pending)
+        if len(self._unrecorded) >= GROUP:
+            self.record()
 
-    def keep(self) -> None:
+    def record(self) -> None:
         """Record what was promised and publish what was recorded.
 
         No round trip when nothing is new, else one. What the broker could not even be offered is
         kept for the next call; so is what Redis did not answer, until the record is known.
         """
-        made, self._made = self._made, []
-        for pending in made:
-            self._session.record(pending.done, partial(self._on_result, pending))
-        if made:
+        unrecorded, self._unrecorded = self._unrecorded, []
+        for pending in unrecorded:
+            self._session.record(pending.completion, partial(self._on_result, pending))
+        if unrecorded:
             self._session.request(0)
         self.publish()
 
@@ -94,8 +94,8 @@ class AtMostOnce:
         """Take note of whether a run is recorded: only then it is published."""
         if result.code == RECORDED:
             self._recorded.append(pending)
-            if pending.done.end:
-                self._completions.finished(pending.entry)
+            if pending.completion.end:
+                self._completions.announce_finished(pending.entry)
         elif result.code == CHANGED:
             self._session.record(pending.claim.put_back(self._session.time()))
         else:
@@ -103,8 +103,8 @@ class AtMostOnce:
 
     def withdraw(self) -> list[Claim]:
         """Return the claims of promises that are not recorded, and forget these."""
-        made, self._made = self._made, []
-        return [pending.claim for pending in made]
+        unrecorded, self._unrecorded = self._unrecorded, []
+        return [pending.claim for pending in unrecorded]
 
     def report_lost(self) -> None:
         """Report what is recorded and will not be published any more.
@@ -112,7 +112,9 @@ class AtMostOnce:
         A round trip for each whose end is waited for.
         """
         while self._recorded:
-            self._lost(self._recorded.popleft(), "is lost: beat stops and the broker is away")
+            self._report_lost_run(
+                self._recorded.popleft(), "is lost: beat stops and the broker is away"
+            )
 
     def _publish(self, pending: PendingRun) -> bool:
         """Publish a run that is recorded; False when the broker is away and nothing was tried."""
@@ -121,7 +123,7 @@ class AtMostOnce:
         try:
             producer = self._scheduler.producer
         except Exception as error:
-            self._retries.broker_is_away(error)
+            self._retries.count_if_broker_failed(error)
             return False
         run.successor = None
         try:
@@ -130,26 +132,26 @@ class AtMostOnce:
             run.error = error
         if run.error is not None:
             self._scheduler.broker_failed(run.error)
-            self._lost(pending, f"is lost, it must not be sent twice: {run.error!r}")
+            self._report_lost_run(pending, f"is lost, it must not be sent twice: {run.error!r}")
         elif not run.sent and run.successor is None:
-            self._lost(
+            self._report_lost_run(
                 pending, "is lost: it was due when it was recorded, and not when it was to be sent"
             )
         else:
-            self._retries.broker_is_there()
-            self._completions.announce(entry)
+            self._retries.broker_answered()
+            self._completions.announce_sent(entry)
         return True
 
-    def _lost(self, pending: PendingRun, what: str) -> None:
-        pending.report(what)
+    def _report_lost_run(self, pending: PendingRun, outcome: str) -> None:
+        pending.report(outcome)
         run = pending.entry.run
         name, error = str(pending.entry.name), run and run.error
         self._counters.failed(name, lost=True)
         emit(entry_failed, self._scheduler, name=name, error=error, lost=True)
-        if pending.done.running:
-            self._forget_run(pending)
+        if pending.completion.running:
+            self._clear_running(pending)
 
-    def _forget_run(self, pending: PendingRun) -> None:
+    def _clear_running(self, pending: PendingRun) -> None:
         """Have nobody wait for the end of a run that was not published."""
         run = pending.entry.run
         assert run is not None

@@ -70,10 +70,10 @@ def publishing_connection(app: Any, lease: float) -> Any:
     so does a ``broker_connection_timeout`` other than Celery's default. No network traffic.
     """
     seconds = max(lease * PUBLISH_PART, SHORTEST_PUBLISH)
-    given = app.conf.broker_transport_options or {}
+    user_options = app.conf.broker_transport_options or {}
     connection = broker_connection(app)
     names = TIMEOUTS.get(connection.transport.driver_type, ())
-    bounds = {name: seconds for name in names if given.get(name) is None}
+    bounds = {name: seconds for name in names if user_options.get(name) is None}
     connect: float = app.conf.broker_connection_timeout
     if connect == CELERYS_CONNECT_TIMEOUT:
         connect = min(connect, seconds)
@@ -102,7 +102,7 @@ def declaring_once(producer: Any) -> Any:
 
 
 #: Packages and modules that speak to a broker, as their names begin.
-SPEAKERS: Final = ("kombu.", "redbeat.beat.redis_pipe")
+BROKER_MODULES: Final = ("kombu.", "redbeat.beat.redis_pipe")
 
 
 def means_no_broker(error: BaseException, connection: Any = None) -> bool:
@@ -117,7 +117,7 @@ def means_no_broker(error: BaseException, connection: Any = None) -> bool:
     if _is_about_one_message(cause):
         return False
     if isinstance(cause, RedisError):
-        return _was_said_by_the_broker(cause)
+        return _comes_from_broker_client(cause)
     known = () if connection is None else connection.connection_errors
     # Among them are OSError and KeyError, which code of the user's own raises too.
     own = tuple(kind for kind in known if kind.__module__ != "builtins")
@@ -137,10 +137,10 @@ def _is_about_one_message(error: BaseException) -> bool:
     return wrong_type or isinstance(cause, (ChannelError, DataError))
 
 
-def _was_said_by_the_broker(error: BaseException) -> bool:
+def _comes_from_broker_client(error: BaseException) -> bool:
     """Whether an error of redis-py is about the broker, and not about a Redis of the user's own."""
     names = [frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.__traceback__)]
-    return not names or any(name.startswith(SPEAKERS) for name in names)
+    return not names or any(name.startswith(BROKER_MODULES) for name in names)
 
 
 def broker_address(app: Any) -> str:

@@ -31,34 +31,38 @@ from .scheduler_protocol import SchedulerProtocol
 
 __all__ = (
     "Completions",
-    "goes_on",
-    "marker",
-    "own_wait",
-    "put_off",
+    "custom_score",
+    "is_running",
+    "overlap_completion",
+    "running_marker",
     "score_of_not_due",
 )
 
 logger = get_logger("celery.beat")
 
 
-def own_wait(entry: RedBeatSchedulerEntry, seconds: Any, now: float) -> float | None:
+def custom_score(entry: RedBeatSchedulerEntry, seconds: Any, now: float) -> float | None:
     """Return the next score by a class of the user's own; None when the schedule decides.
 
     An ``is_due`` that only adds a condition agrees with the schedule, but for the time it took to
     ask.
     """
     if entry.scores_itself() and entry.run is not None and entry.run.successor is not None:
-        return _own_score(entry.run.successor, now)
+        return _custom_score(entry.run.successor, now)
     if type(entry).is_due is RedBeatSchedulerEntry.is_due or not isinstance(seconds, (int, float)):
         return None
     if seconds != seconds:  # NaN: as a score Redis refuses it, and the whole batch with it
         return None
     by_schedule = score_of(entry.decision().next_at)
-    own = now + float(min(max(seconds, 0), LONGEST_WAIT))
-    return None if abs(own - by_schedule) < SHORTEST_WAIT else max(own, now + SHORTEST_WAIT)
+    own_score = now + float(min(max(seconds, 0), LONGEST_WAIT))
+    return (
+        None
+        if abs(own_score - by_schedule) < SHORTEST_WAIT
+        else max(own_score, now + SHORTEST_WAIT)
+    )
 
 
-def _own_score(after: RedBeatSchedulerEntry, now: float) -> float | None:
+def _custom_score(after: RedBeatSchedulerEntry, now: float) -> float | None:
     try:
         score = float(after.score)
         if not math.isfinite(score):
@@ -71,9 +75,9 @@ def _own_score(after: RedBeatSchedulerEntry, now: float) -> float | None:
 
 def score_of_not_due(entry: RedBeatSchedulerEntry, run: Run, seconds: Any, now: float) -> float:
     """Return when to look again at an entry that was not sent."""
-    own = own_wait(entry, seconds, now)
-    if own is not None:
-        return own
+    own_score = custom_score(entry, seconds, now)
+    if own_score is not None:
+        return own_score
     decision = run.decision
     if decision is not None and not decision.due:
         return score_of(decision.next_at)
@@ -86,7 +90,7 @@ def score_of_not_due(entry: RedBeatSchedulerEntry, run: Run, seconds: Any, now: 
 ALLOW: Final = "allow"
 
 
-def goes_on(entry: RedBeatSchedulerEntry, claim: Claim, now: float) -> bool:
+def is_running(entry: RedBeatSchedulerEntry, claim: Claim, now: float) -> bool:
     """Return whether an earlier run may go on with which the next must not overlap."""
     if entry.policy_field("overlap") == ALLOW or not claim.running_until:
         return False
@@ -97,14 +101,16 @@ def goes_on(entry: RedBeatSchedulerEntry, claim: Claim, now: float) -> bool:
     return now < until < math.inf
 
 
-def marker(entry: RedBeatSchedulerEntry, task_id: str) -> str:
+def running_marker(entry: RedBeatSchedulerEntry, task_id: str) -> str:
     """Return the ``running`` of a completion for a run that begins, "" where none is needed."""
     if entry.policy_field("overlap") == ALLOW or not task_id:
         return ""
     return f"{task_id} {entry.policy_field('overlap_timeout')}"
 
 
-def put_off(entry: RedBeatSchedulerEntry, claim: Claim) -> tuple[Completion, datetime | None]:
+def overlap_completion(
+    entry: RedBeatSchedulerEntry, claim: Claim
+) -> tuple[Completion, datetime | None]:
     """Return what to record for an occurrence that is due while an earlier run goes on.
 
     With the occurrence if that is skipped; one that waits is the latest when its time comes.
@@ -145,7 +151,7 @@ class Completions:
         self._counters = counters
         self._histories = histories
 
-    def announce(self, entry: RedBeatSchedulerEntry) -> None:
+    def announce_sent(self, entry: RedBeatSchedulerEntry) -> None:
         """Count a message that is out, and say so."""
         run = entry.run
         if run is None:
@@ -179,17 +185,17 @@ class Completions:
                     "beat: Entry %s missed %d runs up to that of %s, too old to be made up for",
                     *(entry.name, decision.missed, decision.anchor),
                 )
-                self._missed(entry, decision.missed, decision.anchor)
+                self._count_missed(entry, decision.missed, decision.anchor)
                 line = run_line(last, now, missed(decision.missed))
             else:
                 logger.warning(
                     "beat: Entry %s ran at %s by a clock that was ahead, it counts from now on",
                     *(entry.name, entry.last_run_at),
                 )
-        done = claim.done(SKIP, score, runtime=runtime)._replace(history=line)
-        return self._finished(entry, claim, done) if score == PARKED else done
+        completion = claim.done(SKIP, score, runtime=runtime)._replace(history=line)
+        return self._with_end(entry, claim, completion) if score == PARKED else completion
 
-    def _missed(
+    def _count_missed(
         self, entry: RedBeatSchedulerEntry, count: int, scheduled_at: datetime | None
     ) -> None:
         self._counters.add("missed", str(entry.name), count)
@@ -208,25 +214,25 @@ class Completions:
             "beat: Entry %s: the run of %s was perhaps sent, as %s, and is not sent again",
             *(entry.name, scheduled_at, task_id),
         )
-        self._missed(entry, 1, scheduled_at)
+        self._count_missed(entry, 1, scheduled_at)
         ran_at = entry.last_run_at or scheduled_at
         meta = encode_meta(ran_at, entry.total_run_count + 1)
         runtime = encode_runtime(nominal(decision.anchor or scheduled_at), ran_at)
         score = score_of(decision.next_at) if entry.enabled else DISABLED
         line = run_line(nominal(scheduled_at), now, PERHAPS_SENT, task_id)
-        done = claim.done(SKIP, score, meta, runtime)._replace(history=line)
-        return self._finished(entry, claim, done) if score == PARKED else done
+        completion = claim.done(SKIP, score, meta, runtime)._replace(history=line)
+        return self._with_end(entry, claim, completion) if score == PARKED else completion
 
-    def put_off(self, entry: RedBeatSchedulerEntry, claim: Claim, now: float) -> Completion:
+    def overlapping(self, entry: RedBeatSchedulerEntry, claim: Claim, now: float) -> Completion:
         """Return what to record for an occurrence that is due while an earlier run goes on."""
-        done, skipped = put_off(entry, claim)
+        completion, skipped = overlap_completion(entry, claim)
         if skipped is not None:
             self._counters.add("skipped", str(entry.name))
-            done = done._replace(history=run_line(nominal(skipped), now, SKIPPED))
-        gone = skipped is not None and done.score == PARKED
-        return self._finished(entry, claim, done) if gone else done
+            completion = completion._replace(history=run_line(nominal(skipped), now, SKIPPED))
+        has_finished = skipped is not None and completion.score == PARKED
+        return self._with_end(entry, claim, completion) if has_finished else completion
 
-    def finished(self, entry: RedBeatSchedulerEntry) -> None:
+    def announce_finished(self, entry: RedBeatSchedulerEntry) -> None:
         """Say that nothing is left to run of an entry."""
         logger.info(
             "beat: Entry %s has finished: nothing is left to run (%s)",
@@ -234,21 +240,25 @@ class Completions:
         )
         emit(entry_finished, self._scheduler, entry=entry)
 
-    def _finished(self, entry: RedBeatSchedulerEntry, claim: Claim, done: Completion) -> Completion:
+    def _with_end(
+        self, entry: RedBeatSchedulerEntry, claim: Claim, completion: Completion
+    ) -> Completion:
         """Return the completion of an entry that has finished, with what becomes of it."""
         on_finish = entry.policy_field("on_finish")
         if on_finish == "delete":
-            return done._replace(end=DELETE)
+            return completion._replace(end=DELETE)
         if on_finish == "disable":
             definition = {**json.loads(claim.definition or "{}"), "enabled": False}
-            return done._replace(score=DISABLED, end=DISABLE, definition=json.dumps(definition))
-        return done._replace(end=PARK)
+            return completion._replace(
+                score=DISABLED, end=DISABLE, definition=json.dumps(definition)
+            )
+        return completion._replace(end=PARK)
 
     def sent(
         self,
         entry: RedBeatSchedulerEntry,
         claim: Claim,
-        own: float | None,
+        own_score: float | None,
         now: float,
     ) -> Completion:
         """Return what to record for a run that is out.
@@ -264,8 +274,8 @@ class Completions:
                 "beat: Entry %s missed %d runs before that of %s, which makes up for them",
                 *(entry.name, decision.missed, decision.scheduled_at),
             )
-            self._missed(entry, decision.missed, decision.scheduled_at)
-        score = score_of(decision.next_at) if own is None else own
+            self._count_missed(entry, decision.missed, decision.scheduled_at)
+        score = score_of(decision.next_at) if own_score is None else own_score
         instant, counted = run.nominal or nominal(run.instant), after.scheduled_at or run.due
         scheduled = instant if instant.at == counted else nominal(counted)
         runtime = encode_runtime(scheduled, after.last_run_at or counted)
@@ -273,6 +283,6 @@ class Completions:
         if after.scheduled_at is not None:
             self._histories.note(claim.key, meta, runtime, after)
         line = run_line(instant, now, "" if run.own_id else SENT, run.task_id)
-        running = marker(entry, run.task_id)
-        done = claim.done(RAN, score, meta, runtime)._replace(running=running, history=line)
-        return self._finished(entry, claim, done) if score == PARKED else done
+        running = running_marker(entry, run.task_id)
+        completion = claim.done(RAN, score, meta, runtime)._replace(running=running, history=line)
+        return self._with_end(entry, claim, completion) if score == PARKED else completion

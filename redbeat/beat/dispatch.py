@@ -50,17 +50,17 @@ from redbeat.storage.records import (
 )
 
 from .at_most_once import AtMostOnce, PendingRun
-from .completions import Completions, goes_on, marker, own_wait, score_of_not_due
+from .completions import Completions, custom_score, is_running, running_marker, score_of_not_due
 from .exactly_once import Capture, CommonServer
 from .publisher import InFlightMessage, Publisher, publish
-from .retries import Recent, Retries
+from .retries import RecentEntries, Retries
 from .scheduler_protocol import SchedulerProtocol, name_of
 from .session import Session
 from .statics import StaticEntries
 
 __all__ = (
+    "CallerEntry",
     "Dispatcher",
-    "Given",
     "Loaded",
 )
 
@@ -71,16 +71,16 @@ logger = get_logger("celery.beat")
 Loaded = RedBeatSchedulerEntry | Exception
 
 #: Entries that are read before the first of them is dispatched.
-READ_AHEAD: Final = 50
+LOAD_AHEAD: Final = 50
 
 #: Seconds after which those that were read are dispatched before others are read.
-READ_FOR: Final = 0.1
+LOAD_SECONDS: Final = 0.1
 
 #: Seconds after a claim for which a run is not too old because of them: the broker took its time.
-DECIDED_FOR: Final = 0.1
+DECISION_VALID_FOR: Final = 0.1
 
 
-class Given(NamedTuple):
+class CallerEntry(NamedTuple):
     """What a program's own tick gave to ``maybe_due``: its object of an entry, and options."""
 
     entry: RedBeatSchedulerEntry
@@ -110,7 +110,7 @@ class Dispatcher:
         self._session = session
         self._server = server
         self._capture: Capture | None = None
-        self._alone: Recent[bool] = Recent()
+        self._isolated: RecentEntries[bool] = RecentEntries()
         self._scheduler = scheduler
         self._counters = counters
         self._statics = statics
@@ -127,7 +127,7 @@ class Dispatcher:
     # -- loading and deciding ------------------------------------------------------------------
 
     def loaded(
-        self, claims: Sequence[Claim], claimed_at: float, given: Given | None = None
+        self, claims: Sequence[Claim], claimed_at: float, caller_entry: CallerEntry | None = None
     ) -> Iterator[Loaded]:
         """Yield the entry of each claim with its run, or why it cannot be read.
 
@@ -140,19 +140,19 @@ class Dispatcher:
             self._prototypes.refresh()
             started = self._session.time()
             entries: list[Loaded] = []
-            for claim in claims[first : first + READ_AHEAD]:
-                entry = self._load(claim, given)
+            for claim in claims[first : first + LOAD_AHEAD]:
+                entry = self._load(claim, caller_entry)
                 entries.append(entry)
                 if not isinstance(entry, Exception):
-                    self._look_at(entry, now, claim)
-                    if given is not None and entry.run is not None:
-                        entry.run.options = given.options
-                if self._session.time() - started > READ_FOR:
+                    self._decide_early(entry, now, claim)
+                    if caller_entry is not None and entry.run is not None:
+                        entry.run.options = caller_entry.options
+                if self._session.time() - started > LOAD_SECONDS:
                     break
             yield from entries
             first += len(entries)
 
-    def _look_at(self, entry: RedBeatSchedulerEntry, now: datetime, claim: Claim) -> None:
+    def _decide_early(self, entry: RedBeatSchedulerEntry, now: datetime, claim: Claim) -> None:
         """Decide on an entry before its turn; where that fails, its turn tells of it.
 
         Not where code of the user's own decides, which is asked once, and when it is needed.
@@ -166,20 +166,20 @@ class Dispatcher:
         except Exception as error:
             logger.debug("beat: Cannot tell yet when %s is due: %r", shown(claim.key), error)
 
-    def _load(self, claim: Claim, given: Given | None = None) -> Loaded:
+    def _load(self, claim: Claim, caller_entry: CallerEntry | None = None) -> Loaded:
         if claim.problem or claim.definition is None:
             return DecodeError("definition", claim.problem)
-        make = self._scheduler.Entry
+        entry_class = self._scheduler.Entry
         try:
-            if given and given.entry.is_of(claim.key, claim.definition, claim.policy):
-                entry = given.entry.with_history(claim.meta, claim.runtime)
-            elif make.loads_itself():
-                entry = make.from_key(claim.key, app=self._scheduler.app)
+            if caller_entry and caller_entry.entry.is_of(claim.key, claim.definition, claim.policy):
+                entry = caller_entry.entry.with_history(claim.meta, claim.runtime)
+            elif entry_class.loads_itself():
+                entry = entry_class.from_key(claim.key, app=self._scheduler.app)
             else:
                 entry = self._prototypes.get(claim.key, claim.definition, claim.policy)
                 self._histories.give(entry, claim.key, claim.meta, claim.runtime)
             entry._identity = claim.identity
-            self._statics.give_schedule(entry)
+            self._statics.restore_schedule(entry)
         except Exception as error:
             return error
         return entry
@@ -190,7 +190,7 @@ class Dispatcher:
         ``now`` is the time of Redis, UNIX seconds.
         """
         if isinstance(entry, Exception):
-            self._not_loaded(entry, claim, now)
+            self._handle_load_error(entry, claim, now)
             return
         run = entry.run
         assert run is not None
@@ -201,16 +201,16 @@ class Dispatcher:
         else:
             self._dispatch(entry, run, claim, now)
 
-    def _not_loaded(self, error: Exception, claim: Claim, now: float) -> None:
+    def _handle_load_error(self, error: Exception, claim: Claim, now: float) -> None:
         if isinstance(error, (DecodeError, InvalidEntryError)) and not isinstance(
             error, CannotRunHereError
         ):
-            self._set_aside(claim, str(error), now)
+            self._quarantine_entry(claim, str(error), now)
         elif isinstance(error, (RedisError, OSError)):  # of a from_key() of the program's
-            self._note(claim, now, error)
+            self._retry(claim, now, error)
         else:
             self.deliver()
-            self._session.record(self.retries.put_back(claim, now, error))
+            self._session.record(self.retries.leave_to_others(claim, now, error))
 
     def _dispatch(self, entry: RedBeatSchedulerEntry, run: Run, claim: Claim, now: float) -> None:
         perhaps_sent = bool(claim.since) and not run.at_most_once
@@ -221,36 +221,36 @@ class Dispatcher:
             due = entry.decision().due
         except Exception as error:
             if asks_itself(entry.schedule):  # the user's own code, which may recover
-                self._note(claim, now, error)
+                self._retry(claim, now, error)
                 return
             reason = f"definition.schedule: cannot tell when it is due: {error!r}"
-            self._set_aside(claim, reason, now)
+            self._quarantine_entry(claim, reason, now)
             return
         if due and perhaps_sent and (not entry.enabled or entry.is_too_late):
-            self._record(entry, self._completions.perhaps_sent(entry, claim, now))
+            self._record_without_run(entry, self._completions.perhaps_sent(entry, claim, now))
         elif not entry.enabled:
             self._session.record(claim.done(SKIP, DISABLED))
-        elif due and not perhaps_sent and goes_on(entry, claim, now):
-            self._record(entry, self._completions.put_off(entry, claim, now))
+        elif due and not perhaps_sent and is_running(entry, claim, now):
+            self._record_without_run(entry, self._completions.overlapping(entry, claim, now))
         elif due and self._waited_too_long(entry, run):
             self._session.record(claim.put_back(now))  # the next claim decides anew
         else:
             self._send(entry, run, claim, now, due)
 
     def _waited_too_long(self, entry: RedBeatSchedulerEntry, run: Run) -> bool:
-        return (run.now - run.decided_at).total_seconds() > DECIDED_FOR and entry.is_too_late
+        return (run.now - run.decided_at).total_seconds() > DECISION_VALID_FOR and entry.is_too_late
 
     def _send(
         self, entry: RedBeatSchedulerEntry, run: Run, claim: Claim, now: float, due: bool
     ) -> None:
         if due:
             try:
-                self._statics.give_functions(entry)
+                self._statics.restore_functions(entry)
             except LazyArgumentError as error:
-                self._note(claim, now, error)
+                self._retry(claim, now, error)
                 return
         if run.at_most_once:
-            self._promise(entry, run, claim, now)
+            self._prepare_at_most_once(entry, run, claim, now)
         else:
             self._publish(entry, run, claim, now)
 
@@ -262,7 +262,11 @@ class Dispatcher:
             return None
         session = self._session
         session.broker = self._server.of(producer)
-        safe = session.broker and not self._scheduler.sends_itself and not self._server.passed
+        safe = (
+            session.broker
+            and not self._scheduler.overrides_sending
+            and not self._server.bypassing_tasks
+        )
         session.way = WITH_RECORD if safe else BEFORE_RECORD
         if self._server.problem:
             raise ConnectionError(self._server.problem)
@@ -277,12 +281,12 @@ class Dispatcher:
         try:
             producer = self._scheduler.producer
             capture = self._capture_for(entry, producer)
-            unsure = self._scheduler.sends_itself
+            unsure = self._scheduler.overrides_sending
             if capture is not None:
                 with capture:
                     seconds = publish(self._scheduler, entry, producer)
             else:
-                outgoing = self._publisher.publishing(producer, bool(self._alone.get(claim.key)))
+                outgoing = self._publisher.publishing(producer, bool(self._isolated.get(claim.key)))
                 try:
                     with outgoing:
                         seconds = publish(self._scheduler, entry, producer)
@@ -290,83 +294,94 @@ class Dispatcher:
                             outgoing.add(InFlightMessage(entry, claim, seconds, now))
                             return
                 finally:
-                    unsure = unsure or outgoing.carried
+                    unsure = unsure or outgoing.sent_anything
         except Exception as error:
-            self._note(claim, now, error, unsure)
+            self._retry(claim, now, error, unsure)
             return
         if run.error is not None:
             shared = capture is None and self._publisher.shares_errors
             self.deliver()
-            self._failed(claim, now, run.error, shared, unsure)
+            self._handle_publish_error(claim, now, run.error, shared, unsure)
         elif run.sent and capture is not None and capture.commands:
-            done = self._done(entry, claim, seconds, now)._replace(messages=capture.messages)
-            self._leave(InFlightMessage(entry, claim, seconds, now), done)
+            completion = self._completion(entry, claim, seconds, now)._replace(
+                messages=capture.messages
+            )
+            self._send_with_record(InFlightMessage(entry, claim, seconds, now), completion)
         elif run.sent or run.successor is not None:
             if capture is not None:
-                self._server.passed_by(entry)
+                self._server.note_bypass(entry)
             self._settle(InFlightMessage(entry, claim, seconds, now))
         else:
             score = score_of_not_due(entry, run, seconds, now)
-            self._record(entry, self._completions.not_sent(entry, claim, score, now))
+            self._record_without_run(entry, self._completions.not_sent(entry, claim, score, now))
 
-    def _done(
+    def _completion(
         self, entry: RedBeatSchedulerEntry, claim: Claim, seconds: float | None, now: float
     ) -> Completion:
-        return self._completions.sent(entry, claim, own_wait(entry, seconds, now), now)
+        return self._completions.sent(entry, claim, custom_score(entry, seconds, now), now)
 
-    def _leave(self, message: InFlightMessage, done: Completion) -> None:
+    def _send_with_record(self, message: InFlightMessage, completion: Completion) -> None:
         """Have a run leave with its record."""
-        self._session.record(done, partial(self._left, message, done, self._session.broker))
+        self._session.record(
+            completion,
+            partial(self._on_sent_with_record, message, completion, self._session.broker),
+        )
 
-    def _left(
-        self, message: InFlightMessage, done: Completion, broker: Broker | None, result: Result
+    def _on_sent_with_record(
+        self,
+        message: InFlightMessage,
+        completion: Completion,
+        broker: Broker | None,
+        result: Result,
     ) -> None:
         """Take note of what became of a run that was to leave with its record."""
         entry, claim = message.entry, message.claim
         if result.code in (RECORDED, OVERTAKEN):
-            self._is_out(entry, claim, done)
+            self._report_sent(entry, claim, completion)
         elif result.code == CHANGED:
             definition, policy, _ = result.texts
             if (definition, policy) == (claim.definition, claim.policy):
-                again = self._merged(entry, claim, done, result.texts)
-                self._leave(message, again)
+                again = self._merge(entry, claim, completion, result.texts)
+                self._send_with_record(message, again)
             else:
                 self._session.record(claim.put_back(self._session.time()))
         elif result.code == ELSEWHERE:
-            self._server.elsewhere(broker)
+            self._server.script_ran_elsewhere(broker)
             self._session.record(claim.put_back(self._session.time()))
         elif result.code == NOT_SENT:
-            self._refused(claim, result.texts[0])
+            self._on_message_refused(claim, result.texts[0])
         else:
             logger.info(
                 "beat: The run of %s is not sent: it was deleted, or another beat claimed it",
                 shown(claim.key),
             )
 
-    def _refused(self, claim: Claim, why: str) -> None:
+    def _on_message_refused(self, claim: Claim, why: str) -> None:
         """See to a run whose message the script could not send."""
         now = self._session.time()
         if REFUSAL.search(why):
             self._server.refuse(f"the Redis user of the schedule may not send messages: {why}")
             self._session.record(claim.put_back(now))
         else:
-            self._failed(claim, now, ResponseError(why), shared=False)
+            self._handle_publish_error(claim, now, ResponseError(why), shared=False)
 
-    def _is_out(self, entry: RedBeatSchedulerEntry, claim: Claim, done: Completion) -> None:
-        self._alone.forget(claim.key)
-        self.retries.forget(claim)
-        self._completions.announce(entry)
-        if done.end:
-            self._completions.finished(entry)
+    def _report_sent(
+        self, entry: RedBeatSchedulerEntry, claim: Claim, completion: Completion
+    ) -> None:
+        self._isolated.forget(claim.key)
+        self.retries.sent(claim)
+        self._completions.announce_sent(entry)
+        if completion.end:
+            self._completions.announce_finished(entry)
 
-    def _record(self, entry: RedBeatSchedulerEntry, done: Completion) -> None:
+    def _record_without_run(self, entry: RedBeatSchedulerEntry, completion: Completion) -> None:
         """Record what is no run."""
 
         def on_result(result: Result) -> None:
             if result.code == RECORDED:
-                self._completions.finished(entry)
+                self._completions.announce_finished(entry)
 
-        self._session.record(done, on_result if done.end else None)
+        self._session.record(completion, on_result if completion.end else None)
 
     def advance(self) -> None:
         """Have what was published leave, and record that which left before."""
@@ -385,36 +400,38 @@ class Dispatcher:
         """Record a run that was published before its record."""
         entry, claim, now = message.entry, message.claim, message.now
         if message.error is not None:
-            self._failed(claim, now, message.error, message.shared, unsure=True)
+            self._handle_publish_error(claim, now, message.error, message.shared, unsure=True)
             return
-        done = self._done(entry, claim, message.seconds, now)
-        self._is_out(entry, claim, done._replace(end=""))
-        self._session.record(done, partial(self._was_out, message, done))
+        completion = self._completion(entry, claim, message.seconds, now)
+        self._report_sent(entry, claim, completion._replace(end=""))
+        self._session.record(completion, partial(self._on_recorded, message, completion))
 
-    def _was_out(self, message: InFlightMessage, done: Completion, result: Result) -> None:
+    def _on_recorded(
+        self, message: InFlightMessage, completion: Completion, result: Result
+    ) -> None:
         """Take note of the record of a run that was published before it."""
         entry, claim = message.entry, message.claim
         if result.code == CHANGED:
-            again = self._merged(entry, claim, done, result.texts)
-            self._session.record(again, partial(self._was_out, message, again))
+            again = self._merge(entry, claim, completion, result.texts)
+            self._session.record(again, partial(self._on_recorded, message, again))
         elif result.code == REFUSED:
             logger.info("beat: Entry %s was deleted or replaced during its run", shown(claim.key))
-        elif done.end:
-            self._completions.finished(entry)
+        elif completion.end:
+            self._completions.announce_finished(entry)
 
-    def _merged(
+    def _merge(
         self,
         entry: RedBeatSchedulerEntry,
         claim: Claim,
-        done: Completion,
+        completion: Completion,
         texts: tuple[str, ...],
     ) -> Completion:
         """Return the completion of a run during which an application wrote to its entry."""
         definition, policy, meta = texts
         now = self._session.time()
-        if not done.meta:  # of a triggered run
-            return done._replace(score=now, seen=(definition, policy, meta))
-        ran = History.read(done.meta, done.runtime)
+        if not completion.meta:  # of a triggered run
+            return completion._replace(score=now, seen=(definition, policy, meta))
+        ran = History.read(completion.meta, completion.runtime)
         history = merged_history(claim.meta, meta, ran)
         history = after_saved_anew(
             history,
@@ -428,7 +445,7 @@ class Dispatcher:
         runtime = ""
         if last_run_at is not None and scheduled_at is not None:
             runtime = encode_runtime(nominal(scheduled_at), last_run_at)
-        return done._replace(
+        return completion._replace(
             score=now,
             meta=encode_meta(last_run_at, count),
             runtime=runtime,
@@ -437,7 +454,7 @@ class Dispatcher:
             definition="",
         )
 
-    def _failed(
+    def _handle_publish_error(
         self,
         claim: Claim,
         now: float,
@@ -449,28 +466,34 @@ class Dispatcher:
 
         Then it is tried again at once, and waited for by itself.
         """
-        own = self._alone.get(claim.key) or not shared
-        if own or self.retries.broker_is_away(error) or not self._alone.keep(claim.key, True, now):
-            self._session.record(self.retries.note(claim, now, error, unsure))
+        own_fault = self._isolated.get(claim.key) or not shared
+        if (
+            own_fault
+            or self.retries.count_if_broker_failed(error)
+            or not self._isolated.keep(claim.key, True, now)
+        ):
+            self._session.record(self.retries.retry(claim, now, error, unsure))
         else:
             self._session.record(claim.put_back(now, unsure is not False))
 
-    def _note(
+    def _retry(
         self, claim: Claim, now: float, error: Exception, unsure: bool | None = False
     ) -> None:
         """Keep a run that could not be sent, after what was published before it is seen to."""
         self.deliver()
         if isinstance(error, ConfigurationError):  # no run of any entry can be sent
             raise error
-        self._session.record(self.retries.note(claim, now, error, unsure))
+        self._session.record(self.retries.retry(claim, now, error, unsure))
 
-    def _set_aside(self, claim: Claim, reason: str, now: float) -> None:
+    def _quarantine_entry(self, claim: Claim, reason: str, now: float) -> None:
         self._quarantine.add(claim, reason, now)
         name = name_of(self._scheduler, claim)
         self._counters.add("quarantined", name)
         emit(entry_quarantined, self._scheduler, name=shown(name), reason=reason)
 
-    def _promise(self, entry: RedBeatSchedulerEntry, run: Run, claim: Claim, now: float) -> None:
+    def _prepare_at_most_once(
+        self, entry: RedBeatSchedulerEntry, run: Run, claim: Claim, now: float
+    ) -> None:
         """Decide as :meth:`_publish` does, and connect to the broker, but publish nothing."""
         try:
             self._scheduler.check_broker()
@@ -483,14 +506,16 @@ class Dispatcher:
                 if not isinstance(run.successor, RedBeatSchedulerEntry):
                     raise TypeError(f"reserve() returned {run.successor!r:.60}, not an entry")
         except Exception as error:
-            self._note(claim, now, error)
+            self._retry(claim, now, error)
             return
         if is_due:
-            self.retries.forget(claim)
-            self.at_most_once.add(PendingRun(entry, claim, self._done(entry, claim, seconds, now)))
+            self.retries.sent(claim)
+            self.at_most_once.add(
+                PendingRun(entry, claim, self._completion(entry, claim, seconds, now))
+            )
         else:
             score = score_of_not_due(entry, run, seconds, now)
-            self._record(entry, self._completions.not_sent(entry, claim, score, now))
+            self._record_without_run(entry, self._completions.not_sent(entry, claim, score, now))
 
     def _triggered(self, entry: RedBeatSchedulerEntry, run: Run, claim: Claim, now: float) -> None:
         """Send the first of the runs that were asked for beside the schedule.
@@ -504,35 +529,35 @@ class Dispatcher:
             logger.error("beat: Entry %s: %r is no trigger", entry.name, claim.trigger)
             self._session.record(again._replace(trigger=first_word(claim.trigger)))
             return
-        if goes_on(entry, claim, now):
+        if is_running(entry, claim, now):
             until = float(claim.running_until)
             self._session.record(again._replace(score=until, running=WAITS))
             return
         run.trigger, task_id = trigger, entry.task_id_of(trigger.id)
         line = run_line(nominal(trigger.at), now, TRIGGERED, task_id)
-        running = marker(entry, task_id)
-        done = again._replace(trigger=trigger.id, history=line, running=running)
+        running = running_marker(entry, task_id)
+        completion = again._replace(trigger=trigger.id, history=line, running=running)
         try:
-            self._statics.give_functions(entry)
+            self._statics.restore_functions(entry)
             if run.at_most_once:
                 self._scheduler.check_broker()
                 entry.args, entry.kwargs = evaluated(entry.args, entry.kwargs)
                 run.task_id = task_id
-                self.retries.broker_is_there()
-                self.at_most_once.add(PendingRun(entry, claim, done))
+                self.retries.broker_answered()
+                self.at_most_once.add(PendingRun(entry, claim, completion))
                 return
             producer = self._scheduler.producer
             capture = self._capture_for(entry, producer)
             with capture or nullcontext():
                 publish(self._scheduler, entry, producer)
         except Exception as error:
-            self._note(claim, now, error)
+            self._retry(claim, now, error)
             return
         if capture is not None and capture.commands:
-            done = done._replace(messages=capture.messages)
-            self._leave(InFlightMessage(entry, claim, None, now), done)
+            completion = completion._replace(messages=capture.messages)
+            self._send_with_record(InFlightMessage(entry, claim, None, now), completion)
         else:
             if capture is not None:
-                self._server.passed_by(entry)
-            self._is_out(entry, claim, done)
-            self._session.record(done)
+                self._server.note_bypass(entry)
+            self._report_sent(entry, claim, completion)
+            self._session.record(completion)

@@ -23,7 +23,7 @@ from redbeat.storage.store import Store
 __all__ = (
     "BeatInfo",
     "BeatLock",
-    "OwnLock",
+    "CustomLock",
     "active_beats",
     "current_leader",
     "new_token",
@@ -142,7 +142,7 @@ class BeatLock:
         self._sleep = sleep
         self._holder = ""
         self._holder_ttl = 0.0
-        self._looked_at = self._silent = 0.0
+        self._looked_at = self._silent_seconds = 0.0
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.key} {self.timeout:g}s leading={self.leading}>"
@@ -233,22 +233,24 @@ class BeatLock:
         now = self._clock()
         passed, fell = now - self._looked_at, self._holder_ttl - ttl
         if holder != self._holder or fell < passed / 2:
-            self._silent = 0.0
+            self._silent_seconds = 0.0
         else:
             # While this beat could not look, the leader may have been unable to renew.
-            self._silent += min(passed, LONGEST_LOOK)
+            self._silent_seconds += min(passed, LONGEST_LOOK)
         self._holder, self._holder_ttl, self._looked_at = holder, ttl, now
 
     def _dead_holder(self) -> str:
         if not self._holder.startswith(TOKEN_PREFIX):
             return ""
-        if self._silent < min(SILENCE, self.timeout):
+        if self._silent_seconds < min(SILENCE, self.timeout):
             return ""
-        logger.warning("beat: %s is silent for %.0f s, taking over", self._holder, self._silent)
+        logger.warning(
+            "beat: %s is silent for %.0f s, taking over", self._holder, self._silent_seconds
+        )
         return self._holder
 
 
-class OwnLock:
+class CustomLock:
     """A lock object that a program put into ``scheduler.lock``, used as it is.
 
     It is extended by its own ``extend``, or ``reacquire`` where it has no other, and lost when that

@@ -47,19 +47,19 @@ class StatsCleanup:
     """
 
     def __init__(
-        self, store: Store, most: int, clock: Callable[[], float] = time.monotonic
+        self, store: Store, max_entries: int, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._store = store
-        self._most = most
+        self._max_entries = max_entries
         self._clock = clock
         self._looked_at = clock()
 
-    def look(self) -> None:
+    def run(self) -> None:
         """Remove what is not needed, when it is time to. One round trip then."""
         if self._clock() - self._looked_at < INTERVAL:
             return
         self._looked_at = self._clock()
-        removed = self._store.tidy_stats(self._most)
+        removed = self._store.tidy_stats(self._max_entries)
         logger.debug("beat: Removed %d counts of entries that are gone", removed)
 
 
@@ -95,15 +95,15 @@ class Sweep:
         self._offset = 0
         self._found: list[str] = []
         self._found_before: list[str] = []
-        self._hurry = False
-        self._possible = True
+        self._no_pauses = False
+        self._permitted = True
 
-    def hurry(self) -> None:
+    def scan_now(self) -> None:
         """Begin a pass now, and go through it without pauses."""
-        if self._possible:
-            self._hurry, self._cursor, self._pass_began = True, START, self._clock()
+        if self._permitted:
+            self._no_pauses, self._cursor, self._pass_began = True, START, self._clock()
 
-    def look(self) -> bool:
+    def run(self) -> bool:
         """Look at the next page when it is time to. One round trip then.
 
         True when another look, or a claim, is to follow at once.
@@ -115,20 +115,20 @@ class Sweep:
             self._found = []
             if not self._cursor and now - self._pass_began >= PASS_INTERVAL:
                 self._cursor, self._pass_began = START, now
-        elif not self._found_before and not (self._hurry and self._cursor):
+        elif not self._found_before and not (self._no_pauses and self._cursor):
             return False
-        if not self._possible:
+        if not self._permitted:
             return False
         try:
-            return self._look()
+            return self._scan_page()
         except ResponseError as error:
             if is_retriable(error):
                 raise
-            self._possible = False
+            self._permitted = False
             logger.warning("beat: Cannot look for entries that were lost: %s", error)
             return False
 
-    def _look(self) -> bool:
+    def _scan_page(self) -> bool:
         known, self._found_before = self._found_before[:BATCH], self._found_before[BATCH:]
         found = self._store.sweep(self._cursor, DISABLED, self._offset, DISABLED_PAGE, known)
         self._cursor = "" if found.cursor == START else found.cursor
@@ -140,10 +140,12 @@ class Sweep:
             logger.warning("beat: Entry %s had lost its place in the schedule", shown(key))
         for key in found.enabled:
             logger.info("beat: Entry %s was enabled by another program", shown(key))
-        return bool(found.returned or found.enabled or (self._hurry and self._cursor))
+        return bool(found.returned or found.enabled or (self._no_pauses and self._cursor))
 
 
-def follow_time_zone(store: Store, app: Any, make: type[RedBeatSchedulerEntry]) -> Iterator[None]:
+def follow_time_zone(
+    store: Store, app: Any, entry_class: type[RedBeatSchedulerEntry]
+) -> Iterator[None]:
     """Score entries again when the last beat had another ``timezone`` or ``enable_utc``.
 
     Crontabs without a time zone of their own and relative intervals are read on the app's clock, so
@@ -159,7 +161,7 @@ def follow_time_zone(store: Store, app: Any, make: type[RedBeatSchedulerEntry]) 
         logger.warning("beat: The time zone changed from %s to %s", before, zone)
 
         def compute(page: Page) -> int:
-            batch = [entry for row in page.rows for entry in _dependent(row, app, make)]
+            batch = [entry for row in page.rows for entry in _zone_dependent(row, app, entry_class)]
             if batch:
                 save_batch(store, [(entry, _score_of(entry)) for entry in batch])
             return len(batch)
@@ -179,14 +181,14 @@ def follow_clock(store: Store) -> Iterator[None]:
     entries, two where one of them is made due.
     """
 
-    def put_up(page: Page) -> int:
-        keys = [row.key for row in page.rows if _waits_for_the_past(row, page.now)]
+    def make_due(page: Page) -> int:
+        keys = [row.key for row in page.rows if _has_future_history(row, page.now)]
         if keys:
             store.save_all([Writing(key, seen=None) for key in keys])
         return len(keys)
 
     count = 0
-    for number in _each_page(store, put_up):
+    for number in _each_page(store, make_due):
         count += number
         yield
     if count:
@@ -210,7 +212,7 @@ def _each_page(store: Store, change: Callable[[Page], int]) -> Iterator[int]:
             return
 
 
-def _waits_for_the_past(row: Row, now: float) -> bool:
+def _has_future_history(row: Row, now: float) -> bool:
     """Whether an entry has a run, a claim or a trigger of a time that the clock went back from."""
     step = now + CLOCK_STEP
     if row.definition is None or row.problem or row.score is None or row.score <= step:
@@ -229,14 +231,14 @@ def _score_of(entry: RedBeatSchedulerEntry) -> Writing:
     return Writing(entry.key, believed=entry._seen_texts)
 
 
-def _dependent(
-    row: Row, app: Any, make: type[RedBeatSchedulerEntry]
+def _zone_dependent(
+    row: Row, app: Any, entry_class: type[RedBeatSchedulerEntry]
 ) -> Iterator[RedBeatSchedulerEntry]:
     """Yield the entry of a row if its next run depends on the zone of the app."""
     if row.definition is None or row.problem or row.score is None or row.score < 0:
         return
     try:
-        entry = make.from_texts(app, row.definition, row.meta, row.policy, row.runtime)
+        entry = entry_class.from_texts(app, row.definition, row.meta, row.policy, row.runtime)
     except Exception as error:
         logger.debug("beat: Cannot read %s: %r", row.key, error)  # its claim reports it
         return

@@ -135,11 +135,11 @@ def retry_options(options: Mapping[str, Any], at_most_once: bool) -> dict[str, A
     if at_most_once:
         bounded["retry"] = False
     else:
-        bounded["retry_policy"] = ONE_RETRY if given is None else _policy(given)
+        bounded["retry_policy"] = ONE_RETRY if given is None else _bounded_policy(given)
     return bounded
 
 
-def _policy(given: Any) -> dict[str, float]:
+def _bounded_policy(given: Any) -> dict[str, float]:
     retries = given.get("max_retries") if isinstance(given, Mapping) else None
     return {**ONE_RETRY, "max_retries": 0} if retries == 0 else ONE_RETRY
 
@@ -181,13 +181,13 @@ class Pipe(Protocol):
     def __exit__(self, *exc_info: object) -> None:
         """It waits again."""
 
-    def leave(self) -> None:
+    def flush(self) -> None:
         """Send what was collected, and wait for nothing; nothing else may be on its way.
 
         Raises nothing of its own: :meth:`answers` tells what went wrong.
         """
 
-    def answers(self) -> list[Exception | None]:
+    def results(self) -> list[Exception | None]:
         """Wait for the broker; return for each operation that left why it failed, else None.
 
         Raises nothing of its own; afterwards nothing is on its way.
@@ -213,13 +213,13 @@ def pipe_of(channel: Any) -> Pipe | None:
 
 
 #: Seconds after which messages leave: none is to be late.
-LEAVE_AFTER: Final = 0.02
+FLUSH_AFTER: Final = 0.02
 
 #: Bytes of messages after which they are sent in any case.
 MAX_BYTES: Final = 1 << 20
 
 #: Letters that are seen to together although the broker has confirmed each.
-AT_ONCE: Final = 50
+SETTLE_BATCH: Final = 50
 
 
 @dataclass(slots=True)
@@ -252,41 +252,41 @@ class Publisher:
         self._producer: Any = None
         #: The operations of one publish, one for each queue it goes to, none for one that was
         #: waited for; and the letter they carry, None for one that failed half-way.
-        self._sent: list[tuple[int, InFlightMessage | None]] = []
+        self._collected: list[tuple[int, InFlightMessage | None]] = []
         #: Those of them that have left, and that the broker has not answered yet.
-        self._left: list[tuple[int, InFlightMessage | None]] = []
-        self._open: Pipe | None = None
+        self._flushed: list[tuple[int, InFlightMessage | None]] = []
+        self._open_pipe: Pipe | None = None
         #: Whether the last publish sent anything; None where nobody can tell.
-        self.carried: bool | None = None
+        self.sent_anything: bool | None = None
         #: Whether there were letters already when the last one was published.
-        self._others = False
-        self._before = 0
+        self._had_others = False
+        self._size_before = 0
         self._message: InFlightMessage | None = None
-        self._opened = 0.0
+        self._collecting_since = 0.0
 
     def publishing(self, producer: Any, alone: bool = False) -> Publisher:
         """Return a context in which ``producer`` need not wait for the broker, unless ``alone``."""
-        self._open = None if alone else self._pipe_of(producer)
-        self._others = bool(self._sent or self._left)
+        self._open_pipe = None if alone else self._pipe_of(producer)
+        self._had_others = bool(self._collected or self._flushed)
         return self
 
     def __enter__(self) -> None:
-        if self._open is not None:
-            self._before = self._open.size
-            self._open.__enter__()
+        if self._open_pipe is not None:
+            self._size_before = self._open_pipe.size
+            self._open_pipe.__enter__()
 
     def __exit__(self, *exc_info: object) -> None:
-        pipe, message, operations = self._open, self._message, 0
-        self._open = self._message = None
-        self.carried = None
+        pipe, message, operations = self._open_pipe, self._message, 0
+        self._open_pipe = self._message = None
+        self.sent_anything = None
         if pipe is not None:
             pipe.__exit__(*exc_info)
-            operations = pipe.size - self._before
-            self.carried = operations > 0
+            operations = pipe.size - self._size_before
+            self.sent_anything = operations > 0
         if operations or message is not None:
-            if not self._sent:
-                self._opened = self._clock()
-            self._sent.append((operations, message))
+            if not self._collected:
+                self._collecting_since = self._clock()
+            self._collected.append((operations, message))
 
     def add(self, message: InFlightMessage) -> None:
         """Take the run that is published in the context of :meth:`publishing`."""
@@ -297,7 +297,7 @@ class Publisher:
         pipe = self._pipe
         if producer is self._producer and (pipe is None or pipe.channel is producer.channel):
             return pipe
-        if self._window <= 1 or self._sent or self._left:
+        if self._window <= 1 or self._collected or self._flushed:
             return None
         self.close()
         self._producer, self._pipe = producer, pipe_of(producer.channel)
@@ -306,17 +306,17 @@ class Publisher:
     @property
     def shares_errors(self) -> bool:
         """Whether what went wrong with the last letter may be the fault of one before it."""
-        return self._pipe is not None and self._pipe.shares_errors and self._others
+        return self._pipe is not None and self._pipe.shares_errors and self._had_others
 
-    def ripe(self, now: float) -> bool:
+    def should_flush(self, now: float) -> bool:
         """Whether it is time to :meth:`advance`; ``now`` is by the clock."""
-        if not self._sent:
+        if not self._collected:
             return False
-        if now - self._opened > LEAVE_AFTER:
+        if now - self._collecting_since > FLUSH_AFTER:
             return True
-        count, pipe = len(self._sent), self._pipe
+        count, pipe = len(self._collected), self._pipe
         if pipe is None:
-            return count >= AT_ONCE
+            return count >= SETTLE_BATCH
         # The other half may be on its way.
         return count >= self._window // 2 or pipe.nbytes > MAX_BYTES
 
@@ -327,8 +327,8 @@ class Publisher:
         """
         if self._pipe is None:
             return self.deliver()
-        messages = self._answered()
-        self._leave()
+        messages = self._wait_for_confirms()
+        self._flush()
         return messages
 
     def deliver(self) -> list[InFlightMessage]:
@@ -337,10 +337,10 @@ class Publisher:
         A letter is good only when every operation of it is. Takes no longer than a publish may, for
         those that left and once more for the others.
         """
-        messages = self._answered()
-        if self._sent:
-            self._leave()
-            messages += self._answered()
+        messages = self._wait_for_confirms()
+        if self._collected:
+            self._flush()
+            messages += self._wait_for_confirms()
         return messages
 
     def close(self) -> None:
@@ -349,19 +349,19 @@ class Publisher:
             self._pipe.close()
         self._producer = self._pipe = None
 
-    def _leave(self) -> None:
-        self._left, self._sent = self._sent, []
+    def _flush(self) -> None:
+        self._flushed, self._collected = self._collected, []
         if self._pipe is not None:
             self._pipe.leave()
 
-    def _answered(self) -> list[InFlightMessage]:
+    def _wait_for_confirms(self) -> list[InFlightMessage]:
         """Wait for the answers to the letters that left."""
-        left, self._left = self._left, []
+        flushed, self._flushed = self._flushed, []
         pipe = self._pipe
-        completions = iter([] if pipe is None else pipe.answers())
+        results = iter([] if pipe is None else pipe.results())
         messages = []
-        for operations, message in left:
-            errors = operations and list(filter(None, islice(completions, operations)))
+        for operations, message in flushed:
+            errors = operations and list(filter(None, islice(results, operations)))
             if message is None:
                 continue
             messages.append(message)

@@ -11,7 +11,7 @@ from redis.exceptions import RedisError, ResponseError
 
 from redbeat.connection.borrowing import connect, connection_like
 
-__all__ = ("RedisPipe", "StandIn")
+__all__ = ("ClientStandIn", "RedisPipe")
 
 #: What breaks a connection to Redis, so that nobody knows what became of the rest.
 BROKEN: Final = (RedisError, OSError)
@@ -21,7 +21,7 @@ REPEATS: Final = 1
 
 
 @dataclass(slots=True)
-class Flight:
+class SentCommands:
     """Commands that were sent together, and for each the places of what it does."""
 
     commands: list[Any]
@@ -30,17 +30,17 @@ class Flight:
     #: Why they could not be sent.
     error: Exception | None = None
 
-    def completions(self, answers: list[Exception | None]) -> list[Exception | None]:
+    def results(self, answers: list[Exception | None]) -> list[Exception | None]:
         """Return for each operation what its command was answered."""
-        completions: list[Exception | None] = [None] * self.size
+        results: list[Exception | None] = [None] * self.size
         for places, response in zip(self.places, answers, strict=True):
             if response is not None:
                 for place in places:
-                    completions[place] = response
-        return completions
+                    results[place] = response
+        return results
 
 
-class StandIn:
+class ClientStandIn:
     """Takes the place of the client of a Redis channel of kombu while it is entered.
 
     What it does not collect itself, such as a look at the bindings of an exchange, is done at once.
@@ -67,7 +67,7 @@ class StandIn:
         return getattr(self._client, name)
 
 
-class RedisPipe(StandIn):
+class RedisPipe(ClientStandIn):
     """Commands of a Redis channel, sent in one write: one round trip for all of them.
 
     Messages for one queue are one command: it gets all of them, in their order, or none. They have
@@ -85,47 +85,47 @@ class RedisPipe(StandIn):
         self._queues: dict[str, tuple[list[Any], list[int]]] = {}
         #: The places of what each of the commands does.
         self._places: list[list[int]] = []
-        self._flight: Flight | None = None
+        self._in_flight: SentCommands | None = None
 
     def lpush(self, key: str, message: Any) -> None:
         messages, places = self._queues.setdefault(key, ([], []))
         messages.append(message)
-        self._collected(places, message)
+        self._count(places, message)
 
     def publish(self, topic: str, message: Any) -> None:
         self._commands.publish(topic, message)
         self._places.append([])
-        self._collected(self._places[-1], message)
+        self._count(self._places[-1], message)
 
-    def _collected(self, places: list[int], message: Any) -> None:
+    def _count(self, places: list[int], message: Any) -> None:
         places.append(self.size)
         self.size += 1
         self.nbytes += len(message)
 
-    def leave(self) -> None:
+    def flush(self) -> None:
         for key, (messages, places) in self._queues.items():
             self._commands.lpush(key, *messages)
             self._places.append(places)
         commands = [args for args, _ in self._commands.command_stack]
         self._commands.reset()
-        self._flight = flight = Flight(commands, self._places, self.size)
+        self._in_flight = sent = SentCommands(commands, self._places, self.size)
         self._queues, self._places, self.size, self.nbytes = {}, [], 0, 0
         if commands:
-            flight.error = self._try(send, commands)
+            sent.error = self._try(send, commands)
 
-    def answers(self) -> list[Exception | None]:
+    def results(self) -> list[Exception | None]:
         """As :meth:`Pipe.answers`. One round trip, and another when the connection was broken."""
-        flight, self._flight = self._flight, None
-        if flight is None:
+        sent, self._in_flight = self._in_flight, None
+        if sent is None:
             return []
         answers: list[Exception | None] = []
-        error = flight.error or self._try(receive, len(flight.commands), answers)
+        error = sent.error or self._try(receive, len(sent.commands), answers)
         for _ in range(REPEATS):
-            rest = flight.commands[len(answers) :]
+            rest = sent.commands[len(answers) :]
             if error is not None:
                 error = self._try(send, rest) or self._try(receive, len(rest), answers)
-        answers += [error] * (len(flight.commands) - len(answers))
-        return flight.completions(answers)
+        answers += [error] * (len(sent.commands) - len(answers))
+        return sent.results(answers)
 
     def close(self) -> None:
         self._connection.disconnect()

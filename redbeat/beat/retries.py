@@ -23,7 +23,7 @@ __all__ = (
     "BROKER_WAIT",
     "BackOff",
     "Pace",
-    "Recent",
+    "RecentEntries",
     "Retries",
 )
 
@@ -54,15 +54,17 @@ class Pace:
 
     def __init__(self, rate: float | None) -> None:
         self._rate = rate
-        self._most = max(rate or 0.0, 1.0)
-        self._tokens, self._at = self._most, 0.0
+        self._capacity = max(rate or 0.0, 1.0)
+        self._tokens, self._refilled_at = self._capacity, 0.0
         self._last: int | None = None
 
     def allowed(self, now: float) -> int | None:
         """Return how many are allowed now, None for any number."""
         if self._rate is not None:
-            self._tokens = min(self._tokens + (now - self._at) * self._rate, self._most)
-            self._at, self._last = now, int(self._tokens)
+            self._tokens = min(
+                self._tokens + (now - self._refilled_at) * self._rate, self._capacity
+            )
+            self._refilled_at, self._last = now, int(self._tokens)
         return self._last
 
     def spend(self, count: int) -> None:
@@ -73,7 +75,7 @@ class Pace:
         """Return the seconds until one is allowed; infinite unless none was, when asked last."""
         if self._rate is None or self._last:
             return math.inf
-        return max((1.0 - self._tokens) / self._rate - (now - self._at), SHORTEST_PAUSE)
+        return max((1.0 - self._tokens) / self._rate - (now - self._refilled_at), SHORTEST_PAUSE)
 
 
 #: Seconds to wait while the broker is away, and for an entry that cannot be sent.
@@ -91,7 +93,7 @@ REMEMBERED_FOR: Final = 120.0
 V = TypeVar("V")
 
 
-class Recent(Generic[V]):
+class RecentEntries(Generic[V]):
     """Values by entry key, of which there are :data:`REMEMBERED` at most."""
 
     def __init__(self) -> None:
@@ -125,10 +127,10 @@ class Recent(Generic[V]):
 
 
 #: In place of how often an entry failed, where that is not remembered: it waits the longest.
-MANY: Final = 32
+ATTEMPTS_UNKNOWN: Final = 32
 
 
-class PutBack(NamedTuple):
+class ReleasedRun(NamedTuple):
     """An occurrence that was left to other beats: why, when it was due, and how often."""
 
     reason: str
@@ -142,14 +144,14 @@ class Retries:
     def __init__(self, scheduler: SchedulerProtocol, counters: Counters) -> None:
         self._counters = counters
         self._scheduler = scheduler
-        self._attempts: Recent[int] = Recent()
-        self._put_back: Recent[PutBack] = Recent()
+        self._attempts: RecentEntries[int] = RecentEntries()
+        self._released: RecentEntries[ReleasedRun] = RecentEntries()
         #: UNIX seconds until which entries are left to other beats, the latest of them.
         self.others_until = 0.0
         self._last: BaseException | None = None
-        self.of_broker = 0
+        self.broker_failures = 0
 
-    def note(
+    def retry(
         self, claim: Claim, now: float, error: Exception, unsure: bool | None = False
     ) -> Completion:
         """Keep an occurrence that could not be published: it is late, not lost.
@@ -159,14 +161,14 @@ class Retries:
         It waits even when the broker is to blame, so that another entry is tried next.
         """
         if isinstance(error, CannotRunHereError):
-            return self.put_back(claim, now, error)
-        self._count(claim, error)
-        if self.broker_is_away(error):
-            again_at = now + BROKER_WAIT.after(self.of_broker)
+            return self.leave_to_others(claim, now, error)
+        self._count_failure(claim, error)
+        if self.count_if_broker_failed(error):
+            again_at = now + BROKER_WAIT.after(self.broker_failures)
             return claim.put_back(again_at, unsure is not False)
         attempt = (self._attempts.get(claim.key) or 0) + 1
         if not self._attempts.keep(claim.key, attempt, now):
-            attempt = MANY  # of so many entries not each one is logged
+            attempt = ATTEMPTS_UNKNOWN  # of so many entries not each one is logged
         wait = ENTRY_WAIT.after(attempt)
         logger.error(
             "beat: Could not send %s, attempt %d, trying again in %.0f s: %r",
@@ -179,22 +181,22 @@ class Retries:
             line = run_line(nominal(from_timestamp(claim.due)), now, failed(error))
         return claim.put_back(now + wait, bool(unsure))._replace(history=line)
 
-    def put_back(self, claim: Claim, now: float, error: Exception) -> Completion:
+    def leave_to_others(self, claim: Claim, now: float, error: Exception) -> Completion:
         """Leave an entry that this beat cannot run to others; look at it again after a while.
 
         That is logged, counted and noted in its history once, until the reason is another one.
         """
-        reason, before = str(error) or repr(error), self._put_back.get(claim.key)
+        reason, before = str(error) or repr(error), self._released.get(claim.key)
         known = before is not None and before.reason == reason
         again = before is not None and before.due == claim.due
         attempt = before.attempt + 1 if before is not None and again else 1
-        if not self._put_back.keep(claim.key, PutBack(reason, claim.due, attempt), now):
-            known, attempt = True, MANY
+        if not self._released.keep(claim.key, ReleasedRun(reason, claim.due, attempt), now):
+            known, attempt = True, ATTEMPTS_UNKNOWN
         again_at = round(now + OTHERS_WAIT.after(attempt), 6)  # as exact as scores are
         self.others_until = max(self.others_until, again_at)
         line = ""
         if not known:
-            self._count(claim, error)
+            self._count_failure(claim, error)
             logger.error(
                 "beat: Entry %s cannot run here and is left to other beats, looking again within "
                 "%.0f s: %s",
@@ -203,28 +205,30 @@ class Retries:
             line = run_line(nominal(from_timestamp(claim.due)), now, failed(error))
         return claim.put_back(again_at)._replace(history=line)
 
-    def _count(self, claim: Claim, error: Exception) -> None:
+    def _count_failure(self, claim: Claim, error: Exception) -> None:
         name = name_of(self._scheduler, claim)
         self._counters.failed(name, lost=False)
         if entry_failed.receivers:
             emit(entry_failed, self._scheduler, name=shown(name), error=error, lost=False)
 
-    def forget(self, claim: Claim) -> None:
+    def sent(self, claim: Claim) -> None:
         """An entry was sent."""
         if self._attempts:
             self._attempts.forget(claim.key)
-        if self._put_back:
-            self._put_back.forget(claim.key)
-        if self.of_broker:
-            self.broker_is_there()
+        if self._released:
+            self._released.forget(claim.key)
+        if self.broker_failures:
+            self.broker_answered()
 
-    def broker_is_there(self) -> None:
+    def broker_answered(self) -> None:
         """The broker took a message."""
-        if self.of_broker:
-            logger.warning("beat: The broker is back after %d failed attempts", self.of_broker)
-            self.of_broker, self._last = 0, None
+        if self.broker_failures:
+            logger.warning(
+                "beat: The broker is back after %d failed attempts", self.broker_failures
+            )
+            self.broker_failures, self._last = 0, None
 
-    def broker_is_away(self, error: Exception) -> bool:
+    def count_if_broker_failed(self, error: Exception) -> bool:
         """Return whether the broker is to blame for an error; then count that, and log it.
 
         An error that failed many messages together counts as one. The line is repeated at growing
@@ -234,9 +238,9 @@ class Retries:
             return True
         if not self._scheduler.broker_failed(error):
             return False
-        self.of_broker += 1
+        self.broker_failures += 1
         self._last = error
-        if self.of_broker == 1 or is_worth_a_line(self.of_broker):
+        if self.broker_failures == 1 or should_log(self.broker_failures):
             logger.error(
                 "beat: The broker is not available, trying again: %s: %s",
                 *(broker_address(self._scheduler.app), described(cause_of(error))),
@@ -244,6 +248,6 @@ class Retries:
         return True
 
 
-def is_worth_a_line(attempts: int) -> bool:
+def should_log(attempts: int) -> bool:
     """Return whether to log a failure that lasts: after 1, 2, 4, ... minutes, then each 34."""
     return attempts >= 32 and (attempts & (attempts - 1) == 0 or attempts % 1024 == 0)

@@ -22,7 +22,7 @@ class SchedulerProtocol(Protocol):
     max_interval: float
 
     @property
-    def sends_itself(self) -> bool:
+    def overrides_sending(self) -> bool:
         """Whether code of the user's own is on the way of a message, which may send past ours."""
 
     @property

@@ -47,11 +47,11 @@ ON_TIME = 1.0
 #: What is to be recorded is sent in the middle of a batch when it is so many runs, or when messages
 #: that leave with it have so many bytes or wait for so many seconds: a message is not to be late,
 #: and a beat that dies leaves few runs that are sent and not recorded.
-RIPE_RUNS, RIPE_BYTES, RIPE_AFTER = 50, 1 << 20, 0.02
+MAX_PENDING_RUNS, MAX_PENDING_BYTES, MAX_PENDING_SECONDS = 50, 1 << 20, 0.02
 
 #: Seconds that Redis may work on a turn, since others wait that long. If it takes longer, the next
 #: claims are fewer, down to this number; if a full batch takes less than half, they grow again.
-MOST_WORK, SMALLEST_BATCH = 0.008, 50
+MAX_SCRIPT_SECONDS, SMALLEST_BATCH = 0.008, 50
 
 #: Round trips in which a last record is tried, when applications write histories meanwhile.
 FLUSH_ATTEMPTS = 3
@@ -64,17 +64,17 @@ class Record:
     ``heard`` is called once with the result, whatever that is; without it only a refusal is logged.
     """
 
-    done: Completion
+    completion: Completion
     on_result: Callable[[Result], None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
-    """The terms of one turn, its records, and the local time at which it was asked."""
+class SentRequest:
+    """The body of one turn, its records, and the local time at which it was asked."""
 
-    terms: ClaimRequest
+    body: ClaimRequest
     records: list[Record]
-    asked_at: float
+    sent_at: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,32 +123,34 @@ class Session:
         self._clock = clock
         self._token = new_token()
         self._beat_id = self._token[-12:]
-        self._turns = 0
+        self._turn_count = 0
         #: The turn whose reply got lost; it is asked for again before anything else.
-        self._lost: Request | None = None
-        self._under_way: tuple[Request, Callable[[], ClaimReply]] | None = None
+        self._unanswered: SentRequest | None = None
+        self._in_flight: tuple[SentRequest, Callable[[], ClaimReply]] | None = None
         self._ready: Response | None = None
         #: The local time of the last answer of Redis.
         self.answered_at = self._sent_at = clock()
-        self._now = 0.0
+        self._redis_time = 0.0
         #: What may be sent before it is recorded, and where messages go that are recorded with it.
         self.way = BEFORE_RECORD
         self.broker: Broker | None = None
         #: By how many seconds the clock of Redis went back since somebody set this to 0.
-        self.went_back = 0.0
+        self.clock_went_back = 0.0
 
     def time_at(self, local: float) -> float:
         """The time of Redis at a local time: its last answer plus the local seconds since."""
-        return self._now + (local - self.answered_at)
+        return self._redis_time + (local - self.answered_at)
 
     def time(self) -> float:
         """The time of Redis, as :meth:`time_at` has it."""
         return self.time_at(self._clock())
 
-    def record(self, done: Completion, on_result: Callable[[Result], None] | None = None) -> None:
+    def record(
+        self, completion: Completion, on_result: Callable[[Result], None] | None = None
+    ) -> None:
         """Have a completion travel with the next turn; ``heard`` as in :class:`Record`."""
-        self.pending.append(Record(done, on_result))
-        self._bytes += len(done.messages)
+        self.pending.append(Record(completion, on_result))
+        self._bytes += len(completion.messages)
 
     @property
     def token(self) -> str:
@@ -160,33 +162,33 @@ class Session:
 
         With a key in ``only`` that entry is claimed and no other, whether it is due or not.
         """
-        self.hear()
-        request = self._question(limit, only)
+        self.wait_for_reply()
+        request = self._next_request(limit, only)
         try:
-            reply = self._store.claim(*request.terms)
+            reply = self._store.claim(*request.body)
         except BaseException:
-            self._lost = request
+            self._unanswered = request
             raise
-        return self._receive(request, reply)
+        return self._process_reply(request, reply)
 
     def begin(self, limit: int) -> None:
         """Begin a turn whose answer :meth:`next` returns: Redis works on it meanwhile."""
         free = self._ready is None or not limit
-        if self._under_way is None and free and self._store.overlaps:
-            request = self._question(limit)
+        if self._in_flight is None and free and self._store.overlaps:
+            request = self._next_request(limit)
             try:
-                self._under_way = request, self._store.begin_claim(request.terms)
+                self._in_flight = request, self._store.begin_claim(request.body)
             except BaseException:
-                self._lost = request
+                self._unanswered = request
                 raise
 
-    def send_if_ripe(self, local: float) -> None:
+    def send_if_full(self, local: float) -> None:
         """Have Redis record what waits, when that is much or old, without waiting for the answer.
 
         One round trip then. ``local`` is the present by the clock.
         """
-        ripe = len(self.pending) >= RIPE_RUNS or self._bytes >= RIPE_BYTES
-        if ripe or (self._bytes and local - self._sent_at >= RIPE_AFTER):
+        ripe = len(self.pending) >= MAX_PENDING_RUNS or self._bytes >= MAX_PENDING_BYTES
+        if ripe or (self._bytes and local - self._sent_at >= MAX_PENDING_SECONDS):
             self.send()
 
     def send(self) -> None:
@@ -194,51 +196,51 @@ class Session:
         if not self.pending:
             return
         if self._store.overlaps:
-            self.hear()
+            self.wait_for_reply()
             self.begin(0)
         else:
             self.request(0)
 
-    def next(self, limit: int) -> Response:
+    def next_response(self, limit: int) -> Response:
         """Return the answer to the turn that was begun, or to a new one."""
-        ready = self.begun()
+        ready = self.finish()
         return self.request(limit) if ready is None else ready
 
-    def begun(self) -> Response | None:
+    def finish(self) -> Response | None:
         """Return the answer to the turn that was begun, None when none was."""
-        self.hear()
+        self.wait_for_reply()
         ready, self._ready = self._ready, None
         return ready
 
-    def hear(self) -> None:
+    def wait_for_reply(self) -> None:
         """Wait for the answer to the turn that was begun, if one was, and keep it."""
-        if self._under_way is None:
+        if self._in_flight is None:
             return
-        (request, response), self._under_way = self._under_way, None
+        (request, response), self._in_flight = self._in_flight, None
         try:
             reply = response()
         except BaseException:
-            self._lost = request
+            self._unanswered = request
             raise
-        on_result = self._receive(request, reply)
-        if request.terms.limit or self._ready is None:
+        on_result = self._process_reply(request, reply)
+        if request.body.limit or self._ready is None:
             self._ready = on_result
 
-    def _question(self, limit: int, only: str = "") -> Request:
+    def _next_request(self, limit: int, only: str = "") -> SentRequest:
         """Return the next question: after a lost reply the same once more, and what came since."""
-        records, lost = self.pending, self._lost
-        self.pending, self._lost, self._bytes = [], None, 0
-        if lost is None:
-            self._turns += 1
-            turn_id = f"{self._beat_id}-{self._turns}"
+        records, unanswered = self.pending, self._unanswered
+        self.pending, self._unanswered, self._bytes = [], None, 0
+        if unanswered is None:
+            self._turn_count += 1
+            turn_id = f"{self._beat_id}-{self._turn_count}"
         else:
-            records, limit = [*lost.records, *records], max(limit, lost.terms.limit)
-            turn_id, only = lost.terms.turn_id, lost.terms.only or only
-        terms = ClaimRequest(
+            records, limit = [*unanswered.records, *records], max(limit, unanswered.body.limit)
+            turn_id, only = unanswered.body.turn_id, unanswered.body.only or only
+        body = ClaimRequest(
             *(turn_id, limit, self.lease),
-            completions=[record.done for record in records],
+            completions=[record.completion for record in records],
             lock=None if self.lock is None else self.lock.arguments(),
-            reply_lost=lost is not None,
+            reply_lost=unanswered is not None,
             token=self._token,
             history=self._history,
             counted=self._counters.take(),
@@ -248,45 +250,53 @@ class Session:
             late=self.pace.allowed(self._clock()) if limit else None,
         )
         self._sent_at = self._clock()
-        return Request(terms, records, self._sent_at)
+        return SentRequest(body, records, self._sent_at)
 
-    def _receive(self, request: Request, reply: ClaimReply) -> Response:
-        if self._now:  # by the time at which it was asked, as the answer may have taken long
-            self.went_back = max(self.went_back, self.time_at(request.asked_at) - reply.now)
-        self.answered_at, self._now = self._clock(), reply.now
+    def _process_reply(self, request: SentRequest, reply: ClaimReply) -> Response:
+        if self._redis_time:  # by the time at which it was asked, as the answer may have taken long
+            self.clock_went_back = max(
+                self.clock_went_back, self.time_at(request.sent_at) - reply.now
+            )
+        self.answered_at, self._redis_time = self._clock(), reply.now
         self._counters.confirm(reply.members)
-        self._fit(reply)
+        self._adapt_batch(reply)
         if self.lock is not None:
             self.lock.observe(reply)
         for record, result in zip(request.records, reply.results, strict=True):
             if record.on_result is not None:
                 record.on_result(result)
             elif result.code != RECORDED:
-                self._not_recorded(record.done, result, request.terms.reply_lost)
-        if request.terms.late:
+                self._log_unrecorded(record.completion, result, request.body.reply_lost)
+        if request.body.late:
             late = sum(claim.due < reply.now - ON_TIME for claim in reply.claims)
-            self.pace.spend(min(late, request.terms.late))
+            self.pace.spend(min(late, request.body.late))
         used = reply.expires - reply.now - self.lease * (1 - USED_PART)
-        return Response(reply, request.asked_at + used)
+        return Response(reply, request.sent_at + used)
 
-    def _fit(self, reply: ClaimReply) -> None:
+    def _adapt_batch(self, reply: ClaimReply) -> None:
         """Set how many entries the next turn claims, so that others need not wait for long."""
-        if reply.took > MOST_WORK:
-            self.batch = max(int(self.batch * MOST_WORK / reply.took), SMALLEST_BATCH)
-        elif reply.took < MOST_WORK / 2 and len(reply.claims) >= self.batch:
+        if reply.took > MAX_SCRIPT_SECONDS:
+            self.batch = max(int(self.batch * MAX_SCRIPT_SECONDS / reply.took), SMALLEST_BATCH)
+        elif reply.took < MAX_SCRIPT_SECONDS / 2 and len(reply.claims) >= self.batch:
             self.batch = min(self.batch + SMALLEST_BATCH, BATCH)
 
-    def _not_recorded(self, done: Completion, result: Result, repeated: bool) -> None:
+    def _log_unrecorded(self, completion: Completion, result: Result, repeated: bool) -> None:
         if result.code == REFUSED and not repeated:
-            logger.info("beat: Entry %s was deleted or replaced during its run", shown(done.key))
+            logger.info(
+                "beat: Entry %s was deleted or replaced during its run", shown(completion.key)
+            )
 
-    def unheard(self) -> Response | None:
+    def recover_lost_claims(self) -> Response | None:
         """Return the claims whose answer got lost, None when there are none.
 
         No round trip when there are none, else one.
         """
-        lost = self._lost
-        return None if lost is None or not lost.terms.limit else self.request(lost.terms.limit)
+        unanswered = self._unanswered
+        return (
+            None
+            if unanswered is None or not unanswered.body.limit
+            else self.request(unanswered.body.limit)
+        )
 
     def flush(self) -> None:
         """Record what is pending.
@@ -295,7 +305,7 @@ class Session:
         meanwhile.
         """
         for _ in range(FLUSH_ATTEMPTS):
-            if self.pending or self._lost is not None:
+            if self.pending or self._unanswered is not None:
                 self.request(0)
 
     def leave(self) -> None:
@@ -303,8 +313,8 @@ class Session:
 
         One round trip, none where nothing is to be said.
         """
-        if self.lock is None and self._now:
+        if self.lock is None and self._redis_time:
             self._store.leave(self._token)
-        elif self.lock is not None and self._now and self.lock.leading is False:
+        elif self.lock is not None and self._redis_time and self.lock.leading is False:
             with suppress(RedisError, OSError):  # it is forgotten by itself
                 self._store.leave(self.lock.token, locked=True)

@@ -44,8 +44,8 @@ class StaticEntries:
     def __init__(self) -> None:
         self._entries: dict[str, RedBeatSchedulerEntry] = {}
         self._refused: set[str] = set()
-        self._left: set[str] = set()
-        self._bases: dict[str, Any] = {}
+        self._removed: set[str] = set()
+        self._base_schedules: dict[str, Any] = {}
         #: Whether these are all there are, so that others in Redis are to be removed.
         self.complete = False
         #: How many entries the last :meth:`sync` has added, changed and removed.
@@ -63,8 +63,8 @@ class StaticEntries:
 
     def collect(self) -> None:
         """Begin again: what is not added from now on has left ``beat_schedule``."""
-        self._left |= self._entries.keys()
-        self._entries, self._refused, self._bases = {}, set(), {}
+        self._removed |= self._entries.keys()
+        self._entries, self._refused, self._base_schedules = {}, set(), {}
         self.complete = self.unwritten = True
         self.offered = ""
 
@@ -76,40 +76,40 @@ class StaticEntries:
         entry._static = True
         self._entries[str(name)] = entry
         self._refused.discard(str(name))
-        self._left.discard(str(name))
+        self._removed.discard(str(name))
 
     def refuse(self, name: str, error: Exception) -> None:
         """Report an entry that cannot be made or stored."""
         logger.error("beat: Static entry %s is not scheduled: %s", name, error)
         self._entries.pop(str(name), None)
         self._refused.add(str(name))
-        self._left.discard(str(name))
+        self._removed.discard(str(name))
 
-    def give_schedule(self, entry: RedBeatSchedulerEntry) -> None:
+    def restore_schedule(self, entry: RedBeatSchedulerEntry) -> None:
         """Put the schedule object of ``beat_schedule`` into a loaded entry, if it decides itself.
 
         Redis holds the base form of such a schedule. One that was edited in Redis stays.
         """
         name = str(entry.name)
-        mine = self._entries.get(name)
-        if mine is None or not asks_itself(mine.schedule):
+        static_entry = self._entries.get(name)
+        if static_entry is None or not asks_itself(static_entry.schedule):
             return
-        if name not in self._bases:
-            stored = type(mine).from_definition(mine.app, *mine.texts())
-            self._bases[name] = stored.schedule
-        if entry.schedule == self._bases[name]:
-            entry.schedule = mine.schedule
+        if name not in self._base_schedules:
+            stored = type(static_entry).from_definition(static_entry.app, *static_entry.texts())
+            self._base_schedules[name] = stored.schedule
+        if entry.schedule == self._base_schedules[name]:
+            entry.schedule = static_entry.schedule
 
-    def give_functions(self, entry: RedBeatSchedulerEntry) -> None:
+    def restore_functions(self, entry: RedBeatSchedulerEntry) -> None:
         """Put the functions that ``beat_schedule`` has among its arguments into a loaded entry.
 
         Raises :exc:`LazyArgumentError` where it has none for an argument that is to be computed.
         """
         if not entry._lazy:
             return
-        mine = self._entries.get(str(entry.name))
-        entry.args = resolved(entry.args, mine and mine.args, ("args",))
-        entry.kwargs = resolved(entry.kwargs, mine and mine.kwargs, ("kwargs",))
+        static_entry = self._entries.get(str(entry.name))
+        entry.args = resolved(entry.args, static_entry and static_entry.args, ("args",))
+        entry.kwargs = resolved(entry.kwargs, static_entry and static_entry.kwargs, ("kwargs",))
 
     def offer(self, store: Store, lock: BeatLock | None) -> None:
         """Add and change entries in Redis; while another beat leads, only add what is missing.
@@ -123,7 +123,7 @@ class StaticEntries:
         self.synced = {"added": 0, "changed": 0, "removed": 0}
         for rows in batches(self._rows(store, from_timestamp(store.time()), lock)):
             free, codes = store.offer_statics(rows, lock_key, token)
-            self._note(rows, codes)
+            self._count_results(rows, codes)
             digest.update("".join(row.definition + row.policy for row in rows).encode())
         if free:
             self.offered = digest.hexdigest()
@@ -163,10 +163,10 @@ class StaticEntries:
             codes = store.sync_statics(rows, lock_key, token, ttl)
             if codes is None:
                 return False
-            self._note(rows, codes)
+            self._count_results(rows, codes)
         return True
 
-    def _note(self, rows: Sequence[StaticRow], codes: Sequence[int]) -> None:
+    def _count_results(self, rows: Sequence[StaticRow], codes: Sequence[int]) -> None:
         """Count what became of rows, and refuse those whose keys hold something else."""
         self.synced["added"] += codes.count(ADDED)
         self.synced["changed"] += codes.count(CHANGED)
@@ -177,12 +177,12 @@ class StaticEntries:
     def _rows(
         self, store: Store, now: datetime, lock: BeatLock | None = None
     ) -> Iterator[StaticRow]:
-        scores, most = Scores(now), encode_meta(now)
+        scores, meta_of_now = Scores(now), encode_meta(now)
         for name, entry in list(self._entries.items()):
             try:
-                definition, policy = _texts(entry, store, lock)
+                definition, policy = _stored_texts(entry, store, lock)
                 begins = counts_from(entry.schedule, now)
-                meta = most if begins is now else encode_meta(begins)
+                meta = meta_of_now if begins is now else encode_meta(begins)
                 yield StaticRow(name, entry.key, definition, policy, meta, scores.of(entry))
             except (RedisError, OSError):
                 raise
@@ -192,7 +192,7 @@ class StaticEntries:
     def stale(self, store: Store, alone: bool) -> set[str]:
         """Return the names of static entries that :meth:`prune` would remove. One round trip."""
         names = store.static_names()
-        return names - self._entries.keys() - self._refused if alone else names & self._left
+        return names - self._entries.keys() - self._refused if alone else names & self._removed
 
     def prune(self, store: Store, lock: BeatLock | None, alone: bool = True) -> int | None:
         """Remove static entries that left ``beat_schedule``; how many, None without the lead.
@@ -208,11 +208,11 @@ class StaticEntries:
                 return None
             for name in names:
                 logger.info("beat: Removed entry %s: it left beat_schedule", name)
-        self._left.clear()
+        self._removed.clear()
         return len(stale)
 
 
-def _texts(
+def _stored_texts(
     entry: RedBeatSchedulerEntry, store: Store, lock: BeatLock | None = None
 ) -> tuple[str, str]:
     """Return definition and policy; a class with a ``save`` of its own stores itself first.

@@ -39,12 +39,12 @@ from redbeat.storage.quarantine import Quarantine, shown
 from redbeat.storage.records import NEW_LEADER, STANDBY, Claim, ClaimReply
 from redbeat.storage.store import MAX_WAIT, Store
 
-from .dispatch import Dispatcher, Given
+from .dispatch import CallerEntry, Dispatcher
 from .exactly_once import CommonServer
-from .lock import FORGET_AFTER, NOT_A_LOCK, BeatLock, OwnLock
+from .lock import FORGET_AFTER, NOT_A_LOCK, BeatLock, CustomLock
 from .maintenance import StatsCleanup, Sweep, follow_clock, follow_time_zone
 from .publisher import Publisher
-from .retries import BROKER_WAIT, BackOff, Pace, Recent
+from .retries import BROKER_WAIT, BackOff, Pace, RecentEntries
 from .scheduler_protocol import SchedulerProtocol
 from .session import LONGEST_LEASE, Response, Session
 from .statics import StaticEntries
@@ -63,13 +63,13 @@ STANDBY_POLL = 1.0
 MAX_TICK = 2.0
 
 #: Seconds that one batch may spend on making entries from their texts; the rest is given back.
-MAX_READING = 0.5
+MAX_LOADING = 0.5
 
 #: Characters of a definition from which on it is read after the others of its batch.
 LONG_TEXT = 65_536
 
 #: Seconds between two looks for what nothing leads to, by a beat that is never idle.
-LOOK_INTERVAL = 1.0
+MAINTENANCE_INTERVAL = 1.0
 
 #: Seconds for which a beat lets others go first where it was the last to give an entry back.
 HEAD_START = 0.025
@@ -78,11 +78,11 @@ HEAD_START = 0.025
 REDIS_WAIT = BackOff(0.1, 2.0)
 
 
-def _is_ours(lock: Any) -> TypeGuard[BeatLock]:
+def _is_beat_lock(lock: Any) -> TypeGuard[BeatLock]:
     return isinstance(lock, BeatLock)
 
 
-def _is_long(claim: Claim) -> bool:
+def _is_long_text(claim: Claim) -> bool:
     return len(claim.definition or "") > LONG_TEXT
 
 
@@ -112,7 +112,7 @@ class Ticker:
         self.running = False
         self._scheduler = scheduler
         self._store = store
-        self._lock: BeatLock | OwnLock | None = lock
+        self._lock: BeatLock | CustomLock | None = lock
         self._statics = statics
         self._conf = conf
         self._server_checked = False
@@ -136,19 +136,19 @@ class Ticker:
         self._synced = False
         self._sync_again_at = 0.0
         self._prune_at = math.inf
-        self._members = 0
-        self._missing: Recent[bool] = Recent()
-        self._looked_at = clock()
-        self._told = ""
-        self._offered_until = 0.0
-        self._gone: list[str] = []
+        self._member_count = 0
+        self._without_hash: RecentEntries[bool] = RecentEntries()
+        self._maintained_at = clock()
+        self._reported_problem = ""
+        self._others_first_until = 0.0
+        self._members_to_remove: list[str] = []
         self._redis_failures = 0
-        self._led = False
-        self._at_work = False
-        self._look_again_at: list[float] = []
-        self._answered = False
-        self._refused = False
-        self._causes: set[str] = set()
+        self._was_leading = False
+        self._was_active = False
+        self._rescan_at: list[float] = []
+        self._redis_answered = False
+        self._permission_denied = False
+        self._logged_errors: set[str] = set()
         self._stop = HeldSignals()
 
     # -- the tick ------------------------------------------------------------------------------
@@ -168,7 +168,7 @@ class Ticker:
     def take_lock(self) -> None:
         """Take the lock if it is free, before the first tick. One round trip."""
         if self._session.lock is not None:
-            self.guarded(self._look_at_lock)
+            self.guarded(self._renew_lock)
 
     def run_one(self, entry: RedBeatSchedulerEntry, options: dict[str, Any]) -> float | None:
         """Claim an entry, send it if it is due, and record that.
@@ -186,7 +186,9 @@ class Ticker:
     def release_lock(self) -> None:
         """Release the lock if it is held, or may be. One round trip then."""
         lock = self._lock
-        if lock is not None and (lock.leading or (lock.leading is None and not _is_ours(lock))):
+        if lock is not None and (
+            lock.leading or (lock.leading is None and not _is_beat_lock(lock))
+        ):
             lock.release()
 
     def use_lock(self, lock: Any, timeout: float) -> None:
@@ -195,17 +197,17 @@ class Ticker:
         None when several beats share the work; ``timeout`` is seconds. No round trip, one to
         release the lock before it.
         """
-        if lock is self._lock or (isinstance(self._lock, OwnLock) and lock is self._lock.lock):
+        if lock is self._lock or (isinstance(self._lock, CustomLock) and lock is self._lock.lock):
             return
-        if _is_ours(self._lock) and self._lock.leading:
+        if _is_beat_lock(self._lock) and self._lock.leading:
             try:
                 self._lock.release()
             except (RedisError, OSError) as error:
                 logger.warning(
                     "beat: The lock before this one expires by itself: %s", described(error)
                 )
-        own = lock is None or _is_ours(lock)
-        self._lock = lock if own else OwnLock(lock, timeout)
+        own = lock is None or _is_beat_lock(lock)
+        self._lock = lock if own else CustomLock(lock, timeout)
         self._session.lock = lock if own else None
 
     def guarded(self, work: Callable[[], W]) -> W | float:
@@ -214,11 +216,11 @@ class Ticker:
         started = self._clock()
         try:
             with self._stop:
-                return self._available(work())
+                return self._redis_worked(work())
         except LockNotOwnedError:
             raise
         except (RedisError, OSError) as error:
-            return self._unavailable(explained(error, self._store))
+            return self._redis_failed(explained(error, self._store))
         except RedBeatError:
             raise
         except Exception:
@@ -226,20 +228,20 @@ class Ticker:
             return STANDBY_POLL
         finally:
             self.running = False
-            self._take_note(started)
+            self._count_tick(started)
 
-    def _tell_problem(self) -> None:
+    def _report_problem(self) -> None:
         """Tell all who ask what keeps this beat from sending. One round trip when that changed."""
         problem = self._server.problem
-        if problem != self._told:
+        if problem != self._reported_problem:
             self._store.note_problem(problem)
-            self._told = self.health.problem = problem
+            self._reported_problem = self.health.problem = problem
 
-    def _take_note(self, started: float) -> None:
+    def _count_tick(self, started: float) -> None:
         """Count the tick that ends."""
         self.health.ticked()
-        at_work = self.health.leads is True
-        self.counters.ticked(self._clock() - started, self._store.round_trips, at_work)
+        active = self.health.leads is True
+        self.counters.ticked(self._clock() - started, self._store.round_trips, active)
 
     @property
     def available(self) -> bool:
@@ -255,7 +257,7 @@ class Ticker:
         self._at_most_once.keep()
         for response in (self._session.begun(), self._session.unheard()):
             if response is not None:
-                self._give_back(response.reply.claims)
+                self._release_claims(response.reply.claims)
         self._session.flush()
         self._at_most_once.publish()
 
@@ -269,39 +271,39 @@ class Ticker:
             self._publisher.close()
             self._server.close()
 
-    def _available(self, wait: W) -> W:
+    def _redis_worked(self, wait: W) -> W:
         if self._redis_failures:
             logger.warning("beat: Redis is back after %d failed ticks", self._redis_failures)
             emit(redis_back, self._scheduler, failures=self._redis_failures)
         self.health.completed()
         self._redis_failures = 0
-        self._answered = True
-        self._causes.clear()
+        self._redis_answered = True
+        self._logged_errors.clear()
         return wait
 
-    def _unavailable(self, error: Exception) -> float:
+    def _redis_failed(self, error: Exception) -> float:
         self.health.failed()
         if not self._redis_failures:
             emit(redis_lost, self._scheduler, error=error)
         kind = type(error).__name__
         # Once per cause: what follows "connection refused" may be the one that lasts.
-        if kind not in self._causes:
-            self._causes.add(kind)
-            why = "" if self._answered else hint(error, self._store.client)
+        if kind not in self._logged_errors:
+            self._logged_errors.add(kind)
+            why = "" if self._redis_answered else hint(error, self._store.client)
             logger.error("beat: Redis is not available, trying again: %s: %s%s", kind, error, why)
         self._redis_failures += 1
-        self._refused = isinstance(error, NoPermissionError)
+        self._permission_denied = isinstance(error, NoPermissionError)
         return REDIS_WAIT.after(self._redis_failures)
 
     def _work(self, claims: bool) -> float:
         self._check_server()
         started = self._clock()
         while True:
-            failures = self._dispatcher.retries.of_broker
+            failures = self._dispatcher.retries.broker_failures
             self._at_most_once.keep()
-            if not self._keep_own_lock():
+            if not self._keep_custom_lock():
                 return self._stand_by("another")
-            response = self._session.next(self._limit() if claims else 0)
+            response = self._session.next_response(self._limit() if claims else 0)
             reply = response.reply
             self._at_most_once.publish()  # what a lost reply had left open
             if not self._leads(reply):
@@ -309,20 +311,20 @@ class Ticker:
             if self._sync(reply):
                 continue
             if reply.claims:
-                self._look_ahead(reply)
+                self._claim_ahead(reply)
                 self._dispatch(response)
-                self._look_after_though_busy(reply)
+                self._maintain_when_busy(reply)
             elif (
-                self._dispatcher.retries.of_broker <= failures
+                self._dispatcher.retries.broker_failures <= failures
                 and not self._session.pending
-                and not self._look_after(reply)
+                and not self._maintain(reply)
             ):
                 return self._wait(reply) if claims else self._longest_wait()
             # While the broker is away, entries that do not need it are still seen to.
-            enough = self._stop.pending or self._clock() - started > MAX_TICK
-            if self._dispatcher.retries.of_broker > failures or enough:
+            stop_now = self._stop.pending or self._clock() - started > MAX_TICK
+            if self._dispatcher.retries.broker_failures > failures or stop_now:
                 self.flush()
-                return BROKER_WAIT.after(self._dispatcher.retries.of_broker)
+                return BROKER_WAIT.after(self._dispatcher.retries.broker_failures)
 
     def _run_one(self, entry: RedBeatSchedulerEntry, options: dict[str, Any]) -> float | None:
         due, seconds = self._scheduler.is_due(entry)
@@ -336,20 +338,20 @@ class Ticker:
             return self._stand_by(response.reply.holder)
         claim = next((claim for claim in response.reply.claims if claim.key == entry.key), None)
         if claim is None:
-            self._give_back(response.reply.claims)
+            self._release_claims(response.reply.claims)
             return STANDBY_POLL
         if claim.definition is None and not claim.problem:
             return self._run_unstored(entry, options) if due else seconds
-        self._dispatch(response, Given(entry, options))
+        self._dispatch(response, CallerEntry(entry, options))
         return self._recorded(entry.key, seconds)
 
     def _prepare(self) -> float | None:
         """Do what a tick does before it claims; the seconds to wait where this beat may not run."""
         self._check_server()
-        if not self._keep_own_lock():
+        if not self._keep_custom_lock():
             return self._stand_by("another")
         if not self._synced:
-            reply = self._look_at_lock()
+            reply = self._renew_lock()
             if reply.standing == STANDBY:
                 return self._stand_by(reply.holder)
             self._sync(reply)
@@ -358,9 +360,9 @@ class Ticker:
     def _recorded(self, key: str, seconds: float | None) -> float | None:
         """Record the run of one entry; return the seconds until it is due again."""
         records = self._session.pending
-        scores = [record.done.score for record in records if record.done.key == key]
+        scores = [record.completion.score for record in records if record.completion.key == key]
         self.flush()
-        failures = self._dispatcher.retries.of_broker
+        failures = self._dispatcher.retries.broker_failures
         if failures:
             return BROKER_WAIT.after(failures)
         # The clock of this host may be ahead of Redis: then the run that was due is not due yet.
@@ -374,33 +376,33 @@ class Ticker:
         entry.adopt("", entry.default_now(), count, decision.anchor or decision.scheduled_at)
         return seconds
 
-    def _keep_own_lock(self) -> bool:
+    def _keep_custom_lock(self) -> bool:
         """Whether the lock is held if a program brought it; that of a beat is kept by its turns."""
-        held = not isinstance(self._lock, OwnLock) or self._lock.keep()
+        held = not isinstance(self._lock, CustomLock) or self._lock.keep()
         if not held:
-            self._take_note_of_lead("another")
+            self._observe_leadership("another")
         return held
 
-    def _look_at_lock(self) -> ClaimReply:
+    def _renew_lock(self) -> ClaimReply:
         reply = self._session.request(0).reply
         self._leads(reply)
         return reply
 
     def _leads(self, reply: ClaimReply) -> bool:
         """Whether this beat may go on; says when it begins or ceases to lead."""
-        self._take_note_of_lead(reply.holder)
-        at_work = reply.standing != STANDBY
-        if at_work and not self._at_work:  # before this beat's own ticks are told
+        self._observe_leadership(reply.holder)
+        active = reply.standing != STANDBY
+        if active and not self._was_active:  # before this beat's own ticks are told
             back = self._store.last_tick() - reply.now
-            self._session.went_back = max(self._session.went_back, back)
-        self._at_work = at_work
-        return at_work
+            self._session.clock_went_back = max(self._session.clock_went_back, back)
+        self._was_active = active
+        return active
 
-    def _take_note_of_lead(self, holder: str) -> None:
+    def _observe_leadership(self, holder: str) -> None:
         leads = self._lock is not None and bool(self._lock.leading)
         self.health.observe(leads or self._lock is None, holder == NOT_A_LOCK)
-        if leads is not self._led:
-            self._led = leads
+        if leads is not self._was_leading:
+            self._was_leading = leads
             if leads:
                 emit(lock_acquired, self._scheduler)
             else:
@@ -414,33 +416,33 @@ class Ticker:
             raise LockNotOwnedError(f"the lock {lock.key} is held by {holder}")
         return min(STANDBY_POLL, self._longest_wait())
 
-    def _look_after(self, reply: ClaimReply) -> bool:
+    def _maintain(self, reply: ClaimReply) -> bool:
         """Look for entries that nothing leads to; True when there may be something to do."""
-        self._looked_at = self._clock()
-        self._stats_cleanup.look()
-        self._prune_when_alone()
-        return self._quarantine.review(reply.quarantined) or self._sweep.look()
+        self._maintained_at = self._clock()
+        self._stats_cleanup.run()
+        self._prune_without_lock()
+        return self._quarantine.review(reply.quarantined) or self._sweep.run()
 
-    def _look_after_though_busy(self, reply: ClaimReply) -> None:
-        """Do as :meth:`_look_after` now and then, for a beat that is never idle."""
-        if self._clock() - self._looked_at >= LOOK_INTERVAL:
-            self._look_after(reply)
+    def _maintain_when_busy(self, reply: ClaimReply) -> None:
+        """Do as :meth:`_maintain` now and then, for a beat that is never idle."""
+        if self._clock() - self._maintained_at >= MAINTENANCE_INTERVAL:
+            self._maintain(reply)
 
-    def _look_ahead(self, reply: ClaimReply) -> None:
+    def _claim_ahead(self, reply: ClaimReply) -> None:
         """Have Redis record the last batch and claim the next while this one is dispatched.
 
         A Redis that is just then away is seen to in the next turn: this batch is in hand.
         """
         more = reply.next_due is not None and reply.next_due <= reply.now
         worth_it = more or (self._session.pending and len(reply.claims) > self._session.batch // 2)
-        if worth_it and not self._dispatcher.retries.of_broker:
+        if worth_it and not self._dispatcher.retries.broker_failures:
             try:
                 self._session.begin(self._limit() if more else 0)
             except (RedisError, OSError) as error:
                 logger.debug("beat: Cannot look ahead: %r", error)
 
     def _check_server(self) -> None:
-        if self._refused:  # No script runs that would stop half-way.
+        if self._permission_denied:  # No script runs that would stop half-way.
             check_rights(self._store)
         if not self._server_checked:
             check_eviction(self._store, self._conf.key_expiry_check)
@@ -451,7 +453,7 @@ class Ticker:
     def _limit(self) -> int:
         if not self._synced:
             return 0
-        return 1 if self._dispatcher.retries.of_broker else self._session.batch
+        return 1 if self._dispatcher.retries.broker_failures else self._session.batch
 
     def _longest_wait(self) -> float:
         longest = min(MAX_WAIT, self._scheduler.max_interval)
@@ -461,7 +463,7 @@ class Ticker:
         longest = min(self._longest_wait(), self._session.pace.wait(self._clock()))
         if reply.next_due is None:
             return longest
-        others_first = self._lock is None and reply.next_due <= self._offered_until
+        others_first = self._lock is None and reply.next_due <= self._others_first_until
         wait = reply.next_due - self._session.time() + (HEAD_START if others_first else 0.0)
         return min(max(wait, 0.0), longest)
 
@@ -469,10 +471,10 @@ class Ticker:
 
     def _sync(self, reply: ClaimReply) -> bool:
         """Write static entries if they are not there; True when the next thing is another turn."""
-        emptied = self._emptied(reply)
+        vanished = self._schedule_vanished(reply)
         self._follow_clock()
-        if self._synced and not emptied and not self._statics.unwritten:
-            if self._statics_stand(reply) or self._clock() < self._sync_again_at:
+        if self._synced and not vanished and not self._statics.unwritten:
+            if self._statics_present(reply) or self._clock() < self._sync_again_at:
                 return False
             logger.warning("beat: Static entries vanished from Redis, writing them again")
         self._sync_again_at = self._clock() + STANDBY_POLL
@@ -495,20 +497,20 @@ class Ticker:
 
         A second time after a lease: what was claimed before may be recorded until then.
         """
-        now, back = self._clock(), self._session.went_back
+        now, back = self._clock(), self._session.clock_went_back
         if back > CLOCK_STEP:
             logger.warning("beat: The clock of Redis went back by %.1f s", back)
-            self._session.went_back, self._look_again_at = 0.0, [now, now + LONGEST_LEASE]
-        if not self._look_again_at or now < self._look_again_at[0]:
+            self._session.clock_went_back, self._rescan_at = 0.0, [now, now + LONGEST_LEASE]
+        if not self._rescan_at or now < self._rescan_at[0]:
             return
         if self._still_leads(follow_clock(self._store)):
-            del self._look_again_at[0]
+            del self._rescan_at[0]
 
     def _still_leads(self, batches: Iterator[None]) -> bool:
         """Go through batches of work, keeping the lock; False when this beat lost the lead."""
-        return all(self._look_at_lock().standing != STANDBY for _ in batches)
+        return all(self._renew_lock().standing != STANDBY for _ in batches)
 
-    def _prune_when_alone(self) -> None:
+    def _prune_without_lock(self) -> None:
         """Without a lock, remove static entries that no beat may have had for a minute.
 
         One round trip, once after each start, and some more where there are such entries.
@@ -523,23 +525,23 @@ class Ticker:
             else:
                 self._prune_at = self._clock() + FORGET_AFTER
 
-    def _statics_stand(self, reply: ClaimReply) -> bool:
+    def _statics_present(self, reply: ClaimReply) -> bool:
         """Whether the static entries are there, as far as their number tells.
 
         Without a lock, another beat with a newer ``beat_schedule`` may have removed some.
         """
         return reply.statics >= (len(self._statics) if self._lock else min(len(self._statics), 1))
 
-    def _emptied(self, reply: ClaimReply) -> bool:
+    def _schedule_vanished(self, reply: ClaimReply) -> bool:
         """Whether the whole schedule vanished since the last turn; that is said loudly.
 
         Raises ``LockNotOwnedError`` where the lock went with it, and a beat that lost its lock must
         end.
         """
-        before, self._members = self._members, reply.members
+        before, self._member_count = self._member_count, reply.members
         if reply.members or not before:
             return False
-        self._sweep.hurry()
+        self._sweep.scan_now()
         lock_is_new = reply.standing == NEW_LEADER
         if before == 1 and not lock_is_new:  # it may just have been deleted
             return False
@@ -551,77 +553,77 @@ class Ticker:
 
     # -- a batch -------------------------------------------------------------------------------
 
-    def _dispatch(self, response: Response, given: Given | None = None) -> None:
+    def _dispatch(self, response: Response, caller_entry: CallerEntry | None = None) -> None:
         """Dispatch claimed entries; what is left when the broker or the time fails is given back.
 
-        ``given`` is what a program gave to send of one of them. A round trip now and then, see
-        :meth:`Session.send_if_ripe`, and those of the quarantine.
+        ``caller_entry`` is what a program gave to send of one of them. A round trip now and then, see
+        :meth:`Session.send_if_full`, and those of the quarantine.
         """
         # A text that takes long to read keeps no other entry waiting.
-        response.reply.claims.sort(key=_is_long)
+        response.reply.claims.sort(key=_is_long_text)
         rest = iter(response.reply.claims)
         try:
-            self._dispatch_each(rest, response, given)
+            self._dispatch_each(rest, response, caller_entry)
             self._dispatcher.deliver()
-            if not self._dispatcher.retries.of_broker:
+            if not self._dispatcher.retries.broker_failures:
                 self._at_most_once.keep()
         except (SystemExit, KeyboardInterrupt):
-            self._give_back_rest(rest)
+            self._release_rest(rest)
             self._record_before_exit()
             raise
         finally:
             # After an error of Redis too: what is written down as a message goes out now, while the
             # claims are held.
             self._dispatcher.deliver()
-            self._give_back_rest(rest)
+            self._release_rest(rest)
         self._quarantine.flush()
-        self._forget_gone()
-        self._offer_to_others()
-        self._tell_problem()
+        self._remove_missing()
+        self._wake_other_beats()
+        self._report_problem()
 
-    def _offer_to_others(self) -> None:
+    def _wake_other_beats(self) -> None:
         """Have beats that share the work look at what this one cannot run.
 
         No round trip when there is nothing new, else two.
         """
         until = self._dispatcher.retries.others_until
-        if self._lock is None and until > self._offered_until:
-            self._offered_until = until
+        if self._lock is None and until > self._others_first_until:
+            self._others_first_until = until
             self._session.flush()
             self._store.wake_beats()
 
     def _dispatch_each(
-        self, claims: Iterator[Claim], response: Response, given: Given | None
+        self, claims: Iterator[Claim], response: Response, caller_entry: CallerEntry | None
     ) -> None:
         session, publisher, stop = self._session, self._publisher, self._stop
-        loaded = self._dispatcher.loaded(response.reply.claims, response.reply.now, given)
-        failures, reading = self._dispatcher.retries, 0.0
+        loaded = self._dispatcher.loaded(response.reply.claims, response.reply.now, caller_entry)
+        failures, loading_seconds = self._dispatcher.retries, 0.0
         for claim in claims:
-            asked = self._clock()
+            loading_started = self._clock()
             entry = next(loaded)
             started = self._clock()
-            reading += started - asked
+            loading_seconds += started - loading_started
             if started >= response.deadline:
                 logger.warning("beat: Stalled past the lease of the claims, giving them back")
-                self._give_back((claim,))
+                self._release_claims((claim,))
                 return
             if claim.definition is None and not claim.problem:
-                self._hash_is_gone(claim.key)
+                self._handle_missing_hash(claim.key)
                 continue
-            if self._missing:
-                self._missing.forget(claim.key)
+            if self._without_hash:
+                self._without_hash.forget(claim.key)
             try:
                 self._dispatcher.dispatch(entry, claim, session.time_at(started))
             except (SystemExit, KeyboardInterrupt):
                 # Nobody knows whether it is out; whoever sends it again does so under the same id.
                 session.record(claim.put_back(claim.due, unsure=True))
                 raise
-            if publisher.ripe(started):
+            if publisher.should_flush(started):
                 self._dispatcher.advance()
                 session.send()  # of what is out, few runs are not recorded
-            if failures.of_broker or stop.pending or reading > MAX_READING:
+            if failures.broker_failures or stop.pending or loading_seconds > MAX_LOADING:
                 return
-            session.send_if_ripe(started)
+            session.send_if_full(started)
 
     def _record_before_exit(self) -> None:
         """Told to stop: record what is out, so that nobody sends it again."""
@@ -631,30 +633,30 @@ class Ticker:
         except (RedisError, OSError) as error:
             logger.error("beat: Could not record the last runs: %s", described(error))
 
-    def _give_back_rest(self, claims: Iterable[Claim]) -> None:
-        self._give_back(claims)
-        self._give_back(self._at_most_once.withdraw())
+    def _release_rest(self, claims: Iterable[Claim]) -> None:
+        self._release_claims(claims)
+        self._release_claims(self._at_most_once.withdraw())
 
-    def _give_back(self, claims: Iterable[Claim]) -> None:
+    def _release_claims(self, claims: Iterable[Claim]) -> None:
         """Let entries be due as they were."""
         for claim in claims:
             if claim.definition is not None:
                 self._session.record(claim.put_back(claim.due))
 
-    def _hash_is_gone(self, key: str) -> None:
+    def _handle_missing_hash(self, key: str) -> None:
         """Remove a member without a hash the second time: a writer may be between two commands."""
-        if self._missing.forget(key) is None:
-            self._missing.keep(key, True, self._clock())
+        if self._without_hash.forget(key) is None:
+            self._without_hash.keep(key, True, self._clock())
             return
         if key.removeprefix(self._store.keys.prefix) in self._statics:
             logger.warning("beat: Static entry %s vanished, writing it again", key)
             self._synced = False
         else:
-            self._gone.append(key)
+            self._members_to_remove.append(key)
 
-    def _forget_gone(self) -> None:
+    def _remove_missing(self) -> None:
         """Remove the members without a hash. No round trip when there are none, else one."""
-        gone, self._gone = self._gone, []
+        gone, self._members_to_remove = self._members_to_remove, []
         for member in self._store.forget(gone) if gone else ():
             logger.error(
                 "beat: Entry %s is removed from the schedule: its hash is gone", shown(member)

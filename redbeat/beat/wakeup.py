@@ -55,8 +55,8 @@ class WakeUp:
         self._clock = clock
         self._sleep = sleep
         self._pubsub: Any = None
-        self._possible = hasattr(client, "pubsub")
-        self._heard_at = self._asked_at = 0.0
+        self._can_subscribe = hasattr(client, "pubsub")
+        self._received_at = self._pinged_at = 0.0
         self._waiting = False
 
     def listen(self) -> bool:
@@ -64,7 +64,7 @@ class WakeUp:
 
         What was published before it is not heard: tick once more.
         """
-        if self._pubsub is not None or not self._possible:
+        if self._pubsub is not None or not self._can_subscribe:
             return False
         try:
             with HeldSignals(), cluster_errors():
@@ -73,19 +73,19 @@ class WakeUp:
                 confirmed = self._pubsub.get_message(timeout=CONFIRM_SECONDS) is not None
         except TypeError as error:
             # redis-py 5.0.0 cannot subscribe by way of Sentinel.
-            self._possible = False
+            self._can_subscribe = False
             self._lost(error)
             return False
         except (RedisError, OSError) as error:
             self._lost(error)
             return False
-        self._heard_at = self._asked_at = self._clock()
+        self._received_at = self._pinged_at = self._clock()
         if not confirmed:
             self._lost("no answer")
         return confirmed
 
-    def wait(self, seconds: float, heed: bytes, stopping: Callable[[], bool]) -> bool:
-        """Wait until ``heed`` is said, ``seconds`` are over or ``stopping()`` is true.
+    def wait(self, seconds: float, expected: bytes, stopping: Callable[[], bool]) -> bool:
+        """Wait until ``expected`` is said, ``seconds`` are over or ``stopping()`` is true.
 
         Returns whether it was said. What was said several times meanwhile counts once.
         """
@@ -96,8 +96,8 @@ class WakeUp:
                 left = until - self._clock()
                 if left <= 0:
                     return False
-                if self._hears(heed, min(left, SLICE)):
-                    while self._hears(heed, 0.0):
+                if self._receives(expected, min(left, SLICE)):
+                    while self._receives(expected, 0.0):
                         pass
                     return True
             return False
@@ -121,8 +121,8 @@ class WakeUp:
         except (RedisError, OSError) as error:
             logger.debug("beat: Closing the wake-up connection: %r", error)
 
-    def _hears(self, heed: bytes, seconds: float) -> bool:
-        """Listen for so long at most; whether ``heed`` was said."""
+    def _receives(self, expected: bytes, seconds: float) -> bool:
+        """Listen for so long at most; whether ``expected`` was said."""
         if self._pubsub is None:
             if seconds:
                 self._sleep(seconds)
@@ -137,19 +137,19 @@ class WakeUp:
             # ValueError for bytes that are not UTF-8: anybody may publish on the channel.
             self._lost(error)
             return False
-        self._heard_at = self._clock()
-        said = message.get("data")
-        return (said.encode() if isinstance(said, str) else said) == heed
+        self._received_at = self._clock()
+        data = message.get("data")
+        return (data.encode() if isinstance(data, str) else data) == expected
 
     def _check(self) -> None:
         """Ask a silent connection for a sign of life, and give up one that gave none."""
         now = self._clock()
-        if now - max(self._heard_at, self._asked_at) < PING_INTERVAL:
+        if now - max(self._received_at, self._pinged_at) < PING_INTERVAL:
             return
-        if self._heard_at < self._asked_at:
+        if self._received_at < self._pinged_at:
             self._lost("silent")
             return
-        self._asked_at = now
+        self._pinged_at = now
         self._pubsub.ping()
 
     def _lost(self, why: object) -> None:
