@@ -27,7 +27,7 @@ from redis.sentinel import MasterNotFoundError, Sentinel
 from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_exponential
 
 from redbeat.beat.lock import BeatLock
-from redbeat.beat.publisher import TaskMessage, addressed
+from redbeat.beat.publisher import TaskMessage, build_message
 from redbeat.beat.session import LONGEST_LEASE, SHORTEST_LEASE
 from redbeat.beat.stop_signals import HeldSignals
 from redbeat.entries.runs import nominal
@@ -451,7 +451,7 @@ class RedBeatScheduler(Scheduler):
         else:
             scheduled_at = (entry.scheduled_at if advance else None) or entry.default_now()
         instant = nominal(scheduled_at)
-        message = addressed(entry, instant, run)
+        message = build_message(entry, instant, run)
         try:
             result = self._publish(message, producer)
         except Exception as error:

@@ -1,4 +1,4 @@
-"""Messages on their way to RabbitMQ, which confirms them by and by."""
+"""Publishes messages to RabbitMQ without waiting for each confirmation."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ __all__ = ("AmqpPipe",)
 
 
 class ChannelClosedError(Exception):
-    """What was on its way on a channel was not confirmed, because of one of the messages."""
+    """RabbitMQ closed the channel before it confirmed all messages."""
 
 
 class AmqpPipe:
-    """Messages of a RabbitMQ channel that are sent at once, and confirmed by and by."""
+    """Sends messages on a RabbitMQ channel at once, and collects the confirmations later."""
 
     nbytes = 0
     shares_errors = True
@@ -23,7 +23,7 @@ class AmqpPipe:
         self._tag = 0
         self._unconfirmed: dict[int, int] = {}
         self._results: list[Exception | None] = []
-        #: How many of these had left by :meth:`leave`.
+        #: Number of results that belong to flushed messages.
         self._flushed = 0
         self._timeout: float | None = None
         channel.events["basic_ack"].add(self._acknowledged)
@@ -40,9 +40,9 @@ class AmqpPipe:
         self.channel.basic_publish = self._publish_and_wait
 
     def _enable_confirms(self) -> None:
-        """Ask for confirmations. A round trip the first time, and after the channel was closed.
+        """Enable confirmations. A round trip the first time, and after the channel was closed.
 
-        It then opened itself again, and numbers its messages from one.
+        A closed channel reopens itself and numbers its messages from one.
         """
         if self.channel._confirm_selected:
             return
@@ -52,8 +52,9 @@ class AmqpPipe:
         self.channel._confirm_selected = True
 
     def _publish_and_wait(self, *args: Any, **kwargs: Any) -> Any:
-        """Publish outside the pipe: the broker numbers these messages too."""
-        # It takes the next confirmation for its own.
+        """Publish outside the context and wait; RabbitMQ numbers these messages too."""
+        # kombu takes the next confirmation for that of its own message, so no other may be
+        # outstanding.
         self._drain(len(self._results))
         self._enable_confirms()
         self._tag += 1
@@ -76,31 +77,31 @@ class AmqpPipe:
         self._settle(tag, multiple, RuntimeError("RabbitMQ refused the message (basic.nack)"))
 
     def _settle(self, tag: int, multiple: bool, error: Exception | None) -> None:
-        # They wait in the order of their numbers.
+        # The unconfirmed tags are in ascending order.
         tags = list(takewhile(lambda one: one <= tag, self._unconfirmed)) if multiple else [tag]
         for one in tags:
-            place = self._unconfirmed.pop(one, None)
-            if place is not None:
-                self._results[place] = error
+            position = self._unconfirmed.pop(one, None)
+            if position is not None:
+                self._results[position] = error
 
     def flush(self) -> None:
-        """They are on their way already."""
+        """Mark the messages as flushed; they were sent at once."""
         self._flushed = len(self._results)
 
     def results(self) -> list[Exception | None]:
         flushed, self._flushed = self._flushed, 0
         self._drain(flushed)
         results, self._results = self._results[:flushed], self._results[flushed:]
-        self._unconfirmed = {tag: place - flushed for tag, place in self._unconfirmed.items()}
+        self._unconfirmed = {tag: position - flushed for tag, position in self._unconfirmed.items()}
         if not self._results:
             self._timeout = None
         return results
 
     def close(self) -> None:
-        """Nothing is the pipe's own."""
+        """Do nothing: the pipe has no resources."""
 
     def _drain(self, count: int) -> None:
-        """Wait until the first operations have an outcome."""
+        """Wait until the first ``count`` operations have a result."""
         try:
             while next(iter(self._unconfirmed.values()), count) < count:
                 if self.channel.connection is None or not self.channel._confirm_selected:
@@ -110,7 +111,7 @@ class AmqpPipe:
             self._fail_unconfirmed(error)
 
     def _fail_unconfirmed(self, error: Exception) -> None:
-        """No confirmation will come any more."""
-        for place in self._unconfirmed.values():
-            self._results[place] = error
+        """Store ``error`` as the result of all unconfirmed messages."""
+        for position in self._unconfirmed.values():
+            self._results[position] = error
         self._unconfirmed.clear()

@@ -1,4 +1,4 @@
-"""What to record for an entry that was looked at: sent, not due, put off, finished."""
+"""Builds the completion to record for a claimed entry: sent, not due, postponed or finished."""
 
 from __future__ import annotations
 
@@ -42,16 +42,16 @@ logger = get_logger("celery.beat")
 
 
 def custom_score(entry: RedBeatSchedulerEntry, seconds: Any, now: float) -> float | None:
-    """Return the next score by a class of the user's own; None when the schedule decides.
+    """Return the next score that a user's entry class chooses, None if the schedule decides.
 
-    An ``is_due`` that only adds a condition agrees with the schedule, but for the time it took to
-    ask.
+    An ``is_due`` that only adds a condition agrees with the schedule, apart from the time of the
+    call.
     """
     if entry.scores_itself() and entry.run is not None and entry.run.successor is not None:
         return _custom_score(entry.run.successor, now)
     if type(entry).is_due is RedBeatSchedulerEntry.is_due or not isinstance(seconds, (int, float)):
         return None
-    if seconds != seconds:  # NaN: as a score Redis refuses it, and the whole batch with it
+    if seconds != seconds:  # NaN: Redis would refuse it as a score, and the whole batch with it
         return None
     by_schedule = score_of(entry.decision().next_at)
     own_score = now + float(min(max(seconds, 0), LONGEST_WAIT))
@@ -67,14 +67,16 @@ def _custom_score(after: RedBeatSchedulerEntry, now: float) -> float | None:
         score = float(after.score)
         if not math.isfinite(score):
             raise ValueError(f"its score is {score}")
-    except Exception:  # the message is out: what is recorded of it must not depend on this
-        logger.exception("beat: Entry %s cannot tell its next run, its schedule does", after.name)
+    except Exception:  # the message was sent, so its run must be recorded in any case
+        logger.exception(
+            "beat: Entry %s could not compute its score, using its schedule instead", after.name
+        )
         return None
     return score if score < 0 else max(score, now + SHORTEST_WAIT)
 
 
 def score_of_not_due(entry: RedBeatSchedulerEntry, run: Run, seconds: Any, now: float) -> float:
-    """Return when to look again at an entry that was not sent."""
+    """Return when to look again at an entry that was not sent, UNIX seconds."""
     own_score = custom_score(entry, seconds, now)
     if own_score is not None:
         return own_score
@@ -91,7 +93,7 @@ ALLOW: Final = "allow"
 
 
 def is_running(entry: RedBeatSchedulerEntry, claim: Claim, now: float) -> bool:
-    """Return whether an earlier run may go on with which the next must not overlap."""
+    """Return whether an earlier run, which the next must not overlap, may still be running."""
     if entry.policy_field("overlap") == ALLOW or not claim.running_until:
         return False
     try:
@@ -102,7 +104,7 @@ def is_running(entry: RedBeatSchedulerEntry, claim: Claim, now: float) -> bool:
 
 
 def running_marker(entry: RedBeatSchedulerEntry, task_id: str) -> str:
-    """Return the ``running`` of a completion for a run that begins, "" where none is needed."""
+    """Return the ``running`` field for a run that begins, "" if overlaps are allowed."""
     if entry.policy_field("overlap") == ALLOW or not task_id:
         return ""
     return f"{task_id} {entry.policy_field('overlap_timeout')}"
@@ -111,19 +113,20 @@ def running_marker(entry: RedBeatSchedulerEntry, task_id: str) -> str:
 def overlap_completion(
     entry: RedBeatSchedulerEntry, claim: Claim
 ) -> tuple[Completion, datetime | None]:
-    """Return what to record for an occurrence that is due while an earlier run goes on.
+    """Return the completion for a run that is due while an earlier run is still running.
 
-    With the occurrence if that is skipped; one that waits is the latest when its time comes.
+    Also returns the due time of the run if it is skipped, None if it waits.
     """
     decision = entry.decision()
     scheduled_at = decision.anchor or decision.scheduled_at
     waits = entry.policy_field("overlap") == "buffer_one"
     if waits or scheduled_at is None or entry.last_run_at is None:
         until = float(claim.running_until)
-        logger.debug("beat: Entry %s waits for the end of its run", entry.name)
+        logger.debug("beat: Entry %s waits until its earlier run has ended", entry.name)
         return claim.put_back(until)._replace(running=WAITS), None
     logger.warning(
-        "beat: Entry %s skips the run of %s: an earlier one goes on", entry.name, scheduled_at
+        "beat: Entry %s skips the run of %s: an earlier run is still running",
+        *(entry.name, scheduled_at),
     )
     runtime = encode_runtime(nominal(scheduled_at), entry.last_run_at)
     score = _score_after(entry, scheduled_at)
@@ -131,7 +134,7 @@ def overlap_completion(
 
 
 def _score_after(entry: RedBeatSchedulerEntry, skipped: datetime) -> float:
-    """Return when the entry is due after an occurrence that does not count as a run."""
+    """Return the score after a skipped run, which does not count as a run."""
     run = entry.run
     if run is None or asks_itself(entry.schedule):
         return score_of(entry.decision().next_at)
@@ -141,8 +144,12 @@ def _score_after(entry: RedBeatSchedulerEntry, skipped: datetime) -> float:
     return run.now.timestamp() if decision.due else score_of(decision.next_at)
 
 
+def _plural(count: int) -> str:
+    return "" if count == 1 else "s"
+
+
 class Completions:
-    """Makes completions, counts them and says what happened. No round trips."""
+    """Builds completions, counts them and emits their signals. No round trips."""
 
     def __init__(
         self, scheduler: SchedulerProtocol, counters: Counters, histories: Histories
@@ -152,7 +159,7 @@ class Completions:
         self._histories = histories
 
     def announce_sent(self, entry: RedBeatSchedulerEntry) -> None:
-        """Count a message that is out, and say so."""
+        """Count a sent message, and emit ``entry_dispatched``."""
         run = entry.run
         if run is None:
             return
@@ -172,9 +179,9 @@ class Completions:
     def not_sent(
         self, entry: RedBeatSchedulerEntry, claim: Claim, score: float, now: float
     ) -> Completion:
-        """Return what to record for an entry that is not due, or whose runs are too old by now.
+        """Return the completion of an entry that is not due, or whose due runs are too old.
 
-        Where something else than its last run is what it counts from, that is noted.
+        Records the instant that the next run counts from, if that is not the last run.
         """
         decision, runtime, line = entry.decision(), "", ""
         if decision.anchor and not decision.due and entry.last_run_at:
@@ -182,14 +189,14 @@ class Completions:
             runtime = encode_runtime(last, entry.last_run_at)
             if decision.missed:
                 logger.warning(
-                    "beat: Entry %s missed %d runs up to that of %s, too old to be made up for",
-                    *(entry.name, decision.missed, decision.anchor),
+                    "beat: Entry %s missed %d run%s up to %s, too late to catch up",
+                    *(entry.name, decision.missed, _plural(decision.missed), decision.anchor),
                 )
                 self._count_missed(entry, decision.missed, decision.anchor)
                 line = run_line(last, now, missed(decision.missed))
             else:
                 logger.warning(
-                    "beat: Entry %s ran at %s by a clock that was ahead, it counts from now on",
+                    "beat: Entry %s ran at %s by a clock that was ahead, counting from now",
                     *(entry.name, entry.last_run_at),
                 )
         completion = claim.done(SKIP, score, runtime=runtime)._replace(history=line)
@@ -202,16 +209,16 @@ class Completions:
         emit(entry_missed, self._scheduler, entry=entry, count=count, scheduled_at=scheduled_at)
 
     def perhaps_sent(self, entry: RedBeatSchedulerEntry, claim: Claim, now: float) -> Completion:
-        """Return what to record for a run that may be out, and is not to be sent again by now.
+        """Return the completion of a run that may have been sent and must not be sent again.
 
-        It counts as a run, so that ``max_runs`` are not exceeded.
+        It counts as a run, so that the entry does not exceed ``max_runs``.
         """
         decision = entry.decision()
         scheduled_at = decision.scheduled_at
         assert scheduled_at is not None
         task_id = entry.task_id_of(scheduled_at)
         logger.warning(
-            "beat: Entry %s: the run of %s was perhaps sent, as %s, and is not sent again",
+            "beat: Entry %s: the run of %s may have been sent as %s, not sending it again",
             *(entry.name, scheduled_at, task_id),
         )
         self._count_missed(entry, 1, scheduled_at)
@@ -224,7 +231,7 @@ class Completions:
         return self._with_end(entry, claim, completion) if score == PARKED else completion
 
     def overlapping(self, entry: RedBeatSchedulerEntry, claim: Claim, now: float) -> Completion:
-        """Return what to record for an occurrence that is due while an earlier run goes on."""
+        """Return the completion for a run that is due while an earlier run is still running."""
         completion, skipped = overlap_completion(entry, claim)
         if skipped is not None:
             self._counters.add("skipped", str(entry.name))
@@ -233,9 +240,9 @@ class Completions:
         return self._with_end(entry, claim, completion) if has_finished else completion
 
     def announce_finished(self, entry: RedBeatSchedulerEntry) -> None:
-        """Say that nothing is left to run of an entry."""
+        """Log that an entry has no runs left, and emit ``entry_finished``."""
         logger.info(
-            "beat: Entry %s has finished: nothing is left to run (%s)",
+            "beat: Entry %s has finished, it has no runs left (on_finish: %s)",
             *(entry.name, entry.policy_field("on_finish")),
         )
         emit(entry_finished, self._scheduler, entry=entry)
@@ -243,7 +250,7 @@ class Completions:
     def _with_end(
         self, entry: RedBeatSchedulerEntry, claim: Claim, completion: Completion
     ) -> Completion:
-        """Return the completion of an entry that has finished, with what becomes of it."""
+        """Return the completion of a finished entry, with the action of ``on_finish``."""
         on_finish = entry.policy_field("on_finish")
         if on_finish == "delete":
             return completion._replace(end=DELETE)
@@ -261,9 +268,9 @@ class Completions:
         own_score: float | None,
         now: float,
     ) -> Completion:
-        """Return what to record for a run that is out.
+        """Return the completion of a run that was sent.
 
-        ``own`` is when to look again, None for what the schedule says.
+        ``own_score`` is the next score by the user's entry class, None if the schedule decides.
         """
         run = entry.run
         assert run is not None

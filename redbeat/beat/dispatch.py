@@ -1,4 +1,4 @@
-"""What becomes of one claimed entry: sent, given back, parked or quarantined."""
+"""Dispatches claimed entries: each is sent, put back, parked or quarantined."""
 
 from __future__ import annotations
 
@@ -67,32 +67,33 @@ __all__ = (
 logger = get_logger("celery.beat")
 
 
-#: An entry, or why it cannot be read.
+#: An entry, or the error of loading it.
 Loaded = RedBeatSchedulerEntry | Exception
 
-#: Entries that are read before the first of them is dispatched.
+#: Entries that are loaded before the first of them is dispatched.
 LOAD_AHEAD: Final = 50
 
-#: Seconds after which those that were read are dispatched before others are read.
+#: Seconds after which loaded entries are dispatched before more are loaded.
 LOAD_SECONDS: Final = 0.1
 
-#: Seconds after a claim for which a run is not too old because of them: the broker took its time.
+#: Seconds for which the decision on a run stays valid. A beat that waits longer for the broker
+#: checks again whether the run is too late.
 DECISION_VALID_FOR: Final = 0.1
 
 
 class CallerEntry(NamedTuple):
-    """What a program's own tick gave to ``maybe_due``: its object of an entry, and options."""
+    """The entry object and the options that a program's own tick passed to ``maybe_due``."""
 
     entry: RedBeatSchedulerEntry
     options: dict[str, Any]
 
 
 class Dispatcher:
-    """Decides and publishes, one claim at a time; what is to be recorded goes to the exchange.
+    """Decides and publishes, one claim at a time, and adds the completions to the session.
 
-    No round trips to Redis of its own, but for a lost run whose end is waited for. ``statics`` hold
-    the functions among the arguments of static entries, ``outbox`` what the broker has not
-    confirmed yet.
+    Makes no round trip to Redis, except for a lost run whose end other runs wait for. ``statics``
+    hold the functions among the arguments of static entries, ``publisher`` holds unconfirmed
+    messages.
     """
 
     def __init__(
@@ -129,11 +130,11 @@ class Dispatcher:
     def loaded(
         self, claims: Sequence[Claim], claimed_at: float, caller_entry: CallerEntry | None = None
     ) -> Iterator[Loaded]:
-        """Yield the entry of each claim with its run, or why it cannot be read.
+        """Yield the entry of each claim with its decision, or the error of loading it.
 
-        Many are read and decided in a row: that takes less time than one after the other between
-        two messages. ``claimed_at`` is the time of Redis, UNIX seconds. ``given`` is what a program
-        gave to send of one of them.
+        Loads and decides several entries in a row, which takes less time than one at a time between
+        two messages. ``claimed_at`` is the Redis time of the claims, UNIX seconds. ``caller_entry``
+        is the object that a program passed to ``maybe_due``.
         """
         first, now = 0, datetime.fromtimestamp(claimed_at, UTC)
         while first < len(claims):
@@ -153,9 +154,9 @@ class Dispatcher:
             first += len(entries)
 
     def _decide_early(self, entry: RedBeatSchedulerEntry, now: datetime, claim: Claim) -> None:
-        """Decide on an entry before its turn; where that fails, its turn tells of it.
+        """Decide on an entry before its turn; an error is raised again at its turn.
 
-        Not where code of the user's own decides, which is asked once, and when it is needed.
+        Skips schedules with code of the user, which must be called once, at the time of the run.
         """
         decided_at = datetime.fromtimestamp(float(claim.since), UTC) if claim.since else now
         entry.run = Run(now, datetime.fromtimestamp(claim.due, UTC), decided_at)
@@ -164,7 +165,7 @@ class Dispatcher:
         try:
             entry.decision()
         except Exception as error:
-            logger.debug("beat: Cannot tell yet when %s is due: %r", shown(claim.key), error)
+            logger.debug("beat: Could not decide yet on %s: %r", shown(claim.key), error)
 
     def _load(self, claim: Claim, caller_entry: CallerEntry | None = None) -> Loaded:
         if claim.problem or claim.definition is None:
@@ -185,9 +186,9 @@ class Dispatcher:
         return entry
 
     def dispatch(self, entry: Loaded, claim: Claim, now: float) -> None:
-        """Run a claimed entry as it was :meth:`loaded`, and see to its record.
+        """Run a claimed entry that was :meth:`loaded`, and record the result.
 
-        ``now`` is the time of Redis, UNIX seconds.
+        ``now`` is the Redis time, UNIX seconds.
         """
         if isinstance(entry, Exception):
             self._handle_load_error(entry, claim, now)
@@ -206,7 +207,7 @@ class Dispatcher:
             error, CannotRunHereError
         ):
             self._quarantine_entry(claim, str(error), now)
-        elif isinstance(error, (RedisError, OSError)):  # of a from_key() of the program's
+        elif isinstance(error, (RedisError, OSError)):  # from an overridden from_key()
             self._retry(claim, now, error)
         else:
             self.deliver()
@@ -220,10 +221,10 @@ class Dispatcher:
         try:
             due = entry.decision().due
         except Exception as error:
-            if asks_itself(entry.schedule):  # the user's own code, which may recover
+            if asks_itself(entry.schedule):  # code of the user, which may recover
                 self._retry(claim, now, error)
                 return
-            reason = f"definition.schedule: cannot tell when it is due: {error!r}"
+            reason = f"definition.schedule: cannot compute when it is due: {error!r}"
             self._quarantine_entry(claim, reason, now)
             return
         if due and perhaps_sent and (not entry.enabled or entry.is_too_late):
@@ -233,7 +234,7 @@ class Dispatcher:
         elif due and not perhaps_sent and is_running(entry, claim, now):
             self._record_without_run(entry, self._completions.overlapping(entry, claim, now))
         elif due and self._waited_too_long(entry, run):
-            self._session.record(claim.put_back(now))  # the next claim decides anew
+            self._session.record(claim.put_back(now))  # the next claim decides again
         else:
             self._send(entry, run, claim, now, due)
 
@@ -254,10 +255,10 @@ class Dispatcher:
         else:
             self._publish(entry, run, claim, now)
 
-    # -- sending: with the record, before it, after it -------------------------------------------
+    # -- sending: with the record, before it, or after it ------------------------------------------
 
     def _capture_for(self, entry: RedBeatSchedulerEntry, producer: Any) -> Capture | None:
-        """Return what collects a message that leaves with its record, None where it cannot."""
+        """Return a capture for a message that leaves with its record, None if it cannot do so."""
         if entry.policy_field("delivery") == AT_LEAST_ONCE:
             return None
         session = self._session
@@ -321,7 +322,7 @@ class Dispatcher:
         return self._completions.sent(entry, claim, custom_score(entry, seconds, now), now)
 
     def _send_with_record(self, message: InFlightMessage, completion: Completion) -> None:
-        """Have a run leave with its record."""
+        """Add a completion that sends its message in the same step."""
         self._session.record(
             completion,
             partial(self._on_sent_with_record, message, completion, self._session.broker),
@@ -334,7 +335,7 @@ class Dispatcher:
         broker: Broker | None,
         result: Result,
     ) -> None:
-        """Take note of what became of a run that was to leave with its record."""
+        """Handle the result of a completion that was to send its message in the same step."""
         entry, claim = message.entry, message.claim
         if result.code in (RECORDED, OVERTAKEN):
             self._report_sent(entry, claim, completion)
@@ -352,12 +353,12 @@ class Dispatcher:
             self._on_message_refused(claim, result.texts[0])
         else:
             logger.info(
-                "beat: The run of %s is not sent: it was deleted, or another beat claimed it",
+                "beat: The run of %s is not sent: the entry was deleted or claimed by another beat",
                 shown(claim.key),
             )
 
     def _on_message_refused(self, claim: Claim, why: str) -> None:
-        """See to a run whose message the script could not send."""
+        """Put back a run whose message the script could not send."""
         now = self._session.time()
         if REFUSAL.search(why):
             self._server.refuse(f"the Redis user of the schedule may not send messages: {why}")
@@ -375,7 +376,7 @@ class Dispatcher:
             self._completions.announce_finished(entry)
 
     def _record_without_run(self, entry: RedBeatSchedulerEntry, completion: Completion) -> None:
-        """Record what is no run."""
+        """Add a completion that records no run."""
 
         def on_result(result: Result) -> None:
             if result.code == RECORDED:
@@ -384,20 +385,20 @@ class Dispatcher:
         self._session.record(completion, on_result if completion.end else None)
 
     def advance(self) -> None:
-        """Have what was published leave, and record that which left before."""
+        """Flush the collected messages, and record the runs of the previous flush."""
         for message in self._publisher.advance():
             self._settle(message)
 
     def deliver(self) -> None:
-        """Wait for the broker to answer for what is on its way, and record that.
+        """Wait until the broker has confirmed all messages, and record their runs.
 
-        Also before anything is made of what went wrong after it.
+        Called before any error of a later run is handled.
         """
         for message in self._publisher.deliver():
             self._settle(message)
 
     def _settle(self, message: InFlightMessage) -> None:
-        """Record a run that was published before its record."""
+        """Record a run whose message the broker has confirmed, or retry it after an error."""
         entry, claim, now = message.entry, message.claim, message.now
         if message.error is not None:
             self._handle_publish_error(claim, now, message.error, message.shared, unsure=True)
@@ -409,7 +410,7 @@ class Dispatcher:
     def _on_recorded(
         self, message: InFlightMessage, completion: Completion, result: Result
     ) -> None:
-        """Take note of the record of a run that was published before it."""
+        """Handle the result of the record of a run that was published before."""
         entry, claim = message.entry, message.claim
         if result.code == CHANGED:
             again = self._merge(entry, claim, completion, result.texts)
@@ -426,7 +427,7 @@ class Dispatcher:
         completion: Completion,
         texts: tuple[str, ...],
     ) -> Completion:
-        """Return the completion of a run during which an application wrote to its entry."""
+        """Return the completion of a run during which an application changed the entry."""
         definition, policy, meta = texts
         now = self._session.time()
         if not completion.meta:  # of a triggered run
@@ -462,9 +463,10 @@ class Dispatcher:
         shared: bool,
         unsure: bool | None = False,
     ) -> None:
-        """See to a run that was not sent, perhaps by the fault of another.
+        """Retry a run whose publish failed.
 
-        Then it is tried again at once, and waited for by itself.
+        If another message may have caused the error, the run is put back at once and then published
+        by itself.
         """
         own_fault = self._isolated.get(claim.key) or not shared
         if (
@@ -479,9 +481,13 @@ class Dispatcher:
     def _retry(
         self, claim: Claim, now: float, error: Exception, unsure: bool | None = False
     ) -> None:
-        """Keep a run that could not be sent, after what was published before it is seen to."""
+        """Put a failed run back with a back-off, after earlier messages are recorded.
+
+        Raises the error if it is a :exc:`ConfigurationError`, because then no run of any entry can
+        be sent.
+        """
         self.deliver()
-        if isinstance(error, ConfigurationError):  # no run of any entry can be sent
+        if isinstance(error, ConfigurationError):
             raise error
         self._session.record(self.retries.retry(claim, now, error, unsure))
 
@@ -494,7 +500,7 @@ class Dispatcher:
     def _prepare_at_most_once(
         self, entry: RedBeatSchedulerEntry, run: Run, claim: Claim, now: float
     ) -> None:
-        """Decide as :meth:`_publish` does, and connect to the broker, but publish nothing."""
+        """Decide as :meth:`_publish` does and check the broker, but record the run first."""
         try:
             self._scheduler.check_broker()
             is_due, seconds = self._scheduler.is_due(entry)
@@ -518,15 +524,18 @@ class Dispatcher:
             self._record_without_run(entry, self._completions.not_sent(entry, claim, score, now))
 
     def _triggered(self, entry: RedBeatSchedulerEntry, run: Run, claim: Claim, now: float) -> None:
-        """Send the first of the runs that were asked for beside the schedule.
+        """Send the first of the runs that were triggered manually.
 
-        The entry is handed out again at once, for the next of them or for what is due.
+        The entry is due again at once, for the next triggered run or for its schedule.
         """
         again = claim.put_back(now)
         try:
             trigger = Trigger.first(claim.trigger)
         except (ValueError, OverflowError, OSError):
-            logger.error("beat: Entry %s: %r is no trigger", entry.name, claim.trigger)
+            logger.error(
+                "beat: Entry %s: removed the first trigger of %r, which is not valid",
+                *(entry.name, claim.trigger),
+            )
             self._session.record(again._replace(trigger=first_word(claim.trigger)))
             return
         if is_running(entry, claim, now):

@@ -1,7 +1,8 @@
-"""Runs that leave in one step with their record: broker and schedule are one Redis server.
+"""Exactly-once delivery: messages that leave in one step with the record of their run.
 
-What a publish would ask of the broker is collected on kombu's channel, and goes along with the
-record of the run: the script that records it sends the message, or neither happens.
+This needs one Redis server for broker and schedule. The commands of a publish are captured on
+kombu's channel and travel with the completion. The script that records the run also sends the
+message, or does neither.
 """
 
 from __future__ import annotations
@@ -33,22 +34,22 @@ __all__ = ("Capture", "CommonServer", "check_possible")
 
 logger = get_logger("celery.beat")
 
-#: What a publish asks of Redis: a message for a queue, one for who listens, how long a queue lives.
+#: Commands of a publish that are captured: a message for a queue or for subscribers, and how long a
+#: queue lives.
 CAPTURED: Final = frozenset({"LPUSH", "PUBLISH", "EXPIRE", "PEXPIRE"})
 
-#: Seconds after which it is looked again whether a broker elsewhere is on the schedule's server
-#: now.
+#: Seconds between two checks whether broker and schedule are on one server now.
 LOOK_AGAIN: Final = 30.0
 
-#: Seconds for which a connection counts as open that was open: asking takes time at each message.
+#: Seconds for which an open connection counts as open: a check for each message takes time.
 OPEN_FOR: Final = 0.01
 
-#: Tasks of which it is remembered that they send themselves.
+#: Maximum number of tasks that are remembered because their messages bypass the capture.
 MAX_BYPASSING_TASKS: Final = 1000
 
 
 def check_possible(app: Any, conf: RedBeatConfig) -> None:
-    """Raise :exc:`ConfigurationError` if runs must leave exactly once and surely cannot.
+    """Raise :exc:`ConfigurationError` if the settings demand exactly once and rule it out.
 
     No network traffic.
     """
@@ -63,14 +64,14 @@ def check_possible(app: Any, conf: RedBeatConfig) -> None:
 
 
 def impossible(reason: str) -> ConfigurationError:
-    """Return the error that says why runs cannot leave exactly once."""
+    """Return the error that says why exactly-once delivery is not possible."""
     return ConfigurationError(
         f"redbeat_delivery is {EXACTLY_ONCE!r}, which is not possible: {reason}"
     )
 
 
 class CapturedPipeline:
-    """A pipeline of kombu's own; what it holds is collected if that are messages."""
+    """A pipeline of kombu; its commands are captured if all of them belong to messages."""
 
     def __init__(self, capture: Capture, pipeline: Any) -> None:
         self._capture = capture
@@ -86,7 +87,7 @@ class CapturedPipeline:
         return getattr(self._pipeline, name)
 
     def execute(self, *args: Any, **kwargs: Any) -> Any:
-        """Take what is to be sent, and leave the rest to the pipeline."""
+        """Capture the commands of a message; execute any other commands."""
         commands = [list(command) for command, _ in self._pipeline.command_stack]
         if any(command[0] not in CAPTURED for command in commands):
             return self._pipeline.execute(*args, **kwargs)
@@ -96,7 +97,7 @@ class CapturedPipeline:
 
 
 class Capture(ClientStandIn):
-    """What one publish on a channel of kombu would ask of Redis; in its context nothing is sent."""
+    """Captures the Redis commands of one publish; within its context none is sent."""
 
     def __init__(self, channel: Any) -> None:
         super().__init__(channel)
@@ -125,7 +126,7 @@ class Capture(ClientStandIn):
 
     @property
     def messages(self) -> str:
-        """The commands as ``claim.lua`` takes them."""
+        """The commands in the format of ``claim.lua``."""
         heads, texts = [], []
         for name, *args in self.commands:
             own = [text_of(arg) if isinstance(arg, bytes) else str(arg) for arg in args]
@@ -135,15 +136,15 @@ class Capture(ClientStandIn):
 
 
 class NotSameServerError(Exception):
-    """Why broker and schedule are not on one server."""
+    """Broker and schedule are not on one server; the message says why."""
 
 
 class CommonServer:
-    """Finds out whether broker and schedule are on one Redis server, and tells when that changes.
+    """Detects whether broker and schedule are on one Redis server, and logs changes.
 
     Arguments:
         store: the schedule.
-        delivery: how runs are delivered by the settings, None where they do not say.
+        delivery: the setting ``redbeat_delivery``, None if it is not set.
         clock: monotonic seconds.
     """
 
@@ -153,26 +154,26 @@ class CommonServer:
         self._allowed = delivery in (None, EXACTLY_ONCE)
         self._clock = clock
         self._channel: Any = None
-        #: A connection to the broker; when the broker moves, the server or a proxy closes it.
+        #: A connection to the broker. When the broker moves, the server or a proxy closes it.
         self._watched_connection: Any = None
         self._checked_at = 0.0
         self._reason = ""
         self._was_common = False
-        #: A server to which a script could not send, why, and when that was found.
+        #: A server on which a script could not send, the reason, and when that happened.
         self._failed_server: tuple[Broker | None, str, float] = (None, "", 0.0)
-        #: The server, None where there is no common one or that is not known.
+        #: The common server, None if there is none or if it is unknown.
         self.broker: Broker | None = None
-        #: The tasks that sent a message past what is collected.
+        #: The tasks that sent a message which was not captured.
         self.bypassing_tasks: set[str] = set()
-        #: Why nothing is sent: exactly once was asked for, and is not possible any more; else "".
+        #: Why no message is sent: exactly once is demanded and not possible any more. Otherwise "".
         self.problem = ""
 
     def of(self, producer: Any) -> Broker | None:
-        """Return the server that a producer publishes to if the schedule is on it, else None.
+        """Return the server of a producer if the schedule is on the same server, else None.
 
-        Two round trips for each new channel and after each loss of a connection, and every
-        :data:`LOOK_AGAIN` seconds while it is another server. Raises :exc:`ConfigurationError`
-        where it must be the same and was not from the beginning.
+        Two round trips for each new channel and after each lost connection, and every
+        :data:`LOOK_AGAIN` seconds while the servers differ. Raises :exc:`ConfigurationError` if
+        exactly once is demanded and was not possible from the beginning.
         """
         channel = producer.channel
         if channel is self._channel and not self._may_have_changed():
@@ -193,13 +194,13 @@ class CommonServer:
         return not is_idle(self._watched_connection)
 
     def script_ran_elsewhere(self, broker: Broker | None) -> None:
-        """A script found that it does not run on this server: look again if it still counts."""
+        """Check the servers again: a script ran on another one than ``broker``."""
         if broker == self.broker:
-            self.refuse("scripts cannot tell on which server they are, by INFO")
+            self.refuse("scripts cannot use INFO to find out their server")
 
     def refuse(self, reason: str) -> None:
-        """Take note of why a script may not send what beat may: look again."""
-        if self.broker is not None:  # of many messages in one script, the first tells
+        """Store why a script may not send what the beat may send, and check the server again."""
+        if self.broker is not None:  # the first of many messages in one script is enough
             self._failed_server = self.broker, reason, self._clock()
             self._channel = self.broker = None
 
@@ -207,7 +208,7 @@ class CommonServer:
         try:
             broker = self._find_common_server(channel)
             failed_server, failure, since = self._failed_server
-            # Where nothing is sent without, it is tried again.
+            # If exactly once is demanded, try again later: otherwise no message would ever be sent.
             lasts = not self._demanded or self._clock() - since <= LOOK_AGAIN
             if broker == failed_server and lasts:
                 raise NotSameServerError(failure)
@@ -235,20 +236,20 @@ class CommonServer:
                 logger.info("beat: Runs are sent at least once: %s", reason)
 
     def note_bypass(self, entry: RedBeatSchedulerEntry) -> None:
-        """Take note of a message that was sent, but not on our channel; said once for each task."""
+        """Remember that a message bypassed the capture; log once for each task."""
         if (
             entry.task not in self.bypassing_tasks
             and len(self.bypassing_tasks) < MAX_BYPASSING_TASKS
         ):
             self.bypassing_tasks.add(entry.task)
             logger.warning(
-                "beat: Runs of %s (%s) are sent at least once: their messages go past "
-                "beat's channel, by code of their own, or to no queue at all",
+                "beat: Runs of %s (%s) are sent at least once: user code sends their messages "
+                "on another channel, or they go to no queue",
                 *(entry.name, entry.task),
             )
 
     def _find_common_server(self, channel: Any) -> Broker:
-        """Return the server of both; raises :exc:`NotSameServerError` that says why there is none."""
+        """Return the server of both; raises :exc:`NotSameServerError`."""
         if not hasattr(channel, "conn_or_acquire"):
             raise NotSameServerError("messages do not go to Redis")
         client = self._store.client
@@ -261,7 +262,7 @@ class CommonServer:
         return Broker(run_id, database, own_database)
 
     def _broker_identity(self, channel: Any) -> tuple[str, int]:
-        """Return what :func:`_identity_of` returns of the broker, and watch a connection to it."""
+        """Return the run id and the database of the broker, and keep a connection to it open."""
         self.close()
         with channel.conn_or_acquire() as client:
             pool = getattr(client, "connection_pool", None)
@@ -276,13 +277,13 @@ class CommonServer:
         return _checked_run_id("broker", run_id and run_id[1]), _database(pool)
 
     def close(self) -> None:
-        """Close the connection that is watched."""
+        """Close the connection to the broker that is watched."""
         if self._watched_connection is not None:
             self._watched_connection.disconnect()
 
 
 def _identity_of(client: Any) -> tuple[str, int]:
-    """Return the run id of the schedule's server, and its database. One round trip."""
+    """Return the run id of the schedule's server, and its database number. One round trip."""
     with _translating_errors("schedule"):
         run_id = client.info("server").get("run_id")
     pool = getattr(client, "connection_pool", None)
@@ -296,13 +297,13 @@ def _translating_errors(whose: str) -> Iterator[None]:
     except (RedisConnectionError, RedisTimeoutError):
         raise
     except (RedisError, AttributeError) as error:
-        problem = f"the Redis of the {whose} does not tell who it is, by INFO: {described(error)}"
+        problem = f"the Redis of the {whose} does not report its run_id in INFO: {described(error)}"
         raise NotSameServerError(problem) from error
 
 
 def _checked_run_id(whose: str, run_id: Any) -> str:
     if not run_id:
-        raise NotSameServerError(f"the Redis of the {whose} does not tell who it is, by INFO")
+        raise NotSameServerError(f"the Redis of the {whose} does not report its run_id in INFO")
     return str(run_id)
 
 

@@ -177,7 +177,7 @@ class TestPerhapsSent:
         decided_before(world, 30)
         heir = world.scheduler()
         heir.tick()
-        assert "was perhaps sent" in log.text
+        assert "may have been sent" in log.text
         assert [sent.scheduled_at for sent in heir.sent] == [dead.sent[0].scheduled_at]
         assert world.run_count("a") == 2
 
@@ -211,7 +211,7 @@ class TestPerhapsSent:
         heir = world.scheduler()
         heir.tick()
         assert (heir.sent, world.run_count("a"), world.score("a")) == ([], 1, -2)
-        assert f"was perhaps sent, as {dead.sent[0].id}" in log.text
+        assert f"may have been sent as {dead.sent[0].id}" in log.text
 
 
 @pytest.mark.standalone

@@ -1135,8 +1135,8 @@ MUTANTS: Final = (
         "deadline-from-reply",
         "The deadline of claims counts from the reply, however late that came.",
         "beat/session.py",
-        "request.sent_at + used",
-        "self.answered_at + used",
+        "request.sent_at + usable",
+        "self.answered_at + usable",
         (
             "tests/scheduler/test_claims.py",
             "tests/scheduler/test_lost_replies.py",
