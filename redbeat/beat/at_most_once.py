@@ -160,6 +160,6 @@ class AtMostOnce:
             store.end_run(pending.claim.key, run.task_id)
         except (RedisError, OSError) as error:
             logger.warning(
-                "beat: Could not end the lost run of %s, so the entry waits for overlap_timeout: %s",
+                "beat: Could not end the lost run of %s, its entry waits for overlap_timeout: %s",
                 *(pending.entry.name, described(error)),
             )

@@ -1,4 +1,4 @@
-"""Maintenance: entries missing from the sorted set, counts of removed ones, wrong scores."""
+"""Maintenance of a schedule: lost entries, counts of deleted entries, outdated scores."""
 
 from __future__ import annotations
 
@@ -36,14 +36,15 @@ __all__ = (
 logger = get_logger("celery.beat")
 
 
-#: Seconds between two looks.
+#: Seconds between two cleanups of the stats.
 INTERVAL: Final = 600.0
 
 
 class StatsCleanup:
-    """Keeps the stats of one schedule small; ``clock`` gives monotonic seconds.
+    """Removes the counts of deleted entries from the stats.
 
-    ``most`` is how many entries there may be for them to be counted one by one.
+    ``max_entries`` is the number of entries up to which each entry has its own counts. ``clock``
+    gives monotonic seconds.
     """
 
     def __init__(
@@ -55,33 +56,33 @@ class StatsCleanup:
         self._looked_at = clock()
 
     def run(self) -> None:
-        """Remove what is not needed, when it is time to. One round trip then."""
+        """Clean up if the interval has passed. One round trip in that case."""
         if self._clock() - self._looked_at < INTERVAL:
             return
         self._looked_at = self._clock()
         removed = self._store.tidy_stats(self._max_entries)
-        logger.debug("beat: Removed %d counts of entries that are gone", removed)
+        logger.debug("beat: Removed %d counts of deleted entries", removed)
 
 
-#: Seconds between two looks, of one page each.
+#: Seconds between two pages of a scan.
 LOOK_INTERVAL = 5.0
 
-#: Seconds from the beginning of one pass over all keys to the next, at least.
+#: Shortest time from the start of one scan to the start of the next, in seconds.
 PASS_INTERVAL = 60.0
 
-#: Disabled entries looked at in one go.
+#: Disabled entries that one page checks.
 DISABLED_PAGE = 200
 
 START = "0"
 
 
 class Sweep:
-    """Goes through the keys of one schedule, a page at a time.
+    """Scans the keys of one schedule, a page at a time, for entries that no beat would find.
 
-    It finds hashes that have a definition and are no members of the schedule, because the sorted
-    set was lost or a writer died between two commands. They become due now if they are found twice:
-    a writer may be between the two. It also finds disabled entries that another program enabled
-    without telling the schedule.
+    It finds entries that are missing in the sorted set, because the set was lost or a writer died
+    between two commands. Such an entry becomes due if the scan finds it twice, since a writer may
+    be between the two commands. The scan also finds disabled entries that another program enabled
+    without changing their score.
 
     ``clock`` gives monotonic seconds.
     """
@@ -99,14 +100,14 @@ class Sweep:
         self._permitted = True
 
     def scan_now(self) -> None:
-        """Begin a pass now, and go through it without pauses."""
+        """Start a scan now, and finish it without pauses."""
         if self._permitted:
             self._no_pauses, self._cursor, self._pass_began = True, START, self._clock()
 
     def run(self) -> bool:
-        """Look at the next page when it is time to. One round trip then.
+        """Scan the next page if the interval has passed. One round trip in that case.
 
-        True when another look, or a claim, is to follow at once.
+        Returns True if another page or a claim should follow at once.
         """
         now = self._clock()
         if now - self._looked_at >= LOOK_INTERVAL:
@@ -125,7 +126,7 @@ class Sweep:
             if is_retriable(error):
                 raise
             self._permitted = False
-            logger.warning("beat: Cannot look for entries that were lost: %s", error)
+            logger.warning("beat: Cannot scan for lost entries: %s", error)
             return False
 
     def _scan_page(self) -> bool:
@@ -137,7 +138,9 @@ class Sweep:
         if self._offset >= found.disabled:
             self._offset = 0
         for key in found.returned:
-            logger.warning("beat: Entry %s had lost its place in the schedule", shown(key))
+            logger.warning(
+                "beat: Entry %s was missing in the sorted set and is due now", shown(key)
+            )
         for key in found.enabled:
             logger.info("beat: Entry %s was enabled by another program", shown(key))
         return bool(found.returned or found.enabled or (self._no_pauses and self._cursor))
@@ -146,12 +149,12 @@ class Sweep:
 def follow_time_zone(
     store: Store, app: Any, entry_class: type[RedBeatSchedulerEntry]
 ) -> Iterator[None]:
-    """Score entries again when the last beat had another ``timezone`` or ``enable_utc``.
+    """Compute scores again if the last beat had another ``timezone`` or ``enable_utc``.
 
-    Crontabs without a time zone of their own and relative intervals are read on the app's clock, so
-    the scores that a beat in another zone has stored are wrong. Yields after each batch; a
-    caller that stops in between leaves the rest to the next call. One round trip, one more at the
-    first start, and two per 500 entries after a change.
+    Crontabs without their own time zone and relative intervals use the app's time zone, so scores
+    that a beat in another zone stored are wrong. Yields after each batch; a caller that stops in
+    between leaves the rest to the next call. One round trip, one more at the first start, and two
+    per 500 entries after a change.
     """
     zone = zone_key(app.timezone) or str(app.timezone)
     before = store.time_zone()
@@ -175,10 +178,10 @@ def follow_time_zone(
 
 
 def follow_clock(store: Store) -> Iterator[None]:
-    """Make entries due now that wait for a time of the future in which they seem to have run.
+    """Make entries due whose last run, claim or trigger lies in the future.
 
-    A beat then decides on them by the present. Yields after each batch. One round trip per 500
-    entries, two where one of them is made due.
+    The Redis clock went back, and a beat must decide on these entries by the present time. Yields
+    after each batch. One round trip per 500 entries, two if the batch changes an entry.
     """
 
     def make_due(page: Page) -> int:
@@ -193,19 +196,19 @@ def follow_clock(store: Store) -> Iterator[None]:
         yield
     if count:
         logger.warning(
-            "beat: %d entries were at work while the clock was ahead, looking again", count
+            "beat: Made %d entries due again whose last run lies in the future", count
         )
 
 
 def _each_page(store: Store, change: Callable[[Page], int]) -> Iterator[int]:
-    """Go through the schedule; yield after each page how many entries were changed."""
+    """Apply ``change`` to each page of the schedule; yield how many entries it changed."""
     after = None
     while True:
         page = store.page(after)
         try:
             count = change(page)
         except ConflictError:
-            continue  # one was edited just now: read again what is stored
+            continue  # a program edited an entry of this page: read the page again
         after = page.after
         yield count
         if after is None:
@@ -213,7 +216,7 @@ def _each_page(store: Store, change: Callable[[Page], int]) -> Iterator[int]:
 
 
 def _has_future_history(row: Row, now: float) -> bool:
-    """Whether an entry has a run, a claim or a trigger of a time that the clock went back from."""
+    """Whether the last run, a claim or a trigger of an entry lies in the future."""
     step = now + CLOCK_STEP
     if row.definition is None or row.problem or row.score is None or row.score <= step:
         return False
@@ -227,20 +230,20 @@ def _has_future_history(row: Row, now: float) -> bool:
 
 
 def _score_of(entry: RedBeatSchedulerEntry) -> Writing:
-    """Return what writes the score of an entry, unless another definition is stored by now."""
+    """Return the write of an entry's score, which fails if its definition changed."""
     return Writing(entry.key, believed=entry._seen_texts)
 
 
 def _zone_dependent(
     row: Row, app: Any, entry_class: type[RedBeatSchedulerEntry]
 ) -> Iterator[RedBeatSchedulerEntry]:
-    """Yield the entry of a row if its next run depends on the zone of the app."""
+    """Yield the entry of a row if its next run depends on the app's time zone."""
     if row.definition is None or row.problem or row.score is None or row.score < 0:
         return
     try:
         entry = entry_class.from_texts(app, row.definition, row.meta, row.policy, row.runtime)
     except Exception as error:
-        logger.debug("beat: Cannot read %s: %r", row.key, error)  # its claim reports it
+        logger.debug("beat: Cannot load %s: %r", row.key, error)  # the claim logs an error
         return
     when = entry.schedule
     relative = isinstance(when, interval) and not isinstance(when, crontab) and when.relative

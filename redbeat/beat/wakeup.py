@@ -1,4 +1,4 @@
-"""How a beat waits between two ticks: until the time has come, or until something happened."""
+"""Wakes up a waiting beat when an entry is saved or the lock is released."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ __all__ = ("DUE", "LOCK", "WakeUp")
 
 logger = get_logger("celery.beat")
 
-#: What is said on the channel: an entry became the next one due; the lock was released.
+#: Messages on the channel: an entry became the next one due; the lock was released.
 DUE, LOCK = b"due", b"lock"
 
-#: Seconds after which a wait looks whether the service was told to stop.
+#: Seconds between two checks whether the service was stopped.
 SLICE = 0.25
 
-#: Seconds after which a silent subscription is asked whether it is still alive.
+#: Seconds of silence after which the subscription is checked with a ping.
 PING_INTERVAL = 30.0
 
 #: Seconds to wait for the server to confirm a subscription.
@@ -31,16 +31,16 @@ CONFIRM_SECONDS = 5.0
 
 
 class WakeUp:
-    """Listens on the wake-up channel of one schedule, on a connection of its own.
+    """Subscribes to the wake-up channel of one schedule, on a connection of its own.
 
-    It makes waiting shorter and nothing else: what is missed here is seen at the next tick. So a
-    client that cannot subscribe, or a connection that broke, costs seconds and no run.
+    Messages only shorten the wait: the next tick sees everything that was missed here. So a client
+    that cannot subscribe, or a broken connection, causes seconds of delay and loses no run.
 
     Arguments:
         client: a client that does not retry.
         channel: name of the channel.
         clock: monotonic seconds.
-        sleep: waits for a number of seconds, where there is no subscription.
+        sleep: waits for a number of seconds, used without a subscription.
     """
 
     def __init__(
@@ -60,9 +60,9 @@ class WakeUp:
         self._waiting = False
 
     def listen(self) -> bool:
-        """Subscribe unless that is done; True when it was done just now. One round trip then.
+        """Subscribe if there is no subscription; return True if this call subscribed.
 
-        What was published before it is not heard: tick once more.
+        Messages before that are missed, so the caller ticks once more. One round trip to subscribe.
         """
         if self._pubsub is not None or not self._can_subscribe:
             return False
@@ -72,7 +72,7 @@ class WakeUp:
                 self._pubsub.subscribe(self._channel)
                 confirmed = self._pubsub.get_message(timeout=CONFIRM_SECONDS) is not None
         except TypeError as error:
-            # redis-py 5.0.0 cannot subscribe by way of Sentinel.
+            # redis-py 5.0.0 cannot subscribe through Sentinel.
             self._can_subscribe = False
             self._lost(error)
             return False
@@ -85,9 +85,9 @@ class WakeUp:
         return confirmed
 
     def wait(self, seconds: float, expected: bytes, stopping: Callable[[], bool]) -> bool:
-        """Wait until ``expected`` is said, ``seconds`` are over or ``stopping()`` is true.
+        """Wait for the message ``expected``, for at most ``seconds``; return whether it came.
 
-        Returns whether it was said. What was said several times meanwhile counts once.
+        Returns False when ``stopping()`` is true. Several messages during the wait count as one.
         """
         until = self._clock() + seconds
         self._waiting = True
@@ -105,9 +105,9 @@ class WakeUp:
             self._waiting = False
 
     def close(self) -> None:
-        """End the subscription; the next :meth:`listen` begins another.
+        """End the subscription; the next :meth:`listen` subscribes again.
 
-        Nothing happens within :meth:`wait`, where a signal handler may call it.
+        Does nothing during :meth:`wait`, where a signal handler may call this method.
         """
         if not self._waiting:
             self._drop()
@@ -119,10 +119,10 @@ class WakeUp:
         try:
             pubsub.close()
         except (RedisError, OSError) as error:
-            logger.debug("beat: Closing the wake-up connection: %r", error)
+            logger.debug("beat: Could not close the wake-up connection: %r", error)
 
     def _receives(self, expected: bytes, seconds: float) -> bool:
-        """Listen for so long at most; whether ``expected`` was said."""
+        """Wait for a message for at most ``seconds``; return whether it is ``expected``."""
         if self._pubsub is None:
             if seconds:
                 self._sleep(seconds)
@@ -134,7 +134,7 @@ class WakeUp:
                 self._check()
                 return False
         except (RedisError, OSError, ValueError) as error:
-            # ValueError for bytes that are not UTF-8: anybody may publish on the channel.
+            # ValueError: any program may publish bytes that are not UTF-8 on the channel.
             self._lost(error)
             return False
         self._received_at = self._clock()
@@ -142,7 +142,7 @@ class WakeUp:
         return (data.encode() if isinstance(data, str) else data) == expected
 
     def _check(self) -> None:
-        """Ask a silent connection for a sign of life, and give up one that gave none."""
+        """Ping a silent connection, and drop it if the last ping got no answer."""
         now = self._clock()
         if now - max(self._received_at, self._pinged_at) < PING_INTERVAL:
             return
@@ -153,5 +153,5 @@ class WakeUp:
         self._pubsub.ping()
 
     def _lost(self, why: object) -> None:
-        logger.debug("beat: The wake-up connection is lost, listening again later: %r", why)
+        logger.debug("beat: Lost the wake-up connection, subscribing again later: %r", why)
         self._drop()

@@ -1612,7 +1612,7 @@ MUTANTS: Final = (
         "silence-not-measured",
         "A standby takes the lock from a leader that renews it.",
         "beat/lock.py",
-        "        if holder != self._holder or fell < passed / 2:\n",
+        "        if holder != self._holder or ttl_drop < passed / 2:\n",
         "        if holder != self._holder:\n",
         (
             "calm",
