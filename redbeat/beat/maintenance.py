@@ -195,9 +195,7 @@ def follow_clock(store: Store) -> Iterator[None]:
         count += number
         yield
     if count:
-        logger.warning(
-            "beat: Made %d entries due again whose last run lies in the future", count
-        )
+        logger.warning("beat: Made %d entries due again whose last run lies in the future", count)
 
 
 def _each_page(store: Store, change: Callable[[Page], int]) -> Iterator[int]:
