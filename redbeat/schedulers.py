@@ -256,7 +256,7 @@ class RedBeatScheduler(Scheduler):
             self._statics_unwritten = False
             self._statics.offer(self._store, lock)
             if self._leads:
-                self._statics.prune(self._store, lock, alone=lock is not None)
+                self._statics.prune(self._store, lock, exclusive=lock is not None)
         except (RedisError, OSError) as error:
             self._statics_unwritten = True
             logger.warning(

@@ -53,8 +53,7 @@ class AmqpPipe:
 
     def _publish_and_wait(self, *args: Any, **kwargs: Any) -> Any:
         """Publish outside the context and wait; RabbitMQ numbers these messages too."""
-        # kombu takes the next confirmation for that of its own message, so no other may be
-        # outstanding.
+        # py-amqp takes the next confirmation for its own, so no other may be outstanding.
         self._drain(len(self._results))
         self._enable_confirms()
         self._tag += 1

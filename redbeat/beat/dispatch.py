@@ -127,7 +127,7 @@ class Dispatcher:
 
     # -- loading and deciding ------------------------------------------------------------------
 
-    def loaded(
+    def load_all(
         self, claims: Sequence[Claim], claimed_at: float, caller_entry: CallerEntry | None = None
     ) -> Iterator[Loaded]:
         """Yield the entry of each claim with its decision, or the error of loading it.
@@ -154,9 +154,10 @@ class Dispatcher:
             first += len(entries)
 
     def _decide_early(self, entry: RedBeatSchedulerEntry, now: datetime, claim: Claim) -> None:
-        """Decide on an entry before its turn; an error is raised again at its turn.
+        """Decide on an entry before its turn; :meth:`dispatch` meets any error again.
 
-        Skips schedules with code of the user, which must be called once, at the time of the run.
+        Skips schedules with code of the user, which must be called only once, at the time of the
+        run.
         """
         decided_at = datetime.fromtimestamp(float(claim.since), UTC) if claim.since else now
         entry.run = Run(now, datetime.fromtimestamp(claim.due, UTC), decided_at)
@@ -186,7 +187,7 @@ class Dispatcher:
         return entry
 
     def dispatch(self, entry: Loaded, claim: Claim, now: float) -> None:
-        """Run a claimed entry that was :meth:`loaded`, and record the result.
+        """Run a claimed entry that was loaded, and record the result.
 
         ``now`` is the Redis time, UNIX seconds.
         """
@@ -233,12 +234,12 @@ class Dispatcher:
             self._session.record(claim.done(SKIP, DISABLED))
         elif due and not perhaps_sent and is_running(entry, claim, now):
             self._record_without_run(entry, self._completions.overlapping(entry, claim, now))
-        elif due and self._waited_too_long(entry, run):
+        elif due and self._became_too_late(entry, run):
             self._session.record(claim.put_back(now))  # the next claim decides again
         else:
             self._send(entry, run, claim, now, due)
 
-    def _waited_too_long(self, entry: RedBeatSchedulerEntry, run: Run) -> bool:
+    def _became_too_late(self, entry: RedBeatSchedulerEntry, run: Run) -> bool:
         return (run.now - run.decided_at).total_seconds() > DECISION_VALID_FOR and entry.is_too_late
 
     def _send(
@@ -262,7 +263,7 @@ class Dispatcher:
         if entry.policy_field("delivery") == AT_LEAST_ONCE:
             return None
         session = self._session
-        session.broker = self._server.of(producer)
+        session.broker = self._server.broker_of(producer)
         safe = (
             session.broker
             and not self._scheduler.overrides_sending
@@ -342,8 +343,8 @@ class Dispatcher:
         elif result.code == CHANGED:
             definition, policy, _ = result.texts
             if (definition, policy) == (claim.definition, claim.policy):
-                again = self._merge(entry, claim, completion, result.texts)
-                self._send_with_record(message, again)
+                merged = self._merge(entry, claim, completion, result.texts)
+                self._send_with_record(message, merged)
             else:
                 self._session.record(claim.put_back(self._session.time()))
         elif result.code == ELSEWHERE:
@@ -413,8 +414,8 @@ class Dispatcher:
         """Handle the result of the record of a run that was published before."""
         entry, claim = message.entry, message.claim
         if result.code == CHANGED:
-            again = self._merge(entry, claim, completion, result.texts)
-            self._session.record(again, partial(self._on_recorded, message, again))
+            merged = self._merge(entry, claim, completion, result.texts)
+            self._session.record(merged, partial(self._on_recorded, message, merged))
         elif result.code == REFUSED:
             logger.info("beat: Entry %s was deleted or replaced during its run", shown(claim.key))
         elif completion.end:
@@ -528,7 +529,7 @@ class Dispatcher:
 
         The entry is due again at once, for the next triggered run or for its schedule.
         """
-        again = claim.put_back(now)
+        put_back = claim.put_back(now)
         try:
             trigger = Trigger.first(claim.trigger)
         except (ValueError, OverflowError, OSError):
@@ -536,16 +537,16 @@ class Dispatcher:
                 "beat: Entry %s: removed the first trigger of %r, which is not valid",
                 *(entry.name, claim.trigger),
             )
-            self._session.record(again._replace(trigger=first_word(claim.trigger)))
+            self._session.record(put_back._replace(trigger=first_word(claim.trigger)))
             return
         if is_running(entry, claim, now):
             until = float(claim.running_until)
-            self._session.record(again._replace(score=until, running=WAITS))
+            self._session.record(put_back._replace(score=until, running=WAITS))
             return
         run.trigger, task_id = trigger, entry.task_id_of(trigger.id)
         line = run_line(nominal(trigger.at), now, TRIGGERED, task_id)
         running = running_marker(entry, task_id)
-        completion = again._replace(trigger=trigger.id, history=line, running=running)
+        completion = put_back._replace(trigger=trigger.id, history=line, running=running)
         try:
             self._statics.restore_functions(entry)
             if run.at_most_once:

@@ -168,7 +168,7 @@ class CommonServer:
         #: Why no message is sent: exactly once is demanded and not possible any more. Otherwise "".
         self.problem = ""
 
-    def of(self, producer: Any) -> Broker | None:
+    def broker_of(self, producer: Any) -> Broker | None:
         """Return the server of a producer if the schedule is on the same server, else None.
 
         Two round trips for each new channel and after each lost connection, and every

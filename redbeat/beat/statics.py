@@ -136,10 +136,12 @@ class StaticEntries:
             message = "beat: Another beat leads: %d missing static entries added"
             logger.info(message, self.synced["added"])
 
-    def sync(self, store: Store, lock: BeatLock | None, now: datetime, alone: bool = True) -> bool:
+    def sync(
+        self, store: Store, lock: BeatLock | None, now: datetime, exclusive: bool = True
+    ) -> bool:
         """Add, change and remove entries in Redis so that they match ``beat_schedule``.
 
-        ``now`` is the Redis time from which new entries count. If this beat is not ``alone``, it
+        ``now`` is the Redis time from which new entries count. If this beat is not ``exclusive``, it
         removes only entries that it wrote itself. Returns False if this beat lost the lead. Two
         round trips, one per 500 entries unless :meth:`offer` was the last to write them, and one
         per 500 removed entries.
@@ -148,7 +150,7 @@ class StaticEntries:
             logger.debug("beat: The static entries are unchanged since the start")
         elif not self._write(store, lock, now):
             return False
-        removed = self.prune(store, lock, alone)
+        removed = self.prune(store, lock, exclusive)
         if removed is None:
             return False
         self.unwritten, self.offered = False, ""
@@ -193,19 +195,19 @@ class StaticEntries:
             except Exception as error:  # user code in a schedule or entry class may raise anything
                 self.refuse(name, error)
 
-    def stale(self, store: Store, alone: bool) -> set[str]:
+    def stale(self, store: Store, exclusive: bool) -> set[str]:
         """Return the names of static entries that :meth:`prune` would remove. One round trip."""
         names = store.static_names()
-        return names - self._entries.keys() - self._refused if alone else names & self._removed
+        return names - self._entries.keys() - self._refused if exclusive else names & self._removed
 
-    def prune(self, store: Store, lock: BeatLock | None, alone: bool = True) -> int | None:
+    def prune(self, store: Store, lock: BeatLock | None, exclusive: bool = True) -> int | None:
         """Remove static entries that left ``beat_schedule``; return their number.
 
         Returns None if this beat lost the lead. One round trip, and one per 500 removed entries.
         """
         if not self.complete:
             return 0
-        stale = sorted(self.stale(store, alone))
+        stale = sorted(self.stale(store, exclusive))
         lock_key, token = (lock.key, lock.token) if lock else (None, "")
         for names in batches(stale):
             if not store.prune_statics(names, lock_key, token):

@@ -493,11 +493,11 @@ class Ticker:
                 return False
             logger.warning("beat: Static entries vanished from Redis, writing them again")
         self._sync_again_at = self._clock() + STANDBY_POLL
-        now, alone = from_timestamp(reply.now), self._lock is not None
-        synced = self._statics.sync(self._store, self._session.lock, now, alone)
+        now, exclusive = from_timestamp(reply.now), self._lock is not None
+        synced = self._statics.sync(self._store, self._session.lock, now, exclusive)
         self._synced = synced and self._follow_time_zone()
         if self._synced:
-            self._prune_at = math.inf if alone else self._clock() + FORGET_AFTER
+            self._prune_at = math.inf if exclusive else self._clock() + FORGET_AFTER
             emit(statics_synced, self._scheduler, **self._statics.synced)
         return not reply.claims
 
@@ -534,7 +534,7 @@ class Ticker:
         if self._clock() < self._prune_at:
             return
         self._prune_at = math.inf
-        if self._statics.stale(self._store, alone=True):
+        if self._statics.stale(self._store, exclusive=True):
             present = {beat.token for beat in self._store.beats(FORGET_AFTER) if not beat.locked}
             if present == {self._session.token}:
                 self._statics.prune(self._store, None)
@@ -613,8 +613,8 @@ class Ticker:
         self, claims: Iterator[Claim], response: Response, caller_entry: CallerEntry | None
     ) -> None:
         session, publisher, stop = self._session, self._publisher, self._stop
-        loaded = self._dispatcher.loaded(response.reply.claims, response.reply.now, caller_entry)
-        failures, loading_seconds = self._dispatcher.retries, 0.0
+        loaded = self._dispatcher.load_all(response.reply.claims, response.reply.now, caller_entry)
+        retries, loading_seconds = self._dispatcher.retries, 0.0
         for claim in claims:
             loading_started = self._clock()
             entry = next(loaded)
@@ -638,7 +638,7 @@ class Ticker:
             if publisher.should_flush(started):
                 self._dispatcher.advance()
                 session.send()  # if this beat dies, few sent runs are unrecorded
-            if failures.broker_failures or stop.pending or loading_seconds > MAX_LOADING:
+            if retries.broker_failures or stop.pending or loading_seconds > MAX_LOADING:
                 return
             session.send_if_full(started)
 
@@ -661,7 +661,7 @@ class Ticker:
                 self._session.record(claim.put_back(claim.due))
 
     def _handle_missing_hash(self, key: str) -> None:
-        """Remove a key without a hash at the second sight: a writer may be between two commands."""
+        """Remove a key without a hash when it is seen twice: a writer may be about to add it."""
         if self._without_hash.forget(key) is None:
             self._without_hash.keep(key, True, self._clock())
             return

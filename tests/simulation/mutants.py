@@ -549,7 +549,7 @@ MUTANTS: Final = (
         "one-step-given-up",
         "Messages do not leave with their records although one server has both.",
         "beat/dispatch.py",
-        "        session.broker = self._server.of(producer)\n",
+        "        session.broker = self._server.broker_of(producer)\n",
         "        session.broker = None\n",
         (
             "calm",
@@ -1097,7 +1097,7 @@ MUTANTS: Final = (
         "conflict-keeps-claim",
         "A run during which an application wrote the history is not recorded.",
         "beat/dispatch.py",
-        "            self._session.record(again, partial(self._on_recorded, message, again))\n",
+        "            self._session.record(merged, partial(self._on_recorded, message, merged))\n",
         "            pass\n",
         ("tests/scheduler/test_claims.py",),
     ),
