@@ -433,14 +433,14 @@ class Dispatcher:
         now = self._session.time()
         if not completion.meta:  # of a triggered run
             return completion._replace(score=now, seen=(definition, policy, meta))
-        ran = History.read(completion.meta, completion.runtime)
-        history = merged_history(claim.meta, meta, ran)
+        run_history = History.read(completion.meta, completion.runtime)
+        history = merged_history(claim.meta, meta, run_history)
         history = after_saved_anew(
             history,
             (claim.definition or "", claim.policy),
             (definition, policy),
             datetime.fromtimestamp(now, UTC),
-            rewritten=history.scheduled_at is None and ran.scheduled_at is not None,
+            rewritten=history.scheduled_at is None and run_history.scheduled_at is not None,
             foreign=entry._foreign_fields,
         )
         last_run_at, count, scheduled_at = history

@@ -141,10 +141,10 @@ class StaticEntries:
     ) -> bool:
         """Add, change and remove entries in Redis so that they match ``beat_schedule``.
 
-        ``now`` is the Redis time from which new entries count. If this beat is not ``exclusive``, it
-        removes only entries that it wrote itself. Returns False if this beat lost the lead. Two
-        round trips, one per 500 entries unless :meth:`offer` was the last to write them, and one
-        per 500 removed entries.
+        ``now`` is the Redis time from which new entries count. Unless ``exclusive``, this beat
+        removes only entries that left its own ``beat_schedule``. Returns False if this beat lost
+        the lead. Two round trips, one per 500 entries unless :meth:`offer` was the last to write
+        them, and one per 500 removed entries.
         """
         if self.offered and self.offered == store.noted_statics():
             logger.debug("beat: The static entries are unchanged since the start")
@@ -196,7 +196,10 @@ class StaticEntries:
                 self.refuse(name, error)
 
     def stale(self, store: Store, exclusive: bool) -> set[str]:
-        """Return the names of static entries that :meth:`prune` would remove. One round trip."""
+        """Return the names of static entries that :meth:`prune` would remove. One round trip.
+
+        Unless ``exclusive``, these are only entries that left this beat's own ``beat_schedule``.
+        """
         names = store.static_names()
         return names - self._entries.keys() - self._refused if exclusive else names & self._removed
 

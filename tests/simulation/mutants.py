@@ -1128,7 +1128,7 @@ MUTANTS: Final = (
         "An entry that is saved with another schedule during its last run never runs by it.",
         "beat/dispatch.py",
         "        last_run_at, count, scheduled_at = history\n",
-        "        last_run_at, count, scheduled_at = merged_history(claim.meta, meta, ran)\n",
+        "        last_run_at, count, scheduled_at = merged_history(claim.meta, meta, run_history)\n",
         ("tests/scheduler/test_claims.py",),
     ),
     Mutant(
