@@ -48,28 +48,26 @@ def custom_score(entry: RedBeatSchedulerEntry, seconds: Any, now: float) -> floa
     call.
     """
     if entry.scores_itself() and entry.run is not None and entry.run.successor is not None:
-        return _custom_score(entry.run.successor, now)
+        return _score_of_successor(entry.run.successor, now)
     if type(entry).is_due is RedBeatSchedulerEntry.is_due or not isinstance(seconds, (int, float)):
         return None
     if seconds != seconds:  # NaN: Redis would refuse it as a score, and the whole batch with it
         return None
     by_schedule = score_of(entry.decision().next_at)
     own_score = now + float(min(max(seconds, 0), LONGEST_WAIT))
-    return (
-        None
-        if abs(own_score - by_schedule) < SHORTEST_WAIT
-        else max(own_score, now + SHORTEST_WAIT)
-    )
+    if abs(own_score - by_schedule) < SHORTEST_WAIT:
+        return None
+    return max(own_score, now + SHORTEST_WAIT)
 
 
-def _custom_score(after: RedBeatSchedulerEntry, now: float) -> float | None:
+def _score_of_successor(successor: RedBeatSchedulerEntry, now: float) -> float | None:
     try:
-        score = float(after.score)
+        score = float(successor.score)
         if not math.isfinite(score):
             raise ValueError(f"its score is {score}")
     except Exception:  # the message was sent, so its run must be recorded in any case
         logger.exception(
-            "beat: Entry %s could not compute its score, using its schedule instead", after.name
+            "beat: Entry %s could not compute its score, using its schedule instead", successor.name
         )
         return None
     return score if score < 0 else max(score, now + SHORTEST_WAIT)
@@ -196,7 +194,7 @@ class Completions:
                 line = run_line(last, now, missed(decision.missed))
             else:
                 logger.warning(
-                    "beat: Entry %s ran at %s by a clock that was ahead, counting from now",
+                    "beat: The last run of entry %s, at %s, is in the future: counting from now",
                     *(entry.name, entry.last_run_at),
                 )
         completion = claim.done(SKIP, score, runtime=runtime)._replace(history=line)
@@ -275,7 +273,7 @@ class Completions:
         run = entry.run
         assert run is not None
         decision = run.decision or entry.decision()
-        after = run.successor or entry.next()
+        successor = run.successor or entry.next()
         if decision.missed:
             logger.warning(
                 "beat: Entry %s missed %d runs before that of %s, which makes up for them",
@@ -283,12 +281,12 @@ class Completions:
             )
             self._count_missed(entry, decision.missed, decision.scheduled_at)
         score = score_of(decision.next_at) if own_score is None else own_score
-        instant, counted = run.nominal or nominal(run.instant), after.scheduled_at or run.due
-        scheduled = instant if instant.at == counted else nominal(counted)
-        runtime = encode_runtime(scheduled, after.last_run_at or counted)
-        meta = after.history_text()
-        if after.scheduled_at is not None:
-            self._histories.note(claim.key, meta, runtime, after)
+        instant, anchor = run.nominal or nominal(run.instant), successor.scheduled_at or run.due
+        scheduled = instant if instant.at == anchor else nominal(anchor)
+        runtime = encode_runtime(scheduled, successor.last_run_at or anchor)
+        meta = successor.history_text()
+        if successor.scheduled_at is not None:
+            self._histories.note(claim.key, meta, runtime, successor)
         line = run_line(instant, now, "" if run.own_id else SENT, run.task_id)
         running = running_marker(entry, run.task_id)
         completion = claim.done(RAN, score, meta, runtime)._replace(running=running, history=line)

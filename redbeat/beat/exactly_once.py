@@ -39,10 +39,10 @@ logger = get_logger("celery.beat")
 CAPTURED: Final = frozenset({"LPUSH", "PUBLISH", "EXPIRE", "PEXPIRE"})
 
 #: Seconds between two checks whether broker and schedule are on one server now.
-LOOK_AGAIN: Final = 30.0
+CHECK_INTERVAL: Final = 30.0
 
 #: Seconds for which an open connection counts as open: a check for each message takes time.
-OPEN_FOR: Final = 0.01
+OPEN_CHECK_INTERVAL: Final = 0.01
 
 #: Maximum number of tasks that are remembered because their messages bypass the capture.
 MAX_BYPASSING_TASKS: Final = 1000
@@ -129,9 +129,9 @@ class Capture(ClientStandIn):
         """The commands in the format of ``claim.lua``."""
         heads, texts = [], []
         for name, *args in self.commands:
-            own = [text_of(arg) if isinstance(arg, bytes) else str(arg) for arg in args]
-            heads.append(f"{name} {' '.join(str(len(key_of(text))) for text in own)};")
-            texts += own
+            arguments = [text_of(arg) if isinstance(arg, bytes) else str(arg) for arg in args]
+            heads.append(f"{name} {' '.join(str(len(key_of(text))) for text in arguments)};")
+            texts += arguments
         return f"{''.join(heads)}\n{''.join(texts)}" if heads else ""
 
 
@@ -157,7 +157,7 @@ class CommonServer:
         #: A connection to the broker. When the broker moves, the server or a proxy closes it.
         self._watched_connection: Any = None
         self._checked_at = 0.0
-        self._reason = ""
+        self._logged_reason = ""
         self._was_common = False
         #: A server on which a script could not send, the reason, and when that happened.
         self._failed_server: tuple[Broker | None, str, float] = (None, "", 0.0)
@@ -172,7 +172,7 @@ class CommonServer:
         """Return the server of a producer if the schedule is on the same server, else None.
 
         Two round trips for each new channel and after each lost connection, and every
-        :data:`LOOK_AGAIN` seconds while the servers differ. Raises :exc:`ConfigurationError` if
+        :data:`CHECK_INTERVAL` seconds while the servers differ. Raises :exc:`ConfigurationError` if
         exactly once is demanded and was not possible from the beginning.
         """
         channel = producer.channel
@@ -187,8 +187,8 @@ class CommonServer:
     def _may_have_changed(self) -> bool:
         now = self._clock()
         if self.broker is None:
-            return self._allowed and now - self._checked_at > LOOK_AGAIN
-        if now - self._checked_at <= OPEN_FOR:
+            return self._allowed and now - self._checked_at > CHECK_INTERVAL
+        if now - self._checked_at <= OPEN_CHECK_INTERVAL:
             return False
         self._checked_at = now
         return not is_idle(self._watched_connection)
@@ -208,16 +208,17 @@ class CommonServer:
         try:
             broker = self._find_common_server(channel)
             failed_server, failure, since = self._failed_server
-            # If exactly once is demanded, try again later: otherwise no message would ever be sent.
-            lasts = not self._demanded or self._clock() - since <= LOOK_AGAIN
+            # With exactly once demanded, nothing else can be sent, so try this server again after a
+            # while.
+            lasts = not self._demanded or self._clock() - since <= CHECK_INTERVAL
             if broker == failed_server and lasts:
                 raise NotSameServerError(failure)
         except NotSameServerError as reason:
             self._report_apart(str(reason))
             return None
-        if self._reason:
+        if self._logged_reason:
             logger.warning("beat: Broker and schedule are on one Redis server again")
-        self._reason = self.problem = ""
+        self._logged_reason = self.problem = ""
         self._was_common = True
         return broker
 
@@ -226,8 +227,8 @@ class CommonServer:
             raise impossible(reason)
         if self._demanded:
             self.problem = f"nothing is sent, exactly once is not possible any more: {reason}"
-        if reason != self._reason:
-            self._reason = reason
+        if reason != self._logged_reason:
+            self._logged_reason = reason
             if self._demanded:
                 logger.error("beat: PROBLEM: %s", self.problem)
             elif self._was_common:
@@ -256,10 +257,10 @@ class CommonServer:
         if is_cluster(client):
             raise NotSameServerError("the schedule is in a Redis Cluster")
         run_id, database = self._broker_identity(channel)
-        own_run_id, own_database = _identity_of(client)
-        if own_run_id != run_id:
+        schedule_run_id, schedule_database = _identity_of(client)
+        if schedule_run_id != run_id:
             raise NotSameServerError("broker and schedule are on two Redis servers")
-        return Broker(run_id, database, own_database)
+        return Broker(run_id, database, schedule_database)
 
     def _broker_identity(self, channel: Any) -> tuple[str, int]:
         """Return the run id and the database of the broker, and keep a connection to it open."""
@@ -291,19 +292,19 @@ def _identity_of(client: Any) -> tuple[str, int]:
 
 
 @contextmanager
-def _translating_errors(whose: str) -> Iterator[None]:
+def _translating_errors(role: str) -> Iterator[None]:
     try:
         yield
     except (RedisConnectionError, RedisTimeoutError):
         raise
     except (RedisError, AttributeError) as error:
-        problem = f"the Redis of the {whose} does not report its run_id in INFO: {described(error)}"
+        problem = f"the Redis of the {role} does not report its run_id in INFO: {described(error)}"
         raise NotSameServerError(problem) from error
 
 
-def _checked_run_id(whose: str, run_id: Any) -> str:
+def _checked_run_id(role: str, run_id: Any) -> str:
     if not run_id:
-        raise NotSameServerError(f"the Redis of the {whose} does not report its run_id in INFO")
+        raise NotSameServerError(f"the Redis of the {role} does not report its run_id in INFO")
     return str(run_id)
 
 

@@ -37,7 +37,7 @@ logger = get_logger("celery.beat")
 
 
 #: Seconds between two cleanups of the stats.
-INTERVAL: Final = 600.0
+CLEANUP_INTERVAL: Final = 600.0
 
 
 class StatsCleanup:
@@ -57,7 +57,7 @@ class StatsCleanup:
 
     def run(self) -> None:
         """Clean up if the interval has passed. One round trip in that case."""
-        if self._clock() - self._looked_at < INTERVAL:
+        if self._clock() - self._looked_at < CLEANUP_INTERVAL:
             return
         self._looked_at = self._clock()
         removed = self._store.tidy_stats(self._max_entries)
@@ -65,10 +65,10 @@ class StatsCleanup:
 
 
 #: Seconds between two pages of a scan.
-LOOK_INTERVAL = 5.0
+PAGE_INTERVAL = 5.0
 
 #: Shortest time from the start of one scan to the start of the next, in seconds.
-PASS_INTERVAL = 60.0
+SCAN_INTERVAL = 60.0
 
 #: Disabled entries that one page checks.
 DISABLED_PAGE = 200
@@ -91,18 +91,18 @@ class Sweep:
         self._store = store
         self._clock = clock
         self._looked_at = clock()
-        self._pass_began = float("-inf")
+        self._scan_began = float("-inf")
         self._cursor = ""
         self._offset = 0
-        self._found: list[str] = []
-        self._found_before: list[str] = []
+        self._orphans: list[str] = []
+        self._orphans_before: list[str] = []
         self._no_pauses = False
         self._permitted = True
 
     def scan_now(self) -> None:
         """Start a scan now, and finish it without pauses."""
         if self._permitted:
-            self._no_pauses, self._cursor, self._pass_began = True, START, self._clock()
+            self._no_pauses, self._cursor, self._scan_began = True, START, self._clock()
 
     def run(self) -> bool:
         """Scan the next page if the interval has passed. One round trip in that case.
@@ -110,13 +110,13 @@ class Sweep:
         Returns True if another page or a claim should follow at once.
         """
         now = self._clock()
-        if now - self._looked_at >= LOOK_INTERVAL:
+        if now - self._looked_at >= PAGE_INTERVAL:
             self._looked_at = now
-            self._found_before += self._found
-            self._found = []
-            if not self._cursor and now - self._pass_began >= PASS_INTERVAL:
-                self._cursor, self._pass_began = START, now
-        elif not self._found_before and not (self._no_pauses and self._cursor):
+            self._orphans_before += self._orphans
+            self._orphans = []
+            if not self._cursor and now - self._scan_began >= SCAN_INTERVAL:
+                self._cursor, self._scan_began = START, now
+        elif not self._orphans_before and not (self._no_pauses and self._cursor):
             return False
         if not self._permitted:
             return False
@@ -130,20 +130,20 @@ class Sweep:
             return False
 
     def _scan_page(self) -> bool:
-        known, self._found_before = self._found_before[:BATCH], self._found_before[BATCH:]
-        found = self._store.sweep(self._cursor, DISABLED, self._offset, DISABLED_PAGE, known)
-        self._cursor = "" if found.cursor == START else found.cursor
-        self._found += found.orphans
-        self._offset += DISABLED_PAGE - len(found.enabled)
-        if self._offset >= found.disabled:
+        known, self._orphans_before = self._orphans_before[:BATCH], self._orphans_before[BATCH:]
+        page = self._store.sweep(self._cursor, DISABLED, self._offset, DISABLED_PAGE, known)
+        self._cursor = "" if page.cursor == START else page.cursor
+        self._orphans += page.orphans
+        self._offset += DISABLED_PAGE - len(page.enabled)
+        if self._offset >= page.disabled:
             self._offset = 0
-        for key in found.returned:
+        for key in page.returned:
             logger.warning(
                 "beat: Entry %s was missing in the sorted set and is due now", shown(key)
             )
-        for key in found.enabled:
+        for key in page.enabled:
             logger.info("beat: Entry %s was enabled by another program", shown(key))
-        return bool(found.returned or found.enabled or (self._no_pauses and self._cursor))
+        return bool(page.returned or page.enabled or (self._no_pauses and self._cursor))
 
 
 def follow_time_zone(

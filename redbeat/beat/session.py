@@ -129,7 +129,7 @@ class Session:
         self._clock = clock
         self._token = new_token()
         self._beat_id = self._token[-12:]
-        self._turn_count = 0
+        self._request_count = 0
         #: The request whose reply was lost. The next request repeats it.
         self._unanswered: SentRequest | None = None
         self._in_flight: tuple[SentRequest, Callable[[], ClaimReply]] | None = None
@@ -243,8 +243,8 @@ class Session:
         records, unanswered = self.pending, self._unanswered
         self.pending, self._unanswered, self._bytes = [], None, 0
         if unanswered is None:
-            self._turn_count += 1
-            turn_id = f"{self._beat_id}-{self._turn_count}"
+            self._request_count += 1
+            turn_id = f"{self._beat_id}-{self._request_count}"
         else:
             records, limit = [*unanswered.records, *records], max(limit, unanswered.body.limit)
             turn_id, only = unanswered.body.turn_id, unanswered.body.only or only
