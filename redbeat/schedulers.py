@@ -108,7 +108,7 @@ REDBEAT_INTERNAL_OPTIONS = (
 #: Attempts to connect to the broker in one tick; the next tick tries again.
 BROKER_CONNECT_RETRIES = 1
 
-#: Seconds without a publish after which the broker connection is checked before it is used.
+#: Seconds without a publish after which the broker connection is replaced before the next use.
 IDLE_CONNECTION = 10.0
 
 
@@ -173,7 +173,7 @@ class RedBeatScheduler(Scheduler):
         configured = lock_timeout or conf.lock_timeout or of_class
         self.lock_timeout = conf.resolve_lock_timeout(configured, self.max_interval)
         if lazy:
-            broker_connection(self.app)  # the banner would raise a less clear error
+            broker_connection(self.app)  # for a wrong URL, a clearer error than the banner's
         else:
             conf.report()
             check_possible(self.app, conf)
@@ -389,7 +389,7 @@ class RedBeatScheduler(Scheduler):
 
     def _wait(self, seconds: float) -> None:
         if self._ticker.available and self._wakeup.listen():
-            return  # tick again: messages before the subscription were missed
+            return  # tick again, because messages before the subscription were missed
         self._wakeup.wait(seconds, DUE if self._leads else LOCK, self.service._is_shutdown.is_set)
 
     def maybe_due(self, entry: RedBeatSchedulerEntry, **kwargs: Any) -> float | None:
@@ -449,7 +449,7 @@ class RedBeatScheduler(Scheduler):
         if advance:
             entry = self.reserve(entry)
             if run is not None and isinstance(entry, RedBeatSchedulerEntry):
-                run.successor = entry  # a subclass may override reserve()
+                run.successor = entry  # set here, because a subclass may override reserve()
         if run is not None:
             scheduled_at = run.instant
         else:
@@ -498,9 +498,9 @@ class RedBeatScheduler(Scheduler):
     @functools.cached_property
     def producer(self) -> Any:
         """The producer of messages; raises an error when the broker is not available."""
-        # cached: Celery's property takes a lock at each access
-        kind = declaring_once(getattr(self, "Producer", None) or self.app.amqp.Producer)
-        return kind(self._ensure_connected(), auto_declare=False)
+        # Cached: Celery's property takes a lock at each access.
+        base = getattr(self, "Producer", None) or self.app.amqp.Producer
+        return declaring_once(base)(self._ensure_connected(), auto_declare=False)
 
     @cached_property
     def connection(self) -> Any:
@@ -523,11 +523,12 @@ class RedBeatScheduler(Scheduler):
         """Whether user code takes part in sending, and may send a message on another channel."""
         ours: Any = RedBeatScheduler
         names = ("apply_async", "maybe_due", "send_task", "send_if_due", "producer", "Producer")
-        own = any(
+        overridden = any(
             getattr(type(self), name, None) is not getattr(ours, name, None) for name in names
         )
         tasks = {type(task).apply_async for task in self.app.tasks.values()}
-        return own or bool(self.app.conf.task_always_eager) or tasks != {Task.apply_async}
+        eager = bool(self.app.conf.task_always_eager)
+        return overridden or eager or tasks != {Task.apply_async}
 
     def _ensure_connected(self) -> Any:
         """Connect to the broker or fail within seconds, because the tick has other work."""

@@ -123,16 +123,16 @@ class StaticEntries:
         if not self._entries:
             return
         lock_key, token = (lock.key, lock.token) if lock else (None, "")
-        free, digest = True, sha1(usedforsecurity=False)
+        no_other_leader, digest = True, sha1(usedforsecurity=False)
         self.synced = {"added": 0, "changed": 0, "removed": 0}
         for rows in batches(self._rows(store, from_timestamp(store.time()), lock)):
-            free, codes = store.offer_statics(rows, lock_key, token)
+            no_other_leader, codes = store.offer_statics(rows, lock_key, token)
             self._count_results(rows, codes)
             digest.update("".join(row.definition + row.policy for row in rows).encode())
-        if free:
+        if no_other_leader:
             self.offered = digest.hexdigest()
             store.note_statics(self.offered)
-        if self.synced["added"] and not free:
+        if self.synced["added"] and not no_other_leader:
             message = "beat: Another beat leads: %d missing static entries added"
             logger.info(message, self.synced["added"])
 
