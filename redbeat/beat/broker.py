@@ -26,7 +26,7 @@ __all__ = (
 logger = get_logger("celery.beat")
 
 #: The part of a lease that one attempt to publish may take; a publish is tried twice.
-PUBLISH_PART = 1 / 6
+ATTEMPT_PART = 1 / 6
 
 #: Shortest timeout of one attempt to publish, in seconds.
 SHORTEST_PUBLISH = 1.0
@@ -69,7 +69,7 @@ def publishing_connection(app: Any, lease: float) -> Any:
     ``lease`` is the seconds a claim lasts. Options in ``broker_transport_options`` win, and so does
     a ``broker_connection_timeout`` that differs from Celery's default. No network traffic.
     """
-    seconds = max(lease * PUBLISH_PART, SHORTEST_PUBLISH)
+    seconds = max(lease * ATTEMPT_PART, SHORTEST_PUBLISH)
     user_options = app.conf.broker_transport_options or {}
     connection = broker_connection(app)
     names = TIMEOUTS.get(connection.transport.driver_type, ())

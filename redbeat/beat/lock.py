@@ -51,7 +51,7 @@ SEEN_WITHIN = 10.0
 FORGET_AFTER = 60.0
 
 #: Seconds between two attempts of a blocking ``acquire``.
-POLL = 1.0
+ACQUIRE_INTERVAL = 1.0
 
 
 def new_token() -> str:
@@ -156,7 +156,7 @@ class BeatLock:
         while not self._store.acquire_lock(self.key, self.token, self.timeout):
             if not blocking or (until is not None and self._clock() >= until):
                 return False
-            self._sleep(POLL)
+            self._sleep(ACQUIRE_INTERVAL)
         self._lead()
         return True
 

@@ -243,7 +243,9 @@ def _zone_dependent(
     except Exception as error:
         logger.debug("beat: Cannot load %s: %r", row.key, error)  # the claim logs an error
         return
-    when = entry.schedule
-    relative = isinstance(when, interval) and not isinstance(when, crontab) and when.relative
-    if entry.timezone is None and (isinstance(when, crontab) or relative):
+    schedule = entry.schedule
+    relative = (
+        isinstance(schedule, interval) and not isinstance(schedule, crontab) and schedule.relative
+    )
+    if entry.timezone is None and (isinstance(schedule, crontab) or relative):
         yield entry

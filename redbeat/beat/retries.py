@@ -98,14 +98,14 @@ class RecentEntries(Generic[V]):
     """A value for each of the last entries, at most :data:`REMEMBERED` of them."""
 
     def __init__(self) -> None:
-        self._kept: dict[str, tuple[float, V]] = {}
+        self._values: dict[str, tuple[float, V]] = {}
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._values)
 
     def get(self, key: str) -> V | None:
         """Return the value of a key, None if there is none."""
-        return self._kept.get(key, (0.0, None))[1]
+        return self._values.get(key, (0.0, None))[1]
 
     def keep(self, key: str, value: V, now: float) -> bool:
         """Keep a value and return True, or return False if there is no room; ``now`` in seconds.
@@ -113,18 +113,18 @@ class RecentEntries(Generic[V]):
         A value leaves only after :data:`REMEMBERED_FOR` seconds. Otherwise many failing keys would
         push each other out in turn.
         """
-        self._kept.pop(key, None)
-        if len(self._kept) >= REMEMBERED:
-            oldest = next(iter(self._kept))
-            if self._kept[oldest][0] > now - REMEMBERED_FOR:
+        self._values.pop(key, None)
+        if len(self._values) >= REMEMBERED:
+            oldest = next(iter(self._values))
+            if self._values[oldest][0] > now - REMEMBERED_FOR:
                 return False
-            del self._kept[oldest]
-        self._kept[key] = now, value
+            del self._values[oldest]
+        self._values[key] = now, value
         return True
 
     def forget(self, key: str) -> V | None:
         """Remove the value of a key, and return it."""
-        return self._kept.pop(key, (0.0, None))[1]
+        return self._values.pop(key, (0.0, None))[1]
 
 
 #: Attempts assumed for an entry whose failures are not remembered; gives the longest wait.

@@ -40,10 +40,10 @@ logger = get_logger("celery.beat")
 LONGEST_LEASE, SHORTEST_LEASE = 30.0, 5.0
 
 #: The part of a lease in which a beat publishes. The rest is a reserve for the slowest publish.
-USED_PART = 2 / 3
+USABLE_LEASE_PART = 2 / 3
 
 #: An entry counts as late this many seconds after its due time, as in ``claim.lua``.
-ON_TIME = 1.0
+LATE_AFTER = 1.0
 
 #: Limits of pending completions, beyond which a beat sends them in the middle of a batch: runs,
 #: bytes of the messages that leave with their records, and seconds that such messages wait. Low
@@ -281,9 +281,9 @@ class Session:
             elif result.code != RECORDED:
                 self._log_unrecorded(record.completion, result, request.body.reply_lost)
         if request.body.late:
-            late = sum(claim.due < reply.now - ON_TIME for claim in reply.claims)
+            late = sum(claim.due < reply.now - LATE_AFTER for claim in reply.claims)
             self.pace.spend(min(late, request.body.late))
-        usable = reply.expires - reply.now - self.lease * (1 - USED_PART)
+        usable = reply.expires - reply.now - self.lease * (1 - USABLE_LEASE_PART)
         return Response(reply, request.sent_at + usable)
 
     def _adapt_batch(self, reply: ClaimReply) -> None:

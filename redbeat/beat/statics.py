@@ -242,25 +242,25 @@ class Scores:
 
     def __init__(self, now: datetime) -> None:
         self._now = now
-        self._known: dict[Any, float] = {}
+        self._by_crontab: dict[Any, float] = {}
 
     def of(self, entry: RedBeatSchedulerEntry) -> float:
         """Return the score of an entry; raises any error of its schedule."""
-        when = entry.schedule
+        schedule = entry.schedule
         if not entry.enabled:
             return DISABLED
-        if type(when) is not crontab or asks_itself(when) or entry.policy is not DEFAULT:
-            return self._computed(entry)
-        identity = (entry.app, when.__reduce__()[1])
+        if type(schedule) is not crontab or asks_itself(schedule) or entry.policy is not DEFAULT:
+            return self._compute(entry)
+        identity = (entry.app, schedule.__reduce__()[1])
         try:
-            score = self._known.get(identity)
-        except TypeError:  # A crontab with a list.
-            return self._computed(entry)
+            score = self._by_crontab.get(identity)
+        except TypeError:  # not hashable: a crontab made from a list
+            return self._compute(entry)
         if score is None:
-            score = self._known[identity] = self._computed(entry)
+            score = self._by_crontab[identity] = self._compute(entry)
         return score
 
-    def _computed(self, entry: RedBeatSchedulerEntry) -> float:
+    def _compute(self, entry: RedBeatSchedulerEntry) -> float:
         now = self._now
         if entry.scores_itself():
             return entry.score
