@@ -52,7 +52,7 @@ ONE_RETRY: Final[dict[str, float]] = {
 #: Options of an entry that replace the timeouts above, and their maximum in seconds: as long as an
 #: attempt takes by default.
 BOUNDED_OPTIONS = frozenset(("timeout", "confirm_timeout"))
-LONGEST_WAIT = 5.0
+LONGEST_TIMEOUT = 5.0
 
 
 @dataclass(slots=True)
@@ -130,13 +130,13 @@ def retry_options(options: Mapping[str, Any], at_most_once: bool) -> dict[str, A
 
     A publish is tried twice, or once with ``at_most_once`` or ``max_retries: 0`` in the entry's
     ``retry_policy``; entries cannot increase the number. ``timeout`` and ``confirm_timeout`` are at
-    most :data:`LONGEST_WAIT` seconds. Other fields of the policy are dropped, because kombu would
+    most :data:`LONGEST_TIMEOUT` seconds. Other fields of the policy are dropped, because kombu would
     keep them in the connection and apply them to all entries.
     """
     bounded = dict(options)
     for name in BOUNDED_OPTIONS & options.keys():
         if is_number(options[name]):
-            bounded[name] = min(options[name], LONGEST_WAIT)
+            bounded[name] = min(options[name], LONGEST_TIMEOUT)
     policy = bounded.pop("retry_policy", None)
     if at_most_once:
         bounded["retry"] = False
