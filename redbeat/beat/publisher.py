@@ -130,8 +130,8 @@ def retry_options(options: Mapping[str, Any], at_most_once: bool) -> dict[str, A
 
     A publish is tried twice, or once with ``at_most_once`` or ``max_retries: 0`` in the entry's
     ``retry_policy``; entries cannot increase the number. ``timeout`` and ``confirm_timeout`` are at
-    most :data:`LONGEST_TIMEOUT` seconds. Other fields of the policy are dropped, because kombu would
-    keep them in the connection and apply them to all entries.
+    most :data:`LONGEST_TIMEOUT` seconds. Other fields of the policy are dropped, because kombu
+    would keep them in the connection and apply them to all entries.
     """
     bounded = dict(options)
     for name in BOUNDED_OPTIONS & options.keys():
