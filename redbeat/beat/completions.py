@@ -23,6 +23,7 @@ from redbeat.entries.runs import PERHAPS_SENT, SENT, SKIPPED, missed, nominal, r
 from redbeat.entries.templates import Histories
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.metrics.counters import Counters
+from redbeat.presentation.english import plural
 from redbeat.schedules.next_run import asks_itself
 from redbeat.signals import emit, entry_dispatched, entry_finished, entry_missed
 from redbeat.storage.records import DELETE, DISABLE, PARK, RAN, SKIP, WAITS, Claim, Completion
@@ -142,10 +143,6 @@ def _score_after(entry: RedBeatSchedulerEntry, skipped: datetime) -> float:
     return run.now.timestamp() if decision.due else score_of(decision.next_at)
 
 
-def _plural(count: int) -> str:
-    return "" if count == 1 else "s"
-
-
 class Completions:
     """Builds completions, counts them and emits their signals. No round trips."""
 
@@ -187,8 +184,8 @@ class Completions:
             runtime = encode_runtime(last, entry.last_run_at)
             if decision.missed:
                 logger.warning(
-                    "beat: Entry %s missed %d run%s up to %s, too late to catch up",
-                    *(entry.name, decision.missed, _plural(decision.missed), decision.anchor),
+                    "beat: Entry %s missed %s up to %s, too late to catch up",
+                    *(entry.name, plural(decision.missed, "run"), decision.anchor),
                 )
                 self._count_missed(entry, decision.missed, decision.anchor)
                 line = run_line(last, now, missed(decision.missed))

@@ -173,7 +173,7 @@ def follow_time_zone(
         for number in _each_page(store, compute):
             count += number
             yield
-        logger.warning("beat: Computed the next runs of %d entries in %s", count, zone)
+        logger.warning("beat: Computed the next runs of %s in %s", _entries(count), zone)
     store.note_time_zone(zone)
 
 
@@ -195,7 +195,11 @@ def follow_clock(store: Store) -> Iterator[None]:
         count += number
         yield
     if count:
-        logger.warning("beat: Made %d entries due again whose last run lies in the future", count)
+        logger.warning("beat: Made %s due, whose last run lies in the future", _entries(count))
+
+
+def _entries(count: int) -> str:
+    return "1 entry" if count == 1 else f"{count} entries"
 
 
 def _each_page(store: Store, change: Callable[[Page], int]) -> Iterator[int]:

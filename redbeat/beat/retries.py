@@ -12,6 +12,7 @@ from redbeat.calendar.zones import from_timestamp
 from redbeat.entries.runs import cause_of, failed, nominal, run_line
 from redbeat.errors import CannotRunHereError, described
 from redbeat.metrics.counters import Counters
+from redbeat.presentation.english import plural
 from redbeat.signals import emit, entry_failed
 from redbeat.storage.quarantine import shown
 from redbeat.storage.records import Claim, Completion
@@ -224,8 +225,8 @@ class Retries:
         """Reset the failures of the broker, which took a message."""
         if self.broker_failures:
             logger.warning(
-                "beat: The broker is back after %d failed attempt%s",
-                *(self.broker_failures, "" if self.broker_failures == 1 else "s"),
+                "beat: The broker is back after %s",
+                plural(self.broker_failures, "failed attempt"),
             )
             self.broker_failures, self._last_error = 0, None
 

@@ -19,6 +19,7 @@ from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import RedBeatError, described
 from redbeat.metrics.counters import Counters
 from redbeat.metrics.health import BeatHealth
+from redbeat.presentation.english import plural
 from redbeat.signals import (
     emit,
     lock_acquired,
@@ -282,8 +283,7 @@ class Ticker:
     def _redis_worked(self, wait: W) -> W:
         if self._redis_failures:
             logger.warning(
-                "beat: Redis is back after %d failed tick%s",
-                *(self._redis_failures, "" if self._redis_failures == 1 else "s"),
+                "beat: Redis is back after %s", plural(self._redis_failures, "failed tick")
             )
             emit(redis_back, self._scheduler, failures=self._redis_failures)
         self.health.completed()
