@@ -182,7 +182,7 @@ class RedBeatScheduler(Scheduler):
 
     def _make_lock(self) -> None:
         """Make the lock, unless a program has set its own."""
-        store = self._store  # first: the program's own client may change the keys
+        store = self._store  # before the key is read: the program's own client may change it
         if self.lock_key == self._default_lock_key:
             self.lock_key = ensure_conf(self.app).lock_key
         if self.lock is None and self.lock_key:

@@ -109,7 +109,7 @@ class AtMostOnce:
     def report_lost(self) -> None:
         """Report recorded runs that this beat will not publish any more.
 
-        One round trip for each run whose end other runs wait for.
+        One round trip for each run that later runs must not overlap.
         """
         while self._recorded:
             self._report_lost_run(

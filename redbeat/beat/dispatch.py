@@ -154,10 +154,9 @@ class Dispatcher:
             first += len(entries)
 
     def _decide_early(self, entry: RedBeatSchedulerEntry, now: datetime, claim: Claim) -> None:
-        """Decide on an entry before its turn; :meth:`dispatch` meets any error again.
+        """Decide on an entry before its turn; after an error, decide again at its turn.
 
-        Skips schedules with code of the user, which must be called only once, at the time of the
-        run.
+        Skips schedules with user code, which must be called only once, at the time of the run.
         """
         decided_at = datetime.fromtimestamp(float(claim.since), UTC) if claim.since else now
         entry.run = Run(now, datetime.fromtimestamp(claim.due, UTC), decided_at)
@@ -222,7 +221,7 @@ class Dispatcher:
         try:
             due = entry.decision().due
         except Exception as error:
-            if asks_itself(entry.schedule):  # code of the user, which may recover
+            if asks_itself(entry.schedule):  # an error of user code may pass
                 self._retry(claim, now, error)
                 return
             reason = f"definition.schedule: cannot compute when it is due: {error!r}"
@@ -431,7 +430,7 @@ class Dispatcher:
         """Return the completion of a run during which an application changed the entry."""
         definition, policy, meta = texts
         now = self._session.time()
-        if not completion.meta:  # of a triggered run
+        if not completion.meta:  # a triggered run does not change the last run
             return completion._replace(score=now, seen=(definition, policy, meta))
         run_history = History.read(completion.meta, completion.runtime)
         history = merged_history(claim.meta, meta, run_history)

@@ -41,7 +41,7 @@ NOT_A_LOCK = "a key that is not a lock"
 #: Seconds without a renewal after which a leader counts as dead.
 SILENCE = 20.0
 
-#: Longest time between two looks at the lock that counts as silence of the leader, in seconds.
+#: Longest time between two checks of the lock that counts as silence of the leader, in seconds.
 LONGEST_LOOK = 2.0
 
 #: Seconds since its last request after which a beat does not count as active.
@@ -147,7 +147,7 @@ class BeatLock:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.key} {self.timeout:g}s leading={self.leading}>"
 
-    # -- as redis-py's lock --------------------------------------------------------------------
+    # -- methods of redis-py's lock ---------------------------------------------------------------
 
     def acquire(self, blocking: bool = True, blocking_timeout: float | None = None) -> bool:
         """Take the lock; with ``blocking``, wait for it. One round trip per attempt."""
@@ -195,7 +195,7 @@ class BeatLock:
         self.leading = None
         return self._store.release_lock(self.key, self.token)
 
-    # -- as the tick uses it -------------------------------------------------------------------
+    # -- used by the tick -------------------------------------------------------------------------
 
     def arguments(self) -> tuple[str, str, float, str]:
         """Return the key, the token, the seconds to live, and the token of a dead leader or ""."""

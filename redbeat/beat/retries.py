@@ -111,7 +111,7 @@ class RecentEntries(Generic[V]):
     def keep(self, key: str, value: V, now: float) -> bool:
         """Keep a value and return True, or return False if there is no room; ``now`` in seconds.
 
-        A value leaves only after :data:`REMEMBERED_FOR` seconds. Otherwise many failing keys would
+        A value stays for at least :data:`REMEMBERED_FOR` seconds. Otherwise many failing keys would
         push each other out in turn.
         """
         self._values.pop(key, None)
@@ -158,8 +158,9 @@ class Retries:
     ) -> Completion:
         """Return the completion that puts a run back after its publish failed.
 
-        ``unsure`` is True if the message may have been sent, None if the broker may have it. The
-        entry also waits if the broker caused the error, so that another entry is tried next.
+        ``unsure`` is True if the message may have been sent, None if only a failing broker may have
+        it. The entry also waits if the broker caused the error, so that another entry is tried
+        next.
         """
         if isinstance(error, CannotRunHereError):
             return self.leave_to_others(claim, now, error)

@@ -239,7 +239,7 @@ class Session:
             self._ready = response
 
     def _next_request(self, limit: int, only: str = "") -> SentRequest:
-        """Return the next request, which repeats the last one if the reply of that was lost."""
+        """Return the next request; it repeats the last request if the reply to that was lost."""
         records, unanswered = self.pending, self._unanswered
         self.pending, self._unanswered, self._bytes = [], None, 0
         if unanswered is None:

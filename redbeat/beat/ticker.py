@@ -297,7 +297,8 @@ class Ticker:
         if not self._redis_failures:
             emit(redis_lost, self._scheduler, error=error)
         kind = type(error).__name__
-        # Log once per kind of error: the one after "connection refused" may be the lasting one.
+        # Log each kind of error once: an error after "connection refused" may be the one that
+        # lasts.
         if kind not in self._logged_errors:
             self._logged_errors.add(kind)
             why = "" if self._redis_answered else hint(error, self._store.client)
@@ -316,7 +317,7 @@ class Ticker:
                 return self._stand_by("another")
             response = self._session.next_response(self._limit() if claims else 0)
             reply = response.reply
-            self._at_most_once.publish()  # a lost reply may have recorded some of these runs
+            self._at_most_once.publish()  # the reply may confirm records of an earlier request
             if not self._leads(reply):
                 return self._stand_by(reply.holder)
             if self._sync(reply):
@@ -457,7 +458,7 @@ class Ticker:
                 logger.debug("beat: Could not claim the next batch ahead: %r", error)
 
     def _check_server(self) -> None:
-        if self._permission_denied:  # Otherwise a script could stop half-way.
+        if self._permission_denied:  # a script without all its rights would stop half-way
             check_rights(self._store)
         if not self._server_checked:
             check_eviction(self._store, self._conf.key_expiry_check)
@@ -589,8 +590,8 @@ class Ticker:
             self._record_before_exit()
             raise
         finally:
-            # Also after an error of Redis: messages that are written already leave while their
-            # claims are held.
+            # Also after an error of Redis: send the collected messages while their claims are still
+            # held.
             self._dispatcher.deliver()
             self._release_rest(rest)
         self._quarantine.flush()
