@@ -185,8 +185,8 @@ class Session:
         Does nothing while another request is in flight, or on a client that cannot do two things at
         a time.
         """
-        free = self._ready is None or not limit
-        if self._in_flight is None and free and self._store.overlaps:
+        has_room = self._ready is None or not limit
+        if self._in_flight is None and has_room and self._store.overlaps:
             request = self._next_request(limit)
             try:
                 self._in_flight = request, self._store.begin_claim(request.body)

@@ -355,7 +355,7 @@ class Ticker:
         if claim.definition is None and not claim.problem:
             return self._run_unstored(entry, options) if due else seconds
         self._dispatch(response, CallerEntry(entry, options))
-        return self._recorded(entry.key, seconds)
+        return self._record_one(entry.key, seconds)
 
     def _prepare(self) -> float | None:
         """Do what precedes a claim; return the seconds to wait if this beat must not claim."""
@@ -369,7 +369,7 @@ class Ticker:
             self._sync(reply)
         return None
 
-    def _recorded(self, key: str, seconds: float | None) -> float | None:
+    def _record_one(self, key: str, seconds: float | None) -> float | None:
         """Record the run of one entry; return the seconds until the entry is due again."""
         records = self._session.pending
         scores = [record.completion.score for record in records if record.completion.key == key]
