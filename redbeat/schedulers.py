@@ -1,4 +1,4 @@
-"""The scheduler as Celery sees it, and every name that RedBeat 2 had in this module."""
+"""The Celery scheduler class, and every name that RedBeat 2 had in this module."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from redis.sentinel import MasterNotFoundError, Sentinel
 from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_exponential
 
 from redbeat.beat.lock import BeatLock
-from redbeat.beat.publisher import TaskMessage, addressed
+from redbeat.beat.publisher import TaskMessage, build_message
 from redbeat.beat.session import LONGEST_LEASE, SHORTEST_LEASE
 from redbeat.beat.stop_signals import HeldSignals
 from redbeat.entries.runs import nominal
@@ -79,7 +79,7 @@ __all__: tuple[str, ...] = (
     "to_timestamp",
 )
 
-# Programs import these from here, since they stood in this module of RedBeat 2.
+# Programs import these names from here, because this module of RedBeat 2 had them.
 __all__ += ("ADD_ENTRY_ERROR", "MINYEAR", "REDBEAT_INTERNAL_OPTIONS", "MasterNotFoundError")
 __all__ += ("Redis", "ScheduleEntry", "Sentinel", "app_or_default", "beat_init", "datetime", "json")
 __all__ += ("maybe_sanitize_url", "redis", "retry", "retry_if_exception_type", "ssl")
@@ -89,72 +89,73 @@ logger = get_logger("celery.beat")
 
 LUA_EXTEND_TO_SCRIPT = load_script("extend").text
 
-# Programs replace these names in this module, and mean all of the package.
+# Programs replace these names in this module to change them for the whole package.
 use_provider(lambda app: get_redis(app))  # noqa: PLW0108 - the name as it is at each call
 use_codec(lambda: (RedBeatJSONEncoder, RedBeatJSONDecoder))
 
-#: Seconds that the lock lives by default, with Celery's default of ``beat_max_loop_interval``.
+#: Default seconds that the lock lives, with Celery's default ``beat_max_loop_interval``.
 DEFAULT_LOCK_TIMEOUT = 5 * DEFAULT_MAX_INTERVAL
 
-#: What is logged for an entry that cannot be saved: its name, the error, its fields.
+#: Log line for an entry that cannot be saved: its name, the error, its fields.
 ADD_ENTRY_ERROR = "beat: Entry %s is not scheduled: %s. Its fields: %r"
 
-#: The options of ``redbeat_redis_options`` that RedBeat 2 did not pass on to redis-py.
+#: Options of ``redbeat_redis_options`` that RedBeat 2 did not pass to redis-py.
 REDBEAT_INTERNAL_OPTIONS = (
     *("retry_period", "cluster", "sentinels", "service_name"),
     *("sentinel_kwargs", "startup_nodes"),
 )
 
-#: Times a connection to the broker is tried in one tick; the next tick tries again.
+#: Attempts to connect to the broker in one tick; the next tick tries again.
 BROKER_CONNECT_RETRIES = 1
 
-#: Seconds without a publish after which a connection to the broker is not relied on.
+#: Seconds without a publish after which the broker connection is replaced before the next use.
 IDLE_CONNECTION = 10.0
 
 
 class RedBeatScheduler(Scheduler):
-    """Keeps periodic tasks in Redis.
+    """A Celery Beat scheduler that keeps periodic tasks in Redis.
 
     Arguments:
         app: the Celery app.
         lock_key: overrides ``redbeat_lock_key``.
         lock_timeout: overrides ``redbeat_lock_timeout``, seconds.
-        lazy: do not touch Redis; Celery makes such a scheduler for its banner.
-        kwargs: those of :class:`celery.beat.Scheduler`.
+        lazy: do not connect to Redis; Celery makes such a scheduler for its banner.
+        kwargs: arguments of :class:`celery.beat.Scheduler`.
 
-    Making a scheduler writes the static entries, see :meth:`setup_schedule`, unless it is ``lazy``.
+    The constructor writes the static entries, see :meth:`setup_schedule`, unless it is ``lazy``.
     Raises :exc:`~redbeat.errors.ConfigurationError`.
     """
 
-    #: The class of entries; set it to a subclass with arguments of its own.
+    #: The entry class; set it to a subclass to add arguments.
     Entry = RedBeatSchedulerEntry
 
-    #: The beat lock, None when ``redbeat_lock_key`` is None. A program may put one of its own here.
+    #: The beat lock, None if ``redbeat_lock_key`` is None. A program may put its own lock here.
     lock: BeatLock | None = None
 
-    #: Seconds the lock lives when it is not renewed. A subclass may set another value, which the
-    #: setting and the constructor's argument override.
+    #: Seconds the lock lives without a renewal. The setting and the constructor's argument override
+    #: a value of a subclass.
     lock_timeout: float = DEFAULT_LOCK_TIMEOUT
 
     #: The Redis key of the lock.
     lock_key: str | None = None
 
-    #: The beat service that runs this scheduler; None for those who call ``tick()`` themselves.
+    #: The beat service that runs this scheduler, None if a program calls ``tick()`` itself.
     service: Any = None
 
-    #: Monotonic seconds, by which ticks and the lock reckon; a test may have a clock of its own.
+    #: The clock of ticks and lock: monotonic seconds. Tests may replace it.
     clock: Callable[[], float] = staticmethod(monotonic)
 
     _published_at = float("-inf")
 
-    #: The key of the lock by the settings, as they were first read.
+    #: The lock key in the settings when they were first read.
     _default_lock_key: str | None = None
 
     #: Whether :meth:`update_from_dict` is called by :meth:`setup_schedule`.
     _setting_up = False
 
-    #: Whether :meth:`setup_schedule` found Redis away.
-    _unoffered = False
+    #: Whether :meth:`setup_schedule` could not write static entries, because Redis was not
+    #: available.
+    _statics_unwritten = False
 
     def __init__(
         self,
@@ -168,11 +169,11 @@ class RedBeatScheduler(Scheduler):
         self.lock_key = lock_key or conf.lock_key
         self._default_lock_key = None if lock_key else conf.lock_key
         super().__init__(app, lazy=True, **kwargs)
-        own = None if self.lock_timeout == DEFAULT_LOCK_TIMEOUT else self.lock_timeout
-        wanted = lock_timeout or conf.lock_timeout or own
-        self.lock_timeout = conf.resolve_lock_timeout(wanted, self.max_interval)
+        of_class = None if self.lock_timeout == DEFAULT_LOCK_TIMEOUT else self.lock_timeout
+        configured = lock_timeout or conf.lock_timeout or of_class
+        self.lock_timeout = conf.resolve_lock_timeout(configured, self.max_interval)
         if lazy:
-            broker_connection(self.app)  # which the banner asks for next, with a worse error
+            broker_connection(self.app)  # for a wrong URL, a clearer error than the banner's
         else:
             conf.report()
             check_possible(self.app, conf)
@@ -180,8 +181,8 @@ class RedBeatScheduler(Scheduler):
             self._make_lock()
 
     def _make_lock(self) -> None:
-        """Make the lock, unless there is one; a program may have put its own in place."""
-        store = self._store  # a client that the program brought may have changed the keys
+        """Make the lock, unless a program has set its own."""
+        store = self._store  # before the key is read: the program's own client may change it
         if self.lock_key == self._default_lock_key:
             self.lock_key = ensure_conf(self.app).lock_key
         if self.lock is None and self.lock_key:
@@ -193,7 +194,7 @@ class RedBeatScheduler(Scheduler):
 
     @cached_property
     def _unsaved(self) -> dict[str, Any]:
-        """What :meth:`update_from_dict` could not write yet."""
+        """Entries that :meth:`update_from_dict` could not save yet."""
         return {}
 
     @cached_property
@@ -204,12 +205,12 @@ class RedBeatScheduler(Scheduler):
 
     @property
     def _lease(self) -> float:
-        """Seconds that a claim lasts: no longer than the lock, within reason."""
+        """Seconds that a claim lasts: the timeout of the lock, within limits."""
         return min(max(self.lock_timeout, SHORTEST_LEASE), LONGEST_LEASE)
 
     @cached_property
     def _server(self) -> Any:
-        """What serves metrics and health; None where no port is set."""
+        """The HTTP server for metrics and health checks, None if no port is set."""
         conf, ticker = ensure_conf(self.app), self._ticker
         if conf.metrics_port is None:
             return None
@@ -226,17 +227,17 @@ class RedBeatScheduler(Scheduler):
     # -- the schedule --------------------------------------------------------------------------
 
     def take_lock(self) -> None:
-        """Take the beat lock if it is free. One round trip, none for a lock of the program's."""
+        """Take the beat lock if it is free. One round trip, none for a program's own lock."""
         if isinstance(self.lock, BeatLock):
             self._ticker.take_lock()
 
     def setup_schedule(self) -> None:
-        """Write the entries of ``beat_schedule`` into Redis.
+        """Write the entries of ``beat_schedule`` to Redis.
 
-        They are added and changed, unless another beat leads: then only those are added that are
-        missing. The beat that leads removes those that left ``beat_schedule``: at its first tick,
-        and when this is called again. Where Redis is away, the first tick writes them. Two round
-        trips, and one per 500 entries.
+        Adds and changes entries; while another beat leads, only adds missing ones. The leader
+        removes entries that left ``beat_schedule``, at its first tick and at later calls of this
+        method. If Redis is not available, the first tick writes the entries. Two round trips, and
+        one per 500 entries.
         """
         schedule = ensure_conf(self.app).schedule
         self._statics.collect()
@@ -252,26 +253,27 @@ class RedBeatScheduler(Scheduler):
     def _offer_statics(self) -> None:
         lock = self.lock if isinstance(self.lock, BeatLock) else None
         try:
-            self._unoffered = False
+            self._statics_unwritten = False
             self._statics.offer(self._store, lock)
             if self._leads:
-                self._statics.prune(self._store, lock, alone=lock is not None)
+                self._statics.prune(self._store, lock, exclusive=lock is not None)
         except (RedisError, OSError) as error:
-            self._unoffered = True
+            self._statics_unwritten = True
             logger.warning(
-                "beat: Static entries are not written yet, a tick will: %s", described(error)
+                "beat: Could not write static entries, the next tick tries again: %s",
+                described(error),
             )
 
     @property
     def _leads(self) -> bool:
-        """Whether this beat had the lead at its last tick."""
+        """Whether this beat led at its last tick."""
         return "_ticker" in self.__dict__ and self._ticker.health.leads is True
 
     def update_from_dict(self, dict_: Mapping[str, Any]) -> None:
-        """Save entries, as ``name -> fields``; they are not marked as static.
+        """Save entries, as ``name -> fields``; they do not become static entries.
 
-        One that cannot be made is logged and leaves the others alone. Where Redis is away, the next
-        tick saves them. One round trip for each.
+        An entry that cannot be made is logged and does not affect other entries. If Redis is not
+        available, the next tick saves the entries. One round trip for each.
         """
         for name, fields in dict_.items():
             try:
@@ -282,7 +284,8 @@ class RedBeatScheduler(Scheduler):
                     entry.save()
             except (RedisError, OSError) as error:
                 logger.error(
-                    "beat: Entry %s is not saved yet, a tick will: %s", name, described(error)
+                    "beat: Could not save entry %s, the next tick tries again: %s",
+                    *(name, described(error)),
                 )
                 self._unsaved[name] = fields
             except Exception as error:
@@ -298,28 +301,28 @@ class RedBeatScheduler(Scheduler):
     def get_schedule(self) -> dict[str, RedBeatSchedulerEntry]:
         """Return the entries that are due now and the one after them, by name.
 
-        Nothing is claimed: :meth:`maybe_due` does that. Three round trips and one per entry. Static
-        entries are written first if :meth:`setup_schedule` could not do so, or if nothing is left
-        to run, as after a loss of data.
+        Claims nothing, as :meth:`maybe_due` does that. Three round trips and one per entry. Writes
+        static entries first if :meth:`setup_schedule` could not, or if no entry is left, as after a
+        loss of data.
         """
         return {entry.name: entry for entry in self._load_due()}
 
     def set_schedule(self, schedule: Any) -> None:
-        """Accept Celery's assignment of its own schedule, which this one does not use."""
+        """Accept Celery's assignment of its own schedule, which is not used here."""
         self.data = schedule
 
     schedule = property(get_schedule, set_schedule)
 
     @functools.cached_property
-    def _own_mapping(self) -> bool:
-        """Whether a subclass says itself which entries there are."""
+    def _overrides_schedule(self) -> bool:
+        """Whether a subclass overrides ``schedule``, and so decides which entries exist."""
         return type(self).schedule is not RedBeatScheduler.schedule
 
     def _load_due(self) -> Iterator[RedBeatSchedulerEntry]:
         store = self._store
         now = store.time()
         due = store.due(now)
-        if self._unoffered or (not due and len(self._statics)):
+        if self._statics_unwritten or (not due and len(self._statics)):
             self._offer_statics()
             due = store.due(now)
         for key, score in due:
@@ -329,35 +332,36 @@ class RedBeatScheduler(Scheduler):
                 logger.warning("beat: Cannot load %s: %s", key, error)
                 continue
             entry.put_up = score <= now
-            self._statics.give_schedule(entry)
+            self._statics.restore_schedule(entry)
             yield entry
 
     # -- running -------------------------------------------------------------------------------
 
     def tick(self, **kwargs: Any) -> float:  # noqa: ARG002 - Celery's arguments
-        """Dispatch what is due; return the seconds to sleep. See :meth:`Ticker.tick`.
+        """Dispatch due entries; return the seconds to sleep. See :meth:`Ticker.tick`.
 
-        In a beat service it waits for them itself, so that a message can wake it up, and returns 0.
+        In a beat service it waits for these seconds itself, so that a message can wake it up, and
+        returns 0.
         """
         _ = self._server
         self._ticker.use_lock(self.lock, self.lock_timeout)
         ticker: Ticker = self._ticker
-        seconds = self._tick_own_mapping() if self._own_mapping else ticker.tick()
+        seconds = self._tick_overridden_schedule() if self._overrides_schedule else ticker.tick()
         self._save_unsaved()
-        self._sync_now_and_then()
+        self._sync_periodically()
         if self.service is None:
             return seconds
         self._wait(seconds)
         return 0.0
 
-    def _tick_own_mapping(self) -> float:
-        """Run the entries of the mapping that a subclass provides, each claimed by itself."""
+    def _tick_overridden_schedule(self) -> float:
+        """Run the entries of the mapping that a subclass provides; claim each one separately."""
         seconds: float = self._ticker.tick(claims=False)
         if not self._leads or not self._ticker.available:
             return seconds
         entries = self._ticker.guarded(lambda: [*self.schedule.values()])
         if not isinstance(entries, list):
-            return float(entries)  # what to wait after an error
+            return float(entries)  # seconds to wait after an error
         for entry in entries:
             wait = self.maybe_due(entry, **self._maybe_due_kwargs)
             seconds = seconds if wait is None else min(seconds, wait)
@@ -366,16 +370,16 @@ class RedBeatScheduler(Scheduler):
         return seconds
 
     def _save_unsaved(self) -> None:
-        """Save what :meth:`update_from_dict` could not."""
+        """Save the entries that :meth:`update_from_dict` could not save."""
         if self._unsaved and self._ticker.available:
             unsaved = dict(self._unsaved)
             self._unsaved.clear()
             self.update_from_dict(unsaved)
 
-    def _sync_now_and_then(self) -> None:
-        """Call ``sync()`` as often as ``beat_sync_every`` and ``sync_every`` say.
+    def _sync_periodically(self) -> None:
+        """Call ``sync()`` as often as ``beat_sync_every`` and ``sync_every`` require.
 
-        It has nothing to do here, but may have in a subclass.
+        It does nothing here, but a subclass may override it.
         """
         try:
             if self.should_sync():
@@ -385,14 +389,14 @@ class RedBeatScheduler(Scheduler):
 
     def _wait(self, seconds: float) -> None:
         if self._ticker.available and self._wakeup.listen():
-            return  # For what was saved between the tick and now, there is another tick.
+            return  # tick again, because messages before the subscription were missed
         self._wakeup.wait(seconds, DUE if self._leads else LOCK, self.service._is_shutdown.is_set)
 
     def maybe_due(self, entry: RedBeatSchedulerEntry, **kwargs: Any) -> float | None:
         """Send the entry if it is due; return the seconds until it is due again.
 
-        Outside a tick of this class, so in one that a subclass wrote, the entry is claimed first
-        and recorded afterwards, in two round trips.
+        Outside a tick of this class, for example in a subclass's own tick, this method also claims
+        the entry and records the run, in two round trips.
         """
         if entry.run is not None:
             return self.send_if_due(entry, **kwargs)
@@ -402,16 +406,16 @@ class RedBeatScheduler(Scheduler):
 
     @property
     def _maybe_due_kwargs(self) -> dict[str, Any]:
-        """What ticks that were written for RedBeat 2 call :meth:`maybe_due` with."""
+        """The arguments with which ticks written for RedBeat 2 call :meth:`maybe_due`."""
         try:
             return {"producer": self.producer}
         except Exception as error:
             if not self.broker_failed(error):
                 raise
-            return {"producer": None}  # the run is tried, and noted as any that fails
+            return {"producer": None}  # the publish then fails, and its run is retried as usual
 
     def send_if_due(self, entry: RedBeatSchedulerEntry, **kwargs: Any) -> float | None:
-        """Send an entry whose run is claimed, if it is due; return as :meth:`maybe_due` does."""
+        """Send a claimed entry if it is due; return the same as :meth:`maybe_due`."""
         is_due, next_time_to_run = self.is_due(entry)
         if is_due:
             logger.info("Scheduler: Sending due task %s (%s)", entry.name, entry.task)
@@ -430,7 +434,7 @@ class RedBeatScheduler(Scheduler):
         return seconds
 
     def reserve(self, entry: RedBeatSchedulerEntry) -> RedBeatSchedulerEntry:
-        """Return the entry as it is after this run; outside a tick it is recorded as well."""
+        """Return the entry as it is after this run; outside a tick, also record the run."""
         return entry.next()
 
     def apply_async(
@@ -440,18 +444,18 @@ class RedBeatScheduler(Scheduler):
         advance: bool = True,
         **kwargs: Any,  # noqa: ARG002 - Celery's arguments
     ) -> Any:
-        """Send the task of an entry, with the id and the headers of its occurrence."""
+        """Send the task of an entry, with the id and the headers of this run."""
         run = entry.run
         if advance:
             entry = self.reserve(entry)
             if run is not None and isinstance(entry, RedBeatSchedulerEntry):
-                run.successor = entry  # a subclass may make it in a way of its own
+                run.successor = entry  # set here, because a subclass may override reserve()
         if run is not None:
             scheduled_at = run.instant
         else:
             scheduled_at = (entry.scheduled_at if advance else None) or entry.default_now()
         instant = nominal(scheduled_at)
-        message = addressed(entry, instant, run)
+        message = build_message(entry, instant, run)
         try:
             result = self._publish(message, producer)
         except Exception as error:
@@ -467,9 +471,9 @@ class RedBeatScheduler(Scheduler):
     def _publish(self, message: TaskMessage, producer: Any) -> Any:
         """Send a message as Celery's ``apply_async`` does, raising its error.
 
-        That also looks for functions among the arguments, where none are left, and whether it is
-        time for ``sync()``, which :meth:`tick` does. The allowlist judges the message as it is now,
-        after everything was merged into it.
+        Celery's method also evaluates functions among the arguments, of which none are left here,
+        and calls ``sync()``, which :meth:`tick` does. The allowlist checks the final message, with
+        all options merged.
         """
         self._tasks_since_sync += 1
         allowlist = ensure_conf(self.app).task_allowlist
@@ -488,26 +492,26 @@ class RedBeatScheduler(Scheduler):
 
     @functools.cached_property
     def _tasks(self) -> Any:
-        """The tasks of the app; Celery's own look at them takes a lock each time."""
+        """The tasks of the app, cached: Celery's property takes a lock at each access."""
         return self.app.tasks
 
     @functools.cached_property
     def producer(self) -> Any:
-        """What messages are published with; raises when the broker is away."""
-        # Celery's own takes a lock each time that it is looked at.
-        kind = declaring_once(getattr(self, "Producer", None) or self.app.amqp.Producer)
-        return kind(self._ensure_connected(), auto_declare=False)
+        """The producer of messages; raises an error when the broker is not available."""
+        # Cached: Celery's property takes a lock at each access.
+        base = getattr(self, "Producer", None) or self.app.amqp.Producer
+        return declaring_once(base)(self._ensure_connected(), auto_declare=False)
 
     @cached_property
     def connection(self) -> Any:
-        """The connection to the broker, on which no call blocks for long."""
+        """The broker connection, with a short timeout for each call."""
         return publishing_connection(self.app, self._lease)
 
     def check_broker(self) -> None:
-        """Make sure that the broker is there; raises when it is away.
+        """Check that the broker is available; raises an error when it is not.
 
-        A connection that was idle may have been closed at the other end, which only a publish would
-        show.
+        The broker may have closed an idle connection, which only a publish would notice. So an idle
+        connection is replaced.
         """
         if monotonic() - self._published_at > IDLE_CONNECTION:
             self._drop_connection()
@@ -515,33 +519,34 @@ class RedBeatScheduler(Scheduler):
         _ = self.producer
 
     @functools.cached_property
-    def sends_itself(self) -> bool:
-        """Whether code of the user's own is on the way of a message, which may send past ours."""
+    def overrides_sending(self) -> bool:
+        """Whether user code takes part in sending, and may send a message on another channel."""
         ours: Any = RedBeatScheduler
         names = ("apply_async", "maybe_due", "send_task", "send_if_due", "producer", "Producer")
-        own = any(
+        overridden = any(
             getattr(type(self), name, None) is not getattr(ours, name, None) for name in names
         )
         tasks = {type(task).apply_async for task in self.app.tasks.values()}
-        return own or bool(self.app.conf.task_always_eager) or tasks != {Task.apply_async}
+        eager = bool(self.app.conf.task_always_eager)
+        return overridden or eager or tasks != {Task.apply_async}
 
     def _ensure_connected(self) -> Any:
-        """Connect to the broker or fail within seconds: the tick has more to do than wait."""
+        """Connect to the broker or fail within seconds, because the tick has other work."""
         connection = self.connection
         try:
-            # Without pauses in between: the tick has its own.
+            # No pauses between attempts, because the tick backs off itself.
             return connection.ensure_connection(
                 max_retries=BROKER_CONNECT_RETRIES, interval_start=0, interval_step=0
             )
         except OperationalError:
             raise
         except Exception as error:
-            # Kombu passes a refused login and other answers on as they are: of a connection none is
-            # about one message.
+            # Kombu raises a refused login and other replies unchanged. While connecting, all errors
+            # concern the broker and not one message.
             raise OperationalError(described(error)) from None
 
     def broker_failed(self, error: BaseException) -> bool:
-        """Return whether ``error`` says that the broker is away; if so, forget the connection."""
+        """Return whether ``error`` means that the broker is not available; if so, disconnect."""
         if not means_no_broker(error, self.__dict__.get("connection")):
             return False
         self._drop_connection()
@@ -554,13 +559,13 @@ class RedBeatScheduler(Scheduler):
             try:
                 connection.release()
             except Exception as error:
-                logger.debug("beat: Closing the broken broker connection: %r", error)
+                logger.debug("beat: Could not close the broken broker connection: %r", error)
 
     def close(self) -> None:
-        """Record what is out and release the lock; a second call does nothing.
+        """Record sent runs and release the lock; a second call does nothing.
 
-        Celery calls this from its signal handler too. In the middle of a tick it does nothing yet:
-        the tick then records its runs, and Celery calls again.
+        Celery also calls this method from its signal handler. During a tick it does nothing: the
+        tick records its runs first, and Celery calls again.
         """
         ticker = self.__dict__.get("_ticker")
         if ticker is not None and ticker.running:
@@ -592,7 +597,7 @@ class RedBeatScheduler(Scheduler):
 
     @property
     def info(self) -> str:
-        """The lines about this scheduler in the banner of beat. No round trip."""
+        """The lines about this scheduler in the banner of the beat. No round trip."""
         conf = ensure_conf(self.app)
         lines = [f"       . redis -> {safe_url(conf.redis_url)}"]
         if self.lock_key:
@@ -603,7 +608,7 @@ class RedBeatScheduler(Scheduler):
 
 @beat_init.connect
 def _service_starts(sender: Any = None, **_kwargs: Any) -> None:
-    """Tell the scheduler of a beat service that it starts; others are none of our business."""
+    """Connect a starting beat service to its scheduler, if that is ours."""
     scheduler = getattr(sender, "__dict__", {}).get("scheduler")
     if isinstance(scheduler, RedBeatScheduler):
         scheduler.service = sender
@@ -612,12 +617,14 @@ def _service_starts(sender: Any = None, **_kwargs: Any) -> None:
 
 @beat_init.connect
 def acquire_distributed_beat_lock(sender: Any = None, **kwargs: Any) -> None:
-    """Wait for the beat lock of ``sender``, a beat service or a scheduler.
+    """Take the beat lock of ``sender``, a beat service or a scheduler.
 
-    A beat service that starts takes the lock if it is free, without waiting, and otherwise in its
-    ticks. Connected at import, so that receivers that a program connects later find the lock held;
-    a program that has a lock of its own disconnects this. A sender with another scheduler, or
-    without a lock, is left alone.
+    At the start of a beat service, take the lock if it is free and do not wait; the ticks try
+    again. In a direct call, wait for the lock. Does nothing for another scheduler class, or without
+    a lock.
+
+    Connected at import, so that receivers that a program connects later find the lock held. A
+    program with its own lock disconnects this receiver.
     """
     if "signal" not in kwargs:
         scheduler = getattr(sender, "scheduler", sender)
@@ -630,10 +637,10 @@ def acquire_distributed_beat_lock(sender: Any = None, **kwargs: Any) -> None:
 
 
 def _set_redbeat_connect(app: Any, connect_name: str, connection: Any, retry_period: float) -> None:
-    """Give the app a client, as an attribute of this name; programs of RedBeat 2 call this."""
+    """Set a client as an attribute of the app; programs for RedBeat 2 call this function."""
     setattr(app, connect_name, RetryingConnection(retry_period, connection))
 
 
 def _log_skipped_broker_options(skipped_options: Iterable[str]) -> None:
-    """Log which options of the broker are not used for the schedule."""
-    logger.debug("beat: Options of the broker that are not used: %s", ", ".join(skipped_options))
+    """Log which broker options are not used for the schedule."""
+    logger.debug("beat: Unused broker options: %s", ", ".join(skipped_options))

@@ -1,8 +1,9 @@
-"""Signals of a beat, of the same kind as Celery's: ``entry_dispatched.connect(receiver)``.
+"""Signals of a beat, used like Celery's signals: ``entry_dispatched.connect(receiver)``.
 
-The sender is the scheduler; a receiver takes ``**kwargs``, since more may be told later. Receivers
-run in the beat, between two messages: what they do delays the next one. One that raises is logged
-and harms nothing. Instants are in UTC, names are those of entries.
+The sender is the scheduler. A receiver must accept ``**kwargs``, because later versions may pass
+more arguments. Receivers run in the beat between two messages, so a slow receiver delays the next
+message. An error in a receiver is logged and has no other effect. Instants are in UTC; names are
+names of entries.
 """
 
 from __future__ import annotations
@@ -26,46 +27,47 @@ __all__ = (
     "statics_synced",
 )
 
-#: This beat leads now. Never sent where there is no lock.
+#: This beat leads now. Not sent when the lock is off.
 lock_acquired = Signal(name="lock_acquired")
 
-#: Another beat leads now: ``holder``, its token. Not sent when a beat stops and gives the lock up.
+#: Another beat leads now; ``holder`` is its token. Not sent when a beat stops and releases the
+#: lock.
 lock_lost = Signal(name="lock_lost", providing_args={"holder"})
 
-#: A message was sent: ``entry``, ``scheduled_at``, ``task_id``, ``triggered`` (whether it is beside
-#: the schedule). It may not be recorded yet.
+#: A message was sent: ``entry``, ``scheduled_at``, ``task_id``, ``triggered`` (True if the run was
+#: triggered manually). Its run may not be recorded yet.
 entry_dispatched = Signal(
     name="entry_dispatched", providing_args={"entry", "scheduled_at", "task_id", "triggered"}
 )
 
-#: A message could not be sent: ``name``, ``error``, ``lost`` (False when it is tried again).
+#: A message could not be sent: ``name``, ``error``, ``lost`` (False if the beat tries again).
 entry_failed = Signal(name="entry_failed", providing_args={"name", "error", "lost"})
 
-#: An entry cannot be read and is set aside: ``name``, ``reason``.
+#: An entry cannot be read and is quarantined: ``name``, ``reason``.
 entry_quarantined = Signal(name="entry_quarantined", providing_args={"name", "reason"})
 
-#: Runs that never were, nor will be: ``entry``, ``count``, ``scheduled_at`` (the last of them, or
-#: the run that makes up for them).
+#: Runs were missed and will not run: ``entry``, ``count``, ``scheduled_at`` (when the last missed
+#: run was due, or the run that replaces them).
 entry_missed = Signal(name="entry_missed", providing_args={"entry", "count", "scheduled_at"})
 
-#: Nothing is left to run: ``entry``.
+#: An entry has finished, it has no runs left: ``entry``.
 entry_finished = Signal(name="entry_finished", providing_args={"entry"})
 
-#: The entries of ``beat_schedule`` are stored: ``added``, ``changed``, ``removed``, numbers.
+#: The entries of ``beat_schedule`` were written: numbers of ``added``, ``changed`` and ``removed``.
 statics_synced = Signal(name="statics_synced", providing_args={"added", "changed", "removed"})
 
-#: All entries vanished from Redis: ``count``, how many there were. Those of ``beat_schedule`` are
-#: written again by the beat; a program that keeps others elsewhere can save them now.
+#: All entries vanished from Redis: ``count``, their number before. The beat writes the entries of
+#: ``beat_schedule`` again; a program can save its other entries now.
 schedule_lost = Signal(name="schedule_lost", providing_args={"count"})
 
-#: Redis does not answer: ``error``.
+#: Redis is not available: ``error``.
 redis_lost = Signal(name="redis_lost", providing_args={"error"})
 
-#: Redis answers again: ``failures``, how many ticks failed.
+#: Redis is available again: ``failures``, the number of failed ticks.
 redis_back = Signal(name="redis_back", providing_args={"failures"})
 
 
-def emit(signal: Any, sender: Any, **told: Any) -> None:
-    """Send a signal if anybody listens."""
+def emit(signal: Any, sender: Any, **arguments: Any) -> None:
+    """Send a signal if it has receivers."""
     if signal.receivers:
-        signal.send(sender, **told)
+        signal.send(sender, **arguments)

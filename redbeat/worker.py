@@ -1,6 +1,6 @@
-"""The worker's side of ``overlap``: it tells Redis when a run has ended.
+"""Reports completed runs from workers, for entries whose runs must not overlap.
 
-In the module that makes the app, which beat and workers share::
+Enable this in the module that makes the app, which beat and workers import::
 
     import redbeat.worker
 
@@ -26,10 +26,10 @@ logger = get_logger(__name__)
 
 
 def enable(app: Any) -> None:
-    """Have the workers of ``app`` report the end of runs, so that entries may forbid an overlap.
+    """Make the workers of ``app`` report completed runs, so that entries can set ``overlap``.
 
-    One round trip at the end of each task of such an entry, none for any other. A second call does
-    nothing.
+    One round trip at the end of each task of such an entry, none for other tasks. A second call
+    does nothing.
     """
     app.redbeat_tracks_runs = True
     signals.task_postrun.connect(_ended)
@@ -41,47 +41,47 @@ def enable(app: Any) -> None:
 
 
 def _ended(
-    task_id: str = "", task: Any = None, state: str | None = "", retval: Any = None, **_more: Any
+    task_id: str = "", task: Any = None, state: str | None = "", retval: Any = None, **_kwargs: Any
 ) -> None:
-    """Note the end of a run in the process that ran it.
+    """Record the completion of a run in the process that ran the task.
 
-    One that is retried or put back into its queue goes on. Without a state the process is about to
-    die, or Celery met an error of its own: another signal tells the end, if it is one.
+    A retried or requeued task is not completed. Without a state, the process is about to die or
+    Celery had an internal error; another signal then reports the completion, if any.
     """
     requeued = state == states.REJECTED and getattr(retval, "requeue", False)
     if state is not None and state != states.RETRY and not requeued:
-        _note(task.app, task.request, task_id)
+        _record_completion(task.app, task.request, task_id)
 
 
-def _lost(task_id: str = "", sender: Any = None, exception: Any = None, **_more: Any) -> None:
-    """Note the end of a run whose process died: the worker tells it, with the request at hand.
+def _lost(task_id: str = "", sender: Any = None, exception: Any = None, **_kwargs: Any) -> None:
+    """Record the completion of a run whose worker process died or exceeded its time limit.
 
-    Any other failure is told by the process that ran the task.
+    The process that ran the task reports any other failure.
     """
     if isinstance(exception, (WorkerLostError, TimeLimitExceeded)):
         request = getattr(sender, "request", None)
         if request is not None and request.id == task_id:
-            _note(sender.app, request, task_id)
+            _record_completion(sender.app, request, task_id)
 
 
-def _broken(task_id: str = "", sender: Any = None, request: Any = None, **_more: Any) -> None:
-    """Note the end of a run whose outcome Celery could not deal with."""
-    _note(sender.app, request, task_id)
+def _broken(task_id: str = "", sender: Any = None, request: Any = None, **_kwargs: Any) -> None:
+    """Record the completion of a run whose result caused an error in Celery."""
+    _record_completion(sender.app, request, task_id)
 
 
-def _revoked(request: Any = None, sender: Any = None, **_more: Any) -> None:
-    """Note that a run never begins, because it is revoked or expired, or that it was terminated."""
-    _note(sender.app, request, request.id)
+def _revoked(request: Any = None, sender: Any = None, **_kwargs: Any) -> None:
+    """Record that a run does not begin, because it was revoked or expired, or was terminated."""
+    _record_completion(sender.app, request, request.id)
 
 
-def _refused(sender: Any = None, message: Any = None, **_more: Any) -> None:
-    """Note that a run never begins: its task is not known here, or its message is no task."""
+def _refused(sender: Any = None, message: Any = None, **_kwargs: Any) -> None:
+    """Record that a run does not begin: its task is unknown, or its message is not a task."""
     headers = getattr(message, "headers", None) or {}
-    _note(sender.app, headers, headers.get("id"))
+    _record_completion(sender.app, headers, headers.get("id"))
 
 
-def _note(app: Any, request: Any, task_id: str | None) -> None:
-    """Tell Redis; whatever comes of it, the task does not suffer."""
+def _record_completion(app: Any, request: Any, task_id: str | None) -> None:
+    """Record that a run has completed; an error is logged and does not affect the task."""
     key = _header(request, OVERLAP_HEADER)
     if not key or not task_id:
         return
@@ -89,12 +89,13 @@ def _note(app: Any, request: Any, task_id: str | None) -> None:
         store_of(app, unretried(client_of(app))).end_run(str(key), str(task_id))
     except Exception as error:
         logger.warning(
-            "The end of %s is not noted, its entry waits for overlap_timeout: %r", key, error
+            "Could not record the completion of %s, its next run waits for overlap_timeout: %r",
+            *(key, error),
         )
 
 
 def _header(request: Any, name: str) -> Any:
-    """Return a header of a message, from a task's request or from the message's own headers."""
+    """Return a header of a message, from the task's request or from the message headers."""
     get = getattr(request, "get", None)
     if get is None:
         return None

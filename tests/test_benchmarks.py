@@ -23,7 +23,7 @@ from benchmarks.scaling import arithmetic
 from benchmarks.sides import Side, ours
 from benchmarks.suite import Case, in_turn, run_case
 from benchmarks.targets import ROWS
-from redbeat.beat.session import RIPE_RUNS
+from redbeat.beat.session import MAX_PENDING_RUNS
 from redbeat.storage.store import BATCH
 
 
@@ -40,7 +40,7 @@ def measure(url: str, workload: str, entries: int, repeat: int = 2) -> Metrics:
 )
 def test_a_tick_claims_and_records_in_batches(redis_url: str, entries: int) -> None:
     # A machine that stalls has a tick record in between, or end early: more trips then.
-    most = ceil(entries / BATCH) + ceil(entries / RIPE_RUNS) + entries // 200
+    most = ceil(entries / BATCH) + ceil(entries / MAX_PENDING_RUNS) + entries // 200
     found: list[object] = []
     for _ in range(5):
         found.append(measure(redis_url, "tick", entries, repeat=9)["round_trips"])

@@ -1,1 +1,1 @@
-"""One beat at work: keep the lock, claim, dispatch, complete, wait."""
+"""The beat: its ticks renew the lock, claim due entries, publish and record their runs."""

@@ -1,4 +1,4 @@
-"""Messages on their way to RabbitMQ, which confirms them by and by."""
+"""Publishes messages to RabbitMQ without waiting for each confirmation."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ __all__ = ("AmqpPipe",)
 
 
 class ChannelClosedError(Exception):
-    """What was on its way on a channel was not confirmed, because of one of the messages."""
+    """RabbitMQ closed the channel before it confirmed all messages."""
 
 
 class AmqpPipe:
-    """Messages of a RabbitMQ channel that are sent at once, and confirmed by and by."""
+    """Sends messages on a RabbitMQ channel at once, and collects the confirmations later."""
 
     nbytes = 0
     shares_errors = True
@@ -21,52 +21,52 @@ class AmqpPipe:
     def __init__(self, channel: Any) -> None:
         self.channel = channel
         self._tag = 0
-        self._waiting: dict[int, int] = {}
-        self._completions: list[Exception | None] = []
-        #: How many of these had left by :meth:`leave`.
-        self._left = 0
+        self._unconfirmed: dict[int, int] = {}
+        self._results: list[Exception | None] = []
+        #: Number of results that belong to flushed messages.
+        self._flushed = 0
         self._timeout: float | None = None
         channel.events["basic_ack"].add(self._acknowledged)
         channel.events["basic_nack"].add(self._refused)
 
     @property
     def size(self) -> int:
-        return len(self._completions) - self._left
+        return len(self._results) - self._flushed
 
     def __enter__(self) -> None:
         self.channel.basic_publish = self._publish
 
     def __exit__(self, *exc_info: object) -> None:
-        self.channel.basic_publish = self._counted
+        self.channel.basic_publish = self._publish_and_wait
 
-    def _select(self) -> None:
-        """Ask for confirmations. A round trip the first time, and after the channel was closed.
+    def _enable_confirms(self) -> None:
+        """Enable confirmations. A round trip the first time, and after the channel was closed.
 
-        It then opened itself again, and numbers its messages from one.
+        A closed channel reopens itself and numbers its messages from one.
         """
         if self.channel._confirm_selected:
             return
-        self._give_up(ChannelClosedError("RabbitMQ closed the channel"))
+        self._fail_unconfirmed(ChannelClosedError("RabbitMQ closed the channel"))
         self._tag = 0
         self.channel.confirm_select()
         self.channel._confirm_selected = True
 
-    def _counted(self, *args: Any, **kwargs: Any) -> Any:
-        """Publish outside the pipe: the broker numbers these messages too."""
-        # It takes the next confirmation for its own.
-        self._drain(len(self._completions))
-        self._select()
+    def _publish_and_wait(self, *args: Any, **kwargs: Any) -> Any:
+        """Publish outside the context and wait; RabbitMQ numbers these messages too."""
+        # py-amqp takes the next confirmation for its own, so no other may be outstanding.
+        self._drain(len(self._results))
+        self._enable_confirms()
         self._tag += 1
         return self.channel.basic_publish_confirm(*args, **kwargs)
 
     def _publish(self, *args: Any, **kwargs: Any) -> Any:
         confirm, timeout = kwargs.pop("confirm_timeout", None), kwargs.get("timeout")
         self._timeout = confirm or timeout or self._timeout
-        self._select()
+        self._enable_confirms()
         result = self.channel._basic_publish(*args, **kwargs)
         self._tag += 1
-        self._waiting[self._tag] = len(self._completions)
-        self._completions.append(None)
+        self._unconfirmed[self._tag] = len(self._results)
+        self._results.append(None)
         return result
 
     def _acknowledged(self, tag: int, multiple: bool) -> None:
@@ -76,41 +76,41 @@ class AmqpPipe:
         self._settle(tag, multiple, RuntimeError("RabbitMQ refused the message (basic.nack)"))
 
     def _settle(self, tag: int, multiple: bool, error: Exception | None) -> None:
-        # They wait in the order of their numbers.
-        tags = list(takewhile(lambda one: one <= tag, self._waiting)) if multiple else [tag]
+        # The unconfirmed tags are in ascending order.
+        tags = list(takewhile(lambda one: one <= tag, self._unconfirmed)) if multiple else [tag]
         for one in tags:
-            place = self._waiting.pop(one, None)
-            if place is not None:
-                self._completions[place] = error
+            position = self._unconfirmed.pop(one, None)
+            if position is not None:
+                self._results[position] = error
 
-    def leave(self) -> None:
-        """They are on their way already."""
-        self._left = len(self._completions)
+    def flush(self) -> None:
+        """Mark the messages as flushed; they were sent at once."""
+        self._flushed = len(self._results)
 
-    def answers(self) -> list[Exception | None]:
-        left, self._left = self._left, 0
-        self._drain(left)
-        completions, self._completions = self._completions[:left], self._completions[left:]
-        self._waiting = {tag: place - left for tag, place in self._waiting.items()}
-        if not self._completions:
+    def results(self) -> list[Exception | None]:
+        flushed, self._flushed = self._flushed, 0
+        self._drain(flushed)
+        results, self._results = self._results[:flushed], self._results[flushed:]
+        self._unconfirmed = {tag: position - flushed for tag, position in self._unconfirmed.items()}
+        if not self._results:
             self._timeout = None
-        return completions
+        return results
 
     def close(self) -> None:
-        """Nothing is the pipe's own."""
+        """Do nothing: the pipe has no resources."""
 
     def _drain(self, count: int) -> None:
-        """Wait until the first operations have an outcome."""
+        """Wait until the first ``count`` operations have a result."""
         try:
-            while next(iter(self._waiting.values()), count) < count:
+            while next(iter(self._unconfirmed.values()), count) < count:
                 if self.channel.connection is None or not self.channel._confirm_selected:
                     raise ChannelClosedError("RabbitMQ closed the channel")
                 self.channel.connection.drain_events(timeout=self._timeout)
         except Exception as error:
-            self._give_up(error)
+            self._fail_unconfirmed(error)
 
-    def _give_up(self, error: Exception) -> None:
-        """No confirmation will come any more."""
-        for place in self._waiting.values():
-            self._completions[place] = error
-        self._waiting.clear()
+    def _fail_unconfirmed(self, error: Exception) -> None:
+        """Store ``error`` as the result of all unconfirmed messages."""
+        for position in self._unconfirmed.values():
+            self._results[position] = error
+        self._unconfirmed.clear()

@@ -1,4 +1,4 @@
-"""Runs that are sent at most once: recorded first, in small groups, and published then."""
+"""At-most-once delivery: runs are recorded first, in small groups, and published after."""
 
 from __future__ import annotations
 
@@ -26,64 +26,64 @@ __all__ = ("AtMostOnce", "PendingRun")
 
 logger = get_logger("celery.beat")
 
-#: Runs recorded in one go, at the cost of a round trip: a beat that dies loses so many at most.
+#: Runs recorded in one round trip. A beat that dies loses at most this number of runs.
 GROUP = 50
 
 
 @dataclass(frozen=True, slots=True)
 class PendingRun:
-    """A run that is published once it is recorded, and never again."""
+    """A run that is published once, after it is recorded."""
 
     entry: RedBeatSchedulerEntry
     claim: Claim
-    done: Completion
+    completion: Completion
 
-    def report(self, what: str) -> None:
-        """Say what became of a run that was not published."""
+    def report(self, outcome: str) -> None:
+        """Log what happened to a run that was not published."""
         run = self.entry.run
-        logger.error("beat: The run of %s at %s %s", self.entry.name, run and run.instant, what)
+        logger.error("beat: The run of %s at %s %s", self.entry.name, run and run.instant, outcome)
 
 
 class AtMostOnce:
-    """What one beat has promised to publish at most once."""
+    """The runs of one beat that are recorded before they are published."""
 
     def __init__(
         self,
         scheduler: SchedulerProtocol,
         session: Session,
-        failures: Retries,
+        retries: Retries,
         completions: Completions,
         counters: Counters,
     ) -> None:
         self._scheduler = scheduler
         self._session = session
-        self._retries = failures
+        self._retries = retries
         self._completions = completions
         self._counters = counters
-        self._made: list[PendingRun] = []
+        self._unrecorded: list[PendingRun] = []
         self._recorded: deque[PendingRun] = deque()
 
     def add(self, pending: PendingRun) -> None:
-        """Take a promise; a full group is kept at once, in one round trip."""
-        self._made.append(pending)
-        if len(self._made) >= GROUP:
-            self.keep()
+        """Add a run; a full group is recorded at once, in one round trip."""
+        self._unrecorded.append(pending)
+        if len(self._unrecorded) >= GROUP:
+            self.record()
 
-    def keep(self) -> None:
-        """Record what was promised and publish what was recorded.
+    def record(self) -> None:
+        """Record the added runs, and publish the recorded ones.
 
-        No round trip when nothing is new, else one. What the broker could not even be offered is
-        kept for the next call; so is what Redis did not answer, until the record is known.
+        A run stays for the next call while no broker connection can be made, or while Redis has not
+        confirmed its record. No round trip without new runs, else one.
         """
-        made, self._made = self._made, []
-        for pending in made:
-            self._session.record(pending.done, partial(self._on_result, pending))
-        if made:
+        unrecorded, self._unrecorded = self._unrecorded, []
+        for pending in unrecorded:
+            self._session.record(pending.completion, partial(self._on_result, pending))
+        if unrecorded:
             self._session.request(0)
         self.publish()
 
     def publish(self) -> None:
-        """Publish what was promised and is recorded, as far as the broker takes it."""
+        """Publish recorded runs, until the broker is not available."""
         while self._recorded:
             pending = self._recorded.popleft()
             if not self._publish(pending):
@@ -91,37 +91,39 @@ class AtMostOnce:
                 break
 
     def _on_result(self, pending: PendingRun, result: Result) -> None:
-        """Take note of whether a run is recorded: only then it is published."""
+        """Mark a run as recorded, or put it back or report it as lost."""
         if result.code == RECORDED:
             self._recorded.append(pending)
-            if pending.done.end:
-                self._completions.finished(pending.entry)
+            if pending.completion.end:
+                self._completions.announce_finished(pending.entry)
         elif result.code == CHANGED:
             self._session.record(pending.claim.put_back(self._session.time()))
         else:
-            pending.report("is lost: beat learned too late that it was recorded, if it was")
+            pending.report("is lost: Redis refused its record or confirmed it too late")
 
     def withdraw(self) -> list[Claim]:
-        """Return the claims of promises that are not recorded, and forget these."""
-        made, self._made = self._made, []
-        return [pending.claim for pending in made]
+        """Remove the runs that are not recorded, and return their claims."""
+        unrecorded, self._unrecorded = self._unrecorded, []
+        return [pending.claim for pending in unrecorded]
 
     def report_lost(self) -> None:
-        """Report what is recorded and will not be published any more.
+        """Report recorded runs that this beat will not publish any more.
 
-        A round trip for each whose end is waited for.
+        One round trip for each run that later runs must not overlap.
         """
         while self._recorded:
-            self._lost(self._recorded.popleft(), "is lost: beat stops and the broker is away")
+            self._report_lost_run(
+                self._recorded.popleft(), "is lost: beat stops and the broker is not available"
+            )
 
     def _publish(self, pending: PendingRun) -> bool:
-        """Publish a run that is recorded; False when the broker is away and nothing was tried."""
+        """Publish a recorded run; return False if there is no connection to the broker."""
         entry, run = pending.entry, pending.entry.run
         assert run is not None
         try:
             producer = self._scheduler.producer
         except Exception as error:
-            self._retries.broker_is_away(error)
+            self._retries.count_if_broker_failed(error)
             return False
         run.successor = None
         try:
@@ -130,27 +132,27 @@ class AtMostOnce:
             run.error = error
         if run.error is not None:
             self._scheduler.broker_failed(run.error)
-            self._lost(pending, f"is lost, it must not be sent twice: {run.error!r}")
+            self._report_lost_run(pending, f"is lost, it must not be sent twice: {run.error!r}")
         elif not run.sent and run.successor is None:
-            self._lost(
-                pending, "is lost: it was due when it was recorded, and not when it was to be sent"
+            self._report_lost_run(
+                pending, "is lost: is_due() returned true before its record and false after it"
             )
         else:
-            self._retries.broker_is_there()
-            self._completions.announce(entry)
+            self._retries.broker_answered()
+            self._completions.announce_sent(entry)
         return True
 
-    def _lost(self, pending: PendingRun, what: str) -> None:
-        pending.report(what)
+    def _report_lost_run(self, pending: PendingRun, outcome: str) -> None:
+        pending.report(outcome)
         run = pending.entry.run
         name, error = str(pending.entry.name), run and run.error
         self._counters.failed(name, lost=True)
         emit(entry_failed, self._scheduler, name=name, error=error, lost=True)
-        if pending.done.running:
-            self._forget_run(pending)
+        if pending.completion.running:
+            self._clear_running(pending)
 
-    def _forget_run(self, pending: PendingRun) -> None:
-        """Have nobody wait for the end of a run that was not published."""
+    def _clear_running(self, pending: PendingRun) -> None:
+        """Remove the ``running`` marker of an unpublished run: no run needs to wait for its end."""
         run = pending.entry.run
         assert run is not None
         try:
@@ -158,6 +160,6 @@ class AtMostOnce:
             store.end_run(pending.claim.key, run.task_id)
         except (RedisError, OSError) as error:
             logger.warning(
-                "beat: Entry %s waits for overlap_timeout: %s",
+                "beat: Could not end the lost run of %s, its entry waits for overlap_timeout: %s",
                 *(pending.entry.name, described(error)),
             )

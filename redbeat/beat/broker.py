@@ -1,4 +1,4 @@
-"""The connection that a beat publishes on: bounded in time, and checked for what it promises."""
+"""The broker connection of a beat: timeouts, error classification and warnings."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ __all__ = (
 
 logger = get_logger("celery.beat")
 
-#: The part of a lease that an attempt to publish may take; a publish is tried twice.
-PUBLISH_PART = 1 / 6
+#: The part of a lease that one attempt to publish may take; a publish is tried twice.
+ATTEMPT_PART = 1 / 6
 
-#: Seconds an attempt to publish may take at least.
+#: Shortest timeout of one attempt to publish, in seconds.
 SHORTEST_PUBLISH = 1.0
 
-#: What bounds a call of the client library, by kind of broker. Without it a broker that neither
-#: answers nor closes its connection would stop the beat for ever.
+#: Timeout options of the client libraries, by kind of broker. Without timeouts, a broker that
+#: neither answers nor closes its connection would block the beat for ever.
 TIMEOUTS = {
     "redis": ("socket_timeout", "socket_connect_timeout"),
     "amqp": ("read_timeout", "write_timeout"),
 }
 
-#: The default of ``broker_connection_timeout``, seconds. What AMQP says when it connects is waited
-#: for by this, and not by the timeouts above.
+#: Default of ``broker_connection_timeout``, seconds. AMQP uses this timeout while it connects, and
+#: not the timeouts above.
 CELERYS_CONNECT_TIMEOUT = 4
 
-#: Schemes of ``redbeat_redis_url`` that Celery spells otherwise.
+#: Schemes of ``redbeat_redis_url`` with another name in Celery.
 BROKER_SCHEMES: Final = {"redis-sentinel": "sentinel", "unix": "redis+socket"}
 
 
@@ -64,16 +64,16 @@ def broker_connection(app: Any, **options: Any) -> Any:
 
 
 def publishing_connection(app: Any, lease: float) -> Any:
-    """Return a lazy broker connection that no single call can block for long.
+    """Return a lazy broker connection on which each call has a short timeout.
 
-    ``lease`` is the seconds a claim lasts. ``broker_transport_options`` of the user's own win, and
-    so does a ``broker_connection_timeout`` other than Celery's default. No network traffic.
+    ``lease`` is the seconds a claim lasts. Options in ``broker_transport_options`` win, and so does
+    a ``broker_connection_timeout`` that differs from Celery's default. No network traffic.
     """
-    seconds = max(lease * PUBLISH_PART, SHORTEST_PUBLISH)
-    given = app.conf.broker_transport_options or {}
+    seconds = max(lease * ATTEMPT_PART, SHORTEST_PUBLISH)
+    user_options = app.conf.broker_transport_options or {}
     connection = broker_connection(app)
     names = TIMEOUTS.get(connection.transport.driver_type, ())
-    bounds = {name: seconds for name in names if given.get(name) is None}
+    bounds = {name: seconds for name in names if user_options.get(name) is None}
     connect: float = app.conf.broker_connection_timeout
     if connect == CELERYS_CONNECT_TIMEOUT:
         connect = min(connect, seconds)
@@ -82,10 +82,10 @@ def publishing_connection(app: Any, lease: float) -> Any:
 
 @cache
 def declaring_once(producer: Any) -> Any:
-    """Return a kind of producer that first looks whether a queue is declared already.
+    """Return a subclass of a producer class that checks first whether a queue is declared.
 
-    Kombu does so last: it copies the queue to bind it, and prepares for a retry, with each message.
-    What is no class is returned as it is.
+    Kombu checks last: for each message it copies the queue to bind it and prepares a retry. Returns
+    anything that is not a class unchanged.
     """
     if not isinstance(producer, type):
         return producer
@@ -101,46 +101,46 @@ def declaring_once(producer: Any) -> Any:
     return DeclaringOnce
 
 
-#: Packages and modules that speak to a broker, as their names begin.
-SPEAKERS: Final = ("kombu.", "redbeat.beat.redis_pipe")
+#: Prefixes of the modules that talk to a broker.
+BROKER_MODULES: Final = ("kombu.", "redbeat.beat.redis_pipe")
 
 
 def means_no_broker(error: BaseException, connection: Any = None) -> bool:
     """Return whether an error of a run means that the broker is not available.
 
-    All errors of the broker do, except those about one message: see :func:`_is_about_one_message`.
-    Errors in code of the user's own do not, except a builtin ``ConnectionError`` or
-    ``TimeoutError``, as that code may be what publishes. ``connection`` is that to the broker, if
-    there is one; it knows the errors of its transport.
+    All errors of the broker do, except those about one message, see :func:`_is_about_one_message`.
+    Errors in user code do not, except the builtin ``ConnectionError`` and ``TimeoutError``, because
+    user code may publish the message. ``connection`` is the broker connection, if any, which knows
+    the errors of its transport.
     """
     cause = cause_of(error)
     if _is_about_one_message(cause):
         return False
     if isinstance(cause, RedisError):
-        return _was_said_by_the_broker(cause)
+        return _comes_from_broker_client(cause)
     known = () if connection is None else connection.connection_errors
-    # Among them are OSError and KeyError, which code of the user's own raises too.
+    # Without builtins: they include OSError and KeyError, which user code raises too.
     own = tuple(kind for kind in known if kind.__module__ != "builtins")
     return isinstance(cause, (OperationalError, ConnectionError, TimeoutError, *own))
 
 
 def _is_about_one_message(error: BaseException) -> bool:
-    """Whether the broker is there, and refuses what one entry sends or where to.
+    """Return whether the broker is available, but refuses the message or queue of one entry.
 
-    That is a key of Redis that is no queue or that the user may not write, an argument that
-    redis-py cannot encode, or a channel that RabbitMQ closed.
+    Examples: a Redis key that is not a list or that the user may not write, an argument that
+    redis-py cannot encode, a channel that RabbitMQ closed.
     """
     cause = error.__cause__ or error
     if isinstance(cause, NoPermissionError):
-        return "access" in str(cause)  # "... to run the command" is about all of them
+        return "access" in str(cause)  # "... to run the command" affects all messages
     wrong_type = isinstance(cause, ResponseError) and "WRONGTYPE" in str(cause)
     return wrong_type or isinstance(cause, (ChannelError, DataError))
 
 
-def _was_said_by_the_broker(error: BaseException) -> bool:
-    """Whether an error of redis-py is about the broker, and not about a Redis of the user's own."""
+def _comes_from_broker_client(error: BaseException) -> bool:
+    """Return whether an error of redis-py concerns the broker, and not a Redis of user code."""
     names = [frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.__traceback__)]
-    return not names or any(name.startswith(SPEAKERS) for name in names)
+    return not names or any(name.startswith(BROKER_MODULES) for name in names)
 
 
 def broker_address(app: Any) -> str:
@@ -149,11 +149,11 @@ def broker_address(app: Any) -> str:
 
 
 def warn_about_confirms(app: Any) -> None:
-    """Warn that RabbitMQ may lose what it does not confirm. No network traffic."""
+    """Warn if RabbitMQ does not confirm messages, because it may lose them. No network traffic."""
     if broker_connection(app).transport.driver_type != "amqp":
         return
     if not (app.conf.broker_transport_options or {}).get("confirm_publish"):
         logger.warning(
-            "beat: RabbitMQ is not asked to confirm what is published, so a run may be lost when "
-            "the connection breaks. Set broker_transport_options = {'confirm_publish': True}"
+            "beat: RabbitMQ does not confirm messages, so a run may be lost when the connection "
+            "breaks. Set broker_transport_options = {'confirm_publish': True}"
         )

@@ -1,4 +1,4 @@
-"""What to record for an entry that was looked at: sent, not due, put off, finished."""
+"""Builds the completion to record for a claimed entry: sent, not due, postponed or finished."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from redbeat.entries.runs import PERHAPS_SENT, SENT, SKIPPED, missed, nominal, r
 from redbeat.entries.templates import Histories
 from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.metrics.counters import Counters
+from redbeat.presentation.english import plural
 from redbeat.schedules.next_run import asks_itself
 from redbeat.signals import emit, entry_dispatched, entry_finished, entry_missed
 from redbeat.storage.records import DELETE, DISABLE, PARK, RAN, SKIP, WAITS, Claim, Completion
@@ -31,49 +32,53 @@ from .scheduler_protocol import SchedulerProtocol
 
 __all__ = (
     "Completions",
-    "goes_on",
-    "marker",
-    "own_wait",
-    "put_off",
+    "custom_score",
+    "is_running",
+    "overlap_completion",
+    "running_marker",
     "score_of_not_due",
 )
 
 logger = get_logger("celery.beat")
 
 
-def own_wait(entry: RedBeatSchedulerEntry, seconds: Any, now: float) -> float | None:
-    """Return the next score by a class of the user's own; None when the schedule decides.
+def custom_score(entry: RedBeatSchedulerEntry, seconds: Any, now: float) -> float | None:
+    """Return the next score that a user's entry class chooses, None if the schedule decides.
 
-    An ``is_due`` that only adds a condition agrees with the schedule, but for the time it took to
-    ask.
+    An ``is_due`` that only adds a condition agrees with the schedule, apart from the time of the
+    call.
     """
     if entry.scores_itself() and entry.run is not None and entry.run.successor is not None:
-        return _own_score(entry.run.successor, now)
+        return _score_of_successor(entry.run.successor, now)
     if type(entry).is_due is RedBeatSchedulerEntry.is_due or not isinstance(seconds, (int, float)):
         return None
-    if seconds != seconds:  # NaN: as a score Redis refuses it, and the whole batch with it
+    if seconds != seconds:  # NaN: Redis would refuse it as a score, and the whole batch with it
         return None
     by_schedule = score_of(entry.decision().next_at)
-    own = now + float(min(max(seconds, 0), LONGEST_WAIT))
-    return None if abs(own - by_schedule) < SHORTEST_WAIT else max(own, now + SHORTEST_WAIT)
+    own_score = now + float(min(max(seconds, 0), LONGEST_WAIT))
+    if abs(own_score - by_schedule) < SHORTEST_WAIT:
+        return None
+    return max(own_score, now + SHORTEST_WAIT)
 
 
-def _own_score(after: RedBeatSchedulerEntry, now: float) -> float | None:
+def _score_of_successor(successor: RedBeatSchedulerEntry, now: float) -> float | None:
     try:
-        score = float(after.score)
+        score = float(successor.score)
         if not math.isfinite(score):
             raise ValueError(f"its score is {score}")
-    except Exception:  # the message is out: what is recorded of it must not depend on this
-        logger.exception("beat: Entry %s cannot tell its next run, its schedule does", after.name)
+    except Exception:  # the message was sent, so its run must be recorded in any case
+        logger.exception(
+            "beat: Entry %s could not compute its score, using its schedule instead", successor.name
+        )
         return None
     return score if score < 0 else max(score, now + SHORTEST_WAIT)
 
 
 def score_of_not_due(entry: RedBeatSchedulerEntry, run: Run, seconds: Any, now: float) -> float:
-    """Return when to look again at an entry that was not sent."""
-    own = own_wait(entry, seconds, now)
-    if own is not None:
-        return own
+    """Return when to look again at an entry that was not sent, UNIX seconds."""
+    own_score = custom_score(entry, seconds, now)
+    if own_score is not None:
+        return own_score
     decision = run.decision
     if decision is not None and not decision.due:
         return score_of(decision.next_at)
@@ -86,8 +91,8 @@ def score_of_not_due(entry: RedBeatSchedulerEntry, run: Run, seconds: Any, now: 
 ALLOW: Final = "allow"
 
 
-def goes_on(entry: RedBeatSchedulerEntry, claim: Claim, now: float) -> bool:
-    """Return whether an earlier run may go on with which the next must not overlap."""
+def is_running(entry: RedBeatSchedulerEntry, claim: Claim, now: float) -> bool:
+    """Return whether an earlier run, which the next must not overlap, may still be running."""
     if entry.policy_field("overlap") == ALLOW or not claim.running_until:
         return False
     try:
@@ -97,27 +102,30 @@ def goes_on(entry: RedBeatSchedulerEntry, claim: Claim, now: float) -> bool:
     return now < until < math.inf
 
 
-def marker(entry: RedBeatSchedulerEntry, task_id: str) -> str:
-    """Return the ``running`` of a completion for a run that begins, "" where none is needed."""
+def running_marker(entry: RedBeatSchedulerEntry, task_id: str) -> str:
+    """Return the ``running`` field for a run that begins, "" if overlaps are allowed."""
     if entry.policy_field("overlap") == ALLOW or not task_id:
         return ""
     return f"{task_id} {entry.policy_field('overlap_timeout')}"
 
 
-def put_off(entry: RedBeatSchedulerEntry, claim: Claim) -> tuple[Completion, datetime | None]:
-    """Return what to record for an occurrence that is due while an earlier run goes on.
+def overlap_completion(
+    entry: RedBeatSchedulerEntry, claim: Claim
+) -> tuple[Completion, datetime | None]:
+    """Return the completion for a run that is due while an earlier run is still running.
 
-    With the occurrence if that is skipped; one that waits is the latest when its time comes.
+    Also returns the due time of the run if it is skipped, None if it waits.
     """
     decision = entry.decision()
     scheduled_at = decision.anchor or decision.scheduled_at
     waits = entry.policy_field("overlap") == "buffer_one"
     if waits or scheduled_at is None or entry.last_run_at is None:
         until = float(claim.running_until)
-        logger.debug("beat: Entry %s waits for the end of its run", entry.name)
+        logger.debug("beat: Entry %s waits until its earlier run has ended", entry.name)
         return claim.put_back(until)._replace(running=WAITS), None
     logger.warning(
-        "beat: Entry %s skips the run of %s: an earlier one goes on", entry.name, scheduled_at
+        "beat: Entry %s skips the run of %s: an earlier run is still running",
+        *(entry.name, scheduled_at),
     )
     runtime = encode_runtime(nominal(scheduled_at), entry.last_run_at)
     score = _score_after(entry, scheduled_at)
@@ -125,7 +133,7 @@ def put_off(entry: RedBeatSchedulerEntry, claim: Claim) -> tuple[Completion, dat
 
 
 def _score_after(entry: RedBeatSchedulerEntry, skipped: datetime) -> float:
-    """Return when the entry is due after an occurrence that does not count as a run."""
+    """Return the score after a skipped run, which does not count as a run."""
     run = entry.run
     if run is None or asks_itself(entry.schedule):
         return score_of(entry.decision().next_at)
@@ -136,7 +144,7 @@ def _score_after(entry: RedBeatSchedulerEntry, skipped: datetime) -> float:
 
 
 class Completions:
-    """Makes completions, counts them and says what happened. No round trips."""
+    """Builds completions, counts them and emits their signals. No round trips."""
 
     def __init__(
         self, scheduler: SchedulerProtocol, counters: Counters, histories: Histories
@@ -145,8 +153,8 @@ class Completions:
         self._counters = counters
         self._histories = histories
 
-    def announce(self, entry: RedBeatSchedulerEntry) -> None:
-        """Count a message that is out, and say so."""
+    def announce_sent(self, entry: RedBeatSchedulerEntry) -> None:
+        """Count a sent message, and emit ``entry_dispatched``."""
         run = entry.run
         if run is None:
             return
@@ -166,9 +174,9 @@ class Completions:
     def not_sent(
         self, entry: RedBeatSchedulerEntry, claim: Claim, score: float, now: float
     ) -> Completion:
-        """Return what to record for an entry that is not due, or whose runs are too old by now.
+        """Return the completion of an entry that is not due, or whose due runs are too old.
 
-        Where something else than its last run is what it counts from, that is noted.
+        Records the instant that the next run counts from, if that is not the last run.
         """
         decision, runtime, line = entry.decision(), "", ""
         if decision.anchor and not decision.due and entry.last_run_at:
@@ -176,103 +184,107 @@ class Completions:
             runtime = encode_runtime(last, entry.last_run_at)
             if decision.missed:
                 logger.warning(
-                    "beat: Entry %s missed %d runs up to that of %s, too old to be made up for",
-                    *(entry.name, decision.missed, decision.anchor),
+                    "beat: Entry %s missed %s up to %s, too late to catch up",
+                    *(entry.name, plural(decision.missed, "run"), decision.anchor),
                 )
-                self._missed(entry, decision.missed, decision.anchor)
+                self._count_missed(entry, decision.missed, decision.anchor)
                 line = run_line(last, now, missed(decision.missed))
             else:
                 logger.warning(
-                    "beat: Entry %s ran at %s by a clock that was ahead, it counts from now on",
+                    "beat: The last run of entry %s, at %s, is in the future: counting from now",
                     *(entry.name, entry.last_run_at),
                 )
-        done = claim.done(SKIP, score, runtime=runtime)._replace(history=line)
-        return self._finished(entry, claim, done) if score == PARKED else done
+        completion = claim.done(SKIP, score, runtime=runtime)._replace(history=line)
+        return self._with_end(entry, claim, completion) if score == PARKED else completion
 
-    def _missed(
+    def _count_missed(
         self, entry: RedBeatSchedulerEntry, count: int, scheduled_at: datetime | None
     ) -> None:
         self._counters.add("missed", str(entry.name), count)
         emit(entry_missed, self._scheduler, entry=entry, count=count, scheduled_at=scheduled_at)
 
     def perhaps_sent(self, entry: RedBeatSchedulerEntry, claim: Claim, now: float) -> Completion:
-        """Return what to record for a run that may be out, and is not to be sent again by now.
+        """Return the completion of a run that may have been sent and must not be sent again.
 
-        It counts as a run, so that ``max_runs`` are not exceeded.
+        It counts as a run, so that the entry does not exceed ``max_runs``.
         """
         decision = entry.decision()
         scheduled_at = decision.scheduled_at
         assert scheduled_at is not None
         task_id = entry.task_id_of(scheduled_at)
         logger.warning(
-            "beat: Entry %s: the run of %s was perhaps sent, as %s, and is not sent again",
+            "beat: Entry %s: the run of %s may have been sent as %s, not sending it again",
             *(entry.name, scheduled_at, task_id),
         )
-        self._missed(entry, 1, scheduled_at)
+        self._count_missed(entry, 1, scheduled_at)
         ran_at = entry.last_run_at or scheduled_at
         meta = encode_meta(ran_at, entry.total_run_count + 1)
         runtime = encode_runtime(nominal(decision.anchor or scheduled_at), ran_at)
         score = score_of(decision.next_at) if entry.enabled else DISABLED
         line = run_line(nominal(scheduled_at), now, PERHAPS_SENT, task_id)
-        done = claim.done(SKIP, score, meta, runtime)._replace(history=line)
-        return self._finished(entry, claim, done) if score == PARKED else done
+        completion = claim.done(SKIP, score, meta, runtime)._replace(history=line)
+        return self._with_end(entry, claim, completion) if score == PARKED else completion
 
-    def put_off(self, entry: RedBeatSchedulerEntry, claim: Claim, now: float) -> Completion:
-        """Return what to record for an occurrence that is due while an earlier run goes on."""
-        done, skipped = put_off(entry, claim)
+    def overlapping(self, entry: RedBeatSchedulerEntry, claim: Claim, now: float) -> Completion:
+        """Return the completion for a run that is due while an earlier run is still running."""
+        completion, skipped = overlap_completion(entry, claim)
         if skipped is not None:
             self._counters.add("skipped", str(entry.name))
-            done = done._replace(history=run_line(nominal(skipped), now, SKIPPED))
-        gone = skipped is not None and done.score == PARKED
-        return self._finished(entry, claim, done) if gone else done
+            completion = completion._replace(history=run_line(nominal(skipped), now, SKIPPED))
+        has_finished = skipped is not None and completion.score == PARKED
+        return self._with_end(entry, claim, completion) if has_finished else completion
 
-    def finished(self, entry: RedBeatSchedulerEntry) -> None:
-        """Say that nothing is left to run of an entry."""
+    def announce_finished(self, entry: RedBeatSchedulerEntry) -> None:
+        """Log that an entry has no runs left, and emit ``entry_finished``."""
         logger.info(
-            "beat: Entry %s has finished: nothing is left to run (%s)",
+            "beat: Entry %s has finished, it has no runs left (on_finish: %s)",
             *(entry.name, entry.policy_field("on_finish")),
         )
         emit(entry_finished, self._scheduler, entry=entry)
 
-    def _finished(self, entry: RedBeatSchedulerEntry, claim: Claim, done: Completion) -> Completion:
-        """Return the completion of an entry that has finished, with what becomes of it."""
+    def _with_end(
+        self, entry: RedBeatSchedulerEntry, claim: Claim, completion: Completion
+    ) -> Completion:
+        """Return the completion of a finished entry, with the action of ``on_finish``."""
         on_finish = entry.policy_field("on_finish")
         if on_finish == "delete":
-            return done._replace(end=DELETE)
+            return completion._replace(end=DELETE)
         if on_finish == "disable":
             definition = {**json.loads(claim.definition or "{}"), "enabled": False}
-            return done._replace(score=DISABLED, end=DISABLE, definition=json.dumps(definition))
-        return done._replace(end=PARK)
+            return completion._replace(
+                score=DISABLED, end=DISABLE, definition=json.dumps(definition)
+            )
+        return completion._replace(end=PARK)
 
     def sent(
         self,
         entry: RedBeatSchedulerEntry,
         claim: Claim,
-        own: float | None,
+        own_score: float | None,
         now: float,
     ) -> Completion:
-        """Return what to record for a run that is out.
+        """Return the completion of a run that was sent.
 
-        ``own`` is when to look again, None for what the schedule says.
+        ``own_score`` is the next score by the user's entry class, None if the schedule decides.
         """
         run = entry.run
         assert run is not None
         decision = run.decision or entry.decision()
-        after = run.successor or entry.next()
+        successor = run.successor or entry.next()
         if decision.missed:
             logger.warning(
                 "beat: Entry %s missed %d runs before that of %s, which makes up for them",
                 *(entry.name, decision.missed, decision.scheduled_at),
             )
-            self._missed(entry, decision.missed, decision.scheduled_at)
-        score = score_of(decision.next_at) if own is None else own
-        instant, counted = run.nominal or nominal(run.instant), after.scheduled_at or run.due
-        scheduled = instant if instant.at == counted else nominal(counted)
-        runtime = encode_runtime(scheduled, after.last_run_at or counted)
-        meta = after.history_text()
-        if after.scheduled_at is not None:
-            self._histories.note(claim.key, meta, runtime, after)
+            self._count_missed(entry, decision.missed, decision.scheduled_at)
+        score = score_of(decision.next_at) if own_score is None else own_score
+        instant, anchor = run.nominal or nominal(run.instant), successor.scheduled_at or run.due
+        scheduled = instant if instant.at == anchor else nominal(anchor)
+        runtime = encode_runtime(scheduled, successor.last_run_at or anchor)
+        meta = successor.history_text()
+        if successor.scheduled_at is not None:
+            self._histories.note(claim.key, meta, runtime, successor)
         line = run_line(instant, now, "" if run.own_id else SENT, run.task_id)
-        running = marker(entry, run.task_id)
-        done = claim.done(RAN, score, meta, runtime)._replace(running=running, history=line)
-        return self._finished(entry, claim, done) if score == PARKED else done
+        running = running_marker(entry, run.task_id)
+        completion = claim.done(RAN, score, meta, runtime)._replace(running=running, history=line)
+        return self._with_end(entry, claim, completion) if score == PARKED else completion

@@ -1,4 +1,4 @@
-"""What becomes of one claimed entry: sent, given back, parked or quarantined."""
+"""Dispatches claimed entries: each is sent, put back, parked or quarantined."""
 
 from __future__ import annotations
 
@@ -50,49 +50,50 @@ from redbeat.storage.records import (
 )
 
 from .at_most_once import AtMostOnce, PendingRun
-from .completions import Completions, goes_on, marker, own_wait, score_of_not_due
+from .completions import Completions, custom_score, is_running, running_marker, score_of_not_due
 from .exactly_once import Capture, CommonServer
 from .publisher import InFlightMessage, Publisher, publish
-from .retries import Recent, Retries
+from .retries import RecentEntries, Retries
 from .scheduler_protocol import SchedulerProtocol, name_of
 from .session import Session
 from .statics import StaticEntries
 
 __all__ = (
+    "CallerEntry",
     "Dispatcher",
-    "Given",
     "Loaded",
 )
 
 logger = get_logger("celery.beat")
 
 
-#: An entry, or why it cannot be read.
+#: An entry, or the error of loading it.
 Loaded = RedBeatSchedulerEntry | Exception
 
-#: Entries that are read before the first of them is dispatched.
-READ_AHEAD: Final = 50
+#: Entries that are loaded before the first of them is dispatched.
+LOAD_AHEAD: Final = 50
 
-#: Seconds after which those that were read are dispatched before others are read.
-READ_FOR: Final = 0.1
+#: Seconds after which loaded entries are dispatched before more are loaded.
+LOAD_SECONDS: Final = 0.1
 
-#: Seconds after a claim for which a run is not too old because of them: the broker took its time.
-DECIDED_FOR: Final = 0.1
+#: Seconds for which the decision on a run stays valid. A beat that waits longer for the broker
+#: checks again whether the run is too late.
+DECISION_VALID_FOR: Final = 0.1
 
 
-class Given(NamedTuple):
-    """What a program's own tick gave to ``maybe_due``: its object of an entry, and options."""
+class CallerEntry(NamedTuple):
+    """The entry object and the options that a program's own tick passed to ``maybe_due``."""
 
     entry: RedBeatSchedulerEntry
     options: dict[str, Any]
 
 
 class Dispatcher:
-    """Decides and publishes, one claim at a time; what is to be recorded goes to the exchange.
+    """Decides and publishes, one claim at a time, and adds the completions to the session.
 
-    No round trips to Redis of its own, but for a lost run whose end is waited for. ``statics`` hold
-    the functions among the arguments of static entries, ``outbox`` what the broker has not
-    confirmed yet.
+    Makes no round trip to Redis, except for a lost run whose end other runs wait for. ``statics``
+    hold the functions among the arguments of static entries, ``publisher`` holds unconfirmed
+    messages.
     """
 
     def __init__(
@@ -110,7 +111,7 @@ class Dispatcher:
         self._session = session
         self._server = server
         self._capture: Capture | None = None
-        self._alone: Recent[bool] = Recent()
+        self._isolated: RecentEntries[bool] = RecentEntries()
         self._scheduler = scheduler
         self._counters = counters
         self._statics = statics
@@ -126,36 +127,36 @@ class Dispatcher:
 
     # -- loading and deciding ------------------------------------------------------------------
 
-    def loaded(
-        self, claims: Sequence[Claim], claimed_at: float, given: Given | None = None
+    def load_all(
+        self, claims: Sequence[Claim], claimed_at: float, caller_entry: CallerEntry | None = None
     ) -> Iterator[Loaded]:
-        """Yield the entry of each claim with its run, or why it cannot be read.
+        """Yield the entry of each claim with its decision, or the error of loading it.
 
-        Many are read and decided in a row: that takes less time than one after the other between
-        two messages. ``claimed_at`` is the time of Redis, UNIX seconds. ``given`` is what a program
-        gave to send of one of them.
+        Loads and decides several entries in a row, which takes less time than one at a time between
+        two messages. ``claimed_at`` is the Redis time of the claims, UNIX seconds. ``caller_entry``
+        is the object that a program passed to ``maybe_due``.
         """
         first, now = 0, datetime.fromtimestamp(claimed_at, UTC)
         while first < len(claims):
             self._prototypes.refresh()
             started = self._session.time()
             entries: list[Loaded] = []
-            for claim in claims[first : first + READ_AHEAD]:
-                entry = self._load(claim, given)
+            for claim in claims[first : first + LOAD_AHEAD]:
+                entry = self._load(claim, caller_entry)
                 entries.append(entry)
                 if not isinstance(entry, Exception):
-                    self._look_at(entry, now, claim)
-                    if given is not None and entry.run is not None:
-                        entry.run.options = given.options
-                if self._session.time() - started > READ_FOR:
+                    self._decide_early(entry, now, claim)
+                    if caller_entry is not None and entry.run is not None:
+                        entry.run.options = caller_entry.options
+                if self._session.time() - started > LOAD_SECONDS:
                     break
             yield from entries
             first += len(entries)
 
-    def _look_at(self, entry: RedBeatSchedulerEntry, now: datetime, claim: Claim) -> None:
-        """Decide on an entry before its turn; where that fails, its turn tells of it.
+    def _decide_early(self, entry: RedBeatSchedulerEntry, now: datetime, claim: Claim) -> None:
+        """Decide on an entry before its turn; after an error, decide again at its turn.
 
-        Not where code of the user's own decides, which is asked once, and when it is needed.
+        Skips schedules with user code, which must be called only once, at the time of the run.
         """
         decided_at = datetime.fromtimestamp(float(claim.since), UTC) if claim.since else now
         entry.run = Run(now, datetime.fromtimestamp(claim.due, UTC), decided_at)
@@ -164,33 +165,33 @@ class Dispatcher:
         try:
             entry.decision()
         except Exception as error:
-            logger.debug("beat: Cannot tell yet when %s is due: %r", shown(claim.key), error)
+            logger.debug("beat: Could not decide yet on %s: %r", shown(claim.key), error)
 
-    def _load(self, claim: Claim, given: Given | None = None) -> Loaded:
+    def _load(self, claim: Claim, caller_entry: CallerEntry | None = None) -> Loaded:
         if claim.problem or claim.definition is None:
             return DecodeError("definition", claim.problem)
-        make = self._scheduler.Entry
+        entry_class = self._scheduler.Entry
         try:
-            if given and given.entry.is_of(claim.key, claim.definition, claim.policy):
-                entry = given.entry.with_history(claim.meta, claim.runtime)
-            elif make.loads_itself():
-                entry = make.from_key(claim.key, app=self._scheduler.app)
+            if caller_entry and caller_entry.entry.is_of(claim.key, claim.definition, claim.policy):
+                entry = caller_entry.entry.with_history(claim.meta, claim.runtime)
+            elif entry_class.loads_itself():
+                entry = entry_class.from_key(claim.key, app=self._scheduler.app)
             else:
                 entry = self._prototypes.get(claim.key, claim.definition, claim.policy)
                 self._histories.give(entry, claim.key, claim.meta, claim.runtime)
             entry._identity = claim.identity
-            self._statics.give_schedule(entry)
+            self._statics.restore_schedule(entry)
         except Exception as error:
             return error
         return entry
 
     def dispatch(self, entry: Loaded, claim: Claim, now: float) -> None:
-        """Run a claimed entry as it was :meth:`loaded`, and see to its record.
+        """Run a claimed entry that was loaded, and record the result.
 
-        ``now`` is the time of Redis, UNIX seconds.
+        ``now`` is the Redis time, UNIX seconds.
         """
         if isinstance(entry, Exception):
-            self._not_loaded(entry, claim, now)
+            self._handle_load_error(entry, claim, now)
             return
         run = entry.run
         assert run is not None
@@ -201,16 +202,16 @@ class Dispatcher:
         else:
             self._dispatch(entry, run, claim, now)
 
-    def _not_loaded(self, error: Exception, claim: Claim, now: float) -> None:
+    def _handle_load_error(self, error: Exception, claim: Claim, now: float) -> None:
         if isinstance(error, (DecodeError, InvalidEntryError)) and not isinstance(
             error, CannotRunHereError
         ):
-            self._set_aside(claim, str(error), now)
-        elif isinstance(error, (RedisError, OSError)):  # of a from_key() of the program's
-            self._note(claim, now, error)
+            self._quarantine_entry(claim, str(error), now)
+        elif isinstance(error, (RedisError, OSError)):  # from an overridden from_key()
+            self._retry(claim, now, error)
         else:
             self.deliver()
-            self._session.record(self.retries.put_back(claim, now, error))
+            self._session.record(self.retries.leave_to_others(claim, now, error))
 
     def _dispatch(self, entry: RedBeatSchedulerEntry, run: Run, claim: Claim, now: float) -> None:
         perhaps_sent = bool(claim.since) and not run.at_most_once
@@ -220,49 +221,53 @@ class Dispatcher:
         try:
             due = entry.decision().due
         except Exception as error:
-            if asks_itself(entry.schedule):  # the user's own code, which may recover
-                self._note(claim, now, error)
+            if asks_itself(entry.schedule):  # an error of user code may pass
+                self._retry(claim, now, error)
                 return
-            reason = f"definition.schedule: cannot tell when it is due: {error!r}"
-            self._set_aside(claim, reason, now)
+            reason = f"definition.schedule: cannot compute when it is due: {error!r}"
+            self._quarantine_entry(claim, reason, now)
             return
         if due and perhaps_sent and (not entry.enabled or entry.is_too_late):
-            self._record(entry, self._completions.perhaps_sent(entry, claim, now))
+            self._record_without_run(entry, self._completions.perhaps_sent(entry, claim, now))
         elif not entry.enabled:
             self._session.record(claim.done(SKIP, DISABLED))
-        elif due and not perhaps_sent and goes_on(entry, claim, now):
-            self._record(entry, self._completions.put_off(entry, claim, now))
-        elif due and self._waited_too_long(entry, run):
-            self._session.record(claim.put_back(now))  # the next claim decides anew
+        elif due and not perhaps_sent and is_running(entry, claim, now):
+            self._record_without_run(entry, self._completions.overlapping(entry, claim, now))
+        elif due and self._became_too_late(entry, run):
+            self._session.record(claim.put_back(now))  # the next claim decides again
         else:
             self._send(entry, run, claim, now, due)
 
-    def _waited_too_long(self, entry: RedBeatSchedulerEntry, run: Run) -> bool:
-        return (run.now - run.decided_at).total_seconds() > DECIDED_FOR and entry.is_too_late
+    def _became_too_late(self, entry: RedBeatSchedulerEntry, run: Run) -> bool:
+        return (run.now - run.decided_at).total_seconds() > DECISION_VALID_FOR and entry.is_too_late
 
     def _send(
         self, entry: RedBeatSchedulerEntry, run: Run, claim: Claim, now: float, due: bool
     ) -> None:
         if due:
             try:
-                self._statics.give_functions(entry)
+                self._statics.restore_functions(entry)
             except LazyArgumentError as error:
-                self._note(claim, now, error)
+                self._retry(claim, now, error)
                 return
         if run.at_most_once:
-            self._promise(entry, run, claim, now)
+            self._prepare_at_most_once(entry, run, claim, now)
         else:
             self._publish(entry, run, claim, now)
 
-    # -- sending: with the record, before it, after it -------------------------------------------
+    # -- sending: with the record, before it, or after it ------------------------------------------
 
     def _capture_for(self, entry: RedBeatSchedulerEntry, producer: Any) -> Capture | None:
-        """Return what collects a message that leaves with its record, None where it cannot."""
+        """Return a capture for a message that leaves with its record, None if it cannot do so."""
         if entry.policy_field("delivery") == AT_LEAST_ONCE:
             return None
         session = self._session
-        session.broker = self._server.of(producer)
-        safe = session.broker and not self._scheduler.sends_itself and not self._server.passed
+        session.broker = self._server.broker_of(producer)
+        safe = (
+            session.broker
+            and not self._scheduler.overrides_sending
+            and not self._server.bypassing_tasks
+        )
         session.way = WITH_RECORD if safe else BEFORE_RECORD
         if self._server.problem:
             raise ConnectionError(self._server.problem)
@@ -277,12 +282,12 @@ class Dispatcher:
         try:
             producer = self._scheduler.producer
             capture = self._capture_for(entry, producer)
-            unsure = self._scheduler.sends_itself
+            unsure = self._scheduler.overrides_sending
             if capture is not None:
                 with capture:
                     seconds = publish(self._scheduler, entry, producer)
             else:
-                outgoing = self._publisher.publishing(producer, bool(self._alone.get(claim.key)))
+                outgoing = self._publisher.publishing(producer, bool(self._isolated.get(claim.key)))
                 try:
                     with outgoing:
                         seconds = publish(self._scheduler, entry, producer)
@@ -290,145 +295,158 @@ class Dispatcher:
                             outgoing.add(InFlightMessage(entry, claim, seconds, now))
                             return
                 finally:
-                    unsure = unsure or outgoing.carried
+                    unsure = unsure or outgoing.sent_anything
         except Exception as error:
-            self._note(claim, now, error, unsure)
+            self._retry(claim, now, error, unsure)
             return
         if run.error is not None:
             shared = capture is None and self._publisher.shares_errors
             self.deliver()
-            self._failed(claim, now, run.error, shared, unsure)
+            self._handle_publish_error(claim, now, run.error, shared, unsure)
         elif run.sent and capture is not None and capture.commands:
-            done = self._done(entry, claim, seconds, now)._replace(messages=capture.messages)
-            self._leave(InFlightMessage(entry, claim, seconds, now), done)
+            completion = self._completion(entry, claim, seconds, now)._replace(
+                messages=capture.messages
+            )
+            self._send_with_record(InFlightMessage(entry, claim, seconds, now), completion)
         elif run.sent or run.successor is not None:
             if capture is not None:
-                self._server.passed_by(entry)
+                self._server.note_bypass(entry)
             self._settle(InFlightMessage(entry, claim, seconds, now))
         else:
             score = score_of_not_due(entry, run, seconds, now)
-            self._record(entry, self._completions.not_sent(entry, claim, score, now))
+            self._record_without_run(entry, self._completions.not_sent(entry, claim, score, now))
 
-    def _done(
+    def _completion(
         self, entry: RedBeatSchedulerEntry, claim: Claim, seconds: float | None, now: float
     ) -> Completion:
-        return self._completions.sent(entry, claim, own_wait(entry, seconds, now), now)
+        return self._completions.sent(entry, claim, custom_score(entry, seconds, now), now)
 
-    def _leave(self, message: InFlightMessage, done: Completion) -> None:
-        """Have a run leave with its record."""
-        self._session.record(done, partial(self._left, message, done, self._session.broker))
+    def _send_with_record(self, message: InFlightMessage, completion: Completion) -> None:
+        """Add a completion that sends its message in the same step."""
+        self._session.record(
+            completion,
+            partial(self._on_sent_with_record, message, completion, self._session.broker),
+        )
 
-    def _left(
-        self, message: InFlightMessage, done: Completion, broker: Broker | None, result: Result
+    def _on_sent_with_record(
+        self,
+        message: InFlightMessage,
+        completion: Completion,
+        broker: Broker | None,
+        result: Result,
     ) -> None:
-        """Take note of what became of a run that was to leave with its record."""
+        """Handle the result of a completion that was to send its message in the same step."""
         entry, claim = message.entry, message.claim
         if result.code in (RECORDED, OVERTAKEN):
-            self._is_out(entry, claim, done)
+            self._report_sent(entry, claim, completion)
         elif result.code == CHANGED:
             definition, policy, _ = result.texts
             if (definition, policy) == (claim.definition, claim.policy):
-                again = self._merged(entry, claim, done, result.texts)
-                self._leave(message, again)
+                merged = self._merge(entry, claim, completion, result.texts)
+                self._send_with_record(message, merged)
             else:
                 self._session.record(claim.put_back(self._session.time()))
         elif result.code == ELSEWHERE:
-            self._server.elsewhere(broker)
+            self._server.script_ran_elsewhere(broker)
             self._session.record(claim.put_back(self._session.time()))
         elif result.code == NOT_SENT:
-            self._refused(claim, result.texts[0])
+            self._on_message_refused(claim, result.texts[0])
         else:
             logger.info(
-                "beat: The run of %s is not sent: it was deleted, or another beat claimed it",
+                "beat: The run of %s is not sent: the entry was deleted or claimed by another beat",
                 shown(claim.key),
             )
 
-    def _refused(self, claim: Claim, why: str) -> None:
-        """See to a run whose message the script could not send."""
+    def _on_message_refused(self, claim: Claim, why: str) -> None:
+        """Put back a run whose message the script could not send."""
         now = self._session.time()
         if REFUSAL.search(why):
             self._server.refuse(f"the Redis user of the schedule may not send messages: {why}")
             self._session.record(claim.put_back(now))
         else:
-            self._failed(claim, now, ResponseError(why), shared=False)
+            self._handle_publish_error(claim, now, ResponseError(why), shared=False)
 
-    def _is_out(self, entry: RedBeatSchedulerEntry, claim: Claim, done: Completion) -> None:
-        self._alone.forget(claim.key)
-        self.retries.forget(claim)
-        self._completions.announce(entry)
-        if done.end:
-            self._completions.finished(entry)
+    def _report_sent(
+        self, entry: RedBeatSchedulerEntry, claim: Claim, completion: Completion
+    ) -> None:
+        self._isolated.forget(claim.key)
+        self.retries.sent(claim)
+        self._completions.announce_sent(entry)
+        if completion.end:
+            self._completions.announce_finished(entry)
 
-    def _record(self, entry: RedBeatSchedulerEntry, done: Completion) -> None:
-        """Record what is no run."""
+    def _record_without_run(self, entry: RedBeatSchedulerEntry, completion: Completion) -> None:
+        """Add a completion that records no run."""
 
         def on_result(result: Result) -> None:
             if result.code == RECORDED:
-                self._completions.finished(entry)
+                self._completions.announce_finished(entry)
 
-        self._session.record(done, on_result if done.end else None)
+        self._session.record(completion, on_result if completion.end else None)
 
     def advance(self) -> None:
-        """Have what was published leave, and record that which left before."""
+        """Flush the collected messages, and record the runs of the previous flush."""
         for message in self._publisher.advance():
             self._settle(message)
 
     def deliver(self) -> None:
-        """Wait for the broker to answer for what is on its way, and record that.
+        """Wait until the broker has confirmed all messages, and record their runs.
 
-        Also before anything is made of what went wrong after it.
+        Called before any error of a later run is handled.
         """
         for message in self._publisher.deliver():
             self._settle(message)
 
     def _settle(self, message: InFlightMessage) -> None:
-        """Record a run that was published before its record."""
+        """Record a run whose message the broker has confirmed, or retry it after an error."""
         entry, claim, now = message.entry, message.claim, message.now
         if message.error is not None:
-            self._failed(claim, now, message.error, message.shared, unsure=True)
+            self._handle_publish_error(claim, now, message.error, message.shared, unsure=True)
             return
-        done = self._done(entry, claim, message.seconds, now)
-        self._is_out(entry, claim, done._replace(end=""))
-        self._session.record(done, partial(self._was_out, message, done))
+        completion = self._completion(entry, claim, message.seconds, now)
+        self._report_sent(entry, claim, completion._replace(end=""))
+        self._session.record(completion, partial(self._on_recorded, message, completion))
 
-    def _was_out(self, message: InFlightMessage, done: Completion, result: Result) -> None:
-        """Take note of the record of a run that was published before it."""
+    def _on_recorded(
+        self, message: InFlightMessage, completion: Completion, result: Result
+    ) -> None:
+        """Handle the result of the record of a run that was published before."""
         entry, claim = message.entry, message.claim
         if result.code == CHANGED:
-            again = self._merged(entry, claim, done, result.texts)
-            self._session.record(again, partial(self._was_out, message, again))
+            merged = self._merge(entry, claim, completion, result.texts)
+            self._session.record(merged, partial(self._on_recorded, message, merged))
         elif result.code == REFUSED:
             logger.info("beat: Entry %s was deleted or replaced during its run", shown(claim.key))
-        elif done.end:
-            self._completions.finished(entry)
+        elif completion.end:
+            self._completions.announce_finished(entry)
 
-    def _merged(
+    def _merge(
         self,
         entry: RedBeatSchedulerEntry,
         claim: Claim,
-        done: Completion,
+        completion: Completion,
         texts: tuple[str, ...],
     ) -> Completion:
-        """Return the completion of a run during which an application wrote to its entry."""
+        """Return the completion of a run during which an application changed the entry."""
         definition, policy, meta = texts
         now = self._session.time()
-        if not done.meta:  # of a triggered run
-            return done._replace(score=now, seen=(definition, policy, meta))
-        ran = History.read(done.meta, done.runtime)
-        history = merged_history(claim.meta, meta, ran)
+        if not completion.meta:  # a triggered run does not change the last run
+            return completion._replace(score=now, seen=(definition, policy, meta))
+        run_history = History.read(completion.meta, completion.runtime)
+        history = merged_history(claim.meta, meta, run_history)
         history = after_saved_anew(
             history,
             (claim.definition or "", claim.policy),
             (definition, policy),
             datetime.fromtimestamp(now, UTC),
-            rewritten=history.scheduled_at is None and ran.scheduled_at is not None,
+            rewritten=history.scheduled_at is None and run_history.scheduled_at is not None,
             foreign=entry._foreign_fields,
         )
         last_run_at, count, scheduled_at = history
         runtime = ""
         if last_run_at is not None and scheduled_at is not None:
             runtime = encode_runtime(nominal(scheduled_at), last_run_at)
-        return done._replace(
+        return completion._replace(
             score=now,
             meta=encode_meta(last_run_at, count),
             runtime=runtime,
@@ -437,7 +455,7 @@ class Dispatcher:
             definition="",
         )
 
-    def _failed(
+    def _handle_publish_error(
         self,
         claim: Claim,
         now: float,
@@ -445,33 +463,44 @@ class Dispatcher:
         shared: bool,
         unsure: bool | None = False,
     ) -> None:
-        """See to a run that was not sent, perhaps by the fault of another.
+        """Retry a run whose publish failed.
 
-        Then it is tried again at once, and waited for by itself.
+        If another message may have caused the error, the run is put back at once and then published
+        by itself.
         """
-        own = self._alone.get(claim.key) or not shared
-        if own or self.retries.broker_is_away(error) or not self._alone.keep(claim.key, True, now):
-            self._session.record(self.retries.note(claim, now, error, unsure))
+        own_fault = self._isolated.get(claim.key) or not shared
+        if (
+            own_fault
+            or self.retries.count_if_broker_failed(error)
+            or not self._isolated.keep(claim.key, True, now)
+        ):
+            self._session.record(self.retries.retry(claim, now, error, unsure))
         else:
             self._session.record(claim.put_back(now, unsure is not False))
 
-    def _note(
+    def _retry(
         self, claim: Claim, now: float, error: Exception, unsure: bool | None = False
     ) -> None:
-        """Keep a run that could not be sent, after what was published before it is seen to."""
-        self.deliver()
-        if isinstance(error, ConfigurationError):  # no run of any entry can be sent
-            raise error
-        self._session.record(self.retries.note(claim, now, error, unsure))
+        """Put a failed run back with a back-off, after earlier messages are recorded.
 
-    def _set_aside(self, claim: Claim, reason: str, now: float) -> None:
+        Raises the error if it is a :exc:`ConfigurationError`, because then no run of any entry can
+        be sent.
+        """
+        self.deliver()
+        if isinstance(error, ConfigurationError):
+            raise error
+        self._session.record(self.retries.retry(claim, now, error, unsure))
+
+    def _quarantine_entry(self, claim: Claim, reason: str, now: float) -> None:
         self._quarantine.add(claim, reason, now)
         name = name_of(self._scheduler, claim)
         self._counters.add("quarantined", name)
         emit(entry_quarantined, self._scheduler, name=shown(name), reason=reason)
 
-    def _promise(self, entry: RedBeatSchedulerEntry, run: Run, claim: Claim, now: float) -> None:
-        """Decide as :meth:`_publish` does, and connect to the broker, but publish nothing."""
+    def _prepare_at_most_once(
+        self, entry: RedBeatSchedulerEntry, run: Run, claim: Claim, now: float
+    ) -> None:
+        """Decide as :meth:`_publish` does and check the broker, but record the run first."""
         try:
             self._scheduler.check_broker()
             is_due, seconds = self._scheduler.is_due(entry)
@@ -483,56 +512,61 @@ class Dispatcher:
                 if not isinstance(run.successor, RedBeatSchedulerEntry):
                     raise TypeError(f"reserve() returned {run.successor!r:.60}, not an entry")
         except Exception as error:
-            self._note(claim, now, error)
+            self._retry(claim, now, error)
             return
         if is_due:
-            self.retries.forget(claim)
-            self.at_most_once.add(PendingRun(entry, claim, self._done(entry, claim, seconds, now)))
+            self.retries.sent(claim)
+            self.at_most_once.add(
+                PendingRun(entry, claim, self._completion(entry, claim, seconds, now))
+            )
         else:
             score = score_of_not_due(entry, run, seconds, now)
-            self._record(entry, self._completions.not_sent(entry, claim, score, now))
+            self._record_without_run(entry, self._completions.not_sent(entry, claim, score, now))
 
     def _triggered(self, entry: RedBeatSchedulerEntry, run: Run, claim: Claim, now: float) -> None:
-        """Send the first of the runs that were asked for beside the schedule.
+        """Send the first of the runs that were triggered manually.
 
-        The entry is handed out again at once, for the next of them or for what is due.
+        The entry is due again at once, for the next triggered run or for its schedule.
         """
-        again = claim.put_back(now)
+        put_back = claim.put_back(now)
         try:
             trigger = Trigger.first(claim.trigger)
         except (ValueError, OverflowError, OSError):
-            logger.error("beat: Entry %s: %r is no trigger", entry.name, claim.trigger)
-            self._session.record(again._replace(trigger=first_word(claim.trigger)))
+            logger.error(
+                "beat: Entry %s: removed the first trigger of %r, which is not valid",
+                *(entry.name, claim.trigger),
+            )
+            self._session.record(put_back._replace(trigger=first_word(claim.trigger)))
             return
-        if goes_on(entry, claim, now):
+        if is_running(entry, claim, now):
             until = float(claim.running_until)
-            self._session.record(again._replace(score=until, running=WAITS))
+            self._session.record(put_back._replace(score=until, running=WAITS))
             return
         run.trigger, task_id = trigger, entry.task_id_of(trigger.id)
         line = run_line(nominal(trigger.at), now, TRIGGERED, task_id)
-        running = marker(entry, task_id)
-        done = again._replace(trigger=trigger.id, history=line, running=running)
+        running = running_marker(entry, task_id)
+        completion = put_back._replace(trigger=trigger.id, history=line, running=running)
         try:
-            self._statics.give_functions(entry)
+            self._statics.restore_functions(entry)
             if run.at_most_once:
                 self._scheduler.check_broker()
                 entry.args, entry.kwargs = evaluated(entry.args, entry.kwargs)
                 run.task_id = task_id
-                self.retries.broker_is_there()
-                self.at_most_once.add(PendingRun(entry, claim, done))
+                self.retries.broker_answered()
+                self.at_most_once.add(PendingRun(entry, claim, completion))
                 return
             producer = self._scheduler.producer
             capture = self._capture_for(entry, producer)
             with capture or nullcontext():
                 publish(self._scheduler, entry, producer)
         except Exception as error:
-            self._note(claim, now, error)
+            self._retry(claim, now, error)
             return
         if capture is not None and capture.commands:
-            done = done._replace(messages=capture.messages)
-            self._leave(InFlightMessage(entry, claim, None, now), done)
+            completion = completion._replace(messages=capture.messages)
+            self._send_with_record(InFlightMessage(entry, claim, None, now), completion)
         else:
             if capture is not None:
-                self._server.passed_by(entry)
-            self._is_out(entry, claim, done)
-            self._session.record(done)
+                self._server.note_bypass(entry)
+            self._report_sent(entry, claim, completion)
+            self._session.record(completion)

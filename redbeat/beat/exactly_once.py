@@ -1,7 +1,8 @@
-"""Runs that leave in one step with their record: broker and schedule are one Redis server.
+"""Exactly-once delivery: messages that leave in one step with the record of their run.
 
-What a publish would ask of the broker is collected on kombu's channel, and goes along with the
-record of the run: the script that records it sends the message, or neither happens.
+This needs one Redis server for broker and schedule. The commands of a publish are captured on
+kombu's channel and travel with the completion. The script that records the run also sends the
+message, or does neither.
 """
 
 from __future__ import annotations
@@ -27,28 +28,28 @@ from redbeat.storage.store import Store
 from redbeat.storage.wire import text_of
 
 from .broker import broker_connection
-from .redis_pipe import StandIn
+from .redis_pipe import ClientStandIn
 
 __all__ = ("Capture", "CommonServer", "check_possible")
 
 logger = get_logger("celery.beat")
 
-#: What a publish asks of Redis: a message for a queue, one for who listens, how long a queue lives.
+#: Commands of a publish that are captured: a message for a queue or for subscribers, and how long a
+#: queue lives.
 CAPTURED: Final = frozenset({"LPUSH", "PUBLISH", "EXPIRE", "PEXPIRE"})
 
-#: Seconds after which it is looked again whether a broker elsewhere is on the schedule's server
-#: now.
-LOOK_AGAIN: Final = 30.0
+#: Seconds between two checks whether broker and schedule are on one server now.
+CHECK_INTERVAL: Final = 30.0
 
-#: Seconds for which a connection counts as open that was open: asking takes time at each message.
-OPEN_FOR: Final = 0.01
+#: Seconds for which an open connection counts as open: a check for each message takes time.
+OPEN_CHECK_INTERVAL: Final = 0.01
 
-#: Tasks of which it is remembered that they send themselves.
-MOST_PASSED: Final = 1000
+#: Maximum number of tasks that are remembered because their messages bypass the capture.
+MAX_BYPASSING_TASKS: Final = 1000
 
 
 def check_possible(app: Any, conf: RedBeatConfig) -> None:
-    """Raise :exc:`ConfigurationError` if runs must leave exactly once and surely cannot.
+    """Raise :exc:`ConfigurationError` if the settings demand exactly once and rule it out.
 
     No network traffic.
     """
@@ -63,20 +64,20 @@ def check_possible(app: Any, conf: RedBeatConfig) -> None:
 
 
 def impossible(reason: str) -> ConfigurationError:
-    """Return the error that says why runs cannot leave exactly once."""
+    """Return the error that says why exactly-once delivery is not possible."""
     return ConfigurationError(
         f"redbeat_delivery is {EXACTLY_ONCE!r}, which is not possible: {reason}"
     )
 
 
-class Together:
-    """A pipeline of kombu's own; what it holds is collected if that are messages."""
+class CapturedPipeline:
+    """A pipeline of kombu; its commands are captured if all of them belong to messages."""
 
     def __init__(self, capture: Capture, pipeline: Any) -> None:
         self._capture = capture
         self._pipeline = pipeline
 
-    def __enter__(self) -> Together:
+    def __enter__(self) -> CapturedPipeline:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
@@ -86,7 +87,7 @@ class Together:
         return getattr(self._pipeline, name)
 
     def execute(self, *args: Any, **kwargs: Any) -> Any:
-        """Take what is to be sent, and leave the rest to the pipeline."""
+        """Capture the commands of a message; execute any other commands."""
         commands = [list(command) for command, _ in self._pipeline.command_stack]
         if any(command[0] not in CAPTURED for command in commands):
             return self._pipeline.execute(*args, **kwargs)
@@ -95,8 +96,8 @@ class Together:
         return [1] * len(commands)
 
 
-class Capture(StandIn):
-    """What one publish on a channel of kombu would ask of Redis; in its context nothing is sent."""
+class Capture(ClientStandIn):
+    """Captures the Redis commands of one publish; within its context none is sent."""
 
     def __init__(self, channel: Any) -> None:
         super().__init__(channel)
@@ -107,199 +108,203 @@ class Capture(StandIn):
         self.commands = []
         super().__enter__()
 
-    def pipeline(self, *args: Any, **kwargs: Any) -> Together:
-        return Together(self, self._client.pipeline(*args, **kwargs))
+    def pipeline(self, *args: Any, **kwargs: Any) -> CapturedPipeline:
+        return CapturedPipeline(self, self._client.pipeline(*args, **kwargs))
 
     def lpush(self, key: Any, *messages: Any) -> int:
         self._commands.lpush(key, *messages)
-        return self._collected()
+        return self._collect()
 
     def publish(self, topic: Any, message: Any) -> int:
         self._commands.publish(topic, message)
-        return self._collected()
+        return self._collect()
 
-    def _collected(self) -> int:
+    def _collect(self) -> int:
         self.commands += [list(command) for command, _ in self._commands.command_stack]
         self._commands.command_stack.clear()
         return 1
 
     @property
     def messages(self) -> str:
-        """The commands as ``claim.lua`` takes them."""
+        """The commands in the format of ``claim.lua``."""
         heads, texts = [], []
         for name, *args in self.commands:
-            own = [text_of(arg) if isinstance(arg, bytes) else str(arg) for arg in args]
-            heads.append(f"{name} {' '.join(str(len(key_of(text))) for text in own)};")
-            texts += own
+            arguments = [text_of(arg) if isinstance(arg, bytes) else str(arg) for arg in args]
+            heads.append(f"{name} {' '.join(str(len(key_of(text))) for text in arguments)};")
+            texts += arguments
         return f"{''.join(heads)}\n{''.join(texts)}" if heads else ""
 
 
-class NotCommonError(Exception):
-    """Why broker and schedule are not on one server."""
+class NotSameServerError(Exception):
+    """Broker and schedule are not on one server; the message says why."""
 
 
 class CommonServer:
-    """Finds out whether broker and schedule are on one Redis server, and tells when that changes.
+    """Detects whether broker and schedule are on one Redis server, and logs changes.
 
     Arguments:
         store: the schedule.
-        asked_for: how runs are delivered by the settings, None where they do not say.
+        delivery: the setting ``redbeat_delivery``, None if it is not set.
         clock: monotonic seconds.
     """
 
-    def __init__(self, store: Store, asked_for: str | None, clock: Callable[[], float]) -> None:
+    def __init__(self, store: Store, delivery: str | None, clock: Callable[[], float]) -> None:
         self._store = store
-        self._demanded = asked_for == EXACTLY_ONCE
-        self._wanted = asked_for in (None, EXACTLY_ONCE)
+        self._demanded = delivery == EXACTLY_ONCE
+        self._allowed = delivery in (None, EXACTLY_ONCE)
         self._clock = clock
         self._channel: Any = None
-        #: A connection to the broker; when the broker moves, the server or a proxy closes it.
-        self._watched: Any = None
-        self._looked_at = 0.0
-        self._reason = ""
-        self._found_once = False
-        #: A server to which a script could not send, why, and when that was found.
-        self._doubted: tuple[Broker | None, str, float] = (None, "", 0.0)
-        #: The server, None where there is no common one or that is not known.
+        #: A connection to the broker. When the broker moves, the server or a proxy closes it.
+        self._watched_connection: Any = None
+        self._checked_at = 0.0
+        self._logged_reason = ""
+        self._was_common = False
+        #: A server on which a script could not send, the reason, and when that happened.
+        self._failed_server: tuple[Broker | None, str, float] = (None, "", 0.0)
+        #: The common server, None if there is none or if it is unknown.
         self.broker: Broker | None = None
-        #: The tasks that sent a message past what is collected.
-        self.passed: set[str] = set()
-        #: Why nothing is sent: exactly once was asked for, and is not possible any more; else "".
+        #: The tasks that sent a message which was not captured.
+        self.bypassing_tasks: set[str] = set()
+        #: Why no message is sent: exactly once is demanded and not possible any more. Otherwise "".
         self.problem = ""
 
-    def of(self, producer: Any) -> Broker | None:
-        """Return the server that a producer publishes to if the schedule is on it, else None.
+    def broker_of(self, producer: Any) -> Broker | None:
+        """Return the server of a producer if the schedule is on the same server, else None.
 
-        Two round trips for each new channel and after each loss of a connection, and every
-        :data:`LOOK_AGAIN` seconds while it is another server. Raises :exc:`ConfigurationError`
-        where it must be the same and was not from the beginning.
+        Two round trips for each new channel and after each lost connection, and every
+        :data:`CHECK_INTERVAL` seconds while the servers differ. Raises :exc:`ConfigurationError` if
+        exactly once is demanded and was not possible from the beginning.
         """
         channel = producer.channel
         if channel is self._channel and not self._may_have_changed():
             return self.broker
         self._channel = self.broker = None
-        if self._wanted:
-            self.broker = self._look(channel)
-        self._channel, self._looked_at = channel, self._clock()
+        if self._allowed:
+            self.broker = self._check(channel)
+        self._channel, self._checked_at = channel, self._clock()
         return self.broker
 
     def _may_have_changed(self) -> bool:
         now = self._clock()
         if self.broker is None:
-            return self._wanted and now - self._looked_at > LOOK_AGAIN
-        if now - self._looked_at <= OPEN_FOR:
+            return self._allowed and now - self._checked_at > CHECK_INTERVAL
+        if now - self._checked_at <= OPEN_CHECK_INTERVAL:
             return False
-        self._looked_at = now
-        return not is_idle(self._watched)
+        self._checked_at = now
+        return not is_idle(self._watched_connection)
 
-    def elsewhere(self, broker: Broker | None) -> None:
-        """A script found that it does not run on this server: look again if it still counts."""
+    def script_ran_elsewhere(self, broker: Broker | None) -> None:
+        """Check the servers again: a script ran on another one than ``broker``."""
         if broker == self.broker:
-            self.refuse("scripts cannot tell on which server they are, by INFO")
+            self.refuse("scripts cannot use INFO to find out their server")
 
     def refuse(self, reason: str) -> None:
-        """Take note of why a script may not send what beat may: look again."""
-        if self.broker is not None:  # of many messages in one script, the first tells
-            self._doubted = self.broker, reason, self._clock()
+        """Store why a script may not send what the beat may send, and check the server again."""
+        if self.broker is not None:  # the first of many messages in one script is enough
+            self._failed_server = self.broker, reason, self._clock()
             self._channel = self.broker = None
 
-    def _look(self, channel: Any) -> Broker | None:
+    def _check(self, channel: Any) -> Broker | None:
         try:
-            broker = self._common(channel)
-            doubted, doubt, since = self._doubted
-            # Where nothing is sent without, it is tried again.
-            lasts = not self._demanded or self._clock() - since <= LOOK_AGAIN
-            if broker == doubted and lasts:
-                raise NotCommonError(doubt)
-        except NotCommonError as reason:
-            self._parted(str(reason))
+            broker = self._find_common_server(channel)
+            failed_server, failure, since = self._failed_server
+            # With exactly once demanded, nothing else can be sent, so try this server again after a
+            # while.
+            lasts = not self._demanded or self._clock() - since <= CHECK_INTERVAL
+            if broker == failed_server and lasts:
+                raise NotSameServerError(failure)
+        except NotSameServerError as reason:
+            self._report_apart(str(reason))
             return None
-        if self._reason:
+        if self._logged_reason:
             logger.warning("beat: Broker and schedule are on one Redis server again")
-        self._reason = self.problem = ""
-        self._found_once = True
+        self._logged_reason = self.problem = ""
+        self._was_common = True
         return broker
 
-    def _parted(self, reason: str) -> None:
-        if self._demanded and not self._found_once:
+    def _report_apart(self, reason: str) -> None:
+        if self._demanded and not self._was_common:
             raise impossible(reason)
         if self._demanded:
             self.problem = f"nothing is sent, exactly once is not possible any more: {reason}"
-        if reason != self._reason:
-            self._reason = reason
+        if reason != self._logged_reason:
+            self._logged_reason = reason
             if self._demanded:
                 logger.error("beat: PROBLEM: %s", self.problem)
-            elif self._found_once:
+            elif self._was_common:
                 logger.warning("beat: Runs are sent at least once from now on: %s", reason)
             else:
                 logger.info("beat: Runs are sent at least once: %s", reason)
 
-    def passed_by(self, entry: RedBeatSchedulerEntry) -> None:
-        """Take note of a message that was sent, but not on our channel; said once for each task."""
-        if entry.task not in self.passed and len(self.passed) < MOST_PASSED:
-            self.passed.add(entry.task)
+    def note_bypass(self, entry: RedBeatSchedulerEntry) -> None:
+        """Remember that a message bypassed the capture; log once for each task."""
+        if (
+            entry.task not in self.bypassing_tasks
+            and len(self.bypassing_tasks) < MAX_BYPASSING_TASKS
+        ):
+            self.bypassing_tasks.add(entry.task)
             logger.warning(
-                "beat: Runs of %s (%s) are sent at least once: their messages go past "
-                "beat's channel, by code of their own, or to no queue at all",
+                "beat: Runs of %s (%s) are sent at least once: user code sends their messages "
+                "on another channel, or they go to no queue",
                 *(entry.name, entry.task),
             )
 
-    def _common(self, channel: Any) -> Broker:
-        """Return the server of both; raises :exc:`NotCommonError` that says why there is none."""
+    def _find_common_server(self, channel: Any) -> Broker:
+        """Return the server of both; raises :exc:`NotSameServerError`."""
         if not hasattr(channel, "conn_or_acquire"):
-            raise NotCommonError("messages do not go to Redis")
+            raise NotSameServerError("messages do not go to Redis")
         client = self._store.client
         if is_cluster(client):
-            raise NotCommonError("the schedule is in a Redis Cluster")
-        run_id, database = self._place_of_broker(channel)
-        own_run_id, own_database = _place(client)
-        if own_run_id != run_id:
-            raise NotCommonError("broker and schedule are on two Redis servers")
-        return Broker(run_id, database, own_database)
+            raise NotSameServerError("the schedule is in a Redis Cluster")
+        run_id, database = self._broker_identity(channel)
+        schedule_run_id, schedule_database = _identity_of(client)
+        if schedule_run_id != run_id:
+            raise NotSameServerError("broker and schedule are on two Redis servers")
+        return Broker(run_id, database, schedule_database)
 
-    def _place_of_broker(self, channel: Any) -> tuple[str, int]:
-        """Return what :func:`_place` returns of the broker, and watch a connection to it."""
+    def _broker_identity(self, channel: Any) -> tuple[str, int]:
+        """Return the run id and the database of the broker, and keep a connection to it open."""
         self.close()
         with channel.conn_or_acquire() as client:
             pool = getattr(client, "connection_pool", None)
         if pool is None:
-            raise NotCommonError("the broker is a Redis Cluster")
-        self._watched = connection = connection_like(pool)
-        with _asking("broker"):
+            raise NotSameServerError("the broker is a Redis Cluster")
+        self._watched_connection = connection = connection_like(pool)
+        with _translating_errors("broker"):
             connection.connect()
             connection.send_command("INFO", "server")
             info = text_of(connection.read_response())
         run_id = re.search(r"^run_id:(\w+)", info, re.MULTILINE)
-        return _known("broker", run_id and run_id[1]), _database(pool)
+        return _checked_run_id("broker", run_id and run_id[1]), _database(pool)
 
     def close(self) -> None:
-        """Close the connection that is watched."""
-        if self._watched is not None:
-            self._watched.disconnect()
+        """Close the connection to the broker that is watched."""
+        if self._watched_connection is not None:
+            self._watched_connection.disconnect()
 
 
-def _place(client: Any) -> tuple[str, int]:
-    """Return the run id of the schedule's server, and its database. One round trip."""
-    with _asking("schedule"):
+def _identity_of(client: Any) -> tuple[str, int]:
+    """Return the run id of the schedule's server, and its database number. One round trip."""
+    with _translating_errors("schedule"):
         run_id = client.info("server").get("run_id")
     pool = getattr(client, "connection_pool", None)
-    return _known("schedule", pool and run_id), _database(pool)
+    return _checked_run_id("schedule", pool and run_id), _database(pool)
 
 
 @contextmanager
-def _asking(whose: str) -> Iterator[None]:
+def _translating_errors(role: str) -> Iterator[None]:
     try:
         yield
     except (RedisConnectionError, RedisTimeoutError):
         raise
     except (RedisError, AttributeError) as error:
-        problem = f"the Redis of the {whose} does not tell who it is, by INFO: {described(error)}"
-        raise NotCommonError(problem) from error
+        problem = f"the Redis of the {role} does not report its run_id in INFO: {described(error)}"
+        raise NotSameServerError(problem) from error
 
 
-def _known(whose: str, run_id: Any) -> str:
+def _checked_run_id(role: str, run_id: Any) -> str:
     if not run_id:
-        raise NotCommonError(f"the Redis of the {whose} does not tell who it is, by INFO")
+        raise NotSameServerError(f"the Redis of the {role} does not report its run_id in INFO")
     return str(run_id)
 
 

@@ -1,4 +1,4 @@
-"""The beat lock: one beat leads, the others stand by."""
+"""The beat lock: one beat leads, the other beats stand by."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from redbeat.storage.store import Store
 __all__ = (
     "BeatInfo",
     "BeatLock",
-    "OwnLock",
+    "CustomLock",
     "active_beats",
     "current_leader",
     "new_token",
@@ -32,39 +32,39 @@ __all__ = (
 logger = get_logger("celery.beat")
 
 
-#: How the token of a beat of RedBeat 3 starts; any other token is a foreign holder.
+#: Prefix of the tokens of RedBeat 3; other tokens belong to other programs or older versions.
 TOKEN_PREFIX = "redbeat3:"
 
-#: What ``claim.lua`` calls the holder when the key of the lock holds something else.
+#: The holder that ``claim.lua`` returns when the lock key does not hold a string.
 NOT_A_LOCK = "a key that is not a lock"
 
-#: Seconds a leader may go without renewing before it is taken for dead.
+#: Seconds without a renewal after which a leader counts as dead.
 SILENCE = 20.0
 
-#: Seconds between two looks at the lock that count as silence of the leader, at most.
+#: Longest time between two checks of the lock that counts as silence of the leader, in seconds.
 LONGEST_LOOK = 2.0
 
-#: Seconds since its last turn after which a beat does not count as one that shares the work.
+#: Seconds since its last request after which a beat does not count as active.
 SEEN_WITHIN = 10.0
 
-#: Seconds since its last turn after which a beat is forgotten, as in ``claim.lua``.
+#: Seconds since its last request after which a beat is forgotten, as in ``claim.lua``.
 FORGET_AFTER = 60.0
 
-#: Seconds between two attempts to acquire, when blocking.
-POLL = 1.0
+#: Seconds between two attempts of a blocking ``acquire``.
+ACQUIRE_INTERVAL = 1.0
 
 
 def new_token() -> str:
-    """Return a token that tells who holds the lock: host, pid and since when (UNIX seconds)."""
+    """Return a new lock token with host, pid and start (UNIX seconds) of this process."""
     since = int(time.time())
     return f"{TOKEN_PREFIX}{socket.gethostname()}:{os.getpid()}:{since}:{uuid.uuid4().hex}"
 
 
 class BeatInfo(NamedTuple):
-    """Which process a beat is.
+    """Identifies the process of a beat.
 
-    ``host``, ``pid`` and ``since`` (UTC) are None for one that does not tell, such as a beat of
-    RedBeat 2. ``last_seen`` (UTC) is known from a status only, and of a beat that tells.
+    ``host``, ``pid`` and ``since`` (UTC) are None if the token does not contain them, as in RedBeat
+    2. ``last_seen`` (UTC) is set only in a status, and only for beats of RedBeat 3.
     """
 
     token: str
@@ -75,7 +75,7 @@ class BeatInfo(NamedTuple):
 
     @classmethod
     def read(cls, token: str) -> BeatInfo:
-        """Return what the token of a beat tells."""
+        """Return the information in the token of a beat."""
         if not token.startswith(TOKEN_PREFIX):
             return cls(token)
         try:
@@ -86,7 +86,7 @@ class BeatInfo(NamedTuple):
 
 
 def current_leader(app: Any = None) -> BeatInfo | None:
-    """Return who holds the beat lock of an app's schedule; None for nobody, or when it is off.
+    """Return the holder of the beat lock; None if nobody holds it or the lock is off.
 
     One round trip.
     """
@@ -96,9 +96,9 @@ def current_leader(app: Any = None) -> BeatInfo | None:
 
 
 def active_beats(app: Any = None) -> list[BeatInfo]:
-    """Return the beats that dispatch: the leader, or all that share the work without a lock.
+    """Return the active beats: the leader, or all beats that share the work without a lock.
 
-    A beat that was killed is listed for some seconds more. One or two round trips.
+    A killed beat stays in the list for some seconds. One or two round trips.
     """
     if ensure_conf(app).lock_key:
         leader = current_leader(app)
@@ -109,16 +109,16 @@ def active_beats(app: Any = None) -> list[BeatInfo]:
 
 
 class BeatLock:
-    """The lock of one beat, renewed by its ticks.
+    """The lock of one beat, renewed by each request of the beat.
 
-    A leader renews every few seconds, which sets the time to live back to the full timeout. So a
-    leader whose time to live only falls, for :data:`SILENCE`, is dead, and need not be waited for.
-    Time in which this beat could not look at the lock does not count.
+    A renewal sets the time to live back to the full timeout. If the time to live only falls for
+    :data:`SILENCE` seconds, the leader is dead and a standby takes over. Time in which this beat
+    could not look at the lock does not count.
 
     Arguments:
         store: where the lock is kept.
         key: Redis key of the lock.
-        timeout: seconds the lock lives when it is not renewed.
+        timeout: seconds the lock lives without a renewal.
         clock: monotonic seconds.
         sleep: waits for a number of seconds.
     """
@@ -135,28 +135,28 @@ class BeatLock:
         self.timeout = timeout
         self.token = new_token()
         self.leading: bool | None = None
-        #: Whether it was ours once and another beat took it.
+        #: Whether this beat held the lock and another beat took it.
         self.lost = False
         self._store = store
         self._clock = clock
         self._sleep = sleep
         self._holder = ""
         self._holder_ttl = 0.0
-        self._looked_at = self._silent = 0.0
+        self._looked_at = self._silent_seconds = 0.0
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.key} {self.timeout:g}s leading={self.leading}>"
 
-    # -- as redis-py's lock --------------------------------------------------------------------
+    # -- methods of redis-py's lock ---------------------------------------------------------------
 
     def acquire(self, blocking: bool = True, blocking_timeout: float | None = None) -> bool:
-        """Take the lock; when ``blocking``, wait for it. One round trip per attempt."""
+        """Take the lock; with ``blocking``, wait for it. One round trip per attempt."""
         until = None if blocking_timeout is None else self._clock() + blocking_timeout
         logger.info("beat: Acquiring lock...")
         while not self._store.acquire_lock(self.key, self.token, self.timeout):
             if not blocking or (until is not None and self._clock() >= until):
                 return False
-            self._sleep(POLL)
+            self._sleep(ACQUIRE_INTERVAL)
         self._lead()
         return True
 
@@ -166,43 +166,43 @@ class BeatLock:
         return self.key
 
     def locked(self) -> bool:
-        """Whether anybody holds the lock. One round trip."""
+        """Return whether any beat holds the lock. One round trip."""
         return bool(self._store.lock_holder(self.key))
 
     def reacquire(self) -> bool:
-        """Let the lock live for its timeout from now, as :meth:`extend` does. One round trip."""
+        """Renew the lock for its timeout, as :meth:`extend` does. One round trip."""
         return self.extend()
 
     def owned(self) -> bool:
-        """Whether the lock is ours now. One round trip."""
+        """Return whether this beat holds the lock. One round trip."""
         return self._store.lock_holder(self.key) == self.token
 
     def extend(
         self,
         additional_time: float | None = None,
-        replace_ttl: bool = False,  # noqa: ARG002 - redis-py's locks take it
+        replace_ttl: bool = False,  # noqa: ARG002 - an argument of redis-py's locks
     ) -> bool:
-        """Let the lock live for the timeout, or ``additional_time`` seconds, from now.
+        """Renew the lock for its timeout, or for ``additional_time`` seconds, from now.
 
-        False when it is not ours. One round trip.
+        Returns False if this beat does not hold the lock. One round trip.
         """
         ttl = self.timeout if additional_time is None else additional_time
         return self._store.extend_lock(self.key, self.token, ttl)
 
     def release(self) -> bool:
-        """Give up the lock; False when it was not ours. One round trip."""
+        """Release the lock; return False if this beat did not hold it. One round trip."""
         logger.info("beat: Releasing lock")
         self.leading = None
         return self._store.release_lock(self.key, self.token)
 
-    # -- as the tick uses it -------------------------------------------------------------------
+    # -- used by the tick -------------------------------------------------------------------------
 
     def arguments(self) -> tuple[str, str, float, str]:
-        """Return what :meth:`Store.claim` needs: key, token, seconds to live, a dead holder."""
+        """Return the key, the token, the seconds to live, and the token of a dead leader or ""."""
         return self.key, self.token, self.timeout, self._dead_holder()
 
     def observe(self, reply: ClaimReply) -> None:
-        """Take note of who holds the lock, and log a change."""
+        """Store who holds the lock according to ``reply``, and log a change."""
         if reply.holder == self.token:
             if not self.leading:
                 self._lead()
@@ -231,45 +231,51 @@ class BeatLock:
 
     def _watch(self, holder: str, ttl: float) -> None:
         now = self._clock()
-        passed, fell = now - self._looked_at, self._holder_ttl - ttl
-        if holder != self._holder or fell < passed / 2:
-            self._silent = 0.0
+        passed, ttl_drop = now - self._looked_at, self._holder_ttl - ttl
+        if holder != self._holder or ttl_drop < passed / 2:
+            self._silent_seconds = 0.0
         else:
-            # While this beat could not look, the leader may have been unable to renew.
-            self._silent += min(passed, LONGEST_LOOK)
+            # The leader may have been unable to renew while this beat could not look.
+            self._silent_seconds += min(passed, LONGEST_LOOK)
         self._holder, self._holder_ttl, self._looked_at = holder, ttl, now
 
     def _dead_holder(self) -> str:
         if not self._holder.startswith(TOKEN_PREFIX):
             return ""
-        if self._silent < min(SILENCE, self.timeout):
+        if self._silent_seconds < min(SILENCE, self.timeout):
             return ""
-        logger.warning("beat: %s is silent for %.0f s, taking over", self._holder, self._silent)
+        logger.warning(
+            "beat: The leader %s did not renew its lock for %.0f s, taking over",
+            *(self._holder, self._silent_seconds),
+        )
         return self._holder
 
 
-class OwnLock:
-    """A lock object that a program put into ``scheduler.lock``, used as it is.
+class CustomLock:
+    """A lock object that a program put into ``scheduler.lock``.
 
-    It is extended by its own ``extend``, or ``reacquire`` where it has no other, and lost when that
-    raises ``LockError``; then its ``acquire`` is called, without blocking, until it returns true.
+    Each tick calls its ``extend``, or ``reacquire`` if it has no ``extend``. After a ``LockError``
+    the lock is lost, and each tick calls ``acquire(blocking=False)`` until that returns true.
 
     Arguments:
         lock: the program's object.
-        timeout: seconds it is extended for.
+        timeout: seconds for which the lock is extended.
     """
 
     def __init__(self, lock: Any, timeout: float) -> None:
         self.lock = lock
         self.timeout = timeout
-        self._seconds = max(int(timeout), 1)  # as in RedBeat 2, but 0 deletes a lock
+        self._seconds = max(int(timeout), 1)  # an int as in RedBeat 2; 0 would delete the lock
         self.key = getattr(lock, "name", type(lock).__name__)
         self.leading: bool | None = None
-        #: Whether it was held once and is not any more.
+        #: Whether this beat held the lock and lost it.
         self.lost = False
 
     def keep(self) -> bool:
-        """Extend the lock or acquire it; whether it is held. As many round trips as that takes."""
+        """Extend or acquire the lock; return whether this beat holds it.
+
+        The number of round trips depends on the lock object.
+        """
         try:
             self._extend()
             held = True
@@ -289,7 +295,7 @@ class OwnLock:
         if extend is None:
             getattr(self.lock, "reacquire", bool)()
         elif getattr(type(self.lock), "extend", None) is Lock.extend:
-            # Or redis-py's lock would live longer and longer.
+            # Without replace_ttl, redis-py would add the seconds to the time to live.
             extend(self._seconds, replace_ttl=True)
         else:
             extend(self._seconds)
@@ -299,7 +305,7 @@ class OwnLock:
         return acquire is not None and acquire(blocking=False)
 
     def release(self) -> None:
-        """Release the lock; it may be lost already."""
+        """Release the lock, even if it may be lost already."""
         logger.info("beat: Releasing lock")
         self.leading = None
         getattr(self.lock, "release", bool)()

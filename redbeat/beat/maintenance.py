@@ -1,4 +1,4 @@
-"""Maintenance: entries missing from the sorted set, counts of removed ones, wrong scores."""
+"""Maintenance of a schedule: lost entries, counts of deleted entries, outdated scores."""
 
 from __future__ import annotations
 
@@ -36,52 +36,53 @@ __all__ = (
 logger = get_logger("celery.beat")
 
 
-#: Seconds between two looks.
-INTERVAL: Final = 600.0
+#: Seconds between two cleanups of the stats.
+CLEANUP_INTERVAL: Final = 600.0
 
 
 class StatsCleanup:
-    """Keeps the stats of one schedule small; ``clock`` gives monotonic seconds.
+    """Removes the counts of deleted entries from the stats.
 
-    ``most`` is how many entries there may be for them to be counted one by one.
+    ``max_entries`` is the number of entries up to which each entry has its own counts. ``clock``
+    gives monotonic seconds.
     """
 
     def __init__(
-        self, store: Store, most: int, clock: Callable[[], float] = time.monotonic
+        self, store: Store, max_entries: int, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._store = store
-        self._most = most
+        self._max_entries = max_entries
         self._clock = clock
         self._looked_at = clock()
 
-    def look(self) -> None:
-        """Remove what is not needed, when it is time to. One round trip then."""
-        if self._clock() - self._looked_at < INTERVAL:
+    def run(self) -> None:
+        """Clean up if the interval has passed. One round trip in that case."""
+        if self._clock() - self._looked_at < CLEANUP_INTERVAL:
             return
         self._looked_at = self._clock()
-        removed = self._store.tidy_stats(self._most)
-        logger.debug("beat: Removed %d counts of entries that are gone", removed)
+        removed = self._store.tidy_stats(self._max_entries)
+        logger.debug("beat: Removed %d counts of deleted entries", removed)
 
 
-#: Seconds between two looks, of one page each.
-LOOK_INTERVAL = 5.0
+#: Seconds between two pages of a scan.
+PAGE_INTERVAL = 5.0
 
-#: Seconds from the beginning of one pass over all keys to the next, at least.
-PASS_INTERVAL = 60.0
+#: Shortest time from the start of one scan to the start of the next, in seconds.
+SCAN_INTERVAL = 60.0
 
-#: Disabled entries looked at in one go.
+#: Disabled entries that one page checks.
 DISABLED_PAGE = 200
 
 START = "0"
 
 
 class Sweep:
-    """Goes through the keys of one schedule, a page at a time.
+    """Scans the keys of one schedule, a page at a time, for entries that no beat would find.
 
-    It finds hashes that have a definition and are no members of the schedule, because the sorted
-    set was lost or a writer died between two commands. They become due now if they are found twice:
-    a writer may be between the two. It also finds disabled entries that another program enabled
-    without telling the schedule.
+    It finds entries that are missing in the sorted set, because the set was lost or a writer died
+    between two commands. Such an entry becomes due if the scan finds it twice, since a writer may
+    be between the two commands. The scan also finds disabled entries that another program enabled
+    without changing their score.
 
     ``clock`` gives monotonic seconds.
     """
@@ -90,66 +91,70 @@ class Sweep:
         self._store = store
         self._clock = clock
         self._looked_at = clock()
-        self._pass_began = float("-inf")
+        self._scan_began = float("-inf")
         self._cursor = ""
         self._offset = 0
-        self._found: list[str] = []
-        self._found_before: list[str] = []
-        self._hurry = False
-        self._possible = True
+        self._orphans: list[str] = []
+        self._orphans_before: list[str] = []
+        self._no_pauses = False
+        self._permitted = True
 
-    def hurry(self) -> None:
-        """Begin a pass now, and go through it without pauses."""
-        if self._possible:
-            self._hurry, self._cursor, self._pass_began = True, START, self._clock()
+    def scan_now(self) -> None:
+        """Start a scan now, and finish it without pauses."""
+        if self._permitted:
+            self._no_pauses, self._cursor, self._scan_began = True, START, self._clock()
 
-    def look(self) -> bool:
-        """Look at the next page when it is time to. One round trip then.
+    def run(self) -> bool:
+        """Scan the next page if the interval has passed. One round trip in that case.
 
-        True when another look, or a claim, is to follow at once.
+        Returns True if another page or a claim should follow at once.
         """
         now = self._clock()
-        if now - self._looked_at >= LOOK_INTERVAL:
+        if now - self._looked_at >= PAGE_INTERVAL:
             self._looked_at = now
-            self._found_before += self._found
-            self._found = []
-            if not self._cursor and now - self._pass_began >= PASS_INTERVAL:
-                self._cursor, self._pass_began = START, now
-        elif not self._found_before and not (self._hurry and self._cursor):
+            self._orphans_before += self._orphans
+            self._orphans = []
+            if not self._cursor and now - self._scan_began >= SCAN_INTERVAL:
+                self._cursor, self._scan_began = START, now
+        elif not self._orphans_before and not (self._no_pauses and self._cursor):
             return False
-        if not self._possible:
+        if not self._permitted:
             return False
         try:
-            return self._look()
+            return self._scan_page()
         except ResponseError as error:
             if is_retriable(error):
                 raise
-            self._possible = False
-            logger.warning("beat: Cannot look for entries that were lost: %s", error)
+            self._permitted = False
+            logger.warning("beat: Cannot scan for lost entries: %s", error)
             return False
 
-    def _look(self) -> bool:
-        known, self._found_before = self._found_before[:BATCH], self._found_before[BATCH:]
-        found = self._store.sweep(self._cursor, DISABLED, self._offset, DISABLED_PAGE, known)
-        self._cursor = "" if found.cursor == START else found.cursor
-        self._found += found.orphans
-        self._offset += DISABLED_PAGE - len(found.enabled)
-        if self._offset >= found.disabled:
+    def _scan_page(self) -> bool:
+        known, self._orphans_before = self._orphans_before[:BATCH], self._orphans_before[BATCH:]
+        page = self._store.sweep(self._cursor, DISABLED, self._offset, DISABLED_PAGE, known)
+        self._cursor = "" if page.cursor == START else page.cursor
+        self._orphans += page.orphans
+        self._offset += DISABLED_PAGE - len(page.enabled)
+        if self._offset >= page.disabled:
             self._offset = 0
-        for key in found.returned:
-            logger.warning("beat: Entry %s had lost its place in the schedule", shown(key))
-        for key in found.enabled:
+        for key in page.returned:
+            logger.warning(
+                "beat: Entry %s was missing in the sorted set and is due now", shown(key)
+            )
+        for key in page.enabled:
             logger.info("beat: Entry %s was enabled by another program", shown(key))
-        return bool(found.returned or found.enabled or (self._hurry and self._cursor))
+        return bool(page.returned or page.enabled or (self._no_pauses and self._cursor))
 
 
-def follow_time_zone(store: Store, app: Any, make: type[RedBeatSchedulerEntry]) -> Iterator[None]:
-    """Score entries again when the last beat had another ``timezone`` or ``enable_utc``.
+def follow_time_zone(
+    store: Store, app: Any, entry_class: type[RedBeatSchedulerEntry]
+) -> Iterator[None]:
+    """Compute scores again if the last beat had another ``timezone`` or ``enable_utc``.
 
-    Crontabs without a time zone of their own and relative intervals are read on the app's clock, so
-    the scores that a beat in another zone has stored are wrong. Yields after each batch; a
-    caller that stops in between leaves the rest to the next call. One round trip, one more at the
-    first start, and two per 500 entries after a change.
+    Crontabs without their own time zone and relative intervals use the app's time zone, so scores
+    that a beat in another zone stored are wrong. Yields after each batch; a caller that stops in
+    between leaves the rest to the next call. One round trip, one more at the first start, and two
+    per 500 entries after a change.
     """
     zone = zone_key(app.timezone) or str(app.timezone)
     before = store.time_zone()
@@ -159,7 +164,7 @@ def follow_time_zone(store: Store, app: Any, make: type[RedBeatSchedulerEntry]) 
         logger.warning("beat: The time zone changed from %s to %s", before, zone)
 
         def compute(page: Page) -> int:
-            batch = [entry for row in page.rows for entry in _dependent(row, app, make)]
+            batch = [entry for row in page.rows for entry in _zone_dependent(row, app, entry_class)]
             if batch:
                 save_batch(store, [(entry, _score_of(entry)) for entry in batch])
             return len(batch)
@@ -168,50 +173,52 @@ def follow_time_zone(store: Store, app: Any, make: type[RedBeatSchedulerEntry]) 
         for number in _each_page(store, compute):
             count += number
             yield
-        logger.warning("beat: Computed the next runs of %d entries in %s", count, zone)
+        logger.warning("beat: Computed the next runs of %s in %s", _entries(count), zone)
     store.note_time_zone(zone)
 
 
 def follow_clock(store: Store) -> Iterator[None]:
-    """Make entries due now that wait for a time of the future in which they seem to have run.
+    """Make entries due whose last run, claim or trigger lies in the future.
 
-    A beat then decides on them by the present. Yields after each batch. One round trip per 500
-    entries, two where one of them is made due.
+    The Redis clock went back, and a beat must decide on these entries by the present time. Yields
+    after each batch. One round trip per 500 entries, two if the batch changes an entry.
     """
 
-    def put_up(page: Page) -> int:
-        keys = [row.key for row in page.rows if _waits_for_the_past(row, page.now)]
+    def make_due(page: Page) -> int:
+        keys = [row.key for row in page.rows if _has_future_history(row, page.now)]
         if keys:
             store.save_all([Writing(key, seen=None) for key in keys])
         return len(keys)
 
     count = 0
-    for number in _each_page(store, put_up):
+    for number in _each_page(store, make_due):
         count += number
         yield
     if count:
-        logger.warning(
-            "beat: %d entries were at work while the clock was ahead, looking again", count
-        )
+        logger.warning("beat: Made %s due, whose last run lies in the future", _entries(count))
+
+
+def _entries(count: int) -> str:
+    return "1 entry" if count == 1 else f"{count} entries"
 
 
 def _each_page(store: Store, change: Callable[[Page], int]) -> Iterator[int]:
-    """Go through the schedule; yield after each page how many entries were changed."""
+    """Apply ``change`` to each page of the schedule; yield how many entries it changed."""
     after = None
     while True:
         page = store.page(after)
         try:
             count = change(page)
         except ConflictError:
-            continue  # one was edited just now: read again what is stored
+            continue  # a program edited an entry of this page: read the page again
         after = page.after
         yield count
         if after is None:
             return
 
 
-def _waits_for_the_past(row: Row, now: float) -> bool:
-    """Whether an entry has a run, a claim or a trigger of a time that the clock went back from."""
+def _has_future_history(row: Row, now: float) -> bool:
+    """Whether the last run, a claim or a trigger of an entry lies in the future."""
     step = now + CLOCK_STEP
     if row.definition is None or row.problem or row.score is None or row.score <= step:
         return False
@@ -225,22 +232,24 @@ def _waits_for_the_past(row: Row, now: float) -> bool:
 
 
 def _score_of(entry: RedBeatSchedulerEntry) -> Writing:
-    """Return what writes the score of an entry, unless another definition is stored by now."""
+    """Return the write of an entry's score, which fails if its definition changed."""
     return Writing(entry.key, believed=entry._seen_texts)
 
 
-def _dependent(
-    row: Row, app: Any, make: type[RedBeatSchedulerEntry]
+def _zone_dependent(
+    row: Row, app: Any, entry_class: type[RedBeatSchedulerEntry]
 ) -> Iterator[RedBeatSchedulerEntry]:
-    """Yield the entry of a row if its next run depends on the zone of the app."""
+    """Yield the entry of a row if its next run depends on the app's time zone."""
     if row.definition is None or row.problem or row.score is None or row.score < 0:
         return
     try:
-        entry = make.from_texts(app, row.definition, row.meta, row.policy, row.runtime)
+        entry = entry_class.from_texts(app, row.definition, row.meta, row.policy, row.runtime)
     except Exception as error:
-        logger.debug("beat: Cannot read %s: %r", row.key, error)  # its claim reports it
+        logger.debug("beat: Cannot load %s: %r", row.key, error)  # the claim logs an error
         return
-    when = entry.schedule
-    relative = isinstance(when, interval) and not isinstance(when, crontab) and when.relative
-    if entry.timezone is None and (isinstance(when, crontab) or relative):
+    schedule = entry.schedule
+    relative = (
+        isinstance(schedule, interval) and not isinstance(schedule, crontab) and schedule.relative
+    )
+    if entry.timezone is None and (isinstance(schedule, crontab) or relative):
         yield entry

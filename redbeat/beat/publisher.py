@@ -1,4 +1,4 @@
-"""Messages: their ids and headers, publishing them, and those that are not confirmed yet."""
+"""Builds task messages, publishes them, and tracks those that the broker has not confirmed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = (
     "Pipe",
     "Publisher",
     "TaskMessage",
-    "addressed",
+    "build_message",
     "pipe_of",
     "publish",
     "retry_options",
@@ -40,8 +40,8 @@ logger = get_logger("celery.beat")
 OVERLAP_HEADER = "redbeat_overlap"
 
 
-#: Kombu tries once more, at once: mostly a connection that was closed while it was idle. Whatever
-#: lasts longer is retried by the tick, which has other entries to see to meanwhile.
+#: Kombu retries a publish once, without a pause: most failures are connections that were closed
+#: while idle. Longer outages are retried by the tick, which has other entries to dispatch.
 ONE_RETRY: Final[dict[str, float]] = {
     "max_retries": 1,
     "interval_start": 0,
@@ -49,41 +49,46 @@ ONE_RETRY: Final[dict[str, float]] = {
     "interval_max": 0,
 }
 
-#: Options of an entry that take the place of the timeouts above, and the seconds they may be: as
-#: much as an attempt has by default.
+#: Options of an entry that replace the timeouts above, and their maximum in seconds: as long as an
+#: attempt takes by default.
 BOUNDED_OPTIONS = frozenset(("timeout", "confirm_timeout"))
-LONGEST_WAIT = 5.0
+LONGEST_TIMEOUT = 5.0
 
 
 @dataclass(slots=True)
 class TaskMessage:
-    """What Celery needs of an entry to send its task."""
+    """What Celery needs to send the task of an entry."""
 
     name: str
     task: str
     args: Any
     kwargs: Any
     options: dict[str, Any]
-    #: Whether the task id is the one that anybody can compute.
+    #: Whether the task id is derived from the run, so that anybody can compute it.
     own_id: bool
 
 
-def addressed(
+def build_message(
     entry: RedBeatSchedulerEntry, instant: Nominal, run: Run | None = None
 ) -> TaskMessage:
-    """Return the message of ``entry``, whose options carry what identifies the occurrence.
+    """Return the message of ``entry`` with the task id and the headers of one run.
 
-    ``instant`` is when that is due, ``run`` what else is known of it. The ``task_id`` is derived
-    from the occurrence, so that sending it again does not make a new task; headers ``scheduled_at``
-    (ISO 8601, UTC) and ``periodic_task_name`` tell the task what it was sent for, and
-    ``celery_beat_task`` that a beat has sent it. ``coalesced`` is there when the run makes up for
-    occurrences that were missed: it tells how many; ``triggered`` when the run is beside the
-    schedule. Options of the user's own win, but that what is sent at most once is not retried.
+    ``instant`` is when that run was due, ``run`` holds further facts. The ``task_id`` is derived
+    from the run, so that sending it twice does not create a second task.
 
-    Functions among the arguments are called; :exc:`LazyArgumentError` where one of them raises.
+    The message has these headers:
+
+    - ``scheduled_at``: the due time (ISO 8601, UTC)
+    - ``periodic_task_name``: the name of the entry
+    - ``celery_beat_task``: True, since a beat sent it
+    - ``coalesced``: how many missed runs this run replaces, if any
+    - ``triggered``: True for a run that was triggered manually
+
+    Options of the entry override these, but a run that is sent at most once is never retried. Calls
+    functions among the arguments; raises :exc:`LazyArgumentError` if a function raises.
     """
-    given = sendable_options(entry.options or {})
-    options = retry_options(given, run is not None and run.at_most_once)
+    entry_options = sendable_options(entry.options or {})
+    options = retry_options(entry_options, run is not None and run.at_most_once)
     headers: dict[str, Any] = {"scheduled_at": instant.iso, "periodic_task_name": entry.name}
     occurrence = instant.iso
     if run is not None and run.trigger is not None:
@@ -93,20 +98,21 @@ def addressed(
         headers["coalesced"] = run.decision.missed
     if entry.policy_field("overlap") != "allow":
         headers[OVERLAP_HEADER] = entry.key
-    if given.get("headers"):
-        headers.update(given["headers"])
+    if entry_options.get("headers"):
+        headers.update(entry_options["headers"])
     headers["celery_beat_task"] = True
     options["headers"] = headers
-    task_id = given.get("task_id")
+    task_id = entry_options.get("task_id")
     options["task_id"] = task_id or entry.derived_id(occurrence)
     args, kwargs = evaluated(entry.args, entry.kwargs)
     return TaskMessage(entry.name, entry.task, args, kwargs, options, not task_id)
 
 
 def sendable_options(options: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return options as ``apply_async`` takes them; what it cannot take is left to its own words.
+    """Return options as ``apply_async`` takes them; values it cannot take are passed unchanged.
 
-    An ``eta`` in seconds is sent as a ``countdown``, unless there is one, which wins in Celery too.
+    An ``eta`` in seconds becomes a ``countdown``, unless the options have a countdown, which wins
+    in Celery too.
     """
     if TIMES.keys().isdisjoint(options):
         return options
@@ -120,34 +126,37 @@ def sendable_options(options: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def retry_options(options: Mapping[str, Any], at_most_once: bool) -> dict[str, Any]:
-    """Return options of ``apply_async`` for how often a publish is tried, and for how long.
+    """Return ``apply_async`` options that limit how often and how long a publish is tried.
 
-    Twice, or only once if ``at_most_once`` or the entry's own ``retry_policy`` says so; nothing in
-    an entry makes it more. Its ``timeout`` and ``confirm_timeout`` are :data:`LONGEST_WAIT` at
-    most. What else a policy says is left out: kombu would keep it in the connection, for all
-    entries.
+    A publish is tried twice, or once with ``at_most_once`` or ``max_retries: 0`` in the entry's
+    ``retry_policy``; entries cannot increase the number. ``timeout`` and ``confirm_timeout`` are at
+    most :data:`LONGEST_TIMEOUT` seconds. Other fields of the policy are dropped, because kombu
+    would keep them in the connection and apply them to all entries.
     """
     bounded = dict(options)
     for name in BOUNDED_OPTIONS & options.keys():
         if is_number(options[name]):
-            bounded[name] = min(options[name], LONGEST_WAIT)
-    given = bounded.pop("retry_policy", None)
+            bounded[name] = min(options[name], LONGEST_TIMEOUT)
+    policy = bounded.pop("retry_policy", None)
     if at_most_once:
         bounded["retry"] = False
     else:
-        bounded["retry_policy"] = ONE_RETRY if given is None else _policy(given)
+        bounded["retry_policy"] = ONE_RETRY if policy is None else _bounded_policy(policy)
     return bounded
 
 
-def _policy(given: Any) -> dict[str, float]:
-    retries = given.get("max_retries") if isinstance(given, Mapping) else None
+def _bounded_policy(policy: Any) -> dict[str, float]:
+    retries = policy.get("max_retries") if isinstance(policy, Mapping) else None
     return {**ONE_RETRY, "max_retries": 0} if retries == 0 else ONE_RETRY
 
 
 def publish(
     scheduler: SchedulerProtocol, entry: RedBeatSchedulerEntry, producer: Any
 ) -> float | None:
-    """Send an entry for what it is due for, or for its trigger; return what ``is_due`` says."""
+    """Publish the due run or the triggered run of an entry; return the seconds of ``is_due``.
+
+    Returns None for a triggered run.
+    """
     run = entry.run
     if run is not None and run.trigger is None and run.options is not None:
         return scheduler.send_if_due(entry, **run.options)
@@ -160,73 +169,75 @@ def publish(
 
 
 class Pipe(Protocol):
-    """Messages that one channel has collected, and those of them that are on their way."""
+    """Collects messages on one channel and sends them without waiting for each confirmation."""
 
     channel: Any
 
-    #: Whether an error on the channel may be about a message that was published before.
+    #: Whether an error on the channel may have been caused by an earlier message.
     shares_errors: bool
 
     @property
     def size(self) -> int:
-        """How many operations of the broker were collected since :meth:`leave`."""
+        """Number of broker operations collected since the last :meth:`flush`."""
 
     @property
     def nbytes(self) -> int:
-        """How many bytes they take, as far as this process has to keep them."""
+        """Bytes of the collected messages, as far as this process holds them in memory."""
 
     def __enter__(self) -> None:
-        """From now on publishing on the channel does not wait for the broker."""
+        """Make publishing on the channel collect messages instead of waiting for the broker."""
 
     def __exit__(self, *exc_info: object) -> None:
-        """It waits again."""
+        """Make publishing on the channel wait for the broker again."""
 
-    def leave(self) -> None:
-        """Send what was collected, and wait for nothing; nothing else may be on its way.
+    def flush(self) -> None:
+        """Send the collected messages without waiting for confirmations.
 
-        Raises nothing of its own: :meth:`answers` tells what went wrong.
+        No earlier messages may be in flight. Raises no error of the broker: :meth:`results` returns
+        these.
         """
 
-    def answers(self) -> list[Exception | None]:
-        """Wait for the broker; return for each operation that left why it failed, else None.
+    def results(self) -> list[Exception | None]:
+        """Wait for the broker; return for each flushed operation its error, or None.
 
-        Raises nothing of its own; afterwards nothing is on its way.
+        Raises no error of the broker. Afterwards no message is in flight.
         """
 
     def close(self) -> None:
-        """Let go of what belongs to the pipe; the channel stays as it is."""
+        """Free the resources of the pipe; the channel stays open."""
 
 
 def pipe_of(channel: Any) -> Pipe | None:
-    """Return a pipe for a channel of kombu, None for a transport that has no use for one.
+    """Return a pipe for a channel of kombu, None for a transport that gains nothing from one.
 
-    No network traffic. Redis in all its forms has; so has RabbitMQ where it confirms what is
-    published. Where it does not, nothing is waited for anyhow.
+    Redis transports have a pipe, and RabbitMQ has one if it confirms messages. Without
+    confirmations a publish does not wait anyhow. No network traffic.
     """
     if hasattr(channel, "conn_or_acquire"):
         return RedisPipe(channel)
     confirms = getattr(channel, "basic_publish_confirm", None)
-    # By equality: a bound method is made anew at each look.
+    # ``==`` and not ``is``: each access to a bound method makes a new object.
     if confirms is not None and channel.basic_publish == confirms and not channel._confirm_selected:
         return AmqpPipe(channel)
     return None
 
 
-#: Seconds after which messages leave: none is to be late.
-LEAVE_AFTER: Final = 0.02
+#: Seconds after which collected messages are flushed, so that none is late.
+FLUSH_AFTER: Final = 0.02
 
-#: Bytes of messages after which they are sent in any case.
+#: Bytes of collected messages after which they are flushed.
 MAX_BYTES: Final = 1 << 20
 
-#: Letters that are seen to together although the broker has confirmed each.
-AT_ONCE: Final = 50
+#: Messages whose runs are recorded together when the broker confirms each message at once.
+SETTLE_BATCH: Final = 50
 
 
 @dataclass(slots=True)
 class InFlightMessage:
-    """A run that was published; ``seconds`` is what the entry's ``is_due`` said of the next one.
+    """A published run that is not recorded yet.
 
-    ``error`` is why it is not out after all, ``shared`` whether other letters may be to blame.
+    ``seconds`` is what the entry's ``is_due`` returned for the next run. ``error`` is why the
+    publish failed; ``shared`` is True if another message may have caused the error.
     """
 
     entry: RedBeatSchedulerEntry
@@ -238,11 +249,11 @@ class InFlightMessage:
 
 
 class Publisher:
-    """The letters of one beat, in the order in which they were published.
+    """The published messages of one beat, in order, until their runs are recorded.
 
-    ``window`` is how many may be on their way; with 1 each is waited for by itself. So it is with
-    transports that cannot do otherwise. What is to be done about a letter is done by and by, for
-    many of them in a row: that takes less time than one after the other between two messages.
+    ``window`` is how many messages may be in flight. With 1, and on transports without a pipe, each
+    publish waits for the broker. The runs of many messages are recorded in a row, which takes less
+    time than recording each run between two publishes.
     """
 
     def __init__(self, window: int, clock: Callable[[], float]) -> None:
@@ -250,54 +261,57 @@ class Publisher:
         self._clock = clock
         self._pipe: Pipe | None = None
         self._producer: Any = None
-        #: The operations of one publish, one for each queue it goes to, none for one that was
-        #: waited for; and the letter they carry, None for one that failed half-way.
-        self._sent: list[tuple[int, InFlightMessage | None]] = []
-        #: Those of them that have left, and that the broker has not answered yet.
-        self._left: list[tuple[int, InFlightMessage | None]] = []
-        self._open: Pipe | None = None
-        #: Whether the last publish sent anything; None where nobody can tell.
-        self.carried: bool | None = None
-        #: Whether there were letters already when the last one was published.
-        self._others = False
-        self._before = 0
+        #: The collected publishes: the number of broker operations of each (one per queue, 0 if the
+        #: publish waited for the broker), and its message, None if the publish failed half-way.
+        self._collected: list[tuple[int, InFlightMessage | None]] = []
+        #: The flushed publishes that the broker has not confirmed yet.
+        self._flushed: list[tuple[int, InFlightMessage | None]] = []
+        self._open_pipe: Pipe | None = None
+        #: Whether the last publish sent any operation, None if unknown.
+        self.sent_anything: bool | None = None
+        #: Whether earlier messages were unconfirmed at the time of the last publish.
+        self._had_others = False
+        self._size_before = 0
         self._message: InFlightMessage | None = None
-        self._opened = 0.0
+        self._collecting_since = 0.0
 
     def publishing(self, producer: Any, alone: bool = False) -> Publisher:
-        """Return a context in which ``producer`` need not wait for the broker, unless ``alone``."""
-        self._open = None if alone else self._pipe_of(producer)
-        self._others = bool(self._sent or self._left)
+        """Return a context in which ``producer`` does not wait for the broker, unless ``alone``."""
+        self._open_pipe = None if alone else self._pipe_of(producer)
+        self._had_others = bool(self._collected or self._flushed)
         return self
 
     def __enter__(self) -> None:
-        if self._open is not None:
-            self._before = self._open.size
-            self._open.__enter__()
+        if self._open_pipe is not None:
+            self._size_before = self._open_pipe.size
+            self._open_pipe.__enter__()
 
     def __exit__(self, *exc_info: object) -> None:
-        pipe, message, operations = self._open, self._message, 0
-        self._open = self._message = None
-        self.carried = None
+        pipe, message, operations = self._open_pipe, self._message, 0
+        self._open_pipe = self._message = None
+        self.sent_anything = None
         if pipe is not None:
             pipe.__exit__(*exc_info)
-            operations = pipe.size - self._before
-            self.carried = operations > 0
+            operations = pipe.size - self._size_before
+            self.sent_anything = operations > 0
         if operations or message is not None:
-            if not self._sent:
-                self._opened = self._clock()
-            self._sent.append((operations, message))
+            if not self._collected:
+                self._collecting_since = self._clock()
+            self._collected.append((operations, message))
 
     def add(self, message: InFlightMessage) -> None:
         """Take the run that is published in the context of :meth:`publishing`."""
         self._message = message
 
     def _pipe_of(self, producer: Any) -> Pipe | None:
-        """The pipe to publish through; letters on the way stay with that of their channel."""
+        """Return the pipe to publish through, None to wait for the broker.
+
+        While messages of another channel are unconfirmed, a new channel gets no pipe.
+        """
         pipe = self._pipe
         if producer is self._producer and (pipe is None or pipe.channel is producer.channel):
             return pipe
-        if self._window <= 1 or self._sent or self._left:
+        if self._window <= 1 or self._collected or self._flushed:
             return None
         self.close()
         self._producer, self._pipe = producer, pipe_of(producer.channel)
@@ -305,63 +319,63 @@ class Publisher:
 
     @property
     def shares_errors(self) -> bool:
-        """Whether what went wrong with the last letter may be the fault of one before it."""
-        return self._pipe is not None and self._pipe.shares_errors and self._others
+        """Whether an error of the last publish may have been caused by an earlier message."""
+        return self._pipe is not None and self._pipe.shares_errors and self._had_others
 
-    def ripe(self, now: float) -> bool:
-        """Whether it is time to :meth:`advance`; ``now`` is by the clock."""
-        if not self._sent:
+    def should_flush(self, now: float) -> bool:
+        """Whether it is time to :meth:`advance`; ``now`` is monotonic seconds."""
+        if not self._collected:
             return False
-        if now - self._opened > LEAVE_AFTER:
+        if now - self._collecting_since > FLUSH_AFTER:
             return True
-        count, pipe = len(self._sent), self._pipe
+        count, pipe = len(self._collected), self._pipe
         if pipe is None:
-            return count >= AT_ONCE
-        # The other half may be on its way.
+            return count >= SETTLE_BATCH
+        # The other half of the window may be in flight.
         return count >= self._window // 2 or pipe.nbytes > MAX_BYTES
 
     def advance(self) -> list[InFlightMessage]:
-        """Have letters leave, and return those that left the last time, as :meth:`deliver` does.
+        """Flush the collected messages, and return those of the previous flush with their errors.
 
-        Mostly the broker has answered these meanwhile, so that nobody waits.
+        Does not wait in most cases, because the broker has confirmed the previous flush by then.
         """
         if self._pipe is None:
             return self.deliver()
-        messages = self._answered()
-        self._leave()
+        messages = self._wait_for_confirms()
+        self._flush()
         return messages
 
     def deliver(self) -> list[InFlightMessage]:
-        """Wait until the broker has answered all letters; return them, with what went wrong.
+        """Wait until the broker has confirmed all messages; return them with their errors.
 
-        A letter is good only when every operation of it is. Takes no longer than a publish may, for
-        those that left and once more for the others.
+        A message has no error only if all its operations succeeded. Takes at most twice the timeout
+        of a publish: once for the flushed messages, once for the collected ones.
         """
-        messages = self._answered()
-        if self._sent:
-            self._leave()
-            messages += self._answered()
+        messages = self._wait_for_confirms()
+        if self._collected:
+            self._flush()
+            messages += self._wait_for_confirms()
         return messages
 
     def close(self) -> None:
-        """Let go of what belongs to the outbox; nothing may be in it."""
+        """Free the resources of the publisher, which must have no unconfirmed messages."""
         if self._pipe is not None:
             self._pipe.close()
         self._producer = self._pipe = None
 
-    def _leave(self) -> None:
-        self._left, self._sent = self._sent, []
+    def _flush(self) -> None:
+        self._flushed, self._collected = self._collected, []
         if self._pipe is not None:
-            self._pipe.leave()
+            self._pipe.flush()
 
-    def _answered(self) -> list[InFlightMessage]:
-        """Wait for the answers to the letters that left."""
-        left, self._left = self._left, []
+    def _wait_for_confirms(self) -> list[InFlightMessage]:
+        """Wait for the confirmations of the flushed messages; return these with their errors."""
+        flushed, self._flushed = self._flushed, []
         pipe = self._pipe
-        completions = iter([] if pipe is None else pipe.answers())
+        results = iter([] if pipe is None else pipe.results())
         messages = []
-        for operations, message in left:
-            errors = operations and list(filter(None, islice(completions, operations)))
+        for operations, message in flushed:
+            errors = operations and list(filter(None, islice(results, operations)))
             if message is None:
                 continue
             messages.append(message)

@@ -1,4 +1,4 @@
-"""Messages on their way to a broker that is Redis, on a connection of their own."""
+"""Publishes messages to a Redis broker in batches, on a connection of its own."""
 
 from __future__ import annotations
 
@@ -11,46 +11,46 @@ from redis.exceptions import RedisError, ResponseError
 
 from redbeat.connection.borrowing import connect, connection_like
 
-__all__ = ("RedisPipe", "StandIn")
+__all__ = ("ClientStandIn", "RedisPipe")
 
-#: What breaks a connection to Redis, so that nobody knows what became of the rest.
+#: Errors that break a connection to Redis, so that the results of sent commands are unknown.
 BROKEN: Final = (RedisError, OSError)
 
-#: Times that what a broken connection left without an answer is sent again.
+#: How often commands without a reply are sent again after the connection broke.
 REPEATS: Final = 1
 
 
 @dataclass(slots=True)
-class Flight:
-    """Commands that were sent together, and for each the places of what it does."""
+class SentCommands:
+    """Commands that were sent together, and the operations that each command carries."""
 
     commands: list[Any]
-    places: list[list[int]]
+    positions: list[list[int]]
     size: int
-    #: Why they could not be sent.
+    #: Why the commands could not be sent, if so.
     error: Exception | None = None
 
-    def completions(self, answers: list[Exception | None]) -> list[Exception | None]:
-        """Return for each operation what its command was answered."""
-        completions: list[Exception | None] = [None] * self.size
-        for places, response in zip(self.places, answers, strict=True):
+    def results(self, answers: list[Exception | None]) -> list[Exception | None]:
+        """Return the error of each operation, None for success."""
+        results: list[Exception | None] = [None] * self.size
+        for positions, response in zip(self.positions, answers, strict=True):
             if response is not None:
-                for place in places:
-                    completions[place] = response
-        return completions
+                for position in positions:
+                    results[position] = response
+        return results
 
 
-class StandIn:
-    """Takes the place of the client of a Redis channel of kombu while it is entered.
+class ClientStandIn:
+    """Replaces the client of a Redis channel of kombu within a context.
 
-    What it does not collect itself, such as a look at the bindings of an exchange, is done at once.
+    Commands that a subclass does not collect, such as a lookup of bindings, are executed at once.
     """
 
     def __init__(self, channel: Any) -> None:
         self.channel = channel
         with channel.conn_or_acquire() as client:
             self._client = client
-        # Of kombu's own kind, which puts its prefix before the keys.
+        # A pipeline of kombu's class, which adds its prefix to the keys.
         self._commands = client.pipeline(transaction=False)
 
     def __enter__(self) -> None:
@@ -67,11 +67,12 @@ class StandIn:
         return getattr(self._client, name)
 
 
-class RedisPipe(StandIn):
-    """Commands of a Redis channel, sent in one write: one round trip for all of them.
+class RedisPipe(ClientStandIn):
+    """Collects the messages of a Redis channel and sends them in one write: one round trip.
 
-    Messages for one queue are one command: it gets all of them, in their order, or none. They have
-    a connection of their own, as kombu closes those of its pool when a publish of its own fails.
+    Messages for one queue are one command, so the queue gets all of them in order, or none. The
+    pipe has its own connection, because kombu closes the connections of its pool after a failed
+    publish.
     """
 
     shares_errors = False
@@ -81,57 +82,57 @@ class RedisPipe(StandIn):
         self.nbytes = 0
         self.size = 0
         self._connection = connection_like(self._commands.connection_pool)
-        #: The messages for each queue, and their places among the operations.
+        #: The messages for each queue, and their positions among the operations.
         self._queues: dict[str, tuple[list[Any], list[int]]] = {}
-        #: The places of what each of the commands does.
-        self._places: list[list[int]] = []
-        self._flight: Flight | None = None
+        #: For each command, the positions of its operations.
+        self._positions: list[list[int]] = []
+        self._in_flight: SentCommands | None = None
 
     def lpush(self, key: str, message: Any) -> None:
-        messages, places = self._queues.setdefault(key, ([], []))
+        messages, positions = self._queues.setdefault(key, ([], []))
         messages.append(message)
-        self._collected(places, message)
+        self._count(positions, message)
 
     def publish(self, topic: str, message: Any) -> None:
         self._commands.publish(topic, message)
-        self._places.append([])
-        self._collected(self._places[-1], message)
+        self._positions.append([])
+        self._count(self._positions[-1], message)
 
-    def _collected(self, places: list[int], message: Any) -> None:
-        places.append(self.size)
+    def _count(self, positions: list[int], message: Any) -> None:
+        positions.append(self.size)
         self.size += 1
         self.nbytes += len(message)
 
-    def leave(self) -> None:
-        for key, (messages, places) in self._queues.items():
+    def flush(self) -> None:
+        for key, (messages, positions) in self._queues.items():
             self._commands.lpush(key, *messages)
-            self._places.append(places)
+            self._positions.append(positions)
         commands = [args for args, _ in self._commands.command_stack]
         self._commands.reset()
-        self._flight = flight = Flight(commands, self._places, self.size)
-        self._queues, self._places, self.size, self.nbytes = {}, [], 0, 0
+        self._in_flight = sent = SentCommands(commands, self._positions, self.size)
+        self._queues, self._positions, self.size, self.nbytes = {}, [], 0, 0
         if commands:
-            flight.error = self._try(send, commands)
+            sent.error = self._try(send, commands)
 
-    def answers(self) -> list[Exception | None]:
-        """As :meth:`Pipe.answers`. One round trip, and another when the connection was broken."""
-        flight, self._flight = self._flight, None
-        if flight is None:
+    def results(self) -> list[Exception | None]:
+        """As :meth:`Pipe.results`. One round trip, and another after a broken connection."""
+        sent, self._in_flight = self._in_flight, None
+        if sent is None:
             return []
         answers: list[Exception | None] = []
-        error = flight.error or self._try(receive, len(flight.commands), answers)
+        error = sent.error or self._try(receive, len(sent.commands), answers)
         for _ in range(REPEATS):
-            rest = flight.commands[len(answers) :]
+            rest = sent.commands[len(answers) :]
             if error is not None:
                 error = self._try(send, rest) or self._try(receive, len(rest), answers)
-        answers += [error] * (len(flight.commands) - len(answers))
-        return flight.completions(answers)
+        answers += [error] * (len(sent.commands) - len(answers))
+        return sent.results(answers)
 
     def close(self) -> None:
         self._connection.disconnect()
 
     def _try(self, step: Callable[..., None], *args: Any) -> Exception | None:
-        """Do a step on the connection; return what broke that, which is closed then."""
+        """Run a step on the connection; return the error that broke the connection, else None."""
         try:
             step(self._connection, *args)
         except BROKEN as error:
@@ -144,14 +145,14 @@ class RedisPipe(StandIn):
 
 
 def send(connection: Any, commands: list[Any]) -> None:
-    """Write commands; no round trip but for connecting."""
+    """Write commands and wait for no reply; one round trip only to connect."""
     connect(connection)
-    # In one piece: the server would begin with what it has, and look for the rest each time.
+    # One write: with several, the server would process each part and poll the socket again.
     connection.send_packed_command([b"".join(connection.pack_commands(commands))])
 
 
 def receive(connection: Any, count: int, answers: list[Exception | None]) -> None:
-    """Note so many answers as they come: why a command was refused, or None."""
+    """Append the error of each of ``count`` replies to ``answers``, None for success."""
     for _ in range(count):
         try:
             connection.read_response()

@@ -1,4 +1,4 @@
-"""Retries: how long to wait after failures of the broker, of one entry, or of Redis."""
+"""Back-offs after failures of Redis, of the broker or of one entry, and the rate limit."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from redbeat.calendar.zones import from_timestamp
 from redbeat.entries.runs import cause_of, failed, nominal, run_line
 from redbeat.errors import CannotRunHereError, described
 from redbeat.metrics.counters import Counters
+from redbeat.presentation.english import plural
 from redbeat.signals import emit, entry_failed
 from redbeat.storage.quarantine import shown
 from redbeat.storage.records import Claim, Completion
@@ -23,14 +24,14 @@ __all__ = (
     "BROKER_WAIT",
     "BackOff",
     "Pace",
-    "Recent",
+    "RecentEntries",
     "Retries",
 )
 
 logger = get_logger("celery.beat")
 
 
-#: Seconds for which a beat waits at least where runs wait for their pace.
+#: The shortest wait of a beat whose late runs exceed the rate limit, in seconds.
 SHORTEST_PAUSE: Final = 0.05
 
 
@@ -47,89 +48,92 @@ class BackOff:
 
 
 class Pace:
-    """A token bucket: ``rate`` a second, those of one second at once. Times in monotonic seconds.
+    """A token bucket: ``rate`` runs per second, and the runs of one second at once.
 
-    Without a rate there is no limit.
+    Times are monotonic seconds. Without a rate there is no limit.
     """
 
     def __init__(self, rate: float | None) -> None:
         self._rate = rate
-        self._most = max(rate or 0.0, 1.0)
-        self._tokens, self._at = self._most, 0.0
-        self._last: int | None = None
+        self._capacity = max(rate or 0.0, 1.0)
+        self._tokens, self._refilled_at = self._capacity, 0.0
+        self._last_allowed: int | None = None
 
     def allowed(self, now: float) -> int | None:
-        """Return how many are allowed now, None for any number."""
+        """Return how many runs are allowed now, None for any number."""
         if self._rate is not None:
-            self._tokens = min(self._tokens + (now - self._at) * self._rate, self._most)
-            self._at, self._last = now, int(self._tokens)
-        return self._last
+            self._tokens = min(
+                self._tokens + (now - self._refilled_at) * self._rate, self._capacity
+            )
+            self._refilled_at, self._last_allowed = now, int(self._tokens)
+        return self._last_allowed
 
     def spend(self, count: int) -> None:
-        """Note that so many of those allowed were used."""
+        """Take the tokens of ``count`` runs."""
         self._tokens -= count
 
     def wait(self, now: float) -> float:
-        """Return the seconds until one is allowed; infinite unless none was, when asked last."""
-        if self._rate is None or self._last:
+        """Return the seconds until a run is allowed; infinite if the last call allowed some."""
+        if self._rate is None or self._last_allowed:
             return math.inf
-        return max((1.0 - self._tokens) / self._rate - (now - self._at), SHORTEST_PAUSE)
+        return max((1.0 - self._tokens) / self._rate - (now - self._refilled_at), SHORTEST_PAUSE)
 
 
-#: Seconds to wait while the broker is away, and for an entry that cannot be sent.
+#: Back-offs while the broker is not available, and for an entry that cannot be sent.
 BROKER_WAIT = BackOff(0.1, 2.0)
 ENTRY_WAIT = BackOff(1.0, 60.0)
 
-#: Seconds for which an entry that this beat cannot run is left to others. At first others need just
-#: the time to hear of the entry; later none seems to be there.
+#: Back-off for an entry that this beat cannot run. The first wait is just long enough for other
+#: beats to claim the entry.
 OTHERS_WAIT = BackOff(0.05, 30.0)
 
-#: Entries of which a failure is remembered, at most, and seconds after which one may be forgotten.
+#: Maximum number of entries whose failures are remembered, and seconds after which a failure may be
+#: forgotten.
 REMEMBERED: Final = 10_000
 REMEMBERED_FOR: Final = 120.0
 
 V = TypeVar("V")
 
 
-class Recent(Generic[V]):
-    """Values by entry key, of which there are :data:`REMEMBERED` at most."""
+class RecentEntries(Generic[V]):
+    """A value for each of the last entries, at most :data:`REMEMBERED` of them."""
 
     def __init__(self) -> None:
-        self._kept: dict[str, tuple[float, V]] = {}
+        self._values: dict[str, tuple[float, V]] = {}
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._values)
 
     def get(self, key: str) -> V | None:
-        """Return what is kept for a key."""
-        return self._kept.get(key, (0.0, None))[1]
+        """Return the value of a key, None if there is none."""
+        return self._values.get(key, (0.0, None))[1]
 
     def keep(self, key: str, value: V, now: float) -> bool:
-        """Keep a value; ``now`` in seconds.
+        """Keep a value and return True, or return False if there is no room; ``now`` in seconds.
 
-        False where there is no room: a value that is kept leaves only after
-        :data:`REMEMBERED_FOR`, or the keys that come in turn would push out one another.
+        A value stays for at least :data:`REMEMBERED_FOR` seconds. Otherwise many failing keys would
+        push each other out in turn.
         """
-        self._kept.pop(key, None)
-        if len(self._kept) >= REMEMBERED:
-            oldest = next(iter(self._kept))
-            if self._kept[oldest][0] > now - REMEMBERED_FOR:
+        self._values.pop(key, None)
+        if len(self._values) >= REMEMBERED:
+            oldest = next(iter(self._values))
+            if self._values[oldest][0] > now - REMEMBERED_FOR:
                 return False
-            del self._kept[oldest]
-        self._kept[key] = now, value
+            del self._values[oldest]
+        self._values[key] = now, value
         return True
 
     def forget(self, key: str) -> V | None:
-        """Remove what is kept for a key, and return it."""
-        return self._kept.pop(key, (0.0, None))[1]
+        """Remove the value of a key, and return it."""
+        return self._values.pop(key, (0.0, None))[1]
 
 
-#: In place of how often an entry failed, where that is not remembered: it waits the longest.
-MANY: Final = 32
+#: Attempts assumed for an entry whose failures are not remembered; gives the longest wait.
+ATTEMPTS_UNKNOWN: Final = 32
 
 
-class PutBack(NamedTuple):
-    """An occurrence that was left to other beats: why, when it was due, and how often."""
+class ReleasedRun(NamedTuple):
+    """A run that this beat left to other beats: the reason, when it was due, and the attempt."""
 
     reason: str
     due: float
@@ -137,64 +141,64 @@ class PutBack(NamedTuple):
 
 
 class Retries:
-    """How often publishing failed in a row: for each entry, and because of the broker."""
+    """Counts failed publishes in a row, for each entry and for the broker."""
 
     def __init__(self, scheduler: SchedulerProtocol, counters: Counters) -> None:
         self._counters = counters
         self._scheduler = scheduler
-        self._attempts: Recent[int] = Recent()
-        self._put_back: Recent[PutBack] = Recent()
-        #: UNIX seconds until which entries are left to other beats, the latest of them.
+        self._attempts: RecentEntries[int] = RecentEntries()
+        self._released: RecentEntries[ReleasedRun] = RecentEntries()
+        #: The latest time until which an entry is left to other beats, UNIX seconds.
         self.others_until = 0.0
-        self._last: BaseException | None = None
-        self.of_broker = 0
+        self._last_error: BaseException | None = None
+        self.broker_failures = 0
 
-    def note(
+    def retry(
         self, claim: Claim, now: float, error: Exception, unsure: bool | None = False
     ) -> Completion:
-        """Keep an occurrence that could not be published: it is late, not lost.
+        """Return the completion that puts a run back after its publish failed.
 
-        With ``unsure`` its message may be out nevertheless; None if the broker may have it.
-
-        It waits even when the broker is to blame, so that another entry is tried next.
+        ``unsure`` is True if the message may have been sent, None if only a failing broker may have
+        it. The entry also waits if the broker caused the error, so that another entry is tried
+        next.
         """
         if isinstance(error, CannotRunHereError):
-            return self.put_back(claim, now, error)
-        self._count(claim, error)
-        if self.broker_is_away(error):
-            again_at = now + BROKER_WAIT.after(self.of_broker)
+            return self.leave_to_others(claim, now, error)
+        self._count_failure(claim, error)
+        if self.count_if_broker_failed(error):
+            again_at = now + BROKER_WAIT.after(self.broker_failures)
             return claim.put_back(again_at, unsure is not False)
         attempt = (self._attempts.get(claim.key) or 0) + 1
         if not self._attempts.keep(claim.key, attempt, now):
-            attempt = MANY  # of so many entries not each one is logged
+            attempt = ATTEMPTS_UNKNOWN
         wait = ENTRY_WAIT.after(attempt)
         logger.error(
             "beat: Could not send %s, attempt %d, trying again in %.0f s: %r",
             *(shown(claim.key), attempt, wait, error),
             exc_info=error if attempt == 1 else None,
         )
-        # The first tells why; the others would push out what happened before.
+        # Only the first failure goes to the history: more lines would push out earlier runs.
         line = ""
         if attempt == 1:
             line = run_line(nominal(from_timestamp(claim.due)), now, failed(error))
         return claim.put_back(now + wait, bool(unsure))._replace(history=line)
 
-    def put_back(self, claim: Claim, now: float, error: Exception) -> Completion:
-        """Leave an entry that this beat cannot run to others; look at it again after a while.
+    def leave_to_others(self, claim: Claim, now: float, error: Exception) -> Completion:
+        """Return the completion that leaves an entry, which this beat cannot run, to other beats.
 
-        That is logged, counted and noted in its history once, until the reason is another one.
+        Logs, counts and records the reason in the history once, until the reason changes.
         """
-        reason, before = str(error) or repr(error), self._put_back.get(claim.key)
+        reason, before = str(error) or repr(error), self._released.get(claim.key)
         known = before is not None and before.reason == reason
-        again = before is not None and before.due == claim.due
-        attempt = before.attempt + 1 if before is not None and again else 1
-        if not self._put_back.keep(claim.key, PutBack(reason, claim.due, attempt), now):
-            known, attempt = True, MANY
-        again_at = round(now + OTHERS_WAIT.after(attempt), 6)  # as exact as scores are
+        same_run = before is not None and before.due == claim.due
+        attempt = before.attempt + 1 if before is not None and same_run else 1
+        if not self._released.keep(claim.key, ReleasedRun(reason, claim.due, attempt), now):
+            known, attempt = True, ATTEMPTS_UNKNOWN
+        again_at = round(now + OTHERS_WAIT.after(attempt), 6)  # the precision of scores
         self.others_until = max(self.others_until, again_at)
         line = ""
         if not known:
-            self._count(claim, error)
+            self._count_failure(claim, error)
             logger.error(
                 "beat: Entry %s cannot run here and is left to other beats, looking again within "
                 "%.0f s: %s",
@@ -203,40 +207,43 @@ class Retries:
             line = run_line(nominal(from_timestamp(claim.due)), now, failed(error))
         return claim.put_back(again_at)._replace(history=line)
 
-    def _count(self, claim: Claim, error: Exception) -> None:
+    def _count_failure(self, claim: Claim, error: Exception) -> None:
         name = name_of(self._scheduler, claim)
         self._counters.failed(name, lost=False)
         if entry_failed.receivers:
             emit(entry_failed, self._scheduler, name=shown(name), error=error, lost=False)
 
-    def forget(self, claim: Claim) -> None:
-        """An entry was sent."""
+    def sent(self, claim: Claim) -> None:
+        """Reset the failures of an entry that was sent."""
         if self._attempts:
             self._attempts.forget(claim.key)
-        if self._put_back:
-            self._put_back.forget(claim.key)
-        if self.of_broker:
-            self.broker_is_there()
+        if self._released:
+            self._released.forget(claim.key)
+        if self.broker_failures:
+            self.broker_answered()
 
-    def broker_is_there(self) -> None:
-        """The broker took a message."""
-        if self.of_broker:
-            logger.warning("beat: The broker is back after %d failed attempts", self.of_broker)
-            self.of_broker, self._last = 0, None
+    def broker_answered(self) -> None:
+        """Reset the failures of the broker, which took a message."""
+        if self.broker_failures:
+            logger.warning(
+                "beat: The broker is back after %s",
+                plural(self.broker_failures, "failed attempt"),
+            )
+            self.broker_failures, self._last_error = 0, None
 
-    def broker_is_away(self, error: Exception) -> bool:
-        """Return whether the broker is to blame for an error; then count that, and log it.
+    def count_if_broker_failed(self, error: Exception) -> bool:
+        """Return whether the broker caused an error; if so, count and log the failure.
 
-        An error that failed many messages together counts as one. The line is repeated at growing
-        distances; it has no traceback.
+        One error that failed several messages counts once. A lasting failure is logged at growing
+        intervals, without a traceback.
         """
-        if error is self._last:
+        if error is self._last_error:
             return True
         if not self._scheduler.broker_failed(error):
             return False
-        self.of_broker += 1
-        self._last = error
-        if self.of_broker == 1 or is_worth_a_line(self.of_broker):
+        self.broker_failures += 1
+        self._last_error = error
+        if self.broker_failures == 1 or should_log(self.broker_failures):
             logger.error(
                 "beat: The broker is not available, trying again: %s: %s",
                 *(broker_address(self._scheduler.app), described(cause_of(error))),
@@ -244,6 +251,6 @@ class Retries:
         return True
 
 
-def is_worth_a_line(attempts: int) -> bool:
-    """Return whether to log a failure that lasts: after 1, 2, 4, ... minutes, then each 34."""
+def should_log(attempts: int) -> bool:
+    """Return whether to log a lasting failure: after about 1, 2, 4, ... minutes, then each 34."""
     return attempts >= 32 and (attempts & (attempts - 1) == 0 or attempts % 1024 == 0)

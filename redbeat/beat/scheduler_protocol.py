@@ -1,4 +1,4 @@
-"""What a beat asks of the scheduler, which users subclass."""
+"""The methods of the scheduler that a beat calls, which users may override."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ __all__ = (
 
 
 class SchedulerProtocol(Protocol):
-    """What a beat asks of the scheduler, which users subclass."""
+    """The methods of the scheduler that a beat calls, which users may override."""
 
     app: Any
     Entry: type[RedBeatSchedulerEntry]
     max_interval: float
 
     @property
-    def sends_itself(self) -> bool:
-        """Whether code of the user's own is on the way of a message, which may send past ours."""
+    def overrides_sending(self) -> bool:
+        """Whether user code takes part in sending, and may send a message on another channel."""
 
     @property
     def producer(self) -> Any:
-        """The producer to publish with; raises when the broker is away."""
+        """The producer to publish with; raises an error when the broker is not available."""
 
     def maybe_due(self, entry: RedBeatSchedulerEntry, **kwargs: Any) -> float | None:
         """Send the entry if it is due; return the seconds until it is due again."""
 
     def send_if_due(self, entry: RedBeatSchedulerEntry, **kwargs: Any) -> float | None:
-        """Do what ``maybe_due`` does for a claimed entry, where no subclass has a say in it."""
+        """As ``maybe_due``, for a claimed entry; subclasses do not override this method."""
 
     def apply_async(self, entry: RedBeatSchedulerEntry, **kwargs: Any) -> Any:
         """Send the task of an entry."""
 
     def check_broker(self) -> None:
-        """Make sure that the broker is there and its connection fresh; raises when it is away."""
+        """Check the broker with a fresh connection; raises an error when it is not available."""
 
     def is_due(self, entry: RedBeatSchedulerEntry) -> tuple[bool, float | None]:
         """Return whether the entry is due, and the seconds until it is due again."""
@@ -48,9 +48,9 @@ class SchedulerProtocol(Protocol):
         """Return the entry as it is after its run."""
 
     def broker_failed(self, error: BaseException) -> bool:
-        """Return whether the broker is to blame; then its connection is dropped."""
+        """Return whether the broker caused an error; if so, drop its connection."""
 
 
 def name_of(scheduler: SchedulerProtocol, claim: Claim) -> str:
-    """Return the name of a claimed entry that may not be readable."""
+    """Return the name of a claimed entry, even if the entry cannot be loaded."""
     return claim.key.removeprefix(ensure_conf(scheduler.app).key_prefix)

@@ -1,4 +1,4 @@
-"""The turns that one beat takes with Redis: record what ran, claim what is due, read the time."""
+"""The exchanges of one beat with Redis: record runs, claim due entries, read the Redis clock."""
 
 from __future__ import annotations
 
@@ -35,67 +35,73 @@ __all__ = (
 logger = get_logger("celery.beat")
 
 
-#: Seconds a claim lasts at most, and at least. A beat that dies leaves its claims to others then.
+#: The longest and the shortest lease of a claim, in seconds. When a beat dies, other beats get its
+#: claims once the lease is over.
 LONGEST_LEASE, SHORTEST_LEASE = 30.0, 5.0
 
-#: The part of a lease in which a beat still publishes; the rest is for the slowest publish.
-USED_PART = 2 / 3
+#: The part of a lease in which a beat publishes. The rest is a reserve for the slowest publish.
+USABLE_LEASE_PART = 2 / 3
 
-#: Seconds for which an entry is on time, as in ``claim.lua``.
-ON_TIME = 1.0
+#: An entry counts as late this many seconds after its due time, as in ``claim.lua``.
+LATE_AFTER = 1.0
 
-#: What is to be recorded is sent in the middle of a batch when it is so many runs, or when messages
-#: that leave with it have so many bytes or wait for so many seconds: a message is not to be late,
-#: and a beat that dies leaves few runs that are sent and not recorded.
-RIPE_RUNS, RIPE_BYTES, RIPE_AFTER = 50, 1 << 20, 0.02
+#: Limits of pending completions, beyond which a beat sends them in the middle of a batch: runs,
+#: bytes of the messages that leave with their records, and seconds that such messages wait. Low
+#: limits keep messages on time, and a beat that dies leaves few runs that were sent but not
+#: recorded.
+MAX_PENDING_RUNS, MAX_PENDING_BYTES, MAX_PENDING_SECONDS = 50, 1 << 20, 0.02
 
-#: Seconds that Redis may work on a turn, since others wait that long. If it takes longer, the next
-#: claims are fewer, down to this number; if a full batch takes less than half, they grow again.
-MOST_WORK, SMALLEST_BATCH = 0.008, 50
+#: Seconds that Redis may spend on one request, because its other clients wait for that long. A
+#: slower request shrinks the next batch, down to this number of entries. A full batch that takes
+#: less than half of these seconds lets the batch grow again.
+MAX_SCRIPT_SECONDS, SMALLEST_BATCH = 0.008, 50
 
-#: Round trips in which a last record is tried, when applications write histories meanwhile.
+#: How often a flush tries to record runs whose entries an application changes at the same time.
 FLUSH_ATTEMPTS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A completion, and who wants to know what became of it.
+    """A completion, and the callback for its result.
 
-    ``heard`` is called once with the result, whatever that is; without it only a refusal is logged.
+    ``on_result`` is called once, with every kind of result. Without a callback the session logs a
+    refusal.
     """
 
-    done: Completion
+    completion: Completion
     on_result: Callable[[Result], None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
-    """The terms of one turn, its records, and the local time at which it was asked."""
+class SentRequest:
+    """A request to Redis: its body, its records, and the local time at which it was sent."""
 
-    terms: ClaimRequest
+    body: ClaimRequest
     records: list[Record]
-    asked_at: float
+    sent_at: float
 
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """A turn, and the local time until which what it claimed may be published."""
+    """The reply to a request, and the local time until which its claims may be published."""
 
     reply: ClaimReply
     deadline: float
 
 
 class Session:
-    """Takes turns with Redis: one after the other, or one while the last is worked on.
+    """Sends the requests of one beat to Redis, one at a time.
+
+    The beat can dispatch a batch while Redis works on the next request, see :meth:`begin`.
 
     Arguments:
         store: the schedule, on a client that does not retry.
         lock: the beat lock, None when several beats share the work.
         clock: monotonic seconds.
         lease: seconds a claim lasts.
-        history: runs kept in the history of an entry.
-        counters: what the beat counts, told to Redis with each turn.
-        pace: how many late entries are claimed.
+        history: number of runs kept in the history of an entry.
+        counters: counters of the beat, which each request adds to the stats in Redis.
+        pace: limits how many late entries are claimed.
     """
 
     def __init__(
@@ -113,132 +119,140 @@ class Session:
         self._counters = Counters(0) if counters is None else counters
         self._history = history
         self.pending: list[Record] = []
-        #: Bytes of the messages that leave with what is pending.
+        #: Bytes of the messages among the pending completions.
         self._bytes = 0
         self._store = store
-        #: How many entries to claim at once.
+        #: How many entries one request claims.
         self.batch = BATCH
         #: The beat lock; None when several beats share the work.
         self.lock = lock
         self._clock = clock
         self._token = new_token()
         self._beat_id = self._token[-12:]
-        self._turns = 0
-        #: The turn whose reply got lost; it is asked for again before anything else.
-        self._lost: Request | None = None
-        self._under_way: tuple[Request, Callable[[], ClaimReply]] | None = None
+        self._request_count = 0
+        #: The request whose reply was lost. The next request repeats it.
+        self._unanswered: SentRequest | None = None
+        self._in_flight: tuple[SentRequest, Callable[[], ClaimReply]] | None = None
         self._ready: Response | None = None
-        #: The local time of the last answer of Redis.
+        #: Local time of the last reply of Redis.
         self.answered_at = self._sent_at = clock()
-        self._now = 0.0
-        #: What may be sent before it is recorded, and where messages go that are recorded with it.
+        self._redis_time = 0.0
+        #: Whether messages may be sent before their record, and the broker that gets the messages
+        #: which leave with their record.
         self.way = BEFORE_RECORD
         self.broker: Broker | None = None
-        #: By how many seconds the clock of Redis went back since somebody set this to 0.
-        self.went_back = 0.0
+        #: Seconds by which the Redis clock went back since a caller set this to 0.
+        self.clock_went_back = 0.0
 
     def time_at(self, local: float) -> float:
-        """The time of Redis at a local time: its last answer plus the local seconds since."""
-        return self._now + (local - self.answered_at)
+        """Return the Redis time at a local time: the last reply plus the seconds since then."""
+        return self._redis_time + (local - self.answered_at)
 
     def time(self) -> float:
-        """The time of Redis, as :meth:`time_at` has it."""
+        """Return the present Redis time, UNIX seconds, without a round trip."""
         return self.time_at(self._clock())
 
-    def record(self, done: Completion, on_result: Callable[[Result], None] | None = None) -> None:
-        """Have a completion travel with the next turn; ``heard`` as in :class:`Record`."""
-        self.pending.append(Record(done, on_result))
-        self._bytes += len(done.messages)
+    def record(
+        self, completion: Completion, on_result: Callable[[Result], None] | None = None
+    ) -> None:
+        """Add a completion to the next request; for ``on_result`` see :class:`Record`."""
+        self.pending.append(Record(completion, on_result))
+        self._bytes += len(completion.messages)
 
     @property
     def token(self) -> str:
-        """What this beat is called among those that share the work."""
+        """The name of this beat among the beats that share the work."""
         return self._token
 
     def request(self, limit: int, only: str = "") -> Response:
-        """Keep the lock, record what is pending, claim up to ``limit``. One round trip.
+        """Renew the lock, record pending completions and claim up to ``limit`` due entries.
 
-        With a key in ``only`` that entry is claimed and no other, whether it is due or not.
+        With a key in ``only``, that entry alone is claimed, even when it is not due. One round
+        trip.
         """
-        self.hear()
-        request = self._question(limit, only)
+        self.wait_for_reply()
+        request = self._next_request(limit, only)
         try:
-            reply = self._store.claim(*request.terms)
+            reply = self._store.claim(*request.body)
         except BaseException:
-            self._lost = request
+            self._unanswered = request
             raise
-        return self._receive(request, reply)
+        return self._process_reply(request, reply)
 
     def begin(self, limit: int) -> None:
-        """Begin a turn whose answer :meth:`next` returns: Redis works on it meanwhile."""
-        free = self._ready is None or not limit
-        if self._under_way is None and free and self._store.overlaps:
-            request = self._question(limit)
+        """Send a request and do not wait for its reply, which :meth:`next_response` returns.
+
+        Does nothing while another request is in flight, or on a client that cannot do two things at
+        a time.
+        """
+        has_room = self._ready is None or not limit
+        if self._in_flight is None and has_room and self._store.overlaps:
+            request = self._next_request(limit)
             try:
-                self._under_way = request, self._store.begin_claim(request.terms)
+                self._in_flight = request, self._store.begin_claim(request.body)
             except BaseException:
-                self._lost = request
+                self._unanswered = request
                 raise
 
-    def send_if_ripe(self, local: float) -> None:
-        """Have Redis record what waits, when that is much or old, without waiting for the answer.
+    def send_if_full(self, local: float) -> None:
+        """Send pending completions when they reach a limit, without waiting for the reply.
 
-        One round trip then. ``local`` is the present by the clock.
+        ``local`` is the present by the local clock. One round trip when a limit is reached.
         """
-        ripe = len(self.pending) >= RIPE_RUNS or self._bytes >= RIPE_BYTES
-        if ripe or (self._bytes and local - self._sent_at >= RIPE_AFTER):
+        full = len(self.pending) >= MAX_PENDING_RUNS or self._bytes >= MAX_PENDING_BYTES
+        if full or (self._bytes and local - self._sent_at >= MAX_PENDING_SECONDS):
             self.send()
 
     def send(self) -> None:
-        """Have Redis record what waits, without waiting for the answer. One round trip, or none."""
+        """Send pending completions without waiting for the reply. One round trip, or none."""
         if not self.pending:
             return
         if self._store.overlaps:
-            self.hear()
+            self.wait_for_reply()
             self.begin(0)
         else:
             self.request(0)
 
-    def next(self, limit: int) -> Response:
-        """Return the answer to the turn that was begun, or to a new one."""
-        ready = self.begun()
+    def next_response(self, limit: int) -> Response:
+        """Return the response to the request in flight, or to a new request when there is none."""
+        ready = self.finish()
         return self.request(limit) if ready is None else ready
 
-    def begun(self) -> Response | None:
-        """Return the answer to the turn that was begun, None when none was."""
-        self.hear()
+    def finish(self) -> Response | None:
+        """Return the response to the request in flight, None when there is none."""
+        self.wait_for_reply()
         ready, self._ready = self._ready, None
         return ready
 
-    def hear(self) -> None:
-        """Wait for the answer to the turn that was begun, if one was, and keep it."""
-        if self._under_way is None:
+    def wait_for_reply(self) -> None:
+        """Wait for the reply to the request in flight, and keep its response for :meth:`finish`."""
+        if self._in_flight is None:
             return
-        (request, response), self._under_way = self._under_way, None
+        (request, read_reply), self._in_flight = self._in_flight, None
         try:
-            reply = response()
+            reply = read_reply()
         except BaseException:
-            self._lost = request
+            self._unanswered = request
             raise
-        on_result = self._receive(request, reply)
-        if request.terms.limit or self._ready is None:
-            self._ready = on_result
+        response = self._process_reply(request, reply)
+        if request.body.limit or self._ready is None:
+            self._ready = response
 
-    def _question(self, limit: int, only: str = "") -> Request:
-        """Return the next question: after a lost reply the same once more, and what came since."""
-        records, lost = self.pending, self._lost
-        self.pending, self._lost, self._bytes = [], None, 0
-        if lost is None:
-            self._turns += 1
-            turn_id = f"{self._beat_id}-{self._turns}"
+    def _next_request(self, limit: int, only: str = "") -> SentRequest:
+        """Return the next request; it repeats the last request if the reply to that was lost."""
+        records, unanswered = self.pending, self._unanswered
+        self.pending, self._unanswered, self._bytes = [], None, 0
+        if unanswered is None:
+            self._request_count += 1
+            turn_id = f"{self._beat_id}-{self._request_count}"
         else:
-            records, limit = [*lost.records, *records], max(limit, lost.terms.limit)
-            turn_id, only = lost.terms.turn_id, lost.terms.only or only
-        terms = ClaimRequest(
+            records, limit = [*unanswered.records, *records], max(limit, unanswered.body.limit)
+            turn_id, only = unanswered.body.turn_id, unanswered.body.only or only
+        body = ClaimRequest(
             *(turn_id, limit, self.lease),
-            completions=[record.done for record in records],
+            completions=[record.completion for record in records],
             lock=None if self.lock is None else self.lock.arguments(),
-            reply_lost=lost is not None,
+            reply_lost=unanswered is not None,
             token=self._token,
             history=self._history,
             counted=self._counters.take(),
@@ -248,63 +262,70 @@ class Session:
             late=self.pace.allowed(self._clock()) if limit else None,
         )
         self._sent_at = self._clock()
-        return Request(terms, records, self._sent_at)
+        return SentRequest(body, records, self._sent_at)
 
-    def _receive(self, request: Request, reply: ClaimReply) -> Response:
-        if self._now:  # by the time at which it was asked, as the answer may have taken long
-            self.went_back = max(self.went_back, self.time_at(request.asked_at) - reply.now)
-        self.answered_at, self._now = self._clock(), reply.now
+    def _process_reply(self, request: SentRequest, reply: ClaimReply) -> Response:
+        if self._redis_time:
+            # Compare at the time of sending, since the reply may have taken long.
+            self.clock_went_back = max(
+                self.clock_went_back, self.time_at(request.sent_at) - reply.now
+            )
+        self.answered_at, self._redis_time = self._clock(), reply.now
         self._counters.confirm(reply.members)
-        self._fit(reply)
+        self._adapt_batch(reply)
         if self.lock is not None:
             self.lock.observe(reply)
         for record, result in zip(request.records, reply.results, strict=True):
             if record.on_result is not None:
                 record.on_result(result)
             elif result.code != RECORDED:
-                self._not_recorded(record.done, result, request.terms.reply_lost)
-        if request.terms.late:
-            late = sum(claim.due < reply.now - ON_TIME for claim in reply.claims)
-            self.pace.spend(min(late, request.terms.late))
-        used = reply.expires - reply.now - self.lease * (1 - USED_PART)
-        return Response(reply, request.asked_at + used)
+                self._log_unrecorded(record.completion, result, request.body.reply_lost)
+        if request.body.late:
+            late = sum(claim.due < reply.now - LATE_AFTER for claim in reply.claims)
+            self.pace.spend(min(late, request.body.late))
+        usable = reply.expires - reply.now - self.lease * (1 - USABLE_LEASE_PART)
+        return Response(reply, request.sent_at + usable)
 
-    def _fit(self, reply: ClaimReply) -> None:
-        """Set how many entries the next turn claims, so that others need not wait for long."""
-        if reply.took > MOST_WORK:
-            self.batch = max(int(self.batch * MOST_WORK / reply.took), SMALLEST_BATCH)
-        elif reply.took < MOST_WORK / 2 and len(reply.claims) >= self.batch:
+    def _adapt_batch(self, reply: ClaimReply) -> None:
+        """Set how many entries the next request claims; other Redis clients must not wait long."""
+        if reply.took > MAX_SCRIPT_SECONDS:
+            self.batch = max(int(self.batch * MAX_SCRIPT_SECONDS / reply.took), SMALLEST_BATCH)
+        elif reply.took < MAX_SCRIPT_SECONDS / 2 and len(reply.claims) >= self.batch:
             self.batch = min(self.batch + SMALLEST_BATCH, BATCH)
 
-    def _not_recorded(self, done: Completion, result: Result, repeated: bool) -> None:
+    def _log_unrecorded(self, completion: Completion, result: Result, repeated: bool) -> None:
         if result.code == REFUSED and not repeated:
-            logger.info("beat: Entry %s was deleted or replaced during its run", shown(done.key))
+            logger.info(
+                "beat: Entry %s was deleted or replaced during its run", shown(completion.key)
+            )
 
-    def unheard(self) -> Response | None:
-        """Return the claims whose answer got lost, None when there are none.
+    def recover_lost_claims(self) -> Response | None:
+        """Return the claims of a request whose reply was lost, None when there are none.
 
         No round trip when there are none, else one.
         """
-        lost = self._lost
-        return None if lost is None or not lost.terms.limit else self.request(lost.terms.limit)
+        unanswered = self._unanswered
+        if unanswered is None or not unanswered.body.limit:
+            return None
+        return self.request(unanswered.body.limit)
 
     def flush(self) -> None:
         """Record what is pending.
 
-        No round trip when there is nothing, else one; another when an application wrote a history
-        meanwhile.
+        No round trip when there is nothing to record. Otherwise one, and up to two more when an
+        application changes the same entries at that time.
         """
         for _ in range(FLUSH_ATTEMPTS):
-            if self.pending or self._lost is not None:
+            if self.pending or self._unanswered is not None:
                 self.request(0)
 
     def leave(self) -> None:
-        """Say that this beat is not present any more; a leader says so with its lock.
+        """Remove this beat from the list of active beats.
 
-        One round trip, none where nothing is to be said.
+        A leader does not need this: releasing the lock removes it. One round trip at most.
         """
-        if self.lock is None and self._now:
+        if self.lock is None and self._redis_time:
             self._store.leave(self._token)
-        elif self.lock is not None and self._now and self.lock.leading is False:
-            with suppress(RedisError, OSError):  # it is forgotten by itself
+        elif self.lock is not None and self._redis_time and self.lock.leading is False:
+            with suppress(RedisError, OSError):  # Redis forgets a silent standby anyway
                 self._store.leave(self.lock.token, locked=True)

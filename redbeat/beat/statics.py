@@ -1,4 +1,4 @@
-"""The entries of ``beat_schedule``: how they get into Redis, and what only a beat has of them."""
+"""The static entries: writes ``beat_schedule`` to Redis, and keeps what Redis cannot store."""
 
 from __future__ import annotations
 
@@ -28,31 +28,31 @@ __all__ = ("StaticEntries",)
 
 logger = get_logger("celery.beat")
 
-#: What became of an entry, as ``sync.lua`` returns it.
+#: Results for one entry, as ``sync.lua`` returns them.
 ADDED, CHANGED, OCCUPIED = 1, 2, 4
 
-OCCUPIED_BY = "the key %r holds something that is not an entry; rename one of them"
+OCCUPIED_BY = "the key %r holds something that is not an entry; rename the entry or the key"
 
 
 class StaticEntries:
-    """What ``beat_schedule`` holds, and how Redis is brought in step with it.
+    """The entries of ``beat_schedule``, and their synchronization with Redis.
 
-    An entry that cannot be made or stored is reported and leaves the others alone; what Redis holds
-    of it stays as it is.
+    An entry that cannot be made or stored is logged and does not affect other entries. Redis keeps
+    the stored version of such an entry.
     """
 
     def __init__(self) -> None:
         self._entries: dict[str, RedBeatSchedulerEntry] = {}
         self._refused: set[str] = set()
-        self._left: set[str] = set()
-        self._bases: dict[str, Any] = {}
-        #: Whether these are all there are, so that others in Redis are to be removed.
+        self._removed: set[str] = set()
+        self._base_schedules: dict[str, Any] = {}
+        #: Whether all entries are known, so that other static entries in Redis may be removed.
         self.complete = False
-        #: How many entries the last :meth:`sync` has added, changed and removed.
+        #: Numbers of entries that the last :meth:`sync` added, changed and removed.
         self.synced = {"added": 0, "changed": 0, "removed": 0}
-        #: Whether entries were noted that no :meth:`sync` has written yet.
+        #: Whether some entries were not yet written by :meth:`sync`.
         self.unwritten = False
-        #: What :meth:`offer` has written, if it wrote all of them while no other beat led.
+        #: Digest of the entries that :meth:`offer` wrote while no other beat led, else "".
         self.offered = ""
 
     def __len__(self) -> int:
@@ -62,89 +62,95 @@ class StaticEntries:
         return name in self._entries
 
     def collect(self) -> None:
-        """Begin again: what is not added from now on has left ``beat_schedule``."""
-        self._left |= self._entries.keys()
-        self._entries, self._refused, self._bases = {}, set(), {}
+        """Start a new collection of entries; entries that are not added again have left it."""
+        self._removed |= self._entries.keys()
+        self._entries, self._refused, self._base_schedules = {}, set(), {}
         self.complete = self.unwritten = True
         self.offered = ""
 
     def add(self, name: str, entry: RedBeatSchedulerEntry) -> None:
-        """Note an entry; raises :exc:`InvalidEntryError` for one that would come back for ever."""
+        """Add an entry; raises :exc:`InvalidEntryError` for ``on_finish="delete"``.
+
+        Each start of a beat would create such an entry again.
+        """
         if entry.policy.on_finish == "delete":
             problem = "'delete' is for entries that are stored at run time; use 'keep' or 'disable'"
             raise InvalidEntryError("on_finish", problem)
         entry._static = True
         self._entries[str(name)] = entry
         self._refused.discard(str(name))
-        self._left.discard(str(name))
+        self._removed.discard(str(name))
 
     def refuse(self, name: str, error: Exception) -> None:
-        """Report an entry that cannot be made or stored."""
+        """Log an entry that cannot be made or stored."""
         logger.error("beat: Static entry %s is not scheduled: %s", name, error)
         self._entries.pop(str(name), None)
         self._refused.add(str(name))
-        self._left.discard(str(name))
+        self._removed.discard(str(name))
 
-    def give_schedule(self, entry: RedBeatSchedulerEntry) -> None:
-        """Put the schedule object of ``beat_schedule`` into a loaded entry, if it decides itself.
+    def restore_schedule(self, entry: RedBeatSchedulerEntry) -> None:
+        """Give a loaded entry the schedule object of ``beat_schedule``, if that has its own code.
 
-        Redis holds the base form of such a schedule. One that was edited in Redis stays.
+        Redis holds only the base form of such a schedule. A schedule that was edited in Redis is
+        kept.
         """
         name = str(entry.name)
-        mine = self._entries.get(name)
-        if mine is None or not asks_itself(mine.schedule):
+        static_entry = self._entries.get(name)
+        if static_entry is None or not asks_itself(static_entry.schedule):
             return
-        if name not in self._bases:
-            stored = type(mine).from_definition(mine.app, *mine.texts())
-            self._bases[name] = stored.schedule
-        if entry.schedule == self._bases[name]:
-            entry.schedule = mine.schedule
+        if name not in self._base_schedules:
+            stored = type(static_entry).from_definition(static_entry.app, *static_entry.texts())
+            self._base_schedules[name] = stored.schedule
+        if entry.schedule == self._base_schedules[name]:
+            entry.schedule = static_entry.schedule
 
-    def give_functions(self, entry: RedBeatSchedulerEntry) -> None:
-        """Put the functions that ``beat_schedule`` has among its arguments into a loaded entry.
+    def restore_functions(self, entry: RedBeatSchedulerEntry) -> None:
+        """Give a loaded entry the functions among its arguments in ``beat_schedule``.
 
-        Raises :exc:`LazyArgumentError` where it has none for an argument that is to be computed.
+        Raises :exc:`LazyArgumentError` if ``beat_schedule`` has no function for an argument.
         """
         if not entry._lazy:
             return
-        mine = self._entries.get(str(entry.name))
-        entry.args = resolved(entry.args, mine and mine.args, ("args",))
-        entry.kwargs = resolved(entry.kwargs, mine and mine.kwargs, ("kwargs",))
+        static_entry = self._entries.get(str(entry.name))
+        entry.args = resolved(entry.args, static_entry and static_entry.args, ("args",))
+        entry.kwargs = resolved(entry.kwargs, static_entry and static_entry.kwargs, ("kwargs",))
 
     def offer(self, store: Store, lock: BeatLock | None) -> None:
-        """Add and change entries in Redis; while another beat leads, only add what is missing.
+        """Add and change entries in Redis; while another beat leads, only add missing entries.
 
         No round trip without entries, else two, and one per 500 of them.
         """
         if not self._entries:
             return
         lock_key, token = (lock.key, lock.token) if lock else (None, "")
-        free, digest = True, sha1(usedforsecurity=False)
+        no_other_leader, digest = True, sha1(usedforsecurity=False)
         self.synced = {"added": 0, "changed": 0, "removed": 0}
         for rows in batches(self._rows(store, from_timestamp(store.time()), lock)):
-            free, codes = store.offer_statics(rows, lock_key, token)
-            self._note(rows, codes)
+            no_other_leader, codes = store.offer_statics(rows, lock_key, token)
+            self._count_results(rows, codes)
             digest.update("".join(row.definition + row.policy for row in rows).encode())
-        if free:
+        if no_other_leader:
             self.offered = digest.hexdigest()
             store.note_statics(self.offered)
-        if self.synced["added"] and not free:
+        if self.synced["added"] and not no_other_leader:
             message = "beat: Another beat leads: %d missing static entries added"
             logger.info(message, self.synced["added"])
 
-    def sync(self, store: Store, lock: BeatLock | None, now: datetime, alone: bool = True) -> bool:
-        """Add, change and remove entries in Redis so that they are those of ``beat_schedule``.
+    def sync(
+        self, store: Store, lock: BeatLock | None, now: datetime, exclusive: bool = True
+    ) -> bool:
+        """Add, change and remove entries in Redis so that they match ``beat_schedule``.
 
-        ``now`` is the time of Redis: a new entry counts from there. Unless this beat is ``alone``
-        in removing entries, it removes only those that were its own. False when the caller does not
-        lead any more. Two round trips, one per 500 entries unless :meth:`offer` was the last to
-        write them, and one per 500 removed.
+        ``now`` is the Redis time from which new entries count. Unless ``exclusive``, this beat
+        removes only entries that left its own ``beat_schedule``. Returns False if this beat lost
+        the lead. Two round trips, one per 500 entries unless :meth:`offer` was the last to write
+        them, and one per 500 removed entries.
         """
         if self.offered and self.offered == store.noted_statics():
-            logger.debug("beat: The static entries stand as they were written at the start")
+            logger.debug("beat: The static entries are unchanged since the start")
         elif not self._write(store, lock, now):
             return False
-        removed = self.prune(store, lock, alone)
+        removed = self.prune(store, lock, exclusive)
         if removed is None:
             return False
         self.unwritten, self.offered = False, ""
@@ -156,18 +162,18 @@ class StaticEntries:
         return True
 
     def _write(self, store: Store, lock: BeatLock | None, now: datetime) -> bool:
-        """Add and change entries; False when the caller does not lead any more."""
+        """Add and change entries; return False if this beat lost the lead."""
         lock_key, token, ttl = (lock.key, lock.token, lock.timeout) if lock else (None, "", 0.0)
         self.synced = {"added": 0, "changed": 0, "removed": 0}
         for rows in batches(self._rows(store, now)):
             codes = store.sync_statics(rows, lock_key, token, ttl)
             if codes is None:
                 return False
-            self._note(rows, codes)
+            self._count_results(rows, codes)
         return True
 
-    def _note(self, rows: Sequence[StaticRow], codes: Sequence[int]) -> None:
-        """Count what became of rows, and refuse those whose keys hold something else."""
+    def _count_results(self, rows: Sequence[StaticRow], codes: Sequence[int]) -> None:
+        """Count the results of rows, and refuse entries whose keys hold another type."""
         self.synced["added"] += codes.count(ADDED)
         self.synced["changed"] += codes.count(CHANGED)
         for row, code in zip(rows, codes, strict=True):
@@ -177,47 +183,50 @@ class StaticEntries:
     def _rows(
         self, store: Store, now: datetime, lock: BeatLock | None = None
     ) -> Iterator[StaticRow]:
-        scores, most = Scores(now), encode_meta(now)
+        scores, meta_of_now = Scores(now), encode_meta(now)
         for name, entry in list(self._entries.items()):
             try:
-                definition, policy = _texts(entry, store, lock)
+                definition, policy = _stored_texts(entry, store, lock)
                 begins = counts_from(entry.schedule, now)
-                meta = most if begins is now else encode_meta(begins)
+                meta = meta_of_now if begins is now else encode_meta(begins)
                 yield StaticRow(name, entry.key, definition, policy, meta, scores.of(entry))
             except (RedisError, OSError):
                 raise
-            except Exception as error:  # of a schedule or an entry class of the user's own, too
+            except Exception as error:  # user code in a schedule or entry class may raise anything
                 self.refuse(name, error)
 
-    def stale(self, store: Store, alone: bool) -> set[str]:
-        """Return the names of static entries that :meth:`prune` would remove. One round trip."""
+    def stale(self, store: Store, exclusive: bool) -> set[str]:
+        """Return the names of static entries that :meth:`prune` would remove. One round trip.
+
+        Unless ``exclusive``, these are only entries that left this beat's own ``beat_schedule``.
+        """
         names = store.static_names()
-        return names - self._entries.keys() - self._refused if alone else names & self._left
+        return names - self._entries.keys() - self._refused if exclusive else names & self._removed
 
-    def prune(self, store: Store, lock: BeatLock | None, alone: bool = True) -> int | None:
-        """Remove static entries that left ``beat_schedule``; how many, None without the lead.
+    def prune(self, store: Store, lock: BeatLock | None, exclusive: bool = True) -> int | None:
+        """Remove static entries that left ``beat_schedule``; return their number.
 
-        One round trip, and one per 500 removed.
+        Returns None if this beat lost the lead. One round trip, and one per 500 removed entries.
         """
         if not self.complete:
             return 0
-        stale = sorted(self.stale(store, alone))
+        stale = sorted(self.stale(store, exclusive))
         lock_key, token = (lock.key, lock.token) if lock else (None, "")
         for names in batches(stale):
             if not store.prune_statics(names, lock_key, token):
                 return None
             for name in names:
                 logger.info("beat: Removed entry %s: it left beat_schedule", name)
-        self._left.clear()
+        self._removed.clear()
         return len(stale)
 
 
-def _texts(
+def _stored_texts(
     entry: RedBeatSchedulerEntry, store: Store, lock: BeatLock | None = None
 ) -> tuple[str, str]:
-    """Return definition and policy; a class with a ``save`` of its own stores itself first.
+    """Return definition and policy; an entry class with its own ``save`` is saved first.
 
-    It leaves what is stored alone while another beat holds ``lock``.
+    Does not change a stored entry while another beat holds ``lock``.
     """
     if type(entry).save is RedBeatSchedulerEntry.save:
         return entry.texts()
@@ -229,29 +238,29 @@ def _texts(
 
 
 class Scores:
-    """The scores of new entries, which count from ``now``; equal crontabs are asked once."""
+    """Computes the scores of new entries from ``now``, once for all equal crontabs."""
 
     def __init__(self, now: datetime) -> None:
         self._now = now
-        self._known: dict[Any, float] = {}
+        self._by_crontab: dict[Any, float] = {}
 
     def of(self, entry: RedBeatSchedulerEntry) -> float:
-        """Return the score of an entry; raises what its schedule raises."""
-        when = entry.schedule
+        """Return the score of an entry; raises any error of its schedule."""
+        schedule = entry.schedule
         if not entry.enabled:
             return DISABLED
-        if type(when) is not crontab or asks_itself(when) or entry.policy is not DEFAULT:
-            return self._computed(entry)
-        identity = (entry.app, when.__reduce__()[1])
+        if type(schedule) is not crontab or asks_itself(schedule) or entry.policy is not DEFAULT:
+            return self._compute(entry)
+        identity = (entry.app, schedule.__reduce__()[1])
         try:
-            score = self._known.get(identity)
-        except TypeError:  # A crontab with a list.
-            return self._computed(entry)
+            score = self._by_crontab.get(identity)
+        except TypeError:  # not hashable: a crontab made from a list
+            return self._compute(entry)
         if score is None:
-            score = self._known[identity] = self._computed(entry)
+            score = self._by_crontab[identity] = self._compute(entry)
         return score
 
-    def _computed(self, entry: RedBeatSchedulerEntry) -> float:
+    def _compute(self, entry: RedBeatSchedulerEntry) -> float:
         now = self._now
         if entry.scores_itself():
             return entry.score

@@ -1,4 +1,4 @@
-"""Signals that stop a beat, held back while the beat talks to the broker or to Redis."""
+"""Delays stop signals while a beat talks to the broker or to Redis."""
 
 from __future__ import annotations
 
@@ -10,24 +10,26 @@ from typing import Any
 
 __all__ = ("HeldSignals",)
 
-#: The signals whose handlers end a beat by an exception, in the middle of whatever it does.
+#: The signals whose handlers end a beat with an exception, whatever it is doing.
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class HeldSignals:
     """A context in which the first stop signal only sets :attr:`pending`.
 
-    A handler that raises in the middle of a publish leaves nobody knowing whether the message is
-    out, so that it is sent again; in the middle of a read it breaks the connection, and may even be
-    hidden by the error that this raises. In this context it runs at the end. A second signal is
-    delivered at once, in place of the first. Handlers are per process and belong to its main
-    thread: in any other thread this does nothing, and nothing is needed there.
+    An exception in the middle of a publish would hide whether the message was sent, so the next
+    beat would send it again. In the middle of a read, it would break the connection. In this
+    context the handler runs at the end instead. A second signal runs its handler at once, in place
+    of the first.
+
+    Signal handlers belong to the main thread of a process; in any other thread this context does
+    nothing.
     """
 
     def __init__(self) -> None:
         self._handlers: dict[int, Any] = {}
         self._held: int | None = None
-        #: Whether a signal waits for the end of the context.
+        #: Whether a signal is held until the end of the context.
         self.pending = False
 
     def __enter__(self) -> HeldSignals:
@@ -51,7 +53,7 @@ class HeldSignals:
             return
         handler = self._handlers[number]
         self._restore()
-        # Not once more at the end: some handlers end the process at once when called again.
+        # Do not call the handler again at the end: some handlers end the process on a second call.
         self._held = None
         if callable(handler):
             handler(number, frame)

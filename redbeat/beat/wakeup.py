@@ -1,4 +1,4 @@
-"""How a beat waits between two ticks: until the time has come, or until something happened."""
+"""Wakes up a waiting beat when an entry is saved or the lock is released."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ __all__ = ("DUE", "LOCK", "WakeUp")
 
 logger = get_logger("celery.beat")
 
-#: What is said on the channel: an entry became the next one due; the lock was released.
+#: Messages on the channel: an entry became the next one due; the lock was released.
 DUE, LOCK = b"due", b"lock"
 
-#: Seconds after which a wait looks whether the service was told to stop.
+#: Seconds between two checks whether the service was stopped.
 SLICE = 0.25
 
-#: Seconds after which a silent subscription is asked whether it is still alive.
+#: Seconds of silence after which the subscription is checked with a ping.
 PING_INTERVAL = 30.0
 
 #: Seconds to wait for the server to confirm a subscription.
@@ -31,16 +31,16 @@ CONFIRM_SECONDS = 5.0
 
 
 class WakeUp:
-    """Listens on the wake-up channel of one schedule, on a connection of its own.
+    """Subscribes to the wake-up channel of one schedule, on a connection of its own.
 
-    It makes waiting shorter and nothing else: what is missed here is seen at the next tick. So a
-    client that cannot subscribe, or a connection that broke, costs seconds and no run.
+    Messages only shorten the wait: the next tick sees everything that was missed here. So a client
+    that cannot subscribe, or a broken connection, causes seconds of delay and loses no run.
 
     Arguments:
         client: a client that does not retry.
         channel: name of the channel.
         clock: monotonic seconds.
-        sleep: waits for a number of seconds, where there is no subscription.
+        sleep: waits for a number of seconds, used without a subscription.
     """
 
     def __init__(
@@ -55,16 +55,16 @@ class WakeUp:
         self._clock = clock
         self._sleep = sleep
         self._pubsub: Any = None
-        self._possible = hasattr(client, "pubsub")
-        self._heard_at = self._asked_at = 0.0
+        self._can_subscribe = hasattr(client, "pubsub")
+        self._received_at = self._pinged_at = 0.0
         self._waiting = False
 
     def listen(self) -> bool:
-        """Subscribe unless that is done; True when it was done just now. One round trip then.
+        """Subscribe if there is no subscription; return True if this call subscribed.
 
-        What was published before it is not heard: tick once more.
+        Messages before that are missed, so the caller ticks once more. One round trip to subscribe.
         """
-        if self._pubsub is not None or not self._possible:
+        if self._pubsub is not None or not self._can_subscribe:
             return False
         try:
             with HeldSignals(), cluster_errors():
@@ -72,22 +72,22 @@ class WakeUp:
                 self._pubsub.subscribe(self._channel)
                 confirmed = self._pubsub.get_message(timeout=CONFIRM_SECONDS) is not None
         except TypeError as error:
-            # redis-py 5.0.0 cannot subscribe by way of Sentinel.
-            self._possible = False
+            # redis-py 5.0.0 cannot subscribe through Sentinel.
+            self._can_subscribe = False
             self._lost(error)
             return False
         except (RedisError, OSError) as error:
             self._lost(error)
             return False
-        self._heard_at = self._asked_at = self._clock()
+        self._received_at = self._pinged_at = self._clock()
         if not confirmed:
             self._lost("no answer")
         return confirmed
 
-    def wait(self, seconds: float, heed: bytes, stopping: Callable[[], bool]) -> bool:
-        """Wait until ``heed`` is said, ``seconds`` are over or ``stopping()`` is true.
+    def wait(self, seconds: float, expected: bytes, stopping: Callable[[], bool]) -> bool:
+        """Wait for the message ``expected``, for at most ``seconds``; return whether it came.
 
-        Returns whether it was said. What was said several times meanwhile counts once.
+        Returns False when ``stopping()`` is true. Several messages during the wait count as one.
         """
         until = self._clock() + seconds
         self._waiting = True
@@ -96,8 +96,8 @@ class WakeUp:
                 left = until - self._clock()
                 if left <= 0:
                     return False
-                if self._hears(heed, min(left, SLICE)):
-                    while self._hears(heed, 0.0):
+                if self._receives(expected, min(left, SLICE)):
+                    while self._receives(expected, 0.0):
                         pass
                     return True
             return False
@@ -105,9 +105,9 @@ class WakeUp:
             self._waiting = False
 
     def close(self) -> None:
-        """End the subscription; the next :meth:`listen` begins another.
+        """End the subscription; the next :meth:`listen` subscribes again.
 
-        Nothing happens within :meth:`wait`, where a signal handler may call it.
+        Does nothing during :meth:`wait`, where a signal handler may call this method.
         """
         if not self._waiting:
             self._drop()
@@ -119,10 +119,10 @@ class WakeUp:
         try:
             pubsub.close()
         except (RedisError, OSError) as error:
-            logger.debug("beat: Closing the wake-up connection: %r", error)
+            logger.debug("beat: Could not close the wake-up connection: %r", error)
 
-    def _hears(self, heed: bytes, seconds: float) -> bool:
-        """Listen for so long at most; whether ``heed`` was said."""
+    def _receives(self, expected: bytes, seconds: float) -> bool:
+        """Wait for a message for at most ``seconds``; return whether it is ``expected``."""
         if self._pubsub is None:
             if seconds:
                 self._sleep(seconds)
@@ -134,24 +134,24 @@ class WakeUp:
                 self._check()
                 return False
         except (RedisError, OSError, ValueError) as error:
-            # ValueError for bytes that are not UTF-8: anybody may publish on the channel.
+            # ValueError: any program may publish bytes that are not UTF-8 on the channel.
             self._lost(error)
             return False
-        self._heard_at = self._clock()
-        said = message.get("data")
-        return (said.encode() if isinstance(said, str) else said) == heed
+        self._received_at = self._clock()
+        data = message.get("data")
+        return (data.encode() if isinstance(data, str) else data) == expected
 
     def _check(self) -> None:
-        """Ask a silent connection for a sign of life, and give up one that gave none."""
+        """Ping a silent connection, and drop it if the last ping got no answer."""
         now = self._clock()
-        if now - max(self._heard_at, self._asked_at) < PING_INTERVAL:
+        if now - max(self._received_at, self._pinged_at) < PING_INTERVAL:
             return
-        if self._heard_at < self._asked_at:
+        if self._received_at < self._pinged_at:
             self._lost("silent")
             return
-        self._asked_at = now
+        self._pinged_at = now
         self._pubsub.ping()
 
     def _lost(self, why: object) -> None:
-        logger.debug("beat: The wake-up connection is lost, listening again later: %r", why)
+        logger.debug("beat: Lost the wake-up connection, subscribing again later: %r", why)
         self._drop()

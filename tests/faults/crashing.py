@@ -72,8 +72,8 @@ class CrashingStore(Store):
 class CrashingPublisher(Publisher):
     """Dies when the broker has confirmed messages, and nobody has heard of it (``delivered``)."""
 
-    def _answered(self) -> list[InFlightMessage]:
-        letters = super()._answered()
+    def _wait_for_confirms(self) -> list[InFlightMessage]:
+        letters = super()._wait_for_confirms()
         if letters:
             passes("delivered")
         return letters

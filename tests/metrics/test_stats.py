@@ -10,7 +10,7 @@ import redis
 from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry
-from redbeat.beat.maintenance import INTERVAL
+from redbeat.beat.maintenance import CLEANUP_INTERVAL
 from redbeat.metrics.counters import KINDS, LATENESS, split
 from redbeat.schedule import Schedule
 from redbeat.storage.records import Counted
@@ -251,7 +251,7 @@ class TestTidy:
         world.put("a")
         scheduler = run(world, clock=clock)
         RedBeatSchedulerEntry.from_key("redbeat:a", app=world.app).delete()
-        clock.advance(INTERVAL - 1)
+        clock.advance(CLEANUP_INTERVAL - 1)
         scheduler.tick()
         assert "dispatched a" in counts(world)
         clock.advance(2)

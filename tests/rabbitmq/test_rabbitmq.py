@@ -29,7 +29,7 @@ STATIC = {name: {"task": TASK, "schedule": 1.0, "args": [name]} for name in ("on
 
 ENTRIES = names(20)
 AHEAD = 1.0
-WARNING = "RabbitMQ is not asked to confirm what is published"
+WARNING = "RabbitMQ does not confirm messages"
 
 #: Seconds from the return of RabbitMQ to the record of the first run. The longest pause between two
 #: attempts is 2 s, the rest is for a busy machine.

@@ -308,7 +308,7 @@ def test_a_trigger_that_is_none_is_dropped(
     scheduler = world.scheduler()
     scheduler.tick()
     assert [sent.id for sent in scheduler.sent] == [task_id]
-    assert "is no trigger" in log.text
+    assert "removed the first trigger" in log.text
     assert not world.client.hexists("redbeat:a", "trigger")
 
 

@@ -9,7 +9,7 @@ import pytest
 from celery.schedules import schedule
 
 from redbeat import register_schedule_type
-from redbeat.beat.retries import REMEMBERED, REMEMBERED_FOR, Recent
+from redbeat.beat.retries import REMEMBERED, REMEMBERED_FOR, RecentEntries
 from redbeat.entry import store_of
 from redbeat.storage.quarantine import REVIEW_INTERVAL, Quarantine
 from tests.deployments import PREFIX
@@ -134,9 +134,9 @@ def test_a_large_quarantine_is_reviewed_bit_by_bit(world: World) -> None:
     assert left[1] > count / 4, "one look has a bound"
 
 
-class TestRecent:
+class TestRecentEntries:
     def test_it_keeps_so_many_and_pushes_none_out(self) -> None:
-        recent: Recent[int] = Recent()
+        recent: RecentEntries[int] = RecentEntries()
         kept = [recent.keep(f"k{number}", number, 100.0) for number in range(REMEMBERED + 5)]
         assert kept == [True] * REMEMBERED + [False] * 5
         assert (recent.get("k0"), recent.get(f"k{REMEMBERED}")) == (0, None)
@@ -144,7 +144,7 @@ class TestRecent:
         assert recent.get("k0") == 7
 
     def test_what_was_not_seen_for_long_makes_room(self) -> None:
-        recent: Recent[int] = Recent()
+        recent: RecentEntries[int] = RecentEntries()
         for number in range(REMEMBERED):
             recent.keep(f"k{number}", number, 100.0)
         recent.keep("k0", 0, 101.0)

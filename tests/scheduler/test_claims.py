@@ -12,7 +12,7 @@ from celery.schedules import schedule
 
 from redbeat import RedBeatSchedulerEntry
 from redbeat.beat.session import LONGEST_LEASE as LEASE
-from redbeat.beat.session import USED_PART
+from redbeat.beat.session import USABLE_LEASE_PART
 from redbeat.schedulers import RedBeatScheduler
 from tests.deployments import PREFIX
 
@@ -108,7 +108,7 @@ class TestExpiry:
         for name in "abc":
             world.put(name)
         scheduler = world.scheduler_of(RecordingScheduler, clock)
-        during_run(scheduler, lambda: clock.advance(LEASE * USED_PART))
+        during_run(scheduler, lambda: clock.advance(LEASE * USABLE_LEASE_PART))
         scheduler.tick()
         assert scheduler.names == ["a"]
         assert "Stalled past the lease" in log.text
@@ -132,7 +132,9 @@ class TestExpiry:
         scheduler = world.scheduler_of(RecordingScheduler, clock)
         scheduler.tick()
         world.put("a")
-        wire.after_reply(lambda: clock.advance(LEASE * USED_PART), lambda: world.is_claimed("a"))
+        wire.after_reply(
+            lambda: clock.advance(LEASE * USABLE_LEASE_PART), lambda: world.is_claimed("a")
+        )
         scheduler.tick()
         assert scheduler.names == []
         scheduler.tick()
@@ -177,7 +179,7 @@ class TestPerhapsSent:
         decided_before(world, 30)
         heir = world.scheduler()
         heir.tick()
-        assert "was perhaps sent" in log.text
+        assert "may have been sent" in log.text
         assert [sent.scheduled_at for sent in heir.sent] == [dead.sent[0].scheduled_at]
         assert world.run_count("a") == 2
 
@@ -211,7 +213,7 @@ class TestPerhapsSent:
         heir = world.scheduler()
         heir.tick()
         assert (heir.sent, world.run_count("a"), world.score("a")) == ([], 1, -2)
-        assert f"was perhaps sent, as {dead.sent[0].id}" in log.text
+        assert f"may have been sent as {dead.sent[0].id}" in log.text
 
 
 @pytest.mark.standalone

@@ -134,7 +134,7 @@ class TestTheClockOfRedisWasAhead:
         assert scheduler.sent == []
         assert world.score("a") == pytest.approx(world.now() + 60, abs=2)
         assert "The clock of Redis went back by 3600" in log.text
-        assert "Entry a ran at" in log.text
+        assert "The last run of entry a" in log.text
         world.client.hset(
             f"{PREFIX}a", "runtime", json.dumps(self.a_minute_ago(world.field("a", "runtime")))
         )

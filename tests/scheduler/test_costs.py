@@ -16,7 +16,7 @@ from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry, Schedule
 from redbeat.beat import session
-from redbeat.beat.session import RIPE_RUNS
+from redbeat.beat.session import MAX_PENDING_RUNS
 from redbeat.storage.store import BATCH
 from tests.deployments import PREFIX
 
@@ -42,7 +42,7 @@ COUNTED = 8
 @pytest.fixture(autouse=True)
 def fast_server(monkeypatch: pytest.MonkeyPatch) -> None:
     """However slow the machine is, batches are as large as may be."""
-    monkeypatch.setattr(session, "MOST_WORK", 10.0)
+    monkeypatch.setattr(session, "MAX_SCRIPT_SECONDS", 10.0)
 
 
 @pytest.fixture
@@ -115,7 +115,7 @@ def test_a_tick_with_entries_due(world: World, meter: Meter, count: int) -> None
     cost = meter.cost(scheduler.tick)
 
     assert len(scheduler.sent) == count
-    trips = batches(count) + ceil(count / RIPE_RUNS)
+    trips = batches(count) + ceil(count / MAX_PENDING_RUNS)
     expect(cost, trips, 5 * count + AROUND[count], sent=375 * count, received=467 * count)
 
 
@@ -126,7 +126,11 @@ def test_the_second_run_costs_no_more_commands(world: World, meter: Meter) -> No
         seed(world, 500)
         cost = meter.cost(scheduler.tick)
         expect(
-            cost, 1 + 500 // RIPE_RUNS, 5 * 500 + AROUND[500], sent=375 * 500, received=530 * 500
+            cost,
+            1 + 500 // MAX_PENDING_RUNS,
+            5 * 500 + AROUND[500],
+            sent=375 * 500,
+            received=530 * 500,
         )
 
 

@@ -89,13 +89,13 @@ def test_all_are_delivered_in_their_order(sender: Sender) -> None:
 def test_half_of_the_window_may_be_on_its_way(sender: Sender) -> None:
     long_ago = -1.0
     sender.publish(*"abcd")
-    assert not sender.outbox.ripe(long_ago)
+    assert not sender.outbox.should_flush(long_ago)
     sender.publish("e")
-    assert sender.outbox.ripe(long_ago)
+    assert sender.outbox.should_flush(long_ago)
     sender.outbox.advance()
-    assert not sender.outbox.ripe(long_ago)
+    assert not sender.outbox.should_flush(long_ago)
     sender.publish(*"fghij")
-    assert sender.outbox.ripe(long_ago)
+    assert sender.outbox.should_flush(long_ago)
 
 
 def test_an_error_is_that_of_its_own_letter(sender: Sender) -> None:

@@ -268,7 +268,7 @@ def test_too_old_is_given_up_once(world: World, log: pytest.LogCaptureFixture) -
     world.client.zadd(SCHEDULE, {f"{PREFIX}a": 0})
     scheduler.tick()
     assert scheduler.names == []
-    assert log.text.count("Entry a missed 5 runs up to that of") == 1
+    assert log.text.count("Entry a missed 5 runs up to") == 1
     assert world.score("a") == pytest.approx(world.now() + 30, abs=5)
 
 

@@ -232,7 +232,7 @@ class TestWhoWrites:
             scheduler = RecordingScheduler(app)
             scheduler.update_from_dict({"b": {"task": "t", "schedule": HOUR}})
             assert (
-                "Static entries are not written yet, a tick will: ConnectionError: Error"
+                "Could not write static entries, the next tick tries again: ConnectionError: Error"
                 in log.text
             )
             server.restart()

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from redbeat.beat.maintenance import LOOK_INTERVAL, PASS_INTERVAL
+from redbeat.beat.maintenance import PAGE_INTERVAL, SCAN_INTERVAL
 from redbeat.entries.decide import CLOCK_STEP
 from tests.deployments import PREFIX
 from tests.scheduler.conftest import SCHEDULE, Clock, RecordingScheduler, World, interval_json
@@ -28,7 +28,7 @@ def members(world: World) -> set[str]:
 def look(scheduler: RecordingScheduler, clock: Clock, times: int = 2) -> None:
     """Let the beat look so often."""
     for _ in range(times):
-        clock.advance(LOOK_INTERVAL)
+        clock.advance(PAGE_INTERVAL)
         scheduler.tick()
 
 
@@ -39,7 +39,7 @@ def test_a_hash_without_a_member_runs_again(
     world.client.zrem(SCHEDULE, key)
     look(scheduler, clock)
     assert scheduler.names == ["a"]
-    assert f"Entry {key} had lost its place in the schedule" in log.text
+    assert f"Entry {key} was missing in the sorted set" in log.text
     assert world.score("a") == pytest.approx(world.now() + 30, abs=5)
 
 
@@ -139,7 +139,7 @@ def test_a_pass_over_many_keys_takes_a_page_at_a_time(
     # The turn and one page; and, as the time of Redis stands still, a look at the entry and a turn.
     assert world.calls() - before == 2 + 2
     world.client.zrem(SCHEDULE, key)
-    look(scheduler, clock, int(PASS_INTERVAL / LOOK_INTERVAL) + 8)
+    look(scheduler, clock, int(SCAN_INTERVAL / PAGE_INTERVAL) + 8)
     assert scheduler.names == ["a"]
 
 
@@ -215,6 +215,6 @@ def test_a_user_who_may_not_scan(world: World, clock: Clock, log: pytest.LogCapt
         scheduler.tick()
         look(scheduler, clock, 3)
         assert scheduler.names == ["a"]
-        assert log.text.count("Cannot look for entries that were lost") == 1
+        assert log.text.count("Cannot scan for lost entries") == 1
     finally:
         client.execute_command("ACL", "DELUSER", "careful")

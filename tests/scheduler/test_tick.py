@@ -142,7 +142,7 @@ class TestRoundTrips:
         due: int,
         limit: int,
     ) -> None:
-        monkeypatch.setattr(session, "MOST_WORK", 10.0)  # however slow the machine is
+        monkeypatch.setattr(session, "MAX_SCRIPT_SECONDS", 10.0)  # however slow the machine is
         scheduler = leading(world)
         world.put_many(due)
         trips, calls = counting.trips, world.calls()

@@ -13,7 +13,7 @@ from celery import Celery
 from kombu.exceptions import OperationalError
 
 from redbeat.beat.broker import declaring_once, publishing_connection, warn_about_confirms
-from redbeat.beat.publisher import LONGEST_WAIT, ONE_RETRY, retry_options
+from redbeat.beat.publisher import LONGEST_TIMEOUT, ONE_RETRY, retry_options
 from redbeat.errors import ConfigurationError
 
 KOMBU: Any = kombu
@@ -149,7 +149,7 @@ class TestRetryOptions:
     @pytest.mark.parametrize("name", ["timeout", "confirm_timeout"])
     @pytest.mark.parametrize("once", [True, False])
     def test_an_entry_cannot_wait_for_hours(self, name: str, once: bool) -> None:
-        assert retry_options({name: 36000}, once)[name] == LONGEST_WAIT
+        assert retry_options({name: 36000}, once)[name] == LONGEST_TIMEOUT
         assert retry_options({name: 0.5}, once)[name] == 0.5
         assert retry_options({name: None}, once)[name] is None
 

@@ -111,8 +111,8 @@ def put(pipe: RedisPipe, *queues: str) -> None:
 
 def write(pipe: RedisPipe, *queues: str) -> list[Exception | None]:
     put(pipe, *queues)
-    pipe.leave()
-    return pipe.answers()
+    pipe.flush()
+    return pipe.results()
 
 
 def test_messages_for_a_queue_are_one_command() -> None:
@@ -143,29 +143,29 @@ def test_one_is_refused() -> None:
         assert (outcomes[0], outcomes[2]) == (None, None)
         assert isinstance(outcomes[1], ResponseError)
         assert (pipe.size, pipe.nbytes) == (0, 0)
-        assert pipe.answers() == []
+        assert pipe.results() == []
 
 
 def test_what_left_has_answers_of_its_own() -> None:
     with stub(9) as (server, _, pipe):
         put(pipe, "a", "crooked")
-        pipe.leave()
+        pipe.flush()
         put(pipe, *"abc")
-        outcomes = pipe.answers()
+        outcomes = pipe.results()
         assert outcomes[0] is None
         assert isinstance(outcomes[1], ResponseError)
         assert (pipe.size, len(server.taken[0])) == (3, 2)
-        pipe.leave()
-        assert pipe.answers() == [None] * 3
+        pipe.flush()
+        assert pipe.results() == [None] * 3
 
 
 def test_kombu_may_close_its_pool_meanwhile() -> None:
     """Setup: messages on their way. Fault: kombu closes its pool. Invariant: none twice."""
     with stub(9) as (server, channel, pipe):
         put(pipe, *"abc")
-        pipe.leave()
+        pipe.flush()
         channel.client.connection_pool.disconnect()
-        assert pipe.answers() == [None] * 3
+        assert pipe.results() == [None] * 3
         assert len(server.taken) == 1
 
 
@@ -192,8 +192,8 @@ def test_outside_of_the_context_a_message_is_out_at_once() -> None:
             channel.put("a", "later")
         channel.put("a", "now")
         assert server.taken == [[("a", "now")]]
-        pipe.leave()
-        assert pipe.answers() == [None]
+        pipe.flush()
+        assert pipe.results() == [None]
 
 
 def test_bytes_are_counted() -> None:
