@@ -22,7 +22,7 @@ from .entry import RedBeatSchedulerEntry, save_batches
 from .errors import DecodeError, InvalidEntryError
 from .management.forecast import Forecast, forecast
 from .settings import MISSING
-from .storage.quarantine import shown
+from .storage.quarantine import printable
 from .storage.records import key_of
 from .storage.store import Store, batches
 
@@ -195,7 +195,7 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
         met.update(row.key for row in rows)
         prefix, found = self._store.keys.prefix, []
         for row in rows:
-            name = shown(row.key.removeprefix(prefix))
+            name = printable(row.key.removeprefix(prefix))
             if not wanted.admits(name, row):
                 continue
             record = Record.read(row, name, page.now, self.app, self.entry_class)
@@ -247,7 +247,8 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
         """Return why, and since when, each quarantined entry is set aside. One round trip."""
         prefix, notes = self._store.keys.prefix, self._store.quarantined()
         return {
-            shown(key.removeprefix(prefix)): quarantine_note(note) for key, note in notes.items()
+            printable(key.removeprefix(prefix)): quarantine_note(note)
+            for key, note in notes.items()
         }
 
     # -- changing many ---------------------------------------------------------------------------

@@ -31,7 +31,7 @@ from redbeat.schedules.next_run import asks_itself
 from redbeat.settings import AT_LEAST_ONCE, AT_MOST_ONCE
 from redbeat.signals import emit, entry_quarantined
 from redbeat.storage.checks import REFUSAL
-from redbeat.storage.quarantine import Quarantine, shown
+from redbeat.storage.quarantine import Quarantine, printable
 from redbeat.storage.records import (
     BEFORE_RECORD,
     CHANGED,
@@ -164,7 +164,7 @@ class Dispatcher:
         try:
             entry.decision()
         except Exception as error:
-            logger.debug("beat: Cannot tell yet when %s is due: %r", shown(claim.key), error)
+            logger.debug("beat: Cannot tell yet when %s is due: %r", printable(claim.key), error)
 
     def _load(self, claim: Claim, given: Given | None = None) -> Loaded:
         if claim.problem or claim.definition is None:
@@ -340,7 +340,7 @@ class Dispatcher:
         else:
             logger.info(
                 "beat: The run of %s is not sent: it was deleted, or another beat claimed it",
-                shown(claim.key),
+                printable(claim.key),
             )
 
     def _refused(self, claim: Claim, why: str) -> None:
@@ -398,7 +398,9 @@ class Dispatcher:
             again = self._merged(entry, claim, done, result.texts)
             self._session.record(again, partial(self._was_out, message, again))
         elif result.code == REFUSED:
-            logger.info("beat: Entry %s was deleted or replaced during its run", shown(claim.key))
+            logger.info(
+                "beat: Entry %s was deleted or replaced during its run", printable(claim.key)
+            )
         elif done.end:
             self._completions.finished(entry)
 
@@ -468,7 +470,7 @@ class Dispatcher:
         self._quarantine.add(claim, reason, now)
         name = name_of(self._scheduler, claim)
         self._counters.add("quarantined", name)
-        emit(entry_quarantined, self._scheduler, name=shown(name), reason=reason)
+        emit(entry_quarantined, self._scheduler, name=printable(name), reason=reason)
 
     def _promise(self, entry: RedBeatSchedulerEntry, run: Run, claim: Claim, now: float) -> None:
         """Decide as :meth:`_publish` does, and connect to the broker, but publish nothing."""

@@ -19,7 +19,7 @@ from redbeat.entries.history import History
 from redbeat.entries.status import claimed_until
 from redbeat.entry import RedBeatSchedulerEntry, save_batch
 from redbeat.errors import ConflictError, DecodeError
-from redbeat.storage.quarantine import shown
+from redbeat.storage.quarantine import printable
 from redbeat.storage.records import Writing
 from redbeat.storage.store import BATCH, Store
 from redbeat.storage.wire import Page, Row
@@ -137,9 +137,9 @@ class Sweep:
         if self._offset >= found.disabled:
             self._offset = 0
         for key in found.returned:
-            logger.warning("beat: Entry %s had lost its place in the schedule", shown(key))
+            logger.warning("beat: Entry %s had lost its place in the schedule", printable(key))
         for key in found.enabled:
-            logger.info("beat: Entry %s was enabled by another program", shown(key))
+            logger.info("beat: Entry %s was enabled by another program", printable(key))
         return bool(found.returned or found.enabled or (self._hurry and self._cursor))
 
 

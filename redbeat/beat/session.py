@@ -10,7 +10,7 @@ from celery.utils.log import get_logger
 from redis.exceptions import RedisError
 
 from redbeat.metrics.counters import Counters
-from redbeat.storage.quarantine import shown
+from redbeat.storage.quarantine import printable
 from redbeat.storage.records import (
     BEFORE_RECORD,
     RECORDED,
@@ -278,7 +278,9 @@ class Session:
 
     def _not_recorded(self, done: Completion, result: Result, repeated: bool) -> None:
         if result.code == REFUSED and not repeated:
-            logger.info("beat: Entry %s was deleted or replaced during its run", shown(done.key))
+            logger.info(
+                "beat: Entry %s was deleted or replaced during its run", printable(done.key)
+            )
 
     def unheard(self) -> Response | None:
         """Return the claims whose answer got lost, None when there are none.

@@ -13,7 +13,7 @@ from celery.utils.log import get_logger
 from .records import Claim
 from .store import Store
 
-__all__ = ("Quarantine", "shown")
+__all__ = ("Quarantine", "printable")
 
 logger = get_logger("celery.beat")
 
@@ -28,7 +28,7 @@ START: Final = "0"
 NO_HASH = "not-a-hash"
 
 
-def shown(key: str) -> str:
+def printable(key: str) -> str:
     """Return a key as it can be logged: bytes that are not UTF-8 are escaped."""
     return key.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
@@ -53,7 +53,7 @@ class Quarantine:
 
     def add(self, claim: Claim, reason: str, now: float) -> None:
         """Set an entry aside at the next :meth:`flush`; ``now`` in UNIX seconds."""
-        logger.error("beat: Entry %s is quarantined: %s", shown(claim.key), reason)
+        logger.error("beat: Entry %s is quarantined: %s", printable(claim.key), reason)
         note = {"reason": reason, "since": now, "digest": digest_of(claim)}
         whose = "" if claim.definition is None else claim.id
         self._notes.append((claim.key, whose, json.dumps(note)))
@@ -77,7 +77,7 @@ class Quarantine:
         while True:
             self._cursor, notes = self._store.quarantine_page(self._cursor)
             for key in self._store.review((key, _digest_in(note)) for key, note in notes.items()):
-                logger.info("beat: Entry %s was changed and leaves the quarantine", shown(key))
+                logger.info("beat: Entry %s was changed and leaves the quarantine", printable(key))
                 released = True
             if self._cursor == START or self._clock() - began >= REVIEW_TIME:
                 return released
