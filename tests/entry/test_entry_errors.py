@@ -114,7 +114,7 @@ def test_what_was_stored_stays_when_an_edit_is_refused(
 
 @pytest.mark.parametrize("given", [float("nan"), float("inf"), 1e300, "60", {"every": 60}, [1]])
 def test_what_is_no_schedule_at_all_is_refused_at_once(app: Celery, given: Any) -> None:
-    with pytest.raises(InvalidEntryError, match=r"^schedule: .* is no schedule; use seconds"):
+    with pytest.raises(InvalidEntryError, match=r"^schedule: .* is not a schedule; use seconds"):
         entry(app, schedule=given)
 
 

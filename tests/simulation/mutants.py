@@ -806,7 +806,7 @@ MUTANTS: Final = (
         "save-arms-again",
         "A save that another process anticipated begins a finished entry a second time.",
         "entry.py",
-        "        meta, self._found_texts = found.meta, texts\n",
+        "        meta, self._stored_texts = found.meta, texts\n",
         "        meta = found.meta\n",
         ("tests/schedule/test_saved_again.py",),
     ),
