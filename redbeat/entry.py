@@ -492,8 +492,8 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         grace = policy.misfire_grace_time
         if grace is None or asks_itself(self.schedule):
             return False
-        up_at = Plan(self.schedule, zone, policy, str(self.name)).up_at(scheduled_at)
-        return run.now - up_at > timedelta(seconds=grace)
+        send_at = Plan(self.schedule, zone, policy, str(self.name)).with_jitter(scheduled_at)
+        return run.now - send_at > timedelta(seconds=grace)
 
     @property
     def policy(self) -> Policy:
@@ -553,12 +553,12 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         anchor = self.anchor
         if asks_itself(self.schedule):
             try:
-                return plan.asked(anchor or since, since, n)
+                return plan.estimates(anchor or since, since, n)
             except NotImplementedError:
                 at = self.decision().next_at
                 return [at] if at is not None and at > since and n > 0 else []
-        first = plan.begin(since) if anchor is None else plan.after(anchor)
-        instant = None if first is None else plan.since(first, since + TICK)
+        first = plan.first_occurrence(since) if anchor is None else plan.after(anchor)
+        instant = None if first is None else plan.first_since(first, since + TICK)
         instants: list[datetime] = []
         while instant is not None and len(instants) < n:
             instants.append(instant)

@@ -1442,8 +1442,8 @@ MUTANTS: Final = (
         "window-has-no-end",
         "An entry runs after its end.",
         "entries/decide.py",
-        "return None if found is None or (end is not None and found > end) else found",
-        "return found",
+        "return None if following is None or (end is not None and following > end) else following",
+        "return following",
         ("tests/unit/test_planning.py",),
     ),
     Mutant(
@@ -1485,7 +1485,7 @@ MUTANTS: Final = (
         "catch-up-unlimited",
         "All missed runs are sent, however few the limit allows.",
         "entries/decide.py",
-        "plan.last_few(oldest, latest, limit) if limit is not None else oldest",
+        "plan.first_of_last(oldest, latest, limit) if limit is not None else oldest",
         "oldest",
         (
             "policies",
