@@ -100,9 +100,11 @@ class Reading:
         self.round_trips = 0
 
     def _run(self, script: str, keys: Sequence[Any], args: Sequence[Any] = ()) -> Any:
-        return self._permitted(lambda: self._run_with(script, self._usable(keys), args))
+        return self._retry_if_denied(
+            lambda: self._run_once(script, self._replace_denied(keys), args)
+        )
 
-    def _run_with(self, script: str, keys: Sequence[Any], args: Sequence[Any]) -> Any:
+    def _run_once(self, script: str, keys: Sequence[Any], args: Sequence[Any]) -> Any:
         self.round_trips += 1
         return load_script(script)(self.client, keys, args)
 
@@ -113,9 +115,9 @@ class Reading:
 
     def _read_aside(self, *command: Any) -> Any:
         """Read a key outside the prefix; None when the user may not use those. One round trip."""
-        return self._permitted(lambda: None if self.keys.denied else self._read(*command))
+        return self._retry_if_denied(lambda: None if self.keys.denied else self._read(*command))
 
-    def _permitted(self, ask: Callable[[], T]) -> T:
+    def _retry_if_denied(self, ask: Callable[[], T]) -> T:
         """Return the answer; asks again when the user turns out to lack the keys aside."""
         try:
             return ask()
@@ -149,12 +151,12 @@ class Reading:
         )
         return True
 
-    def _usable(self, keys: Sequence[Any]) -> Sequence[Any]:
+    def _replace_denied(self, keys: Sequence[Any]) -> Sequence[Any]:
         """Return the keys of a script; the schedule stands for those that the user may not use."""
         own = self.keys
         return [own.schedule if key in own.denied else key for key in keys] if own.denied else keys
 
-    def _undeclared(self, *keys: Any) -> list[Any]:
+    def _with_missing_key(self, *keys: Any) -> list[Any]:
         """Return the keys of a script that also uses keys of entries, which it does not name.
 
         The last one never exists. A cluster that moves the slot to another node, and has moved but
@@ -234,7 +236,7 @@ class Reading:
 
     def _page(self, *args: Any) -> Page:
         own = self.keys
-        keys = self._undeclared(own.schedule, own.statics, own.quarantine)
+        keys = self._with_missing_key(own.schedule, own.statics, own.quarantine)
         return read_page(self._run("page", keys, [self.keys.prefix, *args]))
 
     def members(self) -> int:
