@@ -271,7 +271,7 @@ class Store(Reading):
         - HISTORY_DIFFERS: the stored meta is not the expected one.
         - SAME: the stored meta is not the expected one, but definition and policy are stored
           already and ``made_up`` is set, so only the score may be wrong.
-        - GONE: there is no entry whose history could be written.
+        - GONE: there is no entry, and the writing has no definition or no meta to create one.
         - CLOCK_AHEAD: ``made_up`` is ahead of the time of Redis.
         - CONFLICT: the stored definition and policy are not the expected ones.
 
