@@ -5,7 +5,7 @@
 -- KEYS[3]  quarantine (hash); the schedule stands for this one and the next two, see aside.lua
 -- KEYS[4]  beats (zset: token -> last seen, UNIX seconds), see claim.lua
 -- KEYS[5]  stats (hash), see claim.lua; the field `problem` is why a beat sends nothing
--- KEYS[6]  lock (string), left out when locking is off
+-- KEYS[6]  lock (string), left out if locking is off
 -- ARGV[1]  score of disabled entries
 -- ARGV[2]  seconds since its last turn after which a beat is left out
 --

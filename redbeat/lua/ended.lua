@@ -34,7 +34,7 @@ local clock = redis.call('TIME')
 local now = string.format('%d.%06d', tonumber(clock[1]), tonumber(clock[2]))
 if score and tonumber(score) > tonumber(now) then
   redis.call('ZADD', schedule, 'XX', now, entry)
-  -- A user may be forbidden to publish; the beat then sees the entry at its next look.
+  -- A user may lack the right to publish; the beat then sees the entry in its next turn.
   redis.pcall('PUBLISH', channel, 'due')
 end
 return 1

@@ -1,7 +1,7 @@
 -- Take members whose hash is gone out of the schedule.
 --
 -- KEYS[1]  schedule (zset)
--- KEYS[2]  a key that never exists, see Store: a cluster then runs nothing while it moves the slot
+-- KEYS[2]  a key that never exists: while a cluster moves the slot, its nodes answer TRYAGAIN
 -- ARGV[1]  key prefix
 -- ARGV     members: entry keys that had no definition when they were due, or names of such entries
 --

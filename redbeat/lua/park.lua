@@ -3,7 +3,7 @@
 -- KEYS[1]  schedule (zset)
 -- KEYS[2]  quarantine (hash: entry key -> JSON of reason, since, digest); may be the schedule, see
 --          aside.lua
--- KEYS[3]  a key that never exists, see Store: a cluster then runs nothing while it moves the slot
+-- KEYS[3]  a key that never exists: while a cluster moves the slot, its nodes answer TRYAGAIN
 -- ARGV     per entry three values: entry key, claim id ('' when the key is not a hash), note (JSON)
 --
 -- Returns the keys that were parked. One whose claim is not ours any more is left alone; one whose

@@ -2,7 +2,7 @@
 --
 -- KEYS[1]  schedule (zset)
 -- KEYS[2]  quarantine (hash)
--- KEYS[3]  a key that never exists, see Store: a cluster then runs nothing while it moves the slot
+-- KEYS[3]  a key that never exists: while a cluster moves the slot, its nodes answer TRYAGAIN
 -- ARGV     per entry two values: entry key, digest of what was parked: the sha1 of
 --          "<definition>\n<policy>\n<meta>", or another word when the key was not a hash
 --

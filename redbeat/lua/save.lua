@@ -225,7 +225,7 @@ if not codes then
   write_scores()
   if earliest
     and (earliest <= now or (earliest < now + longest_wait and is_first(whose))) then
-    -- A user may be forbidden to publish; the beat then sees the entry at its next look.
+    -- A user may lack the right to publish; the beat then sees the entry in its next turn.
     redis.pcall('PUBLISH', channel, 'due')
   end
 end

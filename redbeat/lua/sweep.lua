@@ -1,7 +1,7 @@
 -- Look for entries that nobody looks at: hashes without a member, disabled ones enabled since.
 --
 -- KEYS[1]  schedule (zset)
--- KEYS[2]  a key that never exists, see Store: a cluster then runs nothing while it moves the slot
+-- KEYS[2]  a key that never exists: while a cluster moves the slot, its nodes answer TRYAGAIN
 -- ARGV[1]  key prefix
 -- ARGV[2]  cursor of SCAN, or '' not to scan
 -- ARGV[3]  glob pattern of all keys under the prefix

@@ -3,8 +3,8 @@
 -- KEYS[1]  schedule (zset)
 -- KEYS[2]  statics (set of names)
 -- KEYS[3]  quarantine (hash); may be the schedule, see aside.lua
--- KEYS[4]  a key that never exists, see Store: a cluster then runs nothing while it moves the slot
--- KEYS[5]  lock (string), left out when locking is off
+-- KEYS[4]  a key that never exists: while a cluster moves the slot, its nodes answer TRYAGAIN
+-- KEYS[5]  lock (string), left out if locking is off
 -- ARGV[1]  lock token of the caller
 -- ARGV[2]  lock time to live, milliseconds: a sync of many entries renews it; '' from a caller that
 --          need not lead: while another beat leads, it only adds what is missing

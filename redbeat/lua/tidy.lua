@@ -2,7 +2,7 @@
 --
 -- KEYS[1]  schedule (zset)
 -- KEYS[2]  stats (hash)
--- KEYS[3]  a key that never exists, see Store: a cluster then runs nothing while it moves the slot
+-- KEYS[3]  a key that never exists: while a cluster moves the slot, its nodes answer TRYAGAIN
 -- ARGV[1]  key prefix
 -- ARGV[2]  how many entries there may be for their counts to be kept at all
 --

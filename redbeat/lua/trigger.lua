@@ -50,7 +50,7 @@ redis.call('HSET', entry, 'trigger',
 local _, _, expires = read_claim(found[2], tonumber(now))
 if not (member and expires > tonumber(now)) then
   redis.call('ZADD', schedule, now, entry)
-  -- A user may be forbidden to publish; the beat then sees the entry at its next look.
+  -- A user may lack the right to publish; the beat then sees the entry in its next turn.
   redis.pcall('PUBLISH', channel, 'due')
 end
 return 1

@@ -122,8 +122,8 @@ def overlaps(client: Any, key: str) -> bool:
 def load_script(name: str) -> Script:
     """Return the script in ``redbeat/lua/<name>.lua``.
 
-    A line ``-- include: <part>`` is replaced by ``redbeat/lua/parts/<part>.lua``. The part is joined
-    to one line, so that line numbers in errors match the file.
+    A line ``-- include: <part>`` is replaced by ``redbeat/lua/parts/<part>.lua``, joined to one
+    line, so that line numbers in errors match the file.
     """
     text = INCLUDE.sub(lambda match: _part(match[1]), _read(name))
     return Script(name, text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
