@@ -53,7 +53,7 @@ from redbeat.entries.history import (
     encode_meta,
     encode_runtime,
 )
-from redbeat.entries.lazy import hidden, revealed, with_field
+from redbeat.entries.lazy import hidden, restore_lazy, with_field
 from redbeat.entries.pauses import Pause, pause_entries, resume_entries, resumed
 from redbeat.entries.policy import DEFAULT, FIELDS, Policy
 from redbeat.entries.runs import Occurrence, nominal, read_history
@@ -335,7 +335,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         """
         stored = cls._arguments_in(definition)
         arguments = decode_policy(policy, stored, cls._foreign_fields)
-        lazy, pause = revealed(arguments, policy), Pause.read(policy)
+        lazy, pause = restore_lazy(arguments, policy), Pause.read(policy)
         try:
             entry = cls(app=app, **arguments)
             entry._lazy = lazy

@@ -44,7 +44,7 @@ __all__ = (
 TIMES: Final = {"countdown": False, "eta": True, "expires": True}
 
 #: Seconds that are rather meant as a UNIX time.
-TOO_MANY_SECONDS: Final = 1e9
+MAX_SECONDS: Final = 1e9
 
 
 def stored_options(options: Any) -> Any:
@@ -67,10 +67,12 @@ def _stored(name: Any, value: Any) -> Any:
     seconds = seconds_of(value)
     if not is_number(seconds):
         also = ", a timedelta, a datetime or ISO 8601" if TIMES[name] else " or a timedelta"
-        raise _refusal(name, f"must be a number of seconds{also}, not {value!r:.60}")
-    if not 0 <= seconds < TOO_MANY_SECONDS:
+        raise _option_error(name, f"must be a number of seconds{also}, not {value!r:.60}")
+    if not 0 <= seconds < MAX_SECONDS:
         also = "; an instant is a datetime" if TIMES[name] else ""
-        raise _refusal(name, f"must be 0 seconds at least and below 1e9, not {value!r:.60}{also}")
+        raise _option_error(
+            name, f"must be 0 seconds at least and below 1e9, not {value!r:.60}{also}"
+        )
     return seconds
 
 
@@ -80,11 +82,11 @@ def _is_instant(name: str, value: Any) -> bool:
     try:
         isoparse(value)
     except ValueError as error:
-        raise _refusal(name, f"{value!r:.60} is not ISO 8601") from error
+        raise _option_error(name, f"{value!r:.60} is not ISO 8601") from error
     return True
 
 
-def _refusal(name: str, problem: str) -> InvalidEntryError:
+def _option_error(name: str, problem: str) -> InvalidEntryError:
     return InvalidEntryError(f"options.{name}", problem)
 
 
@@ -119,7 +121,7 @@ def encode_definition(definition: dict[str, Any]) -> str:
 
 #: The fields of an entry whose class adds none, and how the encoder writes its definition.
 NAMES = (*FIELDS,)
-WRITTEN = f"{{{', '.join(f'{quoted(field)}: %s' for field in NAMES)}}}"
+DEFINITION_TEXT = f"{{{', '.join(f'{quoted(field)}: %s' for field in NAMES)}}}"
 
 #: How the encoder writes the values that hold no others.
 SCALARS: dict[type, Callable[[Any], str]] = {
@@ -137,14 +139,14 @@ def flat_text(definition: dict[str, Any]) -> str | None:
     """
     if (*definition,) != NAMES or active_codec()[0] is not RedBeatJSONEncoder:
         return None
-    name, task, args, kwargs, options, when, enabled = definition.values()
+    name, task, args, kwargs, options, rule, enabled = definition.values()
     if not (name and task and type(enabled) is bool):
         return None
     if options and stored_options(options) is not options:
         return None
     try:
-        texts = (_array(args), _object(kwargs), _object(options), _schedule(when))
-        text = WRITTEN % (quoted(name), quoted(task), *texts, SCALARS[bool](enabled))
+        texts = (_array(args), _object(kwargs), _object(options), _schedule(rule))
+        text = DEFINITION_TEXT % (quoted(name), quoted(task), *texts, SCALARS[bool](enabled))
     except (KeyError, TypeError, ValueError):
         return None  # The encoder knows the rest, and says what is wrong if anything is.
     return text if len(text) <= MAX_TEXT else None
@@ -169,18 +171,18 @@ def _object(values: Any) -> str:
     return f"{{{', '.join(items)}}}"
 
 
-def _schedule(when: Any) -> str:
-    if not isinstance(when, BaseSchedule):
-        raise TypeError(when)
-    if asks_itself(when):
-        return encode(when)
-    if type(when) is schedule and type(when.run_every) is timedelta:
-        return _interval(when.run_every, bool(when.relative))
-    if type(when) is crontab:
-        fields = _cron_fields(when)
+def _schedule(rule: Any) -> str:
+    if not isinstance(rule, BaseSchedule):
+        raise TypeError(rule)
+    if asks_itself(rule):
+        return encode(rule)
+    if type(rule) is schedule and type(rule.run_every) is timedelta:
+        return _interval(rule.run_every, bool(rule.relative))
+    if type(rule) is crontab:
+        fields = _cron_fields(rule)
         if TEXT.issuperset(map(type, fields)):
             return CRONTAB % (*map(quoted, fields),)
-    return encode(when)
+    return encode(rule)
 
 
 @lru_cache(maxsize=256)

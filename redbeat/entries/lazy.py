@@ -25,7 +25,7 @@ __all__ = (
     "has_scalars",
     "hidden",
     "resolved",
-    "revealed",
+    "restore_lazy",
     "with_field",
 )
 
@@ -62,7 +62,7 @@ def hidden(definition: dict[str, Any], static: bool) -> tuple[dict[str, Any], Pa
     def hide(value: Any, path: Path) -> Any:
         if isinstance(value, BeatLazyFunc) and not static:
             problem = "a BeatLazyFunc is only for entries of beat_schedule; compute it in the task"
-            raise InvalidEntryError(_shown(path), problem)
+            raise InvalidEntryError(_path_text(path), problem)
         found.append(path)
         return {TAG: FIELD, "function": _described(value)}
 
@@ -75,7 +75,7 @@ def _containers(definition: dict[str, Any]) -> list[str]:
     return [name for name in ARGUMENTS if isinstance(definition.get(name), (dict, list, tuple))]
 
 
-def revealed(arguments: dict[str, Any], policy: str) -> bool:
+def restore_lazy(arguments: dict[str, Any], policy: str) -> bool:
     """Put a :class:`LazyArgument` in place of each description; whether there are any.
 
     Raises :exc:`DecodeError` where the policy does not fit the constructor arguments.
@@ -85,17 +85,17 @@ def revealed(arguments: dict[str, Any], policy: str) -> bool:
     paths = decode(policy, "policy").get(FIELD, [])
     try:
         for first, *path in paths:
-            arguments[first] = _revealed_at(arguments[first], path)
+            arguments[first] = _restore_at(arguments[first], path)
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         problem = f"does not fit the arguments; take out what is not in them ({error!r})"
         raise DecodeError(f"policy.{FIELD}", problem) from error
     return bool(paths)
 
 
-def _revealed_at(value: Any, path: list[Any]) -> Any:
+def _restore_at(value: Any, path: list[Any]) -> Any:
     if not path:
         return LazyArgument(str(value["function"]))
-    value[path[0]] = _revealed_at(value[path[0]], path[1:])
+    value[path[0]] = _restore_at(value[path[0]], path[1:])
     return value
 
 
@@ -116,7 +116,7 @@ def resolved(value: Any, configured: Any, path: Path) -> Any:
             return argument
         if not isinstance(found, BeatLazyFunc):
             raise LazyArgumentError(
-                f"{_shown(at)} is to be computed by {argument.function}, which beat_schedule of "
+                f"{_path_text(at)} is to be computed by {argument.function}, which beat_schedule of "
                 "this beat does not have there; run it with the configuration of the entry, or "
                 "save the entry with a value"
             )
@@ -143,11 +143,11 @@ def has_scalars(values: Iterable[Any]) -> bool:
 
 def _call(argument: BeatLazyFunc | LazyArgument, path: Path) -> Any:
     if isinstance(argument, LazyArgument):
-        raise LazyArgumentError(f"{_shown(path)} is computed by a beat, and only there")
+        raise LazyArgumentError(f"{_path_text(path)} is computed by a beat, and only there")
     try:
         return argument()
     except Exception as error:
-        problem = f"{_shown(path)}: {_described(argument)} failed: {error!r}"
+        problem = f"{_path_text(path)}: {_described(argument)} failed: {error!r}"
         raise LazyArgumentError(problem) from error
 
 
@@ -187,7 +187,7 @@ def _described(value: BeatLazyFunc | LazyArgument) -> str:
     return f"{getattr(function, '__module__', None) or type(function).__module__}.{name}"
 
 
-def _shown(path: Path) -> str:
+def _path_text(path: Path) -> str:
     steps = (f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
     return "".join(steps).lstrip(".")
 
