@@ -38,7 +38,7 @@ MAX_TEMPLATES: Final = 1000
 #: Marks values in a text that are more than plain JSON.
 TAGGED: Final = '"__type__"'
 
-#: Fields of a definition that differ between similar entries; they precede the schedule when stored.
+#: Fields of a definition that differ between similar entries; stored before the schedule.
 INDIVIDUAL: Final = frozenset({"name", "task", "args", "kwargs", "options"})
 SCHEDULE: Final = '"schedule":'
 
@@ -217,8 +217,7 @@ def _new_entry(template: Template, individual: dict[str, Any]) -> RedBeatSchedul
 #: Number of decoded definitions, and of histories, to keep; about 3 KiB per entry for both.
 CACHE_SIZE = 10_000
 
-#: When the cache is full, admit one miss in 16; admitting all would thrash with entries that are due
-#: in turn.
+#: When the cache is full, admit one miss in 16; admitting all would thrash a cyclic scan.
 ADMIT_ONE_IN = 16
 
 Value = TypeVar("Value")
