@@ -119,7 +119,7 @@ def test_the_names_of_own_keys_are_not_removed(schedule: Schedule, world: World)
 
 
 def test_an_entry_goes_under_its_own_name(schedule: Schedule, make: Make) -> None:
-    with pytest.raises(InvalidEntryError, match="name: is 'a', it must be the key, 'b'"):
+    with pytest.raises(InvalidEntryError, match="name: is 'a', but the key is 'b'"):
         schedule["b"] = make("a")
     with pytest.raises(InvalidEntryError, match="must be a RedBeatSchedulerEntry"):
         schedule["b"] = {}  # type: ignore[assignment]
