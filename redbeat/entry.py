@@ -343,7 +343,8 @@ class RedBeatSchedulerEntry(ScheduleEntry):
             entry._seen_texts = (definition, policy)
             return entry
         except Exception as error:
-            # The texts are valid, so a user's class or schedule raised, or lacks an argument.
+            # The texts can be decoded, so the cause is code of the user: a schedule that raised, or
+            # an entry class that lacks an argument.
             may_load_elsewhere = not isinstance(error, InvalidEntryError) or asks_itself(
                 arguments["schedule"]
             )
