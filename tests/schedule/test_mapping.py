@@ -111,9 +111,9 @@ def test_an_unknown_name_is_a_key_error(schedule: Schedule) -> None:
 
 def test_the_names_of_own_keys_are_not_removed(schedule: Schedule, world: World) -> None:
     world.scheduler().tick()
-    with pytest.raises(InvalidEntryError, match="RedBeat's own"):
+    with pytest.raises(InvalidEntryError, match="RedBeat uses itself"):
         del schedule[":lock"]
-    with pytest.raises(InvalidEntryError, match="RedBeat's own"):
+    with pytest.raises(InvalidEntryError, match="RedBeat uses itself"):
         schedule.delete_all([":schedule"])
     assert world.client.exists("redbeat::lock")
 
