@@ -197,7 +197,8 @@ MISSED_LIMIT = 100
 #: the clock of Redis was wrong when the run was recorded.
 CLOCK_STEP = 1.0
 
-#: Seconds until the next ``is_due()`` call of a user's schedule: least, most, and after NaN.
+#: Seconds until the next ``is_due()`` call of a user's schedule: shortest, longest, and if
+#: ``is_due()`` returned NaN.
 SHORTEST_WAIT, LONGEST_WAIT, DEFAULT_WAIT = 0.05, 10 * 365 * 86400.0, 5.0
 
 
@@ -450,11 +451,12 @@ def decide_by_is_due(
     try:
         is_due, seconds = schedule.is_due(on_clock_of(schedule, last))
     except (OSError, RedisError) as error:
-        # The user's code raised it, so RedBeat's Redis and broker are up and only this entry fails.
+        # The user's code raised the error. RedBeat's Redis and broker may work, so that only this
+        # entry fails.
         raise RuntimeError(f"is_due() of its schedule raised {described(error)}") from error
     if seconds is None:
         return Decision(due if is_due else None, None)
-    # The seconds count from the end of the call; otherwise the next look would be too early.
+    # The seconds count from the end of the call; otherwise the next call would be too early.
     called_at = now + (clock_offset(schedule, now) - ahead)
     return Decision(due if is_due else None, called_at + wait_of(float(seconds)))
 

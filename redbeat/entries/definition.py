@@ -71,7 +71,7 @@ def _stored(name: Any, value: Any) -> Any:
     if not 0 <= seconds < MAX_SECONDS:
         also = "; an instant is a datetime" if TIMES[name] else ""
         raise _option_error(
-            name, f"must be 0 seconds at least and below 1e9, not {value!r:.60}{also}"
+            name, f"must be at least 0 and below 1e9 seconds, not {value!r:.60}{also}"
         )
     return seconds
 

@@ -195,7 +195,7 @@ def individual_fields(definition: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def is_small(text: str) -> bool:
-    """Whether a text is short enough, and surely not nested too deeply."""
+    """Whether a text is short enough, and has too few brackets to be nested too deeply."""
     return len(text) <= MAX_TEXT and text.count("[") + text.count("{") <= MAX_DEPTH
 
 

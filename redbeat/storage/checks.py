@@ -32,7 +32,7 @@ logger = get_logger("celery.beat")
 
 
 MESSAGE = (
-    "Redis may evict keys of the schedule: maxmemory is %d with policy %s. "
+    "Redis may evict keys of the schedule: maxmemory is %d bytes with policy %s. "
     "Set maxmemory-policy to noeviction or to a volatile-* policy, "
     "or redbeat_key_expiry_check to 'ignore'."
 )

@@ -95,10 +95,10 @@ class Replicas:
     def _report(self, confirmed: int, seconds: float) -> None:
         before, self._enough = self._enough, confirmed >= self.required
         if before and not self._enough:
-            message = "beat: %d replicas of %d recorded the last runs within %.2f s, going on"
+            message = "beat: Only %d of %d replicas recorded the last runs within %.2f s, going on"
             logger.warning(message, confirmed, self.required, seconds)
         elif self._enough and not before:
-            logger.warning("beat: %d replicas record the runs again", confirmed)
+            logger.warning("beat: Enough replicas record the runs again: %d", confirmed)
 
 
 #: Longest wait of a beat between two ticks, in seconds. A save publishes a wake-up message only if
