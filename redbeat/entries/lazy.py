@@ -116,9 +116,9 @@ def resolved(value: Any, configured: Any, path: Path) -> Any:
             return argument
         if not isinstance(function, BeatLazyFunc):
             raise LazyArgumentError(
-                f"{_path_text(at)} must be computed by {argument.function}, which is not there in "
-                "the beat_schedule of this beat; start the beat with the configuration of the "
-                "entry, or save the entry with a value"
+                f"{_path_text(at)} must be computed by {argument.function}, but the beat_schedule "
+                "of this beat does not have that function there; start the beat with the "
+                "configuration of the entry, or save the entry with a value"
             )
         return function
 

@@ -5,7 +5,7 @@
 -- KEYS[3]  quarantine (hash); this key and the next three may be the schedule, see aside.lua
 -- KEYS[4]  beats (zset: token -> last seen, UNIX seconds); ' lock' follows the token of a beat that
 --          uses the lock; beats without the lock share the work
--- KEYS[5]  stats (hash: counter -> value), see StatsFields
+-- KEYS[5]  stats (hash: counter -> value), see metrics/counters.py
 -- KEYS[6]  the last turn of the caller (string): '<turn> <when its claims end> <codes>'
 -- KEYS[7]  a key that never exists: while a cluster moves the slot, its nodes answer TRYAGAIN
 -- KEYS[8]  lock (string), left out if locking is off

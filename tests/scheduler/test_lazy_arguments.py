@@ -161,7 +161,7 @@ def test_a_beat_without_that_configuration_sends_nothing(
     other.tick()
     assert other.names == ["b"]
     assert "args[0] must be computed by" in log.text
-    assert "which beat_schedule of this beat does not have there" in log.text
+    assert "the beat_schedule of this beat does not have that function there" in log.text
     assert world.quarantine() == {}
     score = world.score("a")
     assert score is not None
