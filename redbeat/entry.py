@@ -53,7 +53,7 @@ from redbeat.entries.history import (
     encode_meta,
     encode_runtime,
 )
-from redbeat.entries.lazy import hidden, revealed, with_field
+from redbeat.entries.lazy import hidden, restore_lazy, with_field
 from redbeat.entries.pauses import Pause, pause_entries, resume_entries, resumed
 from redbeat.entries.policy import DEFAULT, FIELDS, Policy
 from redbeat.entries.runs import Occurrence, nominal, read_history
@@ -90,21 +90,22 @@ Self = TypeVar("Self", bound="RedBeatSchedulerEntry")
 #: Triggered runs of one entry that may wait for a beat.
 MAX_TRIGGERS: Final = 100
 
-#: What becomes of a trigger, as ``trigger.lua`` returns it.
+#: Codes of ``trigger.lua`` for a trigger that it refused.
 UNKNOWN, QUARANTINED, TOO_MANY, NOT_A_HASH = 0, -1, -2, -3
 
-#: How often a write is tried again when the entry ran in between, before it insists.
+#: How often a write is retried after a run was recorded in between; then it overwrites the history.
 SAVE_ATTEMPTS = 5
 
-#: Seconds by which a score may differ from what was written: it has six decimals.
+#: Largest difference in seconds between two equal scores: they are stored with six decimals.
 SCORE_PRECISION = 2e-6
 
-#: Seconds after which a disabled entry asks to be looked at again, when it is asked.
+#: Seconds that ``is_due()`` of a disabled entry returns.
 DISABLED_RECHECK = 5.0
 
+#: Names of all policy fields.
 NAMES = frozenset(FIELDS)
 
-#: What every meta may hold.
+#: Fields of ``meta`` that RedBeat reads; a subclass may add others.
 META = ("last_run_at", "total_run_count")
 
 
@@ -112,29 +113,29 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     """A periodic task.
 
     Arguments:
-        name: how the user calls it; its key is the prefix plus this. ``str()`` is applied.
+        name: name of the entry; the prefix plus the name is its key. ``str()`` is applied.
         task: name of the task to send.
         schedule: seconds, a timedelta, or a schedule of Celery or of this package.
         args, kwargs: arguments of the task.
-        enabled: a disabled entry is kept and never due.
+        enabled: False keeps the entry in Redis, but it is never due.
         options: options of ``apply_async``.
         clsargs: ``app``, ``last_run_at``, ``total_run_count``, ``relative``, and the fields of a
             :class:`~redbeat.entries.policy.Policy`. ``one_off=True`` is ``max_runs=1``.
 
-    Making an entry does not touch Redis. Attributes are changed freely, then stored with
-    :meth:`save`. Raises :exc:`InvalidEntryError` for what is no schedule at all; the rest is
-    checked by ``save()``.
+    Creating an entry does not touch Redis. You may change its attributes, then store them with
+    :meth:`save`. The constructor raises :exc:`InvalidEntryError` if ``schedule`` is not a
+    schedule; ``save()`` checks everything else.
     """
 
     schedule: Any
     kwargs: dict[str, Any]
     options: dict[str, Any]
     enabled: bool
-    #: When it ran last; None to have it run now.
+    #: The last run; None means that the entry never ran and is due now.
     last_run_at: datetime | None
     total_run_count: int
 
-    # What a policy may say, see there for what it is by default.
+    # Fields of the policy. Their defaults are set at the end of this module.
     timezone: str | None
     start_time: datetime | None
     end_time: datetime | None
@@ -148,46 +149,46 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     overlap_timeout: float
     delivery: str | None
 
-    #: The nominal instant of the last run, None when it is not known.
+    #: The nominal instant of the last run, None when unknown.
     scheduled_at: datetime | None = None
 
-    #: Set while a beat holds a claim on the entry; then nothing is written by the entry itself.
+    #: Set while a beat holds a claim on the entry; only the beat then writes to Redis.
     run: Run | None = None
 
-    #: Whether the sorted set has it up to be looked at, whatever the entry itself says.
+    #: Whether the stored score has passed. The decision of the entry may still be "not due".
     put_up = False
 
-    #: Fields of a policy whose names a subclass uses for attributes or arguments of its own.
+    #: Policy fields whose names a subclass uses for its own attributes or arguments.
     _foreign_fields: frozenset[str] = frozenset()
 
-    #: The zone of the app, where it was looked up already.
+    #: Cached time zone of the app, None before the first lookup.
     _zone: tzinfo | None = None
 
-    #: Text of the stored meta this entry was made from; None for an entry not seen in Redis.
+    #: The stored meta this entry was loaded from, None if it was not loaded from Redis.
     _seen_meta: str | None = None
 
-    #: The stored definition and policy this entry was made from; empty when not seen in Redis.
+    #: The stored definition and policy this entry was loaded from, empty if it was not loaded.
     _seen_texts: tuple[str, str] = ("", "")
 
-    #: An operator's pause that lies on it, while it is not enabled.
+    #: The operator's pause of an entry that is not enabled, None without a pause.
     _pause: Pause | None = None
 
-    #: The last run and the run count that are not a change of the caller's.
+    #: Last run and run count as loaded or saved; different attribute values are changes to save.
     _known_history: tuple[Any, int] = (None, 0)
 
-    #: What tells the stored entry from one of the same name that was deleted; "" for none.
+    #: The stored identity. It differs from that of a deleted entry of the same name; "" for none.
     _identity = ""
 
-    #: The identity that the entry gets if it is new, as long as it is not known to be saved.
+    #: The identity to store if the entry is new. Retries of one save reuse the value.
     _new_identity = ""
 
-    #: The definition and policy that a refused write found, None where there was none.
-    _found_texts: Texts | None = None
+    #: Stored definition and policy that a refused write returned, None before a refusal.
+    _stored_texts: Texts | None = None
 
-    #: Last run and run count as they were before this write began the entry again, None for none.
-    _before_arming: tuple[Any, int] | None = None
+    #: Last run and run count before this save restarted a finished entry, None without a restart.
+    _history_before_restart: tuple[Any, int] | None = None
 
-    #: Whether it stands in ``beat_schedule``; then its arguments may be computed at each dispatch.
+    #: Whether the entry comes from ``beat_schedule``: each dispatch may compute its arguments.
     _static = False
 
     #: Whether an argument stands for a function that only ``beat_schedule`` has.
@@ -206,12 +207,12 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     ) -> None:
         clsargs["app"] = real_app(clsargs.get("app"))
         if self._foreign_fields:
-            # What a subclass hands on is meant for the policy.
+            # A field that a subclass passes to this constructor belongs to the policy.
             self._foreign_fields = self._foreign_fields.difference(clsargs)
         policy = {field: clsargs.pop(field, None) for field in FIELDS}
         if clsargs.pop("one_off", False):
             policy["max_runs"] = policy["max_runs"] or 1
-        given = clsargs.get("last_run_at") is not None
+        has_last_run = clsargs.get("last_run_at") is not None
         try:
             super().__init__(
                 name=None if name is None else str(name),
@@ -223,35 +224,35 @@ class RedBeatSchedulerEntry(ScheduleEntry):
                 **clsargs,
             )
         except (AttributeError, ValueError, OverflowError) as error:
-            problem = f"{schedule!r:.60} is no schedule; use seconds, a crontab or an rrule"
+            problem = f"{schedule!r:.60} is not a schedule; use seconds, a crontab or an rrule"
             raise InvalidEntryError("schedule", problem) from error
-        if not given and isinstance(self.schedule, RuleSchedule):
+        if not has_last_run and isinstance(self.schedule, RuleSchedule):
             self.last_run_at = self.schedule.counts_from(aware(self.default_now()))
         self.enabled = enabled
         for field, value in policy.items():
             if value is not None:
                 setattr(self, field, value)
         if self.timezone is not None:
-            self._give_zone()
-        # What save() takes for unchanged: a history the caller did not tell about.
-        self._known_history = (None if given else self.last_run_at, 0)
+            self._apply_timezone()
+        # A default last run is not a change of the history; one that the caller passed is.
+        self._known_history = (None if has_last_run else self.last_run_at, 0)
 
-    def _give_zone(self) -> None:
-        """Have the schedule tell the zone of the entry, as Celery's and Sentry's code reads it."""
-        with suppress(InvalidEntryError):  # save() tells of a zone that is none
+    def _apply_timezone(self) -> None:
+        """Set the zone of the entry on its schedule, since Celery and Sentry read it there."""
+        with suppress(InvalidEntryError):  # save() raises the error of an unknown zone
             zone = Policy.of({"timezone": self.timezone}).zone
             if zone is not None:
                 self.schedule = in_zone(self.schedule, zone)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        for base in cls.__mro__:  # what is mixed in is the subclass's own too
+        for base in cls.__mro__:  # mixins of the subclass may use the names as well
             if base in RedBeatSchedulerEntry.__mro__:
                 continue
-            named = {*vars(base)}
+            used_names = {*vars(base)}
             with suppress(KeyError, TypeError, ValueError):
-                named |= {*signature(vars(base)["__init__"]).parameters}
-            cls._foreign_fields |= NAMES & named
+                used_names |= {*signature(vars(base)["__init__"]).parameters}
+            cls._foreign_fields |= NAMES & used_names
 
     # -- names ---------------------------------------------------------------------------------
 
@@ -264,7 +265,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     def key(self) -> str:
         """The Redis key of the entry."""
         if not self.name:
-            raise InvalidEntryError("name", "the entry has none; give it one")
+            raise InvalidEntryError("name", "is empty; give the entry a name")
         return self.generate_key(self.app, self.name)
 
     # -- loading -------------------------------------------------------------------------------
@@ -277,9 +278,9 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     @staticmethod
     def decode_meta(
         meta: str | bytes | None,
-        app: Any = None,  # noqa: ARG004 - RedBeat 2 takes it
+        app: Any = None,  # noqa: ARG004 - RedBeat 2 has this parameter
     ) -> dict[str, Any]:
-        """Return a run history, ``{"last_run_at": None}`` when there is none."""
+        """Return the run history in a meta, ``{"last_run_at": None}`` without a meta."""
         return decode_meta(meta)
 
     @staticmethod
@@ -295,15 +296,15 @@ class RedBeatSchedulerEntry(ScheduleEntry):
 
     @staticmethod
     def load_meta(key: str, app: Any = None) -> dict[str, Any]:
-        """Return the stored run history, ``{"last_run_at": None}`` for none. One round trip."""
+        """Return the stored run history, ``{"last_run_at": None}`` without one. One round trip."""
         return decode_meta(store_of(app).load(text_of(key))[1])
 
     @classmethod
     def from_key(cls: type[Self], key: str, app: Any = None) -> Self:
         """Load an entry by its full key.
 
-        Raises KeyError when there is none and :exc:`DecodeError` when it cannot be understood.
-        One round trip.
+        Raises KeyError when the key does not exist and :exc:`DecodeError` when its fields cannot
+        be decoded. One round trip.
         """
         app = real_app(app)
         definition, *texts = store_of(app).load(text_of(key))
@@ -321,20 +322,20 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         runtime: str,
         identity: str = "",
     ) -> Self:
-        """Make an entry from the fields of its hash; raises :exc:`DecodeError`. No round trip."""
+        """Return the entry in the fields of a hash; raises :exc:`DecodeError`. No round trip."""
         entry = cls.from_definition(app, definition, policy).with_history(meta, runtime)
         entry._identity = identity
         return entry
 
     @classmethod
     def from_definition(cls: type[Self], app: Any, definition: str, policy: str = "") -> Self:
-        """Make an entry without history; raises :exc:`DecodeError`. No round trip.
+        """Return an entry without history; raises :exc:`DecodeError`. No round trip.
 
-        That is :exc:`UnknownTypeError` for what another process may be able to read.
+        The error is an :exc:`UnknownTypeError` if another process may be able to read the entry.
         """
         stored = cls._arguments_in(definition)
         arguments = decode_policy(policy, stored, cls._foreign_fields)
-        lazy, pause = revealed(arguments, policy), Pause.read(policy)
+        lazy, pause = restore_lazy(arguments, policy), Pause.read(policy)
         try:
             entry = cls(app=app, **arguments)
             entry._lazy = lazy
@@ -342,26 +343,32 @@ class RedBeatSchedulerEntry(ScheduleEntry):
             entry._seen_texts = (definition, policy)
             return entry
         except Exception as error:
-            # The texts were checked before: an unknown argument, or code of the user's own.
-            own = not isinstance(error, InvalidEntryError) or asks_itself(arguments["schedule"])
-            kind = UnknownTypeError if own else DecodeError
+            # The texts can be decoded, so the cause is code of the user: a schedule that raised, or
+            # an entry class that lacks an argument.
+            may_load_elsewhere = not isinstance(error, InvalidEntryError) or asks_itself(
+                arguments["schedule"]
+            )
+            kind = UnknownTypeError if may_load_elsewhere else DecodeError
             raise kind("definition", f"{cls.__name__} refuses it: {error}") from error
 
     @classmethod
     def loads_itself(cls) -> bool:
         """Return whether a subclass overrides :meth:`from_key`."""
-        ours: Any = RedBeatSchedulerEntry.from_key
-        return getattr(cls.from_key, "__func__", None) is not ours.__func__
+        inherited: Any = RedBeatSchedulerEntry.from_key
+        return getattr(cls.from_key, "__func__", None) is not inherited.__func__
 
     @classmethod
     def _arguments_in(cls, definition: str) -> dict[str, Any]:
-        """Return the constructor arguments; raises :exc:`DecodeError`, also for a subclass."""
+        """Return the constructor arguments in a definition.
+
+        Raises :exc:`DecodeError`, also for any error in ``decode_definition()`` of a subclass.
+        """
         try:
             return dict(cls.decode_definition(definition))
         except DecodeError:
             raise
         except Exception as error:
-            problem = f"decode_definition() of {cls.__name__} refuses it: {error!r}"
+            problem = f"decode_definition() of {cls.__name__} raised {error!r}"
             raise UnknownTypeError("definition", problem) from error
 
     @classmethod
@@ -370,18 +377,21 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         return cls.decode_meta is not RedBeatSchedulerEntry.decode_meta
 
     def _history_in(self, meta: str, runtime: str) -> History:
-        """Return a stored history; what else a subclass finds in ``meta`` becomes an attribute."""
+        """Return the stored history; raises :exc:`DecodeError`.
+
+        Other fields that ``decode_meta()`` of a subclass returns become attributes of the entry.
+        """
         if not self.reads_meta_itself():
             return History.read(meta, runtime)
         try:
-            found = dict(self.decode_meta(meta or None))
+            fields = dict(self.decode_meta(meta or None))
         except DecodeError:
             raise
         except Exception as error:
-            problem = f"decode_meta() of {type(self).__name__} refuses it: {error!r}"
+            problem = f"decode_meta() of {type(self).__name__} raised {error!r}"
             raise UnknownTypeError("meta", problem) from error
-        history = {name: found.pop(name) for name in META if name in found}
-        for name, value in found.items():
+        history = {name: fields.pop(name) for name in META if name in fields}
+        for name, value in fields.items():
             setattr(self, name, value)
         return History.of_meta(history, runtime)
 
@@ -392,38 +402,38 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         return entry
 
     def is_of(self, key: str, definition: str, policy: str) -> bool:
-        """Whether it was made from these stored texts."""
+        """Whether the entry was loaded from this key with these texts."""
         return self.key == key and self._seen_texts == (definition, policy)
 
     @property
     def rank(self) -> int | None:
-        """The position in due order, None when it is not scheduled. One round trip."""
+        """The position in due order, None when the entry is not scheduled. One round trip."""
         return store_of(self.app).rank(self.key)
 
     # -- history and time -------------------------------------------------------------------------
 
     def policy_field(self, name: str) -> Any:
-        """Return what the entry says in a field of its policy, else the default."""
+        """Return a policy field; the default if a subclass uses the name for something else."""
         return getattr(DEFAULT if name in self._foreign_fields else self, name)
 
     def default_now(self) -> datetime:
-        """Return the time of the schedule's clock, or of the app's where there is no schedule."""
+        """Return the time of the schedule's own clock if it has one, else in the app's zone."""
         if has_clock(self.schedule):
             now: datetime = self.schedule.now()
             return now
-        # What Celery computes in several steps, at each entry that is made.
+        # Celery's method returns the same, but more slowly; every new entry calls this one.
         return datetime.now(self.app.timezone)
 
-    def _present(self) -> datetime:
-        """Return the instant in UTC at which to decide outside a claim.
+    def _current_time(self) -> datetime:
+        """Return the present in UTC, for decisions without a claim.
 
-        The clock of a schedule tells it, unless that is one on the wall: without a zone.
+        If the clock of the schedule returns naive times, the clock of this host replaces it.
         """
         now = self.default_now()
         return datetime.now(UTC) if now.tzinfo is None else as_utc(now)
 
     def recall(self, meta: str, runtime: str = "") -> None:
-        """Take over a stored history; raises :exc:`DecodeError`. No round trip."""
+        """Load a stored history into this entry; raises :exc:`DecodeError`. No round trip."""
         self.adopt(meta, *self._history_in(meta, runtime))
 
     def adopt(
@@ -433,7 +443,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         total_run_count: int,
         scheduled_at: datetime | None,
     ) -> None:
-        """Take over a history, as in :class:`History`, and the text of it. No round trip."""
+        """Set the fields of a :class:`History`, and ``meta``, its stored text. No round trip."""
         self.last_run_at, self.total_run_count = last_run_at, total_run_count
         self.scheduled_at = scheduled_at
         self._known_history = (last_run_at, total_run_count)
@@ -441,7 +451,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
 
     @property
     def anchor(self) -> datetime | None:
-        """The instant in UTC from which the next run counts, None when it never ran."""
+        """The instant in UTC from which the next run counts, None if the entry never ran."""
         last, known = self.last_run_at, self._known_history[0]
         if last is None:
             return None
@@ -450,9 +460,9 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         return aware(last)
 
     def ran_after(self, now: datetime) -> bool:
-        """Whether a beat recorded a run after ``now``: the clock of Redis was ahead then.
+        """Whether a beat recorded a run later than ``now``, while the clock of Redis was ahead.
 
-        What an application wrote as the last run is no run of a beat.
+        False for a last run that an application wrote.
         """
         last, known = self.last_run_at, self._known_history[0]
         if last is None or self.scheduled_at is None or not same_instant(last, known):
@@ -463,18 +473,18 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         """Return which occurrence is due, and when the next one is. No round trip."""
         run = self.run
         if run is None:
-            now = self._present()
+            now = self._current_time()
             return self._decide(now, now)
         decision = run.decision
         if decision is None:
-            # Code of the user's own knows the present only.
+            # A user's is_due() only knows the present; other schedules decide for any instant.
             at = run.now if asks_itself(self.schedule) else run.decided_at
             decision = run.decision = self._decide(at, run.due)
         return decision
 
     @property
     def is_too_late(self) -> bool:
-        """Whether the run that was decided on is too old to be sent by now."""
+        """Whether ``misfire_grace_time`` of the run to send has passed."""
         run = self.run
         scheduled_at = run and run.decision and run.decision.scheduled_at
         if run is None or not scheduled_at or self.last_run_at is None:
@@ -483,18 +493,22 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         grace = policy.misfire_grace_time
         if grace is None or asks_itself(self.schedule):
             return False
-        up_at = Plan(self.schedule, zone, policy, str(self.name)).up_at(scheduled_at)
-        return run.now - up_at > timedelta(seconds=grace)
+        send_at = Plan(self.schedule, zone, policy, str(self.name)).with_jitter(scheduled_at)
+        return run.now - send_at > timedelta(seconds=grace)
 
     @property
     def policy(self) -> Policy:
-        """What the attributes say; raises :exc:`InvalidEntryError` that names the field."""
-        given = self.__dict__
-        if NAMES.isdisjoint(given):
+        """The policy in the attributes; raises :exc:`InvalidEntryError` that names the field."""
+        attributes = self.__dict__
+        if NAMES.isdisjoint(attributes):
             return DEFAULT
         foreign = self._foreign_fields
         return Policy.of(
-            {name: given[name] for name in FIELDS if name in given and name not in foreign}
+            {
+                name: attributes[name]
+                for name in FIELDS
+                if name in attributes and name not in foreign
+            }
         )
 
     def _decide(self, now: datetime, due: datetime) -> Decision:
@@ -505,11 +519,11 @@ class RedBeatSchedulerEntry(ScheduleEntry):
             last = anchor = min(anchor, now)
         runs, name = self.total_run_count, str(self.name)
         decision = decide(self.schedule, last, anchor, now, due, zone, policy, runs, name)
-        # Noted as what it counts from, or it would begin to wait again at each look.
+        # Recorded as the new anchor; otherwise the wait would restart with every decision.
         return decision._replace(anchor=now) if ahead and anchor is now else decision
 
     def _rules(self) -> tuple[Policy, tzinfo]:
-        """Return the policy with what the app adds to it, and the zone to read a crontab in."""
+        """Return the policy with the app's cron deadline, and the time zone for a crontab."""
         policy = self.policy
         if isinstance(self.schedule, crontab) and policy.misfire_grace_time is None:
             deadline = ensure_conf(self.app).cron_deadline
@@ -519,19 +533,19 @@ class RedBeatSchedulerEntry(ScheduleEntry):
 
     @property
     def runs_left(self) -> int | None:
-        """How many runs ``max_runs`` still allows, None for any number."""
+        """How many runs ``max_runs`` still allows, None for no limit."""
         most = self.policy.max_runs
         return None if most is None else max(most - self.total_run_count, 0)
 
     def upcoming(self, n: int = 10, after: datetime | None = None) -> list[datetime]:
         """Return the next ``n`` nominal instants after ``after`` (default now), UTC.
 
-        Fewer when fewer are left. Whether the entry is enabled does not matter. No round trip.
+        Fewer if fewer runs are left; also for an entry that is not enabled. No round trip.
 
-        A schedule that only its own ``is_due`` knows tells of them by ``remaining_estimate``;
-        where it has none, only of the next one.
+        For a schedule class with its own ``is_due``, the instants come from its
+        ``remaining_estimate``; without that method only the next instant is known.
         """
-        since = aware(after) if after else self._present()
+        since = aware(after) if after else self._current_time()
         policy, zone = self._rules()
         left = self.runs_left
         if left is not None:
@@ -540,37 +554,37 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         anchor = self.anchor
         if asks_itself(self.schedule):
             try:
-                return plan.asked(anchor or since, since, n)
+                return plan.estimates(anchor or since, since, n)
             except NotImplementedError:
                 at = self.decision().next_at
                 return [at] if at is not None and at > since and n > 0 else []
-        first = plan.begin(since) if anchor is None else plan.after(anchor)
-        found = None if first is None else plan.since(first, since + TICK)
+        first = plan.first_occurrence(since) if anchor is None else plan.after(anchor)
+        instant = None if first is None else plan.first_since(first, since + TICK)
         instants: list[datetime] = []
-        while found is not None and len(instants) < n:
-            instants.append(found)
-            found = plan.after(found)
+        while instant is not None and len(instants) < n:
+            instants.append(instant)
+            instant = plan.after(instant)
         return instants
 
     def is_due(self) -> schedstate:
-        """Return (whether it is due, seconds until the run after that; None = never)."""
+        """Return (whether the entry is due, seconds until the next run or None for never)."""
         if not self.enabled:
             return schedstate(False, DISABLED_RECHECK)
         decision = self.decision()
         if decision.next_at is None:
             return schedstate(decision.due, None)
-        now = self.run.now if self.run else self._present()
+        now = self.run.now if self.run else self._current_time()
         return schedstate(decision.due, max((decision.next_at - now).total_seconds(), 0.0))
 
     @property
     def due_at(self) -> datetime | None:
-        """The next run, UTC: now when it never ran or is overdue, None when nothing is left."""
+        """The next run, UTC: now if the entry never ran or is overdue, None if no run is left."""
         decision = self.decision()
-        return self._present() if decision.due else decision.next_at
+        return self._current_time() if decision.due else decision.next_at
 
     @property
     def score(self) -> float:
-        """The next run as UNIX seconds; -1 when nothing is left, -2 when it is disabled."""
+        """The next run in UNIX seconds; -1 when no run is left, -2 when the entry is disabled."""
         if not self.enabled:
             return DISABLED
         due_at = self.due_at
@@ -585,18 +599,18 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         )
 
     def _stored_score(self, now: datetime | None = None) -> float | None:
-        """Return the score to store: None = due at once, by the clock of Redis.
+        """Return the score to store in UNIX seconds, None to make the entry due at once.
 
-        ``now`` is UTC, None for what the clock of the entry says. That clock may be wrong. So what
-        seems to have finished, to be too late or to have run in the future is due at once: a beat
-        decides, and parks it.
+        ``now`` is UTC, None for the time of the entry's clock. This clock may be wrong. So an entry
+        that seems finished, too late or last run in the future becomes due at once: a beat
+        decides by the clock of Redis, and parks the entry if no run is left.
         """
         if not self.enabled:
             return DISABLED
         if self.scores_itself():
             return self.score
         decision = self.decision() if now is None else self._decide(now, now)
-        if self.ran_after(now or self._present()):
+        if self.ran_after(now or self._current_time()):
             return None
         if decision.due or decision.missed or decision.next_at is None:
             return None
@@ -605,7 +619,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     # -- saving --------------------------------------------------------------------------------
 
     def definition(self) -> dict[str, Any]:
-        """Return what is stored as ``definition``; a subclass adds its own arguments here."""
+        """Return the stored ``definition``; a subclass adds its own arguments here."""
         return {
             "name": self.name,
             "task": self.task,
@@ -622,23 +636,23 @@ class RedBeatSchedulerEntry(ScheduleEntry):
             self._own_key()
         may_overlap = self.policy_field("overlap") == "allow"
         if not may_overlap and not getattr(self.app, "redbeat_tracks_runs", False):
-            problem = "beat would not learn when a run ends; call redbeat.worker.enable(app)"
+            problem = "needs workers that report the end of a run; call redbeat.worker.enable(app)"
             raise InvalidEntryError("overlap", problem)
         self.check_allowed()
-        text, own = self._definition_text()
+        text, fields = self._definition_text()
         if self.timezone is None:
             warn_of_app(self.schedule, self.app)
         policy = encode_policy(self.schedule, self.policy)
         pause = Pause.of_entry(self)
-        return text, with_field(policy, {**own, **pause.field()} if pause else own)
+        return text, with_field(policy, {**fields, **pause.field()} if pause else fields)
 
     def _writing(self) -> Writing:
-        """Return what is to be written; raises :exc:`InvalidEntryError`."""
+        """Return the definition and policy to write; raises :exc:`InvalidEntryError`."""
         definition, policy = self.texts()
         return Writing(self.key, definition, policy)
 
     def _definition_text(self) -> tuple[str, dict[str, Any]]:
-        """Return the definition as stored, and what a policy adds to it."""
+        """Return the definition as stored, and the fields to add to the stored policy."""
         definition = self.definition()
         text = flat_text(definition)
         if text is not None:
@@ -650,48 +664,51 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         return encode_definition(definition), lazy
 
     def check_allowed(self) -> None:
-        """Raise :exc:`NotAllowedError` for a task that ``redbeat_task_allowlist`` leaves out."""
+        """Raise :exc:`NotAllowedError` for a task outside ``redbeat_task_allowlist``."""
         allowlist = ensure_conf(self.app).task_allowlist
         refused = allowlist and allowlist.refusal(self.task, self.options)
         if refused:
             raise NotAllowedError(*refused)
 
     def _own_key(self) -> str:
-        """Return the key to write to; raises :exc:`InvalidEntryError` for one that is not ours."""
+        """Return the key to write to.
+
+        Raises :exc:`InvalidEntryError` for a key that RedBeat uses itself, or that is not UTF-8.
+        """
         conf, key = ensure_conf(self.app), self.key
-        # The usual lock key is taken even where this app has no lock: another may have it.
+        # The default lock key is refused even without a lock: another app may use it.
         if self.name == ":lock" or key == conf.lock_key or key in conf.reserved_keys:
             raise InvalidEntryError(
-                "name", f"{self.name!r} is the name of a key of RedBeat's own; use another one"
+                "name", f"{self.name!r} is a key that RedBeat uses itself; use another name"
             )
         try:
             key_of(key)
         except UnicodeEncodeError as error:
             raise InvalidEntryError(
-                "name", f"{self.name!r} cannot be written as UTF-8; use another one"
+                "name", f"{self.name!r} cannot be written as UTF-8; use another name"
             ) from error
         return key
 
     if TYPE_CHECKING:
-        # What type checkers let a subclass override by ``def save(self)``, as for RedBeat 2.
+        # With this signature, type checkers accept ``def save(self)`` in subclasses for RedBeat 2.
         def save(self: Self, *args: Any, **kwargs: Any) -> Self: ...
 
     else:
 
         def save(self, if_unchanged: bool = False) -> Self:
-            """Store the entry; it takes effect at once. Returns itself.
+            """Store the entry, effective at once, and return the entry.
 
-            The last writer wins, but for the history: runs recorded since the entry was made or
-            loaded are kept, unless ``last_run_at`` or ``total_run_count`` was changed here. Raises
-            :exc:`InvalidEntryError`, and then nothing is written. One round trip, one more for each
-            run that was recorded meanwhile, and for a new object that changes what is stored.
+            The last writer wins, except for the history: runs recorded since you created or loaded
+            the entry are kept, unless you changed ``last_run_at`` or ``total_run_count``. Raises
+            :exc:`InvalidEntryError` and then writes nothing. One round trip; one more for each run
+            recorded during the save, and one more if a new object replaces a stored entry.
 
-            An entry that has finished runs again if its schedule, time zone, window, limit or
-            history was changed; for anything else it stays finished, and a warning is logged.
+            A finished entry runs again if you changed its schedule, time zone, window, limit or
+            history. Otherwise the entry stays finished, and a warning is logged.
 
-            With ``if_unchanged`` the first writer wins: :exc:`ConflictError` when the entry was
-            changed or deleted since it was loaded, or when one that was made anew is there already.
-            Runs are no change.
+            With ``if_unchanged`` the first writer wins. Raises :exc:`ConflictError` if the entry
+            was changed or deleted since you loaded it, or if a new entry exists already. Recorded
+            runs do not count as changes.
             """
             return self._save(if_unchanged)
 
@@ -703,9 +720,9 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         return self
 
     def delete(self) -> None:
-        """Remove the entry and its history; a claim held on it ends. One round trip.
+        """Remove the entry, its history and a beat's claim on it. One round trip.
 
-        Only the name is needed. Raises :exc:`InvalidEntryError` for the name of a key of RedBeat's.
+        Only the name is needed. Raises :exc:`InvalidEntryError` for a key that RedBeat uses itself.
         """
         store_of(self.app).delete(self._own_key())
         self._new_identity = ""
@@ -724,105 +741,113 @@ class RedBeatSchedulerEntry(ScheduleEntry):
             raise InvalidEntryError("last_run_at", problem)
         if isinstance(count, bool) or not isinstance(count, int) or count < 0:
             raise InvalidEntryError(
-                "total_run_count", f"must be a number of runs, 0 at least, not {count!r:.60}"
+                "total_run_count", f"must be a whole number, 0 or more, not {count!r:.60}"
             )
 
-    def _write(self, store: Store, asked: Writing) -> None:
-        """Store texts and history, or only the history when there is no definition.
+    def _write(self, store: Store, writing: Writing) -> None:
+        """Store texts and history, or only the history if the writing has no definition.
 
-        Nothing is written for an entry that is gone, unless there is a definition. One round trip,
-        one more for each run that was recorded meanwhile, one more for a new object that changes
-        what is stored under its name, and one more for a new entry when the clock of this host is
-        ahead of Redis: it counts from the time of Redis then.
+        A history alone is not written for a deleted entry. One round trip, and one more for each
+        of these: a run recorded during the save; a new object that replaces a stored entry; a new
+        entry when the clock of this host is ahead of Redis, since it counts from the time of Redis.
         """
         self._check_history()
-        save_batch(store, [(self, asked)])
+        save_batch(store, [(self, writing)])
 
-    def _with_history(self, asked: Writing, now: datetime, insist: bool) -> Writing:
-        """Return what is asked for with history and score as they are at ``now``, UTC.
+    def _complete_writing(self, writing: Writing, now: datetime, insist: bool) -> Writing:
+        """Return the writing with the history and the score at ``now``, UTC.
 
-        With ``insist`` it is written whatever history is stored.
+        With ``insist`` it overwrites any stored history.
         """
-        old, new = self._found_texts or self._seen_texts, (asked.definition, asked.policy)
-        self._arm(old, new if asked.definition else old, now)
-        fresh = self._seen_meta is None
-        meta = self.history_text() if fresh or self._history_changed() else ""
+        old, new = self._stored_texts or self._seen_texts, (writing.definition, writing.policy)
+        self._arm(old, new if writing.definition else old, now)
+        is_fresh = self._seen_meta is None
+        meta = self.history_text() if is_fresh or self._history_changed() else ""
         seen = None if insist else self._seen_meta or ""
-        if asked.definition and not self._static:
+        if writing.definition and not self._static:
             self._new_identity = self._new_identity or new_identity()
-        key, definition, policy, _, runtime, *_, believed, history, _ = asked
+        key, definition, policy, _, runtime, *_, believed, history, _ = writing
         texts = (key, definition, policy, meta, runtime)
         score, since = self._score_at(now), self._made_up()
         return Writing(*texts, seen, score, since, believed, history, self._new_identity)
 
     def _score_at(self, now: datetime) -> float | None:
-        """Return the score to store, by the clock of the schedule where it has one of its own."""
-        usual = type(self).default_now is RedBeatSchedulerEntry.default_now and not has_clock(
-            self.schedule
-        )
-        return self._stored_score(now if usual and self.run is None else None)
+        """Return the score to store at ``now``; an entry with an own clock uses that clock."""
+        uses_host_clock = type(
+            self
+        ).default_now is RedBeatSchedulerEntry.default_now and not has_clock(self.schedule)
+        return self._stored_score(now if uses_host_clock and self.run is None else None)
 
-    def _written(self, writing: Writing, saved: Saved) -> bool:
-        """Take note of what became of a write; False when it is to be tried again."""
+    def _handle_result(self, writing: Writing, saved: Saved) -> bool:
+        """Process the result of a write; False if the write must be tried again.
+
+        Raises :exc:`ConflictError`.
+        """
         code = saved.code
         if code == SAVED:
-            self._saved(writing, saved.identity)
+            self._remember_saved(writing, saved.identity)
         elif code == HISTORY_DIFFERS:
             self._merge(saved, (saved.definition, saved.policy))
         elif code == SAME:
             self._merge(saved, (writing.definition, writing.policy))
-            if not self._history_changed() and self._is_right(saved.score):
+            if not self._history_changed() and self._score_is_current(saved.score):
                 as_stored = writing._replace(meta=saved.meta, score=float(saved.score))
-                self._saved(as_stored, saved.identity)
+                self._remember_saved(as_stored, saved.identity)
                 return True
         elif code == CLOCK_AHEAD:
             self._count_from(from_timestamp(float(saved.score)))
         elif code == CONFLICT:
             raise ConflictError(str(self.name))
         elif writing.definition:
-            self._seen_meta = None  # deleted meanwhile: stored anew, with its history
+            self._seen_meta = None  # deleted in between: the retry stores the entry as a new one
         else:
             return True
         return code == SAVED
 
     def _made_up(self) -> datetime | None:
-        """Return the instant from which an entry counts when nobody has chosen it."""
-        before = self._before_arming
+        """Return the last run if it is only a default from this host's clock, else None.
+
+        ``save.lua`` compares the instant with the clock of Redis, since this host may be ahead.
+        """
+        before = self._history_before_restart
         if before is not None and self.last_run_at is not None:
-            chosen = same_instant(before[0], self.last_run_at)
-            return None if chosen else aware(self.last_run_at)
+            is_unchanged = same_instant(before[0], self.last_run_at)
+            return None if is_unchanged else aware(self.last_run_at)
         if self._seen_meta is not None or self.last_run_at is None or self._history_changed():
             return None
         return aware(self.last_run_at)
 
     def _count_from(self, now: datetime) -> None:
         self.last_run_at = now
-        if self._before_arming is None:
+        if self._history_before_restart is None:
             self._known_history = (now, self.total_run_count)
 
     def _history_changed(self) -> bool:
         known, count = self._known_history
         return self.total_run_count != count or not same_instant(self.last_run_at, known)
 
-    def _is_right(self, stored: str) -> bool:
-        """Whether a stored score is what would be written; one that is up by now is due at once."""
+    def _score_is_current(self, stored: str) -> bool:
+        """Whether the stored score needs no change.
+
+        A score to be due at once equals any stored score in the past.
+        """
         if not stored:
             return False
-        score, found = self._stored_score(), float(stored)
+        score, stored_score = self._stored_score(), float(stored)
         if score is None:
-            parked = found == PARKED and not self.decision().due
-            return parked or 0 <= found <= time()
-        return abs(found - score) < SCORE_PRECISION
+            parked = stored_score == PARKED and not self.decision().due
+            return parked or 0 <= stored_score <= time()
+        return abs(stored_score - score) < SCORE_PRECISION
 
-    def _saved(self, writing: Writing, identity: str | None) -> None:
+    def _remember_saved(self, writing: Writing, identity: str | None) -> None:
         if not same_instant(self.last_run_at, self._known_history[0]):
             self.scheduled_at = None
         if writing.meta:
             self._seen_meta = writing.meta
-        is_new = not (self._found_texts or self._seen_texts)[0]
+        is_new = not (self._stored_texts or self._seen_texts)[0]
         if writing.definition and not is_new and (writing.score is None or writing.score < 0):
             self._tell_if_finished()
-        self._found_texts = self._before_arming = None
+        self._stored_texts = self._history_before_restart = None
         if writing.definition:
             self._seen_texts = (writing.definition, writing.policy)
             self._identity = writing.identity if identity is None else identity
@@ -831,25 +856,25 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         self._known_history = (self.last_run_at, self.total_run_count)
 
     def _arm(self, old: Texts, new: Texts, now: datetime) -> bool:
-        """Have an entry that has finished begin again where it is saved so that it runs again.
+        """Restart a finished entry if the saved changes let it run again; return whether they do.
 
         ``old`` are the stored definition and policy, empty for a new entry, and ``now`` is UTC.
-        A run count that was changed here stands. Returns whether it begins again. No round trip.
+        An entry whose run count was changed keeps that count. No round trip.
         """
         last, count = self._known_history
         if not old[0] or not count or self.total_run_count != count:
             return False
         history = History(self.last_run_at, count, self.scheduled_at)
         rewritten = not same_instant(self.last_run_at, last)
-        begun = after_saved_anew(history, old, new, now, rewritten, self._foreign_fields)
-        if begun is history:
+        restarted = after_saved_anew(history, old, new, now, rewritten, self._foreign_fields)
+        if restarted is history:
             return False
-        self._before_arming = (self.last_run_at, count)
-        self.last_run_at, self.total_run_count, self.scheduled_at = begun
+        self._history_before_restart = (self.last_run_at, count)
+        self.last_run_at, self.total_run_count, self.scheduled_at = restarted
         return True
 
     def _tell_if_finished(self) -> None:
-        """Log that an enabled entry does not run although it was saved. No round trip."""
+        """Log a warning if an enabled entry was saved but has no run left. No round trip."""
         if self.enabled and self._has_finished():
             logger.warning(
                 "Entry %s stays finished: nothing is left to run. To run it again, save it with "
@@ -858,7 +883,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
             )
 
     def _has_finished(self) -> bool:
-        """Whether nothing is left after the last run, whatever the time is."""
+        """Whether no run follows the last one, at any time."""
         if self.runs_left == 0:
             return True
         anchor = self.anchor
@@ -867,48 +892,53 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         policy, zone = self._rules()
         return Plan(self.schedule, zone, policy, str(self.name)).after(anchor) is None
 
-    def _merge(self, found: Saved, texts: Texts) -> None:
-        """Take over the stored history, but for what was changed here; note the stored texts."""
-        meta, self._found_texts = found.meta, texts
-        if self._before_arming is not None:
-            self.last_run_at, self.total_run_count = self._before_arming
-            self._before_arming = None
+    def _merge(self, saved: Saved, texts: Texts) -> None:
+        """Take over the stored history, except changed attributes; remember the stored texts."""
+        meta, self._stored_texts = saved.meta, texts
+        if self._history_before_restart is not None:
+            self.last_run_at, self.total_run_count = self._history_before_restart
+            self._history_before_restart = None
         known_last, known_count = self._known_history
-        mine_last, mine_count = self.last_run_at, self.total_run_count
+        current_last, current_count = self.last_run_at, self.total_run_count
         try:
-            stored = self._history_in(meta, found.runtime)
+            stored = self._history_in(meta, saved.runtime)
         except DecodeError:
             self._seen_meta = meta
-            self._known_history = (mine_last, -1)  # unreadable: ours replaces it
+            # The stored history is unreadable; the history of this object replaces it.
+            self._known_history = (current_last, -1)
             return
         self.adopt(meta, *stored)
-        if not same_instant(mine_last, known_last):
-            self.last_run_at = mine_last
-        if mine_count != known_count:
-            self.total_run_count = mine_count
+        if not same_instant(current_last, known_last):
+            self.last_run_at = current_last
+        if current_count != known_count:
+            self.total_run_count = current_count
 
     # -- operating --------------------------------------------------------------------------------
 
     def pause(self, note: str | None = None, by: str | None = None) -> None:
-        """Let the entry rest until :meth:`resume`; ``note`` says why, ``by`` who did it.
+        """Pause the entry until :meth:`resume`; ``note`` is the reason, ``by`` the operator.
 
-        It is then not enabled, for RedBeat 2 as well, and stays so when a beat starts, also if it
-        is in ``beat_schedule``, until it is changed there. Triggered runs are still sent. What else
-        was changed here is not saved. Two round trips, more when others write to it meanwhile.
+        Pausing sets ``enabled`` to false, which RedBeat 2 also respects. An entry of
+        ``beat_schedule`` stays paused when a beat starts, until its definition there changes.
+        Triggered runs are still sent. Other changed attributes are not saved. Raises KeyError if
+        the entry does not exist. Two round trips, more while others write to the entry.
         """
-        self._stands(pause_entries(store_of(self.app), [self._own_key()], note, by))
+        self._take_over_pause(pause_entries(store_of(self.app), [self._own_key()], note, by))
 
     def resume(self) -> None:
-        """End a pause, or enable an entry that is disabled.
+        """End a pause, or enable a disabled entry.
 
-        Of the runs it missed one is made up for, unless the entry says otherwise. Two round trips,
-        more when others write to it meanwhile.
+        The entry catches up on one of the missed runs, unless its policy differs. Raises KeyError
+        if the entry does not exist. Two round trips, more while others write to the entry.
         """
         store, keys = store_of(self.app), [self._own_key()]
-        self._stands(resume_entries(store, keys, self.app, type(self)))
+        self._take_over_pause(resume_entries(store, keys, self.app, type(self)))
 
-    def _stands(self, changed: Mapping[str, Texts]) -> None:
-        """Take over what a pause changed; a change of somebody else's still is one."""
+    def _take_over_pause(self, changed: Mapping[str, Texts]) -> None:
+        """Take over the texts that a pause or resume stored.
+
+        A change by somebody else before the pause still counts as a conflict for ``save()``.
+        """
         texts = changed.get(self._own_key())
         if texts is None:
             raise KeyError(self.name)
@@ -918,12 +948,12 @@ class RedBeatSchedulerEntry(ScheduleEntry):
             self._seen_texts = texts
 
     def trigger(self) -> str:
-        """Have a beat send the task once, as soon as it can; return the task id.
+        """Request one run as soon as possible, in addition to the schedule; return the task id.
 
-        The message has the header ``triggered``, and ``scheduled_at`` is when this was called. The
-        schedule, the last run and the run count are not touched, and a paused entry runs too. Each
-        call is a run; at most 100 wait for a beat. Raises :exc:`InvalidEntryError` for more, and
-        for an entry in quarantine. One round trip.
+        The message has the header ``triggered``; its ``scheduled_at`` is the time of this call. The
+        schedule, the last run and the run count stay as they are, and a paused entry runs too. Each
+        call is one run; at most 100 may wait for a beat. Raises KeyError if the entry does not
+        exist, and :exc:`InvalidEntryError` for more runs or an entry in quarantine. One round trip.
         """
         run_id, key = uuid.uuid4().hex[:12], self._own_key()
         code = store_of(self.app).trigger(key, run_id, MAX_TRIGGERS)
@@ -932,7 +962,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         if code == QUARANTINED:
             raise InvalidEntryError("name", f"{self.name!r} is in quarantine; repair it first")
         if code == TOO_MANY:
-            problem = f"{MAX_TRIGGERS} runs of {self.name!r} wait already; is a beat at work?"
+            problem = f"{MAX_TRIGGERS} runs of {self.name!r} are waiting; check that a beat runs"
             raise InvalidEntryError("trigger", problem)
         if code == NOT_A_HASH:
             raise InvalidEntryError("name", not_an_entry(key))
@@ -940,33 +970,34 @@ class RedBeatSchedulerEntry(ScheduleEntry):
 
     def task_id_of(self, run: datetime | str) -> str:
         """Return the task id of the run that is due at an instant, or that has this trigger id."""
-        given = (self.options or {}).get("task_id")
-        if given:
-            return str(given)
+        fixed_id = (self.options or {}).get("task_id")
+        if fixed_id:
+            return str(fixed_id)
         if isinstance(run, datetime):
             return self.own_task_id(run)
         return self.derived_id(f"trigger {run}")
 
     def own_task_id(self, scheduled_at: datetime) -> str:
-        """Return the task id of the run that is due at an instant, whatever the options say."""
+        """Return the computed task id of the run that is due at an instant, without the options."""
         return self.derived_id(nominal(scheduled_at).iso)
 
     def derived_id(self, occurrence: str) -> str:
         """Return the task id of an occurrence: an instant in UTC, ISO 8601, or ``trigger <id>``."""
-        # The id of a trigger is random, and known to objects that were never loaded.
+        # trigger() must know the task id of an entry that was never loaded and has no identity;
+        # the random id of the trigger makes the task id unique.
         identity = "" if occurrence.startswith("trigger ") else self._identity
         return task_id_of(ensure_conf(self.app).key_prefix, str(self.name), occurrence, identity)
 
     @property
     def history(self) -> list[Occurrence]:
-        """The last runs, the latest first; ``redbeat_history_size`` at most. One round trip."""
+        """The last runs, latest first; at most ``redbeat_history_size``. One round trip."""
         size = ensure_conf(self.app).history_size
         lines, self._identity = store_of(self.app).history(self._own_key())
         return read_history(lines, self.own_task_id)[:size]
 
     @property
     def status(self) -> EntryStatus:
-        """What state the stored entry is in, and why. One round trip."""
+        """The state of the stored entry, with the reason. Raises KeyError. One round trip."""
         page = store_of(self.app).read([self._own_key()])
         row: Any = page.rows[0]
         if row.definition is None and row.score is None:
@@ -977,11 +1008,11 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     # -- running -------------------------------------------------------------------------------
 
     def reschedule(self, last_run_at: datetime | None = None) -> None:
-        """Note a run at ``last_run_at`` (default now) and count the next one from there.
+        """Set the last run to ``last_run_at`` (default now), from which the next run counts.
 
-        The run count stays as it is stored, but for an entry whose ``max_runs`` are used up: it
-        begins again with 0. Nothing is written when the entry was deleted. One round trip, one more
-        for each run that was recorded meanwhile.
+        The stored run count stays. If ``max_runs`` is used up, the count restarts at 0. Nothing is
+        written if the entry was deleted. One round trip, and one more for each run recorded during
+        the write.
         """
         self.last_run_at = last_run_at or self.default_now()
         self.scheduled_at = None
@@ -1002,10 +1033,10 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     def _next_instance(
         self: Self, last_run_at: datetime | None = None, only_update_last_run_at: bool = False
     ) -> Self:
-        """Return the entry as it is after a run.
+        """Return the entry with the state after a run.
 
-        Outside a claim the run is recorded at once, in one round trip; within a claim the beat
-        records it after the message was sent.
+        Without a claim the run is recorded at once, in one round trip. With a claim the beat
+        records the run after it sent the message.
         """
         run, decision = self.run, self.decision()
         entry = self._copy()
@@ -1025,7 +1056,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     # -- as a Python object --------------------------------------------------------------------
 
     def claimed(self: Self, now: datetime, due: datetime) -> Self:
-        """Return a copy on which a beat holds a claim; ``now`` is the time of Redis."""
+        """Return a copy with a claim of a beat; ``now`` is the time of Redis."""
         entry = self._copy()
         entry.run = Run(now, due, now)
         return entry
@@ -1039,7 +1070,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     __copy__ = _copy
 
     def __deepcopy__(self: Self, memo: dict[int, Any]) -> Self:
-        """Return a copy with arguments and options of its own; app and schedule are shared."""
+        """Return a copy with copied arguments and options; app and schedule are shared."""
         entry = self._copy()
         for name in ("args", "kwargs", "options"):
             setattr(entry, name, copy.deepcopy(getattr(self, name), memo))
@@ -1047,11 +1078,11 @@ class RedBeatSchedulerEntry(ScheduleEntry):
 
     def __iter__(self) -> Iterator[tuple[str, Any]]:
         """Yield the constructor arguments, as Celery does."""
-        hidden = ("run", "scheduled_at", "put_up")
+        internal = ("run", "scheduled_at", "put_up")
         return (
             (name, value)
             for name, value in vars(self).items()
-            if name not in hidden and not name.startswith("_")
+            if name not in internal and not name.startswith("_")
         )
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
@@ -1064,75 +1095,74 @@ class RedBeatSchedulerEntry(ScheduleEntry):
 
 
 def _restore(cls: type[Self], state: dict[str, Any]) -> Self:
-    """Return a pickled entry; it belongs to the current app."""
+    """Return an unpickled entry of the current app."""
     entry = cls.__new__(cls)
     entry.__dict__.update(state, app=real_app())
     return entry
 
 
 def _arguments(args: Any, kwargs: dict[str, Any] | None) -> list[str]:
-    shown = [repr(value) for value in args or ()]
-    return shown + [f"{name}={value!r}" for name, value in (kwargs or {}).items()]
+    texts = [repr(value) for value in args or ()]
+    return texts + [f"{name}={value!r}" for name, value in (kwargs or {}).items()]
 
 
 def new_identity() -> str:
-    """Return the identity of a new entry."""
+    """Return a random identity for a new entry."""
     return token_urlsafe(6)
 
 
-#: Entries and what is asked to be written of them, at most 500.
+#: Entries with their writings, at most 500.
 Batch = Sequence[tuple[RedBeatSchedulerEntry, Writing]]
 
 
 def save_batches(store: Store, batches: Iterable[Batch]) -> None:
-    """Write entries whose histories are valid; while Redis writes a batch the next is made ready.
+    """Write entries with valid histories; encode the next batch while Redis writes the last.
 
     One round trip for each batch, and more as in :func:`save_batch`. Raises
-    :exc:`InvalidEntryError`; then nothing is written of that batch, nor of those after it.
+    :exc:`InvalidEntryError` and then writes neither that batch nor later ones.
     """
     finish: Callable[[], None] | None = None
     for batch in batches:
         try:
-            writings = ready(batch)
+            writings = complete_writings(batch)
         finally:
             if finish is not None:
                 finish()
-        finish = partial(settle, store, batch, writings, store.begin_save_all(writings))
+        finish = partial(finish_batch, store, batch, writings, store.begin_save_all(writings))
     if finish is not None:
         finish()
 
 
-def save_batch(store: Store, asked: Batch, attempts: int = SAVE_ATTEMPTS) -> None:
-    """Write entries whose histories are valid.
+def save_batch(store: Store, batch: Batch, attempts: int = SAVE_ATTEMPTS) -> None:
+    """Write entries with valid histories.
 
-    One round trip, and one more when runs were recorded meanwhile, or when new objects change what
-    is stored; some more where that goes on. Raises :exc:`InvalidEntryError`; then nothing is
-    written.
+    One round trip. One more, up to ``attempts``, for entries that ran during the save and for new
+    objects that replace stored entries. Raises :exc:`InvalidEntryError` and then writes nothing.
     """
-    writings = ready(asked, insist=not attempts)
-    settle(store, asked, writings, partial(store.save_all, writings), attempts)
+    writings = complete_writings(batch, insist=not attempts)
+    finish_batch(store, batch, writings, partial(store.save_all, writings), attempts)
 
 
-def ready(asked: Batch, insist: bool = False) -> list[Writing]:
-    """Return what to write; with ``insist`` whatever history is stored."""
-    now = datetime.now(UTC)  # once for all: in the zone of the app it takes a while
-    return [entry._with_history(writing, now, insist) for entry, writing in asked]
+def complete_writings(batch: Batch, insist: bool = False) -> list[Writing]:
+    """Return the writings with history and score; ``insist`` overwrites any stored history."""
+    now = datetime.now(UTC)  # read once for all entries, since the app's time zone is slow
+    return [entry._complete_writing(writing, now, insist) for entry, writing in batch]
 
 
-def settle(
+def finish_batch(
     store: Store,
-    asked: Batch,
+    batch: Batch,
     writings: Sequence[Writing],
-    answer: Callable[[], list[Saved]],
+    read_results: Callable[[], list[Saved]],
     attempts: int = SAVE_ATTEMPTS,
 ) -> None:
-    """Take note of what became of each, and try those again that ran meanwhile."""
-    tried = zip(asked, writings, answer(), strict=True)
-    left = [item for item, writing, saved in tried if not item[0]._written(writing, saved)]
+    """Process the result of each write, and retry those of entries that ran in between."""
+    results = zip(batch, writings, read_results(), strict=True)
+    left = [item for item, writing, saved in results if not item[0]._handle_result(writing, saved)]
     if left and attempts:
         save_batch(store, left, attempts - 1)
 
 
-# An attribute that is not set on an entry says nothing.
+# The class attributes are the defaults of fields that an entry does not set.
 for _name in FIELDS:
     setattr(RedBeatSchedulerEntry, _name, getattr(DEFAULT, _name))

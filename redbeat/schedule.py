@@ -1,4 +1,4 @@
-"""The schedule as a mapping of names to entries, and what is done to many entries at once."""
+"""The schedule as a mapping of names to entries, with operations on many entries."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .entry import RedBeatSchedulerEntry, save_batches
 from .errors import DecodeError, InvalidEntryError
 from .management.forecast import Forecast, forecast
 from .settings import MISSING
-from .storage.quarantine import shown
+from .storage.quarantine import printable
 from .storage.records import key_of
 from .storage.store import Store, batches
 
@@ -34,15 +34,15 @@ Entry = RedBeatSchedulerEntry
 class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
     """All entries of an app's schedule, by name.
 
-    It holds no entries: each look is one at Redis, each change takes effect at once. Iterating
-    yields in due order, what is parked last, and reads pages of 500, a round trip each. Each entry
-    that is there all the time is met once, whatever runs or changes meanwhile: one that is moved to
-    an earlier place comes last. For that, names are remembered while it goes on, about 100 bytes
-    for each, and all keys are looked at in the end, 5000 per round trip.
+    The mapping caches nothing: each access reads Redis, each change takes effect at once. An
+    iteration yields entries in due order, parked ones last. It reads pages of 500, one round trip
+    each. An entry that exists all the time is yielded exactly once, whatever runs or changes during
+    the iteration. To ensure this, the iteration keeps all keys in memory, about 100 bytes each. At
+    the end it reads all keys once more, 5000 per round trip, and yields those that moved forward.
 
     Arguments:
-        app: the Celery app; None for the current one.
-        entry_class: the class of the entries, for schedulers with one of their own.
+        app: the Celery app; None for the current app.
+        entry_class: the class of the entries, if your scheduler has its own.
     """
 
     def __init__(
@@ -69,20 +69,20 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
     # -- as a mapping ----------------------------------------------------------------------------
 
     def __len__(self) -> int:
-        """Return how many entries there are, readable or not. One round trip."""
+        """Return the number of entries, readable or not. One round trip."""
         return self._store.members()
 
     def __contains__(self, name: object) -> bool:
-        """Return whether there is an entry of this name. One round trip."""
+        """Return whether an entry with this name exists. One round trip."""
         try:
             return self._store.load(self._key(name))[0] is not None
         except (DecodeError, KeyError):
             return False
 
     def __getitem__(self, name: str) -> Entry:
-        """Load an entry; KeyError for an unknown one, :exc:`DecodeError` for an unreadable one.
+        """Load an entry. One round trip.
 
-        One round trip.
+        Raises KeyError for an unknown name and :exc:`DecodeError` for an unreadable entry.
         """
         try:
             return self.entry_class.from_key(self._key(name), app=self.app)
@@ -94,19 +94,19 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
         if not isinstance(entry, RedBeatSchedulerEntry):
             raise InvalidEntryError("entry", f"must be a RedBeatSchedulerEntry, not {entry!r:.60}")
         if entry.name != name:
-            raise InvalidEntryError("name", f"is {entry.name!r}, it must be the key, {name!r}")
+            raise InvalidEntryError("name", f"is {entry.name!r}, but the key is {name!r}")
         entry.save()
 
     def __delitem__(self, name: str) -> None:
-        """Remove an entry and its history; KeyError for an unknown one. One round trip."""
+        """Remove an entry and its history; raises KeyError for an unknown name. One round trip."""
         if not self._store.delete(self._own_key(name)):
             raise KeyError(name)
 
     def pop(self, name: str, default: Any = MISSING) -> Any:
-        """Remove an entry, and return it as it was then; ``default``, or KeyError, for none.
+        """Remove an entry and return it; ``default`` if the name is unknown, else KeyError.
 
-        Of several callers at once only one gets it. One that cannot be read stays, and is a
-        :exc:`DecodeError`. Two round trips.
+        If several callers pop the same entry, only one gets it. Raises :exc:`DecodeError` for an
+        unreadable entry, which stays. Two round trips.
         """
         try:
             definition, *rest = self._store.pop(self[name]._own_key())
@@ -123,21 +123,21 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
         return (record.name for record in self.records())
 
     def values(self) -> ValuesView[Entry]:
-        """Return a view of the entries that can be read; one round trip per 500."""
+        """Return a view of the readable entries; one round trip per 500."""
         return Values(self)
 
     def items(self) -> ItemsView[str, Entry]:
-        """Return a view of the names and entries that can be read; one round trip per 500."""
+        """Return a view of the names and readable entries; one round trip per 500."""
         return Items(self)
 
     def clear(self) -> None:
-        """Remove all entries; a beat writes static ones again. Two round trips per 500."""
+        """Remove all entries; a beat adds static ones again. Two round trips per 500."""
         self.delete_all(self)
 
-    # -- looking ---------------------------------------------------------------------------------
+    # -- reading ---------------------------------------------------------------------------------
 
     def find(self, pattern: str | None = None, **filters: Any) -> Iterator[Entry]:
-        """Yield the entries that :meth:`records` finds and that can be read."""
+        """Yield the readable entries among :meth:`records`, with the same arguments."""
         records = self.records(pattern, **filters)
         return (record.entry for record in records if record.entry is not None)
 
@@ -151,80 +151,81 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
         states: Iterable[str] | None = None,
         limit: int | None = None,
     ) -> Iterator[Record]:
-        """Yield entries in due order, readable or not; one round trip per 500 that are looked at.
+        """Yield entries in due order, readable or not; one round trip per 500 entries read.
 
         Arguments:
-            pattern, task: what the name, the name of the task must be like, as in ``fnmatch``.
-            enabled, static: whether it is; an unreadable entry is neither enabled nor not.
-            due_before: only what is due before this instant; a naive one is UTC.
+            pattern, task: patterns for the name and the task of the entry, as in ``fnmatch``.
+            enabled, static: only entries that are, or are not. No unreadable entry matches
+                ``enabled``.
+            due_before: only entries due before this instant; a naive one is UTC.
             states: only entries in these states.
-            limit: so many at most.
+            limit: largest number of entries.
         """
-        wanted = Filter.of(pattern, task, enabled, static, due_before, states)
-        return islice(self._records(wanted), limit)
+        filters = Filter.of(pattern, task, enabled, static, due_before, states)
+        return islice(self._records(filters), limit)
 
-    def _records(self, wanted: Filter) -> Iterator[Record]:
-        for records in self._pages(wanted):
+    def _records(self, filters: Filter) -> Iterator[Record]:
+        for records in self._pages(filters):
             yield from records
 
-    def _pages(self, wanted: Filter) -> Iterator[list[Record]]:
-        store, met = self._store, set[str]()
+    def _pages(self, filters: Filter) -> Iterator[list[Record]]:
+        store, seen = self._store, set[str]()
         page = store.page()
-        yield self._new_records(page, met, wanted)
+        yield self._new_records(page, seen, filters)
         if page.after is None:
             return
         after: Cursor | None = page.after
-        while after is not None and not wanted.ends_before(after):
+        while after is not None and not filters.ends_before(after):
             page = store.page(after)
-            yield self._new_records(page, met, wanted)
+            yield self._new_records(page, seen, filters)
             after = page.after
-        for missed in batches(self._missed(met)):
-            yield self._new_records(store.read(missed), met, wanted)
+        for missed in batches(self._missed(seen)):
+            yield self._new_records(store.read(missed), seen, filters)
 
-    def _missed(self, met: set[str]) -> Iterator[str]:
-        """Yield the keys that were moved from behind to before the place that was read."""
+    def _missed(self, seen: set[str]) -> Iterator[str]:
+        """Yield the keys that moved to a page that was read already."""
         keys, after = self._store.keys_after()
-        yield from (key for key in keys if key not in met)
+        yield from (key for key in keys if key not in seen)
         while after is not None:
             keys, after = self._store.keys_after(after)
-            yield from (key for key in keys if key not in met)
+            yield from (key for key in keys if key not in seen)
 
-    def _new_records(self, page: Page, met: set[str], wanted: Filter) -> list[Record]:
-        """Return what is wanted of a page and was not met yet."""
-        rows = [row for row in page.rows if row.key not in met]
-        met.update(row.key for row in rows)
-        prefix, found = self._store.keys.prefix, []
+    def _new_records(self, page: Page, seen: set[str], filters: Filter) -> list[Record]:
+        """Return the matching records of a page, without those already seen."""
+        rows = [row for row in page.rows if row.key not in seen]
+        seen.update(row.key for row in rows)
+        prefix, records = self._store.keys.prefix, []
         for row in rows:
-            name = shown(row.key.removeprefix(prefix))
-            if not wanted.admits(name, row):
+            name = printable(row.key.removeprefix(prefix))
+            if not filters.admits(name, row):
                 continue
             record = Record.read(row, name, page.now, self.app, self.entry_class)
-            if wanted.takes(record):
-                found.append(record)
-        return found
+            if filters.takes(record):
+                records.append(record)
+        return records
 
     def upcoming(
         self, n: int = 10, after: datetime | None = None, until: datetime | None = None
     ) -> list[tuple[datetime, str]]:
-        """Return the next ``n`` nominal instants of all enabled entries, UTC, each with its name.
+        """Return the next ``n`` pairs (nominal instant in UTC, name) of all enabled entries.
 
-        After ``after`` (default: now), and not after ``until``. Reads one page of 500 entries, and
-        more only where these can be among the first ``n``.
+        The instants are after ``after`` (default: now), and not after ``until``. Reads one page of
+        500 entries, and more only if they can be among the first ``n``; one round trip each.
         """
         since = aware(after) if after else datetime.now(timezone.utc)
         last = aware(until) if until else None
-        found: list[tuple[datetime, str]] = []
+        runs: list[tuple[datetime, str]] = []
         for at, name in agenda(self._agenda_pages(), since):
-            if len(found) >= n or (last is not None and at > last):
+            if len(runs) >= n or (last is not None and at > last):
                 break
-            found.append((at, name))
-        return found
+            runs.append((at, name))
+        return runs
 
     def forecast(self, until: datetime, after: datetime | None = None) -> Forecast:
         """Return the nominal instants of all enabled entries after ``after`` and before ``until``.
 
-        ``after`` is now unless it is given. Reads the pages of 500 entries that can be among them,
-        and ends earlier when it becomes too much, see
+        ``after`` is now by default. Reads all pages of 500 entries that can have such an instant.
+        With too many entries or runs, the forecast ends earlier, see
         :class:`~redbeat.management.forecast.Forecast`.
         """
         since = aware(after) if after else datetime.now(timezone.utc)
@@ -232,40 +233,41 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
 
     def _agenda_pages(self) -> Iterator[tuple[list[Entry], datetime | None]]:
         for records in self._pages(Filter()):
-            entries = [found.entry for found in records if found.entry and found.entry.enabled]
-            due = [found.due_at for found in records if found.due_at is not None]
+            entries = [item.entry for item in records if item.entry and item.entry.enabled]
+            due = [item.due_at for item in records if item.due_at is not None]
             parked = len(due) < len(records)
             yield entries, None if parked or not due else due[-1]
             if parked:
                 return
 
     def status(self) -> Status:
-        """Return what the schedule looks like as a whole. Two round trips."""
+        """Return the status of the whole schedule. Two round trips."""
         return status_of(self.app)
 
     def quarantine(self) -> dict[str, tuple[str, datetime | None]]:
-        """Return why, and since when, each quarantined entry is set aside. One round trip."""
+        """Return the quarantined entries: name -> (reason, since when). One round trip."""
         prefix, notes = self._store.keys.prefix, self._store.quarantined()
         return {
-            shown(key.removeprefix(prefix)): quarantine_note(note) for key, note in notes.items()
+            printable(key.removeprefix(prefix)): quarantine_note(note)
+            for key, note in notes.items()
         }
 
-    # -- changing many ---------------------------------------------------------------------------
+    # -- changing many entries -------------------------------------------------------------------
 
     def save_all(self, entries: Iterable[Entry]) -> int:
         """Save entries, and return how many.
 
-        All are checked before anything is written; :exc:`InvalidEntryError` names the entry. Runs
-        that are stored already are kept, as :meth:`RedBeatSchedulerEntry.save` does. One round trip
-        per 500, and another where new objects change what is stored under their names; the next
-        500 are made ready while Redis writes the last.
+        All entries are checked before anything is written; :exc:`InvalidEntryError` names the
+        entry. Stored histories are kept, as :meth:`RedBeatSchedulerEntry.save` does. One round trip
+        per 500, and one more if new objects replace stored entries. The next 500 are encoded while
+        Redis writes the last.
         """
-        prepared = {asked.key: (entry, asked) for entry in entries for asked in [checked(entry)]}
-        save_batches(self._store, batches(prepared.values()))
-        return len(prepared)
+        writings = {item.key: (entry, item) for entry in entries for item in [checked(entry)]}
+        save_batches(self._store, batches(writings.values()))
+        return len(writings)
 
     def delete_all(self, names: Iterable[str]) -> int:
-        """Remove entries and their histories; return how many there were.
+        """Remove entries and their histories; return how many existed.
 
         One round trip per 500.
         """
@@ -278,7 +280,7 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
     def pause_all(self, names: Iterable[str], note: str | None = None) -> int:
         """Pause entries; return how many. See :meth:`RedBeatSchedulerEntry.pause`.
 
-        Unknown and unreadable ones are left out. Two round trips per 500.
+        Unknown and unreadable entries are skipped. Two round trips per 500.
         """
         return len(pause_entries(self._store, map(self._own_key, names), note))
 
@@ -293,18 +295,19 @@ class Schedule(MutableMapping[str, RedBeatSchedulerEntry]):
         prune: bool = False,
         dry_run: bool = False,
     ) -> Applied:
-        """Make the dynamic entries those of ``definitions``, written like ``beat_schedule``.
+        """Store the dynamic entries of ``definitions``, which are written like ``beat_schedule``.
 
-        With ``prune`` those that are not among them are removed; static entries never are. With
-        ``dry_run`` nothing is written. Returns what was, or would be, done. All definitions are
-        checked before anything is written. Entries that were paused stay so unless their definition
-        changed. Three round trips per 500 definitions, with ``prune`` one more per 500 entries.
+        With ``prune``, dynamic entries that are not in ``definitions`` are removed; static entries
+        never are. With ``dry_run``, nothing is written. Returns the changes made, or those that
+        would be made. All definitions are checked before anything is written. Paused entries stay
+        paused unless their definition changed. Three round trips per 500 definitions, with
+        ``prune`` one more per 500 entries.
         """
         return apply(self, definitions, prune, dry_run)
 
 
 class Values(ValuesView[Entry]):
-    """The entries of a schedule, read in pages."""
+    """The readable entries of a schedule, read in pages."""
 
     _mapping: Schedule
 
@@ -313,7 +316,7 @@ class Values(ValuesView[Entry]):
 
 
 class Items(ItemsView[str, Entry]):
-    """The names and entries of a schedule, read in pages."""
+    """The names and readable entries of a schedule, read in pages."""
 
     _mapping: Schedule
 

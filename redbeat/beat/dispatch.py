@@ -31,7 +31,7 @@ from redbeat.schedules.next_run import asks_itself
 from redbeat.settings import AT_LEAST_ONCE, AT_MOST_ONCE
 from redbeat.signals import emit, entry_quarantined
 from redbeat.storage.checks import REFUSAL
-from redbeat.storage.quarantine import Quarantine, shown
+from redbeat.storage.quarantine import Quarantine, printable
 from redbeat.storage.records import (
     BEFORE_RECORD,
     CHANGED,
@@ -165,7 +165,7 @@ class Dispatcher:
         try:
             entry.decision()
         except Exception as error:
-            logger.debug("beat: Could not decide yet on %s: %r", shown(claim.key), error)
+            logger.debug("beat: Could not decide yet on %s: %r", printable(claim.key), error)
 
     def _load(self, claim: Claim, caller_entry: CallerEntry | None = None) -> Loaded:
         if claim.problem or claim.definition is None:
@@ -354,7 +354,7 @@ class Dispatcher:
         else:
             logger.info(
                 "beat: The run of %s is not sent: the entry was deleted or claimed by another beat",
-                shown(claim.key),
+                printable(claim.key),
             )
 
     def _on_message_refused(self, claim: Claim, why: str) -> None:
@@ -416,7 +416,9 @@ class Dispatcher:
             merged = self._merge(entry, claim, completion, result.texts)
             self._session.record(merged, partial(self._on_recorded, message, merged))
         elif result.code == REFUSED:
-            logger.info("beat: Entry %s was deleted or replaced during its run", shown(claim.key))
+            logger.info(
+                "beat: Entry %s was deleted or replaced during its run", printable(claim.key)
+            )
         elif completion.end:
             self._completions.announce_finished(entry)
 
@@ -495,7 +497,7 @@ class Dispatcher:
         self._quarantine.add(claim, reason, now)
         name = name_of(self._scheduler, claim)
         self._counters.add("quarantined", name)
-        emit(entry_quarantined, self._scheduler, name=shown(name), reason=reason)
+        emit(entry_quarantined, self._scheduler, name=printable(name), reason=reason)
 
     def _prepare_at_most_once(
         self, entry: RedBeatSchedulerEntry, run: Run, claim: Claim, now: float

@@ -19,7 +19,7 @@ from redbeat.entries.history import History
 from redbeat.entries.status import claimed_until
 from redbeat.entry import RedBeatSchedulerEntry, save_batch
 from redbeat.errors import ConflictError, DecodeError
-from redbeat.storage.quarantine import shown
+from redbeat.storage.quarantine import printable
 from redbeat.storage.records import Writing
 from redbeat.storage.store import BATCH, Store
 from redbeat.storage.wire import Page, Row
@@ -139,10 +139,10 @@ class Sweep:
             self._offset = 0
         for key in page.returned:
             logger.warning(
-                "beat: Entry %s was missing in the sorted set and is due now", shown(key)
+                "beat: Entry %s was missing in the sorted set and is due now", printable(key)
             )
         for key in page.enabled:
-            logger.info("beat: Entry %s was enabled by another program", shown(key))
+            logger.info("beat: Entry %s was enabled by another program", printable(key))
         return bool(page.returned or page.enabled or (self._no_pauses and self._cursor))
 
 

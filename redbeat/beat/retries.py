@@ -14,7 +14,7 @@ from redbeat.errors import CannotRunHereError, described
 from redbeat.metrics.counters import Counters
 from redbeat.presentation.english import plural
 from redbeat.signals import emit, entry_failed
-from redbeat.storage.quarantine import shown
+from redbeat.storage.quarantine import printable
 from redbeat.storage.records import Claim, Completion
 
 from .broker import broker_address
@@ -174,7 +174,7 @@ class Retries:
         wait = ENTRY_WAIT.after(attempt)
         logger.error(
             "beat: Could not send %s, attempt %d, trying again in %.0f s: %r",
-            *(shown(claim.key), attempt, wait, error),
+            *(printable(claim.key), attempt, wait, error),
             exc_info=error if attempt == 1 else None,
         )
         # Only the first failure goes to the history: more lines would push out earlier runs.
@@ -202,7 +202,7 @@ class Retries:
             logger.error(
                 "beat: Entry %s cannot run here and is left to other beats, looking again within "
                 "%.0f s: %s",
-                *(shown(claim.key), OTHERS_WAIT.longest, reason),
+                *(printable(claim.key), OTHERS_WAIT.longest, reason),
             )
             line = run_line(nominal(from_timestamp(claim.due)), now, failed(error))
         return claim.put_back(again_at)._replace(history=line)
@@ -211,7 +211,7 @@ class Retries:
         name = name_of(self._scheduler, claim)
         self._counters.failed(name, lost=False)
         if entry_failed.receivers:
-            emit(entry_failed, self._scheduler, name=shown(name), error=error, lost=False)
+            emit(entry_failed, self._scheduler, name=printable(name), error=error, lost=False)
 
     def sent(self, claim: Claim) -> None:
         """Reset the failures of an entry that was sent."""

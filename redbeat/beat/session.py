@@ -10,7 +10,7 @@ from celery.utils.log import get_logger
 from redis.exceptions import RedisError
 
 from redbeat.metrics.counters import Counters
-from redbeat.storage.quarantine import shown
+from redbeat.storage.quarantine import printable
 from redbeat.storage.records import (
     BEFORE_RECORD,
     RECORDED,
@@ -296,7 +296,7 @@ class Session:
     def _log_unrecorded(self, completion: Completion, result: Result, repeated: bool) -> None:
         if result.code == REFUSED and not repeated:
             logger.info(
-                "beat: Entry %s was deleted or replaced during its run", shown(completion.key)
+                "beat: Entry %s was deleted or replaced during its run", printable(completion.key)
             )
 
     def recover_lost_claims(self) -> Response | None:

@@ -36,7 +36,7 @@ from redbeat.storage.checks import (
     warn_about_misspelt,
     warn_about_untagged,
 )
-from redbeat.storage.quarantine import Quarantine, shown
+from redbeat.storage.quarantine import Quarantine, printable
 from redbeat.storage.records import NEW_LEADER, STANDBY, Claim, ClaimReply
 from redbeat.storage.store import MAX_WAIT, Store
 
@@ -677,5 +677,5 @@ class Ticker:
         gone, self._members_to_remove = self._members_to_remove, []
         for member in self._store.forget(gone) if gone else ():
             logger.error(
-                "beat: Entry %s is removed from the schedule: its hash is gone", shown(member)
+                "beat: Entry %s is removed from the schedule: its hash is gone", printable(member)
             )

@@ -10,7 +10,7 @@ from redbeat.cli.console import Console
 from redbeat.cli.options import option
 from redbeat.errors import ConfigurationError
 from redbeat.management.doctor import Finding, examine
-from redbeat.storage.quarantine import shown
+from redbeat.storage.quarantine import printable
 from redbeat.storage.store import store_of
 
 __all__ = ("doctor",)
@@ -46,9 +46,9 @@ def _findings(console: Console, fix: bool) -> Iterator[Finding]:
 
 def _print(console: Console, finding: Finding, fix: bool) -> None:
     if console.as_json:
-        console.emit({**asdict(finding), "key": shown(finding.key)})
+        console.emit({**asdict(finding), "key": printable(finding.key)})
         return
-    where = f"{console.name(shown(finding.key))} " if finding.key else ""
+    where = f"{console.name(printable(finding.key))} " if finding.key else ""
     if finding.fixed:
         answer = f"done: {finding.remedy}"
     elif finding.fixable and not fix:

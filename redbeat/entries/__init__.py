@@ -1,1 +1,1 @@
-"""The parts of an entry: what is stored of it, when it is due, and what can be done with it."""
+"""The parts of an entry: stored texts, policy, history, decision, status and pauses."""

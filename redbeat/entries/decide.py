@@ -1,4 +1,7 @@
-"""Which occurrence of an entry is due: pure functions of schedule, policy, history and the time."""
+"""Decide which occurrence of an entry is due.
+
+Everything here is a pure function of schedule, policy, history and time.
+"""
 
 from __future__ import annotations
 
@@ -51,29 +54,29 @@ __all__ = (
     "task_id_of",
 )
 
-#: Scores of entries that are never due: finished or quarantined; disabled.
+#: Scores of entries that are never due: ``PARKED`` for finished and quarantined ones.
 PARKED, DISABLED = -1.0, -2.0
 
 TICK = timedelta.resolution
 
-#: By how much the answers of a schedule with a running clock may differ for the same instant.
-JITTER = timedelta(milliseconds=1)
+#: Largest difference between two estimates of one instant, by a schedule that reads a clock.
+CLOCK_NOISE = timedelta(milliseconds=1)
 
-#: An instant before all others, which no rule of whole seconds hits.
-ODD = EPOCH - TICK
+#: An instant before all others. No rule has it as an occurrence: it is not a whole second.
+BEFORE_EPOCH = EPOCH - TICK
 
 
 def has_start(schedule: BaseSchedule) -> bool:
-    """Whether a schedule says itself when it begins; any other is due at once."""
-    return first_run(schedule, ODD) != ODD
+    """Whether a schedule has a first occurrence; a new entry without one is due at once."""
+    return first_run(schedule, BEFORE_EPOCH) != BEFORE_EPOCH
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """The occurrences of one entry, within the window of its policy.
 
-    ``identity`` is what the jitter depends on besides the occurrence: the key of the entry. Nominal
-    instants are those of the schedule; an occurrence is up when its jitter has passed too.
+    Each occurrence has a nominal instant, which the schedule defines. It is due when its jitter has
+    passed as well. The jitter depends on the nominal instant and ``identity``, the entry's name.
     """
 
     schedule: BaseSchedule
@@ -82,42 +85,46 @@ class Plan:
     identity: str
 
     def after(self, instant: datetime) -> datetime | None:
-        """Return the first nominal instant after ``instant``, which is the last one or an anchor.
+        """Return the first nominal instant after ``instant``, None if no occurrence follows.
 
-        An interval counts from there, or from ``start_time`` if that is later.
+        ``instant`` is an occurrence or an anchor: an interval counts from ``instant``, or from
+        ``start_time`` if that is later.
         """
         start, end = self.policy.start_time, self.policy.end_time
         if start is not None and instant < start:
             on_grid = isinstance(self.schedule, interval)
-            found = start if on_grid else next_run(self.schedule, start - TICK, self.zone)
+            following = start if on_grid else next_run(self.schedule, start - TICK, self.zone)
         else:
-            found = next_run(self.schedule, instant, self.zone)
-        return None if found is None or (end is not None and found > end) else found
+            following = next_run(self.schedule, instant, self.zone)
+        return None if following is None or (end is not None and following > end) else following
 
-    def begin(self, at: datetime) -> datetime | None:
-        """Return the first occurrence of an entry that never ran: ``at`` once it may begin."""
+    def first_occurrence(self, at: datetime) -> datetime | None:
+        """Return the first occurrence of an entry that never ran, None if there is none.
+
+        That is ``at``, unless the schedule or ``start_time`` begins later.
+        """
         start, end = self.policy.start_time, self.policy.end_time
         if has_start(self.schedule) or (start is not None and start > at):
-            return self.after(max(start or ODD, ODD) - TICK)
+            return self.after(max(start or BEFORE_EPOCH, BEFORE_EPOCH) - TICK)
         return None if end is not None and at > end else at
 
-    def asked(self, anchor: datetime, since: datetime, number: int) -> list[datetime]:
-        """Return the next instants after ``since`` of a schedule that computes them itself.
+    def estimates(self, anchor: datetime, since: datetime, number: int) -> list[datetime]:
+        """Return at most ``number`` instants after ``since``, by ``remaining_estimate``.
 
-        At most ``number``, and no more once it does not get any further. Raises what its
-        ``remaining_estimate`` raises.
+        For schedules that only ``is_due`` decides. The list ends when the next estimate is not
+        later than the one before. Raises what ``remaining_estimate`` of the schedule raises.
         """
-        found = self.after(anchor)
-        if found is not None and found <= since:
-            found = self.after(since)
+        instant = self.after(anchor)
+        if instant is not None and instant <= since:
+            instant = self.after(since)
         instants: list[datetime] = []
-        while found is not None and found > since + JITTER and len(instants) < number:
-            instants.append(found)
-            since, found = found, self.after(found)
+        while instant is not None and instant > since + CLOCK_NOISE and len(instants) < number:
+            instants.append(instant)
+            since, instant = instant, self.after(instant)
         return instants
 
-    def up_at(self, nominal: datetime) -> datetime:
-        """Return when an occurrence is to be sent: later by its jitter, before the next one."""
+    def with_jitter(self, nominal: datetime) -> datetime:
+        """Return ``nominal`` plus its jitter, always before the next nominal instant."""
         if not self.policy.jitter:
             return nominal
         following = next_run(self.schedule, nominal, self.zone)
@@ -128,47 +135,47 @@ class Plan:
         digest = hashlib.sha1(text, usedforsecurity=False).digest()
         return nominal + longest * (int.from_bytes(digest[:6], "big") / 2**48)
 
-    def latest_up(self, first: datetime, now: datetime) -> datetime | None:
-        """Return the last occurrence from ``first`` on that is up, None when none is."""
+    def latest_due(self, first: datetime, now: datetime) -> datetime | None:
+        """Return the latest occurrence from ``first`` on that is due, None if none is."""
         end = self.policy.end_time
         until = now if end is None else min(now, end)
         if first > until:
             return None
         latest = latest_run(self.schedule, first, until, self.zone) or first
-        if self.up_at(latest) <= now:
+        if self.with_jitter(latest) <= now:
             return latest
-        # Jitter ends before the next occurrence, so that the one before is up for certain.
+        # Jitter never reaches the next occurrence, so the previous one is certainly due.
         if latest == first:
             return None
         return latest_run(self.schedule, first, latest - TICK, self.zone) or first
 
-    def since(self, first: datetime, instant: datetime) -> datetime | None:
-        """Return the first occurrence at or after ``instant``, on the grid that begins at first."""
+    def first_since(self, first: datetime, instant: datetime) -> datetime | None:
+        """Return the first occurrence at or after ``instant``, counted from ``first``."""
         if instant <= first:
             return first
         before = latest_run(self.schedule, first, instant - TICK, self.zone) or first
         return self.after(before)
 
-    def up_since(self, first: datetime, instant: datetime) -> datetime | None:
-        """Return the first occurrence from ``first`` on that is up at or after ``instant``."""
+    def first_due_since(self, first: datetime, instant: datetime) -> datetime | None:
+        """Return the first occurrence from ``first`` on that is due at or after ``instant``."""
         if instant <= first:
             return first
-        # Jitter ends before the next occurrence, so that no earlier one can be.
+        # Jitter never reaches the next occurrence, so every earlier one is due before ``instant``.
         before = latest_run(self.schedule, first, instant - TICK, self.zone) or first
-        return before if self.up_at(before) >= instant else self.after(before)
+        return before if self.with_jitter(before) >= instant else self.after(before)
 
     def count(self, first: datetime, until: datetime, limit: int) -> int:
-        """Return how many occurrences there are from ``first`` until before ``until``."""
+        """Return the number of occurrences from ``first`` to before ``until``, up to ``limit``."""
         return count_runs(self.schedule, first, until, limit, self.zone)
 
     def walk(self, first: datetime, last: datetime) -> Iterator[datetime]:
         """Yield the occurrences from ``first`` to ``last``."""
-        found: datetime | None = first
-        while found is not None and found <= last:
-            yield found
-            found = self.after(found)
+        instant: datetime | None = first
+        while instant is not None and instant <= last:
+            yield instant
+            instant = self.after(instant)
 
-    def last_few(self, first: datetime, last: datetime, number: int) -> datetime:
+    def first_of_last(self, first: datetime, last: datetime, number: int) -> datetime:
         """Return the first of the last ``number`` occurrences up to ``last``."""
         if type(self.schedule) is interval and not self.schedule.relative:
             every: timedelta = self.schedule.run_every
@@ -176,34 +183,35 @@ class Plan:
         following = next_run(self.schedule, last, self.zone)
         span = number * (timedelta(days=1) if following is None else following - last)
         while True:
-            begin = self.since(first, last - min(span, last - first)) or last
-            found = list(self.walk(begin, last))
-            if len(found) >= number or begin == first:
-                return found[-number:][0]
+            begin = self.first_since(first, last - min(span, last - first)) or last
+            instants = list(self.walk(begin, last))
+            if len(instants) >= number or begin == first:
+                return instants[-number:][0]
             span *= 2
 
 
-#: Missed occurrences are counted up to here: walking through a crontab takes its time.
+#: Missed occurrences are counted up to this number, since walking through a crontab is slow.
 MISSED_LIMIT = 100
 
-#: Seconds by which a history may lie in the future because clocks differ a little. By more, the
-#: clock of Redis was wrong.
+#: Seconds by which a history may lie in the future, because clocks differ a little. Beyond that,
+#: the clock of Redis was wrong when the run was recorded.
 CLOCK_STEP = 1.0
 
-#: Seconds after which a schedule that asks itself is asked again: at least, at most, and where it
-#: says no number.
-SHORTEST_WAIT, LONGEST_WAIT, UNKNOWN_WAIT = 0.05, 10 * 365 * 86400.0, 5.0
+#: Seconds until the next ``is_due()`` call of a user's schedule: shortest, longest, and if
+#: ``is_due()`` returned NaN.
+SHORTEST_WAIT, LONGEST_WAIT, DEFAULT_WAIT = 0.05, 10 * 365 * 86400.0, 5.0
 
 
 class Decision(NamedTuple):
     """What to do with an entry at one instant.
 
-    ``scheduled_at`` is the nominal instant of the occurrence to dispatch, None when nothing is due.
-    ``next_at`` is the first instant after that at which something is due, None = never. ``missed``
-    is how many occurrences before this one never ran and never will, but for intervals counted up
-    to :data:`MISSED_LIMIT`. ``anchor`` is the instant from which to count on, None where that is
-    ``scheduled_at``; without a run it is the last of those that are given up, or the present where
-    the history lies in the future.
+    Attributes:
+        scheduled_at: nominal instant of the occurrence to dispatch, None if none is due.
+        next_at: when the entry is due next after this decision, None for never.
+        missed: occurrences before this one that never ran and never will. Counted up to
+            :data:`MISSED_LIMIT`, except for intervals.
+        anchor: the instant from which the next run counts, None for ``scheduled_at``. If nothing is
+            due: the last occurrence given up, or the present if the history lies in the future.
     """
 
     scheduled_at: datetime | None
@@ -213,7 +221,7 @@ class Decision(NamedTuple):
 
     @property
     def due(self) -> bool:
-        """Whether there is an occurrence to dispatch now."""
+        """Whether an occurrence must be dispatched now."""
         return self.scheduled_at is not None
 
 
@@ -221,36 +229,43 @@ FINISHED = Decision(None, None)
 
 
 def first_word(text: str) -> str:
-    """Return what stands before the first blank; only in ASCII are there blanks, as in Lua."""
+    """Return the first word; as in Lua, only ASCII white space separates words."""
     return text.encode().split(maxsplit=1)[0].decode()
 
 
 class Trigger(NamedTuple):
-    """A run beside the schedule: its id, and when it was asked for."""
+    """A triggered run: its id, and when it was requested."""
 
     id: str
     at: datetime
 
     @classmethod
     def first(cls, waiting: str) -> Trigger:
-        """Return the first of those that wait, as in ``trigger.lua``; raises ValueError."""
+        """Return the first of the waiting runs that ``trigger.lua`` stored; raises ValueError."""
         name, _, at = first_word(waiting).rpartition(":")
         if not name:
-            raise ValueError("a trigger needs an id")
+            raise ValueError(f"{waiting!r:.60} is not a triggered run, which is '<id>:<seconds>'")
         return cls(name, datetime.fromtimestamp(float(at), UTC))
 
 
 @dataclass(slots=True)
 class Run:
-    """One turn of an entry while a beat holds a claim on it.
+    """The run of a claimed entry: input of the decision and result of the publish.
 
-    ``now`` is the time of Redis, ``due`` when the entry was put up for its run, ``decided_at`` when
-    the occurrence was first claimed: what is due is decided at that time. What became of it:
-    ``sent`` the message is out under ``task_id``, ``error`` why it is not, ``successor`` the entry
-    after the run. ``nominal`` is the instant the message tells, ``own_id`` that the id is the one
-    which anybody can compute from it. ``at_most_once`` tells that it is recorded before it is sent.
-    ``trigger`` is what it is for when it is beside the schedule. ``options`` are those that a
-    program's own tick called ``maybe_due`` with, which must not be called once more.
+    Attributes:
+        now: the time of Redis.
+        due: the score with which the entry became due.
+        decided_at: when the occurrence was first claimed; the decision is made for this instant.
+        decision: the decision, None before it was made.
+        successor: the entry after the run.
+        sent: whether the message was sent.
+        task_id: id of the message.
+        nominal: the nominal instant in the message.
+        own_id: whether ``task_id`` is the one computed from the nominal instant.
+        at_most_once: whether the run is recorded before it is sent.
+        trigger: the triggered run, None for a scheduled one.
+        options: arguments of ``maybe_due`` from a program's own tick, which already called it.
+        error: why the message was not sent.
     """
 
     now: datetime
@@ -269,7 +284,7 @@ class Run:
 
     @property
     def instant(self) -> datetime:
-        """The nominal instant of the run; when it was asked for, if it was triggered."""
+        """The nominal instant of the run; of a triggered run, when it was requested."""
         if self.trigger is not None:
             return self.trigger.at
         return (self.decision and self.decision.scheduled_at) or self.due
@@ -286,20 +301,28 @@ def decide(
     runs: int = 0,
     identity: str = "",
 ) -> Decision:
-    """Return the verdict on an entry.
+    """Return the decision on an entry. Missed occurrences coalesce into the latest, or by policy.
 
-    ``last_run_at`` is when it ran last, None = never. ``anchor`` is the instant from which the next
-    run counts: the nominal instant of the last run, or what an application wrote as its last run.
-    ``due`` is when the entry was put up for its run; it names the occurrence of an entry that has
-    no history. ``runs`` is how often it ran, ``identity`` its key. Occurrences that were missed
-    coalesce into the latest one, unless the policy has it otherwise.
+    Arguments:
+        schedule: the schedule of the entry.
+        last_run_at: the last run, None for never.
+        anchor: the instant from which the next run counts: the nominal instant of the last run, or
+            the last run that an application wrote.
+        now: the instant for which to decide.
+        due: the score with which the entry became due; the nominal instant of a first run.
+        zone: the time zone in which to read a crontab.
+        policy: the policy of the entry.
+        runs: the run count.
+        identity: the name of the entry, on which the jitter depends.
     """
     if policy is not DEFAULT:
         plan = Plan(schedule, zone, policy, identity)
-        return limited(decide_by(plan, last_run_at, anchor, now, min(due, now)), policy, runs)
+        return within_max_runs(
+            decide_with_policy(plan, last_run_at, anchor, now, min(due, now)), policy, runs
+        )
     find = finder_of(schedule)
     if find is None:
-        return ask(schedule, last_run_at, now, due)
+        return decide_by_is_due(schedule, last_run_at, now, due)
     if last_run_at is None or anchor is None:
         return decide_first(schedule, now, min(due, now), zone)
     upcoming = find(schedule, anchor, zone)
@@ -310,8 +333,8 @@ def decide(
     return coalesce(schedule, upcoming, find(schedule, upcoming, zone), now, zone)
 
 
-def limited(decision: Decision, policy: Policy, runs: int) -> Decision:
-    """Return a verdict in which nothing happens after ``max_runs``."""
+def within_max_runs(decision: Decision, policy: Policy, runs: int) -> Decision:
+    """Return the decision without the runs that exceed ``max_runs``."""
     if policy.max_runs is None:
         return decision
     if runs >= policy.max_runs:
@@ -320,80 +343,80 @@ def limited(decision: Decision, policy: Policy, runs: int) -> Decision:
     return decision._replace(next_at=None) if last else decision
 
 
-def decide_by(
+def decide_with_policy(
     plan: Plan,
     last_run_at: datetime | None,
     anchor: datetime | None,
     now: datetime,
     due: datetime,
 ) -> Decision:
-    """Return the verdict on an entry with a policy of its own."""
+    """Return the decision on an entry with a policy, before ``max_runs`` applies."""
     start, end = plan.policy.start_time, plan.policy.end_time
     if asks_itself(plan.schedule):
-        decision = ask(plan.schedule, last_run_at, now, due)
+        decision = decide_by_is_due(plan.schedule, last_run_at, now, due)
         if start is not None and now < start:
             return Decision(None, start)
         if end is not None and now > end:
             return FINISHED
         return decision
     never_ran = last_run_at is None or anchor is None
-    first = plan.begin(due) if anchor is None or never_ran else plan.after(anchor)
-    if never_ran and first == due:  # as in decide_first: the run of when it was put up
-        last = due if plan.policy.coalesce == "all" else plan.latest_up(due, now) or due
+    first = plan.first_occurrence(due) if anchor is None or never_ran else plan.after(anchor)
+    if never_ran and first == due:  # as in decide_first: the first run is that of ``due``
+        last = due if plan.policy.coalesce == "all" else plan.latest_due(due, now) or due
         missed = plan.count(due, last, MISSED_LIMIT)
-        return Decision(due, next_up(plan, last), missed, last if missed else None)
+        return Decision(due, next_due(plan, last), missed, last if missed else None)
     if first is None:
         return FINISHED
-    latest = plan.latest_up(first, now)
+    latest = plan.latest_due(first, now)
     if latest is None:
-        return Decision(None, plan.up_at(first))
-    return choose(plan, first, latest, now)
+        return Decision(None, plan.with_jitter(first))
+    return choose_occurrence(plan, first, latest, now)
 
 
-def choose(plan: Plan, first: datetime, latest: datetime, now: datetime) -> Decision:
-    """Return the verdict when the occurrences from ``first`` to ``latest`` are up."""
+def choose_occurrence(plan: Plan, first: datetime, latest: datetime, now: datetime) -> Decision:
+    """Return the decision when all occurrences from ``first`` to ``latest`` are due."""
     policy = plan.policy
     oldest = oldest_to_run(plan, first, latest, now)
     if oldest is None:
         missed = plan.count(first, latest, MISSED_LIMIT) + 1
-        return Decision(None, next_up(plan, latest), missed, latest)
+        return Decision(None, next_due(plan, latest), missed, latest)
     if policy.coalesce == "all":
         missed = plan.count(first, oldest, MISSED_LIMIT)
-        return Decision(oldest, next_up(plan, oldest), missed)
+        return Decision(oldest, next_due(plan, oldest), missed)
     missed = plan.count(first, latest, MISSED_LIMIT)
     chosen = oldest if policy.coalesce == "earliest" else latest
-    return Decision(chosen, next_up(plan, latest), missed, None if chosen == latest else latest)
+    return Decision(chosen, next_due(plan, latest), missed, None if chosen == latest else latest)
 
 
 def oldest_to_run(plan: Plan, first: datetime, latest: datetime, now: datetime) -> datetime | None:
-    """Return the first occurrence that is neither too old nor one too many, None for none."""
+    """Return the first occurrence within ``misfire_grace_time`` and ``catch_up_limit``, or None."""
     grace, limit = plan.policy.misfire_grace_time, plan.policy.catch_up_limit
     oldest: datetime | None = first
     if grace is not None:
-        oldest = plan.up_since(first, now - timedelta(seconds=grace))
+        oldest = plan.first_due_since(first, now - timedelta(seconds=grace))
     if oldest is None or oldest > latest:
         return None
-    return plan.last_few(oldest, latest, limit) if limit is not None else oldest
+    return plan.first_of_last(oldest, latest, limit) if limit is not None else oldest
 
 
-def next_up(plan: Plan, nominal: datetime) -> datetime | None:
-    """Return when the occurrence after ``nominal`` is up."""
+def next_due(plan: Plan, nominal: datetime) -> datetime | None:
+    """Return when the occurrence after ``nominal`` is due, None if none follows."""
     following = plan.after(nominal)
-    return None if following is None else plan.up_at(following)
+    return None if following is None else plan.with_jitter(following)
 
 
 def decide_first(
     schedule: BaseSchedule, now: datetime, due: datetime, zone: tzinfo | None
 ) -> Decision:
-    """Return the verdict on an entry that never ran: due at once, a rule from its start."""
+    """Return the decision on an entry that never ran: due at once, or when its rule starts."""
     if has_start(schedule):
         first = first_run(schedule, EPOCH, zone)
         if first is None or first > now:
             return Decision(None, first)
         return coalesce(schedule, first, next_run(schedule, first, zone), now, zone)
-    # It is the run of the instant at which it was put up, however late.
+    # The first run has the nominal instant ``due``, however late the run is.
     rest = coalesce(schedule, due, next_run(schedule, due, zone), now, zone)
-    # The slots since then are over: the next run counts from the last of them.
+    # Occurrences missed since ``due`` are given up: the next run counts from the last of them.
     return Decision(due, rest.next_at, rest.missed, rest.scheduled_at if rest.missed else None)
 
 
@@ -404,9 +427,9 @@ def coalesce(
     now: datetime,
     zone: tzinfo | None,
 ) -> Decision:
-    """Return the latest of the occurrences from ``first`` to ``now``, and the one after it.
+    """Return the decision to run the latest occurrence from ``first`` to ``now``.
 
-    ``following`` is the occurrence after the first.
+    ``following`` is the occurrence after ``first``.
     """
     if following is None or following > now:
         return Decision(first, following)
@@ -415,45 +438,46 @@ def coalesce(
     return Decision(latest, next_run(schedule, latest, zone), missed)
 
 
-def ask(
+def decide_by_is_due(
     schedule: BaseSchedule, last_run_at: datetime | None, now: datetime, due: datetime
 ) -> Decision:
-    """Return the verdict of a schedule that only its own ``is_due`` knows.
+    """Return the decision on a schedule that only its own ``is_due`` can decide.
 
-    Raises what ``is_due`` raises; ``RuntimeError`` for what may be taken for an error of our
-    own connections. ``now`` is the present; the seconds count from there.
+    Raises what ``is_due`` raises, but a ``RuntimeError`` in place of connection errors. ``now`` is
+    the present, from which the seconds of ``is_due`` count.
     """
-    ahead = ahead_of(schedule, now)
+    ahead = clock_offset(schedule, now)
     last = aware(last_run_at) + ahead if last_run_at else EPOCH
     try:
         is_due, seconds = schedule.is_due(on_clock_of(schedule, last))
     except (OSError, RedisError) as error:
-        # From the user's code: it says nothing of our Redis or broker, and costs this entry only.
+        # The user's code raised the error. RedBeat's Redis and broker may work, so that only this
+        # entry fails.
         raise RuntimeError(f"is_due() of its schedule raised {described(error)}") from error
     if seconds is None:
         return Decision(due if is_due else None, None)
-    # Without the time that it took, the next look would come a little too early, for nothing.
-    asked_at = now + (ahead_of(schedule, now) - ahead)
-    return Decision(due if is_due else None, asked_at + wait_of(float(seconds)))
+    # The seconds count from the end of the call; otherwise the next call would be too early.
+    called_at = now + (clock_offset(schedule, now) - ahead)
+    return Decision(due if is_due else None, called_at + wait_of(float(seconds)))
 
 
-def ahead_of(schedule: BaseSchedule, now: datetime) -> timedelta:
-    """Return how far the clock that a schedule reads is ahead of ``now``.
+def clock_offset(schedule: BaseSchedule, now: datetime) -> timedelta:
+    """Return how far the clock of a schedule is ahead of ``now``, 0 without a clock.
 
-    A schedule compares the last run with its own clock. One with another clock, or on a host whose
-    clock is ahead of Redis, would find the run that was just made due again.
+    A schedule compares the last run with its own clock. If that clock is ahead of Redis, the run
+    just recorded would be due again.
     """
     try:
         return aware(schedule.now()) - now
     except Exception:
-        return timedelta(0)  # a class of the user's own need not have a clock
+        return timedelta(0)  # a user's class may lack now()
 
 
 def wait_of(seconds: float) -> timedelta:
-    """Return how long to leave a schedule alone that asks for ``seconds``."""
+    """Return the time until the next ``is_due()`` call, when the last one returned ``seconds``."""
     if math.isnan(seconds):
-        seconds = UNKNOWN_WAIT
-    # Such a class may say "in 0 s" for ever, also of what is due.
+        seconds = DEFAULT_WAIT
+    # A user's class may return 0 seconds every time, which would keep the beat busy.
     return timedelta(seconds=min(max(seconds, SHORTEST_WAIT), LONGEST_WAIT))
 
 
@@ -465,7 +489,10 @@ def aware(instant: datetime) -> datetime:
 
 
 def same_instant(one: datetime | None, other: datetime | None) -> bool:
-    """Whether two times are one instant, or both None; both hours that a clock repeats differ."""
+    """Whether two times are the same instant, or both None.
+
+    The times are compared in UTC: in local time, both hours of a DST change are equal.
+    """
     if one is other or one is None or other is None:
         return one is other
     return aware(one) == aware(other)
@@ -477,16 +504,16 @@ def namespace_of(prefix: str) -> bytes:
     return uuid.uuid5(uuid.NAMESPACE_URL, f"redbeat:{prefix}").bytes
 
 
-#: A digit of a digest, and the one with which a UUID of this kind says what it is.
+#: Hexadecimal digit of a digest -> the digit with the variant bits of an RFC 9562 UUID.
 VARIANTS = {digit: "89ab"[int(digit, 16) & 3] for digit in "0123456789abcdef"}
 
 
 def task_id_of(prefix: str, name: str, instant: str, identity: str = "") -> str:
-    """Return the task id of an occurrence: the same one however often it is computed.
+    """Return the task id of an occurrence, which is always the same.
 
-    ``instant`` is its nominal instant, ISO 8601 in UTC. The id is the UUID version 5 (RFC 9562) of
-    "<instant> <name>" in the namespace of the prefix, or "<instant>/<identity> <name>" where the
-    entry has an identity; made by hand, since it is made for each run.
+    ``instant`` is the nominal instant, ISO 8601 in UTC. The id is the UUID version 5 (RFC 9562) of
+    "<instant> <name>" in the namespace of the prefix; "<instant>/<identity> <name>" if the entry
+    has an identity. The code does not call ``uuid5()``, which takes longer for each run.
     """
     if identity:
         instant = f"{instant}/{identity}"
@@ -497,17 +524,17 @@ def task_id_of(prefix: str, name: str, instant: str, identity: str = "") -> str:
 
 
 def score_of(next_at: datetime | None) -> float:
-    """Return the score of an entry that is due at ``next_at``, None = never."""
+    """Return the score of an entry that is due at ``next_at``, :data:`PARKED` for None."""
     return PARKED if next_at is None else next_at.timestamp()
 
 
 def has_clock(schedule: Any) -> bool:
-    """Whether a schedule tells the time itself."""
+    """Whether a schedule has its own clock."""
     return isinstance(schedule, BaseSchedule) and (
         getattr(schedule, "nowfun", None) is not None or type(schedule).now is not BaseSchedule.now
     )
 
 
 def counts_from(schedule: Any, now: datetime) -> datetime:
-    """Return the instant from which an entry counts that is made ``now``."""
+    """Return the instant from which an entry counts that is created ``now``."""
     return schedule.counts_from(now) if isinstance(schedule, RuleSchedule) else now

@@ -40,15 +40,15 @@ __all__ = (
     "stored_options",
 )
 
-#: The options that are times, with whether each may be an instant.
+#: The options of ``apply_async`` that are times -> whether each may be an instant.
 TIMES: Final = {"countdown": False, "eta": True, "expires": True}
 
-#: Seconds that are rather meant as a UNIX time.
-TOO_MANY_SECONDS: Final = 1e9
+#: Numbers from here on are refused as seconds: they are probably UNIX times.
+MAX_SECONDS: Final = 1e9
 
 
 def stored_options(options: Any) -> Any:
-    """Return options as they are stored; raises :exc:`InvalidEntryError` that names the option."""
+    """Return the stored form of options; raises :exc:`InvalidEntryError` that names the option."""
     if not isinstance(options, Mapping) or TIMES.keys().isdisjoint(options):
         return options
     return {name: _stored(name, value) for name, value in options.items()}
@@ -67,10 +67,12 @@ def _stored(name: Any, value: Any) -> Any:
     seconds = seconds_of(value)
     if not is_number(seconds):
         also = ", a timedelta, a datetime or ISO 8601" if TIMES[name] else " or a timedelta"
-        raise _refusal(name, f"must be a number of seconds{also}, not {value!r:.60}")
-    if not 0 <= seconds < TOO_MANY_SECONDS:
+        raise _option_error(name, f"must be a number of seconds{also}, not {value!r:.60}")
+    if not 0 <= seconds < MAX_SECONDS:
         also = "; an instant is a datetime" if TIMES[name] else ""
-        raise _refusal(name, f"must be 0 seconds at least and below 1e9, not {value!r:.60}{also}")
+        raise _option_error(
+            name, f"must be at least 0 and below 1e9 seconds, not {value!r:.60}{also}"
+        )
     return seconds
 
 
@@ -80,11 +82,11 @@ def _is_instant(name: str, value: Any) -> bool:
     try:
         isoparse(value)
     except ValueError as error:
-        raise _refusal(name, f"{value!r:.60} is not ISO 8601") from error
+        raise _option_error(name, f"{value!r:.60} is not ISO 8601") from error
     return True
 
 
-def _refusal(name: str, problem: str) -> InvalidEntryError:
+def _option_error(name: str, problem: str) -> InvalidEntryError:
     return InvalidEntryError(f"options.{name}", problem)
 
 
@@ -95,7 +97,7 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str) and bool(value)
 
 
-#: What every field must be, and how to say so.
+#: Field -> its check, and a description of valid values.
 FIELDS: dict[str, Check] = {
     "name": (_is_text, "a text that is not empty"),
     "task": (_is_text, "the name of a task"),
@@ -110,18 +112,21 @@ REQUIRED = ("name", "task", "schedule")
 
 
 def encode_definition(definition: dict[str, Any]) -> str:
-    """Return a definition as stored; raises :exc:`InvalidEntryError` that names the field."""
-    for field, (valid, wanted) in FIELDS.items():
-        if not valid(definition.get(field)):
-            raise InvalidEntryError(field, f"must be {wanted}, not {definition.get(field)!r:.60}")
+    """Return the stored form of a definition.
+
+    Raises :exc:`InvalidEntryError` that names the field.
+    """
+    for field, (is_valid, expected) in FIELDS.items():
+        if not is_valid(definition.get(field)):
+            raise InvalidEntryError(field, f"must be {expected}, not {definition.get(field)!r:.60}")
     return encode(definition, "")
 
 
-#: The fields of an entry whose class adds none, and how the encoder writes its definition.
+#: The fields of a definition without those that a subclass adds, and its text as encoded.
 NAMES = (*FIELDS,)
-WRITTEN = f"{{{', '.join(f'{quoted(field)}: %s' for field in NAMES)}}}"
+DEFINITION_TEXT = f"{{{', '.join(f'{quoted(field)}: %s' for field in NAMES)}}}"
 
-#: How the encoder writes the values that hold no others.
+#: Type -> how the encoder writes values that have no nested values.
 SCALARS: dict[type, Callable[[Any], str]] = {
     str: quoted,
     int: repr,
@@ -131,22 +136,23 @@ SCALARS: dict[type, Callable[[Any], str]] = {
 
 
 def flat_text(definition: dict[str, Any]) -> str | None:
-    """Return a definition as stored, None for all but the usual; several times faster.
+    """Return the stored form of a plain definition, None for any other.
 
-    The usual is right, has no times among its options, and no arguments that hold others.
+    Several times faster than the encoder. A plain definition is valid, has no times among its
+    options, and no nested values in its arguments.
     """
     if (*definition,) != NAMES or active_codec()[0] is not RedBeatJSONEncoder:
         return None
-    name, task, args, kwargs, options, when, enabled = definition.values()
+    name, task, args, kwargs, options, rule, enabled = definition.values()
     if not (name and task and type(enabled) is bool):
         return None
     if options and stored_options(options) is not options:
         return None
     try:
-        texts = (_array(args), _object(kwargs), _object(options), _schedule(when))
-        text = WRITTEN % (quoted(name), quoted(task), *texts, SCALARS[bool](enabled))
+        texts = (_array(args), _object(kwargs), _object(options), _schedule(rule))
+        text = DEFINITION_TEXT % (quoted(name), quoted(task), *texts, SCALARS[bool](enabled))
     except (KeyError, TypeError, ValueError):
-        return None  # The encoder knows the rest, and says what is wrong if anything is.
+        return None  # the encoder handles all other values, and reports invalid ones
     return text if len(text) <= MAX_TEXT else None
 
 
@@ -169,18 +175,18 @@ def _object(values: Any) -> str:
     return f"{{{', '.join(items)}}}"
 
 
-def _schedule(when: Any) -> str:
-    if not isinstance(when, BaseSchedule):
-        raise TypeError(when)
-    if asks_itself(when):
-        return encode(when)
-    if type(when) is schedule and type(when.run_every) is timedelta:
-        return _interval(when.run_every, bool(when.relative))
-    if type(when) is crontab:
-        fields = _cron_fields(when)
+def _schedule(rule: Any) -> str:
+    if not isinstance(rule, BaseSchedule):
+        raise TypeError(rule)
+    if asks_itself(rule):
+        return encode(rule)
+    if type(rule) is schedule and type(rule.run_every) is timedelta:
+        return _interval(rule.run_every, bool(rule.relative))
+    if type(rule) is crontab:
+        fields = _cron_fields(rule)
         if TEXT.issuperset(map(type, fields)):
             return CRONTAB % (*map(quoted, fields),)
-    return encode(when)
+    return encode(rule)
 
 
 @lru_cache(maxsize=256)
@@ -206,18 +212,18 @@ def decode_definition(text: str | bytes) -> dict[str, Any]:
         raise DecodeError("definition", f"must be an object, not {definition!r:.60}")
     for field in REQUIRED:
         if definition.get(field) is None:
-            raise DecodeError(f"definition.{field}", "is missing; write it")
+            raise DecodeError(f"definition.{field}", "is missing; add it")
     definition["schedule"] = decode_schedule(definition["schedule"])
     _accept_numbers(definition)
-    for field, (valid, wanted) in FIELDS.items():
-        if field in definition and not valid(definition[field]):
-            problem = f"must be {wanted}, not {definition[field]!r:.60}"
+    for field, (is_valid, expected) in FIELDS.items():
+        if field in definition and not is_valid(definition[field]):
+            problem = f"must be {expected}, not {definition[field]!r:.60}"
             raise DecodeError(f"definition.{field}", problem)
     return definition
 
 
 def _accept_numbers(definition: dict[str, Any]) -> None:
-    """Take a number for a name, and 1 or 0 for true or false, as RedBeat 2 did."""
+    """Convert a number used as a name, and 1 or 0 used as ``enabled``, as RedBeat 2 did."""
     if type(definition["name"]) is int:
         definition["name"] = str(definition["name"])
     if type(definition.get("enabled")) is int and definition["enabled"] in (0, 1):
@@ -225,7 +231,10 @@ def _accept_numbers(definition: dict[str, Any]) -> None:
 
 
 def encode_policy(schedule: Any, policy: Policy = DEFAULT) -> str:
-    """Return what a definition cannot hold in the form RedBeat 2 reads, "" for nothing."""
+    """Return the stored policy, "" without one.
+
+    The policy has all fields that RedBeat 2 would refuse in a definition.
+    """
     if policy is DEFAULT and not isinstance(schedule, rrule):
         return ""
     extension = zone_extension(schedule)
@@ -239,8 +248,8 @@ def decode_policy(
 ) -> dict[str, Any]:
     """Return ``definition`` with its policy applied; raises :exc:`DecodeError`.
 
-    A definition may hold fields of a policy too, but not under the ``foreign`` names: the class of
-    the entry uses these for something else.
+    A definition may also have policy fields. Fields with ``foreign`` names are ignored there, since
+    the class of the entry uses these names for something else.
     """
     names = [name for name in POLICY_FIELDS if name not in foreign]
     definition.update(_checked(definition, names, "definition"))
@@ -251,19 +260,19 @@ def decode_policy(
         raise DecodeError("policy", f"must be an object, not {extension!r:.60}")
     if isinstance(definition.get("schedule"), rrule):
         definition["schedule"] = with_zones(definition["schedule"], extension)
-    # RedBeat alone writes this field: what a subclass keeps for itself is not in it.
+    # Only RedBeat writes the stored policy, so ``foreign`` names do not matter here.
     definition.update(_checked(extension, list(POLICY_FIELDS), "policy"))
     return definition
 
 
-def _checked(given: dict[str, Any], names: list[str], where: str) -> dict[str, Any]:
-    """Return the fields of a policy if they are valid; raises :exc:`DecodeError`."""
-    found = {name: given[name] for name in names if name in given}
-    most = found.get("max_runs")
-    if type(most) is int and most <= 0:  # "no limit" to programs that know such a field
-        found["max_runs"] = None
+def _checked(data: dict[str, Any], names: list[str], source: str) -> dict[str, Any]:
+    """Return the policy fields in ``data`` if they are valid; raises :exc:`DecodeError`."""
+    rules = {name: data[name] for name in names if name in data}
+    most = rules.get("max_runs")
+    if type(most) is int and most <= 0:  # other programs write "no limit" as 0 or -1
+        rules["max_runs"] = None
     try:
-        Policy.of(found)
+        Policy.of(rules)
     except InvalidEntryError as error:
-        raise DecodeError(f"{where}.{error.field}", error.problem) from error
-    return found
+        raise DecodeError(f"{source}.{error.field}", error.problem) from error
+    return rules

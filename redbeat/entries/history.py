@@ -1,4 +1,4 @@
-"""The history of an entry: last run, count and nominal instant, and what an edit makes of them."""
+"""The history of an entry: last run, run count and nominal instant; and how edits change it."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ from .runs import Nominal
 __all__ = (
     "History",
     "after_saved_anew",
-    "armed_again",
     "decode_meta",
     "encode_meta",
     "encode_runtime",
     "merged_history",
+    "timing_changed",
 )
 
-#: RedBeat 2 writes the zone of a run by its name, so not ``datetime.timezone.utc``.
+#: RedBeat 2 writes the zone of a run by name, which ``datetime.timezone.utc`` does not have.
 NAMED_UTC = zone_named("UTC")
 
 
 class History(NamedTuple):
-    """When an entry ran last, how often it ran, and the nominal instant of that last run.
+    """Last run, run count, and nominal instant of the last run.
 
-    ``scheduled_at`` is None when it is not known: never run, run by RedBeat 2, or an application
-    wrote ``last_run_at`` itself.
+    ``scheduled_at`` is None if the entry never ran, if RedBeat 2 ran the entry, or if an
+    application wrote ``last_run_at``.
     """
 
     last_run_at: datetime | None = None
@@ -55,7 +55,7 @@ class History(NamedTuple):
     @classmethod
     def read(cls, meta: str, runtime: str = "") -> History:
         """Return the history in the texts of an entry; raises :exc:`DecodeError`."""
-        last_run_at, count = _read_written(meta) or _read_decoded(decode_meta(meta))
+        last_run_at, count = _read_usual(meta) or _read_decoded(decode_meta(meta))
         return cls(last_run_at, count, _scheduled_at(runtime, last_run_at))
 
     @classmethod
@@ -65,26 +65,26 @@ class History(NamedTuple):
         return cls(last_run_at, count, _scheduled_at(runtime, last_run_at))
 
 
-#: Meta as this package writes it: read and written for every run, so without JSON.
-WRITTEN = (
+#: The usual text of a meta. It is formatted and matched without JSON, which is faster for each run.
+LAST_RUN_TEXT = (
     '{"last_run_at": {"__type__": "datetime", "year": %d, "month": %d, "day": %d, "hour": %d, '
     '"minute": %d, "second": %d, "microsecond": %d, "timezone": %s}'
 )
-COUNTED = ', "total_run_count": %d'
-UNCOUNTED_META, COUNTED_META = f"{WRITTEN}}}", f"{WRITTEN}{COUNTED}}}"
+COUNT_TEXT = ', "total_run_count": %d'
+UNCOUNTED_META, COUNTED_META = f"{LAST_RUN_TEXT}}}", f"{LAST_RUN_TEXT}{COUNT_TEXT}}}"
 _read_moment, _read_count = (
     re.escape(text).replace("%d", r"(\d{1,18})").replace("%s", '"UTC"')
-    for text in (WRITTEN, COUNTED)
+    for text in (LAST_RUN_TEXT, COUNT_TEXT)
 )
-_written = re.compile(f"{_read_moment}(?:{_read_count})?}}", re.ASCII)
+_meta_pattern = re.compile(f"{_read_moment}(?:{_read_count})?}}", re.ASCII)
 
 
-#: The JSON of a runtime: before its nominal instant, and before its actual one.
+#: Parts of the JSON of a runtime: before its nominal instant, and before its actual one.
 RUNTIME, RUNTIME_THEN = '{"scheduled_at":', ',"last_run_at":'
 
 
 def decode_meta(text: str | bytes | None) -> dict[str, Any]:
-    """Return the meta of an entry; ``{"last_run_at": None}`` when there is none.
+    """Return the decoded meta of an entry, ``{"last_run_at": None}`` without one.
 
     Raises :exc:`DecodeError` that names the field.
     """
@@ -108,15 +108,15 @@ def _checked(meta: Any) -> dict[str, Any]:
 
 
 def encode_meta(last_run_at: datetime | None, total_run_count: int | None = None) -> str:
-    """Return meta as it is stored; without a count as RedBeat 2 writes it on ``save()``."""
+    """Return the stored form of a meta; without a count, as RedBeat 2 writes it in ``save()``."""
     at = last_run_at
     if at is not None:
         name = _quoted_zone(at)
         if name and active_encoder() is RedBeatJSONEncoder:
-            when = at.year, at.month, at.day, at.hour, at.minute, at.second, at.microsecond
+            parts = at.year, at.month, at.day, at.hour, at.minute, at.second, at.microsecond
             if total_run_count is None:
-                return UNCOUNTED_META % (*when, name)
-            return COUNTED_META % (*when, name, total_run_count)
+                return UNCOUNTED_META % (*parts, name)
+            return COUNTED_META % (*parts, name, total_run_count)
         if at.tzinfo is UTC:
             last_run_at = at.replace(tzinfo=NAMED_UTC)
     meta: dict[str, Any] = {"last_run_at": last_run_at}
@@ -126,7 +126,7 @@ def encode_meta(last_run_at: datetime | None, total_run_count: int | None = None
 
 
 def _quoted_zone(moment: datetime) -> str:
-    """Return the name of a zone as stored, in quotes, where that is all there is to say."""
+    """Return the quoted name of the zone of ``moment``, "" if only the encoder can write it."""
     zone = moment.tzinfo
     if zone is UTC:
         return '"UTC"'
@@ -134,17 +134,17 @@ def _quoted_zone(moment: datetime) -> str:
 
 
 def encode_runtime(scheduled: Nominal, last_run_at: datetime) -> str:
-    """Return the nominal and the actual instant of a run, UNIX seconds, as stored."""
+    """Return the stored form of the nominal and the actual instant of a run, in UNIX seconds."""
     ran = aware(last_run_at).timestamp()
     return f"{RUNTIME}{scheduled.text}{RUNTIME_THEN}{ran:.6f}}}"
 
 
-def _read_written(meta: str) -> tuple[datetime, int] | None:
-    """Return last run and run count in a meta of the usual shape, None for any other.
+def _read_usual(meta: str) -> tuple[datetime, int] | None:
+    """Return last run and run count of a meta with the usual text, None for any other text.
 
-    About ten times faster than JSON.
+    About ten times faster than decoding the JSON.
     """
-    match = _written.fullmatch(meta)
+    match = _meta_pattern.fullmatch(meta)
     if match is None or active_decoder() is not RedBeatJSONDecoder:
         return None
     year, month, day, hour, minute, second, micro, count = map(int, match.groups("0"))
@@ -159,16 +159,16 @@ def _read_decoded(meta: dict[str, Any]) -> tuple[datetime | None, int]:
 
 
 def _instants(runtime: str) -> tuple[float, float]:
-    """Return the nominal and the actual instant in a runtime, UNIX seconds."""
+    """Return the nominal and the actual instant in a runtime, in UNIX seconds."""
     scheduled, comma, ran = runtime[len(RUNTIME) : -1].partition(RUNTIME_THEN)
     if comma and runtime.startswith(RUNTIME):  # as encode_runtime writes it
         return float(scheduled), float(ran)
-    found = json.loads(runtime)
-    return float(found["scheduled_at"]), float(found["last_run_at"])
+    fields = json.loads(runtime)
+    return float(fields["scheduled_at"]), float(fields["last_run_at"])
 
 
 def _scheduled_at(runtime: str, last_run_at: datetime | None) -> datetime | None:
-    """Return the nominal instant of the last run, unless meta tells of another run since."""
+    """Return the nominal instant of the last run, None if the runtime is of an earlier run."""
     if not runtime or last_run_at is None:
         return None
     try:
@@ -182,20 +182,19 @@ def _scheduled_at(runtime: str, last_run_at: datetime | None) -> datetime | None
 #: Definition and policy, as stored.
 Texts = tuple[str, str]
 
-#: The fields of a policy that say when, and how often, an entry runs.
+#: The fields of a policy that decide when, and how often, an entry runs.
 FIELDS: Final = ("timezone", "start_time", "end_time", "max_runs")
 
-#: What decides when an entry runs, in a form that can be compared; its schedule, None where the
-#: texts cannot be read; its ``max_runs``.
-Terms = tuple[Any, Any, "int | None"]
+#: A comparable form of schedule and window; the schedule, None if unreadable; and ``max_runs``.
+Timing = tuple[Any, Any, "int | None"]
 
 
 def merged_history(claimed_meta: str, stored_meta: str, recorded: History) -> History:
-    """Return the history to write after a run during which an application wrote another one.
+    """Return the history to write after a run during which an application wrote the meta.
 
-    ``recorded`` is the history after the run, as it is without the application. ``claimed_meta`` is
-    what was stored when the run began and ``stored_meta`` what is stored now, which counts as
-    written after the run: what it changed stands. A stored text that cannot be read is replaced.
+    ``recorded`` is the history after the run. ``claimed_meta`` was stored when the run began,
+    ``stored_meta`` is stored now. What the application changed counts as written after the run and
+    stays. A stored meta that cannot be read is replaced.
     """
     if stored_meta == claimed_meta:
         return recorded
@@ -215,23 +214,23 @@ def merged_history(claimed_meta: str, stored_meta: str, recorded: History) -> Hi
     return History(last_run_at, count, scheduled_at)
 
 
-def armed_again(
+def timing_changed(
     old_definition: str,
     old_policy: str,
     new_definition: str,
     new_policy: str,
     foreign: Collection[str] = (),
 ) -> bool:
-    """Return whether an entry with the new texts has another schedule, zone, window or limit.
+    """Return whether schedule, zone, window or limit differ between the old and the new texts.
 
-    How the same value is written does not matter. ``foreign`` are fields of a policy that the class
-    of the entry uses for something else.
+    Other texts with the same values do not count. ``foreign`` are policy fields that the class of
+    the entry uses for something else.
     """
     old, new = (old_definition, old_policy), (new_definition, new_policy)
     if old == new:
         return False
-    old_timing, _, old_limit = _terms(*old, foreign)
-    new_timing, _, new_limit = _terms(*new, foreign)
+    old_timing, _, old_limit = _timing_of(*old, foreign)
+    new_timing, _, new_limit = _timing_of(*new, foreign)
     return bool(old_timing != new_timing) or old_limit != new_limit
 
 
@@ -243,20 +242,22 @@ def after_saved_anew(
     rewritten: bool = False,
     foreign: Collection[str] = (),
 ) -> History:
-    """Return the history with which an entry of the ``old`` texts goes on that is saved as ``new``.
+    """Return the history of an entry after a save replaced the ``old`` texts by ``new`` ones.
 
-    Where its ``max_runs`` are used up and its schedule, zone or window is another one, it counts
-    its runs from 0 and, like an entry made ``now``, UTC, from the present; a rule from its last run
-    on if that is later. With ``rewritten`` an application wrote ``last_run_at``: it counts its runs
-    from 0 too, and goes on from there. Otherwise ``history`` is returned as it is, also for a
-    changed limit: what that leaves is run.
+    The history restarts if ``max_runs`` was used up and schedule, zone or window changed: the run
+    count is 0, and the next run counts from ``now`` (UTC), or of a rule from its last run if that
+    is later. With ``rewritten`` an application changed ``last_run_at``: the run count restarts at
+    0, and the last run stays. In all other cases the same ``history`` object comes back, also for a
+    higher limit, which leaves the additional runs. ``foreign`` is as in :func:`timing_changed`.
     """
     if (old == new and not rewritten) or '"max_runs"' not in "".join(new):
         return history
-    new_timing, schedule, limit = _terms(*new, foreign)
+    new_timing, schedule, limit = _timing_of(*new, foreign)
     if limit is None:
         return history
-    old_timing, _, old_limit = (new_timing, None, limit) if old == new else _terms(*old, foreign)
+    old_timing, _, old_limit = (
+        (new_timing, None, limit) if old == new else _timing_of(*old, foreign)
+    )
     count = history.total_run_count
     if count < limit and (old_limit is None or count < old_limit):
         return history
@@ -270,22 +271,22 @@ def after_saved_anew(
     return History(begins, 0)
 
 
-def _terms(definition: str, policy: str, foreign: Collection[str]) -> Terms:
+def _timing_of(definition: str, policy: str, foreign: Collection[str]) -> Timing:
     try:
         fields = decode_policy(policy, decode_definition(definition), foreign)
-        ours = [name for name in FIELDS if name not in foreign or f'"{name}"' in policy]
-        given = Policy.of({name: fields.get(name) for name in ours})
+        names = [name for name in FIELDS if name not in foreign or f'"{name}"' in policy]
+        rules = Policy.of({name: fields.get(name) for name in names})
         schedule = fields["schedule"]
-        window = (given.timezone, given.start_time, given.end_time)
-        return (encode(schedule), zone_extension(schedule), window), schedule, given.max_runs
-    except Exception:  # also what a schedule type of the user's own raises
-        return (_plain(definition), _plain(policy)), None, None
+        window = (rules.timezone, rules.start_time, rules.end_time)
+        return (encode(schedule), zone_extension(schedule), window), schedule, rules.max_runs
+    except Exception:  # a user's schedule type may raise anything
+        return (_raw_timing(definition), _raw_timing(policy)), None, None
 
 
-def _plain(text: str) -> Any:
-    """Return what of a text that cannot be read decides about times, the text if it is no JSON."""
+def _raw_timing(text: str) -> Any:
+    """Return the undecoded fields about times in a text, or the text if it is not JSON."""
     try:
-        found = json.loads(text)
-        return [found.get(name) for name in ("schedule", *FIELDS)]
+        fields = json.loads(text)
+        return [fields.get(name) for name in ("schedule", *FIELDS)]
     except (ValueError, AttributeError, RecursionError):
         return text

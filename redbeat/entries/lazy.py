@@ -1,8 +1,8 @@
-"""Arguments that are computed at each dispatch: Celery's ``BeatLazyFunc``, in static entries.
+"""Arguments that a beat computes at each dispatch: Celery's ``BeatLazyFunc`` in static entries.
 
-They are code and cannot be stored. The definition holds a description in their place, and the
-field ``lazy`` of the policy the paths to these. The beat puts in what its own ``beat_schedule``
-has there.
+A function cannot be stored. The definition has a description in its place, and the field ``lazy``
+of the policy has the paths to the descriptions. At each dispatch, the beat calls the function that
+its own ``beat_schedule`` has at that path.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ __all__ = (
     "has_scalars",
     "hidden",
     "resolved",
-    "revealed",
+    "restore_lazy",
     "with_field",
 )
 
-#: The key of the paths in a policy, and the tag of what stands in for an argument.
+#: The policy field with the paths, and the tag of a description.
 FIELD: Final = "lazy"
 
 ARGUMENTS: Final = ("args", "kwargs")
 
-#: What most arguments are: nothing to look into.
+#: Types without nested values, which need no search.
 SCALARS: Final = frozenset({str, int, float, bool, type(None)})
 
 Path = tuple["str | int", ...]
@@ -47,88 +47,88 @@ class LazyArgumentError(RedBeatError):
 
 @dataclass(frozen=True, slots=True)
 class LazyArgument:
-    """What is known of such an argument where only Redis is at hand: the function, by its name."""
+    """A lazy argument loaded from Redis, where only the name of the function is known."""
 
     function: str
 
 
 def hidden(definition: dict[str, Any], static: bool) -> tuple[dict[str, Any], Paths]:
-    """Return a definition with descriptions in place of lazy arguments, and what a policy adds.
+    """Return a definition with descriptions of its lazy arguments, and the field for the policy.
 
     Raises :exc:`InvalidEntryError` for a function in an entry that is not ``static``.
     """
-    found: list[Path] = []
+    paths: list[Path] = []
 
     def hide(value: Any, path: Path) -> Any:
         if isinstance(value, BeatLazyFunc) and not static:
             problem = "a BeatLazyFunc is only for entries of beat_schedule; compute it in the task"
-            raise InvalidEntryError(_shown(path), problem)
-        found.append(path)
+            raise InvalidEntryError(_path_text(path), problem)
+        paths.append(path)
         return {TAG: FIELD, "function": _described(value)}
 
     walked = {name: _walk(definition[name], (name,), hide) for name in _containers(definition)}
-    return ({**definition, **walked}, {FIELD: found}) if found else (definition, {})
+    return ({**definition, **walked}, {FIELD: paths}) if paths else (definition, {})
 
 
 def _containers(definition: dict[str, Any]) -> list[str]:
-    """Return which arguments hold others; a function in place of them all is an error."""
+    """Return which of ``args`` and ``kwargs`` are containers; others are invalid or empty."""
     return [name for name in ARGUMENTS if isinstance(definition.get(name), (dict, list, tuple))]
 
 
-def revealed(arguments: dict[str, Any], policy: str) -> bool:
-    """Put a :class:`LazyArgument` in place of each description; whether there are any.
+def restore_lazy(arguments: dict[str, Any], policy: str) -> bool:
+    """Replace each description by a :class:`LazyArgument`; return whether there are any.
 
-    Raises :exc:`DecodeError` where the policy does not fit the constructor arguments.
+    Raises :exc:`DecodeError` if the paths in the policy do not fit the constructor arguments.
     """
     if f'"{FIELD}"' not in policy:
         return False
     paths = decode(policy, "policy").get(FIELD, [])
     try:
         for first, *path in paths:
-            arguments[first] = _revealed_at(arguments[first], path)
+            arguments[first] = _restore_at(arguments[first], path)
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-        problem = f"does not fit the arguments; take out what is not in them ({error!r})"
+        problem = f"does not fit the arguments; remove the paths that they lack ({error!r})"
         raise DecodeError(f"policy.{FIELD}", problem) from error
     return bool(paths)
 
 
-def _revealed_at(value: Any, path: list[Any]) -> Any:
+def _restore_at(value: Any, path: list[Any]) -> Any:
     if not path:
         return LazyArgument(str(value["function"]))
-    value[path[0]] = _revealed_at(value[path[0]], path[1:])
+    value[path[0]] = _restore_at(value[path[0]], path[1:])
     return value
 
 
 def resolved(value: Any, configured: Any, path: Path) -> Any:
-    """Return arguments with the function that stands in ``configured`` for each description.
+    """Return arguments with the function that ``configured`` has in place of each description.
 
-    Raises :exc:`LazyArgumentError` where there is none.
+    Raises :exc:`LazyArgumentError` if ``configured`` has no function there.
     """
 
     def resolve(argument: Any, at: Path) -> Any:
-        found = configured
+        function = configured
         try:
             for step in at[len(path) :]:
-                found = found[step]
+                function = function[step]
         except (IndexError, KeyError, TypeError):
-            found = None
+            function = None
         if isinstance(argument, BeatLazyFunc):
             return argument
-        if not isinstance(found, BeatLazyFunc):
+        if not isinstance(function, BeatLazyFunc):
             raise LazyArgumentError(
-                f"{_shown(at)} is to be computed by {argument.function}, which beat_schedule of "
-                "this beat does not have there; run it with the configuration of the entry, or "
-                "save the entry with a value"
+                f"{_path_text(at)} must be computed by {argument.function}, but the beat_schedule "
+                "of this beat does not have that function there; start the beat with the "
+                "configuration of the entry, or save the entry with a value"
             )
-        return found
+        return function
 
     return _walk(value, path, resolve)
 
 
 def evaluated(args: Any, kwargs: Any) -> tuple[Any, Any]:
-    """Return arguments with what the functions in them return now.
+    """Return arguments with each function replaced by what it returns now.
 
-    Raises :exc:`LazyArgumentError` where one of them raises.
+    Raises :exc:`LazyArgumentError` if a function raises.
     """
     plain = type(args) is list and type(kwargs) is dict
     if plain and has_scalars((*args, *kwargs.values())):
@@ -137,22 +137,22 @@ def evaluated(args: Any, kwargs: Any) -> tuple[Any, Any]:
 
 
 def has_scalars(values: Iterable[Any]) -> bool:
-    """Whether there is nothing but scalars, into which nobody needs to look."""
+    """Whether all values are scalars, which have no nested values."""
     return SCALARS.issuperset(map(type, values))
 
 
 def _call(argument: BeatLazyFunc | LazyArgument, path: Path) -> Any:
     if isinstance(argument, LazyArgument):
-        raise LazyArgumentError(f"{_shown(path)} is computed by a beat, and only there")
+        raise LazyArgumentError(f"{_path_text(path)} can only be computed by a beat")
     try:
         return argument()
     except Exception as error:
-        problem = f"{_shown(path)}: {_described(argument)} failed: {error!r}"
+        problem = f"{_path_text(path)}: {_described(argument)} failed: {error!r}"
         raise LazyArgumentError(problem) from error
 
 
 def _walk(value: Any, path: Path, replace: Callable[[Any, Path], Any]) -> Any:
-    """Return ``value`` with each lazy argument replaced; itself where there is none."""
+    """Return ``value`` with each lazy argument replaced; ``value`` itself without any."""
     inner: Iterable[Any]
     if isinstance(value, dict):
         inner = value.values()
@@ -187,11 +187,11 @@ def _described(value: BeatLazyFunc | LazyArgument) -> str:
     return f"{getattr(function, '__module__', None) or type(function).__module__}.{name}"
 
 
-def _shown(path: Path) -> str:
+def _path_text(path: Path) -> str:
     steps = (f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
     return "".join(steps).lstrip(".")
 
 
 def with_field(policy: str, field: Mapping[str, Any]) -> str:
-    """Return the JSON of a policy with one more field; unchanged where there is none."""
+    """Return the JSON of a policy with the items of ``field`` added; unchanged if it is empty."""
     return json.dumps({**json.loads(policy or "{}"), **field}) if field else policy

@@ -1,4 +1,4 @@
-"""Pausing and resuming entries: in their texts, and in Redis."""
+"""Pause and resume entries, in their texts and in Redis."""
 
 from __future__ import annotations
 
@@ -30,14 +30,18 @@ __all__ = (
     "resumed",
 )
 
-#: The key of a pause in a policy.
+#: The field of the stored policy with the pause.
 FIELD: Final = "pause"
 
 
 class Pause(NamedTuple):
-    """Why an entry was paused, since when (ISO 8601, UTC), and a digest of what it was before.
+    """An operator's pause of an entry.
 
-    ``by`` is who did it, None where that is not known.
+    Attributes:
+        note: the reason, None without one.
+        since: when the entry was paused, ISO 8601 in UTC.
+        of: digest of definition and policy before the pause.
+        by: the operator, None if unknown.
     """
 
     note: str | None
@@ -47,34 +51,34 @@ class Pause(NamedTuple):
 
     @classmethod
     def read(cls, policy: str) -> Pause | None:
-        """Return the pause in a policy, None for none; raises :exc:`DecodeError`."""
+        """Return the pause in a policy, None without one; raises :exc:`DecodeError`."""
         if f'"{FIELD}"' not in policy:
             return None
-        found = decode(policy, "policy").get(FIELD)
-        if found is None:
+        fields = decode(policy, "policy").get(FIELD)
+        if fields is None:
             return None
-        if not isinstance(found, dict):
-            raise DecodeError(f"policy.{FIELD}", f"must be an object, not {found!r:.60}")
-        note, by = (None if found.get(k) is None else str(found[k]) for k in ("note", "by"))
-        return cls(note, str(found.get("since")), str(found.get("of")), by)
+        if not isinstance(fields, dict):
+            raise DecodeError(f"policy.{FIELD}", f"must be an object, not {fields!r:.60}")
+        note, by = (None if fields.get(k) is None else str(fields[k]) for k in ("note", "by"))
+        return cls(note, str(fields.get("since")), str(fields.get("of")), by)
 
     @classmethod
     def of_entry(cls, entry: Any) -> Pause | None:
-        """Return the pause of an entry that was loaded, None for none."""
+        """Return the pause of a loaded entry, None without one."""
         return None if entry is None or entry.enabled else entry._pause
 
     def field(self) -> dict[str, Any]:
-        """Return what a policy holds of it."""
-        own = self._asdict()
+        """Return the pause as a field of the stored policy."""
+        fields = self._asdict()
         if self.by is None:
-            del own["by"]
-        return {FIELD: own}
+            del fields["by"]
+        return {FIELD: fields}
 
 
 def paused(
     definition: str, policy: str, note: str | None, now: datetime, by: str | None = None
 ) -> tuple[str, str]:
-    """Return definition and policy of an entry with an operator's pause on it."""
+    """Return definition and policy of an entry after a pause; an earlier digest stays."""
     earlier = Pause.read(policy)
     pause = Pause(
         None if note is None else str(note),
@@ -87,7 +91,7 @@ def paused(
 
 
 def resumed(definition: str, policy: str) -> tuple[str, str]:
-    """Return definition and policy of an entry that is enabled, as they were before the pause."""
+    """Return definition and policy of an entry after the end of a pause."""
     texts = json.loads(policy or "{}")
     if FIELD in texts:
         texts.pop(FIELD)
@@ -105,16 +109,14 @@ def _with_enabled(definition: str, enabled: bool) -> str:
     return json.dumps({**json.loads(definition), "enabled": enabled})
 
 
-#: Definition and policy.
-
-#: How often a change is tried again when somebody else was faster.
+#: How often a change is tried if others write to the entry at the same time.
 ATTEMPTS = 5
 
 
 def pause_entries(
     store: Store, keys: Iterable[str], note: str | None, by: str | None = None
 ) -> dict[str, Texts]:
-    """Pause entries; return the texts of those found, by key. Two round trips per 500."""
+    """Pause entries; return the texts of the existing ones, by key. Two round trips per 500."""
     now = datetime.now(timezone.utc)
 
     def change(row: Row) -> Writing:
@@ -127,17 +129,17 @@ def pause_entries(
 def resume_entries(
     store: Store, keys: Iterable[str], app: Any, entry_class: type[RedBeatSchedulerEntry]
 ) -> dict[str, Texts]:
-    """Resume entries; return the texts of those found, by key. Two round trips per 500."""
+    """Resume entries; return the texts of the existing ones, by key. Two round trips per 500."""
 
     def change(row: Row) -> Writing:
         texts = resumed(row.definition or "", row.policy)
         try:
             definition, policy = texts
-            loads: Any = entry_class
-            entry = loads.from_texts(app, definition, row.meta, policy, row.runtime)
+            loader: Any = entry_class
+            entry = loader.from_texts(app, definition, row.meta, policy, row.runtime)
             entry._tell_if_finished()
             return Writing(row.key, *texts, score=entry._stored_score())
-        except DecodeError:  # a beat will say so
+        except DecodeError:  # a beat reports the error
             return Writing(row.key, *texts)
 
     return _change(store, keys, change)
@@ -161,14 +163,14 @@ def _change(
 def _change_once(
     store: Store, keys: list[str], change: Callable[[Row], Writing], done: dict[str, Texts]
 ) -> list[str]:
-    """Change entries that are readable; return the keys of those that others changed meanwhile."""
+    """Change readable entries; return the keys of those that others changed at the same time."""
     writings = []
     for row in store.read(keys).rows:
         if row.problem or row.definition is None:
             continue
         try:
             writing = change(row)
-        except (ValueError, TypeError):  # no JSON, or no object
+        except (ValueError, TypeError):  # not JSON, or not an object
             continue
         believed = (row.definition, row.policy)
         if (writing.definition, writing.policy) == believed:

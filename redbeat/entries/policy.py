@@ -1,4 +1,4 @@
-"""What an entry says about its runs beyond its schedule: window, limits, misfires, jitter."""
+"""The policy of an entry: window, limits, misfires, jitter and overlap, beyond its schedule."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ ON_FINISH: Final = ("keep", "disable", "delete")
 OVERLAP: Final = ("allow", "skip", "buffer_one")
 COALESCE: Final = ("latest", "earliest", "all")
 
-#: Missed occurrences that may be made up for one by one, at most.
+#: Largest number of missed occurrences to catch up on one by one.
 MAX_CATCH_UP: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """How the occurrences of an entry are chosen and what becomes of it.
+    """Which occurrences of an entry run, and what happens when the entry is finished.
 
     Attributes:
-        timezone: name of the zone in which a crontab is read; None for the app's.
-        start_time: nothing is due before this instant.
-        end_time: nothing is due after this instant.
-        max_runs: the entry has finished after so many runs.
-        on_finish: ``keep``, ``disable`` or ``delete`` an entry that has finished.
-        misfire_grace_time: seconds after which an occurrence is too old to be run.
-        coalesce: of several missed occurrences run the ``latest``, the ``earliest`` or ``all``.
-        catch_up_limit: with ``all``, how many of them at most; the latest ones.
-        jitter: seconds by which a run is put off at most, by chance, but always the same.
-        overlap: while a run is still going on, ``allow`` the next one, ``skip`` it, or
-            ``buffer_one``: have the latest wait for its end.
-        overlap_timeout: seconds after which a run counts as ended whatever became of it.
-        delivery: ``at_least_once`` or ``at_most_once``; None for what the app is set to.
+        timezone: name of the time zone of a crontab; None for the app's zone.
+        start_time: the entry is not due before this instant.
+        end_time: the entry is not due after this instant.
+        max_runs: the entry is finished after this number of runs.
+        on_finish: ``keep``, ``disable`` or ``delete`` a finished entry.
+        misfire_grace_time: seconds after which an occurrence is too late to run.
+        coalesce: which of several missed occurrences run: ``latest``, ``earliest`` or ``all``.
+        catch_up_limit: with ``all``, the number of missed occurrences to run; the latest ones.
+        jitter: maximum random delay of a run, in seconds; always the same for one occurrence.
+        overlap: while a run is going on, ``allow`` the next one, ``skip`` the next one, or
+            ``buffer_one``: the latest occurrence waits for the end of the run.
+        overlap_timeout: seconds after which a run counts as ended even without a report.
+        delivery: ``at_least_once`` or ``at_most_once``; None for the setting of the app.
     """
 
     timezone: str | None = None
@@ -57,13 +57,13 @@ class Policy:
     delivery: str | None = None
 
     @classmethod
-    def of(cls, given: Mapping[str, Any]) -> Policy:
-        """Return the policy of these fields; None stands for the default.
+    def of(cls, values: Mapping[str, Any]) -> Policy:
+        """Return the policy with these fields; None means the default.
 
         Raises :exc:`InvalidEntryError` that names the field.
         """
         checked = {
-            name: CHECKS[name](name, value) for name, value in given.items() if value is not None
+            name: CHECKS[name](name, value) for name, value in values.items() if value is not None
         }
         policy = cls(**checked) if checked else DEFAULT
         policy._check_together()
@@ -73,10 +73,10 @@ class Policy:
         if self.start_time and self.end_time and self.end_time < self.start_time:
             raise InvalidEntryError("end_time", f"{self.end_time} is before start_time")
         if self.coalesce == "all" and self.catch_up_limit is None:
-            problem = "is missing; 'all' needs a bound, such as 100"
+            problem = "is missing; coalesce='all' needs a bound, such as 100"
             raise InvalidEntryError("catch_up_limit", problem)
         if self.coalesce != "all" and self.catch_up_limit is not None:
-            raise InvalidEntryError("catch_up_limit", "is only for coalesce='all'")
+            raise InvalidEntryError("catch_up_limit", "is only valid with coalesce='all'")
 
     def given(self) -> dict[str, Any]:
         """Return the fields that differ from the default, in order."""
@@ -85,7 +85,7 @@ class Policy:
 
     @property
     def zone(self) -> tzinfo | None:
-        """The zone called :attr:`timezone`."""
+        """The zone with the name :attr:`timezone`, None without one."""
         return None if self.timezone is None else _zone(self.timezone)
 
 
@@ -108,7 +108,7 @@ def _timezone(name: str, value: Any) -> str:
 
 
 def _instant(name: str, value: Any) -> datetime:
-    if isinstance(value, str):  # as other programs write it
+    if isinstance(value, str):  # other programs write ISO 8601
         with suppress(ValueError):
             value = datetime.fromisoformat(value.replace("Z", "+00:00"))
     if not isinstance(value, datetime):
@@ -124,7 +124,7 @@ def _count(name: str, value: Any) -> int:
 
 def _bounded_count(name: str, value: Any) -> int:
     if _count(name, value) > MAX_CATCH_UP:
-        raise InvalidEntryError(name, f"must be {MAX_CATCH_UP} at most, not {value!r:.60}")
+        raise InvalidEntryError(name, f"must be at most {MAX_CATCH_UP}, not {value!r:.60}")
     return int(value)
 
 
@@ -135,9 +135,9 @@ def _seconds(name: str, value: Any) -> float:
     return float(value)
 
 
-def _some_seconds(name: str, value: Any) -> float:
+def _positive_seconds(name: str, value: Any) -> float:
     if not _seconds(name, value):
-        raise InvalidEntryError(name, "must be above 0")
+        raise InvalidEntryError(name, "must be above 0 seconds")
     return float(value)
 
 
@@ -162,12 +162,12 @@ CHECKS: Final[dict[str, Callable[[str, Any], Any]]] = {
     "catch_up_limit": _bounded_count,
     "jitter": _seconds,
     "overlap": _choice(*OVERLAP),
-    "overlap_timeout": _some_seconds,
+    "overlap_timeout": _positive_seconds,
     "delivery": _choice(*DELIVERIES),
 }
 
 #: The names of all fields, which are also arguments and attributes of an entry.
 FIELDS: Final = tuple(field.name for field in fields(Policy))
 
-#: The policy of an entry that says nothing.
+#: The policy of an entry without any policy field.
 DEFAULT: Final = Policy()

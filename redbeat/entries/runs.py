@@ -1,4 +1,4 @@
-"""The runs of an entry in its history, and the forms of the nominal instant of a run."""
+"""The runs in the history of an entry, and the text forms of a run's nominal instant."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ __all__ = (
 class Nominal(NamedTuple):
     """An instant in UTC, in ISO 8601 and in UNIX seconds.
 
-    ``text`` has six decimals of the seconds, ``short`` not the zeros at their end.
+    ``text`` has the seconds with six decimals, ``short`` without trailing zeros.
     """
 
     at: datetime
@@ -57,42 +57,43 @@ _last = Nominal.of(EPOCH)
 def nominal(scheduled_at: datetime) -> Nominal:
     """Return the forms of an instant; a naive one is UTC.
 
-    The last one is kept: it is asked for several times, and entries that are due together share it.
+    The last result is cached, since one run needs it several times and entries that are due at the
+    same time share it.
     """
-    global _last  # noqa: PLW0603 - replaced as a whole, so that any thread may
-    # In a zone of its own, an instant equals another one of the hour that its clock repeats.
-    at, found = aware(scheduled_at), _last
-    if found.at != at:
-        found = _last = Nominal.of(at)
-    return found
+    global _last  # noqa: PLW0603 - replaced as a whole, which is safe in any thread
+    # Compare in UTC: in local time, both hours of a DST change are equal.
+    at, result = aware(scheduled_at), _last
+    if result.at != at:
+        result = _last = Nominal.of(at)
+    return result
 
 
 SENT, SKIPPED, TRIGGERED, PERHAPS_SENT = "sent", "skipped", "triggered", "perhaps_sent"
 
-#: What stood for no task id in the lines of before.
+#: "No task id" in lines of the old format.
 NO_ID: Final = "-"
 
-#: How the seconds that a run was late begin; what was there before has none.
+#: The lateness in a line begins with a sign; lines of the old format have no lateness.
 SIGNS: Final = ("+", "-")
 
 OwnId = Callable[[datetime], str | None]
 
 
 def no_id(_scheduled_at: datetime) -> None:
-    """Know no task id."""
+    """Return None: the task id of a run is unknown."""
 
 
 class Occurrence(NamedTuple):
-    """What became of one run.
+    """One run of an entry, with its outcome.
 
     Attributes:
-        scheduled_at: its nominal instant, UTC; when it was asked for, if it was triggered.
-        dispatched_at: when a beat dealt with it, UTC.
-        task_id: id of the message, None where there is none.
-        outcome: ``sent``; ``triggered``, sent beside the schedule; ``skipped``, because an earlier
-            run went on; ``missed:<n>``, n runs up to this one were too old to be made up for;
-            ``perhaps_sent``, a beat died or stalled while it sent it, and later it was too old to
-            be sent again; ``failed:<error class>``, the first of some attempts that failed.
+        scheduled_at: nominal instant of the run, UTC; of a triggered run, when it was requested.
+        dispatched_at: when a beat sent the run or gave it up, UTC.
+        task_id: id of the message, None without a message.
+        outcome: ``sent``; ``triggered``, sent in addition to the schedule; ``skipped``, because an
+            earlier run was still going on; ``missed:<n>``, n runs up to this one were too old to
+            catch up; ``perhaps_sent``, the beat died or stalled during the publish, and later the
+            run was too old to send again; ``failed:<error class>``, the first failed attempt.
     """
 
     scheduled_at: datetime
@@ -107,7 +108,7 @@ def missed(count: int) -> str:
 
 
 def cause_of(error: BaseException) -> BaseException:
-    """Return the error behind Celery's own, which hides why a run could not be sent."""
+    """Return the cause of an error that Celery wrapped in a ``SchedulingError``."""
     while isinstance(error, SchedulingError) and (error.__cause__ or error.__context__):
         error = error.__cause__ or error.__context__ or error
     return error
@@ -121,19 +122,19 @@ def failed(error: BaseException) -> str:
 def run_line(scheduled: Nominal, dispatched: float, outcome: str = "", task_id: str = "") -> str:
     """Return the line of a run; ``dispatched`` is UNIX seconds.
 
-    It is ``<scheduled> <signed seconds after that> <outcome> <task id>``. The id is left out where
-    there is none, and the outcome too where it is ``sent`` under the id which whoever reads it can
-    compute. So most lines have 30 bytes at most.
+    The line is ``<scheduled> <signed lateness in seconds> <outcome> <task id>``. The task id is
+    left out if there is none. The outcome is left out as well if it is ``sent`` and a reader can
+    compute the task id. So most lines have at most 30 bytes.
     """
-    since = f"{dispatched - scheduled.seconds:+.6f}"
-    line = f"{scheduled.short} {since.rstrip('0').rstrip('.')}"
+    lateness = f"{dispatched - scheduled.seconds:+.6f}"
+    line = f"{scheduled.short} {lateness.rstrip('0').rstrip('.')}"
     if not outcome:
         return line
     return f"{line} {outcome} {''.join(task_id.splitlines())}".rstrip(" ")
 
 
 def read_history(text: str, own_id: OwnId = no_id) -> list[Occurrence]:
-    """Return the runs in a stored history; lines that are none are left out.
+    """Return the runs in a stored history, without invalid lines.
 
     ``own_id`` computes the task id of the run that is due at an instant.
     """
@@ -141,12 +142,12 @@ def read_history(text: str, own_id: OwnId = no_id) -> list[Occurrence]:
 
 
 def is_line(line: str) -> bool:
-    """Whether a text is the line of a run."""
+    """Whether a text is one valid line of a run."""
     return len(line.splitlines()) == 1 and any(_read(line, no_id))
 
 
 def with_ids(text: str, own_id: OwnId) -> str:
-    """Return a stored history in which each id is written, so that it is right anywhere."""
+    """Return a stored history with each task id written, so that no reader must compute one."""
     return "".join([f"{_with_id(line, own_id)}\n" for line in text.splitlines()])
 
 
@@ -159,20 +160,18 @@ def _with_id(line: str, own_id: OwnId) -> str:
 
 def _read(line: str, own_id: OwnId) -> Iterator[Occurrence]:
     scheduled, _, rest = line.partition(" ")
-    second, _, told = rest.partition(" ")
+    second, _, tail = rest.partition(" ")
     try:
-        since = float(scheduled) if second[:1] in SIGNS else 0.0
-        instants = from_timestamp(float(scheduled)), from_timestamp(since + float(second))
+        base = float(scheduled) if second[:1] in SIGNS else 0.0
+        instants = from_timestamp(float(scheduled)), from_timestamp(base + float(second))
     except (ValueError, OverflowError, OSError):
         return
-    if (
-        second[0] not in SIGNS
-    ):  # as it was before: <scheduled> <dispatched> <task id or -> <outcome>
-        task_id, blank, outcome = told.rpartition(" ")
+    if second[0] not in SIGNS:  # old format: <scheduled> <dispatched> <task id or -> <outcome>
+        task_id, blank, outcome = tail.rpartition(" ")
         if blank:
             yield Occurrence(*instants, None if task_id == NO_ID else task_id, outcome)
-    elif told:
-        outcome, _, task_id = told.partition(" ")
+    elif tail:
+        outcome, _, task_id = tail.partition(" ")
         yield Occurrence(*instants, task_id or None, outcome)
     else:
         yield Occurrence(*instants, own_id(instants[0]), SENT)

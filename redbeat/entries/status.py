@@ -1,11 +1,11 @@
-"""What state an entry is in, as far as Redis tells."""
+"""The state of an entry, from what Redis stores."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from redbeat.calendar.zones import from_timestamp
 from redbeat.errors import DecodeError
@@ -32,21 +32,18 @@ SCHEDULED, RUNNING, PAUSED, FINISHED, QUARANTINED = STATES = (
     "quarantined",
 )
 
-#: The state in which an entry is that nobody can read: that of one that a beat has looked at.
-UNREADABLE: Final = QUARANTINED
-
 
 @dataclass(frozen=True, slots=True)
 class EntryStatus:
-    """What state an entry is in, and why.
+    """The state of an entry, with the reason.
 
     Attributes:
-        state: ``scheduled``; ``running``, while a beat sends it, or while a run goes on with which
-            others must not overlap; ``paused``, which is to say not enabled; ``finished``;
-            ``quarantined``, which is to say unreadable.
-        reason: why it is paused or quarantined, None where nobody said.
-        due_at: when it is due next, UTC; None for never.
-        note: what was said when it was paused.
+        state: ``scheduled``; ``running``, while a beat sends a run, or while a run that must not
+            overlap others goes on; ``paused``, not enabled; ``finished``, no run is left;
+            ``quarantined``, unreadable.
+        reason: why the entry is paused or quarantined, None if unknown.
+        due_at: the next run, UTC; None for never.
+        note: the note of the operator who paused the entry.
     """
 
     state: str
@@ -57,9 +54,10 @@ class EntryStatus:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """An entry of a listing, or why it cannot be read: ``entry`` is None then.
+    """An entry of a listing, readable or not.
 
-    ``due_at`` is in UTC, None for never; ``state`` is one of an :class:`EntryStatus`.
+    If the entry is unreadable, ``entry`` is None and ``problem`` says why. ``due_at`` is in UTC,
+    None for never; ``state`` is as in :class:`EntryStatus`.
     """
 
     name: str
@@ -88,7 +86,7 @@ class Record:
         return cls(name, entry, problem, due_at, state, row.static)
 
     def status(self, row: Row) -> EntryStatus:
-        """Return the status of the entry; ``row`` is what this was read from."""
+        """Return the status of the entry; ``row`` is the row of :meth:`read`."""
         if self.state == QUARANTINED:
             return EntryStatus(self.state, quarantine_note(row.note)[0] or self.problem)
         pause = Pause.of_entry(self.entry)
@@ -99,7 +97,7 @@ class Record:
 
 
 def state_of(row: Row, entry: RedBeatSchedulerEntry | None, now: float) -> str:
-    """Return the state of an entry, None for one that cannot be read."""
+    """Return the state of an entry; ``entry`` is None if unreadable, ``now`` is UNIX seconds."""
     if entry is None or (row.note and row.score is not None and row.score < 0):
         return QUARANTINED
     if claimed_until(row.claim) > now or ends_at(row.running) > now:
@@ -110,7 +108,7 @@ def state_of(row: Row, entry: RedBeatSchedulerEntry | None, now: float) -> str:
 
 
 def due_at_of(row: Row, now: float) -> datetime | None:
-    """Return when an entry is due; a score of 0 says now."""
+    """Return when an entry is due, UTC, None for never; a score of 0 means now."""
     seconds = row.score
     if claimed_until(row.claim) > now:
         seconds = _number(row.claim.split(" ")[1])
@@ -141,16 +139,16 @@ def _number(text: str) -> float | None:
 
 
 def quarantine_note(note: str) -> tuple[str, datetime | None]:
-    """Return why an entry was set aside, and since when."""
+    """Return why an entry was quarantined, and since when; None if unknown."""
     try:
-        found = json.loads(note)
-        return str(found["reason"]), from_timestamp(float(found["since"]))
+        fields = json.loads(note)
+        return str(fields["reason"]), from_timestamp(float(fields["since"]))
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return note, None
 
 
 def entries_of(counts: Counts) -> dict[str, int]:
-    """Return how many entries there are, by state."""
+    """Return the number of entries by state."""
     finished = counts.parked - counts.disabled - counts.quarantined
     return {
         SCHEDULED: counts.members - counts.parked,

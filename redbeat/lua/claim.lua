@@ -1,90 +1,91 @@
--- Keep the lock, record what was dispatched, claim what is due: one turn of a beat.
+-- One turn of a beat: keep the lock, record completions, claim due entries.
 --
 -- KEYS[1]  schedule (zset: entry key -> due, UNIX seconds; below 0 = parked)
 -- KEYS[2]  statics (set of names)
--- KEYS[3]  quarantine (hash); the schedule stands for this one and the next three, see aside.lua
--- KEYS[4]  beats (zset: token -> last seen, UNIX seconds); ' lock' follows the token of one that has
---          a lock to wait for: only those without share the work
--- KEYS[5]  stats (hash: what was counted -> how often), see StatsFields
+-- KEYS[3]  quarantine (hash); this key and the next three may be the schedule, see aside.lua
+-- KEYS[4]  beats (zset: token -> last seen, UNIX seconds); ' lock' follows the token of a beat that
+--          uses the lock; beats without the lock share the work
+-- KEYS[5]  stats (hash: counter -> value), see metrics/counters.py
 -- KEYS[6]  the last turn of the caller (string): '<turn> <when its claims end> <codes>'
--- KEYS[7]  a key that never exists, see Store: a cluster then runs nothing while it moves the slot
--- KEYS[8]  lock (string), left out when locking is off
+-- KEYS[7]  a key that never exists: while a cluster moves the slot, its nodes answer TRYAGAIN
+-- KEYS[8]  lock (string), left out if locking is off
 -- ARGV[1]  key prefix
--- ARGV[2]  id of this turn, and of what is claimed in it
+-- ARGV[2]  id of this turn and of its claims
 -- ARGV[3]  limit: how many entries to claim at most
--- ARGV[4]  lease: seconds until the claims made now expire
+-- ARGV[4]  lease: seconds until the new claims expire
 -- ARGV[5]  token of the caller
 -- ARGV[6]  lock time to live, milliseconds
 -- ARGV[7]  token of a leader known to be dead, or ''
--- ARGV[8]  retry: seconds until a member without a definition is looked at again
+-- ARGV[8]  retry: seconds until a member without a definition is due again
 -- ARGV[9]  completions, packed: the sizes of their fields in bytes, four bytes each, highest first
--- ARGV[10] the fields, one after the other; per completion thirteen, see below
--- ARGV[11] '1' when the reply to a call with this id got lost: what that call recorded counts as
---          recorded, what it claimed is handed out again, and nothing else if there is anything
--- ARGV[12] how many lines of history an entry has at most, the latest first; 0 for none
--- ARGV[13] id of what the caller counted, '' for nothing: what was added under it is not added again
+-- ARGV[10] the fields, joined; thirteen per completion, see below
+-- ARGV[11] '1' if the reply to a call with this id was lost: what that call recorded counts as
+--          recorded, and its claims are returned again; new claims are made only if it has none
+-- ARGV[12] how many lines of history an entry keeps at most, latest first; 0 for none
+-- ARGV[13] id of the counts, '' for no counts; counts with the same id are added once
 -- ARGV[14] the counts, packed: the sizes of their fields in bytes, separated by spaces
--- ARGV[15] the fields, one after the other; per count two: field of the stats, how much to add
--- ARGV[16] key of the only entry to claim, due or not, or '' for what is due
--- ARGV[17] what may be sent before it is recorded: 'l' runs of this beat, 'x' none
+-- ARGV[15] the fields, joined; two per count: field of the stats, amount to add
+-- ARGV[16] key of the only entry to claim, due or not, or '' for all due entries
+-- ARGV[17] default delivery: 'l' runs may be sent before they are recorded, 'x' they may not
 -- ARGV[18] the server of the broker: '' or '<run id> <its database> <the database of the schedule>'
--- ARGV[19] how many of those to claim at most that have been due for a second, after all that are on
---          time; '' for no limit, and then what is due first comes first
+-- ARGV[19] how many entries due for more than a second to claim at most, after those on time; '' for
+--          no limit, in due order
 --
 -- Returns {standing, now, next score or '', members, statics, quarantined, holder, holder's
 --          PTTL in ms, codes, texts, kinds, sizes, fields, expires, microseconds that this took}
 --   standing    1 leader (or no lock), 2 just became leader (nothing is claimed), 0 standby
 --   codes       a digit per completion, and texts for some:
---               0 refused: the claim is not ours any more
---               1 recorded, by this call or by the one whose reply got lost
---               2 somebody wrote to the entry: nothing is recorded, the claim is kept; texts: the
---                 definition, the policy, the meta as stored
---               3 a message was refused: nothing is recorded, the claim is kept; a text: why
+--               0 refused: the caller no longer holds the claim
+--               1 recorded, by this call or by the call whose reply was lost
+--               2 the entry was changed: nothing is recorded, the claim is kept; texts: the stored
+--                 definition, policy and meta
+--               3 Redis refused a message: nothing is recorded, the claim is kept; a text: the error
 --               4 the broker is on another server: as 3, without a text
---               5 recorded by the call whose reply got lost, and there was another run since
+--               5 recorded by the call whose reply was lost, but another run was recorded since
 --   kinds       a letter per claim: e entry, g its hash is gone, x its key is not a hash
 --   sizes       the sizes of the fields of all claims in bytes, four bytes each, highest first
---   fields      per claim ten: key, due, definition (for x the error), meta, policy, runtime,
---               until when an earlier run counts as going on, or '', the triggered runs that
---               wait as in trigger.lua, or '', the identity of the entry, and when the occurrence was
---               first claimed if its run may have been sent since, or ''
+--   fields      ten per claim: key, due, definition (for x the error), meta, policy, runtime,
+--               when an earlier run counts as ended or '', waiting triggered runs as in trigger.lua
+--               or '', identity of the entry, and when the occurrence was first claimed if its run
+--               may have been sent since, or ''
 --   expires     when the claims end
 --
 -- A completion has these fields:
 --   key, claim id
---   operation   ran: meta, runtime and history are written, the messages are sent
---               skip: the occurrence, if any, is given up: a runtime moves what the next run counts
---               from; a meta may say that it counts as a run
---               retry: put back, nothing was sent: the next claim is told the same due instant
---               unsure: put back, something may have been sent: it is also told when it was decided
---   end         '' none, 'park' nothing is left to run, 'disable', 'delete'
---   score       when it is due next, seconds; below 0 = park
---   meta, runtime, or '' to leave them
---   seen        the stored texts that are replaced: '' those that were claimed, else '=' and them
---   definition  for the end 'disable'
---   running     the task id of a run that goes on now and the seconds it may take, or ''; or '-': the
---               occurrence that is put back waits for the run that goes on. As in a JSON text, a
---               backslash in it is \u005c; so is the line
---   trigger     the id of a triggered run that is not waited for any more, or ''
---   line        for the history, or ''
---   messages    what to do on the server of the broker, or '': '<command> <size>...;...', a line feed,
---               and the arguments one after the other
+--   operation   ran: write meta, runtime and history, and send the messages
+--               skip: give up the occurrence, if any; a runtime moves the anchor of the next run, and
+--               a meta may count the occurrence as a run
+--               retry: put the occurrence back unsent; the next claim has the same due instant
+--               unsure: put back an occurrence that may have been sent; the next claim also has the
+--               instant for which the run was decided
+--   end         '' runs are left, 'park' no run is left, 'disable', 'delete'
+--   score       when the entry is due next, UNIX seconds; below 0 = parked
+--   meta, runtime: the new texts, or '' to leave the stored ones
+--   seen        the stored texts to replace: '' the claimed ones, else '=' and the texts
+--   definition  the new definition, for the end 'disable'
+--   running     the task id of the run and the seconds that it may take, or ''; '-' if the put-back
+--               occurrence waits for an earlier run. Like the line, without quotes and escaped as in
+--               JSON, a backslash as \u005c
+--   trigger     the id of the triggered run to remove from the waiting ones, or ''
+--   line        a line for the history, or ''
+--   messages    commands for the server of the broker, or '': '<command> <size>...;...', a line feed,
+--               and the joined arguments
 --
 -- The field `claim` of an entry: ["<head>",<mark>,<mark>], see marks.lua. The head has five words: claim
--- id, when it was due, when the claim ends, when the occurrence was first claimed, and 'l' or 'x' as in
--- ARGV[17] with the number of this format; see read_claim.lua.
+-- id, when it was due, when the claim ends, when the occurrence was first claimed, and the delivery ('l'
+-- or 'x' as in ARGV[17]) with the number of this format; see read_claim.lua.
 --
--- The field `identity` tells an entry from one of the same name that was deleted: a text in quotes,
--- given by whoever writes the entry; here where a program did not that knows nothing of it. An empty one
--- is the same for ever.
+-- The field `identity` distinguishes an entry from a deleted one of the same name: a text in quotes.
+-- The writer of an entry sets the identity; a claim adds one if another program wrote the entry. An
+-- empty identity never changes.
 
 local schedule, statics, quarantine, beats, lock = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[8]
 local stats, last_turn = KEYS[5], KEYS[6]
 local prefix, turn_id, limit, lease = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local token, ttl, dead, retry = ARGV[5], ARGV[6], ARGV[7], tonumber(ARGV[8])
 local reply_lost, lines = ARGV[11] == '1', tonumber(ARGV[12])
-local only, way, broker, late_limit = ARGV[16], ARGV[17], ARGV[18], ARGV[19]
-local began = os and os.clock and os.clock()  -- a fake server may lack it
+local only, default_delivery, broker, late_limit = ARGV[16], ARGV[17], ARGV[18], ARGV[19]
+local began = os and os.clock and os.clock()  -- a fake server may lack os.clock
 local clock = redis.call('TIME')
 local now = tonumber(clock[1]) + tonumber(clock[2]) / 1000000
 
@@ -124,7 +125,7 @@ local function keep_lock()
   return 0, holder, redis.call('PTTL', lock)
 end
 
--- Scores to write: pairs of score and member, sent together.
+-- Scores to write, as pairs of score and member: one ZADD is faster than one per entry.
 local scores = {}
 
 local function score_later(score, member)
@@ -140,7 +141,7 @@ local function write_scores(flag)
   scores = {}
 end
 
--- Notes that a run goes on, unless it has ended before this.
+-- Marks a run as going on, unless its end was recorded already.
 local function mark_running(key, running)
   local id, timeout = string.match(running, '^(.*) (%S+)$')
   if redis.call('HGET', key, 'ended') ~= '"' .. id .. '"' then
@@ -149,13 +150,13 @@ local function mark_running(key, running)
   redis.call('HDEL', key, 'ended')
 end
 
--- Whether runs wait by the field `trigger`, which anybody may have written.
-local function waits(trigger)
+-- Whether the field `trigger` has waiting runs. Other programs may have written the field.
+local function has_waiting(trigger)
   return trigger and string.find(text_in(trigger), '%S')
 end
 
--- The runs that still wait when one does not any more.
-local function without(waiting, id)
+-- The waiting triggered runs without the one of this id.
+local function remaining_triggers(waiting, id)
   local left = {}
   for run in string.gmatch(waiting, '%S+') do
     if run ~= id and string.sub(run, 1, #id + 1) ~= id .. ':' then
@@ -165,15 +166,15 @@ local function without(waiting, id)
   return table.concat(left, ' ')
 end
 
-local function printable(character)
+local function escaped(character)
   return character == '\n' and '\\n' or ''
 end
 
--- As many lines of a history as stay when there is a new one, with the quote at the end. Lines end
--- with the two characters of a line feed in JSON; no other backslash comes before an n.
-local function newest(history)
+-- The lines of a history to keep after a new line, with the quote at the end. A line ends with a
+-- backslash and an n, the line feed of JSON; json_text in Python ensures that nothing else has both.
+local function trimmed_history(history)
   if text_in(history) == history then
-    history = '"' .. string.gsub(history, '[%c"\\]', printable) .. '"'  -- no writer of ours
+    history = '"' .. string.gsub(history, '[%c"\\]', escaped) .. '"'  -- not written by RedBeat
   end
   local at = 1
   for _ = 2, lines do
@@ -188,7 +189,7 @@ end
 
 local function write_history(key, meta, runtime, line, history)
   if line ~= '' and lines > 0 then
-    line = '"' .. line .. '\\n' .. newest(history)
+    line = '"' .. line .. '\\n' .. trimmed_history(history)
   else
     line = ''
   end
@@ -209,10 +210,10 @@ end
 
 local REFUSED, RECORDED, CHANGED, NOT_SENT, ELSEWHERE, OVERTAKEN = 0, 1, 2, 3, 4, 5
 
--- Texts that are told of some completions.
+-- Texts of the reply that belong to the codes of completions.
 local texts = {}
 
-local function tell(...)
+local function add_texts(...)
   for _, text in ipairs({...}) do
     texts[#texts + 1] = text
   end
@@ -221,7 +222,7 @@ end
 local run_id, broker_db, own_db = string.match(broker, '^(%S+) (%S+) (%S+)$')
 local is_brokers_server
 
--- Whether the broker is on this very server; asked once.
+-- Whether the broker is on this server; INFO runs once.
 local function broker_is_here()
   if is_brokers_server == nil then
     local info = run_id and redis.pcall('INFO', 'server')
@@ -245,11 +246,11 @@ local function commands_in(messages)
   return commands
 end
 
--- Queues that are known to take messages.
+-- Queues whose type was checked.
 local queues = {}
 
--- Why a queue cannot take a message, nil where it can.
-local function no_queue(key)
+-- Why a queue cannot take a message, nil if it can.
+local function queue_problem(key)
   if not queues[key] then
     local kind = redis.pcall('TYPE', key)
     if kind.err then
@@ -263,17 +264,18 @@ local function no_queue(key)
   return nil
 end
 
--- Does what a publish would have done: all of it, or nothing. Returns why not, nil where it is done.
-local function send_all(commands)
+-- Runs the commands of a publish: all of them, or none. Returns the error of the first, nil if it ran.
+local function run_commands(commands)
   for _, command in ipairs(commands) do
-    local why = command[1] == 'LPUSH' and no_queue(command[2])
+    local why = command[1] == 'LPUSH' and queue_problem(command[2])
     if why then
       return why
     end
   end
   for i, command in ipairs(commands) do
     local reply = redis.pcall(unpack(command))
-    -- After the first write nothing is refused for want of memory; what is counts as sent in part.
+    -- After the first write Redis refuses nothing for lack of memory. A message whose later command
+    -- fails counts as sent.
     if i == 1 and type(reply) == 'table' and reply.err then
       return reply.err
     end
@@ -281,39 +283,39 @@ local function send_all(commands)
   return nil
 end
 
-local function send(messages)
+local function send_messages(messages)
   if not broker_is_here() then
     return ELSEWHERE
   end
-  local away = broker_db ~= own_db
-  local why = away and redis.pcall('SELECT', broker_db).err
-  if not why then
-    why = send_all(commands_in(messages))
-    if away then
+  local other_db = broker_db ~= own_db
+  local problem = other_db and redis.pcall('SELECT', broker_db).err
+  if not problem then
+    problem = run_commands(commands_in(messages))
+    if other_db then
       redis.call('SELECT', own_db)
     end
   end
-  if why then
-    tell(why)
+  if problem then
+    add_texts(problem)
     return NOT_SENT
   end
   return RECORDED
 end
 
--- Puts an occurrence back: the next claim is told when it was due, and if something may have been sent,
--- when it was decided.
+-- Puts an occurrence back. The field `claim` keeps when the occurrence was due and, if a message may
+-- have been sent, when the run was decided.
 local function put_back(key, claim, unsure)
-  local _, due, _, since, left = read_claim(claim)
+  local _, due, _, since, delivery = read_claim(claim)
   local rest = string.sub(claim, (string.find(claim, '"', 3, true) or #claim) + 1)
-  local told = unsure and since and (since .. ' l') or '- ' .. (left or 'l')
-  redis.call('HSET', key, 'claim', '["- ' .. due .. ' 0 ' .. told .. FORMAT .. '"' .. rest)
+  local decided = unsure and since and (since .. ' l') or '- ' .. (delivery or 'l')
+  redis.call('HSET', key, 'claim', '["- ' .. due .. ' 0 ' .. decided .. FORMAT .. '"' .. rest)
 end
 
--- Takes a triggered run out of those that wait. Returns whether any are left, by the field it found.
+-- Removes a triggered run from the waiting ones. Returns whether any are left.
 local function forget_trigger(key, waiting, run)
-  local left = waits(waiting) and text_in(waiting) or ''
+  local left = has_waiting(waiting) and text_in(waiting) or ''
   if run ~= '' and left ~= '' then
-    left = without(left, run)
+    left = remaining_triggers(left, run)
     if left ~= '' then
       redis.call('HSET', key, 'trigger', '"' .. left .. '"')
     else
@@ -336,11 +338,11 @@ local function complete(
   end
   local same = made_of(claim, found[2], found[3], found[4])
   if not same then
-    -- Somebody wrote to the entry: it is looked at again.
+    -- The entry was changed during the run: it is due now, and the next claim decides.
     if operation == 'ran' or messages ~= '' then
       local stored = found[2] .. '\n' .. (found[3] or '') .. '\n' .. (found[4] or '')
       if seen ~= '=' .. stored then
-        tell(found[2], found[3] or '', found[4] or '')
+        add_texts(found[2], found[3] or '', found[4] or '')
         return CHANGED
       end
     elseif operation == 'skip' then
@@ -349,7 +351,7 @@ local function complete(
     score, ending = now_text, ''
   end
   if messages ~= '' then
-    local code = send(messages)
+    local code = send_messages(messages)
     if code ~= RECORDED then
       return code
     end
@@ -375,7 +377,8 @@ local function complete(
     put_back(key, claim, operation == 'unsure')
   else
     if meta == '' then
-      redis.call('HSET', key, 'claim', '')  -- refused when memory is full, as HDEL is not
+      -- Unlike HDEL, HSET fails if memory is full, and the completion with it.
+      redis.call('HSET', key, 'claim', '')
     end
     redis.call('HDEL', key, 'claim')
     if triggered then
@@ -386,10 +389,10 @@ local function complete(
   return RECORDED
 end
 
--- Sizes as texts of four bytes each; a fake server may lack the library for it.
+-- Sizes as texts of four bytes each; a fake server may lack the library `struct`.
 local TEN = '>' .. string.rep('I4', 10)
 
-local function written(...)
+local function packed_sizes(...)
   if struct then
     return struct.pack(TEN, ...)
   end
@@ -406,8 +409,8 @@ end
 
 local read_completion = row_reader(13)
 
--- The turn that the caller took last: its id, when its claims end, its codes; nothing if none is known.
-local function recall()
+-- The last turn of the caller: its id, when its claims end, its codes; nothing if unknown.
+local function read_last_turn()
   local found = aside('GET', last_turn)
   return string.match(type(found) == 'string' and found or '', '^(%S+) (%S+) (%d*)$')
 end
@@ -418,7 +421,7 @@ local function complete_all(sizes, packed, known)
     fields, start = read_completion(sizes, at, packed, start)
     local place = #codes + 1
     if string.sub(known, place, place) == '1' then
-      -- An earlier call with this id recorded it.
+      -- The earlier call with this id, whose reply was lost, recorded this completion.
       local runtime = fields[7]
       local latest = runtime == '' or redis.pcall('HGET', fields[1], 'runtime') == runtime
       codes[place] = latest and RECORDED or OVERTAKEN
@@ -435,16 +438,16 @@ local function read(member)
     'HMGET', member, 'definition', 'meta', 'policy', 'runtime', 'claim', 'running', 'ended',
     'trigger', 'identity')
   if found.err and not string.find(found.err, 'WRONGTYPE', 1, true) then
-    error(found.err)  -- not about this key: of all others the same would be said
+    error(found.err)  -- the error is not about this key: every other key would fail, too
   end
   return found, found.err
 end
 
--- Members to remove, when memory was found for what replaces them.
+-- Members to remove after the keys that replace them were added: the ZADD may fail for lack of memory.
 local replaced = {}
 
--- A member may name an entry without the prefix; it is replaced by the entry's key. A key outside
--- the prefix is never read: it may be in another slot, or forbidden, and stop the whole script.
+-- Other programs may add an entry's name without the prefix; the entry's key replaces such a member.
+-- A key outside the prefix is never read: in another slot or without a right, it would stop the script.
 local function resolve(member)
   local found, err = {}, nil
   if string.sub(member, 1, #prefix) == prefix then
@@ -462,13 +465,14 @@ local function resolve(member)
   return named, other, nil
 end
 
--- Several beats share what is due: so many may each claim, but a few in any case.
+-- Without a lock, beats share the due entries: each claims an equal part, but at least a few. A beat
+-- counts if it was seen within SEEN_WITHIN seconds; after FORGET_AFTER seconds it is removed.
 local SMALLEST_SHARE, SEEN_WITHIN, FORGET_AFTER = 25, 10, 60
 
--- Seconds for which a turn is known, in case its reply got lost.
+-- Seconds for which Redis keeps the last turn of a beat, in case its reply was lost.
 local REMEMBERED = 300
 
-local function note_presence(call, member)
+local function record_presence(call, member)
   if type(call('ZADD', beats, now_text, member)) == 'number' then
     call('EXPIRE', beats, FORGET_AFTER)
     call('ZREMRANGEBYSCORE', beats, '-inf', seconds(now - FORGET_AFTER))
@@ -479,7 +483,7 @@ local function share()
   if beats == schedule then
     return limit
   end
-  note_presence(redis.call, token)
+  record_presence(redis.call, token)
   local present = 0
   for _, beat in ipairs(redis.call('ZRANGEBYSCORE', beats, seconds(now - SEEN_WITHIN), '+inf')) do
     present = present + (string.sub(beat, -5) == ' lock' and 0 or 1)
@@ -493,7 +497,7 @@ end
 
 -- include: split
 
--- Adds what was counted. Nothing else of a turn fails when that is refused.
+-- Adds the counts. An error here must not stop the turn.
 local function add_counts(id, sizes, packed)
   if id == '' or redis.pcall('HGET', stats, 'batch') == id then
     return
@@ -512,7 +516,7 @@ end
 
 local earlier, earlier_end, known
 if reply_lost then
-  earlier, earlier_end, known = recall()
+  earlier, earlier_end, known = read_last_turn()
   if earlier ~= turn_id then
     earlier, known = nil, nil
   end
@@ -522,17 +526,17 @@ local codes = complete_all(ARGV[9], ARGV[10], known or '')
 
 local kinds, sizes, fields = {}, {}, {}
 
--- Bytes of the texts that are handed out; with more, what is due waits for the next turn.
+-- Bytes of the claimed texts; beyond MOST_BYTES, the remaining due entries wait for the next turn.
 local MOST_BYTES, bytes = 4194304, 0
 
-local function hand_out(
+local function add_claim(
   kind, key, due, definition, meta, policy, runtime, running, trigger, identity, since)
   definition, meta, policy, runtime = definition or '', meta or '', policy or '', runtime or ''
   running = running and string.match(text_in(running), '%S+$') or ''
-  trigger = waits(trigger) and text_in(trigger) or ''
+  trigger = has_waiting(trigger) and text_in(trigger) or ''
   identity, since = identity and text_in(identity) or '', since or ''
   kinds[#kinds + 1] = kind
-  sizes[#sizes + 1] = written(
+  sizes[#sizes + 1] = packed_sizes(
     #key, #due, #definition, #meta, #policy, #runtime, #running, #trigger, #identity, #since)
   bytes = bytes + #definition + #meta + #policy + #runtime + #trigger
   local at = #fields
@@ -544,22 +548,24 @@ end
 local lease_end = seconds(now + lease)
 local retry_at = seconds(now + retry)
 
--- The identity of an entry that has none, from its texts: the same one once more after Redis lost it.
+-- An identity for an entry without one. It depends on the texts, so that it is the same again if
+-- Redis loses its last writes.
 local function new_identity(definition, meta)
   local text = redis.sha1hex and redis.sha1hex(definition .. '\n' .. (meta or ''))
     or string.format('%x', math.floor(now * 1000000) % 4294967296)
   return '"' .. string.sub(text, 1, 8) .. '"'
 end
 
--- All claims of one call bear the same score. Returns whether there were any.
-local function hand_out_again()
+-- Returns the claims of the call whose reply was lost once more: all have the same score. Returns
+-- whether there are any.
+local function repeat_claims()
   for _, key in ipairs(redis.call('ZRANGEBYSCORE', schedule, earlier_end, earlier_end)) do
     local found, err = read(key)
     if not err and found[1] and found[5] then
-      local id, due, _, since, left = read_claim(found[5])
+      local id, due, _, since, delivery = read_claim(found[5])
       if id == turn_id then
-        local before = left == 'l' and tonumber(since) < earlier_end - lease - 0.00001
-        hand_out('e', key, due, found[1], found[2], found[3], found[4], found[6], found[8],
+        local before = delivery == 'l' and tonumber(since) < earlier_end - lease - 0.00001
+        add_claim('e', key, due, found[1], found[2], found[3], found[4], found[6], found[8],
           found[9], before and since or '')
       end
     end
@@ -570,18 +576,18 @@ local function hand_out_again()
   return #kinds > 0
 end
 
--- What a policy says of how its runs leave, else what the caller says.
-local function way_of(policy)
+-- The delivery of an entry: that of its policy, else the default.
+local function delivery_of(policy)
   if policy and string.find(policy, '"at_least_once"', 1, true) then
     return 'l'
   elseif policy and string.find(policy, '"at_most_once"', 1, true) then
     return 'x'
   end
-  return way
+  return default_delivery
 end
 
--- Whether what decides when an entry runs is as it was when a claim was made: schedule, policy but for a
--- pause, history. Of a long text that changed nobody can tell.
+-- Whether schedule, policy (without a pause) and history are those of the claim, so that its decision
+-- stays valid. False if a long text changed: the claim has only its digest.
 local function same_rules(claim, definition, policy, meta)
   local same, same_meta = made_of(claim, definition, policy, meta)
   if same or not same_meta then
@@ -600,40 +606,42 @@ local function same_rules(claim, definition, policy, meta)
   return equal(before[2].schedule, now.schedule) and equal(rules, ruled)
 end
 
--- Returns the score to write: when the claim expires.
+-- Claims an entry. Returns the score to write: when the claim expires.
 local function claim(key, found, due)
-  local first, leaves, since = now_text, way_of(found[3]), ''
+  local first, delivery, since = now_text, delivery_of(found[3]), ''
   if found[5] then
-    local _, was_due, expires, decided, left = read_claim(found[5], now)
+    local _, was_due, expires, decided, old_delivery = read_claim(found[5], now)
     if tonumber(was_due) then
       due = was_due
     end
     if expires > now then
       return seconds(math.min(expires, now + lease))
     end
-    if left == 'l' and tonumber(decided) and same_rules(found[5], found[1], found[3], found[2]) then
-      -- Its run may have been sent: it stays the run that was decided then.
-      first, leaves, since = decided, left, decided
+    local may_be_sent = old_delivery == 'l' and tonumber(decided)
+    if may_be_sent and same_rules(found[5], found[1], found[3], found[2]) then
+      -- The run may have been sent, so the earlier decision stays valid.
+      first, delivery, since = decided, old_delivery, decided
     end
   end
-  local head = table.concat({turn_id, due, lease_end, first, leaves .. FORMAT}, ' ')
+  local head = table.concat({turn_id, due, lease_end, first, delivery .. FORMAT}, ' ')
   local text = claim_text(head, found[1], found[3], found[2])
   if found[9] then
     redis.call('HSET', key, 'claim', text)
   else
-    -- What was claimed without an identity may have been sent: its id stays the same.
+    -- The run of an earlier claim without an identity may have been sent; its task id must not change.
     found[9] = found[5] and '""' or new_identity(found[1], found[2])
     redis.call('HSET', key, 'claim', text, 'identity', found[9])
   end
   if found[7] then
-    redis.call('HDEL', key, 'ended')  -- of a message that this one may repeat under the same id
+    -- The end of an earlier message with the same task id, which this claim may repeat.
+    redis.call('HDEL', key, 'ended')
   end
-  hand_out('e', key, due, found[1], found[2], found[3], found[4], found[6], found[8],
+  add_claim('e', key, due, found[1], found[2], found[3], found[4], found[6], found[8],
     found[9], since)
   return lease_end
 end
 
-local function to_claim()
+local function due_members()
   if only ~= '' then
     return {only, redis.call('ZSCORE', schedule, only) or now_text}
   end
@@ -652,8 +660,8 @@ local function to_claim()
   return found
 end
 
-if standing == 1 and limit > 0 and not (earlier and hand_out_again()) then
-  local members = to_claim()
+if standing == 1 and limit > 0 and not (earlier and repeat_claims()) then
+  local members = due_members()
   for i = 1, #members, 2 do
     if bytes > MOST_BYTES then
       break
@@ -665,9 +673,9 @@ if standing == 1 and limit > 0 and not (earlier and hand_out_again()) then
     end
     local again = retry_at
     if err then
-      hand_out('x', key, due, tostring(err))
+      add_claim('x', key, due, tostring(err))
     elseif not found[1] then
-      hand_out('g', key, due)
+      add_claim('g', key, due)
     else
       again = claim(key, found, due)
     end
@@ -682,13 +690,13 @@ if standing == 1 and limit > 0 and not (earlier and hand_out_again()) then
 end
 
 if lock and beats ~= schedule then
-  -- Nothing depends on it: a standby goes on without where memory is full or it may only read. Not
-  -- earlier, for the reason below.
-  note_presence(redis.pcall, token .. ' lock')
+  -- With pcall, since a standby must work if memory is full or the replica is read-only. Not earlier
+  -- in the script: this may be its first write, see below.
+  record_presence(redis.pcall, token .. ' lock')
 end
 if lock and standing == 2 then
   redis.pcall('HSET', stats, 'leader', now_text .. ' ' .. token)
-  redis.pcall('HDEL', stats, 'problem')  -- of the leader before
+  redis.pcall('HDEL', stats, 'problem')  -- of the previous leader
 end
 add_counts(ARGV[13], ARGV[14], ARGV[15])
 if last_turn ~= schedule and (#kinds > 0 or string.find(codes, RECORDED, 1, true)) then
@@ -696,11 +704,12 @@ if last_turn ~= schedule and (#kinds > 0 or string.find(codes, RECORDED, 1, true
 end
 
 if lock and standing == 1 then
-  -- Last, because Redis refuses for want of memory only what precedes a script's first write.
+  -- Last, because Redis checks memory only until the first write of a script: an earlier PEXPIRE
+  -- would let all other writes pass.
   redis.call('PEXPIRE', lock, ttl)
 end
 
--- Where nothing was claimed, what is due by now waits for its rate.
+-- If the rate limit left no entry to claim, the next score is that of an entry that is not due yet.
 local least = late_limit ~= '' and #kinds == 0 and '(' .. now_text or 0
 local first = redis.call('ZRANGEBYSCORE', schedule, least, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
 return {

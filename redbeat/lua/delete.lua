@@ -1,10 +1,10 @@
--- Remove entries with their history; a claim that is held on one ends with it.
+-- Remove entries with their history, and the claims that beats hold on them.
 --
 -- KEYS[1]  schedule (zset)
 -- KEYS[2]  quarantine (hash); may be the schedule, see aside.lua
 -- ARGV     entry keys (hashes)
 --
--- Returns how many of them had a hash or a member.
+-- Returns how many entries had a hash or were members of the schedule.
 
 -- include: aside
 

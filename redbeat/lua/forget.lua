@@ -1,12 +1,12 @@
--- Take members whose hash is gone out of the schedule.
+-- Remove members whose hash is gone from the schedule.
 --
 -- KEYS[1]  schedule (zset)
--- KEYS[2]  a key that never exists, see Store: a cluster then runs nothing while it moves the slot
+-- KEYS[2]  a key that never exists: while a cluster moves the slot, its nodes answer TRYAGAIN
 -- ARGV[1]  key prefix
--- ARGV     members: entry keys that had no definition when they were due, or names of such entries
+-- ARGV[2..] members: entry keys that had no definition when they were due, or names of such entries
 --
--- Returns the members that were removed; one whose definition came back, or whose key holds
--- something else by now, is due now instead.
+-- Returns the members that were removed. A member whose hash has a definition again, or whose key now
+-- has another type, is due now instead.
 
 local clock = redis.call('TIME')
 local now = string.format('%d.%06d', tonumber(clock[1]), tonumber(clock[2]))

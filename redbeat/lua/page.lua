@@ -1,25 +1,24 @@
--- Read entries: those that are named, or a page of all of them in due order, parked ones last.
+-- Read named entries, or a page of all entries in due order, parked ones last.
 --
 -- KEYS[1]  schedule (zset)
 -- KEYS[2]  statics (set of names)
 -- KEYS[3]  quarantine (hash); may be the schedule, see aside.lua
 -- ARGV[1]  key prefix
 -- ARGV[2]  limit: how many entries to return at most, or 'named'
--- ARGV[3]  score of the last entry of the page before, or '' to begin
--- ARGV[4]  that entry; it need not be there any more
--- ARGV[5]  'keys' to leave all fields but the key and the score empty, 'history' for all of them
+-- ARGV[3]  score of the last entry of the previous page, or '' for the first page
+-- ARGV[4]  that entry; it may have been removed since
+-- ARGV[5]  'keys' for only the key and the score of each entry, 'history' for all fields
 -- ARGV[3..] after 'named': entry keys
 --
--- Returns {now, score to go on after or '' when this was the last page, entry to go on after,
---          kinds, sizes, fields}
+-- Returns {now, score of the last entry or '' for the last page, last entry, kinds, sizes, fields}
 --   kinds    a letter per entry: e entry, g it has no definition, x its key is not a hash
 --   sizes    the sizes of the fields of all entries in bytes, separated by spaces
---   fields   per entry thirteen: key, score or '', definition (for x the error), meta, policy,
+--   fields   thirteen per entry: key, score or '', definition (for x the error), meta, policy,
 --            runtime, claim, running, trigger, identity, note of the quarantine, '1' for a static
---            entry, its history if that was asked for
+--            entry, the history for 'history'
 --
--- Pages go on after a score and an entry, not after a rank: what comes and goes elsewhere moves no
--- other entry out of a page or into it.
+-- A page starts after a score and an entry, not after a rank: entries added or removed elsewhere do
+-- not shift the others to another page.
 
 -- include: aside
 
@@ -37,7 +36,7 @@ local function before(one, other)
   return #one < #other
 end
 
--- The rank of the first member after this place in the order of the sorted set.
+-- The rank of the first member after this score and member in the sorted set.
 local function rank_after(score, member)
   if redis.call('ZSCORE', schedule, member) == score then
     return redis.call('ZRANK', schedule, member) + 1
@@ -64,7 +63,7 @@ local function read(key)
   return found, found.err
 end
 
-local function add(kind, row)
+local function add_row(kind, row)
   kinds[#kinds + 1] = kind
   fields[#fields + 1] = table.concat(row)
   for at = 1, #row do
@@ -72,9 +71,9 @@ local function add(kind, row)
   end
 end
 
-local function hand_out(member, score)
+local function add_entry(member, score)
   if keys_only then
-    add('g', {member, score, '', '', '', '', '', '', '', '', '', '', ''})
+    add_row('g', {member, score, '', '', '', '', '', '', '', '', '', '', ''})
     return
   end
   local key = member
@@ -91,20 +90,20 @@ local function hand_out(member, score)
   local name = string.sub(key, #prefix + 1)
   row[12] = redis.call('SISMEMBER', statics, name) == 1 and '1' or ''
   row[13] = with_history and not err and redis.call('HGET', key, 'history') or ''
-  add(err and 'x' or found[1] and 'e' or 'g', row)
+  add_row(err and 'x' or found[1] and 'e' or 'g', row)
 end
 
-local function hand_out_ranks(first, last)
+local function add_ranks(first, last)
   local members = redis.call('ZRANGE', schedule, first, last, 'WITHSCORES')
   for at = 1, #members, 2 do
-    hand_out(members[at], members[at + 1])
+    add_entry(members[at], members[at + 1])
   end
   return members[#members], members[#members - 1]
 end
 
 local next_score, next_member = '', ''
 
-local function hand_out_page(limit, score, member)
+local function add_page(limit, score, member)
   local total = redis.call('ZCARD', schedule)
   local parked = redis.call('ZCOUNT', schedule, '-inf', '(0')
   local at_parked = score ~= '' and tonumber(score) < 0
@@ -115,7 +114,7 @@ local function hand_out_page(limit, score, member)
   if not at_parked then
     local last = math.min(rank + limit, total)
     if last > rank then
-      next_score, next_member = hand_out_ranks(rank, last - 1)
+      next_score, next_member = add_ranks(rank, last - 1)
       limit = limit - (last - rank)
     end
     rank = 0
@@ -125,7 +124,7 @@ local function hand_out_page(limit, score, member)
   end
   local last = math.min(rank + limit, parked)
   if last > rank then
-    next_score, next_member = hand_out_ranks(rank, last - 1)
+    next_score, next_member = add_ranks(rank, last - 1)
   end
   if last >= parked then
     next_score, next_member = '', ''
@@ -134,10 +133,10 @@ end
 
 if ARGV[2] == 'named' then
   for at = 3, #ARGV do
-    hand_out(ARGV[at], redis.call('ZSCORE', schedule, ARGV[at]) or '')
+    add_entry(ARGV[at], redis.call('ZSCORE', schedule, ARGV[at]) or '')
   end
 else
-  hand_out_page(tonumber(ARGV[2]), ARGV[3], ARGV[4])
+  add_page(tonumber(ARGV[2]), ARGV[3], ARGV[4])
 end
 
 local clock = redis.call('TIME')

@@ -1,10 +1,10 @@
--- Remove an entry with its history, as delete.lua does, and return what it was.
+-- Remove an entry with its history, as delete.lua does, and return its fields.
 --
 -- KEYS[1]  schedule (zset)
 -- KEYS[2]  quarantine (hash); may be the schedule, see aside.lua
 -- ARGV[1]  entry key (hash)
 --
--- Returns {definition, meta, policy, runtime, identity}, each nil where there is none.
+-- Returns {definition, meta, policy, runtime, identity}, nil for a missing field.
 
 -- include: aside
 

@@ -1,15 +1,15 @@
--- Remove entries that are not in `beat_schedule` any more.
+-- Remove static entries that left `beat_schedule`.
 --
 -- KEYS[1]  schedule (zset)
 -- KEYS[2]  statics (set of names)
 -- KEYS[3]  quarantine (hash); may be the schedule, see aside.lua
--- KEYS[4]  a key that never exists, see Store: a cluster then runs nothing while it moves the slot
--- KEYS[5]  lock (string), left out when locking is off
+-- KEYS[4]  a key that never exists: while a cluster moves the slot, its nodes answer TRYAGAIN
+-- KEYS[5]  lock (string), left out if locking is off
 -- ARGV[1]  lock token of the caller
--- ARGV[2..] per entry two values: name, entry key
+-- ARGV[2..] two values per entry: name, entry key
 --
--- Returns -1 when the caller does not lead any more (nothing is removed), else how many names
--- were static entries until now.
+-- Returns -1 if the caller no longer leads (nothing is removed), else how many static entries were
+-- removed.
 
 -- include: aside
 

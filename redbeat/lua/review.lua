@@ -1,10 +1,10 @@
--- Look at quarantined entries again: one whose text changed is due now and leaves the quarantine.
+-- Release quarantined entries whose texts changed: they are due now.
 --
 -- KEYS[1]  schedule (zset)
 -- KEYS[2]  quarantine (hash)
--- KEYS[3]  a key that never exists, see Store: a cluster then runs nothing while it moves the slot
--- ARGV     per entry two values: entry key, digest of what was parked: the sha1 of
---          "<definition>\n<policy>\n<meta>", or another word when the key was not a hash
+-- KEYS[3]  a key that never exists: while a cluster moves the slot, its nodes answer TRYAGAIN
+-- ARGV     two values per entry: entry key, digest of the quarantined texts: the sha1 of
+--          "<definition>\n<policy>\n<meta>", or another word if the key was not a hash
 --
 -- Returns the keys that were released.
 

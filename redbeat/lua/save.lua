@@ -1,47 +1,51 @@
--- Write entries, or only their histories, unless one is not what the caller believes.
+-- Write entries, or only their histories. An entry that the caller has not seen as stored is refused.
 --
 -- KEYS[1]  schedule (zset)
 -- KEYS[2]  quarantine (hash); may be the schedule, see aside.lua
--- KEYS[3]  entry (hash): the first one that is written
--- ARGV[1]  wake-up channel, told when a beat that waits must not wait on
--- ARGV[2]  seconds that a beat waits at most without being told
+-- KEYS[3]  entry (hash): the first entry to write
+-- ARGV[1]  wake-up channel, for a message if an entry is due before waiting beats wake up
+-- ARGV[2]  seconds that a beat waits at most without a message
 -- ARGV[3]  entries, packed: the sizes of their fields in bytes, four bytes each, highest first
--- ARGV[4]  the fields, one after the other; per entry eleven:
+-- ARGV[4]  the fields, joined; eleven per entry:
 --            entry key
---            definition, or '' to change only the history of an entry that exists
+--            definition, or '' to change only the history of an existing entry
 --            policy, or '' for none (ignored without a definition)
 --            meta, or '' to leave the stored one
 --            runtime, or '' to leave the stored one
---            the meta the caller has seen: its text, '' = none, '*' = any
+--            the expected meta: its text, '' = none, '*' = any
 --            score (UNIX seconds; below 0 = parked), or 'now' for the time of Redis
---            the instant from which a new entry, or one that begins again, counts, UNIX seconds,
---            where it is the caller's clock that made it up, else ''
---            '' or, to be refused where another text is stored, '=', the definition, a line feed
---            and the policy that the caller has seen, or '-' for no entry
+--            last run of a new or restarted entry, UNIX seconds, if it is a default from the clock of
+--            the caller, else ''
+--            the expected definition and policy: '=', the definition, a line feed and the policy; '-'
+--            for no entry, '' for any
 --            the lines of the history as a JSON text, or '' to leave the stored ones
---            the identity that a new entry gets, a JSON text, see claim.lua; '' for none. Whoever
---            repeats a call gives the same one
+--            the identity of a new entry, a JSON text, see claim.lua; '' for none. A repeated call has
+--            the same identity
 --
 -- Returns {codes, text, ...}
---   codes  a number per entry, separated by spaces: 1 written; 0 the stored meta is another one; 2 as
---          0, but definition and policy are those given and the caller has no history of its own, so
---          that nothing is to be written; -1 there is no entry, and a definition or its meta is
---          missing to make one; -2 the key is not a hash; -3 the caller's clock is ahead of this one;
---          -4 definition or policy are not those it has seen, nor those given, as after a call whose
---          reply got lost; -5 it would have been written, but a key is not a hash; 3 written, and the
---          identity is another one than that given
---   text   for each code 0 meta, runtime, definition and policy, for 2 meta, runtime, score or '',
---          and identity, for 3 the identity, for -3 now
--- An entry is written only for 1 and 3, and none is where a key is not a hash. While a claim is held the
--- score stays: the completion of that claim sees the change and has the entry looked at again at
--- once.
+--   codes  a number per entry, separated by spaces:
+--          1 written
+--          3 written, but the stored identity is not the given one
+--          0 the stored meta is not the expected one
+--          2 as 0, but definition and policy are stored already and the given history is a default, so
+--            that there is nothing to write
+--          -1 there is no entry, and the definition or the meta to create one is missing
+--          -2 the key is not a hash
+--          -3 the clock of the caller is ahead of Redis
+--          -4 the stored definition or policy is neither the expected nor the given one (the given one
+--             is stored after a call whose reply was lost)
+--          -5 not written, because the key of another entry is not a hash
+--   text   for each code 0 meta, runtime, definition and policy; for 2 meta, runtime, score or '', and
+--          identity; for 3 the identity; for -3 the time of Redis
+-- If one key is not a hash, no entry is written. While a beat holds a claim, the score stays: the
+-- completion of the claim sees the change and makes the entry due at once.
 
 local schedule, quarantine = KEYS[1], KEYS[2]
 local channel, longest_wait = ARGV[1], tonumber(ARGV[2])
 
 local clock = redis.call('TIME')
 local now = tonumber(clock[1]) + tonumber(clock[2]) / 1000000
--- Clocks of hosts that are in order differ by less, seconds.
+-- Largest normal difference between the clocks of two hosts, in seconds.
 local TOLERANCE = 0.5
 
 -- include: row_reader
@@ -50,16 +54,16 @@ local TOLERANCE = 0.5
 
 -- The fields of each entry.
 local function unpacked(sizes, packed)
-  local asked, start, read_row = {}, 1, row_reader(11)
+  local rows, start, read_row = {}, 1, row_reader(11)
   for at = 1, #sizes, 44 do
-    asked[#asked + 1], start = read_row(sizes, at, packed, start)
+    rows[#rows + 1], start = read_row(sizes, at, packed, start)
   end
-  return asked
+  return rows
 end
 
-local asked = unpacked(ARGV[3], ARGV[4])
+local writings = unpacked(ARGV[3], ARGV[4])
 
--- These fail before the first write where a key of the schedule is of another type.
+-- If a key of the schedule has another type, these commands fail before the first write.
 redis.call('ZCARD', schedule)
 local quarantined = aside('HLEN', quarantine)
 
@@ -68,13 +72,14 @@ local function load(entry)
     'HMGET', entry, 'definition', 'meta', 'runtime', 'claim', 'policy', 'trigger', 'identity')
 end
 
--- What is stored of each entry that was not written yet.
+-- The stored fields of each entry that was not written yet.
 local loaded = {}
 
-local function refused()
+-- Loads all entries. Returns their codes if a key is not a hash, else false.
+local function type_errors()
   local codes, bad = {}, false
-  for i = 1, #asked do
-    local entry = asked[i][1]
+  for i = 1, #writings do
+    local entry = writings[i][1]
     local stored = load(entry)
     loaded[entry] = stored
     local is_bad = stored.err ~= nil
@@ -84,8 +89,8 @@ local function refused()
   return bad and codes
 end
 
--- Scores to write and whose they are, the earliest of them, and whose that is.
-local scores, earliest, whose = {}, nil, nil
+-- Scores to write, as pairs of score and entry; the earliest score, and its entry.
+local scores, earliest, earliest_entry = {}, nil, nil
 
 local function write_score(entry, score, triggered)
   if score == 'now' or triggered then
@@ -95,7 +100,7 @@ local function write_score(entry, score, triggered)
   scores[#scores + 1] = entry
   local due = tonumber(score)
   if due >= 0 and (not earliest or due < earliest) then
-    earliest, whose = due, entry
+    earliest, earliest_entry = due, entry
   end
 end
 
@@ -137,9 +142,9 @@ end
 
 local NOTHING = {false, false, false, false, false, false, false}
 
--- Whether an entry is what a caller wants to write: an earlier call of the same did that, or of a
--- change somebody else. New entries are told apart by their identity.
-local function stands(stored, definition, policy, believed, identity)
+-- Whether the given texts are stored already, for example by an earlier call whose reply was lost. A
+-- new entry must also have the given identity: somebody else may have created an equal entry.
+local function is_written(stored, definition, policy, believed, identity)
   return stored[1] == definition and (stored[5] or '') == policy
     and (believed ~= '-' or stored[7] == identity)
 end
@@ -154,7 +159,7 @@ local function save(
   loaded[entry] = nil
   if believed ~= '' then
     local texts = stored[1] and '=' .. stored[1] .. '\n' .. (stored[5] or '') or '-'
-    if texts ~= believed and not stands(stored, definition, policy, believed, identity) then
+    if texts ~= believed and not is_written(stored, definition, policy, believed, identity) then
       return -4
     end
   end
@@ -166,51 +171,53 @@ local function save(
       return -3, string.format('%.6f', now)
     end
     if redis.call('HLEN', entry) > 0 then
-      -- History without a definition belonged to an entry that is gone.
+      -- Fields without a definition belonged to a deleted entry.
       redis.call('HDEL', entry, 'meta', 'runtime', 'claim', 'policy', 'running', 'ended', 'history',
         'trigger', 'identity')
     end
     stored = NOTHING
   end
   if stored[1] and seen ~= '*' and (stored[2] or '') ~= seen and stored[2] ~= meta then
-    local told, ran = stored[2] or '', stored[3] or ''
+    local stored_meta, stored_runtime = stored[2] or '', stored[3] or ''
     if made_up == '' or stored[1] ~= definition or (stored[5] or '') ~= policy then
-      return 0, told, ran, stored[1], stored[5] or ''
+      return 0, stored_meta, stored_runtime, stored[1], stored[5] or ''
     end
     leave_quarantine(entry)
-    return 2, told, ran, redis.call('ZSCORE', schedule, entry) or '', stored[7] or ''
+    local stored_score = redis.call('ZSCORE', schedule, entry) or ''
+    return 2, stored_meta, stored_runtime, stored_score, stored[7] or ''
   end
   if stored[1] and meta ~= '' and stored[2] ~= meta and is_ahead(made_up) then
     return -3, string.format('%.6f', now)
   end
   if definition ~= '' and stored[4] and not stored[7] then
-    redis.call('HSET', entry, 'identity', '""')  -- its run may have been sent, see claim.lua
+    -- The run of a claim without an identity may have been sent; its task id must not change.
+    redis.call('HSET', entry, 'identity', '""')
     stored[7] = '""'
   end
   write_texts(entry, stored, definition, policy, meta, runtime, history, identity)
   leave_quarantine(entry)
-  local code, identity_told = 1, nil
+  local code, stored_identity = 1, nil
   if definition ~= '' and stored[7] and stored[7] ~= identity then
-    code, identity_told = 3, stored[7]
+    code, stored_identity = 3, stored[7]
   end
   if stored[4] then
     local _, _, expires = read_claim(stored[4], now)
     if expires > now and redis.call('ZSCORE', schedule, entry) then
-      return code, identity_told
+      return code, stored_identity
     end
     redis.call('HDEL', entry, 'claim')
   end
   write_score(entry, score, stored[6])
-  return code, identity_told
+  return code, stored_identity
 end
 
 local function is_first(entry)
   return redis.call('ZRANGEBYSCORE', schedule, 0, '+inf', 'LIMIT', 0, 1)[1] == entry
 end
 
-local codes, reply = refused(), {''}
+local codes, reply = type_errors(), {''}
 
-local function note(i, code, ...)
+local function add_result(i, code, ...)
   codes[i] = code
   for at = 1, select('#', ...) do
     reply[#reply + 1] = select(at, ...)
@@ -219,13 +226,13 @@ end
 
 if not codes then
   codes = {}
-  for i = 1, #asked do
-    note(i, save(unpack(asked[i], 1, 11)))
+  for i = 1, #writings do
+    add_result(i, save(unpack(writings[i], 1, 11)))
   end
   write_scores()
   if earliest
-    and (earliest <= now or (earliest < now + longest_wait and is_first(whose))) then
-    -- A user may be forbidden to publish; the beat then sees the entry at its next look.
+    and (earliest <= now or (earliest < now + longest_wait and is_first(earliest_entry))) then
+    -- A user may lack the right to publish; the beat then sees the entry in its next turn.
     redis.pcall('PUBLISH', channel, 'due')
   end
 end

@@ -1,21 +1,21 @@
--- Look for entries that nobody looks at: hashes without a member, disabled ones enabled since.
+-- Find entries that no beat would claim: hashes without a member, and enabled entries whose score is
+-- still that of a disabled one.
 --
 -- KEYS[1]  schedule (zset)
--- KEYS[2]  a key that never exists, see Store: a cluster then runs nothing while it moves the slot
+-- KEYS[2]  a key that never exists: while a cluster moves the slot, its nodes answer TRYAGAIN
 -- ARGV[1]  key prefix
 -- ARGV[2]  cursor of SCAN, or '' not to scan
 -- ARGV[3]  glob pattern of all keys under the prefix
 -- ARGV[4]  COUNT of SCAN
 -- ARGV[5]  score of disabled entries
 -- ARGV[6]  offset: how many disabled entries to skip
--- ARGV[7]  limit: how many disabled entries to look at
--- ARGV[8..] entry keys without a member, as found some time before
+-- ARGV[7]  limit: how many disabled entries to read
+-- ARGV[8..] keys without a member, from an earlier call
 --
--- Returns {next cursor or '', keys without a member, keys that are members again, keys that were
--- enabled, how many are disabled, keys without a member whose definition has no name}. The
--- third and the fourth are due now. A hash counts as an entry
--- when the name in its definition is that of its key: others belong to a schedule with a longer
--- prefix, or to somebody else.
+-- Returns {next cursor or '', keys without a member, keys that are members again, keys of enabled
+-- entries, number of disabled entries, keys without a member whose definition has no name}. The keys
+-- of the third and the fourth are due now. A hash is an entry if its key has the name in its
+-- definition; other hashes belong to a schedule with a longer prefix, or to other programs.
 
 local schedule = KEYS[1]
 local prefix, cursor, pattern, count = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
@@ -26,7 +26,7 @@ local now = string.format('%d.%06d', tonumber(clock[1]), tonumber(clock[2]))
 
 -- include: decoded
 
--- The definition in the hash, nil when there is none that can be read, and whether there is a text.
+-- Returns the decoded definition in a hash, nil if unreadable, and whether there is a text.
 local function definition_of(key)
   local found = redis.pcall('HGET', key, 'definition')
   if type(found) ~= 'string' then
@@ -35,7 +35,7 @@ local function definition_of(key)
   return decoded(found), true
 end
 
--- Whether a key should be a member, and whether it may be an entry that cannot be read.
+-- Returns whether a key should be a member, and whether it may be an unreadable entry.
 local function lost(key)
   if redis.call('ZSCORE', schedule, key) then
     return false, false

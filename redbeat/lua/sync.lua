@@ -1,30 +1,30 @@
--- Write the entries of `beat_schedule` that differ from what is stored.
+-- Write the entries of `beat_schedule` that differ from the stored ones.
 --
 -- KEYS[1]  schedule (zset)
 -- KEYS[2]  statics (set of names)
 -- KEYS[3]  quarantine (hash); may be the schedule, see aside.lua
--- KEYS[4]  a key that never exists, see Store: a cluster then runs nothing while it moves the slot
--- KEYS[5]  lock (string), left out when locking is off
+-- KEYS[4]  a key that never exists: while a cluster moves the slot, its nodes answer TRYAGAIN
+-- KEYS[5]  lock (string), left out if locking is off
 -- ARGV[1]  lock token of the caller
--- ARGV[2]  lock time to live, milliseconds: a sync of many entries renews it; '' from a caller that
---          need not lead: while another beat leads, it only adds what is missing
+-- ARGV[2]  lock time to live, milliseconds, to extend the lock during the sync of many entries; '' for
+--          a caller that need not lead: while another beat leads, only missing entries are added
 -- ARGV[3]  rows, packed: the sizes of their fields in bytes, separated by spaces
--- ARGV[4]  the fields, one after the other; per entry six: name, entry key, definition, policy or
---          '', meta for a new entry or '' (that of the row before), score for a new entry (UNIX
---          seconds; below 0 = parked)
+-- ARGV[4]  the fields, joined; six per entry: name, entry key, definition, policy or '', meta for a
+--          new entry or '' (that of the previous row), score for a new entry (UNIX seconds; below 0 =
+--          parked)
 --
--- Where there is no identity, see claim.lua, an empty one is written: a static entry that is added
--- again, after a loss of data, is the same.
+-- An entry without an identity, see claim.lua, gets an empty one, so that a static entry added again
+-- after a loss of data is the same.
 --
--- An entry whose `max_runs` are used up begins again, as a new one, when its schedule, time zone or
--- window is another one.
+-- An entry that used up its `max_runs` restarts as a new one if its schedule, time zone or window
+-- changed.
 --
--- An entry that an operator paused stays paused while it is the same in `beat_schedule` as then.
+-- An entry that an operator paused stays paused until its definition in `beat_schedule` changes.
 --
--- Returns {-1} when the caller does not lead any more (nothing is written), else {1, codes}, or
--- {2, codes} where another beat leads and only missing entries were added: a digit per entry: 0
--- unchanged, 1 added, 2 changed (its history is kept, but see above), 3 made a member again, 4 left alone: the key
--- holds something that is not a hash.
+-- Returns {-1} if the caller no longer leads (nothing is written), else {1, codes}, or {2, codes} if
+-- another beat leads and only missing entries were added. A digit per entry: 0 unchanged, 1 added, 2
+-- changed (the history is kept, except for a restart), 3 made a member again, 4 skipped, because the
+-- key is not a hash.
 
 -- include: aside
 -- include: read_claim
@@ -61,7 +61,7 @@ end
 -- include: split
 -- include: decoded
 
--- Whether these texts are what was stored when an operator paused the entry.
+-- Whether these texts were stored when an operator paused the entry.
 local function paused_from(stored, definition, policy)
   if not stored or not string.find(stored, '"pause"', 1, true) then
     return false
@@ -72,7 +72,7 @@ local function paused_from(stored, definition, policy)
   return type(pause) == 'table' and pause.of == sha1hex(whole)
 end
 
--- As after_saved_anew in Python, which knows more than one spelling of a schedule.
+-- The same rule as after_saved_anew in Python, which also recognizes equal schedules with other texts.
 local function begins_again(found, definition, policy)
   if not string.find(policy, '"max_runs"', 1, true) then
     return false
@@ -98,7 +98,7 @@ local function sync(key, definition, policy, meta, score)
     return 4
   end
   if not found[1] then
-    -- History without a definition belonged to an entry that is gone.
+    -- Fields without a definition belonged to a deleted entry.
     redis.call('HDEL', key, 'meta', 'runtime', 'claim', 'policy', 'running', 'ended', 'history',
       'trigger')
     write(key, definition, policy)
@@ -116,9 +116,9 @@ local function sync(key, definition, policy, meta, score)
   local differs = found[1] ~= definition or (found[2] or '') ~= policy
   if differs and not paused_from(found[2], definition, policy) then
     if begins_again(found, definition, policy) then
-      local when = decoded(definition).schedule
-      if type(when) == 'table' and when.__type__ == 'clocked' then
-        -- An instant before the last run has been run.
+      local rule = decoded(definition).schedule
+      if type(rule) == 'table' and rule.__type__ == 'clocked' then
+        -- Keeps the last run: an instant before it must not run again.
         meta = string.gsub(found[5], '("total_run_count"%s*:%s*)%d+', '%10')
       end
       redis.call('HSET', key, 'meta', meta)

@@ -1,12 +1,13 @@
--- Remove what was counted for entries that are gone.
+-- Remove the counts of deleted entries.
 --
 -- KEYS[1]  schedule (zset)
 -- KEYS[2]  stats (hash)
--- KEYS[3]  a key that never exists, see Store: a cluster then runs nothing while it moves the slot
+-- KEYS[3]  a key that never exists: while a cluster moves the slot, its nodes answer TRYAGAIN
 -- ARGV[1]  key prefix
--- ARGV[2]  how many entries there may be for their counts to be kept at all
+-- ARGV[2]  with more entries than this, the counts of all entries are removed
 --
--- Returns how many fields were removed. Those of entries are "<what> <name>", others have no blank.
+-- Returns how many fields were removed. The fields of entries are "<counter> <name>"; other fields
+-- have no blank and stay.
 
 local schedule, stats, prefix = KEYS[1], KEYS[2], ARGV[1]
 

@@ -1,4 +1,4 @@
--- Ask for a run beside the schedule: as soon as a beat can.
+-- Request a run in addition to the schedule, as soon as possible.
 --
 -- KEYS[1]  schedule (zset)
 -- KEYS[2]  entry (hash)
@@ -7,11 +7,12 @@
 -- ARGV[2]  how many runs may wait at most
 -- ARGV[3]  wake-up channel
 --
--- Returns 1 when it is noted, 0 when there is no such entry, -1 when it is quarantined, -2 when too
--- many wait already, -3 when the key is not a hash. The same id twice counts once.
+-- Returns 1 if the run waits, 0 if the entry does not exist, -1 if it is quarantined, -2 if too many
+-- runs wait already, -3 if the key is not a hash. The same id twice counts once.
 --
--- The field `trigger` of an entry: the runs that wait, <id>:<when it was asked for, UNIX seconds>
--- each, separated by spaces, in quotes: a JSON text. While a claim is held the score stays: the completion sees the field.
+-- The field `trigger` of an entry has the waiting runs as a JSON text: <id>:<when requested, UNIX
+-- seconds>, separated by spaces. While a beat holds a claim, the score stays: the completion sees the
+-- field.
 
 -- include: aside
 -- include: read_claim
@@ -50,7 +51,7 @@ redis.call('HSET', entry, 'trigger',
 local _, _, expires = read_claim(found[2], tonumber(now))
 if not (member and expires > tonumber(now)) then
   redis.call('ZADD', schedule, now, entry)
-  -- A user may be forbidden to publish; the beat then sees the entry at its next look.
+  -- A user may lack the right to publish; the beat then sees the entry in its next turn.
   redis.pcall('PUBLISH', channel, 'due')
 end
 return 1

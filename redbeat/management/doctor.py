@@ -18,7 +18,7 @@ from redbeat.entry import RedBeatSchedulerEntry
 from redbeat.errors import CannotRunHereError, DecodeError
 from redbeat.schedules.next_run import asks_itself
 from redbeat.storage.checks import misspelt_keys
-from redbeat.storage.quarantine import shown
+from redbeat.storage.quarantine import printable
 from redbeat.storage.reading import BATCH, batches
 from redbeat.storage.records import Writing
 from redbeat.storage.store import Store
@@ -139,7 +139,7 @@ def _of_server(store: Store, conf: RedBeatConfig) -> Iterator[Finding]:
     problem = store.problem()
     if problem:
         remedy = "bring them together again, or set redbeat_delivery to at_least_once"
-        yield Finding("delivery", "", shown(problem), remedy)
+        yield Finding("delivery", "", printable(problem), remedy)
     if conf.key_expiry_check == "ignore":
         return
     try:
@@ -164,7 +164,7 @@ def _pages(store: Store) -> Iterator[Page]:
 
 
 def _of_row(row: Row, app: Any, make: type[RedBeatSchedulerEntry], now: float) -> Iterator[Finding]:
-    key = shown(row.key)
+    key = printable(row.key)
     if row.definition is None and "definition" in row.problem:
         problem = "is in the schedule, but there is no definition of it"
         yield Finding("missing", row.key, problem, "take it out of the schedule", fixable=True)
@@ -259,5 +259,5 @@ def _of_orphan(row: Row, app: Any, make: type[RedBeatSchedulerEntry]) -> Finding
         _entry_of(row, app, make)
     except Exception as error:  # as in _of_row
         problem = f"{problem}, and cannot be read: {error}"
-        return Finding("unreadable", shown(row.key), problem, CORRECT)
+        return Finding("unreadable", printable(row.key), problem, CORRECT)
     return Finding("orphan", row.key, problem, "take it back, due at once", fixable=True)

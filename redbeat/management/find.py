@@ -13,7 +13,7 @@ from redbeat.entries.decide import DISABLED, aware
 from redbeat.entries.status import FINISHED, PAUSED, QUARANTINED, STATES, Record
 from redbeat.errors import InvalidEntryError
 from redbeat.presentation.describe import last_run
-from redbeat.storage.quarantine import shown
+from redbeat.storage.quarantine import printable
 from redbeat.storage.reading import BATCH, batches
 from redbeat.storage.store import store_of
 from redbeat.storage.wire import Cursor, Page, Row
@@ -196,7 +196,11 @@ def _records(schedule: Schedule, page: Page) -> list[Record]:
     prefix = store_of(schedule.app).keys.prefix
     return [
         Record.read(
-            row, shown(row.key.removeprefix(prefix)), page.now, schedule.app, schedule.entry_class
+            row,
+            printable(row.key.removeprefix(prefix)),
+            page.now,
+            schedule.app,
+            schedule.entry_class,
         )
         for row in page.rows
         if row.definition is not None or row.score is not None
@@ -231,7 +235,7 @@ def _members(schedule: Schedule, query: Query) -> list[Member]:
         chunk = store.ranked(offset, LISTED)
         for key, score in chunk:
             name = key.removeprefix(prefix)
-            if query.name and not like(shown(name), query.name):
+            if query.name and not like(printable(name), query.name):
                 continue
             if query.static is None or (name in statics) is query.static:
                 found[key] = score
@@ -285,7 +289,7 @@ def _looked_through(schedule: Schedule, query: Query, members: list[Member], lim
 
 def _place(schedule: Schedule, members: list[Member], record: Record) -> str:
     prefix = store_of(schedule.app).keys.prefix
-    key, score = next(m for m in members if shown(m[0].removeprefix(prefix)) == record.name)
+    key, score = next(m for m in members if printable(m[0].removeprefix(prefix)) == record.name)
     return f"{score!r} {key}"
 
 

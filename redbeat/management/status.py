@@ -14,7 +14,7 @@ from redbeat.config import ensure_conf
 from redbeat.connection.urls import safe_url
 from redbeat.entries.decide import DISABLED
 from redbeat.entries.status import entries_of
-from redbeat.storage.quarantine import shown
+from redbeat.storage.quarantine import printable
 from redbeat.storage.store import store_of
 from redbeat.storage.wire import Counts, Presence
 
@@ -88,7 +88,7 @@ def status_of(app: Any, clock: Callable[[], float] = time.time) -> Status:
         key_prefix=conf.key_prefix,
         redis_url=safe_url(conf.redis_url),
         lock_key=conf.lock_key,
-        problem=shown(counts.problem),
+        problem=printable(counts.problem),
     )
 
 

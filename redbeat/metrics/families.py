@@ -19,7 +19,7 @@ from redis.exceptions import RedisError
 
 import redbeat
 from redbeat.entries.status import entries_of
-from redbeat.storage.quarantine import shown
+from redbeat.storage.quarantine import printable
 
 from .counters import KINDS, LATENESS, MICROSECONDS, ROUND_TRIPS, TICK, Counters, Steps, split
 from .health import BeatHealth, ProbeResult
@@ -60,7 +60,7 @@ def counted(totals: Mapping[str, int]) -> Iterator[Metric]:
     for field, number in totals.items():
         found = split(field)
         if found is not None:
-            of_entries[found[0]].add_metric([shown(found[1])], number)
+            of_entries[found[0]].add_metric([printable(found[1])], number)
     for kind in KINDS:
         yield CounterMetricFamily(f"redbeat_{kind}", f"{HELP[kind]}.", totals.get(kind, 0))
         yield of_entries[kind]

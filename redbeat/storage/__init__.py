@@ -1,1 +1,1 @@
-"""The schedule in Redis, as text and numbers: every command and script that touches it."""
+"""The schedule in Redis, as texts and numbers: all commands and scripts that use it."""

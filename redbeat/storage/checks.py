@@ -1,4 +1,4 @@
-"""Checks of the Redis server: commands that its user may not run, and eviction of keys."""
+"""Checks of the Redis server: missing rights of the user, eviction of keys, stray keys."""
 
 from __future__ import annotations
 
@@ -32,18 +32,19 @@ logger = get_logger("celery.beat")
 
 
 MESSAGE = (
-    "Redis may evict keys of the schedule: maxmemory is %d with policy %s. "
+    "Redis may evict keys of the schedule: maxmemory is %d bytes with policy %s. "
     "Set maxmemory-policy to noeviction or to a volatile-* policy, "
     "or redbeat_key_expiry_check to 'ignore'."
 )
 
 
 def check_eviction(store: Store, mode: str) -> None:
-    """Report an eviction policy that may take entries, as ``redbeat_key_expiry_check`` says.
+    """Report an eviction policy by which Redis may delete entries.
 
-    ``mode`` is ``ignore``, ``warn``, ``error`` or ``raise``; the last raises
-    :exc:`RedBeatKeyExpiryError`. One round trip, none for ``ignore``. Asks INFO, which managed
-    servers leave enabled where they disable CONFIG; a server that refuses it is warned about.
+    ``mode`` is the setting ``redbeat_key_expiry_check``: ``ignore``, ``warn``, ``error`` or
+    ``raise``, which raises :exc:`RedBeatKeyExpiryError`. One round trip, none for ``ignore``. The
+    check runs INFO, which managed servers allow even if they disable CONFIG. If the server refuses
+    INFO, a warning is logged.
     """
     if mode == "ignore":
         return
@@ -60,13 +61,13 @@ def check_eviction(store: Store, mode: str) -> None:
     report(MESSAGE, limit, policy)
 
 
-#: What servers say when a user lacks a right, also for a command in a script.
+#: Error texts of servers for a user who lacks a right, also for a command in a script.
 REFUSAL = re.compile(r"no permission|can't (?:run|access)|ACL failure", re.IGNORECASE)
 
-#: Stands for a key of the prefix that does not exist.
+#: Placeholder for a key under the prefix that does not exist.
 KEY: Final = "KEY"
 
-#: Commands without which no beat works, with arguments that change nothing.
+#: Commands that every beat needs, with arguments that change nothing.
 NEEDED: Final[Mapping[str, tuple[Any, ...]]] = {
     "EVALSHA": ("0" * 40, 0),
     "EVAL": ("return 1", 0),
@@ -94,7 +95,7 @@ NEEDED: Final[Mapping[str, tuple[Any, ...]]] = {
     "PTTL": (KEY,),
 }
 
-#: Commands that a beat can do without.
+#: Commands that a beat uses but can work without.
 USEFUL: Final[Mapping[str, tuple[Any, ...]]] = {
     "HGETALL": (KEY,),
     "HSCAN": (KEY, 0),
@@ -107,28 +108,28 @@ USEFUL: Final[Mapping[str, tuple[Any, ...]]] = {
     "INFO": ("memory",),
 }
 
-#: Commands that would have an effect; they are in the advice in any case.
+#: Commands that cannot be tried without an effect; the advice always includes them.
 UNTRIED: Final = ("SADD", "PUBLISH", "SUBSCRIBE")
 
 
 def explained(error: Exception, store: Store) -> Exception:
-    """Return ``error``, or one that names all missing rights where it is about a right.
+    """Return ``error``, or an error that names all missing rights if the user lacks one.
 
-    One round trip in that case.
+    One round trip if ``error`` is about a missing right, else none.
     """
     if not isinstance(error, ResponseError) or not REFUSAL.search(str(error)):
         return error
     try:
         check_rights(store)
-    except RedisError as found:
-        return found
+    except RedisError as explanation:
+        return explanation
     return error
 
 
 def check_rights(store: Store) -> None:
-    """Raise redis-py's ``NoPermissionError`` if a beat cannot work with the rights of its user.
+    """Raise redis-py's ``NoPermissionError`` if the Redis user lacks rights that a beat needs.
 
-    The message names what is missing, and the command that grants it. One round trip.
+    The message names the missing rights, and the command that grants them. One round trip.
     """
     with cluster_errors():
         node = node_of(store.client, store.keys.schedule)
@@ -143,16 +144,16 @@ def check_rights(store: Store) -> None:
     if not refused.keys() & NEEDED.keys():
         return
     if commands:
-        what = f"run {', '.join(commands)}"
+        missing = f"run {', '.join(commands)}"
         rights = " ".join(f"+{name.lower()}" for name in (*commands, *UNTRIED))
     else:
-        what = f"use keys that begin with {store.keys.prefix!r}"
+        missing = f"use keys that begin with {store.keys.prefix!r}"
         rights = f"'~{store.keys.prefix}*'"
-    raise NoPermissionError(f"the user may not {what}; grant it: ACL SETUSER {user} {rights}")
+    raise NoPermissionError(f"the user may not {missing}; grant it: ACL SETUSER {user} {rights}")
 
 
 def _refused(connection: Any, key: str) -> Iterator[tuple[str, str]]:
-    """Yield the commands that are refused, and what the server says. One round trip."""
+    """Yield (command, error text) for each command that the server refuses. One round trip."""
     probes = {**NEEDED, **USEFUL}
     for name, args in probes.items():
         connection.send_command(name, *(key if arg is KEY else arg for arg in args))
@@ -162,7 +163,7 @@ def _refused(connection: Any, key: str) -> Iterator[tuple[str, str]]:
         except NoPermissionError as error:
             yield name, str(error)
         except ResponseError:
-            pass  # such as the field without a value: the user may run the command
+            pass  # an error about the arguments: the user may run the command
 
 
 def _user_of(connection: Any) -> str:
@@ -171,24 +172,24 @@ def _user_of(connection: Any) -> str:
     return str(name or "default")
 
 
-#: Old entries that are looked for in the new place when a beat starts.
+#: Number of old entries that a starting beat searches for under the new prefix.
 SAMPLE = 20
 
-#: What is taken for the schedule, or the set of static names, where the key has one colon only.
+#: Wrong key name, with one colon -> Redis type of the key, and its name for people.
 MISSPELT = {"schedule": ("zset", "sorted set"), "statics": ("set", "set")}
 
 _TAG = re.compile(r"\{([^}]+)\}")
 
 
 def untagged_prefix(prefix: str) -> str:
-    """Return the prefix that RedBeat 2 would have had: without the braces of the hash tag."""
+    """Return the prefix without the braces of the hash tag, as RedBeat 2 had it."""
     return _TAG.sub(r"\1", prefix, count=1)
 
 
 def warn_about_untagged(store: Store, conf: RedBeatConfig) -> None:
-    """Log a warning when entries of RedBeat 2 were not copied yet; only in a cluster.
+    """Log a warning if entries of RedBeat 2 were not copied yet; only in a cluster.
 
-    One round trip when there are none, a few more when there are.
+    One round trip without old entries, else one more for each of up to :data:`SAMPLE` entries.
     """
     old = _old_store(store, untagged_prefix(conf.key_prefix))
     if not conf.cluster or old.keys.prefix == conf.key_prefix:
@@ -209,9 +210,10 @@ def warn_about_untagged(store: Store, conf: RedBeatConfig) -> None:
 
 
 def misspelt_keys(store: Store) -> list[tuple[str, str]]:
-    """Return what is wrong with keys such as ``redbeat:schedule``, and the right spelling.
+    """Return (problem, remedy) for misspelt keys such as ``redbeat:schedule``, with one colon.
 
-    An entry of that name is a hash, and right. Empty where ``TYPE`` is forbidden. One round trip.
+    A hash is an entry called "schedule", which is valid. Returns an empty list if the user may not
+    run ``TYPE``. One round trip.
     """
     pipe = store.client.pipeline(transaction=False)
     for word in MISSPELT:
@@ -220,11 +222,11 @@ def misspelt_keys(store: Store) -> list[tuple[str, str]]:
         types = pipe.execute()
     except ResponseError:
         return []
-    right = (store.keys.schedule, store.keys.statics)
+    correct = (store.keys.schedule, store.keys.statics)
     return [
         (f"{store.keys.entry(word)} is a {kind} that nothing reads", f"the key is {key}")
-        for (word, (name, kind)), found, key in zip(MISSPELT.items(), types, right, strict=True)
-        if text_of(found) == name
+        for (word, (name, kind)), reply, key in zip(MISSPELT.items(), types, correct, strict=True)
+        if text_of(reply) == name
     ]
 
 

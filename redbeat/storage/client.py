@@ -1,4 +1,4 @@
-"""The client of an app: one for its life, made at the first use or brought by the user."""
+"""The Redis client of an app, created at the first use or set by the user."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ __all__ = (
     "use_provider",
 )
 
-#: The attribute of the app that holds its client; users set it to bring their own.
+#: The attribute of the app with its client; users set it to inject a client.
 REDBEAT_REDIS_KEY: Final = "redbeat_redis"
-#: The attribute of the app that holds redis-py's ``Sentinel``, if there is one.
+#: The attribute of the app with redis-py's ``Sentinel``, if Sentinel is used.
 REDBEAT_SENTINEL_KEY: Final = "redbeat_sentinel"
 
-# Two threads that ask first at once get the same client.
-_making = RLock()
+# Two threads that call get_redis() at the same time must get the same client.
+_creation_lock = RLock()
 
 
 def get_redis(app: Celery | None = None) -> Any:
-    """Return the client of ``app`` (or of the current one), a new one at the first call only.
+    """Return the client of ``app`` (default: the current app); the first call creates it.
 
-    It answers with text, and tries again as long as ``retry_period`` says. A client that the user
-    set as ``app.redbeat_redis`` is returned as it is. Raises :exc:`ConfigurationError`. No round
-    trips.
+    The client decodes replies to text, and retries commands for ``retry_period`` seconds. A client
+    that the user set as ``app.redbeat_redis`` is returned unchanged. Raises
+    :exc:`ConfigurationError`. No round trips.
     """
     app = real_app(app)
-    with _making:
+    with _creation_lock:
         client = getattr(app, REDBEAT_REDIS_KEY, None)
         if client is None:
             client = _make_client(app)
@@ -54,17 +54,17 @@ _provider: Callable[[Celery], Any] = get_redis
 
 
 def use_provider(provider: Callable[[Celery], Any]) -> None:
-    """Have :func:`client_of` return what ``provider`` returns for an app."""
-    global _provider  # noqa: PLW0603 - one for the process, as the name that programs replace
+    """Set the function from which :func:`client_of` gets the client of an app."""
+    global _provider  # noqa: PLW0603 - one per process, like the function that programs replace
     _provider = provider
 
 
 def client_of(app: Celery | None = None) -> Any:
     """Return the client that all of RedBeat uses for ``app``, see :func:`get_redis`.
 
-    Programs replace ``redbeat.schedulers.get_redis``, which then provides the client. The first
-    call logs what is wrong with the settings: logging is set up by then. Raises
-    :exc:`ConfigurationError`, also where the key prefix does not fit a client of the program.
+    A program may replace ``redbeat.schedulers.get_redis`` to provide the client. The first call
+    logs warnings about the settings, since logging is configured only by then. Raises
+    :exc:`ConfigurationError`, also if the key prefix does not fit a client set by the program.
     """
     app = real_app(app)
     conf = ensure_conf(app)

@@ -1,4 +1,4 @@
-"""Entries that no beat can run: kept, reported, and tried again when their text changes."""
+"""Quarantine entries that no beat can read, and release them when their texts change."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from celery.utils.log import get_logger
 from .records import Claim
 from .store import Store
 
-__all__ = ("Quarantine", "shown")
+__all__ = ("Quarantine", "printable")
 
 logger = get_logger("celery.beat")
 
-#: Seconds between two looks at what is set aside, and seconds that one look takes at most.
+#: Seconds between two reviews of the quarantine, and the longest time of one review in seconds.
 REVIEW_INTERVAL: Final = 5.0
 REVIEW_TIME: Final = 0.05
 
-#: The cursor with which a pass over all of them begins, and ends.
+#: The cursor at the start and at the end of a pass over the quarantine.
 START: Final = "0"
 
-#: What stands for the digest of a key that is not a hash.
+#: Replaces the digest of a key that is not a hash.
 NO_HASH = "not-a-hash"
 
 
-def shown(key: str) -> str:
-    """Return a key as it can be logged: bytes that are not UTF-8 are escaped."""
+def printable(key: str) -> str:
+    """Return a text that can be logged or printed: bytes that are not UTF-8 are escaped."""
     return key.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
@@ -42,7 +42,7 @@ def digest_of(claim: Claim) -> str:
 
 
 class Quarantine:
-    """What is set aside in one schedule; ``clock`` gives monotonic seconds."""
+    """The quarantined entries of one schedule; ``clock`` returns monotonic seconds."""
 
     def __init__(self, store: Store, clock: Callable[[], float] = time.monotonic) -> None:
         self._store = store
@@ -52,23 +52,24 @@ class Quarantine:
         self._notes: list[tuple[str, str, str]] = []
 
     def add(self, claim: Claim, reason: str, now: float) -> None:
-        """Set an entry aside at the next :meth:`flush`; ``now`` in UNIX seconds."""
-        logger.error("beat: Entry %s is quarantined: %s", shown(claim.key), reason)
+        """Quarantine an entry at the next :meth:`flush`; ``now`` is in UNIX seconds."""
+        logger.error("beat: Entry %s is quarantined: %s", printable(claim.key), reason)
         note = {"reason": reason, "since": now, "digest": digest_of(claim)}
-        whose = "" if claim.definition is None else claim.id
-        self._notes.append((claim.key, whose, json.dumps(note)))
+        claim_id = "" if claim.definition is None else claim.id
+        self._notes.append((claim.key, claim_id, json.dumps(note)))
 
     def flush(self) -> None:
-        """Write what was added. No round trip when nothing was, else one per 500."""
+        """Write the added entries. One round trip per 500, none without entries."""
         if self._notes:
             self._store.park(self._notes)
             self._notes = []
 
     def review(self, size: int) -> bool:
-        """Release what was changed since it was set aside, at most every few seconds.
+        """Release entries that changed since they were quarantined; return whether any did.
 
-        ``size`` is the number of entries that are set aside. True when something was released. Two
-        round trips per 500 entries, for :data:`REVIEW_TIME` at most: the next look goes on there.
+        ``size`` is the number of quarantined entries. Does nothing within
+        :data:`REVIEW_INTERVAL` of the last review. Two round trips per 500 entries. The review
+        stops after :data:`REVIEW_TIME`, and the next one continues there.
         """
         began = self._clock()
         if not size or began - self._reviewed_at < REVIEW_INTERVAL:
@@ -77,14 +78,14 @@ class Quarantine:
         while True:
             self._cursor, notes = self._store.quarantine_page(self._cursor)
             for key in self._store.review((key, _digest_in(note)) for key, note in notes.items()):
-                logger.info("beat: Entry %s was changed and leaves the quarantine", shown(key))
+                logger.info("beat: Entry %s was changed and leaves the quarantine", printable(key))
                 released = True
             if self._cursor == START or self._clock() - began >= REVIEW_TIME:
                 return released
 
 
 def _digest_in(note: str) -> str:
-    """Return the digest in a note, "" where there is none: no text has that."""
+    """Return the digest in a note, "" without one, which no text has as its digest."""
     try:
         return str(json.loads(note)["digest"])
     except (ValueError, TypeError, KeyError, RecursionError):

@@ -1,6 +1,6 @@
-"""The commands that read the schedule and change nothing; those that change it are in ``store``.
+"""Commands that only read the schedule; ``store`` has those that change it.
 
-Redis errors pass through unchanged, but for a key that is not a hash: that is a
+Redis errors pass through unchanged, with one exception: loading a key that is not a hash raises
 :exc:`~redbeat.errors.DecodeError`.
 """
 
@@ -35,17 +35,17 @@ __all__ = (
     "read_texts",
 )
 
-#: Written by ``claim.lua``: UNIX seconds of the last turn; since when who leads.
+#: The field of the stats with the time of the last turn, UNIX seconds; ``claim.lua`` writes it.
 LAST_TICK = "last_tick"
 
 T = TypeVar("T")
 
 logger = get_logger("celery.beat")
 
-#: What means something else in the pattern of a scan.
+#: Characters with a special meaning in the pattern of a scan.
 GLOB_SPECIAL = re.compile(r"[\\\[\]*?]")
 
-#: What Redis says to a user who may not use a key.
+#: Error text of Redis for a user without access to a key.
 NO_KEY = re.compile(r"access .*\bkey")
 
 #: Entries handled in one round trip.
@@ -54,13 +54,13 @@ BATCH = 500
 #: The field of the stats with the time zone of the last beat that led.
 TIME_ZONE = "timezone"
 
-#: The field of the stats with why a beat sends nothing.
+#: The field of the stats with the reason why a beat sends no runs.
 PROBLEM = "problem"
 
-#: The field of the stats with a digest of the static entries that were written last at a start.
+#: The field of the stats with a digest of the static entries that a starting beat wrote last.
 STATICS = "statics"
 
-#: Keys without their texts that are read in one round trip.
+#: Keys read in one round trip, without the texts of the entries.
 KEYS_PAGE = 5000
 
 
@@ -72,37 +72,39 @@ def batches(items: Iterable[Any], size: int = BATCH) -> Iterator[list[Any]]:
 
 
 def not_an_entry(key: str) -> str:
-    """Return what is wrong with a key that is not a hash."""
+    """Return the error message for a key that is not a hash."""
     return f"the key {key!r} holds something that is not an entry; use another name or remove it"
 
 
 #: An entry as it is stored: definition or None, meta, policy, runtime, identity.
 Texts = tuple[str | None, str, str, str, str]
 
-#: The fields of its hash that hold these.
+#: Fields of the hash that hold :data:`Texts`.
 TEXTS = ("definition", "meta", "policy", "runtime", "identity")
 
 
 def read_texts(reply: Sequence[Any]) -> Texts:
-    """Return the fields of an entry's hash, from a reply with these fields."""
+    """Return the texts of an entry from a reply with the fields :data:`TEXTS`."""
     definition = None if reply[0] is None else text_of(reply[0])
     meta, policy, runtime, identity = map(text_of, reply[1:])
     return definition, meta, policy, runtime, text_in(identity)
 
 
 class Reading:
-    """What can be read of the schedule of one prefix in one Redis."""
+    """Reads the schedule of one prefix in one Redis."""
 
     def __init__(self, client: Any, keys: Keys) -> None:
         self.client = client
         self.keys = keys
-        #: Round trips that were made, but for those of retries.
+        #: Number of round trips so far, without retries.
         self.round_trips = 0
 
     def _run(self, script: str, keys: Sequence[Any], args: Sequence[Any] = ()) -> Any:
-        return self._permitted(lambda: self._run_with(script, self._usable(keys), args))
+        return self._retry_if_denied(
+            lambda: self._run_once(script, self._replace_denied(keys), args)
+        )
 
-    def _run_with(self, script: str, keys: Sequence[Any], args: Sequence[Any]) -> Any:
+    def _run_once(self, script: str, keys: Sequence[Any], args: Sequence[Any]) -> Any:
         self.round_trips += 1
         return load_script(script)(self.client, keys, args)
 
@@ -112,20 +114,20 @@ class Reading:
             return self.client.execute_command(*command, **{NEVER_DECODE: True})
 
     def _read_aside(self, *command: Any) -> Any:
-        """Read a key outside the prefix; None when the user may not use those. One round trip."""
-        return self._permitted(lambda: None if self.keys.denied else self._read(*command))
+        """Read a key outside the prefix; None if the user may not use such keys. One round trip."""
+        return self._retry_if_denied(lambda: None if self.keys.denied else self._read(*command))
 
-    def _permitted(self, ask: Callable[[], T]) -> T:
-        """Return the answer; asks again when the user turns out to lack the keys aside."""
+    def _retry_if_denied(self, call: Callable[[], T]) -> T:
+        """Return what ``call`` returns; repeat the call if keys outside the prefix were denied."""
         try:
-            return ask()
+            return call()
         except NoPermissionError as error:
             if not self._lacks_keys_aside(error):
                 raise
-        return ask()
+        return call()
 
     def _lacks_keys_aside(self, error: NoPermissionError) -> bool:
-        """Find out whether the user was refused for the keys outside the prefix; logged once.
+        """Return whether the error is about the keys outside the prefix, and log that once.
 
         One round trip.
         """
@@ -149,23 +151,23 @@ class Reading:
         )
         return True
 
-    def _usable(self, keys: Sequence[Any]) -> Sequence[Any]:
-        """Return the keys of a script; the schedule stands for those that the user may not use."""
-        own = self.keys
-        return [own.schedule if key in own.denied else key for key in keys] if own.denied else keys
+    def _replace_denied(self, keys: Sequence[Any]) -> Sequence[Any]:
+        """Return the keys of a script, with the schedule key in place of denied ones."""
+        schedule, denied = self.keys.schedule, self.keys.denied
+        return [schedule if key in denied else key for key in keys] if denied else keys
 
-    def _undeclared(self, *keys: Any) -> list[Any]:
-        """Return the keys of a script that also uses keys of entries, which it does not name.
+    def _with_missing_key(self, *keys: Any) -> list[Any]:
+        """Return the keys plus one that is always missing, for scripts with undeclared keys.
 
-        The last one never exists. A cluster that moves the slot to another node, and has moved but
-        some of its keys, runs no script of which one key is there and another is not.
+        While a cluster moves the slot, some keys are on each node. The missing key makes the node
+        answer TRYAGAIN, so that the script cannot miss an entry that moved already.
         """
         return [*keys, self.keys.wakeup]
 
     # -- entries ---------------------------------------------------------------------------------
 
     def load(self, key: str) -> Texts:
-        """Return the texts of an entry. One round trip."""
+        """Return the texts of an entry; raises :exc:`DecodeError`. One round trip."""
         try:
             reply = self._read("HMGET", key_of(key), *TEXTS)
         except ResponseError as error:
@@ -175,17 +177,17 @@ class Reading:
         return read_texts(reply)
 
     def history(self, key: str) -> tuple[str, str]:
-        """Return the lines of the history, the latest first, and the identity. One round trip."""
+        """Return the lines of the history, latest first, and the identity. One round trip."""
         lines, identity = self._read("HMGET", key_of(key), "history", "identity")
         return text_in(text_of(lines)), text_in(text_of(identity))
 
     def rank(self, key: str) -> int | None:
-        """Return the position in due order, None when it is not a member. One round trip."""
+        """Return the position in due order, None if the key is not a member. One round trip."""
         rank: int | None = self._read("ZRANK", self.keys.schedule, key_of(key))
         return rank
 
     def due(self, now: float) -> list[tuple[str, float]]:
-        """Return key and score of all that is due at ``now``, in due order, and of the one after.
+        """Return key and score of all entries due at ``now``, in due order, and of the next entry.
 
         Two round trips.
         """
@@ -199,26 +201,27 @@ class Reading:
         return {text_of(name) for name in self._read("SMEMBERS", self.keys.statics)}
 
     def quarantined(self) -> dict[str, str]:
-        """Return entry key -> JSON note of what is set aside. One round trip."""
+        """Return the quarantined entries: key -> JSON note. One round trip."""
         reply = self._read_aside("HGETALL", self.keys.quarantine) or {}
         pairs = reply.items() if isinstance(reply, dict) else _pairs(reply)
         return {text_of(key): text_of(note) for key, note in pairs}
 
     def quarantine_page(self, cursor: str) -> tuple[str, dict[str, str]]:
-        """Return a page of :meth:`quarantined`, some 500, and the cursor of the next: "0" is both
-        the first one and the end. One round trip.
+        """Return the cursor of the next page, and a page of about 500 :meth:`quarantined` entries.
+
+        The cursor "0" is both the start and the end. One round trip.
         """
         reply = self._read_aside("HSCAN", self.keys.quarantine, cursor, "COUNT", BATCH)
         if not reply:
             return "0", {}
-        after, found = reply
-        pairs = found.items() if isinstance(found, dict) else _pairs(found)
+        after, notes = reply
+        pairs = notes.items() if isinstance(notes, dict) else _pairs(notes)
         return text_of(str(after) if isinstance(after, int) else after), {
             text_of(key): text_of(note) for key, note in pairs
         }
 
     def read(self, keys: Sequence[str]) -> Page:
-        """Return the rows of these entries, in this order. One round trip; ask at most 500."""
+        """Return the rows of these entries, in this order. One round trip; at most 500 keys."""
         return self._page("named", *map(key_of, keys))
 
     def page(self, after: Cursor | None = None, limit: int = BATCH, history: bool = False) -> Page:
@@ -227,35 +230,34 @@ class Reading:
         return self._page(limit, score, key_of(member), "history" if history else "")
 
     def keys_after(self, after: Cursor | None = None) -> tuple[list[str], Cursor | None]:
-        """Return the members of a large page, and where the next one begins. One round trip."""
+        """Return up to 5000 members, and the cursor of the next page. One round trip."""
         score, member = after or ("", "")
         page = self._page(KEYS_PAGE, score, key_of(member), "keys")
         return [row.key for row in page.rows], page.after
 
     def _page(self, *args: Any) -> Page:
-        own = self.keys
-        keys = self._undeclared(own.schedule, own.statics, own.quarantine)
+        names = self.keys
+        keys = self._with_missing_key(names.schedule, names.statics, names.quarantine)
         return read_page(self._run("page", keys, [self.keys.prefix, *args]))
 
     def members(self) -> int:
-        """Return how many entries there are. One round trip."""
+        """Return the number of entries. One round trip."""
         return int(self._read("ZCARD", self.keys.schedule))
 
     def ranked(self, offset: int, limit: int) -> list[tuple[str, float]]:
-        """Return (member, score) in due order, ``limit`` of them at most. One round trip."""
-        found = self._read(
+        """Return at most ``limit`` pairs (member, score) in due order. One round trip."""
+        reply = self._read(
             *("ZRANGE", self.keys.schedule, offset, offset + limit - 1), "WITHSCORES"
         )
-        return [(text_of(member), float(score)) for member, score in _scored(found)]
+        return [(text_of(member), float(score)) for member, score in _scored(reply)]
 
     def counts(self, lock_key: str | None, disabled: float, within: float) -> Counts:
-        """Return how many entries there are of each kind.
+        """Return the number of entries of each kind, and the beats seen ``within`` seconds.
 
-        ``disabled`` is the score of those that are, ``within`` the seconds since its last turn
-        after which a beat is left out. One round trip.
+        ``disabled`` is the score of disabled entries. One round trip.
         """
-        own = self.keys
-        keys = [own.schedule, own.statics, own.quarantine, own.beats, own.stats]
+        names = self.keys
+        keys = [names.schedule, names.statics, names.quarantine, names.beats, names.stats]
         if lock_key is not None:
             keys.append(lock_key)
         return read_counts(self._run("count", keys, [disabled, within]))
@@ -263,7 +265,7 @@ class Reading:
     # -- beats -------------------------------------------------------------------------------
 
     def lock_holder(self, key: str) -> str:
-        """Return the token of whoever holds the lock, "" for nobody. One round trip."""
+        """Return the token of the beat that holds the lock, "" for none. One round trip."""
         return text_of(self._read("GET", key))
 
     def time(self) -> float:
@@ -272,27 +274,24 @@ class Reading:
         return int(seconds) + int(micros) / 1e6
 
     def beats(self, within: float) -> list[Presence]:
-        """Return the beats, by when they were seen last.
-
-        ``within`` is how many seconds ago at most. Two round trips.
-        """
+        """Return the beats seen ``within`` seconds, latest last. Two round trips."""
         since = int(self.time()) - within
-        found = self._read_aside("ZRANGEBYSCORE", self.keys.beats, since, "+inf", "WITHSCORES")
+        reply = self._read_aside("ZRANGEBYSCORE", self.keys.beats, since, "+inf", "WITHSCORES")
         return [
-            Presence.read(text_of(member), float(seen)) for member, seen in _scored(found or ())
+            Presence.read(text_of(member), float(seen)) for member, seen in _scored(reply or ())
         ]
 
     def lock_left(self, key: str) -> float | None:
-        """Return the seconds that a lock has left, None when there is none. One round trip."""
+        """Return the seconds until the lock expires, None if it does not exist. One round trip."""
         milliseconds = int(self._read("PTTL", key))
         return milliseconds / 1000 if milliseconds >= 0 else None
 
     def time_zone(self) -> str:
-        """Return the zone of the last beat that led, "" when it is not known. One round trip."""
+        """Return the time zone of the last leader, "" when unknown. One round trip."""
         return self._noted(TIME_ZONE)
 
     def last_tick(self) -> float:
-        """Return when a beat at work ticked last, UNIX seconds of Redis, 0 where it is not known.
+        """Return the time of the last turn, UNIX seconds of Redis, 0 when unknown.
 
         One round trip.
         """
@@ -302,23 +301,23 @@ class Reading:
             return 0.0
 
     def problem(self) -> str:
-        """Return why a beat sends nothing, "" where no beat says so. One round trip."""
+        """Return why a beat sends no runs, "" without a problem. One round trip."""
         return self._noted(PROBLEM)
 
     def noted_statics(self) -> str:
-        """Return what :meth:`Store.note_statics` noted last, "" for nothing. One round trip."""
+        """Return the digest that :meth:`Store.note_statics` stored, "" for none. One round trip."""
         return self._noted(STATICS)
 
     def _noted(self, field: str) -> str:
         try:
             return text_of(self._read_aside("HGET", self.keys.stats, field))
         except ResponseError:
-            return ""  # another type of key, or one that this user may not read
+            return ""  # the key has another type, or this user may not read it
 
     def stats(self) -> dict[str, str]:
-        """Return what beats have counted, by field. One round trip.
+        """Return the counters of beats: field -> value. One round trip.
 
-        Empty when there is nothing yet, or when the key holds something else.
+        Empty if nothing was counted yet, or if the key is not a hash.
         """
         try:
             reply = self._read_aside("HGETALL", self.keys.stats) or {}
@@ -338,7 +337,7 @@ class Reading:
         return int(info.get("maxmemory", 0)), str(info.get("maxmemory_policy", ""))
 
     def server(self) -> dict[str, str]:
-        """Return version and mode of the server, from INFO; empty where that is forbidden.
+        """Return version and mode of the server, from INFO; empty if the user may not run INFO.
 
         One round trip.
         """
@@ -347,7 +346,7 @@ class Reading:
                 info = node_of(self.client, self.keys.schedule).info("server")
         except ResponseError:
             return {}
-        # The redis_version of Valkey is that of a Redis that it is compatible with.
+        # Valkey reports the Redis version that it is compatible with as redis_version.
         version = info.get("valkey_version") or info.get("redis_version", "")
         mode = info.get("redis_mode") or info.get("server_mode", "")
         return {"version": str(version), "mode": str(mode)}
@@ -357,6 +356,6 @@ def _pairs(flat: Sequence[Any]) -> Iterable[tuple[Any, Any]]:
     return zip(flat[::2], flat[1::2], strict=True)
 
 
-def _scored(found: Sequence[Any]) -> Iterable[tuple[Any, Any]]:
-    """Return members with their scores, whichever way the client returns them."""
-    return found if not found or isinstance(found[0], (list, tuple)) else _pairs(found)
+def _scored(reply: Sequence[Any]) -> Iterable[tuple[Any, Any]]:
+    """Return pairs (member, score); clients return them flat (RESP2) or as pairs (RESP3)."""
+    return reply if not reply or isinstance(reply[0], (list, tuple)) else _pairs(reply)

@@ -1,4 +1,4 @@
-"""What the store takes and gives: keys, claims, completions, as text and numbers."""
+"""Arguments and results of the store: keys, claims, completions and writings."""
 
 from __future__ import annotations
 
@@ -67,24 +67,24 @@ __all__ = (
 #: Standings, as ``claim.lua`` returns them.
 STANDBY, LEADER, NEW_LEADER = 0, 1, 2
 
-#: What became of a completion, as ``claim.lua`` returns it.
+#: Result codes of a completion, as ``claim.lua`` returns them.
 REFUSED, RECORDED, CHANGED, NOT_SENT, ELSEWHERE, OVERTAKEN = range(6)
 
-#: What a completion does, as in ``claim.lua``: the run is out or leaves with it; the occurrence, if
-#: any, is given up; it is put back, and nothing was sent, or something may have been.
+#: Operations of a completion, as in ``claim.lua``. ``RAN``: the run was sent, or is sent with the
+#: completion. ``SKIP``: the occurrence, if any, is given up. ``RETRY``: the occurrence is put back
+#: unsent. ``UNSURE``: the occurrence is put back, and its message may have been sent.
 RAN, SKIP, RETRY, UNSURE = "ran", "skip", "retry", "unsure"
 
-#: What else becomes of an entry for which nothing is left to run: only that, or it is disabled, or
-#: deleted.
+#: What to do with a finished entry: only park it, also disable it, or delete it.
 PARK, DISABLE, DELETE = "park", "disable", "delete"
 
-#: What may be sent before it is recorded: runs, or none.
+#: Whether a run may be sent before it is recorded.
 BEFORE_RECORD, WITH_RECORD = "l", "x"
 
-#: What became of a save, as ``save.lua`` returns it.
+#: Result codes of a save, as ``save.lua`` returns them.
 CONFLICT, CLOCK_AHEAD, NOT_A_HASH, GONE, HISTORY_DIFFERS, SAVED, SAME = -4, -3, -2, -1, 0, 1, 2
 
-#: In place of a run that goes on: the occurrence that is put back waits for the one that does.
+#: Value of ``running``: the occurrence is put back until the earlier run ends.
 WAITS = "-"
 
 
@@ -92,8 +92,8 @@ WAITS = "-"
 class Keys:
     """The names of all keys of one schedule.
 
-    Quarantine, beats and stats stand outside the prefix. ``denied`` are those of them that the
-    Redis user may not use, as far as that is known.
+    Quarantine, beats and stats are outside the prefix. ``denied`` holds those that the Redis user
+    is known to lack access to.
     """
 
     prefix: str
@@ -108,21 +108,21 @@ class Keys:
 
     @cached_property
     def quarantine(self) -> str:
-        """The hash of the entries that are set aside, and why."""
+        """The hash of quarantined entries: entry key -> JSON note with the reason."""
         return key_aside(self.prefix, "quarantine")
 
     @cached_property
     def beats(self) -> str:
-        """The sorted set of the beats that are present."""
+        """The sorted set of active beats: token -> last seen, UNIX seconds."""
         return key_aside(self.prefix, "beats")
 
     @cached_property
     def stats(self) -> str:
-        """The hash of what beats have counted."""
+        """The hash of the counters of beats."""
         return key_aside(self.prefix, "stats")
 
     def turn(self, beat: str) -> str:
-        """Return the key of the last turn of a beat; the schedule's where keys aside are denied."""
+        """Return the key of a beat's last turn; the schedule key if such keys are denied."""
         return self.schedule if self.denied else key_aside(self.prefix, f"turn:{beat}")
 
     @property
@@ -132,7 +132,7 @@ class Keys:
 
     @property
     def wakeup(self) -> str:
-        """The channel on which beats are woken up."""
+        """The channel on which beats receive wake-up messages."""
         return self.prefix + ":wakeup"
 
     def entry(self, name: str) -> str:
@@ -143,13 +143,18 @@ class Keys:
 class Claim(NamedTuple):
     """The right to dispatch one occurrence of one entry.
 
-    ``due`` is the score at which it was found, UNIX seconds. ``definition`` is None when the hash
-    is gone; ``problem`` says why the key or its text could not be read. ``running_until`` is when
-    a run that may still go on counts as ended, UNIX seconds as text, "" for none. ``trigger`` are
-    the triggered runs that wait, as in ``trigger.lua``. ``identity`` tells the entry from a deleted
-    one of the same name. ``since`` is when the occurrence was first claimed, UNIX seconds as text,
-    if its run may have been sent since; it stays the run that was decided then. ``id`` is the id of
-    this claim.
+    Attributes:
+        key: key of the entry.
+        due: the score with which the entry became due, UNIX seconds.
+        definition, meta, policy, runtime: the stored texts. ``definition`` is None if the hash is
+            gone.
+        running_until: when an earlier run counts as ended, UNIX seconds as text, "" for none.
+        trigger: the waiting triggered runs, as in ``trigger.lua``.
+        identity: differs from the identity of a deleted entry of the same name.
+        since: when the occurrence was first claimed, UNIX seconds as text, if its run may have been
+            sent since then. The decision for that instant stays valid. "" if nothing was sent.
+        problem: why the key or its texts cannot be read, "" if they can.
+        id: id of this claim.
     """
 
     key: str
@@ -170,20 +175,29 @@ class Claim(NamedTuple):
         return Completion(self.key, self.id, operation, score, meta, runtime)
 
     def put_back(self, score: float, unsure: bool = False) -> Completion:
-        """Return the completion that puts the occurrence back; ``unsure`` if it may be out."""
+        """Return the completion that puts the occurrence back.
+
+        ``unsure`` says that a message may have been sent.
+        """
         return self.done(UNSURE if unsure or self.since else RETRY, score)
 
 
 class Completion(NamedTuple):
     """What to record for a claimed entry, as in ``claim.lua``.
 
-    ``operation`` and ``end`` are the constants above, ``score`` is when it is due next. ``meta``
-    and ``runtime`` are its new history, "" to leave them. ``seen`` are the stored definition,
-    policy and meta which it replaces, None for those that were claimed. ``definition`` is that of
-    an entry that is disabled. ``running`` is the task id of a run that goes on now and the seconds
-    it may take, "" where nobody wants to know, or :data:`WAITS`. ``trigger`` is the id of a
-    triggered run that is not waited for any more, ``history`` a line for the history. ``messages``
-    are the commands for the broker on the same server, as in ``claim.lua``.
+    Attributes:
+        key, claim_id: key of the entry, and id of the claim.
+        operation: :data:`RAN`, :data:`SKIP`, :data:`RETRY` or :data:`UNSURE`.
+        score: when the entry is due next, UNIX seconds; below 0 parks the entry.
+        meta, runtime: the new history, "" to leave the stored one.
+        end: :data:`PARK`, :data:`DISABLE`, :data:`DELETE`, or "" if runs are left.
+        seen: the stored definition, policy and meta to replace, None for the claimed ones.
+        definition: the new definition of an entry to disable.
+        running: task id of the run and the seconds that it may take, "" if runs may overlap, or
+            :data:`WAITS`.
+        trigger: id of the triggered run to remove from the waiting ones, "" for none.
+        history: a line for the run history, "" for none.
+        messages: commands for a broker on the same server, as in ``claim.lua``.
     """
 
     key: str
@@ -202,7 +216,7 @@ class Completion(NamedTuple):
 
 
 class Broker(NamedTuple):
-    """The server of a broker that is Redis: its run id, the broker's database, the schedule's."""
+    """A broker on Redis: run id of its server, its database, and the schedule's database."""
 
     run_id: str
     database: int
@@ -210,30 +224,38 @@ class Broker(NamedTuple):
 
 
 class Counted(NamedTuple):
-    """What a beat counted since it last said so: how much to add to which fields of the stats.
+    """What a beat counted since the last report: amounts to add to fields of the stats.
 
-    What bears the same ``id`` is added once; with "" there is nothing.
+    Counts with the same ``id`` are added once. An ``id`` of "" means no counts.
     """
 
     id: str = ""
     counts: Mapping[str, int] = MappingProxyType({})
 
 
-#: Key of the lock, our token, its seconds to live, the token of a leader known to be dead or "".
+#: Lock key, token of this beat, seconds to live, and the token of a leader known to be dead or "".
 LockTerms = tuple[str, str, float, str]
 
 
 class ClaimRequest(NamedTuple):
-    """What is asked in one turn.
+    """The request of a beat in one turn.
 
-    Up to ``limit`` due entries are claimed under ``turn_id`` for ``lease`` seconds. ``lock`` is
-    None when locking is off; then ``token`` tells who shares the work. With ``reply_lost`` what an
-    earlier call with this id recorded counts as recorded, and what it claimed is handed out again.
-    An entry has ``history`` lines of it at most. ``counted`` is added to the stats. ``only`` is the
-    key of the only entry to claim. ``way`` is what may be sent before it is recorded,
-    :data:`BEFORE_RECORD` or :data:`WITH_RECORD`; ``broker`` is where messages go that are recorded
-    in the same step. ``late`` is how many of the claimed may have been due for a second, None for
-    any number; those that are on time come first then.
+    Attributes:
+        turn_id: id of the turn, and of all claims made in it.
+        limit: how many due entries to claim at most.
+        lease: seconds until the claims expire.
+        completions: what to record.
+        lock: the lock to keep, None if locking is off.
+        reply_lost: whether the reply to an earlier call with this id was lost. What that call
+            recorded counts as recorded, and its claims are returned again.
+        token: token of the beat, for sharing the work while locking is off.
+        history: how many lines of run history an entry keeps at most.
+        counted: what to add to the stats.
+        only: key of the only entry to claim, "" for all due entries.
+        way: :data:`BEFORE_RECORD` or :data:`WITH_RECORD`, for entries without a delivery policy.
+        broker: the broker for messages that are sent in the step that records them.
+        late: how many claims may be for entries due for more than a second, None for any number.
+            With a number, entries on time come first.
     """
 
     turn_id: str
@@ -252,17 +274,17 @@ class ClaimRequest(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What became of a completion; ``texts`` are those that ``claim.lua`` tells of some."""
+    """The result of a completion: its code, and the texts that ``claim.lua`` returns with it."""
 
     code: int
     texts: tuple[str, ...] = ()
 
 
-#: How many texts are told with a code.
-TEXTS_TOLD = {CHANGED: 3, NOT_SENT: 1}
+#: Code -> number of texts that ``claim.lua`` returns with it.
+TEXT_COUNTS = {CHANGED: 3, NOT_SENT: 1}
 
-#: What becomes of most completions.
-WITHOUT_TEXTS = {code: Result(code) for code in (REFUSED, RECORDED, ELSEWHERE, OVERTAKEN)}
+#: Results without texts, made once, since most completions have one of them.
+COMMON_RESULTS = {code: Result(code) for code in (REFUSED, RECORDED, ELSEWHERE, OVERTAKEN)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,16 +302,20 @@ class ClaimReply:
     results: list[Result]
     claims: list[Claim]
     expires: float
-    #: Seconds that Redis worked on it.
+    #: Seconds that Redis took to run the script.
     took: float = 0.0
 
 
 class Swept(NamedTuple):
-    """What :meth:`Store.sweep` found: keys without a member, those it made members, and others.
+    """The result of :meth:`Store.sweep`.
 
-    ``cursor`` is where to go on, "" when it did not scan; ``enabled`` are entries that were
-    disabled and are so no more, ``disabled`` is how many there are. ``bad`` are keys without
-    a member whose definition has no name, or cannot be read at all.
+    Attributes:
+        cursor: cursor of the next page of keys, "" if no keys were scanned.
+        orphans: keys of entries that are not in the schedule.
+        returned: keys that the sweep put back into the schedule.
+        enabled: keys of entries that were disabled and are now enabled.
+        disabled: number of disabled entries.
+        bad: keys outside the schedule whose definition has no name or is unreadable.
     """
 
     cursor: str
@@ -302,7 +328,7 @@ class Swept(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StaticRow:
-    """A static entry as it is stored; meta and score are used only when it is new."""
+    """A static entry to write; meta and score are used only for a new entry."""
 
     name: str
     key: str
@@ -313,14 +339,19 @@ class StaticRow:
 
 
 class Writing(NamedTuple):
-    """An entry to write, or only its history when ``definition`` is empty.
+    """An entry to write, or only its history if ``definition`` is empty.
 
-    ``seen`` is the stored meta the caller believes in, None for any. ``score`` None is the time of
-    Redis. ``made_up`` is the instant on the caller's clock from which an entry counts that is new
-    or begins again, None when somebody chose it. ``believed`` are the stored definition and policy
-    the caller believes in, empty for no entry, None for any. ``history`` are the lines of its last
-    runs, "" to leave them. ``identity`` is that of a new entry: another one for each, the same when
-    a write is repeated.
+    Attributes:
+        key: key of the entry.
+        definition, policy, meta, runtime: the texts to store.
+        seen: the meta that the caller expects in Redis, None for any.
+        score: when the entry is due next, UNIX seconds; None for the time of Redis.
+        made_up: the last run, if it is only a default of a new or restarted entry, taken from the
+            clock of the caller; None if somebody chose the last run.
+        believed: definition and policy that the caller expects in Redis, empty texts for no entry,
+            None for any.
+        history: lines of the run history, "" to leave the stored ones.
+        identity: identity of a new entry. Repeated writes of one entry use the same value.
     """
 
     key: str
@@ -336,7 +367,7 @@ class Writing(NamedTuple):
     identity: str = ""
 
     def fields(self) -> tuple[str, ...]:
-        """Return the fields as ``save.lua`` takes them."""
+        """Return the fields as arguments of ``save.lua``."""
         key, definition, policy, meta, runtime, seen, score, made_up = self[:8]
         believed, history, identity = self[8:]
         return (
@@ -355,13 +386,15 @@ def _believed_text(definition: str, policy: str) -> str:
 
 
 class Saved(NamedTuple):
-    """What became of a :class:`Writing`.
+    """The result of a :class:`Writing`.
 
-    ``meta`` and ``runtime`` are the stored ones where they differ from what the caller has seen;
-    ``definition`` and ``policy`` are stored beside them with :data:`HISTORY_DIFFERS`.
-    ``score`` is UNIX seconds, "" for none: with :data:`SAME` the stored one, with
-    :data:`CLOCK_AHEAD` the time of Redis. ``identity`` is the stored one, None where it is the one
-    that was given.
+    Attributes:
+        code: :data:`SAVED`, :data:`SAME`, :data:`HISTORY_DIFFERS`, :data:`GONE`, ...
+        meta, runtime: the stored history, with :data:`SAME` and :data:`HISTORY_DIFFERS`.
+        score: UNIX seconds as text, "" for none: with :data:`SAME` the stored score, with
+            :data:`CLOCK_AHEAD` the time of Redis.
+        identity: the stored identity, None if it is that of the writing.
+        definition, policy: the stored texts, with :data:`HISTORY_DIFFERS`.
     """
 
     code: int
@@ -373,45 +406,45 @@ class Saved(NamedTuple):
     policy: str = ""
 
 
-#: What ``save.lua`` returns where an entry was written whose identity is told.
+#: Code of ``save.lua`` for a saved entry with another identity than that of the writing.
 SAVED_AS = 3
 
-#: What is told with the codes of a save that tell more.
-TOLD: dict[int, tuple[str, ...]] = {
+#: Code of a save -> fields of :class:`Saved` that ``save.lua`` returns with it.
+SAVED_FIELDS: dict[int, tuple[str, ...]] = {
     CLOCK_AHEAD: ("score",),
     HISTORY_DIFFERS: ("meta", "runtime", "definition", "policy"),
     SAME: ("meta", "runtime", "score", "identity"),
     SAVED_AS: ("identity",),
 }
 
-#: What becomes of most.
-IS_SAVED = Saved(SAVED)
+#: The most frequent result, made once.
+PLAIN_SAVED = Saved(SAVED)
 
 
 def pack_writings(writings: Sequence[Writing]) -> tuple[bytes, str | bytes]:
-    """Return writings as ``save.lua`` takes them."""
+    """Return writings as arguments of ``save.lua``."""
     return pack_binary([*chain.from_iterable(map(Writing.fields, writings))])
 
 
 def read_saved(reply: Sequence[bytes]) -> list[Saved]:
-    """Return what became of writings, from the reply of ``save.lua``."""
+    """Return the results of writings from the reply of ``save.lua``."""
     codes, texts = reply[0].split(), map(text_of, reply[1:])
-    return [IS_SAVED if code == b"1" else _read_saved(int(code), texts) for code in codes]
+    return [PLAIN_SAVED if code == b"1" else _read_saved(int(code), texts) for code in codes]
 
 
 def _read_saved(code: int, texts: Iterator[str]) -> Saved:
-    told = dict(zip(TOLD.get(code, ()), texts))  # noqa: B905 - the rest is told of others
-    saved = Saved(SAVED if code == SAVED_AS else code, **told)
+    fields = dict(zip(SAVED_FIELDS.get(code, ()), texts))  # noqa: B905 - others use the rest
+    saved = Saved(SAVED if code == SAVED_AS else code, **fields)
     return saved if saved.identity is None else saved._replace(identity=text_in(saved.identity))
 
 
 def json_text(text: str) -> str:
-    """Return a text as JSON, in which no backslash but that of a line feed comes before an n."""
+    """Return a text as JSON, in which only a line feed is written as a backslash and an n."""
     return encode_basestring_ascii(text).replace("\\\\", "\\u005c")
 
 
 def key_of(key: str) -> bytes:
-    """Return a key as it is sent; the inverse of :func:`text_of`."""
+    """Return a key as bytes for Redis; the inverse of :func:`text_of`."""
     return key.encode("utf-8", "surrogateescape")
 
 
@@ -419,7 +452,7 @@ def read_claims(kinds: bytes, sizes: bytes, packed: bytes, turn_id: str) -> list
     """Return the claims in the reply of ``claim.lua``."""
     fields = unpack_binary(sizes, packed)
     keys, dues, *texts = (fields[first::10] for first in range(10))
-    # Claims that are no entries are few, so all are made at once, with no step of Python for each.
+    # One C-level map over all rows is faster than a Python loop; the few bad claims follow below.
     rows = zip(
         keys,
         map(float, dues),
@@ -431,8 +464,8 @@ def read_claims(kinds: bytes, sizes: bytes, packed: bytes, turn_id: str) -> list
     claims = list(map(partial(tuple.__new__, Claim), rows))
     for place, kind in enumerate(kinds.decode()):
         if kind != "e":
-            claims[place] = NO_ENTRIES[kind](claims[place])
-    return claims if packed.isascii() else list(map(checked, claims))
+            claims[place] = UNREADABLE_CLAIMS[kind](claims[place])
+    return claims if packed.isascii() else list(map(with_utf8_check, claims))
 
 
 def _gone(claim: Claim) -> Claim:
@@ -444,22 +477,22 @@ def _no_hash(claim: Claim) -> Claim:
     return Claim(claim.key, claim.due, problem=problem, id=claim.id)
 
 
-#: What becomes of each kind of claim that is no entry.
-NO_ENTRIES: dict[str, Callable[[Claim], Claim]] = {"g": _gone, "x": _no_hash}
+#: Kind of a claim without a readable hash -> how to build the claim.
+UNREADABLE_CLAIMS: dict[str, Callable[[Claim], Claim]] = {"g": _gone, "x": _no_hash}
 
 
-def checked(claim: Claim) -> Claim:
-    """Return the claim with a problem if its texts are not UTF-8."""
+def with_utf8_check(claim: Claim) -> Claim:
+    """Return the claim, with a ``problem`` if its texts are not UTF-8."""
     texts = (claim.definition or "", claim.meta, claim.policy, claim.runtime)
     try:
         "".join(texts).encode()
     except UnicodeEncodeError:
-        return claim._replace(problem="it is not UTF-8 text")
+        return claim._replace(problem="its texts are not UTF-8")
     return claim
 
 
 def pack_completions(completions: Sequence[Completion]) -> tuple[bytes, str | bytes]:
-    """Return completions as ``claim.lua`` takes them."""
+    """Return completions as arguments of ``claim.lua``."""
     texts: list[str] = []
     for done in completions:
         seen = "" if done.seen is None else "=" + "\n".join(done.seen)
@@ -471,22 +504,22 @@ def pack_completions(completions: Sequence[Completion]) -> tuple[bytes, str | by
 
 
 def pack_counts(counted: Counted) -> tuple[str, str | bytes, str | bytes]:
-    """Return what was counted as ``claim.lua`` takes it."""
+    """Return counts as arguments of ``claim.lua``."""
     texts = [text for field, number in counted.counts.items() for text in (field, str(number))]
     return counted.id, *pack(texts)
 
 
 def read_results(codes: bytes, texts: Sequence[bytes]) -> list[Result]:
-    """Return what became of the completions, from the reply of ``claim.lua``."""
-    told = map(text_of, texts)
+    """Return the results of completions from the reply of ``claim.lua``."""
+    remaining = map(text_of, texts)
     return [
-        WITHOUT_TEXTS.get(code) or Result(code, tuple(islice(told, TEXTS_TOLD[code])))
+        COMMON_RESULTS.get(code) or Result(code, tuple(islice(remaining, TEXT_COUNTS[code])))
         for code in map(int, codes.decode())
     ]
 
 
 def read_turn(reply: Sequence[Any], turn_id: str) -> ClaimReply:
-    """Return the reply of ``claim.lua``."""
+    """Return the parsed reply of ``claim.lua``."""
     return ClaimReply(
         standing=reply[0],
         now=float(reply[1]),

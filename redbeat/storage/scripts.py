@@ -1,6 +1,6 @@
-"""The Lua scripts in ``redbeat/lua``, one file per change of state, loaded by name.
+"""Load and run the Lua scripts in ``redbeat/lua``, one file per change of state.
 
-What several of them need is in ``redbeat/lua/parts``, which are no scripts.
+``redbeat/lua/parts`` has functions that several scripts include.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from redbeat.connection.topology import refusals
 
 __all__ = ("Script", "load_script", "overlaps", "runs_once")
 
-#: Connections that a pool must allow beyond the one that waits for a reply.
+#: A pool with more connections than this has one to spare while another waits for a reply.
 SPARE_CONNECTIONS = 2
 
-#: The line of a script in whose place a part is put.
+#: The line of a script that is replaced by a part.
 INCLUDE = re.compile(r"^-- include: (\w+)$", re.MULTILINE)
 
 Argument = str | bytes | int | float
@@ -46,18 +46,18 @@ class Script:
         args: Sequence[Argument] = (),
         then: Callable[[Any], None] | None = None,
     ) -> Callable[[], Any]:
-        """Send the script on a connection of its own; the function returned reads the reply.
+        """Send the script on its own connection; the returned function reads the reply.
 
-        For a client for which :func:`runs_once` holds, which is not used otherwise meanwhile unless
-        it :func:`overlaps`. The script never runs twice, however often the client would try again.
-        ``then`` is called with the connection when the script ran. One round trip, more when the
-        server does not have the script cached yet, or another node of a cluster has the keys.
+        The client must satisfy :func:`runs_once`. Unless it also :func:`overlaps`, do not use the
+        client before you read the reply. The script never runs twice, since the retries of the
+        client do not apply. ``then`` is called with the connection after the script ran. One round
+        trip, more if the server has not cached the script or another cluster node has the keys.
         """
-        answer = self._send(client, keys, args)
+        read_reply = self._send(client, keys, args)
 
         def read() -> Any:
             try:
-                return answer(then)
+                return read_reply(then)
             except MovedError:
                 return self._send(client, keys, args)(then)
 
@@ -70,7 +70,7 @@ class Script:
             pool = node_of(client, keys[0] if keys else "").connection_pool
             connection = connection_of(pool, "EVALSHA")
             with borrowed(connection, pool, keep=True):
-                # In one piece: the server would begin with what it has, and look for the rest.
+                # One write: after a partial request the server would have to wait for the rest.
                 pieces = connection.pack_command("EVALSHA", self.sha, len(keys), *keys, *args)
                 connection.send_packed_command([b"".join(pieces)])
 
@@ -88,9 +88,9 @@ class Script:
         return read
 
     def __call__(self, client: Any, keys: Sequence[str], args: Sequence[Argument] = ()) -> Any:
-        """Run the script; strings in the reply are bytes.
+        """Run the script and return the reply, with strings as bytes.
 
-        One round trip, two when the server does not have the script cached yet.
+        One round trip, two if the server has not cached the script yet.
         """
         options = {NEVER_DECODE: True}
         rest = (len(keys), *keys, *args)
@@ -102,14 +102,14 @@ class Script:
 
 
 def runs_once(client: Any) -> bool:
-    """Whether a script can be sent past the retries of ``client``, on a connection of its pool."""
+    """Whether a script can be sent on a connection of the pool, without the client's retries."""
     return hasattr(client, "connection_pool") or is_cluster(client)
 
 
 def overlaps(client: Any, key: str) -> bool:
-    """Whether a reply about ``key`` can be waited for while ``client`` goes on.
+    """Whether ``client`` can send other commands before the reply to a script about ``key``.
 
-    So it can with a pool that has connections to spare.
+    True if the pool of the node of ``key`` has connections to spare.
     """
     try:
         pool = getattr(node_of(client, key), "connection_pool", None)
@@ -122,10 +122,10 @@ def overlaps(client: Any, key: str) -> bool:
 def load_script(name: str) -> Script:
     """Return the script in ``redbeat/lua/<name>.lua``.
 
-    Its line ``-- include: <part>`` is replaced by ``redbeat/lua/parts/<part>.lua``, which takes one
-    line, so that errors bear the line numbers of the file.
+    A line ``-- include: <part>`` is replaced by ``redbeat/lua/parts/<part>.lua``, joined to one
+    line, so that line numbers in errors match the file.
     """
-    text = INCLUDE.sub(lambda found: _part(found[1]), _read(name))
+    text = INCLUDE.sub(lambda match: _part(match[1]), _read(name))
     return Script(name, text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 

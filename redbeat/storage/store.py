@@ -1,7 +1,7 @@
-"""The only module that changes schedule data in Redis; it speaks text and numbers.
+"""The only module that changes schedule data in Redis. It takes and returns texts and numbers.
 
-Every change of state is one script of ``redbeat/lua``. Redis errors pass through unchanged, unless
-they tell about one entry: one saved at a key that is not a hash is an
+Every change of state is one script of ``redbeat/lua``. Redis errors pass through unchanged, with
+one exception: saving an entry at a key that is not a hash raises
 :exc:`~redbeat.errors.InvalidEntryError`.
 """
 
@@ -64,59 +64,61 @@ __all__ = (
 logger = get_logger("celery.beat")
 
 
-#: Seconds to wait for them at most.
+#: Longest wait for replicas, in seconds.
 WAIT_SECONDS = 1.0
 
 
 class Replicas:
-    """Has a connection wait until ``wanted`` replicas confirmed what was written on it.
+    """Waits until ``required`` replicas confirm the last writes of a connection.
 
-    Too few of them hold up nothing but for a second: that is logged, and so is their return.
+    If too few replicas confirm within a second, the beat goes on. The log reports the missing
+    confirmations, and later that replicas confirm again.
     """
 
-    def __init__(self, wanted: int) -> None:
-        self.wanted = wanted
+    def __init__(self, required: int) -> None:
+        self.required = required
         self._enough = True
 
     def wait(self, connection: Any) -> None:
-        """Wait for them. One round trip. A broken connection is left for the next command."""
-        # Half of what the socket allows, so that the answer still comes in time.
+        """Wait for the replicas. One round trip. After an error, the connection is closed."""
+        # Half of the socket timeout, so that the reply arrives before the timeout.
         seconds = min(WAIT_SECONDS, (connection.socket_timeout or WAIT_SECONDS * 2) / 2)
         try:
-            connection.send_command("WAIT", self.wanted, max(1, int(seconds * 1000)))
-            reached = int(connection.read_response())
+            connection.send_command("WAIT", self.required, max(1, int(seconds * 1000)))
+            confirmed = int(connection.read_response())
         except (RedisError, OSError) as error:
             connection.disconnect()
             logger.warning("beat: Cannot tell whether replicas recorded the runs: %s", error)
             return
-        self._report(reached, seconds)
+        self._report(confirmed, seconds)
 
-    def _report(self, reached: int, seconds: float) -> None:
-        before, self._enough = self._enough, reached >= self.wanted
+    def _report(self, confirmed: int, seconds: float) -> None:
+        before, self._enough = self._enough, confirmed >= self.required
         if before and not self._enough:
-            message = "beat: %d replicas of %d recorded the last runs within %.2f s, going on"
-            logger.warning(message, reached, self.wanted, seconds)
+            message = "beat: Only %d of %d replicas recorded the last runs within %.2f s, going on"
+            logger.warning(message, confirmed, self.required, seconds)
         elif self._enough and not before:
-            logger.warning("beat: %d replicas record the runs again", reached)
+            logger.warning("beat: Enough replicas record the runs again: %d", confirmed)
 
 
-#: Seconds a beat waits at most between two looks; what is due later needs no wake-up message.
+#: Longest wait of a beat between two ticks, in seconds. A save publishes a wake-up message only if
+#: the entry is due sooner.
 MAX_WAIT = 5.0
 
-#: Keys looked at in one page of a sweep.
+#: Number of keys that one page of a sweep scans.
 SCAN_PAGE = 1000
 
-#: What ``sync.lua`` returns of the standing of its caller, where it did not write everything.
+#: Codes of ``sync.lua`` when another beat leads: nothing was written, or only missing entries.
 SYNC_REFUSED, SYNC_ADDED_ONLY = -1, 2
 
-#: Seconds until a member without a definition is looked at again.
+#: Seconds until a member without a definition is due again.
 MISSING_RETRY = 5
 
 
-def read_written(writings: Sequence[Writing], reply: Sequence[bytes]) -> list[Saved]:
-    """Return what became of writings; raises :exc:`InvalidEntryError` for a key of another type."""
+def save_results(writings: Sequence[Writing], reply: Sequence[bytes]) -> list[Saved]:
+    """Return the results of writings; raises :exc:`InvalidEntryError` for a key of another type."""
     if not isinstance(reply, list):
-        return [Saved(SAVED)] * len(writings)  # a client that a test mocks
+        return [Saved(SAVED)] * len(writings)  # a mock that stands in for the client in a test
     results = read_saved(reply)
     for writing, saved in zip(writings, results, strict=True):
         if saved.code == NOT_A_HASH:
@@ -127,7 +129,7 @@ def read_written(writings: Sequence[Writing], reply: Sequence[bytes]) -> list[Sa
 class Store(Reading):
     """The schedule of one prefix in one Redis.
 
-    ``wait_replicas`` is how many replicas a claim waits for when it recorded something.
+    After a claim that recorded completions, the store waits for ``wait_replicas`` replicas.
     """
 
     def __init__(self, client: Any, keys: Keys, wait_replicas: int = 0) -> None:
@@ -137,121 +139,123 @@ class Store(Reading):
     # -- one turn of a beat ------------------------------------------------------------------
 
     def claim(self, *terms: Any, **more: Any) -> ClaimReply:
-        """Take a turn on the :class:`ClaimRequest` of these arguments. One round trip.
+        """Take a turn with the :class:`ClaimRequest` of these arguments. One round trip.
 
-        Keeps the lock, records completions, claims what is due. The client does not try it again: a
-        caller whose reply got lost has other things to say the next time.
+        Keeps the lock, records completions and claims due entries. The client does not retry the
+        script: after a lost reply, the caller sends a new request with ``reply_lost``.
         """
-        asked = ClaimRequest(*terms, **more)
+        request = ClaimRequest(*terms, **more)
         if runs_once(self.client):
-            return self._permitted(partial(self._claim_once, asked))
-        return read_turn(self._permitted(partial(self._ask_claim, asked)), asked.turn_id)
+            return self._retry_if_denied(partial(self._claim_once, request))
+        return read_turn(self._retry_if_denied(partial(self._run_claim, request)), request.turn_id)
 
-    def _ask_claim(self, terms: ClaimRequest) -> Any:
-        keys, args = self._claim_call(terms)
-        return self._run_with("claim", self._usable(keys), args)
+    def _run_claim(self, request: ClaimRequest) -> Any:
+        keys, args = self._claim_call(request)
+        return self._run_once("claim", self._replace_denied(keys), args)
 
-    def _claim_once(self, terms: ClaimRequest) -> ClaimReply:
-        return self._send_claim(terms)()
+    def _claim_once(self, request: ClaimRequest) -> ClaimReply:
+        return self._send_claim(request)()
 
-    def begin_claim(self, terms: ClaimRequest) -> Callable[[], ClaimReply]:
-        """Do as :meth:`claim`, without waiting; the function returned waits for the answer.
+    def begin_claim(self, request: ClaimRequest) -> Callable[[], ClaimReply]:
+        """Send the request of :meth:`claim`; the returned function waits for the reply.
 
-        Where :attr:`overlaps` holds, other commands may be given meanwhile. One round trip.
+        If :attr:`overlaps` is true, you may send other commands before that. One round trip.
         """
-        return self._send_claim(terms)
+        return self._send_claim(request)
 
-    def _send_claim(self, terms: ClaimRequest) -> Callable[[], ClaimReply]:
+    def _send_claim(self, request: ClaimRequest) -> Callable[[], ClaimReply]:
         self.round_trips += 1
-        keys, args = self._claim_call(terms)
-        then = self._replicas.wait if terms.completions and self._replicas.wanted else None
-        reply = load_script("claim").begin(self.client, self._usable(keys), args, then)
-        return lambda: read_turn(reply(), terms.turn_id)
+        keys, args = self._claim_call(request)
+        then = self._replicas.wait if request.completions and self._replicas.required else None
+        reply = load_script("claim").begin(self.client, self._replace_denied(keys), args, then)
+        return lambda: read_turn(reply(), request.turn_id)
 
     @property
     def overlaps(self) -> bool:
-        """Whether :meth:`begin_claim` works with this client. No round trip."""
+        """Whether other commands may follow :meth:`begin_claim` before its reply. No round trip."""
         return overlaps(self.client, self.keys.schedule)
 
-    def _claim_call(self, terms: ClaimRequest) -> tuple[list[str], tuple[Any, ...]]:
-        own = self.keys
-        last_turn = own.turn(terms.turn_id.partition("-")[0])
-        keys = self._undeclared(
-            *(own.schedule, own.statics, own.quarantine, own.beats, own.stats, last_turn)
+    def _claim_call(self, request: ClaimRequest) -> tuple[list[str], tuple[Any, ...]]:
+        names = self.keys
+        last_turn = names.turn(request.turn_id.partition("-")[0])
+        keys = self._with_missing_key(
+            *(names.schedule, names.statics, names.quarantine, names.beats, names.stats, last_turn)
         )
-        token, ttl, dead = terms.token, 0.0, ""
-        if terms.lock is not None:
-            lock_key, token, ttl, dead = terms.lock
+        token, ttl, dead = request.token, 0.0, ""
+        if request.lock is not None:
+            lock_key, token, ttl, dead = request.lock
             keys.append(lock_key)
-        asked = (own.prefix, terms.turn_id, terms.limit, terms.lease)
+        turn = (names.prefix, request.turn_id, request.limit, request.lease)
         lock = (token, int(ttl * 1000), dead)
-        done = pack_completions(terms.completions)
-        counted = pack_counts(terms.counted)
-        rest = (int(terms.reply_lost), terms.history, *counted, key_of(terms.only), terms.way)
-        broker = "" if terms.broker is None else " ".join(map(str, terms.broker))
-        late = "" if terms.late is None else terms.late
-        return keys, (*asked, *lock, MISSING_RETRY, *done, *rest, broker, late)
+        completions = pack_completions(request.completions)
+        counted = pack_counts(request.counted)
+        only = key_of(request.only)
+        rest = (int(request.reply_lost), request.history, *counted, only, request.way)
+        broker = "" if request.broker is None else " ".join(map(str, request.broker))
+        late = "" if request.late is None else request.late
+        return keys, (*turn, *lock, MISSING_RETRY, *completions, *rest, broker, late)
 
     def park(self, notes: Iterable[tuple[str, str, str]]) -> list[str]:
-        """Quarantine entries: (key, claim id or "" when it is no hash, JSON note).
+        """Quarantine entries: (key, claim id or "" if the key is not a hash, JSON note).
 
-        Returns the keys that were parked. One round trip per 500.
+        Returns the keys that were quarantined. One round trip per 500.
         """
         parked: list[str] = []
         for batch in batches(notes):
             args = [value for key, claim, note in batch for value in (key_of(key), claim, note)]
-            reply = self._run("park", self._set_aside, args)
+            reply = self._run("park", self._quarantine_keys, args)
             parked += map(text_of, reply)
         return parked
 
     @property
-    def _set_aside(self) -> list[str]:
-        return self._undeclared(self.keys.schedule, self.keys.quarantine)
+    def _quarantine_keys(self) -> list[str]:
+        return self._with_missing_key(self.keys.schedule, self.keys.quarantine)
 
     def review(self, digests: Iterable[tuple[str, str]]) -> list[str]:
-        """Release quarantined entries whose text changed; returns their keys.
+        """Release quarantined entries whose texts changed; return their keys.
 
-        ``digests`` are (key, digest of what was parked). One round trip per 500.
+        ``digests`` are pairs of a key and the digest of its quarantined texts. One round trip per
+        500.
         """
         released: list[str] = []
         for batch in batches(digests):
             args = [value for key, digest in batch for value in (key_of(key), digest)]
-            reply = self._run("review", self._set_aside, args)
+            reply = self._run("review", self._quarantine_keys, args)
             released += map(text_of, reply)
         return released
 
     def wake_beats(self) -> None:
-        """Tell beats that wait to look what is due. One round trip; not every user may do it."""
+        """Wake up waiting beats, if the Redis user may publish. One round trip."""
         with suppress(ResponseError):
             self._read("PUBLISH", self.keys.wakeup, "due")
 
     def forget(self, members: Sequence[str]) -> list[str]:
-        """Remove members whose hash is gone; returns those removed. One round trip."""
+        """Remove members whose hash is gone; return the removed ones. One round trip."""
         args = [self.keys.prefix, *map(key_of, members)]
-        reply = self._run("forget", self._undeclared(self.keys.schedule), args)
+        reply = self._run("forget", self._with_missing_key(self.keys.schedule), args)
         return [text_of(member) for member in reply]
 
     def sweep(
         self, cursor: str, disabled: float, offset: int, limit: int, known: Sequence[str]
     ) -> Swept:
-        """Look for entries that are no members, and for disabled ones that are so no more.
+        """Search for entries outside the schedule, and for disabled entries that were enabled.
 
-        Scans a page of keys from ``cursor`` on, none when it is empty, and ``limit`` members at
-        score ``disabled`` from ``offset`` on. The ``known`` keys become due now if they are still
-        no members. One round trip.
+        Scans a page of keys from ``cursor`` on, none if ``cursor`` is "", and ``limit`` members
+        with the score ``disabled`` from ``offset`` on. The ``known`` keys become due now if they
+        are still outside the schedule. One round trip.
         """
         prefix = self.keys.prefix
         scan = (cursor, GLOB_SPECIAL.sub(r"\\\g<0>", prefix) + "*", SCAN_PAGE)
         args = [prefix, *scan, disabled, offset, limit, *map(key_of, known)]
-        reply = self._run("sweep", self._undeclared(self.keys.schedule), args)
-        orphans, returned, enabled = ([text_of(key) for key in found] for found in reply[1:4])
+        reply = self._run("sweep", self._with_missing_key(self.keys.schedule), args)
+        orphans, returned, enabled = ([text_of(key) for key in keys] for keys in reply[1:4])
         bad = [text_of(key) for key in reply[5]]
         return Swept(text_of(reply[0]), orphans, returned, enabled, reply[4], bad)
 
     # -- single entries ----------------------------------------------------------------------
 
     def save(self, key: str, *fields: Any, **more: Any) -> Saved:
-        """Write one :class:`Writing` of these arguments; see :meth:`save_all`. One round trip.
+        """Write the :class:`Writing` of these arguments; see :meth:`save_all`. One round trip.
 
         Raises :exc:`InvalidEntryError` for a key that is not a hash.
         """
@@ -259,89 +263,96 @@ class Store(Reading):
         return saved
 
     def save_all(self, writings: Sequence[Writing]) -> list[Saved]:
-        """Write entries, and wake up beats that wait for something later.
+        """Write entries, and wake up beats that would wait longer than until these are due.
 
-        The code of each is SAVED when it was written; HISTORY_DIFFERS when the stored meta is
-        another one; SAME when moreover these texts are stored already and ``made_up`` is given:
-        only its score may be wrong then; GONE when there is no entry to change; CLOCK_AHEAD when
-        ``made_up`` is ahead of the time of Redis; CONFLICT when the stored
-        texts are not those believed in. Raises :exc:`InvalidEntryError` for a key that is not a
-        hash; nothing is written then. One round trip; send at most 500.
+        The code of each result is one of these:
+
+        - SAVED: the entry was written.
+        - HISTORY_DIFFERS: the stored meta is not the expected one.
+        - SAME: the stored meta is not the expected one, but definition and policy are stored
+          already and ``made_up`` is set, so only the score may be wrong.
+        - GONE: there is no entry, and the writing has no definition or no meta to create one.
+        - CLOCK_AHEAD: ``made_up`` is ahead of the time of Redis.
+        - CONFLICT: the stored definition and policy are not the expected ones.
+
+        Raises :exc:`InvalidEntryError` for a key that is not a hash, and then writes nothing. One
+        round trip; send at most 500.
         """
-        return read_written(writings, self._run("save", *self._save_call(writings)))
+        return save_results(writings, self._run("save", *self._save_call(writings)))
 
     def begin_save_all(self, writings: Sequence[Writing]) -> Callable[[], list[Saved]]:
-        """Do as :meth:`save_all`, without waiting; the function returned waits for the answer.
+        """Send the writings of :meth:`save_all`; the returned function waits for the results.
 
-        It must be called. Other commands may be given meanwhile; where that cannot be, this waits.
-        What fails is written once more by :meth:`save_all`, for which the client tries again: to
-        have written the same before changes nothing. One round trip.
+        You must call that function. You may send other commands before that; a client that does
+        not allow this waits here. After a connection error, :meth:`save_all` sends the writings
+        again, with the client's retries; repeating them is harmless. One round trip.
         """
         if runs_once(self.client) and self.overlaps:
             with suppress(RedisError, OSError):
                 keys, args = self._save_call(writings)
-                reply = load_script("save").begin(self.client, self._usable(keys), args)
+                reply = load_script("save").begin(self.client, self._replace_denied(keys), args)
                 self.round_trips += 1
-                return partial(self._heard, writings, reply)
+                return partial(self._results_or_repeat, writings, reply)
         return partial(list, self.save_all(writings))
 
-    def _heard(self, writings: Sequence[Writing], reply: Callable[[], Any]) -> list[Saved]:
+    def _results_or_repeat(
+        self, writings: Sequence[Writing], reply: Callable[[], Any]
+    ) -> list[Saved]:
         try:
-            return read_written(writings, reply())
+            return save_results(writings, reply())
         except (RedisError, OSError):
             return self.save_all(writings)
 
     def _save_call(self, writings: Sequence[Writing]) -> tuple[list[Any], tuple[Any, ...]]:
         first_key = key_of(writings[0].key)
-        keys = self._undeclared(self.keys.schedule, self.keys.quarantine, first_key)
+        keys = self._with_missing_key(self.keys.schedule, self.keys.quarantine, first_key)
         return keys, (self.keys.wakeup, MAX_WAIT, *pack_writings(writings))
 
     def delete(self, key: str) -> bool:
-        """Remove an entry and its history; False when there was none. One round trip."""
+        """Remove an entry and its history; False if it did not exist. One round trip."""
         return bool(self.delete_all([key]))
 
     def delete_all(self, keys: Sequence[str]) -> int:
-        """Remove entries and their histories; returns how many there were.
+        """Remove entries and their histories; return how many existed.
 
         One round trip; send at most 500.
         """
-        places = self._undeclared(self.keys.schedule, self.keys.quarantine)
-        return int(self._run("delete", places, [key_of(key) for key in keys]))
+        return int(self._run("delete", self._quarantine_keys, [key_of(key) for key in keys]))
 
     def pop(self, key: str) -> Texts:
-        """Remove an entry, and return what :meth:`load` would have returned. One round trip."""
-        return read_texts(self._run("pop", self._set_aside, [key_of(key)]))
+        """Remove an entry and return its texts, as :meth:`load` does. One round trip."""
+        return read_texts(self._run("pop", self._quarantine_keys, [key_of(key)]))
 
     def end_run(self, key: str, task_id: str) -> bool:
-        """Note the end of a run of an entry whose runs must not overlap. One round trip.
+        """Record the end of a run of an entry whose runs must not overlap. One round trip.
 
-        False when it is not the one that the entry waits for.
+        False if the entry waits for another run, or for none.
         """
         keys = [self.keys.schedule, key_of(key)]
         return bool(self._run("ended", keys, [json_text(task_id)[1:-1], self.keys.wakeup]))
 
     def trigger(self, key: str, run_id: str, most: int) -> int:
-        """Ask for a run beside the schedule; what became of it as ``trigger.lua`` says.
+        """Request a run in addition to the schedule; return the code of ``trigger.lua``.
 
-        ``most`` is how many may wait. One round trip.
+        At most ``most`` triggered runs may wait. One round trip.
         """
         keys = [self.keys.schedule, key_of(key), self.keys.quarantine]
         return int(self._run("trigger", keys, [run_id, most, self.keys.wakeup]))
 
     def tidy_stats(self, most: int) -> int:
-        """Remove counts of entries that are gone, and those of all if there are more than ``most``.
+        """Remove counts of deleted entries, and of all entries if more than ``most`` have counts.
 
-        Returns how many were removed. One round trip.
+        Returns how many counts were removed. One round trip.
         """
-        keys = self._undeclared(self.keys.schedule, self.keys.stats)
+        keys = self._with_missing_key(self.keys.schedule, self.keys.stats)
         return int(self._run("tidy", keys, [self.keys.prefix, most]))
 
     def note_time_zone(self, zone: str) -> None:
-        """Remember the zone in which the scores of the schedule were computed. One round trip."""
+        """Store the time zone in which the scores were computed. One round trip."""
         self._note(TIME_ZONE, zone)
 
     def note_problem(self, text: str) -> None:
-        """Tell all who ask that a beat sends nothing, and why; "" that it does. One round trip."""
+        """Store why a beat sends no runs; "" removes the reason. One round trip."""
         if text:
             self._note(PROBLEM, text)
         else:
@@ -349,27 +360,27 @@ class Store(Reading):
                 self._read_aside("HDEL", self.keys.stats, PROBLEM)
 
     def note_statics(self, digest: str) -> None:
-        """Remember which static entries were written last at a start. One round trip."""
+        """Store a digest of the static entries that a starting beat wrote. One round trip."""
         self._note(STATICS, digest)
 
     def _note(self, field: str, text: str) -> None:
-        with suppress(ResponseError):  # what is not noted is done once more
+        with suppress(ResponseError):  # without the note, a beat repeats some work
             self._read_aside("HSET", self.keys.stats, field, text)
 
     # -- static entries ----------------------------------------------------------------------
 
     def _static_keys(self, lock_key: str | None) -> list[str]:
-        own = self.keys
-        keys = self._undeclared(own.schedule, own.statics, own.quarantine)
+        names = self.keys
+        keys = self._with_missing_key(names.schedule, names.statics, names.quarantine)
         return keys if lock_key is None else [*keys, lock_key]
 
     def sync_statics(
         self, rows: Sequence[StaticRow], lock_key: str | None, token: str, ttl: float = 0.0
     ) -> list[int] | None:
-        """Write the rows that differ; a code per row as ``sync.lua`` gives them.
+        """Write the rows that differ from Redis; return the codes of ``sync.lua``, one per row.
 
-        The lock then lives for ``ttl`` seconds. None when the caller does not lead any more. One
-        round trip; send at most 500 rows.
+        Extends the lock to ``ttl`` seconds. Returns None if the caller no longer leads. One round
+        trip; send at most 500 rows.
         """
         standing, codes = self._sync(rows, lock_key, token, str(int(ttl * 1000)))
         return None if standing == SYNC_REFUSED else codes
@@ -377,7 +388,7 @@ class Store(Reading):
     def offer_statics(
         self, rows: Sequence[StaticRow], lock_key: str | None, token: str
     ) -> tuple[bool, list[int]]:
-        """Write the rows that differ, but only those that are missing while another beat leads.
+        """Write the rows that differ from Redis; only missing ones while another beat leads.
 
         Returns whether no other beat leads, and the codes as :meth:`sync_statics` does. One round
         trip; send at most 500 rows.
@@ -388,18 +399,21 @@ class Store(Reading):
     def _sync(
         self, rows: Sequence[StaticRow], lock_key: str | None, token: str, ttl: str
     ) -> tuple[int, list[int]]:
-        """No meta is empty, and one that equals that of the row before is not sent again."""
+        """Return the first code of ``sync.lua``, and the codes of the rows.
+
+        A meta that equals that of the previous row is sent as "", since most rows have the same.
+        """
         fields: list[str] = []
-        meta = ""
+        previous = ""
         for row in rows:
-            again = "" if row.meta == meta else row.meta
-            fields += row.name, row.key, row.definition, row.policy, again, f"{row.score:.6f}"
-            meta = row.meta
+            meta = "" if row.meta == previous else row.meta
+            fields += row.name, row.key, row.definition, row.policy, meta, f"{row.score:.6f}"
+            previous = row.meta
         reply = self._run("sync", self._static_keys(lock_key), (token, ttl, *pack(fields)))
         return reply[0], [int(code) for code in reply[1].decode()] if reply[1:] else []
 
     def prune_statics(self, names: Sequence[str], lock_key: str | None, token: str) -> bool:
-        """Remove static entries; False when the caller does not lead any more.
+        """Remove static entries; False if the caller no longer leads.
 
         One round trip; send at most 500 names.
         """
@@ -411,26 +425,35 @@ class Store(Reading):
     # -- lock --------------------------------------------------------------------------------
 
     def acquire_lock(self, key: str, token: str, ttl: float) -> bool:
-        """Take or keep the lock for ``ttl`` seconds; False if another holds it. One round trip."""
+        """Acquire or keep the lock for ``ttl`` seconds; False if another beat holds the lock.
+
+        One round trip.
+        """
         return bool(self._run("acquire", [key], [token, int(ttl * 1000)]))
 
     def extend_lock(self, key: str, token: str, ttl: float) -> bool:
-        """Let our lock live ``ttl`` seconds from now; False when it is not ours. One round trip."""
+        """Extend the lock to ``ttl`` seconds from now; False if ``token`` does not hold the lock.
+
+        One round trip.
+        """
         return bool(self._run("extend", [key], [token, int(ttl * 1000)]))
 
     def release_lock(self, key: str, token: str) -> bool:
-        """Give up our lock and wake up who waits; False when it was not ours. One round trip."""
+        """Release the lock and wake up standbys; False if ``token`` did not hold the lock.
+
+        One round trip.
+        """
         present = Presence(token, 0.0, locked=True).member
         args = [token, self.keys.wakeup, present]
         return bool(self._run("release", [key, self.keys.beats], args))
 
     def leave(self, token: str, locked: bool = False) -> None:
-        """Remove a beat from those that are present; ``locked`` as there. One round trip."""
+        """Remove a beat from the active ones; ``locked`` if it used the lock. One round trip."""
         self._read_aside("ZREM", self.keys.beats, Presence(token, 0.0, locked).member)
 
 
 def store_of(app: Any, client: Any = None) -> Store:
-    """Return the store of an app's schedule, on ``client`` or on the client of the app."""
+    """Return the store of an app's schedule, with ``client`` or the client of the app."""
     client = client_of(app) if client is None else client
     conf = ensure_conf(app)
     keys = Keys(conf.key_prefix, conf.schedule_key, conf.statics_key, conf.denied_keys)

@@ -1,4 +1,4 @@
-"""The text form of what scripts take and return: packed texts, rows, pages and counts."""
+"""Encode arguments and decode replies of scripts: packed texts, rows, pages and counts."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ __all__ = (
 
 
 def pack(texts: Sequence[str]) -> tuple[str | bytes, str | bytes]:
-    """Return the sizes in bytes, separated by spaces, and the texts in UTF-8.
+    """Return the sizes in bytes, separated by spaces, and the joined texts in UTF-8.
 
-    Surrogates stand for bytes that are no UTF-8, as in :func:`unpack`.
+    Surrogates stand for bytes that are not UTF-8, as in :func:`unpack`.
     """
     sizes, joined = _join(texts)
     return " ".join(map(str, sizes)), joined
 
 
 def pack_binary(texts: Sequence[str]) -> tuple[bytes, str | bytes]:
-    """As :func:`pack`, but that a size is four bytes, the highest first."""
+    """Return the same as :func:`pack`, but with sizes of four bytes each, highest byte first."""
     sizes, joined = _join(texts)
     return struct.pack(f">{len(texts)}I", *sizes), joined
 
 
 def unpack(sizes: bytes, packed: bytes) -> list[str]:
-    """Return the texts; bytes that are no UTF-8 become surrogates."""
+    """Return the texts that :func:`pack` joined; bytes that are not UTF-8 become surrogates."""
     return _cut(map(int, sizes.split()), packed)
 
 
 def unpack_binary(sizes: bytes, packed: bytes) -> list[str]:
-    """As :func:`unpack`, for sizes as :func:`pack_binary` writes them."""
+    """Return the texts that :func:`pack_binary` joined."""
     return _cut(struct.unpack(f">{len(sizes) // 4}I", sizes), packed)
 
 
@@ -60,7 +60,7 @@ def _join(texts: Sequence[str]) -> tuple[Iterable[int], str | bytes]:
 
 def _cut(sizes: Iterable[int], packed: bytes) -> list[str]:
     ends = list(accumulate(sizes))
-    pieces = zip(chain((0,), ends), ends)  # noqa: B905 - the last end begins nothing
+    pieces = zip(chain((0,), ends), ends)  # noqa: B905 - no piece begins at the last end
     if packed.isascii():
         text = packed.decode("ascii")
         return [text[begin:end] for begin, end in pieces]
@@ -68,12 +68,12 @@ def _cut(sizes: Iterable[int], packed: bytes) -> list[str]:
 
 
 def text_of(value: Any) -> str:
-    """Return a reply as text; bytes that are not UTF-8 survive as surrogates."""
+    """Return a reply as text, "" for None; bytes that are not UTF-8 become surrogates."""
     return value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else value or ""
 
 
 def text_in(stored: str) -> str:
-    """Return the text in a JSON text; what is no JSON, by another writer, is returned as it is."""
+    """Return the string in a JSON text; other programs may write plain text, returned as it is."""
     if not stored:
         return ""
     try:
@@ -83,7 +83,7 @@ def text_in(stored: str) -> str:
     return text if isinstance(text, str) else ""
 
 
-#: What follows the token of a beat that has a lock, as in ``claim.lua``.
+#: Suffix of the token of a beat that uses the lock, as in ``claim.lua``.
 LOCKED = " lock"
 
 #: Score and key of the entry after which a page begins, as text.
@@ -91,11 +91,11 @@ Cursor = tuple[str, str]
 
 
 class Row(NamedTuple):
-    """What Redis holds of one entry.
+    """The stored fields of one entry.
 
-    ``score`` is None for one that is no member, ``definition`` None for one that has none;
-    ``problem`` is why nothing could be read. ``note`` is that of the quarantine, JSON; ``history``
-    is there where it was asked for.
+    ``score`` is None if the entry is not in the schedule. ``definition`` is None without one;
+    ``problem`` is why the entry cannot be read. ``note`` is the JSON note of the quarantine.
+    ``history`` is "" unless the caller requested it.
     """
 
     key: str
@@ -115,9 +115,9 @@ class Row(NamedTuple):
 
 
 class Page(NamedTuple):
-    """Rows in due order, parked ones last; ``now`` is UNIX seconds of Redis.
+    """Rows in due order, parked ones last; ``now`` is the time of Redis, UNIX seconds.
 
-    ``after`` is where the next page begins, None when this is the last one.
+    ``after`` is the cursor of the next page, None for the last page.
     """
 
     now: float
@@ -126,9 +126,9 @@ class Page(NamedTuple):
 
 
 class Presence(NamedTuple):
-    """A beat that noted its presence, by its token, when, UNIX seconds, and whether it has a lock.
+    """An active beat: token, when last seen (UNIX seconds), and whether the beat uses the lock.
 
-    One with a lock leads or stands by; those without share the work.
+    A beat that uses the lock is leader or standby; beats without the lock share the work.
     """
 
     token: str
@@ -137,17 +137,17 @@ class Presence(NamedTuple):
 
     @classmethod
     def read(cls, member: str, seen: float) -> Presence:
-        """Return a member of the sorted set of beats and its score."""
+        """Return the beat of a member and its score in the sorted set of beats."""
         return cls(member.removesuffix(LOCKED), seen, member.endswith(LOCKED))
 
     @property
     def member(self) -> str:
-        """What it is called in the sorted set."""
+        """The member of the sorted set of beats."""
         return self.token + LOCKED if self.locked else self.token
 
 
 class Counts(NamedTuple):
-    """How many entries there are of each kind, and which beats; times are UNIX seconds of Redis."""
+    """Numbers of entries by kind, and the active beats; times are UNIX seconds of Redis."""
 
     now: float
     members: int
@@ -163,7 +163,7 @@ class Counts(NamedTuple):
 
 
 def read_page(reply: Sequence[Any]) -> Page:
-    """Return the reply of ``page.lua``."""
+    """Return the parsed reply of ``page.lua``."""
     now, score, member, kinds, sizes, packed = reply
     fields = iter(unpack(sizes, packed))
     groups = zip(kinds.decode(), *[fields] * 13, strict=True)
@@ -174,20 +174,20 @@ def read_page(reply: Sequence[Any]) -> Page:
 def _row(kind: str, key: str, score: str, definition: str, *texts: str) -> Row:
     meta, policy, runtime, claim, running, trigger, identity, note, static, history = texts
     place = key, float(score) if score else None
-    about = note, bool(static)
+    flags = note, bool(static)
     if kind == "x":
         return Row(
             *place, note=note, static=bool(static), problem=f"the key is not a hash ({definition})"
         )
-    # Of a claim only what is before the texts that it was made of.
+    # Only the head of the claim; the rest repeats the texts of the entry.
     claim = claim.removeprefix('["').partition('"')[0]
     running, trigger, identity = map(text_in, (running, trigger, identity))
     fields = meta, policy, runtime, claim, running, trigger, identity
     if kind == "g":
-        return Row(*place, None, *fields, *about, "it has no definition")
+        return Row(*place, None, *fields, *flags, "it has no definition")
     text = f"{definition}{meta}{policy}{runtime}"
-    problem = "" if text.isascii() or _is_utf8(text) else "it is not UTF-8 text"
-    return Row(*place, definition, *fields, *about, problem, text_in(history))
+    problem = "" if text.isascii() or _is_utf8(text) else "its texts are not UTF-8"
+    return Row(*place, definition, *fields, *flags, problem, text_in(history))
 
 
 def _is_utf8(text: str) -> bool:
@@ -199,7 +199,7 @@ def _is_utf8(text: str) -> bool:
 
 
 def read_counts(reply: Sequence[Any]) -> Counts:
-    """Return the reply of ``count.lua``."""
+    """Return the parsed reply of ``count.lua``."""
     now, members, statics, quarantined, disabled, parked, due, first_due, *rest = reply
     holder, beats, problem = rest
     first = float(first_due) if first_due else None

@@ -17,7 +17,7 @@ from redbeat.entries.history import History
 from redbeat.entries.runs import is_line, with_ids
 from redbeat.entries.templates import Templates
 from redbeat.errors import DecodeError, InvalidEntryError
-from redbeat.storage.quarantine import shown
+from redbeat.storage.quarantine import printable
 from redbeat.storage.reading import Reading
 from redbeat.storage.wire import Row
 
@@ -180,7 +180,7 @@ def export_lines(
 
 def _exported(templates: Templates, prefix: str, row: Row, history: bool) -> Exported:
     if row.problem or row.definition is None:
-        return Exported("", shown(row.key), row.problem or "it has no definition")
+        return Exported("", printable(row.key), row.problem or "it has no definition")
     try:
         entry = templates.loaded(row.definition, row.policy)
         if prefix + str(entry.name) != row.key:
@@ -191,4 +191,4 @@ def _exported(templates: Templates, prefix: str, row: Row, history: bool) -> Exp
             row = row._replace(history=with_ids(row.history, entry.own_task_id))
         return Exported(write_line(str(entry.name), row, history))
     except DecodeError as error:
-        return Exported("", shown(row.key), str(error))
+        return Exported("", printable(row.key), str(error))

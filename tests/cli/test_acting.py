@@ -137,4 +137,4 @@ def test_no_beat_takes_what_was_triggered(run: Run, redis_client: redis.Redis) -
     ran = run("trigger", "billing-day", "other", "--json")
     assert ran.code == EX_CONFLICT
     assert [line["name"] for line in ran.json] == ["billing-day"]
-    assert "'other' was not triggered: 100 runs of 'other' wait already" in ran.err
+    assert "'other' was not triggered: 100 runs of 'other' are waiting" in ran.err

@@ -223,7 +223,7 @@ def test_a_file_is_replaced_only_when_all_is_written(
             {**line("x"), "definition": {"name": "x", "task": "t"}},
             "definition.schedule: is missing",
         ),
-        (line(":schedule"), "name: ':schedule' is the name of a key of RedBeat's own"),
+        (line(":schedule"), "name: ':schedule' is a key that RedBeat uses itself"),
         (line("good"), "name: 'good' stands here a second time"),
         (line("x", "soon"), "definition.schedule.every"),  # type: ignore[arg-type]
         (

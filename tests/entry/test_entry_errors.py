@@ -34,10 +34,10 @@ LOOP.append(LOOP)
 INVALID: list[tuple[dict[str, Any], str, str]] = [
     ({"name": ""}, "name", "not empty"),
     ({"name": None}, "name", "not empty"),
-    ({"name": ":schedule"}, "name", "RedBeat's own"),
-    ({"name": ":statics"}, "name", "RedBeat's own"),
-    ({"name": ":lock"}, "name", "RedBeat's own"),
-    ({"name": ":quarantine"}, "name", "RedBeat's own"),
+    ({"name": ":schedule"}, "name", "RedBeat uses itself"),
+    ({"name": ":statics"}, "name", "RedBeat uses itself"),
+    ({"name": ":lock"}, "name", "RedBeat uses itself"),
+    ({"name": ":quarantine"}, "name", "RedBeat uses itself"),
     ({"name": "\ud800"}, "name", "UTF-8"),
     ({"task": None}, "task", "name of a task"),
     ({"task": ""}, "task", "name of a task"),
@@ -71,9 +71,9 @@ INVALID: list[tuple[dict[str, Any], str, str]] = [
     ({"enabled": "yes"}, "enabled", "true or false"),
     ({"last_run_at": "today"}, "last_run_at", "a datetime"),
     ({"last_run_at": 1234.5}, "last_run_at", "a datetime"),
-    ({"total_run_count": "7"}, "total_run_count", "number of runs"),
-    ({"total_run_count": -1}, "total_run_count", "number of runs"),
-    ({"total_run_count": 1.5}, "total_run_count", "number of runs"),
+    ({"total_run_count": "7"}, "total_run_count", "a whole number"),
+    ({"total_run_count": -1}, "total_run_count", "a whole number"),
+    ({"total_run_count": 1.5}, "total_run_count", "a whole number"),
 ]
 
 
@@ -114,7 +114,7 @@ def test_what_was_stored_stays_when_an_edit_is_refused(
 
 @pytest.mark.parametrize("given", [float("nan"), float("inf"), 1e300, "60", {"every": 60}, [1]])
 def test_what_is_no_schedule_at_all_is_refused_at_once(app: Celery, given: Any) -> None:
-    with pytest.raises(InvalidEntryError, match=r"^schedule: .* is no schedule; use seconds"):
+    with pytest.raises(InvalidEntryError, match=r"^schedule: .* is not a schedule; use seconds"):
         entry(app, schedule=given)
 
 
@@ -156,13 +156,13 @@ def test_no_verb_touches_a_key_of_redbeat_s_own(
 def test_a_lock_key_of_the_user_s_own_is_reserved(app: Celery) -> None:
     app.conf.redbeat_lock_key = "leader"
     for name in ("leader", ":lock"):
-        with pytest.raises(InvalidEntryError, match="RedBeat's own"):
+        with pytest.raises(InvalidEntryError, match="RedBeat uses itself"):
             entry(app, name=name).save()
 
 
 def test_the_usual_lock_key_is_reserved_even_without_a_lock(app: Celery) -> None:
     app.conf.redbeat_lock_key = None
-    with pytest.raises(InvalidEntryError, match="RedBeat's own"):
+    with pytest.raises(InvalidEntryError, match="RedBeat uses itself"):
         entry(app, name=":lock").save()
 
 

@@ -263,5 +263,5 @@ class TestTidy:
 
 
 def test_the_name_is_taken(world: World) -> None:
-    with pytest.raises(ValueError, match="RedBeat's own"):
+    with pytest.raises(ValueError, match="RedBeat uses itself"):
         RedBeatSchedulerEntry(":stats", "t", HOUR, app=world.app).save()

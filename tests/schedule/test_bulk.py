@@ -86,7 +86,7 @@ def test_save_all_checks_all_before_it_writes_one(
         with pytest.raises(InvalidEntryError, match=message):
             schedule.save_all([*entries, make("bad", **fields)])
         assert world.dump() == {}
-    with pytest.raises(InvalidEntryError, match="RedBeat's own"):
+    with pytest.raises(InvalidEntryError, match="RedBeat uses itself"):
         schedule.save_all([make("good"), make(":statics")])
     assert world.dump() == {}
 

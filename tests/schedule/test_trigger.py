@@ -282,7 +282,7 @@ def test_too_many_are_refused(make: Make, world: World) -> None:
     entry = make("a").save()
     for _ in range(MAX_TRIGGERS):
         entry.trigger()
-    with pytest.raises(InvalidEntryError, match="trigger: 100 runs of 'a' wait already"):
+    with pytest.raises(InvalidEntryError, match="trigger: 100 runs of 'a' are waiting"):
         entry.trigger()
     assert len(world.client.hget("redbeat:a", "trigger").split()) == MAX_TRIGGERS
 

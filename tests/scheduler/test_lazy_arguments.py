@@ -160,8 +160,8 @@ def test_a_beat_without_that_configuration_sends_nothing(
     world.put("b", score=world.now())
     other.tick()
     assert other.names == ["b"]
-    assert "args[0] is to be computed by" in log.text
-    assert "which beat_schedule of this beat does not have there" in log.text
+    assert "args[0] must be computed by" in log.text
+    assert "the beat_schedule of this beat does not have that function there" in log.text
     assert world.quarantine() == {}
     score = world.score("a")
     assert score is not None

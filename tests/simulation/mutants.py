@@ -199,7 +199,7 @@ MUTANTS: Final = (
         "lost-claims-not-found",
         "Claims whose reply got lost are not handed out again.",
         CLAIM,
-        " and not (earlier and hand_out_again())",
+        " and not (earlier and repeat_claims())",
         "",
         ("tests/scheduler/test_lost_replies.py",),
     ),
@@ -281,7 +281,7 @@ MUTANTS: Final = (
         "decided-at-forgotten",
         "The next claim decides again on a run that may have been sent.",
         CLAIM,
-        "      first, leaves, since = decided, left, decided\n",
+        "      first, delivery, since = decided, old_delivery, decided\n",
         "",
         (
             "tests/store/test_claim_script.py",
@@ -293,8 +293,8 @@ MUTANTS: Final = (
         "decided-at-outlives-edit",
         "A run that may have been sent stays decided although another schedule was saved.",
         CLAIM,
-        " and tonumber(decided) and same_rules(found[5], found[1], found[3], found[2]) then\n",
-        " and tonumber(decided) then\n",
+        "    if may_be_sent and same_rules(found[5], found[1], found[3], found[2]) then\n",
+        "    if may_be_sent then\n",
         ("tests/store/test_claim_script.py",),
     ),
     Mutant(
@@ -309,8 +309,8 @@ MUTANTS: Final = (
         "decided-at-without-sending",
         "A run that cannot have been sent counts as one that may have been.",
         CLAIM,
-        "    if left == 'l' and tonumber(decided)",
-        "    if tonumber(decided)",
+        "    local may_be_sent = old_delivery == 'l' and tonumber(decided)\n",
+        "    local may_be_sent = tonumber(decided)\n",
         ("tests/store/test_claim_script.py",),
     ),
     Mutant(
@@ -326,8 +326,8 @@ MUTANTS: Final = (
         "retry-as-unsure",
         "An occurrence that is put back unsent counts as one that may have been sent.",
         CLAIM,
-        "  local told = unsure and since and (",
-        "  local told = since and (",
+        "  local decided = unsure and since and (",
+        "  local decided = since and (",
         (
             "tests/store/test_claim_script.py",
             "brokers",
@@ -338,8 +338,8 @@ MUTANTS: Final = (
         "unsure-as-retry",
         "A run that may have been sent is put back as one that was not.",
         CLAIM,
-        "  local told = unsure and since and (",
-        "  local told = false and since and (",
+        "  local decided = unsure and since and (",
+        "  local decided = false and since and (",
         (
             "tests/store/test_claim_script.py",
             "--replay tests/simulation/seeds/one-off-whose-broker-hangs.json",
@@ -433,7 +433,7 @@ MUTANTS: Final = (
         "  local claim = found[1]\n  if string.sub(claim, 1, #id + 3)",
         "  local claim = found[1]\n"
         "  if messages ~= '' then\n"
-        "    send(messages)\n"
+        "    send_messages(messages)\n"
         "    messages = ''\n"
         "  end\n"
         "  if string.sub(claim, 1, #id + 3)",
@@ -519,7 +519,7 @@ MUTANTS: Final = (
         "queue-type-not-checked",
         "A message is in one queue and not in the other, which is no list.",
         CLAIM,
-        "    local why = command[1] == 'LPUSH' and no_queue(command[2])\n",
+        "    local why = command[1] == 'LPUSH' and queue_problem(command[2])\n",
         "    local why = false\n",
         ("tests/store/test_claim_script.py",),
     ),
@@ -571,7 +571,7 @@ MUTANTS: Final = (
         "trigger-dropped-on-record",
         "A run that is recorded drops all triggers that wait.",
         CLAIM,
-        "  if run ~= '' and left ~= '' then\n    left = without(left, run)\n",
+        "  if run ~= '' and left ~= '' then\n    left = remaining_triggers(left, run)\n",
         "  if left ~= '' then\n    left = ''\n",
         (
             "tests/schedule/test_trigger.py",
@@ -798,16 +798,16 @@ MUTANTS: Final = (
         "save-leaves-finished",
         "An entry that has finished and is saved with another schedule does not run.",
         "entry.py",
-        "        if begun is history:\n",
-        "        if begun is not None:\n",
+        "        if restarted is history:\n",
+        "        if restarted is not None:\n",
         ("tests/schedule/test_saved_again.py",),
     ),
     Mutant(
         "save-arms-again",
         "A save that another process anticipated begins a finished entry a second time.",
         "entry.py",
-        "        meta, self._found_texts = found.meta, texts\n",
-        "        meta = found.meta\n",
+        "        meta, self._stored_texts = saved.meta, texts\n",
+        "        meta = saved.meta\n",
         ("tests/schedule/test_saved_again.py",),
     ),
     Mutant(
@@ -1443,8 +1443,8 @@ MUTANTS: Final = (
         "window-has-no-end",
         "An entry runs after its end.",
         "entries/decide.py",
-        "return None if found is None or (end is not None and found > end) else found",
-        "return found",
+        "return None if following is None or (end is not None and following > end) else following",
+        "return following",
         ("tests/unit/test_planning.py",),
     ),
     Mutant(
@@ -1486,7 +1486,7 @@ MUTANTS: Final = (
         "catch-up-unlimited",
         "All missed runs are sent, however few the limit allows.",
         "entries/decide.py",
-        "plan.last_few(oldest, latest, limit) if limit is not None else oldest",
+        "plan.first_of_last(oldest, latest, limit) if limit is not None else oldest",
         "oldest",
         (
             "policies",

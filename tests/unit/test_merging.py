@@ -15,9 +15,9 @@ from redbeat.entries.definition import encode_definition, encode_policy
 from redbeat.entries.history import (
     History,
     after_saved_anew,
-    armed_again,
     encode_meta,
     merged_history,
+    timing_changed,
 )
 from redbeat.entries.policy import Policy
 
@@ -104,7 +104,7 @@ DAILY = partial(rrule, "DAILY", NOON)
 def test_another_schedule_zone_window_or_limit_arms(
     old: tuple[str, str], new: tuple[str, str]
 ) -> None:
-    assert armed_again(*old, *new)
+    assert timing_changed(*old, *new)
 
 
 BARE = json.dumps({"name": "a", "task": "t", "schedule": {"__type__": "interval", "every": 60}})
@@ -127,14 +127,14 @@ NUMBER = json.dumps({"name": "a", "task": "t", "schedule": 60, "max_runs": 0})
 def test_everything_else_and_another_spelling_does_not_arm(
     old: tuple[str, str], new: tuple[str, str]
 ) -> None:
-    assert not armed_again(*old, *new)
+    assert not timing_changed(*old, *new)
 
 
 def test_a_field_that_a_class_uses_for_itself_does_not_arm() -> None:
     old, new = (json.dumps({**json.loads(BARE), "max_runs": most}) for most in (1, "many"))
-    assert armed_again(old, "", new, "")
-    assert not armed_again(old, "", new, "", ["max_runs"])
-    assert armed_again(old, '{"max_runs": 3}', old, '{"max_runs": 4}', ["max_runs"])
+    assert timing_changed(old, "", new, "")
+    assert not timing_changed(old, "", new, "", ["max_runs"])
+    assert timing_changed(old, '{"max_runs": 3}', old, '{"max_runs": 4}', ["max_runs"])
     later = old.replace("60", "5")
     assert after_saved_anew(ONCE, (old, ""), (later, ""), NOW) == History(NOW, 0)
     assert after_saved_anew(ONCE, (old, ""), (later, ""), NOW, foreign=["max_runs"]) == ONCE

@@ -123,20 +123,20 @@ class TestJitter:
     @each_hourly
     def test_puts_off_but_never_past_the_next_one(self, rule: Any) -> None:
         plan = Plan(rule, UTC, Policy.of({"jitter": 7200}), "key")
-        found = [plan.up_at(at(hour + 0.5)) - at(hour + 0.5) for hour in range(24)]
+        found = [plan.with_jitter(at(hour + 0.5)) - at(hour + 0.5) for hour in range(24)]
         assert all(timedelta(0) <= late < HOUR for late in found)
         assert len(set(found)) == 24
 
     def test_is_always_the_same_and_another_one_for_each_entry(self) -> None:
         policy = Policy.of({"jitter": 600})
         one, same, other = (Plan(HOURLY[0], UTC, policy, key) for key in ("a", "a", "b"))
-        assert one.up_at(NOON) == same.up_at(NOON) != other.up_at(NOON)
+        assert one.with_jitter(NOON) == same.with_jitter(NOON) != other.with_jitter(NOON)
 
     @each_hourly
     def test_is_spread_evenly(self, rule: Any) -> None:
         policy = Policy.of({"jitter": 1000})
         plans = [Plan(rule, UTC, policy, f"e{number}") for number in range(500)]
-        late = sorted((plan.up_at(at(6.5)) - at(6.5)).total_seconds() for plan in plans)
+        late = sorted((plan.with_jitter(at(6.5)) - at(6.5)).total_seconds() for plan in plans)
         assert late[0] >= 0
         assert late[-1] < 1000
         assert 420 < late[250] < 580
@@ -144,7 +144,7 @@ class TestJitter:
     @each_hourly
     def test_the_nominal_instant_stays(self, rule: Any) -> None:
         policy = Policy.of({"jitter": 600})
-        up = Plan(rule, UTC, policy, "key").up_at(at(11.5))
+        up = Plan(rule, UTC, policy, "key").with_jitter(at(11.5))
         early = up - timedelta(milliseconds=1)
         assert decision(rule, at(10.5), now=early, jitter=600) == Decision(None, up)
         found = decision(rule, at(10.5), now=up, jitter=600)

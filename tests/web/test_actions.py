@@ -73,7 +73,7 @@ def test_too_many_triggers_are_refused(browser: Browser, make: Make) -> None:
     entry = make("orders")
     for _ in range(100):
         entry.trigger()
-    assert "wait already" in browser.done("/entry/trigger", "orders")
+    assert "are waiting" in browser.done("/entry/trigger", "orders")
 
 
 def test_delete_asks_first(browser: Browser, make: Make, schedule: Schedule) -> None:

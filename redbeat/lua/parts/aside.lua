@@ -1,5 +1,5 @@
--- aside(command, key, ...) runs a command on a key that stands outside the prefix. It does nothing and
--- returns 0 where the user may not use such keys: the schedule's key is given in their place then.
+-- aside(command, key, ...) runs a command on a key outside the prefix. If the user may not use such
+-- keys, the caller passes the schedule in their place; then this does nothing and returns 0.
 
 local function aside(command, key, ...)
   if key == KEYS[1] then

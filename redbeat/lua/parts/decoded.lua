@@ -1,7 +1,7 @@
--- decoded(text) returns the object or array in a JSON text, nil where there is none.
+-- decoded(text) returns the object or array in a JSON text, nil if there is none.
 --
--- equal(one, other, absent) returns whether two decoded values are the same; `absent` is what a field
--- counts as that is left out, nil for nothing else.
+-- equal(one, other, absent) returns whether two decoded values are equal; `absent` is the value of a
+-- missing field, nil for none.
 
 local function decoded(text)
   local readable, found = pcall(cjson.decode, text)

@@ -1,12 +1,12 @@
--- marks(definition, policy, meta) returns two texts by which those of an entry are known again: one
--- of the definition with its policy, one of the meta. A mark is the text itself, for which Redis takes
--- less time than for a digest, or the sha1 of one that is too long to be written once more.
+-- marks(definition, policy, meta) returns two marks that change with the texts of an entry: one of the
+-- definition with the policy, one of the meta. A mark is the text itself, which is faster than a
+-- digest; for a long text it is the sha1, to save memory.
 --
 -- claim_text(head, definition, policy, meta) returns the field `claim` of an entry: JSON,
 -- [<head>,<mark>,<mark>].
 --
--- made_of(claim, definition, policy, meta) returns whether a claim was made of these texts, and whether
--- it was of this meta.
+-- made_of(claim, definition, policy, meta) returns whether a claim was made for these texts, and
+-- whether it was made for this meta.
 
 local LONGEST_MARK = 512
 
@@ -27,7 +27,7 @@ local function claim_text(head, definition, policy, meta)
   return '["' .. head .. '",' .. first .. ',' .. second .. ']'
 end
 
-local function stands(text, whole, at)
+local function is_at(text, whole, at)
   return at > 0 and string.find(whole, text, at, true) == at
 end
 
@@ -36,9 +36,9 @@ local function made_of(claim, definition, policy, meta)
   local _, comma = string.find(claim, '",', 1, true)
   comma = comma or #claim
   local at = comma + #first + 2
-  if stands(first, claim, comma + 1) and stands(second, claim, at)
+  if is_at(first, claim, comma + 1) and is_at(second, claim, at)
     and string.find(claim, '^%]%s*$', at + #second) then
     return true, true
   end
-  return false, stands(second, claim, (string.find(claim, '%]%s*$') or 0) - #second)
+  return false, is_at(second, claim, (string.find(claim, '%]%s*$') or 0) - #second)
 end

@@ -1,17 +1,18 @@
--- read_claim(claim, now) returns what stands in the field `claim` of an entry, see claim.lua: the id of
--- the claim, '-' for an occurrence that was put back; when it was due; when the claim ends, UNIX seconds;
--- when the occurrence was first claimed, '-' where that does not matter; and what may be sent before it
--- is recorded, with the number of the format. Nothing where there is no claim. A claim of 3.0 has three
--- words. One whose format is newer than this one counts as held for a while after its end. Where a time is
--- given, a claim that ends long after it has ended: no lease is that long, so the clock was ahead when it
--- was made.
-
+-- read_claim(claim, now) returns the parts of the field `claim` of an entry, see claim.lua:
+--   the id of the claim, '-' for an occurrence that was put back
+--   when the occurrence was due, UNIX seconds as text
+--   when the claim ends, UNIX seconds; 0 without a claim
+--   when the occurrence was first claimed, '-' if no message can have been sent
+--   the delivery, 'l' or 'x'
+-- A claim of RedBeat 3.0 has only the first three. A claim with a newer format counts as held PATIENCE
+-- seconds longer. With `now`, a claim that ends more than LONGEST_CLAIM seconds later counts as ended:
+-- no lease is that long, so the clock of Redis was ahead when the claim was made.
 local FORMAT, PATIENCE, LONGEST_CLAIM = 2, 30, 90
 
 local function read_claim(claim, now)
   local head = string.match(claim or '', '^%["([^"]*)"')
   local id, due, expires, rest = string.match(head or '', '^(%S+) (%S+) (%S+)(.*)$')
-  local since, way, format = string.match(rest or '', '^ (%S+) (%a)(%d+)')
+  local since, delivery, format = string.match(rest or '', '^ (%S+) (%a)(%d+)')
   local ends = tonumber(expires) or 0
   if ends > 0 and (tonumber(format) or 0) > FORMAT then
     ends = ends + PATIENCE
@@ -19,5 +20,5 @@ local function read_claim(claim, now)
   if now and ends > now + LONGEST_CLAIM then
     ends = 0
   end
-  return id, due, ends, since, way
+  return id, due, ends, since, delivery
 end

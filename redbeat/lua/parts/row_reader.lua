@@ -1,8 +1,8 @@
--- row_reader(count) returns a function read(sizes, at, packed, start): it returns the `count` texts of
--- a row, which begin at `start` of `packed`, and where the next row begins. Their sizes are at `at` of
--- `sizes`: four bytes each, highest first, in bytes.
+-- row_reader(count) returns a function read(sizes, at, packed, start). That function returns the
+-- `count` texts of the row that begins at `start` of `packed`, and where the next row begins. The sizes
+-- of the texts begin at `at` of `sizes`: four bytes each, highest first.
 
--- A fake server may lack the library for sizes of four bytes.
+-- A fake server may lack the library `struct`.
 local function row_reader(count)
   local format = '>' .. string.rep('I4', count)
   return function(sizes, at, packed, start)

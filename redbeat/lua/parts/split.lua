@@ -1,5 +1,5 @@
--- split(sizes, packed) returns the texts that stand in `packed` one after the other; `sizes` are
--- theirs in bytes, separated by spaces.
+-- split(sizes, packed) returns the texts joined in `packed`; `sizes` has their sizes in bytes,
+-- separated by spaces.
 
 local function split(sizes, packed)
   local fields, start = {}, 1

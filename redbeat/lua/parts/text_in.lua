@@ -1,4 +1,4 @@
--- text_in(field) returns the text in a field of an entry that is a text in quotes.
+-- text_in(field) returns the text in a field of an entry, without its quotes if it has some.
 
 local function text_in(field)
   if #field > 1 and string.byte(field, 1) == 34 and string.byte(field, -1) == 34 then
