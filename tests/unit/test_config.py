@@ -513,14 +513,14 @@ def test_unknown_setting_is_reported_with_all_valid_ones(caplog: pytest.LogCaptu
     [
         ("redisbeater_redis_url", "write redbeat_redis_url"),
         ("REDISBEATER_LOCK_TIMEOUT", "write redbeat_lock_timeout"),
-        ("redisbeater_xyzzy", "take it out"),
+        ("redisbeater_xyzzy", "remove it"),
     ],
 )
 def test_a_setting_of_redisbeater_is_reported(
     caplog: pytest.LogCaptureFixture, name: str, remedy: str
 ) -> None:
     (message,) = reported(caplog, make_app(**{name: "s3cret"}))
-    assert message.startswith(f"Setting {name} is one of RedisBeater and is ignored: {remedy}")
+    assert message.startswith(f"{name} is a setting of RedisBeater and is ignored: {remedy}")
 
 
 @pytest.mark.parametrize(
