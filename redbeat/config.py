@@ -17,7 +17,7 @@ from redbeat.connection.options import is_number
 from redbeat.connection.parameters import Endpoint, read_endpoint
 from redbeat.connection.urls import safe_url
 from redbeat.errors import ConfigurationError
-from redbeat.settings import MISSING, APP_DELIVERIES, find_setting, is_set, unknown_settings
+from redbeat.settings import APP_DELIVERIES, MISSING, find_setting, is_set, unknown_settings
 
 __all__ = (
     "EXPIRY_CHECKS",
@@ -140,7 +140,7 @@ KEYS_ASIDE: Final = ("quarantine", "beats", "stats")
 
 
 def key_aside(prefix: str, what: str) -> str:
-    """Return a key that a scan of ``<prefix>*`` does not find, in the cluster slot of ``prefix``."""
+    """Return a key in the cluster slot of ``prefix`` that a scan of ``<prefix>*`` does not find."""
     return f"{'-' if prefix.startswith('.') else '.'}{prefix}:{what}"
 
 

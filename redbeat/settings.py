@@ -10,12 +10,12 @@ from celery import Celery
 from celery.app.defaults import SETTING_KEYS
 
 __all__ = (
+    "APP_DELIVERIES",
     "AT_LEAST_ONCE",
     "AT_MOST_ONCE",
     "DELIVERIES",
     "EXACTLY_ONCE",
     "MISSING",
-    "APP_DELIVERIES",
     "SETTINGS",
     "Setting",
     "find_setting",
