@@ -24,7 +24,7 @@ from redbeat.calendar.zones import (
     wall_zone,
     zone_key,
 )
-from redbeat.schedules.next_run import asks_itself, own_parts
+from redbeat.schedules.next_run import asks_itself, unstored_parts
 from redbeat.schedules.one_time import clocked
 from redbeat.schedules.registry import BUILT_IN, RegisteredType, named, of_class
 from redbeat.schedules.rule import RRULE_FIELDS, rrule, zone_extension
@@ -263,7 +263,7 @@ def warn_of_loss(value: BaseSchedule, written: Any = None) -> None:
     if not asks_itself(value) or of_class(cls) is not None:
         return
     base, write = _inherited(cls)
-    parts = own_parts(value, base)
+    parts = unstored_parts(value, base)
     lost = ", ".join(parts)
     if not (write and parts) or (cls, lost) in _warned:
         return

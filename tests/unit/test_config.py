@@ -208,7 +208,7 @@ def test_cluster_has_a_hash_tag(settings: dict[str, Any]) -> None:
 def test_no_option_allows_a_prefix_without_a_hash_tag_in_a_cluster() -> None:
     options = {"cluster": True, "allow_untagged_prefix": True}
     with pytest.raises(
-        ConfigurationError, match=r"'\{old\}:'.*redbeat\.management\.migration\.copy_untagged"
+        ConfigurationError, match=r"'\{old\}:'.*redbeat\.management\.prefixes\.copy_untagged"
     ):
         config_of(redbeat_key_prefix="old:", redbeat_redis_options=options)
 
