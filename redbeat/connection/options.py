@@ -13,7 +13,7 @@ from redis.credentials import CredentialProvider
 
 from redbeat.errors import ConfigurationError
 
-__all__ = ("CLIENT_OPTIONS", "OWN_OPTIONS", "check_options", "inherited_options", "is_number")
+__all__ = ("CLIENT_OPTIONS", "REDBEAT_OPTIONS", "check_options", "inherited_options", "is_number")
 
 
 def is_number(value: Any) -> bool:
@@ -101,7 +101,7 @@ def _nodes(value: Any) -> list[tuple[str, int]]:
 
 
 #: The options that RedBeat itself knows, each with a function that validates and converts it.
-OWN_OPTIONS: Final[Mapping[str, Callable[[Any], Any]]] = {
+REDBEAT_OPTIONS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "cluster": _boolean,
     "credential_provider": _provider,
     "db": _database,
@@ -116,21 +116,21 @@ OWN_OPTIONS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "username": _secret,
 }
 
-#: The own options that are passed to redis-py. The others choose how the client is built.
+#: The options above that are passed to redis-py. The others choose how the client is built.
 CLIENT_OPTIONS: Final = ("credential_provider", "db", "password", "socket_timeout", "username")
 
 
 # None counts as missing for these options, so that it does not override the URL.
-_UNSET_IF_NONE: Final = frozenset(OWN_OPTIONS) - {"socket_timeout"}
+_UNSET_IF_NONE: Final = frozenset(REDBEAT_OPTIONS) - {"socket_timeout"}
 
 
 def inherited_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the broker's options that RedBeat uses; the other options concern the broker only."""
-    return {name: value for name, value in options.items() if name in OWN_OPTIONS}
+    return {name: value for name, value in options.items() if name in REDBEAT_OPTIONS}
 
 
 def check_options(options: Mapping[str, Any], setting: str) -> dict[str, Any]:
-    """Return ``options`` with the values of RedBeat's own options validated and converted.
+    """Return ``options`` with the values of RedBeat's options validated and converted.
 
     redis-py validates the other options itself. Raises :exc:`ConfigurationError` with the names of
     ``setting`` and the option, but without the value, which may be secret.
@@ -146,6 +146,6 @@ def _checked(name: Any, value: Any, setting: str) -> Any:
     if not isinstance(name, str):
         raise ConfigurationError(f"{setting} has a name that is not a text: {name!r}")
     try:
-        return OWN_OPTIONS[name](value) if name in OWN_OPTIONS else value
+        return REDBEAT_OPTIONS[name](value) if name in REDBEAT_OPTIONS else value
     except ValueError as error:
         raise ConfigurationError(f"{setting}[{name!r}] {error}") from error.__cause__

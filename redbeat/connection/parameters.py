@@ -19,7 +19,7 @@ from redis.retry import Retry
 from redbeat.errors import ConfigurationError
 from redbeat.settings import MISSING, find_setting
 
-from .options import CLIENT_OPTIONS, OWN_OPTIONS, check_options, inherited_options
+from .options import CLIENT_OPTIONS, REDBEAT_OPTIONS, check_options, inherited_options
 from .tls import Layer, tls_options
 from .urls import MANY_SERVERS, SCHEMES, SOCKETS, Address, parse_url, safe_url, url_scheme
 
@@ -81,9 +81,9 @@ def read_endpoint(app: Celery) -> Endpoint:
     Raises :exc:`ConfigurationError` for values of a wrong type. The URL is validated later, when a
     client is built.
     """
-    url, url_inherited = _own_or_broker(app, "redbeat_redis_url", "broker_url")
-    use_ssl, ssl_inherited = _own_or_broker(app, "redbeat_redis_use_ssl", "broker_use_ssl")
-    options, options_inherited = _own_or_broker(
+    url, url_inherited = _redbeat_or_broker(app, "redbeat_redis_url", "broker_url")
+    use_ssl, ssl_inherited = _redbeat_or_broker(app, "redbeat_redis_use_ssl", "broker_use_ssl")
+    options, options_inherited = _redbeat_or_broker(
         app, "redbeat_redis_options", "broker_transport_options"
     )
     setting = "broker_transport_options" if options_inherited else "redbeat_redis_options"
@@ -100,11 +100,11 @@ def read_endpoint(app: Celery) -> Endpoint:
     )
 
 
-def _own_or_broker(app: Celery, own: str, broker: str) -> tuple[Any, bool]:
-    value = find_setting(app, own)
+def _redbeat_or_broker(app: Celery, setting: str, broker_setting: str) -> tuple[Any, bool]:
+    value = find_setting(app, setting)
     if value is None or value is MISSING:
         # An attribute of app.conf, because Celery then also reads the URL from the environment.
-        return getattr(app.conf, broker), True
+        return getattr(app.conf, broker_setting), True
     return value, False
 
 
@@ -200,12 +200,15 @@ _REDIS_ARGUMENTS: Final = frozenset(signature(Redis.__init__).parameters)
 
 @dataclass(frozen=True, repr=False)
 class Parameters:
-    """The input of a client builder: ``kwargs`` are for redis-py, ``own`` for RedBeat."""
+    """The input of a client builder.
+
+    ``kwargs`` are the arguments for redis-py; ``redbeat_options`` choose how to build the client.
+    """
 
     scheme: str
     addresses: list[Address]
     kwargs: dict[str, Any]
-    own: dict[str, Any]
+    redbeat_options: dict[str, Any]
     #: The names of the settings, for messages.
     url_setting: str
     options_setting: str
@@ -225,8 +228,8 @@ def client_parameters(endpoint: Endpoint) -> Parameters:
     """
     addresses = _addresses(endpoint)
     options = dict(endpoint.options)
-    builder_options = [name for name in OWN_OPTIONS if name not in CLIENT_OPTIONS]
-    own = {name: options.pop(name) for name in builder_options if name in options}
+    builder_options = [name for name in REDBEAT_OPTIONS if name not in CLIENT_OPTIONS]
+    redbeat_options = {name: options.pop(name) for name in builder_options if name in options}
     from_url = _url_options(addresses[0], endpoint)
     _warn_about_database(endpoint, addresses, from_url, options)
     layers = [from_url, options]
@@ -241,7 +244,7 @@ def client_parameters(endpoint: Endpoint) -> Parameters:
         scheme=addresses[0].scheme,
         addresses=addresses,
         kwargs=hide_credentials(kwargs),
-        own=own,
+        redbeat_options=redbeat_options,
         url_setting=endpoint.url_setting,
         options_setting=endpoint.options_setting,
     )

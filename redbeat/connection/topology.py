@@ -174,17 +174,17 @@ def _socket(parameters: Parameters) -> Redis:
 
 
 def _listed_sentinels(parameters: Parameters) -> list[tuple[str, int]]:
-    if "sentinels" not in parameters.own:
+    if "sentinels" not in parameters.redbeat_options:
         raise ConfigurationError(
             f"{parameters.options_setting} has no 'sentinels': set redbeat_redis_options to "
             "{'sentinels': [(host, port), ...], 'service_name': ...}"
         )
-    sentinels: list[tuple[str, int]] = parameters.own["sentinels"]
+    sentinels: list[tuple[str, int]] = parameters.redbeat_options["sentinels"]
     return sentinels
 
 
 def _sentinels_of_url(parameters: Parameters) -> list[tuple[str, int]]:
-    return parameters.own.get("sentinels") or _hosts(parameters, SENTINEL_PORT)
+    return parameters.redbeat_options.get("sentinels") or _hosts(parameters, SENTINEL_PORT)
 
 
 def _hosts(parameters: Parameters, port: int) -> list[tuple[str, int]]:
@@ -195,8 +195,8 @@ def _sentinel(
     find_sentinels: Callable[[Parameters], list[tuple[str, int]]],
 ) -> Callable[[Parameters], Redis]:
     def build_sentinel(parameters: Parameters) -> Redis:
-        own, kwargs = parameters.own, dict(parameters.kwargs)
-        service = own.get("service_name") or own.get("master_name") or DEFAULT_SERVICE
+        options, kwargs = parameters.redbeat_options, dict(parameters.kwargs)
+        service = options.get("service_name") or options.get("master_name") or DEFAULT_SERVICE
         for_sentinel = {name: kwargs.pop(name) for name in _SENTINEL_ARGUMENTS & kwargs.keys()}
         sentinel_kwargs = _sentinel_kwargs(parameters)
         hosts = find_sentinels(parameters)
@@ -210,7 +210,7 @@ def _sentinel(
 
 
 def _sentinel_kwargs(parameters: Parameters) -> dict[str, Any]:
-    kwargs = dict(parameters.own.get("sentinel_kwargs", {}))
+    kwargs = dict(parameters.redbeat_options.get("sentinel_kwargs", {}))
     if kwargs.get("ssl"):
         setting = f"{parameters.options_setting}['sentinel_kwargs']"
         tls = {name: kwargs.pop(name) for name in TLS_OPTIONS & kwargs.keys()}
@@ -222,7 +222,7 @@ def _sentinel_kwargs(parameters: Parameters) -> dict[str, Any]:
 
 def _cluster(parameters: Parameters) -> RedisCluster:
     kwargs = _cluster_kwargs(parameters)
-    hosts = parameters.own.get("startup_nodes") or _hosts(parameters, REDIS_PORT)
+    hosts = parameters.redbeat_options.get("startup_nodes") or _hosts(parameters, REDIS_PORT)
     nodes = [_new_node(*host) for host in hosts]
     return LateCluster(partial(_cluster_config_errors, parameters), startup_nodes=nodes, **kwargs)
 
@@ -312,7 +312,7 @@ _CLUSTER_SCHEMES: Final = ("redis", "rediss", "redis-cluster")
 
 
 def _builder(parameters: Parameters) -> Callable[[Parameters], RawClient]:
-    if not parameters.own.get("cluster"):
+    if not parameters.redbeat_options.get("cluster"):
         return _BUILDERS[parameters.scheme]
     if parameters.scheme not in _CLUSTER_SCHEMES:
         raise ConfigurationError(

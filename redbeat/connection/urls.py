@@ -92,7 +92,7 @@ def _masked(part: str) -> str:
 
 
 def _without_password(rest: str) -> str:
-    end = max(found.end() if (found := rule.match(rest)) else 0 for rule in _USERINFO)
+    end = max(match.end() if (match := rule.match(rest)) else 0 for rule in _USERINFO)
     if not end:
         return rest
     user, colon, _password = rest[: end - 1].partition(":")
