@@ -450,7 +450,7 @@ def _is_unset(seconds: Any) -> bool:
 def _check_key(setting: str, value: Any) -> str:
     if isinstance(value, str) and value:
         return value
-    raise ConfigurationError(f"{setting} is {value!r}, it must be a non-empty text")
+    raise ConfigurationError(f"{setting} is {value!r}, it must be a non-empty string")
 
 
 def _check_lock_timeout(value: Any) -> float:

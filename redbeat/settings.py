@@ -42,7 +42,7 @@ class Setting(NamedTuple):
 #: Every setting of this package, in lower case. The manual renders its table from this mapping.
 SETTINGS: Final[Mapping[str, Setting]] = {
     "redbeat_redis_url": Setting(
-        "text", "``broker_url``", "URL of the Redis that stores the schedule", since="2"
+        "string", "``broker_url``", "URL of the Redis that stores the schedule", since="2"
     ),
     "redbeat_redis_use_ssl": Setting(
         "dict or bool",
@@ -57,13 +57,13 @@ SETTINGS: Final[Mapping[str, Setting]] = {
         since="2",
     ),
     "redbeat_key_prefix": Setting(
-        "text",
+        "string",
         "``'redbeat:'``; in a cluster ``'{redbeat}:'``",
         "prefix of all keys in Redis",
         since="2",
     ),
     "redbeat_lock_key": Setting(
-        "text or ``None``",
+        "string or ``None``",
         "``'<prefix>:lock'``, which is ``redbeat::lock``",
         "key of the leader's lock; ``None`` turns the lock off",
         since="2",
@@ -124,7 +124,7 @@ SETTINGS: Final[Mapping[str, Setting]] = {
         since="3.0",
     ),
     "redbeat_metrics_host": Setting(
-        "text", "``'127.0.0.1'``", "address that ``redbeat_metrics_port`` listens on", since="3.0"
+        "string", "``'127.0.0.1'``", "address that ``redbeat_metrics_port`` listens on", since="3.0"
     ),
     "redbeat_metrics_entries": Setting(
         "integer from 0 to 10000",
@@ -134,7 +134,7 @@ SETTINGS: Final[Mapping[str, Setting]] = {
         unit="entries",
     ),
     "redbeat_task_allowlist": Setting(
-        "list of text or ``None``",
+        "list of strings or ``None``",
         "``None``, all tasks",
         "patterns of the task names that entries may use",
         since="3.0",

@@ -248,7 +248,7 @@ def read_rruleset(tagged: Tagged) -> rruleset:
 def _read_ical(tagged: Tagged) -> rruleset:
     check_keys(tagged, ("ical",), ())
     if not isinstance(tagged["ical"], str):
-        raise MalformedError("ical", f"{tagged['ical']!r:.60} is not a text")
+        raise MalformedError("ical", f"{tagged['ical']!r:.60} is not a string")
     try:
         parsed = from_ical(tagged["ical"])
     except (ValueError, TypeError, OverflowError) as error:

@@ -26,7 +26,7 @@ def _retry_period(value: Any) -> float | None:
         return None
     if is_number(value) and (value > 0 or value == -1):
         return float(value)
-    raise ValueError("must be seconds above 0, -1 for no limit, or None for no retry")
+    raise ValueError("must be a number of seconds above 0, -1 for no limit, or None for no retry")
 
 
 def _boolean(value: Any) -> bool:
@@ -38,13 +38,13 @@ def _boolean(value: Any) -> bool:
 def _text(value: Any) -> str:
     if isinstance(value, str) and value:
         return value
-    raise ValueError("must be a text")
+    raise ValueError("must be a non-empty string")
 
 
 def _secret(value: Any) -> str:
     if isinstance(value, str):
         return value
-    raise ValueError("must be a text or None")
+    raise ValueError("must be a string or None")
 
 
 def _database(value: Any) -> int:
@@ -59,7 +59,7 @@ def _seconds(value: Any) -> float | None:
         return None
     if is_number(value) and value > 0:
         return float(value)
-    raise ValueError("must be seconds above 0, or None for no limit")
+    raise ValueError("must be a number of seconds above 0, or None for no limit")
 
 
 def _mapping(value: Any) -> dict[str, Any]:
@@ -144,7 +144,7 @@ def check_options(options: Mapping[str, Any], setting: str) -> dict[str, Any]:
 
 def _checked(name: Any, value: Any, setting: str) -> Any:
     if not isinstance(name, str):
-        raise ConfigurationError(f"{setting} has a name that is not a text: {name!r}")
+        raise ConfigurationError(f"{setting} has an option name that is not a string: {name!r}")
     try:
         return REDBEAT_OPTIONS[name](value) if name in REDBEAT_OPTIONS else value
     except ValueError as error:

@@ -113,7 +113,7 @@ def _url_text(url: Any, setting: str) -> str:
         return ";".join(url)
     if url is None or isinstance(url, str):
         return url or ""
-    raise ConfigurationError(f"{setting} must be a text, not a {type(url).__name__}")
+    raise ConfigurationError(f"{setting} must be a string, not of type {type(url).__name__}")
 
 
 def _check_use_ssl(use_ssl: Any, setting: str) -> Any:
@@ -125,7 +125,7 @@ def _check_use_ssl(use_ssl: Any, setting: str) -> Any:
 def _check_options(options: Any, setting: str, inherited: bool) -> dict[str, Any]:
     options = {} if options is None else options
     if not isinstance(options, Mapping):
-        raise ConfigurationError(f"{setting} must be a dict, not a {type(options).__name__}")
+        raise ConfigurationError(f"{setting} must be a dict, not of type {type(options).__name__}")
     return check_options(inherited_options(options) if inherited else options, setting)
 
 

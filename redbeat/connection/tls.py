@@ -84,9 +84,8 @@ def tls_options(layers: Iterable[Layer]) -> dict[str, Any]:
             merged[name] = _CONVERT.get(name, _unchanged)(value, f"{layer.setting}[{name!r}]")
             origin[name] = layer.setting
     if merged["ssl_cert_reqs"] == "none":
-        merged["ssl_check_hostname"] = (
-            False  # ssl checks a host name only in a verified certificate
-        )
+        # The ssl module cannot check the host name in a certificate that is not verified.
+        merged["ssl_check_hostname"] = False
     _warn_if_unverified(merged, origin)
     _try_files(merged, origin)
     return {"ssl": True, **merged}
@@ -165,7 +164,7 @@ def _password(value: Any, where: str) -> KeyPassword | None:
         return value
     if isinstance(value, (str, bytes)):
         return KeyPassword(value)
-    raise ConfigurationError(f"{where} must be a text")
+    raise ConfigurationError(f"{where} must be a string or bytes")
 
 
 _file = _path(Path.is_file, "file")

@@ -126,7 +126,7 @@ def _parse_one(url: str, setting: str) -> Address:
 
 
 def _unsupported(url: str, scheme: str, setting: str) -> str:
-    printable = repr(safe_url(url)) if scheme else "a text without a scheme"
+    printable = repr(safe_url(url)) if scheme else "a string without a scheme"
     hint = "" if setting == "redbeat_redis_url" else ": set redbeat_redis_url"
     return (
         f"{setting} is {printable}, which is not a Redis server{hint}; "
