@@ -62,9 +62,7 @@ def register_schedule_type(tag: str, cls: type[BaseSchedule], dump: Dump, load: 
 
 def _check_tag(tag: object) -> None:
     if not isinstance(tag, str) or not tag:
-        raise ValueError(
-            f"tag: {tag!r} is not a non-empty string; use a tag such as 'business_days'"
-        )
+        raise ValueError(f"tag: {tag!r} is not a string; use a tag such as 'business_days'")
     if tag in BUILT_IN:
         raise ValueError(f"tag: {tag!r} is built in; use another tag")
     if tag in _types:
