@@ -301,8 +301,8 @@ def warn_of_app(value: BaseSchedule, app: Any) -> None:
         return
     _warned.add((type(value), other_zone))
     logger.warning(
-        "beat: A crontab made for an app in the zone %s is read in %s, the zone of its entry's "
-        "app; to use the other zone, give the entry timezone=%r",
+        "beat: A crontab made for an app in the time zone %s runs in %s, the time zone of its "
+        "entry's app; to use the other time zone, give the entry timezone=%r",
         *(other_zone, zone, other_zone),
     )
 
