@@ -286,9 +286,7 @@ def _every(seconds: float) -> timedelta:
     except (ValueError, OverflowError):
         every = timedelta(0)
     if not timedelta(0) < every <= MAX_EVERY:
-        raise MalformedError(
-            "every", f"{seconds!r} is not a number of seconds above 0 and up to 1000 years"
-        )
+        raise MalformedError("every", f"{seconds!r} is not above 0 and up to 1000 years of seconds")
     return every
 
 
