@@ -1,7 +1,7 @@
 """A Celery Beat scheduler that keeps periodic tasks in Redis.
 
-Everything is imported when it is asked for: Celery loads :mod:`redbeat.cli`, and this module with
-it, for each of its commands, also in projects that have no schedule.
+Each name is imported at its first use. Celery imports :mod:`redbeat.cli`, and therefore this
+module, for every command, also in projects without a schedule.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ __all__ = (
 
 __version__ = "3.0.0.dev0"
 
-#: Where each name is.
+#: The module of each public name.
 _MODULES: Final = {
     "clocked": "schedules.one_time",
     "RedBeatSchedulerEntry": "entry",
@@ -61,7 +61,7 @@ _MODULES: Final = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is asked for: a name of the package, or one of its modules."""
+    """Import and return a public name of the package, or one of its modules."""
     if name in _MODULES:
         value = globals()[name] = getattr(import_module(f".{_MODULES[name]}", __name__), name)
         return value

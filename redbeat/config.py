@@ -1,4 +1,4 @@
-"""The configuration of a schedule: read once from a Celery app, checked, then only looked at."""
+"""The configuration of a schedule: read once from a Celery app, validated, then read-only."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from redbeat.connection.options import is_number
 from redbeat.connection.parameters import Endpoint, read_endpoint
 from redbeat.connection.urls import safe_url
 from redbeat.errors import ConfigurationError
-from redbeat.settings import MISSING, OF_AN_APP, find_setting, is_set, unknown_settings
+from redbeat.settings import APP_DELIVERIES, MISSING, find_setting, is_set, unknown_settings
 
 __all__ = (
     "EXPIRY_CHECKS",
@@ -38,38 +38,44 @@ ALLOWLIST = "redbeat_task_allowlist"
 
 
 class TaskAllowlist:
-    """Patterns as of :mod:`fnmatch`, upper and lower case told apart; one must match."""
+    """The tasks that entries may name: case-sensitive patterns of :mod:`fnmatch`.
+
+    A task is allowed if at least one pattern matches.
+    """
 
     def __init__(self, patterns: tuple[str, ...]) -> None:
         self.patterns = patterns
-        # Without a pattern nothing matches.
+        # An empty list allows no task: (?!) never matches.
         self._any = re.compile("|".join(map(translate, patterns)) or r"(?!)")
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {', '.join(self.patterns)}>"
 
     def allows(self, task: Any) -> bool:
-        """Return whether a task of this name may be sent."""
+        """Return whether a beat may send a task with this name."""
         return isinstance(task, str) and self._any.match(task) is not None
 
     def refusal(self, task: Any, options: Any) -> tuple[str, str] | None:
-        """Return (field, what is wrong with it), None when nothing is.
+        """Return (field, problem) for the first task that is not allowed, None if all are.
 
-        Options count too: callbacks (``link``, ``chain``, ``chord``) are signatures, which name
-        tasks, and a header ``task`` takes the place of the name in the message.
+        The options are checked as well: callbacks (``link``, ``chain``, ``chord``) are signatures,
+        which name tasks, and a header ``task`` replaces the task name in the message.
         """
-        named = [("task", task), *(("options", found) for found in tasks_in(options))]
-        for field, name in named:
+        names = [("task", task), *(("options", name) for name in tasks_in(options))]
+        for field, name in names:
             if not self.allows(name):
                 return (
                     field,
-                    f"the task {name!r:.120} matches no pattern of {ALLOWLIST}; add it there",
+                    f"the task {name!r:.120} matches no pattern of {ALLOWLIST}; add a pattern",
                 )
         return None
 
 
 def tasks_in(value: Any) -> Iterator[Any]:
-    """Yield what stands under ``task`` in ``value``, at any depth; as a pair too, in a list."""
+    """Yield each value of a key ``task`` in ``value``, at any depth.
+
+    A pair ``["task", name]`` counts too, because headers may be a list of pairs.
+    """
     if isinstance(value, dict):
         if "task" in value:
             yield value["task"]
@@ -83,7 +89,10 @@ def tasks_in(value: Any) -> Iterator[Any]:
 
 
 def read_allowlist(value: Any) -> TaskAllowlist | None:
-    """Return what the setting says, None for no limit; raises :exc:`ConfigurationError`."""
+    """Return the allowlist in a value of the setting, None if all tasks are allowed.
+
+    Raises :exc:`ConfigurationError` for any other value than None or a list of patterns.
+    """
     if value is None:
         return None
     patterns = tuple(value) if isinstance(value, (list, tuple, set, frozenset)) else (None,)
@@ -97,95 +106,97 @@ def read_allowlist(value: Any) -> TaskAllowlist | None:
 DEFAULT_PREFIX = "redbeat:"
 DEFAULT_CLUSTER_PREFIX = "{redbeat}:"
 DEFAULT_MAX_INTERVAL = 300
-#: The lock is worth this many of the longest intervals between two looks of the leader.
+#: The default lock timeout, in multiples of ``beat_max_loop_interval``.
 LOCK_INTERVALS = 5
 
-#: Messages that may be on their way to the broker at once.
+#: Default of ``redbeat_publish_window``, messages.
 DEFAULT_WINDOW = 100
 
-#: Runs kept in the history of an entry, and how many that may be at most.
+#: Default and maximum of ``redbeat_history_size``, runs.
 DEFAULT_HISTORY, MAX_HISTORY = 10, 30
 
-#: Where metrics are served, and up to how many entries they are counted one by one.
+#: Defaults of ``redbeat_metrics_host`` and ``redbeat_metrics_entries``, and the latter's maximum.
 DEFAULT_METRICS_HOST, DEFAULT_METRICS_ENTRIES, MAX_METRICS_ENTRIES = "127.0.0.1", 200, 10_000
 
-#: The shortest time that Redis can keep a lock for, seconds.
+#: The shortest lock timeout, seconds: Redis counts expiry in milliseconds.
 MIN_LOCK_TIMEOUT: Final = 0.001
 
-#: Seconds below which a lock may expire before a busy leader renews it.
+#: Shorter lock timeouts, in seconds, may expire before a busy leader renews the lock.
 SAFE_LOCK_TIMEOUT: Final = 1.0
 
-#: What to do at start when Redis may evict keys of the schedule.
+#: The values of ``redbeat_key_expiry_check``.
 EXPIRY_CHECKS: Final = ("ignore", "warn", "error", "raise")
 
-#: What a beat does that lost the lock.
+#: The values of ``redbeat_on_lock_lost``.
 ON_LOCK_LOST: Final = ("standby", "exit")
 
-# Only the first pair of braces counts, and only if something is between them.
+# Redis Cluster uses the first pair of braces as hash tag, if there is text between them.
 _HASH_TAG = re.compile(r"[^{]*\{[^}]+\}")
 
 
-#: What is kept beside the schedule; programs take what they find under its prefix for entries.
+#: Keys that RedBeat stores outside the prefix. Other programs assume that every key under the
+#: prefix is an entry.
 KEYS_ASIDE: Final = ("quarantine", "beats", "stats")
 
 
 def key_aside(prefix: str, what: str) -> str:
-    """Return a key that no scan of ``<prefix>*`` finds, in the same slot of a cluster."""
+    """Return a key in the cluster slot of ``prefix`` that a scan of ``<prefix>*`` does not find."""
     return f"{'-' if prefix.startswith('.') else '.'}{prefix}:{what}"
 
 
 class RedBeatConfig:
-    """What the settings of ``app`` mean; raises :exc:`ConfigurationError` for impossible ones.
+    """The settings of ``app``, validated. Raises :exc:`ConfigurationError` for an invalid value.
 
-    The settings are read when the object is made, later changes of ``app.conf`` are not seen.
-    No round trips. Whether ``redis_url`` is usable is checked when a client is built from it,
-    because a program may set a client of its own (``app.redbeat_redis``). Whether that client is
-    one of a Redis Cluster decides about the default of ``key_prefix``, see :meth:`adopt`.
+    The constructor reads the settings; later changes of ``app.conf`` have no effect. There are no
+    round trips. ``redis_url`` is validated only when a client is built from the URL, because a
+    program may set its own client (``app.redbeat_redis``). The default of ``key_prefix`` depends
+    on whether the client is one of a Redis Cluster, see :meth:`adopt`.
     """
 
     app: Celery
-    #: What all keys of the schedule begin with; no separator is added.
+    #: The prefix of all keys of the schedule; no separator is added.
     key_prefix: str
     schedule_key: str
     statics_key: str
-    #: All keys of RedBeat's own but the lock, and its channel: no names of entries.
+    #: The keys of RedBeat and its channel, without the lock: entries cannot have these keys.
     reserved_keys: tuple[str, ...]
-    #: Those of RedBeat's own keys that the Redis user turned out not to be allowed to use.
+    #: The reserved keys that the Redis user has no permission for, as far as known.
     denied_keys: set[str]
     #: The key of the leader's lock; None if the lock is off.
     lock_key: str | None
-    #: Seconds as set, None if not set; see :meth:`resolve_lock_timeout`.
+    #: Seconds, None if the setting is unset; see :meth:`resolve_lock_timeout`.
     lock_timeout: float | None
-    #: The URL, alternates included, with its password: show it through ``safe_url`` only.
+    #: The URL with its password and alternatives: only log the result of ``safe_url``.
     redis_url: str
     redis_use_ssl: Any
     redbeat_redis_options: dict[str, Any]
     key_expiry_check: str
-    #: How runs are delivered, unless an entry says otherwise; None for as well as it can be done.
+    #: The delivery of entries that choose none; None for the best that the broker allows.
     delivery: str | None
     on_lock_lost: str
-    #: Messages that may be on their way to the broker at once; with 1 each is waited for by itself.
+    #: The maximum number of messages in flight to the broker.
     publish_window: int
-    #: Late runs that a beat sends a second; None for no limit.
+    #: The maximum number of late runs that a beat sends per second; None for no limit.
     max_rate: float | None
-    #: Runs kept in the history of an entry; 0 for none.
+    #: The number of runs in the history of an entry; 0 for no history.
     history_size: int
-    #: How many replicas a beat waits for when it recorded runs.
+    #: The number of replicas that a beat waits for after it recorded runs.
     wait_replicas: int
-    #: The port of metrics and health, None when they are off; and the address.
+    #: The port of metrics and health checks, None if they are off.
     metrics_port: int | None
+    #: The address that ``metrics_port`` listens on.
     metrics_host: str
-    #: Up to how many entries are counted one by one; 0 for none.
+    #: The maximum number of entries with their own metrics; 0 for none.
     metrics_entries: int
-    #: Which tasks entries may name; None for all.
+    #: The tasks that entries may name; None for all.
     task_allowlist: TaskAllowlist | None
     #: Celery's ``beat_cron_starting_deadline``, seconds.
     cron_deadline: float | None
-    #: Whether the keys of the schedule must share one slot.
+    #: Whether Redis is a cluster, so that the keys of the schedule must share one slot.
     cluster: bool
-    #: Whether the options are the broker's; then only those that RedBeat knows are used.
+    #: Whether the options come from the broker; then RedBeat uses only the options that it knows.
     options_inherited: bool
-    #: URL, TLS and options with where they come from, for building a client.
+    #: URL, TLS and client options, each with its origin, for building a client.
     endpoint: Endpoint
 
     _reported = False
@@ -198,16 +209,14 @@ class RedBeatConfig:
         self.redbeat_redis_options = self.endpoint.options
         self.options_inherited = self.endpoint.options_inherited
         self._client = getattr(self.app, "redbeat_redis", None)
-        brought = self._client is not None
-        self._read_keys(_is_cluster(self._client) if brought else self.endpoint.is_cluster)
+        has_client = self._client is not None
+        self._read_keys(_is_cluster(self._client) if has_client else self.endpoint.is_cluster)
         self.lock_timeout = self._read_lock_timeout()
         self.key_expiry_check = self._read_choice("redbeat_key_expiry_check", EXPIRY_CHECKS, 2)
         self.delivery = self._read_delivery()
-        self.publish_window = self._read_whole("redbeat_publish_window", DEFAULT_WINDOW, 1, 1000)
+        self.publish_window = self._read_int("redbeat_publish_window", DEFAULT_WINDOW, 1, 1000)
         self.max_rate = self._read_max_rate()
-        self.history_size = self._read_whole(
-            "redbeat_history_size", DEFAULT_HISTORY, 0, MAX_HISTORY
-        )
+        self.history_size = self._read_int("redbeat_history_size", DEFAULT_HISTORY, 0, MAX_HISTORY)
         self._read_metrics()
         self.wait_replicas = self._read_wait_replicas()
         self.cron_deadline = self._read_cron_deadline()
@@ -215,7 +224,7 @@ class RedBeatConfig:
         self.task_allowlist = read_allowlist(self.either_or(ALLOWLIST))
 
     def __repr__(self) -> str:
-        # The options and use_ssl may hold secrets, under any name.
+        # The options and use_ssl are left out: any of their values may be secret.
         return (
             f"<{type(self).__name__}: {safe_url(self.redis_url)} prefix={self.key_prefix!r} "
             f"lock={self.lock_key!r}>"
@@ -223,7 +232,7 @@ class RedBeatConfig:
 
     @property
     def schedule(self) -> dict[str, Any]:
-        """The static schedule, ``beat_schedule`` as it is now."""
+        """The static schedule: the current value of ``beat_schedule``."""
         schedule: dict[str, Any] = self.app.conf.beat_schedule
         return schedule
 
@@ -232,10 +241,10 @@ class RedBeatConfig:
         self.app.conf.beat_schedule = value
 
     def adopt(self, client: Any) -> None:
-        """Take note of the client that is used: a program may set its own at any time.
+        """Adapt the keys to ``client``; a program may set its own client at any time.
 
-        Whether it is one of a Redis Cluster decides about the default of ``key_prefix``. Raises
-        :exc:`ConfigurationError`, at each call, if the prefix does not fit the client.
+        The default of ``key_prefix`` depends on whether the client is one of a Redis Cluster.
+        Raises :exc:`ConfigurationError`, at each call, if the prefix does not fit the client.
         """
         if client is self._client:
             return
@@ -244,50 +253,50 @@ class RedBeatConfig:
             self._read_keys(cluster)
         self._client = client
         if self.key_prefix != before:
-            message = "The client of the program is a %s: keys begin with %r in place of %r"
+            message = "app.redbeat_redis is a %s: the key prefix is now %r instead of %r"
             logger.warning(message, type(client).__name__, self.key_prefix, before)
 
     def dubious_settings(self) -> Iterator[tuple[str, str]]:
-        """Yield what is wrong or unwise among the settings, each with what to do instead."""
+        """Yield (problem, remedy) for each setting that is unknown or unwise."""
         yield from unknown_settings(self.app)
         if not self.key_prefix:
-            problem = "redbeat_key_prefix is empty, entries lie among all keys of the database"
+            problem = "redbeat_key_prefix is empty, entries mix with all keys of the database"
             yield problem, f"set a prefix, such as {DEFAULT_PREFIX!r}"
         key = find_setting(self.app, "redbeat_lock_key")
         if key is not None and not key:
-            yield f"redbeat_lock_key is {key!r}, which switches the lock off", "write None for that"
+            yield f"redbeat_lock_key is {key!r}, which turns the lock off", "use None instead"
         if self.either_or("redbeat_lock_timeout") == 0:
             problem = "redbeat_lock_timeout is 0, which means the default"
-            yield problem, "leave it out; redbeat_lock_key = None switches the lock off"
+            yield problem, "remove the setting; redbeat_lock_key = None turns the lock off"
         elif self.lock_timeout is not None and self.lock_timeout < SAFE_LOCK_TIMEOUT:
-            problem = f"redbeat_lock_timeout is {self.lock_timeout:g}, a leader may lose the lock"
+            problem = f"redbeat_lock_timeout is {self.lock_timeout:g} s, a leader may lose the lock"
             yield problem, f"set at least {SAFE_LOCK_TIMEOUT:g} second; the default is 1500"
 
     def report(self) -> None:
-        """Log what :meth:`dubious_settings` yields, at the first call only."""
+        """Log a warning for each of :meth:`dubious_settings`, at the first call only."""
         if not self._reported:
             self._reported = True
             for problem, remedy in self.dubious_settings():
                 logger.warning("%s: %s", problem, remedy)
 
     def either_or(self, name: str, default: Any = None) -> Any:
-        """Return the setting ``name`` in any of its spellings, ``default`` if unset or None."""
+        """Return the value of the setting ``name``, ``default`` if the value is unset or None."""
         value = find_setting(self.app, name)
         if value is MISSING:
             value = self.app.conf.get(name)
         return default if value is None else value
 
     def is_key_in_conf(self, name: str) -> bool:
-        """Tell whether somebody set ``name``, in any of its spellings, be it to None."""
+        """Return whether the setting ``name`` is set, even if its value is None."""
         return is_set(self.app, name)
 
     def resolve_lock_timeout(
         self, argument: float | None = None, max_interval: float | None = None
     ) -> float:
-        """Return the seconds that the lock lives without renewal.
+        """Return the lock timeout: the seconds after which the lock expires without renewal.
 
-        ``argument``, else the setting, else five times ``max_interval``, else 1500; None and 0 mean
-        "not given". Raises :exc:`ConfigurationError` for what is no number of seconds.
+        That is ``argument``, else the setting, else five times ``max_interval``, else 1500. None
+        and 0 count as missing. Raises :exc:`ConfigurationError` for an invalid number of seconds.
         """
         if not _is_unset(argument):
             return _check_lock_timeout(argument)
@@ -296,7 +305,7 @@ class RedBeatConfig:
         interval = max_interval or DEFAULT_MAX_INTERVAL
         if not is_number(interval) or interval < 0:
             raise ConfigurationError(
-                f"beat_max_loop_interval is {interval!r}, it must be seconds above 0"
+                f"beat_max_loop_interval is {interval!r}, it must be a number of seconds above 0"
             )
         return max(LOCK_INTERVALS * interval, SAFE_LOCK_TIMEOUT)
 
@@ -323,8 +332,8 @@ class RedBeatConfig:
         tagged = f"{{{stem}}}{prefix[len(stem) :]}" if stem else DEFAULT_CLUSTER_PREFIX
         raise ConfigurationError(
             f"redbeat_key_prefix is {prefix!r}, but in a cluster all keys of a schedule must share "
-            f"a slot: give it a hash tag, such as {tagged!r}. Entries that are stored without one "
-            "are copied with redbeat.management.prefixes.copy_untagged(app)"
+            f"a slot: use a prefix with a hash tag, such as {tagged!r}. To copy entries that are "
+            "stored without a hash tag, call redbeat.management.prefixes.copy_untagged(app)"
         )
 
     def _read_lock_key(self) -> str | None:
@@ -337,7 +346,7 @@ class RedBeatConfig:
         key = key if key.startswith(self.key_prefix) else self.key_prefix + key
         if key in (*self.reserved_keys, self.key_prefix):
             raise ConfigurationError(
-                f"redbeat_lock_key is {key!r}, a key that is in use: rename it"
+                f"redbeat_lock_key is {key!r}, which RedBeat uses for other data: choose another"
             )
         return key
 
@@ -350,7 +359,7 @@ class RedBeatConfig:
         if type(value) is int and value >= 0:
             return value
         raise ConfigurationError(
-            f"redbeat_wait_replicas is {value!r}, it must be a number of replicas, 0 for none"
+            f"redbeat_wait_replicas is {value!r}, it must be a number of replicas, at least 0"
         )
 
     def _read_max_rate(self) -> float | None:
@@ -358,7 +367,7 @@ class RedBeatConfig:
         if value is None or (is_number(value) and 0 < value < math.inf):
             return None if value is None else float(value)
         raise ConfigurationError(
-            f"redbeat_max_rate is {value!r}, it must be a number of runs a second above 0"
+            f"redbeat_max_rate is {value!r}, it must be a number of runs per second above 0"
         )
 
     def _read_cron_deadline(self) -> float | None:
@@ -366,31 +375,31 @@ class RedBeatConfig:
         if value is None or (is_number(value) and value >= 0):
             return None if value is None else float(value)
         raise ConfigurationError(
-            f"beat_cron_starting_deadline is {value!r}, it must be seconds, 0 at least"
+            f"beat_cron_starting_deadline is {value!r}, it must be a number of seconds, at least 0"
         )
 
     def _read_metrics(self) -> None:
         port = "redbeat_metrics_port"
         off = self.either_or(port) is None
-        self.metrics_port = None if off else self._read_whole(port, 0, 1, 65535)
+        self.metrics_port = None if off else self._read_int(port, 0, 1, 65535)
         self.metrics_host = _check_key(
             "redbeat_metrics_host", self.either_or("redbeat_metrics_host", DEFAULT_METRICS_HOST)
         )
-        self.metrics_entries = self._read_whole(
+        self.metrics_entries = self._read_int(
             "redbeat_metrics_entries", DEFAULT_METRICS_ENTRIES, 0, MAX_METRICS_ENTRIES
         )
 
-    def _read_whole(self, name: str, default: int, least: int, most: int) -> int:
+    def _read_int(self, name: str, default: int, minimum: int, maximum: int) -> int:
         value = self.either_or(name, default)
-        if type(value) is int and least <= value <= most:
+        if type(value) is int and minimum <= value <= maximum:
             return value
         raise ConfigurationError(
-            f"{name} is {value!r}, it must be a whole number from {least} to {most}"
+            f"{name} is {value!r}, it must be an integer from {minimum} to {maximum}"
         )
 
     def _read_delivery(self) -> str | None:
         name = "redbeat_delivery"
-        return None if self.either_or(name) is None else self._read_choice(name, OF_AN_APP)
+        return None if self.either_or(name) is None else self._read_choice(name, APP_DELIVERIES)
 
     def _read_choice(self, name: str, choices: tuple[str, ...], default: int = 0) -> str:
         value = self.either_or(name, choices[default])
@@ -400,22 +409,23 @@ class RedBeatConfig:
 
 
 def real_app(app: Any = None) -> Celery:
-    """Return ``app``; the current one for None, and the app behind a proxy of it.
+    """Return ``app``, or the app behind it if ``app`` is a proxy, or the current app for None.
 
-    ``celery.current_app`` is a proxy, and so is what Flask programs make of their app.
+    ``celery.current_app`` is a proxy, and Flask programs often wrap their app in a proxy too.
     """
-    # Asking the type is quick for an app, and goes past what a proxy passes on.
+    # A proxy forwards isinstance() and attributes to its app, so the type itself is checked.
     while not issubclass(type(app), Celery) and hasattr(type(app), "_get_current_object"):
         app = app._get_current_object()
-    found: Celery = app_or_default(app)
-    return found
+    resolved: Celery = app_or_default(app)
+    return resolved
 
 
 def ensure_conf(app: Celery | None = None) -> RedBeatConfig:
-    """Return the configuration of ``app`` (or of the current one), read at the first call.
+    """Return the configuration of ``app``, or of the current app for None.
 
-    It is kept as ``app.redbeat_conf``; one that is there already is returned as it is, with the
-    keys that the client in ``app.redbeat_redis`` needs, see :meth:`RedBeatConfig.adopt`.
+    The first call reads the configuration and stores it as ``app.redbeat_conf``. Later calls
+    return that object. Its keys follow the client in ``app.redbeat_redis``, see
+    :meth:`RedBeatConfig.adopt`. No round trips.
     """
     config: RedBeatConfig | None = getattr(app, "redbeat_conf", None)
     if config is None:
@@ -440,7 +450,7 @@ def _is_unset(seconds: Any) -> bool:
 def _check_key(setting: str, value: Any) -> str:
     if isinstance(value, str) and value:
         return value
-    raise ConfigurationError(f"{setting} is {value!r}, it must be a text that is not empty")
+    raise ConfigurationError(f"{setting} is {value!r}, it must be a non-empty string")
 
 
 def _check_lock_timeout(value: Any) -> float:

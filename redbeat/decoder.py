@@ -1,4 +1,4 @@
-"""The JSON codec of definitions and metas: one table per direction, exact both ways."""
+"""The JSON codec of definitions and run histories; values are read back exactly as written."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ __all__: tuple[str, ...] = (
     "use_codec",
 )
 
-# Programs import these from here, since they stood in this module of RedBeat 2.
+# Programs import these names from this module, which had them in RedBeat 2.
 __all__ += ("calendar", "crontab", "datetime", "json", "rrule", "schedule", "timedelta")
 __all__ += ("timezone", "weekday", "zoneinfo")
 
 MAX_TEXT = 1024 * 1024  # characters
-SHOWN = 60
+MAX_QUOTED = 60  # characters of a value in a message
 
 _PLAIN = json.JSONEncoder(allow_nan=False)
 _DEFAULT = RedBeatJSONEncoder().default
 
 
 class MissingPackageError(DecodeError, InvalidEntryError, CannotRunHereError):
-    """A stored schedule needs a package that is not installed, which the message names."""
+    """A stored schedule needs a package that is not installed; the message names the package."""
 
     def __init__(self, field: str, problem: str) -> None:
         Exception.__init__(self, f"{field}: {problem}")
@@ -60,10 +60,10 @@ class MissingPackageError(DecodeError, InvalidEntryError, CannotRunHereError):
 
 
 class RedBeatJSONDecoder(json.JSONDecoder):
-    """JSON with tagged dicts as the objects they stand for; for ``json.loads(text, cls=...)``.
+    """JSON to Python, with objects for tagged dicts; for ``json.loads(text, cls=...)``.
 
-    A dict with another tag, or with one of ours that does not fit, is left as it is: it may
-    well be a user's own data. Subclasses override ``dict_to_object``.
+    A dict with an unknown tag, or with invalid fields for its tag, stays a dict: it may be data of
+    the user. Subclasses override ``dict_to_object``.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -71,7 +71,7 @@ class RedBeatJSONDecoder(json.JSONDecoder):
         super().__init__(*args, **kwargs)
 
     def dict_to_object(self, d: dict[str, Any]) -> Any:
-        """The object that ``d`` stands for, else ``d`` unchanged; raises nothing."""
+        """Return the object for the tagged dict ``d``, or ``d`` itself; raises no error."""
         tag = d.get(TAG)
         read = None if tag is None else reader_of(tag)
         if read is None:
@@ -79,8 +79,8 @@ class RedBeatJSONDecoder(json.JSONDecoder):
         try:
             return read(d)
         except Exception:
-            # What the reader does not understand is data. Whoever needs an object there says
-            # so, and why it is none: see decode_schedule.
+            # An invalid dict may be data of the user. Where a schedule is required,
+            # decode_schedule() reads the dict again and raises the error.
             return d
 
 
@@ -90,30 +90,34 @@ _provider: Callable[[], Codec] = lambda: (RedBeatJSONEncoder, RedBeatJSONDecoder
 
 
 def use_codec(provider: Callable[[], Codec]) -> None:
-    """Have ``provider`` return the encoder and decoder in use each time that they are needed."""
-    global _provider  # noqa: PLW0603 - one for the process, as the names that programs replace
+    """Set the function that returns the active encoder and decoder, at each use."""
+    global _provider  # noqa: PLW0603 - programs replace the codec for the whole process
     _provider = provider
 
 
 def active_codec() -> Codec:
-    """The encoder and decoder in use: those on ``redbeat.schedulers``, where users replace them."""
+    """Return the active encoder and decoder.
+
+    They are attributes of ``redbeat.schedulers``, which programs may replace.
+    """
     return _provider()
 
 
 def active_encoder() -> type[json.JSONEncoder]:
-    """The encoder in use."""
+    """Return the active encoder."""
     return _provider()[0]
 
 
 def active_decoder() -> type[json.JSONDecoder]:
-    """The decoder in use."""
+    """Return the active decoder."""
     return _provider()[1]
 
 
 def encode(value: Any, field: str = "") -> str:
-    """``value`` as JSON text, by the encoder in use.
+    """Return ``value`` as JSON text, written by the active encoder.
 
-    Raises ``InvalidEntryError`` with the path of what cannot be stored exactly, below ``field``.
+    Raises ``InvalidEntryError`` if a value could not be read back exactly. The error has the path
+    of that value, below ``field``.
     """
     try:
         text = _encoded(value, active_codec()[0])
@@ -121,7 +125,7 @@ def encode(value: Any, field: str = "") -> str:
         raise InvalidEntryError(error.field(field) or "value", error.problem) from error
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidEntryError(field or "value", f"cannot be stored as JSON: {error}") from error
-    problem = _too_much(text)
+    problem = _exceeded_limit(text)
     if problem:
         raise InvalidEntryError(field or "value", problem)
     return text
@@ -134,10 +138,10 @@ def _encoded(value: Any, encoder: type[json.JSONEncoder]) -> str:
 
 
 def decode(text: str | bytes, field: str) -> Any:
-    """The value of JSON ``text``, by the decoder in use.
+    """Return the value of JSON ``text``, read by the active decoder.
 
-    Raises ``DecodeError`` naming ``field`` if the text is no JSON, longer than ``MAX_TEXT`` or
-    nested deeper than ``MAX_DEPTH``.
+    Raises ``DecodeError`` for ``field`` if the text is not JSON, has more than ``MAX_TEXT``
+    characters, or is nested more than ``MAX_DEPTH`` levels deep.
     """
     if len(text) > MAX_TEXT:
         raise DecodeError(field, _too_long(text))
@@ -146,7 +150,7 @@ def decode(text: str | bytes, field: str) -> Any:
     except RecursionError as error:
         raise DecodeError(field, TOO_DEEP) from error
     except Exception as error:
-        # ValueError for bad JSON, and whatever a decoder of the user's own may raise.
+        # Invalid JSON raises ValueError; the decoder of a user may raise any error.
         raise DecodeError(field, f"cannot be read as JSON: {error}") from error
     if _brackets(text) > MAX_DEPTH and _deeper_than(value, MAX_DEPTH):
         raise DecodeError(field, TOO_DEEP)
@@ -154,11 +158,10 @@ def decode(text: str | bytes, field: str) -> Any:
 
 
 def decode_schedule(value: Any, field: str = "definition.schedule") -> BaseSchedule:
-    """The schedule that stands in a decoded definition.
+    """Return the schedule in ``value``, which comes from a decoded definition.
 
-    A bare number is an interval in seconds. What the decoder left as a dict is read again, to
-    raise a ``DecodeError`` that says what is wrong with it: ``UnknownTypeError`` for a type that
-    this process does not know.
+    A number is an interval in seconds. Raises ``DecodeError`` with the problem if ``value`` is not
+    a valid schedule, and ``UnknownTypeError`` for a schedule type that this process does not know.
     """
     if isinstance(value, BaseSchedule):
         return value
@@ -167,11 +170,11 @@ def decode_schedule(value: Any, field: str = "definition.schedule") -> BaseSched
     tag = value.get(TAG) if isinstance(value, dict) else None
     read = reader_of(tag) if tag in tags() else None
     if read is None:
-        kind = UnknownTypeError if tag and isinstance(tag, str) else DecodeError
-        raise kind(field, _no_schedule(value, tag))
+        error_class = UnknownTypeError if tag and isinstance(tag, str) else DecodeError
+        raise error_class(field, _not_a_schedule(value, tag))
     try:
-        found: BaseSchedule = read(value)
-        return found
+        decoded: BaseSchedule = read(value)
+        return decoded
     except MissingError as error:
         raise MissingPackageError(field, error.problem) from error
     except LoadError as error:
@@ -181,22 +184,23 @@ def decode_schedule(value: Any, field: str = "definition.schedule") -> BaseSched
         raise DecodeError(path, error.problem) from error
 
 
-def _no_schedule(value: Any, tag: object) -> str:
-    valid = f"use an object with {TAG!r} of {', '.join(tags())}"
+def _not_a_schedule(value: Any, tag: object) -> str:
+    valid = f"use an object with {TAG!r} set to one of {', '.join(tags())}"
     if tag is not None:
-        return f"unknown {TAG!r} {_shown(tag)}; {valid}"
-    return f"{_shown(value)} is not a schedule; {valid}, or a number of seconds"
+        return f"unknown {TAG!r} {_quoted(tag)}; {valid}"
+    return f"{_quoted(value)} is not a schedule; {valid}, or a number of seconds"
 
 
-def _shown(value: object) -> str:
+def _quoted(value: object) -> str:
     text = repr(value)
-    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
+    return text if len(text) <= MAX_QUOTED else f"{text[:MAX_QUOTED]}..."
 
 
 TOO_DEEP = f"is nested more than {MAX_DEPTH} levels deep; flatten it"
 
 
-def _too_much(text: str) -> str:
+def _exceeded_limit(text: str) -> str:
+    """Return which limit the text exceeds, "" if none."""
     if len(text) > MAX_TEXT:
         return _too_long(text)
     if _brackets(text) > MAX_DEPTH and _deeper_than(json.loads(text), MAX_DEPTH):
@@ -205,11 +209,13 @@ def _too_much(text: str) -> str:
 
 
 def _too_long(text: str | bytes) -> str:
-    return f"is {len(text)} characters of JSON; at most {MAX_TEXT}, store large data elsewhere"
+    return (
+        f"has {len(text)} characters of JSON; the maximum is {MAX_TEXT}, store large data elsewhere"
+    )
 
 
 def _brackets(text: str | bytes) -> int:
-    """How many containers the text opens: no fewer than it nests."""
+    """Return the number of opening brackets, which is an upper bound of the depth."""
     if isinstance(text, bytes):
         return text.count(b"[") + text.count(b"{")
     return text.count("[") + text.count("{")

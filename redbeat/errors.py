@@ -1,4 +1,4 @@
-"""Every error that RedBeat raises, each with the moment when it is raised."""
+"""The errors that RedBeat raises. Each docstring says when."""
 
 from __future__ import annotations
 
@@ -23,20 +23,21 @@ class RedBeatError(Exception):
 
 
 class ConfigurationError(RedBeatError, ImproperlyConfigured):
-    """A ``redbeat_*`` setting is impossible; raised when the configuration is read.
+    """A setting has an invalid value. Raised when the configuration is read.
 
     The message names the setting, its value (never a password) and the valid values.
     """
 
 
 class RedBeatKeyExpiryError(RedBeatError):
-    """Redis may evict keys of the schedule and ``redbeat_key_expiry_check`` is ``raise``."""
+    """Redis may evict keys of the schedule, and ``redbeat_key_expiry_check`` is ``raise``."""
 
 
 class InvalidEntryError(RedBeatError, ValueError, TypeError):
-    """An entry cannot be stored as it was asked for; raised by ``save()``, nothing is written.
+    """An entry has an invalid value. Raised by ``save()``, which then writes nothing.
 
-    ``field`` is the path of what is wrong, such as ``kwargs.when`` or ``schedule.every``.
+    ``field`` is the path of the invalid value, such as ``kwargs.when`` or ``schedule.every``.
+    ``problem`` says what is wrong with the value.
     """
 
     def __init__(self, field: str, problem: str) -> None:
@@ -46,9 +47,10 @@ class InvalidEntryError(RedBeatError, ValueError, TypeError):
 
 
 class DecodeError(RedBeatError, ValueError):
-    """What is stored for an entry cannot be understood; raised when the entry is loaded.
+    """A stored entry has an invalid value. Raised when the entry is loaded.
 
-    ``field`` is the path of what is wrong, such as ``definition.schedule`` or ``meta``.
+    ``field`` is the path of the invalid value, such as ``definition.schedule`` or ``meta``.
+    ``problem`` says what is wrong with the value.
     """
 
     def __init__(self, field: str, problem: str) -> None:
@@ -60,33 +62,38 @@ class DecodeError(RedBeatError, ValueError):
 class CannotRunHereError(RedBeatError):
     """This process cannot run an entry, but a process with other code or settings may.
 
-    A beat puts such an entry back for others; one that is wrong for everybody is quarantined.
+    A beat leaves the entry to other beats. An entry that no beat can run is quarantined instead.
     """
 
 
 class UnknownTypeError(DecodeError, CannotRunHereError):
-    """A stored entry needs a class that this process does not have; raised when it is loaded.
+    """A stored entry does not fit the classes of this process. Raised when the entry is loaded.
 
-    That is a schedule type that is not registered, or whose ``load()`` failed, or an entry with
-    arguments that the entry class refuses.
+    There are three causes: the schedule type is not registered, the registered ``load()`` failed,
+    or the entry class does not accept the stored arguments.
     """
 
 
 class NotAllowedError(InvalidEntryError, CannotRunHereError):
-    """The task of an entry matches no pattern of ``redbeat_task_allowlist`` of this process."""
+    """An entry names a task that the ``redbeat_task_allowlist`` of this process does not allow."""
 
 
 def described(error: BaseException) -> str:
-    """Return class and message of an error; the ``repr`` of redis-py 8 leaves the message out."""
+    """Return the class and the message of ``error``, for logs.
+
+    ``repr(error)`` is no alternative: redis-py 8 leaves the message out of it.
+    """
     return f"{type(error).__name__}: {error}"
 
 
 class ConflictError(RedBeatError):
-    """Somebody else changed or deleted the entry since it was loaded.
+    """The stored entry was changed or deleted after your program loaded it.
 
-    Raised by ``save(if_unchanged=True)``; nothing is written. Load it again.
+    Raised by ``save(if_unchanged=True)``, which then writes nothing. Load the entry again.
     """
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"{name!r} was changed by somebody else since; load it again")
+        super().__init__(
+            f"{name!r} was changed by somebody else after it was loaded; load the entry again"
+        )
         self.name = name

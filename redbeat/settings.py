@@ -1,4 +1,4 @@
-"""The table of settings, and how they are found in the configuration of a Celery app."""
+"""The table of settings, and functions that look settings up in a Celery app."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from celery import Celery
 from celery.app.defaults import SETTING_KEYS
 
 __all__ = (
+    "APP_DELIVERIES",
     "AT_LEAST_ONCE",
     "AT_MOST_ONCE",
     "DELIVERIES",
     "EXACTLY_ONCE",
     "MISSING",
-    "OF_AN_APP",
     "SETTINGS",
     "Setting",
     "find_setting",
@@ -25,141 +25,145 @@ __all__ = (
 
 
 class Setting(NamedTuple):
-    """What there is to know about a setting; texts are reStructuredText, for the manual."""
+    """The description of a setting. The texts are reStructuredText, for the manual."""
 
-    #: What may be set.
+    #: The valid types or values.
     type: str
-    #: What holds if nothing is set: a Python literal in double backquotes, or a description.
+    #: The default: a Python literal in double backquotes, or a description.
     default: str
-    #: What it means, in one sentence.
+    #: What the setting does, in one phrase.
     meaning: str
-    #: The first version that has it.
+    #: The first version that has the setting.
     since: str
-    #: In what a number is counted, empty for what is no number.
+    #: The unit of a number; empty for settings that are not numbers.
     unit: str = ""
 
 
-#: Every setting of this package, in lower case. The manual's table is made from this one.
+#: Every setting of this package, in lower case. The manual renders its table from this mapping.
 SETTINGS: Final[Mapping[str, Setting]] = {
     "redbeat_redis_url": Setting(
-        "text", "``broker_url``", "the Redis that holds the schedule", since="2"
+        "string", "``broker_url``", "URL of the Redis that stores the schedule", since="2"
     ),
     "redbeat_redis_use_ssl": Setting(
-        "dict or bool", "``broker_use_ssl``", "TLS on or off, or redis-py's ``ssl_`` options", "2"
+        "dict or bool",
+        "``broker_use_ssl``",
+        "TLS: ``True`` or ``False``, or a dict of redis-py's ``ssl_`` options",
+        since="2",
     ),
     "redbeat_redis_options": Setting(
         "dict",
-        "``broker_transport_options``, of which only the keys listed below are used",
-        "options of the client and of its connections",
+        "``broker_transport_options``; RedBeat uses only the keys listed below",
+        "options of the Redis client and its connections",
         since="2",
     ),
     "redbeat_key_prefix": Setting(
-        "text",
+        "string",
         "``'redbeat:'``; in a cluster ``'{redbeat}:'``",
-        "what all keys begin with",
+        "prefix of all keys in Redis",
         since="2",
     ),
     "redbeat_lock_key": Setting(
-        "text or ``None``",
+        "string or ``None``",
         "``'<prefix>:lock'``, which is ``redbeat::lock``",
-        "key of the leader's lock; ``None`` for no lock",
+        "key of the leader's lock; ``None`` turns the lock off",
         since="2",
     ),
     "redbeat_lock_timeout": Setting(
         "number",
         "five times ``beat_max_loop_interval``; 1500 if that is not set",
-        "how long the lock lives when it is not renewed",
+        "time after which the lock expires if the leader does not renew it",
         since="2",
         unit="seconds",
     ),
     "redbeat_on_lock_lost": Setting(
         "``'standby'`` or ``'exit'``",
         "``'standby'``",
-        "what a leader does that lost the lock",
+        "what a leader does after it lost the lock",
         since="3.0",
     ),
     "redbeat_delivery": Setting(
         "``'exactly_once'``, ``'at_least_once'`` or ``'at_most_once'``",
-        "``None``: ``'exactly_once'`` if broker and schedule are one Redis server, else "
+        "``None``: ``'exactly_once'`` if broker and schedule are on one Redis server, else "
         "``'at_least_once'``",
-        "how runs are delivered, unless an entry says otherwise",
+        "delivery guarantee of runs; an entry can choose another one",
         since="3.0",
     ),
     "redbeat_publish_window": Setting(
         "integer from 1 to 1000",
         "``100``",
-        "how many messages may be on their way to the broker at once; 1 = each is waited for",
+        "maximum number of messages in flight to the broker; with 1, a beat waits for each "
+        "confirmation",
         since="3.0",
         unit="messages",
     ),
     "redbeat_max_rate": Setting(
         "number above 0 or ``None``",
-        "``None``, which is no limit",
-        "how many late runs a beat sends a second, after an outage",
+        "``None``, no limit",
+        "maximum rate at which a beat sends late runs, for example after an outage",
         since="3.0",
-        unit="runs a second",
+        unit="runs per second",
     ),
     "redbeat_history_size": Setting(
         "integer from 0 to 30",
         "``10``",
-        "how many of its last runs an entry remembers",
+        "number of runs in the history of each entry",
         since="3.0",
         unit="runs",
     ),
     "redbeat_wait_replicas": Setting(
         "integer, at least 0",
         "``0``",
-        "how many replicas each record of runs is waited for",
+        "number of replicas that a beat waits for after it recorded runs",
         since="3.0",
         unit="replicas",
     ),
     "redbeat_metrics_port": Setting(
         "port, or ``None``",
-        "``None``, which is off",
-        "the port of ``/metrics``, ``/healthz`` and ``/readyz``",
+        "``None``, off",
+        "port of ``/metrics``, ``/healthz`` and ``/readyz``",
         since="3.0",
     ),
     "redbeat_metrics_host": Setting(
-        "text", "``'127.0.0.1'``", "the address that this port listens on", since="3.0"
+        "string", "``'127.0.0.1'``", "address that ``redbeat_metrics_port`` listens on", since="3.0"
     ),
     "redbeat_metrics_entries": Setting(
         "integer from 0 to 10000",
         "``200``",
-        "up to how many entries are counted one by one",
+        "maximum number of entries with their own metrics",
         since="3.0",
         unit="entries",
     ),
     "redbeat_task_allowlist": Setting(
-        "list of text or ``None``",
-        "``None``, which allows all tasks",
-        "patterns of the tasks that entries may name",
+        "list of strings or ``None``",
+        "``None``, all tasks",
+        "patterns of the task names that entries may use",
         since="3.0",
     ),
     "redbeat_key_expiry_check": Setting(
         "``'ignore'``, ``'warn'``, ``'error'`` or ``'raise'``",
         "``'error'``",
-        "what to do at start when Redis may evict keys of the schedule",
+        "what a beat does at start if Redis may evict keys of the schedule",
         since="2",
     ),
 }
 
-#: What :func:`find_setting` returns for a setting that nobody made; None is a value.
+#: :func:`find_setting` returns this object for an unset setting, because None is a valid value.
 MISSING: Final = object()
 
 _PREFIX: Final = "redbeat_"
 
-# How alike a misspelt name must be: one letter more, less or other in the shortest name.
-_NEAR = 0.93
+# Similarity that makes a name a likely typo: one letter differs in the shortest setting name.
+_TYPO_CUTOFF = 0.93
 
-# The prefix of RedisBeater, a fork of RedBeat 2 whose settings are ours under another prefix.
-_FORK: Final = "redisbeater_"
+# RedisBeater is a fork of RedBeat 2. Its settings differ from RedBeat's in this prefix only.
+_REDISBEATER_PREFIX: Final = "redisbeater_"
 
 
 def find_setting(app: Celery, name: str) -> Any:
-    """Return what ``app`` has for ``name`` in any of its spellings, or :data:`MISSING`.
+    """Return the value of the setting ``name`` of ``app``, or :data:`MISSING` if it is unset.
 
-    The spellings are lower case, upper case, and both with the namespace of the app. Reads the
-    configuration of the app if that has not happened yet.
+    The name may be spelt in lower or upper case, with or without the namespace of the app. Loads
+    the configuration of the app if necessary.
     """
     conf = app.conf.finalize()
     spellings = _spellings(name, conf.prefix)
@@ -171,25 +175,26 @@ def find_setting(app: Celery, name: str) -> Any:
 
 
 def is_set(app: Celery, name: str) -> bool:
-    """Tell whether somebody set ``name``, be it to None."""
+    """Return whether the setting ``name`` is set, even if its value is None."""
     return find_setting(app, name) is not MISSING
 
 
 def unknown_settings(app: Celery) -> Iterator[tuple[str, str]]:
-    """Yield each ``redbeat_*`` or ``redisbeater_*`` setting that does not exist, and a remedy.
+    """Yield (problem, remedy) for each unknown ``redbeat_*`` or ``redisbeater_*`` setting.
 
-    Names that are one letter away from a setting of ours are found too. Values are not shown.
+    A name that differs from a setting of RedBeat by one letter counts as unknown too. The texts
+    contain names but no values, which may be secret.
     """
-    for spelling, name in sorted(set(_used_names(app))):
-        ours = _PREFIX + name.removeprefix(_FORK)
-        nearest = _nearest(ours if name.startswith(_FORK) else name)
-        if name.startswith(_FORK):
-            remedy = f"write {nearest}" if nearest else "take it out, RedBeat has no such setting"
-            yield f"Setting {spelling} is one of RedisBeater and is ignored", remedy
+    for spelling, name in sorted(set(_foreign_names(app))):
+        is_fork = name.startswith(_REDISBEATER_PREFIX)
+        nearest = _nearest(_PREFIX + name.removeprefix(_REDISBEATER_PREFIX) if is_fork else name)
+        if is_fork:
+            remedy = f"write {nearest}" if nearest else "remove it, RedBeat has no such setting"
+            yield f"{spelling} is a setting of RedisBeater and is ignored", remedy
         elif nearest:
             yield f"Unknown setting {spelling}", f"did you mean {nearest}?"
         elif name.startswith(_PREFIX):
-            yield f"Unknown setting {spelling}", f"the valid ones are {', '.join(SETTINGS)}"
+            yield f"Unknown setting {spelling}", f"the valid settings are {', '.join(SETTINGS)}"
 
 
 def _spellings(name: str, namespace: str | None) -> list[str]:
@@ -200,8 +205,11 @@ def _spellings(name: str, namespace: str | None) -> list[str]:
     return [prefix + spelling for prefix in prefixes for spelling in plain] + plain
 
 
-def _used_names(app: Celery) -> Iterator[tuple[str, str]]:
-    """Yield the names that are neither Celery's nor ours: as spelt, and in lower case, bare."""
+def _foreign_names(app: Celery) -> Iterator[tuple[str, str]]:
+    """Yield (name as written, name in lower case without namespace) of each setting of ``app``.
+
+    Settings of Celery and RedBeat are left out.
+    """
     conf = app.conf.finalize()
     namespace = (conf.prefix or "").lower()
     for source in conf.maps[:-1]:
@@ -213,22 +221,22 @@ def _used_names(app: Celery) -> Iterator[tuple[str, str]]:
 
 
 def _nearest(name: str) -> str | None:
-    if name.startswith(_PREFIX):  # what all names share would make all of them alike
-        known = {setting.removeprefix(_PREFIX): setting for setting in SETTINGS}
-        found = get_close_matches(name.removeprefix(_PREFIX), known, n=1)
-        return known[found[0]] if found else None
-    return next(iter(get_close_matches(name, SETTINGS, n=1, cutoff=_NEAR)), None)
+    if name.startswith(_PREFIX):  # compare without the prefix: it would make all names similar
+        settings = {setting.removeprefix(_PREFIX): setting for setting in SETTINGS}
+        matches = get_close_matches(name.removeprefix(_PREFIX), settings, n=1)
+        return settings[matches[0]] if matches else None
+    return next(iter(get_close_matches(name, SETTINGS, n=1, cutoff=_TYPO_CUTOFF)), None)
 
 
-#: Published and recorded in one step, by the Redis that is broker and schedule.
+#: Redis publishes and records a run in one step. Broker and schedule must share one server.
 EXACTLY_ONCE: Final = "exactly_once"
 
-#: Published first and recorded afterwards: a beat that dies in between has it sent again.
+#: A run is published, then recorded. If the beat dies in between, the run is sent again.
 AT_LEAST_ONCE: Final = "at_least_once"
 
-#: Recorded first and published afterwards: a beat that dies in between loses it.
+#: A run is recorded, then published. If the beat dies in between, the run is lost.
 AT_MOST_ONCE: Final = "at_most_once"
 
-#: What an entry may choose, and an app.
+#: The deliveries that an entry may choose, and those that the setting of an app may choose.
 DELIVERIES: Final = (AT_LEAST_ONCE, AT_MOST_ONCE)
-OF_AN_APP: Final = (EXACTLY_ONCE, *DELIVERIES)
+APP_DELIVERIES: Final = (EXACTLY_ONCE, *DELIVERIES)

@@ -1,1 +1,1 @@
-"""Rules about wall clocks and dates, and the instants they mean: pure arithmetic, no Redis."""
+"""Rules in wall-clock time, and their instants: pure arithmetic, without Redis."""

@@ -1,4 +1,7 @@
-"""Occurrences of a rule by number: computed where it leaves out nothing, not walked."""
+"""Computed counts: the n-th occurrence of a rule, and the number of occurrences in a span.
+
+Rules that skip periods or choose by position cannot be computed, see ``is_computed``.
+"""
 
 from __future__ import annotations
 
@@ -18,56 +21,59 @@ Times = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 
 
 class CountedRule(Protocol):
-    """What counts of a rule; an empty part is not restricted."""
+    """The attributes of a rule that the functions below use; an empty part restricts nothing."""
 
     @property
     def freq(self) -> int:
-        """The unit that the rule counts in."""
+        """The unit of the interval."""
 
     @property
     def interval(self) -> int:
-        """Each how many units it has an occurrence."""
+        """The number of units between two occurrences."""
 
     @property
     def start(self) -> datetime:
-        """The first moment, in wall time."""
+        """The start, in wall-clock time."""
 
     @property
     def plain(self) -> bool:
-        """Whether nothing but the interval restricts it."""
+        """Whether the rule has an interval only, without ``by`` parts."""
 
     @property
     def setpos(self) -> tuple[int, ...]:
-        """The positions of its occurrences among those of a period."""
+        """The positions (BYSETPOS) of the chosen occurrences in each period."""
 
     @property
     def days(self) -> DaySet:
-        """The days of the rule."""
+        """The days that the rule allows."""
 
     @property
     def hours(self) -> tuple[int, ...]:
-        """The hours of each day."""
+        """The hours that the rule allows."""
 
     @property
     def minutes(self) -> tuple[int, ...]:
-        """The minutes of each hour."""
+        """The minutes that the rule allows."""
 
     @property
     def seconds(self) -> tuple[int, ...]:
-        """The seconds of each minute."""
+        """The seconds that the rule allows."""
 
 
 def is_computed(rule: CountedRule) -> bool:
-    """Whether the functions below know the rule: an even step, or all its times on all its days."""
-    return _is_even(rule) or (rule.interval == 1 and not rule.setpos)
+    """Return whether the functions below support the rule.
+
+    They support rules with a fixed step, and rules that run at all their times on all their days.
+    """
+    return _has_fixed_step(rule) or (rule.interval == 1 and not rule.setpos)
 
 
 def nth_from(rule: CountedRule, begin: datetime, n: int) -> datetime:
-    """Occurrence number ``n`` from ``begin`` on, as if the rule had begun long before.
+    """Return the ``n``-th occurrence at or after ``begin``, regardless of the start of the rule.
 
-    ``datetime.max`` if that lies past the year 9999.
+    Returns ``datetime.max`` if the occurrence is after the year 9999.
     """
-    if _is_even(rule):
+    if _has_fixed_step(rule):
         step = _step(rule)
         try:
             return begin + (rule.start - begin) % step + (n - 1) * step
@@ -77,17 +83,17 @@ def nth_from(rule: CountedRule, begin: datetime, n: int) -> datetime:
 
 
 def number_between(rule: CountedRule, begin: datetime, end: datetime) -> int:
-    """How many occurrences are in ``[begin, end)``, as if the rule had begun long before."""
-    if _is_even(rule):
+    """Return the number of occurrences in ``[begin, end)``, regardless of the start of the rule."""
+    if _has_fixed_step(rule):
         step = _step(rule)
         return (begin - rule.start) // -step - (end - rule.start) // -step
     times = _times(rule)
     days = _number_of_days(rule.days, begin.date(), end.date())
-    before = _before(rule, times, end) - _before(rule, times, begin)
-    return days * len(times[0]) * len(times[1]) * len(times[2]) + before
+    partial_days = _earlier_that_day(rule, times, end) - _earlier_that_day(rule, times, begin)
+    return days * len(times[0]) * len(times[1]) * len(times[2]) + partial_days
 
 
-def _is_even(rule: CountedRule) -> bool:
+def _has_fixed_step(rule: CountedRule) -> bool:
     return rule.plain and rule.freq in UNIT
 
 
@@ -108,7 +114,7 @@ def _times(rule: CountedRule) -> Times:
 
 def _nth_of_all(rule: CountedRule, begin: datetime, left: int) -> datetime:
     times = hours, minutes, seconds = _times(rule)
-    left += _before(rule, times, begin)
+    left += _earlier_that_day(rule, times, begin)
     left, second = divmod(left, len(seconds))
     left, minute = divmod(left, len(minutes))
     left, hour = divmod(left, len(hours))
@@ -118,8 +124,8 @@ def _nth_of_all(rule: CountedRule, begin: datetime, left: int) -> datetime:
     return datetime(day.year, day.month, day.day, hours[hour], minutes[minute], seconds[second])
 
 
-def _before(rule: CountedRule, times: Times, moment: datetime) -> int:
-    """How many occurrences of its day come before ``moment``."""
+def _earlier_that_day(rule: CountedRule, times: Times, moment: datetime) -> int:
+    """Return the number of occurrences on the day of ``moment`` that are before ``moment``."""
     if moment.date() not in rule.days:
         return 0
     hours, minutes, seconds = times
@@ -131,24 +137,24 @@ def _before(rule: CountedRule, times: Times, moment: datetime) -> int:
 
 
 def _nth_day(days: DaySet, first: date, n: int) -> date | None:
-    """The allowed day that ``n`` others precede from ``first`` on; ``None`` past the year 9999."""
+    """Return the allowed day at index ``n`` from ``first`` on; None if after the year 9999."""
     cycles, n = divmod(n, days.in_cycle) if days.in_cycle else (0, n)
     number = first.timetuple().tm_yday - 1
     for year in range(first.year + cycles * CYCLE, MAXYEAR + 1):
-        found = days.in_year(date(year, 1, 1))
-        place = bisect_left(found, number) + n
-        if place < len(found):
-            return date(year, 1, 1) + found[place] * DAY
-        n, number = place - len(found), 0
+        allowed = days.in_year(date(year, 1, 1))
+        index = bisect_left(allowed, number) + n
+        if index < len(allowed):
+            return date(year, 1, 1) + allowed[index] * DAY
+        n, number = index - len(allowed), 0
     return None
 
 
 def _number_of_days(days: DaySet, first: date, end: date) -> int:
-    """How many allowed days there are in ``[first, end)``."""
+    """Return the number of allowed days in ``[first, end)``."""
     number = 0
     for year in range(first.year, end.year + 1):
         begin = date(year, 1, 1)
-        found = days.in_year(begin)
+        allowed = days.in_year(begin)
         low, high = max(first - begin, 0 * DAY).days, (end - begin).days
-        number += bisect_left(found, high) - bisect_left(found, low)
+        number += bisect_left(allowed, high) - bisect_left(allowed, low)
     return number

@@ -1,4 +1,4 @@
-"""The wall times of a crontab, found by jumping instead of by trying minutes."""
+"""The wall-clock times of a crontab, found with lookup tables instead of minute by minute."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from celery.schedules import crontab
 
 __all__ = ("CronRule", "cron_rule")
 
-# 29 February on a given weekday comes back after at most 40 years, so that a longer search
-# would find nothing.
+# 29 February falls on a given weekday at least every 40 years, so a longer search is useless.
 MONTHS_AHEAD = 12 * 41
 CACHE = "_redbeat_rule"
 
@@ -24,10 +23,11 @@ month_range = lru_cache(maxsize=1024)(monthrange)
 
 @dataclass(frozen=True)
 class CronRule:
-    """A crontab, expanded for searching.
+    """A crontab as lookup tables.
 
-    ``next_minute[m]`` is the first minute of the rule at or after ``m``, -1 if there is none;
-    ``next_hour`` likewise. ``weekdays`` count from Sunday = 0, as Celery's crontab does.
+    ``next_minute[m]`` is the first minute of the rule at or after ``m``, -1 if there is none.
+    ``next_hour`` is built in the same way. ``weekdays`` count from Sunday = 0, as in Celery.
+    ``follows_real_time`` says whether the rule also runs in the repeated hour of a DST change.
     """
 
     next_minute: tuple[int, ...]
@@ -38,7 +38,10 @@ class CronRule:
     follows_real_time: bool
 
     def next_wall(self, wall: datetime) -> datetime | None:
-        """The first matching minute after that of ``wall``, ``None`` if no date ever matches."""
+        """Return the first matching minute after the minute of ``wall``.
+
+        Returns None if no date ever matches, or after the year 9999.
+        """
         if self.next_hour[0] < 0 or self.next_minute[0] < 0:
             return None
         year, month, day = wall.year, wall.month, wall.day
@@ -57,7 +60,7 @@ class CronRule:
         return self._in_later_month(year, month)
 
     def _in_later_month(self, year: int, month: int) -> datetime | None:
-        """The first time of the first day after a month."""
+        """Return the first matching time after the end of a month, None if there is none."""
         for _ in range(MONTHS_AHEAD):
             year, month = (year, month + 1) if month < 12 else (year + 1, 1)
             if year > date.max.year:
@@ -68,23 +71,26 @@ class CronRule:
 
     def _next_day(self, year: int, month: int) -> tuple[int, ...]:
         kind = month_range(year, month)
-        return self._known.get(kind) or self._next_day_in(kind)
+        return self._day_tables.get(kind) or self._next_day_in(kind)
 
     def _next_day_in(self, kind: tuple[int, int]) -> tuple[int, ...]:
-        """The table for a month by the weekday of its first day (Monday = 0) and its length."""
+        """Build the table of months whose first weekday (Monday = 0) and length are ``kind``."""
         first, length = kind
         days = (day for day in self.days if day <= length and (first + day) % 7 in self.weekdays)
-        self._known[kind] = found = _next_table(days, length + 1)
-        return found
+        self._day_tables[kind] = table = _next_table(days, length + 1)
+        return table
 
     @cached_property
-    def _known(self) -> dict[tuple[int, int], tuple[int, ...]]:
-        """The tables of the 28 kinds of months, as far as they were asked for."""
+    def _day_tables(self) -> dict[tuple[int, int], tuple[int, ...]]:
+        """A cache of tables. There are 28 kinds of months: 7 first weekdays times 4 lengths."""
         return {}
 
 
 def cron_rule(schedule: crontab) -> CronRule:
-    """The rule of a crontab; made once for each object, which is then taken as unchanging."""
+    """Return the rule of a crontab.
+
+    The rule is cached in the object, so that later changes of the object have no effect.
+    """
     rule: CronRule | None = schedule.__dict__.get(CACHE)
     if rule is None:
         rule = _expand(schedule)
@@ -104,14 +110,15 @@ def _expand(schedule: crontab) -> CronRule:
 
 
 def _any_hour(written: Any, hours: Iterable[int]) -> bool:
-    """Whether the hour has a wildcard or a step, or names every hour there is."""
+    """Return whether the hour field has a wildcard or a step, or contains all 24 hours."""
     wildcard = isinstance(written, str) and ("*" in written or "/" in written)
     return wildcard or len(set(hours)) == 24
 
 
 def _next_table(values: Iterable[int], size: int) -> tuple[int, ...]:
-    table, wanted, following = [-1] * (size + 1), frozenset(values), -1
+    """Return a table: item ``n`` is the first of ``values`` at or after ``n``, -1 if none."""
+    table, allowed, following = [-1] * (size + 1), frozenset(values), -1
     for value in range(size - 1, -1, -1):
-        following = value if value in wanted else following
+        following = value if value in allowed else following
         table[value] = following
     return tuple(table)

@@ -1,4 +1,4 @@
-"""The days that a recurrence allows, and the next of them, in bounded work."""
+"""The days that a recurrence rule allows, and a search for the next one in bounded time."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ SECOND = UNIT[SECONDLY]
 
 
 def period_index(freq: int, moment: datetime, wkst: int) -> int:
-    """The number of the period of ``moment``, counted from the year 1."""
+    """Return the number of the period that contains ``moment``, counted from the year 1."""
     if freq <= MONTHLY:
         return moment.year if freq == YEARLY else moment.year * 12 + moment.month - 1
     days = moment.toordinal()
@@ -57,7 +57,7 @@ def period_index(freq: int, moment: datetime, wkst: int) -> int:
 
 
 def period_start(freq: int, index: int, wkst: int) -> datetime:
-    """The first moment of the period with this number."""
+    """Return the start of the period with the number ``index``."""
     if freq == YEARLY:
         return datetime(index, 1, 1)
     if freq == MONTHLY:
@@ -69,28 +69,28 @@ def period_start(freq: int, index: int, wkst: int) -> datetime:
 
 
 def month_days(year: int, month: int) -> Iterator[date]:
-    """Every day of a month."""
+    """Return an iterator over the days of a month."""
     return (date(year, month, day) for day in range(1, monthrange(year, month)[1] + 1))
 
 
 def month_length(day: date) -> int:
-    """How many days the month of ``day`` has."""
+    """Return the number of days in the month of ``day``."""
     return monthrange(day.year, day.month)[1]
 
 
 def year_length(year: int) -> int:
-    """How many days a year has."""
+    """Return the number of days in a year."""
     return 366 if isleap(year) else 365
 
 
 DayTest = Callable[[date], bool]
 
-#: Years after which the calendar repeats itself, weekdays included.
+#: The calendar, with its weekdays, repeats after this number of years.
 CYCLE = 400
-#: Years within which a day is looked for.
+#: The number of years in which a search looks for an allowed day.
 YEARS = 100
-#: Days that are tried one by one before whole years are computed.
-NEAR = 31
+#: A search tests this number of days one by one before it computes whole years.
+NEAR_DAYS = 31
 DAY = timedelta(days=1)
 
 easter = lru_cache(maxsize=256)(dateutil_easter.easter)
@@ -117,47 +117,50 @@ class DaySet:
         return True
 
     def first_from(self, day: date) -> date | None:
-        """Return the first of the days from ``day`` on; None if there is none within a century."""
-        for ahead in range(NEAR if self._tests else 1):
+        """Return the first allowed day from ``day`` on; None if there is none within a century."""
+        for ahead in range(NEAR_DAYS if self._tests else 1):
             near = day + ahead * DAY
             if near in self:
                 return near
         for year in range(day.year, min(day.year + YEARS, MAXYEAR) + 1):
             first = date(year, 1, 1)
             days = self.in_year(first)
-            at = bisect_left(days, (day - first).days if year == day.year else 0)
-            if at < len(days):
-                return first + days[at] * DAY
+            index = bisect_left(days, (day - first).days if year == day.year else 0)
+            if index < len(days):
+                return first + days[index] * DAY
         return None
 
     def in_year(self, first: date) -> tuple[int, ...]:
-        """Return the days of the year that begins at ``first``, counted from 0."""
+        """Return the allowed days of the year that begins at ``first``, counted from 0."""
         kind = self._kind(first.year)
-        if kind not in self._known:
+        if kind not in self._days_of_kind:
             days: Sequence[int] = range(year_length(first.year))
             if self.easter:
                 sunday = (easter(first.year) - first).days
                 days = [sunday + after for after in self.easter if sunday + after in days]
-            self._known[kind] = tuple(day for day in days if first + DAY * day in self)
-        return self._known[kind]
+            self._days_of_kind[kind] = tuple(day for day in days if first + DAY * day in self)
+        return self._days_of_kind[kind]
 
     @cached_property
     def in_cycle(self) -> int:
-        """How many days there are in each cycle of years; 0 if Easter, which has none, is meant."""
+        """The number of allowed days in a cycle of 400 years.
+
+        0 for rules with Easter, whose dates do not repeat after 400 years.
+        """
         if self.easter:
             return 0
         return sum(len(self.in_year(date(year, 1, 1))) for year in range(2000, 2000 + CYCLE))
 
     def _kind(self, year: int) -> object:
-        """Return what years have in common that have the same days."""
+        """Return a key that is equal for years with the same allowed days."""
         if self.easter:
             return year
-        # A week may belong to the year before or after.
+        # The neighbouring years count, because their weeks may reach into this year.
         lengths = tuple(year_length(near) for near in (year - 1, year, year + 1))
         return date(year, 1, 1).weekday(), lengths
 
     @cached_property
-    def _known(self) -> dict[object, tuple[int, ...]]:
+    def _days_of_kind(self) -> dict[object, tuple[int, ...]]:
         return {}
 
     @cached_property
@@ -185,11 +188,14 @@ class DaySet:
         if weekday in self.weekdays:
             return True
         return any(
-            weekday == wanted and nth in self._places(day) for wanted, nth in self.nth_weekdays
+            weekday == allowed and nth in self._positions(day) for allowed, nth in self.nth_weekdays
         )
 
-    def _places(self, day: date) -> tuple[int, int]:
-        """Which of its weekday the day is, from the front and from the back."""
+    def _positions(self, day: date) -> tuple[int, int]:
+        """Return the position of ``day`` among the days with its weekday, in its month or year.
+
+        The first number counts from the start, the second (negative) from the end.
+        """
         if self.freq == YEARLY and not self.months:
             number, length = day.timetuple().tm_yday, year_length(day.year)
         else:

@@ -1,6 +1,6 @@
-"""Recurrences as text of RFC 5545: the lines ``DTSTART``, ``RRULE``, ``RDATE`` and ``EXDATE``.
+"""Write RFC 5545 text: the lines ``DTSTART``, ``RRULE``, ``RDATE`` and ``EXDATE``.
 
-:mod:`redbeat.schedules.ical` reads such text.
+:mod:`redbeat.schedules.ical` reads this text.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from .zones import UTC, as_utc, fixed_offset, wall_zone, zone_key
 
 __all__ = ("DAYS", "MOMENT", "NUMBERS", "rule_to_ical", "set_to_ical")
 
-#: Weekdays, and the format of a time.
+#: The weekdays, from Monday on.
 DAYS = ("MO", "TU", "WE", "TH", "FR", "SA", "SU")
+#: The parts of a rule that are lists of numbers, with their names in dateutil.
 NUMBERS = {
     "BYSETPOS": "bysetpos",
     "BYMONTH": "bymonth",
@@ -29,22 +30,29 @@ NUMBERS = {
     "BYSECOND": "bysecond",
 }
 NAMES = {number: name for name, number in FREQUENCIES.items()}
+#: The format of a time.
 MOMENT = "%Y%m%dT%H%M%S"
 
 
 def rule_to_ical(rule: Any) -> str:
-    """The text of a rule, two lines; ``ValueError`` if its zone has no name."""
+    """Return the text of a rule, two lines.
+
+    Raises ``ValueError`` if the time zone of the rule has no name.
+    """
     return set_to_ical((rule,), (), ())
 
 
 def set_to_ical(
     rules: Iterable[Any], rdates: Iterable[datetime], exdates: Iterable[datetime]
 ) -> str:
-    """The text of a set; ``ValueError`` if its rules start apart, or a zone has no name."""
+    """Return the text of a set of rules and dates.
+
+    Raises ``ValueError`` if the rules have different starts, or a time zone has no name.
+    """
     rules = tuple(rules)
     lines = list(dict.fromkeys(_start(rule) for rule in rules))
     if len(lines) > 1:
-        raise ValueError("DTSTART: the rules of the set start apart, which the text cannot say")
+        raise ValueError("DTSTART: the rules of the set must have the same start")
     lines += [_rule_line(rule) for rule in rules]
     lines += [_date("RDATE", date) for date in rdates]
     lines += [_date("EXDATE", date) for date in exdates]
@@ -52,11 +60,13 @@ def set_to_ical(
 
 
 def _start(rule: Any) -> str:
-    # A rule reads its start through UTC, see there.
+    # Through UTC, as rrule does, so that a start that DST skips becomes a time that exists.
     instant = as_utc(rule.dtstart)
     text = _written("DTSTART", instant, rule.dtstart.tzinfo)
     if instant.astimezone(wall_zone(rule.dtstart.tzinfo or UTC)).fold:
-        raise ValueError("DTSTART: comes twice that night, and is the second; start earlier")
+        raise ValueError(
+            "DTSTART: is the second of two equal wall-clock times at the end of DST; use another"
+        )
     return text
 
 
@@ -68,9 +78,9 @@ def _written(name: str, instant: datetime, zone: tzinfo | None) -> str:
     zone = wall_zone(zone or UTC)
     key = zone_key(zone) if fixed_offset(zone) != timedelta(0) else "UTC"
     if key is None:
-        raise ValueError(f"{name}: the zone {zone!r} has no name; use zoneinfo.ZoneInfo")
+        raise ValueError(f"{name}: the time zone {zone!r} has no name; use zoneinfo.ZoneInfo")
     moment = instant.astimezone(zone)
-    if key == "UTC" or moment.fold:  # the second of a repeated time can only be told in UTC
+    if key == "UTC" or moment.fold:  # RFC 5545 has no fold, so the second of two is in UTC
         return f"{name}:{instant:{MOMENT}}Z"
     return f"{name};TZID={key}:{moment:{MOMENT}}"
 

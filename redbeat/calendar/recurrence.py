@@ -1,8 +1,8 @@
-"""RFC 5545 recurrence in wall time: the next occurrence by arithmetic, in bounded work.
+"""RFC 5545 recurrence in wall-clock time: the next occurrence by arithmetic, in bounded time.
 
-Periods (years, weeks, seconds, ...) are numbered, so that the period of any moment is found
-without walking from the start, however old that is. ``dateutil`` walks, and a rule that never
-matches keeps it busy until the year 9999; the results are the same where it gives any.
+Periods (years, weeks, seconds, ...) have numbers, so that the period of a moment is computed
+without walking from the start of the rule. ``dateutil`` walks from the start, and for a rule that
+never matches it walks to the year 9999. The occurrences are the same as those of ``dateutil``.
 """
 
 from __future__ import annotations
@@ -40,10 +40,11 @@ __all__ = (
 
 @dataclass(frozen=True)
 class Slots:
-    """Each ``interval``-th period of ``freq``, counted from number ``base``, at allowed times.
+    """The periods of a rule within a day, for a ``freq`` of a day or less.
 
-    The slots of a day are its periods, from 0 on. Empty ``hours``, ``minutes`` and ``seconds``
-    restrict nothing. Days are ordinals.
+    The rule has every ``interval``-th period, counted from period number ``base``, if its time is
+    allowed. A slot is the index of a period in its day. Empty ``hours``, ``minutes`` and
+    ``seconds`` restrict nothing. Days are proleptic ordinals.
     """
 
     freq: int
@@ -55,41 +56,44 @@ class Slots:
 
     @cached_property
     def per_day(self) -> int:
-        """How many periods a day has."""
+        """The number of periods in a day."""
         return UNIT[DAILY] // UNIT[self.freq]
 
     def of_day(self, day: int, since: int) -> Iterable[int]:
-        """The slots of a day that are the rule's, from number ``since`` on."""
-        ahead = self._ahead(day)
-        since = max(since, ahead)
-        ours = range(since + (ahead - since) % self.interval, self.per_day, self.interval)
+        """Return the slots of the rule in a day, from slot ``since`` on."""
+        first = self._first_slot(day)
+        since = max(since, first)
+        by_interval = range(since + (first - since) % self.interval, self.per_day, self.interval)
         if len(self._allowed) == self.per_day:
-            return ours
-        if len(self._allowed) > len(ours):
-            return (slot for slot in ours if slot in self._allowed_set)
+            return by_interval
+        # Walk the shorter of the two sequences and test each item against the other.
+        if len(self._allowed) > len(by_interval):
+            return (slot for slot in by_interval if slot in self._allowed_set)
         allowed = islice(self._allowed, bisect_left(self._allowed, since), None)
-        return (slot for slot in allowed if (slot - ahead) % self.interval == 0)
+        return (slot for slot in allowed if (slot - first) % self.interval == 0)
 
     def days_without(self, day: int) -> int | None:
-        """How many days from ``day`` on have no slot of the rule; ``None`` if all of them."""
+        """Return the number of days from ``day`` on without a slot; None if no day has a slot."""
         if len(self._allowed) == self.per_day:
-            return self._ahead(day) // self.per_day
-        cycle, ours = self._days
-        if not ours:
+            return self._first_slot(day) // self.per_day
+        cycle, days_with_slot = self._cycle
+        if not days_with_slot:
             return None
-        place = bisect_left(ours, day % cycle)
-        following = ours[place] if place < len(ours) else ours[0] + cycle
+        index = bisect_left(days_with_slot, day % cycle)
+        following = (
+            days_with_slot[index] if index < len(days_with_slot) else days_with_slot[0] + cycle
+        )
         return following - day % cycle
 
-    def _ahead(self, day: int) -> int:
-        """How many periods after the beginning of a day the rule has its first."""
+    def _first_slot(self, day: int) -> int:
+        """Return the first slot at or after the start of ``day``; it may be on a later day."""
         return (self.base - day * self.per_day) % self.interval
 
     @cached_property
-    def _days(self) -> tuple[int, tuple[int, ...]]:
-        """After how many days everything repeats, and which of these have a slot of the rule.
+    def _cycle(self) -> tuple[int, tuple[int, ...]]:
+        """The number of days after which all slots repeat, and the days among them with a slot.
 
-        These are the days with ``day * per_day + slot = base``, modulo the interval.
+        These days are the solutions of ``day * per_day + slot = base``, modulo the interval.
         """
         common = gcd(self.per_day, self.interval)
         cycle, base = self.interval // common, self.base
@@ -120,7 +124,7 @@ class Slots:
 # ruff: noqa: DTZ001 - wall times have no zone
 
 
-# How many years, months and weeks are looked at before a rule counts as finished.
+# The number of years, months and weeks that a search tries before a rule counts as finished.
 LOOK_AHEAD = (100, 1200, 5300)
 YEARS = 100
 MOST_DAYS = {YEARLY: 366, MONTHLY: 31, WEEKLY: 7}
@@ -131,11 +135,11 @@ Times = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 
 @dataclass(frozen=True)
 class Recurrence:
-    """One rule, normalised: every set sorted and without repeats, empty = not restricted.
+    """A normalised rule: tuples are sorted and without duplicates, empty ones restrict nothing.
 
-    ``start`` is naive and in whole seconds. ``hours``, ``minutes`` and ``seconds`` are complete
-    for the units below ``freq`` and restrict the others. ``plain`` says that no ``by`` part was
-    given. Equal values have equal occurrences.
+    ``start`` is naive and in whole seconds. ``hours``, ``minutes`` and ``seconds`` are never empty
+    for units smaller than ``freq``. ``plain`` says that the rule has no ``by`` part. Equal objects
+    have equal occurrences.
     """
 
     freq: int
@@ -158,24 +162,25 @@ class Recurrence:
 
     @cached_property
     def follows_real_time(self) -> bool:
-        """Whether the rule counts hours or less, and names no hour of the day."""
+        """Whether the rule repeats by hours or less and does not restrict the hour of the day."""
         return self.freq >= HOURLY and not self.hours
 
     def next_wall(self, wall: datetime) -> datetime | None:
-        """The first occurrence after ``wall``, ``None`` if there is none in about a century."""
-        if self._beyond_all:
+        """Return the first occurrence after ``wall``; None if there is none within a century."""
+        if self._no_position_exists:
             return None
         low = max(wall.replace(microsecond=0) + SECOND, self.start)
         try:
-            found = self._search(low)
+            occurrence = self._search(low)
         except (ValueError, OverflowError):
-            return None  # past the year 9999
-        beyond = found is None or (self.count is not None and found > self.last)
-        return None if beyond else found
+            return None  # after the year 9999
+        if occurrence is None or (self.count is not None and occurrence > self.last):
+            return None
+        return occurrence
 
     @cached_property
-    def _beyond_all(self) -> bool:
-        """Whether every position is beyond what the longest period holds."""
+    def _no_position_exists(self) -> bool:
+        """Whether even the longest period has fewer occurrences than each position requires."""
         size = MOST_DAYS.get(self.freq, 1)
         for part in self._times(self.start):
             size *= len(part)
@@ -183,32 +188,32 @@ class Recurrence:
 
     @cached_property
     def last(self) -> datetime:
-        """The occurrence that uses up ``count``."""
+        """The last occurrence that ``count`` allows."""
         return _last_counted(self)
 
     def _search(self, low: datetime) -> datetime | None:
-        # All periods of a day or less have the same times: when neither the one that has begun nor
-        # a whole one has an occurrence, none has.
-        shorter = self.freq >= DAILY
-        periods = islice(self._periods(low), 2) if shorter else self._long_periods(low)
-        found = (self._first_in(period, low) for period in periods)
-        return next((at for at in found if at is not None), None)
+        # All periods of a day or less have the same times. If neither the current period nor the
+        # next full period has an occurrence, no period has one.
+        is_short = self.freq >= DAILY
+        periods = islice(self._periods(low), 2) if is_short else self._long_periods(low)
+        occurrences = (self._first_in(period, low) for period in periods)
+        return next((at for at in occurrences if at is not None), None)
 
     def _long_periods(self, low: datetime) -> Iterator[datetime]:
-        """The weeks, months or years with an allowed day from ``low`` on, of about a century."""
+        """Yield the weeks, months or years with an allowed day, from ``low`` on for a century."""
         index = self._aligned(period_index(self.freq, low, self.wkst))
         for tried in range(LOOK_AHEAD[self.freq]):
             period = period_start(self.freq, index, self.wkst)
             day = self.days.first_from(max(period, low).date())
             if day is None or (tried >= YEARS and period.year > low.year + YEARS):
                 return
-            holding = self._index_of(day)
-            if holding <= index:
+            index_of_day = self._index_of(day)
+            if index_of_day <= index:
                 yield period
-            index = self._aligned(max(index + 1, holding))
+            index = self._aligned(max(index + 1, index_of_day))
 
     def _periods(self, low: datetime) -> Iterator[datetime]:
-        """The days, hours, minutes or seconds that nothing excludes, from that of ``low`` on."""
+        """Yield the allowed days, hours, minutes or seconds, from the period of ``low`` on."""
         unit, first = UNIT[self.freq], low.date()
         day = self._day_from(first)
         while day is not None and day.year <= low.year + YEARS:
@@ -219,15 +224,15 @@ class Recurrence:
             day = self._day_from(day + UNIT[DAILY])
 
     def _day_from(self, day: date) -> date | None:
-        """The first allowed day from ``day`` on that holds a period of the rule."""
-        last, found = day.year + YEARS, self.days.first_from(day)
-        while found is not None and found.year <= last:
-            without = self._slots.days_without(found.toordinal())
-            if without == 0:
-                return found
-            if without is None:
+        """Return the first allowed day from ``day`` on that has a period of the rule."""
+        last_year, allowed = day.year + YEARS, self.days.first_from(day)
+        while allowed is not None and allowed.year <= last_year:
+            days_without = self._slots.days_without(allowed.toordinal())
+            if days_without == 0:
+                return allowed
+            if days_without is None:
                 return None
-            found = self.days.first_from(found + without * UNIT[DAILY])
+            allowed = self.days.first_from(allowed + days_without * UNIT[DAILY])
         return None
 
     @cached_property
@@ -236,6 +241,7 @@ class Recurrence:
         return Slots(self.freq, self.interval, self._base, *clock)
 
     def _aligned(self, index: int) -> int:
+        """Return the first number of a period of the rule that is at least ``index``."""
         return index + (self._base - index) % self.interval
 
     @cached_property
@@ -260,15 +266,15 @@ class Recurrence:
     def _first_in(self, period: datetime, low: datetime) -> datetime | None:
         times = self._times(period)
         if self.setpos:
-            return min((at for at in self._picked(period, times) if at >= low), default=None)
+            return min((at for at in self._at_positions(period, times) if at >= low), default=None)
         for day in self._days_from(period, low):
-            found = _first_time(times, low if day == low.date() else None)
-            if found is not None:
-                return datetime(day.year, day.month, day.day, *found)
+            time = _first_time(times, low if day == low.date() else None)
+            if time is not None:
+                return datetime(day.year, day.month, day.day, *time)
         return None
 
     def _days_from(self, period: datetime, low: datetime) -> Iterator[date]:
-        """The allowed days of a period, from that of ``low`` on."""
+        """Yield the allowed days of a period, from the day of ``low`` on."""
         if self.freq >= DAILY:
             yield period.date()
             return
@@ -281,16 +287,17 @@ class Recurrence:
     def _index_of(self, day: date) -> int:
         return period_index(self.freq, datetime(day.year, day.month, day.day), self.wkst)
 
-    def _picked(self, period: datetime, times: Times) -> Iterator[datetime]:
+    def _at_positions(self, period: datetime, times: Times) -> Iterator[datetime]:
+        """Yield the occurrences that BYSETPOS chooses in a period."""
         days = [day for day in self._days(period) if day in self.days]
         hours, minutes, seconds = times
         for position in self.setpos:
-            rest = position - 1 if position > 0 else position
-            rest, second = divmod(rest, len(seconds))
-            rest, minute = divmod(rest, len(minutes))
-            rest, hour = divmod(rest, len(hours))
-            if -len(days) <= rest < len(days):
-                day = days[rest]
+            index = position - 1 if position > 0 else position
+            index, second = divmod(index, len(seconds))
+            index, minute = divmod(index, len(minutes))
+            index, hour = divmod(index, len(hours))
+            if -len(days) <= index < len(days):
+                day = days[index]
                 clock = hours[hour], minutes[minute], seconds[second]
                 yield datetime(day.year, day.month, day.day, *clock)
 
@@ -316,7 +323,7 @@ class Recurrence:
 
 
 def _first_time(times: Times, low: datetime | None) -> tuple[int, int, int] | None:
-    """The first time of day, at or after that of ``low`` if given."""
+    """Return the first (hour, minute, second) that is not before the time of ``low``, if given."""
     hours, minutes, seconds = times
     if low is None:
         return hours[0], minutes[0], seconds[0]

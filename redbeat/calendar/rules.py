@@ -1,4 +1,4 @@
-"""The arguments of a recurrence rule: checked by name, then normalised for searching."""
+"""The arguments of a recurrence rule: validation and normalisation."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FREQUENCIES = {
     "SECONDLY": SECONDLY,
 }
 
-# Smallest and largest value; where the smallest is negative, counting starts at 1 and -1.
+# The smallest and largest value. If the smallest is negative, 0 is not valid.
 RANGES = {
     "bysetpos": (-366, 366),
     "bymonth": (1, 12),
@@ -33,17 +33,17 @@ RANGES = {
     "byminute": (0, 59),
     "bysecond": (0, 59),
 }
-WITH_ZERO = frozenset({"byeaster"})
+WITH_ZERO = frozenset({"byeaster"})  # exceptions: 0 is valid
 RESTRICT_DAYS = ("byweekno", "byyearday", "bymonthday", "byweekday", "byeaster")
 
-# A count that is not mere multiplication is counted by days; one occurrence after the other where
-# the rule leaves out periods or chooses by position.
+# Limits of "count", to bound the search for the last occurrence. The first limit is for rules that
+# count by days, the second for rules that count each occurrence (an interval or BYSETPOS).
 MAX_COUNTED = 100_000
 MAX_WALKED = 2000
 
 
 def frequency(freq: object) -> int:
-    """``freq`` as a number; ``ValueError`` naming the valid values if it is none."""
+    """Return ``freq`` as a number; raises ``ValueError`` with the valid values."""
     if isinstance(freq, str) and freq.upper() in FREQUENCIES:
         return FREQUENCIES[freq.upper()]
     if isinstance(freq, int) and not isinstance(freq, bool) and 0 <= freq <= SECONDLY:
@@ -52,26 +52,27 @@ def frequency(freq: object) -> int:
 
 
 def positive(name: str, value: object) -> int:
-    """``value`` if it is a whole number above 0, else ``ValueError`` naming it."""
+    """Return ``value`` if it is an integer above 0; raises ``ValueError`` with ``name`` if not."""
     if isinstance(value, int) and not isinstance(value, bool) and value > 0:
         return int(value)
-    raise ValueError(f"{name}: {value!r} is not a whole number above 0")
+    raise ValueError(f"{name}: {value!r} is not an integer above 0")
 
 
 def recurrence(fields: Mapping[str, Any], start: datetime) -> Recurrence:
-    """The rule of these constructor arguments; ``ValueError`` naming the one that is wrong.
+    """Return the rule for the constructor arguments in ``fields``.
 
-    ``start`` is ``dtstart`` as a naive wall time. As in RFC 5545, parts that are left out and
-    that the frequency does not run through are taken from it.
+    ``start`` is ``dtstart`` as a naive wall-clock time. As in RFC 5545, ``start`` supplies missing
+    parts: a daily rule without hours runs at the time of ``start``. Raises ``ValueError`` with the
+    name of the invalid argument.
     """
     freq, by = fields["freq"], {name: _numbers(name, fields[name]) for name in RANGES}
     weekdays, nth = _weekdays("byweekday", fields["byweekday"])
-    anchored = all(fields[name] is None for name in RESTRICT_DAYS)
-    if anchored and freq == YEARLY and fields["bymonth"] is None:
+    day_of_start = all(fields[name] is None for name in RESTRICT_DAYS)
+    if day_of_start and freq == YEARLY and fields["bymonth"] is None:
         by["bymonth"] = (start.month,)
-    if anchored and freq <= MONTHLY:
+    if day_of_start and freq <= MONTHLY:
         by["bymonthday"] = (start.day,)
-    if anchored and freq == WEEKLY:
+    if day_of_start and freq == WEEKLY:
         weekdays = (start.weekday(),)
     ignored_nth = tuple(weekday for weekday, _ in nth) if freq > MONTHLY else ()
     plain = all(fields[name] is None for name in (*RANGES, "byweekday"))
@@ -100,8 +101,8 @@ def _count(fields: Mapping[str, Any], computed: bool) -> int | None:
     if fields["count"] is None:
         return None
     number = positive("count", fields["count"])
-    every = fields["interval"] == 1 and fields["bysetpos"] is None
-    limit = MAX_COUNTED if every else MAX_WALKED
+    by_days = fields["interval"] == 1 and fields["bysetpos"] is None
+    limit = MAX_COUNTED if by_days else MAX_WALKED
     if number > limit and not computed:
         raise ValueError(f"count: {number} is above {limit}; use 'until' instead")
     return number
@@ -118,7 +119,7 @@ def _items(name: str, value: Any) -> Iterable[Any]:
         return (value,)
     if isinstance(value, Iterable) and not isinstance(value, (str, bytes, Mapping)):
         return value
-    raise ValueError(f"{name}: {value!r} is neither a whole number nor a list of them")
+    raise ValueError(f"{name}: {value!r} is neither an integer nor a list of integers")
 
 
 def _number(name: str, value: Any) -> int:
@@ -126,7 +127,7 @@ def _number(name: str, value: Any) -> int:
     valid = isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
     if not valid or (value == 0 and low < 0 and name not in WITH_ZERO):
         without = ", without 0" if low < 0 and name not in WITH_ZERO else ""
-        raise ValueError(f"{name}: {value!r} is not a whole number from {low} to {high}{without}")
+        raise ValueError(f"{name}: {value!r} is not an integer from {low} to {high}{without}")
     return int(value)
 
 
@@ -135,13 +136,13 @@ def _week_start(wkst: Any) -> int:
 
 
 def _weekdays(name: str, value: Any) -> tuple[tuple[int, ...], tuple[tuple[int, int], ...]]:
-    found = [] if value is None else [_weekday(name, item) for item in _items(name, value)]
-    every = {weekday for weekday, nth in found if not nth}
-    return tuple(sorted(every)), tuple(sorted({pair for pair in found if pair[1]}))
+    pairs = [] if value is None else [_weekday(name, item) for item in _items(name, value)]
+    every = {weekday for weekday, nth in pairs if not nth}
+    return tuple(sorted(every)), tuple(sorted({pair for pair in pairs if pair[1]}))
 
 
 def _weekday(name: str, value: Any) -> tuple[int, int]:
-    """The day and which one of its month or year; 0 for every one."""
+    """Return (weekday, n) for the ``n``-th such day of a month or year; n is 0 for every week."""
     day, nth = getattr(value, "weekday", value), getattr(value, "n", None) or 0
     if isinstance(day, int) and not isinstance(day, bool) and 0 <= day <= 6:
         return int(day), int(nth)

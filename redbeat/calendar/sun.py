@@ -1,9 +1,9 @@
-"""When the events of Celery's ``solar`` schedule happen, from anywhere and in bounded work.
+"""The events of Celery's ``solar`` schedule, for any place on earth and in bounded time.
 
-The sun is looked at at its highest and its lowest of each day: it crosses a horizon between two of
-these moments or not at all until the next. Far from the crossing whole weeks are left out, since
-the sun moves north or south by less than half a degree a day. What is found does not depend on
-where the search began, and nothing of the schedule is changed.
+The search computes the height of the sun at its highest and lowest point of each day. Between two
+of these points the sun crosses a horizon once or not at all. If the sun is far from the horizon,
+the search skips whole weeks, because its declination changes by less than half a degree per day.
+The result does not depend on where the search starts, and the schedule object is not changed.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ __all__ = ("next_event",)
 Place = tuple[str, str]
 Point = tuple[float, float]
 
-# The zero of the numbers that ephem counts days in.
+# ephem counts days from this instant.
 EPHEM_EPOCH = datetime(1899, 12, 31, 12, tzinfo=UTC)
 DAY = timedelta(days=1)
 DEGREES_A_DAY = 0.41
 LOOK_AHEAD = 400 * 2  # half days
 SECONDS = 86400
 PRECISION = 0.01 / SECONDS  # days
-ON_HORIZON = 5e-6  # degrees, a millisecond as a rule; the heights are not more exact
-# As Celery has them, in degrees.
+ON_HORIZON = 5e-6  # degrees, the accuracy of the heights; usually a millisecond
+# The horizons of Celery's events, in degrees.
 HORIZONS = {"astronomical": -18.0, "nautical": -12.0, "civil": -6.0}
 SUNRISE = -34 / 60
 
 
 def next_event(schedule: Any, after: datetime) -> datetime | None:
-    """The first event of a ``solar`` strictly after ``after``, in UTC and whole seconds.
+    """Return the first event of a ``solar`` schedule strictly after ``after``.
 
-    ``None`` if there is none within a year.
+    The result is in UTC and whole seconds; None if there is no event within 400 days.
     """
     place = str(schedule.lat), str(schedule.lon)
     start = (as_utc(after) - EPHEM_EPOCH) / DAY
@@ -45,12 +45,12 @@ def next_event(schedule: Any, after: datetime) -> datetime | None:
     end = half + LOOK_AHEAD
     try:
         while half < end:
-            found, step = _look(schedule.event, place, half)
-            if found is not None and (instant := _instant(found)) > after:
+            number, step = _event_in(schedule.event, place, half)
+            if number is not None and (instant := _instant(number)) > after:
                 return instant
             half += step
     except (OverflowError, ValueError):
-        pass  # past the year 9999, or at no place on earth
+        pass  # after the year 9999, or invalid coordinates
     return None
 
 
@@ -58,8 +58,8 @@ def _instant(number: float) -> datetime:
     return EPHEM_EPOCH + timedelta(seconds=ceil(number * SECONDS))
 
 
-def _look(event: str, place: Place, half: int) -> tuple[float | None, int]:
-    """The event in a half day, if any, and how many half days to go on."""
+def _event_in(event: str, place: Place, half: int) -> tuple[float | None, int]:
+    """Return the event in a half day, None if none, and the number of half days to advance."""
     if event == "solar_noon":
         return (_extreme(place, half)[0], 2) if half % 2 else (None, 1)
     return _crossing(event, place, half)
@@ -71,15 +71,16 @@ def _crossing(event: str, place: Place, half: int) -> tuple[float | None, int]:
     before, after = _above(event, *low[1:]), _above(event, *high[1:])
     rises = event.startswith(("dawn", "sunrise"))
     if (before < 0) != (after < 0):
-        wanted = (before < 0) == rises
-        return _root(event, place, (low[0], before), (high[0], after)) if wanted else None, 1
+        is_event = (before < 0) == rises
+        return _root(event, place, (low[0], before), (high[0], after)) if is_event else None, 1
     return None, max(1, int(min(abs(before), abs(after)) / DEGREES_A_DAY) * 2)
 
 
 def _root(event: str, place: Place, low: Point, high: Point) -> float:
-    """When the sun is on the horizon, between two moments on either side of it.
+    """Return when the sun is on the horizon, between a moment below and a moment above it.
 
-    By straight lines; an end that stays twice counts half (the Illinois method).
+    This is the Illinois method: linear interpolation that halves the height at an end point which
+    stays twice in a row.
     """
     moved = 0
     while high[0] - low[0] > PRECISION:
@@ -101,18 +102,21 @@ def _horizon(event: str) -> float:
 
 
 def _above(event: str, height: float, radius: float) -> float:
-    """Degrees of the sun above the horizon of an event: its centre, or its rim at sunrise."""
+    """Return the height of the sun above the horizon of an event, in degrees.
+
+    Sunrise and sunset use the upper rim of the sun, twilights its centre.
+    """
     return height + (0.0 if "_" in event else radius) - _horizon(event)
 
 
 def _height(sun: Any, _observer: Any) -> tuple[float, float]:
-    """Height and radius of the sun in degrees."""
+    """Return height and radius of the sun, in degrees."""
     return degrees(sun.alt), degrees(sun.radius)
 
 
 @cache
 def _ephem() -> Any:
-    return import_module("ephem")  # which a solar has imported
+    return import_module("ephem")  # installed, because Celery's solar requires it
 
 
 def _sun_at(place: Place, number: float) -> tuple[Any, Any]:
@@ -126,16 +130,16 @@ def _sun_at(place: Place, number: float) -> tuple[Any, Any]:
 
 @lru_cache(maxsize=4096)
 def _extreme(place: Place, half: int) -> tuple[float, float, float]:
-    """When the sun is highest, for odd numbers, or lowest, and its height and radius then.
+    """Return when the sun is highest (odd ``half``) or lowest (even), and its height and radius.
 
     Half days are counted from ephem's epoch, at longitude 0.
     """
-    # By mean time; the true noon is up to 17 minutes off.
+    # The first estimate is mean solar time, which differs from true noon by up to 17 minutes.
     number = half / 2 - float(place[1]) / 360 - 0.5
-    found = _sun_at(place, number)
+    position = _sun_at(place, number)
     for _ in range(2):
-        sun, observer = found
+        sun, observer = position
         days = float(observer.sidereal_time() - sun.ra) / (2 * pi) + (0.0 if half % 2 else 0.5)
         number -= (days + 0.5) % 1 - 0.5
-        found = _sun_at(place, number)
-    return number, *_height(*found)
+        position = _sun_at(place, number)
+    return number, *_height(*position)

@@ -1,4 +1,4 @@
-"""From rules about wall clocks to instants: offsets from UTC, times skipped and repeated."""
+"""From wall-clock times to instants: UTC offsets, and times that DST skips or repeats."""
 
 from __future__ import annotations
 
@@ -28,28 +28,28 @@ DAY = timedelta(days=1)
 SECOND = timedelta(seconds=1)
 EPOCH_DAY = EPOCH.toordinal()
 
-#: No two changes of one zone are closer.
-APART = 3 * DAY
+#: Assumed minimum time between two changes of the offset of a time zone.
+MIN_CHANGE_DISTANCE = 3 * DAY
 CENTURY = 36525 * DAY
 END = datetime.max.replace(tzinfo=UTC)
 
 
 def at_offset(wall: datetime, offset: timedelta) -> datetime:
-    """The instant, in UTC, at which clocks of this offset show ``wall``."""
+    """Return the instant, in UTC, of the wall-clock time ``wall`` at a UTC offset."""
     return EPOCH + (wall - NAIVE_EPOCH - offset)
 
 
 def offset_at(instant: datetime, zone: tzinfo) -> timedelta:
-    """The offset of ``zone`` at the aware ``instant``."""
+    """Return the UTC offset of ``zone`` at the aware ``instant``."""
     return instant.astimezone(zone).utcoffset() or timedelta(0)
 
 
 @lru_cache(maxsize=4096)
 def steady_offset(zone: ZoneInfo, day: int) -> timedelta | None:
-    """The offset in the UTC day of this ordinal, the day before and the day after.
+    """Return the UTC offset of ``zone`` on ``day`` if it is the same the day before and after.
 
-    ``None`` if it changes in these three days, and at the ends of the calendar. A wall time of such
-    a day exists once.
+    ``day`` is the ordinal of a UTC day. Returns None if the offset changes within these three days,
+    and at the ends of the calendar. With a steady offset, each wall-clock time exists once.
     """
     offsets = set()
     for near in range(day - 1, day + 3):
@@ -62,23 +62,23 @@ def steady_offset(zone: ZoneInfo, day: int) -> timedelta | None:
 
 
 def offset_spans(zone: tzinfo, start: datetime) -> Iterator[tuple[datetime, datetime, timedelta]]:
-    """The spans ``[begin, end)`` in which ``zone`` keeps an offset, and that, from ``start`` on.
+    """Yield (begin, end, offset) for each span ``[begin, end)`` in which ``zone`` keeps its offset.
 
-    A change that is more than a century after ``start`` is left out.
+    The first span begins at ``start``. Changes more than a century later are ignored.
     """
-    begin, known, offset = start, start, offset_at(start, zone)
-    while known - start < CENTURY and known < END - APART:
-        if offset_at(known + APART, zone) == offset:
-            known += APART
+    begin, checked, offset = start, start, offset_at(start, zone)
+    while checked - start < CENTURY and checked < END - MIN_CHANGE_DISTANCE:
+        if offset_at(checked + MIN_CHANGE_DISTANCE, zone) == offset:
+            checked += MIN_CHANGE_DISTANCE
             continue
-        known = change_between(known, known + APART, zone)
-        yield begin, known, offset
-        begin, offset = known, offset_at(known, zone)
+        checked = change_between(checked, checked + MIN_CHANGE_DISTANCE, zone)
+        yield begin, checked, offset
+        begin, offset = checked, offset_at(checked, zone)
     yield begin, END, offset
 
 
 def change_between(before: datetime, after: datetime, zone: tzinfo) -> datetime:
-    """The instant in ``(before, after]`` when the offset changes, to the second."""
+    """Return the instant in ``(before, after]`` at which the offset changes, in whole seconds."""
     old = offset_at(before, zone)
     low, high = before.replace(microsecond=0), after
     while high - low > SECOND:
@@ -91,13 +91,13 @@ def change_between(before: datetime, after: datetime, zone: tzinfo) -> datetime:
 
 
 def offsets_of(wall: datetime, zone: tzinfo) -> tuple[timedelta, timedelta]:
-    """The offsets for ``fold`` 0 and 1, as PEP 495 defines them.
+    """Return the UTC offsets of ``wall`` for ``fold`` 0 and 1, as PEP 495 defines them.
 
-    Equal: an ordinary wall time. First greater: it exists twice. First smaller: it does not
-    exist, and these are the offsets before and after.
+    If they are equal, ``wall`` exists once. If the first is greater, ``wall`` exists twice. If the
+    first is smaller, ``wall`` does not exist, and these are the offsets before and after the gap.
     """
     if isinstance(zone, (ZoneInfo, timezone)):
-        # Made anew, which takes a fraction of the time of replace().
+        # A new datetime takes a fraction of the time of replace().
         day, clock = (wall.year, wall.month, wall.day), (wall.hour, wall.minute, wall.second)
         first = zone.utcoffset(datetime(*day, *clock, wall.microsecond))  # noqa: DTZ001
         second = zone.utcoffset(datetime(*day, *clock, wall.microsecond, fold=1))  # noqa: DTZ001
@@ -106,47 +106,54 @@ def offsets_of(wall: datetime, zone: tzinfo) -> tuple[timedelta, timedelta]:
 
 
 def _observed_offsets(wall: datetime, zone: tzinfo) -> tuple[timedelta, timedelta]:
-    """The same for zone classes that do not keep PEP 495, from conversions out of UTC alone."""
+    """Return the same as ``offsets_of`` for zone classes without support for PEP 495.
+
+    Only conversions from UTC to the time zone are used.
+    """
     guess = wall.replace(tzinfo=UTC, fold=0)
     before, after = offset_at(guess - DAY, zone), offset_at(guess + DAY, zone)
-    shown = [offset for offset in (before, after) if _shows(wall, offset, zone)]
-    if len(shown) == 1:
-        return shown[0], shown[0]
+    valid = [offset for offset in (before, after) if _is_valid_offset(wall, offset, zone)]
+    if len(valid) == 1:
+        return valid[0], valid[0]
     return before, after
 
 
-def _shows(wall: datetime, offset: timedelta, zone: tzinfo) -> bool:
+def _is_valid_offset(wall: datetime, offset: timedelta, zone: tzinfo) -> bool:
     return at_offset(wall, offset).astimezone(zone).replace(tzinfo=None) == wall
 
 
 MINUTE = timedelta(minutes=1)
 TICK = timedelta.resolution
-NOTHING = timedelta(0)
-#: Before every instant that is asked about.
-DAWN = datetime.min.replace(tzinfo=UTC)
+ZERO = timedelta(0)
+#: The default start of a rule: the earliest datetime.
+BEGINNING = datetime.min.replace(tzinfo=UTC)
 
 
 class WallRule(Protocol):
-    """A rule that knows wall times only, all of them naive."""
+    """A rule in wall-clock time; all its datetimes are naive."""
 
     @property
     def follows_real_time(self) -> bool:
-        """Whether the rule counts real hours instead of naming some."""
+        """Whether the rule repeats in real time ("every hour") instead of at named hours.
+
+        Such a rule runs twice in an hour that DST repeats, and not in an hour that DST skips.
+        """
 
     def next_wall(self, wall: datetime) -> datetime | None:
-        """The first wall time of the rule after ``wall``, ``None`` if there is no more."""
+        """Return the first wall-clock time of the rule after ``wall``, None if none is left."""
 
 
 def next_instant(
-    rule: WallRule, after: datetime, zone: tzinfo, start: datetime = DAWN
+    rule: WallRule, after: datetime, zone: tzinfo, start: datetime = BEGINNING
 ) -> datetime | None:
-    """The first instant of ``rule`` strictly after ``after``, in UTC; ``None`` if none is left.
+    """Return the first instant of ``rule`` strictly after ``after``, in UTC; None if none is left.
 
-    ``after`` is aware; ``zone`` is the zone of the clock that the rule speaks about. Nothing is
-    before ``start``, in UTC, not even the first of two times that a clock shows.
+    ``after`` is aware, ``start`` is in UTC. The rule uses wall-clock time in ``zone``. No result is
+    before ``start``: of a wall-clock time that exists twice, the second instant may be the first
+    result.
     """
     after = as_utc(after)
-    if start is not DAWN and after < start:
+    if start is not BEGINNING and after < start:
         after = start - TICK
     try:
         if not isinstance(zone, ZoneInfo):
@@ -163,9 +170,9 @@ def next_instant(
 
 
 def instant_of(moment: datetime) -> datetime:
-    """The aware ``moment`` in UTC.
+    """Return the aware ``moment`` in UTC.
 
-    A wall time that does not exist is the first valid minute after it, as in ``next_instant``.
+    A wall-clock time that DST skips becomes the first minute after the gap, as in ``next_instant``.
     """
     zone = wall_zone(moment.tzinfo or UTC)
     wall = moment.replace(tzinfo=None)
@@ -186,8 +193,8 @@ def _next_in_zone(
     wall = rule.next_wall(NAIVE_EPOCH + (after - EPOCH + offset))
     if wall is None:
         return None
-    # Both a day or more away from any change: one in between has repeated no time of the rule, and
-    # left out none.
+    # If the offset is steady around ``after`` and around the result, a DST change between them
+    # cannot skip or repeat a time of the rule.
     later = wall.toordinal()
     if later != day:
         offset = steady_offset(zone, later)
@@ -200,23 +207,24 @@ def _next_near_change(
     rule: WallRule, after: datetime, zone: tzinfo, start: datetime
 ) -> datetime | None:
     local = after.astimezone(zone)
-    wall = NAIVE_EPOCH + (after - EPOCH + (local.utcoffset() or NOTHING))
+    wall = NAIVE_EPOCH + (after - EPOCH + (local.utcoffset() or ZERO))
     if not rule.follows_real_time:
-        return _next_fixed(rule, wall, after, zone, start)
-    found = _next_real(rule, wall, after, zone)
+        return _next_named_time(rule, wall, after, zone, start)
+    run = _next_real_time(rule, wall, after, zone)
     first, second = offsets_of(wall, zone)
     if first <= second or local.fold:
-        return found
-    # This wall time comes a second time, so that the next run may be at an earlier wall time.
+        return run
+    # This wall-clock time will be repeated, so the next run may have an earlier wall-clock time.
     change = change_between(after, at_offset(wall, second), zone)
-    again = change.astimezone(zone).replace(tzinfo=None)
-    repeated = _next_real(rule, again - TICK, change - TICK, zone)
-    return min((run for run in (found, repeated) if run is not None), default=None)
+    repeated_from = change.astimezone(zone).replace(tzinfo=None)
+    repeated = _next_real_time(rule, repeated_from - TICK, change - TICK, zone)
+    return min((at for at in (run, repeated) if at is not None), default=None)
 
 
-def _next_fixed(
+def _next_named_time(
     rule: WallRule, wall: datetime | None, after: datetime, zone: tzinfo, start: datetime
 ) -> datetime | None:
+    """Return the next run of a rule of named hours, which runs once on each matching time."""
     while wall is not None:
         wall = rule.next_wall(wall)
         if wall is not None and (run := _first_instant(wall, zone, start)) > after:
@@ -224,9 +232,10 @@ def _next_fixed(
     return None
 
 
-def _next_real(
+def _next_real_time(
     rule: WallRule, wall: datetime | None, after: datetime, zone: tzinfo
 ) -> datetime | None:
+    """Return the next run of a rule that follows real time, without skipped wall-clock times."""
     while wall is not None and (wall := rule.next_wall(wall)) is not None:
         first, second = offsets_of(wall, zone)
         if first < second:
@@ -237,11 +246,15 @@ def _next_real(
     return None
 
 
-def _first_instant(wall: datetime, zone: tzinfo, start: datetime = DAWN) -> datetime:
+def _first_instant(wall: datetime, zone: tzinfo, start: datetime = BEGINNING) -> datetime:
+    """Return the first instant of ``wall`` that is not before ``start``.
+
+    If DST skips ``wall``, return the first full minute after the gap.
+    """
     first, second = offsets_of(wall, zone)
     if first >= second:
         run = at_offset(wall, first)
         return run if run >= start else at_offset(wall, second)
     change = change_between(at_offset(wall, second), at_offset(wall, first), zone)
-    beyond = change.replace(second=0)
-    return beyond if beyond == change else beyond + MINUTE
+    minute = change.replace(second=0)
+    return minute if minute == change else minute + MINUTE

@@ -1,4 +1,4 @@
-"""Time zones by name, and instants as numbers. Nothing here reads a clock."""
+"""Time zones by name, and instants as numbers. No function here reads a clock."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ __all__ = (
 
 UTC = timezone.utc
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-# To get from instants to wall times and back by arithmetic, several times faster than replace().
+# For conversions between instants and wall-clock times: arithmetic is faster than replace().
 NAIVE_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - it has no zone
 
 
 def zone_named(name: str) -> tzinfo:
-    """The zone with this IANA name; ``ValueError`` if there is none on this machine.
+    """Return the time zone with an IANA name; raises ``ValueError`` if the system has none.
 
-    ``UTC`` is known even where the machine has no zone data.
+    ``UTC`` also works on systems without time zone data.
     """
     try:
         return ZoneInfo(name)
@@ -40,12 +40,12 @@ def zone_named(name: str) -> tzinfo:
             return UTC
         raise ValueError(
             f"unknown time zone {name!r}; use an IANA name such as 'Europe/Paris', and install "
-            "the 'tzdata' package where the system has no zone data"
+            "the 'tzdata' package if the system has no time zone data"
         ) from error
 
 
 def zone_key(zone: tzinfo | None) -> str | None:
-    """The IANA name of a ``zoneinfo``, ``pytz`` or ``dateutil`` zone, ``None`` for any other."""
+    """Return the IANA name of a ``zoneinfo``, ``pytz`` or ``dateutil`` zone, None for others."""
     key = getattr(zone, "key", None) or getattr(zone, "zone", None)
     if key is None and isinstance(zone, tzfile):
         return _key_of_file(str(getattr(zone, "_filename", "")))
@@ -54,7 +54,7 @@ def zone_key(zone: tzinfo | None) -> str | None:
 
 @lru_cache(maxsize=256)
 def _key_of_file(path: str) -> str | None:
-    """The name of the zone in a zone file; ``None`` where the path tells none."""
+    """Return the IANA name in the path of a time zone file; None if the path contains none."""
     name = path.rpartition("zoneinfo/")[2]
     try:
         return ZoneInfo(name).key
@@ -63,10 +63,10 @@ def _key_of_file(path: str) -> str | None:
 
 
 def wall_zone(zone: tzinfo) -> tzinfo:
-    """The same zone in a form that may be attached to a wall time.
+    """Return the same time zone in a form that may be the ``tzinfo`` of a datetime.
 
-    A ``pytz`` zone attached to a datetime directly means local mean time, so it is exchanged
-    for the ``zoneinfo`` zone of the same name.
+    A ``pytz`` zone as ``tzinfo`` means local mean time. The ``zoneinfo`` zone of the same name
+    replaces a ``pytz`` zone.
     """
     if isinstance(zone, (timezone, ZoneInfo)):
         return zone
@@ -75,18 +75,18 @@ def wall_zone(zone: tzinfo) -> tzinfo:
 
 
 def fixed_offset(zone: tzinfo) -> timedelta | None:
-    """The offset of a zone that has only one, ``None`` for a zone with a history."""
+    """Return the UTC offset of a zone with a fixed offset, None for any other zone."""
     if isinstance(zone, (timezone, ZoneInfo)):
         return zone.utcoffset(None)
     try:
         return zone.utcoffset(None)
     except Exception:
-        # The tzinfo contract allows None as the argument, but not every class knows that.
+        # The tzinfo contract allows None as the argument, but some classes fail.
         return None
 
 
 def as_utc(moment: datetime) -> datetime:
-    """The same instant in UTC; ``ValueError`` for a naive datetime, which is no instant."""
+    """Return ``moment`` in UTC; raises ``ValueError`` for a naive datetime."""
     if moment.tzinfo is UTC:
         return moment
     if moment.tzinfo is None:
@@ -95,7 +95,10 @@ def as_utc(moment: datetime) -> datetime:
 
 
 def to_timestamp(dt: datetime) -> int | float:
-    """UNIX seconds of ``dt``; a naive one is UTC. An ``int`` when there are no microseconds."""
+    """Return ``dt`` in UNIX seconds, as ``int`` if there are no microseconds.
+
+    A naive datetime is in UTC.
+    """
     aware = dt.replace(tzinfo=UTC) if dt.tzinfo is None else dt
     since = aware - EPOCH
     whole = since.days * 86400 + since.seconds
@@ -103,12 +106,12 @@ def to_timestamp(dt: datetime) -> int | float:
 
 
 def from_timestamp(seconds: float, tz_minutes: float = 0) -> datetime:
-    """The aware datetime of UNIX ``seconds`` at an offset of ``tz_minutes`` from UTC."""
+    """Return the aware datetime of UNIX ``seconds`` with a UTC offset of ``tz_minutes``."""
     moment = EPOCH + timedelta(seconds=seconds)
     return moment.astimezone(timezone(timedelta(minutes=tz_minutes))) if tz_minutes else moment
 
 
 def get_utcoffset_minutes(dt: datetime) -> int | float:
-    """Minutes that ``dt`` is ahead of UTC: 0 for UTC and for naive, else a float."""
+    """Return the UTC offset of ``dt`` in minutes: 0 for UTC and naive datetimes, else a float."""
     offset = dt.utcoffset()
     return offset.total_seconds() / 60 if offset else 0

@@ -1,1 +1,1 @@
-"""How Python objects are written as JSON and read back; :mod:`redbeat.decoder` is its front."""
+"""Conversion of Python objects to JSON and back. Its public interface is :mod:`redbeat.decoder`."""

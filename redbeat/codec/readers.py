@@ -1,4 +1,4 @@
-"""JSON to Python: values, rules and schedules, by their tags."""
+"""JSON to Python: one reader function for each tag, that is each value of ``__type__``."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ CLOCK = ("hour", "minute", "second", "microsecond")
 
 
 class MalformedError(ValueError):
-    """A tagged dict is not what its tag says; ``key`` is the part that is wrong, or empty."""
+    """A tagged dict is invalid for its tag; ``key`` names the invalid part, or is empty."""
 
     def __init__(self, key: str, problem: str) -> None:
         super().__init__(problem)
@@ -56,11 +56,11 @@ class MalformedError(ValueError):
 
 
 class MissingError(MalformedError):
-    """A tagged dict cannot be read, since a package is not installed."""
+    """A tagged dict needs a package that is not installed."""
 
 
 def check_keys(tagged: Tagged, required: tuple[str, ...], optional: tuple[str, ...]) -> None:
-    """Nothing is unknown, and nothing that is required is missing."""
+    """Raise ``MalformedError`` if a key is unknown or a required key is missing."""
     valid = (*required, *optional)
     for key in tagged:
         if key != TAG and key not in valid:
@@ -73,7 +73,7 @@ def check_keys(tagged: Tagged, required: tuple[str, ...], optional: tuple[str, .
 
 
 def read_number(tagged: Tagged, key: str) -> float:
-    """The number that has this key; JSON's true and false are none."""
+    """Return the number at ``key``; true and false are not numbers."""
     value = tagged.get(key)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise MalformedError(key, f"{value!r} is not a number")
@@ -81,18 +81,20 @@ def read_number(tagged: Tagged, key: str) -> float:
 
 
 def read_whole(key: str, value: object) -> int:
-    """``value`` itself, which must be a whole number."""
+    """Return ``value``, which must be an integer."""
     if isinstance(value, bool) or not isinstance(value, int):
-        raise MalformedError(key, f"{value!r} is not a whole number")
+        raise MalformedError(key, f"{value!r} is not an integer")
     return value
 
 
 def read_zone(key: str, value: object) -> tzinfo:
-    """A zone from its name or its seconds ahead of UTC; UTC if there is none."""
+    """Return the time zone for a name or a UTC offset in seconds; UTC for None."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return _offset_zone(key, value)
     if value is not None and not isinstance(value, str):
-        raise MalformedError(key, f"{value!r} is neither the name of a zone nor seconds from UTC")
+        raise MalformedError(
+            key, f"{value!r} is neither the name of a time zone nor a UTC offset in seconds"
+        )
     try:
         return zone_named("UTC" if value is None else value)
     except ValueError as error:
@@ -104,23 +106,26 @@ def _offset_zone(key: str, seconds: float) -> tzinfo:
         return timezone(timedelta(seconds=seconds)) if seconds else UTC
     except (ValueError, OverflowError) as error:
         raise MalformedError(
-            key, f"{seconds!r} seconds are no offset from UTC: below a day"
+            key, f"{seconds!r} is not a UTC offset: it must be less than a day, in seconds"
         ) from error
 
 
 def read_datetime(tagged: Tagged) -> datetime:
-    """An aware datetime; in UTC if there is no zone."""
+    """Return an aware datetime, in UTC if the dict has no time zone."""
     check_keys(tagged, DATE, (*CLOCK, "timezone", "fold"))
     fields = {key: read_whole(key, tagged.get(key, 0)) for key in (*DATE, *CLOCK, "fold")}
     zone = read_zone("timezone", tagged.get("timezone"))
     try:
         return datetime(**fields, tzinfo=zone)
     except (ValueError, OverflowError) as error:
-        raise MalformedError("", f"no such date: {error}") from error
+        raise MalformedError("", f"is not a valid date: {error}") from error
 
 
 def read_moment(key: str, value: object) -> datetime:
-    """A datetime that was read already, or ISO 8601; without a zone it is UTC."""
+    """Return ``value``, a datetime, a tagged dict or ISO 8601 text, as an aware datetime.
+
+    A value without a time zone is in UTC.
+    """
     if isinstance(value, dict):
         try:
             return read_datetime({TAG: "datetime", **value})
@@ -140,7 +145,7 @@ def _is_text(value: object) -> TypeGuard[str]:
 
 
 def read_list(tagged: Tagged, key: str) -> list[Any]:
-    """The list that has this key, empty if there is none."""
+    """Return the list at ``key``, an empty list if the key is missing."""
     value = tagged.get(key) or []
     if not isinstance(value, list):
         raise MalformedError(key, f"{value!r:.60} is not a list")
@@ -151,7 +156,7 @@ RULE_KEYS = ("dtstart_tz", "until_tz", "dtstart_zone", "until_zone")
 
 
 def read_rrule(tagged: Tagged) -> rrule:
-    """A rule; without ``dtstart`` and ``count`` it starts in 1970."""
+    """Return a rule. A rule without ``dtstart`` starts in 1970 and must not have a ``count``."""
     check_keys(tagged, ("freq",), (*RRULE_FIELDS[1:], *RULE_KEYS))
     fields = {key: tagged[key] for key in RRULE_FIELDS if key in tagged}
     fields.update(until=_rule_moment(tagged, "until"), dtstart=_rule_start(tagged))
@@ -165,18 +170,21 @@ def read_rrule(tagged: Tagged) -> rrule:
 
 
 def _malformed(error: Exception, keys: tuple[str, ...]) -> MalformedError:
-    """What is wrong, of an error whose text begins with one of the keys or is about all of it."""
+    """Return an error of a constructor as ``MalformedError``.
+
+    If the message starts with one of ``keys`` and a colon, that key is the invalid part.
+    """
     key, _, problem = str(error).partition(": ")
     return MalformedError(key, problem) if key in keys else MalformedError("", str(error))
 
 
 def _rule_start(tagged: Tagged) -> datetime:
-    """``dtstart``, or a fixed one: a start of "now" would be another rule at every reading."""
+    """Return ``dtstart``. The default is in 1970, because "now" would change at each reading."""
     start = _rule_moment(tagged, "dtstart")
     if start is not None:
         return start
     if tagged.get("count") is not None:
-        raise MalformedError("dtstart", "is missing; a rule with a count has to start somewhere")
+        raise MalformedError("dtstart", "is missing; a rule with a count needs a start")
     return datetime(1970, 1, 1, tzinfo=read_zone("dtstart_zone", tagged.get("dtstart_zone")))
 
 
@@ -204,15 +212,15 @@ def _weekdays(key: str, value: Any) -> Any:
 
 
 def read_weekday(tagged: Tagged) -> weekday:
-    """A weekday: each one, or the ``n``-th of a month or year."""
+    """Return a weekday: every such day, or with ``n`` the ``n``-th of a month or year."""
     check_keys(tagged, ("wkday",), ("n",))
     day, nth = read_whole("wkday", tagged["wkday"]), tagged.get("n")
     if not 0 <= day <= 6:
-        raise MalformedError("wkday", f"{day} is not a weekday: 0 (Monday) to 6")
+        raise MalformedError("wkday", f"{day} is not a weekday: use 0 (Monday) to 6")
     if nth is None:
         return weekday(day)
     if not read_whole("n", nth):
-        raise MalformedError("n", "0 is no place in a month; leave it out for every week")
+        raise MalformedError("n", "0 is not valid; leave n out for every week")
     return weekday(day, nth)
 
 
@@ -220,7 +228,7 @@ SET_KEYS = ("rrules", "rdates", "exdates")
 
 
 def read_rruleset(tagged: Tagged) -> rruleset:
-    """A set of rules and dates, from its parts or from the text of a calendar."""
+    """Return a set of rules and dates, from its parts or from RFC 5545 text in ``ical``."""
     check_keys(tagged, (), (*SET_KEYS, "ical"))
     try:
         if "ical" in tagged:
@@ -240,12 +248,12 @@ def read_rruleset(tagged: Tagged) -> rruleset:
 def _read_ical(tagged: Tagged) -> rruleset:
     check_keys(tagged, ("ical",), ())
     if not isinstance(tagged["ical"], str):
-        raise MalformedError("ical", f"{tagged['ical']!r:.60} is not a text")
+        raise MalformedError("ical", f"{tagged['ical']!r:.60} is not a string")
     try:
-        found = from_ical(tagged["ical"])
+        parsed = from_ical(tagged["ical"])
     except (ValueError, TypeError, OverflowError) as error:
         raise MalformedError("ical", str(error)) from error
-    return found if isinstance(found, rruleset) else rruleset([found])
+    return parsed if isinstance(parsed, rruleset) else rruleset([parsed])
 
 
 def _rule(index: int, value: object) -> rrule:
@@ -261,7 +269,7 @@ def _rule(index: int, value: object) -> rrule:
 
 
 class LoadError(MalformedError):
-    """The function that a user registered for a tag failed in this process."""
+    """The ``load()`` function that is registered for a tag failed in this process."""
 
 
 def _read_interval(tagged: Tagged) -> schedule:
@@ -291,7 +299,7 @@ def _read_crontab(tagged: Tagged) -> crontab:
     try:
         return crontab(**fields)
     except Exception as error:
-        # Celery's parser raises a class of its own beside several builtin ones.
+        # Celery's parser raises its own ParseException and several built-in errors.
         raise MalformedError(_wrong_cron_field(fields), str(error).strip()) from error
 
 
@@ -299,7 +307,7 @@ def _cron_field(key: str, value: Any) -> Any:
     if value is None:
         return "*"
     if isinstance(value, str):
-        # The manual of RedBeat 2 shows a range in brackets.
+        # The manual of RedBeat 2 has an example with a range in brackets.
         bracketed = value.startswith("[") and value.endswith("]")
         return value[1:-1] if bracketed else value
     if isinstance(value, list):
@@ -331,7 +339,7 @@ def _read_solar(tagged: Tagged) -> solar:
         read_number(tagged, key)
     try:
         return solar(tagged["event"], tagged["lat"], tagged["lon"])
-    except (ImportError, ImproperlyConfigured) as error:  # the first one before Celery 5.7
+    except (ImportError, ImproperlyConfigured) as error:  # ImportError before Celery 5.7
         raise MissingError(
             "", "needs the package 'ephem'; install it with: pip install 'celery-redbeat[solar]'"
         ) from error
@@ -345,23 +353,27 @@ def _wrong_solar_part(tagged: Tagged) -> str:
     return "event" if -180 <= tagged["lon"] <= 180 else "lon"
 
 
-def _read_registered(known: RegisteredType, tagged: Tagged) -> BaseSchedule:
+def _read_registered(registered: RegisteredType, tagged: Tagged) -> BaseSchedule:
     fields = {key: value for key, value in tagged.items() if key != TAG}
     try:
-        found = known.load(fields)
+        loaded = registered.load(fields)
     except Exception as error:
-        # It is the user's function, which may fail in any way.
-        raise LoadError("", f"load() of {known.tag!r} failed: {error!r}") from error
-    if not isinstance(found, known.cls):
-        raise LoadError("", f"load() of {known.tag!r} returned {found!r:.60}")
-    return found
+        # load() is code of the user, which may raise any error.
+        raise LoadError("", f"load() of {registered.tag!r} failed: {error!r}") from error
+    if not isinstance(loaded, registered.cls):
+        raise LoadError(
+            "",
+            f"load() of {registered.tag!r} returned {loaded!r:.60}; it must return a "
+            f"{registered.cls.__name__}",
+        )
+    return loaded
 
 
 def reader_of(tag: object) -> Callable[[Tagged], Any] | None:
-    """The function that reads a dict with this tag, built in or registered."""
-    known = named(tag)
-    if known is not None:
-        return partial(_read_registered, known)
+    """Return the function that reads a dict with ``tag``, None if the tag is unknown."""
+    registered = named(tag)
+    if registered is not None:
+        return partial(_read_registered, registered)
     return DECODERS.get(tag) if isinstance(tag, str) else None
 
 

@@ -1,4 +1,4 @@
-"""Python to JSON: what may be stored, and the tagged dict of each type."""
+"""Python to JSON: the types that can be stored, and the tagged dict of each type."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from redbeat.calendar.zones import (
     wall_zone,
     zone_key,
 )
-from redbeat.schedules.next_run import asks_itself, own_parts
+from redbeat.schedules.next_run import asks_itself, unstored_parts
 from redbeat.schedules.one_time import clocked
 from redbeat.schedules.registry import BUILT_IN, RegisteredType, named, of_class
 from redbeat.schedules.rule import RRULE_FIELDS, rrule, zone_extension
@@ -38,8 +38,8 @@ __all__ = (
     "TAGS",
     "RedBeatJSONEncoder",
     "UnstorableError",
-    "refusal",
     "storable",
+    "unstorable_reason",
     "warn_of_app",
     "warn_of_loss",
     "writer_of",
@@ -57,7 +57,10 @@ Writer = Callable[[Any], dict[str, Any]]
 
 
 class UnstorableError(TypeError):
-    """``problem`` says what is wrong with the value at ``path``, relative to the value walked."""
+    """A value cannot be stored.
+
+    ``path`` leads from the encoded value to the value that cannot be stored; ``problem`` says why.
+    """
 
     def __init__(self, problem: str, *path: str | int) -> None:
         super().__init__(problem)
@@ -68,7 +71,7 @@ class UnstorableError(TypeError):
         return f"{self.field()}: {self.problem}" if self.path else self.problem
 
     def field(self, root: str = "") -> str:
-        """The path as in ``kwargs.when`` or ``args[0]``, below ``root``."""
+        """Return the path as text such as ``kwargs.when`` or ``args[0]``, below ``root``."""
         steps = (f"[{step}]" if isinstance(step, int) else f".{step}" for step in self.path)
         return (root + "".join(steps)).lstrip(".")
 
@@ -94,7 +97,7 @@ def _written_zone(moment: datetime) -> tuple[str | float, int]:
     if zone is None:
         return "UTC", 0
     key = zone_key(zone)
-    if key is None or isinstance(zone, tzfile):  # as RedBeat 2 writes it
+    if key is None or isinstance(zone, tzfile):  # RedBeat 2 also writes the offset of a tzfile
         return _offset_seconds(moment), moment.fold
     if isinstance(zone, ZoneInfo):
         return key, moment.fold
@@ -102,7 +105,7 @@ def _written_zone(moment: datetime) -> tuple[str | float, int]:
 
 
 def _legacy_zone(moment: datetime, key: str, zone: tzinfo) -> tuple[str | float, int]:
-    """A ``pytz`` datetime has its offset in its zone instead of a ``fold``."""
+    """Return name and fold of a ``pytz`` zone, which has its offset instead of a ``fold``."""
     for fold in (0, 1):
         if moment.replace(tzinfo=zone, fold=fold).utcoffset() == moment.utcoffset():
             return key, fold if _repeated(moment, zone) else 0
@@ -121,7 +124,7 @@ def _offset_seconds(moment: datetime) -> float:
 def _encode_interval(interval: schedule) -> dict[str, Any]:
     every = interval.run_every
     if not isinstance(every, timedelta) or not ZERO < every <= MAX_EVERY:
-        raise UnstorableError(f"{every!r} is not an interval above 0 and up to 1000 years", "every")
+        raise UnstorableError(f"{every!r} is not above 0 and up to 1000 years", "every")
     return {TAG: "interval", "every": every.total_seconds(), "relative": bool(interval.relative)}
 
 
@@ -134,14 +137,14 @@ def _cron_field(cron: crontab, name: str) -> Any:
     written = getattr(cron, f"_orig_{name}")
     if isinstance(written, (str, list)) or type(written) is int:
         return written
-    # A set has no JSON, and an iterator has been used up: what they gave is the same crontab.
+    # JSON has no sets, and an iterator is exhausted: their parsed values are the same crontab.
     values = sorted(map(int, getattr(cron, name)))
     if not values:
-        raise UnstorableError("is empty, so that it would never run", name)
+        raise UnstorableError("is empty, so the crontab would never run", name)
     return values[0] if isinstance(written, int) else values
 
 
-# RedBeat 2 writes the two instants last, each with its offset.
+# The fields after freq and before the two instants, which RedBeat 2 writes last.
 RULE_PARTS = tuple(name for name in RRULE_FIELDS if name not in ("freq", "dtstart", "until"))
 
 
@@ -158,8 +161,10 @@ def _encode_rrule(rule: rrule) -> dict[str, Any]:
 def _rule_moment(name: str, moment: datetime) -> dict[str, Any]:
     zone = moment.tzinfo
     if zone is not None and zone_key(zone) is None and fixed_offset(zone) is None:
-        raise UnstorableError(f"the zone {zone!r} has no IANA name; use zoneinfo.ZoneInfo", name)
-    # Seconds are the smallest unit of a rule, so that nothing is lost with the fraction.
+        raise UnstorableError(
+            f"the time zone {zone!r} has no IANA name; use zoneinfo.ZoneInfo", name
+        )
+    # The smallest unit of a rule is a second, so the fraction has no effect.
     seconds = to_timestamp(moment.replace(microsecond=0))
     return {name: seconds, f"{name}_tz": get_utcoffset_minutes(moment)}
 
@@ -167,7 +172,7 @@ def _rule_moment(name: str, moment: datetime) -> dict[str, Any]:
 def _encode_rruleset(rules: rruleset) -> dict[str, Any]:
     for rule in rules.rrules:
         warn_of_loss(rule)
-    # RedBeat 2 cannot read a set anyway, so that the zones stay with their rules.
+    # RedBeat 2 cannot read sets, so the time zones may be inside the rules here.
     written = [{**_encode_rrule(rule), **zone_extension(rule)} for rule in rules.rrules]
     return {
         TAG: "rruleset",
@@ -185,14 +190,14 @@ def _encode_clocked(once: clocked) -> dict[str, Any]:
     return {TAG: "clocked", "clocked_time": once.clocked_time}
 
 
-def _encode_registered(known: RegisteredType, value: Any) -> dict[str, Any]:
-    written: Any = known.dump(value)
+def _encode_registered(registered: RegisteredType, value: Any) -> dict[str, Any]:
+    written: Any = registered.dump(value)
     if not isinstance(written, Mapping) or TAG in written:
         raise UnstorableError(
-            f"dump() of the schedule type {known.tag!r} returned {written!r:.60}; "
-            f"it has to return a dict without {TAG!r}"
+            f"dump() of the schedule type {registered.tag!r} returned {written!r:.60}; "
+            f"it must return a dict without {TAG!r}"
         )
-    return {TAG: known.tag, **written}
+    return {TAG: registered.tag, **written}
 
 
 def _encode_weekday(day: Any) -> dict[str, Any]:
@@ -222,85 +227,88 @@ HINTS: tuple[tuple[type | tuple[type, ...], str], ...] = (
     (tzinfo, "use the name of the zone"),
     (
         BaseSchedule,
-        "use an interval, crontab or rrule, or make it known with register_schedule_type()",
+        "use an interval, crontab or rrule, or register the class with register_schedule_type()",
     ),
 )
 ANY_HINT = "use JSON values, datetimes, schedules or weekdays"
 
 
 def writer_of(value: Any) -> Writer | None:
-    """The function that writes a value, ``None`` if there is none.
+    """Return the function that writes ``value``, None if there is none.
 
-    A subclass is written as the class it is derived from, as RedBeat 2 wrote it.
+    A subclass is written as its base class, as in RedBeat 2.
     """
-    found = ENCODERS.get(type(value))
-    return found if found is not None else _inherited(type(value))[1]
+    writer = ENCODERS.get(type(value))
+    return writer if writer is not None else _inherited(type(value))[1]
 
 
 def _inherited(cls: type) -> tuple[type, Writer | None]:
-    """The nearest class with a stored form, and the function that writes it."""
+    """Return the nearest base class that can be stored, and the function that writes it."""
     for base in cls.__mro__:
-        known = of_class(base)
-        if known is not None:
-            return base, partial(_encode_registered, known)
+        registered = of_class(base)
+        if registered is not None:
+            return base, partial(_encode_registered, registered)
         if base in ENCODERS:
             return base, ENCODERS[base]
     return object, None
 
 
-#: Classes of schedules that were warned about, with what is lost: once in a process.
+#: The warnings that this process has logged, as (class, lost parts), to log each only once.
 _warned: set[tuple[type, str]] = set()
-#: What is lost where a schedule reads the clock of another place.
-CLOCKS = frozenset({"nowfun", "now", "tz", "app", "maybe_make_aware", "to_local", "utc_enabled"})
+#: The parts that set a clock or time zone. If one is lost, a time zone for the entry may help.
+CLOCK_PARTS = frozenset(
+    {"nowfun", "now", "tz", "app", "maybe_make_aware", "to_local", "utc_enabled"}
+)
 
 
 def warn_of_loss(value: BaseSchedule, written: Any = None) -> None:
-    """Warn about a schedule whose stored form lacks some of what decides when it runs.
+    """Log a warning if the stored form of a schedule loses parts that influence its runs.
 
-    Not where an encoder of the user's own has ``written`` more than the stored form.
+    ``written`` is the output of a custom encoder. There is no warning if this output differs from
+    the stored form, because it may contain the lost parts.
     """
     cls = type(value)
     if not asks_itself(value) or of_class(cls) is not None:
         return
     base, write = _inherited(cls)
-    parts = own_parts(value, base)
+    parts = unstored_parts(value, base)
     lost = ", ".join(parts)
     if not (write and parts) or (cls, lost) in _warned:
         return
     if written is not None and written != write(value):
         return
     _warned.add((cls, lost))
-    zone = ", or give the entry timezone='Area/City'" if CLOCKS & {*parts} else ""
+    zone = ", or give the entry timezone='Area/City'" if CLOCK_PARTS & {*parts} else ""
     logger.warning(
         "beat: A schedule of class %s.%s is stored as a plain %s, without its %s. A beat that "
-        "reads it decides without that; to keep it, register a class of your own with "
-        "redbeat.register_schedule_type()%s",
+        "loads the schedule runs it without these parts; to keep them, register a class of your "
+        "own with redbeat.register_schedule_type()%s",
         *(cls.__module__, cls.__qualname__, base.__name__, lost, zone),
     )
 
 
 def warn_of_app(value: BaseSchedule, app: Any) -> None:
-    """Warn about a crontab made for an app in another zone than ``app``, which its entry is of.
+    """Log a warning if a crontab was created for an app in another time zone than ``app``.
 
-    Celery puts the app of the entry in its place, and so did RedBeat 2.
+    ``app`` is the app of the entry. Celery and RedBeat 2 also use the time zone of that app.
     """
-    given = value.__dict__.get("_orig_kwargs")
-    other = given.get("app") if given else None
-    if other is None or other is app:
+    arguments = value.__dict__.get("_orig_kwargs")
+    other_app = arguments.get("app") if arguments else None
+    if other_app is None or other_app is app:
         return
-    zone, theirs = str(app.timezone), str(other.timezone)
-    if zone == theirs or (type(value), theirs) in _warned:
+    zone, other_zone = str(app.timezone), str(other_app.timezone)
+    if zone == other_zone or (type(value), other_zone) in _warned:
         return
-    _warned.add((type(value), theirs))
+    _warned.add((type(value), other_zone))
     logger.warning(
-        "beat: A crontab made for an app in the zone %s is read in %s, the zone of its entry's "
-        "app; to have it read in the other zone, give the entry timezone=%r",
-        *(theirs, zone, theirs),
+        "beat: A crontab made for an app in the time zone %s runs in %s, the time zone of its "
+        "entry's app; to use the other time zone, give the entry timezone=%r",
+        *(other_zone, zone, other_zone),
     )
 
 
-def refusal(value: Any) -> str:
-    """Why a value cannot be stored, and what to store instead."""
+def unstorable_reason(value: Any) -> str:
+    """Return why ``value`` cannot be stored, and what to store instead."""
     hint = next((hint for types, hint in HINTS if isinstance(value, types)), ANY_HINT)
     return f"a value of type {type(value).__name__} cannot be stored as JSON; {hint}"
 
@@ -315,31 +323,31 @@ Default = Callable[[Any], Any]
 class RedBeatJSONEncoder(json.JSONEncoder):
     """JSON with datetimes, schedules and weekdays; for ``json.dumps(value, cls=...)``.
 
-    Raises ``TypeError`` for what cannot be read back as it was. Subclasses add types in
-    ``default(obj)``, which is asked about every object that is no plain JSON value; the dict
-    that it returns is written as it is.
+    Raises ``TypeError`` for a value that could not be read back unchanged. Subclasses may add
+    types: they override ``default(obj)``, which receives each object that is not plain JSON. A
+    dict that ``default()`` returns is written unchanged.
     """
 
     def default(self, obj: Any) -> Any:
-        """The tagged dict of ``obj``; ``TypeError`` if its type has none."""
+        """Return the tagged dict of ``obj``; raises ``TypeError`` if the type has none."""
         write = writer_of(obj)
         if write is None:
-            raise UnstorableError(refusal(obj))
+            raise UnstorableError(unstorable_reason(obj))
         try:
             return write(obj)
-        except AttributeError as error:  # of a subclass that is made in another way
-            raise UnstorableError(f"{refusal(obj)} ({error})") from error
+        except AttributeError as error:  # a subclass may lack attributes of its base class
+            raise UnstorableError(f"{unstorable_reason(obj)} ({error})") from error
 
     def iterencode(self, o: Any, _one_shot: bool = False) -> Iterator[str]:
-        """Encode ``o`` after the walk; every way into the encoder comes through here."""
+        """Convert ``o`` to plain JSON values, then encode; all methods of ``json`` call this."""
         return super().iterencode(storable(o, self.default), _one_shot)
 
 
 def storable(value: Any, default: Default, depth: int = 0) -> Any:
-    """``value`` as plain JSON values; ``UnstorableError`` with the path if that is impossible.
+    """Return ``value`` as plain JSON values; raises ``UnstorableError`` with the path.
 
-    Values of ``str``, ``int``, ``float``, ``list`` and ``dict`` subclasses are written as the
-    plain value they are, as ``json`` does: an ``Enum`` that is a ``str`` is read back as ``str``.
+    As in ``json``, instances of subclasses of ``str``, ``int``, ``float``, ``list`` and ``dict``
+    lose their class: a ``str`` ``Enum`` is read back as ``str``.
     """
     walk = WALKERS.get(type(value))
     if walk is None:
@@ -360,13 +368,14 @@ def _float(value: float, _default: Default, _depth: int) -> float:
 def _dict(value: dict[Any, Any], default: Default, depth: int) -> dict[str, Any]:
     if not STRING.issuperset(map(type, value)):
         _check_keys(value)
-    if TAG in value and _has_meaning(value[TAG]):
+    if TAG in value and _is_known_tag(value[TAG]):
+        # A dict of the user that looks like a tagged dict is stored as a list of pairs.
         items = _items(value, default, depth)
         return {TAG: VERBATIM, "items": [[key, item] for key, item in items.items()]}
     return _items(value, default, depth)
 
 
-def _has_meaning(tag: Any) -> bool:
+def _is_known_tag(tag: Any) -> bool:
     return isinstance(tag, str) and (tag in TAGS or named(tag) is not None)
 
 
@@ -405,8 +414,8 @@ def _object(value: Any, default: Default, depth: int) -> Any:
     except UnstorableError:
         raise
     except TypeError as error:
-        # A subclass's default() that went on to json's own, or refused in its own words.
-        raise UnstorableError(f"{refusal(value)} ({error})") from error
+        # The default() of a subclass called the one of json, or raised its own TypeError.
+        raise UnstorableError(f"{unstorable_reason(value)} ({error})") from error
     if isinstance(value, BaseSchedule):
         warn_of_loss(value, written)
     if isinstance(written, dict):
@@ -434,10 +443,10 @@ def _check_keys(value: dict[Any, Any]) -> None:
         if not isinstance(key, str):
             raise UnstorableError(
                 f"the key {key!r} is of type {type(key).__name__}; use a string, "
-                "as JSON has no other keys"
+                "the only type of keys in JSON"
             )
 
 
 def _check_depth(depth: int) -> None:
     if depth >= MAX_DEPTH:
-        raise UnstorableError(f"refers to itself, or is nested more than {MAX_DEPTH} levels deep")
+        raise UnstorableError(f"refers to itself or is nested more than {MAX_DEPTH} levels deep")

@@ -1,1 +1,1 @@
-"""Clients of Redis: settings and URLs to a client of the right topology that tries again."""
+"""Redis clients: from settings and URLs to a client for the topology, with retries."""

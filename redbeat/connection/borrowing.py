@@ -1,4 +1,4 @@
-"""A connection of a pool, or like those of a pool, to write and read on by hand."""
+"""Single connections, for code that writes commands and reads replies itself."""
 
 from __future__ import annotations
 
@@ -12,16 +12,19 @@ __all__ = ("borrowed", "connect", "connection_like", "connection_of", "is_idle")
 
 
 def connection_of(pool: Any, command: str) -> Any:
-    """Return a connection of ``pool``, to send ``command`` on."""
+    """Take a connection for ``command`` from ``pool`` and return it."""
     try:
         return pool.get_connection()
-    except TypeError:  # redis-py before 5.3 wants to know the command
+    except TypeError:  # redis-py before 5.3 requires the name of the command
         return pool.get_connection(command)
 
 
 @contextmanager
 def borrowed(connection: Any, pool: Any, keep: bool = False) -> Iterator[None]:
-    """Give the connection back, unless we ``keep`` it, and broken if the reply was not read."""
+    """Release ``connection`` to ``pool`` after the block; with ``keep`` only after an error.
+
+    After an error the connection is closed first, because a reply may be unread.
+    """
     try:
         yield
     except BaseException:
@@ -33,15 +36,15 @@ def borrowed(connection: Any, pool: Any, keep: bool = False) -> Iterator[None]:
 
 
 def connection_like(pool: Any) -> Any:
-    """Return a connection of our own, not connected yet, as ``pool`` makes them for itself."""
+    """Return a new, unconnected connection with the options of ``pool``, outside the pool."""
     return pool.connection_class(**pool.connection_kwargs)
 
 
 def connect(connection: Any) -> None:
-    """Connect a connection of our own, again where the server has closed it since.
+    """Connect ``connection``, and reconnect if the server has closed the connection.
 
-    No round trip for one that is in order; nothing may be on its way. Raises what the client
-    library raises for a server that cannot be reached.
+    There is no round trip if the connection is open. No reply may be pending. Raises the errors of
+    redis-py if the server cannot be reached.
     """
     connection.connect()
     if not is_idle(connection):
@@ -50,7 +53,7 @@ def connect(connection: Any) -> None:
 
 
 def is_idle(connection: Any) -> bool:
-    """Whether a connection waits for a command: it is open, and nothing is left to be read."""
+    """Return whether the connection is open and has no unread reply."""
     try:
         return not connection.can_read()
     except (RedisError, OSError):

@@ -1,4 +1,4 @@
-"""What is special about a Redis Cluster: where a key is, and what its client raises."""
+"""Redis Cluster: a client that connects late, the node of a key, and translated errors."""
 
 from __future__ import annotations
 
@@ -20,33 +20,40 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 __all__ = ("LateCluster", "cluster_errors", "is_cluster", "node_of", "refreshing")
 
-# What redis-py says about keys that waiting does not bring together.
+# Part of redis-py's message for keys in different slots. A retry does not help then.
 _CROSS_SLOT: Final = "same key slot"
 
-# What other kinds of clients have, and is asked for to tell them apart.
-_FOREIGN: Final = frozenset({"connection_pool", "wrapped_connection"})
+# Attributes that tell other clients from a cluster client. A lookup must not open a connection.
+_OTHER_CLIENTS_ATTRIBUTES: Final = frozenset({"connection_pool", "wrapped_connection"})
 
 
 class LateCluster(RedisCluster):
-    """A client that asks the cluster for its nodes at the first use, and again until one answers.
+    """A cluster client that connects at its first use instead of in its constructor.
 
-    So a beat can start while the cluster is away. Commands raise redis-py's ``ConnectionError`` or
-    ``TryAgainError`` where redis-py raises what is no ``RedisError``, so that they are retried.
+    A beat can therefore start while the cluster is down; each use tries to connect until one
+    succeeds. Commands raise redis-py's ``ConnectionError`` or ``TryAgainError`` for some errors
+    that are no ``RedisError`` in redis-py, so that they are retried.
 
-    ``arguments`` are redis-py's; ``understood`` is entered around the making of the client.
+    ``arguments`` are those of redis-py's ``RedisCluster``. ``translate_errors`` returns a context
+    manager that is entered while the client connects.
     """
 
-    def __init__(self, understood: Any, **arguments: Any) -> None:
-        self._making = RLock()
-        self._late: tuple[Any, dict[str, Any]] | None = (understood, arguments)
+    def __init__(self, translate_errors: Any, **arguments: Any) -> None:
+        self._connect_lock = RLock()
+        # The arguments of _connect(), None after the client has connected.
+        self._pending: tuple[Any, dict[str, Any]] | None = (translate_errors, arguments)
         self._connecting = False
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name in _FOREIGN or "_late" not in self.__dict__:
+        if (
+            name.startswith("__")
+            or name in _OTHER_CLIENTS_ATTRIBUTES
+            or "_pending" not in self.__dict__
+        ):
             raise AttributeError(name)
-        with self._making:
-            if not self._connecting and self._late is not None:
-                self._connect(*self._late)
+        with self._connect_lock:
+            if not self._connecting and self._pending is not None:
+                self._connect(*self._pending)
             if name not in self.__dict__:
                 raise AttributeError(name)
             return self.__dict__[name]
@@ -54,29 +61,29 @@ class LateCluster(RedisCluster):
     def __repr__(self) -> str:
         return f"<{type(self).__name__}>"
 
-    def _connect(self, understood: Any, arguments: dict[str, Any]) -> None:
+    def _connect(self, translate_errors: Any, arguments: dict[str, Any]) -> None:
         self._connecting = True
         try:
-            with understood():
+            with translate_errors():
                 super().__init__(**arguments)
-            self._late = None
+            self._pending = None
         finally:
             self._connecting = False
 
     def execute_command(self, *args: Any, **kwargs: Any) -> Any:
-        """Send a command to the node it belongs to, as redis-py does."""
+        """Send a command to the node that has its key, and return the reply."""
         with cluster_errors():
             return super().execute_command(*args, **kwargs)  # type: ignore[no-untyped-call]
 
     def close(self) -> None:
-        """Close all connections; nothing happens when there are none yet."""
-        if self.__dict__.get("_late", ()) is None:
+        """Close all connections, if the client has connected."""
+        if self.__dict__.get("_pending", ()) is None:
             super().close()
 
 
 @contextmanager
 def cluster_errors() -> Iterator[None]:
-    """Raise as a ``RedisError`` what redis-py raises as something else, for want of a node."""
+    """Translate redis-py's cluster errors that are no ``RedisError`` into one."""
     try:
         yield
     except RedisClusterException as error:
@@ -86,19 +93,22 @@ def cluster_errors() -> Iterator[None]:
     except ClusterError as error:
         if type(error) is not ClusterError:
             raise
-        # It was sent from node to node, because its slot is on its way.
+        # The cluster is moving the slot, so each node redirected the command to another node.
         raise TryAgainError(str(error)) from error
 
 
 def is_cluster(client: Any) -> bool:
-    """Whether ``client``, or what it wraps, is one of a Redis Cluster. No round trip."""
+    """Return whether ``client``, or the client that it wraps, is a cluster client.
+
+    No round trip.
+    """
     return isinstance(getattr(client, "wrapped_connection", client), RedisCluster)
 
 
 def node_of(client: Any, key: str) -> Any:
-    """Return the client of the node that has ``key`` where this is a cluster, else ``client``.
+    """Return the client of the cluster node that has ``key``; ``client`` if it is no cluster.
 
-    The first use of a cluster client asks for its nodes, else there is no round trip.
+    No round trip, except that the first use of a cluster client reads the list of nodes.
     """
     if not is_cluster(client):
         return client
@@ -108,11 +118,14 @@ def node_of(client: Any, key: str) -> Any:
 
 @contextmanager
 def refreshing(client: Any) -> Iterator[None]:
-    """Have a cluster client find out where the slots are now, when that may be why it failed."""
+    """Reload the slots of a cluster client after an error that moved slots may explain.
+
+    The error is raised again.
+    """
     try:
         yield
     except (RedisConnectionError, TimeoutError, MovedError):
-        # Without them yet, it asks for the nodes by itself.
+        # A client that has not connected yet will load the slots when it connects.
         if is_cluster(client) and "nodes_manager" in vars(client):
             with cluster_errors():
                 client.nodes_manager.initialize()

@@ -1,4 +1,4 @@
-"""The options of ``redbeat_redis_options``: which are ours, and what they may be."""
+"""Validation of ``redbeat_redis_options``: the options that RedBeat itself knows."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from redis.credentials import CredentialProvider
 
 from redbeat.errors import ConfigurationError
 
-__all__ = ("CLIENT_OPTIONS", "OWN_OPTIONS", "check_options", "inherited_options", "is_number")
+__all__ = ("CLIENT_OPTIONS", "REDBEAT_OPTIONS", "check_options", "inherited_options", "is_number")
 
 
 def is_number(value: Any) -> bool:
-    """Tell whether ``value`` is a finite number; True and False are not numbers here."""
+    """Return whether ``value`` is a finite number; True and False do not count as numbers."""
     return type(value) is not bool and isinstance(value, Real) and math.isfinite(value)
 
 
@@ -26,7 +26,7 @@ def _retry_period(value: Any) -> float | None:
         return None
     if is_number(value) and (value > 0 or value == -1):
         return float(value)
-    raise ValueError("must be seconds above 0, -1 for ever, or None for no retry")
+    raise ValueError("must be a number of seconds above 0, -1 for no limit, or None for no retry")
 
 
 def _boolean(value: Any) -> bool:
@@ -38,20 +38,20 @@ def _boolean(value: Any) -> bool:
 def _text(value: Any) -> str:
     if isinstance(value, str) and value:
         return value
-    raise ValueError("must be a text")
+    raise ValueError("must be a non-empty string")
 
 
 def _secret(value: Any) -> str:
     if isinstance(value, str):
         return value
-    raise ValueError("must be a text or None")
+    raise ValueError("must be a string or None")
 
 
 def _database(value: Any) -> int:
     text = str(value).strip()
     if not isinstance(value, bool) and text.isascii() and text.isdigit():
         return int(text)
-    raise ValueError("must be the number of a database, 0 or above")
+    raise ValueError("must be the number of a database, at least 0")
 
 
 def _seconds(value: Any) -> float | None:
@@ -59,7 +59,7 @@ def _seconds(value: Any) -> float | None:
         return None
     if is_number(value) and value > 0:
         return float(value)
-    raise ValueError("must be seconds above 0, or None to wait for ever")
+    raise ValueError("must be a number of seconds above 0, or None for no limit")
 
 
 def _mapping(value: Any) -> dict[str, Any]:
@@ -73,7 +73,7 @@ def _provider(value: Any) -> CredentialProvider:
         try:
             value = symbol_by_name(value)()  # type: ignore[no-untyped-call]
         except (AttributeError, ImportError, TypeError, ValueError) as error:
-            raise ValueError("names a class that cannot be imported and made") from error
+            raise ValueError("names a class that cannot be imported or instantiated") from error
     if isinstance(value, CredentialProvider):
         return value
     raise ValueError("must be a redis.CredentialProvider, or the dotted name of its class")
@@ -100,8 +100,8 @@ def _nodes(value: Any) -> list[tuple[str, int]]:
     raise ValueError("must be a list of (host, port)")
 
 
-#: Options that RedBeat itself understands, with what makes a value of each.
-OWN_OPTIONS: Final[Mapping[str, Callable[[Any], Any]]] = {
+#: The options that RedBeat itself knows, each with a function that validates and converts it.
+REDBEAT_OPTIONS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "cluster": _boolean,
     "credential_provider": _provider,
     "db": _database,
@@ -116,24 +116,24 @@ OWN_OPTIONS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "username": _secret,
 }
 
-#: Those of them that redis-py gets; the others steer how the client is built.
+#: The options above that are passed to redis-py. The others choose how the client is built.
 CLIENT_OPTIONS: Final = ("credential_provider", "db", "password", "socket_timeout", "username")
 
 
-# With these None means "not given", so that it does not hide what the URL says.
-_UNSET_IF_NONE: Final = frozenset(OWN_OPTIONS) - {"socket_timeout"}
+# None counts as missing for these options, so that it does not override the URL.
+_UNSET_IF_NONE: Final = frozenset(REDBEAT_OPTIONS) - {"socket_timeout"}
 
 
 def inherited_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what counts of the broker's options: the rest is meant for the broker only."""
-    return {name: value for name, value in options.items() if name in OWN_OPTIONS}
+    """Return the broker's options that RedBeat uses; the other options concern the broker only."""
+    return {name: value for name, value in options.items() if name in REDBEAT_OPTIONS}
 
 
 def check_options(options: Mapping[str, Any], setting: str) -> dict[str, Any]:
-    """Return ``options`` with the values of ours checked and converted.
+    """Return ``options`` with the values of RedBeat's options validated and converted.
 
-    Options of redis-py are left alone, it checks them itself. Raises :exc:`ConfigurationError`
-    that names ``setting`` and the option, never the value: it may be a secret.
+    redis-py validates the other options itself. Raises :exc:`ConfigurationError` with the names of
+    ``setting`` and the option, but without the value, which may be secret.
     """
     return {
         name: _checked(name, value, setting)
@@ -144,8 +144,8 @@ def check_options(options: Mapping[str, Any], setting: str) -> dict[str, Any]:
 
 def _checked(name: Any, value: Any, setting: str) -> Any:
     if not isinstance(name, str):
-        raise ConfigurationError(f"{setting} has a name that is not a text: {name!r}")
+        raise ConfigurationError(f"{setting} has an option name that is not a string: {name!r}")
     try:
-        return OWN_OPTIONS[name](value) if name in OWN_OPTIONS else value
+        return REDBEAT_OPTIONS[name](value) if name in REDBEAT_OPTIONS else value
     except ValueError as error:
         raise ConfigurationError(f"{setting}[{name!r}] {error}") from error.__cause__

@@ -1,4 +1,4 @@
-"""The parameters of a client: which Redis, encrypted or not, and the options for it."""
+"""The parameters of a client: the servers, TLS, and the options of redis-py."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from redis.retry import Retry
 from redbeat.errors import ConfigurationError
 from redbeat.settings import MISSING, find_setting
 
-from .options import CLIENT_OPTIONS, OWN_OPTIONS, check_options, inherited_options
+from .options import CLIENT_OPTIONS, REDBEAT_OPTIONS, check_options, inherited_options
 from .tls import Layer, tls_options
 from .urls import MANY_SERVERS, SCHEMES, SOCKETS, Address, parse_url, safe_url, url_scheme
 
@@ -41,7 +41,8 @@ logger = get_logger("celery.beat")
 class Endpoint:
     """The URL, TLS options and client options, and whether each is inherited from the broker.
 
-    ``url`` holds alternatives separated by ``;`` and may hold a password, as ``options`` may.
+    ``url`` may contain several URLs, separated by ``;``. ``url`` and ``options`` may contain
+    passwords.
     """
 
     url: str
@@ -50,38 +51,39 @@ class Endpoint:
     url_inherited: bool
     ssl_inherited: bool
     options_inherited: bool
-    #: Whether the broker is one that could hold the schedule.
+    #: Whether the broker is a Redis that could store the schedule.
     broker_is_redis: bool
 
     @property
     def url_setting(self) -> str:
-        """The name of the setting that the URL comes from, for messages."""
+        """The name of the setting that has the URL, for messages."""
         return "broker_url" if self.url_inherited else "redbeat_redis_url"
 
     @property
     def ssl_setting(self) -> str:
-        """The name of the setting that the TLS options come from, for messages."""
+        """The name of the setting that has the TLS options, for messages."""
         return "broker_use_ssl" if self.ssl_inherited else "redbeat_redis_use_ssl"
 
     @property
     def options_setting(self) -> str:
-        """The name of the setting that the client's options come from, for messages."""
+        """The name of the setting that has the client options, for messages."""
         return "broker_transport_options" if self.options_inherited else "redbeat_redis_options"
 
     @property
     def is_cluster(self) -> bool:
-        """Whether a client for it would be one of a Redis Cluster."""
+        """Whether the settings are for a Redis Cluster."""
         return bool(self.options.get("cluster")) or url_scheme(self.url) == "redis-cluster"
 
 
 def read_endpoint(app: Celery) -> Endpoint:
-    """Read the settings of ``app``; the URL is checked when a client is built from it.
+    """Return the connection settings of ``app``.
 
-    Raises :exc:`ConfigurationError` for values of a wrong type.
+    Raises :exc:`ConfigurationError` for values of a wrong type. The URL is validated later, when a
+    client is built.
     """
-    url, url_inherited = _own_or_broker(app, "redbeat_redis_url", "broker_url")
-    use_ssl, ssl_inherited = _own_or_broker(app, "redbeat_redis_use_ssl", "broker_use_ssl")
-    options, options_inherited = _own_or_broker(
+    url, url_inherited = _redbeat_or_broker(app, "redbeat_redis_url", "broker_url")
+    use_ssl, ssl_inherited = _redbeat_or_broker(app, "redbeat_redis_use_ssl", "broker_use_ssl")
+    options, options_inherited = _redbeat_or_broker(
         app, "redbeat_redis_options", "broker_transport_options"
     )
     setting = "broker_transport_options" if options_inherited else "redbeat_redis_options"
@@ -98,11 +100,11 @@ def read_endpoint(app: Celery) -> Endpoint:
     )
 
 
-def _own_or_broker(app: Celery, own: str, broker: str) -> tuple[Any, bool]:
-    value = find_setting(app, own)
+def _redbeat_or_broker(app: Celery, setting: str, broker_setting: str) -> tuple[Any, bool]:
+    value = find_setting(app, setting)
     if value is None or value is MISSING:
-        # Celery's own attribute: for the URL it asks the environment too.
-        return getattr(app.conf, broker), True
+        # An attribute of app.conf, because Celery then also reads the URL from the environment.
+        return getattr(app.conf, broker_setting), True
     return value, False
 
 
@@ -111,7 +113,7 @@ def _url_text(url: Any, setting: str) -> str:
         return ";".join(url)
     if url is None or isinstance(url, str):
         return url or ""
-    raise ConfigurationError(f"{setting} must be a text, not a {type(url).__name__}")
+    raise ConfigurationError(f"{setting} must be a string, not of type {type(url).__name__}")
 
 
 def _check_use_ssl(use_ssl: Any, setting: str) -> Any:
@@ -123,16 +125,16 @@ def _check_use_ssl(use_ssl: Any, setting: str) -> Any:
 def _check_options(options: Any, setting: str, inherited: bool) -> dict[str, Any]:
     options = {} if options is None else options
     if not isinstance(options, Mapping):
-        raise ConfigurationError(f"{setting} must be a dict, not a {type(options).__name__}")
+        raise ConfigurationError(f"{setting} must be a dict, not of type {type(options).__name__}")
     return check_options(inherited_options(options) if inherited else options, setting)
 
 
 def encryption(
     endpoint: Endpoint, scheme: str, from_url: dict[str, Any], options: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return redis-py's TLS arguments for a URL of ``scheme``, none if the connection is plain.
+    """Return redis-py's TLS arguments for a URL of ``scheme``; an empty dict if TLS is off.
 
-    ``from_url`` and ``options`` are the TLS options in the URL and in the client's options. Raises
+    ``from_url`` has the TLS options of the URL, ``options`` those of the client options. Raises
     :exc:`ConfigurationError` for options that contradict each other.
     """
     if not _wants_tls(endpoint, scheme, from_url, options):
@@ -154,22 +156,23 @@ def _tls_layers(
 def _wants_tls(
     endpoint: Endpoint, scheme: str, from_url: dict[str, Any], options: dict[str, Any]
 ) -> bool:
-    asked = bool(endpoint.use_ssl)
+    use_ssl = bool(endpoint.use_ssl)
     if scheme in SOCKETS:
-        if asked and not endpoint.ssl_inherited:
+        if use_ssl and not endpoint.ssl_inherited:
             raise ConfigurationError(
                 f"redbeat_redis_use_ssl is set, but {endpoint.url_setting} is a local socket, "
-                "which has no TLS: unset one of them"
+                "which has no TLS: remove one of them"
             )
         return False
     if scheme == "rediss" or options.get("ssl"):
         return True
     if endpoint.url_inherited:
-        return asked or bool(from_url)
+        return use_ssl or bool(from_url)
     if not endpoint.ssl_inherited:
-        return asked
-    # These URLs are another way to name the broker's own servers; a redis URL is another server.
-    return asked and scheme in MANY_SERVERS and endpoint.broker_is_redis
+        return use_ssl
+    # The broker's use_ssl applies to Sentinel and cluster URLs only: such a URL usually leads to
+    # the servers of the broker, while a redis URL names another server.
+    return use_ssl and scheme in MANY_SERVERS and endpoint.broker_is_redis
 
 
 def _refuse_stray_tls(
@@ -184,7 +187,7 @@ def _refuse_stray_tls(
             )
 
 
-#: Seconds, so that a dead server is noticed; redis-py 5 to 7 would wait for ever.
+#: Timeouts in seconds, to detect a dead server; redis-py 5 to 7 have no timeout by default.
 SOCKET_DEFAULTS: Final[Mapping[str, Any]] = {
     "socket_timeout": 5.0,
     "socket_connect_timeout": 5.0,
@@ -197,31 +200,36 @@ _REDIS_ARGUMENTS: Final = frozenset(signature(Redis.__init__).parameters)
 
 @dataclass(frozen=True, repr=False)
 class Parameters:
-    """What a builder needs: ``kwargs`` are redis-py's, ``own`` are our options."""
+    """The input of a client builder.
+
+    ``kwargs`` are the arguments for redis-py; ``redbeat_options`` choose how to build the client.
+    """
 
     scheme: str
     addresses: list[Address]
     kwargs: dict[str, Any]
-    own: dict[str, Any]
+    redbeat_options: dict[str, Any]
     #: The names of the settings, for messages.
     url_setting: str
     options_setting: str
 
     @property
     def node(self) -> Address:
-        """The first, mostly the only, address of the URL."""
+        """The first address of the URL; most URLs have only one."""
         return self.addresses[0]
 
 
 def client_parameters(endpoint: Endpoint) -> Parameters:
-    """Merge the settings of ``endpoint``: an explicit option beats the URL beats the default.
+    """Return the merged settings of ``endpoint``.
 
-    Options inherited from the broker come between URL and default. Raises
-    :exc:`ConfigurationError`. No round trips.
+    An option in ``redbeat_redis_options`` overrides the URL, the URL overrides options inherited
+    from the broker, and these override the defaults. Raises :exc:`ConfigurationError`. No round
+    trips.
     """
     addresses = _addresses(endpoint)
     options = dict(endpoint.options)
-    own = {name: options.pop(name) for name in OWN_OPTIONS if _steers(name) and name in options}
+    builder_options = [name for name in REDBEAT_OPTIONS if name not in CLIENT_OPTIONS]
+    redbeat_options = {name: options.pop(name) for name in builder_options if name in options}
     from_url = _url_options(addresses[0], endpoint)
     _warn_about_database(endpoint, addresses, from_url, options)
     layers = [from_url, options]
@@ -236,17 +244,17 @@ def client_parameters(endpoint: Endpoint) -> Parameters:
         scheme=addresses[0].scheme,
         addresses=addresses,
         kwargs=hide_credentials(kwargs),
-        own=own,
+        redbeat_options=redbeat_options,
         url_setting=endpoint.url_setting,
         options_setting=endpoint.options_setting,
     )
 
 
 def hide_credentials(kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``kwargs`` with user name and password as a credential provider.
+    """Return ``kwargs`` with a credential provider instead of user name and password.
 
-    redis-py prints its arguments in the ``repr`` of clients and pools, but not what a provider
-    holds. A provider of the user's own wins.
+    The ``repr`` of redis-py's clients and pools shows their arguments, but not the contents of a
+    provider. If ``kwargs`` already has a provider, that provider is kept.
     """
     hidden = dict(kwargs)
     username, password = hidden.pop("username", None), hidden.pop("password", None)
@@ -254,10 +262,6 @@ def hide_credentials(kwargs: Mapping[str, Any]) -> dict[str, Any]:
         provider = UsernamePasswordCredentialProvider(username, password)
         hidden["credential_provider"] = provider
     return hidden
-
-
-def _steers(name: str) -> bool:
-    return name not in CLIENT_OPTIONS
 
 
 def _only_tls(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -269,9 +273,12 @@ def _without_tls(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def stale_connection_retry() -> dict[str, Any]:
-    """Send once more, at once, what met a connection that the server had closed long ago."""
+    """Return redis-py arguments for one immediate retry after a connection error.
+
+    The retry handles a pooled connection that the server has closed while the connection was idle.
+    """
     retry = Retry(NoBackoff(), 1, supported_errors=(RedisConnectionError,))
-    # redis-py 5 asks for both before it sends a command again.
+    # redis-py 5 repeats a command only if both arguments are set.
     return {"retry": retry, "retry_on_error": [RedisConnectionError]}
 
 
@@ -279,13 +286,13 @@ def _addresses(endpoint: Endpoint) -> list[Address]:
     addresses = parse_url(endpoint.url, endpoint.url_setting)
     if not addresses:
         raise ConfigurationError(
-            "Neither redbeat_redis_url nor broker_url is set: set redbeat_redis_url to the Redis "
-            f"that holds the schedule; valid schemes are {', '.join(SCHEMES)}"
+            "Neither redbeat_redis_url nor broker_url is set: set redbeat_redis_url to the URL of "
+            f"the Redis that stores the schedule; valid schemes are {', '.join(SCHEMES)}"
         )
     if len(addresses) > 1 and addresses[0].scheme not in MANY_SERVERS:
         logger.warning(
-            "%s names several servers (%s), but a schedule is on one: the first is used. Set "
-            "redbeat_redis_url to that one",
+            "%s names several servers (%s), but a schedule is on one server. RedBeat uses the "
+            "first; set redbeat_redis_url to its URL",
             *(endpoint.url_setting, safe_url(endpoint.url)),
         )
     return addresses
@@ -316,7 +323,7 @@ def _parsed(name: str, text: str, setting: str) -> Any:
     try:
         return parser(text) if parser else text
     except (TypeError, ValueError) as error:
-        raise ConfigurationError(f"{setting} has an option {name} that is not valid") from error
+        raise ConfigurationError(f"{setting} has an invalid value for the option {name}") from error
 
 
 def _warn_about_database(
@@ -325,14 +332,14 @@ def _warn_about_database(
     from_url: Mapping[str, Any],
     options: Mapping[str, Any],
 ) -> None:
-    """Log where the schedule is if RedBeat 2, with the same settings, put it elsewhere."""
+    """Log a warning if RedBeat 2, with the same settings, used another database."""
     scheme = addresses[0].scheme
     if scheme not in _SCHEMES_OF_REDBEAT_2:
         return
     option, url = options.get("db"), from_url.get("db")
     first, second = (url, option) if endpoint.options_inherited else (option, url)
     now = (second if first is None else first) or 0
-    if len(addresses) > 1:  # the path of the whole text is no number
+    if len(addresses) > 1:  # RedBeat 2 parsed all URLs as one, whose path is not a number
         url = None
     if scheme == "redis-sentinel":
         before = option or 0

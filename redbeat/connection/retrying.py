@@ -1,4 +1,4 @@
-"""A Redis client that tries again: commands, pipelines, scripts, locks and scans."""
+"""A Redis client that retries commands, pipelines, scripts, locks and scans."""
 
 from __future__ import annotations
 
@@ -31,16 +31,15 @@ __all__ = (
 logger = get_logger("celery.beat")
 
 
-#: Calls a function, again if it fails; the text names it in the log.
+#: Calls a function and retries if it fails; the text is the name for the log.
 Call: TypeAlias = Callable[[str, Callable[[], list[Any]]], list[Any]]
 
 
 class RetryingPipeline:
-    """A pipeline that remembers what was queued, and queues it again for another attempt.
+    """A pipeline that keeps its commands, so that a failed ``execute()`` can be repeated.
 
-    redis-py forgets the commands of a pipeline when it is executed, even when that fails. With
-    watched keys the commands are the wrapped pipeline's and are not repeated: what was read before
-    would no longer be true.
+    The pipeline of redis-py drops its commands even if ``execute()`` fails. With watched keys there
+    is no retry, because values that the program has read may have changed.
     """
 
     def __init__(self, call: Call, make: Callable[[], Any]) -> None:
@@ -51,7 +50,7 @@ class RetryingPipeline:
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:
-        # Scripts ask ``isinstance(client, Pipeline)`` before they have themselves loaded by it.
+        # Scripts check ``isinstance(client, Pipeline)`` before they register with a pipeline.
         pipeline_type: type = type(self._pipeline)
         return pipeline_type
 
@@ -77,24 +76,25 @@ class RetryingPipeline:
         return partial(self._queue, name, value) if callable(value) else value
 
     def reset(self) -> None:
-        """Forget what was queued, and stop watching."""
+        """Drop all queued commands and stop watching keys."""
         self._queued = []
         self._pipeline.reset()
 
     def execute(self, raise_on_error: bool = True) -> list[Any]:
-        """Send all commands and return their results; they are sent again if that failed."""
+        """Send all commands in one round trip and return their results; retry after a failure."""
         if getattr(self._pipeline, "watching", False):
             self._queued = []
             return self._results(raise_on_error)
         queued, self._queued = self._queued, []
         scripts = set(getattr(self._pipeline, "scripts", ()))
-        attempts = iter((self._results,))
+        first_attempt = iter((self._results,))
 
         def attempt() -> list[Any]:
-            send = next(attempts, None) or partial(self._send_again, queued, scripts)
+            send = next(first_attempt, None) or partial(self._send_again, queued, scripts)
             return send(raise_on_error)
 
-        return self._call(f"pipeline of {len(queued)} commands", attempt)
+        noun = "command" if len(queued) == 1 else "commands"
+        return self._call(f"pipeline of {len(queued)} {noun}", attempt)
 
     def _queue(self, name: str, method: Callable[..., Any], /, *args: Any, **options: Any) -> Any:
         result = method(*args, **options)
@@ -114,14 +114,14 @@ class RetryingPipeline:
         self._pipeline = self._make()
         if scripts:
             self._pipeline.scripts = scripts
-        for queue in queued:
-            queue(self._pipeline)
+        for queue_command in queued:
+            queue_command(self._pipeline)
         return self._results(raise_on_error)
 
 
 T = TypeVar("T")
 
-#: Waiting may help against these.
+#: Errors that may go away after a while.
 RETRIABLE: Final = (
     BusyLoadingError,
     ClusterDownError,
@@ -131,30 +131,31 @@ RETRIABLE: Final = (
     TimeoutError,
     TryAgainError,
 )
-#: Kinds of connection errors that waiting does not help against.
-HOPELESS: Final = (AuthenticationError, AuthorizationError)
+#: Subclasses of the errors above that do not go away: a retry is useless.
+PERMANENT: Final = (AuthenticationError, AuthorizationError)
 
-# Methods that issue commands one by one through the client they belong to.
+# Methods that send several commands through their client.
 _COMPOUND: Final = frozenset({"lock", "register_script", "transaction"})
 
 
 def is_retriable(error: BaseException) -> bool:
-    """Tell whether the same command may succeed a little later."""
-    return isinstance(error, RETRIABLE) and not isinstance(error, HOPELESS)
+    """Return whether the same command may succeed at a later attempt."""
+    return isinstance(error, RETRIABLE) and not isinstance(error, PERMANENT)
 
 
 class RetryingConnection:
-    """A client that repeats what failed for up to ``retry_period`` seconds, or for ever (-1).
+    """A client that retries failed commands for ``retry_period`` seconds; -1 means no limit.
 
     Commands, pipelines, scripts (``register_script``), locks (``lock``), ``transaction`` and
-    ``*_iter`` scans are repeated; ``pubsub`` and pipelines that watch keys are not. The last error
-    is raised unchanged. A command whose answer was lost is sent again, so it may run twice.
-    Everything else is the wrapped client's.
+    ``*_iter`` scans are retried; ``pubsub`` and pipelines that watch keys are not. After the last
+    attempt, its error is raised unchanged. A command may run twice, because a retry follows a lost
+    reply too. All other attributes are those of the wrapped client.
     """
 
     #: The longest wait between two attempts, seconds.
     RETRY_MAX_WAIT = 2.0
-    #: The shortest wait, seconds. The longest begins at twice of that and doubles.
+    #: The shortest wait between two attempts, seconds. The upper limit of the random wait starts
+    #: at twice this value and doubles with each attempt.
     RETRY_MIN_WAIT = 0.1
 
     def __init__(
@@ -184,18 +185,21 @@ class RetryingConnection:
         if not callable(value):
             return value
         if name in _COMPOUND or name.endswith("_iter"):
-            # The method of the class, on us: each command it issues is then tried again.
+            # Bind the method to this object, so that each command that it sends is retried.
             return partial(getattr(type(self.wrapped_connection), name), self)
         return partial(self._command, name, value)
 
     def pipeline(self, *args: Any, **kwargs: Any) -> RetryingPipeline:
-        """Return a pipeline whose ``execute()`` is repeated as a whole."""
+        """Return a pipeline whose ``execute()`` is retried as a whole."""
         return RetryingPipeline(
             self.call, partial(self.wrapped_connection.pipeline, *args, **kwargs)
         )
 
     def call(self, command: str, function: Callable[[], T]) -> T:
-        """Return what ``function`` returns; log attempts that fail under the name ``command``."""
+        """Call ``function``, with retries, and return its result.
+
+        Each failed attempt is logged with the name ``command``.
+        """
         retrying = Retrying(
             sleep=self._sleep,
             stop=self._stop,
@@ -214,14 +218,14 @@ class RetryingConnection:
         return self.retry_period >= 0 and self._remaining(state) <= 0
 
     def _wait(self, state: RetryCallState) -> float:
-        # Jitter, so that all clients of a server that came back do not ask at once.
+        # Random waits spread the load when many clients reconnect to a restarted server.
         backoff = wait_random_exponential(
             multiplier=2 * self.RETRY_MIN_WAIT, max=self.RETRY_MAX_WAIT, min=self.RETRY_MIN_WAIT
         )(state)
         return backoff if self.retry_period < 0 else max(0.0, min(backoff, self._remaining(state)))
 
     def _remaining(self, state: RetryCallState) -> float:
-        # Time asleep counts by itself too, so that the period ends with any kind of sleep.
+        # idle_for is the sum of all waits: with an injected sleep no real time passes.
         spent = max(state.seconds_since_start or 0.0, state.idle_for)
         return self.retry_period - spent
 
@@ -234,5 +238,5 @@ def _failed_for_now(state: RetryCallState) -> bool:
 def _log_attempt(command: str, state: RetryCallState) -> None:
     error = state.outcome.exception() if state.outcome else None
     wait = state.next_action.sleep if state.next_action else 0.0
-    message = "Redis: %s failed at attempt %d, next one in %.2f s: %s: %s"
+    message = "Redis: %s failed at attempt %d, next attempt in %.2f s: %s: %s"
     logger.warning(message, command, state.attempt_number, wait, type(error).__name__, error)

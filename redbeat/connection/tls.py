@@ -1,4 +1,4 @@
-"""TLS options: from the spellings that Celery and redis-py know to those that redis-py takes."""
+"""TLS options: convert the spellings of Celery and redis-py to arguments of redis-py."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ("TLS_OPTIONS", "Layer", "hint", "tls_options")
 
 logger = get_logger("celery.beat")
 
-#: The TLS options of the redis-py that is installed.
+#: The TLS options of the installed version of redis-py.
 TLS_OPTIONS: Final = frozenset(
     name for name in signature(SSLConnection.__init__).parameters if name.startswith("ssl_")
 )
@@ -30,7 +30,7 @@ CERT_REQS: Final[Mapping[Any, str]] = {
     ssl.CERT_NONE: "none",
     ssl.CERT_OPTIONAL: "optional",
     ssl.CERT_REQUIRED: "required",
-    None: "none",  # as redis-py reads it
+    None: "none",  # redis-py also treats None as "none"
     "cert_none": "none",
     "cert_optional": "optional",
     "cert_required": "required",
@@ -53,7 +53,7 @@ _BOOLEANS: Final[Mapping[Any, bool]] = {
 
 @dataclass(frozen=True, repr=False)
 class Layer:
-    """TLS options from one setting; one that is not ``strict`` may hold names we do not know."""
+    """The TLS options of one setting. Unknown names are an error only if ``strict`` is true."""
 
     setting: str
     options: Mapping[str, Any]
@@ -61,7 +61,7 @@ class Layer:
 
 
 class KeyPassword:
-    """The password of a private key, as a callable: nothing that prints options can show it."""
+    """The password of a private key, as a callable, so that printed options do not show it."""
 
     def __init__(self, password: str | bytes) -> None:
         self._password = password
@@ -71,11 +71,11 @@ class KeyPassword:
 
 
 def tls_options(layers: Iterable[Layer]) -> dict[str, Any]:
-    """Return the keyword arguments for redis-py that switch TLS on; later layers win.
+    """Return the keyword arguments for redis-py that turn TLS on; later layers override earlier.
 
-    Certificate and host name are verified unless an option says otherwise; then a warning is
-    logged. Raises :exc:`ConfigurationError` for a wrong name or value, and for a file that does
-    not exist or cannot be used.
+    Certificate and host name are verified by default; a warning is logged if an option turns that
+    off. Raises :exc:`ConfigurationError` for an invalid name or value, and for a file that does
+    not exist or is invalid.
     """
     merged: dict[str, Any] = {"ssl_cert_reqs": "required", "ssl_check_hostname": True}
     origin: dict[str, str] = {}
@@ -84,28 +84,32 @@ def tls_options(layers: Iterable[Layer]) -> dict[str, Any]:
             merged[name] = _CONVERT.get(name, _unchanged)(value, f"{layer.setting}[{name!r}]")
             origin[name] = layer.setting
     if merged["ssl_cert_reqs"] == "none":
-        merged["ssl_check_hostname"] = False  # ssl refuses to check the name only
+        # The ssl module cannot check the host name in a certificate that is not verified.
+        merged["ssl_check_hostname"] = False
     _warn_if_unverified(merged, origin)
     _try_files(merged, origin)
     return {"ssl": True, **merged}
 
 
-#: What a connection error says, in lower case, when only one side speaks TLS.
+#: Parts of connection errors, in lower case, that suggest that only one side uses TLS.
 _NO_ANSWER: Final = ("timeout connecting", "timed out", "wrong version number", "record layer")
 _CLOSED: Final = ("closed by server", "reset by peer", "eof occurred", "certificate required")
 
 
 def hint(error: Exception, client: Any) -> str:
-    """Return what may be wrong with the TLS of a server that never answered, "" for no idea."""
-    said = str(error).lower()
+    """Return a TLS problem that may explain a connection error, "" if there is none.
+
+    Call this function for a server that has never answered.
+    """
+    message = str(error).lower()
     pool = getattr(client, "connection_pool", None)
     if issubclass(getattr(pool, "connection_class", object), SSLConnection):
-        if any(sign in said for sign in _NO_ANSWER):
-            return " (TLS is on: does the server speak TLS at this port?)"
-        if any(sign in said for sign in _CLOSED):
-            return " (TLS is on: does the server want another client certificate?)"
-    elif any(sign in said for sign in _CLOSED):
-        return " (TLS is off: does the server want it at this port? Then use a rediss URL)"
+        if any(sign in message for sign in _NO_ANSWER):
+            return " (TLS is on: does the server use TLS at this port?)"
+        if any(sign in message for sign in _CLOSED):
+            return " (TLS is on: does the server require another client certificate?)"
+    elif any(sign in message for sign in _CLOSED):
+        return " (TLS is off: does the server require TLS at this port? Then use a rediss URL)"
     return ""
 
 
@@ -116,8 +120,8 @@ def _known(layer: Layer) -> Iterable[tuple[str, Any]]:
             yield full, value
         elif layer.strict and name != "ssl":
             nearest = get_close_matches(str(name), sorted(TLS_OPTIONS), n=1)
-            hint = f"did you mean {nearest[0]}?" if nearest else "valid are: " + _valid_names()
-            raise ConfigurationError(f"{layer.setting} has no TLS option {name!r}; {hint}")
+            hint = f"did you mean {nearest[0]}?" if nearest else f"use one of {_valid_names()}"
+            raise ConfigurationError(f"{layer.setting}: unknown TLS option {name!r}; {hint}")
 
 
 def _valid_names() -> str:
@@ -149,7 +153,7 @@ def _path(exists: Callable[[Path], bool], kind: str) -> Callable[[Any, str], str
         if value is None:
             return None
         if not isinstance(value, (str, os.PathLike)) or not exists(Path(value)):
-            raise ConfigurationError(f"{where} is {value!r}, which is not {kind} that exists")
+            raise ConfigurationError(f"{where} is {value!r}, but there is no such {kind}")
         return os.fspath(value)
 
     return convert
@@ -160,14 +164,14 @@ def _password(value: Any, where: str) -> KeyPassword | None:
         return value
     if isinstance(value, (str, bytes)):
         return KeyPassword(value)
-    raise ConfigurationError(f"{where} must be a text")
+    raise ConfigurationError(f"{where} must be a string or bytes")
 
 
-_file = _path(Path.is_file, "a file")
+_file = _path(Path.is_file, "file")
 
 _CONVERT: Final[Mapping[str, Callable[[Any, str], Any]]] = {
     "ssl_ca_certs": _file,
-    "ssl_ca_path": _path(Path.is_dir, "a directory"),
+    "ssl_ca_path": _path(Path.is_dir, "directory"),
     "ssl_cert_reqs": _cert_reqs,
     "ssl_certfile": _file,
     "ssl_check_hostname": _boolean,
@@ -183,23 +187,25 @@ def _warn_if_unverified(options: Mapping[str, Any], origin: Mapping[str, str]) -
             setting = origin.get(name) or origin["ssl_cert_reqs"]
             message = "The %s of the Redis server is not verified: %s[%r] is %r"
             logger.warning(message, what, setting, name, unsafe)
-            return  # without a certificate there is no name to speak of
+            return  # without a verified certificate, the host name makes no difference
 
 
 def _try_files(options: Mapping[str, Any], origin: Mapping[str, str]) -> None:
-    """Load what the files hold now, so that a bad one is not found at the first command."""
+    """Load the files, to report an invalid file at start instead of at the first command."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     authorities, certificate = options.get("ssl_ca_certs"), options.get("ssl_certfile")
     if authorities:
         with _usable("ssl_ca_certs", origin):
             context.load_verify_locations(cafile=authorities)
     if certificate:
-        # Always a callable: without one OpenSSL would ask for a password at the terminal.
+        # Always pass a callable: without a callable OpenSSL prompts for a password.
         password = options.get("ssl_password") or KeyPassword("")
         with _usable("ssl_certfile", origin):
             context.load_cert_chain(certificate, options.get("ssl_keyfile"), password)
     elif options.get("ssl_keyfile"):
-        raise ConfigurationError(f"{origin['ssl_keyfile']} has ssl_keyfile but no ssl_certfile")
+        raise ConfigurationError(
+            f"{origin['ssl_keyfile']} has ssl_keyfile but no ssl_certfile: add ssl_certfile"
+        )
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""How a client is built for each topology: single server, Sentinel, Cluster."""
+"""Client builders for each topology: single server, Unix socket, Sentinel, Cluster."""
 
 from __future__ import annotations
 
@@ -33,54 +33,59 @@ __all__ = (
 )
 
 
-class AskedSentinel(Redis):
-    """A client of one Sentinel; ``trouble`` is the last error, "" after an answer."""
+class SentinelClient(Redis):
+    """A client of one Sentinel that keeps its last error for messages."""
 
-    trouble = ""
+    #: The last error, "" if the last command succeeded.
+    last_error = ""
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
-        """Send a command."""
+        """Send a command and return the reply."""
         try:
             reply = super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
         except RedisError as error:
-            self.trouble = f"{type(error).__name__}: {error}"
+            self.last_error = f"{type(error).__name__}: {error}"
             raise
-        self.trouble = ""
+        self.last_error = ""
         return reply
 
 
 class Sentinels(Sentinel):
-    """redis-py's ``Sentinel``, but its error tells what is wrong with each, such as its TLS."""
+    """redis-py's ``Sentinel`` with an error message that has the problem of each Sentinel."""
 
     def __init__(self, hosts: Sequence[tuple[str, int]], **arguments: Any) -> None:
         super().__init__(hosts, **arguments)  # type: ignore[no-untyped-call]
         self._addresses = [f"{host}:{port}" for host, port in hosts]
-        made: list[Any] = [
-            AskedSentinel(host=host, port=port, **self.sentinel_kwargs) for host, port in hosts
+        clients: list[Any] = [
+            SentinelClient(host=host, port=port, **self.sentinel_kwargs) for host, port in hosts
         ]
-        self.sentinels = made
-        self._asked = dict(zip(self._addresses, made, strict=True))
+        self.sentinels = clients
+        # redis-py reorders self.sentinels, so this dict keeps each client with its address.
+        self._clients = dict(zip(self._addresses, clients, strict=True))
 
     def discover_master(self, service_name: str) -> Any:
         """Return (host, port) of the master; raises ``MasterNotFoundError``."""
         try:
             return super().discover_master(service_name)  # type: ignore[no-untyped-call]
         except MasterNotFoundError as error:
-            said = ", ".join(
-                f"{address} ({asked.trouble or 'knows no such master that is up'})"
-                for address, asked in self._asked.items()
+            problems = ", ".join(
+                f"{address} ({client.last_error or 'knows no running master of this name'})"
+                for address, client in self._clients.items()
             )
-            message = f"no Sentinel leads to the master {service_name!r}: {said}"
+            message = f"no Sentinel knows a running master {service_name!r}: {problems}"
             raise MasterNotFoundError(message) from error
 
 
-# Redis before version 7 puts what a script was refused for into the middle of an error.
+# Redis before version 7 quotes the cause in the middle of the error of a script.
 _REFUSED: Final = re.compile(r"(^|\s)-?(READONLY|NOREPLICAS) ")
 
 
 @contextmanager
 def refusals() -> Iterator[None]:
-    """Raise as a ``ReadOnlyError`` whatever says that a replica, or a lonely master, was asked."""
+    """Translate errors of a server that refuses writes into ``ReadOnlyError``.
+
+    A replica refuses writes, and so does a master with too few replicas (``NOREPLICAS``).
+    """
     try:
         yield
     except ReadOnlyError:
@@ -92,13 +97,14 @@ def refusals() -> Iterator[None]:
 
 
 class MasterClient(Redis):
-    """A client that connects anew when its server takes no writes any more.
+    """A client that closes its idle connections when its server refuses writes.
 
-    The name of the server, or Sentinel, leads to the new master then. The command is not repeated.
+    After a failover, the next command then connects to the new master, which DNS or Sentinel
+    returns. The refused command itself is not repeated.
     """
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
-        """Send a command."""
+        """Send a command and return the reply."""
         try:
             with refusals():
                 return super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
@@ -109,12 +115,12 @@ class MasterClient(Redis):
 
 RawClient: TypeAlias = "Redis | RedisCluster"
 
-#: How often a cluster client asks for the nodes again, and repeats what met one that is away.
+#: How many times a cluster client reloads the nodes and repeats a command when a node is down.
 CLUSTER_RETRIES: Final = 2
-# In redis-py 5 the argument is about each node.
-_RETRIES_OF_CLUSTER: Final = int(redis.__version__.split(".")[0]) >= 6
+# In redis-py 5 the argument "retry" is for each node instead of the whole cluster.
+_RETRY_IS_FOR_CLUSTER: Final = int(redis.__version__.split(".")[0]) >= 6
 
-#: Seconds that one Sentinel may take, before the next one is asked: several may be away at once.
+#: Timeouts of each Sentinel, seconds. They are short because several Sentinels may be down.
 SENTINEL_DEFAULTS: Final[Mapping[str, Any]] = {
     **SOCKET_DEFAULTS,
     "socket_timeout": 1.0,
@@ -136,8 +142,8 @@ _CLUSTER_ARGUMENTS: Final = frozenset(signature(RedisCluster.__init__).parameter
 def build(parameters: Parameters) -> RawClient:
     """Return a client for ``parameters``; no round trips.
 
-    Raises :exc:`ConfigurationError` for options that redis-py does not know. The client of a
-    cluster raises it at the first use, when the server that it is led to is none.
+    Raises :exc:`ConfigurationError` for options that redis-py does not know. A cluster client
+    raises the same error at its first use if the server is not part of a cluster.
     """
     return _builder(parameters)(parameters)
 
@@ -149,7 +155,7 @@ def _single(parameters: Parameters) -> Redis:
         "port": address.port or REDIS_PORT,
         **parameters.kwargs,
     }
-    with _understood(parameters):
+    with _config_errors(parameters):
         client = MasterClient(**kwargs)
         _try_connection(client)
     return client
@@ -159,26 +165,26 @@ def _socket(parameters: Parameters) -> Redis:
     path = parameters.node.path
     if not path.strip("/"):
         raise ConfigurationError(
-            f"{parameters.url_setting} names no socket; write it as unix:///path/to/redis.sock"
+            f"{parameters.url_setting} has no path of a socket; use unix:///path/to/redis.sock"
         )
-    with _understood(parameters):
+    with _config_errors(parameters):
         client = MasterClient(unix_socket_path=path, **parameters.kwargs)
         _try_connection(client)
     return client
 
 
 def _listed_sentinels(parameters: Parameters) -> list[tuple[str, int]]:
-    if "sentinels" not in parameters.own:
+    if "sentinels" not in parameters.redbeat_options:
         raise ConfigurationError(
             f"{parameters.options_setting} has no 'sentinels': set redbeat_redis_options to "
             "{'sentinels': [(host, port), ...], 'service_name': ...}"
         )
-    sentinels: list[tuple[str, int]] = parameters.own["sentinels"]
+    sentinels: list[tuple[str, int]] = parameters.redbeat_options["sentinels"]
     return sentinels
 
 
 def _sentinels_of_url(parameters: Parameters) -> list[tuple[str, int]]:
-    return parameters.own.get("sentinels") or _hosts(parameters, SENTINEL_PORT)
+    return parameters.redbeat_options.get("sentinels") or _hosts(parameters, SENTINEL_PORT)
 
 
 def _hosts(parameters: Parameters, port: int) -> list[tuple[str, int]]:
@@ -189,12 +195,12 @@ def _sentinel(
     find_sentinels: Callable[[Parameters], list[tuple[str, int]]],
 ) -> Callable[[Parameters], Redis]:
     def build_sentinel(parameters: Parameters) -> Redis:
-        own, kwargs = parameters.own, dict(parameters.kwargs)
-        service = own.get("service_name") or own.get("master_name") or DEFAULT_SERVICE
+        options, kwargs = parameters.redbeat_options, dict(parameters.kwargs)
+        service = options.get("service_name") or options.get("master_name") or DEFAULT_SERVICE
         for_sentinel = {name: kwargs.pop(name) for name in _SENTINEL_ARGUMENTS & kwargs.keys()}
         sentinel_kwargs = _sentinel_kwargs(parameters)
         hosts = find_sentinels(parameters)
-        with _understood(parameters):
+        with _config_errors(parameters):
             sentinel: Any = Sentinels(hosts, sentinel_kwargs=sentinel_kwargs, **for_sentinel)
             client: Redis = sentinel.master_for(service, redis_class=MasterClient, **kwargs)
             _try_connection(client)
@@ -204,21 +210,21 @@ def _sentinel(
 
 
 def _sentinel_kwargs(parameters: Parameters) -> dict[str, Any]:
-    given = dict(parameters.own.get("sentinel_kwargs", {}))
-    if given.get("ssl"):
+    kwargs = dict(parameters.redbeat_options.get("sentinel_kwargs", {}))
+    if kwargs.get("ssl"):
         setting = f"{parameters.options_setting}['sentinel_kwargs']"
-        tls = {name: given.pop(name) for name in TLS_OPTIONS & given.keys()}
-        given |= tls_options([Layer(setting, tls)])
-    # redis-py would ask a silent one four times, with pauses in between.
-    retry = {} if given.keys() & {"retry", "retry_on_error"} else stale_connection_retry()
-    return {**SENTINEL_DEFAULTS, **retry, **hide_credentials(given)}
+        tls = {name: kwargs.pop(name) for name in TLS_OPTIONS & kwargs.keys()}
+        kwargs |= tls_options([Layer(setting, tls)])
+    # The default of redis-py tries a Sentinel that does not answer four times, with pauses.
+    retry = {} if kwargs.keys() & {"retry", "retry_on_error"} else stale_connection_retry()
+    return {**SENTINEL_DEFAULTS, **retry, **hide_credentials(kwargs)}
 
 
 def _cluster(parameters: Parameters) -> RedisCluster:
     kwargs = _cluster_kwargs(parameters)
-    hosts = parameters.own.get("startup_nodes") or _hosts(parameters, REDIS_PORT)
+    hosts = parameters.redbeat_options.get("startup_nodes") or _hosts(parameters, REDIS_PORT)
     nodes = [_new_node(*host) for host in hosts]
-    return LateCluster(partial(_cluster_understood, parameters), startup_nodes=nodes, **kwargs)
+    return LateCluster(partial(_cluster_config_errors, parameters), startup_nodes=nodes, **kwargs)
 
 
 def _cluster_kwargs(parameters: Parameters) -> dict[str, Any]:
@@ -226,32 +232,32 @@ def _cluster_kwargs(parameters: Parameters) -> dict[str, Any]:
     if kwargs.pop("db", 0):
         raise ConfigurationError(
             f"{parameters.url_setting} or {parameters.options_setting} names a database, but a "
-            "cluster has only database 0"
+            "cluster has only database 0: remove the database"
         )
-    # Ours are for single servers, redis-py has its own for a cluster; a user's stay.
+    # The defaults of stale_connection_retry() are for single servers; options of the user stay.
     if kwargs.get("retry_on_error") == [RedisConnectionError]:
         del kwargs["retry"], kwargs["retry_on_error"]
-        if _RETRIES_OF_CLUSTER:
+        if _RETRY_IS_FOR_CLUSTER:
             kwargs["retry"] = Retry(NoBackoff(), CLUSTER_RETRIES)
-    # The schedule is in one slot, and does not need the others.
+    # The schedule uses one slot, so that other slots may be unavailable.
     kwargs.setdefault("require_full_coverage", False)
     node_kwargs = {name: kwargs[name] for name in kwargs if name not in _CLUSTER_ARGUMENTS}
-    with _understood(parameters):
+    with _config_errors(parameters):
         _try_connection(Redis(**node_kwargs))
-    # redis-py drops them without a word, and with them a check of the certificate.
+    # redis-py drops unknown options silently, even options that verify the certificate.
     dropped = sorted(node_kwargs.keys() - set(REDIS_ALLOWED_KEYS))
     if dropped:
         raise ConfigurationError(
-            f"redis-py {redis.__version__} does not pass {', '.join(dropped)} on to the nodes of a "
-            f"cluster: upgrade it, or change {parameters.options_setting}"
+            f"redis-py {redis.__version__} does not support {', '.join(dropped)} for the nodes of "
+            f"a cluster: upgrade redis-py, or change {parameters.options_setting}"
         )
     return kwargs
 
 
 @contextmanager
-def _cluster_understood(parameters: Parameters) -> Iterator[None]:
+def _cluster_config_errors(parameters: Parameters) -> Iterator[None]:
     try:
-        with _understood(parameters):
+        with _config_errors(parameters):
             yield
     except RedisClusterException as error:
         if "not enabled" in str(error):
@@ -263,13 +269,17 @@ def _cluster_understood(parameters: Parameters) -> Iterator[None]:
 
 
 def _try_connection(client: Redis) -> None:
-    """Make one connection without connecting: redis-py checks its arguments no earlier."""
+    """Create a connection object, because redis-py validates arguments only then.
+
+    No connection to the server is opened.
+    """
     pool = client.connection_pool
     pool.connection_class(**pool.connection_kwargs)
 
 
 @contextmanager
-def _understood(parameters: Parameters) -> Iterator[None]:
+def _config_errors(parameters: Parameters) -> Iterator[None]:
+    """Translate redis-py's errors about arguments into ``ConfigurationError``."""
     try:
         yield
     except RedisConnectionError as error:
@@ -302,11 +312,11 @@ _CLUSTER_SCHEMES: Final = ("redis", "rediss", "redis-cluster")
 
 
 def _builder(parameters: Parameters) -> Callable[[Parameters], RawClient]:
-    if not parameters.own.get("cluster"):
+    if not parameters.redbeat_options.get("cluster"):
         return _BUILDERS[parameters.scheme]
     if parameters.scheme not in _CLUSTER_SCHEMES:
         raise ConfigurationError(
-            f"{parameters.options_setting}['cluster'] does not go with {parameters.url_setting}, a "
-            f"{parameters.scheme} URL: use one of {', '.join(_CLUSTER_SCHEMES)}"
+            f"{parameters.options_setting}['cluster'] is set, but {parameters.url_setting} is a "
+            f"{parameters.scheme} URL: for a cluster use one of {', '.join(_CLUSTER_SCHEMES)}"
         )
     return _cluster

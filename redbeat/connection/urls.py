@@ -1,4 +1,4 @@
-"""URLs of Redis servers: taking them apart, and showing them without secrets."""
+"""URLs of Redis servers: parsing, and a printable form without secrets."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from redbeat.errors import ConfigurationError
 
 __all__ = ("MANY_SERVERS", "SCHEMES", "SOCKETS", "Address", "parse_url", "safe_url", "url_scheme")
 
-#: The schemes that can hold a schedule. ``sentinel`` and ``redis+socket`` are Celery's spellings.
+#: The supported schemes. ``sentinel`` and ``redis+socket`` are Celery's spellings.
 SCHEMES = (
     "redis",
     "rediss",
@@ -23,24 +23,24 @@ SCHEMES = (
     "redis-cluster",
 )
 
-#: Those of a socket in the file system: no host, no TLS.
+#: The schemes of Unix sockets, which have no host and no TLS.
 SOCKETS = ("unix", "redis+socket")
 
-#: Those behind which there are several servers.
+#: The schemes that lead to several servers.
 MANY_SERVERS = ("redis-sentinel", "sentinel", "redis-cluster")
 
 MASK = "**"
 
-# Alternatives are split only where another URL begins: a password may hold a semicolon.
+# A semicolon separates URLs only before a scheme, because a password may contain a semicolon.
 _ALTERNATIVES = re.compile(r";(?=[\w+.-]+://|$)")
-# A password that was not quoted may hold "/", "#" or "?": everything up to the last "@" goes.
+# An unquoted password may contain "/", "#" or "?", so that the last "@" ends the user info.
 _USERINFO = (re.compile(r"[^?]*@"), re.compile(r"[^=]*@"))
 _SECRET_OPTION = re.compile(r"([?&][^=&#]*(?:pass|secret|token)[^=&#]*=)[^&#]*", re.IGNORECASE)
 
 
 @dataclass(frozen=True, repr=False)
 class Address:
-    """One URL, taken apart and unquoted; ``options`` are its query as text."""
+    """A parsed URL with unquoted parts; ``options`` has the query parameters as text."""
 
     scheme: str
     host: str | None
@@ -52,9 +52,9 @@ class Address:
 
 
 def safe_url(url: Any) -> str:
-    """Return ``url`` without any password, alternates included; never raises.
+    """Return ``url``, or several URLs, without passwords; never raises.
 
-    User names stay, as Celery shows them; options that sound like a secret are masked.
+    User names stay, as in Celery's logs. Query options with names such as ``token`` are masked.
     """
     if isinstance(url, (list, tuple)):
         url = ";".join(map(str, url))
@@ -62,9 +62,9 @@ def safe_url(url: Any) -> str:
 
 
 def url_scheme(url: str) -> str:
-    """Return the scheme of the first alternative of ``url`` in lower case, or an empty text.
+    """Return the scheme of the first URL in ``url``, in lower case; "" if there is none.
 
-    ``redis-sentinel`` may stand alone, since nothing that follows it is used.
+    ``redis-sentinel`` needs no ``://``, because the rest of such a URL is not used.
     """
     scheme, separator, _rest = url.partition("://")
     scheme = scheme.strip().lower()
@@ -72,9 +72,10 @@ def url_scheme(url: str) -> str:
 
 
 def parse_url(url: str, setting: str) -> list[Address]:
-    """Take ``url`` and its alternatives apart; errors name ``setting``.
+    """Return the addresses in ``url``, which may be several URLs separated by ``;``.
 
-    Raises :exc:`ConfigurationError` for a scheme that is not ours and for a malformed URL.
+    Raises :exc:`ConfigurationError`, with the name of ``setting``, for an unsupported scheme and
+    for a malformed URL.
     """
     parts = [part for part in _ALTERNATIVES.split(url.strip()) if part]
     return [_parse_one(part, setting) for part in parts]
@@ -82,7 +83,7 @@ def parse_url(url: str, setting: str) -> list[Address]:
 
 def _masked(part: str) -> str:
     scheme, separator, rest = part.rpartition("://") if "://" in part else ("", "", part)
-    if "://" in scheme:  # the password holds the separator: mask from the first one on
+    if "://" in scheme:  # the password contains "://", so that the first one ends the scheme
         scheme, separator, rest = part.partition("://")
     rest = _SECRET_OPTION.sub(rf"\g<1>{MASK}", rest)
     if rest.startswith("/"):
@@ -91,7 +92,7 @@ def _masked(part: str) -> str:
 
 
 def _without_password(rest: str) -> str:
-    end = max(found.end() if (found := rule.match(rest)) else 0 for rule in _USERINFO)
+    end = max(match.end() if (match := rule.match(rest)) else 0 for rule in _USERINFO)
     if not end:
         return rest
     user, colon, _password = rest[: end - 1].partition(":")
@@ -103,13 +104,13 @@ def _without_password(rest: str) -> str:
 def _parse_one(url: str, setting: str) -> Address:
     scheme = url_scheme(url)
     if scheme not in SCHEMES:
-        raise ConfigurationError(_foreign(url, scheme, setting))
+        raise ConfigurationError(_unsupported(url, scheme, setting))
     try:
-        # The hierarchy rules of http hold for all our schemes, known to urllib or not.
+        # urllib does not know all schemes; the syntax of http URLs applies to each of them.
         parts = urlsplit("http://" + url.partition("://")[2])
         host, port = parts.hostname, parts.port
     except ValueError:
-        # Not chained: the error of urllib quotes pieces of the password.
+        # Not chained, because the error of urllib may contain parts of the password.
         raise ConfigurationError(_malformed(url, setting)) from None
     if "@" in parts.path and "@" not in parts.netloc and scheme not in SOCKETS:
         raise ConfigurationError(_malformed(url, setting))
@@ -124,11 +125,11 @@ def _parse_one(url: str, setting: str) -> Address:
     )
 
 
-def _foreign(url: str, scheme: str, setting: str) -> str:
-    shown = repr(safe_url(url)) if scheme else "a text without a scheme"
+def _unsupported(url: str, scheme: str, setting: str) -> str:
+    printable = repr(safe_url(url)) if scheme else "a string without a scheme"
     hint = "" if setting == "redbeat_redis_url" else ": set redbeat_redis_url"
     return (
-        f"{setting} is {shown}, which is not a Redis server{hint}; "
+        f"{setting} is {printable}, which is not a Redis server{hint}; "
         f"valid schemes are {', '.join(SCHEMES)}"
     )
 

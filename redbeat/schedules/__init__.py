@@ -1,6 +1,6 @@
-"""The types of schedules that Celery does not have, when each is due next, and their registry.
+"""Schedule types in addition to Celery's, their registry, and the next run of any schedule.
 
-Programs for RedBeat 2 import ``rrule``, and what came with it, from here.
+The names below are the ones that programs written for RedBeat 2 import from this module.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Schedules from text of RFC 5545: the lines ``DTSTART``, ``RRULE``, ``RDATE`` and ``EXDATE``."""
+"""Parse RFC 5545 text: the lines ``DTSTART``, ``RRULE``, ``RDATE`` and ``EXDATE``."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ MAX_LINES = 3000
 
 
 def from_ical(text: str) -> rrule | rruleset:
-    """The schedule that a text of RFC 5545 describes; ``ValueError`` says what is wrong in it.
+    """Return the schedule that RFC 5545 ``text`` describes.
 
-    Times without ``Z`` or ``TZID`` are in the zone of ``DTSTART``, UTC if there is none. Without
-    ``DTSTART`` a rule starts in 1970, and then it may have no ``COUNT``.
+    Times without ``Z`` or ``TZID`` are in the time zone of ``DTSTART``, or in UTC if ``DTSTART``
+    is missing. A rule without ``DTSTART`` starts in 1970 and must not have a ``COUNT``. Raises
+    ``ValueError`` for invalid text; the message names the invalid part.
     """
     lines = _lines(text)
     starts = [line for line in lines if line[0] == "DTSTART"]
     if len(starts) > 1:
-        raise ValueError("DTSTART: there are several; give one")
+        raise ValueError(f"DTSTART: the text has {len(starts)} DTSTART lines; give one")
     start = _moments(starts[0], UTC)[0] if starts else None
     zone = (start and start.tzinfo) or UTC
     rules, rdates, exdates = [], list[datetime](), list[datetime]()
@@ -40,7 +41,7 @@ def from_ical(text: str) -> rrule | rruleset:
         elif line[0] == "EXDATE":
             exdates += _moments(line, zone)
         elif line[0] != "DTSTART":
-            raise ValueError(f"{line[0]}: is not one of DTSTART, RRULE, RDATE, EXDATE")
+            raise ValueError(f"{line[0]}: not one of DTSTART, RRULE, RDATE, EXDATE")
     return (
         rules[0] if len(rules) == 1 and not rdates + exdates else rruleset(rules, rdates, exdates)
     )
@@ -51,16 +52,16 @@ Line = tuple[str, dict[str, str], str]
 
 def _lines(text: str) -> list[Line]:
     unfolded = re.sub(r"\r?\n[ \t]", "", text)
-    found = [line.strip() for line in unfolded.splitlines() if line.strip()]
-    if len(found) > MAX_LINES:
-        raise ValueError(f"there are {len(found)} lines; {MAX_LINES} at most")
-    return [_line(line) for line in found]
+    lines = [line.strip() for line in unfolded.splitlines() if line.strip()]
+    if len(lines) > MAX_LINES:
+        raise ValueError(f"the text has {len(lines)} lines; the maximum is {MAX_LINES}")
+    return [_line(line) for line in lines]
 
 
 def _line(line: str) -> Line:
     head, colon, value = line.partition(":")
     if not colon:
-        head, value = "RRULE", line  # the bare value of a rule, as many programs store it
+        head, value = "RRULE", line  # many programs store a rule without the name RRULE
     name, *parameters = head.split(";")
     return name.upper(), {key.upper(): item for key, item in map(_pair, parameters)}, value
 
@@ -95,7 +96,7 @@ def _rule(text: str, start: datetime | None) -> rrule:
     parts = {key.upper(): value for key, value in map(_pair, filter(None, text.split(";")))}
     zone = (start and start.tzinfo) or UTC
     if start is None and "COUNT" in parts:
-        raise ValueError("DTSTART: is missing; a rule with a COUNT has to start somewhere")
+        raise ValueError("DTSTART: missing; a rule with a COUNT needs a start")
     fields: dict[str, Any] = {"freq": parts.pop("FREQ", ""), "dtstart": start or EPOCH}
     for key, value in parts.items():
         if key in NUMBERS:
@@ -109,7 +110,7 @@ def _rule(text: str, start: datetime | None) -> rrule:
         elif key in ("BYDAY", "BYWEEKDAY"):
             fields["byweekday"] = [_weekday(key, item) for item in value.split(",")]
         else:
-            raise ValueError(f"RRULE: {key!r} is no part of a rule")
+            raise ValueError(f"RRULE: {key!r} is not a valid part of a rule")
     return rrule(**fields)
 
 
@@ -117,11 +118,11 @@ def _number(name: str, text: str) -> int:
     try:
         return int(text)
     except ValueError as error:
-        raise ValueError(f"{name}: {text!r} is not a whole number") from error
+        raise ValueError(f"{name}: {text!r} is not an integer") from error
 
 
 def _weekday(name: str, text: str) -> weekday:
-    found = re.fullmatch(r"([+-]?\d{1,2})?(MO|TU|WE|TH|FR|SA|SU)", text.strip().upper())
-    if found is None or (found[1] and not int(found[1])):
+    match = re.fullmatch(r"([+-]?\d{1,2})?(MO|TU|WE|TH|FR|SA|SU)", text.strip().upper())
+    if match is None or (match[1] and not int(match[1])):
         raise ValueError(f"{name}: {text!r} is not a weekday such as MO, 1FR or -1SU")
-    return weekday(DAYS.index(found[2]), int(found[1]) if found[1] else None)
+    return weekday(DAYS.index(match[2]), int(match[1]) if match[1] else None)

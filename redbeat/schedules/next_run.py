@@ -1,7 +1,7 @@
-"""When a schedule runs next: pure functions of a schedule and an instant.
+"""The next run of a schedule: pure functions of a schedule and an instant.
 
-No clock is read here, with one exception that says so: a schedule class of the user's own is
-asked itself.
+The functions read no clock, with one exception: a custom schedule class computes its next run
+with its own clock, see ``asks_itself``.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ __all__ = (
     "latest_run",
     "next_run",
     "on_clock_of",
-    "own_parts",
+    "unstored_parts",
 )
 
 ZERO = timedelta(0)
-#: Runs by the sun that are counted, at most.
+#: The maximum number of runs that are counted of a solar schedule.
 SOLAR_LIMIT = 10
 FIRST_STEP = timedelta(minutes=1)
 UNITS = (timedelta(days=1), timedelta(hours=1), timedelta(minutes=1), timedelta(seconds=1))
@@ -47,12 +47,12 @@ Finder = Callable[[Any, datetime, "tzinfo | None"], "datetime | None"]
 def next_run(
     schedule: BaseSchedule, after: datetime, timezone: tzinfo | None = None
 ) -> datetime | None:
-    """The first instant of ``schedule`` strictly after the aware ``after``, in UTC.
+    """Return the first run of ``schedule`` strictly after the aware ``after``, in UTC.
 
-    ``None`` when nothing is left. Intervals count from ``after``; crontabs and relative
-    intervals are read on the clock of ``timezone``, else of the schedule's app; rules on the
-    clock of their ``dtstart``. A schedule for which ``asks_itself`` holds is asked with its own
-    clock. ``ValueError`` for an interval that is not above 0 and for a naive ``after``.
+    Returns None if no run is left. Intervals count from ``after``. Crontabs and relative intervals
+    use wall-clock time in ``timezone``, or in the time zone of the schedule's app for None. Rules
+    use the time zone of their ``dtstart``. A schedule for which ``asks_itself`` is true uses its
+    own clock. Raises ``ValueError`` for an interval that is not above 0 and for a naive ``after``.
     """
     return _finder(schedule)(schedule, after, timezone)
 
@@ -60,9 +60,9 @@ def next_run(
 def latest_run(
     schedule: BaseSchedule, after: datetime, until: datetime, timezone: tzinfo | None = None
 ) -> datetime | None:
-    """The last instant of ``schedule`` in ``(after, until]``, in UTC; ``None`` if there is none.
+    """Return the last run of ``schedule`` in ``(after, until]``, in UTC; None if there is none.
 
-    The grid of an interval is anchored at ``after``.
+    The runs of an interval count from ``after``.
     """
     finder, after, until = _finder(schedule), as_utc(after), as_utc(until)
     if finder is _next_interval:
@@ -70,8 +70,8 @@ def latest_run(
         return latest(schedule, after, until, timezone)
 
     def probe(moment: datetime) -> datetime | None:
-        found = finder(schedule, moment, timezone)
-        return None if found is None or found > until else found
+        run = finder(schedule, moment, timezone)
+        return None if run is None or run > until else run
 
     return _latest(probe, after, until)
 
@@ -83,21 +83,21 @@ def count_runs(
     limit: int,
     timezone: tzinfo | None = None,
 ) -> int:
-    """The number of instants of ``schedule`` in ``(after, until]``.
+    """Return the number of runs of ``schedule`` in ``(after, until]``.
 
-    Those of an interval, anchored at ``after``, are computed; all others are walked through, and
-    counted up to ``limit``; those of the sun, which may be far apart and cost most where they are,
-    up to :data:`SOLAR_LIMIT`.
+    The runs of an interval count from ``after`` and are computed. All others are found one by one
+    and counted up to ``limit``; those of a solar schedule up to :data:`SOLAR_LIMIT`, because each
+    search is expensive.
     """
     finder, count = _finder(schedule), 0
     if finder is _next_solar:
         limit = min(limit, SOLAR_LIMIT)
     if finder is _next_interval and not schedule.relative:
         return max((until - after) // _step(schedule), 0)
-    found = finder(schedule, after, timezone)
-    while found is not None and found <= until and count < limit:
+    run = finder(schedule, after, timezone)
+    while run is not None and run <= until and count < limit:
         count += 1
-        found = finder(schedule, found, timezone)
+        run = finder(schedule, run, timezone)
     return count
 
 
@@ -106,10 +106,10 @@ def first_run(
     since: datetime,
     timezone: tzinfo | None = None,  # noqa: ARG001 - the same arguments as its siblings
 ) -> datetime | None:
-    """When an entry that exists ``since`` and has never run is due first, in UTC.
+    """Return the first run of an entry that was created at ``since`` and has never run, in UTC.
 
-    A rule, a set of rules and a clocked one have their first occurrence at or after ``since``,
-    ``None`` if there is none; any other schedule has no start of its own and is due at once.
+    For ``rrule``, ``rruleset`` and ``clocked`` that is the first occurrence at or after ``since``,
+    None if there is none. Any other schedule has no start, so that its entry is due at ``since``.
     """
     if isinstance(schedule, RuleSchedule) and not asks_itself(schedule):
         return schedule.occurrence_after(since, inclusive=True)
@@ -117,34 +117,40 @@ def first_run(
 
 
 def asks_itself(schedule: BaseSchedule) -> bool:
-    """Whether only the schedule's own ``is_due`` knows when it runs.
+    """Return whether only the schedule's own ``is_due`` can tell when the schedule runs.
 
-    So it is for classes that are not ours or Celery's, for subclasses that compute their times
-    themselves, and for objects with a ``nowfun`` or a zone that is neither their entry's nor their
-    app's. Callers then use ``schedule.is_due(last_run_at)``.
+    This is true for custom schedule classes, for subclasses that override how their class computes
+    runs, and for objects with a ``nowfun`` or with a time zone that is neither the entry's nor the
+    app's. For these schedules, call ``schedule.is_due(last_run_at)``.
     """
     return finder_of(schedule) is None
 
 
 def finder_of(schedule: BaseSchedule) -> Finder | None:
-    """What :func:`next_run` asks for this schedule, None where :func:`asks_itself` holds."""
+    """Return the function that finds the next run of this schedule.
+
+    Returns None if :func:`asks_itself` is true.
+    """
     finder = _finder(schedule)
-    return None if finder is _next_of_itself else finder
+    return None if finder is _next_of_custom else finder
 
 
-def own_parts(schedule: BaseSchedule, stock: type) -> list[str]:
-    """What decides when ``schedule`` runs and is not stored of a ``stock`` class, by name."""
-    held = [name for name, has in HELD.items() if has(schedule)]
-    return held + [name for name in DECIDES if _differs(type(schedule), stock, name)]
+def unstored_parts(schedule: BaseSchedule, base: type) -> list[str]:
+    """Return what influences the runs of ``schedule`` but is lost when it is stored as ``base``.
+
+    The result has the names of attributes and methods.
+    """
+    attributes = [name for name, is_set in DECIDING_ATTRIBUTES.items() if is_set(schedule)]
+    return attributes + [name for name in DECIDING_METHODS if _differs(type(schedule), base, name)]
 
 
 def in_zone(schedule: Any, zone: tzinfo) -> Any:
-    """A copy of a crontab or an interval whose ``tz`` is ``zone``, the clock of its entry.
+    """Return a copy of a crontab or an interval with ``zone``, the time zone of its entry.
 
-    Other schedules, and those that choose a zone themselves, are returned as they are.
+    Any other schedule, and a schedule with its own time zone, is returned unchanged.
     """
-    chooses = _differs(type(schedule), BaseSchedule, "tz") or _has_own_zone(schedule)
-    if chooses or not isinstance(schedule, (crontab, Interval)):
+    has_zone = _differs(type(schedule), BaseSchedule, "tz") or _has_own_zone(schedule)
+    if has_zone or not isinstance(schedule, (crontab, Interval)):
         return schedule
     copied = object.__new__(type(schedule))
     copied.__dict__.update(schedule.__dict__, tz=zone, **{ENTRY_ZONE: zone})
@@ -152,9 +158,9 @@ def in_zone(schedule: Any, zone: tzinfo) -> Any:
 
 
 def on_clock_of(schedule: BaseSchedule, instant: datetime) -> datetime:
-    """``instant`` in the zone of ``schedule``: Celery before 5.7 reads a crontab in that of these.
+    """Return ``instant`` in the time zone of ``schedule``, unchanged if the schedule has none.
 
-    Unchanged for a class that tells no zone.
+    Celery before 5.7 evaluates a crontab in the time zone of ``last_run_at``.
     """
     zone = getattr(schedule, "tz", None)
     return instant.astimezone(zone) if isinstance(zone, tzinfo) else instant
@@ -165,13 +171,16 @@ def _has_own_clock(schedule: Any) -> bool:
 
 
 def _has_own_zone(schedule: Any) -> bool:
-    """Whether somebody set a ``tz`` that decides; where it was only looked up, it is the app's."""
-    held = schedule.__dict__
-    by_clock = isinstance(schedule, crontab) or bool(getattr(schedule, "relative", False))
-    if "tz" not in held or not by_clock:
+    """Return whether a ``tz`` was assigned that changes the runs of the schedule.
+
+    ``tz`` is a cached property: a value that is the app's or the entry's was not assigned.
+    """
+    attributes = schedule.__dict__
+    uses_zone = isinstance(schedule, crontab) or bool(getattr(schedule, "relative", False))
+    if "tz" not in attributes or not uses_zone:
         return False
-    zone, known = held["tz"], held.get(ENTRY_ZONE) or schedule.app.timezone
-    return zone is not known and str(zone) != str(known)
+    zone, default = attributes["tz"], attributes.get(ENTRY_ZONE) or schedule.app.timezone
+    return zone is not default and str(zone) != str(default)
 
 
 def _next_interval(schedule: Any, after: datetime, timezone: tzinfo | None) -> datetime | None:
@@ -185,10 +194,10 @@ def _next_interval(schedule: Any, after: datetime, timezone: tzinfo | None) -> d
 
 
 def _next_relative(schedule: Any, after: datetime, timezone: tzinfo | None) -> datetime:
-    """As Celery rounds it, with the clock standing at ``after``."""
+    """Return the next run, rounded as Celery rounds it when the time is ``after``."""
     start = after.astimezone(timezone or schedule.tz)
     wait: timedelta = remaining(start, schedule.run_every, after, True)
-    # Rounding a short interval down may give no progress at all.
+    # Celery rounds down, so that a short interval may end at or before ``after``.
     return after + (wait if wait > ZERO else _step(schedule))
 
 
@@ -206,9 +215,9 @@ def _next_solar(schedule: Any, after: datetime, _timezone: tzinfo | None) -> dat
     return next_event(schedule, after)
 
 
-def _next_of_itself(schedule: Any, after: datetime, _timezone: tzinfo | None) -> datetime | None:
+def _next_of_custom(schedule: Any, after: datetime, _timezone: tzinfo | None) -> datetime | None:
     clock, ahead = schedule.now(), ZERO
-    if clock.tzinfo is None:  # Celery takes it for UTC, whatever clock on the wall it tells
+    if clock.tzinfo is None:  # Celery treats a naive time as UTC, even if it is a local time
         ahead = clock.replace(tzinfo=UTC) - datetime.now(UTC)
     wait = schedule.remaining_estimate(on_clock_of(schedule, after + ahead))
     now = schedule.now()
@@ -231,41 +240,44 @@ FINDERS: tuple[tuple[type, Finder], ...] = (
     (rruleset, _next_rule),
     (clocked, _next_rule),
 )
-#: Methods and properties that decide when a schedule runs.
-DECIDES = (
+#: Methods and properties of a class that influence when a schedule runs.
+DECIDING_METHODS = (
     *("is_due", "remaining_estimate", "remaining_delta", "occurrence_after", "counts_from"),
     *("now", "tz", "app", "maybe_make_aware", "to_local", "utc_enabled", "run_every", "relative"),
     *("_next_event", "_delta_to_next", "_expand_cronspec", "start"),
 )
-#: What an object of any class may hold that decides as well.
-HELD: dict[str, Callable[[Any], bool]] = {"nowfun": _has_own_clock, "tz": _has_own_zone}
-#: Says of a ``tz`` that it is the zone of the entry, which is stored beside the schedule.
+#: Attributes of an object that influence when a schedule runs, each with its test.
+DECIDING_ATTRIBUTES: dict[str, Callable[[Any], bool]] = {
+    "nowfun": _has_own_clock,
+    "tz": _has_own_zone,
+}
+#: The attribute that marks ``tz`` as the time zone of the entry, which the entry itself stores.
 ENTRY_ZONE = "_redbeat_entry_zone"
 
 
-# What was found for each class: classes are few and live as long as the process.
-_known: dict[type, Finder] = {}
+# The finder of each class. There are few classes, and they live as long as the process.
+_finders: dict[type, Finder] = {}
 
 
 def _finder(schedule: BaseSchedule) -> Finder:
-    held = schedule.__dict__
-    if held.get("nowfun") is not None or ("tz" in held and _has_own_zone(schedule)):
-        return _next_of_itself
+    attributes = schedule.__dict__
+    if attributes.get("nowfun") is not None or ("tz" in attributes and _has_own_zone(schedule)):
+        return _next_of_custom
     cls = type(schedule)
-    finder = _known.get(cls)
+    finder = _finders.get(cls)
     if finder is None:
-        known = (found for stock, found in FINDERS if _computes_as(cls, stock))
-        finder = _known[cls] = next(known, _next_of_itself)
+        matches = (match for base, match in FINDERS if _computes_as(cls, base))
+        finder = _finders[cls] = next(matches, _next_of_custom)
     return finder
 
 
-def _computes_as(cls: type, stock: type) -> bool:
-    """Whether a class is a stock one, or a subclass that leaves its computation alone."""
-    return issubclass(cls, stock) and not any(_differs(cls, stock, name) for name in DECIDES)
+def _computes_as(cls: type, base: type) -> bool:
+    """Return whether ``cls`` is ``base``, or a subclass that computes its runs like ``base``."""
+    return issubclass(cls, base) and not any(_differs(cls, base, name) for name in DECIDING_METHODS)
 
 
-def _differs(cls: type, stock: type, name: str) -> bool:
-    return getattr(cls, name, None) is not getattr(stock, name, None)
+def _differs(cls: type, base: type, name: str) -> bool:
+    return getattr(cls, name, None) is not getattr(base, name, None)
 
 
 def _latest_on_grid(
@@ -279,24 +291,27 @@ def _latest_on_grid(
 def _latest_relative(
     schedule: Any, after: datetime, until: datetime, timezone: tzinfo | None
 ) -> datetime | None:
-    """Jump close to ``until``, then walk the few runs that are left."""
-    found, following = None, _next_relative(schedule, after, timezone)
+    # Jump close to ``until``, then walk the few remaining runs.
+    latest, following = None, _next_relative(schedule, after, timezone)
     while following <= until:
-        if found is None:
+        if latest is None:
             zone = timezone or schedule.tz
             following = _jump(following, until, _rounded(schedule.run_every), zone)
-        found, following = following, _next_relative(schedule, following, timezone)
-    return found
+        latest, following = following, _next_relative(schedule, following, timezone)
+    return latest
 
 
 def _rounded(step: timedelta) -> timedelta:
-    """How far a relative interval gets at a time, once it is on a round moment."""
+    """Return the distance between two runs of a relative interval after its first, rounded run."""
     unit = next((unit for unit in UNITS if step >= unit), step)
     return step - step % unit
 
 
 def _jump(start: datetime, until: datetime, step: timedelta, zone: tzinfo) -> datetime:
-    """A whole number of steps on, two or three before ``until``; days are those of the zone."""
+    """Return ``start`` plus a number of steps that ends two or three steps before ``until``.
+
+    Steps of a day or more are added in wall-clock time of ``zone``.
+    """
     slots = max((until - start) // step - 2, 0)
     if step < UNITS[0]:
         return start + slots * step
@@ -307,29 +322,30 @@ def _jump(start: datetime, until: datetime, step: timedelta, zone: tzinfo) -> da
 def _latest(
     probe: Callable[[datetime], datetime | None], after: datetime, until: datetime
 ) -> datetime | None:
-    """The last instant that ``probe`` can reach, in a number of probes that grows as a logarithm.
+    """Return the last run in ``(after, until]``, with a logarithmic number of probes.
 
-    ``probe(moment)`` gives the first one after ``moment``, ``None`` if that is too late.
+    ``probe(moment)`` returns the first run after ``moment``, None if that is after ``until``.
     """
     if probe(after) is None:
         return None
-    step, found, empty = FIRST_STEP, None, until
-    while found is None:
+    # Search backwards from ``until`` in growing steps for a moment that a run follows.
+    step, run, no_run_after = FIRST_STEP, None, until
+    while run is None:
         start = max(after, until - step)
-        found = probe(start)
-        if found is None:
-            empty, step = start, step * 4
-    return _latest_between(probe, found, empty)
+        run = probe(start)
+        if run is None:
+            no_run_after, step = start, step * 4
+    return _bisect_latest(probe, run, no_run_after)
 
 
-def _latest_between(
-    probe: Callable[[datetime], datetime | None], found: datetime, empty: datetime
+def _bisect_latest(
+    probe: Callable[[datetime], datetime | None], run: datetime, no_run_after: datetime
 ) -> datetime:
-    """Halve the span between a run and a moment after which there is none."""
-    while (following := probe(found)) is not None:
-        found = following
-        middle = found + (empty - found) / 2
-        if middle > found:
+    """Return the last run, by bisection between ``run`` and a moment that no run follows."""
+    while (following := probe(run)) is not None:
+        run = following
+        middle = run + (no_run_after - run) / 2
+        if middle > run:
             later = probe(middle)
-            found, empty = (later, empty) if later is not None else (found, middle)
-    return found
+            run, no_run_after = (later, no_run_after) if later is not None else (run, middle)
+    return run

@@ -1,4 +1,4 @@
-"""A schedule of one instant."""
+"""A schedule that runs once."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ __all__ = ("clocked",)
 
 
 class clocked(RuleSchedule):  # noqa: N801 - the name users import
-    """Once, at ``clocked_time``; at once if that has passed and the entry never ran since.
+    """A schedule that runs once, at ``clocked_time``.
 
-    A naive ``clocked_time`` is UTC. ``ValueError`` if it is no datetime or lies before 1970.
+    A run that was missed is caught up: the entry runs immediately if ``clocked_time`` has passed
+    and the entry has not run since then. A naive ``clocked_time`` is in UTC. Raises ``ValueError``
+    if ``clocked_time`` is not a datetime or is before 1970.
     """
 
     def __init__(self, clocked_time: datetime, **kwargs: Any) -> None:
@@ -31,18 +33,24 @@ class clocked(RuleSchedule):  # noqa: N801 - the name users import
             raise ValueError(f"clocked_time: {aware} is before 1970")
 
     def occurrence_after(self, after: datetime, inclusive: bool = False) -> datetime | None:
-        """The instant in UTC if it lies after ``after``, or at it if ``inclusive``."""
+        """Return ``clocked_time`` in UTC if ``clocked_time`` is after ``after``, else None.
+
+        With ``inclusive``, ``clocked_time`` may also equal ``after``.
+        """
         moment = as_utc(after)
-        left = self._instant > moment or (inclusive and self._instant == moment)
-        return self._instant if left else None
+        is_ahead = self._instant > moment or (inclusive and self._instant == moment)
+        return self._instant if is_ahead else None
 
     @property
     def start(self) -> datetime:
-        """The instant, in UTC."""
+        """``clocked_time`` in UTC."""
         return self._instant
 
     def counts_from(self, now: datetime) -> datetime:
-        """The instant from which an entry made at ``now`` counts: however late, it runs."""
+        """Return the instant after which a new entry counts runs, in UTC.
+
+        That is before ``clocked_time``, so that an entry created after ``clocked_time`` runs too.
+        """
         return min(as_utc(now), self._instant - timedelta.resolution)
 
     def __eq__(self, other: object) -> bool:

@@ -1,4 +1,4 @@
-"""Schedule types of the user's own, stored under a tag like the built-in ones."""
+"""The registry of custom schedule types, which Redis stores under a tag of their own."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ __all__ = (
     "tags",
 )
 
-#: The values of ``__type__`` that mean something without a registration.
+#: The built-in values of ``__type__`` for schedules, and the class of each.
 SCHEDULES = ("interval", "crontab", "rrule", "rruleset", "solar", "clocked")
 CLASSES = (schedule, crontab, rrule, rruleset, solar, clocked)
+#: All built-in values of ``__type__``.
 BUILT_IN = frozenset({*SCHEDULES, "datetime", "weekday", "verbatim"})
 
 Dump = Callable[[Any], Mapping[str, Any]]
@@ -30,7 +31,7 @@ Load = Callable[[dict[str, Any]], Any]
 
 
 class RegisteredType(NamedTuple):
-    """A class of schedules with the two functions that a user gave for it."""
+    """A custom schedule class, its tag, and the functions that convert it to and from a dict."""
 
     tag: str
     cls: type[BaseSchedule]
@@ -42,28 +43,30 @@ _types: dict[str, RegisteredType] = {}
 
 
 def register_schedule_type(tag: str, cls: type[BaseSchedule], dump: Dump, load: Load) -> None:
-    """Let entries have schedules of class ``cls``, stored with ``tag`` as their ``__type__``.
+    """Allow schedules of class ``cls`` in entries, stored with ``tag`` as their ``__type__``.
 
-    ``dump(schedule)`` returns a dict of what else is stored, in values that an argument of a task
-    may have; ``load(fields)`` gets an equal dict and returns the schedule. Call it in every process
-    that saves or reads entries, and in that of beat. Raises ``TypeError`` for what is no class of
-    schedules or cannot be called, ``ValueError`` for a tag or class that is taken.
+    ``dump(schedule)`` returns a dict of the fields to store. Its values may have any type that
+    arguments of tasks may have. ``load(fields)`` receives an equal dict and returns the schedule.
+    Call this function in every process that saves or loads entries, also in each beat.
+
+    Raises ``TypeError`` if ``cls`` is not a schedule class or a function is not callable, and
+    ``ValueError`` if the tag is invalid or the tag or class is already in use.
     """
     _check_tag(tag)
     _check_class(cls)
     for name, function in (("dump", dump), ("load", load)):
         if not callable(function):
-            raise TypeError(f"{name}: {function!r} cannot be called; give a function")
+            raise TypeError(f"{name}: {function!r} is not callable; give a function")
     _types[tag] = RegisteredType(tag, cls, dump, load)
 
 
 def _check_tag(tag: object) -> None:
     if not isinstance(tag, str) or not tag:
-        raise ValueError(f"tag: {tag!r} is not a text; use one such as 'business_days'")
+        raise ValueError(f"tag: {tag!r} is not a string; use a tag such as 'business_days'")
     if tag in BUILT_IN:
-        raise ValueError(f"tag: {tag!r} is built in; use another one")
+        raise ValueError(f"tag: {tag!r} is built in; use another tag")
     if tag in _types:
-        raise ValueError(f"tag: {tag!r} is registered for {_types[tag].cls!r}; use another one")
+        raise ValueError(f"tag: {tag!r} is registered for {_types[tag].cls!r}; use another tag")
 
 
 def _check_class(cls: object) -> None:
@@ -71,21 +74,21 @@ def _check_class(cls: object) -> None:
         raise TypeError(f"cls: {cls!r} is not a subclass of celery.schedules.BaseSchedule")
     if cls in CLASSES:
         raise ValueError(f"cls: {cls!r} is built in; register a subclass of it")
-    known = of_class(cls)
-    if known is not None:
-        raise ValueError(f"cls: {cls!r} is registered as {known.tag!r}")
+    registered = of_class(cls)
+    if registered is not None:
+        raise ValueError(f"cls: {cls!r} is already registered with the tag {registered.tag!r}")
 
 
 def tags() -> tuple[str, ...]:
-    """What ``__type__`` of a schedule may be."""
+    """Return the values that ``__type__`` of a schedule may have."""
     return (*SCHEDULES, *_types)
 
 
 def named(tag: object) -> RegisteredType | None:
-    """The type that was registered under ``tag``."""
+    """Return the type that is registered with ``tag``, None if there is none."""
     return _types.get(tag) if isinstance(tag, str) else None
 
 
 def of_class(cls: type) -> RegisteredType | None:
-    """The type that was registered for exactly this class."""
-    return next((known for known in tuple(_types.values()) if known.cls is cls), None)
+    """Return the type that is registered for exactly this class, None if there is none."""
+    return next((item for item in tuple(_types.values()) if item.cls is cls), None)

@@ -1,4 +1,4 @@
-"""Recurrence rules of RFC 5545 (iCalendar) as schedules, on the clock of a zone."""
+"""Recurrence rules of RFC 5545 (iCalendar) as schedules, in a time zone."""
 
 from __future__ import annotations
 
@@ -44,11 +44,12 @@ DAY = timedelta(days=1)
 
 @dataclass(frozen=True)
 class ZonedRule:
-    """The occurrences of ``rule`` on the clock of ``zone``.
+    """The occurrences of ``rule`` in wall-clock time of ``zone``, as instants.
 
-    ``start`` is the instant of the rule's own start, in UTC and whole seconds. No occurrence is
-    before it, and a ``count`` is one of runs where the rule follows real time; where it names hours
-    each of these counts, as each runs once.
+    ``start`` is the start of the rule in UTC, in whole seconds; no occurrence is earlier. ``count``
+    counts instants if the rule follows real time: an hour that DST repeats counts twice, an hour
+    that DST skips does not count. In any other rule ``count`` counts wall-clock times, because each
+    of them runs exactly once.
     """
 
     rule: Recurrence
@@ -56,19 +57,24 @@ class ZonedRule:
     start: datetime
 
     def next_run(self, after: datetime) -> datetime | None:
-        """The first occurrence after the aware ``after``, in UTC; ``None`` if none is left."""
-        found = next_instant(self._searched, after, self.zone, self.start)
-        return None if found is None or found > self._last else found
+        """Return the first occurrence after the aware ``after``, in UTC; None if none is left."""
+        instant = next_instant(self._searched, after, self.zone, self.start)
+        return None if instant is None or instant > self._last else instant
 
     @cached_property
-    def _repeats(self) -> bool:
-        """Whether changes of the clock repeat times of the rule, or leave them out."""
+    def _depends_on_dst(self) -> bool:
+        """Whether DST changes can repeat or skip occurrences of the rule."""
         return self.rule.follows_real_time and fixed_offset(self.zone) is None
 
     @cached_property
     def _searched(self) -> Recurrence:
-        """The rule to search; of one that may repeat, from before the hour that its start is in."""
-        if not self._repeats:
+        """The rule to search.
+
+        If DST can repeat occurrences, the search starts up to a day before the start of the rule:
+        the second pass of a repeated hour has earlier wall-clock times than the first pass. The
+        count is then applied by ``_last``.
+        """
+        if not self._depends_on_dst:
             return self.rule
         try:
             step = self.rule.interval * UNIT[self.rule.freq]
@@ -79,18 +85,19 @@ class ZonedRule:
 
     @cached_property
     def _last(self) -> datetime:
-        """The last run that ``count`` allows, where the rule does not know that itself."""
-        if not self._repeats or (count := self.rule.count) is None:
+        """The last occurrence that ``count`` allows, if the searched rule does not apply it."""
+        if not self._depends_on_dst or (count := self.rule.count) is None:
             return END
-        return self._computed(count) if is_computed(self.rule) else self._walked(count)
+        return self._computed_last(count) if is_computed(self.rule) else self._walked_last(count)
 
-    def _computed(self, left: int) -> datetime:
+    def _computed_last(self, left: int) -> datetime:
+        # Within a span of one UTC offset, wall-clock times and instants count alike.
         for begin, end, offset in offset_spans(self.zone, self.start):
             first = NAIVE_EPOCH + (begin - EPOCH + offset)
             if end < END:
-                here = number_between(self.rule, first, NAIVE_EPOCH + (end - EPOCH + offset))
-                if left > here:
-                    left -= here
+                in_span = number_between(self.rule, first, NAIVE_EPOCH + (end - EPOCH + offset))
+                if left > in_span:
+                    left -= in_span
                     continue
             try:
                 return at_offset(nth_from(self.rule, first, left), offset)
@@ -98,7 +105,7 @@ class ZonedRule:
                 break
         return END
 
-    def _walked(self, count: int) -> datetime:
+    def _walked_last(self, count: int) -> datetime:
         last = self.start - TICK
         for _ in range(count):
             following = next_instant(self._searched, last, self.zone, self.start)
@@ -108,7 +115,7 @@ class ZonedRule:
         return last
 
 
-# The arguments of a rule, in the order of the constructor.
+# The arguments of rrule(), in the order of its constructor.
 RRULE_FIELDS = (
     "freq",
     "dtstart",
@@ -128,37 +135,43 @@ RRULE_FIELDS = (
     "bysecond",
 )
 
-KEEP_TYPES = (int, list, tuple)
+# Values of "by" parts that are stored unchanged.
+UNCHANGED_TYPES = (int, list, tuple)
 
 
-#: How long ago a start may be for an entry that is made now to begin with it.
-JUST_NOW = timedelta(minutes=1)
+#: If the start of a schedule is at most this old, a new entry still runs at the start.
+START_GRACE = timedelta(minutes=1)
 
 
 class RuleSchedule(BaseSchedule):
-    """A schedule that has a start of its own and knows its occurrences."""
+    """The base of schedules that have a start and can compute their occurrences."""
 
     @property
     def start(self) -> datetime:
-        """The instant before which there is no occurrence."""
+        """The start, an aware datetime; no occurrence is earlier."""
         raise NotImplementedError
 
     def occurrence_after(self, after: datetime, inclusive: bool = False) -> datetime | None:
-        """The first occurrence after the aware ``after``, or at it if ``inclusive``, in UTC."""
+        """Return the first occurrence after the aware ``after`` in UTC; None if none is left.
+
+        With ``inclusive``, the occurrence may also equal ``after``.
+        """
         raise NotImplementedError
 
     def counts_from(self, now: datetime) -> datetime:
-        """The instant from which an entry made at ``now`` counts, in UTC.
+        """Return the instant after which an entry created at ``now`` counts runs, in UTC.
 
-        A start that has only just passed, as one that was left out, is not skipped.
+        That is ``now``, or just before ``start`` if ``start`` is less than a minute ago: a missing
+        or very recent start still runs.
         """
         start, now = as_utc(self.start), as_utc(now)
-        return start - timedelta.resolution if now - JUST_NOW < start <= now else now
+        return start - timedelta.resolution if now - START_GRACE < start <= now else now
 
     def remaining_estimate(self, last_run_at: datetime | None) -> timedelta | None:
-        """Time from now to the occurrence after ``last_run_at``; ``None`` when finished.
+        """Return the time from now to the occurrence after ``last_run_at``.
 
-        What has never run (``None``) begins with its first occurrence.
+        ``last_run_at`` is None for an entry that has never run; then the first occurrence counts.
+        Returns None if no occurrence is left.
         """
         return self._remaining(last_run_at, as_utc(self.maybe_make_aware(self.now())))
 
@@ -170,7 +183,10 @@ class RuleSchedule(BaseSchedule):
         return None if following is None else following - now
 
     def is_due(self, last_run_at: datetime | None) -> schedstate:
-        """``(is_due, seconds until the next check)``; the seconds are ``None`` when finished."""
+        """Return (is_due, seconds until the next check), as Celery's schedules do.
+
+        The seconds are None if no occurrence is left.
+        """
         now = as_utc(self.maybe_make_aware(self.now()))
         remaining = self._remaining(last_run_at, now)
         if remaining is None:
@@ -184,10 +200,10 @@ class RuleSchedule(BaseSchedule):
 class rrule(RuleSchedule):  # noqa: N801 - the name users import
     """A recurrence rule, with the arguments of ``dateutil.rrule.rrule``.
 
-    ``freq`` is a name of ``FREQ_MAP`` or its number. ``dtstart`` and ``until`` without a zone
-    are UTC; ``dtstart`` left out is now. The rule speaks of the wall clock in the zone of
-    ``dtstart``, so that 09:00 in New York stays 09:00 there all year; seconds are its smallest
-    unit. A wrong argument raises ``ValueError`` naming it.
+    ``freq`` is a name of ``FREQ_MAP`` or its number. ``dtstart`` and ``until`` without a time zone
+    are in UTC; the default of ``dtstart`` is now. The rule uses wall-clock time in the time zone of
+    ``dtstart``: 09:00 in New York stays 09:00 there all year. The smallest unit is a second.
+    Raises ``ValueError`` with the name of the invalid argument.
     """
 
     FREQ_MAP: ClassVar[dict[str, int]] = FREQUENCIES
@@ -219,16 +235,16 @@ class rrule(RuleSchedule):  # noqa: N801 - the name users import
         self.wkst = wkst
         self.count = count
         self.until = None if until is None else _aware("until", until)
-        self.bysetpos = _kept(bysetpos)
-        self.bymonth = _kept(bymonth)
-        self.bymonthday = _kept(bymonthday)
-        self.byyearday = _kept(byyearday)
-        self.byeaster = _kept(byeaster)
-        self.byweekno = _kept(byweekno)
-        self.byweekday = _kept(byweekday)
-        self.byhour = _kept(byhour)
-        self.byminute = _kept(byminute)
-        self.bysecond = _kept(bysecond)
+        self.bysetpos = _storable(bysetpos)
+        self.bymonth = _storable(bymonth)
+        self.bymonthday = _storable(bymonthday)
+        self.byyearday = _storable(byyearday)
+        self.byeaster = _storable(byeaster)
+        self.byweekno = _storable(byweekno)
+        self.byweekday = _storable(byweekday)
+        self.byhour = _storable(byhour)
+        self.byminute = _storable(byminute)
+        self.bysecond = _storable(bysecond)
         self._zone = wall_zone(self.dtstart.tzinfo or UTC)
         self._rule = self._recurrence()
         self._zoned = ZonedRule(self._rule, self._zone, as_utc(self.start))
@@ -239,7 +255,7 @@ class rrule(RuleSchedule):  # noqa: N801 - the name users import
         return moment.replace(microsecond=0)
 
     def _recurrence(self) -> Recurrence:
-        # Through UTC, so that a start that does not exist in its zone becomes one that does.
+        # The conversion to UTC and back moves a start that DST skips to a time that exists.
         start = as_utc(self.dtstart).astimezone(self._zone)
         return recurrence(self.fields(), start.replace(tzinfo=None, microsecond=0, fold=0))
 
@@ -249,11 +265,14 @@ class rrule(RuleSchedule):  # noqa: N801 - the name users import
         return self.dtstart.replace(microsecond=0)
 
     def to_ical(self) -> str:
-        """The text of RFC 5545, two lines; ``ValueError`` if its zone has no name."""
+        """Return the rule as RFC 5545 text of two lines.
+
+        Raises ``ValueError`` if the time zone of ``dtstart`` has no name.
+        """
         return rule_to_ical(self)
 
     def fields(self) -> dict[str, Any]:
-        """The constructor arguments that make an equal rule."""
+        """Return the constructor arguments of an equal rule."""
         return {name: getattr(self, name) for name in RRULE_FIELDS}
 
     @cached_property
@@ -263,19 +282,20 @@ class rrule(RuleSchedule):  # noqa: N801 - the name users import
         return dateutil_rrule(**{**self.fields(), "until": until})
 
     def occurrence_after(self, after: datetime, inclusive: bool = False) -> datetime | None:
-        """The first occurrence after the aware ``after``, or at it if ``inclusive``, in UTC.
+        """Return the first occurrence after the aware ``after``, in UTC.
 
-        ``None`` when ``count`` or ``until`` have ended the rule, or when nothing matches for
-        about a century. The work is bounded however old ``dtstart`` is; only a ``count``
-        together with a ``by`` part is counted from the start, once for each rule.
+        With ``inclusive``, the occurrence may also equal ``after``. Returns None if ``count`` or
+        ``until`` has ended the rule, or if no time matches within about a century. The cost does
+        not depend on the age of ``dtstart``, with one exception: a rule with ``count`` and a
+        ``by`` part counts from ``dtstart``, once per rule object.
         """
         since = after - TICK if inclusive else after
         if self._ended is not None and since >= self._ended:
             return None
-        found = self._zoned.next_run(since)
-        if found is not None and not (self.until and found > self.until):
-            return found
-        self._ended = since  # a search in vain is the longest one
+        occurrence = self._zoned.next_run(since)
+        if occurrence is not None and not (self.until and occurrence > self.until):
+            return occurrence
+        self._ended = since  # remembered because a search without a result takes longest
         return None
 
     def _identity(self) -> tuple[Any, ...]:
@@ -296,16 +316,17 @@ class rrule(RuleSchedule):  # noqa: N801 - the name users import
         return _restore, (type(self), self.fields(), self.nowfun)
 
     def __repr__(self) -> str:
-        shown = ", ".join(
+        fields = ", ".join(
             f"{name}: {value}" for name, value in self.fields().items() if value is not None
         )
-        return f"<rrule: {shown}>"
+        return f"<rrule: {fields}>"
 
 
 def zone_extension(schedule: object) -> dict[str, str]:
-    """The zone names of a rule that its JSON cannot hold: ``dtstart_zone``, ``until_zone``.
+    """Return the time zone names of a rule: ``dtstart_zone`` and ``until_zone``.
 
-    Empty for every other schedule, for fixed offsets and for UTC.
+    They are stored separately, because the JSON of RedBeat 2 has only UTC offsets for a rule. The
+    dict is empty for any other schedule, for fixed UTC offsets and for UTC.
     """
     if not isinstance(schedule, rrule):
         return {}
@@ -315,10 +336,11 @@ def zone_extension(schedule: object) -> dict[str, str]:
 
 
 def with_zones(schedule: Any, extension: Mapping[str, Any]) -> Any:
-    """``schedule`` with the zones that ``zone_extension`` gave; the instants stay the same.
+    """Return ``schedule`` with the time zones that ``zone_extension`` returned.
 
-    A schedule that is no rule, or an extension without zones, changes nothing. An unknown zone
-    raises ``DecodeError``.
+    The instants of ``dtstart`` and ``until`` do not change. A schedule that is not an ``rrule``, or
+    for which the extension has no time zone, is returned unchanged. Raises ``DecodeError`` for an
+    unknown time zone.
     """
     fields = [name for name in ("dtstart", "until") if extension.get(f"{name}_zone")]
     if not isinstance(schedule, rrule) or not fields:
@@ -351,9 +373,9 @@ def _aware(name: str, moment: object) -> datetime:
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
-def _kept(value: Any) -> Any:
-    """``value`` in a form that can be read more than once and stored."""
-    if value is None or isinstance(value, KEEP_TYPES) or hasattr(value, "weekday"):
+def _storable(value: Any) -> Any:
+    """Return the value of a ``by`` part in a form that can be stored and read more than once."""
+    if value is None or isinstance(value, UNCHANGED_TYPES) or hasattr(value, "weekday"):
         return value
     return sorted(value) if isinstance(value, (set, frozenset, range)) else _listed(value)
 

@@ -1,4 +1,4 @@
-"""Sets of recurrence rules and dates: RRULE, RDATE and EXDATE of RFC 5545 together."""
+"""Sets of recurrence rules and dates: RRULE, RDATE and EXDATE of RFC 5545."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ __all__ = (
     "rruleset",
 )
 
-# What keeps the search for the next occurrence within milliseconds.
+# With these limits, a search for the next occurrence takes milliseconds.
 MAX_RULES = 4
 MAX_DATES = 1000
 
 
 class rruleset(RuleSchedule):  # noqa: N801 - as dateutil calls it
-    """The occurrences of all ``rrules`` and the ``rdates``, without the ``exdates``.
+    """The occurrences of all ``rrules``, plus the ``rdates``, minus the ``exdates``.
 
-    Each rule is an ``rrule`` of this package. Dates without a zone are UTC; an excluded date
-    excludes the occurrence of its instant. An instant that comes from several of them is one
-    occurrence. ``ValueError`` naming what is wrong, also for more than ``MAX_RULES`` rules or
-    ``MAX_DATES`` dates of a kind.
+    Each rule is an ``rrule`` of this package. Dates without a time zone are in UTC. Dates are
+    compared as instants, and an instant that several rules or dates produce is one occurrence.
+    Raises ``ValueError`` with the name of the invalid argument, also for more than ``MAX_RULES``
+    rules, ``MAX_DATES`` ``rdates`` or ``MAX_DATES`` ``exdates``.
     """
 
     def __init__(
@@ -50,10 +50,11 @@ class rruleset(RuleSchedule):  # noqa: N801 - as dateutil calls it
         self.rdates = _dates("rdates", rdates)
         self.exdates = _dates("exdates", exdates)
         if not self.rrules and not self.rdates:
-            raise ValueError("rrules: there is neither a rule nor a date; give one")
+            raise ValueError("rrules: there is neither a rule nor a date; give at least one")
         self._dates = tuple(sorted(set(map(instant_of, self.rdates))))
         self._excluded = frozenset(map(instant_of, self.exdates))
-        self._beyond: dict[datetime, datetime | None] = {}
+        # For each excluded instant of a previous search: the next occurrence after it.
+        self._next_after_excluded: dict[datetime, datetime | None] = {}
 
     @property
     def start(self) -> datetime:
@@ -62,25 +63,26 @@ class rruleset(RuleSchedule):  # noqa: N801 - as dateutil calls it
         return min((*starts, *self._dates[:1]))
 
     def occurrence_after(self, after: datetime, inclusive: bool = False) -> datetime | None:
-        """The first occurrence after the aware ``after``, or at it if ``inclusive``, in UTC.
+        """Return the first occurrence after the aware ``after``, in UTC.
 
-        ``None`` when nothing is left, as for ``rrule``.
+        With ``inclusive``, the occurrence may also equal ``after``. Returns None if no occurrence
+        is left, as ``rrule`` does.
         """
         moment = as_utc(after) - TICK if inclusive else as_utc(after)
         upcoming = [rule.occurrence_after(moment) for rule in self.rrules]
         skipped: list[datetime] = []
-        while (found := self._first(upcoming, moment)) in self._excluded and found is not None:
-            if found in self._beyond:
-                found = self._beyond[found]
+        while (first := self._first(upcoming, moment)) in self._excluded and first is not None:
+            if first in self._next_after_excluded:
+                first = self._next_after_excluded[first]
                 break
-            skipped.append(found)
-            moment = found
+            skipped.append(first)
+            moment = first
             upcoming = [
                 rule.occurrence_after(moment) if instant == moment else instant
                 for rule, instant in zip(self.rrules, upcoming, strict=True)
             ]
-        self._beyond.update(dict.fromkeys(skipped, found))
-        return found
+        self._next_after_excluded.update(dict.fromkeys(skipped, first))
+        return first
 
     def _first(self, upcoming: list[datetime | None], moment: datetime) -> datetime | None:
         dates = self._dates[bisect_right(self._dates, moment) :][:1]
@@ -89,19 +91,20 @@ class rruleset(RuleSchedule):  # noqa: N801 - as dateutil calls it
     @cached_property
     def rruleset(self) -> dateutil_rruleset:
         """The same set as an object of ``dateutil``."""
-        made = dateutil_rruleset()
+        rules = dateutil_rruleset()
         for rule in self.rrules:
-            made.rrule(rule.rrule)
+            rules.rrule(rule.rrule)
         for date in self.rdates:
-            made.rdate(date)
+            rules.rdate(date)
         for date in self.exdates:
-            made.exdate(date)
-        return made
+            rules.exdate(date)
+        return rules
 
     def to_ical(self) -> str:
-        """The text of RFC 5545; ``ValueError`` for what it cannot say.
+        """Return the set as RFC 5545 text.
 
-        That is: rules with different starts, and zones that have no name.
+        Raises ``ValueError`` if the rules have different starts or a time zone has no name,
+        because the text cannot express either.
         """
         return set_to_ical(self.rrules, self.rdates, self.exdates)
 
@@ -125,39 +128,42 @@ class rruleset(RuleSchedule):  # noqa: N801 - as dateutil calls it
 
 
 def from_dateutil(recurring: Any) -> rrule | rruleset:
-    """The schedule of a ``dateutil`` rule or set; ``ValueError`` for a set with an EXRULE."""
+    """Return the schedule that equals a ``rrule`` or ``rruleset`` of ``dateutil``.
+
+    Raises ``ValueError`` for any other object, and for a set with an EXRULE.
+    """
     if isinstance(recurring, dateutil_rrule):
         return _rule_of(recurring)
     if not isinstance(recurring, dateutil_rruleset):
         raise ValueError(f"{recurring!r} is neither an rrule nor an rruleset of dateutil")
     parts: Any = recurring
     if parts._exrule:
-        raise ValueError("exrule: EXRULE has left RFC 5545; use exdate")
+        raise ValueError("exrule: RFC 5545 has removed EXRULE; use exdate")
     return rruleset(map(_rule_of, parts._rrule), parts._rdate, parts._exdate)
 
 
 def _rule_of(rule: Any) -> rrule:
-    given = rule._original_rule
+    by_parts = rule._original_rule
     fields: dict[str, Any] = {name: getattr(rule, f"_{name}", None) for name in RRULE_FIELDS[:6]}
-    fields.update({name: given.get(name) for name in RRULE_FIELDS[6:]})
+    fields.update({name: by_parts.get(name) for name in RRULE_FIELDS[6:]})
     return rrule(**fields)
 
 
 def _rules(rules: Iterable[rrule]) -> tuple[rrule, ...]:
-    kept = tuple(rules)
-    for rule in kept:
+    checked = tuple(rules)
+    for rule in checked:
         if not isinstance(rule, rrule):
             raise ValueError(f"rrules: {rule!r:.60} is not a redbeat.schedules.rule.rrule")
-    if len(kept) > MAX_RULES:
-        raise ValueError(f"rrules: there are {len(kept)}; {MAX_RULES} at most")
-    return kept
+    if len(checked) > MAX_RULES:
+        raise ValueError(f"rrules: there are {len(checked)} rules; the maximum is {MAX_RULES}")
+    return checked
 
 
 def _dates(name: str, dates: Iterable[datetime]) -> tuple[datetime, ...]:
-    kept = tuple(dates)
-    if len(kept) > MAX_DATES:
-        raise ValueError(f"{name}: there are {len(kept)}; {MAX_DATES} at most")
-    return tuple(_date(name, date) for date in kept)
+    checked = tuple(dates)
+    if len(checked) > MAX_DATES:
+        raise ValueError(f"{name}: there are {len(checked)} dates; the maximum is {MAX_DATES}")
+    return tuple(_date(name, date) for date in checked)
 
 
 def _date(name: str, date: datetime) -> datetime:

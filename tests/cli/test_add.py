@@ -129,7 +129,7 @@ WRONG = [
     (["--cron", "* * * *"], "--cron '*/5 * * * *'", "has 4 fields"),
     (["--cron", "99 * * * *"], "--cron '*/5 * * * *'", "99"),
     (["--rrule", "FREQ=SOMETIMES"], "--rrule 'RRULE:", "'SOMETIMES' is not one of"),
-    (["--rrule", "FREQ=DAILY;COUNT=3"], "--rrule 'RRULE:", "DTSTART: is missing"),
+    (["--rrule", "FREQ=DAILY;COUNT=3"], "--rrule 'RRULE:", "DTSTART: missing"),
     (["--at", "tomorrow"], "--at 2026-12-31T09:00", "'tomorrow' is not a time"),
     (["--solar", "sunset,52"], "--solar sunset,52.52,13.41", "EVENT,LAT,LON"),
     (["--solar", "tea,52,13"], "--solar sunset,52.52,13.41", "tea"),

@@ -190,7 +190,7 @@ def test_settings_that_have_no_effect(run: Run, app: Celery) -> None:
     ("name", "value", "remedy"),
     [
         ("redisbeater_redis_url", "redis://", "write redbeat_redis_url"),
-        ("redbeat_lock_key", "", "write None"),
+        ("redbeat_lock_key", "", "use None"),
     ],
 )
 def test_settings_that_are_unwise(

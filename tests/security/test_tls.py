@@ -164,7 +164,7 @@ def test_a_server_without_tls(
     given["redbeat_redis_options"] = {"socket_timeout": 0.2, "socket_connect_timeout": 0.2}
     line = Beat(log, **given).unavailable()
     assert "Timeout connecting to server" in line
-    assert "does the server speak TLS at this port?" in line
+    assert "does the server use TLS at this port?" in line
 
 
 def test_no_client_certificate(

@@ -208,7 +208,7 @@ def test_cluster_has_a_hash_tag(settings: dict[str, Any]) -> None:
 def test_no_option_allows_a_prefix_without_a_hash_tag_in_a_cluster() -> None:
     options = {"cluster": True, "allow_untagged_prefix": True}
     with pytest.raises(
-        ConfigurationError, match=r"'\{old\}:'.*redbeat\.management\.migration\.copy_untagged"
+        ConfigurationError, match=r"'\{old\}:'.*redbeat\.management\.prefixes\.copy_untagged"
     ):
         config_of(redbeat_key_prefix="old:", redbeat_redis_options=options)
 
@@ -513,14 +513,14 @@ def test_unknown_setting_is_reported_with_all_valid_ones(caplog: pytest.LogCaptu
     [
         ("redisbeater_redis_url", "write redbeat_redis_url"),
         ("REDISBEATER_LOCK_TIMEOUT", "write redbeat_lock_timeout"),
-        ("redisbeater_xyzzy", "take it out"),
+        ("redisbeater_xyzzy", "remove it"),
     ],
 )
 def test_a_setting_of_redisbeater_is_reported(
     caplog: pytest.LogCaptureFixture, name: str, remedy: str
 ) -> None:
     (message,) = reported(caplog, make_app(**{name: "s3cret"}))
-    assert message.startswith(f"Setting {name} is one of RedisBeater and is ignored: {remedy}")
+    assert message.startswith(f"{name} is a setting of RedisBeater and is ignored: {remedy}")
 
 
 @pytest.mark.parametrize(

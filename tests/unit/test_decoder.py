@@ -383,9 +383,9 @@ MALFORMED: tuple[tuple[Any, str, str], ...] = (
     ({"__type__": "crontab", "minute": 60}, ".minute", "60"),
     ({"__type__": "crontab", "hour": "*/0"}, ".hour", "zero"),
     ({"__type__": "crontab", "day_of_week": "someday"}, ".day_of_week", "someday"),
-    ({"__type__": "crontab", "hour": ["1"]}, ".hour", "whole number"),
-    ({"__type__": "crontab", "hour": True}, ".hour", "whole number"),
-    ({"__type__": "crontab", "hour": 1.5}, ".hour", "whole number"),
+    ({"__type__": "crontab", "hour": ["1"]}, ".hour", "integer"),
+    ({"__type__": "crontab", "hour": True}, ".hour", "integer"),
+    ({"__type__": "crontab", "hour": 1.5}, ".hour", "integer"),
     ({"__type__": "rrule"}, "", "missing key 'freq'"),
     ({"__type__": "rrule", "freq": "often"}, ".freq", "often.*YEARLY"),
     ({"__type__": "rrule", "freq": 3, "byhours": 3}, "", "unknown key 'byhours'"),
@@ -412,7 +412,7 @@ MALFORMED: tuple[tuple[Any, str, str], ...] = (
             "byweekday": [{"__type__": "weekday", "wkday": 1, "n": 0}],
         },
         ".n",
-        "leave it out",
+        "leave n out",
     ),
 )
 
