@@ -97,7 +97,7 @@ def test_a_port_that_is_taken(app: Celery) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         ran = run_command(app, "web", "--port", str(taken.getsockname()[1]))
     assert ran.code == 1
-    assert "cannot be served on" in ran.err
+    assert "Cannot listen on" in ran.err
 
 
 @pytest.mark.parametrize("module", ["flask", "flask_wtf", "waitress"])
