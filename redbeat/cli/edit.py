@@ -35,7 +35,8 @@ READ_IN_ZONE: Final = ("rrule", "at", "start", "end")
 def edit(console: Console, name: str, task: str | None, **values: Any) -> None:
     """Change the entry NAME.
 
-    Options that you leave out keep their values. The value none resets an option to its default, for example: --end none.
+    Options that you leave out keep their values. The value none resets an option to its
+    default, for example: --end none.
     """
     if task is None and not any(value not in (None, False, ()) for value in values.values()):
         problem = "Give at least one option to change; for example: --every 30"

@@ -98,8 +98,8 @@ PROGRESS_STEP: Final = 500
 def export(console: Console, file: str, history: bool) -> None:
     """Write all entries to FILE as JSON lines.
 
-    The default FILE is standard output. Unreadable entries are left out and listed as warnings, and the exit code is 1. FILE is replaced
-    only after everything is written.
+    The default FILE is standard output. Unreadable entries are left out and listed as warnings,
+    and the exit code is 1. FILE is replaced only after everything is written.
     """
     schedule, store = console.schedule, store_of(console.app)
     lines = export_lines(console.app, schedule.entry_class, store, history)
@@ -181,8 +181,8 @@ def import_(
 ) -> None:
     """Import the entries of FILE.
 
-    The FILE - is standard input. All entries are checked first. If any entry is invalid, nothing is written and the exit code
-    is 1.
+    The FILE - is standard input. All entries are checked first. If any entry is invalid,
+    nothing is written and the exit code is 1.
 
     Formats:
 

@@ -60,7 +60,7 @@ class Picture:
         return int((instant - self.start) / (MINUTE * self.minutes))
 
     def marks(self, name: str) -> str:
-        """Return the row of an entry; a column is ``|`` for one run, a digit, or ``#`` from 10 on."""
+        """Return the row of an entry: ``|`` is one run in a column, ``#`` is 10 runs or more."""
         counts = Counter(self.column(instant) for instant in self.runs[name])
         return "".join(_mark(counts[column]) for column in range(self.columns)).rstrip()
 
