@@ -224,7 +224,7 @@ def test_a_file_is_replaced_only_when_all_is_written(
             "definition.schedule: is missing",
         ),
         (line(":schedule"), "name: ':schedule' is the name of a key of RedBeat's own"),
-        (line("good"), "name: 'good' stands here a second time"),
+        (line("good"), "name: 'good' is already used in this source"),
         (line("x", "soon"), "definition.schedule.every"),  # type: ignore[arg-type]
         (
             {**line("x"), "definition": {**line("x")["definition"], "options": {"expires": "?"}}},
@@ -270,7 +270,7 @@ def test_an_entry_that_differs_is_a_conflict(
     file = write(tmp_path / "f", line("a", 20), line("b", 20))
     ran = run("import", file)
     assert ran.code == EX_CONFLICT
-    assert "line 1: 'a' is stored already and differs" in ran.err
+    assert "line 1: 'a' is already stored and differs" in ran.err
     assert "b" not in RedBeatNames(app)
 
     assert (
@@ -454,11 +454,11 @@ def test_a_crontab_file(run: Run, app: Celery, tmp_path: Path) -> None:
     ("text", "problem"),
     [
         ("* * * * *", "task: is missing"),
-        ("61 * * * * t", "minute: '61' is not understood"),
-        ("* * * * x t", "day_of_week: 'x' is not understood"),
+        ("61 * * * * t", "minute: '61' is not valid"),
+        ("* * * * x t", "day_of_week: 'x' is not valid"),
         ("* * 1 * 1 t", "day_of_week: is given together with day_of_month"),
         ("@reboot t", "schedule: @reboot is unknown"),
-        ("MAILTO=me", "assignment: MAILTO is not understood"),
+        ("MAILTO=me", "assignment: MAILTO is not supported"),
         ("CRON_TZ=Nowhere", "CRON_TZ: unknown time zone"),
         ("* * * * * t [1]", "kwargs: must be a JSON object"),
         ("* * * * * t {", "kwargs: cannot be read as JSON"),
@@ -663,7 +663,7 @@ def test_a_file_that_is_no_shelf(run: Run, tmp_path: Path, content: bytes) -> No
     file.write_bytes(content)
     ran = run("import", "--from", "celery-shelve", str(file))
     assert ran.code == 1
-    assert "is no database that this Python can open" in ran.err or "cannot be opened" in ran.err
+    assert "is not a database that this Python can open" in ran.err or "cannot be opened" in ran.err
 
 
 def test_a_shelf_of_something_else(run: Run, tmp_path: Path) -> None:
