@@ -115,8 +115,8 @@ def _pages(client: Any, keys: Keys) -> Iterator[list[tuple[bytes, float]]]:
     """Yield pages of members with their scores; ZSCAN may return a member twice."""
     cursor: Any = 0
     while True:
-        cursor, found = _raw(client, "ZSCAN", keys.schedule, cursor, "COUNT", PAGE)
-        pairs = found if not found or isinstance(found[0], (list, tuple)) else _pairs(found)
+        cursor, reply = _raw(client, "ZSCAN", keys.schedule, cursor, "COUNT", PAGE)
+        pairs = reply if not reply or isinstance(reply[0], (list, tuple)) else _pairs(reply)
         members = [(bytes(member), float(score)) for member, score in pairs]
         for start in range(0, len(members), PAGE):
             yield members[start : start + PAGE]
