@@ -26,7 +26,7 @@ __all__ = (
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """The result of :meth:`Schedule.apply`: names of entries by what was, or would be, done."""
+    """The result of :meth:`redbeat.Schedule.apply`: entry names by what was done."""
 
     created: list[str] = field(default_factory=list)
     changed: list[str] = field(default_factory=list)
