@@ -49,19 +49,19 @@ def build_entry(
 ) -> RedBeatSchedulerEntry:
     """Return the entry that the option values describe, without saving it."""
     ctx = console.ctx
-    when = schedule_from(console, values, values["timezone"])
-    if when is None:
+    schedule = schedule_from(console, values, values["timezone"])
+    if schedule is None:
         options = ", ".join(f"--{kind}" for kind in KINDS)
         raise click.UsageError(f"Give a schedule: one of {options}; for example: --every 30", ctx)
     settings = settings_from(console, values, values["timezone"])
     if values["queue"] is not None:
         settings["options"] = with_queue(settings.get("options"), values["queue"])
-    if has_own_zone(when):
+    if has_own_zone(schedule):
         settings.pop("timezone", None)
     settings = {field: value for field, value in settings.items() if value is not CLEARED}
     with as_option_errors(ctx, values):
         return console.schedule.entry_class(
-            name=name, task=task, schedule=when, app=console.app, **settings
+            name=name, task=task, schedule=schedule, app=console.app, **settings
         )
 
 

@@ -31,8 +31,8 @@ __all__ = (
     "save_unchanged",
 )
 
-#: The package of the Django scheduler. Its entry class is not ours, and importing it needs a Django
-#: project.
+#: The package of the Django scheduler. Its entry class is not a subclass of ours, and its import
+#: fails outside of a Django project.
 DJANGO: Final = "django_celery_beat."
 
 
@@ -69,7 +69,7 @@ def _import_scheduler(name: Any, aliases: dict[str, str]) -> Any:
 def save_unchanged(entry: RedBeatSchedulerEntry) -> None:
     """Save an entry; raises :exc:`ConflictError` if it has changed in Redis since it was loaded.
 
-    A subclass whose ``save()`` has no ``if_unchanged`` argument is saved without calling it.
+    If ``save()`` of a subclass lacks the argument ``if_unchanged``, that method is not called.
     """
     parameters = inspect.signature(entry.save).parameters
     if "if_unchanged" in parameters or "kwargs" in parameters:
@@ -158,14 +158,14 @@ class Console:
 
     # -- input ---------------------------------------------------------------------------------
 
-    def instant(self, moment: datetime | None, zone: tzinfo | None = None) -> datetime | None:
+    def instant(self, value: datetime | None, zone: tzinfo | None = None) -> datetime | None:
         """Return the instant of a datetime.
 
         A naive datetime is a wall-clock time in ``zone``, by default the zone of the app.
         """
-        if moment is None:
+        if value is None:
             return None
-        return instant_of(moment if moment.tzinfo else moment.replace(tzinfo=zone or self.zone))
+        return instant_of(value if value.tzinfo else value.replace(tzinfo=zone or self.zone))
 
 
 def pass_console(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -28,17 +28,17 @@ def doctor(console: Console, fix: bool) -> None:
     The exit code is 0 without findings and 1 with findings, even if all of them were repaired. Run
     the command again to confirm a repair.
     """
-    found = fixed = 0
+    found_count = fixed_count = 0
     for finding in _findings(console, fix):
-        found += 1
-        fixed += finding.fixed
+        found_count += 1
+        fixed_count += finding.fixed
         _print(console, finding, fix)
     if not console.as_json:
-        summary = f"{found} finding{'s' * (found != 1)}"
+        summary = f"{found_count} finding{'s' * (found_count != 1)}"
         if fix:
-            summary += f", {fixed} repaired"
-        console.note(summary if found else "Nothing is wrong")
-    if found:
+            summary += f", {fixed_count} repaired"
+        console.note(summary if found_count else "Nothing is wrong")
+    if found_count:
         console.ctx.exit(EX_UNHEALTHY)
 
 

@@ -29,23 +29,24 @@ __all__ = (
     "zone_from",
 )
 
-WHEN: Final = "Schedule"
-WHAT: Final = "Task"
-HOW: Final = "Policy"
+#: The headings of the options in the help.
+SCHEDULE_GROUP: Final = "Schedule"
+TASK_GROUP: Final = "Task"
+POLICY_GROUP: Final = "Policy"
 
 OPTIONS: Final[tuple[Callable[[Any], Any], ...]] = (
     option(
         "--every",
         type=SECONDS,
         example="30",
-        help_group=WHEN,
+        help_group=SCHEDULE_GROUP,
         help="Interval in seconds, or with a unit: 30s, 5m, 2h, 1d.",
     ),
     option(
         "--cron",
         metavar="FIELDS",
         example="'*/5 * * * *'",
-        help_group=WHEN,
+        help_group=SCHEDULE_GROUP,
         help="Crontab: minute, hour, day of month, month, day of week.",
     ),
     option(
@@ -53,21 +54,21 @@ OPTIONS: Final[tuple[Callable[[Any], Any], ...]] = (
         multiple=True,
         metavar="LINE",
         example="'RRULE:FREQ=DAILY;BYHOUR=9;BYMINUTE=0'",
-        help_group=WHEN,
+        help_group=SCHEDULE_GROUP,
         help="RFC 5545 line: DTSTART, RRULE, RDATE or EXDATE. Repeat the option for several lines.",
     ),
     option(
         "--at",
         type=TIME,
         example="2026-12-31T09:00",
-        help_group=WHEN,
+        help_group=SCHEDULE_GROUP,
         help="Run once, at this time (ISO 8601).",
     ),
     option(
         "--solar",
         metavar="EVENT,LAT,LON",
         example="sunset,52.52,13.41",
-        help_group=WHEN,
+        help_group=SCHEDULE_GROUP,
         help="Solar event, with latitude and longitude in degrees.",
     ),
     option(
@@ -75,7 +76,7 @@ OPTIONS: Final[tuple[Callable[[Any], Any], ...]] = (
         clearable=True,
         metavar="ZONE",
         example="Europe/Paris",
-        help_group=WHEN,
+        help_group=SCHEDULE_GROUP,
         help="Time zone of --cron, --rrule and times without UTC offset; default: that of the app.",
     ),
     option(
@@ -83,7 +84,7 @@ OPTIONS: Final[tuple[Callable[[Any], Any], ...]] = (
         clearable=True,
         type=TIME,
         example="2026-12-01T00:00",
-        help_group=WHEN,
+        help_group=SCHEDULE_GROUP,
         help="No run before this time (ISO 8601).",
     ),
     option(
@@ -91,39 +92,43 @@ OPTIONS: Final[tuple[Callable[[Any], Any], ...]] = (
         clearable=True,
         type=TIME,
         example="2026-12-31T23:59",
-        help_group=WHEN,
+        help_group=SCHEDULE_GROUP,
         help="No run after this time (ISO 8601).",
     ),
     option(
         "--args",
         type=ARRAY,
         example="'[1, 2]'",
-        help_group=WHAT,
+        help_group=TASK_GROUP,
         help="Positional arguments of the task, as a JSON array.",
     ),
     option(
         "--kwargs",
         type=OBJECT,
         example="""'{"user": 7}'""",
-        help_group=WHAT,
+        help_group=TASK_GROUP,
         help="Keyword arguments of the task, as a JSON object.",
     ),
     option(
         "--options",
         type=OBJECT,
         example="""'{"priority": 5, "expires": 60}'""",
-        help_group=WHAT,
+        help_group=TASK_GROUP,
         help="Options of apply_async, as a JSON object.",
     ),
     option(
-        "--queue", clearable=True, example="reports", help_group=WHAT, help="Queue to publish to."
+        "--queue",
+        clearable=True,
+        example="reports",
+        help_group=TASK_GROUP,
+        help="Queue to publish to.",
     ),
     option(
         "--max-runs",
         clearable=True,
         type=int,
         example="10",
-        help_group=HOW,
+        help_group=POLICY_GROUP,
         help="Finish the entry after this number of runs.",
     ),
     option(
@@ -131,7 +136,7 @@ OPTIONS: Final[tuple[Callable[[Any], Any], ...]] = (
         clearable=True,
         type=click.Choice(ON_FINISH),
         example="delete",
-        help_group=HOW,
+        help_group=POLICY_GROUP,
         help="What to do with the entry when it has finished.",
     ),
     option(
@@ -139,7 +144,7 @@ OPTIONS: Final[tuple[Callable[[Any], Any], ...]] = (
         clearable=True,
         type=SECONDS,
         example="60",
-        help_group=HOW,
+        help_group=POLICY_GROUP,
         help="Skip runs that are late by more than this.",
     ),
     option(
@@ -147,7 +152,7 @@ OPTIONS: Final[tuple[Callable[[Any], Any], ...]] = (
         clearable=True,
         type=click.Choice(COALESCE),
         example="latest",
-        help_group=HOW,
+        help_group=POLICY_GROUP,
         help="Which of several missed runs to catch up.",
     ),
     option(
@@ -155,7 +160,7 @@ OPTIONS: Final[tuple[Callable[[Any], Any], ...]] = (
         clearable=True,
         type=int,
         example="100",
-        help_group=HOW,
+        help_group=POLICY_GROUP,
         help="Maximum number of missed runs to catch up with --coalesce all.",
     ),
     option(
@@ -163,7 +168,7 @@ OPTIONS: Final[tuple[Callable[[Any], Any], ...]] = (
         clearable=True,
         type=SECONDS,
         example="10",
-        help_group=HOW,
+        help_group=POLICY_GROUP,
         help="Delay each run by up to this time.",
     ),
     option(
@@ -171,7 +176,7 @@ OPTIONS: Final[tuple[Callable[[Any], Any], ...]] = (
         clearable=True,
         type=click.Choice(OVERLAP),
         example="allow",
-        help_group=HOW,
+        help_group=POLICY_GROUP,
         help="What to do if the previous run has not ended.",
     ),
     option(
@@ -179,7 +184,7 @@ OPTIONS: Final[tuple[Callable[[Any], Any], ...]] = (
         clearable=True,
         type=SECONDS,
         example="3600",
-        help_group=HOW,
+        help_group=POLICY_GROUP,
         help="Time after which a run counts as ended.",
     ),
     option(
@@ -187,13 +192,13 @@ OPTIONS: Final[tuple[Callable[[Any], Any], ...]] = (
         clearable=True,
         type=click.Choice(DELIVERIES),
         example="at_most_once",
-        help_group=HOW,
+        help_group=POLICY_GROUP,
         help="Delivery guarantee if a beat dies while it sends a run.",
     ),
     option(
         "--paused",
         is_flag=True,
-        help_group=HOW,
+        help_group=POLICY_GROUP,
         help="Pause the entry: it does not run until resumed.",
     ),
 )

@@ -48,7 +48,7 @@ def migrate_prefix(console: Console, old: str, new: str, delete: bool, force: bo
     if console.as_json:
         console.emit({"old": old, "new": new, **counts})
     else:
-        console.note(", ".join(f"{count} {what}" for what, count in counts.items()))
+        console.note(", ".join(f"{count} {outcome}" for outcome, count in counts.items()))
         console.note(f"Set redbeat_key_prefix = {new!r} where that is not done yet")
     if result.different or result.unreadable:
         message = (

@@ -171,8 +171,8 @@ def confirm(console: Console, verb: str, names: Sequence[str]) -> None:
         console.note(f"  {console.name(name)}")
     if len(names) > MAX_PRINTED:
         console.note(f"  and {len(names) - MAX_PRINTED} more")
-    what = f"{len(names)} entries" if len(names) > 1 else "this entry"
-    click.confirm(f"{verb} {what}?", abort=True, err=True)
+    target = f"{len(names)} entries" if len(names) > 1 else "this entry"
+    click.confirm(f"{verb} {target}?", abort=True, err=True)
 
 
 def static_names(console: Console) -> set[str]:

@@ -54,7 +54,7 @@ class Filter(NamedTuple):
         )
         if state_set and not state_set <= set(STATES):
             unknown = ", ".join(state_set - set(STATES))
-            raise InvalidEntryError("states", f"must be of {', '.join(STATES)}, not {unknown}")
+            raise InvalidEntryError("states", f"must be among {', '.join(STATES)}, not {unknown}")
         return cls(pattern, task, enabled, static, before, state_set)
 
     def admits(self, name: str, row: Row) -> bool:
@@ -221,10 +221,9 @@ def _cursor(after: str | None) -> Cursor | None:
 
 
 def _members(schedule: Schedule, query: Query) -> list[Member]:
-    """Return the unsorted members whose name and kind match the query.
+    """Return the unsorted members that match the query by name and static flag.
 
-    The members are listed in several round trips. A member whose score changes in between
-    may be missing.
+    One round trip per 10,000 members. A member whose score changes during these may be missing.
     """
     store = store_of(schedule.app)
     prefix, statics = store.keys.prefix, set[str]()
