@@ -61,7 +61,7 @@ def _change(console: Console, entry: RedBeatSchedulerEntry, values: dict[str, An
         settings["options"] = with_queue(options, values["queue"])
     if has_own_zone(entry.schedule) and settings.get("timezone") not in (None, CLEARED):
         if not any(values[name] for name in READ_IN_ZONE):
-            problem = "only applies to --cron, and to times given in the same command"
+            problem = "has no effect on this schedule without --rrule, --at, --start or --end"
             raise option_error(console.ctx, "timezone", problem)
         del settings["timezone"]
     for field, value in settings.items():
