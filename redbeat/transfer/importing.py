@@ -315,8 +315,8 @@ class Importer:
     def _save(self, plans: Sequence[Planned]) -> None:
         results = self._store.save_all([plan.writing for plan in plans])
         for plan, saved in zip(plans, results, strict=True):
-            # Redis refuses a write if the entry was created after the check, or if the clock of this
-            # host is ahead.
+            # Redis refuses a write if the entry was created after the check, or if the clock of
+            # this host is ahead.
             if saved.code != SAVED:
                 self._save_again(plan.writing)
         statics = [_static_row(plan) for plan in plans if plan.static]

@@ -257,7 +257,7 @@ def test_a_project_without_the_application(shop: Shop) -> None:
             ["--database", "other", "--from", "crontab", "f"],
             "only works with --from django-celery-beat",
         ),
-        (["--from", "django-celery-beat", "--database", "x", "f"], "without a FILE"),
+        (["--from", "django-celery-beat", "--database", "x", "f"], "without FILE"),
         ([], "Missing argument 'FILE'"),
         (["--from", "crontab"], "Missing argument 'FILE'"),
     ],

@@ -77,7 +77,7 @@ def test_it_is_not_open_to_others_without_credentials(app: Celery, host: str) ->
     ("options", "told"),
     [
         (["--basic-auth", "ann"], "USER:PASSWORD"),
-        (["--token", "short"], "16 letters"),
+        (["--token", "short"], "16 characters"),
         (["--port", "70000"], "70000"),
     ],
 )
