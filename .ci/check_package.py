@@ -1,4 +1,4 @@
-"""Build the distribution, look into it, and use it from an environment that has nothing else."""
+"""Build the distributions, check their contents, and use the wheel in an empty environment."""
 
 from __future__ import annotations
 
@@ -26,35 +26,35 @@ print("imported from", redbeat.__file__)
 
 
 def run(*command: str | Path, cwd: Path = ROOT) -> None:
-    """Run a command that must succeed; the environment cannot lead it to this tree."""
+    """Run a command that must succeed, without variables that would add this tree to its path."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
     environment.setdefault("SOURCE_DATE_EPOCH", EPOCH)
     subprocess.run([str(part) for part in command], cwd=cwd, env=environment, check=True)
 
 
-def build(source: Path, place: Path) -> tuple[Path, Path]:
-    """Build in ``place``; return the wheel and the source distribution."""
-    run(sys.executable, "-m", "build", "--outdir", place, source)
-    return next(place.glob("*.whl")), next(place.glob("*.tar.gz"))
+def build(source: Path, output: Path) -> tuple[Path, Path]:
+    """Build into ``output``; return the paths of the wheel and the source distribution."""
+    run(sys.executable, "-m", "build", "--outdir", output, source)
+    return next(output.glob("*.whl")), next(output.glob("*.tar.gz"))
 
 
-def check_rebuild(wheel: Path, sdist: Path, place: Path) -> Path:
-    """Raise unless the sources of the first build, unpacked in ``place``, give the same again.
+def check_rebuild(wheel: Path, sdist: Path, directory: Path) -> Path:
+    """Unpack the source distribution, build it again, and raise if the result differs.
 
-    Returns where they are.
+    Returns the path of the unpacked sources.
     """
     with tarfile.open(sdist) as archive:
-        archive.extractall(place, filter="data")
-    source = place / sdist.name.removesuffix(".tar.gz")
-    for first, second in zip((wheel, sdist), build(source, place / "dist"), strict=True):
+        archive.extractall(directory, filter="data")
+    source = directory / sdist.name.removesuffix(".tar.gz")
+    for first, second in zip((wheel, sdist), build(source, directory / "dist"), strict=True):
         if first.read_bytes() != second.read_bytes():
             raise SystemExit(f"{first.name}: a second build differs")
-        print(f"{first.name}: built twice, byte for byte the same")
+        print(f"{first.name}: both builds are identical")
     return source
 
 
 def check_names(wheel: Path) -> None:
-    """Raise if the wheel lacks a data file or holds more than the package."""
+    """Raise if the wheel lacks a data file or contains files outside of the package."""
     names = zipfile.ZipFile(wheel).namelist()
     expected = {"redbeat/py.typed", *LUA}
     missing = expected - set(names)
@@ -64,40 +64,40 @@ def check_names(wheel: Path) -> None:
     print(f"{wheel.name}: {len(names)} files, {len(LUA)} of them Lua")
 
 
-def check_use(wheel: Path, place: Path) -> Path:
-    """Install the wheel into a new environment in ``place`` and use it; return its programs."""
-    run(sys.executable, "-m", "venv", place / "venv")
-    programs = place / "venv" / "bin"
+def check_use(wheel: Path, directory: Path) -> Path:
+    """Install the wheel into a new environment and use it; return the path of its programs."""
+    run(sys.executable, "-m", "venv", directory / "venv")
+    programs = directory / "venv" / "bin"
     run(programs / "pip", "install", "-q", wheel)
-    run(programs / "python", "-c", PROBE, cwd=place)
-    run(programs / "celery", "beat", "--scheduler", "redbeat", "--help", cwd=place)
-    run(programs / "celery", "redbeat", "list", "--help", cwd=place)
+    run(programs / "python", "-c", PROBE, cwd=directory)
+    run(programs / "celery", "beat", "--scheduler", "redbeat", "--help", cwd=directory)
+    run(programs / "celery", "redbeat", "list", "--help", cwd=directory)
     return programs
 
 
-def check_first_command(programs: Path, sources: Path, place: Path) -> None:
-    """Run the README's first command, the demo, with the installed package and nothing else."""
+def check_first_command(programs: Path, sources: Path, directory: Path) -> None:
+    """Run the demo, the first command of the README, with the installed package only."""
     for name in ("examples", "exampleconf.py"):
-        (sources / name).rename(place / name)
+        (sources / name).rename(directory / name)
     command = [str(programs / "python"), "examples/demo.py", "--seconds", "15"]
-    done = subprocess.run(command, cwd=place, capture_output=True, text=True, check=True)
+    ran = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=True)
     for entry in ("every-second", "added-while-running"):
-        if not re.search(rf"worker \| .* {entry} .* ms late", done.stdout):
-            raise SystemExit(f"the demo did not run {entry}:\n{done.stdout}")
-    print("the demo of the README: runs with the wheel")
+        if not re.search(rf"worker \| .* {entry} .* ms late", ran.stdout):
+            raise SystemExit(f"the demo did not run {entry}:\n{ran.stdout}")
+    print("the demo of the README runs with the wheel")
 
 
 def main() -> None:
     """Check the source distribution and the wheel made from it."""
-    with tempfile.TemporaryDirectory() as directory:
-        place = Path(directory)
-        wheel, sdist = build(ROOT, place / "dist")
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        wheel, sdist = build(ROOT, directory / "dist")
         run(sys.executable, "-m", "twine", "check", "--strict", wheel, sdist)
         check_names(wheel)
-        sources = check_rebuild(wheel, sdist, place / "again")
-        programs = check_use(wheel, place)
+        sources = check_rebuild(wheel, sdist, directory / "again")
+        programs = check_use(wheel, directory)
         run(programs / "pip", "install", "-q", f"{wheel}[demo]")
-        check_first_command(programs, sources, place)
+        check_first_command(programs, sources, directory)
 
 
 if __name__ == "__main__":

@@ -1,16 +1,16 @@
-# Functions of .ci/run and .ci/long, which read this file. They make the directory "$scratch".
+# Functions of .ci/run and .ci/long. Both source this file and create the directory "$scratch".
 
 heading() {
     printf '\n======== %s ========\n' "$*"
 }
 
-# Whether this is a Debian on which packages may be installed.
+# can_install: true on Debian with the right to install packages.
 can_install() {
     [ -e /etc/debian_version ] && [ "$(id -u)" = 0 ] && command -v apt-get > /dev/null
 }
 
-# apt_install PACKAGE...: packages of Debian, installed without starting a service; false where they
-# cannot be. It takes away the policy for services that it made, and leaves one that was there.
+# apt_install PACKAGE...: install Debian packages without starting their services; false if that is
+# impossible. A temporary policy-rc.d prevents the start of services; an existing one is kept.
 apt_install() (
     policy=/usr/sbin/policy-rc.d
     can_install || exit 1

@@ -1,7 +1,7 @@
-"""The commands of ``celery -A proj redbeat``, found by Celery in the group ``celery.commands``.
+"""The commands of ``celery -A proj redbeat``; Celery finds them by an entry point.
 
-Celery loads this module for each of its own commands as well, so the module of a command is
-imported when that command is asked for.
+Celery imports this module for its own commands too. To keep those fast, the module of a command is
+imported only when that command is needed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from click_didyoumean import DYMGroup  # type: ignore[import-untyped]
 
 __all__ = ("COMMANDS", "redbeat")
 
-#: The commands by name: where each of them is, as ``module:attribute``.
+#: The command names, each with its place as ``module:attribute``.
 COMMANDS: Final[dict[str, str]] = {
     "add": "redbeat.cli.add:add",
     "delete": "redbeat.cli.operate:delete",
@@ -39,10 +39,10 @@ COMMANDS: Final[dict[str, str]] = {
 
 
 class LazyGroup(DYMGroup):
-    """A group that imports a command when it is wanted."""
+    """A command group that imports each command on first use."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        """Return the names of all commands, in order."""
+        """Return the names of all commands, sorted."""
         return sorted(COMMANDS)
 
     def get_command(
@@ -50,7 +50,7 @@ class LazyGroup(DYMGroup):
         ctx: click.Context,  # noqa: ARG002 - click's signature
         cmd_name: str,
     ) -> click.Command | None:
-        """Return the command of a name, None for an unknown one."""
+        """Return the command with this name, None if the name is unknown."""
         if cmd_name not in COMMANDS:
             return None
         module, _, attribute = COMMANDS[cmd_name].partition(":")
@@ -62,4 +62,4 @@ class LazyGroup(DYMGroup):
 @click.pass_context
 @handle_preload_options
 def redbeat(ctx: click.Context, **_preload: Any) -> None:
-    """Look after the schedule that RedBeat keeps in Redis."""
+    """Manage and inspect the schedule that RedBeat stores in Redis."""

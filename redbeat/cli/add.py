@@ -13,7 +13,13 @@ from redbeat.presentation.rule_text import KINDS, has_own_zone
 
 from .command import EX_CONFLICT, command, failure
 from .console import Console, save_unchanged
-from .entry_options import blamed, entry_options, schedule_from, settings_from, with_queue
+from .entry_options import (
+    as_option_errors,
+    entry_options,
+    schedule_from,
+    settings_from,
+    with_queue,
+)
 from .options import CLEARED
 
 __all__ = ("add",)
@@ -23,14 +29,14 @@ __all__ = ("add",)
 @click.argument("name")
 @click.argument("task")
 @entry_options
-def add(console: Console, name: str, task: str, **given: Any) -> None:
-    """Add an entry that runs TASK.
+def add(console: Console, name: str, task: str, **values: Any) -> None:
+    """Add the entry NAME, which runs TASK.
 
-    One of --every, --cron, --rrule, --at and --solar says when.
+    Give the schedule with exactly one of --every, --cron, --rrule, --at and --solar.
     """
-    entry = made(console, name, task, given)
+    entry = build_entry(console, name, task, values)
     try:
-        with blamed(console.ctx, given):
+        with as_option_errors(console.ctx, values):
             save_unchanged(entry)
     except ConflictError as error:
         hint = f"change it with: celery redbeat edit {name}"
@@ -38,29 +44,32 @@ def add(console: Console, name: str, task: str, **given: Any) -> None:
     report(console, entry, "Added")
 
 
-def made(console: Console, name: str, task: str, given: dict[str, Any]) -> RedBeatSchedulerEntry:
-    """Return the entry that the options describe."""
+def build_entry(
+    console: Console, name: str, task: str, values: dict[str, Any]
+) -> RedBeatSchedulerEntry:
+    """Return the entry that the option values describe, without saving it."""
     ctx = console.ctx
-    when = schedule_from(console, given, given["timezone"])
-    if when is None:
+    schedule = schedule_from(console, values, values["timezone"])
+    if schedule is None:
         options = ", ".join(f"--{kind}" for kind in KINDS)
-        raise click.UsageError(f"Say when: one of {options}; for example: --every 30", ctx)
-    settings = settings_from(console, given, given["timezone"])
-    if given["queue"] is not None:
-        settings["options"] = with_queue(settings.get("options"), given["queue"])
-    if has_own_zone(when):
+        raise click.UsageError(f"Give a schedule: one of {options}; for example: --every 30", ctx)
+    settings = settings_from(console, values, values["timezone"])
+    if values["queue"] is not None:
+        settings["options"] = with_queue(settings.get("options"), values["queue"])
+    if has_own_zone(schedule):
         settings.pop("timezone", None)
     settings = {field: value for field, value in settings.items() if value is not CLEARED}
-    with blamed(ctx, given):
-        named = {"name": name, "task": task, "schedule": when, "app": console.app}
-        return console.schedule.entry_class(**named, **settings)
+    with as_option_errors(ctx, values):
+        return console.schedule.entry_class(
+            name=name, task=task, schedule=schedule, app=console.app, **settings
+        )
 
 
-def report(console: Console, entry: RedBeatSchedulerEntry, done: str) -> None:
-    """Print what was saved."""
+def report(console: Console, entry: RedBeatSchedulerEntry, action: str) -> None:
+    """Print the saved entry; ``action`` is a verb such as ``Added``."""
     if console.as_json:
         console.emit(as_json(entry))
         return
     due = f"due {console.time(entry.due_at)} {console.zone}" if entry.enabled else "paused"
     name = console.name(entry.name)
-    console.note(f"{done} {name}: {schedule_text(entry.schedule)}, {due}")
+    console.note(f"{action} {name}: {schedule_text(entry.schedule)}, {due}")

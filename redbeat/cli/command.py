@@ -1,4 +1,4 @@
-"""The class of all commands: what goes wrong becomes a message and an exit code."""
+"""The base class of all commands; it turns errors into a message and an exit code."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ __all__ = (
     "failure",
 )
 
-#: Exit codes, beside 0 (done), 2 (the command line is wrong; nothing was written) and 69 (Redis
-#: cannot be reached, or refuses the command).
+#: Exit codes. In addition: 0 (success), 2 (invalid command line, nothing was written) and 69 (Redis
+#: is unreachable or refuses the command).
 EX_UNHEALTHY: Final = 1
 EX_NOT_FOUND: Final = 3
 EX_CONFLICT: Final = 4
@@ -37,21 +37,21 @@ EX_CONFIG: Final = 78
 
 
 def failure(message: str, exit_code: int) -> CeleryCommandException:
-    """Return what a command raises to end with a message and an exit code."""
+    """Return the exception that ends a command with this message and exit code."""
     return CeleryCommandException(printable(message), exit_code)
 
 
 class RedBeatCommand(CeleryCommand):
-    """A command whose errors are messages."""
+    """A command that reports known errors as a message, without a traceback."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command."""
-        with _reported():
+        """Run the command and translate its errors."""
+        with _translated_errors():
             return super().invoke(ctx)
 
 
 @contextmanager
-def _reported() -> Iterator[None]:
+def _translated_errors() -> Iterator[None]:
     try:
         yield
     except ConfigurationError as error:
@@ -66,10 +66,10 @@ def _reported() -> Iterator[None]:
 
 
 def command(name: str) -> Callable[[Callable[..., Any]], click.Command]:
-    """Make a command of a function that takes a :class:`~redbeat.cli.console.Console` first."""
+    """Turn a function into a command; it receives a :class:`~redbeat.cli.console.Console` first."""
 
     def decorate(function: Callable[..., Any]) -> click.Command:
-        made: click.Command = click.command(name, cls=RedBeatCommand)(pass_console(function))
-        return made
+        decorated: click.Command = click.command(name, cls=RedBeatCommand)(pass_console(function))
+        return decorated
 
     return decorate

@@ -1,4 +1,4 @@
-"""What a command works with: the app, its schedule, the terminal and progress bars."""
+"""The context of a command: the app, its schedule, terminal output and progress bars."""
 
 from __future__ import annotations
 
@@ -31,30 +31,32 @@ __all__ = (
     "save_unchanged",
 )
 
-#: A scheduler whose entries are none of ours, and which cannot be imported without its project.
+#: The package of the Django scheduler. Its entry class is not a subclass of ours, and its import
+#: fails outside of a Django project.
 DJANGO: Final = "django_celery_beat."
 
 
 def entry_class_of(app: Any) -> type[RedBeatSchedulerEntry]:
-    """Return the ``Entry`` of the scheduler in ``beat_scheduler``, where that is one of RedBeat.
+    """Return the ``Entry`` class of the scheduler that the setting ``beat_scheduler`` names.
 
-    A scheduler that is only given as ``celery beat -S`` is not known here.
+    Returns :class:`RedBeatSchedulerEntry` if that is not a RedBeat scheduler. A scheduler that is
+    only named by ``celery beat -S`` is unknown here.
     """
     aliases = dict(load_extension_class_names("celery.beat_schedulers"))
     name = app.conf.beat_scheduler
     if str(aliases.get(name, name)).startswith(DJANGO):
         return RedBeatSchedulerEntry
     try:
-        found = getattr(_imported(name, aliases), "Entry", None)
-    except (ImportError, AttributeError):  # celery beat reports it
-        found = None
-    if inspect.isclass(found) and issubclass(found, RedBeatSchedulerEntry):
-        return found
+        entry_class = getattr(_import_scheduler(name, aliases), "Entry", None)
+    except (ImportError, AttributeError):  # celery beat reports this error
+        entry_class = None
+    if inspect.isclass(entry_class) and issubclass(entry_class, RedBeatSchedulerEntry):
+        return entry_class
     return RedBeatSchedulerEntry
 
 
-def _imported(name: Any, aliases: dict[str, str]) -> Any:
-    """Import a scheduler; one that imports models of Django has the project set up, as in beat."""
+def _import_scheduler(name: Any, aliases: dict[str, str]) -> Any:
+    """Return a scheduler class; set up Django first if its module imports Django models."""
     try:
         return symbol_by_name(name, aliases=aliases)
     except Exception as error:
@@ -65,9 +67,9 @@ def _imported(name: Any, aliases: dict[str, str]) -> Any:
 
 
 def save_unchanged(entry: RedBeatSchedulerEntry) -> None:
-    """Save an entry unless somebody else changed it: :exc:`ConflictError` then.
+    """Save an entry; raises :exc:`ConflictError` if it has changed in Redis since it was loaded.
 
-    A ``save()`` of a class that does not know this choice is passed over.
+    If ``save()`` of a subclass lacks the argument ``if_unchanged``, that method is not called.
     """
     parameters = inspect.signature(entry.save).parameters
     if "if_unchanged" in parameters or "kwargs" in parameters:
@@ -80,10 +82,10 @@ JSON: Final = CeleryOption(["--json", "as_json"], is_flag=True, help="Print JSON
 
 
 class Console:
-    """One run of a command; ``as_json`` when it speaks to a script.
+    """One run of a command; ``as_json`` is true if it prints JSON for a script.
 
-    Data goes to the standard output, all else to the standard error, where ``--quiet`` keeps back
-    what is no error.
+    Data goes to standard output, everything else to standard error. ``--quiet`` suppresses all of
+    standard error except errors.
     """
 
     def __init__(self, ctx: click.Context, as_json: bool = False) -> None:
@@ -93,103 +95,103 @@ class Console:
 
     @cached_property
     def schedule(self) -> Schedule:
-        """The schedule of the app. A Redis that is away is reported at once, not waited for."""
+        """The schedule of the app; its client fails at once if Redis is unreachable."""
         setattr(self.app, REDBEAT_REDIS_KEY, unretried(client_of(self.app)))
         return Schedule(self.app, entry_class_of(self.app))
 
     @property
     def zone(self) -> tzinfo:
-        """The zone in which people read and write times: the app's ``timezone``."""
+        """The time zone of input and output: the ``timezone`` of the app."""
         zone: tzinfo = self.app.timezone
         return zone
 
     # -- output --------------------------------------------------------------------------------
 
-    def say(self, text: str = "") -> None:
-        """Print a line of data for people; what the output cannot write is escaped."""
+    def write(self, text: str = "") -> None:
+        """Print a line of data; escape characters that the output encoding lacks."""
         encoding = sys.stdout.encoding or "utf-8"
         self.ctx.obj.echo(text.encode(encoding, "backslashreplace").decode(encoding))
 
     def emit(self, value: Mapping[str, Any]) -> None:
-        """Print a line of JSON, in ASCII."""
+        """Print an object as one line of JSON, in ASCII."""
         click.echo(json.dumps(value))
 
     def note(self, text: str) -> None:
-        """Print what is worth to know beside the data."""
+        """Print a message to standard error, unless ``--quiet`` is given."""
         if not self.ctx.obj.quiet:
             self.ctx.obj.echo(text, err=True)
 
     def warn(self, text: str) -> None:
-        """Print what may be a mistake."""
+        """Print a warning to standard error, unless ``--quiet`` is given."""
         if not self.ctx.obj.quiet:
             self.ctx.obj.error(f"Warning: {text}", fg="yellow")
 
     def style(self, text: str, **style: Any) -> str:
-        """Return ``text`` in a colour, unless colours are off."""
+        """Return ``text`` with this style, unchanged if colours are off."""
         styled: str = self.ctx.obj.style(text, **style)
         return styled
 
     def table(self, titles: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-        """Print rows below their titles, each column as wide as it needs to be."""
+        """Print rows below their titles, in aligned columns."""
         title, *lines = columns([titles, *rows])
-        self.say(self.style(title, bold=True))
+        self.write(self.style(title, bold=True))
         for line in lines:
-            self.say(line)
+            self.write(line)
 
     def fields(self, pairs: Iterable[tuple[str, str]]) -> None:
-        """Print names with their values, those with an empty value left out."""
-        shown = [(name, value) for name, value in pairs if value]
-        width = max(len(name) for name, _ in shown)
-        for name, value in shown:
-            head, *more = value.splitlines()
-            self.say(f"{self.style(f'{name:<{width}}', bold=True)}  {head}")
-            for line in more:
-                self.say(f"{'':<{width}}  {line}")
+        """Print each name with its value; leave out empty values."""
+        nonempty = [(name, value) for name, value in pairs if value]
+        width = max(len(name) for name, _ in nonempty)
+        for name, value in nonempty:
+            first_line, *more_lines = value.splitlines()
+            self.write(f"{self.style(f'{name:<{width}}', bold=True)}  {first_line}")
+            for line in more_lines:
+                self.write(f"{'':<{width}}  {line}")
 
     def name(self, name: object) -> str:
-        """Return the name of an entry so that it can be printed."""
+        """Return the name of an entry with control characters escaped."""
         return printable(str(name))
 
     def time(self, instant: datetime | None) -> str:
-        """Return an instant in the zone of the app, ``-`` for none."""
+        """Return an instant as text in the zone of the app, ``-`` for None."""
         return moment(instant, self.zone)
 
     # -- input ---------------------------------------------------------------------------------
 
-    def instant(self, given: datetime | None, zone: tzinfo | None = None) -> datetime | None:
-        """Return a time that was given as an instant: without an offset it is read in ``zone``.
+    def instant(self, value: datetime | None, zone: tzinfo | None = None) -> datetime | None:
+        """Return the instant of a datetime.
 
-        The default is the zone of the app.
+        A naive datetime is a wall-clock time in ``zone``, by default the zone of the app.
         """
-        if given is None:
+        if value is None:
             return None
-        return instant_of(given if given.tzinfo else given.replace(tzinfo=zone or self.zone))
+        return instant_of(value if value.tzinfo else value.replace(tzinfo=zone or self.zone))
 
 
 def pass_console(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command its :class:`Console` as the first argument, and the option ``--json``."""
+    """Pass a :class:`Console` as the first argument, and add the option ``--json``."""
 
     @click.pass_context
     def call(ctx: click.Context, /, as_json: bool, **options: Any) -> Any:
         return function(Console(ctx, as_json), **options)
 
     wrapped = update_wrapper(call, function)
-    # The parameters are in reverse order: the option stands below those of the command.
+    # Click keeps parameters in reverse order: --json comes last in the help.
     wrapped.__dict__["__click_params__"] = [JSON, *getattr(function, "__click_params__", ())]
     return wrapped
 
 
 @contextmanager
 def progress(console: Console, label: str, length: int | None) -> Iterator[Callable[[int], None]]:
-    """Give a function that is told how many entries were done.
+    """Show a progress bar; yields a function to call with the number of entries just processed.
 
-    Draws on the standard error, and only on a terminal. ``length`` is how many there are, None
-    where that is not known.
+    The bar is drawn on standard error, if that is a terminal. ``length`` is the total number of
+    entries, None if unknown.
     """
     if console.ctx.obj.quiet or not sys.stderr.isatty():
         yield lambda _count: None
         return
-    # Click asks for one of the two; nothing is taken from an endless one.
+    # Click needs an iterable or a length. It does not consume this endless iterable.
     steps = repeat(None) if length is None else None
     bar: Any = click.progressbar(
         steps, length=length, label=label, show_pos=length is None, file=sys.stderr

@@ -1,4 +1,4 @@
-"""``celery redbeat doctor``: what is wrong with the schedule, and putting it right."""
+"""``celery redbeat doctor``: find and repair problems of the schedule."""
 
 from __future__ import annotations
 
@@ -17,22 +17,28 @@ __all__ = ("doctor",)
 
 
 @command("doctor")
-@option("--fix", is_flag=True, help="Put right what can be; without it nothing is changed.")
+@option(
+    "--fix",
+    is_flag=True,
+    help="Repair what can be repaired. Without this option nothing is changed.",
+)
 def doctor(console: Console, fix: bool) -> None:
-    """Look for what is wrong with the schedule.
+    """Check the schedule for problems.
 
-    The exit code is 0 when there was nothing, and 1 when there was, even if it was put right: run
-    it again to see.
+    The exit code is 0 without findings and 1 with findings, even if all of them were repaired. Run
+    the command again to confirm a repair.
     """
-    found = fixed = 0
+    found_count = fixed_count = 0
     for finding in _findings(console, fix):
-        found += 1
-        fixed += finding.fixed
+        found_count += 1
+        fixed_count += finding.fixed
         _print(console, finding, fix)
     if not console.as_json:
-        what = f"{found} findings, {fixed} put right" if fix else f"{found} findings"
-        console.note(what if found else "Nothing is wrong")
-    if found:
+        summary = f"{found_count} finding{'s' * (found_count != 1)}"
+        if fix:
+            summary += f", {fixed_count} repaired"
+        console.note(summary if found_count else "Nothing is wrong")
+    if found_count:
         console.ctx.exit(EX_UNHEALTHY)
 
 
@@ -41,7 +47,9 @@ def _findings(console: Console, fix: bool) -> Iterator[Finding]:
         schedule = console.schedule
         yield from examine(console.app, store_of(console.app), schedule.entry_class, fix)
     except ConfigurationError as error:
-        yield Finding("settings", "", str(error), "change it: nothing else was looked at")
+        yield Finding(
+            "settings", "", str(error), "correct it and run doctor again; nothing else was checked"
+        )
 
 
 def _print(console: Console, finding: Finding, fix: bool) -> None:
@@ -50,9 +58,9 @@ def _print(console: Console, finding: Finding, fix: bool) -> None:
         return
     where = f"{console.name(printable(finding.key))} " if finding.key else ""
     if finding.fixed:
-        answer = f"done: {finding.remedy}"
+        action = f"done: {finding.remedy}"
     elif finding.fixable and not fix:
-        answer = f"--fix would {finding.remedy}"
+        action = f"--fix would {finding.remedy}"
     else:
-        answer = finding.remedy
-    console.say(f"{finding.kind}: {where}{finding.problem}; {answer}")
+        action = finding.remedy
+    console.write(f"{finding.kind}: {where}{finding.problem}; {action}")

@@ -13,12 +13,18 @@ from redbeat.presentation.rule_text import has_own_zone
 from .add import report
 from .command import EX_CONFLICT, command, failure
 from .console import Console, save_unchanged
-from .entry_options import blamed, entry_options, schedule_from, settings_from, with_queue
-from .options import CLEARED, bad, load, option, static_names
+from .entry_options import (
+    as_option_errors,
+    entry_options,
+    schedule_from,
+    settings_from,
+    with_queue,
+)
+from .options import CLEARED, load, option, option_error, static_names
 
 __all__ = ("edit",)
 
-#: The options whose times are read in the zone that is given.
+#: The options whose naive times are wall-clock times in ``--timezone``.
 READ_IN_ZONE: Final = ("rrule", "at", "start", "end")
 
 
@@ -26,35 +32,37 @@ READ_IN_ZONE: Final = ("rrule", "at", "start", "end")
 @click.argument("name")
 @option("--task", example="proj.tasks.report", help_group="Task", help="The task to run.")
 @entry_options
-def edit(console: Console, name: str, task: str | None, **given: Any) -> None:
-    """Change what is given of an entry, and keep the rest.
+def edit(console: Console, name: str, task: str | None, **values: Any) -> None:
+    """Change the entry NAME.
 
-    The word none takes back what an option once said, as in --end none.
+    Options that you leave out keep their values. The value none resets an option to its
+    default, for example: --end none.
     """
-    if task is None and not any(value not in (None, False, ()) for value in given.values()):
-        problem = "Say what to change; for example: --every 30"
+    if task is None and not any(value not in (None, False, ()) for value in values.values()):
+        problem = "Give at least one option to change; for example: --every 30"
         raise click.UsageError(problem, console.ctx)
     entry = load(console, name)
-    with blamed(console.ctx, given):
-        _change(console, entry, given)
+    with as_option_errors(console.ctx, values):
+        _change(console, entry, values)
         if task is not None:
             entry.task = task
         _save(entry)
     if name in static_names(console):
-        console.warn(f"{name} is in beat_schedule: what that says wins when it changes")
+        console.warn(f"{name} is in beat_schedule: a later change there overwrites this edit")
     report(console, entry, "Changed")
 
 
-def _change(console: Console, entry: RedBeatSchedulerEntry, given: dict[str, Any]) -> None:
-    timezone = entry.timezone if given["timezone"] is None else given["timezone"]
-    entry.schedule = schedule_from(console, given, timezone) or entry.schedule
-    settings = settings_from(console, given, timezone)
-    if given["queue"] is not None:
+def _change(console: Console, entry: RedBeatSchedulerEntry, values: dict[str, Any]) -> None:
+    timezone = entry.timezone if values["timezone"] is None else values["timezone"]
+    entry.schedule = schedule_from(console, values, timezone) or entry.schedule
+    settings = settings_from(console, values, timezone)
+    if values["queue"] is not None:
         options = settings.get("options", entry.options)
-        settings["options"] = with_queue(options, given["queue"])
+        settings["options"] = with_queue(options, values["queue"])
     if has_own_zone(entry.schedule) and settings.get("timezone") not in (None, CLEARED):
-        if not any(given[name] for name in READ_IN_ZONE):
-            raise bad(console.ctx, "timezone", "is the zone of a crontab, or of new times")
+        if not any(values[name] for name in READ_IN_ZONE):
+            problem = "has no effect on this schedule without --rrule, --at, --start or --end"
+            raise option_error(console.ctx, "timezone", problem)
         del settings["timezone"]
     for field, value in settings.items():
         if value is CLEARED:
@@ -67,5 +75,5 @@ def _save(entry: RedBeatSchedulerEntry) -> None:
     try:
         save_unchanged(entry)
     except ConflictError as error:
-        problem = f"Somebody else has just changed {entry.name!r}; look at it, and try again"
+        problem = f"Somebody else has just changed {entry.name!r}; check the entry and try again"
         raise failure(problem, EX_CONFLICT) from error

@@ -1,4 +1,4 @@
-"""``celery redbeat exporter``: metrics of the schedule for Prometheus, from Redis alone."""
+"""``celery redbeat exporter``: Prometheus metrics of the schedule, read from Redis."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ PORT: Final = 9541
 
 
 @command("exporter")
-@option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
+@option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @option(
     "--port",
     type=click.IntRange(1, 65535),
     default=PORT,
     show_default=True,
     example=str(PORT),
-    help="The port to listen on.",
+    help="Port to listen on.",
 )
 def exporter(console: Console, host: str, port: int) -> None:
-    """Serve metrics of the schedule for Prometheus, until it is stopped.
+    """Serve Prometheus metrics of the schedule until stopped.
 
-    Everything comes from Redis, so one exporter tells about all beats. It goes on when Redis is
-    away.
+    The exporter reads everything from Redis, so one exporter covers all beats. It keeps running
+    while Redis is unreachable.
     """
     stop = Event()
 
-    def end(*_args: Any) -> None:
+    def on_signal(*_args: Any) -> None:
         stop.set()
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, end)
+        signal.signal(number, on_signal)
     server = serve_exporter(console.schedule.app, host, port)
     if console.as_json:
         console.emit({"url": server.url})

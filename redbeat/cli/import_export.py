@@ -1,4 +1,4 @@
-"""The kinds of files that can be imported, by name."""
+"""``celery redbeat export`` and ``import``, and the file formats that can be imported."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from redbeat.transfer.shelve_file import read_shelve
 
 from .command import EX_CONFLICT, command, failure
 from .console import Console, progress
-from .options import bad, option
+from .options import option, option_error
 
 __all__ = (
     "DJANGO",
@@ -44,83 +44,89 @@ __all__ = (
 SHELVE: Final = "celery-shelve"
 DJANGO: Final = "django-celery-beat"
 
-#: The kinds of files that are read as a stream of bytes.
+#: The formats that are read from a byte stream, which may be standard input.
 READERS: Final[dict[str, Callable[[Any, EntryType, IO[bytes]], Iterator[Incoming]]]] = {
     "jsonlines": read_lines,
     "crontab": read_crontab,
     DJANGO: read_fixture,
 }
 
-#: The kinds of files, the default first.
+#: All formats, the default first.
 FORMATS: Final = (*READERS, SHELVE)
 
 
 def read_source(
-    kind: str, app: Any, make: EntryType, path: str, stdin: IO[bytes]
+    file_format: str, app: Any, entry_class: EntryType, path: str, stdin: IO[bytes]
 ) -> Iterator[Incoming]:
-    """Yield the entries of a file, ``-`` for ``stdin``; raises :exc:`UnreadableSourceError`."""
-    if kind == SHELVE:
+    """Yield the entries of a file; the path ``-`` means ``stdin``.
+
+    Raises :exc:`UnreadableSourceError`.
+    """
+    if file_format == SHELVE:
         if path == "-":
-            raise UnreadableSourceError("a database has a name of its own: give the path of it")
-        yield from read_shelve(app, make, path)
+            raise UnreadableSourceError(
+                f"{SHELVE} cannot be read from standard input: give the path of the file"
+            )
+        yield from read_shelve(app, entry_class, path)
     elif path == "-":
-        yield from READERS[kind](app, make, stdin)
+        yield from READERS[file_format](app, entry_class, stdin)
     else:
-        with _opened(path) as file:
-            yield from READERS[kind](app, make, file)
+        with _open(path) as file:
+            yield from READERS[file_format](app, entry_class, file)
 
 
-def _opened(path: str) -> IO[bytes]:
+def _open(path: str) -> IO[bytes]:
     try:
         return Path(path).open("rb")
     except OSError as error:
         raise UnreadableSourceError(f"cannot be read: {error.strerror}") from error
 
 
-#: Exit code when something could not be read.
-EX_BAD: Final = 1
+#: Exit code for data that cannot be read, or a file that cannot be written.
+EX_FAILED: Final = 1
 
-#: Problems that are printed, at most.
-SHOWN: Final = 20
+#: Maximum number of problems to print.
+MAX_PRINTED: Final = 20
 
-#: Lines between two movements of the bar.
-STEP: Final = 500
+#: The progress bar moves once per this number of lines.
+PROGRESS_STEP: Final = 500
 
 
 @command("export")
 @click.argument("file", default="-")
-@option("--history", is_flag=True, help="With the last run and the number of runs.")
+@option("--history", is_flag=True, help="Include the last runs and the number of runs.")
 def export(console: Console, file: str, history: bool) -> None:
-    """Write all entries to FILE as JSON lines, to the standard output by default.
+    """Write all entries to FILE as JSON lines.
 
-    Entries that cannot be read are left out and named, and the exit code is 1. FILE is replaced at
-    the end, when all is written.
+    The default FILE is standard output. Unreadable entries are left out and listed as warnings,
+    and the exit code is 1. FILE is replaced only after everything is written.
     """
     schedule, store = console.schedule, store_of(console.app)
     lines = export_lines(console.app, schedule.entry_class, store, history)
     count, unreadable = 0, []
-    with _output(file) as out, progress(console, "Exporting", len(schedule)) as done:
-        for found in lines:
-            if found.problem:
-                unreadable.append(found)
+    with _output(file) as out, progress(console, "Exporting", len(schedule)) as advance:
+        for exported in lines:
+            if exported.problem:
+                unreadable.append(exported)
                 continue
-            out.write(found.line + "\n")
+            out.write(exported.line + "\n")
             count += 1
-            if count % STEP == 0:
-                done(STEP)
-    for found in unreadable[:SHOWN]:
-        console.warn(f"{console.name(found.key)} is left out: {found.problem}")
+            if count % PROGRESS_STEP == 0:
+                advance(PROGRESS_STEP)
+    for exported in unreadable[:MAX_PRINTED]:
+        console.warn(f"{console.name(exported.key)} is left out: {exported.problem}")
     if console.as_json and file != "-":
-        console.emit({"exported": count, "unreadable": [found.key for found in unreadable]})
+        console.emit({"exported": count, "unreadable": [exported.key for exported in unreadable]})
     else:
-        console.note(f"Exported {count} entries")
+        console.note(f"Exported {count} {_entries(count)}")
     if unreadable:
-        raise failure(f"{len(unreadable)} entries cannot be read and were left out", EX_BAD)
+        problem = f"{len(unreadable)} unreadable {_entries(len(unreadable))} left out"
+        raise failure(f"{problem}; list the causes with: celery redbeat doctor", EX_FAILED)
 
 
 @contextmanager
 def _output(file: str) -> Iterator[IO[str]]:
-    """Give the file to write to; it takes its name once all is written."""
+    """Yield the file to write to; it replaces ``file`` after everything is written."""
     if file == "-":
         yield sys.stdout
         return
@@ -132,7 +138,7 @@ def _output(file: str) -> Iterator[IO[str]]:
             os.fsync(out.fileno())
         part.replace(file)
     except OSError as error:
-        raise failure(f"{file} cannot be written: {error.strerror}", EX_BAD) from error
+        raise failure(f"{file} cannot be written: {error.strerror}", EX_FAILED) from error
     finally:
         part.unlink(missing_ok=True)
 
@@ -141,11 +147,11 @@ def _output(file: str) -> Iterator[IO[str]]:
 @click.argument("file", required=False)
 @option(
     "--from",
-    "kind",
+    "file_format",
     type=click.Choice(FORMATS),
     default=FORMATS[0],
     show_default=True,
-    help="What the file is.",
+    help="Format of FILE.",
 )
 @option(
     "--database",
@@ -153,92 +159,102 @@ def _output(file: str) -> Iterator[IO[str]]:
     is_flag=False,
     flag_value=DEFAULT_ALIAS,
     example="default",
-    help="In place of FILE: which database of the Django project to read.",
+    help="Read this database of the Django project instead of FILE.",
 )
 @option(
     "--on-conflict",
     type=click.Choice(ON_CONFLICT),
     default=ON_CONFLICT[0],
     show_default=True,
-    help="What to do about an entry that is stored already and differs.",
+    help="What to do if an entry is already stored and differs.",
 )
-@option("--prune", is_flag=True, help="Remove dynamic entries that are not in the file.")
-@option("--dry-run", is_flag=True, help="Say what would be done, and write nothing.")
+@option("--prune", is_flag=True, help="Delete dynamic entries that are not in FILE.")
+@option("--dry-run", is_flag=True, help="Report what would be done and write nothing.")
 def import_(
     console: Console,
     file: str | None,
-    kind: str,
+    file_format: str,
     database: str | None,
     on_conflict: str,
     prune: bool,
     dry_run: bool,
 ) -> None:
-    """Store the entries of FILE, ``-`` for the standard input.
+    """Import the entries of FILE.
 
-    All of them are checked first; with anything wrong nothing is written and the exit code is 1.
+    The FILE - is standard input. All entries are checked first. If any entry is invalid,
+    nothing is written and the exit code is 1.
+
+    Formats:
 
     \b
-    jsonlines           what `export` writes
+    jsonlines           the output of: celery redbeat export
     crontab             lines of: minute hour day month weekday TASK [KWARGS as JSON]
-    django-celery-beat  what `manage.py dumpdata django_celery_beat` prints; without FILE, the
-                        database of the project that DJANGO_SETTINGS_MODULE names
-    celery-shelve       `celerybeat-schedule`, the file of Celery's own scheduler
+    django-celery-beat  the output of: manage.py dumpdata django_celery_beat
+                        without FILE: the database of the Django project that
+                        DJANGO_SETTINGS_MODULE names
+    celery-shelve       celerybeat-schedule, the file of Celery's own scheduler
     """
-    where, found = _source(console, file, kind, database)
-    make = console.schedule.entry_class
-    with Importer(console.app, store_of(console.app), make, on_conflict) as importer:
+    source_name, incoming = _source(console, file, file_format, database)
+    entry_class = console.schedule.entry_class
+    with Importer(console.app, store_of(console.app), entry_class, on_conflict) as importer:
         try:
-            with progress(console, "Checking", None) as done:
-                checked = importer.check(found, done)
+            with progress(console, "Checking", None) as advance:
+                checked = importer.check(incoming, advance)
         except UnreadableSourceError as error:
-            raise failure(f"{where}: {error}", EX_BAD) from error
-        _end_if_wrong(console, checked)
+            raise failure(f"{source_name}: {error}", EX_FAILED) from error
+        _fail_on_problems(console, checked)
         if not dry_run:
-            with progress(console, "Importing", importer.written.to_write) as done:
-                importer.write(done)
+            with progress(console, "Importing", importer.written.to_write) as advance:
+                importer.write(advance)
         if prune:
             importer.prune(checked.names, dry_run)
     _report(console, importer.written, dry_run)
 
 
 def _source(
-    console: Console, file: str | None, kind: str, database: str | None
+    console: Console, file: str | None, file_format: str, database: str | None
 ) -> tuple[str, Iterator[Incoming]]:
-    """Return what a source is called, and what it gives."""
-    make = console.schedule.entry_class
-    if database is not None and (kind != DJANGO or file is not None):
-        problem = f"is for --from {DJANGO} without a FILE"
-        raise bad(console.ctx, "database", problem)
+    """Return the name of the source for messages, and its entries."""
+    entry_class = console.schedule.entry_class
+    if database is not None and (file_format != DJANGO or file is not None):
+        problem = f"only works with --from {DJANGO} and without FILE"
+        raise option_error(console.ctx, "database", problem)
     if file is not None:
-        return file, read_source(kind, console.app, make, file, sys.stdin.buffer)
-    if kind != DJANGO:
-        problem = f"Missing argument 'FILE'; only --from {DJANGO} goes without"
+        return file, read_source(file_format, console.app, entry_class, file, sys.stdin.buffer)
+    if file_format != DJANGO:
+        problem = f"Missing argument 'FILE'; only --from {DJANGO} works without FILE"
         raise click.UsageError(problem, console.ctx)
     alias = database or DEFAULT_ALIAS
-    return f"database {alias}", read_database(console.app, make, alias)
+    return f"database {alias}", read_database(console.app, entry_class, alias)
 
 
-def _end_if_wrong(console: Console, checked: Checked) -> None:
-    """End the command when a check found anything wrong; nothing is written then."""
-    if checked.problem_count:
-        _show(console, checked.problems)
-        message = f"Nothing was written: {_entries(checked.problem_count)} wrong"
-        raise failure(message, EX_BAD)
-    if checked.conflict_count:
-        _show(console, checked.conflicts)
+def _fail_on_problems(console: Console, checked: Checked) -> None:
+    """End the command if the check found an invalid or conflicting entry."""
+    count = checked.problem_count
+    if count:
+        _print_problems(console, checked.problems)
+        message = f"Nothing was written: {count} {_entries(count)} {_are(count)} wrong"
+        raise failure(message, EX_FAILED)
+    count = checked.conflict_count
+    if count:
+        _print_problems(console, checked.conflicts)
         message = (
-            f"Nothing was written: {_entries(checked.conflict_count)} stored already with other "
-            "content; choose --on-conflict keep or --on-conflict replace"
+            f"Nothing was written: {count} {_entries(count)} {_are(count)} already stored with "
+            "different content; give --on-conflict keep or --on-conflict replace"
         )
         raise failure(message, EX_CONFLICT)
 
 
 def _entries(count: int) -> str:
-    return f"{count} entries are" if count > 1 else "1 entry is"
+    return "entry" if count == 1 else "entries"
 
 
-def _show(console: Console, problems: list[Problem]) -> None:
-    for problem in problems if console.as_json else problems[:SHOWN]:
+def _are(count: int) -> str:
+    return "is" if count == 1 else "are"
+
+
+def _print_problems(console: Console, problems: list[Problem]) -> None:
+    for problem in problems if console.as_json else problems[:MAX_PRINTED]:
         if console.as_json:
             console.emit({"where": problem.where, "problem": problem.text})
         else:
@@ -250,5 +266,5 @@ def _report(console: Console, written: Written, dry_run: bool) -> None:
     if console.as_json:
         console.emit({**counts, "dry_run": dry_run})
         return
-    said = ", ".join(f"{count} {what}" for what, count in counts.items())
-    console.note(f"Dry run, nothing was written: {said}" if dry_run else f"Imported: {said}")
+    summary = ", ".join(f"{count} {action}" for action, count in counts.items())
+    console.note(f"Dry run, nothing was written: {summary}" if dry_run else f"Imported: {summary}")

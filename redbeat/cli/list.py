@@ -26,10 +26,10 @@ __all__ = (
 
 TITLES: Final = ("NAME", "TASK", "SCHEDULE", "STATE", "KIND")
 
-#: Cells of the columns that may be long, at most; ``show`` has it all.
-WIDE: Final = 40
+#: Maximum width of a long column, in terminal cells; ``show`` prints the full text.
+MAX_WIDTH: Final = 40
 
-#: What to sort by; entries come in due order as they are stored.
+#: The sort keys; None for the order of storage, which is the due order.
 SORTS: Final[dict[str, Callable[[Record], Any] | None]] = {
     "due": None,
     "name": lambda record: record.name,
@@ -43,7 +43,7 @@ def _task(record: Record) -> str:
 
 
 def record_json(record: Record) -> dict[str, Any]:
-    """Return an entry of a listing as the JSON of ``docs/operating.rst``."""
+    """Return an entry of the list as the JSON object that ``docs/operating.rst`` documents."""
     stored = {"name": record.name} if record.entry is None else as_json(record.entry)
     return {
         **stored,
@@ -55,36 +55,46 @@ def record_json(record: Record) -> dict[str, Any]:
 
 
 @command("list")
-@option("--pattern", metavar="GLOB", example="'billing-*'", help="Only names like this.")
-@option("--task", metavar="GLOB", example="'proj.tasks.*'", help="Only tasks like this.")
+@option(
+    "--pattern",
+    metavar="GLOB",
+    example="'billing-*'",
+    help="List only entries whose name matches this pattern.",
+)
+@option(
+    "--task",
+    metavar="GLOB",
+    example="'proj.tasks.*'",
+    help="List only entries whose task name matches this pattern.",
+)
 @option(
     "--state",
     "states",
     type=click.Choice(STATES),
     multiple=True,
     example="paused",
-    help="Only entries in this state; may be given several times.",
+    help="List only entries in this state. Repeat the option for several states.",
 )
 @click.option(
     "--static/--dynamic",
     default=None,
     cls=CeleryOption,
-    help="Only entries of beat_schedule, or only the others.",
+    help="List only static entries (those of beat_schedule), or only dynamic ones.",
 )
 @option(
     "--due-before",
     type=TIME,
     example="2026-12-31T09:00",
-    help="Only entries that are due before this time.",
+    help="List only entries that are due before this time (ISO 8601).",
 )
-@option("--limit", type=click.IntRange(1), example="20", help="Print so many entries at most.")
+@option("--limit", type=click.IntRange(1), example="20", help="Maximum number of entries to list.")
 @option(
     "--sort",
     type=click.Choice(tuple(SORTS)),
     default="due",
     show_default=True,
     example="name",
-    help="In which order; all but 'due' read the whole schedule before anything is printed.",
+    help="Sort order. Every order except 'due' reads the whole schedule first.",
 )
 def list_(
     console: Console,
@@ -96,18 +106,18 @@ def list_(
     limit: int | None,
     sort: str,
 ) -> None:
-    """List entries, those that are due next first."""
-    by = SORTS[sort]
+    """List entries, the next due entry first."""
+    sort_key = SORTS[sort]
     records: Iterable[Record] = console.schedule.records(
         pattern=pattern,
         task=task,
         static=static,
         due_before=console.instant(due_before),
         states=states or None,
-        limit=None if by else limit,
+        limit=None if sort_key else limit,
     )
-    if by:
-        records = islice(sorted(records, key=by), limit)
+    if sort_key:
+        records = islice(sorted(records, key=sort_key), limit)
     if console.as_json:
         for record in records:
             console.emit(record_json(record))
@@ -116,7 +126,7 @@ def list_(
     if rows:
         console.table((*TITLES, f"DUE ({console.zone})", "RUNS"), rows)
     if len(rows) == limit:
-        console.note(f"{limit} entries; there may be more")
+        console.note(f"Stopped at --limit {limit}; there may be more entries")
     elif not rows:
         console.note("No entries")
 
@@ -124,13 +134,13 @@ def list_(
 def _row(console: Console, record: Record) -> tuple[str, ...]:
     name, kind = console.name(record.name), "static" if record.static else "dynamic"
     if record.entry is None:
-        problem = clipped(console.name(record.problem or "-"), WIDE)
+        problem = clipped(console.name(record.problem or "-"), MAX_WIDTH)
         return name, "-", problem, record.state, kind, "-", "-"
     entry = record.entry
     return (
         name,
-        clipped(console.name(entry.task), WIDE),
-        clipped(schedule_text(entry.schedule), WIDE),
+        clipped(console.name(entry.task), MAX_WIDTH),
+        clipped(schedule_text(entry.schedule), MAX_WIDTH),
         record.state,
         kind,
         console.time(record.due_at),

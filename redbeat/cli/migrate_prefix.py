@@ -1,4 +1,4 @@
-"""``celery redbeat migrate-prefix``: a schedule under another key prefix."""
+"""``celery redbeat migrate-prefix``: copy a schedule to another key prefix."""
 
 from __future__ import annotations
 
@@ -24,51 +24,51 @@ __all__ = ("migrate_prefix",)
 @command("migrate-prefix")
 @click.argument("old")
 @click.argument("new")
-@option("--delete", is_flag=True, help="Remove what was copied from the old prefix.")
-@option("--force", is_flag=True, help="Copy although a beat runs on one of the prefixes.")
+@option("--delete", is_flag=True, help="Delete the copied entries under the old prefix.")
+@option("--force", is_flag=True, help="Copy even if a beat uses one of the prefixes.")
 def migrate_prefix(console: Console, old: str, new: str, delete: bool, force: bool) -> None:
-    """Copy the entries under the key prefix OLD to the prefix NEW.
+    """Copy all entries from key prefix OLD to key prefix NEW.
 
-    With their histories, and what is known of them as entries of beat_schedule. What is under NEW
-    already is never changed, so the command can be repeated. Set redbeat_key_prefix to NEW
-    afterwards. No beat may run on either prefix meanwhile.
+    The copy includes run histories, the marks of static entries and the quarantine. Entries that
+    exist under NEW are never changed, so you can repeat the command.
+
+    Stop all beats on both prefixes first. Set redbeat_key_prefix to NEW afterwards.
     """
     if not old or not new or old == new:
         raise click.UsageError(
-            "give two prefixes that differ; for example: migrate-prefix redbeat: '{redbeat}:'"
+            "Give two different prefixes; for example: migrate-prefix redbeat: '{redbeat}:'"
         )
     client = unretried(client_of(console.app))
     if not force:
         for prefix in (old, new):
             _refuse_running_beat(console, client, prefix)
-    with progress(console, "Copying", Store(client, Keys.under(old)).members()) as done:
-        result = copy_prefix(client, old, new, delete, done)
+    with progress(console, "Copying", Store(client, Keys.under(old)).members()) as advance:
+        result = copy_prefix(client, old, new, delete, advance)
     counts = asdict(result)
     if console.as_json:
         console.emit({"old": old, "new": new, **counts})
     else:
-        console.note(", ".join(f"{count} {what}" for what, count in counts.items()))
+        console.note(", ".join(f"{count} {outcome}" for outcome, count in counts.items()))
         console.note(f"Set redbeat_key_prefix = {new!r} where that is not done yet")
-    left = result.different + result.unreadable
-    if left:
+    if result.different or result.unreadable:
         message = (
-            f"{result.different} entries are others of the same name under {new!r}, and "
-            f"{result.unreadable} cannot be read: these were left as they are"
+            f"Not copied: {result.different} with another entry of the same name under {new!r}, "
+            f"{result.unreadable} unreadable"
         )
         raise failure(message, EX_CONFLICT)
 
 
 def _refuse_running_beat(console: Console, client: Any, prefix: str) -> None:
-    """End the command when a beat runs on a prefix. Three round trips."""
+    """End the command if a beat uses the prefix. Three round trips."""
     store, conf = Store(client, Keys.under(prefix)), ensure_conf(console.app)
     lock_key = conf.lock_key or f"{conf.key_prefix}:lock"
     holder = store.lock_holder(prefix + lock_key.removeprefix(conf.key_prefix))
     tokens = [holder] if holder else [beat.token for beat in store.beats(SEEN_WITHIN)]
     if tokens:
         beat = BeatInfo.read(tokens[0])
-        who = beat.token if beat.pid is None else f"process {beat.pid} on {beat.host}"
+        process = beat.token if beat.pid is None else f"process {beat.pid} on {beat.host}"
         message = (
-            f"A beat runs on {prefix!r}: {who}. Stop it first; one that was killed holds its lock "
-            "for a while, then --force goes on"
+            f"A beat runs on {prefix!r}: {process}. Stop that beat first. If it was killed, its "
+            "lock remains until it expires; --force copies anyway"
         )
         raise failure(message, EX_CONFLICT)

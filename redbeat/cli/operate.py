@@ -1,4 +1,4 @@
-"""``celery redbeat pause``, ``resume``, ``trigger`` and ``delete``: for names or a pattern."""
+"""``celery redbeat pause``, ``resume``, ``trigger`` and ``delete``, by names or by a pattern."""
 
 from __future__ import annotations
 
@@ -27,52 +27,58 @@ DECORATORS: tuple[Callable[[Any], Any], ...] = (
         "--match",
         metavar="GLOB",
         example="'billing-*'",
-        help="All entries whose names are like this, in place of names; asks first.",
+        help="Select all entries whose name matches this pattern. Asks for confirmation.",
     ),
-    option("--yes", "-y", is_flag=True, help="Do not ask."),
+    option("--yes", "-y", is_flag=True, help="Do not ask for confirmation."),
 )
 
 
 def names_or_pattern(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add names, ``--match`` and ``--yes`` to a command."""
-    return reduce(lambda made, add: add(made), reversed(DECORATORS), function)
+    """Add the arguments NAME and the options ``--match`` and ``--yes`` to a command."""
+    return reduce(lambda decorated, add: add(decorated), reversed(DECORATORS), function)
 
 
-def chosen(console: Console, names: Sequence[str], match: str | None, **filters: Any) -> list[str]:
-    """Return the names that a command is about; nothing at all ends the command.
+def select_names(
+    console: Console, names: Sequence[str], match: str | None, **filters: Any
+) -> list[str]:
+    """Return the names of the selected entries; ends the command if there are none.
 
-    ``filters`` leave out of the ``match`` what there is nothing to do for.
+    ``filters`` restrict ``match`` further, for example to entries that are not paused yet.
     """
     if bool(names) == bool(match):
-        problem = "give names or --match, and not both; for example: --match 'billing-*'"
+        problem = "Give either names or --match; for example: --match 'billing-*'"
         raise click.UsageError(problem, console.ctx)
     if names:
         check_names(console, names)
         return list(dict.fromkeys(names))
-    found = [record.name for record in console.schedule.records(pattern=match, **filters)]
-    if not found:
-        raise failure(f"No entry to do this for has a name like {match!r}", EX_NOT_FOUND)
-    return found
+    matching = [record.name for record in console.schedule.records(pattern=match, **filters)]
+    if not matching:
+        raise failure(f"No entry matches {match!r}", EX_NOT_FOUND)
+    return matching
 
 
-def report(console: Console, done: str, names: Iterable[str], **more: str) -> None:
-    """Print what was done, a line for each name."""
+def report(console: Console, action: str, names: Iterable[str], **details: str) -> None:
+    """Print one line per entry; ``action`` is a participle such as ``paused``."""
     for name in names:
         if console.as_json:
-            console.emit({"name": name, "action": done, **more})
+            console.emit({"name": name, "action": action, **details})
         else:
-            said = "".join(f" ({value})" for value in more.values())
-            console.note(f"{done.capitalize()} {console.name(name)}{said}")
+            suffix = "".join(f" ({value})" for value in details.values())
+            console.note(f"{action.capitalize()} {console.name(name)}{suffix}")
 
 
 @command("pause")
 @names_or_pattern
-@option("--note", example="'broken export, ask Ann'", help="Why; shown by show and status.")
+@option(
+    "--note",
+    example="'broken export, ask Ann'",
+    help="Reason for the pause; 'show' and the dashboard display it.",
+)
 def pause(
     console: Console, names: tuple[str, ...], match: str | None, yes: bool, note: str | None
 ) -> None:
-    """Stop entries from running until they are resumed."""
-    paused = chosen(console, names, match, enabled=True)
+    """Pause entries until they are resumed."""
+    paused = select_names(console, names, match, enabled=True)
     if match and not yes:
         confirm(console, "Pause", paused)
     console.schedule.pause_all(paused, note)
@@ -82,8 +88,11 @@ def pause(
 @command("resume")
 @names_or_pattern
 def resume(console: Console, names: tuple[str, ...], match: str | None, yes: bool) -> None:
-    """Let paused entries run again; of the runs they missed one is made up for."""
-    resumed = chosen(console, names, match, enabled=False)
+    """Resume paused entries.
+
+    An entry that missed runs while it was paused catches up one of them.
+    """
+    resumed = select_names(console, names, match, enabled=False)
     if match and not yes:
         confirm(console, "Resume", resumed)
     console.schedule.resume_all(resumed)
@@ -93,11 +102,11 @@ def resume(console: Console, names: tuple[str, ...], match: str | None, yes: boo
 @command("trigger")
 @names_or_pattern
 def trigger(console: Console, names: tuple[str, ...], match: str | None, yes: bool) -> None:
-    """Have a beat run entries now, once more than their schedule says."""
-    wanted = chosen(console, names, match)
+    """Run entries now, in addition to their schedule."""
+    selected = select_names(console, names, match)
     if match and not yes:
-        confirm(console, "Trigger", wanted)
-    for name in wanted:
+        confirm(console, "Trigger", selected)
+    for name in selected:
         try:
             task_id = load(console, name).trigger()
         except InvalidEntryError as error:
@@ -110,13 +119,14 @@ def trigger(console: Console, names: tuple[str, ...], match: str | None, yes: bo
 @command("delete")
 @names_or_pattern
 def delete(console: Console, names: tuple[str, ...], match: str | None, yes: bool) -> None:
-    """Remove entries and their histories; asks first."""
-    doomed = chosen(console, names, match)
+    """Delete entries and their run histories."""
+    selected = select_names(console, names, match)
     if not yes:
-        confirm(console, "Delete", doomed)
+        confirm(console, "Delete", selected)
     statics = static_names(console)
-    console.schedule.delete_all(doomed)
-    report(console, "deleted", doomed)
-    back = [name for name in doomed if name in statics]
-    if back:
-        console.warn(f"{back[0]} is in beat_schedule: beat writes it again when it starts")
+    console.schedule.delete_all(selected)
+    report(console, "deleted", selected)
+    deleted_statics = [name for name in selected if name in statics]
+    if deleted_statics:
+        name = deleted_statics[0]
+        console.warn(f"{name} is in beat_schedule: the next start of a beat adds the entry again")

@@ -1,4 +1,4 @@
-"""Options and names that commands share; a wrong one is answered with a valid example."""
+"""Options and name look-ups that commands share; errors include a valid example."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ __all__ = (
     "SECONDS",
     "TIME",
     "ExampleOption",
-    "bad",
     "check_names",
     "confirm",
     "load",
     "not_found",
     "option",
+    "option_error",
     "static_names",
 )
 
-#: Celery's types, which say what is no JSON.
+#: The JSON option types of Celery.
 ARRAY, OBJECT = JSON_ARRAY, JSON_OBJECT
 
 
-#: What a clearable option gives for the word ``none``.
+#: The value of a clearable option that is given as ``none``.
 CLEARED: Final = object()
 
 
 class ExampleOption(CeleryOption):
-    """An option with an ``example`` of its value for its errors.
+    """An option whose errors include ``example``, a valid value.
 
-    One that is ``clearable`` takes the word ``none`` too, and gives :data:`CLEARED` for it.
+    A ``clearable`` option also accepts the word ``none``; its value is then :data:`CLEARED`.
     """
 
     def __init__(
@@ -59,13 +59,13 @@ class ExampleOption(CeleryOption):
         self.clearable = clearable
 
     def type_cast_value(self, ctx: click.Context, value: Any) -> Any:
-        """Return the value as the type of the option has it."""
+        """Return the value converted to the type of the option."""
         if self.clearable and isinstance(value, str) and value.lower() == "none":
             return CLEARED
         return super().type_cast_value(ctx, value)
 
     def process_value(self, ctx: click.Context, value: Any) -> Any:
-        """Return the value; the error for a wrong one shows one that is right."""
+        """Return the value; the error for an invalid value includes the example."""
         try:
             return super().process_value(ctx, value)
         except click.BadParameter as error:
@@ -77,17 +77,17 @@ class ExampleOption(CeleryOption):
 
 def option(*names: str, **attrs: Any) -> Callable[[Any], Any]:
     """Add an :class:`ExampleOption` to a command."""
-    made: Callable[[Any], Any] = click.option(*names, cls=ExampleOption, **attrs)
-    return made
+    decorator: Callable[[Any], Any] = click.option(*names, cls=ExampleOption, **attrs)
+    return decorator
 
 
 class Seconds(click.ParamType):  # type: ignore[type-arg]
-    """A duration: seconds, or a number with one of the units s, m, h, d."""
+    """A duration: a number of seconds, or a number with one of the units s, m, h, d."""
 
     name = "seconds"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the seconds as a number."""
+        """Return the duration in seconds."""
         try:
             return seconds_from(str(value))
         except ValueError as error:
@@ -95,7 +95,7 @@ class Seconds(click.ParamType):  # type: ignore[type-arg]
 
 
 class Time(click.ParamType):  # type: ignore[type-arg]
-    """A time in ISO 8601; naive where it has no offset."""
+    """A time in ISO 8601; without a UTC offset its value is naive."""
 
     name = "time"
 
@@ -112,8 +112,8 @@ class Time(click.ParamType):  # type: ignore[type-arg]
 SECONDS, TIME = Seconds(), Time()
 
 
-def bad(ctx: click.Context, name: str, problem: object) -> click.BadParameter:
-    """Return the error of the option of ``ctx`` whose argument is called ``name``."""
+def option_error(ctx: click.Context, name: str, problem: object) -> click.BadParameter:
+    """Return the error for the option with the parameter name ``name``."""
     param = next(param for param in ctx.command.params if param.name == name)
     example = getattr(param, "example", "")
     message = str(problem.problem if isinstance(problem, InvalidEntryError) else problem)
@@ -121,19 +121,19 @@ def bad(ctx: click.Context, name: str, problem: object) -> click.BadParameter:
 
 
 def with_example(message: str, example: str) -> str:
-    """Return what is wrong, followed by what is right."""
+    """Return the message, followed by the example if there is one."""
     return f"{message.rstrip('.')}; for example: {example}" if example else message
 
 
-#: How many names are compared in full with one that is unknown: a hint is not worth more.
-COMPARED: Final = 200
+#: Maximum number of names to compare with an unknown name, because the comparison is slow.
+MAX_COMPARED: Final = 200
 
-#: Names that are printed before a question.
-SHOWN: Final = 10
+#: Maximum number of names to print before a question.
+MAX_PRINTED: Final = 10
 
 
 def load(console: Console, name: str) -> RedBeatSchedulerEntry:
-    """Return an entry by name; an unknown one ends the command. One round trip."""
+    """Return the entry with this name; an unknown name ends the command. One round trip."""
     try:
         return console.schedule[name]
     except KeyError:
@@ -141,36 +141,38 @@ def load(console: Console, name: str) -> RedBeatSchedulerEntry:
 
 
 def not_found(console: Console, name: str) -> CeleryCommandException:
-    """Return the error for an unknown name, with the names that are near. Some round trips."""
-    known = heapq.nlargest(COMPARED, map(str, console.schedule), lambda key: in_common(name, key))
-    near = difflib.get_close_matches(name, known, cutoff=0.5)
-    hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
+    """Return the error for an unknown name, with similar names. Reads all names."""
+    known = heapq.nlargest(
+        MAX_COMPARED, map(str, console.schedule), lambda key: shared_length(name, key)
+    )
+    similar = difflib.get_close_matches(name, known, cutoff=0.5)
+    hint = f"; did you mean {' or '.join(map(repr, similar))}?" if similar else ""
     if not known:
         hint = "; the schedule is empty"
     return failure(f"There is no entry {name!r}{hint}", EX_NOT_FOUND)
 
 
-def in_common(one: str, other: str) -> int:
-    """Return how many characters two texts have in common at their ends: most slips are few."""
+def shared_length(one: str, other: str) -> int:
+    """Return the length of the common prefix and suffix; a typo leaves both long."""
     ends = (one, other), (one[::-1], other[::-1])
     return min(sum(len(commonprefix(pair)) for pair in ends), len(one))  # noqa: RUF071
 
 
 def check_names(console: Console, names: Iterable[str]) -> None:
-    """End the command at the first name that is unknown. One round trip for each name."""
+    """End the command at the first unknown name. One round trip per name."""
     for name in names:
         if name not in console.schedule:
             raise not_found(console, name)
 
 
 def confirm(console: Console, verb: str, names: Sequence[str]) -> None:
-    """Ask whether to go on; the command ends unless the answer is yes."""
-    for name in names[:SHOWN]:
+    """Ask for confirmation; the command ends unless the answer is yes."""
+    for name in names[:MAX_PRINTED]:
         console.note(f"  {console.name(name)}")
-    if len(names) > SHOWN:
-        console.note(f"  and {len(names) - SHOWN} more")
-    what = f"{len(names)} entries" if len(names) > 1 else "this entry"
-    click.confirm(f"{verb} {what}?", abort=True, err=True)
+    if len(names) > MAX_PRINTED:
+        console.note(f"  and {len(names) - MAX_PRINTED} more")
+    target = f"{len(names)} entries" if len(names) > 1 else "this entry"
+    click.confirm(f"{verb} {target}?", abort=True, err=True)
 
 
 def static_names(console: Console) -> set[str]:

@@ -1,4 +1,4 @@
-"""``celery redbeat show`` and ``history``: one entry in full."""
+"""``celery redbeat show`` and ``history``: details of one entry."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = (
     "show",
 )
 
-#: Runs to come that ``show`` tells of.
+#: Number of upcoming runs that ``show`` prints.
 UPCOMING: Final = 5
 
 TITLES: Final = ("DISPATCHED", "LATE", "OUTCOME", "TASK ID")
@@ -32,24 +32,24 @@ TITLES: Final = ("DISPATCHED", "LATE", "OUTCOME", "TASK ID")
 @command("show")
 @click.argument("name")
 def show(console: Console, name: str) -> None:
-    """Show all that is known of an entry."""
+    """Show all details of an entry."""
     entry = load(console, name)
     static = name in static_names(console)
     occurrences = entry.history
     try:
         status = entry.status
-    except KeyError:  # deleted since
+    except KeyError:  # deleted after load()
         raise not_found(console, name) from None
     if console.as_json:
-        console.emit(_in_full(entry, status, occurrences, static))
+        console.emit(_entry_json(entry, status, occurrences, static))
         return
     console.fields(_fields(console, entry, status, static))
     if occurrences:
-        console.say()
-        _table(console, occurrences)
+        console.write()
+        _print_history(console, occurrences)
 
 
-def _in_full(
+def _entry_json(
     entry: RedBeatSchedulerEntry, status: EntryStatus, occurrences: list[Occurrence], static: bool
 ) -> dict[str, Any]:
     return {
@@ -79,14 +79,14 @@ def _fields(
     yield "Reason", console.name(status.reason or "")
     yield "Note", console.name(status.note or "")
     yield "Due", f"{console.time(status.due_at)} {console.zone}" if status.due_at else ""
-    ran = last_run(entry)
-    yield "Last run", f"{console.time(ran)} {console.zone}" if ran else "never"
+    ran_at = last_run(entry)
+    yield "Last run", f"{console.time(ran_at)} {console.zone}" if ran_at else "never"
     yield "Runs", str(entry.total_run_count)
     yield "Upcoming", "\n".join(console.time(instant) for instant in entry.upcoming(UPCOMING))
 
 
 def occurrence_json(item: Occurrence) -> dict[str, Any]:
-    """Return a line of a history as the JSON of ``docs/operating.rst``."""
+    """Return one run of the history as the JSON object that ``docs/operating.rst`` documents."""
     return {
         "scheduled_at": iso(item.scheduled_at),
         "dispatched_at": iso(item.dispatched_at),
@@ -95,12 +95,12 @@ def occurrence_json(item: Occurrence) -> dict[str, Any]:
     }
 
 
-def _table(console: Console, occurrences: Iterable[Occurrence]) -> None:
+def _print_history(console: Console, occurrences: Iterable[Occurrence]) -> None:
     titles = (f"SCHEDULED ({console.zone})", *TITLES)
-    console.table(titles, [_occurrence(console, item) for item in occurrences])
+    console.table(titles, [_history_row(console, item) for item in occurrences])
 
 
-def _occurrence(console: Console, item: Occurrence) -> tuple[str, ...]:
+def _history_row(console: Console, item: Occurrence) -> tuple[str, ...]:
     late = (item.dispatched_at - item.scheduled_at).total_seconds()
     return (
         console.time(item.scheduled_at),
@@ -114,13 +114,13 @@ def _occurrence(console: Console, item: Occurrence) -> tuple[str, ...]:
 @command("history")
 @click.argument("name")
 def history(console: Console, name: str) -> None:
-    """Show the last runs of an entry, the latest first."""
+    """Show the last runs of an entry, the most recent first."""
     entry = load(console, name)
     occurrences = entry.history
     if console.as_json:
         for item in occurrences:
             console.emit({"name": name, **occurrence_json(item)})
     elif occurrences:
-        _table(console, occurrences)
+        _print_history(console, occurrences)
     else:
-        console.note(f"{console.name(name)} has not run since its history is kept")
+        console.note(f"{console.name(name)} has no recorded runs yet")

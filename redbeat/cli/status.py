@@ -1,4 +1,4 @@
-"""``celery redbeat status``: for people, and as a probe."""
+"""``celery redbeat status``: an overview for people, and a health probe."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from redbeat.schedule import Status
 
 __all__ = ("status",)
 
-#: Seconds that the clocks of this host and of Redis may differ before it is said.
-CLOCK_OFFSET: Final = 1.0
+#: Seconds; a larger difference between the clocks of this host and of Redis causes a warning.
+MAX_CLOCK_OFFSET: Final = 1.0
 
 
 @command("status")
@@ -29,35 +29,35 @@ CLOCK_OFFSET: Final = 1.0
     default=60,
     show_default=True,
     example="300",
-    help="How late the most late entry may be.",
+    help="Maximum lateness of a due entry: seconds, or with a unit s, m, h, d.",
 )
 def status(console: Console, max_late: float) -> None:
-    """Show who runs the schedule, and how it does.
+    """Show active beats, entry counts and lateness.
 
-    The exit code is 1 when no beat is at work, or when an entry is too late.
+    The exit code is 1 if no beat is active or an entry is late by more than --max-late.
     """
-    found = console.schedule.status()
-    problems = list(_problems(found, max_late))
+    current = console.schedule.status()
+    problems = list(_problems(current, max_late))
     if console.as_json:
-        console.emit(_json(found, problems))
+        console.emit(_json(current, problems))
     else:
-        console.fields(_fields(console, found))
+        console.fields(_fields(console, current))
         for problem in problems:
-            console.say(console.style(f"PROBLEM: {problem}", fg="red", bold=True))
-    if abs(found.clock_offset) > CLOCK_OFFSET:
-        offset = duration(abs(found.clock_offset))
-        console.warn(f"the clock of this host and that of Redis are {offset} apart")
+            console.write(console.style(f"PROBLEM: {problem}", fg="red", bold=True))
+    if abs(current.clock_offset) > MAX_CLOCK_OFFSET:
+        offset = duration(abs(current.clock_offset))
+        console.warn(f"the clocks of this host and of Redis differ by {offset}")
     if problems:
         console.ctx.exit(EX_UNHEALTHY)
 
 
-def _problems(found: Status, max_late: float) -> Iterator[str]:
-    if not found.beats:
-        yield "no beat leads" if found.lock_key else "no beat is at work"
-    if found.problem:
-        yield found.problem
-    if found.most_late is not None and found.most_late > max_late:
-        yield f"an entry is {duration(found.most_late)} late"
+def _problems(status: Status, max_late: float) -> Iterator[str]:
+    if not status.beats:
+        yield "no beat leads" if status.lock_key else "no beat is at work"
+    if status.problem:
+        yield status.problem
+    if status.most_late is not None and status.most_late > max_late:
+        yield f"an entry is {duration(status.most_late)} late"
 
 
 def _beat_json(beat: BeatInfo) -> dict[str, Any]:
@@ -65,49 +65,49 @@ def _beat_json(beat: BeatInfo) -> dict[str, Any]:
     return {"token": beat.token, "host": beat.host, "pid": beat.pid, **times}
 
 
-def _json(found: Status, problems: list[str]) -> dict[str, Any]:
+def _json(status: Status, problems: list[str]) -> dict[str, Any]:
     return {
         "healthy": not problems,
         "problems": problems,
-        "leader": None if found.leader is None else _beat_json(found.leader),
-        "beats": [_beat_json(beat) for beat in found.beats],
-        "standbys": [_beat_json(beat) for beat in found.standbys],
-        "lock_key": found.lock_key,
-        "total": sum(found.entries.values()),
-        "entries": found.entries,
-        "statics": found.statics,
-        "due_now": found.due_now,
-        "most_late": found.most_late,
-        "clock_offset": found.clock_offset,
-        "key_prefix": found.key_prefix,
-        "redis": {"url": found.redis_url, **found.server},
+        "leader": None if status.leader is None else _beat_json(status.leader),
+        "beats": [_beat_json(beat) for beat in status.beats],
+        "standbys": [_beat_json(beat) for beat in status.standbys],
+        "lock_key": status.lock_key,
+        "total": sum(status.entries.values()),
+        "entries": status.entries,
+        "statics": status.statics,
+        "due_now": status.due_now,
+        "most_late": status.most_late,
+        "clock_offset": status.clock_offset,
+        "key_prefix": status.key_prefix,
+        "redis": {"url": status.redis_url, **status.server},
         "versions": _versions(),
     }
 
 
 def _versions() -> dict[str, str]:
     packages = {"redbeat": "celery-redbeat", "celery": "celery", "redis": "redis"}
-    found = {name: version(package) for name, package in packages.items()}
-    return {**found, "python": python_version()}
+    versions = {name: version(package) for name, package in packages.items()}
+    return {**versions, "python": python_version()}
 
 
-def _fields(console: Console, found: Status) -> Iterator[tuple[str, str]]:
-    sharing = [beat for beat in found.beats if beat is not found.leader]
-    leading = [found.leader] if found.leader else []
-    for name, beats, always in (
-        ("Leader", leading, bool(found.lock_key)),
-        ("Beats", sharing, not found.lock_key),
-        ("Standbys", found.standbys, False),
+def _fields(console: Console, status: Status) -> Iterator[tuple[str, str]]:
+    lockless = [beat for beat in status.beats if beat is not status.leader]
+    leading = [status.leader] if status.leader else []
+    for name, beats, always_print in (
+        ("Leader", leading, bool(status.lock_key)),
+        ("Beats", lockless, not status.lock_key),
+        ("Standbys", status.standbys, False),
     ):
-        if beats or always:
-            yield name, "\n".join(_beat(console, beat, found.now) for beat in beats) or "nobody"
-    counts = [f"{count} {state}" for state, count in found.entries.items() if count]
-    yield "Entries", f"{', '.join(counts)}; {found.statics} static" if counts else "none"
-    yield "Due now", str(found.due_now)
-    yield "Most late", "" if found.most_late is None else duration(found.most_late)
-    yield "Clock", f"{round(found.clock_offset, 3) + 0.0:+.3f} s, this host to Redis"
-    yield "Redis", " ".join((found.redis_url, *found.server.values()))
-    yield "Prefix", console.name(found.key_prefix)
+        if beats or always_print:
+            yield name, "\n".join(_beat(console, beat, status.now) for beat in beats) or "nobody"
+    counts = [f"{count} {state}" for state, count in status.entries.items() if count]
+    yield "Entries", f"{', '.join(counts)}; {status.statics} static" if counts else "none"
+    yield "Due now", str(status.due_now)
+    yield "Most late", "" if status.most_late is None else duration(status.most_late)
+    yield "Clock", f"{round(status.clock_offset, 3) + 0.0:+.3f} s, this host to Redis"
+    yield "Redis", " ".join((status.redis_url, *status.server.values()))
+    yield "Prefix", console.name(status.key_prefix)
     yield "Versions", ", ".join(f"{name} {number}" for name, number in _versions().items())
 
 

@@ -1,4 +1,4 @@
-"""``celery redbeat timeline``: what is to come, drawn in the terminal."""
+"""``celery redbeat timeline``: upcoming runs as a chart in the terminal."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ __all__ = ("Picture", "timeline")
 
 MINUTE: Final = timedelta(minutes=1)
 
-#: Cells for the names, at most.
-LABEL: Final = 24
+#: Maximum width of the names, in terminal cells.
+MAX_LABEL: Final = 24
 
-#: Minutes of a column.
-SIZES: Final = (1, 2, 5, 10, 15, 20, 30, 60, 120, 180, 240, 360, 720, 1440)
+#: Minutes that one column can cover.
+COLUMN_MINUTES: Final = (1, 2, 5, 10, 15, 20, 30, 60, 120, 180, 240, 360, 720, 1440)
 
 #: Columns between two times on the axis.
-TICKS: Final = 10
+TICK_COLUMNS: Final = 10
 
 BARS: Final = " ▁▂▃▄▅▆▇█"
 ASCII_BARS: Final = " .:-=+*#@"
@@ -41,13 +41,13 @@ ASCII_BARS: Final = " .:-=+*#@"
 
 @dataclass(frozen=True)
 class Picture:
-    """Runs in columns of whole minutes.
+    """A chart whose columns cover whole minutes.
 
     Attributes:
         start: the first minute, UTC.
-        minutes: how many of them a column holds.
-        columns: how many columns there are.
-        runs: the instants of each entry, by name, the entry that runs first before the others.
+        minutes: minutes per column.
+        columns: number of columns.
+        runs: the instants of each entry by name, ordered by the first run.
     """
 
     start: datetime
@@ -56,25 +56,25 @@ class Picture:
     runs: Mapping[str, Sequence[datetime]]
 
     def column(self, instant: datetime) -> int:
-        """Return the column of an instant."""
+        """Return the index of the column that contains an instant."""
         return int((instant - self.start) / (MINUTE * self.minutes))
 
     def marks(self, name: str) -> str:
-        """Return the row of an entry: a mark, or how many runs a column holds, ``#`` for many."""
+        """Return the row of an entry: ``|`` is one run in a column, ``#`` is 10 runs or more."""
         counts = Counter(self.column(instant) for instant in self.runs[name])
         return "".join(_mark(counts[column]) for column in range(self.columns)).rstrip()
 
     def load(self) -> list[int]:
-        """Return the runs of each minute."""
+        """Return the number of runs in each minute."""
         return per_minute(self.runs, self.start, self.columns * self.minutes)
 
-    def bars(self, steps: str) -> str:
-        """Return the load as a bar for each column: that of the busiest of its minutes."""
+    def bars(self, levels: str) -> str:
+        """Return one character of ``levels`` per column: the load of its busiest minute."""
         load = self.load()
         peak = max(load, default=0) or 1
         starts = range(0, len(load), self.minutes)
         highest = (max(load[first : first + self.minutes]) for first in starts)
-        return "".join(steps[ceil(count * (len(steps) - 1) / peak)] for count in highest)
+        return "".join(levels[ceil(count * (len(levels) - 1) / peak)] for count in highest)
 
 
 def _mark(count: int) -> str:
@@ -90,25 +90,30 @@ def _mark(count: int) -> str:
     default="1h",
     show_default=True,
     example="1d",
-    help="How far to look ahead.",
+    help="How far to look ahead: seconds, or with a unit s, m, h, d.",
 )
-@option("--pattern", metavar="GLOB", example="'billing-*'", help="Only names like this.")
+@option(
+    "--pattern",
+    metavar="GLOB",
+    example="'billing-*'",
+    help="Draw only entries whose name matches this pattern.",
+)
 @option(
     "--limit",
     type=click.IntRange(1),
     default=20,
     show_default=True,
     example="20",
-    help="Draw so many entries at most; the load is that of all.",
+    help="Maximum number of rows. The load per minute covers all entries.",
 )
 def timeline(console: Console, span: float, pattern: str | None, limit: int) -> None:
-    """Draw the runs of the next hour, and the load of each minute."""
+    """Draw the upcoming runs and the number of runs per minute."""
     now = datetime.now(UTC)
     until = now + timedelta(seconds=span)
-    found = console.schedule.forecast(until, now)
+    forecast = console.schedule.forecast(until, now)
     runs = {
-        name: own
-        for name, own in found.runs.items()
+        name: instants
+        for name, instants in forecast.runs.items()
         if pattern is None or fnmatchcase(name, pattern)
     }
     if console.as_json:
@@ -116,10 +121,12 @@ def timeline(console: Console, span: float, pattern: str | None, limit: int) -> 
     elif runs:
         _draw(console, now, until, runs, limit)
     else:
-        console.note("No runs to come")
-    if not found.complete:
-        end = console.time(found.until)
-        console.warn(f"these are too many to draw all: only the runs up to {end}")
+        console.note("No upcoming runs")
+    if not forecast.complete:
+        end = console.time(forecast.until)
+        console.warn(
+            f"too many runs: the chart ends at {end}; use a shorter --span to see all runs"
+        )
 
 
 def _json(now: datetime, until: datetime, runs: Mapping[str, Sequence[datetime]]) -> dict[str, Any]:
@@ -131,8 +138,8 @@ def _json(now: datetime, until: datetime, runs: Mapping[str, Sequence[datetime]]
         "first_minute": iso(start),
         "per_minute": Picture(start, 1, minutes, runs).load(),
         "entries": [
-            {"name": name, "runs": [iso(instant) for instant in found]}
-            for name, found in runs.items()
+            {"name": name, "runs": [iso(instant) for instant in instants]}
+            for name, instants in runs.items()
         ],
     }
 
@@ -149,31 +156,34 @@ def _draw(
     limit: int,
 ) -> None:
     names = list(runs)[:limit]
-    label = min(max(len("per minute"), *(width_of(console.name(name)) for name in names)), LABEL)
+    longest = max(width_of(console.name(name)) for name in names)
+    label_width = min(max(len("per minute"), longest), MAX_LABEL)
     start = _floor(now)
     total = ceil((until - start) / MINUTE) + 1
-    room = max(shutil.get_terminal_size().columns - label - 2, TICKS)
-    minutes = next((size for size in SIZES if total <= size * room), ceil(total / room))
+    room = max(shutil.get_terminal_size().columns - label_width - 2, TICK_COLUMNS)
+    minutes = next((size for size in COLUMN_MINUTES if total <= size * room), ceil(total / room))
     picture = Picture(start, minutes, ceil(total / minutes), runs)
-    console.say(f"{'':{label}}  {_axis(console, picture)}")
+    console.write(f"{'':{label_width}}  {_axis(console, picture)}")
     for name in names:
-        console.say(f"{_padded(console.name(name), label)}  {picture.marks(name)}")
+        console.write(f"{_padded(console.name(name), label_width)}  {picture.marks(name)}")
     if len(runs) > limit:
-        console.say(f"and {len(runs) - limit} more entries")
-    _say_load(console, picture, label)
+        more = len(runs) - limit
+        console.write(f"and {more} more {'entry' if more == 1 else 'entries'}")
+    _write_load(console, picture, label_width)
 
 
-def _say_load(console: Console, picture: Picture, label: int) -> None:
+def _write_load(console: Console, picture: Picture, label_width: int) -> None:
     load = picture.load()
     busiest = load.index(max(load))
     at = (picture.start + busiest * MINUTE).astimezone(console.zone)
-    console.say(f"{'per minute':{label}}  {console.style(picture.bars(_steps()), fg='cyan')}")
+    bars = console.style(picture.bars(_bar_levels()), fg="cyan")
+    console.write(f"{'per minute':{label_width}}  {bars}")
     size = duration(picture.minutes * 60)
     peak = f"{load[busiest]} of them in the minute from {at:%H:%M}"
-    console.say(f"Each column is {size}; {sum(load)} runs, {peak} ({console.zone})")
+    console.write(f"Each column is {size}; {sum(load)} runs, {peak} ({console.zone})")
 
 
-def _steps() -> str:
+def _bar_levels() -> str:
     try:
         BARS.encode(sys.stdout.encoding or "ascii")
     except UnicodeEncodeError:
@@ -183,11 +193,11 @@ def _steps() -> str:
 
 def _axis(console: Console, picture: Picture) -> str:
     step = picture.minutes * MINUTE
-    ticks = range(0, picture.columns - len("00:00") + 1, TICKS)
+    ticks = range(0, picture.columns - len("00:00") + 1, TICK_COLUMNS)
     times = ((picture.start + column * step).astimezone(console.zone) for column in ticks)
-    return "".join(f"{time:%H:%M}".ljust(TICKS) for time in times).rstrip()
+    return "".join(f"{time:%H:%M}".ljust(TICK_COLUMNS) for time in times).rstrip()
 
 
-def _padded(name: str, label: int) -> str:
-    shown = clipped(name, label)
-    return shown + " " * (label - width_of(shown))
+def _padded(name: str, width: int) -> str:
+    label = clipped(name, width)
+    return label + " " * (width - width_of(label))

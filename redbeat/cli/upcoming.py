@@ -25,32 +25,37 @@ __all__ = ("upcoming",)
     default=20,
     show_default=True,
     example="20",
-    help="Print so many runs at most.",
+    help="Maximum number of runs to print.",
 )
-@option("--until", type=TIME, example="2026-12-31T09:00", help="Nothing after this time.")
+@option(
+    "--until",
+    type=TIME,
+    example="2026-12-31T09:00",
+    help="Print no run after this time (ISO 8601).",
+)
 def upcoming(console: Console, name: str | None, number: int, until: datetime | None) -> None:
-    """Show the next runs, of all entries or of one."""
+    """Show the next runs of all entries, or of the entry NAME."""
     end = console.instant(until)
-    runs = _all(console, number, end) if name is None else _of(console, name, number, end)
+    runs = _of_all(console, number, end) if name is None else _of_one(console, name, number, end)
     if console.as_json:
-        for instant, entry in runs:
-            console.emit({"scheduled_at": iso(instant), "name": entry})
+        for instant, entry_name in runs:
+            console.emit({"scheduled_at": iso(instant), "name": entry_name})
     elif runs:
-        rows = [(console.time(instant), console.name(entry)) for instant, entry in runs]
+        rows = [(console.time(instant), console.name(entry_name)) for instant, entry_name in runs]
         console.table((f"SCHEDULED ({console.zone})", "NAME"), rows)
     else:
-        console.note("No runs to come")
+        console.note("No upcoming runs")
 
 
-def _all(console: Console, number: int, until: datetime | None) -> list[tuple[datetime, str]]:
+def _of_all(console: Console, number: int, until: datetime | None) -> list[tuple[datetime, str]]:
     return console.schedule.upcoming(number, until=until)
 
 
-def _of(
+def _of_one(
     console: Console, name: str, number: int, until: datetime | None
 ) -> list[tuple[datetime, str]]:
     entry = load(console, name)
     if not entry.enabled:
-        console.warn(f"{name} is paused: none of this happens before it is resumed")
+        console.warn(f"{name} is paused: these runs only take place if you resume the entry before")
     instants = entry.upcoming(number)
     return [(instant, name) for instant in instants if until is None or instant <= until]

@@ -1,4 +1,4 @@
-"""``celery redbeat web``."""
+"""``celery redbeat web``: the dashboard."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import click
 
 from redbeat.cli.command import EX_UNHEALTHY, command, failure
 from redbeat.cli.console import Console
-from redbeat.cli.options import bad, option
+from redbeat.cli.options import option, option_error
 from redbeat.web.auth import Access, host_in, is_loopback, read_users
 
 __all__ = ("web",)
 
-#: What the extra brings, by the names under which it is imported.
+#: The import names of the packages that the extra ``web`` installs.
 EXTRA: Final = ("flask", "flask_wtf", "jinja2", "markupsafe", "waitress", "werkzeug", "wtforms")
 
-#: Letters of a token, at least.
-TOKEN: Final = 16
+#: Minimum length of a token, in characters.
+MIN_TOKEN: Final = 16
 
 
 @command("web")
@@ -26,7 +26,7 @@ TOKEN: Final = 16
     default="127.0.0.1",
     show_default=True,
     example="127.0.0.1",
-    help="Address to serve on; one that others can reach needs --basic-auth or --token.",
+    help="Address to listen on. An address that is not loopback needs --basic-auth or --token.",
 )
 @option(
     "--port",
@@ -34,7 +34,7 @@ TOKEN: Final = 16
     default=5556,
     show_default=True,
     example="5556",
-    help="Port to serve on; 0 for any that is free.",
+    help="Port to listen on; 0 selects a free port.",
 )
 @option(
     "--basic-auth",
@@ -43,7 +43,8 @@ TOKEN: Final = 16
     envvar="REDBEAT_WEB_BASIC_AUTH",
     show_envvar=True,
     example="ann:secret",
-    help="Who may see the page; may be given several times, in the variable with spaces between.",
+    help="User and password to sign in with. Repeat the option for several users; separate them by "
+    "spaces in the environment variable.",
 )
 @option(
     "--token",
@@ -52,7 +53,7 @@ TOKEN: Final = 16
     envvar="REDBEAT_WEB_TOKEN",
     show_envvar=True,
     example="b1946ac92492d2347c6235b4",
-    help="What to sign in with, or to send as 'Authorization: Bearer'; 16 letters or more.",
+    help="Token to sign in with, or to send as 'Authorization: Bearer'. At least 16 characters.",
 )
 @option(
     "--allowed-host",
@@ -60,10 +61,10 @@ TOKEN: Final = 16
     multiple=True,
     metavar="NAME",
     example="schedule.example.com",
-    help="A name by which browsers may call the page, beside those of this machine.",
+    help="Host name that browsers may use for the dashboard, in addition to those of this machine.",
 )
-@option("--behind-proxy", is_flag=True, help="Believe the X-Forwarded headers of one proxy.")
-@option("--read-only", is_flag=True, help="Nothing can be changed.")
+@option("--behind-proxy", is_flag=True, help="Trust the X-Forwarded headers of one proxy.")
+@option("--read-only", is_flag=True, help="Disable all changes from the dashboard.")
 def web(
     console: Console,
     host: str,
@@ -73,34 +74,37 @@ def web(
     allowed_hosts: tuple[str, ...],
     **flags: bool,
 ) -> None:
-    """Serve a page that shows the schedule, and lets people look after it."""
+    """Serve the web dashboard.
+
+    The dashboard shows entries, upcoming runs and active beats, and changes entries.
+    """
     try:
-        from redbeat.web.site import Served  # noqa: PLC0415 - the extra may be missing
+        from redbeat.web.site import Served  # noqa: PLC0415 - the extra may not be installed
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in EXTRA:
             raise
-        problem = f"{error.name} is missing; the page needs: pip install 'celery-redbeat[web]'"
+        problem = f"{error.name} is missing; install it with: pip install 'celery-redbeat[web]'"
         raise failure(problem, EX_UNHEALTHY) from error
     try:
         users = read_users(basic_auth)
     except ValueError as error:
-        raise bad(console.ctx, "basic_auth", error) from None
-    if any(len(token) < TOKEN for token in tokens):
-        raise bad(console.ctx, "tokens", f"must have {TOKEN} letters or more")
+        raise option_error(console.ctx, "basic_auth", error) from None
+    if any(len(token) < MIN_TOKEN for token in tokens):
+        raise option_error(console.ctx, "tokens", f"must have at least {MIN_TOKEN} characters")
     if not is_loopback(host) and not (users or tokens):
-        problem = f"{host!r} can be reached from elsewhere: give --basic-auth or --token as well"
-        raise bad(console.ctx, "host", problem)
-    names = frozenset(map(host_in, allowed_hosts))
-    access = Access(host, users, tokens, names, **flags)
+        problem = f"{host!r} is not a loopback address: add --basic-auth or --token"
+        raise option_error(console.ctx, "host", problem)
+    host_names = frozenset(map(host_in, allowed_hosts))
+    access = Access(host, users, tokens, host_names, **flags)
     _serve(console, Served, access, port)
 
 
-def _serve(console: Console, served: Any, access: Any, port: int) -> None:
+def _serve(console: Console, dashboard_class: Any, access: Any, port: int) -> None:
     console.app.log.setup_logging_subsystem(loglevel="INFO")
     try:
-        page = served(console.schedule, access, port)
+        dashboard = dashboard_class(console.schedule, access, port)
     except OSError as error:
-        problem = f"{access.host}, port {port}, cannot be served on: {error.strerror or error}"
+        problem = f"Cannot listen on {access.host}, port {port}: {error.strerror or error}"
         raise failure(problem, EX_UNHEALTHY) from error
-    console.note(f"The schedule is at {page.url}, until Ctrl-C")
-    page.run()
+    console.note(f"The schedule is at {dashboard.url}, until Ctrl-C")
+    dashboard.run()

@@ -1,1 +1,1 @@
-"""Work on a whole schedule: find, preview, apply, examine, move."""
+"""Operations on a whole schedule: search, forecast, apply, check and copy."""

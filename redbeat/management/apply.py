@@ -1,4 +1,4 @@
-"""Making the stored entries those of a set of definitions."""
+"""``Schedule.apply``: make the stored entries match a set of definitions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = (
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What was done, or would be: names of entries."""
+    """The result of :meth:`redbeat.Schedule.apply`: entry names by what was done."""
 
     created: list[str] = field(default_factory=list)
     changed: list[str] = field(default_factory=list)
@@ -40,36 +40,39 @@ def apply(
     prune: bool,
     dry_run: bool,
 ) -> Applied:
-    """Do what :meth:`Schedule.apply` says."""
-    entries = {str(name): make(schedule, name, given) for name, given in definitions.items()}
+    """Implement :meth:`Schedule.apply`, which documents arguments, result and round trips."""
+    entries = {
+        str(name): build_entry(schedule, name, definition)
+        for name, definition in definitions.items()
+    }
     for entry in entries.values():
         checked(entry)
-    done = Applied()
-    to_save = list(compare(schedule, entries, done))
+    result = Applied()
+    to_save = list(compare(schedule, entries, result))
     if prune:
         names = (record.name for record in schedule.records(static=False))
-        done.removed.extend(name for name in names if name not in entries)
+        result.removed.extend(name for name in names if name not in entries)
     if not dry_run:
         schedule.save_all(to_save)
-        schedule.delete_all(done.removed)
-    return done
+        schedule.delete_all(result.removed)
+    return result
 
 
-def make(schedule: Schedule, name: str, given: Any) -> RedBeatSchedulerEntry:
-    """Return the entry of a definition; raises :exc:`InvalidEntryError` that names it."""
-    if isinstance(given, RedBeatSchedulerEntry):
-        given.name = str(name)
-        return given
+def build_entry(schedule: Schedule, name: str, definition: Any) -> RedBeatSchedulerEntry:
+    """Return the entry of a definition; raises :exc:`InvalidEntryError` with the entry name."""
+    if isinstance(definition, RedBeatSchedulerEntry):
+        definition.name = str(name)
+        return definition
     try:
-        return schedule.entry_class(**{**given, "name": name, "app": schedule.app})
+        return schedule.entry_class(**{**definition, "name": name, "app": schedule.app})
     except InvalidEntryError as error:
         raise InvalidEntryError(f"{name}: {error.field}", error.problem) from error
     except TypeError as error:
-        raise InvalidEntryError(str(name), f"is no definition of an entry: {error}") from error
+        raise InvalidEntryError(str(name), f"is not a valid entry definition: {error}") from error
 
 
 def checked(entry: RedBeatSchedulerEntry) -> Writing:
-    """Return what to write; raises :exc:`InvalidEntryError` that names the entry."""
+    """Return the data to store; raises :exc:`InvalidEntryError` with the entry name."""
     try:
         entry._check_history()
         return entry._writing()
@@ -78,9 +81,9 @@ def checked(entry: RedBeatSchedulerEntry) -> Writing:
 
 
 def compare(
-    schedule: Schedule, entries: Mapping[str, RedBeatSchedulerEntry], done: Applied
+    schedule: Schedule, entries: Mapping[str, RedBeatSchedulerEntry], result: Applied
 ) -> Iterable[RedBeatSchedulerEntry]:
-    """Yield the entries to save, and note what becomes of each. One round trip per 500."""
+    """Yield the entries to save, and add each name to ``result``. One round trip per 500."""
     for batch in batches(entries.items()):
         rows = schedule._store.read([entry._own_key() for _, entry in batch])
         for (name, entry), row in zip(batch, rows.rows, strict=True):
@@ -88,28 +91,28 @@ def compare(
                 problem = "is an entry of beat_schedule; change it there, or use another name"
                 raise InvalidEntryError(f"{name}: name", problem)
             if row.definition is None:
-                done.created.append(name)
-            elif same(row, entry):
-                done.unchanged.append(name)
+                result.created.append(name)
+            elif is_stored(row, entry):
+                result.unchanged.append(name)
                 continue
             else:
-                done.changed.append(name)
+                result.changed.append(name)
             yield entry
 
 
-def same(row: Row, entry: RedBeatSchedulerEntry) -> bool:
-    """Return whether an entry is what is stored, or what was stored before it was paused."""
+def is_stored(row: Row, entry: RedBeatSchedulerEntry) -> bool:
+    """Return whether an entry equals the stored one; a pause does not count as a difference."""
     stored = (row.definition or "", row.policy)
     if row.score is None:
         return False
     try:
         if Pause.read(row.policy) is not None:
             stored = resumed(*stored)
-        return tuple(map(loaded, stored)) == tuple(map(loaded, entry.texts()))
+        return tuple(map(json_or_none, stored)) == tuple(map(json_or_none, entry.texts()))
     except (ValueError, AttributeError):
         return False
 
 
-def loaded(text: str) -> Any:
-    """Return the plain JSON of a text, None for an empty one."""
+def json_or_none(text: str) -> Any:
+    """Return the value of a JSON text, None for an empty text."""
     return json.loads(text) if text else None

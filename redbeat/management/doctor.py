@@ -1,4 +1,4 @@
-"""What may be wrong with a schedule in Redis, and how it is put right."""
+"""The checks and repairs of ``celery redbeat doctor``."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from redbeat.storage.wire import Page, Row
 
 __all__ = ("KINDS", "Finding", "examine")
 
-#: What a finding can be about.
+#: The kinds of findings.
 KINDS: Final = (
     "settings",
     "delivery",
@@ -40,21 +40,27 @@ KINDS: Final = (
     "orphan",
 )
 
-#: Seconds by which a score may differ from the one that the definition gives.
-TOLERANCE: Final = 0.002
+#: Seconds; a smaller difference between the stored and the computed score is rounding.
+SCORE_TOLERANCE: Final = 0.002
 
-#: Seconds after which a run that failed, or waits for something, is looked at again at the latest.
-LONGEST_WAIT: Final = 65.0
+#: Maximum seconds until a beat looks again at a run that failed or that waits.
+MAX_WAIT: Final = 65.0
 
+#: A key prefix with a hash tag.
 TAGGED: Final = re.compile(r"[^{]*\{[^}]+\}")
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that is wrong.
+    """One problem of a schedule.
 
-    ``remedy`` is what ``--fix`` does where it is ``fixable``, else what a person can do. ``key`` is
-    the Redis key of an entry, ``""`` where it is about the schedule as a whole.
+    Attributes:
+        kind: one of :data:`KINDS`.
+        key: the Redis key of the entry, "" for a problem of the whole schedule.
+        problem: what is wrong.
+        remedy: what ``--fix`` does if ``fixable``, otherwise what a person can do.
+        fixable: whether ``--fix`` repairs the problem.
+        fixed: whether the problem was repaired.
     """
 
     kind: str
@@ -65,56 +71,59 @@ class Finding:
     fixed: bool = False
 
 
-#: How to make the entries with these keys right.
+#: A function that repairs the entries with these keys.
 Repair = Callable[[Store, Sequence[str]], Any]
 
 
-def _forget(store: Store, keys: Sequence[str]) -> None:
+def _remove_members(store: Store, keys: Sequence[str]) -> None:
     store.forget(keys)
 
 
-def _look_again(store: Store, keys: Sequence[str]) -> None:
-    """Have a beat look at entries now: it gives them the right score, by what they say then."""
+def _make_due(store: Store, keys: Sequence[str]) -> None:
+    """Make entries due; a beat then decides about each entry and sets the right score."""
     store.save_all([Writing(key, seen=None, score=None) for key in keys])
 
 
-def _take_back(store: Store, keys: Sequence[str]) -> None:
+def _restore_members(store: Store, keys: Sequence[str]) -> None:
     store.sweep("", DISABLED, 0, 0, keys)
 
 
 REPAIRS: Final[dict[str, Repair]] = {
-    "missing": _forget,
-    "score": _look_again,
-    "orphan": _take_back,
+    "missing": _remove_members,
+    "score": _make_due,
+    "orphan": _restore_members,
 }
 
 
 def examine(
-    app: Any, store: Store, make: type[RedBeatSchedulerEntry], fix: bool = False
+    app: Any, store: Store, entry_class: type[RedBeatSchedulerEntry], fix: bool = False
 ) -> Iterator[Finding]:
-    """Yield what is wrong with the schedule of an app, a page at a time; ``fix`` puts it right.
+    """Yield the findings about the schedule of an app; ``fix`` repairs the fixable ones.
 
-    Raises :exc:`ConfigurationError` for settings that are impossible. One round trip per 500
-    entries, one per 1000 keys of the database, and one per 500 repairs and keys without a member.
+    Raises :exc:`ConfigurationError` for invalid settings. Takes one round trip per 500 entries, one
+    per 1000 keys of the database, one per 500 repairs and one per 500 orphans.
     """
     conf = ensure_conf(app)
     yield from _of_settings(conf)
     yield from _of_server(store, conf)
     for page in _pages(store):
-        found = [finding for row in page.rows for finding in _of_row(row, app, make, page.now)]
-        yield from _repaired(store, found, fix)
-    yield from _orphans(app, store, make, fix)
+        findings = [
+            finding for row in page.rows for finding in _of_row(row, app, entry_class, page.now)
+        ]
+        yield from _repaired(store, findings, fix)
+    yield from _orphans(app, store, entry_class, fix)
 
 
-def _repaired(store: Store, found: Sequence[Finding], fix: bool) -> Iterator[Finding]:
+def _repaired(store: Store, findings: Sequence[Finding], fix: bool) -> Iterator[Finding]:
+    """Repair the fixable findings if ``fix`` is true; yield all findings with their result."""
     if not fix:
-        yield from found
+        yield from findings
         return
     for kind, repair in REPAIRS.items():
-        keys = [finding.key for finding in found if finding.kind == kind and finding.fixable]
+        keys = [finding.key for finding in findings if finding.kind == kind and finding.fixable]
         for batch in batches(keys, BATCH):
             repair(store, batch)
-    for finding in found:
+    for finding in findings:
         yield replace(finding, fixed=finding.fixable)
 
 
@@ -128,8 +137,11 @@ def _of_settings(conf: RedBeatConfig) -> Iterator[Finding]:
     if conf.cluster and not TAGGED.match(prefix):
         stem = prefix.rstrip(":")
         tagged = f"{{{stem}}}{prefix[len(stem) :]}"
-        problem = f"redbeat_key_prefix {prefix!r} has no hash tag: its keys do not share a slot"
-        remedy = f"celery redbeat migrate-prefix {prefix!r} {tagged!r}, then set it to that"
+        problem = f"redbeat_key_prefix {prefix!r} has no hash tag, so its keys do not share a slot"
+        remedy = (
+            f"run celery redbeat migrate-prefix {prefix!r} {tagged!r}, then set "
+            f"redbeat_key_prefix to {tagged!r}"
+        )
         yield Finding("cluster", "", problem, remedy)
 
 
@@ -138,13 +150,13 @@ def _of_server(store: Store, conf: RedBeatConfig) -> Iterator[Finding]:
         yield Finding("misspelt", "", problem, f"{remedy}, with two colons")
     problem = store.problem()
     if problem:
-        remedy = "bring them together again, or set redbeat_delivery to at_least_once"
+        remedy = "use one Redis for broker and schedule, or set redbeat_delivery to at_least_once"
         yield Finding("delivery", "", printable(problem), remedy)
     if conf.key_expiry_check == "ignore":
         return
     try:
         limit, policy = store.eviction()
-    except ResponseError:  # a managed server may refuse to tell
+    except ResponseError:  # managed servers may refuse CONFIG GET
         return
     if limit and policy.startswith("allkeys-"):
         problem = f"Redis may evict entries: maxmemory is {limit} with the policy {policy}"
@@ -163,7 +175,9 @@ def _pages(store: Store) -> Iterator[Page]:
         yield page
 
 
-def _of_row(row: Row, app: Any, make: type[RedBeatSchedulerEntry], now: float) -> Iterator[Finding]:
+def _of_row(
+    row: Row, app: Any, entry_class: type[RedBeatSchedulerEntry], now: float
+) -> Iterator[Finding]:
     key = printable(row.key)
     if row.definition is None and "definition" in row.problem:
         problem = "is in the schedule, but there is no definition of it"
@@ -171,15 +185,15 @@ def _of_row(row: Row, app: Any, make: type[RedBeatSchedulerEntry], now: float) -
         return
     if row.note and row.score is not None and row.score < 0:
         reason = quarantine_note(row.note)[0]
-        yield Finding("quarantined", key, f"is set aside: {reason}", CORRECT)
+        yield Finding("quarantined", key, f"is quarantined: {reason}", CORRECT)
         return
     try:
-        problem = wrong_score(row, _entry_of(row, app, make), now)
+        problem = wrong_score(row, _entry_of(row, app, entry_class), now)
     except CannotRunHereError as error:
         yield Finding("unreadable", key, f"cannot run with this code and settings: {error}", OTHER)
         return
     except Exception as error:
-        # DecodeError, and whatever a schedule may raise that cannot tell when it is due.
+        # DecodeError, or any error that a schedule class raises for its next run.
         yield Finding("unreadable", key, f"cannot be read: {error}", CORRECT)
         return
     if problem:
@@ -187,49 +201,52 @@ def _of_row(row: Row, app: Any, make: type[RedBeatSchedulerEntry], now: float) -
         yield Finding("score", row.key, problem, remedy, fixable=True)
 
 
-CORRECT: Final = "correct it, and it is taken up by itself; or delete it"
-OTHER: Final = "start a beat that can run it; or correct or delete it"
+CORRECT: Final = "correct or delete it; a corrected entry runs again without a restart"
+OTHER: Final = "start a beat that can run it, or correct or delete it"
 
 
-def _entry_of(row: Row, app: Any, make: type[RedBeatSchedulerEntry]) -> RedBeatSchedulerEntry:
+def _entry_of(
+    row: Row, app: Any, entry_class: type[RedBeatSchedulerEntry]
+) -> RedBeatSchedulerEntry:
+    """Return the entry of a row; raises an error if it cannot be read or run."""
     if row.problem or row.definition is None:
         raise DecodeError("definition", row.problem)
-    entry = make.from_texts(app, row.definition, row.meta, row.policy, row.runtime)
+    entry = entry_class.from_texts(app, row.definition, row.meta, row.policy, row.runtime)
     if entry.key != row.key:
-        raise DecodeError("definition.name", f"is {entry.name!r:.60}, which is not its key")
+        raise DecodeError("definition.name", f"is {entry.name!r:.60}, which does not match its key")
     entry.check_allowed()
     return entry
 
 
 def wrong_score(row: Row, entry: RedBeatSchedulerEntry, now: float) -> str:
-    """Return what is wrong with the score of an entry, "" for nothing.
+    """Return what is wrong with the score of an entry, "" if nothing is wrong.
 
-    A score that has passed is right whatever it is: a beat looks at the entry, and knows. So is one
-    while a beat works on the entry, or where a schedule of the user's own has given it.
+    Three scores are never wrong. A score in the past makes a beat look at the entry and correct the
+    score. A beat that is working on the entry will set the score. A user's schedule class may
+    compute any score.
     """
     score = row.score
     if score is None or 0 <= score <= now or _is_busy(row, now) or asks_itself(entry.schedule):
         return ""
     if not entry.enabled:
-        return "" if score < 0 else "is disabled, but to be looked at later"
+        return "" if score < 0 else "is disabled, but has a score for a next run"
     at = from_timestamp(now)
     entry.run = Run(at, at, at)
     decision = entry.decision()
     if decision.due:
-        return "" if 0 <= score <= now + LONGEST_WAIT else f"is due now, but {_put(score)}"
+        return "" if 0 <= score <= now + MAX_WAIT else f"is due now, but {_score_text(score)}"
     if decision.next_at is None:
-        return "" if score < 0 else f"has finished, but {_put(score)}"
-    wanted = decision.next_at.timestamp()
-    if abs(score - wanted) <= TOLERANCE:
+        return "" if score < 0 else f"has finished, but {_score_text(score)}"
+    if abs(score - decision.next_at.timestamp()) <= SCORE_TOLERANCE:
         return ""
-    return f"is due at {decision.next_at.isoformat()}, but {_put(score)}"
+    return f"is due at {decision.next_at.isoformat()}, but {_score_text(score)}"
 
 
 def _is_busy(row: Row, now: float) -> bool:
     return bool(row.trigger) or claimed_until(row.claim) > now or ends_at(row.running) > now
 
 
-def _put(score: float) -> str:
+def _score_text(score: float) -> str:
     if score < 0:
         return f"parked with score {score:g}"
     return f"has the score {score:.3f}"
@@ -239,24 +256,24 @@ def _put(score: float) -> str:
 
 
 def _orphans(
-    app: Any, store: Store, make: type[RedBeatSchedulerEntry], fix: bool
+    app: Any, store: Store, entry_class: type[RedBeatSchedulerEntry], fix: bool
 ) -> Iterator[Finding]:
-    """Yield hashes that hold an entry and are in no schedule."""
+    """Yield a finding for each hash of an entry that has no member in the sorted set."""
     cursor = START
     while True:
         swept = store.sweep(cursor, DISABLED, 0, 0, ())
         for keys in batches(swept.orphans + swept.bad, BATCH):
-            found = [_of_orphan(row, app, make) for row in store.read(keys).rows]
-            yield from _repaired(store, found, fix)
+            findings = [_of_orphan(row, app, entry_class) for row in store.read(keys).rows]
+            yield from _repaired(store, findings, fix)
         cursor = swept.cursor
         if cursor in (START, ""):
             return
 
 
-def _of_orphan(row: Row, app: Any, make: type[RedBeatSchedulerEntry]) -> Finding:
+def _of_orphan(row: Row, app: Any, entry_class: type[RedBeatSchedulerEntry]) -> Finding:
     problem = "is stored, but not in the schedule"
     try:
-        _entry_of(row, app, make)
+        _entry_of(row, app, entry_class)
     except Exception as error:  # as in _of_row
         problem = f"{problem}, and cannot be read: {error}"
         return Finding("unreadable", printable(row.key), problem, CORRECT)

@@ -1,4 +1,4 @@
-"""Which entries are looked for."""
+"""Searches: filters for ``Schedule.records``, and sorted pages for the dashboard."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ __all__ = ("SORTS", "Filter", "Found", "Query", "browse", "record_of")
 
 
 class Filter(NamedTuple):
-    """What an entry must be like; None for whatever.
+    """Conditions on an entry; None for no condition.
 
-    ``due_before`` is UNIX seconds. See :meth:`~redbeat.schedule.Schedule.records`.
+    ``due_before`` is in UNIX seconds. See :meth:`~redbeat.schedule.Schedule.records`.
     """
 
     pattern: str | None = None
@@ -47,18 +47,18 @@ class Filter(NamedTuple):
         due_before: datetime | None,
         states: Iterable[str] | None,
     ) -> Filter:
-        """Return the filter of these arguments; raises :exc:`InvalidEntryError`."""
+        """Return a filter; raises :exc:`InvalidEntryError` for an unknown state."""
         before = None if due_before is None else aware(due_before).timestamp()
-        wanted = (
+        state_set = (
             None if states is None else frozenset((states,) if isinstance(states, str) else states)
         )
-        if wanted and not wanted <= set(STATES):
-            problem = f"must be of {', '.join(STATES)}, not {', '.join(wanted - set(STATES))}"
-            raise InvalidEntryError("states", problem)
-        return cls(pattern, task, enabled, static, before, wanted)
+        if state_set and not state_set <= set(STATES):
+            unknown = ", ".join(state_set - set(STATES))
+            raise InvalidEntryError("states", f"must be among {', '.join(STATES)}, not {unknown}")
+        return cls(pattern, task, enabled, static, before, state_set)
 
     def admits(self, name: str, row: Row) -> bool:
-        """Return whether a row may be wanted, as far as that can be told without decoding it."""
+        """Return whether a row passes the conditions that need no decoding of its texts."""
         if self.pattern is not None and not fnmatchcase(name, self.pattern):
             return False
         if self.static is not None and row.static is not self.static:
@@ -68,7 +68,7 @@ class Filter(NamedTuple):
         return row.score is not None and 0 <= row.score < self.due_before
 
     def takes(self, record: Record) -> bool:
-        """Return whether a record whose row was admitted is wanted."""
+        """Return whether a record passes the remaining conditions; its row must be admitted."""
         entry = record.entry
         if self.states is not None and record.state not in self.states:
             return False
@@ -77,41 +77,42 @@ class Filter(NamedTuple):
         return self.task is None or (entry is not None and fnmatchcase(str(entry.task), self.task))
 
     def ends_before(self, after: Cursor) -> bool:
-        """Return whether nothing that comes after this place is wanted."""
+        """Return whether no entry after this cursor can pass ``due_before``."""
         score = float(after[0])
         return self.due_before is not None and (score < 0 or score >= self.due_before)
 
 
-#: Members that are listed in one round trip.
-LISTED: Final = 10_000
+#: Members per round trip when all members are listed.
+LIST_CHUNK: Final = 10_000
 
-#: Entries that are read for one page of a filter, at most.
-LOOKED_AT: Final = 2_000
+#: Maximum number of entries to read for one page.
+MAX_READ: Final = 2_000
 
-#: Entries that are sorted by what only their texts tell, at most.
+#: Maximum number of entries to sort by a key that needs their stored texts.
 SORTED: Final = 5_000
 
-#: The states of entries that are parked, once a beat has seen them.
+#: The states whose entries have a negative score.
 PARKED_STATES: Final = frozenset({PAUSED, FINISHED, QUARANTINED})
 
-#: What a page may be sorted by; ``-`` in front is the other way round.
+#: The sort keys; a leading ``-`` reverses the order.
 SORTS: Final = ("due", "-due", "name", "-name", "task", "-task", "state", "-state", "last", "-last")
 
-#: Those that keys and scores tell, so that any number of entries can be sorted.
+#: The sort keys that need only members and scores, so that any number of entries can be sorted.
 CHEAP: Final = ("due", "name")
 
+#: A member of the sorted set: the key of an entry and its score.
 Member = tuple[str, float]
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What is looked for.
+    """A search of the dashboard.
 
     Attributes:
-        name, task: what the name, the name of the task must hold; with ``*`` or ``?`` a pattern it
-            must be like. Upper and lower case are the same.
-        state: one of :data:`~redbeat.entries.status.STATES`, None for any.
-        static: whether it is static, None for both.
+        name: text that the name must contain, or a pattern with ``*`` or ``?``. Case is ignored.
+        task: the same for the task name.
+        state: one of :data:`~redbeat.entries.status.STATES`, None for all.
+        static: True for static entries only, False for dynamic entries only, None for both.
         sort: one of :data:`SORTS`.
     """
 
@@ -129,11 +130,11 @@ class Query:
 
     @property
     def plain(self) -> bool:
-        """Whether a page of it is a page of the sorted set."""
+        """Whether the query has no condition and due order, so that it pages the sorted set."""
         return self == Query()
 
     def takes(self, record: Record) -> bool:
-        """Return whether a record whose name was chosen is wanted."""
+        """Return whether a record passes the conditions on state and task."""
         if self.state is not None and record.state != self.state:
             return False
         if not self.task:
@@ -147,10 +148,10 @@ class Found:
 
     Attributes:
         records: the entries.
-        now: the time of Redis, UNIX seconds; 0 when no entry was read.
-        after: the place from which the next page goes on, None for the last one.
-        cut: whether the page is not full because too much was looked at, or, without a place to go
-            on from, because there are too many entries to sort.
+        now: the time of Redis in UNIX seconds; 0 if no entry was read.
+        after: the cursor of the next page, None for the last page.
+        cut: whether the page is incomplete. With ``after``, the search stopped after
+            ``MAX_READ`` entries; without it, more than ``SORTED`` entries need sorting.
     """
 
     records: list[Record]
@@ -159,40 +160,40 @@ class Found:
     cut: bool = False
 
 
-def like(text: str, wanted: str) -> bool:
-    """Return whether a text holds what is wanted, or is like it where that is a pattern."""
-    text, wanted = text.casefold(), wanted.casefold()
-    return fnmatchcase(text, wanted) if set("*?") & set(wanted) else wanted in text
+def like(text: str, pattern: str) -> bool:
+    """Return whether a text contains ``pattern``, or matches it if it has ``*`` or ``?``."""
+    text, pattern = text.casefold(), pattern.casefold()
+    return fnmatchcase(text, pattern) if set("*?") & set(pattern) else pattern in text
 
 
 def browse(schedule: Schedule, query: Query, after: str | None = None, limit: int = 50) -> Found:
-    """Return a page of entries; ``after`` is what the page before gave.
+    """Return a page of entries; ``after`` is the cursor from the previous page.
 
-    Raises :exc:`InvalidEntryError` for an ``after`` that no page gave.
+    Raises :exc:`InvalidEntryError` for an invalid cursor.
     """
     if query.plain:
         page = store_of(schedule.app).page(_cursor(after), limit)
-        place = f"{page.after[0]} {page.after[1]}" if page.after else None
-        return Found(_records(schedule, page), page.now, place)
+        next_cursor = f"{page.after[0]} {page.after[1]}" if page.after else None
+        return Found(_records(schedule, page), page.now, next_cursor)
     members = _members(schedule, query)
     if query.sort.lstrip("-") not in CHEAP:
         return _sorted_by_text(schedule, query, members, after, limit)
-    key = _order(query)
-    members.sort(key=key, reverse=query.sort.startswith("-"))
-    return _looked_through(schedule, query, _rest(members, key, query, after), limit)
+    sort_key = _member_sort_key(query)
+    members.sort(key=sort_key, reverse=query.sort.startswith("-"))
+    return _first_page(schedule, query, _members_after(members, sort_key, query, after), limit)
 
 
 def record_of(schedule: Schedule, name: str) -> tuple[Page, Record | None]:
-    """Return the row of one entry in a page, and its record, None for an unknown one.
+    """Return the page with one entry, and its record, None for an unknown name.
 
-    One round trip. An entry that cannot be read has a record too.
+    One round trip. An unreadable entry has a record too.
     """
     page = store_of(schedule.app).read([schedule._key(name)])
     return page, next(iter(_records(schedule, page)), None)
 
 
 def _records(schedule: Schedule, page: Page) -> list[Record]:
-    """Return the records of a page, but for what was deleted since its key was listed."""
+    """Return the records of a page, without entries deleted after their keys were listed."""
     prefix = store_of(schedule.app).keys.prefix
     return [
         Record.read(
@@ -208,7 +209,7 @@ def _records(schedule: Schedule, page: Page) -> list[Record]:
 
 
 def _cursor(after: str | None) -> Cursor | None:
-    """Return the score and the key in a place; raises :exc:`InvalidEntryError`."""
+    """Return the score and the key in a cursor text; raises :exc:`InvalidEntryError`."""
     if after is None:
         return None
     score, space, key = after.partition(" ")
@@ -217,77 +218,81 @@ def _cursor(after: str | None) -> Cursor | None:
     except ValueError:
         space = ""
     if not space:
-        raise InvalidEntryError("after", f"{after!r:.60} is no place; begin with the first page")
+        raise InvalidEntryError(
+            "after", f"{after!r:.60} is not a valid cursor; start with the first page"
+        )
     return score, key
 
 
 def _members(schedule: Schedule, query: Query) -> list[Member]:
-    """Return key and score of the members whose names are wanted, in no order.
+    """Return the unsorted members that match the query by name and static flag.
 
-    One that is moved while this goes on may be left out, or be there twice: it is a look.
+    One round trip per 10,000 members. A member whose score changes during these may be missing.
     """
     store = store_of(schedule.app)
     prefix, statics = store.keys.prefix, set[str]()
     if query.static is not None:
         statics = store.static_names()
-    found: dict[str, float] = {}
-    for offset in range(0, 1 << 40, LISTED):
-        chunk = store.ranked(offset, LISTED)
+    members: dict[str, float] = {}
+    for offset in range(0, 1 << 40, LIST_CHUNK):
+        chunk = store.ranked(offset, LIST_CHUNK)
         for key, score in chunk:
             name = key.removeprefix(prefix)
             if query.name and not like(printable(name), query.name):
                 continue
             if query.static is None or (name in statics) is query.static:
-                found[key] = score
-        if len(chunk) < LISTED:
+                members[key] = score
+        if len(chunk) < LIST_CHUNK:
             break
-    return list(found.items())
+    return list(members.items())
 
 
-def _order(query: Query) -> Callable[[Member], Any]:
+def _member_sort_key(query: Query) -> Callable[[Member], Any]:
     if query.sort.endswith("name"):
         return lambda member: member[0]
     parked_first = query.state in PARKED_STATES
-    # With a score of its own, where one looks for it: what is paused is among the first.
-    own = DISABLED if query.state == PAUSED else None
+    # Paused entries have the score DISABLED; a search for them reads these entries first.
+    first_score = DISABLED if query.state == PAUSED else None
     return lambda member: (
-        member[1] != own,
+        member[1] != first_score,
         (member[1] >= 0) is parked_first,
         member[1],
         member[0],
     )
 
 
-def _rest(
-    members: list[Member], key: Callable[[Member], Any], query: Query, after: str | None
+def _members_after(
+    members: list[Member], sort_key: Callable[[Member], Any], query: Query, after: str | None
 ) -> list[Member]:
-    """Return what comes after a place, in members that are sorted."""
+    """Return the members after a cursor."""
     cursor = _cursor(after)
     if cursor is None:
         return members
-    place = key((cursor[1], float(cursor[0])))
+    position = sort_key((cursor[1], float(cursor[0])))
     if query.sort.startswith("-"):
-        return [member for member in members if key(member) < place]
-    return [member for member in members if key(member) > place]
+        return [member for member in members if sort_key(member) < position]
+    return [member for member in members if sort_key(member) > position]
 
 
-def _looked_through(schedule: Schedule, query: Query, members: list[Member], limit: int) -> Found:
-    wanted, now = list[Record](), 0.0
+def _first_page(schedule: Schedule, query: Query, members: list[Member], limit: int) -> Found:
+    """Return a page with the first of the sorted members that match the query."""
+    matching, now = list[Record](), 0.0
     size = limit if query.state is None and not query.task else BATCH
-    for looked_at, batch in enumerate(batches(members, size)):
+    for batch_index, batch in enumerate(batches(members, size)):
         page = store_of(schedule.app).read([key for key, _ in batch])
         now = page.now
-        wanted += filter(query.takes, _records(schedule, page))
-        if len(wanted) > limit:
-            return Found(wanted[:limit], now, _place(schedule, members, wanted[limit - 1]))
-        last = looked_at * size + len(batch)
-        if last < len(members) and (len(wanted) == limit or last >= LOOKED_AT):
+        matching += filter(query.takes, _records(schedule, page))
+        if len(matching) > limit:
+            next_cursor = _cursor_of(schedule, members, matching[limit - 1])
+            return Found(matching[:limit], now, next_cursor)
+        read_count = batch_index * size + len(batch)
+        if read_count < len(members) and (len(matching) == limit or read_count >= MAX_READ):
             key, score = batch[-1]
-            return Found(wanted, now, f"{score!r} {key}", len(wanted) < limit)
-    return Found(wanted, now)
+            return Found(matching, now, f"{score!r} {key}", len(matching) < limit)
+    return Found(matching, now)
 
 
-def _place(schedule: Schedule, members: list[Member], record: Record) -> str:
+def _cursor_of(schedule: Schedule, members: list[Member], record: Record) -> str:
     prefix = store_of(schedule.app).keys.prefix
     key, score = next(m for m in members if printable(m[0].removeprefix(prefix)) == record.name)
     return f"{score!r} {key}"
@@ -296,29 +301,34 @@ def _place(schedule: Schedule, members: list[Member], record: Record) -> str:
 def _sorted_by_text(
     schedule: Schedule, query: Query, members: list[Member], after: str | None, limit: int
 ) -> Found:
-    """Return a page in an order that needs all entries; the place is the rank in that order."""
+    """Return a page in an order that needs all entries; the cursor is a rank in that order."""
     if len(members) > SORTED:
         return Found([], cut=True)
     if after is not None and not after.isdecimal():
-        raise InvalidEntryError("after", f"{after!r:.60} is no place; begin with the first page")
-    wanted, now = list[Record](), 0.0
+        raise InvalidEntryError(
+            "after", f"{after!r:.60} is not a valid cursor; start with the first page"
+        )
+    matching, now = list[Record](), 0.0
     for batch in batches([key for key, _ in members]):
         page = store_of(schedule.app).read(batch)
         now = page.now
-        wanted += filter(query.takes, _records(schedule, page))
-    by = BY[query.sort.lstrip("-")]
-    wanted.sort(key=lambda record: (by(record), record.name), reverse=query.sort.startswith("-"))
+        matching += filter(query.takes, _records(schedule, page))
+    value = RECORD_VALUES[query.sort.lstrip("-")]
+    matching.sort(
+        key=lambda record: (value(record), record.name), reverse=query.sort.startswith("-")
+    )
     first = int(after or 0)
-    place = str(first + limit) if first + limit < len(wanted) else None
-    return Found(wanted[first : first + limit], now, place)
+    next_cursor = str(first + limit) if first + limit < len(matching) else None
+    return Found(matching[first : first + limit], now, next_cursor)
 
 
-def _last(record: Record) -> Any:
+def _last_run_of(record: Record) -> Any:
     return (record.entry and last_run(record.entry)) or EPOCH
 
 
-BY: Final[dict[str, Callable[[Record], Any]]] = {
+#: The value to sort records by, for the sort keys that need the stored texts.
+RECORD_VALUES: Final[dict[str, Callable[[Record], Any]]] = {
     "task": lambda record: "" if record.entry is None else str(record.entry.task),
     "state": lambda record: record.state,
-    "last": _last,
+    "last": _last_run_of,
 }

@@ -1,4 +1,4 @@
-"""The runs to come of all entries within a span of time, for pictures of it."""
+"""Upcoming runs of all entries: in order, and within a span of time for charts."""
 
 from __future__ import annotations
 
@@ -14,48 +14,49 @@ from redbeat.entry import RedBeatSchedulerEntry
 
 __all__ = ("MAX_ENTRIES", "MAX_RUNS", "Forecast", "agenda", "forecast", "per_minute")
 
-#: An entry may be due so much earlier than its score says: while a beat has a claim on it.
+#: While a beat has a claim on an entry, the entry may be due this much earlier than its score.
 SLACK = timedelta(seconds=60)
 
 
 class Next(NamedTuple):
-    """The next run of an entry; the number keeps entries from being compared.
+    """The next run of an entry, as an item of the heap.
 
-    ``left`` is how many runs it has from this one on, None for any number.
+    ``number`` is unique, so that the heap never compares entries. ``runs_left`` includes this run;
+    None means no limit.
     """
 
     at: datetime
     name: str
     number: int
     entry: RedBeatSchedulerEntry
-    left: int | None
+    runs_left: int | None
 
 
 def agenda(
     pages: Iterable[tuple[list[RedBeatSchedulerEntry], datetime | None]], after: datetime
 ) -> Iterator[tuple[datetime, str]]:
-    """Yield the nominal instants after ``after`` with the name of the entry, in order.
+    """Yield each nominal instant after ``after`` with the name of the entry, in order.
 
-    ``pages`` are entries in due order, each page with the instant before which none of the next
-    pages is due, None for the last one. A page is read when that instant has come near: what jitter
-    puts off for longer may be found too late to come in order.
+    ``pages`` holds entries in due order. Each page has the due time of its last entry; no entry of
+    a later page is due before that time. The last page has None. A page is read only when the
+    agenda reaches that time, so a run with a longer jitter may come out of order.
     """
     heap: list[Next] = []
     number = 0
-    for entries, rest in pages:
+    for entries, last_due in pages:
         for entry in entries:
             number += 1
             push(heap, entry, after, number, entry.runs_left)
-        while heap and rest is not None and heap[0].at < rest - SLACK:
+        while heap and last_due is not None and heap[0].at < last_due - SLACK:
             yield pop(heap)
     while heap:
         yield pop(heap)
 
 
 def pop(heap: list[Next]) -> tuple[datetime, str]:
-    """Take the first run out, and put the next one of that entry in."""
-    at, name, number, entry, left = heapq.heappop(heap)
-    push(heap, entry, at, number, None if left is None else left - 1)
+    """Remove and return the first run, and add the next run of that entry."""
+    at, name, number, entry, runs_left = heapq.heappop(heap)
+    push(heap, entry, at, number, None if runs_left is None else runs_left - 1)
     return at, name
 
 
@@ -64,19 +65,19 @@ def push(
     entry: RedBeatSchedulerEntry,
     after: datetime,
     number: int,
-    left: int | None,
+    runs_left: int | None,
 ) -> None:
-    """Add the next run of an entry after an instant, if there is one."""
-    if left == 0:
+    """Add the next run of an entry after an instant, if any."""
+    if runs_left == 0:
         return
     for at in entry.upcoming(1, after):
-        heapq.heappush(heap, Next(at, str(entry.name), number, entry, left))
+        heapq.heappush(heap, Next(at, str(entry.name), number, entry, runs_left))
 
 
-#: Runs that a forecast holds at most.
+#: Maximum number of runs in a forecast.
 MAX_RUNS: Final = 100_000
 
-#: Entries that a forecast looks at, at most; a page more.
+#: Maximum number of entries that a forecast reads, rounded up to a whole page.
 MAX_ENTRIES: Final = 5_000
 
 MINUTE: Final = timedelta(minutes=1)
@@ -86,12 +87,13 @@ Pages = Iterable[tuple[list[RedBeatSchedulerEntry], datetime | None]]
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """The nominal instants, UTC, of each entry that runs in a span.
+    """The nominal instants, in UTC, of each entry that runs in a span of time.
 
     Attributes:
-        since, until: the span; all runs before ``until`` are here.
-        runs: the instants of each entry, by name, the entry that runs first before the others.
-        complete: whether ``until`` is what was asked for, and not where it became too much.
+        since: the start of the span.
+        until: the end of the span; all runs before it are included.
+        runs: the instants of each entry by name, ordered by the first run.
+        complete: False if ``until`` is earlier than requested because there are too many runs.
     """
 
     since: datetime
@@ -101,50 +103,54 @@ class Forecast:
 
 
 def per_minute(runs: Mapping[str, Sequence[datetime]], start: datetime, minutes: int) -> list[int]:
-    """Return how many runs there are in each minute from ``start`` on."""
-    counts = Counter((instant - start) // MINUTE for own in runs.values() for instant in own)
+    """Return the number of runs in each minute from ``start`` on."""
+    counts = Counter(
+        (instant - start) // MINUTE for instants in runs.values() for instant in instants
+    )
     return [counts[minute] for minute in range(minutes)]
 
 
 def forecast(pages: Pages, since: datetime, until: datetime) -> Forecast:
     """Return the runs after ``since`` and before ``until``.
 
-    ``pages`` are those of :func:`~redbeat.management.forecast.agenda`; a page is read when it can
-    hold a run of the span. What is more than :data:`MAX_RUNS` or :data:`MAX_ENTRIES` moves
-    ``until``.
+    ``pages`` has the form that :func:`agenda` takes; only pages that can have runs in the span are
+    read. With more than :data:`MAX_RUNS` runs or :data:`MAX_ENTRIES` entries the result ends
+    before ``until``.
     """
     runs: dict[str, list[datetime]] = {}
-    end, looked_at, total = until, 0, 0
-    for entries, rest in pages:
+    end, entry_count, run_count = until, 0, 0
+    for entries, last_due in pages:
         for entry in entries:
-            own = list(islice(_before(entry, since, end), entry.runs_left))
-            if own:
-                runs[str(entry.name)] = own
-                total += len(own)
-            if total > MAX_RUNS:
-                end, total = _halved(runs)
-        looked_at += len(entries)
-        if rest is None or rest - SLACK >= end:
+            instants = list(islice(_runs_between(entry, since, end), entry.runs_left))
+            if instants:
+                runs[str(entry.name)] = instants
+                run_count += len(instants)
+            if run_count > MAX_RUNS:
+                end, run_count = _drop_later_half(runs)
+        entry_count += len(entries)
+        if last_due is None or last_due - SLACK >= end:
             break
-        if looked_at >= MAX_ENTRIES:
-            end = max(rest - SLACK, since)
+        if entry_count >= MAX_ENTRIES:
+            end = max(last_due - SLACK, since)
             break
-    kept = {name: [at for at in own if at < end] for name, own in runs.items()}
-    ordered = sorted((own[0], name) for name, own in kept.items() if own)
+    kept = {name: [at for at in instants if at < end] for name, instants in runs.items()}
+    ordered = sorted((instants[0], name) for name, instants in kept.items() if instants)
     return Forecast(since, end, {name: kept[name] for _, name in ordered}, end == until)
 
 
-def _halved(runs: dict[str, list[datetime]]) -> tuple[datetime, int]:
-    """Drop the later half of all runs; return where that begins, and how many are left."""
-    instants = sorted(instant for own in runs.values() for instant in own)
-    end = instants[len(instants) // 2]
-    for name, own in runs.items():
-        runs[name] = [instant for instant in own if instant < end]
+def _drop_later_half(runs: dict[str, list[datetime]]) -> tuple[datetime, int]:
+    """Drop the later half of all runs; return the new end and the number of runs left."""
+    all_instants = sorted(instant for instants in runs.values() for instant in instants)
+    end = all_instants[len(all_instants) // 2]
+    for name, instants in runs.items():
+        runs[name] = [instant for instant in instants if instant < end]
     return end, sum(map(len, runs.values()))
 
 
-def _before(entry: RedBeatSchedulerEntry, since: datetime, until: datetime) -> Iterator[datetime]:
-    """Yield the runs of an entry in a span; they are computed in growing batches."""
+def _runs_between(
+    entry: RedBeatSchedulerEntry, since: datetime, until: datetime
+) -> Iterator[datetime]:
+    """Yield the runs of an entry in a span, computed in batches of growing size."""
     size, after = 2, since
     for _ in range(MAX_RUNS):
         batch = entry.upcoming(size, after)

@@ -1,4 +1,4 @@
-"""A whole schedule from one key prefix to another, of the same Redis."""
+"""Copy a whole schedule from one key prefix to another in the same Redis."""
 
 from __future__ import annotations
 
@@ -22,27 +22,35 @@ from redbeat.storage.wire import text_in, text_of
 
 __all__ = ("Copied", "PrefixCopy", "copy_prefix", "copy_untagged")
 
-#: Members of the schedule looked at in one go.
+#: Members of the schedule per batch.
 PAGE = 500
 
-#: A claim belongs to a beat of the old prefix; it is not copied.
+#: Fields that are not copied: a claim belongs to a beat of the old prefix.
 NOT_COPIED = frozenset({b"claim"})
 
+#: The fields of an entry's hash.
 Fields = dict[bytes, bytes]
+
+#: Counts one entry: takes the field of :class:`PrefixCopy` and the entry name.
 Count = Callable[[str, bytes], None]
 
 
-def ignore(_what: str, _name: str) -> None:
-    """Take no note."""
+def ignore(_outcome: str, _name: str) -> None:
+    """Do nothing."""
 
 
 @dataclass
 class PrefixCopy:
-    """How many entries were met: each of them counts once, ``deleted`` apart.
+    """Numbers of entries by outcome. ``deleted`` counts entries that also count as another outcome.
 
-    ``same`` were there already, equal but for their history, which is kept as it is there.
-    ``different`` are other entries of the same names: they and the old ones stay as they are.
-    ``unreadable`` have no definition, or a key that is not a hash.
+    Attributes:
+        copied: entries that were copied.
+        same: entries that exist under the new prefix with the same definition; the history there
+            stays unchanged.
+        different: entries that exist under the new prefix with another definition; both stay
+            unchanged.
+        unreadable: entries without a definition, or whose key is not a hash.
+        deleted: entries that were deleted under the old prefix.
     """
 
     copied: int = 0
@@ -52,15 +60,15 @@ class PrefixCopy:
     deleted: int = 0
 
 
-class Row(NamedTuple):
-    """A member of the old schedule with what is stored of it."""
+class SourceEntry(NamedTuple):
+    """An entry under the old prefix with all its stored data."""
 
     member: bytes
     name: bytes
     score: float
     fields: Fields
     static: bool
-    note: bytes | None
+    quarantine_note: bytes | None
 
 
 def copy_prefix(
@@ -71,45 +79,44 @@ def copy_prefix(
     progress: Callable[[int], Any] | None = None,
     note: Callable[[str, str], Any] = ignore,
 ) -> PrefixCopy:
-    """Copy all entries, with history, score, static mark and quarantine, to another prefix.
+    """Copy all entries to another prefix: history, score, static mark, quarantine and counters.
 
-    What is under ``new`` already is never changed, so a copy that broke off can be repeated. With
-    ``delete`` the old of what is under both prefixes then goes. No beat may run on either prefix.
-    ``progress`` is told the number of entries of each page, ``note`` what became of each entry, a
-    field of the result, and its name.
+    Stop all beats on both prefixes first. Data under ``new`` is never changed, so you can repeat an
+    interrupted copy. With ``delete`` the copied data under ``old`` is deleted.
 
-    What beats have counted is copied too, and with ``delete`` goes.
+    ``progress`` is called with the number of entries of each page. ``note`` is called for each
+    entry with the outcome, a field of :class:`PrefixCopy`, and the name.
 
-    Each command is about one key, so that the prefixes need not share a slot of a cluster, nor the
-    keys of one of them. Some five round trips per 500 entries. Raises ``ValueError`` for prefixes
-    that are empty or equal; Redis errors pass through.
+    Each command names one key only, so the two prefixes may be in different slots of a cluster.
+    Takes about five round trips per 500 entries. Raises ``ValueError`` for empty or equal prefixes;
+    Redis errors pass through.
     """
     if not old or not new or old == new:
-        raise ValueError(f"the prefixes are {old!r} and {new!r}: give two that differ")
+        raise ValueError(f"the prefixes are {old!r} and {new!r}: give two different prefixes")
     source, target, result = Keys.under(old), Keys.under(new), PrefixCopy()
 
-    def count(what: str, name: bytes) -> None:
-        setattr(result, what, getattr(result, what) + 1)
-        note(what, text_of(name))
+    def count(outcome: str, name: bytes) -> None:
+        setattr(result, outcome, getattr(result, outcome) + 1)
+        note(outcome, text_of(name))
 
     for page in _pages(client, source):
-        rows = _read(client, source, page, count)
-        there = _write(client, target, rows, count)
+        entries = _read(client, source, page, count)
+        present = _write(client, target, entries, count)
         if delete:
-            _delete(client, source, there)
-            result.deleted += len(there)
+            _delete(client, source, present)
+            result.deleted += len(present)
         if progress is not None:
             progress(len(page))
-    _move_stats(client, source, target, delete)
+    _copy_stats(client, source, target, delete)
     return result
 
 
 def _pages(client: Any, keys: Keys) -> Iterator[list[tuple[bytes, float]]]:
-    """Yield all members with their scores; the same one twice at the worst."""
+    """Yield pages of members with their scores; ZSCAN may return a member twice."""
     cursor: Any = 0
     while True:
-        cursor, found = _raw(client, "ZSCAN", keys.schedule, cursor, "COUNT", PAGE)
-        pairs = found if not found or isinstance(found[0], (list, tuple)) else _pairs(found)
+        cursor, reply = _raw(client, "ZSCAN", keys.schedule, cursor, "COUNT", PAGE)
+        pairs = reply if not reply or isinstance(reply[0], (list, tuple)) else _pairs(reply)
         members = [(bytes(member), float(score)) for member, score in pairs]
         for start in range(0, len(members), PAGE):
             yield members[start : start + PAGE]
@@ -117,8 +124,10 @@ def _pages(client: Any, keys: Keys) -> Iterator[list[tuple[bytes, float]]]:
             return
 
 
-def _read(client: Any, keys: Keys, page: Sequence[tuple[bytes, float]], count: Count) -> list[Row]:
-    """Return what is stored of the members that have a definition."""
+def _read(
+    client: Any, keys: Keys, page: Sequence[tuple[bytes, float]], count: Count
+) -> list[SourceEntry]:
+    """Return the entries of a page; count those without a definition as unreadable."""
     prefix = key_of(keys.prefix)
     names = [member.removeprefix(prefix) for member, _ in page]
     pipe = client.pipeline(transaction=False)
@@ -127,113 +136,120 @@ def _read(client: Any, keys: Keys, page: Sequence[tuple[bytes, float]], count: C
         _raw(pipe, "SISMEMBER", keys.statics, name)
         _raw(pipe, "HGET", keys.quarantine, member)
     replies = iter(pipe.execute(raise_on_error=False))
-    rows = []
+    entries = []
     for name, (member, score) in zip(names, page, strict=True):
         fields, static, note = next(replies), next(replies), next(replies)
         _raise_unless_wrong_type(fields)
         fields = {} if isinstance(fields, Exception) else _as_dict(fields)
         if b"definition" in fields:
-            rows.append(Row(member, name, score, _portable(keys, name, fields), bool(static), note))
+            fields = _with_task_ids(keys, name, fields)
+            entries.append(SourceEntry(member, name, score, fields, bool(static), note))
         else:
             count("unreadable", name)
-    return rows
+    return entries
 
 
-def _portable(keys: Keys, name: bytes, fields: Fields) -> Fields:
-    """Return fields whose history tells the ids that runs had under this prefix."""
+def _with_task_ids(keys: Keys, name: bytes, fields: Fields) -> Fields:
+    """Return fields whose history includes the task id of each run.
+
+    The task id depends on the prefix, so under another prefix it could not be computed.
+    """
     if b"history" not in fields:
         return fields
     entry, identity = text_of(name), text_in(text_of(fields.get(b"identity")))
 
-    def own_id(scheduled_at: datetime) -> str:
+    def task_id(scheduled_at: datetime) -> str:
         return task_id_of(keys.prefix, entry, scheduled_at.isoformat(), identity)
 
-    history = with_ids(text_in(text_of(fields[b"history"])), own_id)
+    history = with_ids(text_in(text_of(fields[b"history"])), task_id)
     return {**fields, b"history": key_of(json_text(history))}
 
 
-def _write(client: Any, keys: Keys, rows: Sequence[Row], count: Count) -> list[Row]:
-    """Store rows; returns those that are there now, be it since before."""
+def _write(
+    client: Any, keys: Keys, entries: Sequence[SourceEntry], count: Count
+) -> list[SourceEntry]:
+    """Store entries; return those that now exist under the new prefix, copied or the same."""
     prefix = key_of(keys.prefix)
     pipe = client.pipeline(transaction=False)
-    for row in rows:
-        # The definition first, and only if there is none: whoever comes second changes nothing.
-        _raw(pipe, "HSETNX", prefix + row.name, "definition", row.fields[b"definition"])
-        _raw(pipe, "HGETALL", prefix + row.name)
+    for entry in entries:
+        # HSETNX of the definition comes first: of two writers only the first creates the entry.
+        _raw(pipe, "HSETNX", prefix + entry.name, "definition", entry.fields[b"definition"])
+        _raw(pipe, "HGETALL", prefix + entry.name)
     replies = pipe.execute(raise_on_error=False)
     pipe = client.pipeline(transaction=False)
-    there = []
-    for row, made, found in zip(rows, replies[::2], replies[1::2], strict=True):
-        _raise_unless_wrong_type(made)
-        stored = {} if isinstance(found, Exception) else _as_dict(found)
-        begun = stored == {b"definition": row.fields[b"definition"]} and (
-            made or len(row.fields) > 1
+    present = []
+    for entry, created, reply in zip(entries, replies[::2], replies[1::2], strict=True):
+        _raise_unless_wrong_type(created)
+        stored = {} if isinstance(reply, Exception) else _as_dict(reply)
+        # Also true for an entry whose copy was interrupted after the definition.
+        only_definition = stored == {b"definition": entry.fields[b"definition"]} and (
+            created or len(entry.fields) > 1
         )
-        if begun:
-            count("copied", row.name)
-            _complete(pipe, keys, row)
-        elif _is_same(stored, row.fields):
-            count("same", row.name)
+        if only_definition:
+            count("copied", entry.name)
+            _write_other_fields(pipe, keys, entry)
+        elif _is_same(stored, entry.fields):
+            count("same", entry.name)
         else:
-            count("different", row.name)
+            count("different", entry.name)
             continue
-        _enlist(pipe, keys, row)
-        there.append(row)
+        _add_to_schedule(pipe, keys, entry)
+        present.append(entry)
     pipe.execute()
-    return there
+    return present
 
 
 def _is_same(stored: Fields, fields: Fields) -> bool:
     return all(stored.get(name) == fields.get(name) for name in (b"definition", b"policy"))
 
 
-def _complete(pipe: Any, keys: Keys, row: Row) -> None:
-    rest = [
-        value
-        for pair in row.fields.items()
+def _write_other_fields(pipe: Any, keys: Keys, entry: SourceEntry) -> None:
+    fields_and_values = [
+        item
+        for pair in entry.fields.items()
         if pair[0] not in NOT_COPIED and pair[0] != b"definition"
-        for value in pair
+        for item in pair
     ]
-    if rest:
-        _raw(pipe, "HSET", key_of(keys.prefix) + row.name, *rest)
+    if fields_and_values:
+        _raw(pipe, "HSET", key_of(keys.prefix) + entry.name, *fields_and_values)
 
 
-def _enlist(pipe: Any, keys: Keys, row: Row) -> None:
-    key = key_of(keys.prefix) + row.name
-    _raw(pipe, "ZADD", keys.schedule, "NX", repr(row.score), key)
-    if row.static:
-        _raw(pipe, "SADD", keys.statics, row.name)
-    if row.note is not None:
-        _raw(pipe, "HSETNX", keys.quarantine, key, row.note)
+def _add_to_schedule(pipe: Any, keys: Keys, entry: SourceEntry) -> None:
+    key = key_of(keys.prefix) + entry.name
+    _raw(pipe, "ZADD", keys.schedule, "NX", repr(entry.score), key)
+    if entry.static:
+        _raw(pipe, "SADD", keys.statics, entry.name)
+    if entry.quarantine_note is not None:
+        _raw(pipe, "HSETNX", keys.quarantine, key, entry.quarantine_note)
 
 
-def _move_stats(client: Any, source: Keys, target: Keys, delete: bool) -> None:
-    """Copy what was counted and is not there yet; a key that is no hash stays."""
+def _copy_stats(client: Any, source: Keys, target: Keys, delete: bool) -> None:
+    """Copy the counters that the target lacks; leave a key that is not a hash alone."""
     try:
-        counted = _as_dict(_raw(client, "HGETALL", source.stats))
+        counters = _as_dict(_raw(client, "HGETALL", source.stats))
     except ResponseError as error:
         _raise_unless_wrong_type(error)
         return
     pipe = client.pipeline(transaction=False)
-    for field, value in counted.items():
+    for field, value in counters.items():
         _raw(pipe, "HSETNX", target.stats, field, value)
-    if counted and delete:
+    if counters and delete:
         _raw(pipe, "DEL", source.stats)
     pipe.execute()
 
 
-def _delete(client: Any, keys: Keys, rows: Sequence[Row]) -> None:
+def _delete(client: Any, keys: Keys, entries: Sequence[SourceEntry]) -> None:
     pipe = client.pipeline(transaction=False)
-    for row in rows:
-        _raw(pipe, "ZREM", keys.schedule, row.member)
-        _raw(pipe, "SREM", keys.statics, row.name)
-        _raw(pipe, "HDEL", keys.quarantine, row.member)
-        _raw(pipe, "DEL", key_of(keys.prefix) + row.name)
+    for entry in entries:
+        _raw(pipe, "ZREM", keys.schedule, entry.member)
+        _raw(pipe, "SREM", keys.statics, entry.name)
+        _raw(pipe, "HDEL", keys.quarantine, entry.member)
+        _raw(pipe, "DEL", key_of(keys.prefix) + entry.name)
     pipe.execute()
 
 
 def _raw(client: Any, *command: Any) -> Any:
-    """Run a command, or queue it; texts in the reply are bytes."""
+    """Run a command, or queue it in a pipeline; texts in the reply are bytes."""
     return client.execute_command(*command, **{NEVER_DECODE: True})
 
 
@@ -254,7 +270,13 @@ def _pairs(reply: Sequence[Any]) -> list[tuple[Any, Any]]:
 
 @dataclass
 class Copied:
-    """What became of the entries: copied, there already, or without a definition to copy."""
+    """Names of entries by outcome.
+
+    Attributes:
+        copied: entries that were copied.
+        kept: entries that existed under the new prefix and were not changed.
+        unreadable: entries without a definition.
+    """
 
     copied: list[str] = dataclasses.field(default_factory=list)
     kept: list[str] = dataclasses.field(default_factory=list)
@@ -264,23 +286,23 @@ class Copied:
 def copy_untagged(app: Any = None, prefix: str | None = None) -> Copied:
     """Copy the entries under ``prefix`` to the prefix of the app, with history and score.
 
-    ``prefix`` is by default that of the app without its braces: ``redbeat:`` for ``{redbeat}:``.
-    Stop the beats of both first. What is under the new prefix already is kept as it is, so a copy
-    that broke off can be repeated; the old keys stay, for a way back. See :func:`.copy_prefix`.
+    The default ``prefix`` is that of the app without braces: ``redbeat:`` for ``{redbeat}:``. Stop
+    the beats on both prefixes first. Entries under the new prefix are never changed, so you can
+    repeat an interrupted copy. The old keys stay, so you can go back. See :func:`.copy_prefix`.
 
-    Raises :exc:`ConfigurationError` when the two prefixes are the same; Redis errors pass through.
+    Raises :exc:`ConfigurationError` if the two prefixes are the same; Redis errors pass through.
     """
     conf, result = ensure_conf(app), Copied()
     old = prefix or untagged_prefix(conf.key_prefix)
     if old == conf.key_prefix:
         raise ConfigurationError(
-            f"redbeat_key_prefix is {conf.key_prefix!r}, which is where the entries are: "
-            "give it a hash tag, or name the old prefix"
+            f"the old prefix and redbeat_key_prefix are both {conf.key_prefix!r}: "
+            "add a hash tag to the setting, or pass another prefix"
         )
     lists = {"copied": result.copied, "unreadable": result.unreadable}
 
-    def note(what: str, name: str) -> None:
-        lists.get(what, result.kept).append(name)
+    def note(outcome: str, name: str) -> None:
+        lists.get(outcome, result.kept).append(name)
 
     copy_prefix(store_of(app).client, old, conf.key_prefix, note=note)
     return result

@@ -1,4 +1,4 @@
-"""A schedule as a whole: who works on it, how much there is to do, how late it is."""
+"""The status of a whole schedule: active beats, entry counts and lateness."""
 
 from __future__ import annotations
 
@@ -26,26 +26,27 @@ __all__ = (
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """What a schedule looks like at one moment.
+    """The status of a schedule at one moment.
 
     Attributes:
-        now: the time of Redis, UTC.
-        leader: who holds the beat lock, None for nobody or when it is off.
-        beats: those that dispatch: the leader, and all that share the work without a lock.
-        standbys: those that wait for the lock, but for beats of RedBeat 2, which nobody sees. One
-            that was killed is listed for a minute, with when it was last seen.
-        entries: how many there are, by state; an entry that a beat is sending counts as scheduled.
-        statics: how many of them come from ``beat_schedule``.
-        due_now: how many are due and not yet claimed.
-        most_late: seconds since the first of them was due, None when nothing is.
-        clock_offset: seconds by which the clock of this host is ahead of that of Redis, give or
-            take half of a round trip.
-        server: ``version`` and ``mode`` of Redis, empty where that may not be asked.
-        quarantined: how many entries are set aside.
-        key_prefix: what all keys begin with.
-        redis_url: where it is, without a password.
-        lock_key: the key of the beat lock, None when it is off.
-        problem: why a beat sends nothing, "" where none says so.
+        now: the time of Redis, in UTC.
+        leader: the beat that holds the lock, None if no beat holds it or the lock is off.
+        beats: the beats that send runs: the leader, and all beats without a lock.
+        standbys: the beats that wait for the lock, except those of RedBeat 2, which leave no trace
+            in Redis. A killed standby is listed for a minute; see its ``last_seen``.
+        entries: the number of entries by state; an entry that a beat is sending counts as
+            ``scheduled``.
+        statics: the number of entries from ``beat_schedule``.
+        due_now: the number of entries that are due and not yet claimed.
+        most_late: seconds since the first of these entries was due, None if no entry is due.
+        clock_offset: seconds by which the clock of this host is ahead of that of Redis. The error
+            is at most half a round trip.
+        server: ``version`` and ``mode`` of Redis, empty if Redis refuses ``INFO``.
+        quarantined: the number of quarantined entries.
+        key_prefix: the prefix of all keys.
+        redis_url: the URL of Redis, without a password.
+        lock_key: the key of the lock, None if the lock is off.
+        problem: why beats send nothing, "" if no beat reports a problem.
     """
 
     now: datetime
@@ -68,21 +69,21 @@ class Status:
 def status_of(app: Any, clock: Callable[[], float] = time.time) -> Status:
     """Return the status of an app's schedule; ``clock`` gives UNIX seconds. Two round trips."""
     conf, store = ensure_conf(app), store_of(app)
-    server = store.server()  # first, so that the connection is there when the clocks are compared
-    asked = clock()
+    server = store.server()  # first, so that connecting does not distort the clock offset
+    sent_at = clock()
     counts = store.counts(conf.lock_key, DISABLED, FORGET_AFTER)
-    answered = clock()
-    leader, sharing, standbys = beats_of(counts)
+    received_at = clock()
+    leader, lockless, standbys = beats_of(counts)
     return Status(
         now=from_timestamp(counts.now),
         leader=leader,
-        beats=[leader, *sharing] if leader else sharing,
+        beats=[leader, *lockless] if leader else lockless,
         standbys=standbys,
         entries=entries_of(counts),
         statics=counts.statics,
         due_now=counts.due,
         most_late=None if counts.first_due is None else max(counts.now - counts.first_due, 0.0),
-        clock_offset=(asked + answered) / 2 - counts.now,
+        clock_offset=(sent_at + received_at) / 2 - counts.now,
         server=server,
         quarantined=counts.quarantined,
         key_prefix=conf.key_prefix,
@@ -93,18 +94,18 @@ def status_of(app: Any, clock: Callable[[], float] = time.time) -> Status:
 
 
 def beats_of(counts: Counts) -> tuple[BeatInfo | None, list[BeatInfo], list[BeatInfo]]:
-    """Return the leader, those that share the work without a lock, and those that stand by."""
+    """Return the leader, the beats without a lock, and the standbys."""
     leader = BeatInfo.read(counts.holder) if counts.holder else None
-    sharing, standbys = [], []
+    lockless, standbys = [], []
     for beat in counts.beats:
         if beat.token == counts.holder:
-            leader = _seen(beat)
+            leader = _info_of(beat)
         elif beat.locked:
-            standbys.append(_seen(beat))
+            standbys.append(_info_of(beat))
         elif beat.seen >= counts.now - SEEN_WITHIN:
-            sharing.append(_seen(beat))
-    return leader, sharing, standbys
+            lockless.append(_info_of(beat))
+    return leader, lockless, standbys
 
 
-def _seen(beat: Presence) -> BeatInfo:
+def _info_of(beat: Presence) -> BeatInfo:
     return BeatInfo.read(beat.token)._replace(last_seen=from_timestamp(beat.seen))

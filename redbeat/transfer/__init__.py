@@ -1,1 +1,1 @@
-"""Entries on their way out of a schedule, into one, and from other schedulers to this one."""
+"""Export and import of entries, and readers for the data of other schedulers."""

@@ -1,8 +1,8 @@
-"""Entries from a file like a crontab, with tasks in place of commands.
+"""Read entries from a crontab file that names tasks instead of commands.
 
 A line is ``minute hour day-of-month month day-of-week task [kwargs]`` or ``@daily task [kwargs]``;
-``kwargs`` is a JSON object. ``CRON_TZ=Europe/Paris`` sets the zone of the lines after it. Empty
-lines and lines that begin with ``#`` say nothing.
+``kwargs`` is a JSON object. ``CRON_TZ=Europe/Paris`` sets the time zone of the following lines.
+Empty lines and lines that begin with ``#`` are ignored.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .importing import EntryType, Incoming, fail
 
 __all__ = ("read_crontab",)
 
-#: The five fields of a line, as Celery's crontab calls them.
+#: The five fields of a line, by their names in Celery's crontab.
 FIELDS: Final = ("minute", "hour", "day_of_month", "month_of_year", "day_of_week")
 
 SHORTHANDS: Final = {
@@ -37,13 +37,13 @@ SHORTHANDS: Final = {
 
 ASSIGNMENT: Final = re.compile(r"(\w+)\s*=\s*(.*)")
 
-#: An item of the field of weekdays that has a 7, which Celery does not know.
+#: An item of the weekday field that may contain 7 for Sunday, which Celery does not accept.
 WITH_SEVEN: Final = re.compile(r"([0-7])(?:-([0-7]))?(?:/([1-9]))?")
 
 
-def read_crontab(app: Any, make: EntryType, lines: Iterable[bytes]) -> Iterator[Incoming]:
-    """Yield an entry per line, called by its task and a number that counts its lines."""
-    numbers: Counter[str] = Counter()
+def read_crontab(app: Any, entry_class: EntryType, lines: Iterable[bytes]) -> Iterator[Incoming]:
+    """Yield an entry per line; its name is the task with a number, such as ``proj.sync-1``."""
+    task_counts: Counter[str] = Counter()
     zone: str | None = None
     for number, line in enumerate(lines, 1):
         text, where = line.decode("utf-8", "backslashreplace").strip(), f"line {number}"
@@ -55,18 +55,18 @@ def read_crontab(app: Any, make: EntryType, lines: Iterable[bytes]) -> Iterator[
                 zone = _zone(*assignment.groups())
                 continue
             fields, task, kwargs = _split(text)
-            numbers[task] += 1
-            name = f"{task}-{numbers[task]}"
+            task_counts[task] += 1
+            name = f"{task}-{task_counts[task]}"
             schedule = _schedule(fields)
             arguments = {"app": app, "kwargs": _kwargs(kwargs), "timezone": zone}
-            yield Incoming(where, make(name, task, schedule, **arguments))
+            yield Incoming(where, entry_class(name, task, schedule, **arguments))
         except InvalidEntryError as error:
             yield fail(where, error)
 
 
 def _zone(name: str, value: str) -> str | None:
     if name not in ("CRON_TZ", "TZ"):
-        problem = f"{name} is not understood; only CRON_TZ is, the zone of the lines after it"
+        problem = f"{name} is not supported; only CRON_TZ is, the time zone of the following lines"
         raise InvalidEntryError("assignment", problem)
     value = value.strip("\"'")
     try:
@@ -77,7 +77,7 @@ def _zone(name: str, value: str) -> str | None:
 
 
 def _split(text: str) -> tuple[list[str], str, str]:
-    """Return the five fields, the task and the text of its kwargs."""
+    """Return the five fields, the task, and the text of the kwargs, "" without kwargs."""
     first, *rest = text.split(None, 1)
     if first.startswith("@"):
         if first not in SHORTHANDS:
@@ -107,21 +107,21 @@ def _schedule(texts: list[str]) -> crontab:
     fields = dict(zip(FIELDS, texts, strict=True))
     if not any(fields[name].startswith("*") for name in ("day_of_month", "day_of_week")):
         problem = (
-            "is given together with day_of_month: cron runs when either fits, Celery when both do; "
-            "write a line for each"
+            "is given together with day_of_month: cron runs if either matches, Celery only if both "
+            "match; write one line for each"
         )
         raise InvalidEntryError("day_of_week", problem)
     fields["day_of_week"] = ",".join(map(_weekday, fields["day_of_week"].split(",")))
     for name, text in fields.items():
         try:
             crontab(**{name: text})
-        except Exception as error:  # Celery's parser has errors of its own
-            raise InvalidEntryError(name, f"{text!r} is not understood: {error}") from error
+        except Exception as error:  # Celery's parser raises various errors
+            raise InvalidEntryError(name, f"{text!r} is not valid: {error}") from error
     return crontab(**fields)
 
 
 def _weekday(item: str) -> str:
-    """Return an item of the weekdays in Celery's words, where Sunday is 0 and never 7."""
+    """Return an item of the weekday field with 0 for Sunday; Celery does not accept 7."""
     match = WITH_SEVEN.fullmatch(item)
     if match is None or "7" not in match.groups()[:2]:
         return item

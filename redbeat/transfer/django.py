@@ -1,4 +1,4 @@
-"""Entries from django-celery-beat: from its database, or from a file of ``manage.py dumpdata``."""
+"""Read entries of django-celery-beat from its database or from ``manage.py dumpdata``."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ __all__ = (
 LABEL: Final = "django_celery_beat."
 TASK: Final = f"{LABEL}periodictask"
 
-#: The tables of schedules, by the field of a task that refers to them.
+#: The tables of schedules, by the field of ``PeriodicTask`` that refers to each.
 TABLES: Final = {
     "interval": f"{LABEL}intervalschedule",
     "crontab": f"{LABEL}crontabschedule",
@@ -42,29 +42,37 @@ TABLES: Final = {
 
 PERIODS: Final = ("days", "hours", "minutes", "seconds", "microseconds")
 
-#: Fields of a crontab, the same as those of Celery's.
+#: Fields of a crontab row; Celery's crontab has the same names.
 CRON_FIELDS: Final = ("minute", "hour", "day_of_week", "day_of_month", "month_of_year")
 
-#: Fields of a task that are options of its messages.
+#: Fields of a task that become options of ``apply_async``.
 OPTIONS: Final = ("queue", "exchange", "routing_key", "priority")
 
+#: The fields of one row, by name.
 Fields = Mapping[str, Any]
 
-#: The fields of rows, by model and primary key.
+#: The rows of all tables, by model label and primary key.
 Tables = Mapping[tuple[str, Any], Fields]
 
 
-def converted(app: Any, make: EntryType, task: Mapping[str, Any], tables: Tables) -> Incoming:
-    """Return the entry of a task with its run history; times without a zone are in the app's."""
+def converted(
+    app: Any, entry_class: EntryType, task: Mapping[str, Any], tables: Tables
+) -> Incoming:
+    """Return the entry of a task with its run history.
+
+    Naive times are read in the time zone of the app.
+    """
     fields = task.get("fields") or {}
     where = f"periodictask {task.get('pk')} ({fields.get('name')!r:.80})"
     try:
-        return _convert(app, make, where, fields, tables)
+        return _convert(app, entry_class, where, fields, tables)
     except InvalidEntryError as error:
         return fail(where, error)
 
 
-def _convert(app: Any, make: EntryType, where: str, fields: Fields, tables: Tables) -> Incoming:
+def _convert(
+    app: Any, entry_class: EntryType, where: str, fields: Fields, tables: Tables
+) -> Incoming:
     kind, row = _schedule_row(fields, tables)
     policy: dict[str, Any] = {}
     if kind == "crontab" and row.get("timezone"):
@@ -77,9 +85,9 @@ def _convert(app: Any, make: EntryType, where: str, fields: Fields, tables: Tabl
         policy["on_finish"] = "disable"
     last_run_at = _instant(app, "last_run_at", fields.get("last_run_at"))
     if kind == "interval" and not last_run_at and not policy["start_time"]:
-        # From which django-celery-beat counts the first run.
+        # django-celery-beat counts the first interval from this time.
         policy["last_run_at"] = _instant(app, "date_changed", fields.get("date_changed"))
-    entry = make(
+    entry = entry_class(
         fields.get("name"),
         fields.get("task"),
         _schedule(app, kind, row),
@@ -114,16 +122,18 @@ def _schedule(app: Any, kind: str, row: Fields) -> Any:
         if kind == "crontab":
             return crontab(**{name: str(row.get(name, "*")) for name in CRON_FIELDS}, app=app)
         if kind == "solar":
-            where = (float(row["latitude"]), float(row["longitude"]))
-            return solar(row["event"], *where, app=app)
-        return clocked(_instant(app, "clocked_time", row.get("clocked_time")) or _missing())
+            place = (float(row["latitude"]), float(row["longitude"]))
+            return solar(row["event"], *place, app=app)
+        return clocked(
+            _instant(app, "clocked_time", row.get("clocked_time")) or _fail_clocked_time()
+        )
     except InvalidEntryError:
         raise
-    except Exception as error:  # Celery's parsers have errors of their own
-        raise InvalidEntryError(kind, f"is not understood: {error!r}") from error
+    except Exception as error:  # Celery's parsers raise various errors
+        raise InvalidEntryError(kind, f"is not valid: {error!r}") from error
 
 
-def _missing() -> datetime:
+def _fail_clocked_time() -> datetime:
     raise InvalidEntryError("clocked_time", "is missing")
 
 
@@ -133,7 +143,7 @@ def _interval(row: Fields) -> schedule:
         problem = f"must be one of {', '.join(PERIODS)}, not {period!r:.60}"
         raise InvalidEntryError("interval.period", problem)
     if isinstance(every, bool) or not isinstance(every, int) or every < 1:
-        problem = f"must be a whole number above 0, not {every!r:.60}"
+        problem = f"must be an integer greater than 0, not {every!r:.60}"
         raise InvalidEntryError("interval.every", problem)
     return schedule(timedelta(**{period: every}))
 
@@ -151,7 +161,7 @@ def _options(fields: Fields, expires: datetime | None) -> dict[str, Any]:
 
 
 def _json(field: str, text: Any, kind: type) -> Any:
-    """Return what stands as JSON in a text field."""
+    """Return the value of a JSON text field, an empty ``kind`` if the field is empty."""
     if not text:
         return kind()
     try:
@@ -175,48 +185,49 @@ def _instant(app: Any, field: str, text: Any) -> datetime | None:
     return instant_of(moment).astimezone(timezone.utc)
 
 
-def read_fixture(app: Any, make: EntryType, file: IO[bytes]) -> Iterator[Incoming]:
-    """Yield the entry of each task with its run history.
+def read_fixture(app: Any, entry_class: EntryType, file: IO[bytes]) -> Iterator[Incoming]:
+    """Yield the entry of each task in the output of ``dumpdata``, with its run history.
 
-    Times without a zone are in the zone of the app. Raises :exc:`UnreadableSourceError`.
+    Naive times are read in the time zone of the app. Raises :exc:`UnreadableSourceError`.
     """
     objects = _objects(file)
-    tables = {
-        (str(found.get("model")), found.get("pk")): found.get("fields", {}) for found in objects
-    }
-    tasks = [found for found in objects if found.get("model") == TASK]
+    tables = {(str(row.get("model")), row.get("pk")): row.get("fields", {}) for row in objects}
+    tasks = [row for row in objects if row.get("model") == TASK]
     if not tasks:
         raise UnreadableSourceError(
-            f"has no {TASK}: make it with manage.py dumpdata django_celery_beat"
+            f"has no {TASK}: create the file with manage.py dumpdata django_celery_beat"
         )
-    for found in tasks:
-        yield converted(app, make, found, tables)
+    for task in tasks:
+        yield converted(app, entry_class, task, tables)
 
 
 def _objects(file: IO[bytes]) -> list[dict[str, Any]]:
     try:
         text = file.read().decode("utf-8-sig")
-        whole = text.lstrip().startswith("[")
+        is_array = text.lstrip().startswith("[")  # otherwise JSON lines
         lines = (line for line in text.splitlines() if line.strip())
-        found = json.loads(text) if whole else [json.loads(line) for line in lines]
+        objects = json.loads(text) if is_array else [json.loads(line) for line in lines]
     except (ValueError, RecursionError) as error:
         raise UnreadableSourceError(f"cannot be read as JSON: {error}") from error
-    if not all(isinstance(item, dict) for item in found):
-        raise UnreadableSourceError("is no fixture: make it with manage.py dumpdata")
-    return list(found)
+    if not all(isinstance(item, dict) for item in objects):
+        raise UnreadableSourceError("is not a fixture: create the file with manage.py dumpdata")
+    return list(objects)
 
 
-#: What Django calls the usual one of its databases.
+#: The alias of Django's default database.
 DEFAULT_ALIAS: Final = "default"
 
-#: Rows that are in memory at a time.
+#: Maximum number of rows in memory.
 CHUNK: Final = 500
 
 
-def read_database(app: Any, make: EntryType, alias: str = DEFAULT_ALIAS) -> Iterator[Incoming]:
-    """Yield the entry of each task with its run history; ``alias`` is of Django's ``DATABASES``.
+def read_database(
+    app: Any, entry_class: EntryType, alias: str = DEFAULT_ALIAS
+) -> Iterator[Incoming]:
+    """Yield the entry of each task in a database of Django, with its run history.
 
-    Nothing is written there. Raises :exc:`UnreadableSourceError` where Django is not set up.
+    ``alias`` is a key of ``DATABASES``. The database is only read. Raises
+    :exc:`UnreadableSourceError` if Django is not set up or the database cannot be read.
     """
     registry = _registry()
     errors: tuple[type[Exception], ...] = (
@@ -225,23 +236,23 @@ def read_database(app: Any, make: EntryType, alias: str = DEFAULT_ALIAS) -> Iter
     )
     try:
         tables = _tables(registry, alias)
-        for found in _rows(registry.get_model(TASK), alias):
-            yield converted(app, make, found, tables)
+        for task in _rows(registry.get_model(TASK), alias):
+            yield converted(app, entry_class, task, tables)
     except errors as error:
         raise UnreadableSourceError(f"cannot be read: {error}") from error
 
 
 def _registry() -> Any:
-    """Return the applications of the Django project, with its settings loaded."""
+    """Set up Django and return its application registry."""
     try:
         django = import_module("django")
         conf = import_module("django.conf")
     except ImportError as error:
-        problem = "needs Django: install django-celery-beat here, or give a file of dumpdata"
+        problem = "needs Django: install django-celery-beat here, or pass a FILE from dumpdata"
         raise UnreadableSourceError(problem) from error
     if not (os.environ.get("DJANGO_SETTINGS_MODULE") or conf.settings.configured):
         problem = (
-            "needs DJANGO_SETTINGS_MODULE: set it as manage.py does, or give a file of dumpdata"
+            "needs DJANGO_SETTINGS_MODULE: set it as manage.py does, or pass a FILE from dumpdata"
         )
         raise UnreadableSourceError(problem)
     try:
@@ -250,22 +261,24 @@ def _registry() -> Any:
         registry.get_app_config(TASK.partition(".")[0])
     except LookupError as error:
         raise UnreadableSourceError("needs django_celery_beat in INSTALLED_APPS") from error
-    except Exception as error:  # whatever the settings of a project may raise
-        raise UnreadableSourceError(f"is of a project that cannot be set up: {error!r}") from error
+    except Exception as error:  # the settings of a project may raise any error
+        raise UnreadableSourceError(
+            f"belongs to a project that cannot be set up: {error!r}"
+        ) from error
     return registry
 
 
 def _tables(registry: Any, alias: str) -> Tables:
     models = {label: registry.get_model(label) for label in TABLES.values()}
     return {
-        (label, found["pk"]): found["fields"]
+        (label, row["pk"]): row["fields"]
         for label, model in models.items()
-        for found in _rows(model, alias)
+        for row in _rows(model, alias)
     }
 
 
 def _rows(model: Any, alias: str) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a table as ``dumpdata`` has them, but for times, which are datetimes."""
+    """Yield the rows of a table in the form of ``dumpdata``, except that times are datetimes."""
     serialize = import_module("django.core.serializers").serialize
     for row in model._base_manager.using(alias).order_by("pk").iterator(chunk_size=CHUNK):
         yield from serialize("python", [row])

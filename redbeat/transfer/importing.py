@@ -1,4 +1,4 @@
-"""Entries from a source into a schedule: all of them are checked before any is written."""
+"""Import entries into a schedule; all entries are checked before any is written."""
 
 from __future__ import annotations
 
@@ -35,18 +35,23 @@ EntryType = type[RedBeatSchedulerEntry]
 
 
 class UnreadableSourceError(ValueError):
-    """A file is not at all what it should be; the message says what to do."""
+    """Raised if a source cannot be read at all; the message says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Incoming:
-    """One entry of a source, or what is wrong with it.
+    """One entry of a source, or the problem with it.
 
-    ``where`` tells where it stands, such as ``line 3``. ``problem`` names the field and is "" for
-    an entry that could be read. A ``static`` entry is one of ``beat_schedule``. ``meta`` and
-    ``runtime`` are its run history as stored; "" for an entry without, which keeps the stored one.
-    ``history`` are the lines of its last runs, ``identity`` is that of an entry that comes back.
-    ``texts`` are its definition and policy as stored, where the source knows them already.
+    Attributes:
+        where: the position in the source, such as ``line 3``.
+        entry: the entry, None if it could not be read.
+        problem: what is wrong, with the field name; "" for an entry that could be read.
+        static: whether the entry belongs to ``beat_schedule``.
+        meta: the stored text of the run history; "" keeps the history in Redis.
+        runtime: the stored text of the runtime fields, as for ``meta``.
+        history: the lines of the last runs.
+        identity: the identity of a restored entry, which keeps its task ids.
+        texts: the stored texts of definition and policy, if the source has them.
     """
 
     where: str
@@ -61,19 +66,19 @@ class Incoming:
 
 
 def fail(where: str, error: Exception) -> Incoming:
-    """Return what stands for an entry that cannot be read."""
+    """Return the :class:`Incoming` for an entry that cannot be read."""
     return Incoming(where, problem=str(error) or repr(error))
 
 
-#: What to do about an entry that is stored already and differs.
+#: What to do if an entry is already stored and differs.
 ON_CONFLICT: Final = ("fail", "keep", "replace")
 
-#: Problems that are kept, at most; all of them are counted.
-SHOWN: Final = 100
+#: Maximum number of problems to keep; all problems are counted.
+MAX_KEPT: Final = 100
 
 
 class Problem(NamedTuple):
-    """What is wrong, and where in the source."""
+    """A problem and its position in the source."""
 
     where: str
     text: str
@@ -81,9 +86,9 @@ class Problem(NamedTuple):
 
 @dataclass
 class Checked:
-    """What a source holds: the names of its entries, and what is wrong with others.
+    """The result of a check: the names of valid entries, the problems and the conflicts.
 
-    ``conflicts`` are entries that are stored already and differ.
+    A conflict is an entry that is already stored and differs.
     """
 
     names: set[str] = field(default_factory=set)
@@ -92,22 +97,22 @@ class Checked:
     conflicts: list[Problem] = field(default_factory=list)
     conflict_count: int = 0
 
-    def refuse(self, where: str, text: str) -> None:
-        """Note a problem."""
+    def add_problem(self, where: str, text: str) -> None:
+        """Count a problem, and keep the first ones."""
         self.problem_count += 1
-        if len(self.problems) < SHOWN:
+        if len(self.problems) < MAX_KEPT:
             self.problems.append(Problem(where, text))
 
-    def conflict(self, where: str, text: str) -> None:
-        """Note a conflict."""
+    def add_conflict(self, where: str, text: str) -> None:
+        """Count a conflict, and keep the first ones."""
         self.conflict_count += 1
-        if len(self.conflicts) < SHOWN:
+        if len(self.conflicts) < MAX_KEPT:
             self.conflicts.append(Problem(where, text))
 
 
 @dataclass
 class Written:
-    """How many entries were, or would be, created, changed, and so on."""
+    """Numbers of entries by what was, or would be, done."""
 
     created: int = 0
     changed: int = 0
@@ -117,12 +122,12 @@ class Written:
 
     @property
     def to_write(self) -> int:
-        """How many entries are written."""
+        """The number of entries to write."""
         return self.created + self.changed
 
 
 class Ready(NamedTuple):
-    """An entry with its texts, and what is stored under its name."""
+    """A valid entry with its texts, and the row stored under its name."""
 
     incoming: Incoming
     entry: RedBeatSchedulerEntry
@@ -132,52 +137,52 @@ class Ready(NamedTuple):
 
     @property
     def is_new(self) -> bool:
-        """Whether there is no entry of that name."""
+        """Whether no entry with this name is stored."""
         return self.row.definition is None
 
     @property
     def has_same_texts(self) -> bool:
-        """Whether what is stored differs in its history at most."""
+        """Whether the stored definition and policy are equal; the history may differ."""
         return (self.row.definition, self.row.policy) == (self.definition, self.policy)
 
     @property
     def is_same(self) -> bool:
-        """Whether nothing would change."""
-        given, row = self.incoming, self.row
+        """Whether a write would change nothing."""
+        incoming, row = self.incoming, self.row
         if not self.has_same_texts:
             return False
-        if given.static and not row.static:
+        if incoming.static and not row.static:
             return False
-        return not given.meta or (row.meta, row.runtime) == (given.meta, given.runtime)
+        return not incoming.meta or (row.meta, row.runtime) == (incoming.meta, incoming.runtime)
 
     def plan(self) -> Planned:
-        """Return what is to be written: a history that was given, else the stored or a new one.
+        """Return the write: with the imported run history, else with the stored or a new one.
 
-        An entry that has finished and does not bring another history begins again where its
-        schedule, time zone or window changes.
+        A finished entry starts again if its schedule, time zone or window changes, unless the
+        import brings another run history.
         """
-        given, entry, row = self.incoming, self.entry, self.row
-        more: dict[str, Any]
-        if given.meta:
-            entry.recall(given.meta, given.runtime)
-            more = {"meta": given.meta, "runtime": given.runtime, "seen": None}
+        incoming, entry, row = self.incoming, self.entry, self.row
+        fields: dict[str, Any]
+        if incoming.meta:
+            entry.recall(incoming.meta, incoming.runtime)
+            fields = {"meta": incoming.meta, "runtime": incoming.runtime, "seen": None}
         elif self.is_new:
-            more = {"meta": entry.history_text(), "made_up": entry._made_up()}
+            fields = {"meta": entry.history_text(), "made_up": entry._made_up()}
         else:
-            with suppress(DecodeError):  # the beat says so, and sets the entry aside
+            with suppress(DecodeError):  # the beat reports the error and quarantines the entry
                 entry.recall(row.meta, row.runtime)
-            more = {"seen": None}
+            fields = {"seen": None}
         stored, new = (row.definition or "", row.policy), (self.definition, self.policy)
-        if given.meta in ("", row.meta) and entry._arm(stored, new, datetime.now(UTC)):
-            more = {"meta": entry.history_text(), "made_up": entry._made_up(), "seen": row.meta}
-        more |= {"score": entry._stored_score(), "history": given.history}
-        more["identity"] = given.identity or ("" if given.static else new_identity())
-        writing = Writing(row.key, self.definition, self.policy, **more)
-        return Planned(str(entry.name), writing, given.static)
+        if incoming.meta in ("", row.meta) and entry._arm(stored, new, datetime.now(UTC)):
+            fields = {"meta": entry.history_text(), "made_up": entry._made_up(), "seen": row.meta}
+        fields |= {"score": entry._stored_score(), "history": incoming.history}
+        fields["identity"] = incoming.identity or ("" if incoming.static else new_identity())
+        writing = Writing(row.key, self.definition, self.policy, **fields)
+        return Planned(str(entry.name), writing, incoming.static)
 
 
 class Planned(NamedTuple):
-    """A write of an entry that was checked."""
+    """The planned write of a checked entry."""
 
     name: str
     writing: Writing
@@ -185,18 +190,21 @@ class Planned(NamedTuple):
 
 
 class Importer:
-    """Brings the entries of a source into a schedule.
+    """Imports the entries of a source into a schedule; a context manager.
 
-    ``on_conflict`` says what becomes of an entry that is stored already and differs; one that
-    differs in its history only keeps it unless it is to be replaced. What a check
-    finds is kept in a temporary file until it is written: 500 entries are in memory at a time,
-    besides the names of all. A context manager.
+    ``on_conflict`` is what to do with an entry that is already stored and differs. If only the
+    history differs, the stored entry is kept, except with ``replace``.
+
+    :meth:`check` stores the planned writes in a temporary file and :meth:`write` reads them from
+    there. Memory holds the names of all entries, but only 500 entries at a time.
     """
 
-    def __init__(self, app: Any, store: Store, make: EntryType, on_conflict: str = "fail") -> None:
+    def __init__(
+        self, app: Any, store: Store, entry_class: EntryType, on_conflict: str = "fail"
+    ) -> None:
         self._app = app
         self._store = store
-        self._make = make
+        self._entry_class = entry_class
         self._on_conflict = on_conflict
         self._plans = TemporaryFile()  # noqa: SIM115 - closed by __exit__
         self.written = Written()
@@ -210,22 +218,22 @@ class Importer:
     def check(
         self, source: Iterable[Incoming], progress: Callable[[int], Any] | None = None
     ) -> Checked:
-        """Read everything and write nothing. One round trip per 500 entries."""
+        """Check all entries without writing any. One round trip per 500 entries."""
         checked = Checked()
         for batch in batches(source, BATCH):
-            good = [ready for given in batch for ready in self._good(given, checked)]
-            rows = self._rows([entry.key for _, entry, _, _ in good])
-            stored = [Ready(*ready, row) for ready, row in zip(good, rows, strict=True)]
-            plans = [ready.plan() for ready in stored if self._is_wanted(ready, checked)]
+            valid = [parts for incoming in batch for parts in self._validated(incoming, checked)]
+            rows = self._rows([entry.key for _, entry, _, _ in valid])
+            ready_entries = [Ready(*parts, row) for parts, row in zip(valid, rows, strict=True)]
+            plans = [ready.plan() for ready in ready_entries if self._must_write(ready, checked)]
             pickle.dump(plans, self._plans)
             if progress is not None:
                 progress(len(batch))
         return checked
 
     def write(self, progress: Callable[[int], Any] | None = None) -> None:
-        """Write the entries, after a :meth:`check` that found nothing wrong.
+        """Write the entries that :meth:`check` planned.
 
-        One round trip per 500 entries, two where there are static ones.
+        One round trip per 500 entries, two if there are static entries among them.
         """
         end = self._plans.tell()
         self._plans.seek(0)
@@ -237,54 +245,54 @@ class Importer:
                 progress(len(plans))
 
     def prune(self, names: set[str], dry_run: bool = False) -> None:
-        """Remove dynamic entries that are not among ``names``. Two round trips per 500 stored."""
+        """Delete dynamic entries that are not in ``names``. Two round trips per 500 entries."""
         after, prefix = None, self._store.keys.prefix
         while True:
             page = self._store.page(after)
-            gone = [
+            surplus_keys = [
                 row.key
                 for row in page.rows
                 if not row.static and row.key.removeprefix(prefix) not in names
             ]
-            self.written.removed += len(gone)
-            if gone and not dry_run:
-                self._store.delete_all(gone)
+            self.written.removed += len(surplus_keys)
+            if surplus_keys and not dry_run:
+                self._store.delete_all(surplus_keys)
             after = page.after
             if after is None:
                 return
 
     # -- checking ------------------------------------------------------------------------------
 
-    def _good(
-        self, given: Incoming, checked: Checked
+    def _validated(
+        self, incoming: Incoming, checked: Checked
     ) -> Iterator[tuple[Incoming, RedBeatSchedulerEntry, str, str]]:
-        """Yield the entry with its texts unless there is anything wrong with it."""
-        entry = given.entry
+        """Yield the entry with its texts if it is valid; else add a problem to ``checked``."""
+        entry = incoming.entry
         if entry is None:
-            checked.refuse(given.where, given.problem)
+            checked.add_problem(incoming.where, incoming.problem)
             return
         try:
-            entry._static = given.static
-            texts = given.texts or entry.texts()
+            entry._static = incoming.static
+            texts = incoming.texts or entry.texts()
             entry._own_key()
         except (InvalidEntryError, ArithmeticError, LookupError) as error:
-            checked.refuse(given.where, str(error))
+            checked.add_problem(incoming.where, str(error))
             return
         name = str(entry.name)
         if name in checked.names:
-            checked.refuse(given.where, f"name: {name!r} stands here a second time")
+            checked.add_problem(incoming.where, f"name: {name!r} is already used in this source")
             return
         checked.names.add(name)
-        yield given, entry, *texts
+        yield incoming, entry, *texts
 
     def _rows(self, keys: Sequence[str]) -> list[Row]:
         return self._store.read(keys).rows if keys else []
 
-    def _is_wanted(self, ready: Ready, checked: Checked) -> bool:
-        """Whether an entry is to be written; notes what speaks against it."""
+    def _must_write(self, ready: Ready, checked: Checked) -> bool:
+        """Return whether to write an entry; count it, and add a problem or conflict if any."""
         where, name, row = ready.incoming.where, ready.entry.name, ready.row
         if row.definition is None and "hash" in row.problem:
-            checked.refuse(where, f"name: {name!r}: {row.problem}; remove that key")
+            checked.add_problem(where, f"name: {name!r}: {row.problem}; delete that key")
         elif ready.is_new:
             self.written.created += 1
             return True
@@ -294,9 +302,9 @@ class Importer:
             self.written.kept += 1
         elif row.static and not ready.incoming.static:
             problem = "is an entry of beat_schedule; change it there, or use another name"
-            checked.refuse(where, f"name: {name!r} {problem}")
+            checked.add_problem(where, f"name: {name!r} {problem}")
         elif self._on_conflict == "fail":
-            checked.conflict(where, f"{name!r} is stored already and differs")
+            checked.add_conflict(where, f"{name!r} is already stored and differs")
         else:
             self.written.changed += 1
             return True
@@ -307,7 +315,8 @@ class Importer:
     def _save(self, plans: Sequence[Planned]) -> None:
         results = self._store.save_all([plan.writing for plan in plans])
         for plan, saved in zip(plans, results, strict=True):
-            # Somebody made it meanwhile, or the clock of this host is ahead.
+            # Redis refuses a write if the entry was created after the check, or if the clock of
+            # this host is ahead.
             if saved.code != SAVED:
                 self._save_again(plan.writing)
         statics = [_static_row(plan) for plan in plans if plan.static]
@@ -315,13 +324,13 @@ class Importer:
             self._store.sync_statics(statics, None, "")
 
     def _save_again(self, writing: Writing) -> None:
-        entry = self._make.from_definition(self._app, writing.definition, writing.policy)
+        entry = self._entry_class.from_definition(self._app, writing.definition, writing.policy)
         entry._new_identity = writing.identity
         texts = Writing(writing.key, writing.definition, writing.policy)
         save_batch(self._store, [(entry, texts)])
 
 
 def _static_row(plan: Planned) -> StaticRow:
-    """Return what makes a stored entry a static one; its history and score stay."""
+    """Return the row that marks a stored entry as static; its history and score stay."""
     key, definition, policy, meta, *_ = plan.writing
     return StaticRow(plan.name, key, definition, policy, meta or encode_meta(None), PARKED)

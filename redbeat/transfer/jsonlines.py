@@ -1,8 +1,8 @@
-"""Entries as lines of JSON, one object per entry: ``name``, ``definition`` and ``policy``.
+"""Export and import entries as JSON lines: one object per entry.
 
-With a history there are ``meta`` and ``runtime`` too, as they are stored, in ``history`` the lines
-of the last runs, each with its task id, and the ``identity`` of the entry. ``static`` is true for
-an entry of ``beat_schedule``, and left out for any other.
+Each object has ``name``, ``definition`` and ``policy``. ``static`` is true for an entry of
+``beat_schedule`` and missing for all others. An export with run history adds four fields: ``meta``
+and ``runtime`` as stored, ``history`` with the last runs and their task ids, and ``identity``.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from .importing import EntryType, Incoming, fail
 
 __all__ = ("FIELDS", "MAX_LINE", "Exported", "export_lines", "read_lines", "write_line")
 
-#: What a line may say.
+#: The fields that a line may have.
 FIELDS: Final = (
     *("name", "definition", "policy", "meta", "runtime", "history", "identity", "static"),
 )
 
-#: Bytes of a line, at most.
+#: Maximum length of a line, in bytes.
 MAX_LINE: Final = 8 * MAX_TEXT
 
 
-#: What fields must be, if they are there at all.
+#: The type of each optional field, and its name in error messages.
 KINDS: Final[dict[str, tuple[type, str]]] = {
     **dict.fromkeys(("definition", "policy", "meta", "runtime"), (dict, "an object")),
-    "identity": (str, "a text"),
+    "identity": (str, "a string"),
     "static": (bool, "true or false"),
 }
 
 
 def write_line(name: str, row: Row, history: bool = False) -> str:
-    """Return an entry as a line, without its end; raises :exc:`DecodeError` for what is no JSON."""
+    """Return an entry as a line without newline; raises :exc:`DecodeError` for invalid JSON."""
     texts = {"definition": row.definition, "policy": row.policy}
     if history:
         texts |= {"meta": row.meta, "runtime": row.runtime}
@@ -58,7 +58,7 @@ def write_line(name: str, row: Row, history: bool = False) -> str:
 
 
 def _one_line(field: str, text: str) -> str:
-    """Return JSON text on one line of ASCII, as it is where it is that already."""
+    """Return JSON text as one line of ASCII; unchanged if it already is one."""
     if text.isascii() and text.isprintable():
         return text
     try:
@@ -67,9 +67,9 @@ def _one_line(field: str, text: str) -> str:
         raise DecodeError(field, f"cannot be read as JSON: {error}") from error
 
 
-def read_lines(app: Any, make: EntryType, file: IO[bytes]) -> Iterator[Incoming]:
-    """Yield the entry of each line from where the file is; empty lines say nothing."""
-    number, templates = 0, Templates(app, make)
+def read_lines(app: Any, entry_class: EntryType, file: IO[bytes]) -> Iterator[Incoming]:
+    """Yield the entry of each line; empty lines are ignored."""
+    number, templates = 0, Templates(app, entry_class)
     while line := file.readline(MAX_LINE + 1):
         number += 1
         where = f"line {number}"
@@ -84,6 +84,7 @@ def read_lines(app: Any, make: EntryType, file: IO[bytes]) -> Iterator[Incoming]
 
 
 def _skip_line(file: IO[bytes], line: bytes) -> None:
+    """Read up to the end of a line; ``line`` is its first part."""
     while line and not line.endswith(b"\n"):
         line = file.readline(MAX_LINE)
 
@@ -91,24 +92,31 @@ def _skip_line(file: IO[bytes], line: bytes) -> None:
 def _read(templates: Templates, where: str, text: bytes) -> Incoming:
     line = _object(text)
     name = line["definition"]["name"]
-    policy, meta, runtime = (_text(line.get(field)) for field in ("policy", "meta", "runtime"))
+    policy, meta, runtime = (_json_text(line.get(field)) for field in ("policy", "meta", "runtime"))
     entry, texts = templates.from_json(line["definition"], policy)
     if entry.name != name:
-        raise InvalidEntryError("name", f"must be a text, not {name!r:.60}")
+        raise InvalidEntryError("name", f"must be a string, not {name!r:.60}")
     if meta:
-        History.read(meta, runtime)
+        History.read(meta, runtime)  # raises DecodeError if the history is invalid
     history = "".join([f"{text}\n" for text in line.get("history") or ()])
-    told = {"meta": meta, "runtime": runtime, "history": history}
-    told["identity"] = line.get("identity") or ""
-    return Incoming(where, entry, static=bool(line.get("static")), texts=texts, **told)
+    return Incoming(
+        where,
+        entry,
+        static=bool(line.get("static")),
+        texts=texts,
+        meta=meta,
+        runtime=runtime,
+        history=history,
+        identity=line.get("identity") or "",
+    )
 
 
-def _text(value: Any) -> str:
+def _json_text(value: Any) -> str:
     return json.dumps(value) if value else ""
 
 
 def _object(text: bytes) -> dict[str, Any]:
-    """Return a line whose fields are of the right kinds, with the name in the definition too."""
+    """Return the object of a line with checked types, and the name also in its definition."""
     try:
         line = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -117,14 +125,14 @@ def _object(text: bytes) -> dict[str, Any]:
         raise InvalidEntryError("line", f"must be a JSON object, not {line!r:.60}")
     for field in line:
         if field not in FIELDS:
-            problem = f"is unknown; the fields of a line are {', '.join(FIELDS)}"
+            problem = f"is an unknown field; a line may have {', '.join(FIELDS)}"
             raise InvalidEntryError(field, problem)
-    for field, (kind, what) in KINDS.items():
+    for field, (kind, kind_name) in KINDS.items():
         value = line.get(field)
         if value is not None and not isinstance(value, kind):
-            raise InvalidEntryError(field, f"must be {what}, not {value!r:.60}")
+            raise InvalidEntryError(field, f"must be {kind_name}, not {value!r:.60}")
     _check_history(line.get("history"))
-    return _named(line)
+    return _with_name(line)
 
 
 def _check_history(lines: Any) -> None:
@@ -134,27 +142,26 @@ def _check_history(lines: Any) -> None:
         raise InvalidEntryError("history", f"must be a list of at most {MAX_HISTORY} lines")
     for text in lines:
         if not (isinstance(text, str) and is_line(text)):
-            problem = (
-                f"{text!r:.80} is no run; write it as '<UNIX seconds> +<seconds> sent <task id>'"
-            )
+            problem = f"{text!r:.80} is not a run; write '<UNIX seconds> +<seconds> sent <task id>'"
             raise InvalidEntryError("history", problem)
 
 
-def _named(line: dict[str, Any]) -> dict[str, Any]:
+def _with_name(line: dict[str, Any]) -> dict[str, Any]:
+    """Return the line with the name in its definition; a number as a name becomes a string."""
     definition = line.get("definition")
     if not definition:
-        raise InvalidEntryError("definition", "is missing; write it")
+        raise InvalidEntryError("definition", "is missing; add the field")
     name = line.get("name", definition.get("name"))
-    inner = definition.setdefault("name", name)
-    if str(inner) != str(name):
-        problem = f"is {name!r:.60}, but {inner!r:.60} in the definition; write one of them"
+    inner_name = definition.setdefault("name", name)
+    if str(inner_name) != str(name):
+        problem = f"is {name!r:.60}, but {inner_name!r:.60} in the definition; remove one of them"
         raise InvalidEntryError("name", problem)
     definition["name"] = str(name) if isinstance(name, int) else name
     return line
 
 
 class Exported(NamedTuple):
-    """A line of an export, or the key of an entry that cannot be read and what is wrong with it."""
+    """A line of an export, or the key of an unreadable entry and its problem."""
 
     line: str
     key: str = ""
@@ -162,14 +169,15 @@ class Exported(NamedTuple):
 
 
 def export_lines(
-    app: Any, make: EntryType, store: Reading, history: bool = False
+    app: Any, entry_class: EntryType, store: Reading, history: bool = False
 ) -> Iterator[Exported]:
-    """Yield a line per entry in due order; one that comes or goes meanwhile may be missed.
+    """Yield a line per entry in due order.
 
-    Only what :func:`~redbeat.transfer.jsonlines.read_lines` can read again is a line. One page is
-    in memory at a time. One round trip per 500 entries.
+    An entry that :func:`read_lines` could not read back is yielded as a problem instead. An entry
+    that is added or deleted during the export may be missing. Memory holds one page at a time. One
+    round trip per 500 entries.
     """
-    page, templates = store.page(history=history), Templates(app, make)
+    page, templates = store.page(history=history), Templates(app, entry_class)
     while True:
         for row in page.rows:
             yield _exported(templates, store.keys.prefix, row, history)
@@ -184,9 +192,11 @@ def _exported(templates: Templates, prefix: str, row: Row, history: bool) -> Exp
     try:
         entry = templates.loaded(row.definition, row.policy)
         if prefix + str(entry.name) != row.key:
-            raise DecodeError("definition.name", f"is {entry.name!r:.60}, which is not its key")
+            raise DecodeError(
+                "definition.name", f"is {entry.name!r:.60}, which does not match its key"
+            )
         if history:
-            History.read(row.meta, row.runtime)
+            History.read(row.meta, row.runtime)  # raises DecodeError if the history is invalid
             entry._identity = row.identity
             row = row._replace(history=with_ids(row.history, entry.own_task_id))
         return Exported(write_line(str(entry.name), row, history))

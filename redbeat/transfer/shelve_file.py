@@ -1,7 +1,7 @@
-"""Entries from the file of Celery's own scheduler, ``celerybeat-schedule``.
+"""Read entries from ``celerybeat-schedule``, the file of Celery's own scheduler.
 
-The file holds pickles, which can run any code when they are loaded. Only the classes that a
-schedule consists of are loaded here; anything else becomes an :class:`Unknown` and runs nothing.
+The file contains pickles, which can run any code when they are loaded. This module loads only the
+classes of a schedule. An object of any other class becomes an :class:`Unknown`, and no code runs.
 """
 
 from __future__ import annotations
@@ -26,33 +26,33 @@ from .importing import EntryType, Incoming, UnreadableSourceError, fail
 
 __all__ = ("Unknown", "load_safely", "read_shelve")
 
-#: What some kinds of databases append to the name of the file.
+#: Suffixes that some kinds of databases add to the file name.
 SUFFIXES: Final = (".db", ".dat", ".dir", ".bak")
 
 
 class Unknown:
-    """Stands for an object of a class that is not loaded."""
+    """A placeholder for an object of a class that is not loaded."""
 
     path = ""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """Take any arguments."""
+        """Accept any arguments."""
 
     def __setstate__(self, state: Any) -> None:
-        """Take any state."""
+        """Accept any state."""
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        """Take any item."""
+        """Accept any item."""
 
     def append(self, item: Any) -> None:
-        """Take any item."""
+        """Accept any item."""
 
     def extend(self, items: Any) -> None:
-        """Take any items."""
+        """Accept any items."""
 
 
 def _attribute(owner: Any, name: str) -> Any:
-    """Stand in for ``getattr``, by which old pickles name the maker of a ``ZoneInfo``."""
+    """Replace ``getattr``, which old pickles use to find ``ZoneInfo._unpickle``."""
     if owner is zoneinfo.ZoneInfo and name == "_unpickle":
         return _zone
     return _unknown(str(getattr(owner, "path", owner)), str(name))
@@ -62,7 +62,7 @@ def _zone(key: Any, _from_cache: Any = True) -> zoneinfo.ZoneInfo:
     return zoneinfo.ZoneInfo(str(key))
 
 
-#: All that is loaded, by module and name.
+#: The classes and functions that may be loaded, by module and name.
 KNOWN: Final[Mapping[tuple[str, str], Any]] = {
     ("celery.beat", "BeatLazyFunc"): BeatLazyFunc,
     ("celery.beat", "ScheduleEntry"): ScheduleEntry,
@@ -84,46 +84,49 @@ KNOWN: Final[Mapping[tuple[str, str], Any]] = {
 
 
 def _unknown(module: str, name: str) -> type[Unknown]:
-    """Return a class that goes by the name of another one."""
+    """Return a placeholder class that has the name of another class."""
     names = {"__module__": module, "__qualname__": name, "path": f"{module}.{name}"}
     return type("Unknown", (Unknown,), names)
 
 
 class SafeUnpickler(pickle.Unpickler):
-    """Loads what is :data:`KNOWN` and nothing else."""
+    """Loads :data:`KNOWN` classes only."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """Return a class that is known, or one that stands for it."""
+        """Return a known class, or a placeholder for an unknown class."""
         return KNOWN.get((module, name)) or _unknown(module, name)
 
     def persistent_load(self, pid: Any) -> Any:
-        """Refuse what is kept outside of the file."""
-        raise pickle.UnpicklingError(f"it refers to {pid!r}, outside of the file")
+        """Refuse references to objects outside of the file."""
+        raise pickle.UnpicklingError(f"reference to {pid!r}, outside of the file")
 
 
 def load_safely(pickled: bytes) -> Any:
-    """Return what was pickled, with an :class:`Unknown` for what must not be loaded.
+    """Return the pickled object, with an :class:`Unknown` for each object of an unknown class.
 
     Raises :exc:`UnreadableSourceError`.
     """
     try:
         return SafeUnpickler(io.BytesIO(pickled)).load()
-    except Exception as error:  # pickle documents that it may be any
+    except Exception as error:  # by its documentation, pickle may raise any error
         raise UnreadableSourceError(f"its entries cannot be loaded: {error}") from error
 
 
-def read_shelve(app: Any, make: EntryType, path: str) -> Iterator[Incoming]:
+def read_shelve(app: Any, entry_class: EntryType, path: str) -> Iterator[Incoming]:
     """Yield the entries of the file with their run histories.
 
-    They are static ones: Celery's scheduler keeps no others. Raises :exc:`UnreadableSourceError`.
+    All entries are static, because Celery's scheduler only has the entries of ``beat_schedule``.
+    Raises :exc:`UnreadableSourceError`.
     """
     entries = load_safely(_pickled_entries(path))
     if not isinstance(entries, dict):
-        raise UnreadableSourceError("its entries are no dict: it is not a file of Celery's")
-    for name, found in entries.items():
+        raise UnreadableSourceError(
+            "is not a file of Celery's scheduler: its entries are not a dict"
+        )
+    for name, entry in entries.items():
         where = f"entry {name!r}"
         try:
-            yield _convert(app, make, where, str(name), found)
+            yield _convert(app, entry_class, where, str(name), entry)
         except (InvalidEntryError, AttributeError, TypeError) as error:
             yield fail(where, error)
 
@@ -134,44 +137,46 @@ def _pickled_entries(path: str) -> bytes:
         with dbm.open(file, "r") as database:
             return database[b"entries"]
     except KeyError as error:
-        raise UnreadableSourceError("it has no 'entries': it is not a file of Celery's") from error
+        raise UnreadableSourceError(
+            "is not a file of Celery's scheduler: it has no 'entries'"
+        ) from error
     except dbm.error as error:
         problem = f"cannot be opened: {error}. Stop the beat that uses it, or copy the file"
         raise UnreadableSourceError(problem) from error
 
 
 def _database(path: str) -> str:
-    """Return the name by which a database is opened: some kinds have several files."""
+    """Return the name to open a database by; some kinds of databases have several files."""
     for suffix in ("", *SUFFIXES):
         name = path.removesuffix(suffix) if suffix else path
         if dbm.whichdb(name):
             return name
     if any(Path(path + suffix).exists() for suffix in ("", *SUFFIXES)):
-        raise UnreadableSourceError("is no database that this Python can open")
+        raise UnreadableSourceError("is not a database that this Python can open")
     raise UnreadableSourceError("does not exist")
 
 
-def _convert(app: Any, make: EntryType, where: str, name: str, found: Any) -> Incoming:
-    if not isinstance(found, ScheduleEntry):
-        raise InvalidEntryError("entry", f"is a {_type_of(found)}, not one of Celery's entries")
+def _convert(app: Any, entry_class: EntryType, where: str, name: str, source: Any) -> Incoming:
+    if not isinstance(source, ScheduleEntry):
+        raise InvalidEntryError("entry", f"is a {_type_of(source)}, not one of Celery's entries")
     for field in ("task", "schedule", "args", "kwargs", "options", "last_run_at"):
-        _refuse_unknown(field, getattr(found, field))
-    _refuse_unknown("schedule.nowfun", getattr(found.schedule, "nowfun", None))
-    entry = make(
+        _refuse_unknown(field, getattr(source, field))
+    _refuse_unknown("schedule.nowfun", getattr(source.schedule, "nowfun", None))
+    entry = entry_class(
         name,
-        found.task,
-        found.schedule,
-        found.args,
-        found.kwargs,
-        options=found.options,
+        source.task,
+        source.schedule,
+        source.args,
+        source.kwargs,
+        options=source.options,
         app=app,
     )
-    last_run_at = found.last_run_at
+    last_run_at = source.last_run_at
     if not isinstance(last_run_at, dt.datetime):
         return Incoming(where, entry, static=True)
     if last_run_at.tzinfo is None:
         last_run_at = last_run_at.replace(tzinfo=app.timezone)
-    meta = encode_meta(as_utc(last_run_at), found.total_run_count or 0)
+    meta = encode_meta(as_utc(last_run_at), source.total_run_count or 0)
     return Incoming(where, entry, static=True, meta=meta)
 
 
@@ -180,14 +185,14 @@ def _type_of(value: Any) -> str:
 
 
 def _refuse_unknown(field: str, value: Any) -> None:
-    """Raise :exc:`InvalidEntryError` for a value that holds what was not loaded.
+    """Raise :exc:`InvalidEntryError` if a value contains an :class:`Unknown`.
 
-    The function of a ``BeatLazyFunc`` is not needed: the one of ``beat_schedule`` is called.
+    The function of a ``BeatLazyFunc`` may be unknown: a beat calls that of ``beat_schedule``.
     """
     if isinstance(value, type) and issubclass(value, Unknown):
         value = value()
     if isinstance(value, Unknown):
-        problem = f"holds a {value.path}, which is not loaded: add this entry yourself"
+        problem = f"holds a {value.path}, which is not loaded for safety; add this entry yourself"
         raise InvalidEntryError(field, problem)
     for key, item in _items(value):
         _refuse_unknown(f"{field}.{key}", item)

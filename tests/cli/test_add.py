@@ -121,7 +121,7 @@ def test_none_says_nothing(run: Run, app: Celery) -> None:
 
 
 WRONG = [
-    ([], "--every 30", "Say when"),
+    ([], "--every 30", "Give a schedule"),
     (["--every", "soon"], "--every 30", "'soon' is not a number of seconds"),
     (["--every", "0"], "--every 30", "must be above 0"),
     (["--every", "999999999999"], "--every 30", "1000 years"),

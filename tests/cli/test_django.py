@@ -253,8 +253,11 @@ def test_a_project_without_the_application(shop: Shop) -> None:
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (["--database", "other", "--from", "crontab", "f"], "is for --from django-celery-beat"),
-        (["--from", "django-celery-beat", "--database", "x", "f"], "without a FILE"),
+        (
+            ["--database", "other", "--from", "crontab", "f"],
+            "only works with --from django-celery-beat",
+        ),
+        (["--from", "django-celery-beat", "--database", "x", "f"], "without FILE"),
         ([], "Missing argument 'FILE'"),
         (["--from", "crontab"], "Missing argument 'FILE'"),
     ],

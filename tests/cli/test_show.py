@@ -92,7 +92,7 @@ def test_an_entry_that_never_ran(run: Run, make: Make) -> None:
     assert run("show", "new", "--json").json[0]["last_run_at"] is None
     ran = run("history", "new")
     assert (ran.code, ran.out) == (0, "")
-    assert "new has not run" in ran.err
+    assert "new has no recorded runs" in ran.err
     assert run("history", "new", "--json").json == []
 
 

@@ -57,7 +57,7 @@ def test_the_runs_of_a_paused_entry_come_with_a_warning(run: Run, make: Make) ->
 def test_nothing_to_come(run: Run) -> None:
     for command in ("upcoming", "timeline"):
         ran = run(command)
-        assert (ran.out, ran.err, ran.code) == ("", "No runs to come\n", 0)
+        assert (ran.out, ran.err, ran.code) == ("", "No upcoming runs\n", 0)
     assert run("upcoming", "nobody").code == EX_NOT_FOUND
 
 

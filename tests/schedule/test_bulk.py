@@ -281,10 +281,10 @@ def test_apply_refuses_the_name_of_a_static_entry(schedule: Schedule, world: Wor
     ("fields", "message"),
     [
         ({"schedule": "soon"}, "bad: "),
-        ({"schedule": 5, "nonsense": 1}, "bad: is no definition"),
+        ({"schedule": 5, "nonsense": 1}, "bad: is not a valid entry definition"),
         ({"schedule": 5, "jitter": -1}, "bad: jitter"),
         ({"schedule": 5, "args": [object()]}, "bad: args"),
-        ("text", "bad: is no definition"),
+        ("text", "bad: is not a valid entry definition"),
     ],
 )
 @pytest.mark.parametrize("dry_run", [False, True])

@@ -64,7 +64,7 @@ def test_due_before(filled: Schedule, world: World) -> None:
 
 
 def test_an_unknown_state_is_refused(schedule: Schedule) -> None:
-    with pytest.raises(InvalidEntryError, match="states: must be of scheduled, running"):
+    with pytest.raises(InvalidEntryError, match="states: must be among scheduled, running"):
         schedule.records(states=["asleep"])
 
 

@@ -142,7 +142,7 @@ def test_wrong_queries(fields: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("query", [Query(), Query(name="x"), Query(sort="task")])
 def test_a_place_that_no_page_gave(schedule: Schedule, query: Query) -> None:
-    with pytest.raises(InvalidEntryError, match="no place"):
+    with pytest.raises(InvalidEntryError, match="not a valid cursor"):
         browse(schedule, query, "somewhere")
 
 
