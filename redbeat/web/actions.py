@@ -15,7 +15,7 @@ from redbeat.errors import ConflictError, InvalidEntryError, RedBeatError
 from redbeat.storage.store import store_of
 
 from .auth import audit, current_user
-from .entry import RuleForm, apply_rule, entry_name, found_or_404, render_entry
+from .entry import RuleForm, apply_rule, entry_name, get_or_404, render_entry
 from .values import entry_url
 
 __all__ = ("actions",)
@@ -28,7 +28,7 @@ MAX_NOTE = 1000
 
 def _entry_or_error(name: str) -> Any:
     """Return an entry; 404 for a missing and 409 for an unreadable entry. One round trip."""
-    _, _, record = found_or_404(name)
+    _, _, record = get_or_404(name)
     return record.entry or abort(409, f"The entry cannot be read: {record.problem}")
 
 
@@ -119,7 +119,7 @@ def rule() -> ResponseReturnValue:
 def delete() -> ResponseReturnValue:
     """Show the confirmation page (GET), or delete the entry (POST)."""
     name = entry_name()
-    _, row, record = found_or_404(name)
+    _, row, record = get_or_404(name)
     if request.method == "GET":
         return render_template("delete.html", name=name, record=record)
     try:
@@ -137,7 +137,7 @@ def delete() -> ResponseReturnValue:
 def retry() -> ResponseReturnValue:
     """Release an entry from quarantine, so that a beat tries to read it again."""
     name = entry_name()
-    _, row, _ = found_or_404(name)
+    _, row, _ = get_or_404(name)
     # No definition has this digest, so the entry counts as changed and is released.
     if not store_of(current_app.extensions["celery"]).review([(row.key, "retry")]):
         return _redirect_to_entry(

@@ -314,7 +314,9 @@ def load_chart(counts: Sequence[int], start: datetime, seconds_per_bar: int) -> 
     axis = value_axis(max(highest, 1), TOP, BOTTOM, smallest=1)
     bars = [
         _bar(count, number / len(counts), 1 / len(counts), axis, count == peak)
-        + _hit(number / len(counts), 1 / len(counts), _span(count, number, start, seconds_per_bar))
+        + _hover_area(
+            number / len(counts), 1 / len(counts), _span(count, number, start, seconds_per_bar)
+        )
         for number, count in enumerate(counts)
     ]
     span = f"{clock(start)} to {clock(later(start, seconds))}"
@@ -347,7 +349,7 @@ def lateness_chart(points: Sequence[tuple[datetime, float]]) -> Markup:
     marks = [
         group(
             _bar(late * scale, number * width, width, axis, late == peak),
-            _hit(number * width, width, f"{clock(at)}: {_late(signed)}"),
+            _hover_area(number * width, width, f"{clock(at)}: {_late(signed)}"),
         )
         for number, ((at, signed), late) in enumerate(zip(points, seconds, strict=True))
     ]
@@ -396,7 +398,7 @@ def _bar(value: float, left: float, width: float, axis: Values, peak: bool) -> M
     )
 
 
-def _hit(left: float, width: float, tooltip: str) -> Markup:
+def _hover_area(left: float, width: float, tooltip: str) -> Markup:
     """Return the hover area of a bar: the full height of the plot, with a tooltip."""
     return element(
         "rect",

@@ -36,7 +36,7 @@ __all__ = (
     "apply_rule",
     "entries",
     "entry_name",
-    "found_or_404",
+    "get_or_404",
     "preview_of",
     "render_entry",
     "zone_of",
@@ -135,7 +135,7 @@ def entry_name() -> str:
     return name or abort(404, "The URL has no entry name (parameter name=...).")
 
 
-def found_or_404(name: str) -> tuple[float, Row, Record]:
+def get_or_404(name: str) -> tuple[float, Row, Record]:
     """Return Redis' clock (UNIX seconds), and the row and record of an entry. One round trip.
 
     404 if the entry does not exist.
@@ -158,7 +158,7 @@ def show() -> ResponseReturnValue:
 def render_entry(name: str, form: RuleForm | None = None, code: int = 200) -> ResponseReturnValue:
     """Return the page of an entry; ``form`` has the input of a submitted rule form."""
     started = time.monotonic()
-    seconds, row, record = found_or_404(name)
+    seconds, row, record = get_or_404(name)
     now = now_of(seconds)
     app = current_app.extensions["celery"]
     task_id_of = record.entry.own_task_id if record.entry else no_id

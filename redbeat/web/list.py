@@ -77,9 +77,9 @@ def index() -> ResponseReturnValue:
     context.update(states=STATES, size=size, sorted_at_most=SORTED)
     try:
         query = query_of(args)
-        found = browse(schedule, query, args.get("after") or None, size)
+        page = browse(schedule, query, args.get("after") or None, size)
     except InvalidEntryError as error:
-        return render_template("listing.html", problem=str(error), found=None, **context), 400
-    context.update(query=query, found=found, now=now_of(found.now), status=schedule.status())
+        return render_template("listing.html", problem=str(error), page=None, **context), 400
+    context.update(query=query, page=page, now=now_of(page.now), status=schedule.status())
     context["poll"] = poll_after(time.monotonic() - started)
     return render_template("listing.html", **context)
