@@ -161,8 +161,9 @@ def moment(instant: datetime) -> str:
 
 ALL_MINUTES: Final = tuple(range(60))
 ALL_HOURS: Final = tuple(range(24))
-#: Maximum number of times of a day that are listed.
+#: Maximum number of listed times of a day: with the same minute, and with different minutes.
 MAX_TIMES: Final = 6
+MAX_MIXED_TIMES: Final = 4
 WORKDAYS: Final = (0, 1, 2, 3, 4)
 
 
@@ -174,7 +175,7 @@ def clock(minutes: Sequence[int], hours: Sequence[int]) -> str:
     """
     if len(minutes) == 1 and (hourly := _hourly(minutes[0], hours)):
         return hourly
-    if len(minutes) * len(hours) <= (MAX_TIMES if len(minutes) == 1 else MIN_STEPS):
+    if len(minutes) * len(hours) <= (MAX_TIMES if len(minutes) == 1 else MAX_MIXED_TIMES):
         return "at " + joined([_time(hour, minute) for hour in hours for minute in minutes])
     if len(hours) == 1 and progression(minutes) == 1 and len(minutes) < 60:
         return f"every minute from {_time(hours[0], minutes[0])} to {_time(hours[0], minutes[-1])}"

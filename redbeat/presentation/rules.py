@@ -266,8 +266,9 @@ def in_words(schedule: Any, timezone: str | None = None) -> str:
     """Return a schedule in English, without a capital letter and full stop.
 
     ``timezone`` is the IANA name of the zone in which crontabs are evaluated and ``clocked`` times
-    are shown; the text names the zone if it matters. rrules have their own zone. Custom schedules
-    return their ``repr``. Raises ``ValueError`` for a ``clocked`` and an unknown zone.
+    are shown; the text names the zone if it matters. rrules have their own zone. A custom
+    schedule returns its ``repr``, or its name. Raises ``ValueError`` for a ``clocked`` and an
+    unknown zone.
     """
     if asks_itself(schedule):
         return _custom(schedule)

@@ -217,7 +217,7 @@ def test_without_the_package(redis_url: str) -> None:
     )
     last = done.stderr.splitlines()[-1]
     assert last.startswith("redbeat.errors.ConfigurationError: redbeat_metrics_port is set"), done
-    assert "pip install celery-redbeat[metrics]" in last
+    assert "pip install 'celery-redbeat[metrics]'" in last
 
 
 @pytest.mark.long

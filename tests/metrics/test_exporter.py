@@ -125,7 +125,7 @@ def test_without_the_package(app: Celery, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.delitem(sys.modules, "redbeat.metrics.server", raising=False)
     ran = run_command(app, "exporter", "--port", str(free_port()))
     assert ran.code == EX_CONFIG
-    assert "pip install celery-redbeat[metrics]" in ran.err
+    assert "pip install 'celery-redbeat[metrics]'" in ran.err
 
 
 @pytest.mark.parametrize("port", ["0", "65536", "http"])
