@@ -114,7 +114,7 @@ def test_both_forms_of_the_table_tell_what_they_depend_on() -> None:
 
     assert '"SIGKILL", "lost", "0", "1,234"' in rst
     assert "``python -m benchmarks.faults --quick``" in rst
-    assert "How it is counted" in rst
+    assert "How messages are counted" in rst
     assert all("redis-server 1.2" in form for form in (text, rst))
     assert all(f"{os.cpu_count()} cores" in form for form in (text, rst))
 
