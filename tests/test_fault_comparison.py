@@ -147,7 +147,7 @@ def program(directory: Path, script: str) -> Side:
 
 def pid_of(beats: Supervisor, number: int) -> int:
     """Wait until a process says its id, and return it."""
-    return int(wait_until(lambda: beats.said(number).partition("\n")[0], 30.0))
+    return int(wait_until(lambda: beats.output(number).partition("\n")[0], 30.0))
 
 
 def exists(pid: int) -> bool:
