@@ -73,7 +73,7 @@ def lateness(bench: Bench) -> Finding:
     """Measure lateness at a steady rate, without a broker."""
     pace, seconds = bench.size(1000, 200), bench.size(60, 5)
     bench.note(f"{pace:,} dispatches a second for {seconds} s")
-    found = bench.module("paced", bench.url, "--entries", pace, "--seconds", seconds)
+    metrics = bench.module("paced", bench.url, "--entries", pace, "--seconds", seconds)
     title = f"{pace:,} dispatches a second for {seconds} s, null broker"
     burst, every = pace // 10, 0.1
     bench.note(f"{burst} entries every {every} s for {seconds} s")
@@ -85,9 +85,9 @@ def lateness(bench: Bench) -> Finding:
     lost = ("0", lambda ours, _ratio: ours == 0)
     return Finding(
         [
-            target_row(f"{title}: late, p99", "ms", found["p99"], None, "", *late),
-            target_row(f"{title}: late, median", "ms", found["p50"]),
-            target_row(f"{title}: lost", "count", found["lost"], None, "", *lost),
+            target_row(f"{title}: late, p99", "ms", metrics["p99"], None, "", *late),
+            target_row(f"{title}: late, median", "ms", metrics["p50"]),
+            target_row(f"{title}: lost", "count", metrics["lost"], None, "", *lost),
             target_row(f"{joint}: late, p99", "ms", together["p99"], None, "", *later),
             target_row(f"{joint}: lost", "count", together["lost"], None, "", *lost),
         ]
@@ -123,12 +123,12 @@ def burst(bench: Bench) -> Finding:
     """Measure the memory of a beat while very many entries are due at once."""
     count = bench.size(100_000, 5000)
     bench.note(f"a burst of {count:,}")
-    found = bench.module("burst", bench.url, "--entries", count)
+    metrics = bench.module("burst", bench.url, "--entries", count)
     title = f"burst of {count:,} due: memory of beat above idle"
     goal = ("<= 40 MiB", lambda ours, _ratio: ours <= 40 * 2**20)
     return Finding(
         [
-            target_row(f"{title}, peak", "MiB", found["above"], None, "", *goal),
-            target_row(f"{title}, afterwards", "MiB", found["stays"]),
+            target_row(f"{title}, peak", "MiB", metrics["above"], None, "", *goal),
+            target_row(f"{title}, afterwards", "MiB", metrics["stays"]),
         ]
     )

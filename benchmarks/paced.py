@@ -1,7 +1,7 @@
 """Measures the lateness of runs at a steady rate, without a broker.
 
 ``python -m benchmarks.paced URL --entries 1000 --seconds 60`` runs a beat in this process. Entries
-run every second, at evenly spread times. With ``--every``, they run every so many seconds, all at
+run every second, at evenly spread times. With ``--every N``, they run every N seconds, all at
 the same instant. Prints one JSON object, metric -> number. Lateness is in seconds, from the nominal
 instant of a run to the call that would publish the task.
 """
