@@ -120,7 +120,7 @@ def test_the_timeline_has_the_load_and_the_busiest_minutes(browser: Browser, mak
     make("often", 600)
     page = browser.get("/timeline", span="day")
     assert "<svg" in page
-    assert "of 4 entries" in page
+    assert "from 4 entries" in page
     assert "/entry?name=often" in page
     busiest = part_of(page, "busiest")
     assert all(f">{name}</a>" in busiest for name in ("a", "b", "c"))
