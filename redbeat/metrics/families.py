@@ -28,11 +28,11 @@ from .snapshot import Snapshot
 __all__ = (
     "BeatCollector",
     "RedisCollector",
-    "counted",
+    "counters_of",
     "gauges",
-    "histograms",
-    "process",
-    "schedule",
+    "health_gauges",
+    "histograms_of",
+    "schedule_gauges",
 )
 
 logger = get_logger("celery.beat")
@@ -51,7 +51,7 @@ HELP: Final = {
 Gauge = tuple[str, str, float | None]
 
 
-def counted(totals: Mapping[str, int]) -> Iterator[Metric]:
+def counters_of(totals: Mapping[str, int]) -> Iterator[Metric]:
     """Yield the counters; ``totals`` are counts by field."""
     of_entries = {
         kind: CounterMetricFamily(f"redbeat_entry_{kind}", f"{text}, by entry.", labels=["entry"])
@@ -71,7 +71,7 @@ def counted(totals: Mapping[str, int]) -> Iterator[Metric]:
     )
 
 
-def histograms(totals: Mapping[str, int]) -> Iterator[Metric]:
+def histograms_of(totals: Mapping[str, int]) -> Iterator[Metric]:
     """Yield the histograms; ``totals`` are counts by field."""
     lateness = "Lateness of runs: seconds from the due time until the message was published."
     yield _histogram("redbeat_lateness_seconds", lateness, LATENESS, totals)
@@ -89,7 +89,7 @@ def _bound(text: str) -> str:
     return text if text == "+Inf" else str(float(text))
 
 
-def schedule(snapshot: Snapshot) -> Iterator[Metric]:
+def schedule_gauges(snapshot: Snapshot) -> Iterator[Metric]:
     """Yield the gauges of a schedule: entries, due entries, beats, lock and clock."""
     states = GaugeMetricFamily("redbeat_entries", "Entries by state.", labels=["state"])
     for state, number in entries_of(snapshot.counts).items():
@@ -116,7 +116,7 @@ def schedule(snapshot: Snapshot) -> Iterator[Metric]:
     )
 
 
-def process(leads: bool | None, tick_age: float | None, redis_up: bool) -> Iterator[Metric]:
+def health_gauges(leads: bool | None, tick_age: float | None, redis_up: bool) -> Iterator[Metric]:
     """Yield version, leadership, age of the last tick, and whether Redis answers."""
     about = InfoMetricFamily("redbeat_build", "The version of RedBeat.")
     about.add_metric([], {"version": redbeat.__version__})
@@ -156,12 +156,12 @@ class BeatCollector(Collector):
         """Yield the metrics. Three round trips, none while Redis is unavailable."""
         health = self._health
         snapshot = _snapshot_or_none(self._take_snapshot) if health.redis_up else None
-        yield from process(health.leads, health.tick_age, health.redis_up)
+        yield from health_gauges(health.leads, health.tick_age, health.redis_up)
         totals = self._counters.totals()
-        yield from counted(totals)
-        yield from histograms(totals)
+        yield from counters_of(totals)
+        yield from histograms_of(totals)
         if snapshot is not None:
-            yield from schedule(snapshot)
+            yield from schedule_gauges(snapshot)
 
 
 class RedisCollector(Collector):
@@ -178,13 +178,13 @@ class RedisCollector(Collector):
         """Yield the metrics. Three round trips."""
         snapshot = _snapshot_or_none(self._take_snapshot)
         if snapshot is None:
-            yield from process(None, None, False)
+            yield from health_gauges(None, None, False)
             return
-        yield from process(snapshot.leads, snapshot.tick_age, True)
+        yield from health_gauges(snapshot.leads, snapshot.tick_age, True)
         totals = snapshot.totals(self._max_entries)
-        yield from counted(totals)
-        yield from histograms(totals)
-        yield from schedule(snapshot)
+        yield from counters_of(totals)
+        yield from histograms_of(totals)
+        yield from schedule_gauges(snapshot)
 
     def ready(self) -> ProbeResult:
         """Return whether Redis answers. Three round trips."""

@@ -14,7 +14,7 @@ __all__ = (
     "ALL_MINUTES",
     "DAYS",
     "MONTHS",
-    "Unphrased",
+    "TooComplex",
     "clock",
     "in_months",
     "joined",
@@ -27,7 +27,7 @@ __all__ = (
     "plural",
     "progression",
     "span",
-    "together",
+    "times_on_days",
     "zone_label",
 )
 
@@ -55,7 +55,7 @@ MIN_STEPS: Final = 4
 UNITS: Final = (("day", 86400), ("hour", 3600), ("minute", 60))
 
 
-class Unphrased(Exception):  # noqa: N818 - control flow, not an error
+class TooComplex(Exception):  # noqa: N818 - control flow, not an error
     """A rule is too complex for a short English phrase; callers show its source text instead."""
 
 
@@ -86,7 +86,7 @@ def progression(values: Sequence[int]) -> int:
 def numbered(noun: str, values: Sequence[int]) -> str:
     """Return sorted numbers as ``day 1``, ``days 1 to 5 and 9`` or ``every 2nd day from 1 to 31``.
 
-    Raises ``Unphrased`` if the list is too long.
+    Raises ``TooComplex`` if the list is too long.
     """
     step = progression(values)
     if step > 1:
@@ -111,7 +111,7 @@ def _joined_ranges(values: Sequence[int], words: Sequence[str]) -> str:
             items += [f"{run[0]} to {run[-1]}"] if len(run) >= MIN_RANGE else run
             start = end
     if len(items) > MAX_ITEMS:
-        raise Unphrased
+        raise TooComplex
     return joined(items)
 
 
@@ -170,7 +170,7 @@ WORKDAYS: Final = (0, 1, 2, 3, 4)
 def clock(minutes: Sequence[int], hours: Sequence[int]) -> str:
     """Return the times of a day in words; both arguments are sorted and not empty.
 
-    A list begins with ``at``: ``at 09:00 and 17:00``. Raises ``Unphrased`` if the text would be
+    A list begins with ``at``: ``at 09:00 and 17:00``. Raises ``TooComplex`` if the text would be
     too long.
     """
     if len(minutes) == 1 and (hourly := _hourly(minutes[0], hours)):
@@ -242,7 +242,7 @@ def in_months(months: Sequence[int]) -> str:
     return names(MONTHS, [month - 1 for month in months])
 
 
-def together(times: str, days: str, weekdays: Sequence[int], months: Sequence[int]) -> str:
+def times_on_days(times: str, days: str, weekdays: Sequence[int], months: Sequence[int]) -> str:
     """Return the phrase for ``times`` on certain days.
 
     ``days`` is a phrase such as ``on day 1 of January``; then ``weekdays`` and ``months`` are not

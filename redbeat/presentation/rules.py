@@ -23,7 +23,7 @@ from .english import (
     ALL_HOURS,
     ALL_MINUTES,
     DAYS,
-    Unphrased,
+    TooComplex,
     clock,
     in_months,
     joined,
@@ -32,7 +32,7 @@ from .english import (
     only_if,
     ordinal,
     span,
-    together,
+    times_on_days,
     zone_label,
 )
 
@@ -40,7 +40,7 @@ __all__ = (
     "cron_words",
     "dates",
     "in_words",
-    "place",
+    "position_name",
     "rule_words",
     "set_words",
 )
@@ -52,18 +52,18 @@ MAX_DAYS = 4
 def dates(rule: Recurrence) -> str:
     """Return the days of a rule: ``on the first Friday of the month``.
 
-    Returns "" if only plain weekdays and months restrict the days. Raises ``Unphrased`` if the rule
-    combines several other restrictions, such as days of the month and weeks of the year.
+    Returns "" if only plain weekdays and months restrict the days. Raises ``TooComplex`` if the
+    rule combines several other restrictions, such as days of the month and weeks of the year.
     """
     parts = [part for part in (rule.monthdays, rule.yeardays, rule.weeknos, rule.easter) if part]
     if len(parts) + bool(rule.nth_weekdays) > 1 or (rule.weekdays and rule.nth_weekdays):
-        raise Unphrased
+        raise TooComplex
     if rule.nth_weekdays:
         return _nth_weekdays(rule)
     if rule.monthdays:
         return f"on {_counted('day', rule.monthdays)} of {_month(rule)}{only_if(rule.weekdays)}"
     if parts and rule.months:
-        raise Unphrased
+        raise TooComplex
     return _of_year(rule)
 
 
@@ -85,23 +85,25 @@ def _month(rule: Recurrence) -> str:
 def _nth_weekdays(rule: Recurrence) -> str:
     pairs = sorted(rule.nth_weekdays, key=lambda pair: (pair[1] < 0, pair[1], pair[0]))
     if len(pairs) > MAX_DAYS:
-        raise Unphrased
+        raise TooComplex
     period = "the year" if rule.freq == YEARLY and not rule.months else _month(rule)
-    return f"on {joined([f'the {place(nth)} {DAYS[day]}' for day, nth in pairs])} of {period}"
+    return (
+        f"on {joined([f'the {position_name(nth)} {DAYS[day]}' for day, nth in pairs])} of {period}"
+    )
 
 
 def _counted(noun: str, numbers: Sequence[int]) -> str:
     """Return numbers of days or weeks in words; negative numbers count from the end."""
     front = [number for number in numbers if number > 0]
-    back = [f"the {place(number)} {noun}" for number in reversed(numbers) if number < 0]
+    back = [f"the {position_name(number)} {noun}" for number in reversed(numbers) if number < 0]
     if len(back) > MAX_DAYS:
-        raise Unphrased
+        raise TooComplex
     return joined([*([numbered(noun, front)] if front else []), *back])
 
 
 def _easter(distances: Sequence[int]) -> str:
     if len(distances) > MAX_DAYS:
-        raise Unphrased
+        raise TooComplex
     return joined([_from_easter(days) for days in distances])
 
 
@@ -111,7 +113,7 @@ def _from_easter(days: int) -> str:
     return f"on the {ordinal(abs(days))} day {'before' if days < 0 else 'after'} Easter Sunday"
 
 
-def place(number: int) -> str:
+def position_name(number: int) -> str:
     """Return ``first``, ``2nd``, ``last`` or ``2nd last``."""
     if number in (1, -1):
         return "first" if number > 0 else "last"
@@ -127,8 +129,8 @@ MAX_DATES: Final = 3
 def rule_words(rule: rrule) -> str:
     """Return a rule in English with its start and zone, or as RFC 5545 if it is too complex."""
     try:
-        return _phrased(rule)
-    except Unphrased:
+        return _rule_phrase(rule)
+    except TooComplex:
         return schedule_text(rule)
 
 
@@ -150,11 +152,11 @@ def _dates_or_count(dates: Sequence[datetime], noun: str) -> str:
     return joined([f"{moment(date)} {zone_label(date.tzinfo)}" for date in unique if date.tzinfo])
 
 
-def _phrased(schedule: rrule) -> str:
+def _rule_phrase(schedule: rrule) -> str:
     rule = schedule._rule
     zone = schedule.dtstart.tzinfo
     if zone is None or (rule.wkst and _counts_weeks(rule)):
-        raise Unphrased
+        raise TooComplex
     text = _every(rule) if rule.interval > 1 else _plain(rule)
     text += _positions(rule)
     if rule.interval > 1 or rule.count or as_utc(schedule.start) > EPOCH:
@@ -174,7 +176,7 @@ def _counts_weeks(rule: Recurrence) -> bool:
 
 def _plain(rule: Recurrence) -> str:
     """Return a rule with interval 1: its times and days."""
-    return together(_times(rule), dates(rule), rule.weekdays, rule.months)
+    return times_on_days(_times(rule), dates(rule), rule.weekdays, rule.months)
 
 
 def _times(rule: Recurrence) -> str:
@@ -184,7 +186,7 @@ def _times(rule: Recurrence) -> str:
     if rule.seconds == (0,):
         return clock(minutes, hours)
     if not rule.seconds or len(hours) * len(minutes) * len(rule.seconds) > MAX_TIMES:
-        raise Unphrased
+        raise TooComplex
     listed = [f"{h:02d}:{m:02d}:{s:02d}" for h in hours for m in minutes for s in rule.seconds]
     return f"at {joined(listed)}"
 
@@ -213,18 +215,18 @@ def _within(rule: Recurrence) -> str:
     start = rule.start
     restricted = (rule.hours, rule.minutes, rule.seconds)[: rule.freq - DAILY]
     if any(restricted) or (rule.freq < SECONDLY and rule.seconds != (start.second,)):
-        raise Unphrased
+        raise TooComplex
     if rule.freq > HOURLY or rule.minutes == (start.minute,):
         return ""
     if start.second:
-        raise Unphrased
+        raise TooComplex
     return f" at {numbered('minute', rule.minutes)}"
 
 
 def _positions(rule: Recurrence) -> str:
     if not rule.setpos:
         return ""
-    positions = joined([f"the {place(number)}" for number in rule.setpos])
+    positions = joined([f"the {position_name(number)}" for number in rule.setpos])
     return f", only {positions} of these in each {UNITS[rule.freq]}"
 
 
@@ -236,17 +238,17 @@ def cron_words(schedule: crontab) -> str:
     if cron_rule(schedule).next_wall(ANY_DAY) is None:
         return f"never: no time matches {schedule_text(schedule)}"
     try:
-        return _phrased_crontab(schedule)
-    except Unphrased:
+        return _cron_phrase(schedule)
+    except TooComplex:
         return schedule_text(schedule)
 
 
-def _phrased_crontab(schedule: crontab) -> str:
+def _cron_phrase(schedule: crontab) -> str:
     weekdays = sorted((day - 1) % 7 for day in schedule.day_of_week)  # Celery's Sunday is 0
     days, months = sorted(schedule.day_of_month), sorted(schedule.month_of_year)
     day_phrase = _days(days, months) + only_if(weekdays) if len(days) < 31 else ""
     times = clock(tuple(sorted(schedule.minute)), tuple(sorted(schedule.hour)))
-    return together(times, day_phrase, weekdays, months)
+    return times_on_days(times, day_phrase, weekdays, months)
 
 
 def _days(days: list[int], months: list[int]) -> str:

@@ -42,7 +42,7 @@ logger = get_logger("redbeat.web")
 
 
 def current_user() -> str | None:
-    """Return the user of this request, None if the dashboard needs no credentials."""
+    """Return the user of this request, None for an anonymous one."""
     user: str | None = g.get("user")
     return user
 
@@ -114,7 +114,7 @@ class Access:
 
 
 def _equal_secrets(expected: str, received: str) -> bool:
-    """Compare in constant time."""
+    """Return whether two secrets are equal; the time does not depend on their content."""
     return hmac.compare_digest(
         expected.encode("utf-8", "surrogatepass"), received.encode("utf-8", "surrogatepass")
     )

@@ -13,15 +13,15 @@ from redbeat.calendar.zones import UTC, wall_zone
 
 __all__ = (
     "Tick",
-    "Values",
+    "ValueAxis",
     "clock",
     "element",
     "group",
     "lanes",
     "lateness_chart",
-    "later",
     "load_chart",
     "percent",
+    "seconds_after",
     "time_axis",
     "time_ticks",
     "value_axis",
@@ -79,7 +79,7 @@ class Tick(NamedTuple):
     label: str
 
 
-class Values(NamedTuple):
+class ValueAxis(NamedTuple):
     """A value axis from 0 to ``top``; ``high`` and ``low`` are the y coordinates of its ends."""
 
     top: float
@@ -92,15 +92,15 @@ class Values(NamedTuple):
         return round((self.low - self.high) * min(max(value / self.top, 0), 1), 1)
 
 
-def value_axis(highest: float, high: int, low: int, smallest: float) -> Values:
+def value_axis(highest: float, high: int, low: int, smallest: float) -> ValueAxis:
     """Return an axis that includes ``highest``, with round labels at least ``smallest`` apart."""
     rough = max(highest / MAX_VALUES, smallest)
     power = 10.0 ** floor(log10(rough) + 1e-9)
     step = next(size * power for size in (1, 2, 5, 10) if size * power >= rough * 0.999999)
-    return Values(step * max(ceil(highest / step - 1e-9), 1), step, high, low)
+    return ValueAxis(step * max(ceil(highest / step - 1e-9), 1), step, high, low)
 
 
-def value_lines(axis: Values) -> Markup:
+def value_lines(axis: ValueAxis) -> Markup:
     """Return the grid lines of a value axis."""
     return Markup("").join(
         element("line", class_="grid" if value else "base", x1="0", x2="100%", y1=y, y2=y)
@@ -108,7 +108,7 @@ def value_lines(axis: Values) -> Markup:
     )
 
 
-def value_labels(axis: Values, unit: str, right: int) -> Markup:
+def value_labels(axis: ValueAxis, unit: str, right: int) -> Markup:
     """Return the labels of a value axis, aligned to the right at ``right`` pixels."""
     return Markup("").join(
         element("text", f"{value:,.10g}{unit}", class_="value", x=right, y=y + 4, text_anchor="end")
@@ -116,13 +116,13 @@ def value_labels(axis: Values, unit: str, right: int) -> Markup:
     )
 
 
-def _labelled_values(axis: Values) -> list[tuple[float, float]]:
+def _labelled_values(axis: ValueAxis) -> list[tuple[float, float]]:
     """Return the values that have a label, with their y coordinates."""
     values = [number * axis.step for number in range(round(axis.top / axis.step) + 1)]
     return [(value, axis.low - axis.height(value)) for value in values]
 
 
-def later(start: datetime, seconds: float) -> datetime:
+def seconds_after(start: datetime, seconds: float) -> datetime:
     """Return the instant ``seconds`` of elapsed time after the aware ``start``, in its zone."""
     return (start.astimezone(UTC) + timedelta(seconds=seconds)).astimezone(start.tzinfo)
 
@@ -275,7 +275,8 @@ def _summary(positions: Sequence[float], start: datetime, seconds: float) -> str
     if not positions:
         return "no runs"
     times = [
-        clock(later(start, round(position * seconds))) for position in (positions[0], positions[-1])
+        clock(seconds_after(start, round(position * seconds)))
+        for position in (positions[0], positions[-1])
     ]
     if len(positions) == 1:
         return f"1 run, {times[0]}"
@@ -319,7 +320,7 @@ def load_chart(counts: Sequence[int], start: datetime, seconds_per_bar: int) -> 
         )
         for number, count in enumerate(counts)
     ]
-    span = f"{clock(start)} to {clock(later(start, seconds))}"
+    span = f"{clock(start)} to {clock(seconds_after(start, seconds))}"
     description = f"{_runs(sum(counts))} from {span}, at most {highest} in one bar."
     content = value_lines(axis) + time_axis(time_ticks(start, seconds), TOP, BOTTOM, LABELS)
     content += Markup("").join(map(group, bars))
@@ -385,7 +386,7 @@ def _chart(kind: str, texts: tuple[str, str], content: Markup, values: Markup) -
     return element("div", labels if values else "", plot, class_=f"chart {kind}")
 
 
-def _bar(value: float, left: float, width: float, axis: Values, peak: bool) -> Markup:
+def _bar(value: float, left: float, width: float, axis: ValueAxis, peak: bool) -> Markup:
     height = axis.height(value)
     share = FEW_BARS_SHARE if width * MANY_BARS > 1 else MANY_BARS_SHARE
     return element(
@@ -420,8 +421,8 @@ def _peak(values: Sequence[float]) -> float | None:
 
 
 def _span(count: int, number: int, start: datetime, seconds: int) -> str:
-    begin = later(start, number * seconds)
-    return f"{_runs(count)}, {clock(begin)} to {clock(later(begin, seconds))}"
+    begin = seconds_after(start, number * seconds)
+    return f"{_runs(count)}, {clock(begin)} to {clock(seconds_after(begin, seconds))}"
 
 
 def _runs(count: int) -> str:

@@ -73,7 +73,7 @@ def create_app(schedule: Schedule, access: Access) -> Flask:
 def redis_unavailable(error: RedisError) -> ResponseReturnValue:
     """Return a 503 page that reloads every 5 seconds until Redis answers."""
     url = safe_url(ensure_conf(current_app.extensions["celery"]).redis_url)
-    page = render_template("away.html", kind=type(error).__name__, url=url)
+    page = render_template("redis_unavailable.html", kind=type(error).__name__, url=url)
     return page, 503, {"Retry-After": "5"}
 
 

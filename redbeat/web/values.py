@@ -50,7 +50,7 @@ def clean(text: str) -> str:
 #: value would show punctual runs as late.
 LATE: Final = 10
 
-#: A clock offset below this many seconds is not shown.
+#: Clocks with a smaller offset, in seconds, are shown as in sync.
 IN_STEP: Final = 0.01
 
 #: The cookie in which redbeat.js stores the time zone of the browser.
