@@ -38,7 +38,7 @@ PLOTS = {
     PEERS_IDLE: Plot("A tick with nothing due", "entries stored", "time of a tick"),
 }
 
-#: Numbers of entries for the bar plots; the first one that all schedulers have is used.
+#: Numbers of entries for the bar plots; the first one with values of several schedulers is used.
 BARS = (1000.0, 100.0)
 
 

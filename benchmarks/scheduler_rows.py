@@ -77,7 +77,7 @@ def startup(bench: Bench) -> Finding:
 
 
 def save(bench: Bench) -> Finding:
-    """Saving one entry, and many in one go."""
+    """Measure saving entries one by one, and many at once."""
     mine, theirs = bench.both(Case("save", bench.size(1000, 100)), rounds=5)
     one, base = theirs["new_each"], "2.4.2, save()"
     faster = ("not slower", lambda _ours, ratio: ratio >= 1.0)
