@@ -1,6 +1,6 @@
-"""A Celery configuration to try RedBeat with, and the tasks that it schedules.
+"""A Celery configuration for trying RedBeat, with two example tasks.
 
-With a Redis on localhost (or `REDIS_URL` set), in two terminals::
+Start Redis on localhost or set `REDIS_URL`, then run in two terminals::
 
     celery --config exampleconf worker
     celery --config exampleconf beat --loglevel info
@@ -20,7 +20,7 @@ broker_connection_retry_on_startup = True
 imports = ("exampleconf",)
 task_ignore_result = True
 
-# Names of its own, so that trying it on a Redis that is in use touches nobody else's schedule.
+# Separate names: the example does not touch another schedule or queue in the same Redis.
 task_default_queue = "redbeat-example"
 redbeat_key_prefix = "redbeat-example:"
 
@@ -48,35 +48,35 @@ worker_redirect_stdouts = False
 
 @shared_task(bind=True, name="exampleconf.show")
 def show(self: Any, text: str = "") -> None:
-    """Print which entry ran, when it was meant to run, and how late it is."""
-    _say(self.request, text)
+    """Print the name of the entry, its scheduled time and its lateness."""
+    _print_run(self.request, text)
 
 
 @shared_task(bind=True, name="exampleconf.add")
 def add(self: Any, left: int, right: int) -> int:
-    """Add two numbers and print the sum, with what `show` prints."""
+    """Add two numbers; print the sum, and the same as `show`."""
     total = left + right
-    _say(self.request, f"{left} + {right} = {total}")
+    _print_run(self.request, f"{left} + {right} = {total}")
     return total
 
 
-def _say(request: Any, text: str) -> None:
+def _print_run(request: Any, text: str) -> None:
     now = dt.datetime.now(dt.timezone.utc)
-    name = _header(request, "periodic_task_name") or "called by hand"
-    planned = _header(request, "scheduled_at")
-    when = _lateness(planned, now) if planned else ""
-    line = f"{now:%H:%M:%S} {name:<20} {when:<34} {text}".rstrip()
-    # One write for line and end: tasks run in threads, and lines must not mix.
+    name = _header(request, "periodic_task_name") or "called manually"
+    scheduled_at = _header(request, "scheduled_at")
+    lateness = _lateness(scheduled_at, now) if scheduled_at else ""
+    line = f"{now:%H:%M:%S} {name:<20} {lateness:<34} {text}".rstrip()
+    # Tasks run in threads: one write for text and line end keeps lines apart.
     print(f"{line}\n", end="", flush=True)
 
 
 def _header(request: Any, name: str) -> str | None:
-    """Return a header that beat put into the message, or None for a task called by hand."""
+    """Return a message header that beat has set, None if the task was called manually."""
     value = request.get(name) or (request.headers or {}).get(name)
     return None if value is None else str(value)
 
 
-def _lateness(planned: str, now: dt.datetime) -> str:
-    instant = dt.datetime.fromisoformat(planned.replace("Z", "+00:00"))
+def _lateness(scheduled_at: str, now: dt.datetime) -> str:
+    instant = dt.datetime.fromisoformat(scheduled_at.replace("Z", "+00:00"))
     late = (now - instant).total_seconds() * 1000
     return f"due {instant:%H:%M:%S}.{instant.microsecond // 1000:03d}, {late:.0f} ms late"

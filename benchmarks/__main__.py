@@ -1,4 +1,4 @@
-"""``python -m benchmarks``: what this project costs, beside other schedulers and the limit."""
+"""``python -m benchmarks``: compares this project with other schedulers and a bare publish loop."""
 
 from __future__ import annotations
 
@@ -24,41 +24,49 @@ from .targets import ROWS
 
 DOCS = SCRIPTS.parent / "docs"
 
-#: Everything that is measured, by name, in the order of a whole run.
+#: All measurements by name, in the order of a full run.
 MEASUREMENTS: dict[str, Callable[[Bench], Finding]] = {**ROWS, "growth": growth, "peers": peers}
 
 
 def arguments(argv: list[str]) -> argparse.Namespace:
-    """Return the options of the command."""
+    """Parse the options of the command."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
-        description="Measure this project beside the release it replaces, other schedulers and a "
-        "bare send_task loop, on one Redis of their own, in turn. Takes about half an hour; "
-        "needs the package index the first time.",
+        description="Compare this project with the release that it replaces, with other "
+        "schedulers and with a bare send_task loop. All run in turn on a Redis server that this "
+        "command starts. Takes about half an hour. The first run downloads the other packages.",
     )
-    parser.add_argument("--quick", action="store_true", help="small sizes, one round, two minutes")
+    parser.add_argument(
+        "--quick", action="store_true", help="small sizes and one round; takes two minutes"
+    )
     parser.add_argument(
         "--only",
         action="append",
         choices=MEASUREMENTS,
         metavar="ROW",
-        help=f"measure this, may be repeated: {', '.join(MEASUREMENTS)}",
+        help=f"run only this measurement; repeatable. One of: {', '.join(MEASUREMENTS)}",
     )
-    parser.add_argument("--report", action="store_true", help="measure nothing, write the docs")
-    parser.add_argument("--results", type=Path, default=CACHE / "rows.json", help="what is kept")
-    parser.add_argument("--docs", type=Path, help="write tables and plots here; --report: docs/")
+    parser.add_argument(
+        "--report", action="store_true", help="only write the docs, from stored results"
+    )
+    parser.add_argument(
+        "--results", type=Path, default=CACHE / "rows.json", help="file with the results"
+    )
+    parser.add_argument(
+        "--docs", type=Path, help="directory for tables and plots; default with --report: docs/"
+    )
     parser.add_argument(
         *("--set", "-s"),
         action="append",
         default=[],
         metavar="NAME=JSON",
-        help="a setting of our beats where they publish, such as redbeat_...=8",
+        help="a setting of this project's beats in measurements that publish; repeatable",
     )
     return parser.parse_args(argv)
 
 
 def note(progress: str) -> None:
-    """Tell what is being measured, away from the table."""
+    """Print progress to stderr, so that stdout has only the tables."""
     print(progress, file=sys.stderr, flush=True)
 
 
@@ -77,11 +85,11 @@ def settings_of(texts: list[str]) -> dict[str, Any]:
 
 
 def measure(options: argparse.Namespace, store: Store) -> int:
-    """Measure what is asked for and keep it; return how much failed."""
+    """Run the selected measurements and store the results; return the number of failures."""
     failed = 0
     with EmbeddedRedis() as server:
         bench = Bench(server.url, options.quick, settings_of(options.set), note)
-        told = facts(server_name(server.url))
+        environment = facts(server_name(server.url))
         for name in options.only or MEASUREMENTS:
             note(f"-- {name}")
             try:
@@ -90,13 +98,16 @@ def measure(options: argparse.Namespace, store: Store) -> int:
                 traceback.print_exc()
                 failed += 1
                 continue
-            store.keep(name, replace(finding, facts=told, quick=options.quick))
+            store.keep(name, replace(finding, facts=environment, quick=options.quick))
             print(as_text(finding.rows), *finding.remarks, "", sep="\n", flush=True)
     return failed
 
 
 def main(argv: list[str]) -> int:
-    """Measure, and write what was asked for. Never fails on a number; 1 for what did not work."""
+    """Measure and write the docs; return 1 if a measurement raised an error.
+
+    Slow results are not errors.
+    """
     options = arguments(argv)
     store = Store(options.results)
     failed = 0 if options.report else measure(options, store)

@@ -1,4 +1,4 @@
-"""What beats do at work: real ones, beside a bare loop, and one with a null broker."""
+"""Measurements of whole beats: throughput compared with a bare loop, lateness, and memory."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ BARE = "bare send_task loop"
 
 
 def real_beat(bench: Bench) -> Finding:
-    """A real beat with a Redis broker beside a bare loop."""
+    """Compare a real beat with a Redis broker to a bare loop."""
     count, plain = bench.size(5000, 500), bench.scene()
-    told = bench.scene(**bench.settings)
+    configured = bench.scene(**bench.settings)
     jobs: list[Callable[[], float]] = [
-        lambda: drain_beats(bench.ours, plain, told, count),
+        lambda: drain_beats(bench.ours, plain, configured, count),
         lambda: drain_bare(bench.ours, plain, plain, count),
         lambda: drain_beats(bench.release, plain, plain, count),
     ]
-    bench.note(f"real beats, {count:,} due, beside a bare loop")
+    bench.note(f"real beats, {count:,} due, compared with a bare loop")
     mine, bare, theirs = bench.times(3, jobs, lambda job: job())
     what = f"a real beat sends {count:,} due entries"
     goal = ("<= 1.10 x the time", lambda _ours, ratio: ratio >= 1 / 1.10)
@@ -40,12 +40,12 @@ def real_beat(bench: Bench) -> Finding:
 
 
 def two_beats(bench: Bench) -> Finding:
-    """Two beats without a lock share the work."""
+    """Compare two beats without a lock, which share the work, to one beat."""
     count, plain = bench.size(5000, 500), bench.scene()
-    told = bench.scene(redbeat_lock_key=None, **bench.settings)
-    bench.note(f"one beat and two, {count:,} due")
+    unlocked = bench.scene(redbeat_lock_key=None, **bench.settings)
+    bench.note(f"one beat and two beats, {count:,} due")
     one, two = bench.times(
-        3, (1, 2), lambda beats: drain_beats(bench.ours, plain, told, count, beats)
+        3, (1, 2), lambda beats: drain_beats(bench.ours, plain, unlocked, count, beats)
     )
     what = f"two active-active beats send {count:,} due entries"
     goal = (">= 1.7 times as fast", lambda _ours, ratio: ratio >= 1.7)
@@ -53,14 +53,14 @@ def two_beats(bench: Bench) -> Finding:
 
 
 def far_broker(bench: Bench) -> Finding:
-    """Publishing with a network between beat and broker, and on a local one."""
+    """Measure publishing with 1 ms of network latency between beat and broker."""
     count, plain, goal = bench.size(5000, 500), bench.scene(), "5 times as fast"
     with delayed(bench.port, NETWORK) as port:
         far, near = f"redis://127.0.0.1:{port}/1", plain.redis
-        told = type(plain)(near, far, dict(bench.settings))
+        delayed_scene = type(plain)(near, far, dict(bench.settings))
         jobs: list[Callable[[], float]] = [
-            lambda: drain_beats(bench.ours, plain, told, count),
-            lambda: drain_bare(bench.ours, plain, told, count),
+            lambda: drain_beats(bench.ours, plain, delayed_scene, count),
+            lambda: drain_bare(bench.ours, plain, delayed_scene, count),
         ]
         bench.note(f"1 ms of network to the broker, {count:,} due")
         mine, bare = bench.times(2, jobs, lambda job: job())
@@ -71,10 +71,10 @@ def far_broker(bench: Bench) -> Finding:
 
 
 def lateness(bench: Bench) -> Finding:
-    """A steady pace with a null broker."""
+    """Measure lateness at a steady rate, without a broker."""
     pace, seconds = bench.size(1000, 200), bench.size(60, 5)
     bench.note(f"{pace:,} dispatches a second for {seconds} s")
-    found = bench.module("paced", bench.url, "--entries", pace, "--seconds", seconds)
+    metrics = bench.module("paced", bench.url, "--entries", pace, "--seconds", seconds)
     title = f"{pace:,} dispatches a second for {seconds} s, null broker"
     burst, every = pace // 10, 0.1
     bench.note(f"{burst} entries every {every} s for {seconds} s")
@@ -86,9 +86,9 @@ def lateness(bench: Bench) -> Finding:
     lost = ("0", lambda ours, _ratio: ours == 0)
     return Finding(
         [
-            target_row(f"{title}: late, p99", "ms", found["p99"], None, "", *late),
-            target_row(f"{title}: late, median", "ms", found["p50"]),
-            target_row(f"{title}: lost", "count", found["lost"], None, "", *lost),
+            target_row(f"{title}: late, p99", "ms", metrics["p99"], None, "", *late),
+            target_row(f"{title}: late, median", "ms", metrics["p50"]),
+            target_row(f"{title}: lost", "count", metrics["lost"], None, "", *lost),
             target_row(f"{joint}: late, p99", "ms", together["p99"], None, "", *later),
             target_row(f"{joint}: lost", "count", together["lost"], None, "", *lost),
         ]
@@ -96,7 +96,7 @@ def lateness(bench: Bench) -> Finding:
 
 
 def regular(bench: Bench) -> Finding:
-    """A real beat with entries that run every second, seen from the queue."""
+    """Measure how regularly messages of entries that run every second arrive in the queue."""
     case = BeatCase(bench.size(100, 20), bench.size(20, 3))
     bench.note(f"real beats, {case.entries} entries a second, {case.seconds} s")
     mine, theirs = (run_beat(side, bench.url, case) for side in (bench.ours, bench.release))
@@ -134,20 +134,20 @@ def regular(bench: Bench) -> Finding:
 
 
 def full(ours: float, _theirs: float) -> bool:
-    """Whether nothing is missing."""
+    """Return whether all expected runs arrived."""
     return ours >= 1.0
 
 
 def burst(bench: Bench) -> Finding:
-    """Memory while very many entries are due at once."""
+    """Measure the memory of a beat while very many entries are due at once."""
     count = bench.size(100_000, 5000)
     bench.note(f"a burst of {count:,}")
-    found = bench.module("burst", bench.url, "--entries", count)
+    metrics = bench.module("burst", bench.url, "--entries", count)
     title = f"burst of {count:,} due: memory of beat above idle"
     goal = ("<= 40 MiB", lambda ours, _ratio: ours <= 40 * 2**20)
     return Finding(
         [
-            target_row(f"{title}, peak", "MiB", found["above"], None, "", *goal),
-            target_row(f"{title}, afterwards", "MiB", found["stays"]),
+            target_row(f"{title}, peak", "MiB", metrics["above"], None, "", *goal),
+            target_row(f"{title}, afterwards", "MiB", metrics["stays"]),
         ]
     )

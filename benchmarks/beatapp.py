@@ -1,4 +1,4 @@
-"""The app of the beats that are measured as processes; a script under every interpreter."""
+"""The Celery app of measured beat processes; runs with the interpreter of each side."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real ``celery beat`` process with entries that run every second, seen from the queue."""
+"""Runs a real ``celery beat`` process and measures the messages that arrive in the queue."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ class BeatCase:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message as it left the queue; instants are UNIX seconds, ``due`` None when unknown.
+    """A received message; instants are UNIX seconds, ``due`` is None if unknown.
 
-    The arguments tell the entries apart: the release does not say which one it sends.
+    The task arguments identify the entry, because messages of RedBeat 2 do not contain its name.
     """
 
     arrived: float
@@ -57,9 +57,9 @@ class Message:
 
 
 def run_beat(side: Side, url: str, case: BeatCase) -> Metrics:
-    """Empty the Redis, run a beat in it, and return what arrived in the queue."""
+    """Empty the Redis, run a beat, and return metrics of the received messages."""
     client = emptied(url, decode_responses=True)
-    # On the whole second, so that the middle between two seconds parts the runs.
+    # Runs are due on whole seconds, so a window that opens at half a second cuts between runs.
     start = int(time.time())
     if case.spread:
         seed_spread(client, case.entries, start + 1)
@@ -78,7 +78,7 @@ def run_beat(side: Side, url: str, case: BeatCase) -> Metrics:
 
 @contextmanager
 def started(side: Side, url: str) -> Iterator[tuple[subprocess.Popen[bytes], IO[str]]]:
-    """Run a beat for the duration of the block, which gets the process and its log."""
+    """Run a beat for the duration of the context; yields the process and its log."""
     with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen(
             [side.python, "-m", "celery", "-A", "beatapp", *OPTIONS],
@@ -93,7 +93,7 @@ def started(side: Side, url: str) -> Iterator[tuple[subprocess.Popen[bytes], IO[
 
 @contextmanager
 def ended(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    """End a process after the block, and kill it when that takes more than ``STOP_SECONDS``."""
+    """Terminate a process at the end of the context; kill it after ``STOP_SECONDS``."""
     try:
         yield
     finally:
@@ -106,7 +106,7 @@ def ended(process: subprocess.Popen[bytes]) -> Iterator[None]:
 
 
 def first_message(client: Any, process: subprocess.Popen[bytes]) -> Message | None:
-    """Wait for a message; None when the beat ended or the time is over."""
+    """Wait for a message; None if the beat exited or ``START_SECONDS`` have passed."""
     deadline = time.monotonic() + START_SECONDS
     while process.poll() is None and time.monotonic() < deadline:
         for taken in receive(client, 0.5):
@@ -144,7 +144,7 @@ def received(client: Any, opens: float, closes: float) -> Iterator[Message]:
 
 
 def metrics_of(messages: list[Message], case: BeatCase) -> Metrics:
-    """Return the share of the expected runs, and how regular they were, in seconds."""
+    """Return the share of expected runs that arrived, and quantiles of gaps and lateness (s)."""
     metrics: Metrics = {"share": len(messages) / (case.entries * case.seconds)}
     late = [message.arrived - message.due for message in messages if message.due is not None]
     for name, values in (("gap", gaps(messages)), ("late", late)):
@@ -155,7 +155,7 @@ def metrics_of(messages: list[Message], case: BeatCase) -> Metrics:
 
 
 def gaps(messages: list[Message]) -> list[float]:
-    """Return the seconds between each two runs of the same entry."""
+    """Return the seconds between consecutive runs of the same entry."""
     runs: dict[str, list[float]] = defaultdict(list)
     for message in messages:
         runs[message.arguments].append(message.arrived)

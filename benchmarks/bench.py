@@ -1,4 +1,4 @@
-"""What every measurement needs: a Redis, the sides, sizes, and medians of rounds in turn."""
+"""Shared code of all measurements: the Redis, the sides, sizes, and medians over rounds."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from .suite import Case, in_turn, run_case
 
 __all__ = ("Bench",)
 
-#: The status of ``peerload.py`` for a peer that cannot store so many entries in time.
+#: Exit code of ``peerload.py`` if a peer cannot store the entries in time.
 TOO_SLOW = 3
 
 
 @cache
 def installed(name: str) -> Side:
-    """Return a peer; Celery's own scheduler is in our interpreter."""
+    """Return a peer; Celery's own scheduler uses the running interpreter."""
     return Side("celery", "", sys.executable) if name == "celery" else install_peer(name)
 
 
@@ -35,7 +35,8 @@ def installed(name: str) -> Side:
 class Bench:
     """One run of the benchmarks.
 
-    ``url`` is a Redis that may be emptied. ``settings`` are told to our beats where they publish.
+    ``url`` is a Redis that may be emptied. ``settings`` are extra settings of this project's beats
+    in measurements that publish. ``note`` receives progress messages.
     """
 
     url: str
@@ -44,7 +45,7 @@ class Bench:
     note: Callable[[str], None] = print
 
     def size(self, full: int, quick: int) -> int:
-        """Return which of two numbers is for this run."""
+        """Return the size for this run: ``quick`` with ``--quick``, else ``full``."""
         return quick if self.quick else full
 
     @property
@@ -54,7 +55,7 @@ class Bench:
 
     @property
     def release(self) -> Side:
-        """The release that it replaces."""
+        """The RedBeat 2 release that this project replaces."""
         return installed("peer")
 
     @property
@@ -63,40 +64,40 @@ class Bench:
         return urlsplit(self.url).port or 6379
 
     def scene(self, port: int | None = None, **settings: Any) -> Scene:
-        """Return where processes find schedule and broker; ``port`` is that of a proxy to both."""
-        at = f"redis://127.0.0.1:{port or self.port}"
-        return Scene(f"{at}/0", f"{at}/1", settings)
+        """Return the scene for beat processes; ``port`` may be a proxy to schedule and broker."""
+        server = f"redis://127.0.0.1:{port or self.port}"
+        return Scene(f"{server}/0", f"{server}/1", settings)
 
     def rounds(self, full: int, sides: Sequence[Any], work: Callable[[Any], Any]) -> list[Any]:
-        """Do the work for each side in turn; return a list per side, of the rounds."""
-        found: dict[int, list[Any]] = {index: [] for index in range(len(sides))}
-        for turn in range(self.size(full, 1)):
-            for index in in_turn(range(len(sides)), turn):
-                found[index].append(work(sides[index]))
-        return [found[index] for index in range(len(sides))]
+        """Run the work for each side in turn; return for each side the results of all rounds."""
+        results: dict[int, list[Any]] = {index: [] for index in range(len(sides))}
+        for number in range(self.size(full, 1)):
+            for index in in_turn(range(len(sides)), number):
+                results[index].append(work(sides[index]))
+        return [results[index] for index in range(len(sides))]
 
     def times(self, full: int, sides: Sequence[Any], work: Callable[[Any], float]) -> list[float]:
-        """Return the median of the rounds for each side."""
+        """Return the median over the rounds for each side."""
         return [statistics.median(each) for each in self.rounds(full, sides, work)]
 
     def both(self, case: Case, rounds: int = 3, url: str = "") -> tuple[Metrics, Metrics]:
-        """Return the medians of a workload for us and for the release."""
-        self.note(f"{case.workload}, {case.entries:,} entries, ours and the release")
+        """Return the median metrics of a workload for this project and for the release."""
+        self.note(f"{case.workload}, {case.entries:,} entries, this project and the release")
         sides = (self.ours, self.release)
         mine, theirs = self.rounds(rounds, sides, lambda side: self.case(side, case, url))
         return medians(mine), medians(theirs)
 
     def case(self, side: Side, case: Case, url: str = "") -> Metrics:
-        """Return what one workload took."""
+        """Run one workload and return its metrics."""
         return run_case(side, url or self.url, case)
 
     def module(self, name: str, *arguments: Any) -> Metrics:
-        """Run a module of this package in a process of our own, and return its metrics."""
+        """Run a module of this package in a subprocess and return its metrics."""
         command = [sys.executable, "-m", f"benchmarks.{name}", *map(str, arguments)]
         return output(command, SCRIPTS.parent, self.ours.environment())
 
     def peer(self, name: str, workload: str, entries: int, seconds: int) -> Metrics | None:
-        """Return what a scheduler of somebody else takes; None when it is too slow for that."""
+        """Return the metrics of another scheduler, None if it does not finish in time."""
         side = installed(name)
         self.note(f"{name}: {workload}, {entries:,} entries")
         script, sizes = str(SCRIPTS / "peerload.py"), ("--entries", entries, "--seconds", seconds)
@@ -117,8 +118,12 @@ def medians(samples: Sequence[Metrics]) -> Metrics:
 def output(
     command: Sequence[str], directory: Path, variables: dict[str, str], limit: float = 600
 ) -> Metrics:
-    """Return the JSON that a process prints; raises RuntimeError with what it says otherwise."""
-    done = subprocess.run(
+    """Return the JSON output of a process.
+
+    Raises TimeoutError for a peer that is too slow, and RuntimeError with the end of the process'
+    stderr for other failures.
+    """
+    result = subprocess.run(
         command,
         cwd=directory,
         env=variables,
@@ -127,9 +132,9 @@ def output(
         timeout=limit,
         check=False,
     )
-    if done.returncode == TOO_SLOW:
-        raise TimeoutError(done.stderr)
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
-    metrics: Metrics = json.loads(done.stdout)
+    if result.returncode == TOO_SLOW:
+        raise TimeoutError(result.stderr)
+    if result.returncode:
+        raise RuntimeError(f"{' '.join(command)} failed:\n{result.stderr[-2000:]}")
+    metrics: Metrics = json.loads(result.stdout)
     return metrics

@@ -1,7 +1,7 @@
-"""What memory a beat takes when very many entries are due at once. Linux only.
+"""Measures the memory of a beat while very many entries are due at once. Linux only.
 
-``python -m benchmarks.burst URL --entries 100000``: prints one JSON object, metric -> bytes.
-Nothing travels to a broker; everything else is as in a beat.
+``python -m benchmarks.burst URL --entries 100000`` prints one JSON object, metric -> bytes.
+The beat publishes no messages; otherwise it works as usual.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from pathlib import Path
 from .metering import Metrics
 from .prepared import EVERY, OVERDUE, beat, emptied, make_app, seed
 
-#: Makes entries due whose last run was an hour ago.
-PUT_UP = """
+#: Makes all entries due now.
+MAKE_DUE = """
 for index = 0, tonumber(ARGV[1]) - 1 do
   redis.call('ZADD', 'redbeat::schedule', ARGV[2], 'redbeat:entry-' .. string.format('%d', index))
 end
@@ -26,19 +26,19 @@ end
 
 
 def memory(name: str) -> int:
-    """Return a figure about the memory of this process: ``VmRSS``, or ``VmHWM`` for its peak."""
-    found = re.search(rf"^{name}:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
-    assert found is not None, name
-    return int(found[1]) * 1024
+    """Return memory of this process in bytes: ``VmRSS`` is the current size, ``VmHWM`` the peak."""
+    match = re.search(rf"^{name}:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
+    assert match is not None, name
+    return int(match[1]) * 1024
 
 
-def forget_peak() -> None:
-    """Let the peak be what is used now."""
+def reset_peak() -> None:
+    """Reset ``VmHWM`` to the current size."""
     Path("/proc/self/clear_refs").write_text("5")
 
 
 def watch(url: str, count: int) -> Metrics:
-    """Return the memory of an idle beat, and its peak during the burst above that."""
+    """Return the memory of an idle beat, and the increase during and after the burst, in bytes."""
     client = emptied(url)
     now = datetime.now(timezone.utc).timestamp()
     ran = datetime.fromtimestamp(now - OVERDUE, timezone.utc)
@@ -47,16 +47,16 @@ def watch(url: str, count: int) -> Metrics:
         for _ in range(10):
             scheduler.tick()
         gc.collect()
-        forget_peak()
+        reset_peak()
         idle = memory("VmRSS")
-        client.eval(PUT_UP, 0, count, now - 1)
+        client.eval(MAKE_DUE, 0, count, now - 1)
         while scheduler.sent < count:
             scheduler.tick()
         return {"idle": idle, "above": memory("VmHWM") - idle, "stays": memory("VmRSS") - idle}
 
 
 def main(argv: list[str]) -> None:
-    """Run it, and print the metrics."""
+    """Run the measurement and print its metrics."""
     parser = argparse.ArgumentParser(prog="burst", description=__doc__)
     parser.add_argument("url")
     parser.add_argument("--entries", type=int, default=100_000)

@@ -1,8 +1,8 @@
-"""A TCP proxy on the loopback interface that holds back every byte for a while.
+"""A TCP proxy on the loopback interface that delays all data, to simulate network latency.
 
-A process of its own: ``python delay.py PORT MICROSECONDS`` forwards to a port of this machine,
-prints the port it listens on, and ends when its standard input does. Threads that sleep are more
-exact than an event loop, whose timers are of whole milliseconds.
+``python delay.py PORT MICROSECONDS`` forwards to a local port, prints the port that it listens on,
+and exits at the end of its standard input. The proxy uses threads, because an event loop has
+timers of whole milliseconds.
 """
 
 from __future__ import annotations
@@ -21,25 +21,26 @@ __all__ = ("delayed",)
 
 CHUNK = 1 << 16
 
-Held = queue.SimpleQueue[tuple[float, bytes]]
+#: Received data, with the monotonic time at which to send it.
+DelayQueue = queue.SimpleQueue[tuple[float, bytes]]
 
 
-def take(source: socket.socket, held: Held, seconds: float) -> None:
-    """Read until the end, and note from when on each piece may go."""
+def receive(source: socket.socket, delay_queue: DelayQueue, seconds: float) -> None:
+    """Read data until the end of the stream, and queue it with the time at which to send it."""
     data = b"-"
     while data:
         try:
             data = source.recv(CHUNK)
         except OSError:
             data = b""
-        held.put((time.monotonic() + seconds, data))
+        delay_queue.put((time.monotonic() + seconds, data))
 
 
-def give(target: socket.socket, held: Held) -> None:
-    """Send each piece when its time has come; close at the end."""
+def send(target: socket.socket, delay_queue: DelayQueue) -> None:
+    """Send queued data when it is due; shut the connection down at the end of the stream."""
     while True:
-        at, data = held.get()
-        wait = at - time.monotonic()
+        send_at, data = delay_queue.get()
+        wait = send_at - time.monotonic()
         if wait > 0:
             time.sleep(wait)
         try:
@@ -53,16 +54,16 @@ def give(target: socket.socket, held: Held) -> None:
 
 
 def join(one: socket.socket, other: socket.socket, seconds: float) -> None:
-    """Forward both ways."""
+    """Forward data between two connections, in both directions."""
     for source, target in ((one, other), (other, one)):
         source.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        held: Held = queue.SimpleQueue()
-        threading.Thread(target=take, args=(source, held, seconds), daemon=True).start()
-        threading.Thread(target=give, args=(target, held), daemon=True).start()
+        delay_queue: DelayQueue = queue.SimpleQueue()
+        threading.Thread(target=receive, args=(source, delay_queue, seconds), daemon=True).start()
+        threading.Thread(target=send, args=(target, delay_queue), daemon=True).start()
 
 
 def serve(port: int, seconds: float) -> None:
-    """Accept connections for ever."""
+    """Accept connections until the process ends."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         print(server.getsockname()[1], flush=True)
         while True:
@@ -72,7 +73,7 @@ def serve(port: int, seconds: float) -> None:
 
 @contextmanager
 def delayed(port: int, round_trip: float) -> Iterator[int]:
-    """Run a proxy for the block, which gets its port; ``round_trip`` is the seconds it adds."""
+    """Run a proxy during the context and yield its port; it adds ``round_trip`` seconds."""
     command = [sys.executable, str(Path(__file__)), str(port), str(round_trip / 2 * 1e6)]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen(command, text=True, **pipes) as process:  # type: ignore[call-overload]
@@ -83,7 +84,7 @@ def delayed(port: int, round_trip: float) -> Iterator[int]:
 
 
 def main(port: str, microseconds: str) -> None:
-    """Forward until the standard input ends."""
+    """Forward until the end of the standard input."""
     work = threading.Thread(target=serve, args=(int(port), float(microseconds) / 1e6), daemon=True)
     work.start()
     sys.stdin.read()

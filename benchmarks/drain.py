@@ -1,4 +1,4 @@
-"""How long real processes take to bring a number of messages into a queue."""
+"""Measures how fast real processes publish a number of messages to a queue."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from .sides import SCRIPTS, Side
 
 __all__ = ("Scene", "drain_bare", "drain_beats")
 
-#: Seconds for beats to start, and for all messages to arrive.
+#: Timeouts in seconds: for the start of beats, and for the arrival of all messages.
 START_SECONDS = 60.0
 LIMIT = 120.0
 
-#: Seconds between storing entries and the instant at which they are due.
+#: Seconds from storing entries until they are due.
 AHEAD = 1.0
 
 LOCK = "redbeat::lock"
 
-#: Seconds between two looks at the queue; each takes a little of what is measured.
-LOOK = 0.005
+#: Seconds between two polls of the queue; polling costs a little of the measured CPU.
+POLL = 0.005
 
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """Where schedule and broker are, as processes see them, and what the app is told."""
+    """The URLs of schedule and broker, and the settings of the app, for a process."""
 
     redis: str
     broker: str
@@ -52,7 +52,10 @@ class Scene:
 
 @contextmanager
 def running(side: Side, scene: Scene, command: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a process of a side for the block; what it says is told when it fails."""
+    """Run a process of a side during the context.
+
+    A TimeoutError in the context becomes a RuntimeError with the process' output.
+    """
     with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen(
             [side.python, *command],
@@ -70,30 +73,31 @@ def running(side: Side, scene: Scene, command: Sequence[str]) -> Iterator[subpro
 
 
 def arrival(queue: Any, count: int) -> float:
-    """Return the seconds from the first message in the queue to the last of so many."""
-    deadline, first, before = time.monotonic() + LIMIT, 0.0, 0
+    """Return the seconds from the first of ``count`` messages in the queue to the last."""
+    deadline, first_at, missed = time.monotonic() + LIMIT, 0.0, 0
     while time.monotonic() < deadline:
         arrived = queue.llen(QUEUE)
-        if arrived and not first:
-            first, before = time.perf_counter(), arrived
+        if arrived and not first_at:
+            first_at, missed = time.perf_counter(), arrived
         if arrived >= count:
-            # As if it had been seen from the very first one.
-            return (time.perf_counter() - first) * count / max(count - before, 1)
-        time.sleep(LOOK)
+            # Extrapolate to include the messages that arrived before the first poll saw any.
+            return (time.perf_counter() - first_at) * count / max(count - missed, 1)
+        time.sleep(POLL)
     raise TimeoutError(f"{queue.llen(QUEUE)} of {count} messages arrived in {LIMIT:.0f} s")
 
 
 def drain_bare(side: Side, plain: Scene, scene: Scene, count: int) -> float:
-    """Return the seconds of a bare loop. ``plain`` is the scene as it is seen without delay."""
+    """Return the seconds of a bare loop; ``plain`` is the scene without a delaying proxy."""
     with emptied(plain.broker) as queue, running(side, scene, ["bare.py", str(count)]):
         return arrival(queue, count)
 
 
 def drain_beats(side: Side, plain: Scene, scene: Scene, count: int, beats: int = 1) -> float:
-    """Return the seconds in which beats send entries that are due at the same instant.
+    """Return the seconds in which beats publish entries that are due at the same instant.
 
-    Ours are idle when that comes. The entries of the release are due when it starts: of entries
-    that become due together later it sends one, and sleeps until its longest wait is over.
+    This project's beats are idle when the entries become due. For the release, the entries are due
+    before it starts: of entries that become due together later, it sends only one and then sleeps
+    for its maximum interval.
     """
     options = ["-m", "celery", "-A", "beatapp", *OPTIONS[:-1], "warning"]
     with emptied(plain.broker) as queue, redis.Redis.from_url(plain.redis) as client:
@@ -115,9 +119,9 @@ def put(client: Any, count: int, due: float) -> None:
 
 
 def wait_until_idle(client: Any, beats: int) -> None:
-    """Wait until so many of our beats are at work: one that leads, or several that share it."""
+    """Wait until this project's beats are ready: one leader, or ``beats`` without a lock."""
     deadline = time.monotonic() + START_SECONDS
     while client.zcard(".redbeat::beats") < beats and not (beats == 1 and client.exists(LOCK)):
         if time.monotonic() > deadline:
-            raise TimeoutError(f"{beats} beats are not at work within {START_SECONDS:.0f} s")
-        time.sleep(LOOK)
+            raise TimeoutError(f"{beats} beats did not start within {START_SECONDS:.0f} s")
+        time.sleep(POLL)

@@ -1,4 +1,4 @@
-"""The app of the beats that are struck by faults; a script under both interpreters."""
+"""The Celery app of beats in fault tests; runs with the interpreter of each side."""
 
 from __future__ import annotations
 

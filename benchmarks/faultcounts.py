@@ -1,4 +1,4 @@
-"""What was sent against what should have been: pure functions for messages of either side."""
+"""Compares the messages that were sent with the expected runs. Pure functions, for both sides."""
 
 from __future__ import annotations
 
@@ -14,10 +14,14 @@ __all__ = ("Counts", "by_occurrence", "by_run", "once")
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """How many occurrences were expected, and what became of them.
+    """Counts of expected runs and of sent messages.
 
-    ``missed`` have no message of their own. ``lost`` of these are not spoken for by a later message
-    either; None where that cannot be told. ``same_id`` and ``other_id`` are messages too many.
+    Attributes:
+        expected: expected runs.
+        sent: messages.
+        missed: expected runs without their own message.
+        lost: missed runs that no later message stands for either; None if unknown.
+        same_id, other_id: duplicate messages, with the same and with another task id.
     """
 
     expected: int
@@ -29,27 +33,27 @@ class Counts:
 
 
 def once(entries: Iterable[str], messages: Iterable[Message]) -> Counts:
-    """Count for entries that must run once; messages of other entries do not matter."""
+    """Count runs of entries that must run exactly once; messages of other entries are ignored."""
     ids: dict[str, list[str]] = {entry: [] for entry in entries}
     for message in messages:
         if message.entry in ids:
             ids[message.entry].append(message.task_id)
-    lost = sum(not found for found in ids.values())
+    lost = sum(not sent for sent in ids.values())
     return Counts(
         expected=len(ids),
         sent=sum(map(len, ids.values())),
         missed=lost,
         lost=lost,
-        same_id=sum(len(found) - len(set(found)) for found in ids.values()),
-        other_id=sum(max(0, len(set(found)) - 1) for found in ids.values()),
+        same_id=sum(len(sent) - len(set(sent)) for sent in ids.values()),
+        other_id=sum(max(0, len(set(sent)) - 1) for sent in ids.values()),
     )
 
 
 def by_occurrence(expected: Mapping[str, Sequence[float]], messages: Iterable[Message]) -> Counts:
-    """Count by the nominal instants that messages carry.
+    """Count messages that contain the nominal instants of their runs.
 
-    ``expected`` has the instants of each entry, UNIX seconds, ascending; messages of later ones and
-    of other entries do not count.
+    ``expected`` maps entries to their instants in UNIX seconds, ascending. Messages of later
+    instants and of other entries are ignored.
     """
     report = judge(expected, [message for message in messages if message.entry in expected])
     return Counts(
@@ -65,10 +69,11 @@ def by_occurrence(expected: Mapping[str, Sequence[float]], messages: Iterable[Me
 def by_run(
     expected: Mapping[str, Sequence[float]], messages: Iterable[Message], every: float
 ) -> Counts:
-    """Count messages that do not tell their instants, by when they came.
+    """Count messages without nominal instants, by the time of their arrival.
 
-    Of each entry, those up to half an interval (``every``, seconds) after the last instant count.
-    One within half an interval of the one before is a double, and so is what exceeds the expected.
+    Messages up to half an interval (``every``, in seconds) after the last instant of their entry
+    count. A message within half an interval of the previous one is a duplicate, and so are messages
+    beyond the number of expected runs.
     """
     of_entry: dict[str, list[Message]] = defaultdict(list)
     for message in messages:
@@ -77,19 +82,19 @@ def by_run(
             of_entry[message.entry].append(message)
     total = missed = sent = same = 0
     for entry, instants in expected.items():
-        found = of_entry[entry]
-        runs = min(len(instants), _runs([message.received for message in found], every))
+        arrived = of_entry[entry]
+        runs = min(len(instants), _runs([message.received for message in arrived], every))
         total, missed, sent = (
             total + len(instants),
             missed + len(instants) - runs,
-            sent + len(found),
+            sent + len(arrived),
         )
-        same += len(found) - len({message.task_id for message in found})
+        same += len(arrived) - len({message.task_id for message in arrived})
     return Counts(total, sent, missed, None, same, sent - (total - missed) - same)
 
 
 def _runs(arrivals: Iterable[float], every: float) -> int:
-    """Return how many arrivals are half an interval or more after the last that was counted."""
+    """Count the arrivals that are at least half an interval after the last counted one."""
     count, last = 0, float("-inf")
     for arrival in sorted(arrivals):
         if arrival - last >= every / 2:

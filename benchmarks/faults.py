@@ -1,4 +1,4 @@
-"""``python -m benchmarks.faults``: this project and the release that it replaces, under faults."""
+"""``python -m benchmarks.faults``: compares this project with RedBeat 2 under faults."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Case = Callable[[Side], Metrics]
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much is done. ``shared_seconds``, ``fault_every`` and ``away`` are seconds."""
+    """Sizes of the scenarios; ``shared_seconds``, ``fault_every`` and ``away`` are in seconds."""
 
     due: int
     shared: int
@@ -37,12 +37,12 @@ class Sizes:
 
 FULL = Sizes(due=5000, shared=200, shared_seconds=30.0, fault_every=5.0, kills=5, away=10.0)
 QUICK = Sizes(due=1000, shared=200, shared_seconds=10.0, fault_every=3.0, kills=2, away=3.0)
-#: Entries of every second where servers are away.
-FEW = 20
+#: Entries that run every second in scenarios with outages.
+OUTAGE_ENTRIES = 20
 
 
 def plan(sizes: Sizes) -> dict[str, Case]:
-    """Return what is done, by its title in the table."""
+    """Return the scenarios by their titles in the table."""
     middle = sizes.due * 2 // 5
     cases: dict[str, Case] = {}
     for sent in (signal.SIGTERM, signal.SIGKILL, signal.SIGSTOP):
@@ -55,9 +55,9 @@ def plan(sizes: Sizes) -> dict[str, Case]:
     faulty = f"{four}, one killed, stopped or restarted every {sizes.fault_every:g} s"
     cases[faulty] = partial(each, fault_every=sizes.fault_every)
     title = f"Redis of the schedule killed {sizes.kills} times, back within 2 s"
-    cases[title] = partial(redis_killed, entries=FEW, times=sizes.kills)
+    cases[title] = partial(redis_killed, entries=OUTAGE_ENTRIES, times=sizes.kills)
     cases[f"broker away for {sizes.away:g} s"] = partial(
-        broker_away, entries=FEW, seconds=sizes.away
+        broker_away, entries=OUTAGE_ENTRIES, seconds=sizes.away
     )
     cases["SIGKILL of the leader, default settings"] = failover
     return cases
@@ -66,43 +66,45 @@ def plan(sizes: Sizes) -> dict[str, Case]:
 def run(
     cases: dict[str, Case], sides: Sequence[Side], tell: Callable[[str], None]
 ) -> dict[str, dict[str, Metrics]]:
-    """Do everything to each side, in an order that changes; ``tell`` is told about the progress."""
+    """Run all scenarios with both sides in alternating order; ``tell`` receives progress."""
     table: dict[str, dict[str, Metrics]] = {}
-    for turn, (title, case) in enumerate(cases.items()):
+    for index, (title, case) in enumerate(cases.items()):
         table[title] = {}
-        for side in in_turn(sides, turn):
-            tell(f"{turn + 1} of {len(cases)}: {title}: {side.version}")
+        for side in in_turn(sides, index):
+            tell(f"{index + 1} of {len(cases)}: {title}: {side.version}")
             table[title][side.name] = case(side)
     return table
 
 
 def arguments(argv: list[str]) -> argparse.Namespace:
-    """Return the options of the command."""
+    """Parse the options of the command."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.faults",
-        description="Kill, stop and restart beats, Redis and the broker, of this project and of "
-        "the released celery-redbeat, and count what is lost and what is doubled. Takes about ten "
-        "minutes; needs the package index the first time.",
+        description="Kill, pause and restart beats, Redis and the broker, with this project and "
+        "with the released celery-redbeat, and count lost and duplicate messages. Takes about ten "
+        "minutes. The first run downloads the release.",
     )
-    parser.add_argument("--quick", action="store_true", help="smaller sizes, five minutes")
-    parser.add_argument("--output", type=Path, help="write the table to this file, as rst")
+    parser.add_argument("--quick", action="store_true", help="smaller sizes; takes five minutes")
+    parser.add_argument(
+        "--output", type=Path, help="write the table to this file, as reStructuredText"
+    )
     return parser.parse_args(argv)
 
 
 def main(argv: list[str]) -> None:
-    """Install the release, run the plan, print the table. Never fails on a number."""
+    """Install the release, run all scenarios and print the table."""
     options = arguments(argv)
-    # Told to end, it ends what it has started, as it does when interrupted.
+    # With SystemExit, SIGTERM stops the started processes, as Ctrl-C does.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    note("installing the release it is compared to")
+    note("installing the release for comparison")
     sides = (ours(), install_peer())
     with EmbeddedRedis() as server:
         name = server_name(server.url)
     table = run(plan(QUICK if options.quick else FULL), sides, note)
     print(as_text(table, name))
     if options.output:
-        made_by = "--quick" if options.quick else ""
-        options.output.write_text(as_rst(table, name, made_by), encoding="utf-8")
+        flags = "--quick" if options.quick else ""
+        options.output.write_text(as_rst(table, name, flags), encoding="utf-8")
 
 
 if __name__ == "__main__":

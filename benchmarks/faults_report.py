@@ -1,4 +1,4 @@
-"""The numbers of the faults as a table, for a terminal and for the documentation."""
+"""The results of the fault scenarios as a table, for a terminal and for the documentation."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ __all__ = ("Table", "as_rst", "as_text", "lines")
 COMMAND = "python -m benchmarks.faults"
 NOTHING = "-"
 
-#: What is done -> name of the side -> what was counted.
+#: Title of the scenario -> name of the side -> cells.
 Table = Mapping[str, Mapping[str, Metrics]]
 
 NOTE = f"""\
-Both sides run on the same machine in turn, with the same entries; the Redis of the schedule and the
-broker are servers of their own. A beat that ends is started again after one second. "Process exits"
-are those that nobody asked for: because of a lost connection or a lost lock, say, and not because
-of the SIGKILL or SIGTERM that was sent. ``redbeat_lock_timeout`` is 5 and
-``beat_max_loop_interval`` 1 on both sides, except where it says "default settings".
+Both sides run in turn on the same machine, with the same entries. The Redis of the schedule and the
+broker are separate servers. A beat that exits is restarted after one second. "Process exits" are
+unexpected exits, for example because of a lost connection or a lost lock; exits caused by the
+SIGKILL or SIGTERM of the scenario do not count. ``redbeat_lock_timeout`` is 5 and
+``beat_max_loop_interval`` is 1 on both sides, except with "default settings".
 
-How it is counted: an entry of an hour must have one message. With none it is lost, with more it is
-doubled. The messages for an entry of a second tell in this version which occurrence they are of,
-and how many earlier ones they stand for, which are coalesced. Those of {PEER_VERSION} do not, so
-they are counted per entry, against the number of seconds: one within half a second of the last
-that counted is doubled, and so are those beyond the number of seconds; what is missing to that
-number is lost or coalesced, nobody can tell which. Its intervals start at the actual last run, so
-a part of what is missing is drift, as in the calm case. Doubles are told apart by the ids of the
-messages."""
+How messages are counted: an hourly entry must have exactly one message. Without a message, the run
+is lost; more messages are duplicates. For entries that run every second, messages of this version
+contain the nominal time of the run and the number of earlier runs that were coalesced into it.
+Messages of {PEER_VERSION} do not contain these, so they are counted per entry and compared with
+the number of seconds. A message within half a second of the last counted one is a duplicate, and
+so are messages beyond the number of seconds. Missing messages are lost or coalesced; it is unknown
+which. The intervals of {PEER_VERSION} start at the actual last run, so some of the missing messages
+are drift, as in the calm case. Duplicates are distinguished by their task ids."""
 
 
 def show(cell: Cell | None) -> str:
@@ -43,30 +43,33 @@ def show(cell: Cell | None) -> str:
 
 
 def lines(table: Table) -> list[tuple[str, str, str, str]]:
-    """Return the table with its heading; what is done is named in its first line only."""
-    found = [("fault", "counted", "3", PEER_VERSION)]
+    """Return the table with its heading; only the first line of a scenario has its title."""
+    rows = [("fault", "counted", "3", PEER_VERSION)]
     for fault, sides in table.items():
         ours, peer = sides.get("ours", {}), sides.get("peer", {})
         title = fault
         for name in dict.fromkeys([*ours, *peer]):
-            found.append((title, name, show(ours.get(name)), show(peer.get(name))))
+            rows.append((title, name, show(ours.get(name)), show(peer.get(name))))
             title = ""
-    return found
+    return rows
 
 
 def as_text(table: Table, server: str) -> str:
     """Return the table for a terminal; ``server`` names the Redis."""
     rows = lines(table)
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    shown = [
+    lines_of_text = [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in rows
     ]
-    return "\n".join([*shown, "", facts(server)])
+    return "\n".join([*lines_of_text, "", facts(server)])
 
 
 def as_rst(table: Table, server: str, options: str) -> str:
-    """Return the table as an include of the documentation; ``options`` made it."""
+    """Return the table as an include file of the documentation.
+
+    ``options`` are the command-line options that were used.
+    """
     rows = "\n".join("   " + ", ".join(map(quoted, row)) for row in lines(table))
     command = f"{COMMAND} {options}".strip()
     return (

@@ -1,4 +1,4 @@
-"""Where the faults happen: two Redis servers, a schedule, beats of one side, and a ledger."""
+"""The setup of a fault scenario: two Redis servers, a schedule, beats, and a ledger of messages."""
 
 from __future__ import annotations
 
@@ -26,11 +26,12 @@ __all__ = ("LOCK", "LOCK_TIMEOUT", "TIMED", "Scene", "scene", "within")
 
 LOCK = "redbeat::lock"
 QUEUE = "celery"
-#: Seconds; both sides get it where the time that a lock lives would hide everything else.
+#: ``redbeat_lock_timeout`` of both sides, in seconds: with default values, waiting for the lock
+#: would dominate all results.
 LOCK_TIMEOUT = 5
-#: The settings that go with it. RedBeat 2 renews its lock once in each interval of the loop.
+#: Settings for this timeout. RedBeat 2 renews its lock once per loop interval.
 TIMED = {"redbeat_lock_timeout": LOCK_TIMEOUT, "beat_max_loop_interval": 1}
-#: What makes Redis keep all that it confirmed.
+#: Redis options with which confirmed writes survive a kill.
 DURABLE = ("--appendonly", "yes", "--appendfsync", "always")
 START_SECONDS = 60.0
 STARTED = "beat: Starting..."
@@ -38,7 +39,7 @@ POLL = 0.02
 
 
 def within(seconds: float, condition: Callable[[], object]) -> bool:
-    """Wait until a condition is true; return False when that takes longer."""
+    """Wait until a condition is true; return False after ``seconds``."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
@@ -49,7 +50,7 @@ def within(seconds: float, condition: Callable[[], object]) -> bool:
 
 @dataclass(frozen=True)
 class Scene:
-    """One side's beats on a schedule of their own. All instants are UNIX seconds."""
+    """The beats of one side with their own schedule. All instants are UNIX seconds."""
 
     side: Side
     schedule_redis: RedisServer
@@ -61,16 +62,16 @@ class Scene:
     def start(self) -> int:
         """Start a beat and wait until it has started; return its number."""
         number = self.beats.add()
-        if not within(START_SECONDS, lambda: STARTED in self.beats.said(number)):
-            said = self.beats.said(number)[-2000:]
-            raise RuntimeError(f"a beat of {self.side.version} did not start:\n{said}")
+        if not within(START_SECONDS, lambda: STARTED in self.beats.output(number)):
+            log = self.beats.output(number)[-2000:]
+            raise RuntimeError(f"a beat of {self.side.version} did not start:\n{log}")
         return number
 
     def start_leader(self) -> int:
-        """Start a beat and wait until there is a lock."""
+        """Start a beat and wait until it has acquired the lock."""
         number = self.start()
         if not within(START_SECONDS, lambda: self.schedule.client.exists(LOCK)):
-            raise RuntimeError(f"nobody took the lock:\n{self.beats.said(number)[-2000:]}")
+            raise RuntimeError(f"no beat took the lock:\n{self.beats.output(number)[-2000:]}")
         return number
 
     def put(self, entries: Sequence[str], every: float, first: float) -> None:
@@ -79,13 +80,13 @@ class Scene:
         self.schedule.put(entries, every, first, dict.fromkeys(entries, history))
 
     def begin(self, entries: Sequence[str], every: float, wait: float = 2.0) -> float:
-        """Store entries; return their first instant, a whole second ``wait`` from now or later."""
+        """Store entries; return their first instant, a whole second at least ``wait`` from now."""
         first = float(math.ceil(time.time() + wait))
         self.put(entries, every, first)
         return first
 
     def sent(self) -> int:
-        """Return how many messages the broker has."""
+        """Return the number of messages in the queue."""
         with redis.Redis.from_url(self.broker_redis.url) as client:
             length: Any = client.llen(QUEUE)
         return int(length)
@@ -93,9 +94,9 @@ class Scene:
     def ran_after(
         self, entries: Sequence[str], instant: float, seconds: float, give_up: float = math.inf
     ) -> bool:
-        """Wait until all entries have a message that came after an instant.
+        """Wait until each entry has a message that arrived after an instant.
 
-        Return False after so many ``seconds``, or after ``give_up`` seconds without any message.
+        Returns False after ``seconds``, or after ``give_up`` seconds without any message.
         """
         missing, read, latest = set(entries), 0, time.monotonic()
 
@@ -108,12 +109,12 @@ class Scene:
 
         return within(seconds, over) and not missing
 
-    def quiet(self, seconds: float, most: float) -> None:
-        """Wait until no message came for so many seconds, ``most`` seconds at most."""
-        self.ran_after([""], math.inf, most, seconds)
+    def quiet(self, seconds: float, limit: float) -> None:
+        """Wait until no message has arrived for ``seconds``; at most ``limit`` seconds."""
+        self.ran_after([""], math.inf, limit, seconds)
 
     def count(self, entries: Sequence[str], every: float, first: float, until: float) -> Counts:
-        """Return the verdict on a grid up to ``until``, by what the messages of this side tell."""
+        """Compare the messages with runs every ``every`` seconds from ``first`` to ``until``."""
         instants = grid(first, every, until)
         expected = dict.fromkeys(entries, instants)
         if self.side.name == "ours":
@@ -123,7 +124,7 @@ class Scene:
 
 @contextmanager
 def scene(side: Side, settings: Mapping[str, Any], durable: bool = False) -> Iterator[Scene]:
-    """Start the servers; everything that was started ends with the block, however it ends."""
+    """Start two servers and a supervisor; all are stopped at the end of the context."""
     options = DURABLE if durable else ()
     with ExitStack() as stack:
         directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="redbeat-faults-"))
@@ -132,6 +133,6 @@ def scene(side: Side, settings: Mapping[str, Any], durable: bool = False) -> Ite
         client = redis.Redis.from_url(schedule_redis.url, decode_responses=True)
         stack.callback(client.close)
         ledger = stack.enter_context(Ledger(broker_redis.url))
-        more = {"redbeat_redis_url": schedule_redis.url, **settings}
-        beats = stack.enter_context(Supervisor(side, Path(directory), broker_redis.url, more))
+        settings = {"redbeat_redis_url": schedule_redis.url, **settings}
+        beats = stack.enter_context(Supervisor(side, Path(directory), broker_redis.url, settings))
         yield Scene(side, schedule_redis, broker_redis, Schedule(client), ledger, beats)

@@ -1,4 +1,4 @@
-"""How costs grow with the number of entries, ours and those of other schedulers."""
+"""Measures how costs grow with the number of entries, for this project and other schedulers."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ NAMES = {
 }
 OURS, RELEASE = "RedBeat 3", "RedBeat 2.4.2"
 
-#: Due entries of which the release is still asked: it takes long.
+#: Maximum number of due entries for the release, which is too slow for more.
 RELEASE_DUE = 10_000
 
-#: The plots: due entries and stored ones, and the same beside the others.
+#: The plots: by due and by stored entries, without and with other schedulers.
 DUE, STORED, PEERS_DUE, PEERS_IDLE = "due", "stored", "peers-due", "peers-idle"
 
 
 def growth(bench: Bench) -> Finding:
-    """Cost per due entry from 10 to 100,000 due, cost of a tick from 0 to 1,000,000 stored."""
+    """Measure 10 to 100,000 due entries, and idle ticks with 0 to 1,000,000 stored entries."""
     due = bench.size(5, 3)
     counts = [10**power for power in range(1, due + 1)]
     stored = [0, *(10**power for power in range(3, bench.size(6, 3) + 1))]
@@ -34,19 +34,19 @@ def growth(bench: Bench) -> Finding:
     series.append(line(bench, DUE, RELEASE, few, due_of))
     series.append(line(bench, STORED, OURS, stored, idle_of))
     series.append(line(bench, STORED, RELEASE, [count for count in stored if count < 1e6], idle_of))
-    # Of idle ticks the row is beside the targets: that takes both in turn.
+    # The row of idle ticks is with the targets, where both sides are measured in turn.
     return Finding([flat(series[0])], series)
 
 
 def due_of(bench: Bench, name: str, count: int) -> float:
-    """Return the seconds per entry of a tick with so many due."""
+    """Return the seconds per entry of a tick with ``count`` due entries."""
     side = bench.ours if name == OURS else bench.release
     repeat = max(3, min(100, 1000 // count)) if count < RELEASE_DUE else 1
     return bench.case(side, Case("tick", count, repeat=repeat))["later_each"]
 
 
 def idle_of(bench: Bench, name: str, count: int) -> float:
-    """Return the seconds of a tick with so many stored and none due."""
+    """Return the seconds of a tick with ``count`` stored and no due entries."""
     side = bench.ours if name == OURS else bench.release
     return bench.case(side, Case("idle", count, repeat=100))["each"]
 
@@ -67,66 +67,68 @@ def line(
 
 
 def flat(series: Series) -> Row:
-    """Return the row that tells whether the cost per due entry is flat.
+    """Return the row that shows whether the cost per due entry is constant.
 
-    A handful of entries share the price of a tick, so what the last point of the line is beside is
-    the first of 1,000 or more.
+    The last point is compared with the first point of at least 1,000 entries: with fewer entries,
+    the fixed cost of a tick dominates.
     """
     count, last = series.points[-1]
-    beside = next((y for x, y in series.points if x >= 1000), last)
+    base = next((y for x, y in series.points if x >= 1000), last)
     level = ("flat", lambda _ours, ratio: ratio >= 0.8)
     what = f"time per due entry, {count:,.0f} due"
-    return target_row(what, "us", last, beside, "1,000 due", *level)
+    return target_row(what, "us", last, base, "1,000 due", *level)
 
 
 def peers(bench: Bench) -> Finding:
-    """The same for other schedulers, each as far as it goes in the time that it is given."""
+    """Measure other schedulers, each up to the size that it can handle in the time limit."""
     counts = [100] if bench.quick else [1000, 10_000, 100_000, 1_000_000]
     seconds = bench.size(15, 3)
     series, remarks, rows = [], [], []
     for plot, workload in ((PEERS_DUE, "tick"), (PEERS_IDLE, "idle")):
-        mine = [(float(count), own(bench, workload, count)) for count in counts[:3]]
+        mine = [(float(count), our_cost(bench, workload, count)) for count in counts[:3]]
         series.append(Series(plot, OURS, mine))
         for name, title in NAMES.items():
-            points, told = walk(bench, name, workload, counts, seconds)
+            points, peer_remarks = measure_peer(bench, name, workload, counts, seconds)
             series.append(Series(plot, title, points))
-            remarks += [f"{title}, {workload}: {remark}" for remark in told]
-        rows += beside(series[-len(NAMES) - 1 :], workload)
+            remarks += [f"{title}, {workload}: {remark}" for remark in peer_remarks]
+        rows += comparison(series[-len(NAMES) - 1 :], workload)
     return Finding(rows, series, remarks)
 
 
-def own(bench: Bench, workload: str, count: int) -> float:
-    """Return what we take for the same."""
+def our_cost(bench: Bench, workload: str, count: int) -> float:
+    """Return the seconds that this project takes for the workload of a peer."""
     cost = due_of if workload == "tick" else idle_of
     return cost(bench, OURS, count)
 
 
-def walk(
+def measure_peer(
     bench: Bench, name: str, workload: str, counts: Sequence[int], seconds: int
 ) -> tuple[list[tuple[float, float]], list[str]]:
-    """Return the points of a peer up to where it is too slow, and what is to be said about them."""
+    """Return the points of a peer, up to the size that is too slow, and remarks on its limits."""
     points, remarks = [], []
     for count in counts:
         try:
-            found = bench.peer(name, workload, count, seconds)
+            metrics = bench.peer(name, workload, count, seconds)
         except RuntimeError as error:
-            remarks.append(f"{count:,} entries: it fails, {str(error).strip().splitlines()[-1]}")
+            remarks.append(f"{count:,} entries: fails with {str(error).strip().splitlines()[-1]}")
             break
-        if found is None:
-            remarks.append(f"{count:,} entries are not ready in {seconds} s.")
+        if metrics is None:
+            remarks.append(f"{count:,} entries could not be stored within {seconds} s.")
             break
-        sent = int(found["sent"])
+        sent = int(metrics["sent"])
         if workload == "tick" and not sent:
-            remarks.append(f"none of {count:,} is sent in {seconds} s.")
+            remarks.append(f"sent none of {count:,} messages within {seconds} s.")
             break
-        points.append((float(count), found["each"]))
+        points.append((float(count), metrics["each"]))
         if workload == "tick" and sent < count:
-            remarks.append(f"{sent:,} of {count:,} are sent in {seconds} s; their mean is shown.")
+            remarks.append(
+                f"sent {sent:,} of {count:,} messages within {seconds} s; their mean is shown."
+            )
     return points, remarks
 
 
-def beside(series: Sequence[Series], workload: str) -> list[Row]:
-    """Return a row for each peer and number that both have."""
+def comparison(series: Sequence[Series], workload: str) -> list[Row]:
+    """Return a row for each point of each peer, compared with this project."""
     mine = dict(series[0].points)
     what = "{:,} due, per entry" if workload == "tick" else "idle tick, {:,} stored"
     return [

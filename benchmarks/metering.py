@@ -1,6 +1,6 @@
-"""What a piece of work takes: seconds, and round trips to Redis.
+"""Measures the seconds and round trips of an operation.
 
-A part of the package, and imported by ``workload.py``, which is a script in no package.
+Imported both as a part of the package and by the script ``workload.py``, which is in no package.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ import redis.connection
 
 __all__ = ("Cost", "Meter", "Metrics", "median")
 
-#: What a measurement found, metric -> number.
+#: The result of a measurement: metric -> number.
 Metrics = dict[str, float]
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What a piece of work took: seconds, and round trips to Redis."""
+    """The cost of an operation: seconds, and round trips to Redis."""
 
     seconds: float
     round_trips: int
 
 
 class Meter:
-    """Measures pieces of work; one for a process.
+    """Measures operations. Create only one per process, since it patches redis-py.
 
-    It counts what is written to Redis sockets: a command, a script or a pipeline is one.
+    A round trip is one write to a Redis socket: a command, a script or a pipeline.
     """
 
-    #: Sees what is measured, and nothing of its preparation.
+    #: If set, profiles the measured operations, without their preparation.
     profile: ClassVar[cProfile.Profile | None] = None
 
     def __init__(self) -> None:
@@ -42,14 +42,14 @@ class Meter:
         connection: Any = redis.connection.AbstractConnection
         send = connection.send_packed_command
 
-        def counted(this: Any, *args: Any, **kwargs: Any) -> Any:
+        def counting_send(this: Any, *args: Any, **kwargs: Any) -> Any:
             self._round_trips += 1
             return send(this, *args, **kwargs)
 
-        connection.send_packed_command = counted
+        connection.send_packed_command = counting_send
 
     def cost(self, work: Callable[[], Any]) -> Cost:
-        """Do the work and return what it took."""
+        """Run the operation and return its cost."""
         before, started = self._round_trips, time.perf_counter()
         if self.profile is None:
             work()
@@ -59,6 +59,6 @@ class Meter:
 
 
 def median(costs: list[Cost]) -> Cost:
-    """Return the medians of several pieces of work."""
+    """Return the median cost of several operations."""
     seconds = statistics.median(each.seconds for each in costs)
     return Cost(seconds, statistics.median_high(each.round_trips for each in costs))

@@ -1,9 +1,9 @@
-"""How late runs are at a steady pace, with nothing travelling to a broker.
+"""Measures the lateness of runs at a steady rate, without a broker.
 
-``python -m benchmarks.paced URL --entries 1000 --seconds 60``: entries that run every second,
-evenly spread over it, or every ``--every`` seconds and all at the same instant, in a beat service
-of this process. Prints one JSON object, metric -> number; late are the seconds from the nominal
-instant to the call that would send the task.
+``python -m benchmarks.paced URL --entries 1000 --seconds 60`` runs a beat in this process. Entries
+run every second, at evenly spread times. With ``--every N``, they run every N seconds, all at
+the same instant. Prints one JSON object, metric -> number. Lateness is in seconds, from the nominal
+instant of a run to the call that would publish the task.
 """
 
 from __future__ import annotations
@@ -25,54 +25,54 @@ from .beats import quantile
 from .metering import Metrics
 from .prepared import emptied, seed_spread
 
-#: Seconds for the beat to find its pace before it is watched.
-LEAD = 3.0
+#: Warm-up time of the beat, in seconds, which is not measured.
+WARM_UP = 3.0
 
 
-class NotingScheduler(RedBeatScheduler):
-    """Notes nominal instant and lateness of each run instead of sending it."""
+class RecordingScheduler(RedBeatScheduler):
+    """Records the nominal instant, entry name and lateness of each run instead of publishing."""
 
     runs: list[tuple[float, str, float]]
 
     def send_task(self, *_args: Any, **options: Any) -> None:
-        """Take the message of an entry whose task this app does not know."""
+        """Record a run; called because this app does not know the task of the entries."""
         now, headers = time.time(), options["headers"]
         due = datetime.fromisoformat(headers["scheduled_at"]).timestamp()
         self.runs.append((due, headers["periodic_task_name"], now - due))
 
 
 def watch(url: str, count: int, seconds: int, every: float | None = None) -> Metrics:
-    """Run the beat and return what it did within the seconds after its lead."""
+    """Run the beat; return metrics of ``seconds`` after the warm-up."""
     client = emptied(url)
     app = Celery("paced", broker="memory://", set_as_current=False)
     app.conf.update(redbeat_redis_url=url, timezone="UTC", result_expires=None)
     begin = round(time.time() + 1, 3)
     seed_spread(client, count, begin, every)
-    service = Service(app, scheduler_cls=NotingScheduler)
+    service = Service(app, scheduler_cls=RecordingScheduler)
     service.scheduler.runs = []
-    opens = begin + LEAD
+    opens = begin + WARM_UP
     timer = threading.Timer(opens + seconds + 1 - time.time(), service.stop)
     timer.start()
     service.start()
     timer.cancel()
     pace = count if every is None else round(count / every)
-    # Half a millisecond earlier: what is due just then is among them, however it is rounded.
+    # The window is half a millisecond earlier, so that rounding cannot exclude runs at its start.
     return metrics_of(service.scheduler.runs, pace, opens - 0.000_5, opens + seconds - 0.000_5)
 
 
 def metrics_of(
     runs: list[tuple[float, str, float]], pace: int, opens: float, closes: float
 ) -> Metrics:
-    """Return lateness and what was lost among the runs that were due between two instants.
+    """Return the lateness of runs that were due between two instants, and the number of lost runs.
 
-    ``pace`` is how many are due in a second.
+    ``pace`` is the number of runs that are due per second.
     """
-    watched = [run for run in runs if opens <= run[0] < closes]
-    different = {(round(due, 3), name) for due, name, _ in watched}
-    late = [late for _, _, late in watched]
+    in_window = [run for run in runs if opens <= run[0] < closes]
+    distinct = {(round(due, 3), name) for due, name, _ in in_window}
+    late = [late for _, _, late in in_window]
     return {
-        "runs": len(watched),
-        "lost": pace * round(closes - opens) - len(different),
+        "runs": len(in_window),
+        "lost": pace * round(closes - opens) - len(distinct),
         "p50": quantile(late, 0.5),
         "p99": quantile(late, 0.99),
         "max": max(late),
@@ -80,7 +80,7 @@ def metrics_of(
 
 
 def main(argv: list[str]) -> None:
-    """Run it, and print the metrics."""
+    """Run the measurement and print its metrics."""
     parser = argparse.ArgumentParser(prog="paced", description=__doc__)
     parser.add_argument("url")
     parser.add_argument("--entries", type=int, default=1000)

@@ -1,13 +1,13 @@
-"""One measurement of a scheduler of somebody else, with nothing travelling to a broker.
+"""Measures another scheduler, without a broker.
 
-A script, not a module of the package: it runs in the environment of the peer::
+A script, not a module of the package: it runs in the virtual environment of the peer::
 
     python peerload.py PEER URL tick --entries 1000 --seconds 30
 
 ``PEER`` is ``celery``, ``django`` or ``redisbeat``; ``URL`` is a Redis that may be emptied. Prints
-one JSON object, metric -> number: for ``tick`` the seconds ``each`` of ``sent`` due entries took
-before the time was over, and the same for an ``idle`` tick. Ends with status 3 when the entries
-could not even be stored within the time.
+one JSON object, metric -> number. For ``tick``, ``each`` is the seconds per entry and ``sent`` the
+number of entries that were sent within the time limit; for ``idle``, ``each`` is the seconds per
+tick. Exits with code 3 if the entries cannot be stored within the time limit.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ from celery.beat import PersistentScheduler
 
 Metrics = dict[str, float]
 
-#: Seconds between two runs of an entry, and how long ago the last run of a due one was.
+#: Seconds between two runs of an entry, and seconds since the last run of a due entry.
 EVERY = 3600
 OVERDUE = EVERY + 1
 
-#: The status of a peer that could not be made ready in time.
+#: Exit code if the entries cannot be stored within the time limit.
 TOO_SLOW = 3
 
-#: Idle ticks of which the mean is taken, at most.
+#: Maximum number of idle ticks.
 IDLE_TICKS = 20
 
 
 def last_run(due: bool) -> datetime:
-    """Return when an entry ran last that is due now, or in an hour."""
+    """Return the last run of an entry that is due now, or in an hour."""
     return datetime.now(timezone.utc) - timedelta(seconds=OVERDUE if due else 1)
 
 
 def unsent(scheduler: type) -> Any:
-    """Return a subclass of a scheduler that counts instead of sending."""
+    """Return a subclass of a scheduler that counts messages instead of publishing them."""
 
     def send_task(self: Any, *_args: Any, **_kwargs: Any) -> Any:
         self.sent += 1
@@ -56,7 +56,7 @@ def unsent(scheduler: type) -> Any:
 
 
 def celery_peer(url: str, count: int, due: bool) -> Any:
-    """Return Celery's own scheduler, which keeps a shelve file; nothing of it is in Redis."""
+    """Return Celery's own scheduler, which stores its entries in a shelve file."""
     app = Celery("peer", broker="memory://", set_as_current=False)
     app.conf.update(timezone="UTC", result_expires=None, redbeat_redis_url=url)
     directory = tempfile.mkdtemp(prefix="redbeat-benchmark-")
@@ -74,7 +74,7 @@ def celery_peer(url: str, count: int, due: bool) -> Any:
 
 
 def django_peer(url: str, count: int, due: bool) -> Any:
-    """Return the scheduler of django-celery-beat, with its tables in a file of SQLite."""
+    """Return the scheduler of django-celery-beat, with a SQLite database."""
     name = Path(tempfile.mkdtemp(prefix="redbeat-benchmark-")) / "db.sqlite3"
     import_module("django.conf").settings.configure(
         INSTALLED_APPS=["django_celery_beat"],
@@ -86,7 +86,7 @@ def django_peer(url: str, count: int, due: bool) -> Any:
     import_module("django.core.management").call_command("migrate", verbosity=0)
     models = import_module("django_celery_beat.models")
     every = models.IntervalSchedule.objects.create(every=EVERY, period="seconds")
-    ran = last_run(due)
+    last_run_at = last_run(due)
     models.PeriodicTask.objects.bulk_create(
         (
             models.PeriodicTask(
@@ -95,7 +95,7 @@ def django_peer(url: str, count: int, due: bool) -> Any:
                 interval=every,
                 args=f"[{index}]",
                 kwargs='{"three": 3}',
-                last_run_at=ran,
+                last_run_at=last_run_at,
             )
             for index in range(count)
         ),
@@ -108,7 +108,7 @@ def django_peer(url: str, count: int, due: bool) -> Any:
 
 def redisbeat_peer(url: str, count: int, due: bool) -> Any:
     """Return the scheduler of redisbeat, with its entries in Redis."""
-    app = Celery("peer", broker="memory://")  # its entries belong to the current app
+    app = Celery("peer", broker="memory://")  # redisbeat uses the current app
     app.conf.update(timezone="UTC", result_expires=None, CELERY_REDIS_SCHEDULER_URL=url)
     import_module("redis").Redis.from_url(url, socket_timeout=120).flushall()
     scheduler = unsent(import_module("redisbeat.scheduler").RedisScheduler)(app=app)
@@ -122,12 +122,12 @@ def redisbeat_peer(url: str, count: int, due: bool) -> Any:
             last_run_at=last_run(due),
         )
     if due:
-        put_up(url)
+        make_due(url)
     return scheduler
 
 
-def put_up(url: str) -> None:
-    """Give every member of the only sorted set a score that is past."""
+def make_due(url: str) -> None:
+    """Set the scores of all entries to an instant in the past."""
     client: Any = import_module("redis").Redis.from_url(url)
     for key in client.scan_iter(_type="zset"):
         members = client.zrange(key, 0, -1)
@@ -139,7 +139,7 @@ PEERS = {"celery": celery_peer, "django": django_peer, "redisbeat": redisbeat_pe
 
 
 def run_tick(scheduler: Any, options: argparse.Namespace) -> Metrics:
-    """Tick until all entries are sent, or the time is over."""
+    """Tick until all entries are sent, or the time limit is reached."""
     started = time.perf_counter()
     while scheduler.sent < options.entries:
         scheduler.tick()
@@ -150,7 +150,7 @@ def run_tick(scheduler: Any, options: argparse.Namespace) -> Metrics:
 
 
 def run_idle(scheduler: Any, options: argparse.Namespace) -> Metrics:
-    """Tick with nothing due; the first one, which loads everything, does not count."""
+    """Tick with nothing due; the first tick, which loads the entries, does not count."""
     scheduler.tick()
     ticks, started = 0, time.perf_counter()
     while ticks < IDLE_TICKS and time.perf_counter() - started < options.seconds:
@@ -160,13 +160,13 @@ def run_idle(scheduler: Any, options: argparse.Namespace) -> Metrics:
 
 
 def too_slow(*_signal: Any) -> None:
-    """Give up."""
-    print("the entries could not be stored in time", file=sys.stderr)
+    """Exit with ``TOO_SLOW``."""
+    print("the entries could not be stored within the time limit", file=sys.stderr)
     sys.exit(TOO_SLOW)
 
 
 def main(argv: list[str]) -> None:
-    """Make a schedule, run a workload, print its metrics."""
+    """Store entries, run a workload and print its metrics."""
     parser = argparse.ArgumentParser(prog="peerload", description=__doc__)
     parser.add_argument("peer", choices=sorted(PEERS))
     parser.add_argument("url")

@@ -1,4 +1,4 @@
-"""Plots as SVG: lines over logarithmic axes, without a library."""
+"""Plots as SVG, with logarithmic axes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LEFT, RIGHT, TOP, BOTTOM = 80, 210, 44, 56
 COLOURS = ("#c0392b", "#2c6fbb", "#2e8b57", "#8e5ea2", "#b8860b")
 BAR, GAP = 22, 8
 
-#: Where 0 stands on a logarithmic axis: half a decade before the first power.
+#: The value that stands for 0 on a logarithmic axis: half a decade before the first label.
 ZERO = 10**2.5
 
 
@@ -30,31 +30,32 @@ class Plot:
 
 
 def duration(seconds: float) -> str:
-    """Return a time for a reader."""
+    """Return a duration with its unit."""
     for unit, name in ((1.0, "s"), (1e-3, "ms")):
         if seconds >= unit:
             return f"{seconds / unit:.3g} {name}"
     return f"{seconds / 1e-6:.3g} µs"
 
 
-def text(x: float, y: float, words: str, anchor: str = "middle", more: str = "") -> str:
-    """Return a text of an image."""
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{more}>{escape(words)}</text>'
+def text(x: float, y: float, content: str, anchor: str = "middle", attributes: str = "") -> str:
+    """Return a ``<text>`` element."""
+    escaped = escape(content)
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{attributes}>{escaped}</text>'
 
 
 def image(height: float, parts: Sequence[str]) -> str:
-    """Return the image of these parts."""
+    """Return an SVG image that consists of ``parts``."""
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:.0f}" '
         'font-family="sans-serif" font-size="12">'
     )
-    ground = f'<rect width="{WIDTH}" height="{height:.0f}" fill="white"/>'
-    return "\n".join([head, ground, *parts, "</svg>", ""])
+    background = f'<rect width="{WIDTH}" height="{height:.0f}" fill="white"/>'
+    return "\n".join([head, background, *parts, "</svg>", ""])
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """A logarithmic axis from one power of ten to another, in pixels."""
+    """A logarithmic axis between two powers of ten; ``start`` and ``end`` are in pixels."""
 
     low: int
     high: int
@@ -63,22 +64,22 @@ class Axis:
 
     @classmethod
     def over(cls, values: Sequence[float], start: float, end: float) -> Axis:
-        """Return the axis on which all the values are."""
+        """Return an axis that includes all values."""
         low = math.floor(math.log10(min(values)))
         return cls(low, max(math.ceil(math.log10(max(values))), low + 1), start, end)
 
     def at(self, value: float) -> float:
-        """Return where a value is."""
+        """Return the position of a value in pixels."""
         share = (math.log10(value) - self.low) / (self.high - self.low)
         return self.start + share * (self.end - self.start)
 
     def ticks(self) -> list[float]:
-        """Return the powers of ten."""
+        """Return the powers of ten on the axis."""
         return [10.0**power for power in range(self.low, self.high + 1)]
 
 
 def lines(plot: Plot, series: Sequence[Series]) -> str:
-    """Return a plot of times over numbers of entries; both axes are logarithmic, with a 0."""
+    """Return a plot of durations over numbers of entries; the x axis may have a 0."""
     drawn = [each for each in series if each.points]
     xs = [x or ZERO for each in drawn for x, _ in each.points]
     across = Axis.over(xs, LEFT, WIDTH - RIGHT)
@@ -89,17 +90,19 @@ def lines(plot: Plot, series: Sequence[Series]) -> str:
     parts.append(text(LEFT, TOP - 8, plot.y, "start"))
     for index, each in enumerate(drawn):
         colour = COLOURS[index % len(COLOURS)]
-        places = [(across.at(x or ZERO), up.at(y)) for x, y in each.points]
-        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
+        positions = [(across.at(x or ZERO), up.at(y)) for x, y in each.points]
+        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in positions)
         parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
-        parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>' for x, y in places]
-        last = TOP + 16 + 20 * index
-        parts.append(text(WIDTH - RIGHT + 16, last, each.name, "start", f' fill="{colour}"'))
+        parts += [
+            f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>' for x, y in positions
+        ]
+        legend_y = TOP + 16 + 20 * index
+        parts.append(text(WIDTH - RIGHT + 16, legend_y, each.name, "start", f' fill="{colour}"'))
     return image(HEIGHT, parts)
 
 
 def grid(across: Axis, up: Axis, has_zero: bool) -> list[str]:
-    """Return the lines and labels of the axes."""
+    """Return the grid lines and labels of the axes."""
     parts = []
     for tick in up.ticks():
         y = up.at(tick)
@@ -118,7 +121,7 @@ def grid(across: Axis, up: Axis, has_zero: bool) -> list[str]:
 
 
 def bars(title: str, values: Sequence[tuple[str, float]]) -> str:
-    """Return bars of times, one under the other, on a logarithmic scale."""
+    """Return horizontal bars of durations on a logarithmic scale; the first bar is highlighted."""
     bottom = TOP + len(values) * (BAR + GAP)
     across = Axis.over([value for _, value in values], 260, WIDTH - 110)
     parts = [text(12, 22, title, "start", ' font-size="15" font-weight="bold"')]

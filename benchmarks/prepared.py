@@ -1,7 +1,7 @@
-"""Entries in Redis, and a beat that sends nothing: what is there before anything is measured.
+"""Prepares measurements: stores entries in Redis, and starts a beat that publishes nothing.
 
-Of whichever RedBeat the interpreter has, so that it uses nothing but what this project and the
-release both offer. A part of the package, and imported by ``workload.py``, which is in none.
+This module works with this project and with the RedBeat 2 release, so it uses only what both
+offer. Imported both as a part of the package and by the script ``workload.py``.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ __all__ = (
     "stored_datetime",
 )
 
-#: Seconds that a command may take: to remove a million entries takes some.
+#: Timeout of a Redis command in seconds: FLUSHALL of a million entries takes long.
 SOCKET_SECONDS = 120.0
 
-#: Entries written at once while a workload is prepared.
+#: Number of entries that one script call stores.
 SEED_BATCH = 10_000
 
-#: Seconds between two runs of an entry, and how long ago its last run was when it is due.
+#: Seconds between two runs of an entry, and seconds since the last run of a due entry.
 EVERY = 3600
 OVERDUE = EVERY + 1
 
-#: The schedules that entries may have, as stored.
+#: The schedules of entries by name, in their stored form.
 STORED = {
     "interval": {"__type__": "interval", "every": float(EVERY), "relative": False},
     "second": {"__type__": "interval", "every": 1.0, "relative": False},
@@ -59,21 +59,21 @@ STORED = {
 
 
 def stored_datetime(instant: datetime) -> dict[str, Any]:
-    """Return an instant in UTC as RedBeat stores it."""
+    """Return the stored form of an instant in UTC."""
     fields = ("year", "month", "day", "hour", "minute", "second", "microsecond")
     parts = {name: getattr(instant, name) for name in fields}
     return {"__type__": "datetime", **parts, "timezone": "UTC"}
 
 
 def emptied(url: str, **options: Any) -> Any:
-    """Return a client of a Redis from which everything is removed."""
+    """Delete all data of a Redis server and return a client for it."""
     client: Any = redis.Redis.from_url(url, socket_timeout=SOCKET_SECONDS, **options)
     # Valkey frees the memory later by default, which would be measured too.
     client.execute_command("FLUSHALL", "SYNC")
     return client
 
 
-#: Stores entries from one index up to another; the index takes the place of @ in a definition.
+#: Stores entries with indexes from ARGV[1] to ARGV[2]; the index replaces @ in the definition.
 SEED = """
 local definition, meta, score = ARGV[3], ARGV[4], ARGV[5]
 for index = tonumber(ARGV[1]), tonumber(ARGV[2]) do
@@ -87,14 +87,14 @@ end
 
 
 def definition_of(kind: str) -> str:
-    """Return the definition of an entry whose task no app knows, with @ in place of its index."""
+    """Return a definition with a task that no app knows, and @ in place of the entry's index."""
     fields = {"args": ["@"], "kwargs": {"three": 3}, "options": {}, "enabled": True}
-    named = {"name": "entry-@", "task": "unknown"}
-    return json.dumps({**named, **fields, "schedule": STORED[kind]})
+    name_and_task = {"name": "entry-@", "task": "unknown"}
+    return json.dumps({**name_and_task, **fields, "schedule": STORED[kind]})
 
 
 def seed(client: Any, count: int, kind: str, last_run_at: datetime, score: float) -> None:
-    """Store entries as any program may; those that exist keep all but history and score."""
+    """Write entries directly to Redis; overwrites definition, meta and score of existing ones."""
     meta = json.dumps({"last_run_at": stored_datetime(last_run_at), "total_run_count": 1})
     for start in range(0, count, SEED_BATCH):
         last = min(start + SEED_BATCH, count) - 1
@@ -125,18 +125,18 @@ def seed_spread(client: Any, count: int, begin: float, every: float | None = Non
 
 
 class CountingScheduler(RedBeatScheduler):
-    """The stock scheduler, which counts the messages of tasks that the app does not know."""
+    """The unchanged scheduler, except that it counts messages of tasks that the app lacks."""
 
     sent = 0
 
     def send_task(self, *args: Any, **kwargs: Any) -> Any:
-        """Count a message, and send it."""
+        """Count and send a message."""
         self.sent += 1
         return super().send_task(*args, **kwargs)
 
 
 class UnsentScheduler(CountingScheduler):
-    """The stock scheduler, except that nothing travels to a broker."""
+    """The unchanged scheduler, except that it counts messages instead of publishing them."""
 
     def send_task(self, *_args: Any, **_kwargs: Any) -> None:
         """Count a message."""
@@ -144,9 +144,9 @@ class UnsentScheduler(CountingScheduler):
 
 
 def make_app(url: str, broker: str | None = None, **settings: Any) -> Celery:
-    """Return an app with its schedule in Redis; its broker is in memory unless another is given."""
+    """Return an app with its schedule in Redis; the default broker is in memory."""
     app = Celery("benchmark", broker=broker or "memory://", set_as_current=False)
-    # No result back end: the clean-up entry that Celery adds would be one more.
+    # With result_expires, Celery would add its clean-up entry to the schedule.
     app.conf.update(redbeat_redis_url=url, timezone="UTC", result_expires=None, **settings)
     return app
 
@@ -155,7 +155,7 @@ def make_app(url: str, broker: str | None = None, **settings: Any) -> Celery:
 def beat(
     app: Celery, kind: type[CountingScheduler] = UnsentScheduler
 ) -> Iterator[CountingScheduler]:
-    """Start the beat of ``app``: make it, let it lead, let it tick once; release its lock."""
+    """Start a beat: acquire the lock and tick once. The end of the context releases the lock."""
     scheduler = kind(app)
     acquire_distributed_beat_lock(SimpleNamespace(scheduler=scheduler))
     try:

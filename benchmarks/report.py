@@ -1,4 +1,4 @@
-"""The findings as text for a terminal, and as tables and plots of the documentation."""
+"""Formats findings: as text for a terminal, and as tables and plots for the documentation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ("as_rst", "as_text", "facts", "write_docs")
 
 COMMAND = "python -m benchmarks"
 
-#: The sections of the page: heading, and the names of the findings below it.
+#: The sections of the page: heading, and names of its findings.
 SECTIONS = (
     (
         "Targets",
@@ -38,14 +38,14 @@ PLOTS = {
     PEERS_IDLE: Plot("A tick with nothing due", "entries stored", "time of a tick"),
 }
 
-#: The number of entries of which bars are drawn, the first that all have.
+#: Numbers of entries for the bar plots; the first one with values of several schedulers is used.
 BARS = (1000.0, 100.0)
 
 
 def facts(server: str) -> str:
-    """Return what the numbers depend on, besides the machine; ``server`` names the Redis."""
-    found = versions()
-    shared = ", ".join(f"{name} {found[name]}" for name in TELLING if name in found)
+    """Return the software versions and cores that results depend on; ``server`` names the Redis."""
+    installed = versions()
+    shared = ", ".join(f"{name} {installed[name]}" for name in TELLING if name in installed)
     python = f"{platform.python_implementation()} {platform.python_version()}"
     return f"{python}, {shared}, {server}, {os.cpu_count()} cores"
 
@@ -61,26 +61,27 @@ def as_text(rows: Sequence[Row]) -> str:
 
 
 def as_rst(findings: Mapping[str, Finding]) -> str:
-    """Return all the tables as an include of the documentation."""
+    """Return all tables as an include file of the documentation."""
     parts = [f".. Written by ``{COMMAND}``; not edited by hand.\n"]
     for heading, names in SECTIONS:
-        found = [findings[name] for name in names if name in findings]
-        if not found:
+        of_section = [findings[name] for name in names if name in findings]
+        if not of_section:
             continue
         parts.append(f".. rubric:: {heading}\n")
-        parts.append(csv_table([row for finding in found for row in finding.rows]))
-        parts += images(list(chain.from_iterable(finding.series for finding in found)))
-        remarks = list(chain.from_iterable(finding.remarks for finding in found))
-        parts += [f"{remark}\n" for remark in [*quickly(found), *remarks]]
-    told = sorted({finding.facts for finding in findings.values()})
-    parts += [f"Measured with {each}.\n" for each in told]
+        parts.append(csv_table([row for finding in of_section for row in finding.rows]))
+        parts += images(list(chain.from_iterable(finding.series for finding in of_section)))
+        remarks = list(chain.from_iterable(finding.remarks for finding in of_section))
+        parts += [f"{remark}\n" for remark in [*quick_warning(of_section), *remarks]]
+    environments = sorted({finding.facts for finding in findings.values()})
+    parts += [f"Measured with {each}.\n" for each in environments]
     return "\n".join(parts)
 
 
-def quickly(found: Sequence[Finding]) -> list[str]:
-    """Return a warning where sizes were small."""
-    few = any(finding.quick for finding in found)
-    return [f"**Some of it by** ``{COMMAND} --quick``: **small sizes, one round.**"] if few else []
+def quick_warning(findings: Sequence[Finding]) -> list[str]:
+    """Return a warning if some results are from a run with ``--quick``."""
+    if not any(finding.quick for finding in findings):
+        return []
+    return [f"**Some results are from** ``{COMMAND} --quick``: **small sizes, one round.**"]
 
 
 def csv_table(rows: Sequence[Row]) -> str:
@@ -90,27 +91,30 @@ def csv_table(rows: Sequence[Row]) -> str:
 
 
 def quoted(cell: str) -> str:
-    """Return the cell of a table; a crontab in it is no emphasis, and nothing is no list."""
+    """Return a quoted cell of a csv-table; ``*`` is escaped, since it marks emphasis in reST.
+
+    An empty value becomes "", because a lone ``-`` would start a list.
+    """
     return '"{}"'.format("" if cell == NOTHING else cell.replace("*", "\\*"))
 
 
 def images(series: Sequence[Series]) -> list[str]:
-    """Return the directives of the plots that these series make."""
+    """Return the image directives for the plots of these series."""
     names = [name for name, _ in drawn(series)]
     return [f".. image:: _static/benchmarks/{name}.svg\n   :alt: {name}\n" for name in names]
 
 
 def drawn(series: Sequence[Series]) -> Iterator[tuple[str, str]]:
-    """Yield name and text of each image."""
+    """Yield name and SVG text of each image."""
     for name, plot in PLOTS.items():
-        chosen = [each for each in series if each.plot == name and each.points]
-        if chosen:
-            yield name, lines(plot, chosen)
-            yield from side_by_side(name, plot, chosen)
+        of_plot = [each for each in series if each.plot == name and each.points]
+        if of_plot:
+            yield name, lines(plot, of_plot)
+            yield from side_by_side(name, plot, of_plot)
 
 
 def side_by_side(name: str, plot: Plot, series: Sequence[Series]) -> Iterator[tuple[str, str]]:
-    """Yield the bars of one number of entries beside the other schedulers."""
+    """Yield a bar plot that compares all schedulers at one number of entries."""
     if name not in (PEERS_DUE, PEERS_IDLE):
         return
     for count in BARS:
@@ -124,7 +128,7 @@ def side_by_side(name: str, plot: Plot, series: Sequence[Series]) -> Iterator[tu
 
 
 def write_docs(findings: Mapping[str, Finding], docs: Path) -> list[Path]:
-    """Write tables, plots and the arithmetic of :doc:`scale` into the documentation."""
+    """Write tables, plots and the estimates of :doc:`scale`; return the written files."""
     directory = docs / "_static" / "benchmarks"
     directory.mkdir(parents=True, exist_ok=True)
     tables, limits = docs / "benchmarks-results.inc", docs / "scale-results.inc"

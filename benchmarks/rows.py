@@ -1,4 +1,4 @@
-"""What was measured: rows with their targets, series for plots, kept in a file between sittings."""
+"""Results: table rows with targets, and series for plots; stored in a file between runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 __all__ = ("NOTHING", "UNITS", "Finding", "Row", "Series", "Store", "cells", "target_row")
 
-#: What a cell says where there is nothing to show.
+#: The text of an empty cell.
 NOTHING = "-"
 
 UNITS: dict[str, Callable[[float], str]] = {
@@ -26,11 +26,17 @@ UNITS: dict[str, Callable[[float], str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the table.
+    """One row of the table.
 
-    ``base`` is what it is compared to, in the same unit, and ``against`` names that; ``ratio`` says
-    how many times as good as the base it is, above 1 for better. ``reached`` is None where there is
-    no target.
+    Attributes:
+        what: the title.
+        ours: the value of this project, None if there is none.
+        unit: a key of :data:`UNITS`.
+        base: the value that it is compared with, in the same unit.
+        against: the name of the base.
+        ratio: how many times better than the base this project is; above 1 is better.
+        target: the text of the target.
+        reached: whether the target is reached, None without a target.
     """
 
     what: str
@@ -54,7 +60,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one measurement found; ``remarks`` are sentences about what could not be measured."""
+    """The result of one measurement; ``remarks`` are sentences, mostly about limits."""
 
     rows: list[Row]
     series: list[Series] = field(default_factory=list)
@@ -72,7 +78,7 @@ def target_row(
     target: str = "",
     reached: Callable[[float, float], bool] | None = None,
 ) -> Row:
-    """Return a row where less is better; ``reached`` is told the value and the ratio."""
+    """Return a row for a value where less is better; ``reached`` gets the value and the ratio."""
     ratio = base / ours if ours and base is not None else None
     if ours is None or reached is None or (base is None and against):
         met = None
@@ -82,23 +88,23 @@ def target_row(
 
 
 class Store:
-    """Findings by name, in a file of JSON."""
+    """Findings by name, in a JSON file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def load(self) -> dict[str, Finding]:
-        """Return what was kept; nothing when there is no file."""
+        """Return all stored findings; an empty dict if the file does not exist."""
         if not self._path.exists():
             return {}
-        found: dict[str, Any] = json.loads(self._path.read_text(encoding="utf-8"))
-        return {name: _finding(fields) for name, fields in found.items()}
+        stored: dict[str, Any] = json.loads(self._path.read_text(encoding="utf-8"))
+        return {name: _finding(fields) for name, fields in stored.items()}
 
     def keep(self, name: str, finding: Finding) -> None:
-        """Write one finding, in place of an earlier one."""
-        found = {**self.load(), name: finding}
+        """Store one finding; replaces an earlier one of the same name."""
+        findings = {**self.load(), name: finding}
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        text = json.dumps({key: asdict(value) for key, value in found.items()}, indent=1)
+        text = json.dumps({key: asdict(value) for key, value in findings.items()}, indent=1)
         self._path.write_text(text, encoding="utf-8")
 
 
@@ -111,20 +117,22 @@ def _finding(fields: Mapping[str, Any]) -> Finding:
     return Finding(rows, series, fields["remarks"], fields["facts"], fields["quick"])
 
 
-def shown(value: float | None, unit: str) -> str:
-    """Return a value with its unit."""
+def with_unit(value: float | None, unit: str) -> str:
+    """Return the text of a value with its unit."""
     return NOTHING if value is None else UNITS[unit](value)
 
 
 def cells(rows: Sequence[Row]) -> list[tuple[str, ...]]:
-    """Return the table with its heading, as text."""
-    table: list[tuple[str, ...]] = [("what", "3", "beside", "", "ratio", "target", "reached")]
+    """Return the cells of the table as text, with its heading."""
+    table: list[tuple[str, ...]] = [
+        ("measurement", "RedBeat 3", "compared with", "", "ratio", "target", "reached")
+    ]
     for row in rows:
         reached = NOTHING if row.reached is None else "yes" if row.reached else "no"
         ratio = NOTHING if row.ratio is None else f"{row.ratio:,.2f}"
-        base = shown(row.base, row.unit)
+        base = with_unit(row.base, row.unit)
         met = reached if row.target else ""
         table.append(
-            (row.what, shown(row.ours, row.unit), base, row.against, ratio, row.target, met)
+            (row.what, with_unit(row.ours, row.unit), base, row.against, ratio, row.target, met)
         )
     return table

@@ -1,4 +1,4 @@
-"""The arithmetic of ``docs/scale.rst``, from the numbers that were measured."""
+"""Computes the estimates in ``docs/scale.rst`` from measured values."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from .rows import Finding, Row
 
 __all__ = ("arithmetic",)
 
-#: Dispatches a second for which the arithmetic is done.
-WANTED = (1_000, 10_000, 100_000)
+#: Dispatches per second in the table of estimates.
+DISPATCH_RATES = (1_000, 10_000, 100_000)
 
-#: The part of a Redis that its scripts may take before latency shows.
-USED = 0.5
+#: The share of a Redis' CPU that scripts may use before the latency rises.
+MAX_REDIS_SHARE = 0.5
 
 
-def found(findings: Mapping[str, Finding], name: str, words: str) -> Row | None:
-    """Return the row of a finding whose title contains some words."""
+def find_row(findings: Mapping[str, Finding], name: str, title: str) -> Row | None:
+    """Return the first row of a finding with a title that contains ``title``, None if missing."""
     rows = findings[name].rows if name in findings else []
-    return next((row for row in rows if words in row.what and row.ours), None)
+    return next((row for row in rows if title in row.what and row.ours), None)
 
 
 def arithmetic(findings: Mapping[str, Finding]) -> str:
-    """Return the include: what one beat, two beats and a Redis can do, and what follows."""
+    """Return the include file: the capacity of one beat, two beats and a Redis server."""
     parts = [".. Written by ``python -m benchmarks``; not edited by hand.\n"]
-    entry = found(findings, "entry", "scheduler time per due entry")
-    beat = found(findings, "beat", "a real beat sends")
-    two = found(findings, "two-beats", "two active-active beats")
+    entry = find_row(findings, "entry", "scheduler time per due entry")
+    beat = find_row(findings, "beat", "a real beat sends")
+    two = find_row(findings, "two-beats", "two active-active beats")
     if entry is None or beat is None or beat.ours is None or entry.ours is None:
         return "\n".join([*parts, "Not measured yet.\n"])
     count = number(beat.what)
@@ -42,39 +42,45 @@ def arithmetic(findings: Mapping[str, Finding]) -> str:
     if scripts:
         lines.append(("Redis spends in scripts, per due entry", micros(scripts)))
         lines.append(
-            (f"so one Redis, {USED:.0%} of it, keeps up with", f"{USED / scripts:,.0f} a second")
+            (
+                f"so one Redis, {MAX_REDIS_SHARE:.0%} of it, keeps up with",
+                f"{MAX_REDIS_SHARE / scripts:,.0f} a second",
+            )
         )
     return "\n".join([*parts, table(("measured", "value"), lines), demand(each, scripts)])
 
 
 def number(text: str) -> int:
-    """Return the first number in a title."""
+    """Return the first integer in a title."""
     words = (word.replace(",", "") for word in text.split())
     return next(int(word) for word in words if word.isdigit())
 
 
 def redis_time(findings: Mapping[str, Finding]) -> float | None:
-    """Return the seconds that Redis takes for a due entry."""
-    row = found(findings, "entry", "time of Redis per due entry")
+    """Return the CPU seconds that Redis uses per due entry."""
+    row = find_row(findings, "entry", "time of Redis per due entry")
     return None if row is None else row.ours
 
 
 def micros(seconds: float) -> str:
-    """Return a short time."""
+    """Return a duration in microseconds."""
     return f"{seconds * 1e6:,.0f} µs"
 
 
 def demand(each: float, scripts: float | None) -> str:
-    """Return how many beats and how many Redis servers a number of dispatches takes."""
+    """Return a table of the beats and Redis servers that dispatch rates need.
+
+    ``each`` is the seconds per message of a beat, ``scripts`` the seconds per entry of Redis.
+    """
     lines = []
-    for wanted in WANTED:
-        beats = -(-wanted * each // 1)
-        servers = "-" if scripts is None else f"{-(-wanted * scripts / USED // 1):,.0f}"
-        lines.append((f"{wanted:,}", f"{max(beats, 1):,.0f}", servers))
+    for rate in DISPATCH_RATES:
+        beats = -(-rate * each // 1)
+        servers = "-" if scripts is None else f"{-(-rate * scripts / MAX_REDIS_SHARE // 1):,.0f}"
+        lines.append((f"{rate:,}", f"{max(beats, 1):,.0f}", servers))
     return table(("dispatches a second", "beats, at least", "shards, at least"), lines)
 
 
 def table(heading: tuple[str, ...], lines: Sequence[tuple[str, ...]]) -> str:
-    """Return a table of reStructuredText."""
+    """Return a reStructuredText table."""
     body = "\n".join("   " + ", ".join(f'"{cell}"' for cell in line) for line in [heading, *lines])
     return f".. csv-table::\n   :header-rows: 1\n   :widths: auto\n\n{body}\n"

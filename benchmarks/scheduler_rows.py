@@ -1,4 +1,4 @@
-"""What the scheduler costs on its own: nothing is published."""
+"""Measurements of the scheduler alone: no messages are published."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from .timing import CASES, measure
 
 __all__ = ("crontab", "due_entry", "far_redis", "idle", "imports", "memory", "save", "startup")
 
-#: What most rows are compared to.
+#: The name of the base that most rows are compared with.
 RELEASE = PEER_VERSION
 
-#: Seconds that a network adds to a round trip.
+#: Simulated network latency, in seconds per round trip.
 NETWORK = 1e-3
 
 
 def due_entry(bench: Bench) -> Finding:
-    """Scheduler time per due entry, publishing excluded."""
+    """Measure the scheduler's time per due entry, without publishing."""
     rows, count = [], bench.size(5000, 500)
     for kind in ("interval", "crontab"):
-        # Many short rounds: what else the machine does then falls on both sides.
+        # With many short rounds, other load on the machine affects both sides equally.
         mine, theirs = bench.both(Case("tick", count, schedule=kind, repeat=1), rounds=7)
         what = f"scheduler time per due entry, {count:,} due ({kind})"
         per_entry = (mine["later_each"], theirs["later_each"], RELEASE)
@@ -41,7 +41,7 @@ def due_entry(bench: Bench) -> Finding:
 
 
 def far_redis(bench: Bench) -> Finding:
-    """Scheduler time with a network between beat and Redis."""
+    """Measure the scheduler's time with network latency between beat and Redis."""
     count = bench.size(5000, 500)
     with delayed(bench.port, NETWORK) as port:
         url = f"redis://127.0.0.1:{port}/0"
@@ -56,7 +56,7 @@ def far_redis(bench: Bench) -> Finding:
 
 
 def startup(bench: Bench) -> Finding:
-    """The start with many static entries."""
+    """Measure the start of a beat with many static entries."""
     count = bench.size(100_000, 1000)
     mine, theirs = bench.both(Case("startup", count), rounds=1)
     title = f"start with {count:,} static entries"
@@ -77,7 +77,7 @@ def startup(bench: Bench) -> Finding:
 
 
 def save(bench: Bench) -> Finding:
-    """Saving one entry, and many in one go."""
+    """Measure saving entries one by one, and many at once."""
     mine, theirs = bench.both(Case("save", bench.size(1000, 100)), rounds=5)
     one, base = theirs["new_each"], "2.4.2, save()"
     faster = ("not slower", lambda _ours, ratio: ratio >= 1.0)
@@ -95,12 +95,12 @@ def save(bench: Bench) -> Finding:
 
 
 def equals_one(ours: float, _ratio: float) -> bool:
-    """Whether it is a single one."""
+    """Return whether the value is 1."""
     return ours == 1
 
 
 def idle(bench: Bench) -> Finding:
-    """A tick with nothing due, and nothing or very much stored."""
+    """Measure a tick with nothing due, with an empty and with a very large schedule."""
     count = bench.size(1_000_000, 10_000)
     mine, theirs = bench.both(Case("idle", count, repeat=200), rounds=1)
     title = f"idle tick, {count:,} stored"
@@ -115,15 +115,14 @@ def idle(bench: Bench) -> Finding:
     )
 
 
-#: Two measurements of the same memory differ by less: chance decides about a sorted set, and the C
-#: library about what it rounds up.
-ALIKE = 0.97
+#: Memory counts as equal from this ratio on: sorted sets are random, and the allocator rounds up.
+EQUAL_MEMORY = 0.97
 
 
 def memory(bench: Bench) -> Finding:
-    """Memory of Redis per entry."""
+    """Measure the memory of Redis per entry."""
     mine, theirs = bench.both(Case("memory", bench.size(5000, 500)), rounds=1)
-    goal = ("not more", lambda _ours, ratio: ratio >= ALIKE)
+    goal = ("not more", lambda _ours, ratio: ratio >= EQUAL_MEMORY)
     saved = (mine["saved_each"], theirs["saved_each"], RELEASE, *goal)
     ran = (mine["ran_each"], theirs["ran_each"], RELEASE)
     return Finding(
@@ -135,28 +134,28 @@ def memory(bench: Bench) -> Finding:
 
 
 def crontab(bench: Bench) -> Finding:
-    """The next run of schedules, beside Celery's own computation."""
+    """Compare the computation of next runs with Celery's."""
     rounds, calls = bench.size(15, 3), bench.size(1000, 100)
     bench.note("next runs")
     goal = ("5 times less", lambda _ours, ratio: ratio >= 5)
     rows = []
     for case in CASES:
-        found = measure(case, rounds, calls)
-        what, told = f"next run of {case.title}", (found.ours, found.celery, "Celery")
-        rows.append(target_row(what, "us", *told, *(goal if "*" in case.title else ())))
+        result = measure(case, rounds, calls)
+        what, values = f"next run of {case.title}", (result.ours, result.celery, "Celery")
+        rows.append(target_row(what, "us", *values, *(goal if "*" in case.title else ())))
     return Finding(rows)
 
 
 def timed(side: Side, code: str) -> float:
-    """Return the seconds that an interpreter takes for some code, its own start included."""
-    began = time.perf_counter()
+    """Return the seconds of running some code in a new interpreter, including its start."""
+    started = time.perf_counter()
     variables = side.environment()
     subprocess.run([side.python, "-c", code], check=True, env=variables, cwd="/", timeout=60)
-    return time.perf_counter() - began
+    return time.perf_counter() - started
 
 
 def imports(bench: Bench) -> Finding:
-    """What the start of ``celery beat`` takes for the scheduler itself."""
+    """Measure how much importing the scheduler adds to the start of ``celery beat``."""
     celery = "import celery.bin.celery, celery.apps.beat, celery.beat, redis"
     bench.note("imports")
     sides = [
@@ -165,11 +164,11 @@ def imports(bench: Bench) -> Finding:
         (bench.release, celery),
         (bench.release, f"{celery}, redbeat.schedulers"),
     ]
-    alone, mine, alone_there, theirs = bench.times(11, sides, lambda job: timed(*job))
-    added, added_there = max(mine - alone, 0.0), max(theirs - alone_there, 0.0)
+    our_base, mine, their_base, theirs = bench.times(11, sides, lambda job: timed(*job))
+    our_share, their_share = max(mine - our_base, 0.0), max(theirs - their_base, 0.0)
     return Finding(
         [
             target_row("imports of celery beat, with this scheduler", "ms", mine, theirs, RELEASE),
-            target_row("of that beyond Celery and redis-py", "ms", added, added_there, RELEASE),
+            target_row("of that beyond Celery and redis-py", "ms", our_share, their_share, RELEASE),
         ]
     )

@@ -1,4 +1,4 @@
-"""The sides of the comparison: interpreters with this project, with the release, with others."""
+"""The sides of the comparison: Python environments with this project and with other schedulers."""
 
 from __future__ import annotations
 
@@ -24,71 +24,74 @@ __all__ = (
 #: The release that this project replaces.
 PEER_VERSION = "2.4.2"
 
-#: Who is compared: package and version, by name; Celery itself is what all have.
+#: The other schedulers: package and version by name.
 PEERS = {
     "peer": ("celery-redbeat", PEER_VERSION),
     "django": ("django-celery-beat", "2.9.0"),
     "redisbeat": ("redisbeat", "1.2.6"),
 }
 
-#: The directory of the scripts that run under both interpreters.
+#: The directory of the scripts, which run with the interpreter of each side.
 SCRIPTS = Path(__file__).parent
 
-#: Where the environments are kept, and what was measured, between two runs; git ignores it.
+#: The directory of virtual environments and results, which git ignores.
 CACHE = SCRIPTS.parent / ".benchmarks"
 
-#: What both sides must have in the same version, where it is installed here.
+#: Packages that must have the same version on all sides.
 SHARED = ("celery", "kombu", "redis", "hiredis", "packaging")
 
-#: Of those, what the numbers depend on.
+#: Shared packages that affect the results.
 TELLING = SHARED[:4]
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """Something that is measured, and the interpreter that has it."""
+    """A measured scheduler, with its version and the path of its Python interpreter."""
 
     name: str
     version: str
     python: str
 
     def environment(self, **more: str) -> dict[str, str]:
-        """Return the environment of its processes; ours import the package of this checkout."""
+        """Return the environment variables of its processes, with ``more`` variables.
+
+        Processes of this project import the package of this checkout.
+        """
         path = {"PYTHONPATH": str(SCRIPTS.parent)} if self.name == "ours" else {}
         return environment(**path, **more)
 
 
 def environment(**more: str) -> dict[str, str]:
-    """Return the environment of a subprocess: nothing leads its imports to this directory.
+    """Return the environment variables of a subprocess: those of this process, and ``more``.
 
-    Nor does anything keep it from compiling a module only once.
+    Without ``PYTHONPATH`` it does not import this checkout; without ``PYTHONDONTWRITEBYTECODE`` it
+    caches compiled modules.
     """
-    left_out = ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE")
-    inherited = {name: value for name, value in os.environ.items() if name not in left_out}
+    removed = ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE")
+    inherited = {name: value for name, value in os.environ.items() if name not in removed}
     return {**inherited, **more}
 
 
 def versions() -> dict[str, str]:
-    """Return what both sides have, package -> version."""
-    found = {}
+    """Return the versions of the installed :data:`SHARED` packages."""
+    installed = {}
     for name in SHARED:
         try:
-            found[name] = metadata.version(name)
+            installed[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return installed
 
 
 def ours() -> Side:
-    """Return this project, as the running interpreter has it."""
+    """Return the side of this project, with the running interpreter."""
     return Side("ours", metadata.version("celery-redbeat"), sys.executable)
 
 
 def install_peer(name: str = "peer", cache: Path = CACHE) -> Side:
-    """Return a peer, installed from the package index into an environment of its own.
+    """Return another scheduler, installed from the package index into its own environment.
 
-    One that was installed before is used again. Raises :exc:`subprocess.CalledProcessError` when
-    pip fails.
+    An existing installation is reused. Raises :exc:`subprocess.CalledProcessError` if pip fails.
     """
     package, version = PEERS[name]
     shared = versions()
@@ -98,8 +101,8 @@ def install_peer(name: str = "peer", cache: Path = CACHE) -> Side:
     python = home / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
     if not (home / "installed").exists():
         subprocess.run([sys.executable, "-m", "venv", "--clear", str(home)], check=True)
-        wanted = [f"{name}=={version}" for name, version in shared.items()]
+        requirements = [f"{name}=={version}" for name, version in shared.items()]
         pip = [str(python), "-m", "pip", "install", "-qq", "--disable-pip-version-check"]
-        subprocess.run([*pip, f"{package}=={version}", *wanted], check=True)
+        subprocess.run([*pip, f"{package}=={version}", *requirements], check=True)
         (home / "installed").touch()
     return Side(name, version, str(python))

@@ -1,4 +1,4 @@
-"""One workload of one side, in a process of its own."""
+"""Runs one workload of one side in a subprocess."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from .sides import SCRIPTS, Side
 
 __all__ = ("Case", "in_turn", "run_case")
 
-#: Seconds one measurement may take.
+#: Timeout of a measurement, in seconds.
 LIMIT = 600
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One workload, with its options."""
+    """A workload with its options."""
 
     workload: str
     entries: int
@@ -34,10 +34,10 @@ class Case:
 
 
 def run_case(side: Side, url: str, case: Case) -> Metrics:
-    """Run one workload in a process of its own; raises RuntimeError when that fails."""
+    """Run a workload in a subprocess; raises RuntimeError with its stderr if it fails."""
     command = [side.python, str(SCRIPTS / "workload.py"), *case.command(url)]
     with tempfile.TemporaryDirectory(prefix="redbeat-benchmark-") as empty:
-        done = subprocess.run(
+        result = subprocess.run(
             command,
             cwd=empty,
             env=side.environment(),
@@ -46,12 +46,12 @@ def run_case(side: Side, url: str, case: Case) -> Metrics:
             timeout=LIMIT,
             check=False,
         )
-    if done.returncode:
-        raise RuntimeError(f"{case} failed with {side.version}:\n{done.stderr[-2000:]}")
-    metrics: Metrics = json.loads(done.stdout)
+    if result.returncode:
+        raise RuntimeError(f"{case} failed with {side.version}:\n{result.stderr[-2000:]}")
+    metrics: Metrics = json.loads(result.stdout)
     return metrics
 
 
-def in_turn(sides: Sequence[Any], turn: int) -> Sequence[Any]:
-    """Return the sides in an order that changes with every round."""
-    return sides if turn % 2 == 0 else sides[::-1]
+def in_turn(sides: Sequence[Any], number: int) -> Sequence[Any]:
+    """Return the sides in their order for even round numbers, reversed for odd ones."""
+    return sides if number % 2 == 0 else sides[::-1]

@@ -1,4 +1,4 @@
-"""Beats of either side, kept running as a supervisor of processes would."""
+"""Runs beats of either side and restarts them when they exit, as a process supervisor does."""
 
 from __future__ import annotations
 
@@ -22,29 +22,31 @@ if TYPE_CHECKING:
 
 __all__ = ("RESTART_SECONDS", "Supervisor")
 
-#: Seconds from the exit of a beat to its next start.
+#: Seconds from the exit of a beat to its restart.
 RESTART_SECONDS = 1.0
 POLL = 0.02
-ENDING = (signal.SIGTERM, signal.SIGKILL)
+#: Signals after which an exit is expected.
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGKILL)
 
 
 @dataclass
 class Slot:
-    """A place for one beat; ``start_at`` is monotonic seconds, None while it runs or is retired.
+    """The process of one beat, over its restarts.
 
-    ``told`` is whether the process that runs was told to end.
+    ``start_at`` is the monotonic time of the next start, None while the beat runs or is retired.
+    ``stop_requested`` is whether the running process got a signal to stop.
     """
 
     start_at: float | None
     process: subprocess.Popen[bytes] | None = None
     log: Path | None = None
-    told: bool = False
+    stop_requested: bool = False
 
 
 class Supervisor:
-    """Starts beats in a thread, and again a second after they end; a context manager.
+    """A context manager that runs beats, and restarts them one second after they exit.
 
-    ``exits`` has the exit codes of the processes that ended though nobody told them to.
+    ``exits`` has the exit codes of processes that exited without a signal to stop.
     """
 
     def __init__(self, side: Side, directory: Path, broker: str, settings: Mapping[str, Any]):
@@ -71,25 +73,25 @@ class Supervisor:
             _end(slot)
 
     def add(self) -> int:
-        """Have one more beat started; return its number."""
+        """Start one more beat; return its number."""
         with self._lock:
             self._slots.append(Slot(start_at=0.0))
             return len(self._slots) - 1
 
-    def said(self, number: int) -> str:
-        """Return what the process in a slot printed so far, "" when none was started."""
+    def output(self, number: int) -> str:
+        """Return the output of a beat's latest process, "" before its first start."""
         with self._lock:
             log = self._slots[number].log
         return log.read_text(errors="replace") if log else ""
 
     def signal(self, number: int, sent: signal.Signals) -> bool:
-        """Send a signal to a beat; return whether there was one."""
+        """Send a signal to a beat; return False if it is not running."""
         with self._lock:
             slot = self._slots[number]
             if slot.process is None or slot.process.poll() is not None:
                 return False
             slot.process.send_signal(sent)
-            slot.told = slot.told or sent in ENDING
+            slot.stop_requested = slot.stop_requested or sent in STOP_SIGNALS
             return True
 
     def retire(self, number: int) -> None:
@@ -103,17 +105,17 @@ class Supervisor:
         while not self._ended.wait(POLL):
             with self._lock:
                 for slot in self._slots:
-                    self._look_at(slot)
+                    self._check(slot)
 
-    def _look_at(self, slot: Slot) -> None:
+    def _check(self, slot: Slot) -> None:
         now = time.monotonic()
         if slot.process is None:
             if slot.start_at is not None and now >= slot.start_at:
                 self._launch(slot)
         elif (code := slot.process.poll()) is not None:
-            if not slot.told:
+            if not slot.stop_requested:
                 self.exits.append(code)
-            slot.process, slot.start_at, slot.told = None, now + RESTART_SECONDS, False
+            slot.process, slot.start_at, slot.stop_requested = None, now + RESTART_SECONDS, False
 
     def _launch(self, slot: Slot) -> None:
         slot.log = self._directory / f"beat-{self._started}.log"
@@ -132,7 +134,7 @@ class Supervisor:
 
 
 def _end(slot: Slot) -> None:
-    """End the process of a slot, and its group, at once; a stopped one too."""
+    """Kill the process group of a slot with SIGKILL, which also ends paused processes."""
     if slot.process is None:
         return
     with contextlib.suppress(ProcessLookupError):

@@ -1,4 +1,4 @@
-"""The rows of the table of targets: what measures them, by name and in the order of a run."""
+"""The measurements of the table of targets, by name and in the order of a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``python -m benchmarks.timing``: what the next run costs, beside Celery's own schedules."""
+"""``python -m benchmarks.timing``: compares the cost of computing next runs with Celery."""
 
 from __future__ import annotations
 
@@ -20,19 +20,20 @@ from redbeat.schedules.next_run import next_run
 __all__ = ("CASES", "Case", "Result", "as_text", "measure")
 
 UTC = timezone.utc
-#: Where the instants asked about begin, and how far apart they are: no two days alike.
+#: The first instant, and an irregular step, so that the instants cover different times of a day.
 START = datetime(2026, 1, 5, 6, 0, 30, tzinfo=UTC)
 APART = timedelta(hours=37, minutes=11, seconds=3)
 
-#: How much faster than Celery this project wants to be.
+#: The target: how many times faster than Celery.
 AIM = 5.0
 
-Ask = Callable[[datetime], Any]
+#: Computes the next run after an instant.
+NextRun = Callable[[datetime], Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One schedule, made anew with the zone of its app and its clock for each side."""
+    """A schedule to measure; ``make`` gets the app and the clock, ``zone`` is the app's zone."""
 
     title: str
     make: Callable[..., Any]
@@ -41,7 +42,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Seconds for one call, the median of the rounds."""
+    """Seconds per call: the medians over the rounds."""
 
     title: str
     ours: float
@@ -49,12 +50,12 @@ class Result:
 
     @property
     def ratio(self) -> float:
-        """How many times as long Celery takes."""
+        """Celery's time divided by ours."""
         return self.celery / self.ours
 
 
 def cron(*fields: str) -> Callable[..., Any]:
-    """Return what makes a crontab of five fields, in the order of crontab(5)."""
+    """Return a factory for a crontab; the five fields are in the order of crontab(5)."""
     minute, hour, day, month, weekday = fields
     return lambda **kwargs: crontab(minute, hour, weekday, day, month, **kwargs)
 
@@ -69,10 +70,10 @@ CASES = (
 )
 
 
-def sides(case: Case, now: datetime) -> Sequence[Ask]:
-    """Return the same question for both: when does it run after an instant?
+def sides(case: Case, now: datetime) -> Sequence[NextRun]:
+    """Return the functions of this project and of Celery that compute the next run.
 
-    Celery's answer is the time that is left, so that its schedule gets a clock that stands still.
+    Celery returns the remaining time, so its schedule gets a clock that always returns ``now``.
     """
     app = Celery("timing", set_as_current=False, changes={"timezone": case.zone})
     ours, celerys = case.make(app=app), case.make(app=app, nowfun=lambda: now)
@@ -81,45 +82,47 @@ def sides(case: Case, now: datetime) -> Sequence[Ask]:
 
 
 def instants(calls: int) -> list[datetime]:
-    """Return the instants that are asked about."""
+    """Return the instants of ``calls`` calls."""
     return [START + number * APART for number in range(calls)]
 
 
-def each(ask: Ask, moments: Sequence[datetime]) -> float:
-    """Return the seconds of CPU that one call takes."""
-    began = time.process_time()
+def seconds_per_call(next_run_after: NextRun, moments: Sequence[datetime]) -> float:
+    """Return the mean CPU seconds of one call."""
+    started = time.process_time()
     for moment in moments:
-        ask(moment)
-    return (time.process_time() - began) / len(moments)
+        next_run_after(moment)
+    return (time.process_time() - started) / len(moments)
 
 
 def measure(case: Case, rounds: int, calls: int) -> Result:
-    """Ask both sides in turn, and return the medians."""
+    """Measure both sides in turn, and return the medians."""
     both, moments = sides(case, START), instants(calls)
-    found: dict[int, list[float]] = {0: [], 1: []}
+    samples: dict[int, list[float]] = {0: [], 1: []}
     for side in (0, 1):
-        each(both[side], moments[:10])
-    for turn in range(rounds):
-        for side in (0, 1) if turn % 2 == 0 else (1, 0):
-            found[side].append(each(both[side], moments))
-    return Result(case.title, *(statistics.median(found[side]) for side in (0, 1)))
+        seconds_per_call(both[side], moments[:10])
+    for number in range(rounds):
+        for side in (0, 1) if number % 2 == 0 else (1, 0):
+            samples[side].append(seconds_per_call(both[side], moments))
+    return Result(case.title, *(statistics.median(samples[side]) for side in (0, 1)))
 
 
 def as_text(results: Sequence[Result]) -> str:
-    """Return the table."""
-    lines = [f"{'schedule':<30} {'ours':>9} {'Celery':>9} {'ratio':>6}   aim {AIM:.0f}"]
+    """Return the table for a terminal."""
+    lines = [f"{'schedule':<30} {'ours':>9} {'Celery':>9} {'ratio':>6}   target {AIM:.0f}"]
     for result in results:
         ours, celery = (f"{value * 1e6:.1f} µs" for value in (result.ours, result.celery))
-        met = "" if result.ratio >= AIM else "   below"
-        lines.append(f"{result.title:<30} {ours:>9} {celery:>9} {result.ratio:>6.1f}{met}")
+        missed = "" if result.ratio >= AIM else "   below"
+        lines.append(f"{result.title:<30} {ours:>9} {celery:>9} {result.ratio:>6.1f}{missed}")
     return "\n".join(lines)
 
 
 def main(argv: Sequence[str]) -> None:
-    """Measure each case and print the table. Never fails on a number."""
+    """Measure each case and print the table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.timing", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=15, help="of which the median is taken")
-    parser.add_argument("--calls", type=int, default=1000, help="for each side in each round")
+    parser.add_argument(
+        "--rounds", type=int, default=15, help="number of rounds; the median is shown"
+    )
+    parser.add_argument("--calls", type=int, default=1000, help="calls per side and round")
     options = parser.parse_args(argv)
     print(as_text([measure(case, options.rounds, options.calls) for case in CASES]))
 

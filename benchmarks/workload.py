@@ -1,12 +1,12 @@
-"""One measurement of whichever RedBeat the interpreter that runs this file has installed.
+"""Runs one workload with the RedBeat version of the running interpreter.
 
-A script, not a module of the package: it runs under two interpreters, one with this project and
-one with the release it is compared to, so it uses nothing but what both offer::
+A script, not a module of the package: it runs with this project and with the RedBeat 2 release, so
+it uses only what both offer::
 
     python workload.py URL tick --entries 1000
 
 ``URL`` is a Redis that may be emptied. Prints one JSON object, metric -> number. Times are seconds
-for the whole operation, unless a name ends in ``_each``.
+for the whole operation, or per entry if the name ends in ``_each``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any
 from celery import Celery
 from celery.schedules import crontab, schedule
 
-# What lies beside a script is in no package.
+# Modules in the directory of a script are imported without a package.
 from metering import Meter, Metrics, median  # type: ignore[import-not-found,unused-ignore]
 from prepared import (  # type: ignore[import-not-found,unused-ignore]
     EVERY,
@@ -39,10 +39,10 @@ from prepared import (  # type: ignore[import-not-found,unused-ignore]
 
 from redbeat import RedBeatSchedulerEntry
 
-#: Ticks that may be needed for what is due at once.
+#: Maximum number of ticks to send all due entries.
 MAX_TICKS = 1000
 
-#: The schedules that entries may have, as Python objects.
+#: Factories for the schedules of entries, by name.
 SCHEDULES: dict[str, Callable[[], Any]] = {
     "interval": lambda: schedule(EVERY),
     "crontab": lambda: crontab(minute="0"),
@@ -50,20 +50,20 @@ SCHEDULES: dict[str, Callable[[], Any]] = {
 
 
 def run_tick(client: Any, options: argparse.Namespace) -> Metrics:
-    """Ticks with entries due: the first one a beat sees, and the median of the later ones.
+    """Measure ticks with due entries: the first one, and the median of later ones.
 
-    ``redis_each`` is the CPU that Redis took per entry, all ticks together. The messages are sent
-    where there is a broker to send them to.
+    ``redis_each`` is the CPU time of Redis per entry, over all ticks. With ``--broker``, the
+    messages are published.
     """
     meter, costs, redis_cpu = Meter(), [], 0.0
     kind = CountingScheduler if options.broker else UnsentScheduler
     with beat(make_app(options.url, options.broker), kind) as scheduler:
-        for turn in range(1, options.repeat + 2):
+        for number in range(1, options.repeat + 2):
             seed_due(client, options.entries, options.schedule)
             before = server_cpu(client)
-            costs.append(meter.cost(partial(tick_until, scheduler, turn * options.entries)))
+            costs.append(meter.cost(partial(tick_until, scheduler, number * options.entries)))
             redis_cpu += server_cpu(client) - before
-            expect(scheduler.sent, turn * options.entries, "entries were sent")
+            expect(scheduler.sent, number * options.entries, "entries were sent")
     later = median(costs[1:])
     return {
         "first_each": costs[0].seconds / options.entries,
@@ -74,7 +74,7 @@ def run_tick(client: Any, options: argparse.Namespace) -> Metrics:
 
 
 def tick_until(scheduler: CountingScheduler, sent: int) -> None:
-    """Tick until so many entries were sent, in all: one tick ends after a while."""
+    """Tick until ``sent`` entries were sent in total: a tick has a time limit."""
     for _ in range(MAX_TICKS):
         scheduler.tick()
         if scheduler.sent >= sent:
@@ -82,13 +82,16 @@ def tick_until(scheduler: CountingScheduler, sent: int) -> None:
 
 
 def server_cpu(client: Any) -> float:
-    """Return the seconds of CPU that the server has used."""
-    used = client.info("cpu")
-    return float(used["used_cpu_user"]) + float(used["used_cpu_sys"])
+    """Return the CPU seconds that the Redis server has used."""
+    cpu = client.info("cpu")
+    return float(cpu["used_cpu_user"]) + float(cpu["used_cpu_sys"])
 
 
 def run_startup(client: Any, options: argparse.Namespace) -> Metrics:
-    """Starts with static entries, none of them in Redis, then all of them; and each one's end."""
+    """Measure two starts with static entries: none stored (cold), then all stored (warm).
+
+    The times include the shutdown.
+    """
     make = SCHEDULES[options.schedule]
     statics = {
         f"entry-{index}": {"task": "unknown", "schedule": make(), "args": (1, "two")}
@@ -109,52 +112,53 @@ def run_startup(client: Any, options: argparse.Namespace) -> Metrics:
 
 
 def start(app: Celery) -> None:
-    """Make a beat, let it lead and tick once, and end it."""
+    """Start a beat, tick once, and stop it."""
     with beat(app):
         pass
 
 
 def run_idle(client: Any, options: argparse.Namespace) -> Metrics:
-    """Ticks with nothing due, in turn with those of a beat for which nothing is stored.
+    """Measure idle ticks, in turn with those of a second beat with an empty schedule.
 
-    Commands are those that Redis ran, in scripts or not.
+    ``commands`` includes the Redis commands that scripts run.
     """
     now = datetime.now(timezone.utc)
     seed(client, options.entries, options.schedule, now, int(now.timestamp()) + EVERY)
-    meter, costs, others = Meter(), [], []
-    own, other = make_app(options.url), make_app(options.url, redbeat_key_prefix="another:")
-    with beat(own) as scheduler, beat(other) as empty:
+    meter, costs, empty_costs = Meter(), [], []
+    full_app = make_app(options.url)
+    empty_app = make_app(options.url, redbeat_key_prefix="another:")
+    with beat(full_app) as scheduler, beat(empty_app) as empty:
         client.config_resetstat()
         for _ in range(options.repeat):
             scheduler.tick()
         ran = client.info("commandstats")
         for _ in range(options.repeat):
             costs.append(meter.cost(scheduler.tick))
-            others.append(meter.cost(empty.tick))
-    idle, left_out = median(costs), ("cmdstat_info", "cmdstat_config|resetstat", "cmdstat_config")
-    commands = sum(stats["calls"] for name, stats in ran.items() if name not in left_out)
+            empty_costs.append(meter.cost(empty.tick))
+    idle, ignored = median(costs), ("cmdstat_info", "cmdstat_config|resetstat", "cmdstat_config")
+    commands = sum(stats["calls"] for name, stats in ran.items() if name not in ignored)
     return {
         "each": idle.seconds,
-        "none": median(others).seconds,
+        "none": median(empty_costs).seconds,
         "round_trips": idle.round_trips,
         "commands": commands / options.repeat,
     }
 
 
 def run_save(client: Any, options: argparse.Namespace) -> Metrics:
-    """Saves of new entries, and of new objects under the same names."""
+    """Measure saves of new entries, of new objects under stored names, and of many at once."""
     app, meter = make_app(options.url), Meter()
-    in_one_go = saver(app)
-    in_one_go(make_entries(app, 1, options.schedule))  # connects
+    save_together = bulk_saver(app)
+    save_together(make_entries(app, 1, options.schedule))  # opens the connection
     client.flushdb()
     new, again = (
-        meter.cost(partial(save_all, make_entries(app, options.entries, options.schedule)))
+        meter.cost(partial(save_each, make_entries(app, options.entries, options.schedule)))
         for _ in range(2)
     )
     others = make_entries(app, options.entries, options.schedule)
     for entry in others:
         entry.name = f"other-{entry.name}"
-    together = meter.cost(partial(in_one_go, others))
+    together = meter.cost(partial(save_together, others))
     return {
         "all_each": together.seconds / options.entries,
         "new_each": new.seconds / options.entries,
@@ -165,7 +169,7 @@ def run_save(client: Any, options: argparse.Namespace) -> Metrics:
 
 
 def make_entries(app: Celery, count: int, kind: str) -> list[RedBeatSchedulerEntry]:
-    """Return entries that do not know what is stored."""
+    """Return new entry objects, without reading stored entries."""
     make = SCHEDULES[kind]
     return [
         RedBeatSchedulerEntry(f"entry-{index}", "unknown", make(), args=[1, "two"], app=app)
@@ -173,35 +177,35 @@ def make_entries(app: Celery, count: int, kind: str) -> list[RedBeatSchedulerEnt
     ]
 
 
-def save_all(entries: list[RedBeatSchedulerEntry]) -> None:
+def save_each(entries: list[RedBeatSchedulerEntry]) -> None:
     """Save the entries, one by one."""
     for entry in entries:
         entry.save()
 
 
-def saver(app: Celery) -> Callable[[list[RedBeatSchedulerEntry]], Any]:
-    """Return what saves entries in one go; the release has nothing for it but one by one."""
+def bulk_saver(app: Celery) -> Callable[[list[RedBeatSchedulerEntry]], Any]:
+    """Return a function that saves many entries; the release can only save them one by one."""
     try:
-        from redbeat import Schedule  # noqa: PLC0415 - the release has none
+        from redbeat import Schedule  # noqa: PLC0415 - missing in the release
     except ImportError:
-        return save_all
+        return save_each
     return Schedule(app).save_all
 
 
-def expect(found: int, wanted: int, what: str) -> None:
-    """End the measurement when it measured something else."""
-    if found != wanted:
-        raise SystemExit(f"{found} of {wanted} {what}")
+def expect(actual: int, expected: int, what: str) -> None:
+    """Exit with an error if a count differs: then the measurement is invalid."""
+    if actual != expected:
+        raise SystemExit(f"{actual} instead of {expected} {what}")
 
 
 def run_memory(client: Any, options: argparse.Namespace) -> Metrics:
-    """Bytes per entry: saved, and after it ran once."""
+    """Measure the bytes per entry in Redis, after a save and after one run."""
     app = make_app(options.url)
     make_entries(app, 1, options.schedule)[0].save()
     start(app)
-    client.flushdb()  # what stays is the text of the scripts
+    client.flushdb()  # loaded scripts stay, so they do not count
     before = used_memory(client)
-    save_all(make_entries(app, options.entries, options.schedule))
+    save_each(make_entries(app, options.entries, options.schedule))
     saved = used_memory(client)
     with beat(app) as scheduler:
         seed_due(client, options.entries, options.schedule)
@@ -214,9 +218,9 @@ def run_memory(client: Any, options: argparse.Namespace) -> Metrics:
 
 
 def used_memory(client: Any) -> int:
-    """Return the bytes that Redis uses for its data set, when no table is moved to a larger one.
+    """Return the bytes of Redis' data set, after hash tables have finished resizing.
 
-    Each look at a table moves a part of it.
+    Redis resizes its tables in small steps, one with each access.
     """
     members = client.zrange("redbeat::schedule", 0, -1)
     pipe = client.pipeline(transaction=False)
@@ -237,20 +241,20 @@ WORKLOADS: dict[str, Callable[[Any, argparse.Namespace], Metrics]] = {
 
 
 def arguments(argv: list[str]) -> argparse.Namespace:
-    """Return the options of one measurement."""
+    """Parse the options."""
     parser = argparse.ArgumentParser(prog="workload", description=__doc__)
     parser.add_argument("url")
     parser.add_argument("workload", choices=sorted(WORKLOADS))
     parser.add_argument("--entries", type=int, default=1000)
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--schedule", choices=sorted(SCHEDULES), default="interval")
-    parser.add_argument("--broker", metavar="URL", help="tick: send the messages there")
-    parser.add_argument("--profile", action="store_true", help="print where the time goes")
+    parser.add_argument("--broker", metavar="URL", help="tick: publish the messages to this broker")
+    parser.add_argument("--profile", action="store_true", help="print a profile")
     return parser.parse_args(argv)
 
 
 def main(argv: list[str]) -> None:
-    """Empty the Redis, run a workload, print its metrics."""
+    """Empty the Redis, run a workload and print its metrics."""
     options = arguments(argv)
     Meter.profile = cProfile.Profile() if options.profile else None
     client = emptied(options.url, decode_responses=True)

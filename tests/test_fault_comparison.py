@@ -114,7 +114,7 @@ def test_both_forms_of_the_table_tell_what_they_depend_on() -> None:
 
     assert '"SIGKILL", "lost", "0", "1,234"' in rst
     assert "``python -m benchmarks.faults --quick``" in rst
-    assert "How it is counted" in rst
+    assert "How messages are counted" in rst
     assert all("redis-server 1.2" in form for form in (text, rst))
     assert all(f"{os.cpu_count()} cores" in form for form in (text, rst))
 
@@ -147,7 +147,7 @@ def program(directory: Path, script: str) -> Side:
 
 def pid_of(beats: Supervisor, number: int) -> int:
     """Wait until a process says its id, and return it."""
-    return int(wait_until(lambda: beats.said(number).partition("\n")[0], 30.0))
+    return int(wait_until(lambda: beats.output(number).partition("\n")[0], 30.0))
 
 
 def exists(pid: int) -> bool:

@@ -33,7 +33,7 @@ def test_instants_are_on_all_days_and_at_all_hours() -> None:
 
 def test_the_table_tells_what_is_below_the_aim() -> None:
     heading, good, bad = as_text([Result("a", 1e-6, 7e-6), Result("b", 2e-6, 3e-6)]).splitlines()
-    assert heading.split() == ["schedule", "ours", "Celery", "ratio", "aim", "5"]
+    assert heading.split() == ["schedule", "ours", "Celery", "ratio", "target", "5"]
     assert good.split() == ["a", "1.0", "µs", "7.0", "µs", "7.0"]
     assert bad.split() == ["b", "2.0", "µs", "3.0", "µs", "1.5", "below"]
 

@@ -1,6 +1,7 @@
-"""What beats count, and how Prometheus and Kubernetes get to see it.
+"""Metrics for Prometheus and health checks for Kubernetes.
 
-``counters`` and ``pulse`` are what a beat knows of itself; ``snapshot`` is what Redis knows.
-``families`` and ``collectors`` say it in the words of Prometheus, ``server`` and ``serving`` serve
-it. These four need ``prometheus_client``; ``extra`` imports them where they are wanted.
+``counters`` and ``health`` hold the numbers and the state of one beat. ``snapshot`` reads the
+numbers of all beats from Redis. ``families`` converts both to Prometheus metrics, and ``server``
+serves them over HTTP. ``families`` and ``server`` need ``prometheus_client``; ``extra`` imports
+them on demand.
 """

@@ -1,4 +1,4 @@
-"""What one beat counts, and the fields of the hash ``.<prefix>:stats`` with the sums."""
+"""The counters of one beat, and the field names of the hash ``.<prefix>:stats`` with the totals."""
 
 from __future__ import annotations
 
@@ -19,27 +19,28 @@ __all__ = (
     "MICROSECONDS",
     "ROUND_TRIPS",
     "TICK",
+    "Buckets",
     "Counters",
-    "Steps",
     "entry_field",
     "split",
 )
 
-#: What is counted of entries: in all, and by entry as ``<kind> <name>``.
+#: Counters of entries. The field ``<kind>`` has the total, ``<kind> <name>`` that of one entry.
 KINDS: Final = ("dispatched", "failed", "retried", "missed", "skipped", "quarantined")
 
 ROUND_TRIPS: Final = "round_trips"
 
 LEADER: Final = "leader"
 
-#: In a second: sums of seconds are whole numbers in Redis.
+#: Microseconds per second: Redis holds sums of seconds as whole microseconds.
 MICROSECONDS: Final = 1_000_000
 
 
-class Steps:
-    """The steps of a histogram, seconds: a field for each, and one for the sum in microseconds.
+class Buckets:
+    """The buckets of a histogram of seconds: one field for each, and one for the sum.
 
-    A value is counted in one of them; Prometheus adds them up.
+    The sum is in microseconds. A value is counted in one bucket only; the buckets become
+    cumulative when they are exported to Prometheus.
     """
 
     def __init__(self, name: str, *bounds: float) -> None:
@@ -49,28 +50,30 @@ class Steps:
         self.sum = f"{name}:sum"
 
     def field(self, seconds: float) -> str:
-        """Return the field in which a value is counted."""
+        """Return the field of the bucket for a value."""
         return self.fields[bisect_left(self.bounds, seconds)]
 
     def counts(self, values: Iterable[float]) -> dict[str, int]:
-        """Return how many values are in each step, for those that have any."""
+        """Return the number of values in each bucket, without empty buckets."""
         ordered = sorted(values)
         up_to = [bisect_right(ordered, bound) for bound in self.bounds]
         spans = zip(self.fields, pairwise((0, *up_to, len(ordered))), strict=True)
         return {field: end - begin for field, (begin, end) in spans if end > begin}
 
 
-LATENESS: Final = Steps("lateness", 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5, 10, 30, 60, 300)
-TICK: Final = Steps("tick", 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5)
+LATENESS: Final = Buckets(
+    "lateness", 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5, 10, 30, 60, 300
+)
+TICK: Final = Buckets("tick", 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5)
 
 
 def entry_field(kind: str, name: str) -> str:
-    """Return the field in which something is counted of one entry."""
+    """Return the field with the count of one entry."""
     return f"{kind} {name}"
 
 
 def split(field: str) -> tuple[str, str] | None:
-    """Return kind and name of the field of an entry, None for any other."""
+    """Return the kind and the entry name of a field, None for a field that is not of an entry."""
     kind, blank, name = field.partition(" ")
     return (kind, name) if blank and kind in KINDS else None
 
@@ -79,24 +82,28 @@ NOTHING: Final = Counted()
 
 
 class Counters:
-    """Counts in the thread of the beat; any thread may read :meth:`totals`. No round trips.
+    """The counters of one beat, written by its thread; any thread may call :meth:`totals`.
 
-    Up to ``most`` entries are counted one by one as well, while there are no more than that.
+    Counts of single entries are kept only while the schedule has at most ``max_entries`` entries.
 
-    What was counted travels with the next turn. When the answer to that gets lost, it is said again
-    under the same id, so it counts once, unless another beat spoke in between.
+    New counts are sent to Redis with the beat's next request. If the reply is lost, the next
+    request repeats the batch with the same id, so Redis adds it once. The batch is added twice
+    only if another beat has sent counts in between. No round trips.
     """
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, max_entries: int) -> None:
+        self._max_entries = max_entries
         self._by_entry = False
         self._lock = Lock()
+        #: Counts that no batch contains yet.
         self._new: defaultdict[str, int] = defaultdict(int)
-        #: How late messages were that are not yet among these, seconds.
+        #: Lateness of new messages that are not yet counted in ``_new``, in seconds.
         self._late: list[float] = []
-        self._told: dict[str, int] = {}
-        self._told_of_entries: dict[str, int] = {}
-        self._under_way = NOTHING
+        #: Sums of all batches, without and with single entries.
+        self._batched: dict[str, int] = {}
+        self._batched_of_entries: dict[str, int] = {}
+        #: The batch that was sent and is not confirmed yet.
+        self._unconfirmed = NOTHING
         self._id = uuid.uuid4().hex[:12]
         self._batches = 0
         self._round_trips = 0
@@ -104,31 +111,31 @@ class Counters:
     # -- counting ------------------------------------------------------------------------------
 
     def dispatched(self, name: str, late: float | None) -> None:
-        """Count a message, ``late`` seconds after it was due; None for one beside the schedule."""
+        """Count a published message; ``late`` is in seconds, None for a triggered run."""
         if late is None:
             self._new["dispatched"] += 1
         else:
-            self._late.append(late)  # this is done for each message, the rest for many of them
+            self._late.append(late)  # cheap: this runs once for each message
         if self._by_entry:
             self._new["dispatched " + name] += 1
 
     def failed(self, name: str, lost: bool) -> None:
-        """Count a message that could not be sent; unless ``lost`` it is tried again."""
+        """Count a failed attempt to publish a message; it is retried unless it is ``lost``."""
         self.add("failed", name)
         if not lost:
             self.add("retried", name)
 
     def add(self, kind: str, name: str, number: int = 1) -> None:
-        """Count something of :data:`~redbeat.metrics.counters.KINDS`."""
+        """Add to a counter of an entry; ``kind`` is one of :data:`KINDS`."""
         self._new[kind] += number
         if self._by_entry:
             self._new[entry_field(kind, name)] += number
 
-    def ticked(self, seconds: float, round_trips: int, at_work: bool) -> None:
-        """Count a tick; ``round_trips`` are those of the beat since it began.
+    def ticked(self, seconds: float, round_trips: int, active: bool) -> None:
+        """Count a tick that took ``seconds``; ``round_trips`` is the beat's total since its start.
 
-        Those of a standby (not ``at_work``) are not told to Redis, to which a standby writes
-        nothing.
+        Ticks of a standby (not ``active``) are counted locally only: a standby does not write
+        to Redis.
         """
         ticks = {
             TICK.field(seconds): 1,
@@ -136,59 +143,59 @@ class Counters:
             ROUND_TRIPS: round_trips - self._round_trips,
         }
         self._round_trips = round_trips
-        if at_work:
+        if active:
             for field, number in ticks.items():
                 self._new[field] += number
         else:
             with self._lock:
-                _add(self._told, ticks)
+                _add(self._batched, ticks)
 
-    # -- telling -------------------------------------------------------------------------------
+    # -- sending -------------------------------------------------------------------------------
 
     def take(self) -> Counted:
-        """Return what to tell with the next turn: the last once more if nobody confirmed it."""
-        if not self._under_way.id and (self._new or self._late):
+        """Return the batch to send with the next request: a new one once the last is confirmed."""
+        if not self._unconfirmed.id and (self._new or self._late):
             with self._lock:
                 late, self._late = self._late, []
                 _add(self._new, counts_of(late))
                 new, self._new = self._new, defaultdict(int)
-                _add(self._told, {field: new[field] for field in new if " " not in field})
+                _add(self._batched, {field: new[field] for field in new if " " not in field})
                 self._keep_entries({field: new[field] for field in new if " " in field})
             self._batches += 1
-            self._under_way = Counted(f"{self._id}-{self._batches}", new)
-        return self._under_way
+            self._unconfirmed = Counted(f"{self._id}-{self._batches}", new)
+        return self._unconfirmed
 
     def confirm(self, members: int) -> None:
-        """Take note that a turn was answered, and how many entries there are."""
-        self._under_way = NOTHING
-        self._by_entry = members <= self._most
+        """Mark the last batch as received; ``members`` is the number of entries in the schedule."""
+        self._unconfirmed = NOTHING
+        self._by_entry = members <= self._max_entries
 
     def _keep_entries(self, new: dict[str, int]) -> None:
-        """Keep the entries that were counted last: those that are gone are among the others."""
-        kept = self._told_of_entries
+        """Add counts of single entries; drop the least recent: their entries may be deleted."""
+        fields = self._batched_of_entries
         for field, number in new.items():
-            kept[field] = kept.pop(field, 0) + number
-        for field in list(kept)[: max(len(kept) - self._most * len(KINDS), 0)]:
-            del kept[field]
+            fields[field] = fields.pop(field, 0) + number  # moves the field to the end
+        for field in list(fields)[: max(len(fields) - self._max_entries * len(KINDS), 0)]:
+            del fields[field]
 
     # -- reading -------------------------------------------------------------------------------
 
     @property
     def by_entry(self) -> bool:
-        """Whether entries are counted one by one."""
+        """Whether the counts of single entries are kept."""
         return self._by_entry
 
     def totals(self) -> dict[str, int]:
-        """Return all that was counted since the beat began, by field. For any thread."""
+        """Return all counts since the start of the beat, by field. Thread-safe."""
         with self._lock:
-            totals = {**self._told, **self._told_of_entries}
+            totals = {**self._batched, **self._batched_of_entries}
             _add(totals, dict(self._new))
             _add(totals, counts_of(self._late[:]))
         return totals
 
 
 def counts_of(late: list[float]) -> dict[str, int]:
-    """Return what to add for messages that were late, seconds."""
+    """Return the counts of messages with these latenesses, in seconds."""
     if not late:
         return {}
     total = int(sum(filter((0.0).__lt__, late)) * MICROSECONDS)

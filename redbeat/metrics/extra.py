@@ -1,4 +1,4 @@
-"""The way to what needs ``prometheus_client``, the extra ``metrics``."""
+"""Imports the metrics server on demand: it needs ``prometheus_client``, the extra ``metrics``."""
 
 from __future__ import annotations
 
@@ -21,25 +21,26 @@ __all__ = ("serve_beat", "serve_exporter")
 def serve_beat(conf: RedBeatConfig, store: Store, health: BeatHealth, counters: Counters) -> Server:
     """Serve metrics and health of one beat on ``conf.metrics_port``.
 
-    Raises :exc:`ConfigurationError` where the port is in use, or the package is missing.
+    Raises :exc:`ConfigurationError` if the port is in use or ``prometheus_client`` is missing.
     """
-    serving = _serving("redbeat_metrics_port is set")
-    server: Server = serving.serve_beat(conf, store, health, counters)
+    server_module = _import_server("redbeat_metrics_port needs prometheus_client")
+    server: Server = server_module.serve_beat(conf, store, health, counters)
     return server
 
 
 def serve_exporter(app: Any, host: str, port: int) -> Server:
-    """Serve the metrics of a schedule from what is in Redis; raises as :func:`serve_beat`."""
-    server: Server = _serving("an exporter is wanted").serve_exporter(app, host, port)
+    """Serve the metrics that are in Redis. Raises the same errors as :func:`serve_beat`."""
+    server_module = _import_server("the exporter needs prometheus_client")
+    server: Server = server_module.serve_exporter(app, host, port)
     return server
 
 
-def _serving(why: str) -> Any:
+def _import_server(reason: str) -> Any:
     try:
         return import_module("redbeat.metrics.server")
     except ImportError as error:
         if (error.name or "").partition(".")[0] != "prometheus_client":
             raise
         raise ConfigurationError(
-            f"{why}, but prometheus_client is not installed: pip install celery-redbeat[metrics]"
+            f"{reason}, which is not installed: pip install 'celery-redbeat[metrics]'"
         ) from error

@@ -1,4 +1,4 @@
-"""Whether a beat is alive and ready, as seen by other threads. No round trips."""
+"""Liveness and readiness of a beat. No round trips."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from typing import Final, NamedTuple
 
 __all__ = ("ALIVE_WITHIN", "FAILING_WITHIN", "READY_WITHIN", "BeatHealth", "ProbeResult")
 
-#: Seconds since its last tick, whatever came of it, after which a beat counts as hung. A tick that
-#: waits for a broker and a Redis which do not answer takes less.
+#: A beat counts as hung if its last tick, successful or not, ended longer ago, in seconds. Ticks
+#: take less time even if they wait for a broker and a Redis that do not answer.
 ALIVE_WITHIN: Final = 60.0
 
-#: Seconds since the last tick that Redis answered after which a beat is not ready: while it works
-#: on one, and after ticks that failed.
+#: A beat is not ready if its last successful tick ended longer ago, in seconds: normally, and if
+#: later ticks failed.
 READY_WITHIN: Final = 30.0
 FAILING_WITHIN: Final = 10.0
 
 
 class ProbeResult(NamedTuple):
-    """The answer to a probe: whether all is well, and a line that says why."""
+    """The result of a probe, with the reason in one line."""
 
     ok: bool
     why: str
 
 
 class BeatHealth:
-    """The signs of life of one beat; ``clock`` gives monotonic seconds.
+    """The health of one beat, written by its thread and read by other threads.
 
-    The thread of the beat writes, others read.
+    ``clock`` returns monotonic seconds. A tick is successful if Redis answered.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -36,30 +36,30 @@ class BeatHealth:
         self._completed_at: float | None = None
         self._failing = False
         self._no_lock = False
-        #: Why nothing is sent, "" where something is.
+        #: Why the beat publishes nothing, "" without a problem.
         self.problem = ""
-        #: Whether it leads, or shares the work where there is no lock; None before it is known.
+        #: Whether the beat leads, or shares the work without a lock; None before the first reply.
         self.leads: bool | None = None
 
-    # -- the beat ------------------------------------------------------------------------------
+    # -- the thread of the beat ----------------------------------------------------------------
 
     def observe(self, leads: bool, no_lock: bool) -> None:
-        """Take note of a turn; ``no_lock`` when the key of the lock holds something else."""
+        """Store the result of a claim; ``no_lock`` if the lock key holds something else."""
         self.leads, self._no_lock = leads, no_lock
 
     def ticked(self) -> None:
-        """Take note of the end of a tick, whatever came of it."""
+        """Record the end of a tick, successful or not."""
         self._ticked_at = self._clock()
 
     def completed(self) -> None:
-        """Take note of a tick that Redis answered."""
+        """Record a successful tick."""
         self._completed_at, self._failing = self._clock(), False
 
     def failed(self) -> None:
-        """Take note of a tick that Redis did not answer."""
+        """Record a failed tick."""
         self._failing = True
 
-    # -- the others ----------------------------------------------------------------------------
+    # -- other threads -------------------------------------------------------------------------
 
     @property
     def redis_up(self) -> bool:
@@ -68,23 +68,23 @@ class BeatHealth:
 
     @property
     def tick_age(self) -> float | None:
-        """Seconds since the last tick that Redis answered, None before the first."""
+        """Seconds since the last successful tick, None before the first."""
         return None if self._completed_at is None else self._clock() - self._completed_at
 
     def alive(self) -> ProbeResult:
-        """Tell whether the beat ticks, be it in vain: an outage of Redis is not its fault."""
+        """Return whether the beat ticks; failed ticks count, since a restart would not help."""
         age = self._clock() - self._ticked_at
         return ProbeResult(age <= ALIVE_WITHIN, f"the last tick ended {age:.1f} s ago")
 
     def ready(self) -> ProbeResult:
-        """Tell whether the beat leads, or stands by and could take over."""
+        """Return whether the beat leads, or is a standby that can take over."""
         age = self.tick_age
         if age is None:
-            return ProbeResult(False, "there was no tick yet that Redis answered")
+            return ProbeResult(False, "no successful tick yet: Redis has not answered")
         if age > (FAILING_WITHIN if self._failing else READY_WITHIN):
-            return ProbeResult(False, f"Redis answered the last time {age:.1f} s ago")
+            return ProbeResult(False, f"Redis last answered {age:.1f} s ago")
         if self._no_lock:
-            return ProbeResult(False, "the key of the lock holds something that is not a lock")
+            return ProbeResult(False, "the lock key holds something that is not a lock")
         if self.problem:
             return ProbeResult(False, self.problem)
         return ProbeResult(True, "leader" if self.leads else "standby")

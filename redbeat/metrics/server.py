@@ -1,4 +1,4 @@
-"""The HTTP server for Prometheus and for probes: ``/metrics``, ``/healthz`` and ``/readyz``."""
+"""The HTTP server with ``/metrics`` for Prometheus and the probes ``/healthz`` and ``/readyz``."""
 
 from __future__ import annotations
 
@@ -31,39 +31,40 @@ __all__ = (
 logger = get_logger("celery.beat")
 
 
-#: Seconds in which :meth:`Server.close` is heeded; and those that a client may be silent.
+#: Maximum delay of :meth:`Server.close`, in seconds.
 POLL: Final = 0.1
-PATIENCE: Final = 10.0
+#: Timeout of a client's connection, in seconds.
+CLIENT_TIMEOUT: Final = 10.0
 
 Probe = Callable[[], ProbeResult]
 
 
 class Handler(WSGIRequestHandler):
-    """One connection; requests are not logged."""
+    """Handles one connection, without logging requests."""
 
-    timeout = PATIENCE
+    timeout = CLIENT_TIMEOUT
 
     def log_message(self, *_args: Any) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
-class Threaded(ThreadingMixIn, WSGIServer):
-    """A thread for each request, none of which keeps the process alive."""
+class ThreadedServer(ThreadingMixIn, WSGIServer):
+    """Handles each request in a daemon thread."""
 
     daemon_threads = True
 
     def server_bind(self) -> None:
-        """Bind without asking the name service what this host is called."""
+        """Bind without a DNS lookup of the host's name, which can block."""
         TCPServer.server_bind(self)
         self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
         self.setup_environ()
 
 
 class Server:
-    """Serves in a thread of its own until it is closed.
+    """The metrics server of a process; runs in its own thread until :meth:`close`.
 
-    ``setting`` is what to change when ``host`` and ``port`` cannot be listened on: that raises
-    :exc:`ConfigurationError`.
+    Raises :exc:`ConfigurationError` if it cannot listen on ``host`` and ``port``; ``setting`` is
+    the name of the setting or option to change.
     """
 
     def __init__(
@@ -95,16 +96,16 @@ class Server:
             self._server.server_close()
 
 
-def _listen(host: str, port: int, setting: str) -> Threaded:
+def _listen(host: str, port: int, setting: str) -> ThreadedServer:
     try:
-        asked = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, *_, address = asked[0]
-        of_family = type("Server", (Threaded,), {"address_family": family})
-        server: Threaded = of_family(address, Handler)
+        results = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, *_, address = results[0]
+        server_class = type("Server", (ThreadedServer,), {"address_family": family})
+        server: ThreadedServer = server_class(address, Handler)
     except OSError as error:
         raise ConfigurationError(
-            f"{setting} is {port}, but {host} port {port} cannot be listened on: {error}. Each "
-            "beat and exporter of a host needs a port of its own"
+            f"cannot listen on {host}, port {port}: {error}. Set {setting} to a free port: each "
+            "beat and each exporter on a host needs its own"
         ) from error
     return server
 
@@ -120,27 +121,28 @@ def _routes(registry: CollectorRegistry, probes: dict[str, Probe]) -> Callable[.
             ok, why = probes[path]()
             status = "200 OK" if ok else "503 Service Unavailable"
         else:
-            status, why = "404 Not Found", "look at /metrics, /healthz or /readyz"
+            status, why = "404 Not Found", "not found; try /metrics, /healthz or /readyz"
         start_response(status, [("Content-Type", "text/plain; charset=utf-8")])
         return [f"{why}\n".encode()]
 
     return serve
 
 
-#: Connections that a beat may want at once. Where a pool has no more of them, a scrape that took
-#: one would make a tick fail.
+#: Maximum number of connections that a beat uses at once. In a pool of this size, a scrape could
+#: take a connection that a tick needs, and the tick would fail.
 CONNECTIONS_OF_A_BEAT: Final = 4
 
 
 def serve_beat(conf: RedBeatConfig, store: Store, health: BeatHealth, counters: Counters) -> Server:
     """Serve metrics and health of one beat; see :func:`redbeat.metrics.extra.serve_beat`."""
     assert conf.metrics_port is not None
-    own = Store(store.client, store.keys)  # one that does not count, and is for other threads
+    # A separate store: the beat's store is for one thread, and it counts the beat's round trips.
+    scrape_store = Store(store.client, store.keys)
 
-    def look() -> Snapshot | None:
-        return take_snapshot(own, conf) if _to_spare(own.client) else None
+    def take() -> Snapshot | None:
+        return take_snapshot(scrape_store, conf) if _has_spare(scrape_store.client) else None
 
-    collectors = (BeatCollector(health, counters, look), ProcessCollector(registry=None))
+    collectors = (BeatCollector(health, counters, take), ProcessCollector(registry=None))
     address = (conf.metrics_host, conf.metrics_port)
     server = Server(*address, collectors, health.alive, health.ready, "redbeat_metrics_port")
     logger.info("beat: Metrics are at %s", server.url)
@@ -148,17 +150,18 @@ def serve_beat(conf: RedBeatConfig, store: Store, health: BeatHealth, counters: 
 
 
 def serve_exporter(app: Any, host: str, port: int) -> Server:
-    """Serve what Redis knows; see :func:`redbeat.metrics.extra.serve_exporter`."""
+    """Serve the metrics that are in Redis; see :func:`redbeat.metrics.extra.serve_exporter`."""
     conf, store = ensure_conf(app), store_of(app)
     collector = RedisCollector(lambda: take_snapshot(store, conf), conf.metrics_entries)
     return Server(host, port, [collector], _alive, collector.ready, "--port")
 
 
-def _to_spare(client: Any) -> bool:
+def _has_spare(client: Any) -> bool:
+    """Return whether the connection pool has more connections than the beat uses."""
     pool = getattr(client, "connection_pool", None)
-    most = getattr(pool, "max_connections", None)
-    return most is None or most > CONNECTIONS_OF_A_BEAT
+    max_connections = getattr(pool, "max_connections", None)
+    return max_connections is None or max_connections > CONNECTIONS_OF_A_BEAT
 
 
 def _alive() -> ProbeResult:
-    return ProbeResult(True, "the exporter is there")
+    return ProbeResult(True, "the exporter is running")

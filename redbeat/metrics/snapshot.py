@@ -1,4 +1,4 @@
-"""What Redis knows of a schedule at one moment, for metrics."""
+"""A snapshot of a schedule in Redis, for metrics."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ __all__ = ("Snapshot", "take_snapshot")
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A schedule at one moment.
+    """The state of a schedule at one moment.
 
     Attributes:
-        counts: how many entries there are of each kind, and which beats.
-        stats: what all beats have counted, by field.
-        clock_offset: seconds by which the clock of this host is ahead of that of Redis, give or
-            take half of a round trip.
-        lock_left: seconds that the lock has left, None when nobody holds it, or it is off.
-        shared: whether the lock is off.
+        counts: numbers of entries by state, and the running beats.
+        stats: the counters of all beats, by field.
+        clock_offset: the clock of this host minus the clock of Redis, in seconds; accurate to half
+            a round trip.
+        lock_left: seconds until the lock expires, None if no beat holds it or the lock is disabled.
+        shared: whether the lock is disabled, so that all beats share the work.
     """
 
     counts: Counts
@@ -38,31 +38,31 @@ class Snapshot:
 
     @property
     def beats(self) -> set[str]:
-        """The tokens of the beats that are known: who leads, and who said that it is there."""
+        """The tokens of the leader and of all beats with a recent heartbeat."""
         holder = {self.counts.holder} if self.counts.holder else set()
         return holder.union(beat.token for beat in self.counts.beats)
 
     @property
     def leads(self) -> bool:
-        """Whether a beat leads, or shares the work where the lock is off."""
+        """Whether any beat leads, or any shares the work if the lock is disabled."""
         if not self.shared:
             return bool(self.counts.holder)
         return not all(beat.locked for beat in self.counts.beats)
 
     @property
     def lock_age(self) -> float | None:
-        """Seconds since the beat that leads took the lock, None when that is not known."""
+        """Seconds since the leader took the lock, None if unknown."""
         since, _, token = self.stats.get(LEADER, "").partition(" ")
         return self._age(since) if token and token == self.counts.holder else None
 
     @property
     def tick_age(self) -> float | None:
-        """Seconds since a beat that is at work told what it counted, None when none ever did."""
+        """Seconds since an active beat last sent its counters, None if none ever did."""
         return self._age(self.stats.get(LAST_TICK, ""))
 
-    def totals(self, most: int) -> dict[str, int]:
-        """Return what was counted; by entry only if there are no more than ``most``."""
-        by_entry = self.counts.members <= most
+    def totals(self, max_entries: int) -> dict[str, int]:
+        """Return the counters, without single entries if there are more than ``max_entries``."""
+        by_entry = self.counts.members <= max_entries
         return {
             field: int(number)
             for field, number in self.stats.items()
@@ -79,10 +79,14 @@ class Snapshot:
 def take_snapshot(
     store: Reading, conf: RedBeatConfig, clock: Callable[[], float] = time.time
 ) -> Snapshot:
-    """Ask Redis; ``clock`` gives UNIX seconds. Three round trips, two with the lock off."""
-    stats = store.stats()  # first, so that the connection is there when the clocks are compared
-    asked = clock()
+    """Read a snapshot from Redis. Three round trips, two if the lock is disabled.
+
+    ``clock`` returns UNIX seconds.
+    """
+    stats = store.stats()  # first: opening the connection must not distort the clock offset
+    sent_at = clock()
     counts = store.counts(conf.lock_key, DISABLED, SEEN_WITHIN)
-    answered = clock()
+    received_at = clock()
     left = store.lock_left(conf.lock_key) if conf.lock_key else None
-    return Snapshot(counts, stats, (asked + answered) / 2 - counts.now, left, not conf.lock_key)
+    offset = (sent_at + received_at) / 2 - counts.now
+    return Snapshot(counts, stats, offset, left, not conf.lock_key)

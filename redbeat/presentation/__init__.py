@@ -1,1 +1,1 @@
-"""Rules, states and times as people write and read them; for the command line and the page."""
+"""Schedules, entries and times as text, for the command line and the dashboard."""

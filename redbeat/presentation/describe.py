@@ -1,4 +1,4 @@
-"""An entry in words, and as the JSON that scripts read."""
+"""An entry as text for people, and as JSON for scripts."""
 
 from __future__ import annotations
 
@@ -41,7 +41,10 @@ def iso(instant: datetime | None) -> str | None:
 
 
 def schedule_text(when: Any) -> str:
-    """Return a schedule in one line, in the words of the option that makes one like it."""
+    """Return a schedule in one line, in the syntax of the command-line options.
+
+    Examples: ``every 30 s``, ``cron 0 9 * * *``, ``at 2027-01-01T09:00:00+00:00``.
+    """
     if isinstance(when, schedule):
         relative = " (relative)" if when.relative else ""
         return f"every {duration(when.run_every.total_seconds())}{relative}"
@@ -62,10 +65,10 @@ def cron_text(when: crontab) -> str:
 
 
 def _cron_field(when: crontab, name: str) -> str:
-    written = getattr(when, f"_orig_{name}")
-    if isinstance(written, (list, set, frozenset, tuple)):
-        return ",".join(map(str, written))
-    return str(written).replace(" ", "")
+    original = getattr(when, f"_orig_{name}")
+    if isinstance(original, (list, set, frozenset, tuple)):
+        return ",".join(map(str, original))
+    return str(original).replace(" ", "")
 
 
 def _rule_text(when: rrule | rruleset) -> str:
@@ -73,22 +76,22 @@ def _rule_text(when: rrule | rruleset) -> str:
         start, *rest = when.to_ical().splitlines()
     except ValueError:
         return repr(when)
-    return " ".join((*rest, start))  # what one looks for stands in front
+    return " ".join((*rest, start))  # the rule is more interesting than its start
 
 
 def call_text(entry: RedBeatSchedulerEntry) -> str:
-    """Return the task with its arguments as a call."""
+    """Return the task call of an entry, such as ``proj.tasks.add(1, y=2)``."""
     fields = stored(entry)
-    shown = [json.dumps(value) for value in fields["args"] or ()]
-    shown += [f"{name}={json.dumps(value)}" for name, value in (fields["kwargs"] or {}).items()]
-    return f"{entry.task}({', '.join(shown)})"
+    arguments = [json.dumps(value) for value in fields["args"] or ()]
+    arguments += [f"{name}={json.dumps(value)}" for name, value in (fields["kwargs"] or {}).items()]
+    return f"{entry.task}({', '.join(arguments)})"
 
 
 def stored(entry: RedBeatSchedulerEntry) -> dict[str, Any]:
-    """Return the definition of an entry as plain JSON values, as Redis holds it.
+    """Return the definition of an entry as plain JSON values, as it is stored in Redis.
 
-    What cannot be written, which only an application that has changed the entry can bring about,
-    is shown in Python's words.
+    A value that JSON cannot represent is returned as its ``repr``. Entries that were read from
+    Redis have no such values.
     """
     definition, _ = hidden(entry.definition(), static=True)
     return {name: _plain(value) for name, value in definition.items()}
@@ -102,15 +105,15 @@ def _plain(value: Any) -> Any:
 
 
 def policy(entry: RedBeatSchedulerEntry) -> dict[str, Any]:
-    """Return the fields of the policy that differ from the default, instants in ISO 8601."""
-    given = entry.policy.given()
+    """Return the policy fields that differ from their defaults, instants in ISO 8601."""
+    fields = entry.policy.given()
     return {
-        name: iso(value) if isinstance(value, datetime) else value for name, value in given.items()
+        name: iso(value) if isinstance(value, datetime) else value for name, value in fields.items()
     }
 
 
 def as_json(entry: RedBeatSchedulerEntry) -> dict[str, Any]:
-    """Return what is stored of an entry; the fields are in ``docs/operating.rst``."""
+    """Return the JSON form of an entry; ``docs/operating.rst`` documents the fields."""
     fields = stored(entry)
     return {
         "name": entry.name,
@@ -128,6 +131,10 @@ def as_json(entry: RedBeatSchedulerEntry) -> dict[str, Any]:
 
 
 def last_run(entry: RedBeatSchedulerEntry) -> datetime | None:
-    """Return when an entry ran last; None for never, whatever its runs are counted from."""
+    """Return the time of the last run, None for an entry that never ran.
+
+    ``last_run_at`` alone does not prove a run: it can also be the time from which the first run
+    is computed.
+    """
     ran = entry.total_run_count or entry.scheduled_at is not None
     return aware(entry.last_run_at) if ran and entry.last_run_at is not None else None

@@ -14,7 +14,7 @@ __all__ = (
     "ALL_MINUTES",
     "DAYS",
     "MONTHS",
-    "Unphrased",
+    "TooComplex",
     "clock",
     "in_months",
     "joined",
@@ -27,7 +27,7 @@ __all__ = (
     "plural",
     "progression",
     "span",
-    "together",
+    "times_on_days",
     "zone_label",
 )
 
@@ -46,16 +46,17 @@ MONTHS: Final = (
     "November",
     "December",
 )
-#: Items of a list that a person still reads.
-LONGEST: Final = 8
-#: From how many numbers on "1 to 3" or "every 2nd" is said in place of a list.
-RUN: Final = 3
-STEPS: Final = 4
+#: Maximum number of items in a list.
+MAX_ITEMS: Final = 8
+#: Minimum length of consecutive numbers that become "1 to 3".
+MIN_RANGE: Final = 3
+#: Minimum length of equally spaced numbers that become "every 2nd".
+MIN_STEPS: Final = 4
 UNITS: Final = (("day", 86400), ("hour", 3600), ("minute", 60))
 
 
-class Unphrased(Exception):  # noqa: N818 - what it tells is no error
-    """There are no good words for a rule; its own text has to be shown."""
+class TooComplex(Exception):  # noqa: N818 - control flow, not an error
+    """A rule is too complex for a short English phrase; callers show its source text instead."""
 
 
 def joined(items: Sequence[str], word: str = "and") -> str:
@@ -70,51 +71,52 @@ def plural(count: int, noun: str) -> str:
 
 
 def ordinal(number: int) -> str:
-    """Return ``1st``, ``2nd``, ``11th`` of a number above 0."""
+    """Return ``1st``, ``2nd``, ``11th`` for a positive number."""
     endings = {1: "st", 2: "nd", 3: "rd"}
     ending = "th" if 10 <= number % 100 <= 20 else endings.get(number % 10, "th")
     return f"{number}{ending}"
 
 
 def progression(values: Sequence[int]) -> int:
-    """Return the step of at least four sorted numbers that are equally far apart, else 0."""
+    """Return the step of at least four sorted, equally spaced numbers, else 0."""
     steps = {after - before for before, after in pairwise(values)}
-    return steps.pop() if len(values) >= STEPS and len(steps) == 1 else 0
+    return steps.pop() if len(values) >= MIN_STEPS and len(steps) == 1 else 0
 
 
 def numbered(noun: str, values: Sequence[int]) -> str:
     """Return sorted numbers as ``day 1``, ``days 1 to 5 and 9`` or ``every 2nd day from 1 to 31``.
 
-    ``Unphrased`` if the list would be too long.
+    Raises ``TooComplex`` if the list is too long.
     """
     step = progression(values)
     if step > 1:
         return f"every {ordinal(step)} {noun} from {values[0]} to {values[-1]}"
-    return f"{noun if len(values) == 1 else noun + 's'} {_runs(values, list(map(str, values)))}"
+    label = noun if len(values) == 1 else f"{noun}s"
+    return f"{label} {_joined_ranges(values, list(map(str, values)))}"
 
 
-def names(words: Sequence[str], places: Iterable[int]) -> str:
-    """Return the words at sorted places as ``March``, ``Monday to Friday and Sunday``."""
-    found = list(places)
-    return _runs(found, [words[place] for place in found])
+def names(words: Sequence[str], indexes: Iterable[int]) -> str:
+    """Return the words at sorted indexes: ``March``, ``Monday to Friday and Sunday``."""
+    values = list(indexes)
+    return _joined_ranges(values, [words[index] for index in values])
 
 
-def _runs(values: Sequence[int], words: Sequence[str]) -> str:
-    """Join words; those of three consecutive values or more become ``first to last``."""
+def _joined_ranges(values: Sequence[int], words: Sequence[str]) -> str:
+    """Join the words of sorted values; three or more consecutive ones become ``first to last``."""
     items: list[str] = []
     start = 0
     for end in range(1, len(values) + 1):
         if end == len(values) or values[end] != values[end - 1] + 1:
             run = words[start:end]
-            items += [f"{run[0]} to {run[-1]}"] if len(run) >= RUN else run
+            items += [f"{run[0]} to {run[-1]}"] if len(run) >= MIN_RANGE else run
             start = end
-    if len(items) > LONGEST:
-        raise Unphrased
+    if len(items) > MAX_ITEMS:
+        raise TooComplex
     return joined(items)
 
 
 def span(length: timedelta) -> str:
-    """Return a duration above 0, exactly: ``hour``, ``2 hours``, ``1 minute and 30.5 seconds``."""
+    """Return a positive duration to follow "every": ``hour``, ``1 minute and 30.5 seconds``."""
     rest, parts = length // timedelta(microseconds=1), []
     for unit, size in UNITS:
         count, rest = divmod(rest, size * 1_000_000)
@@ -127,7 +129,7 @@ def span(length: timedelta) -> str:
 
 
 def zone_label(zone: tzinfo) -> str:
-    """Return the IANA name of a zone, or ``UTC+05:30``."""
+    """Return the IANA name of a time zone, or its offset: ``UTC+05:30``."""
     name, offset = zone_key(zone), fixed_offset(zone)
     if name is not None or offset is None:
         return name or str(zone)
@@ -143,35 +145,37 @@ def _offset(offset: timedelta) -> str:
 
 
 def moment(instant: datetime) -> str:
-    """Return an aware instant as ``2026-01-01 09:00``, in its own zone, as exactly as it is.
+    """Return an aware instant as wall-clock time in its zone: ``2026-01-01 09:00``.
 
-    The zone is left to the caller; of a time that comes twice the offset is told.
+    Seconds and microseconds are included if they are not 0. The UTC offset is included if the
+    wall-clock time occurs twice, at the end of DST. The time zone is not included.
     """
-    exact = "seconds" if instant.second else "minutes"
+    precision = "seconds" if instant.second else "minutes"
     text = instant.replace(tzinfo=None).isoformat(
-        " ", "microseconds" if instant.microsecond else exact
+        " ", "microseconds" if instant.microsecond else precision
     )
     offset = instant.utcoffset() or timedelta(0)
-    other = instant.replace(fold=1 - instant.fold).utcoffset()
-    return text if other == offset else f"{text} ({_offset(offset)})"
+    other_offset = instant.replace(fold=1 - instant.fold).utcoffset()
+    return text if other_offset == offset else f"{text} ({_offset(offset)})"
 
 
 ALL_MINUTES: Final = tuple(range(60))
 ALL_HOURS: Final = tuple(range(24))
-#: Times of a day that are listed.
-FEW: Final = 6
+#: Maximum number of listed times of a day: with the same minute, and with different minutes.
+MAX_TIMES: Final = 6
+MAX_MIXED_TIMES: Final = 4
 WORKDAYS: Final = (0, 1, 2, 3, 4)
 
 
 def clock(minutes: Sequence[int], hours: Sequence[int]) -> str:
-    """Return the times of a day; both are sorted and not empty.
+    """Return the times of a day in words; both arguments are sorted and not empty.
 
-    It begins with ``at`` where it is a list: ``at 09:00 and 17:00``. ``Unphrased`` if it cannot be
-    said in a few words.
+    A list begins with ``at``: ``at 09:00 and 17:00``. Raises ``TooComplex`` if the text would be
+    too long.
     """
-    if len(minutes) == 1 and (found := _hourly(minutes[0], hours)):
-        return found
-    if len(minutes) * len(hours) <= (FEW if len(minutes) == 1 else STEPS):
+    if len(minutes) == 1 and (hourly := _hourly(minutes[0], hours)):
+        return hourly
+    if len(minutes) * len(hours) <= (MAX_TIMES if len(minutes) == 1 else MAX_MIXED_TIMES):
         return "at " + joined([_time(hour, minute) for hour in hours for minute in minutes])
     if len(hours) == 1 and progression(minutes) == 1 and len(minutes) < 60:
         return f"every minute from {_time(hours[0], minutes[0])} to {_time(hours[0], minutes[-1])}"
@@ -179,14 +183,15 @@ def clock(minutes: Sequence[int], hours: Sequence[int]) -> str:
 
 
 def _hourly(minute: int, hours: Sequence[int]) -> str:
-    """Return words for equally distant hours, one time in each; nothing for others."""
+    """Return words for one minute of equally spaced hours, "" if the spacing is irregular."""
     first, last, size = hours[0], hours[-1], len(hours)
     if size == 24:
         return f"every hour at minute {minute}" if minute else "every hour"
-    around = size > 1 and 24 % size == 0 and hours == tuple(range(first, 24, 24 // size))
-    if around and (size >= STEPS or first == minute == 0):
-        since = f" from {_time(first, minute)}" if first or minute else ""
-        return f"every {24 // size} hours{since}"
+    # The step divides 24, so the pattern continues over midnight.
+    all_day = size > 1 and 24 % size == 0 and hours == tuple(range(first, 24, 24 // size))
+    if all_day and (size >= MIN_STEPS or first == minute == 0):
+        start = f" from {_time(first, minute)}" if first or minute else ""
+        return f"every {24 // size} hours{start}"
     step = progression(hours)
     if not step:
         return ""
@@ -198,8 +203,8 @@ def _of_minutes(minutes: Sequence[int]) -> str:
     size, first = len(minutes), minutes[0]
     if size == 60:
         return "every minute"
-    even = size > 1 and 60 % size == 0 and minutes == tuple(range(first, 60, 60 // size))
-    if even and first == 0:
+    regular = size > 1 and 60 % size == 0 and minutes == tuple(range(first, 60, 60 // size))
+    if regular and first == 0:
         return f"every {60 // size} minutes"
     words = numbered("minute", minutes)
     return words if words.startswith("every") else f"at {words}"
@@ -209,8 +214,8 @@ def _of_hours(words: str, hours: Sequence[int]) -> str:
     listed = words.startswith("at ") or " from " in words
     if len(hours) == 24:
         return f"{words} of every hour" if listed else words
-    whole = hours == tuple(range(hours[0], hours[-1] + 1))
-    if whole and not listed:
+    consecutive = hours == tuple(range(hours[0], hours[-1] + 1))
+    if consecutive and not listed:
         return f"{words} between {_time(hours[0], 0)} and {_time(hours[-1], 59)}"
     return f"{words} of {numbered('hour', hours)}"
 
@@ -221,12 +226,12 @@ def _time(hour: int, minute: int) -> str:
 
 def on_weekdays(weekdays: Sequence[int]) -> str:
     """Return ``on Monday``, or ``Monday to Friday``; Monday is 0."""
-    found = names(DAYS, weekdays)
-    return found if " to " in found and " and " not in found else f"on {found}"
+    text = names(DAYS, weekdays)
+    return text if " to " in text and " and " not in text else f"on {text}"
 
 
 def only_if(weekdays: Sequence[int]) -> str:
-    """Return the restriction of some days to those that are one of these; nothing for none."""
+    """Return ``, but only if a Monday or Friday``; "" if the weekdays restrict nothing."""
     if not weekdays or len(weekdays) == 7:
         return ""
     return f", but only if a {joined([DAYS[day] for day in weekdays], 'or')}"
@@ -237,12 +242,12 @@ def in_months(months: Sequence[int]) -> str:
     return names(MONTHS, [month - 1 for month in months])
 
 
-def together(times: str, days: str, weekdays: Sequence[int], months: Sequence[int]) -> str:
-    """Return times with the days that they are on.
+def times_on_days(times: str, days: str, weekdays: Sequence[int], months: Sequence[int]) -> str:
+    """Return the phrase for ``times`` on certain days.
 
-    ``days`` is what restricts the day of the month or year, with its own months and weekdays, such
-    as ``on day 1 of January``. Else the days are those ``weekdays`` of those ``months``, where all
-    or none are no restriction.
+    ``days`` is a phrase such as ``on day 1 of January``; then ``weekdays`` and ``months`` are not
+    used, since the phrase contains them. Without it, the runs are on the ``weekdays`` of the
+    ``months``. All or none of them mean no restriction.
     """
     listed = times.startswith("at ") and "minute" not in times
     if days:

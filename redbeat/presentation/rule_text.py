@@ -1,6 +1,6 @@
-"""Schedules from the text that people write, and back: for the command line and for the page.
+"""Parses schedules from text and formats them, for the command line and the dashboard.
 
-A rule has a kind, one of :data:`KINDS`, and a text. Nothing here touches Redis.
+A rule consists of a kind, one of :data:`KINDS`, and a text. No round trips.
 """
 
 from __future__ import annotations
@@ -34,28 +34,29 @@ __all__ = (
     "time_from",
 )
 
-#: The kinds of rules that are written as text.
+#: The kinds of rules that have a text form.
 KINDS: Final = ("every", "cron", "rrule", "at", "solar")
 
-#: What :func:`make_schedule` raises for a rule that is none.
+#: The exceptions that :func:`make_schedule` raises for an invalid rule.
 BAD_RULE: Final = (ImproperlyConfigured, ParseException, TypeError, ValueError)
 
 UNITS: Final = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 
-PLACE: Final = 3
+#: Number of fields of a solar rule: event, latitude, longitude.
+SOLAR_FIELDS: Final = 3
 
 
 def seconds_from(text: str) -> float:
     """Return the seconds in ``30``, ``30s``, ``5m``, ``2h`` or ``1d``; raises ValueError."""
-    found = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+) *(s|m|min|h|d|)", text.strip())
-    if found is None:
-        raise ValueError(f"{text!r} is not a number of seconds, or one with s, m, h or d")
-    seconds = float(found[1]) * UNITS[found[2]]
+    match = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+) *(s|m|min|h|d|)", text.strip())
+    if match is None:
+        raise ValueError(f"{text!r} is not a number of seconds, nor a number with s, m, h or d")
+    seconds = float(match[1]) * UNITS[match[2]]
     return int(seconds) if seconds.is_integer() else seconds
 
 
 def time_from(text: str) -> datetime:
-    """Return a time in ISO 8601, naive where it has no offset; raises ValueError."""
+    """Parse a time in ISO 8601; naive if the text has no UTC offset. Raises ValueError."""
     try:
         return isoparse(text.strip().replace(" ", "T", 1))
     except ValueError as error:
@@ -65,19 +66,22 @@ def time_from(text: str) -> datetime:
 def make_schedule(kind: str, value: Any, zone: tzinfo, app: Any) -> BaseSchedule:
     """Return the schedule of a kind; raises :data:`BAD_RULE`.
 
-    ``value`` is seconds for ``every``, a datetime for ``at``, text for the others; ``zone`` is
-    where a time or a rule without a zone of its own is read.
+    ``value`` is seconds for ``every``, a datetime for ``at``, and text for other kinds. ``zone`` is
+    the time zone of times and rules without their own zone.
     """
     return MAKERS[kind](value, zone, app)
 
 
 def parse_rule(kind: str, text: str, zone: tzinfo, app: Any) -> BaseSchedule:
-    """Return the schedule in a text; :exc:`InvalidEntryError` names ``kind`` or ``rule``."""
+    """Return the schedule that a text describes.
+
+    Raises :exc:`InvalidEntryError` with the field ``kind`` or ``rule``.
+    """
     if kind not in KINDS:
         raise InvalidEntryError("kind", f"must be one of {', '.join(KINDS)}, not {kind!r:.60}")
     text = text.strip()
     if not text:
-        raise InvalidEntryError("rule", "is empty; say when it is to run")
+        raise InvalidEntryError("rule", "is empty; enter when the entry runs")
     try:
         return make_schedule(kind, READERS.get(kind, str)(text), zone, app)
     except InvalidEntryError as error:
@@ -87,7 +91,7 @@ def parse_rule(kind: str, text: str, zone: tzinfo, app: Any) -> BaseSchedule:
 
 
 def rule_of(when: Any) -> tuple[str, str] | None:
-    """Return the kind and the text of a schedule, None for a class that has no text."""
+    """Return the kind and the text of a schedule, None if the schedule has no text form."""
     if isinstance(when, schedule):
         return "every", f"{when.run_every.total_seconds():.15g}"
     if isinstance(when, crontab):
@@ -105,7 +109,7 @@ def rule_of(when: Any) -> tuple[str, str] | None:
 
 
 def has_own_zone(when: Any) -> bool:
-    """Whether a schedule does not ask for the ``timezone`` of its entry."""
+    """Return whether a schedule ignores the ``timezone`` of its entry."""
     return isinstance(when, (schedule, solar, RuleSchedule))
 
 
@@ -135,7 +139,8 @@ def _cron(text: str, _zone: tzinfo, app: Any) -> BaseSchedule:
 
 def _rrule(text: str, zone: tzinfo, _app: Any) -> BaseSchedule:
     key = zone_key(zone)
-    # Without a start a rule has no zone of its own; one with a count has to say its start.
+    # A rule without a start gets one at the epoch, which carries the zone. A rule with COUNT must
+    # give its start itself, since the runs are counted from there.
     if "DTSTART" not in text.upper() and "COUNT" not in text.upper() and key not in (None, "UTC"):
         text = f"DTSTART;TZID={key}:19700101T000000\n{text}"
     return from_ical(text)
@@ -147,7 +152,7 @@ def _at(moment: datetime, zone: tzinfo, app: Any) -> BaseSchedule:
 
 def _solar(text: str, _zone: tzinfo, app: Any) -> BaseSchedule:
     parts = [part.strip() for part in text.split(",")]
-    if len(parts) != PLACE:
+    if len(parts) != SOLAR_FIELDS:
         raise ValueError(f"{text!r} is not EVENT,LAT,LON")
     event, latitude, longitude = parts
     return solar(event, float(latitude), float(longitude), app=app)
@@ -161,5 +166,5 @@ MAKERS: Final[dict[str, Callable[[Any, tzinfo, Any], BaseSchedule]]] = {
     "solar": _solar,
 }
 
-#: How the text of a kind becomes its value, where that is not the text.
+#: Functions that convert the text of a rule; kinds that are not listed use the text itself.
 READERS: Final[dict[str, Callable[[str], Any]]] = {"every": seconds_from, "at": time_from}

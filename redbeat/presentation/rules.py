@@ -1,4 +1,4 @@
-"""The rule of a schedule in plain English, for people who know neither crontabs nor RFC 5545."""
+"""Schedules in plain English, for people who know neither crontabs nor RFC 5545."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .english import (
     ALL_HOURS,
     ALL_MINUTES,
     DAYS,
-    Unphrased,
+    TooComplex,
     clock,
     in_months,
     joined,
@@ -32,7 +32,7 @@ from .english import (
     only_if,
     ordinal,
     span,
-    together,
+    times_on_days,
     zone_label,
 )
 
@@ -40,29 +40,30 @@ __all__ = (
     "cron_words",
     "dates",
     "in_words",
-    "place",
+    "position_name",
     "rule_words",
     "set_words",
 )
 
-#: How many nth weekdays or distances from Easter are listed.
-FEW = 4
+#: Maximum number of nth weekdays, days counted from the end, or distances from Easter in a list.
+MAX_DAYS = 4
 
 
 def dates(rule: Recurrence) -> str:
-    """Return ``on the first Friday of the month``; nothing if only weekdays and months restrict.
+    """Return the days of a rule: ``on the first Friday of the month``.
 
-    ``Unphrased`` for what restricts the days in two ways at once, but for weekdays.
+    Returns "" if only plain weekdays and months restrict the days. Raises ``TooComplex`` if the
+    rule combines several other restrictions, such as days of the month and weeks of the year.
     """
-    given = [part for part in (rule.monthdays, rule.yeardays, rule.weeknos, rule.easter) if part]
-    if len(given) + bool(rule.nth_weekdays) > 1 or (rule.weekdays and rule.nth_weekdays):
-        raise Unphrased
+    parts = [part for part in (rule.monthdays, rule.yeardays, rule.weeknos, rule.easter) if part]
+    if len(parts) + bool(rule.nth_weekdays) > 1 or (rule.weekdays and rule.nth_weekdays):
+        raise TooComplex
     if rule.nth_weekdays:
         return _nth_weekdays(rule)
     if rule.monthdays:
         return f"on {_counted('day', rule.monthdays)} of {_month(rule)}{only_if(rule.weekdays)}"
-    if given and rule.months:
-        raise Unphrased
+    if parts and rule.months:
+        raise TooComplex
     return _of_year(rule)
 
 
@@ -83,24 +84,26 @@ def _month(rule: Recurrence) -> str:
 
 def _nth_weekdays(rule: Recurrence) -> str:
     pairs = sorted(rule.nth_weekdays, key=lambda pair: (pair[1] < 0, pair[1], pair[0]))
-    if len(pairs) > FEW:
-        raise Unphrased
+    if len(pairs) > MAX_DAYS:
+        raise TooComplex
     period = "the year" if rule.freq == YEARLY and not rule.months else _month(rule)
-    return f"on {joined([f'the {place(nth)} {DAYS[day]}' for day, nth in pairs])} of {period}"
+    return (
+        f"on {joined([f'the {position_name(nth)} {DAYS[day]}' for day, nth in pairs])} of {period}"
+    )
 
 
 def _counted(noun: str, numbers: Sequence[int]) -> str:
-    """Return numbers of days or weeks, of which those below 0 count from the end."""
+    """Return numbers of days or weeks in words; negative numbers count from the end."""
     front = [number for number in numbers if number > 0]
-    back = [f"the {place(number)} {noun}" for number in reversed(numbers) if number < 0]
-    if len(back) > FEW:
-        raise Unphrased
+    back = [f"the {position_name(number)} {noun}" for number in reversed(numbers) if number < 0]
+    if len(back) > MAX_DAYS:
+        raise TooComplex
     return joined([*([numbered(noun, front)] if front else []), *back])
 
 
 def _easter(distances: Sequence[int]) -> str:
-    if len(distances) > FEW:
-        raise Unphrased
+    if len(distances) > MAX_DAYS:
+        raise TooComplex
     return joined([_from_easter(days) for days in distances])
 
 
@@ -110,7 +113,7 @@ def _from_easter(days: int) -> str:
     return f"on the {ordinal(abs(days))} day {'before' if days < 0 else 'after'} Easter Sunday"
 
 
-def place(number: int) -> str:
+def position_name(number: int) -> str:
     """Return ``first``, ``2nd``, ``last`` or ``2nd last``."""
     if number in (1, -1):
         return "first" if number > 0 else "last"
@@ -118,42 +121,42 @@ def place(number: int) -> str:
 
 
 UNITS: Final = ("year", "month", "week", "day", "hour", "minute", "second")
-#: Times of a day, and dates of a set, that are listed.
-FEW_TIMES: Final = 6
-FEW_DATES: Final = 3
+#: Maximum number of times of a day, and of dates of a set, in a list.
+MAX_TIMES: Final = 6
+MAX_DATES: Final = 3
 
 
 def rule_words(rule: rrule) -> str:
-    """Return what the rule says, with its start and zone; RFC 5545 where that takes too long."""
+    """Return a rule in English with its start and zone, or as RFC 5545 if it is too complex."""
     try:
-        return _phrased(rule)
-    except Unphrased:
+        return _rule_phrase(rule)
+    except TooComplex:
         return schedule_text(rule)
 
 
 def set_words(schedule: rruleset) -> str:
-    """Return the rules of a set, then the dates, all of them or how many they are."""
+    """Return the rules of a set in English, with its dates, or their number if there are many."""
     parts = ["; and ".join(map(rule_words, schedule.rrules))] if schedule.rrules else []
     if schedule.rdates:
-        more = _some(schedule.rdates, "more date" if parts else "date")
-        parts.append(f"and on {more}" if parts else f"on {more}")
+        added = _dates_or_count(schedule.rdates, "more date" if parts else "date")
+        parts.append(f"and on {added}" if parts else f"on {added}")
     if schedule.exdates:
-        parts.append(f"except on {_some(schedule.exdates, 'date')}")
+        parts.append(f"except on {_dates_or_count(schedule.exdates, 'date')}")
     return "; ".join(parts)
 
 
-def _some(given: Sequence[datetime], noun: str) -> str:
-    found = sorted(set(given))
-    if len(found) > FEW_DATES:
-        return f"{len(found)} {noun}s"
-    return joined([f"{moment(date)} {zone_label(date.tzinfo)}" for date in found if date.tzinfo])
+def _dates_or_count(dates: Sequence[datetime], noun: str) -> str:
+    unique = sorted(set(dates))
+    if len(unique) > MAX_DATES:
+        return f"{len(unique)} {noun}s"
+    return joined([f"{moment(date)} {zone_label(date.tzinfo)}" for date in unique if date.tzinfo])
 
 
-def _phrased(schedule: rrule) -> str:
+def _rule_phrase(schedule: rrule) -> str:
     rule = schedule._rule
     zone = schedule.dtstart.tzinfo
     if zone is None or (rule.wkst and _counts_weeks(rule)):
-        raise Unphrased
+        raise TooComplex
     text = _every(rule) if rule.interval > 1 else _plain(rule)
     text += _positions(rule)
     if rule.interval > 1 or rule.count or as_utc(schedule.start) > EPOCH:
@@ -166,13 +169,14 @@ def _phrased(schedule: rrule) -> str:
 
 
 def _counts_weeks(rule: Recurrence) -> bool:
+    """Return whether the first day of the week matters for a rule."""
     weekly = rule.freq == WEEKLY and (rule.interval > 1 or rule.setpos)
     return bool(weekly or rule.weeknos)
 
 
 def _plain(rule: Recurrence) -> str:
-    """Return a rule that leaves out no period: its times on its days."""
-    return together(_times(rule), dates(rule), rule.weekdays, rule.months)
+    """Return a rule with interval 1: its times and days."""
+    return times_on_days(_times(rule), dates(rule), rule.weekdays, rule.months)
 
 
 def _times(rule: Recurrence) -> str:
@@ -181,14 +185,14 @@ def _times(rule: Recurrence) -> str:
     hours, minutes = rule.hours or ALL_HOURS, rule.minutes or ALL_MINUTES
     if rule.seconds == (0,):
         return clock(minutes, hours)
-    if not rule.seconds or len(hours) * len(minutes) * len(rule.seconds) > FEW_TIMES:
-        raise Unphrased
+    if not rule.seconds or len(hours) * len(minutes) * len(rule.seconds) > MAX_TIMES:
+        raise TooComplex
     listed = [f"{h:02d}:{m:02d}:{s:02d}" for h in hours for m in minutes for s in rule.seconds]
     return f"at {joined(listed)}"
 
 
 def _every(rule: Recurrence) -> str:
-    """Return a rule of every second period or less."""
+    """Return a rule with an interval above 1: ``every 2 weeks on Monday at 09:00``."""
     every = f"every {rule.interval} {UNITS[rule.freq]}s"
     days = dates(rule)
     if not days:
@@ -207,44 +211,44 @@ def _weekdays(rule: Recurrence) -> str:
 
 
 def _within(rule: Recurrence) -> str:
-    """Return the minutes of a rule of hours; those that its start gives go without saying."""
+    """Return the minutes of an hourly rule, "" if they are those of its start."""
     start = rule.start
-    named = (rule.hours, rule.minutes, rule.seconds)[: rule.freq - DAILY]
-    if any(named) or (rule.freq < SECONDLY and rule.seconds != (start.second,)):
-        raise Unphrased
+    restricted = (rule.hours, rule.minutes, rule.seconds)[: rule.freq - DAILY]
+    if any(restricted) or (rule.freq < SECONDLY and rule.seconds != (start.second,)):
+        raise TooComplex
     if rule.freq > HOURLY or rule.minutes == (start.minute,):
         return ""
     if start.second:
-        raise Unphrased
+        raise TooComplex
     return f" at {numbered('minute', rule.minutes)}"
 
 
 def _positions(rule: Recurrence) -> str:
     if not rule.setpos:
         return ""
-    found = joined([f"the {place(number)}" for number in rule.setpos])
-    return f", only {found} of these in each {UNITS[rule.freq]}"
+    positions = joined([f"the {position_name(number)}" for number in rule.setpos])
+    return f", only {positions} of these in each {UNITS[rule.freq]}"
 
 
-ANY_DAY = datetime(2000, 1, 1)  # noqa: DTZ001 - a wall time
+ANY_DAY = datetime(2000, 1, 1)  # noqa: DTZ001 - a wall-clock time
 
 
 def cron_words(schedule: crontab) -> str:
-    """Return what the crontab says; its own text where that takes too many words."""
+    """Return a crontab in English, or its own text if it is too complex."""
     if cron_rule(schedule).next_wall(ANY_DAY) is None:
         return f"never: no time matches {schedule_text(schedule)}"
     try:
-        return _phrased_crontab(schedule)
-    except Unphrased:
+        return _cron_phrase(schedule)
+    except TooComplex:
         return schedule_text(schedule)
 
 
-def _phrased_crontab(schedule: crontab) -> str:
+def _cron_phrase(schedule: crontab) -> str:
     weekdays = sorted((day - 1) % 7 for day in schedule.day_of_week)  # Celery's Sunday is 0
     days, months = sorted(schedule.day_of_month), sorted(schedule.month_of_year)
-    named = _days(days, months) + only_if(weekdays) if len(days) < 31 else ""
+    day_phrase = _days(days, months) + only_if(weekdays) if len(days) < 31 else ""
     times = clock(tuple(sorted(schedule.minute)), tuple(sorted(schedule.hour)))
-    return together(times, named, weekdays, months)
+    return times_on_days(times, day_phrase, weekdays, months)
 
 
 def _days(days: list[int], months: list[int]) -> str:
@@ -252,7 +256,7 @@ def _days(days: list[int], months: list[int]) -> str:
     return f"on {numbered('day', days)} of {month}"
 
 
-#: What a relative interval is rounded to, from the longest.
+#: The wall-clock units that Celery rounds runs of relative intervals to, the longest first.
 ROUNDED = (
     (timedelta(days=1), "midnight"),
     (timedelta(hours=1), "the full hour"),
@@ -261,15 +265,15 @@ ROUNDED = (
 
 
 def in_words(schedule: Any, timezone: str | None = None) -> str:
-    """Return a schedule in English, without a capital and a full stop.
+    """Return a schedule in English, without a capital letter and full stop.
 
-    ``timezone`` is the IANA name of the zone whose clock a crontab is read on; it is named behind
-    what depends on it, and the instant of a ``clocked`` is told in it. Rules have a zone of their
-    own. A schedule that decides itself when it runs is shown as Python shows it. ``ValueError`` for
-    a ``clocked`` and an unknown zone.
+    ``timezone`` is the IANA name of the zone in which crontabs are evaluated and ``clocked`` times
+    are shown; the text names the zone if it matters. rrules have their own zone. A custom
+    schedule returns its ``repr``, or its name. Raises ``ValueError`` for a ``clocked`` and an
+    unknown zone.
     """
     if asks_itself(schedule):
-        return _own(schedule)
+        return _custom(schedule)
     return next(words for cls, words in WORDS if isinstance(schedule, cls))(schedule, timezone)
 
 
@@ -301,21 +305,21 @@ def _degrees(angle: Any, above: str, below: str) -> str:
 
 
 def _clocked(when: clocked, timezone: str | None) -> str:
-    own = when.clocked_time
-    local = own.astimezone(zone_named(timezone)) if timezone else own
-    return f"once, at {moment(local)}, {timezone or zone_label(own.tzinfo or UTC)}"
+    time = when.clocked_time
+    local = time.astimezone(zone_named(timezone)) if timezone else time
+    return f"once, at {moment(local)}, {timezone or zone_label(time.tzinfo or UTC)}"
 
 
 def _in_zone(text: str, timezone: str | None) -> str:
     return f"{text}, {timezone}" if timezone else text
 
 
-def _own(when: Any) -> str:
+def _custom(when: Any) -> str:
     cls: type = type(when)
     if any("__repr__" in vars(base) for base in cls.__mro__[:-1]):
         return repr(when)
-    known = of_class(cls)
-    return f"as {known.tag if known else cls.__qualname__} decides"
+    registered = of_class(cls)
+    return f"custom schedule {registered.tag if registered else cls.__qualname__}"
 
 
 WORDS: tuple[tuple[type, Callable[[Any, str | None], str]], ...] = (

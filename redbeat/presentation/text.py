@@ -1,4 +1,4 @@
-"""Text for people: tables, times, durations, and names that hold anything."""
+"""Text for terminals: tables, times, durations, and names with unprintable characters."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ __all__ = ("clipped", "columns", "duration", "moment", "printable", "width_of")
 
 GAP: Final = "  "
 
-#: Units of a duration, the longest first, with their seconds.
+#: Units of a duration and their length in seconds, the longest first.
 UNITS: Final = (("d", 86400), ("h", 3600), ("min", 60))
 
-#: Text in one of these categories would move the cursor, or cannot be written.
+#: Unicode categories of characters that control the terminal or cannot be encoded.
 UNPRINTABLE: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 
 
 def printable(text: str) -> str:
-    """Return ``text`` with what a terminal would obey, or could not write, escaped."""
+    """Return ``text`` with control characters and unencodable characters escaped."""
     if text.isascii() and text.isprintable():
         return text
     return "".join(_escaped(char) for char in text)
@@ -34,7 +34,7 @@ def _escaped(char: str) -> str:
 
 
 def width_of(text: str) -> int:
-    """Return how many cells of a terminal ``text`` takes."""
+    """Return the width of ``text`` in terminal cells."""
     if text.isascii():
         return len(text)
     return sum(_cells(char) for char in text)
@@ -47,7 +47,7 @@ def _cells(char: str) -> int:
 
 
 def clipped(text: str, width: int) -> str:
-    """Return ``text`` in at most so many cells; ``~`` stands for what is left out."""
+    """Return ``text`` in at most ``width`` cells; ``~`` marks a cut."""
     if width_of(text) <= width:
         return text
     while width_of(text) >= width:
@@ -56,7 +56,7 @@ def clipped(text: str, width: int) -> str:
 
 
 def columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return rows as lines in which the cells of each column begin below each other."""
+    """Return one line for each row, with aligned columns."""
     widths = [max(map(width_of, column)) for column in zip(*rows, strict=True)]
     return [_line(row, widths) for row in rows]
 
@@ -67,7 +67,10 @@ def _line(row: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def moment(instant: datetime | None, zone: tzinfo) -> str:
-    """Return an instant in a zone: to the second, or to the millisecond; ``-`` for none."""
+    """Return an instant in a zone, to the second; ``-`` for None.
+
+    Milliseconds are included if they are not 0.
+    """
     if instant is None:
         return "-"
     local = instant.astimezone(zone)
@@ -76,7 +79,7 @@ def moment(instant: datetime | None, zone: tzinfo) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return seconds in the longest units that say it exactly enough: ``1 h 30 min``, ``0.5 s``."""
+    """Return a duration in its two largest units: ``1 h 30 min``, ``0.5 s``."""
     if seconds < 0:
         return f"-{duration(-seconds)}"
     parts = []

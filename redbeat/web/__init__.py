@@ -1,4 +1,4 @@
-"""The page of ``celery -A proj redbeat web``: Flask, Jinja templates, one style sheet, one script.
+"""The dashboard that ``celery -A proj redbeat web`` serves, built with Flask and Jinja.
 
-Needs the extra ``web``. Nothing else of the package imports it.
+It needs the extra ``web``. Only the command ``redbeat web`` imports it.
 """

@@ -1,4 +1,7 @@
-"""What is done with an entry. All of it by POST; each answer sends the browser elsewhere."""
+"""Actions on an entry: pause, resume, trigger, change the rule, delete, retry.
+
+Actions are POST requests; a successful action redirects to a page.
+"""
 
 from __future__ import annotations
 
@@ -11,131 +14,136 @@ from redbeat.entries.pauses import digest
 from redbeat.errors import ConflictError, InvalidEntryError, RedBeatError
 from redbeat.storage.store import store_of
 
-from .auth import record, who
-from .entry import RuleForm, apply_rule, entry_name, found_or_404, render_entry
+from .auth import audit, current_user
+from .entry import RuleForm, apply_rule, entry_name, get_or_404, render_entry
 from .values import entry_url
 
-__all__ = ("changing",)
+__all__ = ("actions",)
 
-changing = Blueprint("changing", __name__)
+actions = Blueprint("actions", __name__)
 
-#: Letters of a note, at most.
-NOTE = 1000
-
-
-def _readable(name: str) -> Any:
-    """Return an entry; one that cannot be read is a refusal. One round trip."""
-    _, _, found = found_or_404(name)
-    return found.entry or abort(409, f"The entry cannot be read: {found.problem}")
+#: Maximum length of a note, in characters.
+MAX_NOTE = 1000
 
 
-def _back(name: str, said: str, kind: str = "done") -> ResponseReturnValue:
-    flash(said, kind)
+def _entry_or_error(name: str) -> Any:
+    """Return an entry; 404 for a missing and 409 for an unreadable entry. One round trip."""
+    _, _, record = get_or_404(name)
+    return record.entry or abort(409, f"The entry cannot be read: {record.problem}")
+
+
+def _redirect_to_entry(name: str, message: str, category: str = "done") -> ResponseReturnValue:
+    flash(message, category)
     return redirect(entry_url(name), 303)
 
 
-@changing.get("/entry/pause")
-@changing.get("/entry/resume")
-@changing.get("/entry/trigger")
-@changing.get("/entry/rule")
-@changing.get("/entry/preview")
-@changing.get("/quarantine/retry")
-def nothing() -> ResponseReturnValue:
-    """Show the entry: a page that such a form led to was loaded again."""
+@actions.get("/entry/pause")
+@actions.get("/entry/resume")
+@actions.get("/entry/trigger")
+@actions.get("/entry/rule")
+@actions.get("/entry/preview")
+@actions.get("/quarantine/retry")
+def action_reloaded() -> ResponseReturnValue:
+    """Redirect to the entry if a user reloads the address of an action."""
     return redirect(entry_url(entry_name()), 303)
 
 
-@changing.post("/entry/pause")
+@actions.post("/entry/pause")
 def pause() -> ResponseReturnValue:
     """Pause an entry, with a note."""
     name = entry_name()
-    note = request.form.get("note", "").strip()[:NOTE]
+    note = request.form.get("note", "").strip()[:MAX_NOTE]
     try:
-        _readable(name).pause(note or None, who())
+        _entry_or_error(name).pause(note or None, current_user())
     except RedBeatError as error:
-        return _back(name, f"It was not paused: {error}", "failed")
-    record(f"paused ({note!r})" if note else "paused", name)
-    return _back(name, "Paused.")
+        return _redirect_to_entry(name, f"The entry was not paused: {error}", "failed")
+    audit(f"paused ({note!r})" if note else "paused", name)
+    return _redirect_to_entry(name, "Paused.")
 
 
-@changing.post("/entry/resume")
+@actions.post("/entry/resume")
 def resume() -> ResponseReturnValue:
     """Resume an entry."""
     name = entry_name()
     try:
-        _readable(name).resume()
+        _entry_or_error(name).resume()
     except RedBeatError as error:
-        return _back(name, f"It was not resumed: {error}", "failed")
-    record("resumed", name)
-    return _back(name, "Resumed.")
+        return _redirect_to_entry(name, f"The entry was not resumed: {error}", "failed")
+    audit("resumed", name)
+    return _redirect_to_entry(name, "Resumed.")
 
 
-@changing.post("/entry/trigger")
+@actions.post("/entry/trigger")
 def trigger() -> ResponseReturnValue:
-    """Have a beat run an entry once."""
+    """Request one run of an entry; a beat publishes it at its next tick."""
     name = entry_name()
     try:
-        task_id = _readable(name).trigger()
+        task_id = _entry_or_error(name).trigger()
     except InvalidEntryError as error:
-        return _back(name, f"It was not triggered: {error.problem}", "failed")
-    record(f"triggered ({task_id})", name)
-    return _back(name, f"Triggered. The id of the task is {task_id}.")
+        return _redirect_to_entry(name, f"The entry was not triggered: {error.problem}", "failed")
+    audit(f"triggered ({task_id})", name)
+    return _redirect_to_entry(name, f"Triggered. The task id is {task_id}.")
 
 
-@changing.post("/entry/preview")
+@actions.post("/entry/preview")
 def preview() -> ResponseReturnValue:
-    """Show what a rule would mean. Nothing is written."""
+    """Show the next runs of a rule without saving it."""
     return render_entry(entry_name(), RuleForm.read(request.form))
 
 
-@changing.post("/entry/rule")
+@actions.post("/entry/rule")
 def rule() -> ResponseReturnValue:
-    """Change the rule of an entry, unless somebody else has changed the entry meanwhile."""
+    """Save the rule of an entry, unless the entry was changed while the form was open."""
     name, form = entry_name(), RuleForm.read(request.form)
-    entry = _readable(name)
+    entry = _entry_or_error(name)
     try:
         if digest(*entry._seen_texts) != form.seen:
             raise ConflictError(name)
         apply_rule(entry, form)
         entry.save(if_unchanged=True)
     except InvalidEntryError as error:
-        form.blame(error)
+        form.add_error(error)
         return render_entry(name, form, 422)
     except ConflictError:
         form.errors[""] = (
-            "Somebody else has changed this entry since this form was shown. Above is what it is "
-            "now; save again to replace its rule."
+            "Somebody else has changed this entry since you opened this form. The current "
+            "definition is shown above. To replace its rule, save again."
         )
         form.seen = digest(*entry._seen_texts)
         return render_entry(name, form, 409)
-    record(f"changed the rule to {form.kind} {form.rule!r} {form.timezone}".rstrip(), name)
-    return _back(name, "The rule is changed.")
+    audit(f"changed the rule to {form.kind} {form.rule!r} {form.timezone}".rstrip(), name)
+    return _redirect_to_entry(name, "The rule was changed.")
 
 
-@changing.route("/entry/delete", methods=["GET", "POST"])
+@actions.route("/entry/delete", methods=["GET", "POST"])
 def delete() -> ResponseReturnValue:
-    """Ask, and then remove an entry."""
+    """Show the confirmation page (GET), or delete the entry (POST)."""
     name = entry_name()
-    _, row, found = found_or_404(name)
+    _, row, record = get_or_404(name)
     if request.method == "GET":
-        return render_template("delete.html", name=name, record=found)
+        return render_template("delete.html", name=name, record=record)
     try:
         del current_app.extensions["schedule"][name]
     except (KeyError, InvalidEntryError) as error:
-        abort(409, f"It was not deleted: {error}")
-    record("deleted", name)
+        abort(409, f"The entry was not deleted: {error}")
+    audit("deleted", name)
     flash(f"Deleted {name}.", "done")
     if row.static:
-        flash("It is in beat_schedule: a beat writes it again when it starts.", "warning")
+        flash("The entry is in beat_schedule: the next beat that starts adds it again.", "warning")
     return redirect(url_for("listing.index"), 303)
 
 
-@changing.post("/quarantine/retry")
+@actions.post("/quarantine/retry")
 def retry() -> ResponseReturnValue:
-    """Have a beat look at an entry in quarantine once more."""
+    """Release an entry from quarantine, so that a beat tries to read it again."""
     name = entry_name()
-    _, row, _ = found_or_404(name)
-    if not store_of(current_app.extensions["celery"]).review([(row.key, "look again")]):
-        return _back(name, "It is no hash, so that it cannot be tried again: remove it.", "failed")
-    record("asked for another look at", name)
-    return _back(name, "A beat looks at it again; what is still wrong comes back here.")
+    _, row, _ = get_or_404(name)
+    # No definition has this digest, so the entry counts as changed and is released.
+    if not store_of(current_app.extensions["celery"]).review([(row.key, "retry")]):
+        return _redirect_to_entry(
+            name, "The key is not a hash, so no beat can read the entry. Delete it.", "failed"
+        )
+    audit("retried", name)
+    return _redirect_to_entry(
+        name, "A beat will read the entry again. If it still fails, it returns to the quarantine."
+    )

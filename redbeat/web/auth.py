@@ -1,4 +1,4 @@
-"""Authentication of the page: credentials, hosts, signing in and out, headers, audit log."""
+"""Authentication of the dashboard: credentials, allowed hosts, login, headers, audit log."""
 
 from __future__ import annotations
 
@@ -26,48 +26,49 @@ from flask.typing import ResponseReturnValue
 __all__ = (
     "CSP",
     "Access",
-    "Cookies",
-    "guard",
-    "headers",
+    "SessionCookies",
+    "add_headers",
+    "audit",
+    "auth",
+    "current_user",
+    "host_in",
     "is_loopback",
     "logger",
+    "make_guard",
     "read_users",
-    "record",
-    "signing",
-    "who",
 )
 
 logger = get_logger("redbeat.web")
 
 
-def who() -> str | None:
-    """Return who makes this request, None where nobody has to say."""
+def current_user() -> str | None:
+    """Return the user of this request, None for an anonymous one."""
     user: str | None = g.get("user")
     return user
 
 
-def record(action: str, name: str) -> None:
-    """Log an action that was done with an entry."""
+def audit(action: str, name: str) -> None:
+    """Log an action on an entry, with the user and the client's address."""
     logger.info(
-        "%s: %s %r, from %s", who() or "nobody in particular", action, name, request.remote_addr
+        "%s: %s %r, from %s", current_user() or "anonymous", action, name, request.remote_addr
     )
 
 
-#: Names of this machine that a browser may use for a page on a loopback address.
+#: Host names that are always allowed when the dashboard listens on a loopback address.
 LOCAL_NAMES: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Who may see the page, and what may be done there.
+    """The access rules of the dashboard.
 
     Attributes:
-        host: the address that the page is served on.
-        users: names with their passwords.
-        tokens: what a script sends as ``Authorization: Bearer``, and a person signs in with.
-        allowed_hosts: names by which a browser may call the page, beside those of this machine.
-        read_only: whether nothing can be changed.
-        behind_proxy: whether the ``X-Forwarded-*`` headers of one proxy are believed.
+        host: the address that the dashboard listens on.
+        users: pairs of user name and password, for basic authentication.
+        tokens: secrets for ``Authorization: Bearer`` and for the login form.
+        allowed_hosts: host names that browsers may use, in addition to those of this machine.
+        read_only: whether all actions that change something are refused.
+        behind_proxy: whether to trust the ``X-Forwarded-*`` headers of one proxy.
     """
 
     host: str = "127.0.0.1"
@@ -78,47 +79,49 @@ class Access:
     behind_proxy: bool = False
 
     def __repr__(self) -> str:
-        """Tell nothing that is secret."""
+        """Return a text without passwords and tokens."""
         return f"<{type(self).__name__} {self.host} read_only={self.read_only}>"
 
     @property
     def required(self) -> bool:
-        """Whether credentials are asked for."""
+        """Whether requests need credentials."""
         return bool(self.users or self.tokens)
 
     def user_with(self, name: str, password: str) -> str | None:
-        """Return the name of the user with this password, None for nobody."""
+        """Return the name of the user if the password is right, else None."""
+        # "&" always compares both, so the response time does not reveal which one is wrong.
         matches = [
             user
             for user, secret in self.users
-            if _same(user, name) & _same(secret, password)  # both, so that no time tells which
+            if _equal_secrets(user, name) & _equal_secrets(secret, password)
         ]
         return matches[0] if matches else None
 
     def has_token(self, token: str) -> bool:
-        """Return whether a token is one of those that were given."""
-        return any(_same(known, token) for known in self.tokens)
+        """Return whether a token is one of the configured tokens."""
+        return any(_equal_secrets(known, token) for known in self.tokens)
 
     def admits_host(self, header: str) -> bool:
-        """Return whether a browser may call the page by the name in a ``Host`` header.
+        """Return whether requests with this ``Host`` header are allowed.
 
-        On a loopback address a name that is not of this machine is that of an attacker, who has
-        pointed it here to get past the browser's rules (DNS rebinding). Elsewhere credentials keep
-        them out, so that names are checked only if some are given.
+        On a loopback address, a foreign host name is a sign of DNS rebinding: the attacker's name
+        resolves to this machine, so that the browser treats both sites as one. Other addresses
+        need credentials, so there the check is only made if ``allowed_hosts`` is set.
         """
         if not is_loopback(self.host) and not self.allowed_hosts:
             return True
         return host_in(header) in LOCAL_NAMES | self.allowed_hosts | {host_in(self.host)}
 
 
-def _same(one: str, other: str) -> bool:
+def _equal_secrets(expected: str, received: str) -> bool:
+    """Return whether two secrets are equal; the time does not depend on their content."""
     return hmac.compare_digest(
-        one.encode("utf-8", "surrogatepass"), other.encode("utf-8", "surrogatepass")
+        expected.encode("utf-8", "surrogatepass"), received.encode("utf-8", "surrogatepass")
     )
 
 
 def host_in(header: str) -> str:
-    """Return the name in a ``Host`` header, without its port and its brackets."""
+    """Return the host in a ``Host`` header, without the port and IPv6 brackets."""
     name = header.strip().lower()
     if name.startswith("["):
         return name[1:].partition("]")[0]
@@ -126,7 +129,7 @@ def host_in(header: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether only this machine can reach an address to serve on."""
+    """Return whether a server on this address can be reached from this machine only."""
     name = host_in(host)
     if name == "localhost":
         return True
@@ -136,10 +139,13 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def read_users(given: Iterable[str]) -> tuple[tuple[str, str], ...]:
-    """Return users and passwords in texts like ``ann:secret``; ValueError tells no password."""
+def read_users(texts: Iterable[str]) -> tuple[tuple[str, str], ...]:
+    """Return the pairs of user and password in texts like ``ann:secret``.
+
+    Raises ValueError for a malformed text, without the text, which may contain a password.
+    """
     pairs = []
-    for text in given:
+    for text in texts:
         user, colon, password = text.partition(":")
         if not (user and colon and password):
             raise ValueError("must be USER:PASSWORD, and neither may be empty")
@@ -147,19 +153,19 @@ def read_users(given: Iterable[str]) -> tuple[tuple[str, str], ...]:
     return tuple(pairs)
 
 
-signing = Blueprint("signing", __name__)
+auth = Blueprint("auth", __name__)
 
 
-@signing.route("/login", methods=["GET", "POST"])
+@auth.route("/login", methods=["GET", "POST"])
 def login() -> ResponseReturnValue:
-    """Show the form; a right token is remembered in the session."""
+    """Show the login form; a valid token starts a session."""
     if not g.access.tokens:
         return redirect(url_for("listing.index"), 303)
     if request.method == "GET":
         return render_template("login.html", next="")
     if not g.access.has_token(request.form.get("token", "")):
-        logger.warning("Wrong token from %s", request.remote_addr)
-        problem = "This is not the token that the page was started with."
+        logger.warning("Login failed: wrong token from %s", request.remote_addr)
+        problem = "Wrong token. Use a token that the dashboard was started with (--token)."
         return render_template("login.html", next=_next(), problem=problem), 401
     session.clear()
     session["user"] = "token"
@@ -167,18 +173,18 @@ def login() -> ResponseReturnValue:
     return redirect(_next() or url_for("listing.index"), 303)
 
 
-@signing.post("/logout")
+@auth.post("/logout")
 def logout() -> ResponseReturnValue:
-    """Forget who was signed in."""
+    """End the session."""
     session.clear()
     return redirect(url_for("listing.index"), 303)
 
 
 def _next() -> str:
-    """Return the page that was asked for first, "" unless it is one of ours."""
+    """Return the path to open after login, "" for a path that leads to another site."""
     path = request.form.get("next", "")
-    ours = path.startswith("/") and not path.startswith("//") and "\\" not in path
-    if not ours or any(ord(char) < 32 for char in path):
+    local = path.startswith("/") and not path.startswith("//") and "\\" not in path
+    if not local or any(ord(char) < 32 for char in path):
         return ""
     return request.script_root + path
 
@@ -193,77 +199,80 @@ HEADERS: Final = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
-    # With "no-referrer" the CSRF protection could not check the origin of a form under TLS.
+    # Flask-WTF checks the referrer of forms under TLS, so "no-referrer" would break all forms.
     "Referrer-Policy": "same-origin",
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
 }
 
-#: What is there for those who have not signed in: the form, and how it looks.
-OPEN: Final = frozenset({"signing.login", "static"})
+#: Endpoints that need no credentials: the login form and its style sheet.
+PUBLIC_ENDPOINTS: Final = frozenset({"auth.login", "static"})
 
-#: What a read-only page still takes by POST.
-HARMLESS: Final = frozenset({"signing.login", "signing.logout"})
+#: Endpoints that accept POST even if the dashboard is read-only.
+READ_ONLY_POSTS: Final = frozenset({"auth.login", "auth.logout"})
 
 
-class Cookies(SecureCookieSessionInterface):
-    """Cookies that are for TLS only where the page was asked for by TLS."""
+class SessionCookies(SecureCookieSessionInterface):
+    """Session cookies with the attribute ``Secure`` if the request came over TLS."""
 
     def get_cookie_secure(self, app: Flask) -> bool:  # noqa: ARG002 - Flask's signature
-        """Return whether the request came by TLS, as far as the proxy says so."""
+        """Return whether the request came over TLS, to this server or to the trusted proxy."""
         return request.is_secure
 
 
-def guard(access: Access) -> Any:
-    """Return what Flask calls before each request: None to go on, else the answer."""
+def make_guard(access: Access) -> Any:
+    """Return a ``before_request`` function: it returns None to accept, else the response."""
 
     def check() -> ResponseReturnValue | None:
         g.access = access
         if not access.admits_host(request.host):
-            return _refusal(421, "Unknown host", "Name it with --allowed-host to allow it.")
-        g.user = _user(access)
-        if access.required and g.user is None and request.endpoint not in OPEN:
+            text = "To allow this host name, start the dashboard with --allowed-host NAME."
+            return _refusal(421, "Unknown host", text)
+        g.user = _authenticated_user(access)
+        if access.required and g.user is None and request.endpoint not in PUBLIC_ENDPOINTS:
             return _unauthorized(access)
-        if access.read_only and request.method == "POST" and request.endpoint not in HARMLESS:
-            return _refusal(403, "Read-only", "This page was started with --read-only.")
+        is_change = request.method == "POST" and request.endpoint not in READ_ONLY_POSTS
+        if access.read_only and is_change:
+            text = "This dashboard was started with --read-only, so it changes nothing."
+            return _refusal(403, "Read-only", text)
         return None
 
     return check
 
 
-def _user(access: Access) -> str | None:
-    """Return who asks, None for nobody who is known."""
-    given = request.authorization
+def _authenticated_user(access: Access) -> str | None:
+    """Return the user of the request, None without valid credentials."""
+    credentials = request.authorization
     if not access.required:
         return request.headers.get("X-Forwarded-User") if access.behind_proxy else None
-    if given is not None and given.type == "basic":
-        return access.user_with(given.username or "", given.password or "")
-    if given is not None and given.type == "bearer":
-        return "token" if access.has_token(given.token or "") else None
-    signed_in = session.get("user")
-    return signed_in if isinstance(signed_in, str) else None
+    if credentials is not None and credentials.type == "basic":
+        return access.user_with(credentials.username or "", credentials.password or "")
+    if credentials is not None and credentials.type == "bearer":
+        return "token" if access.has_token(credentials.token or "") else None
+    session_user = session.get("user")
+    return session_user if isinstance(session_user, str) else None
 
 
 def _unauthorized(access: Access) -> ResponseReturnValue:
     if request.authorization is not None:
         logger.warning("Wrong credentials from %s", request.remote_addr)
     page = render_template("login.html", next=request.full_path.rstrip("?"))
-    answer = Response(page, 401)
+    response = Response(page, 401)
     if access.users:
-        answer.headers.add("WWW-Authenticate", 'Basic realm="RedBeat", charset="UTF-8"')
+        response.headers.add("WWW-Authenticate", 'Basic realm="RedBeat", charset="UTF-8"')
     else:
-        answer.headers.add("WWW-Authenticate", 'Bearer realm="RedBeat"')
-    return answer
+        response.headers.add("WWW-Authenticate", 'Bearer realm="RedBeat"')
+    return response
 
 
 def _refusal(code: int, title: str, text: str) -> ResponseReturnValue:
     return render_template("problem.html", title=title, text=text), code
 
 
-def headers(answer: Response) -> Response:
-    """Add the headers that every answer has."""
+def add_headers(response: Response) -> Response:
+    """Add the security headers that every response has."""
     for name, value in HEADERS.items():
-        answer.headers[name] = value
+        response.headers[name] = value
     if request.endpoint != "static":
-        answer.headers["Cache-Control"] = "no-store"
-    return answer
+        response.headers["Cache-Control"] = "no-store"
+    return response

@@ -1,4 +1,4 @@
-"""Who runs the schedule, which Redis holds it, and what is set aside."""
+"""The page of beats: leader and standbys, the Redis in use, and entries in quarantine."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ __all__ = ("beats",)
 
 beats = Blueprint("beats", __name__)
 
-#: Entries in quarantine that are shown with their texts.
-SHOWN: Final = 50
+#: Maximum number of quarantined entries on the page.
+MAX_QUARANTINED: Final = 50
 
 
 @beats.get("/beats")
 def show() -> ResponseReturnValue:
-    """Show the beats. Five round trips at most."""
-    began = time.monotonic()
+    """Show the page of beats. At most five round trips."""
+    started = time.monotonic()
     schedule = current_app.extensions["schedule"]
     status, notes = schedule.status(), schedule.quarantine()
-    names = list(notes)[:SHOWN]
+    names = list(notes)[:MAX_QUARANTINED]
     keys = [schedule._key(name) for name in names]
     rows = store_of(schedule.app).read(keys).rows if keys else []
     return render_template(
@@ -39,5 +39,5 @@ def show() -> ResponseReturnValue:
         more=len(notes) - len(names),
         texts=dict(zip(names, map(texts_of, rows), strict=True)),
         now=datetime.now(UTC),
-        poll=poll_after(time.monotonic() - began),
+        poll=poll_after(time.monotonic() - started),
     )

@@ -1,4 +1,4 @@
-"""Charts as inline SVG, made on the server: axes, lanes and bars, described for all readers."""
+"""Charts as inline SVG, rendered on the server, with text descriptions for screen readers."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from redbeat.calendar.zones import UTC, wall_zone
 
 __all__ = (
     "Tick",
-    "Values",
+    "ValueAxis",
     "clock",
     "element",
     "group",
     "lanes",
     "lateness_chart",
-    "later",
     "load_chart",
     "percent",
+    "seconds_after",
     "time_axis",
     "time_ticks",
     "value_axis",
@@ -31,56 +31,56 @@ __all__ = (
 
 
 def element(tag: str, *content: str, **attributes: Any) -> Markup:
-    """Return an element with all text and attributes escaped, but for content that is markup.
+    """Return an element; attributes and content are escaped, except content that is ``Markup``.
 
-    Attributes are written as in HTML, but ``class_`` for ``class`` and ``_`` for ``-``; those that
-    are None are left out.
+    In attribute names, a trailing ``_`` is dropped (``class_``) and other ``_`` become ``-``.
+    Attributes with the value None are omitted.
     """
-    written = Markup("").join(
+    attribute_text = Markup("").join(
         Markup(' {}="{}"').format(name.rstrip("_").replace("_", "-"), value)
         for name, value in attributes.items()
         if value is not None
     )
-    return Markup("<{0}{1}>{2}</{0}>").format(Markup(tag), written, Markup("").join(content))
+    return Markup("<{0}{1}>{2}</{0}>").format(Markup(tag), attribute_text, Markup("").join(content))
 
 
 def group(*content: str, class_: str | None = None) -> Markup:
-    """Return elements that belong together."""
+    """Return a ``<g>`` element."""
     return element("g", *content, class_=class_)
 
 
 def percent(position: float) -> str:
-    """Return a part of the width, from 0 to 1, as an attribute of SVG."""
+    """Return a position from 0 to 1 as a percentage."""
     return f"{position * 100:.3f}".rstrip("0").rstrip(".") + "%"
 
 
 MINUTE: Final = 60
 HOUR: Final = 3600
 DAY: Final = 86400
-#: Distances of labels of times that people count in, in seconds.
+#: Possible distances between two labels of a time axis, in seconds.
 TIME_STEPS: Final = (
     *(1, 5, 10, 30),
     *(MINUTE, 2 * MINUTE, 5 * MINUTE, 10 * MINUTE, 15 * MINUTE, 30 * MINUTE),
     *(HOUR, 2 * HOUR, 3 * HOUR, 6 * HOUR, 12 * HOUR),
     *(DAY, 2 * DAY, 7 * DAY, 14 * DAY, 28 * DAY),
 )
-#: Labels of an axis, at most.
-MOST_TICKS: Final = 9
-#: Labels behind it would be cut off.
+#: Maximum number of labels of a time axis.
+MAX_TICKS: Final = 9
+#: A label further right than this position would be cut off.
 LAST_LABEL: Final = 0.97
-#: Labels of an axis of values, 0 left out.
-MOST_VALUES: Final = 4
+#: Maximum number of labels of a value axis, not counting 0.
+MAX_VALUES: Final = 4
 
 
 class Tick(NamedTuple):
-    """A moment on an axis of time: where it is, from 0 to 1, and its label."""
+    """A label of a time axis, with its position from 0 (left) to 1 (right)."""
 
     position: float
     label: str
 
 
-class Values(NamedTuple):
-    """An axis of values from 0 to ``top``, between two heights in pixels, the higher one first."""
+class ValueAxis(NamedTuple):
+    """A value axis from 0 to ``top``; ``high`` and ``low`` are the y coordinates of its ends."""
 
     top: float
     step: float
@@ -88,58 +88,59 @@ class Values(NamedTuple):
     low: int
 
     def height(self, value: float) -> float:
-        """Return how many pixels above the axis a value is."""
+        """Return the height of a bar for a value, in pixels."""
         return round((self.low - self.high) * min(max(value / self.top, 0), 1), 1)
 
 
-def value_axis(highest: float, high: int, low: int, smallest: float) -> Values:
-    """Return an axis with round labels that are ``smallest`` apart or more, up to ``highest``."""
-    rough = max(highest / MOST_VALUES, smallest)
+def value_axis(highest: float, high: int, low: int, smallest: float) -> ValueAxis:
+    """Return an axis that includes ``highest``, with round labels at least ``smallest`` apart."""
+    rough = max(highest / MAX_VALUES, smallest)
     power = 10.0 ** floor(log10(rough) + 1e-9)
     step = next(size * power for size in (1, 2, 5, 10) if size * power >= rough * 0.999999)
-    return Values(step * max(ceil(highest / step - 1e-9), 1), step, high, low)
+    return ValueAxis(step * max(ceil(highest / step - 1e-9), 1), step, high, low)
 
 
-def value_lines(axis: Values) -> Markup:
-    """Return the lines of an axis of values."""
+def value_lines(axis: ValueAxis) -> Markup:
+    """Return the grid lines of a value axis."""
     return Markup("").join(
         element("line", class_="grid" if value else "base", x1="0", x2="100%", y1=y, y2=y)
-        for value, y in _places(axis)
+        for value, y in _labelled_values(axis)
     )
 
 
-def value_labels(axis: Values, unit: str, right: int) -> Markup:
-    """Return the labels of an axis of values, which end at ``right``."""
+def value_labels(axis: ValueAxis, unit: str, right: int) -> Markup:
+    """Return the labels of a value axis, aligned to the right at ``right`` pixels."""
     return Markup("").join(
         element("text", f"{value:,.10g}{unit}", class_="value", x=right, y=y + 4, text_anchor="end")
-        for value, y in _places(axis)
+        for value, y in _labelled_values(axis)
     )
 
 
-def _places(axis: Values) -> list[tuple[float, float]]:
+def _labelled_values(axis: ValueAxis) -> list[tuple[float, float]]:
+    """Return the values that have a label, with their y coordinates."""
     values = [number * axis.step for number in range(round(axis.top / axis.step) + 1)]
     return [(value, axis.low - axis.height(value)) for value in values]
 
 
-def later(start: datetime, seconds: float) -> datetime:
-    """Return the instant so many seconds after the aware ``start``, in the same zone."""
+def seconds_after(start: datetime, seconds: float) -> datetime:
+    """Return the instant ``seconds`` of elapsed time after the aware ``start``, in its zone."""
     return (start.astimezone(UTC) + timedelta(seconds=seconds)).astimezone(start.tzinfo)
 
 
 def clock(instant: datetime) -> str:
-    """Return a time of the clock for a tooltip, with the day, to the second if it has any."""
+    """Return a day and time for a tooltip, without seconds if they are 0."""
     return instant.strftime("%a %d %b %H:%M:%S" if instant.second else "%a %d %b %H:%M")
 
 
 def time_ticks(start: datetime, seconds: float) -> list[Tick]:
-    """Return the round times of the clock of ``start``, which is aware, in so many seconds."""
-    step = next((step for step in TIME_STEPS if seconds / step <= MOST_TICKS), TIME_STEPS[-1])
+    """Return labels at round wall-clock times within ``seconds`` after the aware ``start``."""
+    step = next((step for step in TIME_STEPS if seconds / step <= MAX_TICKS), TIME_STEPS[-1])
     zone = wall_zone(start.tzinfo or UTC)
     ticks: list[Tick] = []
     for wall in _round_times(start.astimezone(zone).replace(tzinfo=None), step):
         at = wall.replace(tzinfo=zone)
         position = (at.astimezone(UTC) - start.astimezone(UTC)).total_seconds() / seconds
-        if position > 1 or len(ticks) > 2 * MOST_TICKS:
+        if position > 1 or len(ticks) > 2 * MAX_TICKS:
             break
         if position >= 0:
             ticks.append(Tick(position, at.strftime(_format(step, wall))))
@@ -147,15 +148,15 @@ def time_ticks(start: datetime, seconds: float) -> list[Tick]:
 
 
 def _round_times(wall: datetime, step: int) -> Iterator[datetime]:
-    """Return the times of the clock at multiples of a step, from the one before ``wall``."""
+    """Yield wall-clock times at multiples of ``step`` seconds, starting at or before ``wall``."""
     midnight = wall.replace(hour=0, minute=0, second=0, microsecond=0)
-    past = (wall - midnight) // timedelta(seconds=step)
+    number = (wall - midnight) // timedelta(seconds=step)
     try:
         while True:
-            yield midnight + timedelta(seconds=past * step)
-            past += 1
+            yield midnight + timedelta(seconds=number * step)
+            number += 1
     except OverflowError:
-        return  # past the year 9999
+        return  # after the year 9999
 
 
 def _format(step: int, wall: datetime) -> str:
@@ -167,9 +168,10 @@ def _format(step: int, wall: datetime) -> str:
 
 
 def time_axis(ticks: Sequence[Tick], top: int, bottom: int, label_at: int | None) -> Markup:
-    """Return lines from ``top`` to ``bottom``, with labels on a line at ``label_at``, if any.
+    """Return grid lines from ``top`` to ``bottom``; labels have their baseline at ``label_at``.
 
-    Every second label has the class ``minor``, for screens that have no room for it.
+    Without ``label_at`` there are no labels. Every second label has the class ``minor``, which
+    the style sheet hides on narrow screens.
     """
     lines = [
         element("line", class_="grid", x1=percent(at), x2=percent(at), y1=top, y2=bottom)
@@ -189,27 +191,26 @@ def _tick_label(tick: Tick, number: int, y: int) -> Markup:
     return element("text", tick.label, class_=kind, x=at, y=y, text_anchor=anchor)
 
 
-#: Pixels.
+#: In pixels.
 LANE_HEIGHT: Final = 24
 AXIS_HEIGHT: Final = 20
-MARK: Final = 3
-#: Places of a lane; runs in the same or the next one melt into one mark.
-PLACES: Final = 400
+MARK_WIDTH: Final = 3
+#: A lane has 400 slots; runs in the same slot or in adjacent slots share one mark.
+SLOTS: Final = 400
 
 
 def lanes(
     rows: Sequence[tuple[str, str, Sequence[float]]], start: datetime, seconds: float
 ) -> Markup:
-    """Return a list with a line for each ``(label, href, positions)``, under an axis of time.
+    """Return a time axis and, below it, one lane of runs for each ``(label, href, positions)``.
 
-    Positions are sorted parts of the ``seconds`` from ``start``, 0 to 1; others are left out.
-    ``start`` is aware, and times are shown in its zone. It is a list of links with a picture
-    each, so that all of it can be reached by keyboard and read aloud; a click on a picture leads
-    there too. ``ValueError`` for a naive
-    ``start`` and ``seconds`` that are not above 0.
+    Positions are sorted; 0 is ``start`` and 1 is ``seconds`` later. Positions outside of this
+    range are ignored. Times are in the zone of ``start``. The lanes are a list of links, so that
+    keyboards and screen readers can use them. Raises ``ValueError`` for a naive ``start`` and for
+    ``seconds`` that are not positive.
     """
     if start.tzinfo is None or seconds <= 0:
-        raise ValueError("start has to be aware, and seconds above 0")
+        raise ValueError("start must be aware, and seconds positive")
     ticks = time_ticks(start, seconds)
     axis = element(
         "svg",
@@ -228,11 +229,11 @@ def _lane(
     row: tuple[str, str, Sequence[float]], ticks: Sequence[Tick], start: datetime, seconds: float
 ) -> Markup:
     label, href, positions = row
-    within = [position for position in positions if 0 <= position <= 1]
-    marks = [_mark(run, start, seconds) for run in _melted(within)]
+    visible = [position for position in positions if 0 <= position <= 1]
+    marks = [_mark(runs, start, seconds) for runs in _merged(visible)]
     picture = element(
         "svg",
-        element("title", _summary(within, start, seconds)),
+        element("title", _summary(visible, start, seconds)),
         time_axis(ticks, 0, LANE_HEIGHT, label_at=None),
         element("line", class_="base", x1="0", x2="100%", y1=LANE_HEIGHT // 2, y2=LANE_HEIGHT // 2),
         *marks,
@@ -248,136 +249,146 @@ def _lane(
     )
 
 
-def _melted(positions: Sequence[float]) -> list[list[float]]:
-    """Return the positions in groups that are too close to be seen apart."""
+def _merged(positions: Sequence[float]) -> list[list[float]]:
+    """Group positions that are too close to each other for separate marks."""
     groups: list[list[float]] = []
     for position in positions:
-        if groups and int(position * PLACES) - int(groups[-1][-1] * PLACES) <= 1:
+        if groups and int(position * SLOTS) - int(groups[-1][-1] * SLOTS) <= 1:
             groups[-1].append(position)
         else:
             groups.append([position])
     return groups
 
 
-def _mark(run: Sequence[float], start: datetime, seconds: float) -> Markup:
-    """Return the mark of one run, or of many that are close to each other."""
-    first, last = run[0], run[-1]
-    told = element("title", _summary(run, start, seconds))
-    where = {"x": percent(first), "y": 4, "height": LANE_HEIGHT - 8}
-    if len(run) == 1:
-        return element("rect", told, class_="run", width=MARK, rx=1, **where)
-    width = percent(last - first + 1 / PLACES)
-    return element("rect", told, class_="run many", width=width, rx=1, **where)
+def _mark(runs: Sequence[float], start: datetime, seconds: float) -> Markup:
+    """Return the mark of one run, or of a group of runs."""
+    first, last = runs[0], runs[-1]
+    tooltip = element("title", _summary(runs, start, seconds))
+    box = {"x": percent(first), "y": 4, "height": LANE_HEIGHT - 8}
+    if len(runs) == 1:
+        return element("rect", tooltip, class_="run", width=MARK_WIDTH, rx=1, **box)
+    width = percent(last - first + 1 / SLOTS)
+    return element("rect", tooltip, class_="run many", width=width, rx=1, **box)
 
 
 def _summary(positions: Sequence[float], start: datetime, seconds: float) -> str:
     if not positions:
         return "no runs"
     times = [
-        clock(later(start, round(position * seconds))) for position in (positions[0], positions[-1])
+        clock(seconds_after(start, round(position * seconds)))
+        for position in (positions[0], positions[-1])
     ]
     if len(positions) == 1:
         return f"1 run, {times[0]}"
     return f"{len(positions):,} runs, {times[0]} to {times[1]}"
 
 
-#: Pixels: the plot, and below it the labels of its times.
+#: Top and bottom of the plot, baseline of the time labels, and height of the chart, in pixels.
 TOP: Final = 8
 BOTTOM: Final = 148
 LABELS: Final = 164
 HEIGHT: Final = 170
-#: Labels of values on the left: where they end, and how much room they have.
+#: Left of the plot: the right edge of the value labels, and the width of their column, in pixels.
 RIGHT: Final = 42
 MARGIN: Final = 48
-#: What part of its place a bar takes: one among many / of a few.
-NARROW: Final = 0.8
-WIDE: Final = 0.5
-MANY: Final = 20
-#: Bars that are equally high and still stand out.
-TIED: Final = 3
-#: Lateness below it needs no finer labels, in seconds.
-FINEST: Final = 0.001
+#: A bar fills 80 % of its slot in charts of 20 bars or more, 50 % in smaller ones.
+MANY_BARS_SHARE: Final = 0.8
+FEW_BARS_SHARE: Final = 0.5
+MANY_BARS: Final = 20
+#: The highest bars are highlighted only if at most this many are equally high.
+MAX_PEAKS: Final = 3
+#: The smallest range of the lateness axis, in seconds.
+MIN_LATENESS: Final = 0.001
 
 
 def load_chart(counts: Sequence[int], start: datetime, seconds_per_bar: int) -> Markup:
-    """Return bars for how many runs there are in each span of time.
+    """Return a bar chart of the number of runs in consecutive periods.
 
-    The first span begins at ``start``, which is aware; times are shown in its zone. The highest
-    bars have the class ``peak``, unless there are more than :data:`TIED` or no lower ones.
-    ``ValueError`` for a naive ``start`` and for a ``seconds_per_bar`` that is not above 0.
+    The first period begins at the aware ``start``; times are in its zone. The highest bars have
+    the class ``peak``, unless there are more than :data:`MAX_PEAKS` or no lower ones. Raises
+    ``ValueError`` for a naive ``start`` and for a ``seconds_per_bar`` that is not positive.
     """
     if start.tzinfo is None or seconds_per_bar <= 0:
-        raise ValueError("start has to be aware, and seconds_per_bar above 0")
+        raise ValueError("start must be aware, and seconds_per_bar positive")
     seconds = max(len(counts), 1) * seconds_per_bar
     highest, peak = max(counts, default=0), _peak(counts)
     axis = value_axis(max(highest, 1), TOP, BOTTOM, smallest=1)
     bars = [
         _bar(count, number / len(counts), 1 / len(counts), axis, count == peak)
-        + _hit(number / len(counts), 1 / len(counts), _span(count, number, start, seconds_per_bar))
+        + _hover_area(
+            number / len(counts), 1 / len(counts), _span(count, number, start, seconds_per_bar)
+        )
         for number, count in enumerate(counts)
     ]
-    span = f"{clock(start)} to {clock(later(start, seconds))}"
-    told = f"{_runs(sum(counts))} from {span}, at most {highest} in one bar."
+    span = f"{clock(start)} to {clock(seconds_after(start, seconds))}"
+    description = f"{_runs(sum(counts))} from {span}, at most {highest} in one bar."
     content = value_lines(axis) + time_axis(time_ticks(start, seconds), TOP, BOTTOM, LABELS)
     content += Markup("").join(map(group, bars))
     return _chart(
-        "load", ("Runs over time", told), content, value_labels(axis, "", RIGHT) + _zone(start)
+        "load",
+        ("Runs over time", description),
+        content,
+        value_labels(axis, "", RIGHT) + _zone(start),
     )
 
 
 def lateness_chart(points: Sequence[tuple[datetime, float]]) -> Markup:
-    """Return how late the last occurrences were, in seconds, oldest first, equally far apart.
+    """Return a bar chart of the lateness of runs.
 
-    The instants are aware and are shown in their own zones. The latest ones have the class
-    ``peak``, unless they are more than :data:`TIED` or all. Without points a text says that there
-    are none.
+    Points are (aware instant, lateness in seconds), the oldest first; instants are shown in their
+    own zones. The highest bars have the class ``peak``, as in :func:`load_chart`.
     """
     if not points:
-        nothing = element("text", "No runs yet", class_="none", x="50%", y=(TOP + BOTTOM) // 2)
-        return _chart("lateness", ("Lateness", "No runs yet."), nothing, Markup())
+        message = element("text", "No runs yet", class_="none", x="50%", y=(TOP + BOTTOM) // 2)
+        return _chart("lateness", ("Lateness", "No runs yet."), message, Markup())
     seconds = [max(late, 0.0) for _, late in points]
     highest, peak, width = max(seconds), _peak(seconds), 1 / len(points)
     unit, scale = (" ms", 1000) if highest < 1 else (" s", 1)
-    axis = value_axis(max(highest, FINEST) * scale, TOP, BOTTOM, smallest=FINEST * scale)
+    axis = value_axis(
+        max(highest, MIN_LATENESS) * scale, TOP, BOTTOM, smallest=MIN_LATENESS * scale
+    )
     marks = [
         group(
             _bar(late * scale, number * width, width, axis, late == peak),
-            _hit(number * width, width, f"{clock(at)}: {_late(given)}"),
+            _hover_area(number * width, width, f"{clock(at)}: {_late(signed)}"),
         )
-        for number, ((at, given), late) in enumerate(zip(points, seconds, strict=True))
+        for number, ((at, signed), late) in enumerate(zip(points, seconds, strict=True))
     ]
     ends = _end_label(points[0][0], "start") + (
         _end_label(points[-1][0], "end") if points[1:] else ""
     )
-    told = f"The last {len(points)} runs; the latest was {_late(highest)}."
+    runs = "The last run" if len(points) == 1 else f"The last {len(points)} runs"
+    description = f"{runs}; the maximum was {_late(highest)}."
     content = value_lines(axis) + ends + Markup("").join(marks)
     return _chart(
         "lateness",
-        ("Lateness", told),
+        ("Lateness", description),
         content,
         value_labels(axis, unit, RIGHT) + _zone(points[-1][0]),
     )
 
 
-def _chart(kind: str, words: tuple[str, str], content: Markup, values: Markup) -> Markup:
-    """Return a plot that fills what its labels of values leave, with a title and a description."""
-    names = (f"{kind}-chart", f"{kind}-description")
-    told = element("title", words[0], id=names[0]) + element("desc", words[1], id=names[1])
+def _chart(kind: str, texts: tuple[str, str], content: Markup, values: Markup) -> Markup:
+    """Return a plot next to its value labels; ``texts`` are its title and description."""
+    title, description = texts
+    ids = (f"{kind}-chart", f"{kind}-description")
     plot = element(
         "svg",
-        told,
+        element("title", title, id=ids[0]),
+        element("desc", description, id=ids[1]),
         content,
         role="img",
-        aria_labelledby=" ".join(names),
+        aria_labelledby=" ".join(ids),
         width="100%",
         height=HEIGHT,
     )
-    beside = element("svg", values, width=MARGIN, height=HEIGHT, aria_hidden="true")
-    return element("div", beside if values else "", plot, class_=f"chart {kind}")
+    labels = element("svg", values, width=MARGIN, height=HEIGHT, aria_hidden="true")
+    return element("div", labels if values else "", plot, class_=f"chart {kind}")
 
 
-def _bar(value: float, left: float, width: float, axis: Values, peak: bool) -> Markup:
-    height, share = axis.height(value), WIDE if width * MANY > 1 else NARROW
+def _bar(value: float, left: float, width: float, axis: ValueAxis, peak: bool) -> Markup:
+    height = axis.height(value)
+    share = FEW_BARS_SHARE if width * MANY_BARS > 1 else MANY_BARS_SHARE
     return element(
         "rect",
         class_="bar peak" if peak else "bar",
@@ -388,11 +399,11 @@ def _bar(value: float, left: float, width: float, axis: Values, peak: bool) -> M
     )
 
 
-def _hit(left: float, width: float, words: str) -> Markup:
-    """Return the place of a bar in its whole height, which shows its words under the pointer."""
+def _hover_area(left: float, width: float, tooltip: str) -> Markup:
+    """Return the hover area of a bar: the full height of the plot, with a tooltip."""
     return element(
         "rect",
-        element("title", words),
+        element("title", tooltip),
         class_="hit",
         x=percent(left),
         y=TOP,
@@ -402,16 +413,16 @@ def _hit(left: float, width: float, words: str) -> Markup:
 
 
 def _peak(values: Sequence[float]) -> float | None:
-    """Return the highest value, None if there is no lower one, or if it is there too often."""
+    """Return the highest value, None if all are equal or it occurs more than MAX_PEAKS times."""
     highest = max(values, default=None)
-    if highest is None or highest == min(values) or list(values).count(highest) > TIED:
+    if highest is None or highest == min(values) or list(values).count(highest) > MAX_PEAKS:
         return None
     return highest
 
 
 def _span(count: int, number: int, start: datetime, seconds: int) -> str:
-    begin = later(start, number * seconds)
-    return f"{_runs(count)}, {clock(begin)} to {clock(later(begin, seconds))}"
+    begin = seconds_after(start, number * seconds)
+    return f"{_runs(count)}, {clock(begin)} to {clock(seconds_after(begin, seconds))}"
 
 
 def _runs(count: int) -> str:
@@ -430,5 +441,5 @@ def _end_label(at: datetime, anchor: str) -> Markup:
 
 
 def _zone(at: datetime) -> Markup:
-    """Return the short name of the zone whose clock the axis of time shows."""
+    """Return a label with the abbreviation of the time axis' zone."""
     return element("text", f"{at:%Z}", class_="zone", x=RIGHT, y=LABELS, text_anchor="end")

@@ -1,4 +1,4 @@
-"""The page of one entry, and the form that changes its rule."""
+"""The page of one entry, with a form to change its rule."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ __all__ = (
     "apply_rule",
     "entries",
     "entry_name",
-    "found_or_404",
+    "get_or_404",
     "preview_of",
     "render_entry",
     "zone_of",
@@ -44,28 +44,28 @@ __all__ = (
 
 
 def zone_of(entry: Any) -> tzinfo | None:
-    """Return the zone in which the rule of an entry is read, None for that of the app."""
+    """Return the time zone of an entry's rule, None for the zone of the app."""
     when = entry.schedule
     start = getattr(when, "dtstart", None) or getattr(when, "clocked_time", None)
     if isinstance(when, (rrule, rruleset)) or start is not None:
-        found: tzinfo | None = getattr(start, "tzinfo", None)
-        return found
-    zone: tzinfo | None = entry.policy.zone
-    return zone
+        start_zone: tzinfo | None = getattr(start, "tzinfo", None)
+        return start_zone
+    policy_zone: tzinfo | None = entry.policy.zone
+    return policy_zone
 
 
-#: Runs that are shown before they are saved.
+#: Number of runs in the preview of a changed rule.
 PREVIEWED = 10
 
 
 @dataclass(slots=True)
 class RuleForm:
-    """What was typed, and what is wrong with it.
+    """The input of the rule form, with validation errors.
 
     Attributes:
-        kind, rule, timezone: the fields, as typed.
-        seen: the digest of what was stored when the form was shown.
-        errors: what is wrong, by field; "" for the form as a whole.
+        kind, rule, timezone: the fields as the user entered them.
+        seen: the digest of the stored entry when the form was opened; detects concurrent changes.
+        errors: error messages by field; the key "" is for errors of the whole form.
     """
 
     kind: str
@@ -75,30 +75,30 @@ class RuleForm:
     errors: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, given: Mapping[str, str]) -> RuleForm:
-        """Return the form that was sent."""
+    def read(cls, data: Mapping[str, str]) -> RuleForm:
+        """Return the form in the data of a POST request."""
         names = ("kind", "rule", "timezone", "seen")
-        kind, rule, timezone, seen = (given.get(name, "").strip() for name in names)
+        kind, rule, timezone, seen = (data.get(name, "").strip() for name in names)
         return cls(kind, rule.replace("\r\n", "\n"), timezone, seen)
 
-    def blame(self, error: InvalidEntryError) -> None:
-        """Note an error at the field that it is about."""
+    def add_error(self, error: InvalidEntryError) -> None:
+        """Add an error to the field that caused the error."""
         head = error.field.partition(".")[0]
-        where = {"schedule": "rule"}.get(head, head)
-        if where in ("kind", "rule", "timezone"):
-            self.errors[where] = error.problem
+        form_field = {"schedule": "rule"}.get(head, head)
+        if form_field in ("kind", "rule", "timezone"):
+            self.errors[form_field] = error.problem
         else:
             self.errors[""] = str(error)
 
 
 def apply_rule(entry: Any, form: RuleForm) -> None:
-    """Change the schedule and the zone of an entry; raises :exc:`InvalidEntryError`."""
+    """Set the schedule and time zone of an entry; raises :exc:`InvalidEntryError`."""
     app_zone = entry.app.timezone
     try:
         zone = zone_named(form.timezone) if form.timezone else app_zone
     except ValueError as error:
         raise InvalidEntryError("timezone", str(error)) from error
-    # What was not touched stays as it is: its text may say less than the schedule.
+    # The text may lose details of the schedule, so an unchanged text keeps the schedule as it is.
     if rule_of(entry.schedule) != (form.kind, form.rule):
         entry.schedule = parse_rule(form.kind, form.rule, zone, entry.app)
     entry.__dict__.pop("timezone", None)
@@ -108,7 +108,7 @@ def apply_rule(entry: Any, form: RuleForm) -> None:
 
 
 def preview_of(entry: Any, form: RuleForm) -> list[datetime]:
-    """Return the next runs as the form has them; what is wrong is noted in the form."""
+    """Return the next runs of the rule in the form; adds errors to the form."""
     if form.errors:
         return []
     changed = entry._copy()
@@ -118,49 +118,52 @@ def preview_of(entry: Any, form: RuleForm) -> list[datetime]:
         runs: list[datetime] = changed.upcoming(PREVIEWED)
         return runs
     except InvalidEntryError as error:
-        form.blame(error)
+        form.add_error(error)
         return []
 
 
 entries = Blueprint("entries", __name__)
 
-#: Runs to come that are shown.
+#: Number of upcoming runs on the page.
 UPCOMING: Final = 10
 
 
 def entry_name() -> str:
-    """Return the name in the address; an empty one is a page that does not exist."""
+    """Return the name of the entry in the URL; 404 if it is missing."""
     fields = parse_qsl(request.query_string.decode("latin-1"), errors="surrogateescape")
     name = dict(fields).get("name", "")
-    return name or abort(404, "The address does not name an entry.")
+    return name or abort(404, "The URL has no entry name (parameter name=...).")
 
 
-def found_or_404(name: str) -> tuple[float, Row, Record]:
-    """Return the time of Redis, the row and the record of an entry. One round trip."""
+def get_or_404(name: str) -> tuple[float, Row, Record]:
+    """Return Redis' clock (UNIX seconds), and the row and record of an entry. One round trip.
+
+    404 if the entry does not exist.
+    """
     try:
         page, record = record_of(current_app.extensions["schedule"], name)
     except KeyError:
         record = None
     if record is None:
-        abort(404, f"There is no entry {name!r}. It may have been deleted, or have finished.")
+        abort(404, f"There is no entry {name!r}. The entry was deleted, or it has finished.")
     return page.now, page.rows[0], record
 
 
 @entries.get("/entry")
 def show() -> ResponseReturnValue:
-    """Show an entry. Two round trips."""
+    """Show the page of an entry. Two round trips."""
     return render_entry(entry_name())
 
 
 def render_entry(name: str, form: RuleForm | None = None, code: int = 200) -> ResponseReturnValue:
-    """Return the page of an entry, with what was typed into the form of its rule."""
-    began = time.monotonic()
-    seconds, row, record = found_or_404(name)
+    """Return the page of an entry; ``form`` has the input of a submitted rule form."""
+    started = time.monotonic()
+    seconds, row, record = get_or_404(name)
     now = now_of(seconds)
     app = current_app.extensions["celery"]
-    own_id = record.entry.own_task_id if record.entry else no_id
+    task_id_of = record.entry.own_task_id if record.entry else no_id
     lines, _ = store_of(app).history(row.key)
-    runs = read_history(lines, own_id)[: ensure_conf(app).history_size]
+    runs = read_history(lines, task_id_of)[: ensure_conf(app).history_size]
     context: dict[str, Any] = {"name": name, "record": record, "row": row, "now": now}
     context.update(status=record.status(row), runs=runs, late=late, kinds=KINDS)
     context["texts"] = texts_of(row)
@@ -174,31 +177,32 @@ def render_entry(name: str, form: RuleForm | None = None, code: int = 200) -> Re
     pause = Pause.of_entry(record.entry)
     context.update(pause=pause, paused_at=_instant(pause.since) if pause else None)
     if record.entry is not None:
-        context.update(_of_entry(record.entry, form))
+        context.update(_definition_context(record.entry, form))
         context["upcoming"] = record.entry.upcoming(UPCOMING, now)
-    context["poll"] = poll_after(time.monotonic() - began)
+    context["poll"] = poll_after(time.monotonic() - started)
     return render_template("entry.html", **context), code
 
 
-def _of_entry(entry: Any, form: RuleForm | None) -> dict[str, Any]:
-    shown, rule = stored(entry), rule_of(entry.schedule)
+def _definition_context(entry: Any, form: RuleForm | None) -> dict[str, Any]:
+    definition, rule = stored(entry), rule_of(entry.schedule)
     if form is None:
         kind, text = rule or ("cron", "")
-        own = has_own_zone(entry.schedule)
-        form = RuleForm(kind, text, "" if own else entry.timezone or "", digest(*entry._seen_texts))
+        timezone = "" if has_own_zone(entry.schedule) else entry.timezone or ""
+        form = RuleForm(kind, text, timezone, digest(*entry._seen_texts))
+    call_fields = ("args", "kwargs", "options")
     return {
         "entry": entry,
-        "fields": {name: shown[name] for name in ("args", "kwargs", "options") if shown[name]},
+        "fields": {name: definition[name] for name in call_fields if definition[name]},
         "policy": policy(entry),
         "zone": zone_of(entry) or app_zone(),
         "form": form,
-        "foreign": rule is None,
+        "has_no_text": rule is None,
         "preview": preview_of(entry, form),
     }
 
 
 def _instant(text: str) -> datetime | None:
-    """Return the instant in ISO 8601, None for what another program wrote there."""
+    """Parse an instant in ISO 8601; None for an invalid text that another program stored."""
     try:
         return aware(datetime.fromisoformat(text))
     except ValueError:
@@ -206,5 +210,5 @@ def _instant(text: str) -> datetime | None:
 
 
 def late(run: Occurrence) -> float:
-    """Return by how many seconds a run was late."""
+    """Return the lateness of a run in seconds, 0 for an early one."""
     return max((run.dispatched_at - run.scheduled_at).total_seconds(), 0.0)

@@ -1,4 +1,4 @@
-"""The schedule: a page of entries, filtered and sorted."""
+"""The page of the schedule: a table of entries, filtered and sorted."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ __all__ = (
 
 listing = Blueprint("listing", __name__)
 
-#: Entries of a page.
+#: Entries per page: the choices, and the default.
 SIZES: Final = (20, 50, 100, 200)
 SIZE: Final = 50
 
-#: Columns with the order that a click on their title asks for.
+#: Titles of the columns, each with the sort order that its link selects.
 COLUMNS: Final = (
     ("Entry", "name"),
     ("Runs", None),
@@ -35,19 +35,20 @@ COLUMNS: Final = (
     ("State", "state"),
 )
 
-#: Seconds between two looks of a page that is open, and the share of them that a look may take.
+#: Shortest and longest interval between two refreshes of an open page, in seconds.
 POLL: Final = (2.0, 60.0)
+#: The share of its time that an open page may keep the server busy.
 SHARE: Final = 0.05
 
 
 def poll_after(seconds: float) -> float:
-    """Return after how many seconds a page that took so many is asked for again."""
+    """Return the refresh interval, in seconds, of a page that took ``seconds`` to render."""
     shortest, longest = POLL
     return round(min(max(seconds / SHARE, shortest), longest), 1)
 
 
 def query_of(args: Mapping[str, str]) -> Query:
-    """Return what is looked for; raises :exc:`InvalidEntryError`."""
+    """Return the query in the URL parameters; raises :exc:`InvalidEntryError`."""
     kinds = {"": None, "static": True, "dynamic": False}
     kind = args.get("static", "")
     if kind not in kinds:
@@ -62,23 +63,23 @@ def query_of(args: Mapping[str, str]) -> Query:
 
 
 def size_of(text: str) -> int:
-    """Return how many entries a page has."""
+    """Return the number of entries per page; the default for a text that is not a choice."""
     return int(text) if text.isdecimal() and int(text) in SIZES else SIZE
 
 
 @listing.get("/")
 def index() -> ResponseReturnValue:
-    """Show a page of entries. Three round trips unless something is looked for."""
-    began = time.monotonic()
+    """Show a page of entries. Three round trips; filtering and sorting may need more."""
+    started = time.monotonic()
     schedule, args = current_app.extensions["schedule"], request.args
     size = size_of(args.get("per", ""))
     context: dict[str, Any] = {"columns": COLUMNS, "sizes": SIZES, "sorts": SORTS}
     context.update(states=STATES, size=size, sorted_at_most=SORTED)
     try:
         query = query_of(args)
-        found = browse(schedule, query, args.get("after") or None, size)
+        page = browse(schedule, query, args.get("after") or None, size)
     except InvalidEntryError as error:
-        return render_template("listing.html", problem=str(error), found=None, **context), 400
-    context.update(query=query, found=found, now=now_of(found.now), status=schedule.status())
-    context["poll"] = poll_after(time.monotonic() - began)
+        return render_template("listing.html", problem=str(error), page=None, **context), 400
+    context.update(query=query, page=page, now=now_of(page.now), status=schedule.status())
+    context["poll"] = poll_after(time.monotonic() - started)
     return render_template("listing.html", **context)

@@ -1,4 +1,4 @@
-"""The Flask application of the page, and its server."""
+"""The Flask application of the dashboard, and its HTTP server."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import socket
 from types import FrameType
 from typing import Any, NoReturn
 
-from flask import Flask, current_app, render_template
+from flask import Flask, current_app, render_template, request
 from flask.typing import ResponseReturnValue
 from flask_wtf.csrf import CSRFError, CSRFProtect  # type: ignore[import-untyped]
 from redis.exceptions import RedisError
@@ -20,8 +20,8 @@ from redbeat.config import ensure_conf
 from redbeat.schedule import Schedule
 from redbeat.storage.client import safe_url
 
-from .actions import changing
-from .auth import Access, Cookies, guard, headers, host_in, logger, signing
+from .actions import actions
+from .auth import Access, SessionCookies, add_headers, auth, host_in, logger, make_guard
 from .beats import beats
 from .entry import entries
 from .list import listing
@@ -33,36 +33,36 @@ __all__ = (
     "create_app",
 )
 
-#: Bytes of a form, at most.
-FORM_SIZE = 1 << 20
+#: Maximum size of a submitted form, in bytes.
+MAX_FORM_BYTES = 1 << 20
 
 
 def create_app(schedule: Schedule, access: Access) -> Flask:
-    """Return the page of a schedule, a WSGI application. No round trip."""
+    """Return the dashboard of a schedule as a WSGI application. No round trip."""
     app = Flask("redbeat.web")
     app.config.update(
         SECRET_KEY=secrets.token_bytes(32),
         SESSION_COOKIE_NAME="redbeat_web",
         SESSION_COOKIE_HTTPONLY=True,
         SESSION_COOKIE_SAMESITE="Strict",
-        MAX_CONTENT_LENGTH=FORM_SIZE,
-        # A form is good for as long as the session: a page may be left open over night.
+        MAX_CONTENT_LENGTH=MAX_FORM_BYTES,
+        # A form stays valid as long as the session: users leave pages open overnight.
         WTF_CSRF_TIME_LIMIT=None,
     )
-    app.session_interface = Cookies()
+    app.session_interface = SessionCookies()
     app.extensions.update(
         celery=schedule.app, schedule=schedule, forecasts=Forecasts(schedule), access=access
     )
-    app.before_request(guard(access))
-    app.after_request(headers)
+    app.before_request(make_guard(access))
+    app.after_request(add_headers)
     CSRFProtect(app)
     install(app)
-    for part in (listing, timeline, entries, changing, beats, signing):
+    for part in (listing, timeline, entries, actions, beats, auth):
         app.register_blueprint(part)
-    app.register_error_handler(RedisError, redis_away)
-    app.register_error_handler(CSRFError, expired)
-    app.register_error_handler(HTTPException, refused)
-    app.register_error_handler(Exception, broken)
+    app.register_error_handler(RedisError, redis_unavailable)
+    app.register_error_handler(CSRFError, csrf_failed)
+    app.register_error_handler(HTTPException, http_error)
+    app.register_error_handler(Exception, internal_error)
     app.context_processor(lambda: {"access": access})
     if access.behind_proxy:
         proxied: Any = ProxyFix(app.wsgi_app, x_for=1, x_proto=1, x_host=1, x_prefix=1)
@@ -70,62 +70,65 @@ def create_app(schedule: Schedule, access: Access) -> Flask:
     return app
 
 
-def redis_away(error: RedisError) -> ResponseReturnValue:
-    """Say that Redis cannot be used; the page asks again by itself."""
+def redis_unavailable(error: RedisError) -> ResponseReturnValue:
+    """Return a 503 page that reloads every 5 seconds until Redis answers."""
     url = safe_url(ensure_conf(current_app.extensions["celery"]).redis_url)
-    page = render_template("away.html", kind=type(error).__name__, url=url)
+    page = render_template("redis_unavailable.html", kind=type(error).__name__, url=url)
     return page, 503, {"Retry-After": "5"}
 
 
-def expired(_error: CSRFError) -> ResponseReturnValue:
-    """Refuse a form that this page did not hand out."""
-    text = "Nothing was done: this form is from another session. Go back, reload, and try again."
+def csrf_failed(_error: CSRFError) -> ResponseReturnValue:
+    """Return 400 for a form without a valid CSRF token."""
+    text = (
+        "Nothing was changed: this form belongs to another session. Go back, reload the page and "
+        "try again."
+    )
     return render_template("problem.html", title="Not accepted", text=text), 400
 
 
-def refused(error: HTTPException) -> ResponseReturnValue:
-    """Say why there is no such page."""
+def http_error(error: HTTPException) -> ResponseReturnValue:
+    """Return an HTTP error as a page, with its status code."""
     code = error.code or 500
     page = render_template("problem.html", title=error.name, text=error.description)
     return page, code, {name: value for name, value in error.get_headers() if name == "Allow"}
 
 
-def broken(error: Exception) -> ResponseReturnValue:
-    """Say that this is our fault, and nothing more; the log has it all."""
-    logger.error("The page failed", exc_info=error)
-    text = "This is a bug. What happened is in the log of the page."
+def internal_error(error: Exception) -> ResponseReturnValue:
+    """Return 500 without details; the traceback goes to the log, not to the browser."""
+    logger.error("%s %s failed", request.method, request.path, exc_info=error)
+    text = "This is a bug in the dashboard. The log of the dashboard has the traceback."
     return render_template("problem.html", title="Something went wrong", text=text), 500
 
 
-#: Requests that are answered at once.
+#: Requests that are handled in parallel.
 THREADS = 8
 
 
 class Served:
-    """The page on an address; raises OSError for one that is not to be had."""
+    """The dashboard bound to an address; raises OSError if the address is not available."""
 
     def __init__(self, schedule: Schedule, access: Access, port: int) -> None:
         app = create_app(schedule, access)
         host = host_in(access.host)
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        # Made here, since waitress leaves the socket open when the port is taken.
-        listening = socket.create_server((host, port), family=family)
+        # Waitress would leak its socket if the port is in use, so the socket is made here.
+        listener = socket.create_server((host, port), family=family)
         self._server = create_server(
             app,
-            sockets=[listening],
+            sockets=[listener],
             threads=THREADS,
             ident=None,
             clear_untrusted_proxy_headers=not access.behind_proxy,
         )
-        named = f"[{host}]" if family == socket.AF_INET6 else host
-        self.url = f"http://{named}:{listening.getsockname()[1]}/"
+        url_host = f"[{host}]" if family == socket.AF_INET6 else host
+        self.url = f"http://{url_host}:{listener.getsockname()[1]}/"
 
     def run(self) -> None:
-        """Serve until a signal says to end."""
+        """Serve until SIGTERM or SIGINT."""
 
-        def end(_number: int, _frame: FrameType | None) -> NoReturn:
+        def stop(_number: int, _frame: FrameType | None) -> NoReturn:
             raise SystemExit(0)
 
-        signal.signal(signal.SIGTERM, end)
+        signal.signal(signal.SIGTERM, stop)
         self._server.run()
         self._server.close()

@@ -1,4 +1,4 @@
-"""The timeline: what is to come, and how much of it at once."""
+"""The timeline: upcoming runs of the next hour, day or week."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ timeline = Blueprint("timeline", __name__)
 
 MINUTE: Final = timedelta(minutes=1)
 
-#: Entries that are drawn at most; the load is that of all.
+#: Maximum number of entries that get a lane. The chart above the lanes counts all entries.
 LANES: Final = 40
 
-#: The busiest bars that are listed.
+#: Number of busiest minutes that are listed.
 BUSIEST: Final = 5
 
-#: How long a forecast is good: seconds at least, and times what it took to make it.
-FRESH, TIMES = 2.0, 20.0
+#: A forecast is cached for 20 times as long as it took to make, but at least 2 seconds.
+MIN_CACHE_SECONDS, CACHE_FACTOR = 2.0, 20.0
 
 
 class Span(NamedTuple):
-    """How far to look, and the minutes of a bar, as a number and in words."""
+    """A range of the timeline, and the length of one bar in minutes and in words."""
 
     title: str
     length: timedelta
@@ -51,53 +51,55 @@ SPANS: Final = {
 
 
 class Forecasts:
-    """The last forecast of each span: one that was costly is kept for longer. For any thread."""
+    """A thread-safe cache of the last forecast of each span; slow ones are cached longer."""
 
     def __init__(self, schedule: Schedule) -> None:
         self._schedule = schedule
-        self._kept: dict[str, tuple[float, Forecast]] = {}
+        self._cached: dict[str, tuple[float, Forecast]] = {}
         self._locks = {name: Lock() for name in SPANS}
 
     def get(self, name: str) -> tuple[Forecast, float]:
-        """Return the forecast of a span, and for how many seconds it is good."""
+        """Return the forecast of a span, and the seconds until a new one will be made."""
         with self._locks[name]:
-            until, found = self._kept.get(name, (0.0, None))
-            began = time.monotonic()
-            if found is None or began >= until:
+            expires, forecast = self._cached.get(name, (0.0, None))
+            started = time.monotonic()
+            if forecast is None or started >= expires:
                 now = datetime.now(UTC)
-                found = self._schedule.forecast(_end(now, SPANS[name]), now)
+                forecast = self._schedule.forecast(_end(now, SPANS[name]), now)
                 ended = time.monotonic()
-                until = ended + max(FRESH, TIMES * (ended - began))
-                self._kept[name] = until, found
-        return found, max(until - time.monotonic(), FRESH)
+                expires = ended + max(MIN_CACHE_SECONDS, CACHE_FACTOR * (ended - started))
+                self._cached[name] = expires, forecast
+        return forecast, max(expires - time.monotonic(), MIN_CACHE_SECONDS)
 
 
 @timeline.get("/timeline")
 def show() -> ResponseReturnValue:
-    """Show what is to come, or what runs within one bar."""
+    """Show the upcoming runs of one span. No round trip while the forecast is cached."""
     name = request.args.get("span", "hour")
     if name not in SPANS:
-        abort(404, f"A timeline is that of an {', a '.join(SPANS)}.")
+        abort(404, f"Unknown span. Choose one of: {', '.join(SPANS)}.")
     span = SPANS[name]
-    found, fresh = current_app.extensions["forecasts"].get(name)
-    start = _start(found.since)
-    bars = max(int((found.until - start) / MINUTE) // span.minutes, 1)
-    load = per_minute(found.runs, start, bars * span.minutes)
+    forecast, expires_in = current_app.extensions["forecasts"].get(name)
+    start = _start(forecast.since)
+    bars = max(int((forecast.until - start) / MINUTE) // span.minutes, 1)
+    load = per_minute(forecast.runs, start, bars * span.minutes)
     counts = [sum(load[at : at + span.minutes]) for at in range(0, len(load), span.minutes)]
-    context: dict[str, Any] = {"found": found, "span": name, "spans": SPANS, "bar": span.bar}
-    context.update(total=sum(map(len, found.runs.values())), peak=max(load))
+    context: dict[str, Any] = {"forecast": forecast, "span": name, "spans": SPANS, "bar": span.bar}
+    context.update(total=sum(map(len, forecast.runs.values())), peak=max(load))
     context["load"] = load_chart(counts, start.astimezone(zone()), span.minutes * 60)
-    length = _end(found.since, span) - found.since
-    rows = _rows(found, length)
-    context["lanes"] = lanes(rows, found.since.astimezone(zone()), length.total_seconds())
-    context["left_out"] = max(len(found.runs) - LANES, 0)
-    context["busiest"] = [_bar(found, start + at * MINUTE) for at in _busiest(load)]
-    context["poll"] = round(min(fresh, 60.0), 1)
+    length = _end(forecast.since, span) - forecast.since
+    rows = _rows(forecast, length)
+    context["lanes"] = lanes(rows, forecast.since.astimezone(zone()), length.total_seconds())
+    context["left_out"] = max(len(forecast.runs) - LANES, 0)
+    context["busiest"] = [
+        _runs_in_minute(forecast, start + minute * MINUTE) for minute in _busiest(load)
+    ]
+    context["poll"] = round(min(expires_in, 60.0), 1)
     return render_template("timeline.html", now=datetime.now(UTC), **context)
 
 
 def _start(since: datetime) -> datetime:
-    """Return the first full minute: a part of one would look like a drop of the load."""
+    """Return the next full minute; a partial minute would look like a drop in load."""
     return since.replace(second=0, microsecond=0) + MINUTE
 
 
@@ -106,29 +108,32 @@ def _end(since: datetime, span: Span) -> datetime:
     return _start(since) + span.length
 
 
-def _rows(found: Forecast, length: timedelta) -> list[tuple[str, str, list[float]]]:
+def _rows(forecast: Forecast, length: timedelta) -> list[tuple[str, str, list[float]]]:
+    """Return name, URL and run positions (0 to 1 within ``length``) of the first entries."""
     rows = []
-    for name, runs in list(found.runs.items())[:LANES]:
-        places = [(at - found.since) / length for at in runs]
-        rows.append((name, entry_url(name), places))
+    for name, runs in list(forecast.runs.items())[:LANES]:
+        positions = [(at - forecast.since) / length for at in runs]
+        rows.append((name, entry_url(name), positions))
     return rows
 
 
 def _busiest(load: list[int]) -> list[int]:
-    """Return the minutes with most runs, where there are some with more than one.
+    """Return the indexes of minutes with more than one run, the busiest first.
 
-    The busiest comes first, of equals the one that is sooner.
+    Of minutes with the same number of runs, the earlier one comes first.
     """
     minutes = [minute for minute, count in enumerate(load) if count > 1]
     return sorted(minutes, key=lambda minute: -load[minute])[:BUSIEST]
 
 
-def _bar(found: Forecast, start: datetime) -> tuple[datetime, int, list[tuple[str, int]]]:
-    """Return a minute, how many runs it has, and those of the entries with most of them."""
+def _runs_in_minute(
+    forecast: Forecast, start: datetime
+) -> tuple[datetime, int, list[tuple[str, int]]]:
+    """Return a minute, the number of its runs, and the eight entries with the most runs."""
     counts = Counter(
         {
             name: sum(start <= at < start + MINUTE for at in runs)
-            for name, runs in found.runs.items()
+            for name, runs in forecast.runs.items()
         }
     )
     return start, counts.total(), [(name, n) for name, n in counts.most_common(8) if n]

@@ -1,4 +1,4 @@
-"""How values look in the templates."""
+"""Filters and functions of the templates: entries, times and durations as text."""
 
 from __future__ import annotations
 
@@ -28,42 +28,43 @@ __all__ = (
     "zone_name",
 )
 
-#: Characters of a text that are shown.
-TEXT: Final = 4000
+#: Maximum number of characters that are shown of a stored text.
+MAX_TEXT: Final = 4000
 
 
 def texts_of(row: Row) -> dict[str, str]:
-    """Return what is stored of an entry that cannot be read, as far as it can be shown."""
-    found = {"definition": row.definition, "policy": row.policy, "meta": row.meta}
+    """Return the stored texts of an entry by field, to be shown if the entry is unreadable."""
+    texts = {"definition": row.definition, "policy": row.policy, "meta": row.meta}
     if row.definition is None:
         return {"key": row.problem}
-    return {name: clean(text) for name, text in found.items() if text}
+    return {name: clean(text) for name, text in texts.items() if text}
 
 
 def clean(text: str) -> str:
-    """Return a text of any origin in what a page can hold, and not too much of it."""
-    shown = text[:TEXT].encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
-    return shown + ("…" if len(text) > TEXT else "")
+    """Return at most ``MAX_TEXT`` characters of a text, with bytes that are no UTF-8 escaped."""
+    valid = text[:MAX_TEXT].encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    return valid + ("…" if len(text) > MAX_TEXT else "")
 
 
-#: Seconds after which a run that is due counts as late on the page, which looks every few seconds.
+#: Seconds after which a due run is shown as late. Pages refresh every few seconds, so a smaller
+#: value would show punctual runs as late.
 LATE: Final = 10
 
-#: Seconds between two clocks that nobody has to know of.
+#: Clocks with a smaller offset, in seconds, are shown as in sync.
 IN_STEP: Final = 0.01
 
-#: The cookie in which the script tells the zone of the viewer.
+#: The cookie in which redbeat.js stores the time zone of the browser.
 ZONE_COOKIE: Final = "redbeat_zone"
 
 
 def app_zone() -> tzinfo:
-    """Return the zone of the app, in which rules without one are read."""
-    found: tzinfo = current_app.extensions["celery"].timezone
-    return found
+    """Return the time zone of the app, the default zone of rules."""
+    timezone: tzinfo = current_app.extensions["celery"].timezone
+    return timezone
 
 
 def zone() -> tzinfo:
-    """Return the zone of the viewer, that of the app where no script has told it."""
+    """Return the time zone of the browser, or the zone of the app if it is unknown."""
     try:
         return zone_named(request.cookies.get(ZONE_COOKIE, ""))
     except ValueError:
@@ -71,20 +72,21 @@ def zone() -> tzinfo:
 
 
 def zone_name(of: tzinfo | None = None) -> str:
-    """Return the name of a zone, of that of the viewer unless one is given."""
+    """Return the name of a time zone; the default is the zone of the browser."""
     of = of or zone()
     return zone_key(of) or str(of)
 
 
 def now_of(seconds: float) -> datetime:
-    """Return the instant of UNIX seconds, now for 0."""
+    """Return the instant of a UNIX timestamp, or the current time if it is 0."""
     return from_timestamp(seconds) if seconds else datetime.now(UTC)
 
 
 def rule_words(entry: Any) -> Markup:
-    """Return when an entry runs, in words, with the zone in which its rule is read, in grey."""
-    own = has_own_zone(entry.schedule)
-    name = None if own else entry.timezone or zone_name(app_zone())
+    """Return the rule of an entry in English, followed by its time zone in grey."""
+    if has_own_zone(entry.schedule):
+        return escape(in_words(entry.schedule, None))
+    name = entry.timezone or zone_name(app_zone())
     text = in_words(entry.schedule, name)
     words, _, last = text.rpartition(", ")
     if not words or last != name:
@@ -93,31 +95,31 @@ def rule_words(entry: Any) -> Markup:
 
 
 def clock_words(offset: float) -> str:
-    """Return by how much the clock of this host is ahead of that of Redis, in seconds."""
+    """Return a clock offset in English; ``offset`` is the host's clock minus Redis', in seconds."""
     size = abs(offset)
     if size < IN_STEP:
-        return f"in step with Redis, within {IN_STEP * 1000:.0f} ms"
+        return f"in sync with Redis, within {IN_STEP * 1000:.0f} ms"
     return f"this host is {late(size)} {'ahead of' if offset > 0 else 'behind'} Redis"
 
 
 def late(seconds: float) -> str:
-    """Return a short time as charts do: in milliseconds below a second."""
+    """Return a lateness; milliseconds below one second, as in the charts."""
     return f"{seconds * 1000:.0f} ms" if seconds < 1 else duration(seconds)
 
 
 def to_the_second(instant: datetime, of: tzinfo) -> str:
-    """Return an instant in a zone, as the script shows it."""
+    """Return an instant in a time zone, in the format that redbeat.js uses."""
     return instant.astimezone(of).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def until(instant: datetime, now: datetime) -> str:
-    """Return how far away an instant is."""
+    """Return the time until or since an instant: ``in 5 min``, ``2 h ago``."""
     seconds = round((instant - now).total_seconds())
     return f"in {duration(seconds)}" if seconds >= 0 else f"{duration(-seconds)} ago"
 
 
 def due(instant: datetime, now: datetime) -> str:
-    """Return how far away a run is: one that has just become due is now."""
+    """Return the time until a run: ``in 5 min``, ``now``, or ``20 s late``."""
     seconds = round((instant - now).total_seconds())
     if seconds > 0:
         return f"in {duration(seconds)}"
@@ -125,16 +127,16 @@ def due(instant: datetime, now: datetime) -> str:
 
 
 def entry_url(name: str, endpoint: str = "entries.show") -> str:
-    """Return the address of an entry, or of something to do with it.
+    """Return the URL of an entry's page, or of an action on the entry.
 
-    The name is in the query, where anything can be: in a path some names could not be reached.
+    The name is a query parameter: some names, such as ``..``, do not work as part of a path.
     """
     query = quote(name.encode("utf-8", "backslashreplace"), safe="")
     return f"{url_for(endpoint)}?name={query}"
 
 
 def with_query(**changes: Any) -> str:
-    """Return the query of this page with some of its fields changed; None removes one."""
+    """Return the query string of this request with some fields changed; None removes a field."""
     fields = {**request.args.to_dict(), **changes}
     return "?" + urlencode(
         {name: value for name, value in fields.items() if value not in (None, "")}
@@ -142,7 +144,7 @@ def with_query(**changes: Any) -> str:
 
 
 def install(app: Flask) -> None:
-    """Make all of this known to the templates of an app."""
+    """Register the filters and functions with the templates of an app."""
     app.jinja_env.filters.update(
         call=call_text,
         clock_words=clock_words,

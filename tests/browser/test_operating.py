@@ -86,7 +86,7 @@ def test_edit_a_rule_and_see_first_what_it_would_do(
     wait_until(lambda: page.locator("#preview").inner_text() != before, 20, "another preview")
     assert schedule["nightly"].schedule.run_every.total_seconds() == 3600
     form.get_by_role("button", name="Save").click()
-    expect(page.get_by_text("The rule is changed")).to_be_visible()
+    expect(page.get_by_text("The rule was changed")).to_be_visible()
     assert schedule["nightly"].schedule.run_every.total_seconds() == 1
     project.wait_for_runs("nightly", 2)
 

@@ -222,7 +222,7 @@ def test_page_works_without_scripts(new_page: NewPage, schedule: Schedule, make:
     page = new_page(java_script_enabled=False)
     page.goto("/")
     page.get_by_role("searchbox", name="Search").fill("report")
-    page.get_by_role("button", name="Show").click()
+    page.get_by_role("button", name="Search").click()
     page.locator("#entries").get_by_role("link", name="report").click()
     page.get_by_role("button", name="Pause").click()
     expect(page.get_by_text("Paused.")).to_be_visible()

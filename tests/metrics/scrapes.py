@@ -9,7 +9,7 @@ from typing import NamedTuple
 from prometheus_client.parser import text_string_to_metric_families
 
 from redbeat.metrics.counters import KINDS, entry_field
-from redbeat.metrics.families import counted, histograms, process, schedule
+from redbeat.metrics.families import counters_of, health_gauges, histograms_of, schedule_gauges
 from redbeat.metrics.snapshot import Snapshot
 from redbeat.storage.wire import Counts
 from tests.waiting import wait_until
@@ -91,9 +91,9 @@ def own_names() -> set[str]:
     found = Snapshot(counts, {"leader": "0.5 token"}, 0.0, 1.0, False)
     totals = {entry_field(kind, "a"): 1 for kind in KINDS}
     families = (
-        *process(True, 1.0, True),
-        *counted(totals),
-        *histograms(totals),
-        *schedule(found),
+        *health_gauges(True, 1.0, True),
+        *counters_of(totals),
+        *histograms_of(totals),
+        *schedule_gauges(found),
     )
     return {sample.name for family in families for sample in family.samples}

@@ -73,11 +73,11 @@ def test_entries_that_come_and_go_do_not_add_up(counters: Counters) -> None:
 
 
 def test_a_standby_tells_nothing(counters: Counters) -> None:
-    counters.ticked(0.003, 5, at_work=False)
+    counters.ticked(0.003, 5, active=False)
     assert counters.take().id == ""
     ticked = {"tick:0.005": 1, "tick:sum": 3000, "round_trips": 5}
     assert counters.totals() == ticked
-    counters.ticked(0.003, 7, at_work=True)
+    counters.ticked(0.003, 7, active=True)
     assert dict(counters.take().counts) == {**ticked, "round_trips": 2}
 
 

@@ -117,7 +117,7 @@ def test_redis_away(frail: Project, server: RedisServer) -> None:
 def test_a_port_in_use(app: Celery, redis_server: RedisServer) -> None:
     ran = run_command(app, "exporter", "--port", str(redis_server.port))
     assert ran.code == EX_CONFIG
-    assert f"--port is {redis_server.port}, but 127.0.0.1 port {redis_server.port}" in ran.err
+    assert f"cannot listen on 127.0.0.1, port {redis_server.port}" in ran.err
 
 
 def test_without_the_package(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,7 +125,7 @@ def test_without_the_package(app: Celery, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.delitem(sys.modules, "redbeat.metrics.server", raising=False)
     ran = run_command(app, "exporter", "--port", str(free_port()))
     assert ran.code == EX_CONFIG
-    assert "pip install celery-redbeat[metrics]" in ran.err
+    assert "pip install 'celery-redbeat[metrics]'" in ran.err
 
 
 @pytest.mark.parametrize("port", ["0", "65536", "http"])

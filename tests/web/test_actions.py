@@ -66,7 +66,7 @@ def test_trigger(browser: Browser, make: Make, redis_client: redis.Redis) -> Non
     page = browser.done("/entry/trigger", "orders")
     run_id = redis_client.hget("redbeat:orders", "trigger")
     assert run_id
-    assert "Triggered. The id of the task is" in page
+    assert "Triggered. The task id is" in page
 
 
 def test_too_many_triggers_are_refused(browser: Browser, make: Make) -> None:
@@ -101,7 +101,7 @@ def test_every_kind_of_rule_can_be_saved(
     make("orders", crontab(minute="1"), timezone="Europe/Berlin", kwargs={"a": 1})
     before = schedule["orders"]
     page = edited(browser, "orders", kind, rule, timezone)
-    assert "The rule is changed." in page
+    assert "The rule was changed." in page
     entry = schedule["orders"]
     assert entry.schedule != before.schedule
     assert entry.kwargs == {"a": 1}
@@ -109,7 +109,7 @@ def test_every_kind_of_rule_can_be_saved(
     # What the form shows is what it takes: saving it again changes nothing.
     typed = unescape(re.split(r"</?textarea[^>]*>", page)[1]).strip()
     zone = timezone if kind == "cron" else ""
-    assert "The rule is changed." in edited(browser, "orders", kind, typed, zone)
+    assert "The rule was changed." in edited(browser, "orders", kind, typed, zone)
     assert schedule["orders"].texts() == entry.texts()
 
 
@@ -179,7 +179,7 @@ def test_a_change_of_somebody_else_is_not_lost(
     assert "Somebody else has changed this entry" in answer.text
     assert schedule["orders"].schedule.run_every.total_seconds() == 77
     again = browser.done("/entry/rule", "orders", **form_of(answer.text), **fields)
-    assert "The rule is changed." in again
+    assert "The rule was changed." in again
     assert schedule["orders"].schedule.run_every.total_seconds() == 5
 
 
@@ -214,7 +214,7 @@ def test_quarantine_is_tried_again(
     redis_client: redis.Redis,
 ) -> None:
     broken("bad", "{")
-    assert "looks at it again" in browser.done("/quarantine/retry", "bad")
+    assert "will read the entry again" in browser.done("/quarantine/retry", "bad")
     assert schedule.quarantine() == {}
     assert redis_client.zcount("redbeat::schedule", 0, "+inf") == 1
 
@@ -254,7 +254,7 @@ def test_a_form_of_another_site_is_refused(
     for fields in ({}, {"csrf_token": "guessed"}):
         answer = browser.post(path, "orders", kind="every", rule="5", **seen, **fields)
         assert answer.status_code == 400
-        assert "Nothing was done" in answer.text
+        assert "Nothing was changed" in answer.text
     assert schedule["orders"].texts() == before
     assert not redis_client.hget("redbeat:orders", "trigger")
 

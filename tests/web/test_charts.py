@@ -154,9 +154,9 @@ def test_axes_of_time_name_their_zone() -> None:
 
 
 def test_load_refuses_what_has_no_time() -> None:
-    with pytest.raises(ValueError, match="start has to be aware"):
+    with pytest.raises(ValueError, match="start must be aware"):
         load_chart([1], datetime(2026, 1, 1), 60)
-    with pytest.raises(ValueError, match="seconds_per_bar above 0"):
+    with pytest.raises(ValueError, match="seconds_per_bar positive"):
         load_chart([1], START, 0)
 
 
@@ -175,7 +175,7 @@ def test_lateness() -> None:
     titles = [hit.findtext("title") for hit in classed(root, "hit")]
     assert titles[0] == "Mon 05 Jan 09:00: 50 ms late"
     assert titles[2] == "Mon 05 Jan 09:02: 0.010 s early"
-    assert "the latest was 100 ms late" in str(lateness_chart(points))
+    assert "the maximum was 100 ms late" in str(lateness_chart(points))
 
 
 def test_lateness_of_seconds() -> None:
@@ -237,6 +237,6 @@ def test_runs_outside_of_the_span_are_left_out() -> None:
 
 
 def test_lanes_refuse_what_has_no_time() -> None:
-    with pytest.raises(ValueError, match="start has to be aware"):
+    with pytest.raises(ValueError, match="start must be aware"):
         lanes([], datetime(2026, 1, 1), 60)
     assert not list(parsed(lanes([], START, 60)).iter("li"))

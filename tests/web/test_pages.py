@@ -46,8 +46,8 @@ def part_of(page: str, name: str) -> str:
 
 def test_an_empty_schedule_says_so(browser: Browser) -> None:
     assert "No entries." in browser.get("/")
-    assert "Nothing runs in the next hour" in browser.get("/timeline")
-    assert "Nothing is set aside" in browser.get("/beats")
+    assert "No runs in the next hour" in browser.get("/timeline")
+    assert "The quarantine is empty" in browser.get("/beats")
 
 
 def test_the_schedule_lists_entries_in_due_order(browser: Browser, make: Make) -> None:
@@ -65,7 +65,7 @@ def test_a_crontab_is_shown_with_its_zone(browser: Browser, make: Make) -> None:
     make("report", crontab(minute="0", hour="9", day_of_week="mon-fri"), timezone="Europe/Paris")
     assert "Europe/Paris" in browser.get("/")
     page = browser.get("/entry", name="report")
-    assert "<dt>Zone</dt><dd>Europe/Paris</dd>" in page
+    assert "<dt>Time zone</dt><dd>Europe/Paris</dd>" in page
     assert page.count("09:00:00") == 10  # in its zone; the others are an hour or two before
 
 
@@ -93,7 +93,7 @@ def test_the_entry_page_shows_all_of_it(browser: Browser, make: Make, schedule: 
         assert text in page, text
     assert "by bob" in page
     assert "<q>ask Ann</q>" in page
-    assert "It has not run" in page
+    assert "No recorded runs yet." in page
     assert 'name="rule"' in page
     assert "<option selected>every</option>" in page
 
@@ -120,7 +120,7 @@ def test_the_timeline_has_the_load_and_the_busiest_minutes(browser: Browser, mak
     make("often", 600)
     page = browser.get("/timeline", span="day")
     assert "<svg" in page
-    assert "of 4 entries" in page
+    assert "from 4 entries" in page
     assert "/entry?name=often" in page
     busiest = part_of(page, "busiest")
     assert all(f">{name}</a>" in busiest for name in ("a", "b", "c"))
@@ -202,13 +202,13 @@ def test_what_a_wrong_rule_would_do_is_nothing(browser: Browser, make: Make) -> 
     page = browser.send("/entry/preview", "orders", kind="cron", rule="*/5").text
     assert "has 1 field, not 5" in page
     assert "<li" not in part_of(page, "preview")
-    assert "Nothing to show" in page
+    assert "the rule is not valid" in page
 
 
 @pytest.mark.parametrize(
     ("offset", "words"),
     [
-        (-0.0004, "in step with Redis, within 10 ms"),
+        (-0.0004, "in sync with Redis, within 10 ms"),
         (0.25, "this host is 250 ms ahead of Redis"),
         (-90.0, "this host is 1 min 30 s behind Redis"),
     ],
@@ -218,7 +218,7 @@ def test_clocks_are_compared_in_words(offset: float, words: str) -> None:
 
 
 def test_the_beats_are_shown(browser: Browser, app: Celery, redis_client: redis.Redis) -> None:
-    assert "No beat leads" in browser.get("/beats")
+    assert "No leader" in browser.get("/beats")
     since = int(datetime.now(timezone.utc).timestamp()) - 60
     redis_client.set("redbeat::lock", f"redbeat3:host-7:4711:{since}:abc")
     page = browser.get("/beats")
@@ -232,7 +232,7 @@ def test_the_beats_are_shown(browser: Browser, app: Celery, redis_client: redis.
     page = browser.get("/beats")
     for text in ("host-8", 'class="badge standby"', "Last tick", "s ago", "unknown"):
         assert text in page, text
-    assert "<b>host-7</b> leads, <b>1</b> stands by" in browser.get("/")
+    assert "Leader: <b>host-7</b>, <b>1</b> standby" in browser.get("/")
     assert app.conf.redbeat_redis_url.split("/")[2] in page
 
 
@@ -297,7 +297,7 @@ def test_redis_may_go_and_come_back(app: Celery) -> None:
         browser.get("/")
         server.kill()
         page = browser.get("/", code=503)
-        assert "Redis is away" in page
+        assert "Redis is unavailable" in page
         assert 'http-equiv="refresh"' in page
         assert browser.send("/entry/pause", "x").status_code in (400, 503)
         server.restart()

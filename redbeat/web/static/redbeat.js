@@ -1,10 +1,10 @@
-// Keeps the page as it is in Redis, counts down, shows times in the zone of the viewer, and shows
-// what a rule would mean. The page does all but the counting without this file too.
+// Refreshes open pages, counts down, shows times in the zone of the browser, and previews rules.
+// Without JavaScript, users reload pages and times are in the zone of the app.
 "use strict";
 
 (() => {
   const zone = Intl.DateTimeFormat().resolvedOptions().timeZone || "UTC";
-  // Sweden writes dates as ISO 8601 does.
+  // The Swedish locale formats dates as ISO 8601: 2026-01-31 09:00.
   const parts = {
     year: "numeric", month: "2-digit", day: "2-digit",
     hour: "2-digit", minute: "2-digit", hour12: false,
@@ -13,10 +13,10 @@
     "": new Intl.DateTimeFormat("sv-SE", { ...parts, second: "2-digit" }),
     minute: new Intl.DateTimeFormat("sv-SE", parts),
   };
-  const LATE = 10; // seconds, as in showing.py
-  let offset = 0; // milliseconds by which the server is ahead of this computer
+  const LATE = 10; // seconds, the same as LATE in values.py
+  let offset = 0; // the server's clock minus the browser's, in milliseconds
 
-  const setClock = (body) => {
+  const updateOffset = (body) => {
     if (body.dataset.now) offset = Date.parse(body.dataset.now) - Date.now();
   };
 
@@ -40,12 +40,12 @@
     for (const element of document.querySelectorAll("time[data-countdown]")) {
       const seconds = Math.round((Date.parse(element.dateTime) - now) / 1000);
       const text = duration(seconds);
-      let words = seconds > 0 ? `in ${text}` : `${text} ago`;
-      if (seconds < 0 && element.dataset.countdown === "next") words = "now";
+      let phrase = seconds > 0 ? `in ${text}` : `${text} ago`;
+      if (seconds < 0 && element.dataset.countdown === "next") phrase = "now";
       if (seconds < 0 && element.dataset.countdown === "due") {
-        words = seconds > -LATE ? "now" : `${text} late`;
+        phrase = seconds > -LATE ? "now" : `${text} late`;
       }
-      setText(element, seconds ? words : "now");
+      setText(element, seconds ? phrase : "now");
     }
   };
 
@@ -57,7 +57,7 @@
     countDown();
   };
 
-  // -- replacing parts of the page: what is the same stays, and with it focus and selection ------
+  // -- updating the page in place: unchanged nodes stay, so focus and text selection survive ------
 
   const sameKind = (one, other) =>
     one.nodeType === other.nodeType && one.nodeName === other.nodeName;
@@ -74,23 +74,23 @@
   const morphChildren = (from, to) => {
     const keyed = new Map();
     for (const child of from.children) if (child.dataset.key) keyed.set(child.dataset.key, child);
-    let place = from.firstChild;
-    for (const wanted of [...to.childNodes]) {
-      const key = wanted.dataset && wanted.dataset.key;
-      let found = key ? keyed.get(key) : place;
-      if (!key && found && found.dataset && found.dataset.key) found = null;
-      if (!found || !sameKind(found, wanted)) {
-        from.insertBefore(document.importNode(wanted, true), place);
+    let position = from.firstChild;
+    for (const target of [...to.childNodes]) {
+      const key = target.dataset && target.dataset.key;
+      let existing = key ? keyed.get(key) : position;
+      if (!key && existing && existing.dataset && existing.dataset.key) existing = null;
+      if (!existing || !sameKind(existing, target)) {
+        from.insertBefore(document.importNode(target, true), position);
         continue;
       }
-      if (found === place) place = place.nextSibling;
-      else from.insertBefore(found, place);
-      morph(found, wanted);
+      if (existing === position) position = position.nextSibling;
+      else from.insertBefore(existing, position);
+      morph(existing, target);
     }
-    while (place) {
-      const next = place.nextSibling;
-      place.remove();
-      place = next;
+    while (position) {
+      const next = position.nextSibling;
+      position.remove();
+      position = next;
     }
   };
 
@@ -99,7 +99,7 @@
       if (from.data !== to.data) from.data = to.data;
       return;
     }
-    if (from.matches("input:not([type=hidden]), textarea, select")) return; // what is being typed
+    if (from.matches("input:not([type=hidden]), textarea, select")) return; // keep user input
     morphAttributes(from, to);
     morphChildren(from, to);
   };
@@ -117,56 +117,56 @@
   };
 
   const load = async (url, options) => {
-    const answer = await fetch(url, { credentials: "same-origin", ...options });
-    const text = await answer.text();
-    return [answer, new DOMParser().parseFromString(text, "text/html")];
+    const response = await fetch(url, { credentials: "same-origin", ...options });
+    const text = await response.text();
+    return [response, new DOMParser().parseFromString(text, "text/html")];
   };
 
-  // -- looking again ------------------------------------------------------------------------------
+  // -- refreshing ---------------------------------------------------------------------------------
 
   const stale = document.getElementById("stale");
-  let wait = parseFloat(document.body.dataset.poll);
-  let preview = () => {}; // asks what the rule in the form would mean
+  let interval = parseFloat(document.body.dataset.poll); // seconds; NaN or 0: no refresh
+  let preview = () => {}; // shows the next runs of the rule in the form
 
-  const say = (text) => {
+  const showStale = (text) => {
     stale.hidden = !text;
     setText(stale, text);
   };
 
-  const look = async () => {
+  const refresh = async () => {
     if (document.hidden) return;
     const url = location.href;
     try {
-      const [answer, page] = await load(url);
-      if (url !== location.href) return;
-      if (answer.status === 404) { // deleted or finished: it will not come back by itself
-        wait = 0;
-        say(page.querySelector(".message:not(#stale)").textContent);
+      const [response, page] = await load(url);
+      if (url !== location.href) return; // the filter was changed while the request ran
+      if (response.status === 404) { // the entry is deleted or finished: stop refreshing
+        interval = 0;
+        showStale(page.querySelector(".message:not(#stale)").textContent);
         return;
       }
-      if (!answer.ok) {
+      if (!response.ok) {
         const title = page.querySelector("h1");
-        say(`${title ? title.textContent : "No answer"}: what you see is no longer fresh.`);
+        showStale(`${title ? title.textContent : "Server error"}. This page is out of date.`);
         return;
       }
-      say("");
-      setClock(page.body);
-      wait = parseFloat(page.body.dataset.poll) || wait;
+      showStale("");
+      updateOffset(page.body);
+      interval = parseFloat(page.body.dataset.poll) || interval;
       replace(page, "[data-live]");
       const first = document.querySelector("#preview time");
       if (first && Date.parse(first.dateTime) < Date.now() + offset) preview();
     } catch {
-      say("The page cannot be reached: what you see is no longer fresh.");
+      showStale("The dashboard does not answer. This page is out of date.");
     }
   };
 
-  const again = () => {
-    if (wait) setTimeout(async () => { await look(); again(); }, wait * 1000);
+  const keepRefreshing = () => {
+    if (interval) setTimeout(async () => { await refresh(); keepRefreshing(); }, interval * 1000);
   };
 
   // -- forms --------------------------------------------------------------------------------------
 
-  const later = (action, milliseconds) => {
+  const debounce = (action, milliseconds) => {
     let timer;
     return () => {
       clearTimeout(timer);
@@ -176,16 +176,16 @@
 
   const filter = document.getElementById("filter");
   if (filter) {
-    const search = later(() => {
+    const search = debounce(() => {
       const fields = [...new FormData(filter)].filter(([, value]) => value);
       const query = new URLSearchParams(fields).toString();
       history.replaceState(null, "", query ? `?${query}` : location.pathname);
-      look();
+      refresh();
     }, 250);
     filter.addEventListener("input", search);
   }
 
-  // What is in this <details> is needed less often: where there is little room it is opened on demand.
+  // The <details> holds rarely used filters: on narrow screens it stays closed until it is needed.
   const more = document.querySelector("#filter details");
   if (more) {
     const wide = matchMedia("(min-width: 44.01rem)");
@@ -197,34 +197,34 @@
 
   const rule = document.getElementById("rule-form");
   if (rule) {
-    let number = 0;
-    preview = later(async () => {
-      const own = ++number;
+    let latest = 0;
+    preview = debounce(async () => {
+      const requestNumber = ++latest;
       const body = new URLSearchParams(new FormData(rule));
       try {
-        const [answer, page] = await load(rule.dataset.preview, { method: "POST", body });
-        if (!answer.ok || own !== number) return;
+        const [response, page] = await load(rule.dataset.preview, { method: "POST", body });
+        if (!response.ok || requestNumber !== latest) return; // a newer preview was requested
         replace(page, "#preview, #rule-error");
-        const judged = page.getElementById("rule-form").elements;
+        const validated = page.getElementById("rule-form").elements;
         for (const field of rule.querySelectorAll("[aria-describedby]")) {
           field.toggleAttribute("aria-invalid", false);
-          if (judged[field.name].hasAttribute("aria-invalid")) {
+          if (validated[field.name].hasAttribute("aria-invalid")) {
             field.setAttribute("aria-invalid", "true");
           }
         }
       } catch {
-        say("The page cannot be reached: the preview is no longer right.");
+        showStale("The dashboard does not answer. The preview is out of date.");
       }
     }, 250);
     rule.addEventListener("input", preview);
   }
 
-  // The server draws its charts in the zone of the viewer when it knows it.
+  // The server draws the charts, so it needs the zone of the browser.
   document.cookie = `redbeat_zone=${zone}; path=/; max-age=31536000; SameSite=Strict`;
 
-  setClock(document.body);
+  updateOffset(document.body);
   localize();
   setInterval(countDown, 1000);
-  if (wait && document.body.dataset.zone !== zone) look();
-  again();
+  if (interval && document.body.dataset.zone !== zone) refresh();
+  keepRefreshing();
 })();
