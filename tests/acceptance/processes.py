@@ -37,16 +37,16 @@ class Process:
                 start_new_session=True,
             )
 
-    def said(self) -> str:
-        """Everything the process printed so far."""
+    def output(self) -> str:
+        """Return everything that the process has printed so far."""
         return self.log.read_text(errors="replace")
 
     def wait_for(self, text: str, deadline: float = 30.0) -> None:
         """Wait until the process prints `text`."""
         try:
-            wait_until(lambda: text in self.said(), deadline, f"{text!r}")
+            wait_until(lambda: text in self.output(), deadline, f"{text!r}")
         except AssertionError as error:
-            raise AssertionError(f"{error} in:\n{self.said()}") from None
+            raise AssertionError(f"{error} in:\n{self.output()}") from None
 
     def stop(self, number: signal.Signals = signal.SIGTERM, deadline: float = 20.0) -> int:
         """Send a signal and return the exit code."""
@@ -114,7 +114,7 @@ class Project:
         try:
             wait_until(enough, deadline, f"{count} runs of {entry}")
         except AssertionError as error:
-            logs = "\n".join(process.said() for process in self.processes)
+            logs = "\n".join(process.output() for process in self.processes)
             raise AssertionError(f"{error}; ran: {self.ran()}\n{logs}") from None
         return self.ran(entry)
 

@@ -47,7 +47,7 @@ def test_static_entries_run_on_schedule(project: Project, scheduler: str) -> Non
     assert {later - earlier for earlier, later in pairwise(instants)} == {timedelta(seconds=1)}
     assert {instant.utcoffset() for instant in instants} == {timedelta(0)}
     assert len({run["task_id"] for run in runs}) == len(runs)
-    said = beat.said()
+    output = beat.output()
     for line in (
         "beat: Acquiring lock...",
         "beat: Acquired lock",
@@ -55,7 +55,7 @@ def test_static_entries_run_on_schedule(project: Project, scheduler: str) -> Non
         f"       . redis -> {project.url}",
         "       . lock -> `redbeat::lock` 25.00 minutes (1500s)",
     ):
-        assert line in said
+        assert line in output
 
 
 @pytest.mark.parametrize(
@@ -68,8 +68,8 @@ def test_a_signal_stops_beat_and_releases_the_lock(
     beat.wait_for("Sending due task tick")
     assert beat.stop(number, deadline=5.0) == 0
     assert project.client.exists("redbeat::lock") == 0
-    assert "beat: Releasing lock" in beat.said()
-    assert "Traceback" not in beat.said()
+    assert "beat: Releasing lock" in beat.output()
+    assert "Traceback" not in beat.output()
 
 
 @pytest.mark.long
@@ -136,7 +136,7 @@ def test_a_second_beat_stands_by_and_takes_over(project: Project) -> None:
     second = project.beat(schedule=EVERY_SECOND)
     second.wait_for("standing by")
     project.wait_for_runs("tick", 2)
-    assert "Sending due task" not in second.said()
+    assert "Sending due task" not in second.output()
     assert first.stop() == 0
     second.wait_for("Sending due task tick")
     runs = project.wait_for_runs("tick", 5)
@@ -156,7 +156,7 @@ def test_a_standby_answers_and_stops_at_once(project: Project) -> None:
     standby.wait_for("beat pidbox: Connected")
     answers = project.start("inspect", "ping", "-d", "celerybeat@standby")
     assert answers.popen.wait(30) == 0
-    assert "pong" in answers.said()
+    assert "pong" in answers.output()
     assert standby.stop(deadline=5.0) == 0
 
 
@@ -200,7 +200,7 @@ def test_a_password_is_shown_nowhere(project: Project) -> None:
         server.kill()
         beat.wait_for("beat: Redis is not available")
         assert beat.stop() == 0
-        assert "canary" not in beat.said()
+        assert "canary" not in beat.output()
 
 
 @pytest.mark.long
@@ -231,16 +231,16 @@ def test_a_misspelt_setting_is_logged_once(project: Project) -> None:
         "Unknown setting redbeat_lock_timout: did you mean redbeat_lock_timeout?",
         "redisbeater_key_prefix is one of RedisBeater and is ignored: write redbeat_key_prefix",
     ):
-        assert beat.said().count(line) == 1
+        assert beat.output().count(line) == 1
 
 
 def test_a_broker_url_that_celery_does_not_know(project: Project) -> None:
     settings = {"broker_url": "redis-sentinel://nowhere", "redbeat_redis_url": project.url}
     beat = project.beat(settings=settings)
     assert beat.popen.wait(30) != 0
-    assert beat.said().rstrip().splitlines()[-1] == (
+    assert beat.output().rstrip().splitlines()[-1] == (
         "redbeat.errors.ConfigurationError: broker_url is 'redis-sentinel://nowhere', which Celery "
         "does not know: use sentinel:// as broker_url, and set redbeat_redis_url to the Redis that "
         "holds the schedule"
     )
-    assert "KeyError" not in beat.said()
+    assert "KeyError" not in beat.output()

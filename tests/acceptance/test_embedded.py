@@ -52,8 +52,8 @@ def test_a_worker_with_a_beat_of_its_own(project: Project, pool: str) -> None:
     assert project.client.exists(LOCK) == 1
     assert worker.stop(signal.SIGTERM, deadline=30.0) == 0
     wait_until(lambda: not project.client.exists(LOCK), 10, "the released lock")
-    assert "beat: Releasing lock" in worker.said()
-    assert "Traceback" not in worker.said()
+    assert "beat: Releasing lock" in worker.output()
+    assert "Traceback" not in worker.output()
 
 
 @pytest.mark.long
@@ -68,7 +68,7 @@ def test_a_signal_to_all_processes_of_the_worker(project: Project, number: signa
     os.killpg(worker.popen.pid, number)
     worker.popen.wait(30)  # The exit code is the affair of the worker's pool.
     wait_until(lambda: not project.client.exists(LOCK), 10, "the released lock")
-    assert "beat: Releasing lock" in worker.said()
+    assert "beat: Releasing lock" in worker.output()
 
 
 @pytest.mark.long
@@ -84,8 +84,8 @@ class TestTwoWorkers:
         second = worker_with_beat(project, "second", settings=settings)
         second.wait_for("standing by")
         project.wait_for_runs("tick", 2)
-        assert "Sending due task tick" in first.said()
-        assert "Sending due task" not in second.said()
+        assert "Sending due task tick" in first.output()
+        assert "Sending due task" not in second.output()
         return first, second
 
     def test_the_other_takes_over_when_one_stops(
@@ -96,8 +96,8 @@ class TestTwoWorkers:
         second.wait_for("beat: Acquired lock")
         runs = project.wait_for_runs("tick", len(project.ran("tick")) + 3)
         assert len(set(instants(runs))) == len(runs)
-        assert "beat: Releasing lock" in first.said()
-        assert "silent for" not in second.said()
+        assert "beat: Releasing lock" in first.output()
+        assert "silent for" not in second.output()
 
     def test_the_other_takes_over_when_one_dies(
         self, project: Project, workers: tuple[Process, Process]
@@ -116,7 +116,7 @@ class TestTwoWorkers:
         runs = project.ran("tick")
         assert max(instants(runs)) > killed_at
         assert len({run["task_id"] for run in runs}) == len(set(instants(runs)))
-        assert "Sending due task tick" in second.said()
+        assert "Sending due task tick" in second.output()
 
 
 class TestThread:

@@ -67,7 +67,7 @@ class Site:
         try:
             wait_until(lambda: len(self.runs()) >= count, deadline, f"{count} runs")
         except AssertionError as error:
-            logs = "\n".join(process.said() for process in self.project.processes)
+            logs = "\n".join(process.output() for process in self.project.processes)
             raise AssertionError(f"{error}; ran: {self.runs()}\n{logs}") from None
         return self.runs()
 
@@ -95,7 +95,7 @@ def test_skip_never_runs_twice_at_the_same_time(site: Site, pool: tuple[str, ...
     runs = site.wait_for(3)
     assert min(gaps(runs)) >= 0
     assert max(gaps(runs)) < 1 + PROMPTLY
-    assert "Entry a skips the run of" in beat.said()
+    assert "Entry a skips the run of" in beat.output()
     assert len({run.id for run in runs}) == len(runs)
 
 
@@ -151,7 +151,7 @@ def test_a_run_whose_process_dies_has_ended(site: Site) -> None:
 def test_a_run_that_expires_has_ended(site: Site) -> None:
     beat = site.beat("skip", args=[0.1], options={"expires": 0.5})
     beat.wait_for("Entry a skips the run of")
-    assert beat.said().count("Sending due task a ") == 1
+    assert beat.output().count("Sending due task a ") == 1
     site.worker(*THREADS)
     site.wait_for(1)
 
@@ -161,4 +161,4 @@ def test_runs_of_a_task_that_the_worker_does_not_know(site: Site) -> None:
     worker = site.worker(*THREADS)
     beat = site.beat("skip", task="unknown")
     worker.wait_for("Received unregistered task")
-    wait_until(lambda: beat.said().count("Sending due task a ") > 2, 20, "three runs")
+    wait_until(lambda: beat.output().count("Sending due task a ") > 2, 20, "three runs")

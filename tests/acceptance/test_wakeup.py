@@ -162,7 +162,7 @@ class TestStopping:
     ) -> None:
         assert idle.stop(number, deadline=MAX_WAIT - 1) == 0
         assert project.client.exists(LOCK) == 0
-        assert "Traceback" not in idle.said()
+        assert "Traceback" not in idle.output()
 
     @pytest.mark.long
     def test_a_standby_takes_over_at_once(self, project: Project, idle: Process) -> None:

@@ -31,9 +31,9 @@ def small_memory(redis_client: Any) -> Iterator[None]:
         redis_client.config_set(name, before[name])
 
 
-def kinds(found: list[dict[str, Any]]) -> list[tuple[str, str]]:
+def kinds(report: list[dict[str, Any]]) -> list[tuple[str, str]]:
     """Return what was found, by kind and key."""
-    return sorted((finding["kind"], finding["key"]) for finding in found)
+    return sorted((finding["kind"], finding["key"]) for finding in report)
 
 
 def test_a_schedule_of_all_kinds_in_order(run: Run, make: Make, redis_client: Any) -> None:
@@ -99,9 +99,9 @@ def test_a_hash_outside_of_the_schedule_that_cannot_be_read(run: Run, redis_clie
     ran = run("doctor", "--fix", "--json")
     assert ran.code == 1
     assert kinds(ran.json) == [("unreadable", f"redbeat:{name}") for name in texts]
-    problems = " ".join(found["problem"] for found in ran.json)
+    problems = " ".join(report["problem"] for report in ran.json)
     assert problems.count("not in the schedule, and cannot be read: definition") == 3
-    assert not any(found["fixed"] for found in ran.json)
+    assert not any(report["fixed"] for report in ran.json)
     assert sorted(redis_client.keys("*")) == before
 
 
@@ -117,7 +117,7 @@ def test_fix_puts_right_what_can_be(run: Run, make: Make, app: Celery, redis_cli
 
     ran = run("doctor", "--fix", "--json")
     assert ran.code == 1
-    fixed = {(found["kind"], found["key"]): found["fixed"] for found in ran.json}
+    fixed = {(report["kind"], report["key"]): report["fixed"] for report in ran.json}
     assert fixed == {
         ("missing", "redbeat:gone"): True,
         ("score", "redbeat:parked"): True,
@@ -165,25 +165,25 @@ def test_what_is_quarantined_is_told_with_its_reason(
     redis_client.zadd(SCHEDULE, {"redbeat:bad": -1})
     note = {"reason": "definition: broken", "since": 1, "digest": "d"}
     redis_client.hset(".redbeat::quarantine", "redbeat:bad", json.dumps(note))
-    (found,) = run("doctor", "--json").json
-    assert (found["kind"], found["fixable"]) == ("quarantined", False)
-    assert "definition: broken" in found["problem"]
+    (report,) = run("doctor", "--json").json
+    assert (report["kind"], report["fixable"]) == ("quarantined", False)
+    assert "definition: broken" in report["problem"]
 
 
 @pytest.mark.usefixtures("small_memory")
 def test_a_server_that_may_evict_entries(run: Run) -> None:
     """Unless the setting says that it does not matter."""
-    (found,) = run("doctor", "--json").json
-    assert found["kind"] == "eviction"
-    assert "allkeys-lru" in found["problem"]
+    (report,) = run("doctor", "--json").json
+    assert report["kind"] == "eviction"
+    assert "allkeys-lru" in report["problem"]
 
 
 def test_settings_that_have_no_effect(run: Run, app: Celery) -> None:
     """A misspelt one is named with the nearest."""
     app.conf.redbeat_lock_timout = 3
-    (found,) = run("doctor", "--json").json
-    assert found["kind"] == "settings"
-    assert "redbeat_lock_timeout" in found["remedy"]
+    (report,) = run("doctor", "--json").json
+    assert report["kind"] == "settings"
+    assert "redbeat_lock_timeout" in report["remedy"]
 
 
 @pytest.mark.parametrize(
@@ -198,9 +198,9 @@ def test_settings_that_are_unwise(
 ) -> None:
     """Are named with what to write instead."""
     app.conf[name] = value
-    (found,) = run("doctor", "--json").json
-    assert name in found["problem"]
-    assert remedy in found["remedy"]
+    (report,) = run("doctor", "--json").json
+    assert name in report["problem"]
+    assert remedy in report["remedy"]
 
 
 def test_keys_with_one_colon(run: Run, make: Make, redis_client: Any) -> None:
@@ -211,7 +211,7 @@ def test_keys_with_one_colon(run: Run, make: Make, redis_client: Any) -> None:
     redis_client.delete("redbeat:schedule", "redbeat:statics", SCHEDULE)
     redis_client.zadd("redbeat:schedule", {"redbeat:a": 1})
     redis_client.sadd("redbeat:statics", "a")
-    assert [(found["kind"], found["remedy"]) for found in run("doctor", "--json").json] == [
+    assert [(report["kind"], report["remedy"]) for report in run("doctor", "--json").json] == [
         ("misspelt", "the key is redbeat::schedule, with two colons"),
         ("misspelt", "the key is redbeat::statics, with two colons"),
     ]
@@ -245,7 +245,7 @@ def test_the_command(project: Project, redis_client: Any) -> None:
     redis_client.zadd(SCHEDULE, {"redbeat:gone": 1})
     process = project.start("redbeat", "doctor", "--fix")
     assert process.popen.wait(30) == 1
-    assert "missing: redbeat:gone" in process.said()
+    assert "missing: redbeat:gone" in process.output()
     assert project.start("redbeat", "doctor").popen.wait(30) == 0
 
 
@@ -261,7 +261,7 @@ def test_what_other_code_or_settings_can_run(
     del app.redbeat_conf
     ran = run("doctor", "--json")
     assert kinds(ran.json) == [("unreadable", "redbeat:evil"), ("unreadable", "redbeat:odd")]
-    problems = " ".join(found["problem"] for found in ran.json)
+    problems = " ".join(report["problem"] for report in ran.json)
     assert problems.count("cannot run with this code and settings: ") == 2
     assert "no pattern of redbeat_task_allowlist" in problems
     assert "unknown '__type__' 'lunar'" in problems

@@ -273,5 +273,5 @@ def test_the_command(project: Project, redis_client: Any) -> None:
     redis_client.hset("old:a", "definition", "{}")
     redis_client.zadd("old::schedule", {"old:a": 1})
     process = project.start("redbeat", "migrate-prefix", "old:", "new:")
-    assert process.popen.wait(30) == 0, process.said()
+    assert process.popen.wait(30) == 0, process.output()
     assert redis_client.zrange("new::schedule", 0, -1) == ["new:a"]

@@ -681,9 +681,9 @@ def test_both_as_commands(project: Project, tmp_path: Path) -> None:
     """In processes of their own."""
     file = write(tmp_path / "in", line("a"), line("b"))
     imported = project.start("redbeat", "import", file)
-    assert imported.popen.wait(30) == 0, imported.said()
-    assert "2 created" in imported.said()
+    assert imported.popen.wait(30) == 0, imported.output()
+    assert "2 created" in imported.output()
     exported = project.start("redbeat", "export", str(tmp_path / "out"))
-    assert exported.popen.wait(30) == 0, exported.said()
+    assert exported.popen.wait(30) == 0, exported.output()
     lines = (tmp_path / "out").read_text().splitlines()
     assert {json.loads(text)["name"] for text in lines} == {"a", "b"}

@@ -73,12 +73,12 @@ class Reader:
             start_new_session=True,
         ) as shell:
             try:
-                said, _ = shell.communicate(timeout=DEADLINE)
+                output, _ = shell.communicate(timeout=DEADLINE)
             finally:
                 with contextlib.suppress(ProcessLookupError):  # the usual case: all have ended
                     os.killpg(shell.pid, signal.SIGKILL)
-        assert shell.returncode == 0, f"{text}\n{said}"
-        return said
+        assert shell.returncode == 0, f"{text}\n{output}"
+        return output
 
     def start(self, line: str) -> Process:
         """Start a command of ``celery`` that runs until it is stopped."""

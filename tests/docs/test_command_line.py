@@ -47,7 +47,7 @@ BAD = {"task": "t", "schedule": {"__type__": "interval", "every": 5}}
 def commands(block: Block) -> list[tuple[str, str]]:
     """Return each command of a session with what is shown below it."""
     parts = ("\n" + block.text).split("\n$ ")[1:]
-    return [(line, said) for line, _, said in (part.partition("\n") for part in parts)]
+    return [(line, output) for line, _, output in (part.partition("\n") for part in parts)]
 
 
 def words(text: str) -> Counter[str]:
@@ -100,10 +100,10 @@ def operated(app: Celery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ce
     return app
 
 
-def prepare(app: Celery, verb: str, names: list[str], said: str) -> None:
+def prepare(app: Celery, verb: str, names: list[str], output: str) -> None:
     """Have what a command supposes to be stored, or not to be."""
     client = get_redis(app)
-    if said.startswith("Added"):
+    if output.startswith("Added"):
         client.delete(f"redbeat:{names[0]}")
     elif names == ["schedule.jsonl"]:
         run_command(app, "export", "--history", "schedule.jsonl")
@@ -116,11 +116,11 @@ def prepare(app: Celery, verb: str, names: list[str], said: str) -> None:
         client.zadd("redbeat::schedule", {"redbeat:sync": -1})
 
 
-def type_in(app: Celery, line: str, said: str) -> Ran:
+def type_in(app: Celery, line: str, output: str) -> Ran:
     """Do what a line of a session does."""
     arguments = shlex.split(line)
     assert arguments[:4] == ["celery", "-A", "proj", "redbeat"], line
-    return run_command(app, *arguments[4:], answer="y\n" if "[y/N]: y" in said else "")
+    return run_command(app, *arguments[4:], answer="y\n" if "[y/N]: y" in output else "")
 
 
 def test_every_reason_is_one_of_a_command() -> None:
@@ -144,20 +144,20 @@ def test_a_server_has_these_options(line: str) -> None:
 
 
 SESSIONS = [
-    (line, said)
+    (line, output)
     for block in blocks("console")
-    for line, said in commands(block)
+    for line, output in commands(block)
     if not (line + "\n").startswith((*NOT_RUN,))
 ]
 
 
-@pytest.mark.parametrize(("line", "said"), SESSIONS, ids=[line[22:] for line, _ in SESSIONS])
-def test_a_command_does_what_the_page_shows(operated: Celery, line: str, said: str) -> None:
+@pytest.mark.parametrize(("line", "printed"), SESSIONS, ids=[line[22:] for line, _ in SESSIONS])
+def test_a_command_does_what_the_page_shows(operated: Celery, line: str, output: str) -> None:
     verb, *rest = shlex.split(line)[4:]
     save_entries(operated)
-    prepare(operated, verb, rest, said)
-    ran = type_in(operated, line, said)
-    assert bool(ran.code) == bool(re.search(r"Error:|PROBLEM|findings", said)), ran
-    shown = said.partition("\n")[0] if verb in TABLES else said
+    prepare(operated, verb, rest, output)
+    ran = type_in(operated, line, output)
+    assert bool(ran.code) == bool(re.search(r"Error:|PROBLEM|findings", output)), ran
+    shown = output.partition("\n")[0] if verb in TABLES else output
     if verb != "history":  # nothing has run here
         assert words(shown) <= words(ran.out + ran.err)

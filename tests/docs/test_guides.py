@@ -32,10 +32,10 @@ def test_the_five_minute_start(reader: Reader, redis_client: redis.Redis) -> Non
     reader.shell(other.text)
     running.wait_for("hello Redis")
     running.wait_for("hello shell")
-    assert "hello morning" not in running.said()
-    said = reader.shell(look.text)
+    assert "hello morning" not in running.output()
+    output = reader.shell(look.text)
     running.wait_for("hello morning")
-    assert all(f"greet-{name}" in said for name in ("the-world", "redis", "shell", "at-seven"))
+    assert all(f"greet-{name}" in output for name in ("the-world", "redis", "shell", "at-seven"))
 
     leading.stop()
     redis_client.select(1)
@@ -59,6 +59,6 @@ def test_the_five_minutes_of_the_readme(reader: Reader, redis_client: redis.Redi
     assert due % 60 == 0
     reader.python("from redbeat import RedBeatSchedulerEntry\nfrom proj import app\n" + delete.text)
     assert not redis_client.exists("redbeat:greet-redis")
-    said = reader.shell(commands.text)
-    assert "Added greet-often" in said
-    assert "Paused greet-often" in said
+    output = reader.shell(commands.text)
+    assert "Added greet-often" in output
+    assert "Paused greet-often" in output

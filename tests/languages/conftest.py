@@ -77,8 +77,8 @@ class Writer:
 
     def problem(self, name: str) -> str:
         """Return why an entry is set aside, empty if it is not."""
-        said = self.run("problem", name)
-        return str(json.loads(said)["reason"]) if said.startswith("{") else said
+        output = self.run("problem", name)
+        return str(json.loads(output)["reason"]) if output.startswith("{") else output
 
 
 @pytest.fixture(scope="session", params=LANGUAGES)

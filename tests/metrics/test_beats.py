@@ -152,10 +152,10 @@ def test_a_port_that_is_in_use(project: Project) -> None:
     target.wait("/healthz", 200)
     second = project.beat(settings={"redbeat_metrics_port": target.port})
     assert second.popen.wait(60) != 0
-    said = second.said()
-    assert f"redbeat_metrics_port is {target.port}, but 127.0.0.1 port {target.port}" in said
-    assert "Each beat and exporter of a host needs a port of its own" in said
-    assert "Sending due task" not in said
+    output = second.output()
+    assert f"redbeat_metrics_port is {target.port}, but 127.0.0.1 port {target.port}" in output
+    assert "Each beat and exporter of a host needs a port of its own" in output
+    assert "Sending due task" not in output
     assert target.get("/healthz").code == 200
 
 
@@ -163,7 +163,7 @@ def test_a_port_that_is_in_use(project: Project) -> None:
 def test_an_address_that_is_not_of_this_host(project: Project) -> None:
     beat, _ = begin_beat(project, settings={"redbeat_metrics_host": "192.0.2.1"})
     assert beat.popen.wait(60) != 0
-    assert "192.0.2.1 port" in beat.said()
+    assert "192.0.2.1 port" in beat.output()
 
 
 @pytest.mark.long
@@ -185,7 +185,7 @@ def test_without_a_port_nothing_listens(project: Project) -> None:
     beat = project.beat()
     beat.wait_for("beat: Acquired lock")
     wait_until(lambda: project.client.hexists(".redbeat::stats", "last_tick"), 30, "a tick")
-    assert "Metrics are at" not in beat.said()
+    assert "Metrics are at" not in beat.output()
 
 
 BLOCKED = """

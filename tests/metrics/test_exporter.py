@@ -45,7 +45,7 @@ def test_all_beats_together(project: Project) -> None:
     assert scrape.value("redbeat_due_entries") == 1
     assert (scrape.value("redbeat_last_tick_age_seconds") or 0) > 0
     assert exporter.stop() == 0
-    assert "Traceback" not in exporter.said()
+    assert "Traceback" not in exporter.output()
 
 
 def test_it_says_what_a_beat_says(project: Project) -> None:

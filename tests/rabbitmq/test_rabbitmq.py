@@ -88,7 +88,7 @@ def test_each_entry_runs_once_with_its_headers(
     for name in ("saved", *STATIC):
         project.wait_for_runs(name, 4)
     assert beat.stop() == 0
-    assert WARNING not in beat.said()
+    assert WARNING not in beat.output()
     runs = project.ran()
     assert len({run["task_id"] for run in runs}) == len(runs)
     for name in ("saved", *STATIC):
@@ -109,7 +109,7 @@ def test_a_beat_without_confirms_warns(beats: Beats) -> None:
     """Setup: publisher confirms are not asked for. Invariant: the log says so, and what to set."""
     beats.start_many(1, settings={"broker_transport_options": {}})
     beats[0].wait_for(WARNING)
-    assert "'confirm_publish': True" in beats[0].said()
+    assert "'confirm_publish': True" in beats[0].output()
 
 
 def test_rabbitmq_dies_and_comes_back(
@@ -199,7 +199,7 @@ def test_at_most_once(beats: Beats, schedule: Schedule, rabbit: RabbitServer) ->
     assert report.other_id == 0, report
     assert not report.unknown, report
     assert waited <= BACK
-    reported = beats[0].said().count(" is lost")
+    reported = beats[0].output().count(" is lost")
     assert len(report.lost) <= reported <= len(ENTRIES), report
 
 
@@ -221,4 +221,4 @@ def test_the_configuration_of_the_manual(
     wait_until(lambda: schedule.run_counts(["a"]) != before, 60, "a run that is recorded")
     assert beat.stop() == 0
     assert drain(rabbit.url)
-    assert WARNING not in beat.said()
+    assert WARNING not in beat.output()

@@ -186,11 +186,11 @@ def test_save_all_wakes_beats_up_once(schedule: Schedule, make: Make, world: Wor
         heard.subscribe("redbeat::wakeup")
         schedule.save_all(make(f"e{number}", schedule=1) for number in range(20))
         world.client.publish("redbeat::wakeup", "end")
-        said: list[str] = []
-        while not said or said[-1] != "end":
+        received: list[str] = []
+        while not received or received[-1] != "end":
             message = heard.get_message(ignore_subscribe_messages=True, timeout=5)
-            said += [message["data"]] if message else []
-    assert said == ["due", "end"]
+            received += [message["data"]] if message else []
+    assert received == ["due", "end"]
 
 
 def test_delete_all(schedule: Schedule, make: Make, world: World, trips: RoundTrips) -> None:

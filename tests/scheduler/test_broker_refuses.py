@@ -167,14 +167,14 @@ def test_the_line_is_repeated_at_growing_distances(
     world.app.conf.broker_url = f"redis://127.0.0.1:{unused_port}/0"
     world.put("a")
     scheduler = world.scheduler_of(RedBeatScheduler, clock=Clock())
-    said = []
+    attempts_logged = []
     for attempt in range(1, 150):
         log.clear()
         scheduler.tick()
         make_due(world, "a")
         if lines(log, AWAY):
-            said.append(attempt)
-    assert said == [1, 32, 64, 128]
+            attempts_logged.append(attempt)
+    assert attempts_logged == [1, 32, 64, 128]
 
 
 OWN_ERRORS = [

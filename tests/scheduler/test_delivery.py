@@ -62,8 +62,8 @@ def around_the_record(
 
 def lines(log: pytest.LogCaptureFixture, *words: str) -> list[str]:
     """Return the lines of the log that have all words."""
-    said = [record.getMessage() for record in log.records]
-    return [line for line in said if all(word in line for word in words)]
+    lines_logged = [record.getMessage() for record in log.records]
+    return [line for line in lines_logged if all(word in line for word in words)]
 
 
 def counts_when_sent(world: World, scheduler: RecordingScheduler, names: str) -> dict[str, int]:

@@ -37,7 +37,7 @@ def full(evicting: RedisServer) -> Iterator[World]:
     app.redbeat_redis.close()
 
 
-def said(log: pytest.LogCaptureFixture) -> list[str]:
+def reported_levels(log: pytest.LogCaptureFixture) -> list[str]:
     """Return the levels at which eviction was mentioned."""
     return [record.levelname for record in log.records if "may evict" in record.getMessage()]
 
@@ -54,7 +54,7 @@ def test_is_reported_once_and_the_beat_goes_on(
     scheduler.tick()
     scheduler.tick()
     assert scheduler.names == ["a"]
-    assert said(log) == levels
+    assert reported_levels(log) == levels
 
 
 def test_raise_stops_the_beat(full: World) -> None:
@@ -69,19 +69,19 @@ def test_raise_stops_the_beat(full: World) -> None:
 
 def test_error_is_the_default(full: World, log: pytest.LogCaptureFixture) -> None:
     full.scheduler().tick()
-    assert said(log) == ["ERROR"]
+    assert reported_levels(log) == ["ERROR"]
 
 
 @pytest.mark.parametrize("policy", ["noeviction", "volatile-lru", "volatile-ttl"])
 def test_harmless_policies(full: World, log: pytest.LogCaptureFixture, policy: str) -> None:
     full.client.config_set("maxmemory-policy", policy)
     full.scheduler().tick()
-    assert said(log) == []
+    assert reported_levels(log) == []
 
 
 def test_no_limit_of_memory(world: World, log: pytest.LogCaptureFixture) -> None:
     world.scheduler().tick()
-    assert said(log) == []
+    assert reported_levels(log) == []
 
 
 def test_a_server_that_refuses_to_tell_is_warned_about_once(
@@ -99,6 +99,6 @@ def test_a_server_that_refuses_to_tell_is_warned_about_once(
         scheduler.tick()
         scheduler.tick()
         assert scheduler.names == ["a"]
-        assert said(log) == ["WARNING"]
+        assert reported_levels(log) == ["WARNING"]
         scheduler.close()
         app.redbeat_redis.close()

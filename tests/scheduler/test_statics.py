@@ -355,8 +355,8 @@ class TestVanished:
         world.client.flushall()
         scheduler.tick()
         scheduler.tick()
-        said = [r.getMessage() for r in log.records if r.levelname == "ERROR"]
-        assert said == ["beat: The schedule in Redis is empty: all 3 entries are gone"]
+        errors = [r.getMessage() for r in log.records if r.levelname == "ERROR"]
+        assert errors == ["beat: The schedule in Redis is empty: all 3 entries are gone"]
 
     def test_one_hash(self, world: World) -> None:
         declare(world, a=HOUR, b=HOUR)
@@ -402,9 +402,9 @@ class TestBad:
         scheduler = lead(world)
         scheduler.tick()
         assert static_names(world) == {"a", "z"}
-        said = [r.getMessage() for r in log.records if r.levelname == "ERROR"]
-        assert len(said) == 1
-        assert "bad" in said[0]
+        errors = [r.getMessage() for r in log.records if r.levelname == "ERROR"]
+        assert len(errors) == 1
+        assert "bad" in errors[0]
 
     def test_what_redis_holds_of_it_stays(self, world: World) -> None:
         declare(world, a=HOUR)

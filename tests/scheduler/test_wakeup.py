@@ -26,7 +26,7 @@ CHANNEL = f"{PREFIX}:wakeup"
 END = "end of the test"
 
 
-class Ear:
+class Subscriber:
     """Hears everything that is said on the wake-up channel."""
 
     def __init__(self, client: Any) -> None:
@@ -35,13 +35,13 @@ class Ear:
         self._pubsub.subscribe(CHANNEL)
         assert self._pubsub.get_message(timeout=10)["type"] == "subscribe"
 
-    def heard(self) -> list[str]:
+    def received(self) -> list[str]:
         """Return what was said since the last call; Redis keeps the order."""
         self._client.publish(CHANNEL, END)
-        said = []
+        received = []
         while (message := self._pubsub.get_message(timeout=10))["data"] != END:
-            said.append(message["data"])
-        return said
+            received.append(message["data"])
+        return received
 
     def close(self) -> None:
         """End the subscription."""
@@ -49,11 +49,11 @@ class Ear:
 
 
 @pytest.fixture
-def ear(redis_client: redis.Redis) -> Iterator[Ear]:
-    """An ear on the channel of the empty schedule."""
-    ear = Ear(redis_client)
-    yield ear
-    ear.close()
+def subscriber(redis_client: redis.Redis) -> Iterator[Subscriber]:
+    """An subscriber on the channel of the empty schedule."""
+    subscriber = Subscriber(redis_client)
+    yield subscriber
+    subscriber.close()
 
 
 def entry_due_in(world: World, name: str, seconds: float) -> RedBeatSchedulerEntry:
@@ -65,71 +65,71 @@ def entry_due_in(world: World, name: str, seconds: float) -> RedBeatSchedulerEnt
 class TestSaving:
     """A beat waits five seconds at most; it is told only of what it would see too late."""
 
-    def test_due_now(self, world: World, ear: Ear) -> None:
+    def test_due_now(self, world: World, subscriber: Subscriber) -> None:
         entry_due_in(world, "a", -1).save()
-        assert ear.heard() == ["due"]
+        assert subscriber.received() == ["due"]
 
-    def test_due_now_behind_others_that_are_due(self, world: World, ear: Ear) -> None:
+    def test_due_now_behind_others_that_are_due(self, world: World, subscriber: Subscriber) -> None:
         world.put("earlier", score=1)
         entry_due_in(world, "a", -1).save()
-        assert ear.heard() == ["due"]
+        assert subscriber.received() == ["due"]
 
-    def test_due_soon_and_first(self, world: World, ear: Ear) -> None:
+    def test_due_soon_and_first(self, world: World, subscriber: Subscriber) -> None:
         world.put("parked", score=-1)
         world.put("later", score=world.now() + 4)
         entry_due_in(world, "a", 3).save()
-        assert ear.heard() == ["due"]
+        assert subscriber.received() == ["due"]
 
-    def test_due_soon_and_not_first(self, world: World, ear: Ear) -> None:
+    def test_due_soon_and_not_first(self, world: World, subscriber: Subscriber) -> None:
         world.put("earlier", score=world.now() + 2)
         entry_due_in(world, "a", 4).save()
-        assert ear.heard() == []
+        assert subscriber.received() == []
 
-    def test_due_later(self, world: World, ear: Ear) -> None:
+    def test_due_later(self, world: World, subscriber: Subscriber) -> None:
         entry_due_in(world, "a", 60).save()
-        assert ear.heard() == []
+        assert subscriber.received() == []
 
-    def test_a_new_interval(self, world: World, ear: Ear) -> None:
+    def test_a_new_interval(self, world: World, subscriber: Subscriber) -> None:
         RedBeatSchedulerEntry("slow", "t", 60, app=world.app).save()
-        assert ear.heard() == []
+        assert subscriber.received() == []
         RedBeatSchedulerEntry("fast", "t", 2, app=world.app).save()
-        assert ear.heard() == ["due"]
+        assert subscriber.received() == ["due"]
 
-    def test_disabled(self, world: World, ear: Ear) -> None:
+    def test_disabled(self, world: World, subscriber: Subscriber) -> None:
         entry = entry_due_in(world, "a", -1)
         entry.enabled = False
         entry.save()
         score = world.score("a")
         assert score is not None
         assert score < 0
-        assert ear.heard() == []
+        assert subscriber.received() == []
 
-    def test_edited_to_be_due(self, world: World, ear: Ear) -> None:
+    def test_edited_to_be_due(self, world: World, subscriber: Subscriber) -> None:
         entry = entry_due_in(world, "a", 3000).save()
-        assert ear.heard() == []
+        assert subscriber.received() == []
         entry.last_run_at = world.ago(4000)
         entry.save()
-        assert ear.heard() == ["due"]
+        assert subscriber.received() == ["due"]
 
-    def test_rescheduled_to_be_due(self, world: World, ear: Ear) -> None:
+    def test_rescheduled_to_be_due(self, world: World, subscriber: Subscriber) -> None:
         entry = entry_due_in(world, "a", 3000).save()
         entry.reschedule(world.ago(4000))
-        assert ear.heard() == ["due"]
+        assert subscriber.received() == ["due"]
 
-    def test_enabled_again(self, world: World, ear: Ear) -> None:
+    def test_enabled_again(self, world: World, subscriber: Subscriber) -> None:
         world.put("a", last_run_at=world.ago(90), enabled=False, score=-1)
         entry = RedBeatSchedulerEntry.from_key(f"{PREFIX}a", app=world.app)
         entry.enabled = True
         entry.save()
-        assert ear.heard() == ["due"]
+        assert subscriber.received() == ["due"]
 
-    def test_deleted(self, world: World, ear: Ear) -> None:
+    def test_deleted(self, world: World, subscriber: Subscriber) -> None:
         world.put("a")
         RedBeatSchedulerEntry("a", app=world.app).delete()
         assert world.score("a") is None
-        assert ear.heard() == []
+        assert subscriber.received() == []
 
-    def test_a_claimed_entry_needs_no_message(self, world: World, ear: Ear) -> None:
+    def test_a_claimed_entry_needs_no_message(self, world: World, subscriber: Subscriber) -> None:
         world.put("a", last_run_at=world.ago(90))
         scheduler = world.scheduler()
 
@@ -143,40 +143,42 @@ class TestSaving:
         scheduler.before_send = once(edit)
         scheduler.tick()
         assert [message.args for message in scheduler.sent] == [[], ["edited"]]
-        assert ear.heard() == []
+        assert subscriber.received() == []
 
 
 class TestReleasing:
-    def test_the_leader_says_so(self, world: World, ear: Ear) -> None:
+    def test_the_leader_says_so(self, world: World, subscriber: Subscriber) -> None:
         leader = world.scheduler()
         leader.tick()
-        assert ear.heard() == []
+        assert subscriber.received() == []
         leader.close()
         assert world.client.get(LOCK_KEY) is None
-        assert ear.heard() == ["lock"]
+        assert subscriber.received() == ["lock"]
 
-    def test_a_second_close_says_nothing(self, world: World, ear: Ear) -> None:
+    def test_a_second_close_says_nothing(self, world: World, subscriber: Subscriber) -> None:
         leader = world.scheduler()
         leader.tick()
         leader.close()
         leader.close()
-        assert ear.heard() == ["lock"]
+        assert subscriber.received() == ["lock"]
 
-    def test_a_standby_says_nothing(self, world: World, ear: Ear) -> None:
+    def test_a_standby_says_nothing(self, world: World, subscriber: Subscriber) -> None:
         world.scheduler().tick()
         standby = world.scheduler()
         standby.tick()
         standby.close()
         assert world.client.exists(LOCK_KEY) == 1
-        assert ear.heard() == []
+        assert subscriber.received() == []
 
-    def test_a_leader_whose_lock_was_taken_says_nothing(self, world: World, ear: Ear) -> None:
+    def test_a_leader_whose_lock_was_taken_says_nothing(
+        self, world: World, subscriber: Subscriber
+    ) -> None:
         leader = world.scheduler()
         leader.tick()
         world.client.set(LOCK_KEY, "somebody else")
         leader.close()
         assert world.client.get(LOCK_KEY) == "somebody else"
-        assert ear.heard() == []
+        assert subscriber.received() == []
 
 
 class TestForbiddenToPublish:
@@ -243,7 +245,7 @@ PROTOCOLS = [(2, False), (3, True)]
 
 @pytest.fixture(params=PROTOCOLS)
 def wakeup(request: pytest.FixtureRequest, redis_url: str) -> Iterator[WakeUp]:
-    """A beat's ear, for both protocols, with text and with bytes."""
+    """A beat's subscriber, for both protocols, with text and with bytes."""
     protocol, text = request.param
     with client_of(redis_url, protocol=protocol, decode_responses=text) as client:
         wakeup = WakeUp(client, CHANNEL)
@@ -280,16 +282,16 @@ class TestListening:
         redis_client.publish(CHANNEL, DUE.decode())
         assert wakeup.wait(30, DUE, never)
 
-    @pytest.mark.parametrize(("said", "heed"), [(DUE, LOCK), (LOCK, DUE)])
+    @pytest.mark.parametrize(("other", "expected"), [(DUE, LOCK), (LOCK, DUE)])
     def test_ignores_the_other(
-        self, wakeup: WakeUp, redis_client: redis.Redis, said: bytes, heed: bytes
+        self, wakeup: WakeUp, redis_client: redis.Redis, other: bytes, expected: bytes
     ) -> None:
         wakeup.listen()
-        assert redis_client.publish(CHANNEL, said.decode()) == 1
-        assert not wakeup.wait(0.05, heed, never)
-        redis_client.publish(CHANNEL, said.decode())
-        redis_client.publish(CHANNEL, heed.decode())
-        assert wakeup.wait(30, heed, never)
+        assert redis_client.publish(CHANNEL, other.decode()) == 1
+        assert not wakeup.wait(0.05, expected, never)
+        redis_client.publish(CHANNEL, other.decode())
+        redis_client.publish(CHANNEL, expected.decode())
+        assert wakeup.wait(30, expected, never)
 
     def test_several_messages_count_once(self, wakeup: WakeUp, redis_client: redis.Redis) -> None:
         wakeup.listen()

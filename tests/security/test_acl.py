@@ -149,10 +149,10 @@ def test_a_real_beat(server: RedisServer, admin: redis.Redis, tmp_path: Path) ->
         assert json.loads(popped[1])["headers"]["periodic_task_name"] == "dynamic"
         web.redbeat_redis.close()
         assert beat.stop() == 0
-        assert "ERROR" not in beat.said()
+        assert "ERROR" not in beat.output()
         # It tried once whether it may also hand messages over.
         assert refused(admin) == {"celery"}
-        assert beat.said().count("Runs are sent at least once") == 1
+        assert beat.output().count("Runs are sent at least once") == 1
     finally:
         project.end()
 
@@ -172,7 +172,7 @@ def test_a_real_beat_that_may_hand_messages_over(
         assert json.loads(popped[1])["headers"]["periodic_task_name"] == "dynamic"
         web.redbeat_redis.close()
         assert beat.stop() == 0
-        assert "ERROR" not in beat.said()
+        assert "ERROR" not in beat.output()
         assert refused(admin) == set()
     finally:
         project.end()

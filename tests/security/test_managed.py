@@ -85,7 +85,7 @@ def test_a_real_beat_notices_eviction_without_config(project: Project) -> None:
         beat = project.beat(settings={"redbeat_redis_url": server.url})
         beat.wait_for("Redis may evict keys of the schedule")
         assert beat.stop() == 0
-        lines = beat.said().splitlines()
+        lines = beat.output().splitlines()
         assert len([line for line in lines if "WARNING/" in line or "ERROR/" in line]) == 1
         with redis.Redis.from_url(server.url) as client, pytest.raises(redis.ResponseError):
             client.config_get("maxmemory")

@@ -57,13 +57,13 @@ class Beat:
         scheduler.tick()
         scheduler.close()
         app.redbeat_redis.close()
-        self.said = log.text
-        self.led = "Acquired lock" in self.said
+        self.output = log.text
+        self.led = "Acquired lock" in self.output
 
     def unavailable(self) -> str:
         """Return what it says about a server it cannot use; it would go on trying."""
-        (line,) = (line for line in self.said.splitlines() if UNAVAILABLE in line)
-        assert "Traceback" not in self.said
+        (line,) = (line for line in self.output.splitlines() if UNAVAILABLE in line)
+        assert "Traceback" not in self.output
         return line
 
 
@@ -95,9 +95,9 @@ def test_a_real_beat_with_own_authority_and_client_certificate(
         web.redbeat_redis.close()
         assert process.stop() == 0
         assert server.accepted >= 2
-    assert "not verified" not in process.said()
-    assert "ERROR" not in process.said()
-    assert KEY_PASSWORD not in process.said()
+    assert "not verified" not in process.output()
+    assert "ERROR" not in process.output()
+    assert KEY_PASSWORD not in process.output()
 
 
 def test_a_key_without_a_password(
@@ -194,5 +194,5 @@ def test_verification_can_be_switched_off_and_each_start_says_so(
             beat = Beat(log, **given)
             assert beat.led
             told = "The certificate of the Redis server is not verified"
-            assert beat.said.count(told) == 1
-            assert "redbeat_redis_use_ssl['ssl_cert_reqs'] is 'none'" in beat.said
+            assert beat.output.count(told) == 1
+            assert "redbeat_redis_use_ssl['ssl_cert_reqs'] is 'none'" in beat.output

@@ -40,10 +40,10 @@ def judgement_of(name: str, directory: Path) -> list[str]:
             command += map(str, paths)
             text = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
             file.write(text)
-    said: Iterator[tuple[str, list[str]]] = zip(
+    findings: Iterator[tuple[str, list[str]]] = zip(
         (path.stem for path in paths), map(json.loads, text.splitlines()), strict=True
     )
-    return dict(said)[name]
+    return dict(findings)[name]
 
 
 def marked(name: str) -> object:

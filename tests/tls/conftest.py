@@ -37,10 +37,10 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> CertificateFiles:
     """The certificate that servers and apps show, and its authority; RuntimeError without TLS."""
     server = find_redis_server()
     # A server that knows TLS misses its certificate; another one does not know the option.
-    said = subprocess.run(
+    output = subprocess.run(
         [server, "--port", "0", "--tls-port", "1"], capture_output=True, timeout=30, check=False
     )
-    if b"tls-cert-file" not in said.stdout:
+    if b"tls-cert-file" not in output.stdout:
         raise RuntimeError(HINT.format(server))
     return write_for_addresses(tmp_path_factory.mktemp("tls"))
 

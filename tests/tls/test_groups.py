@@ -66,8 +66,8 @@ def test_strangers_are_refused(
 ) -> None:
     """Another authority, no client certificate, no TLS; verification is off only if told so."""
     stranger = write_expired(tmp_path)
-    said = refusal(make_app(change(place.settings, ssl_ca_certs=stranger.authority)))
-    assert "certificate verify failed" in said
+    output = refusal(make_app(change(place.settings, ssl_ca_certs=stranger.authority)))
+    assert "certificate verify failed" in output
     refusal(make_app(change(place.settings, ssl_certfile=None, ssl_keyfile=None)))
     refusal(make_app({**place.settings, "redbeat_redis_use_ssl": False}))
     caplog.set_level(logging.WARNING)

@@ -202,5 +202,5 @@ def beats_on(
     try:
         yield beats
     finally:
-        logger.info("%s", beats.said())
+        logger.info("%s", beats.log_tails())
         beats.end()

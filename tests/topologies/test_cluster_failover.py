@@ -67,8 +67,8 @@ def test_the_slot_moves(group: ClusterGroup, beats: Beats, ledger: Ledger) -> No
     assert report.same_id == 0
     for beat in (beats[0], beats[1]):
         assert beat.is_alive
-        assert "CROSSSLOT" not in beat.said()
-        assert "quarantine" not in beat.said()
+        assert "CROSSSLOT" not in beat.output()
+        assert "quarantine" not in beat.output()
 
 
 def test_the_master_of_the_slot_is_killed(
@@ -89,8 +89,8 @@ def test_the_master_of_the_slot_is_killed(
     check(report)
     for beat in (beats[0], beats[1]):
         assert beat.is_alive
-        assert "Traceback" not in beat.said()
-        assert "CROSSSLOT" not in beat.said()
+        assert "Traceback" not in beat.output()
+        assert "CROSSSLOT" not in beat.output()
 
 
 def test_a_beat_starts_before_the_cluster(
@@ -108,4 +108,4 @@ def test_a_beat_starts_before_the_cluster(
     wait_until(group.is_ready, 30.0)
     trial = Trial.begin(beats, ledger)
     check(trial.end())
-    assert "Traceback" not in beats[0].said()
+    assert "Traceback" not in beats[0].output()

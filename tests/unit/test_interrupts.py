@@ -168,8 +168,8 @@ class TestHandlers:
 class TestDefaultAction:
     """A process without a handler of its own dies of the signal, and only when it may."""
 
-    @pytest.mark.parametrize(("count", "said"), [(1, "started finished"), (2, "started")])
-    def test_it_ends_the_process(self, count: int, said: str) -> None:
+    @pytest.mark.parametrize(("count", "printed"), [(1, "started finished"), (2, "started")])
+    def test_it_ends_the_process(self, count: int, printed: str) -> None:
         program = f"""
 import os, signal
 from redbeat.beat.stop_signals import HeldSignals
@@ -190,4 +190,4 @@ print("survived", flush=True)
             check=False,
         )
         assert ended.returncode == -signal.SIGTERM, ended.stderr
-        assert ended.stdout.split() == said.split()
+        assert ended.stdout.split() == printed.split()

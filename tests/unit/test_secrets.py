@@ -219,9 +219,9 @@ def test_a_real_beat_at_debug(tmp_path: Path, redis_url: str, unused_port: int) 
         beat = project.beat("-l", "debug", settings=settings)
         beat.wait_for("Redis is not available")
         assert beat.stop() == 0
-        said = beat.said()
-        assert "DEBUG/" in said
-        assert f"localhost:{unused_port}" in said
-        assert CANARY not in said
+        output = beat.output()
+        assert "DEBUG/" in output
+        assert f"localhost:{unused_port}" in output
+        assert CANARY not in output
     finally:
         project.end()

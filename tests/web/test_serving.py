@@ -22,7 +22,7 @@ TOKEN = "0123456789abcdef"
 def address(process: Process) -> str:
     """Return where a page is served, once it is."""
     process.wait_for("until Ctrl-C")
-    found = re.search(r"http://\S+/", process.said())
+    found = re.search(r"http://\S+/", process.output())
     assert found is not None
     return found[0]
 
@@ -50,7 +50,7 @@ def test_the_page_is_served_and_ends(project: Project, make: Make) -> None:
         assert ask(url.rstrip("/") + asset)[0] == 200
     assert ask(url, Host="evil.example")[0] == 421
     assert process.stop() == 0
-    assert "Traceback" not in process.said()
+    assert "Traceback" not in process.output()
 
 
 def test_credentials_come_from_the_environment(project: Project) -> None:
@@ -62,8 +62,8 @@ def test_credentials_come_from_the_environment(project: Project) -> None:
     assert ask(url, Authorization=f"Basic {basic}")[0] == 200
     assert ask(url, Authorization=f"Bearer {TOKEN}")[0] == 200
     assert ask(url, Authorization="Basic YTpi")[0] == 401
-    assert "Wrong credentials from 127.0.0.1" in process.said()
-    assert "hunter" not in process.said()
+    assert "Wrong credentials from 127.0.0.1" in process.output()
+    assert "hunter" not in process.output()
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])

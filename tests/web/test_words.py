@@ -358,11 +358,11 @@ def runs(rule: rrule) -> list[datetime]:
 @FEW
 @given(st.lists(ANY_RULE, min_size=20, max_size=40))
 def test_rules_of_the_same_words_have_the_same_runs(rules: list[dict[str, Any]]) -> None:
-    said: dict[str, list[datetime]] = {}
+    runs_by_text: dict[str, list[datetime]] = {}
     for fields in rules:
         rule = rrule(dtstart=START, **fields)
         words = in_words(rule)
-        assert said.setdefault(words, runs(rule)) == runs(rule), words
+        assert runs_by_text.setdefault(words, runs(rule)) == runs(rule), words
 
 
 class Tide(BaseSchedule):
