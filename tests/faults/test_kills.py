@@ -192,7 +192,7 @@ class Life:
 
 
 def doubles(messages: list[Message]) -> Counter[int]:
-    """Return how many messages repeat the previous one, sent by the same process."""
+    """Return how many messages repeat an earlier id, by the sender of the earlier message."""
     senders: dict[str, int] = {}
     again: Counter[int] = Counter()
     for message in messages:

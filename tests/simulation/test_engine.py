@@ -1,6 +1,6 @@
-"""A server of the simulation keeps its clock and expiry by the virtual time, and answers as ever.
+"""A server of the simulation follows the virtual time, and otherwise replies like a real server.
 
-Replies are compared as they come over the wire. The same cases hold for both kinds of engine.
+The tests compare replies in the wire format. The same cases hold for both kinds of engine.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def started(request: pytest.FixtureRequest) -> Iterator[Engine]:
 
 @pytest.fixture
 def engine(started: Engine) -> Iterator[Engine]:
-    """An empty server at the beginning of time."""
+    """An empty server, with its clock at the beginning."""
     started.reset()
     started.now = NOW
     yield started
@@ -49,7 +49,7 @@ def connection(engine: Engine) -> Iterator[socket.socket]:
 
 @pytest.fixture
 def ask(engine: Engine, connection: socket.socket) -> Ask:
-    """Send one command; the reply is in bytes."""
+    """A function that sends one command and returns the reply as bytes."""
 
     def ask(*words: str | int) -> bytes:
         return engine.run(connection, [[str(word).encode() for word in words]])
@@ -58,7 +58,7 @@ def ask(engine: Engine, connection: socket.socket) -> Ask:
 
 
 def bulk(*texts: str) -> bytes:
-    """Return texts as an array of strings on the wire."""
+    """Return texts as an array of strings in the wire format."""
     parts = [b"$%d\r\n%s\r\n" % (len(text), text.encode()) for text in texts]
     return b"*%d\r\n%s" % (len(texts), b"".join(parts))
 
@@ -412,5 +412,5 @@ def test_a_replica_shows_no_expired_key(engine: Engine, ask: Ask) -> None:
     ask("SET", "key", "value", "PX", 10)
     engine.make_replica(True)
     engine.now += 11 * MS
-    # The scripts of Redis 6.2 still see it.
+    # The scripts of Redis 6.2 still see the expired key.
     assert ask("GET", "key") == NIL
