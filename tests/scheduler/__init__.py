@@ -1,1 +1,3 @@
-"""The scheduler in process: ticks against a real Redis, messages recorded instead of sent."""
+"""The scheduler in process: its ticks run against a real Redis, and its messages are recorded
+instead of sent.
+"""

@@ -1,4 +1,4 @@
-"""What a run is worth: sent at least once, or recorded first and sent at most once."""
+"""Delivery guarantees: sent at least once, or recorded first and sent at most once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .conftest import SCHEDULE, Clock, RecordingScheduler, World, datetime_json,
 
 
 class Breakable(RecordingScheduler):
-    """Its broker can be away."""
+    """A scheduler whose broker can fail."""
 
     away = False
 
@@ -31,13 +31,13 @@ class Breakable(RecordingScheduler):
         return super()._ensure_connected()
 
     def lose_broker(self) -> None:
-        """Take the broker away, and the connection with it."""
+        """Make the broker unavailable, and close the connection."""
         self.away = True
         self._drop_connection()
 
 
 def put_due(world: World, *names: str, **definition: Any) -> str:
-    """Store entries of an hour that are due; return for which instant, as the log shows it."""
+    """Store hourly entries that are due; return their nominal instant as the log shows it."""
     ran = world.ago(3700)
     for name in names:
         world.put(name, interval_json(3600), ran, **definition)
@@ -45,7 +45,7 @@ def put_due(world: World, *names: str, **definition: Any) -> str:
 
 
 def make_due(world: World, *names: str) -> None:
-    """Let entries be due again at once, whatever back-off they are in."""
+    """Let entries be due again at once, despite their back-off."""
     world.client.zadd(SCHEDULE, {f"{PREFIX}{name}": 1 for name in names})
 
 
@@ -55,19 +55,19 @@ def around_the_record(
     before: Callable[[], object] = lambda: None,
     after: Callable[[], object] = lambda: None,
 ) -> None:
-    """Have something happen before and after the run of ``a`` is recorded, which comes first."""
+    """Run actions before and after the record of ``a``, which precedes its message."""
     wire.before_command(before, lambda: world.is_claimed("a"))
     wire.after_reply(after, lambda: world.run_count("a") == 1)
 
 
 def lines(log: pytest.LogCaptureFixture, *words: str) -> list[str]:
-    """Return the lines of the log that have all words."""
+    """Return the log lines that contain all words."""
     lines_logged = [record.getMessage() for record in log.records]
     return [line for line in lines_logged if all(word in line for word in words)]
 
 
 def counts_when_sent(world: World, scheduler: RecordingScheduler, names: str) -> dict[str, int]:
-    """Tick; return the recorded run count of each entry when its message was sent."""
+    """Tick; return the recorded run count of each entry at the time its message was sent."""
     seen: dict[str, int] = {}
 
     def look(task: str) -> None:
@@ -164,7 +164,7 @@ class TestRetryOptions:
 class TestGroups:
     @pytest.mark.long
     def test_are_recorded_when_full_and_at_the_end(self, world: World, clock: Clock) -> None:
-        """120 runs: at most one claim, three groups, and one turn that finds nothing left."""
+        """120 runs: at most one claim, three groups, and one request that finds nothing left."""
         world.app.conf.redbeat_delivery = AT_MOST_ONCE
         scheduler = world.scheduler(clock=clock)
         scheduler.tick()
@@ -252,7 +252,9 @@ class TestFailingSend:
     def test_stopped_when_the_message_is_out(
         self, world: World, error: type[BaseException]
     ) -> None:
-        """As a second signal does it: nobody knows that the message is out, so it is not sent."""
+        """A second signal does this: the beat does not know that the message was sent, so it is not
+        recorded as sent.
+        """
 
         class Stopped(RecordingScheduler):
             def send_task(self, *args: Any, **kwargs: Any) -> None:
@@ -355,7 +357,7 @@ class TestLostReplies:
     def test_of_a_record_that_arrived(
         self, world: World, wire: Wire, log: pytest.LogCaptureFixture
     ) -> None:
-        """Redis tells what the call recorded whose reply was lost: the run is sent, once."""
+        """Redis returns what the request with the lost reply recorded: the run is sent once."""
         put_due(world, "a", delivery=AT_MOST_ONCE)
         scheduler = world.scheduler()
         wire.lose(lambda: world.run_count("a") == 1)
@@ -369,7 +371,7 @@ class TestLostReplies:
     def test_of_a_record_that_another_run_followed(
         self, world: World, wire: Wire, log: pytest.LogCaptureFixture
     ) -> None:
-        """A beat that learns of its record that late sends nothing: the schedule has gone on."""
+        """A beat that learns of its record so late sends nothing: the schedule has moved on."""
         instant = put_due(world, "a", delivery=AT_MOST_ONCE)
         scheduler = world.scheduler()
         wire.lose(lambda: world.run_count("a") == 1)
@@ -380,7 +382,7 @@ class TestLostReplies:
         assert len(lines(log, "is lost", " a ", instant)) == 1
 
     def test_of_a_record_that_never_arrived(self, world: World, wire: Wire) -> None:
-        """It is recorded by the next call, and sent then."""
+        """The next request records the run, and the beat sends it then."""
         put_due(world, "a", delivery=AT_MOST_ONCE)
         scheduler = world.scheduler()
 
@@ -393,7 +395,7 @@ class TestLostReplies:
         assert world.run_count("a") == 1
 
     def test_of_the_look_ahead_loses_no_run(self, world: World, wire: Wire, clock: Clock) -> None:
-        """The answer that is lost is that of the turn before, the record was never sent."""
+        """The lost reply is that of the previous request; the record was never sent."""
         world.app.conf.redbeat_delivery = AT_MOST_ONCE
         scheduler = world.scheduler(clock=clock)
         scheduler.tick()
@@ -454,7 +456,7 @@ class TestOthersWriteMeanwhile:
         assert world.score("a") is None
 
     def test_claimed_by_another_beat(self, world: World, wire: Wire) -> None:
-        """A beat that stalled past its lease sends nothing."""
+        """A beat that stalled longer than its lease sends nothing."""
         put_due(world, "a", delivery=AT_MOST_ONCE)
         world.app.conf.redbeat_lock_key = None
         stalled, other = world.scheduler(), world.scheduler()
@@ -521,7 +523,7 @@ class TestIsDue:
     def test_that_changes_its_mind_loses_nothing_silently(
         self, world: World, log: pytest.LogCaptureFixture
     ) -> None:
-        """A run that is recorded was sent, or the log says that it was not."""
+        """A recorded run was sent, or the log says that it was not."""
         asked: list[str] = []
 
         class Fickle(RecordingScheduler):

@@ -1,4 +1,4 @@
-"""Messages that are on their way to a Redis broker while others are published."""
+"""Messages in flight to a Redis broker while other messages are published."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.waiting import wait_until
 
 
 class Sender:
-    """An outbox, a producer of an app, and the broker that it publishes to."""
+    """A publisher, a producer of an app, and the broker."""
 
     def __init__(self, server: RedisServer, window: int) -> None:
         self.app = Celery(broker=server.url, set_as_current=False)
@@ -26,11 +26,11 @@ class Sender:
         self.producer = self.new_producer()
 
     def new_producer(self) -> Any:
-        """A producer with a channel of its own."""
+        """Return a producer with its own channel."""
         return self.app.amqp.Producer(self.connection.clone())
 
     def publish(self, *names: str, queue: str = "celery", producer: Any = None) -> None:
-        """Publish a letter of each name."""
+        """Publish a message of each name."""
         anything: Any = None
         entries: tuple[Any, ...] = names
         for name in entries:
@@ -40,7 +40,7 @@ class Sender:
                 self.outbox.add(InFlightMessage(name, anything, None, 0.0))
 
     def count(self) -> int:
-        """How many messages the broker has."""
+        """Return how many messages the broker has."""
         return int(self.broker.llen("celery"))
 
 
@@ -57,7 +57,7 @@ def server() -> Iterator[RedisServer]:
 @pytest.fixture
 def sender(server: RedisServer) -> Iterator[Sender]:
     sender = Sender(server, window=10)
-    # Kombu declares the queue, and asks for its bindings.
+    # Kombu declares the queue, and queries its bindings.
     sender.publish("0")
     assert names(sender.outbox.deliver()) == "0"
     sender.broker.flushall()
@@ -116,7 +116,12 @@ def test_an_error_is_that_of_its_own_letter(sender: Sender) -> None:
 def test_the_broker_dies_while_messages_are_on_their_way(
     sender: Sender, server: RedisServer
 ) -> None:
-    """Setup: letters that left, and others. Fault: the broker dies. Invariant: all have errors."""
+    """Setup: messages in flight, and others.
+
+    Fault: the broker dies.
+
+    Invariant: all get errors.
+    """
     server.pause()
     sender.publish("a", "b")
     sender.outbox.advance()

@@ -1,4 +1,4 @@
-"""One tick: what is due is sent once and recorded, the rest gets its right score."""
+"""One tick sends each due entry once and records it; other entries get their right score."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ PARKED = -1.0
 
 
 def leading(world: World) -> RecordingScheduler:
-    """Return a scheduler that has had its first tick; however slow it is, no time passes for it."""
+    """Return a scheduler that has had its first tick; its clock stands still, even on a slow
+    machine.
+    """
     scheduler = world.scheduler(clock=Clock())
     scheduler.tick()
     return scheduler
@@ -58,7 +60,7 @@ class TestRunning:
         assert world.now() < score <= world.now() + 86400
 
     def test_due_since_this_very_moment(self, world: World) -> None:
-        """And one that was put up too early waits for its own moment."""
+        """An entry with a score that is too early waits for its instant."""
         world.put("a", interval_json(60), world.ago(60))
         world.put("b", interval_json(60), world.ago(55), score=world.now())
         assert leading(world).names == ["a"]
@@ -82,7 +84,7 @@ class TestRunning:
 
 
 class TestScores:
-    def test_wrong_score_is_repaired_not_believed(self, world: World) -> None:
+    def test_a_wrong_score_is_corrected(self, world: World) -> None:
         ran = world.ago(10)
         world.put("a", interval_json(60), ran)
         scheduler = leading(world)
@@ -142,7 +144,7 @@ class TestRoundTrips:
         due: int,
         limit: int,
     ) -> None:
-        monkeypatch.setattr(session, "MOST_WORK", 10.0)  # however slow the machine is
+        monkeypatch.setattr(session, "MOST_WORK", 10.0)  # even on a slow machine
         scheduler = leading(world)
         world.put_many(due)
         trips, calls = counting.trips, world.calls()
@@ -170,7 +172,7 @@ class TestRoundTrips:
         assert counting.trips - trips <= 4  # one of them because the script is not cached yet
         assert world.client.zrange(SCHEDULE, 0, -1) == [f"{PREFIX}kept"]
 
-    def test_the_entry_that_celery_adds_is_there(self, world: World) -> None:
+    def test_the_backend_cleanup_entry_of_celery_is_stored(self, world: World) -> None:
         world.app.conf.result_expires = 3600
         leading(world)
         assert world.client.zrange(SCHEDULE, 0, -1) == [f"{PREFIX}celery.backend_cleanup"]
@@ -189,7 +191,9 @@ class TestRoundTrips:
         assert counting.trips == 0
         world.app.conf.beat_schedule = {"a": {"task": "t", "schedule": 10}}
         world.scheduler()
-        assert counting.trips <= 6  # two of a new connection, TIME, a script that is loaded, a note
+        assert (
+            counting.trips <= 6
+        )  # two for a new connection, TIME, loading a script, and a presence
 
 
 class TestClosing:
