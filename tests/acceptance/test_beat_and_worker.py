@@ -93,7 +93,7 @@ def test_entries_come_and_go_while_beat_runs(project: Project, web: Celery) -> N
 
 
 @pytest.mark.long
-def test_the_recipes_for_other_languages(project: Project) -> None:
+def test_the_recipes_for_other_languages_work(project: Project) -> None:
     project.worker()
     beat = project.beat()
     beat.wait_for("Acquired lock")
@@ -113,7 +113,7 @@ def test_the_recipes_for_other_languages(project: Project) -> None:
         message="the next run of the entry that was named without the prefix",
     )
     assert project.client.zscore("redbeat::schedule", "bare") is None
-    # Writing last_run_at moves an interval: three quarters of an hour ago, so in a quarter.
+    # Writing last_run_at moves an interval: 45 minutes ago means the next run is in 15 minutes.
     finished = datetime.now(timezone.utc) - timedelta(minutes=45)
     names = ("year", "month", "day", "hour", "minute")
     moved = {"__type__": "datetime", **{name: getattr(finished, name) for name in names}}
@@ -149,7 +149,7 @@ def test_a_second_beat_stands_by_and_takes_over(project: Project) -> None:
 
 
 @pytest.mark.long
-def test_a_standby_answers_and_stops_at_once(project: Project) -> None:
+def test_a_standby_replies_to_remote_control_and_stops_at_once(project: Project) -> None:
     project.beat().wait_for("Acquired lock")
     standby = project.beat("--enable-remote-control", "-n", "standby")
     standby.wait_for("standing by")
@@ -161,7 +161,7 @@ def test_a_standby_answers_and_stops_at_once(project: Project) -> None:
 
 
 @pytest.mark.long
-def test_redis_may_be_away_for_a_while(project: Project) -> None:
+def test_beat_survives_an_outage_of_redis(project: Project) -> None:
     with RedisServer("--appendonly", "yes", "--appendfsync", "always") as schedule:
         project.worker()
         beat = project.beat(schedule=EVERY_SECOND, settings={"redbeat_redis_url": schedule.url})
@@ -177,7 +177,7 @@ def test_redis_may_be_away_for_a_while(project: Project) -> None:
 
 
 @pytest.mark.long
-def test_the_broker_may_be_away_for_a_while(project: Project, redis_url: str) -> None:
+def test_beat_survives_an_outage_of_the_broker(project: Project, redis_url: str) -> None:
     with RedisServer("--appendonly", "yes") as broker:
         settings = {"redbeat_redis_url": redis_url}
         env = {"PROJECT_REDIS_URL": broker.url}
@@ -204,7 +204,7 @@ def test_a_password_is_shown_nowhere(project: Project) -> None:
 
 
 @pytest.mark.long
-def test_beat_inside_a_worker(project: Project) -> None:
+def test_a_beat_inside_a_worker_sends_runs(project: Project) -> None:
     worker = project.start(
         *("worker", "-B", "--scheduler", "redbeat", "-c", "1", "-l", "info"),
         schedule=EVERY_SECOND,
@@ -213,7 +213,7 @@ def test_beat_inside_a_worker(project: Project) -> None:
     worker.stop(deadline=30.0)
 
 
-def test_the_example_configuration_of_the_manual(project: Project) -> None:
+def test_the_example_configuration_of_the_manual_works(project: Project) -> None:
     env = {"REDIS_URL": project.url}
     worker = project.start("worker", "--pool", "solo", config="exampleconf", env=env)
     beat = project.start("beat", "-l", "info", config="exampleconf", env=env)

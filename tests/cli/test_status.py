@@ -1,4 +1,4 @@
-"""`celery redbeat status`, for people and as a probe; and what ends any command."""
+"""`celery redbeat status`, for people and as a probe; and errors that end any command."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_beat_of_redbeat_2_leads(run: Run, redis_client: redis.Redis) -> None:
 
 
 @pytest.mark.parametrize(("most", "code"), [("60", EX_UNHEALTHY), ("1h", 0)])
-def test_an_entry_is_late(
+def test_the_exit_code_shows_a_late_entry(
     run: Run, make: Make, redis_client: redis.Redis, most: str, code: int
 ) -> None:
     redis_client.set("redbeat::lock", TOKEN)
@@ -121,14 +121,14 @@ def test_redis_is_away(run: Run, app: Celery) -> None:
         assert "secret" not in ran.err
 
 
-def test_a_command_does_not_wait_for_redis(run: Run, app: Celery) -> None:
+def test_a_command_does_not_retry_redis(run: Run, app: Celery) -> None:
     app.conf.redbeat_redis_url = f"redis://127.0.0.1:{free_port()}"
     app.conf.redbeat_redis_options = {"retry_period": -1}
     assert run("status").code == EX_UNAVAILABLE
     assert not isinstance(app.redbeat_redis, RetryingConnection)
 
 
-def test_a_wrong_setting(run: Run, app: Celery) -> None:
+def test_a_wrong_setting_is_an_error(run: Run, app: Celery) -> None:
     app.conf.redbeat_lock_timeout = "long"
     ran = run("status")
     assert ran.code == EX_CONFIG

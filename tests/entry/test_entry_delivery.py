@@ -1,4 +1,4 @@
-"""How an entry says what its runs are worth, and where that is stored."""
+"""How an entry sets its delivery guarantee, and where the setting is stored."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def load(app: Celery) -> Entry:
 
 
 class OwnedEntry(Entry):
-    """A subclass with an argument of its own, which it stores."""
+    """A subclass that stores an additional argument."""
 
     def __init__(self, *args: Any, owner: str = "nobody", **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -50,13 +50,15 @@ class OwnedEntry(Entry):
 
 class TestSaved:
     @pytest.mark.parametrize("delivery", BOTH)
-    def test_in_the_policy_and_read_back(self, app: Celery, stored: Stored, delivery: str) -> None:
+    def test_the_delivery_is_stored_in_the_policy_and_read_back(
+        self, app: Celery, stored: Stored, delivery: str
+    ) -> None:
         entry = made(app, delivery=delivery).save()
         assert entry.delivery == delivery
         assert json.loads(stored("a")["policy"]) == {"delivery": delivery}
         assert load(app).delivery == delivery
 
-    def test_nothing_when_it_is_not_chosen(self, app: Celery, stored: Stored) -> None:
+    def test_no_delivery_is_stored_by_default(self, app: Celery, stored: Stored) -> None:
         entry = made(app).save()
         assert entry.delivery is None
         assert "policy" not in stored("a")
@@ -75,7 +77,7 @@ class TestSaved:
         )
         assert "at_most_once" not in stored("a")["meta"]
 
-    def test_changed_and_taken_back(self, app: Celery, stored: Stored) -> None:
+    def test_the_delivery_can_be_changed_and_reset(self, app: Celery, stored: Stored) -> None:
         made(app, delivery="at_most_once").save()
         entry = load(app)
         entry.delivery = "at_least_once"
@@ -86,7 +88,7 @@ class TestSaved:
         assert "policy" not in stored("a")
         assert load(app).delivery is None
 
-    def test_kept_by_a_save_of_something_else(self, app: Celery) -> None:
+    def test_the_delivery_survives_an_edit_of_another_field(self, app: Celery) -> None:
         made(app, delivery="at_most_once").save()
         entry = load(app)
         entry.kwargs = {"k": 1}
@@ -94,7 +96,7 @@ class TestSaved:
         found = load(app)
         assert (found.delivery, found.kwargs) == ("at_most_once", {"k": 1})
 
-    def test_kept_by_a_run_and_a_reschedule(self, app: Celery) -> None:
+    def test_the_delivery_survives_a_run_and_a_reschedule(self, app: Celery) -> None:
         made(app, delivery="at_most_once").save()
         after = load(app).next()
         assert after.delivery == "at_most_once"
@@ -134,7 +136,7 @@ class TestBeatSchedule:
         scheduler.tick()
         scheduler.close()
 
-    def test_is_a_key_of_the_dict(self, app: Celery, stored: Stored) -> None:
+    def test_delivery_is_a_key_of_beat_schedule(self, app: Celery, stored: Stored) -> None:
         self.tick(app, delivery="at_most_once")
         assert json.loads(stored("a")["policy"]) == {"delivery": "at_most_once"}
         assert "delivery" not in json.loads(stored("a")["definition"])
@@ -213,7 +215,7 @@ class TestWrong:
         assert "at_least_once, at_most_once" in str(raised.value)
         assert stored("a") == {}
 
-    def test_leaves_what_is_stored(self, app: Celery) -> None:
+    def test_a_refused_value_changes_nothing_stored(self, app: Celery) -> None:
         entry = made(app, delivery="at_most_once").save()
         entry.delivery = "never"
         with pytest.raises(InvalidEntryError):
@@ -241,7 +243,7 @@ def test_a_copy_keeps_it(
     assert json.loads(stored("a").get("policy", "{}")).get("delivery") == delivery
 
 
-def test_a_copy_has_a_choice_of_its_own(app: Celery) -> None:
+def test_a_copy_can_have_another_delivery(app: Celery) -> None:
     entry = made(app, delivery="at_most_once")
     found = copy.copy(entry)
     found.delivery = "at_least_once"

@@ -1,4 +1,4 @@
-"""Real beats that are scraped: what they show of themselves and of the schedule."""
+"""Scrapes real beats: metrics of the beat and of the schedule."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TASK = "tests.acceptance.project.note"
 
 
 def entries(project: Project, *names: str, **more: Any) -> None:
-    """Store entries that are due at once, and then in an hour."""
+    """Store entries that are due now, then every hour."""
     for name in names:
         schedule = {"__type__": "interval", "every": 3600.0, "relative": False}
         text = json.dumps({"name": name, "task": TASK, "schedule": schedule, **more})
@@ -29,12 +29,12 @@ def entries(project: Project, *names: str, **more: Any) -> None:
 
 
 def one(scrape: Scrape, **expected: float) -> None:
-    """Check samples without labels by the middle of their names."""
+    """Return samples without labels, by the middle of their names."""
     for name, value in expected.items():
         assert scrape.value(f"redbeat_{name}") == value, name
 
 
-def test_what_was_sent_is_counted(project: Project) -> None:
+def test_sent_runs_are_counted(project: Project) -> None:
     names = [f"entry {number}" for number in range(20)]
     entries(project, *names)
     beat, target = begin_beat(project)
@@ -69,7 +69,7 @@ def test_buckets_add_up(project: Project) -> None:
         assert buckets[-1].value == scrape.value(f"{name}_count")
 
 
-def test_all_names_are_as_promised(project: Project) -> None:
+def test_all_metrics_have_the_documented_names(project: Project) -> None:
     entries(project, "a")
     _, target = begin_beat(project)
     scrape = target.wait_for(1, "redbeat_dispatched_total")
@@ -138,7 +138,7 @@ def test_a_lock_of_redbeat_2(project: Project) -> None:
     assert 0 < (scrape.value("redbeat_lock_ttl_seconds") or 0) <= 60
 
 
-def test_a_lock_that_is_none(project: Project) -> None:
+def test_a_key_that_is_not_a_lock(project: Project) -> None:
     project.client.hset("redbeat::lock", "a", "b")
     _, target = begin_beat(project)
     target.wait("/healthz", 200)
@@ -206,7 +206,7 @@ RedBeatScheduler(app).tick()
 
 
 def test_without_the_package(redis_url: str) -> None:
-    """All is well until a port is set."""
+    """The missing package matters only when a port is set."""
     done = subprocess.run(
         [sys.executable, "-c", BLOCKED, redis_url],
         cwd=ROOT,
@@ -222,7 +222,7 @@ def test_without_the_package(redis_url: str) -> None:
 
 @pytest.mark.long
 def test_a_token_that_is_not_the_leaders(project: Project) -> None:
-    """Who took the lock without a turn is no reason to show another's age."""
+    """A lock that was taken without a request must not show the presence of another beat."""
     _, target = begin_beat(project)
     target.wait("/readyz", 200)
     project.client.set("redbeat::lock", new_token(), px=60_000)

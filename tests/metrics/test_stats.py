@@ -1,4 +1,4 @@
-"""What a beat counts in Redis, by whatever becomes of entries."""
+"""What a beat counts in Redis, for each fate of a run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HOUR = 3600
 
 
 def counts(world: World) -> dict[str, int]:
-    """Return what is counted of entries, in all and one by one."""
+    """Return the counts of entries, in total and for each entry."""
     stats = world.client.hgetall(STATS)
     return {
         field: int(number)
@@ -33,7 +33,7 @@ def counts(world: World) -> dict[str, int]:
 
 
 def run(world: World, ticks: int = 1, **kwargs: Any) -> RecordingScheduler:
-    """Return a scheduler that leads and ticked so often, and whose last news are told."""
+    """Return a leading scheduler after ``ticks`` ticks that has reported all counts."""
     scheduler = world.scheduler(**kwargs)
     for _ in range(ticks + 1):
         scheduler.tick()
@@ -41,7 +41,7 @@ def run(world: World, ticks: int = 1, **kwargs: Any) -> RecordingScheduler:
 
 
 def fail(message: str = "") -> None:
-    """Fail as user code does."""
+    """Raise as user code does."""
     raise ValueError(message)
 
 
@@ -174,8 +174,8 @@ def test_a_standby_writes_nothing(app: Celery, world: World) -> None:
     assert world.client.hgetall(STATS) == before
 
 
-def test_an_answer_that_is_lost(world: World, wire: Wire) -> None:
-    """The script ran, and nobody knows."""
+def test_counts_of_a_lost_reply_are_added_once(world: World, wire: Wire) -> None:
+    """The script ran, but the beat does not know."""
     world.put_many(5)
     scheduler = world.scheduler()
     wire.lose(lambda: counts(world).get("dispatched"))
@@ -220,7 +220,7 @@ def full(server: RedisServer) -> Iterator[World]:
 
 
 def test_no_memory_for_counts(full: World) -> None:
-    """An idle beat keeps its lock, which it could before there were any."""
+    """An idle beat without memory keeps its lock, as it did before counts existed."""
     scheduler = run(full)
     before = full.client.hgetall(STATS)
     full.client.config_set("maxmemory", "1")

@@ -1,4 +1,4 @@
-"""An entry that was deleted and saved again is another one: its runs have other task ids."""
+"""An entry that is deleted and saved again is a new entry: its runs have other task ids."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ HOUR = 3600.0
 
 @pytest.fixture
 def ran(world: World) -> datetime:
-    """When entries ran last: their next run is due since a few minutes, at one instant for all."""
+    """The last run of all entries; their next run has been due for a few minutes."""
     return world.ago(4000)
 
 
 def send(scheduler: RecordingScheduler) -> str:
-    """Let one run be sent; return its task id."""
+    """Send one run; return its task id."""
     count = len(scheduler.sent)
     scheduler.tick()
     assert len(scheduler.sent) == count + 1
@@ -36,7 +36,7 @@ def send(scheduler: RecordingScheduler) -> str:
 
 @pytest.fixture
 def beat(world: World, wire: Wire) -> RecordingScheduler:  # noqa: ARG001
-    """A beat that leads, on that wire."""
+    """A leading beat whose client can lose replies."""
     scheduler = world.scheduler()
     scheduler.tick()
     return scheduler

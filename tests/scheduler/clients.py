@@ -80,7 +80,7 @@ class Wire(redis.Redis):
         self.before_command(_fail, when)
 
     def lose(self, when: Callable[[], object] = always, times: int = 1) -> None:
-        """Lose the first replies that arrive while ``when`` holds, after Redis executed the commands."""
+        """Lose the first replies that arrive while ``when`` holds; Redis has run the commands."""
         self._losses += [when] * times
 
     def sending(self) -> None:

@@ -129,7 +129,7 @@ def test_keys_with_one_colon_are_logged_at_the_start(
 
 @pytest.mark.standalone
 def test_the_data_of_redisbeater_runs_under_its_prefix(world: World) -> None:
-    """Its layout has a ``last_run_at`` without seconds and zone, and a member without the prefix."""
+    """It has a ``last_run_at`` without seconds and zone, and a member without the prefix."""
     prefix = PREFIX.replace("redbeat", "redisbeater")
     world.app.conf.redbeat_key_prefix = prefix
     ran = {"year": 2015, "month": 12, "day": 29, "hour": 16, "minute": 45, "microsecond": 231}

@@ -282,7 +282,7 @@ class TestListening:
     def test_any_other_message_only_ends_the_wait(
         self, wakeup: WakeUp, redis_client: redis.Redis, message: bytes
     ) -> None:
-        """A byte that is not text once ended every beat, leader and standbys, at the same moment."""
+        """A byte that is not text once ended every beat at the same moment."""
         wakeup.listen()
         assert redis_client.publish(CHANNEL, message) == 1
         assert not wakeup.wait(0.05, DUE, never)
