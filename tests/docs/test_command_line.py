@@ -151,7 +151,7 @@ SESSIONS = [
 ]
 
 
-@pytest.mark.parametrize(("line", "printed"), SESSIONS, ids=[line[22:] for line, _ in SESSIONS])
+@pytest.mark.parametrize(("line", "output"), SESSIONS, ids=[line[22:] for line, _ in SESSIONS])
 def test_a_command_prints_what_the_page_shows(operated: Celery, line: str, output: str) -> None:
     verb, *rest = shlex.split(line)[4:]
     save_entries(operated)

@@ -1,4 +1,4 @@
-"""What docs/operating.rst shows from Python works."""
+"""The Python examples of docs/operating.rst work."""
 
 from __future__ import annotations
 

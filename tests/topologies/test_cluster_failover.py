@@ -24,7 +24,7 @@ PREFIX = "{redbeat}:"
 
 @pytest.fixture(scope="module")
 def group() -> Iterator[ClusterGroup]:
-    """Three masters with a replica each; what is killed is started again."""
+    """Three masters with a replica each; killed servers are restarted after the test."""
     with ClusterGroup() as group:
         yield group
 
@@ -48,7 +48,7 @@ def beats(
 
 
 def test_the_slot_moves(group: ClusterGroup, beats: Beats, ledger: Ledger) -> None:
-    """It moves a few keys at a time, twice, while leader and standby work."""
+    """It moves twice, a few keys at a time, while leader and standby work."""
     beats.start_leader_and_standby()
     trial = Trial.begin(beats, ledger)
     waits = []
@@ -96,7 +96,7 @@ def test_the_master_of_the_slot_is_killed(
 def test_a_beat_starts_before_the_cluster(
     group: ClusterGroup, beats: Beats, ledger: Ledger
 ) -> None:
-    """It waits for the cluster as it would for a single Redis."""
+    """The beat waits for the cluster as for a single Redis."""
     for node in group.nodes:
         node.pause()
     try:

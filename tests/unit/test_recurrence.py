@@ -1,4 +1,4 @@
-"""Recurrence rules give what dateutil gives, from any moment on."""
+"""Recurrence rules yield the same as dateutil, from any moment on."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def rule(freq: int, dtstart: datetime, **fields: Any) -> Recurrence:
     return recurrence(given, dtstart)
 
 
-# dateutil searches up to the year 9999 for what never matches, so that the rules here avoid that.
+# dateutil searches up to the year 9999 for rules that never match, so these rules avoid that.
 def some(chance: random.Random, low: int, high: int, most: int = 4) -> list[int]:
     values = {chance.randint(low, high) for _ in range(chance.randint(1, most))}
     return sorted(values - {0}) or [high]
 
 
 def day_parts(chance: random.Random, freq: int) -> dict[str, Any]:
-    """Parts that restrict days; few at a time, so that most rules have occurrences."""
+    """Parts that restrict days; only a few, so that most rules have occurrences."""
     nth = [day(chance.choice((1, 2, -1))) for day in chance.sample(DAYS, 2)]
     parts: dict[str, Any] = {
         "bymonth": some(chance, 1, 12),
@@ -50,7 +50,7 @@ def day_parts(chance: random.Random, freq: int) -> dict[str, Any]:
 
 def time_parts(chance: random.Random, freq: int) -> dict[str, Any]:
     parts = {"byhour": (0, 23), "byminute": (0, 59), "bysecond": (0, 59)}
-    # dateutil refuses an interval that its own unit's part can never meet.
+    # dateutil refuses an interval that the part of its unit can never match.
     below = [name for name, unit in zip(parts, (4, 5, 6), strict=True) if unit != freq]
     names = chance.sample(below, chance.randint(0, 2))
     return {name: sorted({0, *some(chance, *parts[name])}) for name in names}
@@ -90,13 +90,13 @@ def test_occurrences_are_those_of_dateutil(seed: int) -> None:
     try:
         reference = expected(theirs, 25, end)
     except ValueError:
-        reference = []  # "results in an empty rule"
+        reference = []  # dateutil: "results in an empty rule"
     found = walked(rule(freq, start, **fields), start, 25, end)
     assert found == reference, (freq, start, fields)
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_it_does_not_matter_where_one_starts_to_look(seed: int) -> None:
+def test_occurrences_do_not_depend_on_the_start_of_the_search(seed: int) -> None:
     chance = random.Random(1000 + seed)
     freq, start, fields = random_rule(chance)
     ours = rule(freq, start, **fields)
@@ -116,7 +116,7 @@ def test_an_old_start_keeps_its_phase(freq: int, unit: int) -> None:
     assert found - datetime(2026, 5, 5) <= timedelta(seconds=unit * interval)
 
 
-def test_weekdays_and_nth_weekdays_together_are_both_meant() -> None:
+def test_weekdays_and_nth_weekdays_can_be_combined() -> None:
     ours = rule(1, datetime(2026, 1, 1), byweekday=[MO, FR(1)])
     days = [at.day for at in walked(ours, datetime(2026, 1, 1), 5, datetime.max)]
     assert days == [2, 5, 12, 19, 26]
@@ -170,7 +170,7 @@ def test_a_count_ends_the_rule(freq: int, fields: dict[str, Any]) -> None:
     )
 
 
-def test_a_huge_count_is_no_work() -> None:
+def test_a_huge_count_takes_no_time() -> None:
     ours = rule(6, datetime(1970, 1, 1), count=10**9)
     assert ours.next_wall(datetime(2001, 9, 9, 1, 46, 38)) == datetime(2001, 9, 9, 1, 46, 39)
     assert ours.next_wall(datetime(2001, 9, 9, 1, 46, 39)) is None
@@ -209,11 +209,11 @@ def test_a_decision_takes_little_work(freq: int, fields: dict[str, Any]) -> None
     ours = rule(freq, datetime(1, 1, 1), **fields)
     began = process_time()
     ours.next_wall(datetime(2026, 1, 1, 0, 0, 1))
-    # Ten times what is promised: the machine may be busy.
+    # Ten times the documented limit: the machine may be busy.
     assert process_time() - began < 1.0
 
 
-def test_what_is_rare_is_found() -> None:
+def test_rare_occurrences_are_found() -> None:
     ours = rule(6, datetime(2026, 1, 1), interval=601, byhour=3, byminute=0, bysecond=0)
     found = ours.next_wall(datetime(2026, 1, 1))
     assert found is not None
@@ -227,7 +227,7 @@ def test_what_is_rare_is_found() -> None:
 
 @pytest.mark.parametrize("seed", range(30))
 def test_rare_periods_against_a_walk_through_all(seed: int) -> None:
-    """Intervals that have little in common with a day, at a few times of it."""
+    """Intervals that rarely coincide with a day, at a few times of the day."""
     chance = random.Random(seed)
     freq, unit = chance.choice(((4, 3600), (5, 60), (6, 1)))
     interval = chance.choice((7, 25, 1439, 1441, 3601, 5040, 86399, 86401, 90000))

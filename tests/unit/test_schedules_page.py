@@ -1,4 +1,4 @@
-"""What docs/schedules.rst shows is what happens."""
+"""The examples of docs/schedules.rst are correct."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def blocks(language: str) -> Iterator[str]:
 
 @pytest.fixture
 def examples(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """The entries that the page makes in Python."""
+    """The entries that the page creates in Python."""
     monkeypatch.setattr(registry, "_types", {})
     app = Celery(set_as_current=False)
     app.conf.beat_schedule = {}
@@ -87,7 +87,7 @@ def kinds(zone: ZoneInfo) -> dict[str, BaseSchedule]:
     }
 
 
-def shown_runs(kind: BaseSchedule, zone: ZoneInfo, night: datetime) -> str:
+def printed_runs(kind: BaseSchedule, zone: ZoneInfo, night: datetime) -> str:
     start = night.replace(tzinfo=zone).astimezone(UTC)
     end = night.replace(hour=4, tzinfo=zone).astimezone(UTC)
     at = next_run(kind, start - timedelta(microseconds=1), zone)
@@ -115,4 +115,4 @@ def test_the_table_is_complete() -> None:
 def test_a_row_of_the_table_is_computed(row: list[str]) -> None:
     place, day = row[0].split()
     zone = ZoneInfo(place)
-    assert row[2] == shown_runs(kinds(zone)[row[1]], zone, datetime.fromisoformat(day))
+    assert row[2] == printed_runs(kinds(zone)[row[1]], zone, datetime.fromisoformat(day))
