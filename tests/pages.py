@@ -25,8 +25,8 @@ def configurations(page: str, replace: Mapping[str, str], **names: Any) -> list[
     found = []
     for block in BLOCK.findall((PAGES / page).read_text(encoding="utf-8") + "\n"):
         text = textwrap.dedent(block)
-        for name, own in replace.items():
-            text = text.replace(name, own)
+        for name, replacement in replace.items():
+            text = text.replace(name, replacement)
         if "_url =" in text:
             made = dict(names)
             exec(text, made)

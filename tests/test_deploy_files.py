@@ -159,8 +159,8 @@ def pod() -> dict[str, Any]:
     deployment: dict[str, Any] = yaml.safe_load(KUBERNETES.read_text())
     template: dict[str, Any] = deployment["spec"]["template"]
     assert deployment["spec"]["replicas"] == 2
-    wanted = deployment["spec"]["selector"]["matchLabels"]
-    assert wanted.items() <= template["metadata"]["labels"].items()
+    selector = deployment["spec"]["selector"]["matchLabels"]
+    assert selector.items() <= template["metadata"]["labels"].items()
     return dict(template["spec"])
 
 
@@ -194,9 +194,9 @@ def test_the_probes_request_what_the_beat_serves(pod: dict[str, Any]) -> None:
 
 def test_a_page_shows_every_file() -> None:
     pages = "\n".join(page.read_text() for page in (PAGE, PAGE.with_name("metrics.rst")))
-    shown = re.findall(r"^\.\. literalinclude:: deploy/(\S+)$", pages, re.MULTILINE)
+    included = re.findall(r"^\.\. literalinclude:: deploy/(\S+)$", pages, re.MULTILINE)
     offered = re.findall(r":download:`\S+ <deploy/(\S+)>`", pages)
-    assert {*shown, *offered} == {path.name for path in FILES.iterdir()}
+    assert {*included, *offered} == {path.name for path in FILES.iterdir()}
 
 
 # -- alerts and the dashboard --------------------------------------------------------------------

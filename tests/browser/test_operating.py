@@ -102,21 +102,21 @@ def test_countdown_reaches_zero_and_the_run_appears(
     open_entry(page, "soon")
     page.evaluate("window.loadedOnce = true")
     countdown, history = page.locator("#next-run"), page.locator("#history tbody tr")
-    shown: set[str] = set()
+    countdowns: set[str] = set()
 
     def reached() -> bool:
-        shown.add(countdown.inner_text())
-        return any(re.search(r"\bin [1-5] ?s", text) for text in shown)
+        countdowns.add(countdown.inner_text())
+        return any(re.search(r"\bin [1-5] ?s", text) for text in countdowns)
 
     wait_until(reached, 20, "a countdown near zero")
     before = history.count()
 
     def run_appeared() -> bool:
-        shown.add(countdown.inner_text())
+        countdowns.add(countdown.inner_text())
         return history.count() > before
 
     wait_until(run_appeared, 30, "another line of the history")
-    assert len(shown) > 1
+    assert len(countdowns) > 1
     assert page.evaluate("window.loadedOnce") is True
 
 
@@ -136,11 +136,11 @@ def test_the_open_page_of_a_deleted_entry_says_so_and_stops_polling(
 
     wait_until(told, 20, "what has become of the entry")
     expect(stale).to_contain_text("There is no entry 'obsolete'")
-    asked: list[str] = []
-    page.on("request", lambda request: asked.append(request.url))
+    requests: list[str] = []
+    page.on("request", lambda request: requests.append(request.url))
     page.clock.run_for(60_000)
     expect(page.locator("#next-run")).to_contain_text("in 58 min")
-    assert asked == []
+    assert requests == []
 
 
 def test_the_leader_and_the_standby_are_shown(page: Page, project: Project) -> None:

@@ -206,14 +206,14 @@ def test_the_filter_is_collapsed_on_a_phone(new_page: NewPage, make: Make) -> No
 def test_the_next_run_is_never_in_the_past(page: Page, make: Make) -> None:
     make("often", 2.0)
     page.goto("/entry?name=often")
-    shown: set[str] = set()
+    countdowns: set[str] = set()
 
     def counted() -> bool:
-        shown.update(page.locator("#upcoming .less, #preview li").all_inner_texts())
-        return any("now" in text for text in shown)
+        countdowns.update(page.locator("#upcoming .less, #preview li").all_inner_texts())
+        return any("now" in text for text in countdowns)
 
     wait_until(counted, 20, "a run that is now")
-    assert not any("ago" in text or "late" in text for text in shown)
+    assert not any("ago" in text or "late" in text for text in countdowns)
 
 
 def test_page_works_without_scripts(new_page: NewPage, schedule: Schedule, make: Make) -> None:

@@ -24,7 +24,7 @@ def load(app: Celery, name: str) -> RedBeatSchedulerEntry:
 
 
 @pytest.mark.parametrize(
-    ("options", "wanted"),
+    ("options", "expected"),
     [
         (["--every", "30"], schedule(30)),
         (["--every", "1.5"], schedule(1.5)),
@@ -42,13 +42,13 @@ def load(app: Celery, name: str) -> RedBeatSchedulerEntry:
     ],
 )
 def test_each_type_of_schedule_can_be_added(
-    run: Run, app: Celery, options: list[str], wanted: object
+    run: Run, app: Celery, options: list[str], expected: object
 ) -> None:
     ran = run("add", "new", "proj.note", *options)
     assert (ran.code, ran.out) == (0, "")
     assert ran.err.startswith("Added new: ")
     entry = load(app, "new")
-    assert (entry.schedule, entry.task, entry.enabled) == (wanted, "proj.note", True)
+    assert (entry.schedule, entry.task, entry.enabled) == (expected, "proj.note", True)
 
 
 def test_all_options_of_an_entry_can_be_added(run: Run, app: Celery) -> None:

@@ -63,7 +63,7 @@ def test_add_creates_an_entry_of_the_class(run: Run, owned: Celery) -> None:
 
 
 @pytest.mark.parametrize(
-    ("setting", "wanted"),
+    ("setting", "entry_class"),
     [
         ("redbeat.RedBeatScheduler", RedBeatSchedulerEntry),
         ("redbeat", RedBeatSchedulerEntry),
@@ -72,6 +72,6 @@ def test_add_creates_an_entry_of_the_class(run: Run, owned: Celery) -> None:
         (f"{__name__}.OwnedScheduler", Owned),
     ],
 )
-def test_the_class_comes_from_the_setting(app: Celery, setting: str, wanted: type) -> None:
+def test_the_class_comes_from_the_setting(app: Celery, setting: str, entry_class: type) -> None:
     app.conf.beat_scheduler = setting
-    assert entry_class_of(app) is wanted
+    assert entry_class_of(app) is entry_class

@@ -24,7 +24,7 @@ def load(app: Celery, name: str = "old") -> RedBeatSchedulerEntry:
 
 
 @pytest.mark.parametrize(
-    ("options", "wanted"),
+    ("options", "expected"),
     [
         (["--every", "30"], {"schedule": schedule(30)}),
         (["--cron", "0 9 * * *"], {"schedule": crontab("0", "9")}),
@@ -46,7 +46,7 @@ def load(app: Celery, name: str = "old") -> RedBeatSchedulerEntry:
     ],
 )
 def test_given_options_change_and_the_rest_stays(
-    run: Run, make: Make, app: Celery, options: list[str], wanted: dict[str, Any]
+    run: Run, make: Make, app: Celery, options: list[str], expected: dict[str, Any]
 ) -> None:
     before: dict[str, Any] = {
         "schedule": schedule(3600),
@@ -64,8 +64,8 @@ def test_given_options_change_and_the_rest_stays(
     assert (ran.code, ran.out) == (0, "")
     assert ran.err.startswith("Changed old: ")
     entry = load(app)
-    after = {name: getattr(entry, name) for name in {**before, **wanted}}
-    assert after == {**before, **wanted}
+    after = {name: getattr(entry, name) for name in {**before, **expected}}
+    assert after == {**before, **expected}
     assert entry.last_run_at == datetime(2026, 1, 1, tzinfo=timezone.utc)
 
 

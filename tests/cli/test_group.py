@@ -51,7 +51,7 @@ def test_an_unknown_command_suggests_the_nearest(run: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "start", "wanted"),
+    ("words", "start", "completions"),
     [
         (["redbeat"], "tr", ["trigger"]),
         (["redbeat"], "p", ["pause"]),
@@ -60,9 +60,9 @@ def test_an_unknown_command_suggests_the_nearest(run: Run) -> None:
         (["redbeat", "add", "--coalesce"], "", ["latest", "earliest", "all"]),
     ],
 )
-def test_the_shell_completes(words: list[str], start: str, wanted: list[str]) -> None:
+def test_the_shell_completes(words: list[str], start: str, completions: list[str]) -> None:
     complete = BashComplete(celery, {}, "celery", "_CELERY_COMPLETE")
-    assert [item.value for item in complete.get_completions(words, start)] == wanted
+    assert [item.value for item in complete.get_completions(words, start)] == completions
 
 
 def test_options_that_an_app_adds_to_every_command_are_accepted(app: Celery) -> None:

@@ -40,7 +40,7 @@ def names(ran: CommandResult) -> list[str]:
 
 @pytest.mark.usefixtures("entries")
 @pytest.mark.parametrize(
-    ("options", "wanted"),
+    ("options", "expected"),
     [
         ([], ["old", "billing-minute", "hour", "billing-day", "off"]),
         (["--limit", "2"], ["old", "billing-minute"]),
@@ -57,8 +57,8 @@ def names(ran: CommandResult) -> list[str]:
         (["--pattern", "nothing"], []),
     ],
 )
-def test_filters_select_entries(run: Run, options: list[str], wanted: list[str]) -> None:
-    assert names(run("list", "--json", *options)) == wanted
+def test_filters_select_entries(run: Run, options: list[str], expected: list[str]) -> None:
+    assert names(run("list", "--json", *options)) == expected
 
 
 @pytest.mark.usefixtures("tokyo", "entries")

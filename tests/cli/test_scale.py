@@ -85,27 +85,29 @@ def test_a_terminal_shows_a_progress_bar(
     file = write_lines(tmp_path / "in", FEW)
     if verb == "export":
         assert run("import", file).code == 0
-    ours, theirs = pty.openpty()
+    terminal, program_side = pty.openpty()
     env = {**os.environ, "PYTHONPATH": str(ROOT), "PROJECT_REDIS_URL": redis_url, "TERM": "xterm"}
     command = [sys.executable, "-m", "celery", "-A", "tests.acceptance.project", "redbeat"]
-    process = subprocess.Popen([*command, verb, file], env=env, stdin=theirs, stderr=theirs)
-    os.close(theirs)
-    told = bytearray()
+    process = subprocess.Popen(
+        [*command, verb, file], env=env, stdin=program_side, stderr=program_side
+    )
+    os.close(program_side)
+    output = bytearray()
 
     def ended() -> bool:
         try:
-            told.extend(os.read(ours, 4096))
+            output.extend(os.read(terminal, 4096))
         except OSError:  # the process has closed its output
             return True
         return False
 
     try:
         wait_until(ended, 60, "the end of the output")
-        assert process.wait(30) == 0, told.decode()
+        assert process.wait(30) == 0, output.decode()
     finally:
         process.kill()
         process.wait(10)
-        os.close(ours)
-    text = told.decode()
+        os.close(terminal)
+    text = output.decode()
     assert all(label in text for label in labels)
     assert "100%" in text

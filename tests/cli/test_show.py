@@ -45,8 +45,8 @@ def ran_twice(make: Make, redis_client: redis.Redis) -> None:
 def test_show_prints_everything(run: Run) -> None:
     ran = run("show", "nightly")
     assert ran.code == 0
-    shown = {name: value for name, _, value in (text.partition("  ") for text in ran.lines)}
-    values = {name: value.strip() for name, value in shown.items()}
+    fields = {name: value for name, _, value in (text.partition("  ") for text in ran.lines)}
+    values = {name: value.strip() for name, value in fields.items()}
     assert values["Name"] == "nightly"
     assert values["Task"] == 'proj.report(1, to="a")'
     assert values["Schedule"] == "cron 15 3 * * *"

@@ -165,8 +165,10 @@ def test_the_score_of_a_restored_entry_counts_from_its_nominal_run(
     ran = datetime.fromtimestamp(seconds, UTC)
     stamp = {"__type__": "datetime", **dict(zip(FIELDS, ran.timetuple(), strict=False))}
     runtime = {"scheduled_at": seconds - 40.0, "last_run_at": float(seconds)}
-    given = line("late", 100, meta={"last_run_at": stamp, "total_run_count": 3}, runtime=runtime)
-    assert run("import", write(tmp_path / "f", given)).code == 0
+    exported_line = line(
+        "late", 100, meta={"last_run_at": stamp, "total_run_count": 3}, runtime=runtime
+    )
+    assert run("import", write(tmp_path / "f", exported_line)).code == 0
     assert redis_client.zscore("redbeat::schedule", "redbeat:late") == seconds + 60
 
 

@@ -36,11 +36,11 @@ def test_the_next_runs_of_all_entries_are_merged(run: Run, make: Make) -> None:
 def test_the_next_runs_of_one_entry(run: Run, make: Make, app: Celery) -> None:
     entry = make("ten", crontab(minute="*/10"))
     make("other", 5)
-    wanted = entry.upcoming(3)
+    expected = entry.upcoming(3)
     assert [line["scheduled_at"] for line in run("upcoming", "ten", "-n", "3", "--json").json] == [
-        instant.isoformat() for instant in wanted
+        instant.isoformat() for instant in expected
     ]
-    until = wanted[1].astimezone(app.timezone)
+    until = expected[1].astimezone(app.timezone)
     ran = run("upcoming", "ten", "--until", f"{until:%Y-%m-%dT%H:%M}")
     assert len(ran.lines) == 3
     assert "SCHEDULED (Asia/Tokyo)" in ran.lines[0]

@@ -338,7 +338,7 @@ def test_load_meta_of_a_missing_key_means_never_run(app: Celery) -> None:
 def test_a_stored_entry_can_be_loaded_in_parts(app: Celery) -> None:
     entry(app, "interval", last_run_at=RAN, **TEXTS["interval"][0]).save()
     assert Entry.load_meta(f"{PREFIX}interval", app=app) == {"last_run_at": RAN}
-    wanted = {
+    expected = {
         "name": "interval",
         "task": "t.a",
         "args": ["x", 2],
@@ -347,10 +347,10 @@ def test_a_stored_entry_can_be_loaded_in_parts(app: Celery) -> None:
         "schedule": schedule(60),
         "enabled": True,
     }
-    assert Entry.load_definition(f"{PREFIX}interval", app=app) == wanted
-    assert Entry.load_definition("any", app, text_of("interval")) == wanted
-    assert Entry.decode_definition(text_of("interval")) == wanted
-    assert Entry.decode_definition(text_of("interval").encode()) == wanted
+    assert Entry.load_definition(f"{PREFIX}interval", app=app) == expected
+    assert Entry.load_definition("any", app, text_of("interval")) == expected
+    assert Entry.decode_definition(text_of("interval")) == expected
+    assert Entry.decode_definition(text_of("interval").encode()) == expected
 
 
 def test_texts_of_meta_are_decoded(app: Celery) -> None:

@@ -32,8 +32,8 @@ class OwnedEntry(Entry):
 
 
 def entry(app: Celery, cls: type[Entry] = Entry, **fields: Any) -> Entry:
-    given = {"schedule": 60, "args": [[1]], "kwargs": {"k": [2]}, "options": {"queue": "q"}}
-    return cls("a", "t.a", app=app, last_run_at=RAN, total_run_count=3, **{**given, **fields})
+    arguments = {"schedule": 60, "args": [[1]], "kwargs": {"k": [2]}, "options": {"queue": "q"}}
+    return cls("a", "t.a", app=app, last_run_at=RAN, total_run_count=3, **{**arguments, **fields})
 
 
 def fields_of(made: Entry) -> dict[str, Any]:

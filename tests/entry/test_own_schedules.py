@@ -35,10 +35,10 @@ class Answers(schedule):
     def __init__(self, *answers: Any, **kwargs: Any) -> None:
         super().__init__(60, **kwargs)
         self.answers = list(answers)
-        self.asked: list[datetime] = []
+        self.calls: list[datetime] = []
 
     def is_due(self, last_run_at: datetime) -> Any:
-        self.asked.append(last_run_at)
+        self.calls.append(last_run_at)
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if isinstance(answer, Exception):
             raise answer

@@ -58,11 +58,11 @@ class CrashingStore(Store):
 
     def claim(self, *terms: Any, **more: Any) -> ClaimReply:
         """Send the request, and die before or after it."""
-        asked = ClaimRequest(*terms, **more)
-        if any(done.meta for done in asked.completions):
+        request = ClaimRequest(*terms, **more)
+        if any(done.meta for done in request.completions):
             passes("decided")
-        turn = super().claim(*asked)
-        if any(done.meta for done in asked.completions):
+        turn = super().claim(*request)
+        if any(done.meta for done in request.completions):
             passes("recorded")
         if turn.claims:
             passes("claimed")
@@ -75,10 +75,10 @@ class CrashingPublisher(Publisher):
     """
 
     def _answered(self) -> list[InFlightMessage]:
-        letters = super()._answered()
-        if letters:
+        messages = super()._answered()
+        if messages:
             passes("delivered")
-        return letters
+        return messages
 
 
 class CrashingScheduler(RedBeatScheduler):

@@ -84,23 +84,23 @@ class Schedule:
 
     def run_counts(self, entries: Iterable[str]) -> dict[str, int]:
         """Return the recorded ``total_run_count`` of each entry, 0 without a history."""
-        wanted = list(entries)
+        names_to_read = list(entries)
         pipeline = self.client.pipeline(transaction=False)
-        for name in wanted:
+        for name in names_to_read:
             pipeline.hget(self.prefix + name, "meta")
         metas = pipeline.execute()
         return {
             name: json.loads(meta).get("total_run_count", 0) if meta else 0
-            for name, meta in zip(wanted, metas, strict=True)
+            for name, meta in zip(names_to_read, metas, strict=True)
         }
 
     def claimed(self, entries: Iterable[str]) -> list[str]:
         """Return the entries that have a claim."""
-        wanted = list(entries)
+        names_to_read = list(entries)
         pipeline = self.client.pipeline(transaction=False)
-        for name in wanted:
+        for name in names_to_read:
             pipeline.hexists(self.prefix + name, "claim")
-        return [name for name, held in zip(wanted, pipeline.execute(), strict=True) if held]
+        return [name for name, held in zip(names_to_read, pipeline.execute(), strict=True) if held]
 
     def due_before(self, instant: float) -> int:
         """Return how many entries have a score between 0 and ``instant``."""

@@ -130,15 +130,15 @@ def judge(
         of_id[message.task_id].add((message.entry, message.scheduled_at))
     report = Report(reused=[task_id for task_id, found in of_id.items() if len(found) > 1])
     for entry, instants in expected.items():
-        own = (rules or {}).get(entry, Rules())
+        entry_rules = (rules or {}).get(entry, Rules())
         found = of_entry.pop(entry, [])
         scheduled = [message for message in found if not message.triggered]
         triggered = [message for message in found if message.triggered]
-        _judge_triggers(report, entry, own.triggers, triggered)
-        wanted = _judge_limit(report, instants, scheduled, own.limit)
-        _judge_overlap(report, scheduled, own)
-        skips = own.overlap_timeout is not None
-        _judge_entry(report, entry, wanted, scheduled, coalescing or skips)
+        _judge_triggers(report, entry, entry_rules.triggers, triggered)
+        allowed = _judge_limit(report, instants, scheduled, entry_rules.limit)
+        _judge_overlap(report, scheduled, entry_rules)
+        skips = entry_rules.overlap_timeout is not None
+        _judge_entry(report, entry, allowed, scheduled, coalescing or skips)
     for strangers in of_entry.values():
         report.unknown += strangers
     return report

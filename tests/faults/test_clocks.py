@@ -195,10 +195,10 @@ def test_entries_are_saved_again_by_a_host_with_a_wrong_clock(
     schedule.put(hourly, HOUR, schedule.now() + HOUR - 600.0, dict.fromkeys(hourly, meta))
     one = Grid.begin(schedule, again, 1.0, first - schedule.now())
     run_until(schedule, one.first + 0.5)
-    asked = {}
+    requested_at = {}
     for offset in OFFSETS:
         save(schedule_redis.url, offset, {f"again{offset:g}": "again", f"now{offset:g}": "now"})
-        asked[f"now{offset:g}"] = schedule.now()
+        requested_at[f"now{offset:g}"] = schedule.now()
     until = schedule.now() + SOON
     run_until(schedule, until)
     report = settle(ledger, [one], until)
@@ -206,7 +206,7 @@ def test_entries_are_saved_again_by_a_host_with_a_wrong_clock(
     note(f"{report}; of these asked for: {len(now)}")
     assert sorted(now) == sorted(hourly)
     assert len(report.unknown) == len(hourly)
-    assert all(received <= asked[name] + SOON for name, received in now.items())
+    assert all(received <= requested_at[name] + SOON for name, received in now.items())
     report.unknown = []
     check(report)
 

@@ -276,10 +276,10 @@ def test_the_sorted_set_is_lost(
     counts = schedule.run_counts([*ENTRIES, OFTEN])
     started = time.monotonic()
     schedule.client.delete(SCHEDULE)
-    wanted = [*ENTRIES, *HOURLY, OFTEN, SELDOM]
+    expected = [*ENTRIES, *HOURLY, OFTEN, SELDOM]
 
     def all_back() -> bool:
-        scores = schedule.client.zmscore(SCHEDULE, [PREFIX + name for name in wanted])
+        scores = schedule.client.zmscore(SCHEDULE, [PREFIX + name for name in expected])
         return None not in scores
 
     wait_until(all_back, 60.0, "all entries are members again")

@@ -57,8 +57,8 @@ def proxy(schedule_redis: RedisServer, schedule: Schedule) -> Iterator[Proxy]:
 def dispatches_soon(schedule: Schedule, ledger: Ledger) -> Grid:
     """Store entries that are due now, and assert that the beat dispatches them soon."""
     grid = Grid.begin(schedule, names(5, "now"), HOUR, 0.0)
-    wanted = set(grid.entries)
-    wait_until(lambda: wanted <= {message.entry for message in ledger.messages}, 30.0, "runs")
+    unsent = set(grid.entries)
+    wait_until(lambda: unsent <= {message.entry for message in ledger.messages}, 30.0, "runs")
     report = settle(ledger, [grid], grid.first)
     assert not report.late(AGAIN), str(report)
     return grid

@@ -38,12 +38,12 @@ Json = dict[str, Any]
 
 def new_recordings(peer: Side) -> dict[str, Json]:
     """Return recordings of the current version of this package, by name."""
-    wanted = {
+    specs = {
         "now": RecordingSpec(ours(), kept=SNAPSHOTS),
         "2.4.2, then now": RecordingSpec(peer, NEW_YORK, second=ours()),
     }
     with ThreadPoolExecutor() as pool:
-        return dict(zip(wanted, pool.map(RecordingSpec.made, wanted.values()), strict=True))
+        return dict(zip(specs, pool.map(RecordingSpec.made, specs.values()), strict=True))
 
 
 def judged(python: str, url: str, zone: str) -> Json:

@@ -54,8 +54,8 @@ def test_exporter_and_beat_export_the_same_values(project: Project) -> None:
     _, target = begin_exporter(project)
     seen = beat.wait_for(2, "redbeat_dispatched_total")
     scrape = target.wait_for(2, "redbeat_dispatched_total")
-    own = {name for name in seen.names if name.startswith("redbeat_")}
-    assert {name for name in scrape.names if name.startswith("redbeat_")} == own <= own_names()
+    exported = {name for name in seen.names if name.startswith("redbeat_")}
+    assert {name for name in scrape.names if name.startswith("redbeat_")} == exported <= own_names()
     for name in ("dispatched_total", "leader", "beats", "redis_up", "static_entries"):
         assert scrape.value(f"redbeat_{name}") == seen.value(f"redbeat_{name}"), name
 

@@ -158,9 +158,9 @@ def test_counting_takes_no_round_trip(world: World) -> None:
     before = world.calls()
     scheduler.tick()
     assert world.calls() == before + 1
-    told = int(world.client.hget(STATS, "round_trips"))
+    recorded = int(world.client.hget(STATS, "round_trips"))
     scheduler.tick()
-    assert int(world.client.hget(STATS, "round_trips")) == told + 1
+    assert int(world.client.hget(STATS, "round_trips")) == recorded + 1
 
 
 def test_a_standby_writes_nothing(app: Celery, world: World) -> None:

@@ -65,8 +65,8 @@ def make(world: World) -> Make:
     """A function that creates an unsaved entry, by default an hourly one."""
 
     def make(name: str = "a", **fields: Any) -> RedBeatSchedulerEntry:
-        given = {"task": f"tasks.{name}", "schedule": 3600, "app": world.app, **fields}
-        return RedBeatSchedulerEntry(name, **given)
+        arguments = {"task": f"tasks.{name}", "schedule": 3600, "app": world.app, **fields}
+        return RedBeatSchedulerEntry(name, **arguments)
 
     return make
 

@@ -182,13 +182,13 @@ def test_save_all_with_a_pool_that_has_no_connection_to_spare(make: Make, world:
 
 
 def test_save_all_wakes_beats_up_once(schedule: Schedule, make: Make, world: World) -> None:
-    with world.client.pubsub() as heard:
-        heard.subscribe("redbeat::wakeup")
+    with world.client.pubsub() as subscription:
+        subscription.subscribe("redbeat::wakeup")
         schedule.save_all(make(f"e{number}", schedule=1) for number in range(20))
         world.client.publish("redbeat::wakeup", "end")
         received: list[str] = []
         while not received or received[-1] != "end":
-            message = heard.get_message(ignore_subscribe_messages=True, timeout=5)
+            message = subscription.get_message(ignore_subscribe_messages=True, timeout=5)
             received += [message["data"]] if message else []
     assert received == ["due", "end"]
 
@@ -291,9 +291,9 @@ def test_apply_refuses_the_name_of_a_static_entry(schedule: Schedule, world: Wor
 def test_apply_checks_all_before_it_writes_one(
     schedule: Schedule, world: World, fields: Any, message: str, dry_run: bool
 ) -> None:
-    given = {"task": "t", **fields} if isinstance(fields, dict) else fields
+    entry_or_fields = {"task": "t", **fields} if isinstance(fields, dict) else fields
     with pytest.raises(InvalidEntryError, match=message):
-        schedule.apply({**DEFINITIONS, "bad": given}, dry_run=dry_run)
+        schedule.apply({**DEFINITIONS, "bad": entry_or_fields}, dry_run=dry_run)
     assert world.dump() == {}
 
 

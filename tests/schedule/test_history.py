@@ -187,8 +187,12 @@ def line(scheduled: float, *rest: Any) -> str:
 
 def written(scheduled: float, dispatched: float, outcome: str, run_id: str) -> str:
     """Return the line of a run, whose id is left out if it can be computed."""
-    own = outcome == "sent" and run_id == own_id(at(scheduled))
-    return line(scheduled, dispatched) if own else line(scheduled, dispatched, outcome, run_id)
+    is_computable = outcome == "sent" and run_id == own_id(at(scheduled))
+    return (
+        line(scheduled, dispatched)
+        if is_computable
+        else line(scheduled, dispatched, outcome, run_id)
+    )
 
 
 def own_id(scheduled_at: datetime) -> str:
@@ -227,10 +231,10 @@ def test_lines_of_earlier_versions_are_read() -> None:
 def test_computed_ids_can_be_filled_in() -> None:
     old = "1.000000 2.000000 id sent\n1.000000 2.000000 - skipped\nno line\n"
     text = "".join([written(*run) + "\n" for run in RUNS]) + old
-    told = with_ids(text, own_id)
-    assert [run.task_id or "" for run in read_history(told)][:8] == [run[3] for run in RUNS]
-    assert told.count("own-") == 3
-    assert with_ids(told, str) == told
+    filled_in = with_ids(text, own_id)
+    assert [run.task_id or "" for run in read_history(filled_in)][:8] == [run[3] for run in RUNS]
+    assert filled_in.count("own-") == 3
+    assert with_ids(filled_in, str) == filled_in
 
 
 def test_ten_runs_cost_little(make: Make, world: World) -> None:

@@ -169,8 +169,8 @@ def test_entries_saved_in_bulk_have_different_ids(
 
 def test_a_triggered_run_has_the_returned_id(make: Make, beat: RecordingScheduler) -> None:
     make("a").save()
-    told = make("a").trigger()
-    assert send(beat) == told
+    returned = make("a").trigger()
+    assert send(beat) == returned
 
 
 def test_a_copy_under_another_prefix_keeps_the_ids_of_old_runs(

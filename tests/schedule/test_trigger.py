@@ -261,11 +261,11 @@ def test_beats_without_a_lock_send_a_trigger_once(make: Make, world: World) -> N
 
 def test_a_waiting_beat_is_woken_up(make: Make, world: World) -> None:
     entry = make("a").save()
-    with world.client.pubsub() as heard:
-        heard.subscribe("redbeat::wakeup")
-        heard.get_message(timeout=5)
+    with world.client.pubsub() as subscription:
+        subscription.subscribe("redbeat::wakeup")
+        subscription.get_message(timeout=5)
         entry.trigger()
-        message = heard.get_message(timeout=5)
+        message = subscription.get_message(timeout=5)
     assert message is not None
     assert message["data"] == "due"
 

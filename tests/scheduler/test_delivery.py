@@ -418,28 +418,28 @@ class TestOthersWriteMeanwhile:
         self, world: World, wire: Wire, log: pytest.LogCaptureFixture
     ) -> None:
         put_due(world, "a", delivery=AT_MOST_ONCE)
-        theirs = world.ago(5)
+        written = world.ago(5)
         scheduler = world.scheduler()
-        around_the_record(world, wire, before=lambda: world.put_meta("a", theirs))
+        around_the_record(world, wire, before=lambda: world.put_meta("a", written))
         scheduler.tick()
         scheduler.tick()
         assert scheduler.sent == []
-        assert world.field("a", "meta") == {"last_run_at": datetime_json(theirs)}
-        assert world.score("a") == pytest.approx(theirs.timestamp() + 3600, abs=1e-5)
+        assert world.field("a", "meta") == {"last_run_at": datetime_json(written)}
+        assert world.score("a") == pytest.approx(written.timestamp() + 3600, abs=1e-5)
         assert not lines(log, "lost")
 
     def test_a_history_after_which_it_is_due_still(
         self, world: World, wire: Wire, log: pytest.LogCaptureFixture
     ) -> None:
         put_due(world, "a", delivery=AT_MOST_ONCE)
-        theirs = world.ago(3650)
+        written = world.ago(3650)
         scheduler = world.scheduler()
-        around_the_record(world, wire, before=lambda: world.put_meta("a", theirs))
+        around_the_record(world, wire, before=lambda: world.put_meta("a", written))
         scheduler.tick()
         scheduler.tick()
         assert scheduler.names == ["a"]
         assert scheduler.sent[0].scheduled_at.timestamp() == pytest.approx(
-            theirs.timestamp() + 3600, abs=1e-5
+            written.timestamp() + 3600, abs=1e-5
         )
         assert world.run_count("a") == 1
         assert not lines(log, "lost")

@@ -131,12 +131,12 @@ def test_a_history_written_by_an_application_survives_a_lost_refusal(
 ) -> None:
     """The lost reply contained the application's history; the repeated request returns it again."""
     world.put("a", interval_json(600), world.ago(900))
-    theirs = world.ago(5)
-    scheduler.before_send = once(lambda: world.put_meta("a", theirs))
+    written = world.ago(5)
+    scheduler.before_send = once(lambda: world.put_meta("a", written))
     wire.lose(lambda: scheduler.sent)
     for _ in range(3):
         scheduler.tick()
-    assert world.field("a", "meta")["last_run_at"] == datetime_json(theirs)
+    assert world.field("a", "meta")["last_run_at"] == datetime_json(written)
     assert world.run_count("a") == 1
     assert scheduler.names == ["a"]
 

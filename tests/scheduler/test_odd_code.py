@@ -136,10 +136,10 @@ def test_an_odd_entry_class(
     world: World, log: pytest.LogCaptureFixture, method: str, value: Any, delivery: str
 ) -> None:
     name, odd = method.removeprefix("not "), METHODS[method](value)
-    ours: Any = getattr(RedBeatSchedulerEntry, name)
+    base_method: Any = getattr(RedBeatSchedulerEntry, name)
 
     def ours_or_odd(entry: Any, *args: Any, **kwargs: Any) -> Any:
-        chosen = odd if entry.name == "odd" else ours
+        chosen = odd if entry.name == "odd" else base_method
         if isinstance(chosen, property):
             assert chosen.fget is not None
             return chosen.fget(entry)

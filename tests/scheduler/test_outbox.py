@@ -44,8 +44,8 @@ class Sender:
         return int(self.broker.llen("celery"))
 
 
-def names(letters: list[InFlightMessage]) -> str:
-    return "".join(str(letter.entry) for letter in letters)
+def names(messages: list[InFlightMessage]) -> str:
+    return "".join(str(message.entry) for message in messages)
 
 
 @pytest.fixture
@@ -107,10 +107,10 @@ def test_an_error_is_that_of_its_own_letter(sender: Sender) -> None:
     sender.publish("c")
     sender.outbox.advance()
     sender.publish("d")
-    letters = sender.outbox.deliver()
-    assert names(letters) == "abcd"
-    assert [letter.entry for letter in letters if letter.error] == ["b"]
-    assert "WRONGTYPE" in str(letters[1].error)
+    messages = sender.outbox.deliver()
+    assert names(messages) == "abcd"
+    assert [message.entry for message in messages if message.error] == ["b"]
+    assert "WRONGTYPE" in str(messages[1].error)
 
 
 def test_the_broker_dies_while_messages_are_on_their_way(
@@ -127,9 +127,9 @@ def test_the_broker_dies_while_messages_are_on_their_way(
     sender.outbox.advance()
     sender.publish("c")
     server.kill()
-    letters = sender.outbox.deliver()
-    assert names(letters) == "abc"
-    assert all(letter.error for letter in letters)
+    messages = sender.outbox.deliver()
+    assert names(messages) == "abc"
+    assert all(message.error for message in messages)
 
 
 def test_another_channel_waits_for_itself(sender: Sender) -> None:

@@ -19,11 +19,11 @@ class Breaker:
     def __init__(self, scheduler: RecordingScheduler, error: BaseException, *tasks: str) -> None:
         self.error: BaseException | None = error
         self.tasks = tasks
-        self.asked: list[str] = []
+        self.attempts: list[str] = []
         scheduler.before_send = self
 
     def __call__(self, task: str) -> None:
-        self.asked.append(task)
+        self.attempts.append(task)
         if self.error is not None and (not self.tasks or task in self.tasks):
             raise self.error
 
@@ -122,11 +122,11 @@ class TestBroker:
         breaker = Breaker(scheduler, error, *(f"tasks.{name}" for name in names[3:]))
         assert 0 < scheduler.tick() <= BROKER_WAIT.longest
         assert scheduler.names == names[:3]
-        assert len(breaker.asked) == 4
+        assert len(breaker.attempts) == 4
         assert not any(world.is_claimed(name) and world.score(name) != 1 for name in names[4:])
         for _ in range(3):
             assert 0 < scheduler.tick() <= BROKER_WAIT.longest
-        assert len(breaker.asked) == 7  # one attempt per tick
+        assert len(breaker.attempts) == 7  # one attempt per tick
         breaker.error = None
         make_due(world, *names)
         scheduler.tick()
@@ -145,7 +145,7 @@ class TestBroker:
         scheduler = world.scheduler()
         breaker = Breaker(scheduler, OperationalError("away"), "tasks.c")
         assert 0 < scheduler.tick() <= BROKER_WAIT.longest
-        assert breaker.asked == ["tasks.a", "tasks.b", "tasks.c"]
+        assert breaker.attempts == ["tasks.a", "tasks.b", "tasks.c"]
         assert scheduler.names == ["a", "b"]
         assert "The broker is back" not in log.text
 

@@ -117,17 +117,17 @@ class TestEverythingIsConfirmed:
 
     def test_the_signal_is_sent_for_confirmed_messages(self, world: World, broker: Broker) -> None:
         world.put_many(5)
-        heard = []
+        received = []
 
         def receiver(entry: Any, task_id: str, **_: Any) -> None:
-            heard.append((entry.name, task_id))
+            received.append((entry.name, task_id))
 
         entry_dispatched.connect(receiver)
         try:
             world.scheduler_of(RedBeatScheduler).tick()
         finally:
             entry_dispatched.disconnect(receiver)
-        assert sorted(heard) == sorted(broker.messages())
+        assert sorted(received) == sorted(broker.messages())
 
 
 class TestOneIsRefused:
@@ -201,11 +201,11 @@ class TestTheBrokerBreaks:
         """
         world.put_many(COUNT)
         scheduler = world.scheduler_of(Hooked)
-        heard: list[str] = []
+        received: list[str] = []
 
         def hook(name: str) -> None:
-            heard.append(name)
-            if len(heard) == 30:
+            received.append(name)
+            if len(received) == 30:
                 broker.server.kill()
 
         scheduler.hook = hook

@@ -203,7 +203,7 @@ def test_each_entry_of_a_batch_gets_its_own_result(
     put("a", definition="d", meta="ma", runtime="ra")
     put("b", definition="d", meta="mb")
     redis_client.hset(KEYS.entry("c"), mapping={"definition": "d", "meta": "mc"})
-    asked = [
+    entries = [
         Writing(KEYS.entry("new"), "d", "", "m", score=FUTURE),
         Writing(KEY, "d2", "", "mine", score=FUTURE),
         Writing(KEYS.entry("gone"), meta="m", seen=None),
@@ -212,7 +212,7 @@ def test_each_entry_of_a_batch_gets_its_own_result(
         Writing(KEYS.entry("naïve"), "d", "", "m", score=FUTURE),
         Writing(KEYS.entry("naïve"), "d2", "", "", "", "m", FUTURE),
     ]
-    assert store.save_all(asked) == [
+    assert store.save_all(entries) == [
         Saved(SAVED),
         Saved(HISTORY_DIFFERS, "ma", "ra", definition="d"),
         Saved(GONE),

@@ -222,14 +222,14 @@ def test_the_eviction_policy_is_that_of_the_node(site: Site) -> None:
 
 def test_the_lock(site: Site) -> None:
     store, key = site.store(), f"{site.prefix}:lock"
-    mine, theirs = BeatLock(store, key, 30.0), BeatLock(site.store(), key, 30.0)
+    mine, other = BeatLock(store, key, 30.0), BeatLock(site.store(), key, 30.0)
     assert mine.acquire(blocking=False)
-    assert not theirs.acquire(blocking=False)
+    assert not other.acquire(blocking=False)
     assert mine.extend(60.0)
     assert mine.owned()
-    assert not theirs.release()
+    assert not other.release()
     assert mine.release()
-    assert theirs.acquire(blocking=False)
+    assert other.acquire(blocking=False)
 
 
 def test_a_published_message_ends_the_wait(site: Site) -> None:

@@ -62,14 +62,14 @@ class TestTimeouts:
 
     @pytest.mark.parametrize(("broker", "names"), BOUNDED)
     def test_a_timeout_of_the_user_wins(self, broker: str, names: set[str]) -> None:
-        own, ours = sorted(names)
-        found = options_of(make_app(broker, **{own: 77.0, "visibility_timeout": 9}))
-        assert found == {own: 77.0, ours: 5.0, "visibility_timeout": 9}
+        users_option, default_option = sorted(names)
+        found = options_of(make_app(broker, **{users_option: 77.0, "visibility_timeout": 9}))
+        assert found == {users_option: 77.0, default_option: 5.0, "visibility_timeout": 9}
 
     @pytest.mark.parametrize(("broker", "names"), BOUNDED)
     def test_all_timeouts_of_the_user_win(self, broker: str, names: set[str]) -> None:
-        given = dict.fromkeys(names, 0.5)
-        assert options_of(make_app(broker, **given)) == given
+        options_given = dict.fromkeys(names, 0.5)
+        assert options_of(make_app(broker, **options_given)) == options_given
 
     def test_other_kinds_of_brokers_get_no_timeouts(self) -> None:
         found = options_of(make_app("redis://127.0.0.1:1/0", read_timeout=3))
@@ -138,13 +138,13 @@ class TestRetryOptions:
         ],
     )
     def test_an_entry_cannot_have_more_retries(self, policy: Any) -> None:
-        given = {"retry_policy": policy, "retry": True}
-        assert retry_options(given, False) == {"retry_policy": ONE_RETRY, "retry": True}
+        options_given = {"retry_policy": policy, "retry": True}
+        assert retry_options(options_given, False) == {"retry_policy": ONE_RETRY, "retry": True}
 
     def test_an_entry_can_have_fewer_retries(self) -> None:
-        given = {"retry_policy": {"max_retries": 0, "interval_start": 5}}
+        options_given = {"retry_policy": {"max_retries": 0, "interval_start": 5}}
         expected = {"retry_policy": {**ONE_RETRY, "max_retries": 0}}
-        assert retry_options(given, False) == expected
+        assert retry_options(options_given, False) == expected
         assert retry_options({"retry": False}, False)["retry"] is False
 
     @pytest.mark.parametrize("name", ["timeout", "confirm_timeout"])
@@ -161,23 +161,25 @@ class TestRetryOptions:
         """
         app = make_app(f"amqp://127.0.0.1:{unused_port}//")
         hours = dict.fromkeys(("interval_start", "interval_step", "interval_max"), 36000)
-        given = {"retry_policy": {"max_retries": 10**6, **hours}, "timeout": 36000}
+        options_given = {"retry_policy": {"max_retries": 10**6, **hours}, "timeout": 36000}
         started = time.monotonic()
         with publishing_connection(app, 5.0) as connection:
             producer = app.amqp.Producer(connection, auto_declare=False)
             with pytest.raises(OperationalError):
-                app.send_task("t", producer=producer, **retry_options(given, once))
+                app.send_task("t", producer=producer, **retry_options(options_given, once))
         assert time.monotonic() - started < 20.0
 
-    @pytest.mark.parametrize("given", [{}, {"retry": True}, {"retry_policy": {"max_retries": 9}}])
-    def test_at_most_once_never_retries(self, given: dict[str, Any]) -> None:
-        assert retry_options(given, True) == {"retry": False}
+    @pytest.mark.parametrize(
+        "options_given", [{}, {"retry": True}, {"retry_policy": {"max_retries": 9}}]
+    )
+    def test_at_most_once_never_retries(self, options_given: dict[str, Any]) -> None:
+        assert retry_options(options_given, True) == {"retry": False}
 
     def test_the_given_options_are_not_changed(self) -> None:
-        given = {"queue": "q"}
-        retry_options(given, True)
-        retry_options(given, False)
-        assert given == {"queue": "q"}
+        options_given = {"queue": "q"}
+        retry_options(options_given, True)
+        retry_options(options_given, False)
+        assert options_given == {"queue": "q"}
 
 
 @pytest.mark.parametrize(
@@ -231,18 +233,18 @@ class TestDeclaringOnce:
     @staticmethod
     def declarations(producer: Any, queue: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         """Publish three messages; return the queues that were declared."""
-        asked: list[str] = []
+        declared: list[str] = []
         channel = producer.channel
         declare = channel.queue_declare
 
         def queue_declare(queue: str, *args: Any, **kwargs: Any) -> Any:
-            asked.append(queue)
+            declared.append(queue)
             return declare(queue, *args, **kwargs)
 
         monkeypatch.setattr(channel, "queue_declare", queue_declare)
         for number in range(3):
             producer.publish({"n": number}, routing_key=queue.name, declare=[queue], retry=True)
-        return asked
+        return declared
 
     def test_a_queue_is_declared_once_on_a_connection(
         self, connection: Any, monkeypatch: pytest.MonkeyPatch

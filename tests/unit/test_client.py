@@ -326,10 +326,12 @@ def test_sentinel(use_ssl: Any) -> None:
     assert pool.connection_kwargs["socket_timeout"] == 2
     assert isinstance(app.redbeat_sentinel, Sentinel)
     assert app.redbeat_sentinel.min_other_sentinels == 1
-    asked = [node.connection_pool.connection_kwargs for node in app.redbeat_sentinel.sentinels]
-    assert [(node["host"], node["port"]) for node in asked] == SENTINELS
-    assert asked[0]["credential_provider"].get_credentials() == (SECRET,)
-    assert asked[0]["socket_connect_timeout"] == 1
+    sentinel_options = [
+        node.connection_pool.connection_kwargs for node in app.redbeat_sentinel.sentinels
+    ]
+    assert [(node["host"], node["port"]) for node in sentinel_options] == SENTINELS
+    assert sentinel_options[0]["credential_provider"].get_credentials() == (SECRET,)
+    assert sentinel_options[0]["socket_connect_timeout"] == 1
 
 
 def test_sentinel_in_celerys_spelling() -> None:
@@ -340,8 +342,10 @@ def test_sentinel_in_celerys_spelling() -> None:
     pool = get_redis(app).connection_pool
     assert pool.service_name == "mine"
     assert pool.connection_kwargs["db"] == 3
-    asked = [node.connection_pool.connection_kwargs for node in app.redbeat_sentinel.sentinels]
-    assert [(node["host"], node["port"]) for node in asked] == [("a", 1), ("b", 26379)]
+    sentinel_options = [
+        node.connection_pool.connection_kwargs for node in app.redbeat_sentinel.sentinels
+    ]
+    assert [(node["host"], node["port"]) for node in sentinel_options] == [("a", 1), ("b", 26379)]
 
 
 def test_sentinel_service_is_master_by_default() -> None:
@@ -427,15 +431,15 @@ def test_no_repr_shows_a_password(url: str) -> None:
     client = get_redis(app)
     pool = client.connection_pool
     parameters = client_parameters(ensure_conf(app).endpoint)
-    shown = [repr(client), repr(unretried(client)), repr(pool), str(pool.connection_kwargs)]
-    shown += [repr(parameters), repr(parameters.node), str(parameters.kwargs)]
+    texts = [repr(client), repr(unretried(client)), repr(pool), str(pool.connection_kwargs)]
+    texts += [repr(parameters), repr(parameters.node), str(parameters.kwargs)]
     sentinel = getattr(app, "redbeat_sentinel", None)
-    shown += map(repr, [sentinel, *sentinel.sentinels] if sentinel else [])
-    assert not [text for text in shown if SECRET in text]
+    texts += map(repr, [sentinel, *sentinel.sentinels] if sentinel else [])
+    assert not [text for text in texts if SECRET in text]
 
 
 @pytest.mark.parametrize(
-    ("url", "shown"),
+    ("url", "printable"),
     [
         ("redis://localhost:7001/0", "redis://localhost:7001/0"),
         ("redis://:p@localhost:7001/0", "redis://:**@localhost:7001/0"),
@@ -444,12 +448,12 @@ def test_no_repr_shows_a_password(url: str) -> None:
         ("amqp://u:p@h:5672//", "amqp://u:**@h:5672//"),
     ],
 )
-def test_safe_url_as_celery_shows_it(url: str, shown: str) -> None:
-    assert safe_url(url) == shown == maybe_sanitize_url(url)
+def test_safe_url_as_celery_shows_it(url: str, printable: str) -> None:
+    assert safe_url(url) == printable == maybe_sanitize_url(url)
 
 
 @pytest.mark.parametrize(
-    ("url", "shown"),
+    ("url", "printable"),
     [
         (None, ""),
         (["sentinel://:p@a", "sentinel://:p@b"], "sentinel://:**@a;sentinel://:**@b"),
@@ -469,8 +473,8 @@ def test_safe_url_as_celery_shows_it(url: str, shown: str) -> None:
         ("redis://h?client_name=a@b", "redis://h?client_name=a@b"),
     ],
 )
-def test_safe_url(url: Any, shown: str) -> None:
-    assert safe_url(url) == shown
+def test_safe_url(url: Any, printable: str) -> None:
+    assert safe_url(url) == printable
 
 
 # TLS

@@ -76,7 +76,7 @@ def test_the_error_names_the_field_with_a_wrong_value(field: str, value: Any, sa
 
 
 @pytest.mark.parametrize(
-    ("given", "field"),
+    ("fields", "field"),
     [
         ({"start_time": NOON, "end_time": NOON - timedelta(seconds=1)}, "end_time"),
         ({"coalesce": "all"}, "catch_up_limit"),
@@ -85,7 +85,7 @@ def test_the_error_names_the_field_with_a_wrong_value(field: str, value: Any, sa
         ({"coalesce": "all", "catch_up_limit": 1001}, "catch_up_limit"),
     ],
 )
-def test_contradictory_fields_are_refused(given: dict[str, Any], field: str) -> None:
+def test_contradictory_fields_are_refused(fields: dict[str, Any], field: str) -> None:
     with pytest.raises(InvalidEntryError) as caught:
-        Policy.of(given)
+        Policy.of(fields)
     assert caught.value.field == field

@@ -199,10 +199,10 @@ LIMITED: tuple[dict[str, Any], ...] = (
 def test_a_count_is_that_many_occurrences(fields: dict[str, Any], count: int) -> None:
     start = datetime(2026, 1, 1, 3, 5, 7)
     rule = rrule(dtstart=start, count=count, **fields)
-    theirs = list(rule.rrule)
-    assert len(theirs) == count
-    assert rule.occurrence_after(theirs[-1] - timedelta(seconds=1)) == theirs[-1]
-    assert rule.occurrence_after(theirs[-1]) is None
+    dateutils = list(rule.rrule)
+    assert len(dateutils) == count
+    assert rule.occurrence_after(dateutils[-1] - timedelta(seconds=1)) == dateutils[-1]
+    assert rule.occurrence_after(dateutils[-1]) is None
 
 
 # -- sets of rules ------------------------------------------------------------------------------
@@ -230,8 +230,8 @@ def test_a_set_yields_the_same_as_dateutil(data: st.DataObject) -> None:
         rrule("WEEKLY", START, count=data.draw(st.integers(1, 20)), byweekday=du.MO(1)),
     ]
     kind = rruleset(rules, data.draw(dates), data.draw(dates))
-    wanted = list(kind.rruleset.between(NOW, NOW + timedelta(days=25)))
-    assert [at for at in runs(kind, 200) if at < NOW + timedelta(days=25)] == wanted
+    expected = list(kind.rruleset.between(NOW, NOW + timedelta(days=25)))
+    assert [at for at in runs(kind, 200) if at < NOW + timedelta(days=25)] == expected
     assert from_dateutil(kind.rruleset) == kind
 
 
@@ -362,8 +362,8 @@ def test_solar_events_are_those_of_celery(event: str, place: tuple[float, float]
     for found in runs(kind, 20, datetime(2026, 2, 20, 7, 13, tzinfo=UTC)):
         assert vars(kind) == before
         last = found - timedelta(minutes=5)
-        theirs = solar(event, *place, nowfun=lambda last=last: last)
-        assert abs(found - last - theirs.remaining_estimate(last)) < timedelta(seconds=3)
+        celerys = solar(event, *place, nowfun=lambda last=last: last)
+        assert abs(found - last - celerys.remaining_estimate(last)) < timedelta(seconds=3)
 
 
 @pytest.mark.parametrize(

@@ -233,8 +233,8 @@ def test_rules_differ_in_what_changes_their_occurrences() -> None:
 
 
 def test_repr_shows_what_was_given() -> None:
-    shown = repr(rrule(3, START, byhour=[9]))
-    assert shown == "<rrule: freq: 3, dtstart: 2026-01-01 09:00:00+00:00, interval: 1, byhour: [9]>"
+    text = repr(rrule(3, START, byhour=[9]))
+    assert text == "<rrule: freq: 3, dtstart: 2026-01-01 09:00:00+00:00, interval: 1, byhour: [9]>"
 
 
 def test_arguments_may_be_iterators() -> None:

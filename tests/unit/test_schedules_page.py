@@ -50,9 +50,9 @@ def examples(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 def test_the_json_is_that_of_the_python(examples: dict[str, Any]) -> None:
-    shown = [decode_definition(block) for block in blocks("json")]
-    assert {definition["name"] for definition in shown} == {*examples}
-    for definition in shown:
+    decoded = [decode_definition(block) for block in blocks("json")]
+    assert {definition["name"] for definition in decoded} == {*examples}
+    for definition in decoded:
         example = examples[definition["name"]]
         assert definition["task"] == example["task"]
         assert definition["schedule"] == maybe_schedule(example["schedule"])
@@ -60,7 +60,7 @@ def test_the_json_is_that_of_the_python(examples: dict[str, Any]) -> None:
 
 def test_the_json_is_stored_in_the_same_form(examples: dict[str, Any]) -> None:
     for block in blocks("json"):
-        shown = json.loads(block)["schedule"]
+        decoded = json.loads(block)["schedule"]
         made = maybe_schedule(examples[json.loads(block)["name"]]["schedule"])
         fields: dict[str, Any] = {
             "name": "n",
@@ -71,7 +71,7 @@ def test_the_json_is_stored_in_the_same_form(examples: dict[str, Any]) -> None:
         }
         text = encode_definition({**fields, "schedule": made, "enabled": True})
         written = json.loads(text)["schedule"]
-        assert written["__type__"] == shown["__type__"]
+        assert written["__type__"] == decoded["__type__"]
         read = decode_policy(encode_policy(made), decode_definition(text))
         assert read["schedule"] == made
 

@@ -154,13 +154,13 @@ def shown(app: Celery) -> list[str]:
 
 def errors_of(actions: list[Callable[[], Any]]) -> str:
     """Return the tracebacks of failing actions, with the chain of causes."""
-    told = []
+    errors = []
     for action in actions:
         try:
             action()
         except Exception:
-            told.append(traceback.format_exc())
-    return "\n".join(told)
+            errors.append(traceback.format_exc())
+    return "\n".join(errors)
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -172,9 +172,9 @@ def test_no_output_contains_the_password(
     assert CANARY not in "\n".join(shown(app))
     beat = RedBeatScheduler(app)
     entry = RedBeatSchedulerEntry("a", "t", 60, app=app)
-    told = errors_of([entry.save, entry.delete, lambda: get_redis(app).ping()])
-    assert told.count("Traceback") >= 3
-    assert CANARY not in told
+    errors = errors_of([entry.save, entry.delete, lambda: get_redis(app).ping()])
+    assert errors.count("Traceback") >= 3
+    assert CANARY not in errors
     for _ in range(2):
         beat.tick()
     beat.close()
@@ -192,10 +192,10 @@ def test_no_error_about_settings_contains_the_password(
     write_certificates(tmp_path)
     monkeypatch.chdir(tmp_path)
     app = app_of(WRONG[place])
-    told = errors_of([lambda: ensure_conf(app), lambda: get_redis(app)])
-    assert CANARY not in told
+    errors = errors_of([lambda: ensure_conf(app), lambda: get_redis(app)])
+    assert CANARY not in errors
     assert CANARY not in caplog.text
-    assert "redbeat" in told + caplog.text
+    assert "redbeat" in errors + caplog.text
 
 
 def test_an_authentication_error_does_not_contain_the_password(

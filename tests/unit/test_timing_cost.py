@@ -153,15 +153,15 @@ FREQUENT = ("every 10 ms", "every 10 ms, relative", "each 7 seconds since 1970",
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("name", FREQUENT)
 def test_a_decision_after_years_under_a_policy_is_cheap(name: str, policy: str) -> None:
-    wanted = Policy.of(POLICIES[policy])
+    policy_of_entry = Policy.of(POLICIES[policy])
     kind = KINDS[name]()
-    assert_cheap(lambda: decide(kind, OLD, OLD, NOW, NOW, NEW_YORK, wanted, 7, "a"))
+    assert_cheap(lambda: decide(kind, OLD, OLD, NOW, NOW, NEW_YORK, policy_of_entry, 7, "a"))
 
 
 def test_a_decision_with_a_jitter_that_is_longer_than_the_interval() -> None:
-    wanted = Policy.of({"jitter": 86_400, "misfire_grace_time": 1})
+    policy_of_entry = Policy.of({"jitter": 86_400, "misfire_grace_time": 1})
     last = NOW - timedelta(hours=2)
-    assert_cheap(lambda: decide(schedule(0.1), last, last, NOW, NOW, UTC, wanted, 0, "a"))
+    assert_cheap(lambda: decide(schedule(0.1), last, last, NOW, NOW, UTC, policy_of_entry, 0, "a"))
 
 
 @pytest.mark.parametrize("name", [EACH_MINUTE, "crontab: all of that day"])

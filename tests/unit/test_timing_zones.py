@@ -61,14 +61,14 @@ def test_crontabs_are_those_of_celery(seed: int) -> None:
         after = datetime(2005, 1, 1, tzinfo=UTC) + chance.random() * 30 * 365 * DAY
         # Celery before 5.7 reads a crontab in the zone of these, not in that of the app.
         local = after.astimezone(ZoneInfo(name))
-        theirs = random_crontab(chance, nowfun=lambda local=local: local, app=app_in(name))
+        celerys = random_crontab(chance, nowfun=lambda local=local: local, app=app_in(name))
         try:
-            expected = after + theirs.remaining_estimate(local)
+            expected = after + celerys.remaining_estimate(local)
         except RuntimeError:
             continue  # Celery gives up on dates that are years away
-        theirs.nowfun = None
-        assert next_run(theirs, after) == expected, (theirs, name)
-        assert next_run(theirs, after, ZoneInfo(name)) == expected, (theirs, name)
+        celerys.nowfun = None
+        assert next_run(celerys, after) == expected, (celerys, name)
+        assert next_run(celerys, after, ZoneInfo(name)) == expected, (celerys, name)
 
 
 #: A zone, and a day before a clock change: by an hour, half an hour, 15 minutes, two hours, a day.
@@ -234,11 +234,11 @@ def test_a_relative_interval_is_that_of_celery_at_a_change(change: str, seconds:
     chance, (zone, minutes) = random.Random(change), minutes_around(change)
     for _ in range(40):
         after = chance.choice(minutes)[0] + timedelta(seconds=chance.random() * 60)
-        theirs = schedule(seconds, True, nowfun=lambda after=after: after, app=APP)
-        wait = theirs.remaining_estimate(after.astimezone(zone))
-        theirs.nowfun = None
+        celerys = schedule(seconds, True, nowfun=lambda after=after: after, app=APP)
+        wait = celerys.remaining_estimate(after.astimezone(zone))
+        celerys.nowfun = None
         if wait > timedelta(0):
-            assert next_run(theirs, after, zone) == after + wait
+            assert next_run(celerys, after, zone) == after + wait
 
 
 class OlderZone(tzinfo):

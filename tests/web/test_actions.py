@@ -114,7 +114,7 @@ def test_every_kind_of_rule_can_be_saved(
 
 
 @pytest.mark.parametrize(
-    ("fields", "told"),
+    ("fields", "message"),
     [
         ({"kind": "cron", "rule": "*/5 * *"}, "3 fields, not 5"),
         ({"kind": "every", "rule": "often"}, "not a number of seconds"),
@@ -130,13 +130,18 @@ def test_every_kind_of_rule_can_be_saved(
 )
 @pytest.mark.parametrize("path", ["/entry/rule", "/entry/preview"])
 def test_a_wrong_rule_is_an_error_and_the_input_is_kept(
-    browser: Browser, make: Make, schedule: Schedule, path: str, fields: dict[str, str], told: str
+    browser: Browser,
+    make: Make,
+    schedule: Schedule,
+    path: str,
+    fields: dict[str, str],
+    message: str,
 ) -> None:
     before = make("orders").texts()
     seen = form_of(browser.get("/entry", name="orders"))
     answer = browser.send(path, "orders", **seen, **fields)
     assert answer.status_code == (422 if path == "/entry/rule" else 200)
-    assert told in unescape(answer.text)
+    assert message in unescape(answer.text)
     assert fields["rule"] in unescape(answer.text.split("<textarea")[1])
     assert schedule["orders"].texts() == before
 

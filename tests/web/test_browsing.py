@@ -75,7 +75,7 @@ def test_pages_hold_each_entry_once(schedule: Schedule, make: Make, sort: str, l
 
 
 @pytest.mark.parametrize(
-    ("query", "wanted"),
+    ("query", "expected"),
     [
         (Query(name="BILL"), ["billing-a", "billing-b"]),
         (Query(name="*-b"), ["billing-b"]),
@@ -97,7 +97,7 @@ def test_filters(
     broken: Callable[[str, str], None],
     redis_client: redis.Redis,
     query: Query,
-    wanted: list[str],
+    expected: list[str],
 ) -> None:
     for number, name in enumerate(("billing-a", "billing-b", "odd[name")):
         make(name, 3600 + number)
@@ -106,9 +106,9 @@ def test_filters(
     broken("bad", "{")
     redis_client.sadd("redbeat::statics", "billing-a")
     found = browse(schedule, query)
-    assert names(found) == wanted
+    assert names(found) == expected
     assert (found.after, found.cut) == (None, False)
-    assert list(walked(schedule, query, 1)) == wanted
+    assert list(walked(schedule, query, 1)) == expected
 
 
 def test_an_unreadable_entry_shows_its_problem(
@@ -121,7 +121,7 @@ def test_an_unreadable_entry_shows_its_problem(
 
 
 @pytest.mark.parametrize(
-    ("text", "wanted", "is_like"),
+    ("text", "expected", "is_like"),
     [
         ("Billing-A", "bill", True),
         ("billing-a", "bill*", True),
@@ -130,8 +130,8 @@ def test_an_unreadable_entry_shows_its_problem(
         ("straße", "STRASSE", True),
     ],
 )
-def test_names_are_compared_to_patterns(text: str, wanted: str, is_like: bool) -> None:
-    assert like(text, wanted) is is_like
+def test_names_are_compared_to_patterns(text: str, expected: str, is_like: bool) -> None:
+    assert like(text, expected) is is_like
 
 
 @pytest.mark.parametrize("fields", [{"sort": "size"}, {"state": "odd"}])

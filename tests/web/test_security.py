@@ -34,8 +34,8 @@ class Inline(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         """Look at an element."""
-        given = dict(attrs)
-        if tag == "style" or (tag == "script" and "src" not in given):
+        attributes = dict(attrs)
+        if tag == "style" or (tag == "script" and "src" not in attributes):
             self.found.append(tag)
         for name, value in attrs:
             if name == "style" or name.startswith("on"):
@@ -109,9 +109,9 @@ def test_a_token_gives_access(open_page: Open) -> None:
 def test_signing_in_with_a_token_and_out(open_page: Open, make: Make) -> None:
     make("orders")
     browser = open_page(tokens=(TOKEN,))
-    asked = browser.ask("/entry", name="orders")
-    assert asked.status_code == 401
-    fields = dict(re.findall(r'name="(csrf_token|next)" value="([^"]*)"', asked.text))
+    login = browser.ask("/entry", name="orders")
+    assert login.status_code == 401
+    fields = dict(re.findall(r'name="(csrf_token|next)" value="([^"]*)"', login.text))
     assert browser.post("/login", **fields, token="wrong").status_code == 401
     assert browser.post("/login", token=TOKEN).status_code == 400  # without the token of our form
     answer = browser.post("/login", **fields, token=TOKEN)
@@ -177,8 +177,8 @@ def test_which_addresses_are_loopback(host: str, loopback: bool) -> None:
 
 
 def test_host_names_are_parsed() -> None:
-    given = ["a.example:80", "A.example", "[::1]:80", "::1", "127.0.0.1:1"]
-    names = [host_in(each) for each in given]
+    hosts = ["a.example:80", "A.example", "[::1]:80", "::1", "127.0.0.1:1"]
+    names = [host_in(each) for each in hosts]
     assert names == ["a.example", "a.example", "::1", "::1", "127.0.0.1"]
 
 

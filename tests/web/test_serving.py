@@ -74,17 +74,17 @@ def test_serving_other_hosts_needs_credentials(app: Celery, host: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         (["--basic-auth", "ann"], "USER:PASSWORD"),
         (["--token", "short"], "16 letters"),
         (["--port", "70000"], "70000"),
     ],
 )
-def test_wrong_options_are_refused(app: Celery, options: list[str], told: str) -> None:
+def test_wrong_options_are_refused(app: Celery, options: list[str], message: str) -> None:
     ran = run_command(app, "web", *options)
     assert ran.code == 2
-    assert told in ran.err
+    assert message in ran.err
 
 
 def test_a_wrong_password_is_not_printed(app: Celery) -> None:
