@@ -85,7 +85,7 @@ def test_messages_without_instants_are_counted_by_arrival(
     assert counted(messages_without_instant(*arrivals)) == (sent, missed, 0, doubled)
 
 
-def test_doubles_are_told_apart_by_their_ids() -> None:
+def test_doubles_are_counted_by_id() -> None:
     messages = [
         *messages_without_instant(100.0, 100.1, task_id="x"),
         *messages_without_instant(100.2, 101.0, 102.0, 103.0),

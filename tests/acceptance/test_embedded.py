@@ -140,7 +140,7 @@ class TestThread:
         app.redbeat_redis.close()
         app.close()
 
-    def test_it_runs_and_stops(self, project: Project, app: Celery) -> None:
+    def test_a_beat_in_a_thread_runs_and_stops(self, project: Project, app: Celery) -> None:
         project.worker()
         thread: Any = EmbeddedService(app, thread=True, scheduler_cls="redbeat.RedBeatScheduler")
         handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]

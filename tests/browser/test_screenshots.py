@@ -115,7 +115,7 @@ def take(page: Page, schedule: Schedule, front: str, directory: Path) -> list[Pa
     [("web", LIGHT), ("dark", DARK), ("phone", PHONE)],
     ids=["light", "dark", "phone"],
 )
-def test_pictures(
+def test_the_pages_are_pictured(
     new_page: NewPage,
     project: Project,
     make: Make,

@@ -23,7 +23,7 @@ from tests.servers import free_port
 TOKEN = "redbeat3:web-1:4711:1700000000:" + "0" * 32
 
 
-def test_nobody_leads(run: Run) -> None:
+def test_status_without_a_leader(run: Run) -> None:
     ran = run("status")
     assert ran.code == EX_UNHEALTHY
     assert "PROBLEM: no beat leads" in ran.lines
@@ -93,7 +93,7 @@ def test_beats_that_share_the_work(run: Run, app: Celery, redis_client: redis.Re
     assert ran.lines[0].startswith(f"Beats     {socket.gethostname()}, pid ")
 
 
-def test_standbys(run: Run, redis_client: redis.Redis) -> None:
+def test_status_lists_standbys(run: Run, redis_client: redis.Redis) -> None:
     redis_client.set("redbeat::lock", TOKEN)
     assert "standbys" not in run("status").out.lower()
     waits, (seconds, _) = new_token(), redis_client.time()

@@ -34,7 +34,7 @@ def test_no_example_is_overlooked() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_an_example_says_its_language(page: Path) -> None:
+def test_each_example_declares_its_language(page: Path) -> None:
     """No test would run a block that ``::`` begins."""
     lines = page.read_text(encoding="utf-8").splitlines()
     marked = [line for line in lines if line.endswith("::") and not line.lstrip().startswith("..")]

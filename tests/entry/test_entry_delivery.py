@@ -103,7 +103,9 @@ class TestSaved:
         after.reschedule()
         assert load(app).delivery == "at_most_once"
 
-    def test_with_the_zones_of_a_rule(self, app: Celery, stored: Stored) -> None:
+    def test_the_delivery_is_stored_with_the_zones_of_a_rule(
+        self, app: Celery, stored: Stored
+    ) -> None:
         rule = rrule("DAILY", dtstart=datetime(2030, 1, 1, 9, tzinfo=BERLIN))
         made(app, schedule=rule, delivery="at_most_once").save()
         assert json.loads(stored("a")["policy"]) == {
@@ -115,14 +117,16 @@ class TestSaved:
         assert found.schedule == rule
         assert found.schedule.dtstart.tzinfo == BERLIN
 
-    def test_with_a_rule_without_zones(self, app: Celery, stored: Stored) -> None:
+    def test_the_delivery_is_stored_with_a_rule_without_zones(
+        self, app: Celery, stored: Stored
+    ) -> None:
         rule = rrule("DAILY", dtstart=datetime(2030, 1, 1, 9))
         made(app, schedule=rule, delivery="at_most_once").save()
         assert json.loads(stored("a")["policy"])["delivery"] == "at_most_once"
         found = load(app)
         assert (found.delivery, found.schedule) == ("at_most_once", rule)
 
-    def test_of_a_subclass(self, app: Celery, stored: Stored) -> None:
+    def test_the_delivery_of_a_subclass(self, app: Celery, stored: Stored) -> None:
         made(app, OwnedEntry, owner="me", delivery="at_most_once").save()
         assert json.loads(stored("a")["definition"])["owner"] == "me"
         found = OwnedEntry.from_key(f"{PREFIX}a", app=app)
@@ -168,11 +172,13 @@ class TestBeatSchedule:
 
 class TestRaw:
     @pytest.mark.parametrize("delivery", BOTH)
-    def test_inside_a_definition(self, app: Celery, put_raw: PutRaw, delivery: str) -> None:
+    def test_a_delivery_inside_a_definition_is_read(
+        self, app: Celery, put_raw: PutRaw, delivery: str
+    ) -> None:
         put_raw({**RAW, "delivery": delivery})
         assert load(app).delivery == delivery
 
-    def test_a_save_moves_it_to_the_policy(
+    def test_a_save_moves_the_delivery_to_the_policy(
         self, app: Celery, put_raw: PutRaw, stored: Stored
     ) -> None:
         put_raw({**RAW, "delivery": "at_most_once"})
@@ -180,7 +186,9 @@ class TestRaw:
         assert "delivery" not in json.loads(stored("a")["definition"])
         assert json.loads(stored("a")["policy"]) == {"delivery": "at_most_once"}
 
-    def test_the_policy_wins(self, app: Celery, put_raw: PutRaw, redis_client: redis.Redis) -> None:
+    def test_the_delivery_in_the_policy_wins(
+        self, app: Celery, put_raw: PutRaw, redis_client: redis.Redis
+    ) -> None:
         key = put_raw({**RAW, "delivery": "at_most_once"})
         redis_client.hset(key, "policy", '{"delivery": "at_least_once"}')
         assert load(app).delivery == "at_least_once"
@@ -206,7 +214,7 @@ class TestRaw:
 
 class TestWrong:
     @pytest.mark.parametrize("value", WRONG, ids=repr)
-    def test_is_an_error_of_save_that_names_the_field(
+    def test_save_raises_an_error_that_names_the_field(
         self, app: Celery, stored: Stored, value: Any
     ) -> None:
         with pytest.raises(InvalidEntryError) as raised:

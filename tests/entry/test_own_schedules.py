@@ -164,7 +164,7 @@ class TestUpcoming:
         assert abs(instant - NOON) < timedelta(seconds=1)
         assert entry(app, Stuck(60, app=app)).upcoming(5, NOON + timedelta(hours=1)) == []
 
-    def test_without_one_only_the_next_run_is_known(self, app: Celery) -> None:
+    def test_without_remaining_estimate_only_the_next_run_is_known(self, app: Celery) -> None:
         class Tide(BaseSchedule):
             def is_due(self, _last_run_at: datetime) -> Any:
                 return schedstate(False, 60.0)

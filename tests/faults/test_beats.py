@@ -78,7 +78,7 @@ def test_a_history_that_is_set_before_counts(
     wait_until(lambda: not schedule.claimed(["a"]))
 
 
-def test_the_profile_is_short_unless_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_profile_is_short_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("REDBEAT_FAULTS", raising=False)
     assert not chosen(None).full
     assert chosen("full").full

@@ -89,7 +89,7 @@ def test_coalescing_covers_gaps_that_a_run_follows() -> None:
     assert not judge(EXPECTED, messages, coalescing=True).lost
 
 
-def test_doubles_are_told_apart_by_id() -> None:
+def test_doubles_are_counted_by_id() -> None:
     messages = [*all_but(), message(11.0), message(11.0), message(12.0, "x"), message(12.0, "y")]
     report = judge(EXPECTED, messages)
     assert report.doubled_same_id == [Doubled(Occurrence("a", 11.0), 2)]

@@ -210,7 +210,7 @@ def check_left(replay: Replay, name: str, before: datetime) -> None:
 
 
 class TestStatics:
-    def test_they_follow_the_new_beat_schedule(self, world: World) -> None:
+    def test_statics_follow_the_new_beat_schedule(self, world: World) -> None:
         replay = Replay(world, "2.4.2", "stopped")
         schedule = world.app.conf.beat_schedule
         schedule["static second"] = {**schedule["static second"], "schedule": 3600.0}

@@ -205,7 +205,7 @@ RedBeatScheduler(app).tick()
 """
 
 
-def test_without_the_package(redis_url: str) -> None:
+def test_without_the_prometheus_package(redis_url: str) -> None:
     """The missing package matters only when a port is set."""
     done = subprocess.run(
         [sys.executable, "-c", BLOCKED, redis_url],

@@ -120,7 +120,7 @@ def test_a_port_in_use(app: Celery, redis_server: RedisServer) -> None:
     assert f"--port is {redis_server.port}, but 127.0.0.1 port {redis_server.port}" in ran.err
 
 
-def test_without_the_package(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_prometheus_package(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     monkeypatch.delitem(sys.modules, "redbeat.metrics.server", raising=False)
     ran = run_command(app, "exporter", "--port", str(free_port()))

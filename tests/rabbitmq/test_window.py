@@ -44,7 +44,7 @@ def test_all_are_confirmed(world: World, rabbit: RabbitServer, window: int) -> N
     assert {world.run_count(name) for name in NAMES} == {1}
 
 
-def test_one_that_breaks_the_channel_delays_no_other(
+def test_a_message_that_breaks_the_channel_delays_no_other(
     world: World, rabbit: RabbitServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Setup: RabbitMQ closes the channel for a message to an exchange that does not exist.

@@ -19,7 +19,7 @@ from tests.servers import RedisServer
 from .conftest import Make, RoundTrips
 
 
-def test_without_a_change_it_is_saved(schedule: Schedule, make: Make, trips: RoundTrips) -> None:
+def test_an_unchanged_entry_is_saved(schedule: Schedule, make: Make, trips: RoundTrips) -> None:
     make("a", jitter=1).save()
     found = schedule["a"]
     for number in range(3):

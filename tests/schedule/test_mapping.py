@@ -18,7 +18,7 @@ from tests.scheduler.conftest import SCHEDULE, World
 from .conftest import Make, RoundTrips
 
 
-def test_it_can_be_imported_from_the_package() -> None:
+def test_schedule_can_be_imported_from_the_package() -> None:
     assert redbeat.Schedule is Schedule
     assert issubclass(redbeat.ConflictError, Exception)
 

@@ -80,7 +80,7 @@ def test_a_standby_sends_no_signal(world: World, received: Received) -> None:
 
 
 @pytest.mark.parametrize("delivery", ["at_least_once", "at_most_once"])
-def test_runs(make: Make, world: World, received: Received, delivery: str) -> None:
+def test_signals_of_runs(make: Make, world: World, received: Received, delivery: str) -> None:
     entry = make("a", last_run_at=world.ago(5000), delivery=delivery).save()
     scheduler = world.scheduler()
     scheduler.tick()
@@ -100,7 +100,7 @@ def test_runs(make: Make, world: World, received: Received, delivery: str) -> No
     assert arguments["scheduled_at"] == scheduler.sent[1].scheduled_at
 
 
-def test_failures(make: Make, world: World, received: Received) -> None:
+def test_signals_of_failures(make: Make, world: World, received: Received) -> None:
     make("a", last_run_at=world.ago(5000)).save()
     make("b", last_run_at=world.ago(5000), delivery="at_most_once").save()
     scheduler = world.scheduler()
@@ -123,7 +123,7 @@ def test_an_entry_that_is_quarantined(world: World, received: Received) -> None:
     assert "definition.schedule" in arguments["reason"]
 
 
-def test_runs_that_were_missed(make: Make, world: World, received: Received) -> None:
+def test_signals_of_missed_runs(make: Make, world: World, received: Received) -> None:
     ran = world.ago(3 * 3600 + 1800)
     make("late", last_run_at=ran).save()
     make("old", last_run_at=ran, misfire_grace_time=60).save()
@@ -137,7 +137,7 @@ def test_runs_that_were_missed(make: Make, world: World, received: Received) -> 
     assert arguments == {"late": 2, "old": 3}
 
 
-def test_entries_that_finish(make: Make, world: World, received: Received) -> None:
+def test_signals_of_finished_entries(make: Make, world: World, received: Received) -> None:
     make("a", max_runs=1, last_run_at=world.ago(5000)).save()
     world.scheduler().tick()
     assert received.one("entry_finished")["entry"].name == "a"

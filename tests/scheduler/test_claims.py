@@ -45,7 +45,7 @@ def die_after_publishing(world: World, wire: Wire) -> RecordingScheduler:
 
 
 class TestExpiry:
-    def test_the_same_task_id_is_sent_again_after_a_death(self, world: World, wire: Wire) -> None:
+    def test_after_a_death_the_same_task_id_is_sent_again(self, world: World, wire: Wire) -> None:
         dead = die_after_publishing(world, wire)
         world.put("a", interval_json(60), world.ago(90))
         world.put("new")

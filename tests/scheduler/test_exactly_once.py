@@ -163,7 +163,7 @@ def register(world: World, base: type[Task], action: Callable[[], object] = lamb
 
 
 class TestOneStep:
-    def test_the_message_is_there_and_recorded(
+    def test_a_run_is_sent_and_recorded(
         self, world: World, queues: Queues, announced: list[str]
     ) -> None:
         put_one_off(world, "a", args=[1, "ä"], kwargs={"b": 2})
@@ -174,7 +174,7 @@ class TestOneStep:
         assert (world.run_count("a"), announced) == (1, ["a"])
         assert not world.is_claimed("a")
 
-    def test_it_is_not_there_before_its_record(self, world: World, queues: Queues) -> None:
+    def test_a_message_is_not_sent_before_its_record(self, world: World, queues: Queues) -> None:
         put_one_off(world, "a")
         seen: list[int] = []
 
@@ -188,7 +188,7 @@ class TestOneStep:
             after_task_publish.disconnect(receiver)
         assert (seen, len(queues.messages())) == ([0], 1)
 
-    def test_a_reply_that_is_lost(
+    def test_a_lost_reply_repeats_nothing(
         self, world: World, queues: Queues, wire: Wire, announced: list[str]
     ) -> None:
         """Invariant: the script does not repeat what it has done, and the signal is sent once."""
@@ -200,7 +200,7 @@ class TestOneStep:
         scheduler.tick()
         assert (queues.names(), world.run_count("a"), announced) == (["a"], 1, ["a"])
 
-    def test_replies_that_are_lost_again_and_again(
+    def test_several_lost_replies_repeat_nothing(
         self, world: World, queues: Queues, wire: Wire, announced: list[str]
     ) -> None:
         world.put_many(120)
@@ -237,7 +237,7 @@ class TestOneStep:
         world.scheduler_of(RedBeatScheduler).tick()
         assert (queues.names(), world.run_count("a")) == (["a"], 1)
 
-    def test_a_claim_that_another_beat_took(
+    def test_a_claim_taken_over_by_another_beat_sends_nothing(
         self, world: World, queues: Queues, announced: list[str], log: pytest.LogCaptureFixture
     ) -> None:
         """Invariant: a beat whose claim expired sends nothing."""
@@ -254,7 +254,7 @@ class TestOneStep:
         assert (queues.names(), world.run_count("a"), announced) == (["a"], 1, ["a"])
         assert lines(log, f"The run of {PREFIX}a is not sent")
 
-    def test_a_claim_that_another_beat_holds(
+    def test_a_claim_held_by_another_beat_sends_nothing(
         self, world: World, queues: Queues, announced: list[str]
     ) -> None:
         put_one_off(world, "a")
@@ -269,7 +269,7 @@ class TestOneStep:
             scheduler.tick()
         assert (queues.names(), world.run_count("a"), announced) == ([], 0, [])
 
-    def test_an_entry_that_was_deleted(
+    def test_a_deleted_entry_sends_nothing(
         self, world: World, queues: Queues, announced: list[str]
     ) -> None:
         entry = saved(world, "a", "old")
@@ -340,7 +340,9 @@ class TestOneStep:
         assert (queues.names(), announced) == (["a"], ["a"])
         assert not world.client.exists(f"{PREFIX}a")
 
-    def test_a_beat_that_is_told_to_stop(self, world: World, queues: Queues) -> None:
+    def test_a_stop_signal_in_a_batch_sends_and_records_published_runs(
+        self, world: World, queues: Queues
+    ) -> None:
         """Setup: a stop signal in the middle of a batch.
 
         Invariant: published runs are sent and recorded, the others are put back.
@@ -362,7 +364,7 @@ class TestOneStep:
         assert {name for name in names if world.run_count(name)} == set(published)
         assert max(world.score(name) or 0 for name in names - set(published)) < world.now()
 
-    def test_a_tick_of_the_program_s_own(
+    def test_a_program_with_its_own_tick(
         self, world: World, queues: Queues, wire: Wire, announced: list[str]
     ) -> None:
         saved(world, "a")
@@ -382,7 +384,7 @@ class TestOneStep:
 class TestWhatCelerySends:
     """Routing, priorities, serializers and the like stay those of Celery and kombu."""
 
-    def test_another_database_of_the_server(
+    def test_a_broker_in_another_database_of_the_server(
         self, world: World, redis_url: str, log: pytest.LogCaptureFixture
     ) -> None:
         other = Queues(redis_url, 1)
@@ -408,7 +410,7 @@ class TestWhatCelerySends:
         scheduler.tick()
         assert (wire.lost, other.names(), world.run_count("a")) == (1, ["a"], 1)
 
-    def test_a_worker_that_waits_gets_it(self, world: World, redis_url: str) -> None:
+    def test_a_waiting_worker_gets_the_message(self, world: World, redis_url: str) -> None:
         other = Queues(redis_url, 1)
         world.app.conf.broker_url = other.url
         got: list[Any] = []
@@ -471,7 +473,7 @@ class TestWhatCelerySends:
                 queue(connection.default_channel).declare()
         return {"exchange": "twice", "routing_key": "both"}
 
-    def test_two_queues_get_it(self, world: World, queues: Queues, wire: Wire) -> None:
+    def test_two_queues_get_the_message(self, world: World, queues: Queues, wire: Wire) -> None:
         put_one_off(world, "a", options=self.bind_two(world))
         wire.lose(lambda: bool(queues.messages("one")))
         scheduler = world.scheduler_of(RedBeatScheduler)
@@ -481,7 +483,9 @@ class TestWhatCelerySends:
         assert queues.names("one") == queues.names("two") == ["a"]
         assert world.run_count("a") == 1
 
-    def test_the_connection_breaks_while_it_is_routed(self, world: World, queues: Queues) -> None:
+    def test_the_connection_breaks_while_a_message_is_routed(
+        self, world: World, queues: Queues
+    ) -> None:
         """Kombu looks up the queues, and does so again on a channel that RedBeat does not know."""
         put_one_off(world, "a", options=self.bind_two(world))
         put_one_off(world, "b", options={"exchange": "twice", "routing_key": "both"})
@@ -499,7 +503,9 @@ class TestWhatCelerySends:
         assert [world.run_count(name) for name in "ab"] == [1, 1]
 
     @pytest.mark.parametrize("crooked", ["one", "two"])
-    def test_two_queues_or_none(self, world: World, queues: Queues, crooked: str) -> None:
+    def test_all_queues_get_the_message_or_none(
+        self, world: World, queues: Queues, crooked: str
+    ) -> None:
         """Setup: one of the queues is of a wrong type. Invariant: the other queue gets nothing."""
         put_one_off(world, "a", options=self.bind_two(world))
         put_one_off(world, "b")
@@ -574,7 +580,9 @@ class TestWhatCelerySends:
         assert len(events) == 1
         assert message["headers"]["periodic_task_name"] == "b"
 
-    def test_signals_are_sent_once_for_each_attempt(self, world: World, queues: Queues) -> None:
+    def test_celery_signals_are_sent_once_for_each_attempt(
+        self, world: World, queues: Queues
+    ) -> None:
         sent: list[str] = []
 
         def before(**_: Any) -> None:
@@ -619,7 +627,9 @@ class TestAMessageIsRefused:
         assert len(lines(log, f"Could not send {PREFIX}bad, attempt 1", "WRONGTYPE")) == 1
         assert not lines(log, "broker is not available")
 
-    def test_memory_is_full(self, world: World, own_server: RedisServer) -> None:
+    def test_a_full_memory_records_no_unsent_run(
+        self, world: World, own_server: RedisServer
+    ) -> None:
         """Invariant: no unsent run is recorded; the run is sent when there is memory."""
         queues = elsewhere(world, own_server)
         names = [f"e{number}" for number in range(5)]
@@ -642,7 +652,7 @@ class TestAMessageIsRefused:
             assert sorted(queues.names()) == names
 
 
-class TestPastTheCapture:
+class TestMessagesOfUserCode:
     """Messages that user code sends itself are sent at least once; none gets lost."""
 
     def twice(self, world: World, scheduler: RedBeatScheduler, *names: str) -> None:
@@ -668,7 +678,7 @@ class TestPastTheCapture:
         assert [world.run_count(name) for name in "ab"] == [1, 1]
         assert not lines(log, AT_LEAST_ONCE)
 
-    def test_a_task_on_a_connection_of_its_own(
+    def test_a_task_on_its_own_connection(
         self, world: World, queues: Queues, log: pytest.LogCaptureFixture, announced: list[str]
     ) -> None:
         app = world.app
@@ -738,7 +748,7 @@ class TestPastTheCapture:
 
     @pytest.mark.parametrize("method", ["apply_async", "maybe_due", "send_task"])
     @pytest.mark.parametrize("foreign", [False, True])
-    def test_a_scheduler_with_methods_of_its_own(
+    def test_a_scheduler_with_overridden_methods(
         self,
         world: World,
         queues: Queues,
@@ -765,7 +775,7 @@ class TestPastTheCapture:
         # Once for each task.
         assert len(lines(log, AT_LEAST_ONCE)) == (2 if foreign else 0)
 
-    def test_a_maybe_due_that_does_without_ours(
+    def test_a_maybe_due_without_super(
         self, world: World, queues: Queues, announced: list[str]
     ) -> None:
         class Own(RedBeatScheduler):
@@ -779,7 +789,7 @@ class TestPastTheCapture:
         self.twice(world, world.scheduler_of(Own), "a")
         assert (queues.names(), announced, world.run_count("a")) == (["a", "a"], ["a", "a"], 1)
 
-    def test_no_queue_takes_it(
+    def test_a_message_without_a_queue_is_dropped_and_counts(
         self, world: World, queues: Queues, log: pytest.LogCaptureFixture
     ) -> None:
         """The broker drops a message without a queue, as always, and the run counts."""
@@ -810,7 +820,7 @@ class TestPastTheCapture:
         assert queues.names("short") == []
 
     @pytest.mark.parametrize("kind", ["Rpush", "Piped"])
-    def test_commands_we_do_not_know(
+    def test_unknown_commands_are_sent_at_least_once(
         self,
         world: World,
         queues: Queues,
@@ -892,7 +902,7 @@ class TestNotTheSameServer:
 
     @pytest.mark.parametrize("rules", ["-info", "-select", "-lpush", "-type", "resetkeys ~*red*"])
     @pytest.mark.parametrize("database", [0, 1])
-    def test_a_user_who_may_not(
+    def test_a_user_without_a_needed_right(
         self,
         world: World,
         clock: Clock,
@@ -916,7 +926,7 @@ class TestNotTheSameServer:
             assert len(lines(log, AT_LEAST_ONCE)) == (0 if possible else 1)
             assert not lines(log, "on one Redis server again")
 
-    def test_an_entry_may_wish_for_less(
+    def test_an_entry_may_choose_a_weaker_delivery(
         self, world: World, queues: Queues, log: pytest.LogCaptureFixture
     ) -> None:
         for name, delivery in (("a", "at_least_once"), ("b", "at_most_once"), ("c", None)):
@@ -948,7 +958,7 @@ class TestTheBrokerMoves:
         put_one_off(world, "b")
         return scheduler, Queues(own_server.url)
 
-    def test_at_least_once_from_then_on(
+    def test_after_the_move_runs_are_sent_at_least_once(
         self,
         world: World,
         queues: Queues,
@@ -975,7 +985,7 @@ class TestTheBrokerMoves:
         assert len(lines(log, "on one Redis server again")) == 1
         assert [world.run_count(name) for name in "abcd"] == [1, 1, 1, 1]
 
-    def test_nothing_is_sent_where_that_is_not_wanted(
+    def test_after_the_move_nothing_is_sent_if_only_exactly_once_is_allowed(
         self,
         world: World,
         queues: Queues,
@@ -996,7 +1006,7 @@ class TestTheBrokerMoves:
         run_again(world, scheduler, "b")
         assert (queues.names(), other.names(), world.run_count("b")) == (["a", "b"], [], 1)
 
-    def test_rights_that_are_taken_where_nothing_else_is_wanted(
+    def test_without_rights_nothing_is_sent_if_only_exactly_once_is_allowed(
         self,
         world: World,
         clock: Clock,
@@ -1024,7 +1034,7 @@ class TestTheBrokerMoves:
             ticks(scheduler, clock, 2)
             assert (queues.names(), there.run_count("b")) == (["a", "b"], 1)
 
-    def test_redis_restarts(
+    def test_a_restart_of_redis_keeps_exactly_once(
         self,
         world: World,
         clock: Clock,
@@ -1050,7 +1060,7 @@ class TestTheBrokerMoves:
             assert not lines(log, AT_LEAST_ONCE)
 
     @pytest.mark.parametrize("seconds", [0, 1])
-    def test_redis_restarts_between_publish_and_record(
+    def test_a_restart_of_redis_between_publish_and_record(
         self,
         world: World,
         clock: Clock,
@@ -1120,7 +1130,7 @@ class TestImpossibleFromTheStart:
             scheduler.tick()
         assert (Queues(own_server.url).messages(), world.run_count("a")) == ([], 0)
 
-    def test_a_broker_that_is_away_is_waited_for(
+    def test_an_unavailable_broker_is_waited_for(
         self, world: World, queues: Queues, proxy: Proxy, log: pytest.LogCaptureFixture
     ) -> None:
         world.app.conf.redbeat_delivery = "exactly_once"

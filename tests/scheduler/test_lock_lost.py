@@ -64,7 +64,7 @@ class TestStandby:
         take_lock(world)
         assert scheduler.tick() == STANDBY_POLL
 
-    def test_what_was_sent_while_it_was_lost_is_recorded(self, world: World, wire: Wire) -> None:
+    def test_runs_sent_while_the_lock_was_lost_are_recorded(self, world: World, wire: Wire) -> None:
         scheduler = world.scheduler()
         scheduler.tick()
         world.put_many(600)

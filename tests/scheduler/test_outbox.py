@@ -66,7 +66,7 @@ def sender(server: RedisServer) -> Iterator[Sender]:
     sender.connection.release()
 
 
-def test_nobody_waits_for_what_leaves(sender: Sender) -> None:
+def test_publishing_does_not_wait_for_replies(sender: Sender) -> None:
     sender.publish("a", "b")
     assert sender.count() == 0
     assert sender.outbox.advance() == []
@@ -86,7 +86,7 @@ def test_all_are_delivered_in_their_order(sender: Sender) -> None:
     assert sender.count() == 3
 
 
-def test_half_of_the_window_may_be_on_its_way(sender: Sender) -> None:
+def test_half_of_the_window_may_be_in_flight(sender: Sender) -> None:
     long_ago = -1.0
     sender.publish(*"abcd")
     assert not sender.outbox.ripe(long_ago)
@@ -98,7 +98,7 @@ def test_half_of_the_window_may_be_on_its_way(sender: Sender) -> None:
     assert sender.outbox.ripe(long_ago)
 
 
-def test_an_error_is_that_of_its_own_letter(sender: Sender) -> None:
+def test_an_error_affects_its_own_message_only(sender: Sender) -> None:
     sender.publish("0", queue="crooked")
     sender.outbox.deliver()
     sender.broker.set("crooked", "no list")
@@ -113,9 +113,7 @@ def test_an_error_is_that_of_its_own_letter(sender: Sender) -> None:
     assert "WRONGTYPE" in str(messages[1].error)
 
 
-def test_the_broker_dies_while_messages_are_on_their_way(
-    sender: Sender, server: RedisServer
-) -> None:
+def test_the_broker_dies_while_messages_are_in_flight(sender: Sender, server: RedisServer) -> None:
     """Setup: messages in flight, and others.
 
     Fault: the broker dies.
@@ -132,7 +130,7 @@ def test_the_broker_dies_while_messages_are_on_their_way(
     assert all(message.error for message in messages)
 
 
-def test_another_channel_waits_for_itself(sender: Sender) -> None:
+def test_messages_of_another_channel_are_delivered_too(sender: Sender) -> None:
     sender.publish("a")
     sender.outbox.advance()
     sender.publish("b", producer=sender.new_producer())

@@ -504,7 +504,7 @@ def test_other_tasks_cost_no_round_trip(worker: Worker) -> None:
     assert worker.world.calls() == before
 
 
-def test_a_worker_without_redis_says_so_and_goes_on(
+def test_a_worker_without_redis_logs_that_and_goes_on(
     worker: Worker, unused_port: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     away = Celery("away", broker="memory://", set_as_current=False)
@@ -516,7 +516,7 @@ def test_a_worker_without_redis_says_so_and_goes_on(
     assert f"The end of {KEY} is not noted, its entry waits for overlap_timeout" in caplog.text
 
 
-def test_a_worker_without_a_configuration_says_so_and_goes_on(
+def test_a_worker_without_a_configuration_logs_that_and_goes_on(
     worker: Worker, caplog: pytest.LogCaptureFixture
 ) -> None:
     worker.task.app = Celery("none", broker="memory://", set_as_current=False)

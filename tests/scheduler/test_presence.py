@@ -92,7 +92,7 @@ def test_beats_with_a_lock_take_no_share_from_a_beat_without_one(world: World) -
     assert len(store.claim("y", 500, 30, token="me").claims) == 400
 
 
-def test_the_status_lists_a_beat_without_a_lock_beside_the_leader(world: World) -> None:
+def test_the_status_lists_the_leader_and_a_beat_without_a_lock(world: World) -> None:
     leader, _ = present(world, 2)
     Store(world.client, KEYS).claim("x", 0, 30, token="me")
     found = Schedule(world.app).status()

@@ -149,7 +149,7 @@ class TestBroker:
         assert scheduler.names == ["a", "b"]
         assert "The broker is back" not in log.text
 
-    def test_a_failing_entry_among_good_and_bad_entries(self, world: World) -> None:
+    def test_a_failing_entry_does_not_affect_good_and_bad_entries(self, world: World) -> None:
         for number, name in enumerate("abcde"):
             if name in "bd":
                 world.client.hset(f"{PREFIX}{name}", "definition", "{")

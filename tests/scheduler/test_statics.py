@@ -43,7 +43,7 @@ def static_names(world: World) -> set[str]:
 
 
 class TestSynchronisation:
-    def test_added(self, world: World) -> None:
+    def test_a_new_static_entry_is_added(self, world: World) -> None:
         declare(world, a=HOUR, b=crontab(minute="0", hour="4"))
         scheduler = lead(world)
         assert static_names(world) == {"a", "b"}
@@ -52,7 +52,7 @@ class TestSynchronisation:
         b = RedBeatSchedulerEntry.from_key(f"{PREFIX}b", world.app)
         assert (b.task, b.schedule) == ("tasks.b", crontab(minute="0", hour="4"))
 
-    def test_changed_keeps_its_history(self, world: World) -> None:
+    def test_a_changed_entry_keeps_its_history(self, world: World) -> None:
         declare(world, a=HOUR)
         lead(world)
         world.put_meta("a", world.ago(100))
@@ -63,7 +63,7 @@ class TestSynchronisation:
         assert world.field("a", "meta") == meta
         assert world.score("a") == pytest.approx(world.now() + 2 * HOUR - 100, abs=2)
 
-    def test_removed(self, world: World) -> None:
+    def test_a_removed_entry_is_deleted(self, world: World) -> None:
         declare(world, a=HOUR, b=HOUR)
         lead(world)
         declare(world, b=HOUR)
@@ -72,7 +72,7 @@ class TestSynchronisation:
         assert not world.client.exists(f"{PREFIX}a")
         assert world.score("a") is None
 
-    def test_the_last_one_removed(self, world: World) -> None:
+    def test_the_last_static_entry_can_be_removed(self, world: World) -> None:
         declare(world, a=HOUR)
         lead(world)
         declare(world)
@@ -87,14 +87,14 @@ class TestSynchronisation:
         lead(world)
         assert set(world.dump()) == {f"{PREFIX}mine", SCHEDULE}
 
-    def test_unchanged_writes_nothing(self, world: World) -> None:
+    def test_unchanged_entries_write_nothing(self, world: World) -> None:
         declare(world, a=HOUR, b=crontab(minute="*/5"))
         lead(world)
         before = world.dump()
         lead(world)
         assert world.dump() == before
 
-    def test_disabled(self, world: World) -> None:
+    def test_a_disabled_static_entry_is_parked(self, world: World) -> None:
         world.app.conf.beat_schedule = {"a": {"task": "t", "schedule": 1, "enabled": False}}
         scheduler = lead(world)
         assert world.score("a") == -2
@@ -103,7 +103,7 @@ class TestSynchronisation:
         assert scheduler.sent == []
         assert world.score("a") == pytest.approx(world.now() + HOUR, abs=2)
 
-    def test_runs_like_any_other(self, world: World) -> None:
+    def test_a_static_entry_runs_like_any_other(self, world: World) -> None:
         declare(world, a=HOUR)
         lead(world)
         world.put_meta("a", world.ago(HOUR + 1))
@@ -112,7 +112,7 @@ class TestSynchronisation:
         assert scheduler.names == ["a"]
         assert world.run_count("a") == 1
 
-    def test_quarantined_one_is_released_by_a_change(self, world: World) -> None:
+    def test_a_change_releases_a_quarantined_static_entry(self, world: World) -> None:
         declare(world, a=HOUR)
         lead(world)
         world.client.hset(f"{PREFIX}a", "definition", "{")
@@ -121,7 +121,7 @@ class TestSynchronisation:
         assert world.quarantine() == {}
         assert world.score("a") == pytest.approx(world.now() + HOUR, abs=2)
 
-    def test_changed_while_it_runs(self, world: World) -> None:
+    def test_an_entry_changed_during_its_run(self, world: World) -> None:
         world.app.conf.redbeat_lock_key = None
         declare(world, a=HOUR)
         scheduler = lead(world)
@@ -309,7 +309,7 @@ class TestNever:
 
 class TestCost:
     @pytest.mark.parametrize("count", [1, 500, 1200])
-    def test_one_trip_per_500_and_few_more(
+    def test_a_start_takes_one_round_trip_per_500_entries_and_few_more(
         self, world: World, counting: CountingRedis, count: int
     ) -> None:
         lead(world)
@@ -360,7 +360,7 @@ class TestVanished:
         errors = [r.getMessage() for r in log.records if r.levelname == "ERROR"]
         assert errors == ["beat: The schedule in Redis is empty: all 3 entries are gone"]
 
-    def test_one_hash(self, world: World) -> None:
+    def test_a_lost_hash_is_written_again(self, world: World) -> None:
         declare(world, a=HOUR, b=HOUR)
         scheduler = lead(world)
         world.client.delete(f"{PREFIX}a")
@@ -440,7 +440,9 @@ class TestBad:
 
 
 class TestLater:
-    def test_added_to_a_running_beat(self, world: World, log: pytest.LogCaptureFixture) -> None:
+    def test_an_entry_added_to_a_running_beat_is_written(
+        self, world: World, log: pytest.LogCaptureFixture
+    ) -> None:
         declare(world, a=HOUR)
         scheduler = lead(world)
         scheduler.update_from_dict({"b": {"task": "t", "schedule": HOUR}})

@@ -65,27 +65,37 @@ def entry_due_in(world: World, name: str, seconds: float) -> RedBeatSchedulerEnt
 class TestSaving:
     """A beat waits five seconds at most; only changes that it would see too late are published."""
 
-    def test_due_now(self, world: World, subscriber: Subscriber) -> None:
+    def test_saving_a_due_entry_publishes_a_message(
+        self, world: World, subscriber: Subscriber
+    ) -> None:
         entry_due_in(world, "a", -1).save()
         assert subscriber.received() == ["due"]
 
-    def test_due_now_behind_others_that_are_due(self, world: World, subscriber: Subscriber) -> None:
+    def test_saving_a_due_entry_behind_other_due_entries_publishes_a_message(
+        self, world: World, subscriber: Subscriber
+    ) -> None:
         world.put("earlier", score=1)
         entry_due_in(world, "a", -1).save()
         assert subscriber.received() == ["due"]
 
-    def test_due_soon_and_first(self, world: World, subscriber: Subscriber) -> None:
+    def test_saving_the_next_entry_publishes_a_message(
+        self, world: World, subscriber: Subscriber
+    ) -> None:
         world.put("parked", score=-1)
         world.put("later", score=world.now() + 4)
         entry_due_in(world, "a", 3).save()
         assert subscriber.received() == ["due"]
 
-    def test_due_soon_and_not_first(self, world: World, subscriber: Subscriber) -> None:
+    def test_saving_another_entry_due_soon_publishes_nothing(
+        self, world: World, subscriber: Subscriber
+    ) -> None:
         world.put("earlier", score=world.now() + 2)
         entry_due_in(world, "a", 4).save()
         assert subscriber.received() == []
 
-    def test_due_later(self, world: World, subscriber: Subscriber) -> None:
+    def test_saving_an_entry_due_later_publishes_nothing(
+        self, world: World, subscriber: Subscriber
+    ) -> None:
         entry_due_in(world, "a", 60).save()
         assert subscriber.received() == []
 
@@ -95,7 +105,9 @@ class TestSaving:
         RedBeatSchedulerEntry("fast", "t", 2, app=world.app).save()
         assert subscriber.received() == ["due"]
 
-    def test_disabled(self, world: World, subscriber: Subscriber) -> None:
+    def test_saving_a_disabled_entry_publishes_nothing(
+        self, world: World, subscriber: Subscriber
+    ) -> None:
         entry = entry_due_in(world, "a", -1)
         entry.enabled = False
         entry.save()
@@ -123,7 +135,9 @@ class TestSaving:
         entry.save()
         assert subscriber.received() == ["due"]
 
-    def test_deleted(self, world: World, subscriber: Subscriber) -> None:
+    def test_deleting_an_entry_publishes_nothing(
+        self, world: World, subscriber: Subscriber
+    ) -> None:
         world.put("a")
         RedBeatSchedulerEntry("a", app=world.app).delete()
         assert world.score("a") is None
@@ -212,14 +226,14 @@ class TestForbiddenToPublish:
                     scheduler.close()
                 app.redbeat_redis.close()
 
-    def test_saves(self, bound: World) -> None:
+    def test_a_save_succeeds_without_the_right_to_publish(self, bound: World) -> None:
         entry_due_in(bound, "a", -1).save()
         score = bound.score("a")
         assert score is not None
         assert 0 <= score <= bound.now()
         assert bound.field("a", "definition")["name"] == "a"
 
-    def test_releases(self, bound: World) -> None:
+    def test_a_release_succeeds_without_the_right_to_publish(self, bound: World) -> None:
         leader = bound.scheduler()
         entry_due_in(bound, "a", -1).save()
         leader.tick()

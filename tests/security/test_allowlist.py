@@ -89,7 +89,7 @@ def test_options_cannot_bypass_the_list(
 def test_options_that_a_subclass_adds_are_checked_too(
     limited: World, log: pytest.LogCaptureFixture
 ) -> None:
-    """The final message is checked, whoever added what to it."""
+    """The final message is checked, including everything that subclasses added."""
 
     class Own(RecordingScheduler):
         def apply_async(self, entry: Any, *args: Any, **kwargs: Any) -> Any:

@@ -16,7 +16,7 @@ from tests.certificates import KEY_PASSWORD, CertificateFiles, write_certificate
 from tests.deployments import USER, acl_rules
 from tests.pages import configurations
 from tests.scheduler.conftest import RecordingScheduler
-from tests.security.test_managed import MANAGED, server_without
+from tests.security.test_the_page_on_managed_servers import MANAGED, server_without
 from tests.servers import RedisServer
 from tests.tls_server import TLSServer
 from tests.waiting import wait_until
@@ -66,7 +66,9 @@ def with_user() -> Iterator[RedisServer]:
         yield server
 
 
-def test_tls(redis_url: str, files: CertificateFiles, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_tls_page(
+    redis_url: str, files: CertificateFiles, caplog: pytest.LogCaptureFixture
+) -> None:
     port = redis.Redis.from_url(redis_url).connection_pool.connection_kwargs["port"]
     with TLSServer(files, port) as front:
         found = configurations("tls.rst", names_at(front, files))
@@ -78,7 +80,7 @@ def test_tls(redis_url: str, files: CertificateFiles, caplog: pytest.LogCaptureF
     assert caplog.text.count("certificate of the Redis server is not verified") == 2
 
 
-def test_acl(with_user: RedisServer, files: CertificateFiles) -> None:
+def test_the_acl_page(with_user: RedisServer, files: CertificateFiles) -> None:
     secrets = {"redbeat-password": "PASSWORD"}
     with TLSServer(files, with_user.port) as front:
         names = names_at(front, files)
@@ -88,7 +90,7 @@ def test_acl(with_user: RedisServer, files: CertificateFiles) -> None:
             run(settings)
 
 
-def test_managed(files: CertificateFiles) -> None:
+def test_the_page_on_managed_servers(files: CertificateFiles) -> None:
     with (
         server_without(*MANAGED, password="PASSWORD") as server,
         TLSServer(files, server.port) as front,
@@ -99,7 +101,7 @@ def test_managed(files: CertificateFiles) -> None:
             run(settings)
 
 
-def test_security(with_user: RedisServer, files: CertificateFiles) -> None:
+def test_the_security_page(with_user: RedisServer, files: CertificateFiles) -> None:
     with TLSServer(files, with_user.port) as front:
         (settings,) = configurations("security.rst", names_at(front, files))
         run(settings)

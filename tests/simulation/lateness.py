@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ("DELAYS_ONLY", "PROMPT", "SAME", "judge_delays", "judge_lateness")
 
-#: Equal instants may differ by so many seconds: one of them is stored with microseconds.
+#: Maximum difference in seconds of equal instants: one of them is stored with microseconds.
 SAME: Final = 0.001
 
 #: Seconds after its nominal instant within which an undisturbed run is sent.

@@ -309,7 +309,7 @@ class Entry:
         self.judge_ids()
         self.judge_repeats()
         self.judge_order()
-        self.judge_obedience()
+        self.judge_edits()
         self.judge_triggers()
         self.judge_overlap()
         self.judge_legacy()
@@ -414,7 +414,7 @@ class Entry:
 
     # -- edits -----------------------------------------------------------------------------------
 
-    def judge_obedience(self) -> None:
+    def judge_edits(self) -> None:
         """Each message matches what an application wanted when the run was claimed."""
         for arrival in self.arrivals:
             # A deployment replaces static entries when one of its new beats leads.

@@ -78,7 +78,7 @@ def test_a_message_for_each_occurrence_is_right() -> None:
         ([*grid()[:5], *[replace(one, version=7) for one in grid()[5:]]], "no longer there"),
     ],
 )
-def test_what_is_wrong_is_found(arrivals: list[Arrival], expected: str) -> None:
+def test_violations_are_found(arrivals: list[Arrival], expected: str) -> None:
     wrong = judge(record(arrivals))
     assert any(expected in line for line in wrong)
 
@@ -115,7 +115,7 @@ class TestFaults:
         latest = sorted([*arrivals, sent(90.0, 95.5, coalesced=2)], key=lambda one: one.at)
         assert judge(record(latest, disturbances=outage)) == []
 
-    def test_what_is_too_late_is_not_sent(self) -> None:
+    def test_runs_that_are_too_late_need_no_message(self) -> None:
         short = saved(0.0, **EVERY, misfire_grace_time=2)
         late = sorted([*grid(7, 8), sent(80.0, 85.0)], key=lambda one: one.at)
         wrong = judge(record(late, short, disturbances=[(70.0, 84.0, "restart")]))
@@ -266,7 +266,7 @@ def test_one_beat_leads_and_ids_belong_to_one_entry() -> None:
     assert any("an id of poll" in line for line in judge(record(with_one_more(other))))
 
 
-def test_what_was_deleted_is_not_stored() -> None:
+def test_a_deleted_entry_must_not_be_stored() -> None:
     gone = saved(0.0), done("delete", 55.0)
     assert judge(record(grid()[:5], *gone)) == []
     wrong = judge(record(grid()[:5], *gone, stored={"poll": True}))

@@ -329,7 +329,7 @@ def test_a_completion_of_another_claim_is_refused(
     assert complete(store, Completion(key, "alive", RAN, NEXT, "ran", "r")) == [RECORDED]
 
 
-def test_a_completion_past_its_lease_counts_while_nobody_else_claimed(
+def test_a_completion_past_its_lease_counts_until_another_claim(
     store: Store, put: Put, claim_one: ClaimOne
 ) -> None:
     key = put("a")

@@ -23,7 +23,7 @@ def run(site: Site, settings: dict[str, Any]) -> None:
     scheduler.close()
 
 
-def test_sentinel(request: Any, sentinel_group: SentinelGroup) -> None:
+def test_the_sentinel_page(request: Any, sentinel_group: SentinelGroup) -> None:
     replace = {"of-the-servers": "master-secret", "of-the-sentinels": "sentinel-secret"}
     replace['"main"'] = '"mine"'
     for number, (host, port) in enumerate(sentinel_group.addresses, 1):
@@ -36,7 +36,7 @@ def test_sentinel(request: Any, sentinel_group: SentinelGroup) -> None:
             run(site, settings)
 
 
-def test_cluster(request: Any, cluster_group: ClusterGroup) -> None:
+def test_the_cluster_page(request: Any, cluster_group: ClusterGroup) -> None:
     replace = {
         f'"redis-{number}.example.com", 6379': f'"{host}", {port}'
         for number, (host, port) in enumerate(cluster_group.addresses, 1)

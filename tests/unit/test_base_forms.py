@@ -125,7 +125,7 @@ def log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
 
 
 @pytest.mark.parametrize(("kind", "text"), STORED, ids=lambda value: type(value).__name__)
-def test_it_is_stored_in_its_base_form(kind: BaseSchedule, text: str) -> None:
+def test_a_subclass_is_stored_in_its_base_form(kind: BaseSchedule, text: str) -> None:
     assert asks_itself(kind)
     assert encode(kind) == text
     assert json.dumps(kind, cls=RedBeatJSONEncoder) == text
@@ -224,7 +224,7 @@ class Unmade(solar):
 
 
 @pytest.mark.parametrize("kind", [BaseSchedule(), Unmade()])
-def test_what_has_no_stored_form_is_refused(kind: BaseSchedule) -> None:
+def test_a_schedule_without_a_stored_form_is_refused(kind: BaseSchedule) -> None:
     with pytest.raises(TypeError, match=r"register_schedule_type"):
         json.dumps(kind, cls=RedBeatJSONEncoder)
 

@@ -86,7 +86,7 @@ def test_a_field_left_out_stays_out() -> None:
     assert flat_text(short) is None
 
 
-def test_equal_values_of_other_types_are_told_apart() -> None:
+def test_equal_values_of_different_types_are_distinguished() -> None:
     texts = [encode_definition(definition(args=[one])) for one in (1, True, 1.0)]
     assert [flat_text(definition(args=[one])) for one in (1, True)] == texts[:2]
     assert [json.loads(text)["args"] for text in texts] == [[1], [True], [1.0]]

@@ -80,7 +80,7 @@ def test_is_due_of_a_class_of_the_user_decides() -> None:
     assert decide(Moody(0), at(1), at(1), NOON, NOON) == Decision(None, None)
 
 
-def test_a_class_of_the_user_cannot_make_beat_spin() -> None:
+def test_a_schedule_class_of_the_user_cannot_make_a_beat_spin() -> None:
     class Busy(schedule):
         def is_due(self, last_run_at: datetime) -> Any:  # noqa: ARG002
             return False, 0

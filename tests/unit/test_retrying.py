@@ -52,7 +52,7 @@ class Outage:
 
 
 def plain_client(url: str) -> Redis:
-    """Return a client without retries of its own."""
+    """Return a client that never retries itself."""
     return Redis.from_url(url, decode_responses=True, retry=Retry(NoBackoff(), 0))
 
 

@@ -161,7 +161,7 @@ def handle():
 """
 
 
-def test_what_a_scheduler_without_init_saves_runs(wild: Wild, run: Run) -> None:
+def test_entries_that_a_scheduler_without_init_saves_run(wild: Wild, run: Run) -> None:
     program = wild.program(BARE)
     program.module.handle()
     assert wild.definition("job")["task"] == "jobs.run"

@@ -81,7 +81,9 @@ SAVED: dict[str, tuple[str, str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("what", SAVED)
-def test_what_is_saved_is_stored_in_its_base_form_and_runs(wild: Wild, run: Run, what: str) -> None:
+def test_a_saved_subclass_is_stored_in_its_base_form_and_runs(
+    wild: Wild, run: Run, what: str
+) -> None:
     text, schedule, stored = SAVED[what]
     program = wild.program(f"{text}\n\ndef start():\n    save('job', {schedule})\n")
     program.module.start()
@@ -91,7 +93,7 @@ def test_what_is_saved_is_stored_in_its_base_form_and_runs(wild: Wild, run: Run,
         running.until(wild.messages)
 
 
-def test_what_is_loaded_is_of_the_base_class(wild: Wild) -> None:
+def test_a_loaded_schedule_is_of_the_base_class(wild: Wild) -> None:
     module = wild.program(ZONED).module
     module.save("job", module.ZonedCrontab("30", "4", tz=module.KARACHI))
     loaded = module.RedBeatSchedulerEntry.from_key("redbeat:job", app=module.app).schedule
