@@ -53,9 +53,7 @@ def imports_of(path: Path) -> Iterator[Import]:
 
 
 def floors() -> dict[str, int]:
-    """Return the floor of each package and module in the picture; the top floor has the highest
-    number.
-    """
+    """Return the floor of each package and module in the picture; the highest is the top."""
     lines = literal_block(PAGE, "floors").splitlines()
     names = [line.split("   ")[0].split() for line in lines]
     return {name: len(lines) - row for row, found in enumerate(names) for name in found}

@@ -46,9 +46,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="session")
 def site(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The URL of `celery redbeat web` on the shared Redis; the server keeps no data of the
-    schedule.
-    """
+    """The URL of `celery redbeat web` on the shared Redis; the server stores nothing."""
     project = Project(tmp_path_factory.mktemp("web"), redis_server.url)
     url = f"http://127.0.0.1:{(port := free_port())}"
     try:
@@ -73,8 +71,7 @@ def make(make: Make) -> Make:
 
 @pytest.fixture
 def new_page(browser: Browser, site: str, redis_url: str) -> Iterator[NewPage]:
-    """A function that opens a page with the arguments of a Playwright context, and asserts that it
-    is quiet.
+    """A function that opens a page with a Playwright context, and asserts that it is quiet.
 
     Quiet means: no error or warning in the console, no violation of the Content-Security-Policy, no
     dialog, no request to another host. Console lines that contain ``expected`` are allowed.

@@ -36,9 +36,7 @@ with redis.Redis(host="{host}", port={port}, db=given.db, decode_responses=True)
 
 
 class Reader:
-    """Has a project directory, ``celery`` and a ``redis-cli`` that connects to the Redis of the
-    tests.
-    """
+    """Has a project directory, ``celery`` and a ``redis-cli`` connected to the tests' Redis."""
 
     def __init__(self, directory: Path, url: str) -> None:
         self.directory = directory

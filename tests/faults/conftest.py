@@ -86,9 +86,7 @@ def profile(request: pytest.FixtureRequest) -> Profile:
 
 @pytest.fixture
 def durable() -> bool:
-    """Whether confirmed writes survive a crash of the servers, which is slow. Tests may override
-    it.
-    """
+    """Whether confirmed writes survive a crash, which makes servers slow. Tests may override it."""
     return False
 
 
@@ -135,9 +133,7 @@ def ledger(broker_redis: RedisServer) -> Iterator[Ledger]:
 def beats(
     tmp_path: Path, schedule_redis: RedisServer, broker_redis: RedisServer, schedule: Schedule
 ) -> Iterator[Beats]:
-    """Beats on the two servers; none runs yet. They end with the test, and their logs explain a
-    failure.
-    """
+    """Beats on the two servers; none runs yet. They end with the test, which reports their logs."""
     beats = Beats(tmp_path, schedule_redis.url, broker_redis.url, schedule)
     yield beats
     beats.end()

@@ -70,9 +70,7 @@ class CrashingStore(Store):
 
 
 class CrashingPublisher(Publisher):
-    """Dies when the broker has confirmed messages and the beat has not processed that
-    (``delivered``).
-    """
+    """Dies after the broker confirmed messages, before the beat processes that (``delivered``)."""
 
     def _answered(self) -> list[InFlightMessage]:
         messages = super()._answered()

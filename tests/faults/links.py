@@ -50,9 +50,7 @@ class Conditions:
         return self.reset_rate > 0 and self.random.random() < self.reset_rate
 
     def takes_reply(self, request: bytes) -> bool:
-        """Whether the reply to a request must be dropped; each call that returns True uses up one
-        drop.
-        """
+        """Whether the reply to a request must be dropped; True uses up one drop."""
         if not self.swallows or self.matching not in request:
             return False
         self.swallows -= 1

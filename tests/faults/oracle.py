@@ -218,8 +218,9 @@ def _judge_entry(
 
 
 def _index(instants: Sequence[float], instant: float | None) -> int | None:
-    """Return the index of an instant; the length for a later instant, None if it is not in the
-    list.
+    """Return the index of an instant.
+
+    A later instant has the length of the list as its index; others that are not in it have None.
     """
     if instant is None:
         return None

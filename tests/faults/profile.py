@@ -30,8 +30,9 @@ class Profile:
 
 
 def chosen(option: str | None) -> Profile:
-    """Return the profile of the option, else of the environment variable; ValueError for unknown
-    ones.
+    """Return the profile of the option, else of the environment variable.
+
+    Raises ValueError for an unknown profile.
     """
     name = option or os.environ.get(ENVIRONMENT) or NAMES[0]
     if name not in NAMES:

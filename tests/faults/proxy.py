@@ -61,9 +61,7 @@ class Proxy(LoopbackServer):
         self._set(refusing=on)
 
     def lead_to(self, port: int) -> None:
-        """Forward new connections to another port, and leave open ones, like one address of two
-        servers.
-        """
+        """Forward new connections to another port, as if another server took over the address."""
         self._target = port
 
     def black_hole(self, keep: bool = False) -> None:

@@ -83,8 +83,7 @@ def _value(client: Any, key: str) -> Any:
 def is_installed(
     schedule: Schedule, entries: Mapping[str, float], left: Mapping[str, float] | None = None
 ) -> bool:
-    """Whether the static entries and their keys are those of this version and those left by an
-    older one.
+    """Whether the stored static entries are those of this version and those that an older one left.
 
     An entry of both versions must have the interval of ``entries``.
     """

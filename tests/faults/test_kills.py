@@ -96,9 +96,7 @@ class Life:
         self._steps[name] = (first, every)
 
     def go_on(self, number: int) -> None:
-        """Save a one-off and an entry with a limit, and trigger some entries; each call picks
-        others.
-        """
+        """Save a one-off and an entry with a limit, and trigger some entries."""
         endings = ("delete", "keep")
         once, few = f"once{number}", f"few{number}"
         self.save(once, SHORT, one_off=True, on_finish=self._chance.choice(endings))
@@ -131,9 +129,7 @@ class Life:
         wait_until(holds, DEADLINE, what)
 
     def kill(self, within: int) -> int:
-        """Kill a beat within the next ``within`` messages, mostly the beat that sent last; return
-        its pid.
-        """
+        """Kill a beat, mostly the last sender, within some messages; return its pid."""
         enough = len(self.ledger) + self._chance.randrange(1, within)
         self.wait(lambda: len(self.ledger) >= enough, "messages after a kill")
         pids = [self.beats[number].popen.pid for number in range(len(self.beats))]
@@ -175,9 +171,7 @@ class Life:
         return DAY if name in ENDING else TIMEOUT
 
     def end(self, broker: redis.Redis) -> Report:
-        """Wait until all runs are finished and the last claims of killed beats have expired; then
-        judge.
-        """
+        """Wait until all runs finished and all claims of killed beats expired; then judge."""
         claims_end = self._schedule.now() + lease()
         self.wait(lambda: self._schedule.now() > claims_end, "the end of the last claims")
         until = self._schedule.now()

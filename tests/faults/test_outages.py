@@ -25,9 +25,7 @@ AHEAD = 1.0
 
 @pytest.fixture
 def durable() -> bool:
-    """Confirmed writes must survive, so that the test does not blame the beat for what a server
-    lost.
-    """
+    """Confirmed writes must survive: the test is about the beat, not about lost data."""
     return True
 
 
@@ -49,9 +47,7 @@ def seconds_to_dispatch(ledger: Ledger, deadline: float = 60.0) -> float:
 
 
 def check(report: Report, beats: Beats) -> None:
-    """Assert that every occurrence ran or was coalesced, none under two ids, and that the beat is
-    alive.
-    """
+    """Assert that every occurrence ran or was coalesced, with one id, and that the beat lives."""
     assert beats[0].is_alive
     assert not report.lost
     assert not report.unknown

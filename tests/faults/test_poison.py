@@ -81,9 +81,7 @@ def nested(client: Raw, name: str) -> None:
 
 
 def command(*words: str) -> Spoil:
-    """Return a function that stores another type than a hash under the key: a command and its
-    arguments.
-    """
+    """Return a function that stores another type than a hash: a command and its arguments."""
     return lambda client, name: client.execute_command(words[0], PREFIX + name, *words[1:])
 
 

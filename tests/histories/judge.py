@@ -1,5 +1,4 @@
-"""Reports how another release reads and runs the schedule in a Redis; its interpreter runs this
-file.
+"""Reports how another release reads and runs a schedule; its interpreter runs this file.
 
 ``python judge.py URL ZONE`` prints JSON: for each entry by name, its content or the error, and
 whether it is due; the names and arguments that one tick sends, in order; and the error of the tick.

@@ -86,9 +86,7 @@ class Kept:
 
     @property
     def anchor(self) -> datetime | None:
-        """The instant from which the next run counts: the nominal instant of the last run, if
-        known.
-        """
+        """The instant from which the next run counts: the last run, nominal if known."""
         last = self.last_run_at
         # RedBeat 2 does not change the runtime when it runs an entry.
         if last is None or abs(self.runtime.get("last_run_at", 0) - last.timestamp()) > CLOSE:

@@ -310,9 +310,7 @@ def is_readable(value: Json) -> bool:
 
 
 class TestGoingBack:
-    """What 2.4.2 reads must have the form that 2.4.2 writes; ``python -m tests.histories`` lets
-    2.4.2 read it.
-    """
+    """What 2.4.2 reads must have the form that 2.4.2 writes."""
 
     @pytest.mark.parametrize(("name", "shot"), ALL)
     def test_written_texts_are_accepted_by_redbeat_2(

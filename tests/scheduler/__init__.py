@@ -1,3 +1,1 @@
-"""The scheduler in process: its ticks run against a real Redis, and its messages are recorded
-instead of sent.
-"""
+"""The scheduler in process: real Redis, recorded messages."""

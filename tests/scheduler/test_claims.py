@@ -30,9 +30,7 @@ class DeadError(BaseException):
 
 
 def die_after_publishing(world: World, wire: Wire) -> RecordingScheduler:
-    """Return a scheduler that dies in its next tick, after sending its messages and before
-    recording.
-    """
+    """Return a scheduler whose next tick dies between sending and recording."""
     scheduler = world.scheduler()
     scheduler.tick()
 
@@ -220,9 +218,7 @@ class TestPerhapsSent:
 
 @pytest.mark.standalone
 class TestOneStep:
-    """With broker and schedule on one server, the message is sent if and only if the record is
-    made.
-    """
+    """With broker and schedule on one server, message and record are one step."""
 
     def test_the_message_of_an_edited_entry_is_built_again(
         self, world: World, wire: Wire, redis_url: str

@@ -54,9 +54,7 @@ def meter(redis_url: str, counting: CountingRedis) -> Iterator[Meter]:
 
 
 def leading(world: World) -> RecordingScheduler:
-    """Return a scheduler that has had its first tick; its clock stands still, even on a slow
-    machine.
-    """
+    """Return a scheduler after its first tick; its clock stands still, even on a slow machine."""
     scheduler = world.scheduler(clock=Clock())
     scheduler.tick()
     return scheduler

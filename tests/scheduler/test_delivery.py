@@ -254,9 +254,7 @@ class TestFailingSend:
     def test_a_stop_after_the_message_does_not_repeat_it(
         self, world: World, error: type[BaseException]
     ) -> None:
-        """A second signal does this: the beat does not know that the message was sent, so it is not
-        recorded as sent.
-        """
+        """A second signal does this. The beat cannot know whether the message was sent."""
 
         class Stopped(RecordingScheduler):
             def send_task(self, *args: Any, **kwargs: Any) -> None:

@@ -948,9 +948,7 @@ class TestTheBrokerMoves:
     def part(
         self, world: World, clock: Clock, proxy: Proxy, own_server: RedisServer
     ) -> tuple[RedBeatScheduler, Queues]:
-        """Move the broker between the runs of ``a`` and ``b``; return the beat and both servers'
-        queues.
-        """
+        """Move the broker between the runs of ``a`` and ``b``; return beat and queues."""
         scheduler = world.scheduler_of(RedBeatScheduler, clock=clock)
         put_one_off(world, "a")
         scheduler.tick()

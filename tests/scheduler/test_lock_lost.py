@@ -1,6 +1,4 @@
-"""A leader finds that another beat holds the lock: it stands by or exits. The API says which beat
-leads.
-"""
+"""A leader loses the lock: it stands by or exits. The API reports which beat leads."""
 
 from __future__ import annotations
 

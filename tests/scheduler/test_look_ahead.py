@@ -1,6 +1,4 @@
-"""More entries are due than one batch holds: Redis claims the next batch while the beat sends the
-current one.
-"""
+"""Redis claims the next batch while the beat sends the current one."""
 
 from __future__ import annotations
 

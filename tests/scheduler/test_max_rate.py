@@ -1,6 +1,4 @@
-"""``redbeat_max_rate``: after an outage late runs are sent at a limited rate, after the runs on
-time.
-"""
+"""``redbeat_max_rate``: late runs are sent at a limited rate, after the runs on time."""
 
 from __future__ import annotations
 

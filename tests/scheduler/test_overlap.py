@@ -63,8 +63,9 @@ def store(world: World, overlap: str, every: float = HOUR, **more: Any) -> RedBe
 
 
 def begin(world: World, overlap: str, **more: Any) -> RecordingScheduler:
-    """Return a scheduler that has sent a run of the entry ``a``, which still runs; the entry is due
-    again.
+    """Return a scheduler that has sent a run of the entry ``a``.
+
+    The run has not ended, and the entry is due again.
     """
     store(world, overlap, **more)
     scheduler = world.scheduler()
@@ -329,9 +330,7 @@ def test_a_run_that_ends_before_it_is_recorded(world: World) -> None:
 
 
 def test_the_end_of_an_earlier_message_does_not_hide_its_repetition(world: World) -> None:
-    """The broker accepted a message and its reply was lost; the message is repeated under the same
-    id.
-    """
+    """The broker accepted a message whose reply was lost; it is repeated under the same id."""
     store(world, "skip")
     ids: list[str] = []
 

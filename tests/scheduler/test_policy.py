@@ -279,9 +279,7 @@ def test_a_run_that_is_too_late_is_skipped_once(
 def test_a_run_that_became_too_late_while_sending_others_is_skipped(
     world: World, clock: Clock
 ) -> None:
-    """Entries are decided in batches; sending one message may take longer than the next may be
-    late.
-    """
+    """Runs are decided in batches, so sending one may make the next one too late."""
     for name in ("a", "b"):
         put(world, name, 65, misfire_grace_time=10)
     scheduler = world.scheduler(clock=clock)

@@ -216,6 +216,6 @@ def test_a_user_who_may_not_scan(world: World, clock: Clock, log: pytest.LogCapt
         scheduler.tick()
         sweep(scheduler, clock, 3)
         assert scheduler.names == ["a"]
-        assert log.text.count("Cannot sweep for entries that were lost") == 1
+        assert log.text.count("Cannot look for entries that were lost") == 1
     finally:
         client.execute_command("ACL", "DELUSER", "careful")

@@ -298,10 +298,9 @@ class Engine:
         return reply[: -len(MARK_REPLY)]
 
     def _forget_expired(self) -> None:
-        """Delete expired keys before a command does: a replica refuses to, and a full server does
-        not.
+        """Delete expired keys before a command does.
 
-        A script that has deleted something may write even without memory.
+        A replica would refuse to delete them. A full server would allow writes after a deletion.
         """
         keys = self.client.keys("*")
         if keys:

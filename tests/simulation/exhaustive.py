@@ -108,9 +108,7 @@ class Exploration:
         return simulation
 
     def explore(self, locked: bool) -> None:
-        """Run all cases with a lock, or without: first without a fault, then with each fault at
-        each step.
-        """
+        """Run all cases with a lock, or without: no fault, then each fault at each step."""
         self._orders(self.run(Case(locked)), Case(locked))
         for beat in ("beat-1", "beat-2"):
             for kind in self._kinds:

@@ -30,8 +30,9 @@ class Mutant:
     by: tuple[str, ...]
 
     def applied_to(self, text: str) -> str:
-        """Return the text of the file with the mistake; raises ``ValueError`` if ``old`` is not
-        unique.
+        """Return the text of the file with the mistake.
+
+        Raises ``ValueError`` unless the file has ``old`` exactly once.
         """
         if text.count(self.old) != 1:
             raise ValueError(f"{self.name}: {self.path} has its text {text.count(self.old)} times")

@@ -112,9 +112,7 @@ class Judgement:
 
     @property
     def leaves_with_record(self) -> bool:
-        """Whether messages and their records are one step, as with broker and schedule on one
-        server.
-        """
+        """Whether messages and records are one step: broker and schedule share a server."""
         return not self.record.scenario.separate_broker and not self.record.legacy_leads
 
     def is_led_by_legacy(self, at: float) -> bool:
@@ -355,9 +353,7 @@ class Entry:
                 self.fail(0, f"the id {task_id} stands for {len(instants)} runs")
 
     def judge_repeats(self) -> None:
-        """A message is repeated only where a fault explains it, and never with at-most-once
-        delivery.
-        """
+        """A message is repeated only if a fault explains it; at-most-once runs never are."""
         seen: dict[str, Arrival] = {}
         for arrival in self.arrivals:
             first = seen.setdefault(arrival.task_id, arrival)
@@ -378,9 +374,7 @@ class Entry:
         return self.judgement.leaves_with_record and not self.is_at_most_once(arrival)
 
     def may_repeat(self, first: Arrival, again: Arrival) -> bool:
-        """Whether a fault explains the repetition: a fault of a server, or of the beat that sent
-        it.
-        """
+        """Whether a fault of a server, or of the beat that sent it, explains the repetition."""
         judgement = self.judgement
         if judgement.disturbed(first.at, again.at, UPKEEP | {*STEP_FAULTS}):
             return True
@@ -522,9 +516,7 @@ class Entry:
     # -- coverage --------------------------------------------------------------------------------
 
     def schedules(self) -> Iterator[State]:
-        """Yield the states in which an entry has a schedule; edits of arguments do not split a
-        state.
-        """
+        """Yield the states with a schedule; edits of arguments do not split a state."""
         joined: State | None = None
         for state in self.states:
             if (

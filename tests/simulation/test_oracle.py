@@ -137,9 +137,7 @@ class TestFaults:
 
 
 class TestOneStep:
-    """With broker and schedule on one server, message and record are one step; a fault explains
-    less.
-    """
+    """A fault explains less when message and record are one step: on one server."""
 
     #: A repeated message after a fault of the beat.
     twice = record(with_one_more(sent(70.0, 76.0)), disturbances=FAULT, hit={"": [(70.0, 75.0)]})

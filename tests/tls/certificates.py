@@ -1,8 +1,8 @@
-"""A certificate for ``localhost`` and 127.0.0.1, valid for 100 years, and the authority that signed
-it.
+"""A certificate for ``localhost`` and 127.0.0.1, and the authority that signed it.
 
-Sentinels and cluster nodes announce servers by address, so the certificate must contain the
-address. The authority's private key is not stored, so nobody can sign further certificates with it.
+It is valid for 100 years. Sentinels and cluster nodes announce servers by address, so the
+certificate must contain the address. The authority's private key is not stored, so nobody can sign
+further certificates with it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""Charts are well-formed, need no styles and scripts, scale correctly, escape names, and have
-descriptions.
-"""
+"""Charts: well-formed, without styles and scripts, to scale, escaped, described."""
 
 from __future__ import annotations
 
