@@ -16,7 +16,7 @@ from tests.certificates import KEY_PASSWORD, CertificateFiles, write_certificate
 from tests.deployments import USER, acl_rules
 from tests.pages import configurations
 from tests.scheduler.conftest import RecordingScheduler
-from tests.security.test_the_page_on_managed_servers import MANAGED, server_without
+from tests.security.test_managed import MANAGED, server_without
 from tests.servers import RedisServer
 from tests.tls_server import TLSServer
 from tests.waiting import wait_until
