@@ -1,6 +1,6 @@
-"""A certificate for ``localhost`` and the authority that signed it, valid 100 years, for tests.
+"""A certificate for ``localhost`` and the authority that signed it, valid for 100 years.
 
-The authority has no key here, so nothing else can be signed in its name.
+The authority's private key is not stored, so nobody can sign further certificates with it.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ P6W6T8xmj3nGQaUWTJ8TrPtHkuFONvM3yI5N9x8MsxPO+s7Ns76UczaxkDExPsk=
 
 @dataclass(frozen=True)
 class CertificateFiles:
-    """Where the files are; ``encrypted_key`` opens with :data:`KEY_PASSWORD`."""
+    """Paths of the files; :data:`KEY_PASSWORD` decrypts ``encrypted_key``."""
 
     authority: str
     certificate: str

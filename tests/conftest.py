@@ -1,4 +1,4 @@
-"""Fixtures that every test may use: a real Redis server, and a Celery app that knows it."""
+"""Fixtures for every test: a real Redis server, and a Celery app that uses it."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from tests.acceptance.processes import Project
 from tests.deployments import KINDS, STANDALONE, Deployment, chosen_kind, single
 from tests.servers import RedisServer, free_port
 
-# Many tests start programs, which would compile all they import, each time.
+# Many tests start programs, which would otherwise compile all their imports on each start.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-# How long an example takes says how busy the machine is.
+# Hypothesis shows the duration of an example, which depends on how busy the machine is.
 settings.register_profile("any machine", deadline=None)
 settings.load_profile("any machine")
 
-#: Saves an entry, see the fixture of that name.
+#: The type of the fixture ``make``, which saves an entry.
 Make = Callable[..., RedBeatSchedulerEntry]
 
-#: Tests that need programs which few machines have: RabbitMQ, a Redis that was built with TLS, node
-#: and Ruby, Chromium.
+#: Directories of tests that need programs which few machines have: RabbitMQ, a Redis built with
+#: TLS, node and Ruby, Chromium.
 NAMED = [Path(__file__).parent / name for name in ("rabbitmq", "tls", "languages", "browser")]
 
 
@@ -44,22 +44,22 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the marker of tests that other kinds of Redis do not run."""
+    """Register the marker of tests that need a single Redis server."""
     config.addinivalue_line(
         "markers", "standalone: about a client, URL or prefix that only a single server takes"
     )
 
 
 def _longest(item: pytest.Item) -> float:
-    """Return how many seconds a test may take, 0 for what is usual."""
+    """Return the timeout of a test in seconds, 0 for the default timeout."""
     marker = item.get_closest_marker("timeout")
     return float(marker.args[0]) if marker and marker.args else 0.0
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Begin with the longest tests, so that no process has one to do when the others are done.
+    """Run the longest tests first, so that no worker process is left with a long test at the end.
 
-    Leave out what is about a single server only, where the schedule is in something else.
+    Skip the tests that need a single server when the schedule is in another kind of Redis.
     """
     items.sort(key=_longest, reverse=True)
     if chosen_kind() == STANDALONE:
@@ -71,14 +71,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session")
 def redis_server() -> Iterator[RedisServer]:
-    """One server for the whole run. A test that kills or freezes one starts its own."""
+    """One server for the whole run. A test that kills or freezes a server starts its own."""
     with RedisServer() as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def deployment(request: pytest.FixtureRequest) -> Iterator[Deployment]:
-    """Where the schedules of this run are: in the server of the run, unless told otherwise."""
+    """Where the schedules of this run are stored: in the server of the run by default."""
     kind = chosen_kind()
     if kind == STANDALONE:
         yield single(request.getfixturevalue("redis_server"))
@@ -89,25 +89,25 @@ def deployment(request: pytest.FixtureRequest) -> Iterator[Deployment]:
 
 @pytest.fixture
 def redis_url(deployment: Deployment) -> str:
-    """The URL of the server with the schedule, with every right; emptied before the test."""
+    """The URL of the server with the schedule, for a user with all rights. It is emptied first."""
     deployment.empty()
     return deployment.url
 
 
 @pytest.fixture
 def redis_client(redis_url: str) -> Iterator[redis.Redis]:
-    """A plain client for looking at what is stored; it answers with text."""
+    """A plain client that decodes replies to text, to inspect what is stored."""
     with redis.Redis.from_url(redis_url, decode_responses=True) as client:
         yield client
 
 
 @pytest.fixture
 def app(redis_url: str, deployment: Deployment) -> Iterator[Celery]:
-    """A Celery app that is nobody's default: broker in memory, schedule in the empty Redis."""
+    """A Celery app that is not the default app: broker in memory, schedule in the empty Redis."""
     assert redis_url == deployment.url, "the server is emptied first"
     app = Celery("tests", broker="memory://", set_as_current=False)
     app.conf.update(deployment.settings, timezone="UTC", enable_utc=True)
-    # Or Celery has an entry of its own, which is due at 4:00, whatever a test does then.
+    # Otherwise Celery adds its own entry, which is due at 4:00, whatever a test does then.
     app.conf.result_expires = None
     yield app
     app.close()
@@ -115,13 +115,13 @@ def app(redis_url: str, deployment: Deployment) -> Iterator[Celery]:
 
 @pytest.fixture
 def unused_port() -> int:
-    """A loopback port that nobody listens on."""
+    """A loopback port on which nothing listens."""
     return free_port()
 
 
 @pytest.fixture
 def make(app: Celery) -> Make:
-    """Save an entry that is due in an hour, unless other things are said of it."""
+    """A function that saves an entry; by default it is due in an hour."""
 
     def make(name: str, schedule: Any = 3600, **more: Any) -> RedBeatSchedulerEntry:
         task = more.pop("task", "proj.note")
@@ -132,7 +132,7 @@ def make(app: Celery) -> Make:
 
 @pytest.fixture
 def project(tmp_path: Path, redis_url: str) -> Iterator[Project]:
-    """A project with real processes on an empty Redis; they end with the test."""
+    """A project that runs real processes on an empty Redis; they end with the test."""
     project = Project(tmp_path, redis_url)
     yield project
     project.end()

@@ -1,7 +1,7 @@
-"""The kinds of Redis that whole suites run over, one in each run of pytest.
+"""The kinds of Redis that whole test suites run on; each run of pytest uses one kind.
 
 ``REDBEAT_TOPOLOGY=cluster python -m pytest tests/store tests/scheduler tests/entry`` runs these
-suites with the schedule in a cluster. All fixtures that lead to a Redis follow it.
+suites with the schedule in a cluster. All fixtures that connect to a Redis follow this variable.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ __all__ = (
 VARIABLE: Final = "REDBEAT_TOPOLOGY"
 STANDALONE: Final = "standalone"
 ACL_PAGE: Final = Path(__file__).parents[1] / "docs" / "deployment" / "acl.rst"
-#: The user of that page.
+#: The user in the rules of that page.
 USER: Final = "redbeat"
 
 
 @dataclass(frozen=True)
 class Deployment:
-    """Where the schedule of a test is.
+    """Where the schedule of a test is stored.
 
-    ``url`` leads to the server that holds the schedule, with every right and in plain text;
-    ``settings`` are those of an app; ``servers`` are the URLs of all servers that take writes.
+    ``url`` leads to the server that holds the schedule, with all rights and without TLS;
+    ``settings`` are those of an app; ``servers`` are the URLs of all servers that accept writes.
     """
 
     url: str
@@ -52,7 +52,7 @@ class Deployment:
     servers: list[str] = field(default_factory=list)
 
     def empty(self) -> None:
-        """Remove all data and scripts."""
+        """Delete all data and scripts."""
         for url in self.servers or [self.url]:
             with redis.Redis.from_url(url) as client:
                 client.flushall()
@@ -60,29 +60,29 @@ class Deployment:
 
 
 def single(server: RedisServer, **options: Any) -> Deployment:
-    """Return a single server as a deployment; ``options`` are those of the client."""
+    """Return a deployment of one server; ``options`` go to the client."""
     settings = {"redbeat_redis_url": server.url, "redbeat_redis_options": options}
     return Deployment(server.url, settings)
 
 
 @contextmanager
 def resp2() -> Iterator[Deployment]:
-    """A single server, spoken to in the older protocol."""
+    """A single server, over version 2 of the protocol."""
     with RedisServer() as server:
         yield single(server, protocol=2)
 
 
 @contextmanager
 def resp3() -> Iterator[Deployment]:
-    """A single server, spoken to in the newer protocol."""
+    """A single server, over version 3 of the protocol."""
     with RedisServer() as server:
         yield single(server, protocol=3)
 
 
 @contextmanager
 def sentinel() -> Iterator[Deployment]:
-    """A master, found by way of Sentinels."""
-    from tests.topologies.groups import (  # noqa: PLC0415 - it is in use by few
+    """A master that clients find through Sentinels."""
+    from tests.topologies.groups import (  # noqa: PLC0415 - few runs need it
         NEVER_DOWN,
         SentinelGroup,
     )
@@ -101,13 +101,13 @@ def sentinel() -> Iterator[Deployment]:
 
 @contextmanager
 def cluster() -> Iterator[Deployment]:
-    """Three masters; ``url`` is that of the one with the slot of the schedule."""
+    """Three masters; ``url`` leads to the master with the slot of the schedule."""
     from tests.topologies.groups import ClusterGroup  # noqa: PLC0415
 
     with ClusterGroup(replicas=False) as group:
         yield Deployment(
             group.owner(PREFIX).url,
-            # Said once more for the tests that bring a client of their own.
+            # The same setting in another place, for tests that bring their own client.
             {"redbeat_redis_url": group.url, "redbeat_key_prefix": PREFIX},
             [node.url for node in group.nodes],
         )
@@ -115,7 +115,7 @@ def cluster() -> Iterator[Deployment]:
 
 @contextmanager
 def tls() -> Iterator[Deployment]:
-    """A server that asks for a client certificate of its own authority."""
+    """A server that requires a client certificate of its own authority."""
     from tests.certificates import write_certificates  # noqa: PLC0415
     from tests.tls_server import TLSServer  # noqa: PLC0415
 
@@ -133,7 +133,7 @@ def tls() -> Iterator[Deployment]:
 
 
 def acl_rules(block: int = 0) -> list[str]:
-    """Return the rules of the user of the manual, as the page has them in one of its blocks."""
+    """Return the ACL rules of a user, from a code block of the manual."""
     text = ACL_PAGE.read_text(encoding="utf-8")
     found = re.findall(r"redis-cli ACL SETUSER (.*?)\n\n", text, re.DOTALL)
     name, *rules = shlex.split(found[block].replace("\\\n", " "))
@@ -143,21 +143,21 @@ def acl_rules(block: int = 0) -> list[str]:
 
 @contextmanager
 def acl() -> Iterator[Deployment]:
-    """A server with the user of the manual, which has no right too many."""
+    """A server with the user of the manual, who has only the rights that the manual lists."""
     with RedisServer() as server, redis.Redis.from_url(server.url) as admin:
         admin.execute_command("ACL", "SETUSER", USER, *acl_rules())
         url = f"redis://{USER}:PASSWORD@127.0.0.1:{server.port}/0"
         yield Deployment(server.url, {"redbeat_redis_url": url})
 
 
-#: What is started for each kind but the single server, which a run has anyway.
+#: How to start each kind except the single server, which every run has anyway.
 KINDS: Final[dict[str, Callable[[], AbstractContextManager[Deployment]]]] = {
     maker.__name__: maker for maker in (sentinel, cluster, tls, acl, resp2, resp3)
 }
 
 
 def chosen_kind() -> str:
-    """Return the kind that the environment names, else the single server."""
+    """Return the kind that the environment variable names, by default the single server."""
     kind = os.environ.get(VARIABLE) or STANDALONE
     if kind not in (STANDALONE, *KINDS):
         valid = ", ".join((STANDALONE, *KINDS))
@@ -165,5 +165,5 @@ def chosen_kind() -> str:
     return kind
 
 
-#: What the keys of a schedule begin with unless a setting says otherwise.
+#: The default prefix of all keys of a schedule.
 PREFIX: Final = "{redbeat}:" if chosen_kind() == "cluster" else "redbeat:"

@@ -1,4 +1,4 @@
-"""A TCP server on the loopback interface, in the event loop of a thread of its own."""
+"""A TCP server on the loopback interface, whose event loop runs in its own thread."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ if TYPE_CHECKING:
 __all__ = ("LoopbackServer",)
 
 SECONDS = 10.0
-#: Turns of the event loop without a task after which a server has ended: transports that were
-#: aborted close their sockets in them, those of TLS after the ones that they stand on.
+#: Turns of the event loop without any task after which a server has ended. An aborted transport
+#: closes its socket in such a turn; a TLS transport does so after the transport below it.
 QUIET_TURNS = 5
 
 T = TypeVar("T")
 
 
 class LoopbackServer:
-    """Serves at a free port, with TLS if it is given a context; a context manager.
+    """Serves on a free port, with TLS if it has a context; a context manager.
 
-    When it ends, no task and no transport of it is left, however far a connection has got.
+    When it ends, it leaves no task and no transport, whatever state a connection is in.
     """
 
     def __init__(self, tls: ssl.SSLContext | None = None) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
-        #: Where clients find it.
+        #: The port that clients connect to.
         self.port: int = self._listener.getsockname()[1]
         self._tls = tls
         self._loop = asyncio.new_event_loop()
@@ -73,13 +73,13 @@ class LoopbackServer:
 
     async def _listen(self) -> None:
         if self._tls is not None:
-            # Clients that refuse the certificate are no news.
+            # A client that refuses the certificate is expected here.
             self._loop.set_exception_handler(lambda _loop, _context: None)
         self._listener.setblocking(False)
         self._loop.add_reader(self._listener, self._accept)
 
     def _accept(self) -> None:
-        # By hand: asyncio's own servers leave sockets open that they are just accepting.
+        # asyncio's own servers leave a socket open while they accept it, so this accepts itself.
         with suppress(OSError):
             raw, _ = self._listener.accept()
             raw.setblocking(False)
@@ -102,7 +102,7 @@ class LoopbackServer:
         self._listener.close()
         quiet = 0
         while quiet < QUIET_TURNS:
-            # Each task has begun by then: one that is cancelled before closes nothing.
+            # Let each task begin first: a task that is cancelled before it begins closes nothing.
             await asyncio.sleep(0)
             others = asyncio.all_tasks() - {asyncio.current_task()}
             quiet = 0 if others else quiet + 1

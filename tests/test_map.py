@@ -17,7 +17,7 @@ PAGE = ROOT / "docs" / "contributing.rst"
 
 
 class Import(NamedTuple):
-    """One import: the module that has it, the line, and the module of ours that it names."""
+    """One import: the importing module, the line, and the imported module of the package."""
 
     importer: str
     line: int
@@ -25,7 +25,7 @@ class Import(NamedTuple):
 
 
 def module_of(path: Path) -> str:
-    """Return the name of a module below the package, "" for the package itself."""
+    """Return the name of a module relative to the package, "" for the package itself."""
     return (
         ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
         .removesuffix("__init__")
@@ -34,7 +34,7 @@ def module_of(path: Path) -> str:
 
 
 def imports_of(path: Path) -> Iterator[Import]:
-    """Yield what a module imports of the package when it runs, not what only type checkers see."""
+    """Yield the imports of a module from the package, except those for type checkers only."""
     me, tree = module_of(path), ast.parse(path.read_text())
     package = me if path.stem == "__init__" else me.rpartition(".")[0]
     for_types = {
@@ -53,7 +53,7 @@ def imports_of(path: Path) -> Iterator[Import]:
 
 
 def floors() -> dict[str, int]:
-    """Return the floor of each package and module of the picture, the highest number at the top."""
+    """Return the floor of each package and module in the picture; the highest is the top."""
     lines = literal_block(PAGE, "floors").splitlines()
     names = [line.split("   ")[0].split() for line in lines]
     return {name: len(lines) - row for row, found in enumerate(names) for name in found}

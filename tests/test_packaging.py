@@ -1,4 +1,4 @@
-"""What is installed, and what the README promises about it."""
+"""What gets installed, and what the README promises about it."""
 
 from __future__ import annotations
 
@@ -68,11 +68,11 @@ def test_celery_finds_the_scheduler_as(name: str) -> None:
     assert symbol_by_name(name, aliases=aliases) is RedBeatScheduler
 
 
-def test_the_package_says_that_it_is_typed() -> None:
+def test_the_package_is_marked_as_typed() -> None:
     assert files("redbeat").joinpath("py.typed").is_file()
 
 
-def test_every_script_explains_itself() -> None:
+def test_every_script_has_a_header() -> None:
     scripts = [path for path in files("redbeat").joinpath("lua").iterdir() if path.is_file()]
     assert scripts
     for script in scripts:
@@ -83,7 +83,7 @@ def test_every_script_explains_itself() -> None:
         assert "-- Returns" in text
 
 
-def test_every_part_of_scripts_explains_itself() -> None:
+def test_every_script_part_has_a_header() -> None:
     lua = ROOT / "redbeat" / "lua"
     scripts = [path.read_text(encoding="utf-8").splitlines() for path in lua.glob("*.lua")]
     parts = list((lua / "parts").iterdir())
@@ -91,7 +91,7 @@ def test_every_part_of_scripts_explains_itself() -> None:
     for part in parts:
         text = part.read_text(encoding="utf-8")
         assert text.startswith(f"-- {part.stem}(")
-        # Its lines become one, which a comment would end.
+        # Its lines become one line, which a comment would end.
         assert not re.search(r"\S.*--", re.sub(r"^ *--.*", "", text, flags=re.MULTILINE)), part.name
         assert sum(f"-- include: {part.stem}" in lines for lines in scripts) > 1, part.name
 
@@ -119,7 +119,7 @@ def test_the_test_command_installs_what_the_tests_need() -> None:
     assert "-e .[tests]" in (ROOT / "requirements.dev.txt").read_text(encoding="utf-8")
 
 
-def test_the_readme_points_at_files_that_exist() -> None:
+def test_the_readme_links_to_files_that_exist() -> None:
     names = re.findall(r"``([\w./]+\.(?:rst|py))``", README)
     assert "docs/configuration.rst" in names
     assert [name for name in names if not (ROOT / name).exists()] == ["proj.py"]
@@ -143,16 +143,16 @@ def test_the_change_log_begins_with_this_version() -> None:
 
 @pytest.fixture
 def declared(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Requirement]]:
-    """What setup.py asks for as it is now, by extra; under "" what is needed in any case.
+    """The requirements that setup.py declares now, by extra; "" has those of every installation.
 
-    The metadata that is installed may be of an earlier one.
+    The installed metadata may come from an earlier setup.py.
     """
-    said: dict[str, Any] = {}
-    setuptools = SimpleNamespace(setup=said.update, find_packages=lambda **_: [])
+    arguments: dict[str, Any] = {}
+    setuptools = SimpleNamespace(setup=arguments.update, find_packages=lambda **_: [])
     monkeypatch.setitem(sys.modules, "setuptools", setuptools)
     monkeypatch.setitem(sys.modules, "setuptools.command.sdist", SimpleNamespace(sdist=object))
     runpy.run_path(str(ROOT / "setup.py"))
-    by_extra = {"": said["install_requires"], **said["extras_require"]}
+    by_extra = {"": arguments["install_requires"], **arguments["extras_require"]}
     return {extra: list(map(Requirement, lines)) for extra, lines in by_extra.items()}
 
 
@@ -164,26 +164,26 @@ def tox_deps(section: str, option: str = "deps") -> list[Requirement]:
 
 
 def names_of(requirements: Iterable[Requirement]) -> set[str]:
-    """Return the names of what is required, all spelt one way."""
+    """Return the normalised names of the requirements."""
     return {canonicalize_name(each.name) for each in requirements}
 
 
 def texts_of(requirements: Iterable[Requirement], but: Container[str]) -> set[str]:
-    """Return requirements with extras, bounds and markers, but those of some names."""
+    """Return requirements with extras, bounds and markers, except those named in ``but``."""
     return {str(each) for each in requirements if each.name not in but}
 
 
 def lower_bound(requirement: Requirement) -> Version | None:
-    """Return the lowest version that is allowed, None where any is."""
+    """Return the lowest allowed version, None if there is no lower bound."""
     bounds = [each.version for each in requirement.specifier if each.operator == ">="]
     return Version(bounds[0]) if bounds else None
 
 
-#: Of the extra "tests", what tox chooses by the name of the environment, or takes from the extra
-#: where it measures coverage.
+#: Requirements of the extra "tests" that tox chooses by the name of the environment, or takes from
+#: the extra for coverage.
 NOT_IN_TOX = {"celery", "pytest-cov"}
 
-#: What stands in tox.ini in place of "celery[solar]", which would choose a Celery.
+#: tox.ini has this instead of "celery[solar]", which would choose a Celery version.
 ONLY_IN_TOX = {"ephem"}
 
 
@@ -210,7 +210,7 @@ def test_tox_checks_with_what_development_needs(section: str, option: str) -> No
     assert texts_of(tox_deps(section, option), but=()) <= needed
 
 
-#: What is held back beside the lowest versions, for the reason given in tox.ini.
+#: Packages with an upper bound besides the lowest versions; tox.ini gives the reason.
 HELD_BACK = {"kombu"}
 
 
@@ -230,6 +230,6 @@ def test_tox_pins_the_lowest_versions_that_are_declared(
 
 
 def test_the_tests_need_every_extra(declared: dict[str, list[Requirement]]) -> None:
-    """So that the lowest versions of all of them are tried."""
+    """Otherwise nobody tests with the lowest versions of all extras."""
     of_tests = set(map(str, declared["tests"]))
     assert all(set(map(str, wanted)) <= of_tests for extra, wanted in declared.items() if extra)

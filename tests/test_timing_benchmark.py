@@ -1,4 +1,4 @@
-"""The comparison with Celery's schedules: that it is one, never how it comes out."""
+"""The comparison with Celery's schedules compares equal work. Its results are not asserted."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_both_sides_give_the_same_answer(case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", CASES[::4], ids=lambda case: case.title)
-def test_a_measurement(case: Case) -> None:
+def test_a_case_is_measured(case: Case) -> None:
     result = measure(case, rounds=2, calls=20)
     assert result.title == case.title
     assert result.ours > 0
@@ -31,14 +31,14 @@ def test_instants_are_on_all_days_and_at_all_hours() -> None:
     assert moments[-1] - moments[0] > timedelta(days=700)
 
 
-def test_the_table_tells_what_is_below_the_aim() -> None:
+def test_the_table_marks_what_misses_the_target() -> None:
     heading, good, bad = as_text([Result("a", 1e-6, 7e-6), Result("b", 2e-6, 3e-6)]).splitlines()
     assert heading.split() == ["schedule", "ours", "Celery", "ratio", "target", "5"]
     assert good.split() == ["a", "1.0", "µs", "7.0", "µs", "7.0"]
     assert bad.split() == ["b", "2.0", "µs", "3.0", "µs", "1.5", "below"]
 
 
-def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_the_table(capsys: pytest.CaptureFixture[str]) -> None:
     main(["--rounds", "1", "--calls", "5"])
     assert [line.split("  ")[0] for line in capsys.readouterr().out.splitlines()[1:]] == [
         case.title for case in CASES

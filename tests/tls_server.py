@@ -1,4 +1,4 @@
-"""TLS in front of a plain Redis server, both directions at once, as subscriptions need."""
+"""TLS in front of a plain Redis server, in both directions at once, as subscriptions need."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ __all__ = ("TLSServer",)
 
 
 class TLSServer(LoopbackServer):
-    """Decrypts what comes to a loopback port; a context manager.
+    """Decrypts connections to a loopback port; a context manager.
 
-    With ``client_authority``, the path of a file, only clients that show a certificate of that
-    authority are let in.
+    With ``client_authority``, the path of a file, it accepts only clients that show a certificate
+    of that authority.
     """
 
     def __init__(
@@ -29,7 +29,7 @@ class TLSServer(LoopbackServer):
             context.load_verify_locations(client_authority)
         super().__init__(context)
         self._upstream_port = upstream_port
-        #: Connections whose handshake succeeded.
+        #: How many connections completed the handshake.
         self.accepted = 0
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -1,6 +1,6 @@
-"""The names of the lists in which the project notes its runs."""
+"""The names of the Redis lists in which the project records its runs."""
 
 LEDGER = "project-ledger"
 
-#: When runs begin and end, of tasks that take their time.
+#: The beginnings and ends of long runs.
 SPANS = "project-spans"

@@ -1,4 +1,4 @@
-"""What the project includes for entries whose runs must not overlap; see ``project.py``."""
+"""Tasks of the project for entries whose runs must not overlap; see ``project.py``."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ redbeat.worker.enable(app)
 
 
 def note(client: Any, what: str, task_id: str) -> None:
-    """Write down that something happened just now."""
+    """Record an event with the current time."""
     client.rpush(SPANS, json.dumps({"what": what, "id": task_id, "at": time.time()}))
 
 
 @app.task(bind=True, max_retries=3)
 def take(self: Any, seconds: float, retries: int = 0) -> None:
-    """Take so long, and as long again for each retry."""
+    """Take ``seconds``, and as long again for each retry."""
     with redis.Redis.from_url(URL) as client:
         note(client, "begin", self.request.id)
         time.sleep(seconds)
@@ -34,7 +34,7 @@ def take(self: Any, seconds: float, retries: int = 0) -> None:
 
 @app.task
 def leave() -> None:
-    """Have the process die that runs this."""
+    """Kill the process that runs this task."""
     with redis.Redis.from_url(URL) as client:
         note(client, "begin", "")
     os._exit(1)

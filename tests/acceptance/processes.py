@@ -1,4 +1,4 @@
-"""Real beat and worker processes, started in a directory of their own."""
+"""Real beat and worker processes, each started in its own directory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class Process:
-    """One `celery` command; its output goes to a file that a failing test prints."""
+    """One `celery` command. Its output goes to a file, which a failing test prints."""
 
     def __init__(self, directory: Path, name: str, command: list[str], env: Mapping[str, str]):
         self.log = directory / f"{name}.log"
@@ -29,7 +29,7 @@ class Process:
             self.popen = subprocess.Popen(
                 [sys.executable, "-m", "celery", *command],
                 cwd=directory,
-                # Or what it prints first, the banner, is in its log last.
+                # Without this the banner, which is printed first, comes last in the log.
                 env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", **env},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -37,16 +37,16 @@ class Process:
                 start_new_session=True,
             )
 
-    def said(self) -> str:
-        """Everything the process printed so far."""
+    def output(self) -> str:
+        """Return everything that the process has printed so far."""
         return self.log.read_text(errors="replace")
 
     def wait_for(self, text: str, deadline: float = 30.0) -> None:
         """Wait until the process prints `text`."""
         try:
-            wait_until(lambda: text in self.said(), deadline, f"{text!r}")
+            wait_until(lambda: text in self.output(), deadline, f"{text!r}")
         except AssertionError as error:
-            raise AssertionError(f"{error} in:\n{self.said()}") from None
+            raise AssertionError(f"{error} in:\n{self.output()}") from None
 
     def stop(self, number: signal.Signals = signal.SIGTERM, deadline: float = 20.0) -> int:
         """Send a signal and return the exit code."""
@@ -55,7 +55,7 @@ class Process:
         return self.popen.wait(deadline)
 
     def end(self) -> None:
-        """Make sure that nothing of the process group is left."""
+        """Kill what is left of the process group."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.popen.pid, signal.SIGKILL)
         self.popen.wait(10)
@@ -78,7 +78,7 @@ class Project:
         config: str = "",
         env: Mapping[str, str] | None = None,
     ) -> Process:
-        """Start `celery <command>`, on the project or on another configuration module."""
+        """Start `celery <command>` on the project, or on another configuration module."""
         where = ["--config", config] if config else ["-A", "tests.acceptance.project"]
         environment = {
             "PROJECT_REDIS_URL": self.url,
@@ -101,12 +101,12 @@ class Project:
         return self.start("beat", "-S", scheduler, "-l", "info", *options, **kwargs)
 
     def ran(self, entry: str | None = None) -> list[dict[str, Any]]:
-        """What the worker noted, of one entry or of all."""
+        """Return the runs that the worker recorded, of one entry or of all."""
         lines = [json.loads(line) for line in self.client.lrange(LEDGER, 0, -1)]
         return [line for line in lines if entry in (None, line["entry"])]
 
     def wait_for_runs(self, entry: str, count: int, deadline: float = 30.0) -> list[dict[str, Any]]:
-        """Wait until an entry ran so often."""
+        """Wait until an entry has run ``count`` times."""
 
         def enough() -> bool:
             return len(self.ran(entry)) >= count
@@ -114,12 +114,12 @@ class Project:
         try:
             wait_until(enough, deadline, f"{count} runs of {entry}")
         except AssertionError as error:
-            logs = "\n".join(process.said() for process in self.processes)
+            logs = "\n".join(process.output() for process in self.processes)
             raise AssertionError(f"{error}; ran: {self.ran()}\n{logs}") from None
         return self.ran(entry)
 
     def end(self) -> None:
-        """Stop everything that was started."""
+        """Stop all processes."""
         for process in reversed(self.processes):
             process.end()
         self.client.close()

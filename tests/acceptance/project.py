@@ -1,4 +1,4 @@
-"""A Celery project as a user would write it; its tasks note every run in Redis."""
+"""A Celery project as a user would write it; its tasks record every run in Redis."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ app.conf.update(
     {
         "broker_connection_retry_on_startup": True,
         "task_ignore_result": True,
-        # Or Celery has an entry of its own, which is due at 4:00, whatever a test does then.
+        # Otherwise Celery adds its own entry, which is due at 4:00, whatever a test does then.
         "result_expires": None,
         "beat_schedule": json.loads(os.environ.get("PROJECT_SCHEDULE", "{}")),
         **json.loads(os.environ.get("PROJECT_SETTINGS", "{}")),
@@ -28,7 +28,7 @@ app.conf.update(
 
 @app.task(bind=True)
 def note(self: Any, *args: Any, **kwargs: Any) -> None:
-    """Write down which occurrence this is."""
+    """Record the occurrence of this run."""
     request = self.request
     headers = request.headers or {}
     line = {

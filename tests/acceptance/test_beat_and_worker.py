@@ -47,7 +47,7 @@ def test_static_entries_run_on_schedule(project: Project, scheduler: str) -> Non
     assert {later - earlier for earlier, later in pairwise(instants)} == {timedelta(seconds=1)}
     assert {instant.utcoffset() for instant in instants} == {timedelta(0)}
     assert len({run["task_id"] for run in runs}) == len(runs)
-    said = beat.said()
+    output = beat.output()
     for line in (
         "beat: Acquiring lock...",
         "beat: Acquired lock",
@@ -55,7 +55,7 @@ def test_static_entries_run_on_schedule(project: Project, scheduler: str) -> Non
         f"       . redis -> {project.url}",
         "       . lock -> `redbeat::lock` 25.00 minutes (1500s)",
     ):
-        assert line in said
+        assert line in output
 
 
 @pytest.mark.parametrize(
@@ -68,8 +68,8 @@ def test_a_signal_stops_beat_and_releases_the_lock(
     beat.wait_for("Sending due task tick")
     assert beat.stop(number, deadline=5.0) == 0
     assert project.client.exists("redbeat::lock") == 0
-    assert "beat: Releasing lock" in beat.said()
-    assert "Traceback" not in beat.said()
+    assert "beat: Releasing lock" in beat.output()
+    assert "Traceback" not in beat.output()
 
 
 @pytest.mark.long
@@ -93,7 +93,7 @@ def test_entries_come_and_go_while_beat_runs(project: Project, web: Celery) -> N
 
 
 @pytest.mark.long
-def test_the_recipes_for_other_languages(project: Project) -> None:
+def test_the_recipes_for_other_languages_work(project: Project) -> None:
     project.worker()
     beat = project.beat()
     beat.wait_for("Acquired lock")
@@ -113,7 +113,7 @@ def test_the_recipes_for_other_languages(project: Project) -> None:
         message="the next run of the entry that was named without the prefix",
     )
     assert project.client.zscore("redbeat::schedule", "bare") is None
-    # Writing last_run_at moves an interval: three quarters of an hour ago, so in a quarter.
+    # Writing last_run_at moves an interval: 45 minutes ago means the next run is in 15 minutes.
     finished = datetime.now(timezone.utc) - timedelta(minutes=45)
     names = ("year", "month", "day", "hour", "minute")
     moved = {"__type__": "datetime", **{name: getattr(finished, name) for name in names}}
@@ -136,7 +136,7 @@ def test_a_second_beat_stands_by_and_takes_over(project: Project) -> None:
     second = project.beat(schedule=EVERY_SECOND)
     second.wait_for("standing by")
     project.wait_for_runs("tick", 2)
-    assert "Sending due task" not in second.said()
+    assert "Sending due task" not in second.output()
     assert first.stop() == 0
     second.wait_for("Sending due task tick")
     runs = project.wait_for_runs("tick", 5)
@@ -149,19 +149,19 @@ def test_a_second_beat_stands_by_and_takes_over(project: Project) -> None:
 
 
 @pytest.mark.long
-def test_a_standby_answers_and_stops_at_once(project: Project) -> None:
+def test_a_standby_replies_to_remote_control_and_stops_at_once(project: Project) -> None:
     project.beat().wait_for("Acquired lock")
     standby = project.beat("--enable-remote-control", "-n", "standby")
     standby.wait_for("standing by")
     standby.wait_for("beat pidbox: Connected")
     answers = project.start("inspect", "ping", "-d", "celerybeat@standby")
     assert answers.popen.wait(30) == 0
-    assert "pong" in answers.said()
+    assert "pong" in answers.output()
     assert standby.stop(deadline=5.0) == 0
 
 
 @pytest.mark.long
-def test_redis_may_be_away_for_a_while(project: Project) -> None:
+def test_beat_survives_an_outage_of_redis(project: Project) -> None:
     with RedisServer("--appendonly", "yes", "--appendfsync", "always") as schedule:
         project.worker()
         beat = project.beat(schedule=EVERY_SECOND, settings={"redbeat_redis_url": schedule.url})
@@ -177,7 +177,7 @@ def test_redis_may_be_away_for_a_while(project: Project) -> None:
 
 
 @pytest.mark.long
-def test_the_broker_may_be_away_for_a_while(project: Project, redis_url: str) -> None:
+def test_beat_survives_an_outage_of_the_broker(project: Project, redis_url: str) -> None:
     with RedisServer("--appendonly", "yes") as broker:
         settings = {"redbeat_redis_url": redis_url}
         env = {"PROJECT_REDIS_URL": broker.url}
@@ -200,11 +200,11 @@ def test_a_password_is_shown_nowhere(project: Project) -> None:
         server.kill()
         beat.wait_for("beat: Redis is not available")
         assert beat.stop() == 0
-        assert "canary" not in beat.said()
+        assert "canary" not in beat.output()
 
 
 @pytest.mark.long
-def test_beat_inside_a_worker(project: Project) -> None:
+def test_a_beat_inside_a_worker_sends_runs(project: Project) -> None:
     worker = project.start(
         *("worker", "-B", "--scheduler", "redbeat", "-c", "1", "-l", "info"),
         schedule=EVERY_SECOND,
@@ -213,7 +213,7 @@ def test_beat_inside_a_worker(project: Project) -> None:
     worker.stop(deadline=30.0)
 
 
-def test_the_example_configuration_of_the_manual(project: Project) -> None:
+def test_the_example_configuration_of_the_manual_works(project: Project) -> None:
     env = {"REDIS_URL": project.url}
     worker = project.start("worker", "--pool", "solo", config="exampleconf", env=env)
     beat = project.start("beat", "-l", "info", config="exampleconf", env=env)
@@ -231,16 +231,16 @@ def test_a_misspelt_setting_is_logged_once(project: Project) -> None:
         "Unknown setting redbeat_lock_timout: did you mean redbeat_lock_timeout?",
         "redisbeater_key_prefix is a setting of RedisBeater and is ignored: write",
     ):
-        assert beat.said().count(line) == 1
+        assert beat.output().count(line) == 1
 
 
 def test_a_broker_url_that_celery_does_not_know(project: Project) -> None:
     settings = {"broker_url": "redis-sentinel://nowhere", "redbeat_redis_url": project.url}
     beat = project.beat(settings=settings)
     assert beat.popen.wait(30) != 0
-    assert beat.said().rstrip().splitlines()[-1] == (
+    assert beat.output().rstrip().splitlines()[-1] == (
         "redbeat.errors.ConfigurationError: broker_url is 'redis-sentinel://nowhere', which Celery "
         "does not know: use sentinel:// as broker_url, and set redbeat_redis_url to the Redis that "
         "holds the schedule"
     )
-    assert "KeyError" not in beat.said()
+    assert "KeyError" not in beat.output()

@@ -1,4 +1,4 @@
-"""Beat inside a real worker, and beat as a thread of a program of the user's own."""
+"""Beat inside a real worker, and beat as a thread of a user's program."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LOCK = "redbeat::lock"
 
 
 def worker_with_beat(project: Project, name: str, pool: str = "prefork", **kwargs: Any) -> Process:
-    """Start a worker that has a beat of its own."""
+    """Start a worker with an embedded beat."""
     return project.start(
         *("worker", "-B", "--scheduler", "redbeat", "--pool", pool, "-c", "1", "-n", name),
         *("--without-gossip", "--without-mingle", "-l", "info"),
@@ -45,47 +45,54 @@ def instants(runs: list[dict[str, Any]]) -> list[datetime]:
         pytest.param("solo", marks=pytest.mark.long),
     ],
 )
-def test_a_worker_with_a_beat_of_its_own(project: Project, pool: str) -> None:
+def test_a_worker_with_an_embedded_beat_runs_entries_and_releases_the_lock(
+    project: Project, pool: str
+) -> None:
     worker = worker_with_beat(project, "one", pool)
     runs = project.wait_for_runs("tick", 3)
     assert len(set(instants(runs))) == len(runs)
     assert project.client.exists(LOCK) == 1
     assert worker.stop(signal.SIGTERM, deadline=30.0) == 0
     wait_until(lambda: not project.client.exists(LOCK), 10, "the released lock")
-    assert "beat: Releasing lock" in worker.said()
-    assert "Traceback" not in worker.said()
+    assert "beat: Releasing lock" in worker.output()
+    assert "Traceback" not in worker.output()
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_to_all_processes_of_the_worker(project: Project, number: signal.Signals) -> None:
-    """Setup: a worker with a beat. Fault: a service manager or Ctrl-C signals all its processes.
+def test_a_signal_to_all_processes_of_the_worker_releases_the_lock(
+    project: Project, number: signal.Signals
+) -> None:
+    """Setup: a worker with a beat.
 
-    The worker then signals its beat once more. Invariant: the lock is released.
+    Fault: a service manager or Ctrl-C signals all its processes. The worker then signals its beat
+    once more.
+
+    Invariant: the lock is released.
     """
     worker = worker_with_beat(project, "one")
     project.wait_for_runs("tick", 2)
     os.killpg(worker.popen.pid, number)
-    worker.popen.wait(30)  # The exit code is the affair of the worker's pool.
+    worker.popen.wait(30)  # The exit code depends on the worker's pool.
     wait_until(lambda: not project.client.exists(LOCK), 10, "the released lock")
-    assert "beat: Releasing lock" in worker.said()
+    assert "beat: Releasing lock" in worker.output()
 
 
 @pytest.mark.long
 class TestTwoWorkers:
-    """Each has a beat; one of them leads."""
+    """Each worker has a beat; one of the beats leads."""
 
     @pytest.fixture
     def workers(self, project: Project) -> tuple[Process, Process]:
-        """The leader, and the other one."""
+        """The workers with the leader and with the standby."""
         settings = {"redbeat_lock_timeout": 3}
         first = worker_with_beat(project, "first", settings=settings)
         first.wait_for("beat: Acquired lock")
         second = worker_with_beat(project, "second", settings=settings)
         second.wait_for("standing by")
         project.wait_for_runs("tick", 2)
-        assert "Sending due task tick" in first.said()
-        assert "Sending due task" not in second.said()
+        assert "Sending due task tick" in first.output()
+        assert "Sending due task" not in second.output()
         return first, second
 
     def test_the_other_takes_over_when_one_stops(
@@ -96,16 +103,18 @@ class TestTwoWorkers:
         second.wait_for("beat: Acquired lock")
         runs = project.wait_for_runs("tick", len(project.ran("tick")) + 3)
         assert len(set(instants(runs))) == len(runs)
-        assert "beat: Releasing lock" in first.said()
-        assert "silent for" not in second.said()
+        assert "beat: Releasing lock" in first.output()
+        assert "silent for" not in second.output()
 
     def test_the_other_takes_over_when_one_dies(
         self, project: Project, workers: tuple[Process, Process]
     ) -> None:
-        """Setup: two workers with a beat each. Fault: SIGKILL for all processes of the leader.
+        """Setup: two workers, each with a beat.
 
-        Invariant: the other beat leads after the timeout of the lock, and the entry goes on under
-        ids of its own: whatever runs twice has the same task id both times.
+        Fault: SIGKILL for all processes of the leader.
+
+        Invariant: the other beat leads after the lock timeout, and the runs go on with new ids; if
+        a run is sent twice, both messages have the same task id.
         """
         first, second = workers
         first.end()
@@ -116,11 +125,11 @@ class TestTwoWorkers:
         runs = project.ran("tick")
         assert max(instants(runs)) > killed_at
         assert len({run["task_id"] for run in runs}) == len(set(instants(runs)))
-        assert "Sending due task tick" in second.said()
+        assert "Sending due task tick" in second.output()
 
 
 class TestThread:
-    """A program may run beat in a thread, where no signal arrives."""
+    """A program may run beat in a thread, which gets no signals."""
 
     @pytest.fixture
     def app(self, redis_url: str) -> Iterator[Celery]:
@@ -131,7 +140,7 @@ class TestThread:
         app.redbeat_redis.close()
         app.close()
 
-    def test_it_runs_and_stops(self, project: Project, app: Celery) -> None:
+    def test_a_beat_in_a_thread_runs_and_stops(self, project: Project, app: Celery) -> None:
         project.worker()
         thread: Any = EmbeddedService(app, thread=True, scheduler_cls="redbeat.RedBeatScheduler")
         handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]

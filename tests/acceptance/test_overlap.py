@@ -19,13 +19,13 @@ PREFORK = ("--pool", "prefork", "-c", "3")
 SOLO = ("--pool", "solo")
 THREADS = ("--pool", "threads", "-c", "3")
 
-#: Seconds after the end of a run within which one that waits begins.
+#: Seconds after the end of a run within which a waiting run begins.
 PROMPTLY = 0.5
 
 
 @dataclass
 class Run:
-    """One execution of a task; ``end`` is None while it goes on. UNIX seconds."""
+    """One execution of a task; ``end`` is None while it runs. UNIX seconds."""
 
     id: str
     begin: float
@@ -51,7 +51,7 @@ class Site:
         return self.project.start(*command, "-l", "info", settings={"include": [MODULE]}, **more)
 
     def runs(self) -> list[Run]:
-        """Return what was executed so far, in order of the beginnings."""
+        """Return the runs so far, ordered by their beginning."""
         runs: list[Run] = []
         for text in self.project.client.lrange(SPANS, 0, -1):
             line = json.loads(text)
@@ -63,11 +63,11 @@ class Site:
         return runs
 
     def wait_for(self, count: int, deadline: float = 40.0) -> list[Run]:
-        """Wait until so many runs have begun."""
+        """Wait until ``count`` runs have begun."""
         try:
             wait_until(lambda: len(self.runs()) >= count, deadline, f"{count} runs")
         except AssertionError as error:
-            logs = "\n".join(process.said() for process in self.project.processes)
+            logs = "\n".join(process.output() for process in self.project.processes)
             raise AssertionError(f"{error}; ran: {self.runs()}\n{logs}") from None
         return self.runs()
 
@@ -95,13 +95,13 @@ def test_skip_never_runs_twice_at_the_same_time(site: Site, pool: tuple[str, ...
     runs = site.wait_for(3)
     assert min(gaps(runs)) >= 0
     assert max(gaps(runs)) < 1 + PROMPTLY
-    assert "Entry a skips the run of" in beat.said()
+    assert "Entry a skips the run of" in beat.output()
     assert len({run.id for run in runs}) == len(runs)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("pool", [PREFORK, SOLO, THREADS], ids=["prefork", "solo", "threads"])
-def test_the_run_that_waits_begins_promptly(site: Site, pool: tuple[str, ...]) -> None:
+def test_a_waiting_run_begins_promptly(site: Site, pool: tuple[str, ...]) -> None:
     site.worker(*pool)
     site.beat("buffer_one", args=[2.5])
     runs = site.wait_for(4)
@@ -110,7 +110,7 @@ def test_the_run_that_waits_begins_promptly(site: Site, pool: tuple[str, ...]) -
 
 
 @pytest.mark.long
-def test_a_worker_that_is_killed_is_not_waited_for_longer_than_asked(site: Site) -> None:
+def test_the_wait_for_a_killed_worker_ends_with_the_timeout(site: Site) -> None:
     worker = site.worker(*PREFORK)
     site.beat("skip", args=[600], overlap_timeout=5)
     first = site.wait_for(1)[0]
@@ -122,7 +122,7 @@ def test_a_worker_that_is_killed_is_not_waited_for_longer_than_asked(site: Site)
 
 
 @pytest.mark.long
-def test_a_run_that_is_retried_goes_on(site: Site) -> None:
+def test_a_retried_run_counts_as_running(site: Site) -> None:
     site.worker(*PREFORK)
     site.beat("buffer_one", args=[1], kwargs={"retries": 1})
     runs = site.wait_for(5)
@@ -132,7 +132,7 @@ def test_a_run_that_is_retried_goes_on(site: Site) -> None:
 
 
 @pytest.mark.long
-def test_a_run_over_its_time_limit_has_ended(site: Site) -> None:
+def test_a_run_over_its_time_limit_counts_as_ended(site: Site) -> None:
     site.worker(*PREFORK)
     site.beat("buffer_one", args=[600], options={"time_limit": 2})
     first, second = site.wait_for(2)[:2]
@@ -141,24 +141,24 @@ def test_a_run_over_its_time_limit_has_ended(site: Site) -> None:
 
 
 @pytest.mark.long
-def test_a_run_whose_process_dies_has_ended(site: Site) -> None:
+def test_a_run_whose_process_dies_counts_as_ended(site: Site) -> None:
     site.worker(*PREFORK)
     site.beat("skip", task="leave")
     site.wait_for(3)
 
 
 @pytest.mark.long
-def test_a_run_that_expires_has_ended(site: Site) -> None:
+def test_an_expired_run_counts_as_ended(site: Site) -> None:
     beat = site.beat("skip", args=[0.1], options={"expires": 0.5})
     beat.wait_for("Entry a skips the run of")
-    assert beat.said().count("Sending due task a ") == 1
+    assert beat.output().count("Sending due task a ") == 1
     site.worker(*THREADS)
     site.wait_for(1)
 
 
 @pytest.mark.long
-def test_runs_of_a_task_that_the_worker_does_not_know(site: Site) -> None:
+def test_runs_of_a_task_unknown_to_the_worker_count_as_ended(site: Site) -> None:
     worker = site.worker(*THREADS)
     beat = site.beat("skip", task="unknown")
     worker.wait_for("Received unregistered task")
-    wait_until(lambda: beat.said().count("Sending due task a ") > 2, 20, "three runs")
+    wait_until(lambda: beat.output().count("Sending due task a ") > 2, 20, "three runs")

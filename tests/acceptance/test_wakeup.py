@@ -1,4 +1,4 @@
-"""A real, idle `celery beat`: it acts at once on what concerns it, and costs next to nothing."""
+"""A real, idle `celery beat` acts at once on relevant changes, and costs almost nothing."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ CHANNEL = "redbeat::wakeup"
 QUEUE = "celery"
 LOCK = "redbeat::lock"
 
-#: One slow moment of a busy machine is no defect; most of them are.
+#: A delay may come from a busy machine, so the median of several delays counts.
 MEASUREMENTS = 5
-#: Seconds. A beat that nobody wakes up looks after `MAX_WAIT`, so a change waits half of it on
-#: average.
+#: Seconds. A beat that is not woken up looks every `MAX_WAIT`, so a change would wait half of that
+#: on average.
 AT_ONCE = 0.1 * MAX_WAIT
 
 
@@ -47,7 +47,7 @@ def web(redis_url: str) -> Iterator[Celery]:
 
 @pytest.fixture
 def idle(project: Project) -> Process:
-    """A beat with the default settings that has nothing to do and listens."""
+    """A beat with the default settings that has no due entry and listens."""
     beat = project.beat()
     beat.wait_for("Acquired lock")
     wait_for_listeners(project, 1)
@@ -55,7 +55,7 @@ def idle(project: Project) -> Process:
 
 
 def wait_for_listeners(project: Project, count: int) -> None:
-    """Wait until so many beats listen for wake-up messages."""
+    """Wait until ``count`` beats listen for wake-up messages."""
 
     def listening() -> bool:
         found: Any = project.client.pubsub_numsub(CHANNEL)
@@ -65,7 +65,7 @@ def wait_for_listeners(project: Project, count: int) -> None:
 
 
 def next_message(project: Project, seconds: float = 30) -> str:
-    """Wait for the next message on the broker; return the name of its entry."""
+    """Wait for the next message in the broker; return the name of its entry."""
 
     def popped() -> Any:
         return project.client.blpop([QUEUE], timeout=1)
@@ -75,7 +75,7 @@ def next_message(project: Project, seconds: float = 30) -> str:
 
 
 def is_held_by_another(project: Project, token: Any) -> bool:
-    """Return whether the lock is held, and not by ``token``."""
+    """Return whether the lock is held with another token than ``token``."""
     return project.client.get(LOCK) not in (None, token)
 
 
@@ -95,7 +95,7 @@ def delay_of(project: Project, name: str, action: Callable[[], Any]) -> float:
 
 @pytest.mark.usefixtures("idle")
 class TestAtOnce:
-    def test_an_entry_that_is_new(self, project: Project, web: Celery) -> None:
+    def test_a_new_entry_is_sent_at_once(self, project: Project, web: Celery) -> None:
         entries = [entry_due_in(web, f"new-{number}", -1) for number in range(MEASUREMENTS)]
         delays = [delay_of(project, str(entry.name), entry.save) for entry in entries]
         assert median(delays) < AT_ONCE, delays
@@ -142,7 +142,7 @@ class TestAtOnce:
         assert project.client.llen(QUEUE) == 0
 
     @pytest.mark.long
-    def test_a_raw_writer_is_seen_at_the_next_look(self, project: Project) -> None:
+    def test_a_raw_write_is_found_at_the_next_look(self, project: Project) -> None:
         definition = {"task": TASK, "schedule": {"__type__": "interval", "every": 3600}}
         text = json.dumps({"name": "raw", **definition})
         project.client.hset("redbeat:raw", "definition", text)
@@ -162,7 +162,7 @@ class TestStopping:
     ) -> None:
         assert idle.stop(number, deadline=MAX_WAIT - 1) == 0
         assert project.client.exists(LOCK) == 0
-        assert "Traceback" not in idle.said()
+        assert "Traceback" not in idle.output()
 
     @pytest.mark.long
     def test_a_standby_takes_over_at_once(self, project: Project, idle: Process) -> None:
@@ -178,12 +178,12 @@ class TestStopping:
             delays.append(time.monotonic() - started)
             assert leader.popen.wait(20) == 0
             leader = standby
-        # Without a message it takes half of the second between two looks, on average.
+        # Without a message a takeover takes half of the second between two looks, on average.
         assert median(delays) < 0.25, delays
 
 
 def cpu_seconds(pid: int) -> float | None:
-    """Return the CPU time of a process so far; None where the system has no /proc."""
+    """Return the CPU time of a process so far, None on systems without /proc."""
     stat = Path(f"/proc/{pid}/stat")
     if not stat.exists():
         return None
@@ -192,7 +192,7 @@ def cpu_seconds(pid: int) -> float | None:
 
 
 def commands(project: Project) -> int:
-    """Return how many commands the server ran, those within scripts included."""
+    """Return how many commands the server ran, including those in scripts."""
     found: Any = project.client.info("commandstats")
     return sum(stats["calls"] for stats in found.values())
 

@@ -1,4 +1,4 @@
-"""The Chromium of this machine, and what a page does behind its reader's back."""
+"""The Chromium of this machine, and what goes wrong on a page unseen."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ __all__ = ("Watch", "launched")
 
 HINT = "Chromium was not found. Install it: apt-get install chromium"
 
-#: Nothing but this machine has an address.
+#: Only this machine can be resolved.
 LOOPBACK_ONLY = "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"
 
-#: What reports, from within a page, what its Content-Security-Policy has blocked.
+#: Reports, from within a page, what its Content-Security-Policy blocks.
 REPORT_VIOLATIONS = """
 document.addEventListener("securitypolicyviolation", (event) =>
   console.error(`CSP: ${event.violatedDirective} blocked ${event.blockedURI}`));
@@ -24,19 +24,19 @@ document.addEventListener("securitypolicyviolation", (event) =>
 
 
 def launched(playwright: Playwright) -> Browser:
-    """Start the browser; RuntimeError with a hint when there is none."""
+    """Start the browser; RuntimeError with a hint if it is not installed."""
     path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
     if path is None:
         raise RuntimeError(HINT)
-    # Chromium has no sandbox for root; what it shows here are our own pages.
+    # Chromium has no sandbox for root; it shows only our own pages here.
     args = [LOOPBACK_ONLY, *(["--no-sandbox"] if os.geteuid() == 0 else [])]
     return playwright.chromium.launch(executable_path=path, args=args)
 
 
 class Watch:
-    """Everything that goes wrong on a page while it is used; ``problems`` has a line for each.
+    """Records every problem on a page while it is used, one line each in ``problems``.
 
-    Messages with the text ``expected`` in them are none.
+    Messages that contain the text ``expected`` are ignored.
     """
 
     def __init__(self, page: Page, expected: str = "") -> None:

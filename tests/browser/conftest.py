@@ -1,4 +1,4 @@
-"""The page of a real schedule in a real browser: Redis, web server, beat, worker, Chromium."""
+"""The dashboard of a real schedule in a real browser: Redis, web server, beat, worker, Chromium."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from tests.browser.chromium import Watch, launched
 from tests.conftest import Make
 from tests.servers import RedisServer, free_port
 
-#: Seconds that one test may take: beats and workers start slowly on a busy machine.
+#: Timeout of one test in seconds: beats and workers start slowly on a busy machine.
 TIMEOUT = 180
-#: Milliseconds in which a page has to show what is expected of it.
+#: Milliseconds within which a page must show what a test expects.
 PATIENCE = 20_000
 
 TASK = "tests.acceptance.project.note"
@@ -28,7 +28,7 @@ NewPage = Callable[..., Page]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give the tests of this directory the time that they need."""
+    """Set the timeout of the tests in this directory."""
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.timeout(TIMEOUT))
@@ -36,7 +36,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
-    """One browser for all tests; each has pages of its own."""
+    """One browser for all tests; each test opens its own pages."""
     expect.set_options(timeout=PATIENCE)
     with sync_playwright() as playwright:
         browser = launched(playwright)
@@ -46,7 +46,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="session")
 def site(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The URL of `celery redbeat web` on the shared Redis; it holds nothing of the schedule."""
+    """The URL of `celery redbeat web` on the shared Redis; the server stores nothing."""
     project = Project(tmp_path_factory.mktemp("web"), redis_server.url)
     url = f"http://127.0.0.1:{(port := free_port())}"
     try:
@@ -59,24 +59,22 @@ def site(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) ->
 
 @pytest.fixture
 def schedule(app: Celery) -> Schedule:
-    """The schedule that the page shows, for looking at it from elsewhere."""
+    """The schedule that the dashboard shows, to inspect it directly."""
     return Schedule(app)
 
 
 @pytest.fixture
 def make(make: Make) -> Make:
-    """The fixture of this name for all tests, with a task that the worker of these tests has."""
+    """The fixture ``make``, with a task that the worker of these tests has."""
     return partial(make, task=TASK)
 
 
 @pytest.fixture
 def new_page(browser: Browser, site: str, redis_url: str) -> Iterator[NewPage]:
-    """Open a page, with the arguments of a Playwright context; all of them must be quiet.
+    """A function that opens a page with a Playwright context, and asserts that it is quiet.
 
-    ``expected`` is a part of the lines in the console that may be there all the same.
-
-    Quiet is: no error or warning in the console, nothing that the Content-Security-Policy blocks,
-    no dialog, no request to another host.
+    Quiet means: no error or warning in the console, no violation of the Content-Security-Policy, no
+    dialog, no request to another host. Console lines that contain ``expected`` are allowed.
     """
     assert redis_url  # the Redis has been emptied
     contexts, watches = [], []
@@ -97,5 +95,5 @@ def new_page(browser: Browser, site: str, redis_url: str) -> Iterator[NewPage]:
 
 @pytest.fixture
 def page(new_page: NewPage) -> Page:
-    """A page of a desktop, in light colours."""
+    """A page on a desktop, in light colours."""
     return new_page(viewport={"width": 1280, "height": 900}, color_scheme="light")

@@ -1,4 +1,4 @@
-"""What an operator does on the page, against a real beat and a real worker."""
+"""What an operator does on the dashboard, with a real beat and a real worker."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_find_pause_and_resume_an_entry(
     assert not schedule["billing-report"].enabled
     ran, others = len(project.ran("billing-report")), len(project.ran("unrelated"))
     project.wait_for_runs("unrelated", others + 4)
-    # One may have been on its way to the worker.
+    # One message may have been in transit to the worker.
     assert len(project.ran("billing-report")) <= ran + 1
 
     ran = len(project.ran("billing-report"))
@@ -64,7 +64,7 @@ def test_trigger_an_entry(page: Page, project: Project, make: Make) -> None:
     expect(page.locator("#history")).to_contain_text("triggered")
 
 
-def test_edit_a_rule_and_see_first_what_it_would_do(
+def test_edit_a_rule_after_a_preview_of_its_runs(
     page: Page, project: Project, schedule: Schedule, make: Make
 ) -> None:
     make("nightly")
@@ -102,25 +102,25 @@ def test_countdown_reaches_zero_and_the_run_appears(
     open_entry(page, "soon")
     page.evaluate("window.loadedOnce = true")
     countdown, history = page.locator("#next-run"), page.locator("#history tbody tr")
-    shown: set[str] = set()
+    countdowns: set[str] = set()
 
     def reached() -> bool:
-        shown.add(countdown.inner_text())
-        return any(re.search(r"\bin [1-5] ?s", text) for text in shown)
+        countdowns.add(countdown.inner_text())
+        return any(re.search(r"\bin [1-5] ?s", text) for text in countdowns)
 
     wait_until(reached, 20, "a countdown near zero")
     before = history.count()
 
     def run_appeared() -> bool:
-        shown.add(countdown.inner_text())
+        countdowns.add(countdown.inner_text())
         return history.count() > before
 
     wait_until(run_appeared, 30, "another line of the history")
-    assert len(shown) > 1
+    assert len(countdowns) > 1
     assert page.evaluate("window.loadedOnce") is True
 
 
-def test_page_of_an_entry_that_is_deleted_meanwhile_says_so_and_stops_asking(
+def test_the_open_page_of_a_deleted_entry_says_so_and_stops_polling(
     new_page: NewPage, schedule: Schedule, make: Make
 ) -> None:
     make("obsolete")
@@ -136,11 +136,11 @@ def test_page_of_an_entry_that_is_deleted_meanwhile_says_so_and_stops_asking(
 
     wait_until(told, 20, "what has become of the entry")
     expect(stale).to_contain_text("There is no entry 'obsolete'")
-    asked: list[str] = []
-    page.on("request", lambda request: asked.append(request.url))
+    requests: list[str] = []
+    page.on("request", lambda request: requests.append(request.url))
     page.clock.run_for(60_000)
     expect(page.locator("#next-run")).to_contain_text("in 58 min")
-    assert asked == []
+    assert requests == []
 
 
 def test_the_leader_and_the_standby_are_shown(page: Page, project: Project) -> None:
@@ -158,7 +158,7 @@ def test_the_leader_and_the_standby_are_shown(page: Page, project: Project) -> N
     )
 
 
-def test_delete_asks_first(page: Page, schedule: Schedule, make: Make) -> None:
+def test_delete_needs_a_confirmation(page: Page, schedule: Schedule, make: Make) -> None:
     make("obsolete")
     make("unrelated")
     open_entry(page, "obsolete")

@@ -1,4 +1,4 @@
-"""Every page is quiet, fits a phone, has both colour schemes, and obeys the keyboard."""
+"""Every page is quiet, fits a phone, has both colour schemes, and works with the keyboard."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ DESKTOP = {"width": 1280, "height": 900}
 
 @pytest.fixture
 def entries(make: Make, redis_client: redis.Redis) -> None:
-    """Save entries of all kinds, one of them with a name that wants to be a script."""
+    """Save entries of all kinds, one of them with a name that contains a script."""
     make("report", crontab("0", "9", "mon-fri"))
     make("poll", 30.0)
     make(HOSTILE, 60.0, args=[HOSTILE], kwargs={"<b>": "</td>"})
@@ -54,8 +54,8 @@ WIDER = """() => {
 }"""
 
 
-# Text against what is behind it, as in WCAG 2.2: a ratio of 4.5 at least. Text that is hidden or
-# that cannot be used may be fainter.
+# The contrast of text to its background, as in WCAG 2.2: at least 4.5. Hidden or disabled text may
+# have less.
 FAINT = """() => {
   const parts = (color) => {
     const numbers = color.match(/[\\d.]+(?:e-?\\d+)?/g).map(Number);
@@ -89,13 +89,13 @@ FAINT = """() => {
 
 
 def faint(page: Page) -> list[str]:
-    """Return the texts that stand out too little, with their ratios."""
+    """Return the texts with too little contrast, and their ratios."""
     found: list[str] = page.evaluate(FAINT)
     return found
 
 
 def sticking_out(page: Page) -> list[str]:
-    """Return the elements beyond the edge of a window that can be scrolled sideways."""
+    """Return the elements that make a window scroll sideways."""
     found: list[str] = page.evaluate(WIDER)
     return found[:5]
 
@@ -116,21 +116,21 @@ def test_pages_are_quiet_and_fit(new_page: NewPage, scheme: str, size: dict[str,
 
 
 def lightness(page: Page, of: str) -> float:
-    """Return how light a colour of the body is, 0 to 255."""
+    """Return the lightness of a colour of the body, 0 to 255."""
     color: str = page.evaluate(f"getComputedStyle(document.body).{of}")
     channels = [float(number) for number in re.findall(r"[\d.]+", color)]
     return sum(channels[:3]) / 3
 
 
 @pytest.mark.parametrize(("scheme", "dark"), [("light", False), ("dark", True)])
-def test_colours_are_those_of_the_system(new_page: NewPage, scheme: str, dark: bool) -> None:
+def test_colours_follow_the_system(new_page: NewPage, scheme: str, dark: bool) -> None:
     page = new_page(color_scheme=scheme)
     page.goto("/")
     assert (lightness(page, "color") > lightness(page, "backgroundColor")) is dark
 
 
 @pytest.mark.usefixtures("entries")
-def test_name_that_wants_to_be_a_script_is_text(page: Page) -> None:
+def test_a_name_that_contains_a_script_is_shown_as_text(page: Page) -> None:
     page.goto("/")
     page.locator("#entries").get_by_role("link", name=HOSTILE).click()
     expect(page.get_by_role("heading", name=HOSTILE)).to_be_visible()
@@ -138,7 +138,7 @@ def test_name_that_wants_to_be_a_script_is_text(page: Page) -> None:
 
 
 def focused(page: Page) -> str:
-    """Return the text of what has the focus, if it is a button."""
+    """Return the text of the focused element, if it is a button."""
     found: str = page.evaluate(
         "document.activeElement.matches('button') ? document.activeElement.innerText.trim() : ''"
     )
@@ -167,7 +167,7 @@ def test_first_tab_skips_to_the_content(page: Page) -> None:
     assert str(target).startswith("#")
 
 
-def test_times_are_those_of_the_reader(new_page: NewPage, make: Make) -> None:
+def test_times_are_in_the_time_zone_of_the_reader(new_page: NewPage, make: Make) -> None:
     make("lunch", crontab("0", "12"))
     page = new_page(timezone_id="Asia/Tokyo")
     page.goto("/entry?name=lunch")
@@ -179,7 +179,7 @@ def test_times_are_those_of_the_reader(new_page: NewPage, make: Make) -> None:
     expect(page.locator("#load .zone")).to_have_text("JST")
 
 
-def test_one_column_of_times_where_the_reader_is_in_the_zone_of_the_entry(
+def test_times_have_one_column_if_reader_and_entry_share_a_zone(
     new_page: NewPage, make: Make
 ) -> None:
     make("lunch", crontab("0", "12"), timezone="Asia/Tokyo")
@@ -189,7 +189,7 @@ def test_one_column_of_times_where_the_reader_is_in_the_zone_of_the_entry(
     expect(page.locator("#upcoming tbody tr").first).to_contain_text("12:00:00")
 
 
-def test_the_filter_is_folded_on_a_phone(new_page: NewPage, make: Make) -> None:
+def test_the_filter_is_collapsed_on_a_phone(new_page: NewPage, make: Make) -> None:
     make("report")
     page = new_page(viewport=PHONE)
     page.goto("/")
@@ -203,17 +203,17 @@ def test_the_filter_is_folded_on_a_phone(new_page: NewPage, make: Make) -> None:
     expect(page.get_by_text("Filter and sort")).to_be_hidden()
 
 
-def test_a_run_that_comes_next_is_never_in_the_past(page: Page, make: Make) -> None:
+def test_the_next_run_is_never_in_the_past(page: Page, make: Make) -> None:
     make("often", 2.0)
     page.goto("/entry?name=often")
-    shown: set[str] = set()
+    countdowns: set[str] = set()
 
     def counted() -> bool:
-        shown.update(page.locator("#upcoming .less, #preview li").all_inner_texts())
-        return any("now" in text for text in shown)
+        countdowns.update(page.locator("#upcoming .less, #preview li").all_inner_texts())
+        return any("now" in text for text in countdowns)
 
     wait_until(counted, 20, "a run that is now")
-    assert not any("ago" in text or "late" in text for text in shown)
+    assert not any("ago" in text or "late" in text for text in countdowns)
 
 
 def test_page_works_without_scripts(new_page: NewPage, schedule: Schedule, make: Make) -> None:
@@ -229,7 +229,7 @@ def test_page_works_without_scripts(new_page: NewPage, schedule: Schedule, make:
     assert not schedule["report"].enabled
 
 
-def test_what_sticks_out_and_what_is_faint_would_be_found(page: Page) -> None:
+def test_the_checks_find_overflow_and_low_contrast(page: Page) -> None:
     page.goto("/")
     assert (sticking_out(page), faint(page)) == ([], [])
     page.evaluate("document.querySelector('h1').style.color = '#888'")

@@ -1,7 +1,7 @@
-r"""Pictures of the page: light, for the documentation; dark, and on a phone, to be looked at.
+r"""Pictures of the dashboard: light for the documentation; dark and on a phone for inspection.
 
-They go to the directory in ``REDBEAT_SCREENSHOTS``, else to that of the test. Those of the
-documentation are made again by::
+They are written to the directory in ``REDBEAT_SCREENSHOTS``, else to that of the test. To renew the
+pictures of the documentation::
 
     REDBEAT_SCREENSHOTS=docs/images .venv/bin/python -m pytest -n 0 \\
         tests/browser/test_screenshots.py -k light
@@ -26,9 +26,9 @@ from tests.browser.conftest import NewPage
 from tests.conftest import Make
 from tests.waiting import wait_until
 
-#: Bytes of a picture, at most.
+#: Maximum bytes of a picture.
 LARGEST = 200_000
-#: Runs that the pictured history has.
+#: Number of runs in the pictured history.
 RUNS = 10
 PATHS = {
     "schedule": "/",
@@ -51,7 +51,7 @@ RULES = {
     "stock-report": crontab("0", "9,17"),
     "archive-logs": crontab("0", "3", "sun"),
 }
-#: Pixels from the top that the pictures of the documentation show.
+#: Height in pixels of the pictures in the documentation, from the top.
 HEIGHTS = {"schedule": 800, "timeline": 1190, "entry": 1120, "beats": 850}
 LIGHT = {"viewport": {"width": 1200, "height": 800}, "color_scheme": "light"}
 DARK = {"viewport": {"width": 1200, "height": 800}, "color_scheme": "dark"}
@@ -60,14 +60,14 @@ PHONE = {"viewport": {"width": 390, "height": 844}, "color_scheme": "light"}
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    """Where the pictures go."""
+    """The directory of the pictures."""
     directory = Path(os.environ.get("REDBEAT_SCREENSHOTS") or tmp_path / "pictures").resolve()
     directory.mkdir(parents=True, exist_ok=True)
     return directory
 
 
 def last_before(entry: RedBeatSchedulerEntry, now: datetime) -> datetime:
-    """Return when an entry has to have run last."""
+    """Return the time of the last run that an entry must have had."""
     for days in (1, 7, 31):
         entry.last_run_at = now - timedelta(days=days)
         runs = [at for at in entry.upcoming(400, entry.last_run_at) if at <= now]
@@ -77,7 +77,7 @@ def last_before(entry: RedBeatSchedulerEntry, now: datetime) -> datetime:
 
 
 def fill(make: Make, client: redis.Redis) -> None:
-    """Save what a small shop might have, most of it with runs behind it."""
+    """Save the entries of a small shop, most of them with past runs."""
     now = datetime.now(timezone.utc).replace(microsecond=0)
     for number, (name, when) in enumerate(RULES.items()):
         task = f"shop.tasks.{name.replace('-', '_')}"
@@ -96,11 +96,11 @@ def fill(make: Make, client: redis.Redis) -> None:
 
 
 def take(page: Page, schedule: Schedule, front: str, directory: Path) -> list[Path]:
-    """Take a picture of each page; the names begin with ``front``."""
+    """Take a picture of each page; the file names begin with ``front``."""
     files = []
     for what, path in PATHS.items():
         if what == "timeline":
-            schedule["warehouse-sync"].pause()  # beside it nothing else could be seen
+            schedule["warehouse-sync"].pause()  # the picture would show nothing else next to it
         if front == "web":
             page.set_viewport_size({"width": 1200, "height": HEIGHTS[what]})
         page.goto(path)
@@ -115,7 +115,7 @@ def take(page: Page, schedule: Schedule, front: str, directory: Path) -> list[Pa
     [("web", LIGHT), ("dark", DARK), ("phone", PHONE)],
     ids=["light", "dark", "phone"],
 )
-def test_pictures(
+def test_the_pages_are_pictured(
     new_page: NewPage,
     project: Project,
     make: Make,
@@ -126,7 +126,7 @@ def test_pictures(
     options: dict[str, Any],
 ) -> None:
     fill(make, redis_client)
-    for _ in range(2):  # no worker: the history is of what was sent
+    for _ in range(2):  # no worker: the history shows sent runs
         project.beat("--max-interval", "5")
     sync = schedule["warehouse-sync"]
     wait_until(lambda: len(list(sync.history)) >= RUNS, 60, "a history")

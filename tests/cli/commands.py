@@ -1,4 +1,4 @@
-"""Running the command line in this process."""
+"""Runs the command line in this process."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from celery import Celery
 from celery.bin.celery import celery
 from click.testing import CliRunner
 
-__all__ = ("Ran", "run_command")
+__all__ = ("CommandResult", "run_command")
 
-#: Since then the runner keeps the two outputs apart by itself.
+#: Since this version the runner always separates the two outputs.
 SEPARATE_OUTPUTS = (8, 2)
 
 
 @dataclass(frozen=True)
-class Ran:
-    """What a command printed, and its exit code."""
+class CommandResult:
+    """The output of a command, and its exit code."""
 
     out: str
     err: str
@@ -43,11 +43,11 @@ def run_command(
     answer: str = "",
     color: bool = False,
     charset: str = "utf-8",
-) -> Ran:
-    """Run `celery <before> redbeat <args>`; an error that is no message is raised.
+) -> CommandResult:
+    """Run `celery <before> redbeat <args>`; unexpected errors are raised.
 
-    ``answer`` is what a person types, ``color`` whether the output is a terminal, ``charset`` what
-    it can write.
+    ``answer`` is typed input, ``color`` whether the output is a terminal, ``charset`` the encoding
+    of the output.
     """
     click_version = tuple(int(part) for part in version("click").split(".")[:2])
     options: dict[str, Any] = {} if click_version >= SEPARATE_OUTPUTS else {"mix_stderr": False}
@@ -56,4 +56,4 @@ def run_command(
     result = runner.invoke(celery, command, input=answer, color=color, prog_name="celery")
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
-    return Ran(result.stdout, result.stderr, result.exit_code)
+    return CommandResult(result.stdout, result.stderr, result.exit_code)

@@ -1,4 +1,4 @@
-"""The commands, run in this process or in one of their own."""
+"""Fixtures for the commands, run in this process or in their own."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from tests.cli.commands import Ran, run_command
+from tests.cli.commands import CommandResult, run_command
 
-Run = Callable[..., Ran]
+Run = Callable[..., CommandResult]
 
 
 @pytest.fixture
 def run(app: Celery) -> Run:
     """Run `celery redbeat ...` in this process, on the empty schedule of `app`."""
 
-    def run(*args: str, **options: Any) -> Ran:
+    def run(*args: str, **options: Any) -> CommandResult:
         return run_command(app, *args, **options)
 
     return run
@@ -25,5 +25,5 @@ def run(app: Celery) -> Run:
 
 @pytest.fixture
 def tokyo(app: Celery) -> None:
-    """Have the app live in Tokyo; for tests that ask for it before an entry."""
+    """Set the app's time zone to Tokyo; list this fixture before those that make entries."""
     app.conf.timezone = "Asia/Tokyo"

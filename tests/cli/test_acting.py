@@ -41,7 +41,7 @@ def test_pause_and_resume_by_names(run: Run, app: Celery) -> None:
 
 
 @pytest.mark.usefixtures("three")
-def test_a_pattern_asks_first(run: Run, app: Celery) -> None:
+def test_a_pattern_needs_a_confirmation(run: Run, app: Celery) -> None:
     ran = run("pause", "--match", "billing-*", answer="n\n")
     assert ran.code == 1
     assert "  billing-day\n  billing-month\nPause 2 entries? [y/N]:" in ran.err
@@ -54,7 +54,7 @@ def test_a_pattern_asks_first(run: Run, app: Celery) -> None:
 
 
 @pytest.mark.usefixtures("three")
-def test_a_pattern_is_for_what_can_be_paused_or_resumed(run: Run) -> None:
+def test_a_pattern_matches_only_entries_that_can_be_paused_or_resumed(run: Run) -> None:
     run("pause", "other", "--note", "first")
     ran = run("pause", "--match", "*", "--yes", "--note", "second", "--json")
     assert [line["name"] for line in ran.json] == ["billing-day", "billing-month"]
@@ -63,8 +63,8 @@ def test_a_pattern_is_for_what_can_be_paused_or_resumed(run: Run) -> None:
 
 
 @pytest.mark.usefixtures("three")
-def test_delete_asks_and_a_script_says_yes(run: Run, app: Celery) -> None:
-    assert run("delete", "other").code == 1  # nobody is there to answer
+def test_delete_needs_a_confirmation_or_the_option_yes(run: Run, app: Celery) -> None:
+    assert run("delete", "other").code == 1  # no input to answer the question
     assert len(Schedule(app)) == 3
     ran = run("delete", "other", "--yes")
     assert (ran.code, ran.err) == (0, "Deleted other\n")
@@ -74,7 +74,7 @@ def test_delete_asks_and_a_script_says_yes(run: Run, app: Celery) -> None:
 
 
 @pytest.mark.usefixtures("three")
-def test_a_pattern_also_deletes_what_cannot_be_read(
+def test_a_pattern_also_deletes_unreadable_entries(
     run: Run, app: Celery, redis_client: redis.Redis
 ) -> None:
     redis_client.hset("redbeat:other", "definition", "{")
@@ -84,13 +84,15 @@ def test_a_pattern_also_deletes_what_cannot_be_read(
 
 
 @pytest.mark.usefixtures("three")
-def test_a_static_entry_comes_back_and_that_is_said(run: Run, redis_client: redis.Redis) -> None:
+def test_deleting_a_static_entry_warns_that_it_comes_back(
+    run: Run, redis_client: redis.Redis
+) -> None:
     redis_client.sadd("redbeat::statics", "other")
     assert "Warning: other is in beat_schedule" in run("delete", "other", "--yes").err
 
 
 @pytest.mark.usefixtures("three")
-def test_trigger_tells_the_id_of_the_run(run: Run, redis_client: redis.Redis) -> None:
+def test_trigger_prints_the_id_of_the_run(run: Run, redis_client: redis.Redis) -> None:
     ran = run("trigger", "other", "billing-day", "--json")
     assert [line["name"] for line in ran.json] == ["other", "billing-day"]
     assert {line["action"] for line in ran.json} == {"triggered"}
@@ -103,7 +105,7 @@ def test_trigger_tells_the_id_of_the_run(run: Run, redis_client: redis.Redis) ->
 
 @pytest.mark.usefixtures("three")
 @pytest.mark.parametrize("verb", VERBS)
-def test_one_unknown_name_and_nothing_is_done(
+def test_one_unknown_name_stops_the_whole_command(
     run: Run, redis_client: redis.Redis, verb: str
 ) -> None:
     before = {key: redis_client.hgetall(key) for key in redis_client.keys("redbeat:[a-z]*")}
@@ -117,13 +119,13 @@ def test_one_unknown_name_and_nothing_is_done(
 @pytest.mark.usefixtures("three")
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("words", [[], ["other", "--match", "*"]])
-def test_names_or_a_pattern(run: Run, verb: str, words: list[str]) -> None:
+def test_names_and_a_pattern_exclude_each_other(run: Run, verb: str, words: list[str]) -> None:
     ran = run(verb, *words, "--yes")
     assert ran.code == 2
     assert "for example: --match 'billing-*'" in ran.err
 
 
-def test_a_long_list_is_cut_before_the_question(run: Run, make: Make) -> None:
+def test_a_long_list_is_shortened_in_the_question(run: Run, make: Make) -> None:
     for number in range(12):
         make(f"entry-{number:02}")
     ran = run("trigger", "--match", "*", answer="n\n")
@@ -131,7 +133,7 @@ def test_a_long_list_is_cut_before_the_question(run: Run, make: Make) -> None:
 
 
 @pytest.mark.usefixtures("three")
-def test_no_beat_takes_what_was_triggered(run: Run, redis_client: redis.Redis) -> None:
+def test_a_trigger_without_a_beat_is_reported(run: Run, redis_client: redis.Redis) -> None:
     waiting = " ".join(f"{number}:1" for number in range(100))
     redis_client.hset("redbeat:other", "trigger", waiting)
     ran = run("trigger", "billing-day", "other", "--json")

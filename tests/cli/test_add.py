@@ -24,7 +24,7 @@ def load(app: Celery, name: str) -> RedBeatSchedulerEntry:
 
 
 @pytest.mark.parametrize(
-    ("options", "wanted"),
+    ("options", "expected"),
     [
         (["--every", "30"], schedule(30)),
         (["--every", "1.5"], schedule(1.5)),
@@ -41,15 +41,17 @@ def load(app: Celery, name: str) -> RedBeatSchedulerEntry:
         (["--solar", "sunset,52.52,13.41"], solar("sunset", 52.52, 13.41)),
     ],
 )
-def test_each_type_of_schedule(run: Run, app: Celery, options: list[str], wanted: object) -> None:
+def test_each_type_of_schedule_can_be_added(
+    run: Run, app: Celery, options: list[str], expected: object
+) -> None:
     ran = run("add", "new", "proj.note", *options)
     assert (ran.code, ran.out) == (0, "")
     assert ran.err.startswith("Added new: ")
     entry = load(app, "new")
-    assert (entry.schedule, entry.task, entry.enabled) == (wanted, "proj.note", True)
+    assert (entry.schedule, entry.task, entry.enabled) == (expected, "proj.note", True)
 
 
-def test_all_that_an_entry_can_have(run: Run, app: Celery) -> None:
+def test_all_options_of_an_entry_can_be_added(run: Run, app: Celery) -> None:
     options = {
         "--cron": "0 9 * * *",
         "--args": "[1, null]",
@@ -89,9 +91,7 @@ def test_all_that_an_entry_can_have(run: Run, app: Celery) -> None:
     }
 
 
-def test_an_overlap_policy_of_an_app_whose_workers_tell_when_a_run_ends(
-    run: Run, app: Celery
-) -> None:
+def test_an_overlap_policy_of_an_app_whose_workers_report_ends(run: Run, app: Celery) -> None:
     app.redbeat_tracks_runs = True
     options = ("--every", "1", "--overlap", "buffer_one", "--overlap-timeout", "2m")
     assert run("add", "new", "proj.note", *options).code == 0
@@ -100,7 +100,7 @@ def test_an_overlap_policy_of_an_app_whose_workers_tell_when_a_run_ends(
 
 
 @pytest.mark.parametrize("given", [["--timezone", "Europe/Paris"], []])
-def test_times_without_an_offset_are_in_the_zone_that_is_given_or_in_the_apps(
+def test_times_without_an_offset_are_in_the_given_zone_or_that_of_the_app(
     run: Run, app: Celery, given: list[str]
 ) -> None:
     if not given:
@@ -110,10 +110,10 @@ def test_times_without_an_offset_are_in_the_zone_that_is_given_or_in_the_apps(
     assert load(app, "once").schedule == clocked(datetime(2027, 7, 1, 9, tzinfo=PARIS))
     after = datetime(2027, 7, 1, tzinfo=timezone.utc)
     assert load(app, "rule").upcoming(1, after) == [datetime(2027, 7, 1, 7, tzinfo=timezone.utc)]
-    assert load(app, "rule").timezone is None  # it stands in the rule
+    assert load(app, "rule").timezone is None  # the rule contains it
 
 
-def test_none_says_nothing(run: Run, app: Celery) -> None:
+def test_the_value_none_sets_no_option(run: Run, app: Celery) -> None:
     options = ("--end", "none", "--max-runs", "none", "--queue", "none", "--timezone", "none")
     assert run("add", "new", "proj.note", "--cron", "* * * * *", *options).code == 0
     entry = load(app, "new")
@@ -165,14 +165,14 @@ def test_a_wrong_option_is_named_with_an_example_and_nothing_is_written(
 
 
 @pytest.mark.parametrize("name", [":lock", ":schedule", ""])
-def test_a_name_that_cannot_be_is_refused(run: Run, redis_client: redis.Redis, name: str) -> None:
+def test_an_impossible_name_is_refused(run: Run, redis_client: redis.Redis, name: str) -> None:
     ran = run("add", name, "proj.note", "--every", "30")
     assert ran.code == 2
     assert "NAME" in ran.err
     assert redis_client.keys() == []
 
 
-def test_an_entry_that_is_there_stays_as_it_is(run: Run, app: Celery) -> None:
+def test_an_existing_entry_is_not_changed(run: Run, app: Celery) -> None:
     assert run("add", "new", "proj.note", "--every", "30").code == 0
     ran = run("add", "new", "proj.other", "--every", "60")
     assert ran.code == EX_CONFLICT
@@ -180,7 +180,7 @@ def test_an_entry_that_is_there_stays_as_it_is(run: Run, app: Celery) -> None:
     assert load(app, "new").task == "proj.note"
 
 
-def test_quiet_says_nothing_and_json_says_all(run: Run) -> None:
+def test_quiet_prints_nothing_and_json_prints_the_entry(run: Run) -> None:
     ran = run("add", "new", "proj.note", "--every", "30", before=("--quiet",))
     assert (ran.code, ran.out, ran.err) == (0, "", "")
     (added,) = run("add", "other", "proj.note", "--every", "30", "--json").json

@@ -1,4 +1,4 @@
-"""Entries of a class of the user's own, on the command line."""
+"""Entries of a user's class, on the command line."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tests.cli.conftest import Run
 
 
 class Owned(RedBeatSchedulerEntry):
-    """An entry with one more argument, and a `save()` as for RedBeat 2."""
+    """An entry with an additional argument, and a `save()` as for RedBeat 2."""
 
     def __init__(self, *args: Any, owner: str = "nobody", **kwargs: Any) -> None:
         self.owner = owner
         super().__init__(*args, **kwargs)
 
     def definition(self) -> dict[str, Any]:
-        """Store the argument too."""
+        """Store the additional argument too."""
         return {**super().definition(), "owner": self.owner}
 
     def save(self) -> Owned:
@@ -43,7 +43,7 @@ def owned(app: Celery) -> Celery:
     return app
 
 
-def test_they_are_read(run: Run, owned: Celery) -> None:
+def test_list_reads_entries_of_the_class(run: Run, owned: Celery) -> None:
     (line,) = run("list", "--json").json
     assert (line["name"], line["state"]) == ("mine", "scheduled")
     assert run("doctor").code == 0
@@ -56,14 +56,14 @@ def test_an_edit_keeps_what_the_class_adds(run: Run, owned: Celery) -> None:
     assert (entry.owner, entry.schedule.run_every.total_seconds()) == ("ann", 30)
 
 
-def test_add_makes_one(run: Run, owned: Celery) -> None:
+def test_add_creates_an_entry_of_the_class(run: Run, owned: Celery) -> None:
     assert run("add", "new", "t", "--every", "30").code == 0
     assert Owned.from_key("redbeat:new", app=owned).owner == "nobody"
     assert run("add", "mine", "t", "--every", "30").code == EX_CONFLICT
 
 
 @pytest.mark.parametrize(
-    ("setting", "wanted"),
+    ("setting", "entry_class"),
     [
         ("redbeat.RedBeatScheduler", RedBeatSchedulerEntry),
         ("redbeat", RedBeatSchedulerEntry),
@@ -72,6 +72,6 @@ def test_add_makes_one(run: Run, owned: Celery) -> None:
         (f"{__name__}.OwnedScheduler", Owned),
     ],
 )
-def test_the_class_of_the_setting(app: Celery, setting: str, wanted: type) -> None:
+def test_the_class_comes_from_the_setting(app: Celery, setting: str, entry_class: type) -> None:
     app.conf.beat_scheduler = setting
-    assert entry_class_of(app) is wanted
+    assert entry_class_of(app) is entry_class

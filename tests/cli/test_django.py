@@ -38,7 +38,7 @@ if os.environ["DJANGO_SETTINGS_MODULE"]:
     app.config_from_object("django.conf:settings", namespace="CELERY")
 """
 
-#: Of a subclass that a project has.
+#: A subclass of a project.
 OWN_SCHEDULER = """
 from django_celery_beat.models import PeriodicTask
 from redbeat import RedBeatScheduler
@@ -77,8 +77,8 @@ PeriodicTask(name="there", task="shop.other", interval=there).save(using="other"
 """
 
 
-class Ended(NamedTuple):
-    """How a process ended."""
+class ProcessResult(NamedTuple):
+    """Output and exit code of a process."""
 
     code: int
     out: str
@@ -86,7 +86,7 @@ class Ended(NamedTuple):
 
 
 class Shop:
-    """A Django project with django-celery-beat on sqlite, and a Celery app beside it."""
+    """A Django project with django-celery-beat on sqlite, and a Celery app."""
 
     def __init__(self, directory: Path, redis_url: str) -> None:
         self.directory = directory
@@ -102,7 +102,7 @@ class Shop:
         for name, text in texts.items():
             (directory / name).write_text(text, encoding="utf-8")
 
-    def python(self, *arguments: str, **env: str) -> Ended:
+    def python(self, *arguments: str, **env: str) -> ProcessResult:
         done = subprocess.run(
             [sys.executable, *arguments],
             cwd=self.directory,
@@ -112,16 +112,16 @@ class Shop:
             timeout=120,
             check=False,
         )
-        return Ended(done.returncode, done.stdout, done.stderr)
+        return ProcessResult(done.returncode, done.stdout, done.stderr)
 
-    def load(self, *options: str, **env: str) -> Ended:
+    def load(self, *options: str, **env: str) -> ProcessResult:
         command = ("-m", "celery", "-A", "shop", "redbeat", "import")
         return self.python(*command, "--from", "django-celery-beat", *options, **env)
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of a project whose tables are filled."""
+    """The directory of a project whose tables have rows."""
     shop = Shop(tmp_path_factory.mktemp("shop"), "")
     filled = shop.python("fill.py")
     assert filled.code == 0, filled.err
@@ -140,8 +140,8 @@ def stored(client: Any) -> dict[str, Any]:
     return found
 
 
-def without_made_up(found: dict[str, Any]) -> dict[str, Any]:
-    """Leave out the times from which entries count that never ran."""
+def without_start_of_counting(found: dict[str, Any]) -> dict[str, Any]:
+    """Leave out the times from which entries without runs count."""
     return {
         key: {
             name: text for name, text in fields.items() if name != "meta" or key.endswith("every")
@@ -151,17 +151,19 @@ def without_made_up(found: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.long
-def test_the_database_gives_what_a_dump_of_it_gives(shop: Shop, redis_client: Any) -> None:
+def test_an_import_from_the_database_equals_one_from_its_dump(
+    shop: Shop, redis_client: Any
+) -> None:
     ended = shop.load("--json")
     assert ended.code == 0, ended.err
     assert '"created": 4' in ended.out
-    from_database = without_made_up(stored(redis_client))
+    from_database = without_start_of_counting(stored(redis_client))
     assert len(from_database) == 4
     dump = shop.python("-m", "django", "dumpdata", "django_celery_beat", "-o", "beat.json")
     assert dump.code == 0, dump.err
     redis_client.flushall()
     assert shop.load("beat.json").code == 0
-    assert without_made_up(stored(redis_client)) == from_database
+    assert without_start_of_counting(stored(redis_client)) == from_database
 
 
 @pytest.mark.parametrize(
@@ -172,10 +174,10 @@ def test_the_database_gives_what_a_dump_of_it_gives(shop: Shop, redis_client: An
         pytest.param("django_celery_beat.schedulers:DatabaseScheduler", marks=pytest.mark.long),
     ],
 )
-def test_while_the_settings_name_the_old_scheduler(
+def test_the_import_works_while_the_settings_name_the_old_scheduler(
     shop: Shop, redis_client: Any, scheduler: str
 ) -> None:
-    """In the order that the manual gives: import first, then change the settings."""
+    """In the order of the manual: import first, then change the settings."""
     text = f"{SETTINGS}\nCELERY_BEAT_SCHEDULER = {scheduler!r}\n"
     (shop.directory / "old_settings.py").write_text(text, encoding="utf-8")
     ended = shop.load(DJANGO_SETTINGS_MODULE="old_settings")
@@ -183,7 +185,7 @@ def test_while_the_settings_name_the_old_scheduler(
     assert len(stored(redis_client)) == 4
 
 
-def test_what_is_in_it(shop: Shop, run: Run) -> None:
+def test_the_imported_entries_are_those_of_the_database(shop: Shop, run: Run) -> None:
     assert shop.load().code == 0
     (cron,) = run("show", "cron", "--json").json
     assert (cron["enabled"], cron["policy"]["timezone"]) == (False, "America/New_York")
@@ -195,7 +197,7 @@ def test_what_is_in_it(shop: Shop, run: Run) -> None:
 
 
 @pytest.mark.long
-def test_a_second_time_nothing_is_changed(shop: Shop) -> None:
+def test_a_second_import_changes_nothing(shop: Shop) -> None:
     assert shop.load().code == 0
     again = shop.load("--json")
     assert (again.code, '"unchanged": 4' in again.out) == (0, True), again
@@ -242,7 +244,7 @@ def test_a_database_that_cannot_be_read(
 
 
 @pytest.mark.long
-def test_a_project_without_the_application(shop: Shop) -> None:
+def test_a_project_without_django_celery_beat_is_an_error(shop: Shop) -> None:
     text = SETTINGS.replace(', "django_celery_beat"', "")
     (shop.directory / "bare_settings.py").write_text(text, encoding="utf-8")
     ended = shop.load(DJANGO_SETTINGS_MODULE="bare_settings")
@@ -262,7 +264,9 @@ def test_a_project_without_the_application(shop: Shop) -> None:
         (["--from", "crontab"], "Missing argument 'FILE'"),
     ],
 )
-def test_a_command_line_that_makes_no_sense(run: Run, arguments: list[str], problem: str) -> None:
+def test_a_contradictory_command_line_is_refused(
+    run: Run, arguments: list[str], problem: str
+) -> None:
     ran = run("import", *arguments)
     assert ran.code == 2
     assert problem in ran.err

@@ -31,13 +31,15 @@ def small_memory(redis_client: Any) -> Iterator[None]:
         redis_client.config_set(name, before[name])
 
 
-def kinds(found: list[dict[str, Any]]) -> list[tuple[str, str]]:
-    """Return what was found, by kind and key."""
-    return sorted((finding["kind"], finding["key"]) for finding in found)
+def kinds(report: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    """Return the findings, by kind and key."""
+    return sorted((finding["kind"], finding["key"]) for finding in report)
 
 
-def test_a_schedule_of_all_kinds_in_order(run: Run, make: Make, redis_client: Any) -> None:
-    """Nothing is found where nothing is wrong."""
+def test_a_healthy_schedule_of_all_kinds_has_no_findings(
+    run: Run, make: Make, redis_client: Any
+) -> None:
+    """A healthy schedule has no findings."""
     soon = datetime.now(timezone.utc) + timedelta(hours=1)
     make("interval")
     make("jitter", crontab("0", "4"), jitter=30, timezone="Europe/Paris")
@@ -55,7 +57,7 @@ def test_a_schedule_of_all_kinds_in_order(run: Run, make: Make, redis_client: An
     assert "Nothing is wrong" in ran.err
 
 
-def test_each_finding_says_what_would_be_done(run: Run, make: Make, redis_client: Any) -> None:
+def test_each_finding_names_its_fix(run: Run, make: Make, redis_client: Any) -> None:
     """Without --fix nothing is changed."""
     for name in ("late", "parked", "lost"):
         make(name)
@@ -88,8 +90,10 @@ def test_each_finding_says_what_would_be_done(run: Run, make: Make, redis_client
     assert "--fix would take it back" in told
 
 
-def test_a_hash_outside_of_the_schedule_that_cannot_be_read(run: Run, redis_client: Any) -> None:
-    """Is said, and why; taking it back would only set it aside."""
+def test_an_unreadable_hash_outside_of_the_schedule_is_reported(
+    run: Run, redis_client: Any
+) -> None:
+    """The finding says why; adding it to the schedule would only quarantine it."""
     texts = {"json": "{", "list": "[]", "wrong": '{"name": "wrong", "task": "t", "schedule": 0}'}
     others = {"longer:prefix": '{"name": "prefix", "task": "t", "schedule": 60}'}
     redis_client.hset("redbeat:foreign", "field", "text")
@@ -99,14 +103,16 @@ def test_a_hash_outside_of_the_schedule_that_cannot_be_read(run: Run, redis_clie
     ran = run("doctor", "--fix", "--json")
     assert ran.code == 1
     assert kinds(ran.json) == [("unreadable", f"redbeat:{name}") for name in texts]
-    problems = " ".join(found["problem"] for found in ran.json)
+    problems = " ".join(report["problem"] for report in ran.json)
     assert problems.count("not in the schedule, and cannot be read: definition") == 3
-    assert not any(found["fixed"] for found in ran.json)
+    assert not any(report["fixed"] for report in ran.json)
     assert sorted(redis_client.keys("*")) == before
 
 
-def test_fix_puts_right_what_can_be(run: Run, make: Make, app: Celery, redis_client: Any) -> None:
-    """And a second look finds only the rest."""
+def test_fix_repairs_what_can_be_repaired(
+    run: Run, make: Make, app: Celery, redis_client: Any
+) -> None:
+    """A second run finds only what cannot be fixed."""
     for name in ("parked", "lost", "late"):
         make(name)
     right = redis_client.zscore(SCHEDULE, "redbeat:parked")
@@ -117,7 +123,7 @@ def test_fix_puts_right_what_can_be(run: Run, make: Make, app: Celery, redis_cli
 
     ran = run("doctor", "--fix", "--json")
     assert ran.code == 1
-    fixed = {(found["kind"], found["key"]): found["fixed"] for found in ran.json}
+    fixed = {(report["kind"], report["key"]): report["fixed"] for report in ran.json}
     assert fixed == {
         ("missing", "redbeat:gone"): True,
         ("score", "redbeat:parked"): True,
@@ -138,7 +144,7 @@ def test_fix_puts_right_what_can_be(run: Run, make: Make, app: Celery, redis_cli
 
 
 def tick_of_a_beat(app: Celery) -> None:
-    """Have a beat look at what is due."""
+    """Let a beat process what is due."""
     app.conf.redbeat_lock_key = None
     scheduler = RedBeatScheduler(app, lazy=False, lock_key=None)
     for _ in range(3):
@@ -146,10 +152,8 @@ def tick_of_a_beat(app: Celery) -> None:
     scheduler.close()
 
 
-def test_an_entry_that_is_at_work_has_no_wrong_score(
-    run: Run, make: Make, redis_client: Any
-) -> None:
-    """A claim puts the score off."""
+def test_a_claimed_entry_has_no_wrong_score(run: Run, make: Make, redis_client: Any) -> None:
+    """A claim moves the score."""
     make("claimed", 1, last_run_at=datetime(2026, 1, 1, tzinfo=timezone.utc))
     redis_client.zadd(SCHEDULE, {"redbeat:claimed": 4e9})
     assert run("doctor").code == 1
@@ -157,33 +161,33 @@ def test_an_entry_that_is_at_work_has_no_wrong_score(
     assert run("doctor").code == 0
 
 
-def test_what_is_quarantined_is_told_with_its_reason(
+def test_quarantined_entries_are_reported_with_their_reasons(
     run: Run, make: Make, redis_client: Any
 ) -> None:
-    """Until it is corrected."""
+    """An entry stays quarantined until it is corrected."""
     make("bad")
     redis_client.zadd(SCHEDULE, {"redbeat:bad": -1})
     note = {"reason": "definition: broken", "since": 1, "digest": "d"}
     redis_client.hset(".redbeat::quarantine", "redbeat:bad", json.dumps(note))
-    (found,) = run("doctor", "--json").json
-    assert (found["kind"], found["fixable"]) == ("quarantined", False)
-    assert "definition: broken" in found["problem"]
+    (report,) = run("doctor", "--json").json
+    assert (report["kind"], report["fixable"]) == ("quarantined", False)
+    assert "definition: broken" in report["problem"]
 
 
 @pytest.mark.usefixtures("small_memory")
-def test_a_server_that_may_evict_entries(run: Run) -> None:
-    """Unless the setting says that it does not matter."""
-    (found,) = run("doctor", "--json").json
-    assert found["kind"] == "eviction"
-    assert "allkeys-lru" in found["problem"]
+def test_a_server_that_may_evict_entries_is_reported(run: Run) -> None:
+    """The finding can be switched off by the setting."""
+    (report,) = run("doctor", "--json").json
+    assert report["kind"] == "eviction"
+    assert "allkeys-lru" in report["problem"]
 
 
-def test_settings_that_have_no_effect(run: Run, app: Celery) -> None:
-    """A misspelt one is named with the nearest."""
+def test_settings_without_effect_are_reported(run: Run, app: Celery) -> None:
+    """A misspelt setting is reported with the most similar name."""
     app.conf.redbeat_lock_timout = 3
-    (found,) = run("doctor", "--json").json
-    assert found["kind"] == "settings"
-    assert "redbeat_lock_timeout" in found["remedy"]
+    (report,) = run("doctor", "--json").json
+    assert report["kind"] == "settings"
+    assert "redbeat_lock_timeout" in report["remedy"]
 
 
 @pytest.mark.parametrize(
@@ -193,32 +197,32 @@ def test_settings_that_have_no_effect(run: Run, app: Celery) -> None:
         ("redbeat_lock_key", "", "use None"),
     ],
 )
-def test_settings_that_are_unwise(
+def test_unwise_settings_are_reported(
     run: Run, app: Celery, name: str, value: str, remedy: str
 ) -> None:
-    """Are named with what to write instead."""
+    """An unwise setting is reported with the recommended value."""
     app.conf[name] = value
-    (found,) = run("doctor", "--json").json
-    assert name in found["problem"]
-    assert remedy in found["remedy"]
+    (report,) = run("doctor", "--json").json
+    assert name in report["problem"]
+    assert remedy in report["remedy"]
 
 
-def test_keys_with_one_colon(run: Run, make: Make, redis_client: Any) -> None:
-    """Are named with the right spelling; entries may have these names."""
+def test_keys_with_one_colon_are_reported(run: Run, make: Make, redis_client: Any) -> None:
+    """The finding names the right spelling; entries may have these names."""
     make("schedule")
     make("statics")
     assert run("doctor").code == 0
     redis_client.delete("redbeat:schedule", "redbeat:statics", SCHEDULE)
     redis_client.zadd("redbeat:schedule", {"redbeat:a": 1})
     redis_client.sadd("redbeat:statics", "a")
-    assert [(found["kind"], found["remedy"]) for found in run("doctor", "--json").json] == [
+    assert [(report["kind"], report["remedy"]) for report in run("doctor", "--json").json] == [
         ("misspelt", "the key is redbeat::schedule, with two colons"),
         ("misspelt", "the key is redbeat::statics, with two colons"),
     ]
 
 
-def test_settings_that_are_impossible(run: Run, app: Celery) -> None:
-    """Are a finding like any other."""
+def test_impossible_settings_are_reported(run: Run, app: Celery) -> None:
+    """An impossible setting is a finding like any other."""
     app.conf.redbeat_lock_timeout = "soon"
     ran = run("doctor")
     assert ran.code == 1
@@ -226,7 +230,7 @@ def test_settings_that_are_impossible(run: Run, app: Celery) -> None:
 
 
 def test_a_schedule_of_many_pages(run: Run, app: Celery, redis_client: Any) -> None:
-    """Every wrong score is found and put right."""
+    """Every wrong score is found and fixed."""
     entry = RedBeatSchedulerEntry("n", "t", 3600, app=app)
     definition, _ = entry.texts()
     pipe = redis_client.pipeline()
@@ -240,19 +244,19 @@ def test_a_schedule_of_many_pages(run: Run, app: Celery, redis_client: Any) -> N
 
 
 @pytest.mark.long
-def test_the_command(project: Project, redis_client: Any) -> None:
-    """In a process of its own."""
+def test_the_command_runs_as_a_process(project: Project, redis_client: Any) -> None:
+    """The command runs in its own process."""
     redis_client.zadd(SCHEDULE, {"redbeat:gone": 1})
     process = project.start("redbeat", "doctor", "--fix")
     assert process.popen.wait(30) == 1
-    assert "missing: redbeat:gone" in process.said()
+    assert "missing: redbeat:gone" in process.output()
     assert project.start("redbeat", "doctor").popen.wait(30) == 0
 
 
-def test_what_other_code_or_settings_can_run(
+def test_an_entry_that_needs_other_code_or_settings_is_reported(
     run: Run, make: Make, app: Celery, redis_client: Any
 ) -> None:
-    """Is named with the reason: a beat leaves it where it is."""
+    """The finding names the reason: a beat leaves such an entry in place."""
     make("evil")
     lunar = {"name": "odd", "task": "t", "schedule": {"__type__": "lunar"}}
     redis_client.hset("redbeat:odd", "definition", json.dumps(lunar))
@@ -261,7 +265,7 @@ def test_what_other_code_or_settings_can_run(
     del app.redbeat_conf
     ran = run("doctor", "--json")
     assert kinds(ran.json) == [("unreadable", "redbeat:evil"), ("unreadable", "redbeat:odd")]
-    problems = " ".join(found["problem"] for found in ran.json)
+    problems = " ".join(report["problem"] for report in ran.json)
     assert problems.count("cannot run with this code and settings: ") == 2
     assert "no pattern of redbeat_task_allowlist" in problems
     assert "unknown '__type__' 'lunar'" in problems

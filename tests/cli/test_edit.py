@@ -24,7 +24,7 @@ def load(app: Celery, name: str = "old") -> RedBeatSchedulerEntry:
 
 
 @pytest.mark.parametrize(
-    ("options", "wanted"),
+    ("options", "expected"),
     [
         (["--every", "30"], {"schedule": schedule(30)}),
         (["--cron", "0 9 * * *"], {"schedule": crontab("0", "9")}),
@@ -45,8 +45,8 @@ def load(app: Celery, name: str = "old") -> RedBeatSchedulerEntry:
         (["--paused"], {"enabled": False}),
     ],
 )
-def test_what_is_given_changes_and_the_rest_stays(
-    run: Run, make: Make, app: Celery, options: list[str], wanted: dict[str, Any]
+def test_given_options_change_and_the_rest_stays(
+    run: Run, make: Make, app: Celery, options: list[str], expected: dict[str, Any]
 ) -> None:
     before: dict[str, Any] = {
         "schedule": schedule(3600),
@@ -64,12 +64,12 @@ def test_what_is_given_changes_and_the_rest_stays(
     assert (ran.code, ran.out) == (0, "")
     assert ran.err.startswith("Changed old: ")
     entry = load(app)
-    after = {name: getattr(entry, name) for name in {**before, **wanted}}
-    assert after == {**before, **wanted}
+    after = {name: getattr(entry, name) for name in {**before, **expected}}
+    assert after == {**before, **expected}
     assert entry.last_run_at == datetime(2026, 1, 1, tzinfo=timezone.utc)
 
 
-def test_the_zone_of_a_crontab_is_that_of_new_times_too(run: Run, make: Make, app: Celery) -> None:
+def test_new_times_are_in_the_time_zone_of_the_crontab(run: Run, make: Make, app: Celery) -> None:
     make("old", crontab("0", "9"), timezone="Asia/Tokyo")
     assert run("edit", "old", "--start", "2027-01-01T18:00").code == 0
     assert load(app).start_time == AT
@@ -77,7 +77,7 @@ def test_the_zone_of_a_crontab_is_that_of_new_times_too(run: Run, make: Make, ap
     assert load(app).timezone is None
 
 
-def test_another_schedule_arms_an_entry_that_has_finished(
+def test_another_schedule_restarts_a_finished_entry(
     run: Run, make: Make, app: Celery, caplog: pytest.LogCaptureFixture
 ) -> None:
     ran = datetime.now(timezone.utc) - timedelta(days=2)
@@ -90,7 +90,7 @@ def test_another_schedule_arms_an_entry_that_has_finished(
     assert abs(after - datetime.now(timezone.utc) - timedelta(hours=2)) < timedelta(minutes=1)
 
 
-def test_a_zone_alone_is_nothing_to_an_interval(run: Run, make: Make, app: Celery) -> None:
+def test_a_time_zone_alone_is_refused_for_an_interval(run: Run, make: Make, app: Celery) -> None:
     make("old")
     ran = run("edit", "old", "--timezone", "Asia/Tokyo")
     assert ran.code == 2
@@ -120,7 +120,7 @@ def test_a_wrong_option_changes_nothing(
     assert redis_client.hgetall("redbeat:old") == before
 
 
-def test_an_edit_that_somebody_else_made_meanwhile_is_not_lost(
+def test_a_concurrent_edit_is_not_lost(
     run: Run, make: Make, app: Celery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make("old")
@@ -154,9 +154,7 @@ def test_an_unknown_name_suggests_the_nearest(run: Run, make: Make) -> None:
     assert "did you mean" not in run("edit", "zzz", "--every", "30").err
 
 
-def test_a_static_entry_comes_with_a_warning(
-    run: Run, make: Make, redis_client: redis.Redis
-) -> None:
+def test_editing_a_static_entry_warns(run: Run, make: Make, redis_client: redis.Redis) -> None:
     make("old")
     redis_client.sadd("redbeat::statics", "old")
     ran = run("edit", "old", "--every", "30")
@@ -164,7 +162,9 @@ def test_a_static_entry_comes_with_a_warning(
     assert "Warning: old is in beat_schedule" in ran.err
 
 
-def test_an_entry_that_cannot_be_read(run: Run, make: Make, redis_client: redis.Redis) -> None:
+def test_an_unreadable_entry_cannot_be_edited(
+    run: Run, make: Make, redis_client: redis.Redis
+) -> None:
     make("old")
     redis_client.hset("redbeat:old", "definition", "{")
     ran = run("edit", "old", "--every", "30")
@@ -173,7 +173,7 @@ def test_an_entry_that_cannot_be_read(run: Run, make: Make, redis_client: redis.
     assert redis_client.hget("redbeat:old", "definition") == "{"
 
 
-def test_json(run: Run, make: Make) -> None:
+def test_json_prints_the_edited_entry(run: Run, make: Make) -> None:
     make("old")
     (edited,) = run("edit", "old", "--every", "30", "--json").json
     assert edited["schedule_text"] == "every 30 s"

@@ -1,4 +1,4 @@
-"""The group of commands as a whole: how Celery finds it, what it costs, what can be completed."""
+"""The group of commands: how Celery finds it, what it costs, what the shell completes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_celery_finds_it_by_its_entry_point() -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_is_one_of_celery_and_explains_itself(run: Run, name: str) -> None:
+def test_every_command_is_a_celery_command_with_help(run: Run, name: str) -> None:
     command = redbeat.get_command(click.Context(redbeat), name)
     assert isinstance(command, CeleryCommand)
     assert command.name == name
@@ -51,7 +51,7 @@ def test_an_unknown_command_suggests_the_nearest(run: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "start", "wanted"),
+    ("words", "start", "completions"),
     [
         (["redbeat"], "tr", ["trigger"]),
         (["redbeat"], "p", ["pause"]),
@@ -60,12 +60,12 @@ def test_an_unknown_command_suggests_the_nearest(run: Run) -> None:
         (["redbeat", "add", "--coalesce"], "", ["latest", "earliest", "all"]),
     ],
 )
-def test_the_shell_completes(words: list[str], start: str, wanted: list[str]) -> None:
+def test_the_shell_completes(words: list[str], start: str, completions: list[str]) -> None:
     complete = BashComplete(celery, {}, "celery", "_CELERY_COMPLETE")
-    assert [item.value for item in complete.get_completions(words, start)] == wanted
+    assert [item.value for item in complete.get_completions(words, start)] == completions
 
 
-def test_options_that_an_app_adds_to_every_command_do_no_harm(app: Celery) -> None:
+def test_options_that_an_app_adds_to_every_command_are_accepted(app: Celery) -> None:
     option = CeleryOption(["--tenant"])
     app.user_options["preload"].add(option)
     before, callback = list(redbeat.params), redbeat.callback
@@ -80,7 +80,7 @@ def test_options_that_an_app_adds_to_every_command_do_no_harm(app: Celery) -> No
     redbeat.callback = callback
 
 
-def test_other_commands_of_celery_do_not_pay_for_it() -> None:
+def test_other_commands_of_celery_do_not_import_redbeat() -> None:
     program = (
         "import json, sys\n"
         "from celery.bin.celery import celery\n"

@@ -1,4 +1,4 @@
-"""The JSON of the commands is what `docs/operating.rst` says it is."""
+"""The JSON of the commands is as `docs/operating.rst` describes it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Fields = dict[str, str]
 
 
 def is_time(value: Any) -> bool:
-    """Whether a value is a time in ISO 8601 and in UTC."""
+    """Whether a value is an ISO 8601 time in UTC."""
     return isinstance(value, str) and datetime.fromisoformat(value).utcoffset() == timedelta(0)
 
 
@@ -39,7 +39,7 @@ TYPES: dict[str, Callable[[Any], bool]] = {
 
 
 def documented() -> list[Fields]:
-    """Return the fields of each table of the page with their types, in its order."""
+    """Return the fields and types of each table of the page, in order."""
     tables = PAGE.split("   * - Field\n     - Type\n     - Meaning\n")[1:]
     return [dict(FIELD.findall(table.split(".. list-table::")[0])) for table in tables]
 
@@ -48,7 +48,7 @@ ENTRY, LISTED, SHOWN, PAST, COMING, TIMELINE, DONE, STATUS = documented()
 
 
 def check(value: dict[str, Any], fields: Fields) -> None:
-    """Fail unless an object has exactly these fields, each of its type."""
+    """Assert that an object has exactly these fields with their types."""
     assert [*value] == [*fields]
     for name, kind in fields.items():
         kinds = [kind] if kind in TYPES else kind.split(" or ")
@@ -57,7 +57,7 @@ def check(value: dict[str, Any], fields: Fields) -> None:
 
 @pytest.fixture
 def entry(make: Make, redis_client: redis.Redis) -> None:
-    """An entry of which everything can be told."""
+    """An entry with values in all fields."""
     ran = datetime(2026, 1, 1, 12, 0, 0, 250_000, tzinfo=timezone.utc)
     make(
         "a\x1b日",
@@ -75,7 +75,7 @@ def entry(make: Make, redis_client: redis.Redis) -> None:
 
 
 @pytest.mark.usefixtures("entry")
-def test_entries(run: Run, redis_client: redis.Redis) -> None:
+def test_entries_have_the_documented_fields(run: Run, redis_client: redis.Redis) -> None:
     ran = run("list", "--json")
     assert ran.out.isascii()
     check(ran.json[0], ENTRY | LISTED)
@@ -95,7 +95,7 @@ def test_entries(run: Run, redis_client: redis.Redis) -> None:
 
 
 @pytest.mark.usefixtures("entry")
-def test_runs(run: Run) -> None:
+def test_runs_have_the_documented_fields(run: Run) -> None:
     lines = run("history", "a\x1b日", "--json").json
     assert [line["task_id"] for line in lines] == [None, "id"]
     for line in lines:
@@ -113,7 +113,7 @@ def test_runs(run: Run) -> None:
 
 
 @pytest.mark.usefixtures("entry")
-def test_what_was_done(run: Run) -> None:
+def test_results_have_the_documented_fields(run: Run) -> None:
     (triggered,) = run("trigger", "a\x1b日", "--json").json
     check(triggered, DONE)
     without_id = {name: kind for name, kind in DONE.items() if name != "task_id"}
@@ -122,7 +122,9 @@ def test_what_was_done(run: Run) -> None:
         check(done, without_id)
 
 
-def test_the_status(run: Run, make: Make, redis_client: redis.Redis) -> None:
+def test_the_status_has_the_documented_fields(
+    run: Run, make: Make, redis_client: redis.Redis
+) -> None:
     (found,) = run("status", "--json").json
     check(found, STATUS)
     assert (*found["entries"],) == tuple(state for state in STATES if state != "running")
@@ -137,7 +139,7 @@ def test_the_status(run: Run, make: Make, redis_client: redis.Redis) -> None:
         check(beat, {"token": "text", "host": "text", "pid": "number", "since": "time", **seen})
 
 
-def test_the_page_says_which_exit_codes_there_are(run: Run) -> None:
+def test_the_page_lists_all_exit_codes(run: Run) -> None:
     codes = {value for name, value in vars(command).items() if name.startswith("EX_")}
     table = PAGE.split(".. list-table:: Exit codes")[1].split("JSON of an entry")[0]
     assert {int(code) for code in re.findall(r"\* - (\d+)\n", table)} == {0, 2, *codes}

@@ -12,7 +12,7 @@ from celery.schedules import crontab
 
 from redbeat import RedBeatSchedulerEntry
 from redbeat.schedule import Schedule
-from tests.cli.commands import Ran
+from tests.cli.commands import CommandResult
 from tests.cli.conftest import Run
 from tests.conftest import Make
 from tests.scheduler.clients import CountingRedis, counting_client
@@ -32,15 +32,15 @@ def entries(make: Make, redis_client: redis.Redis) -> None:
     redis_client.hset("redbeat:old", "definition", "{")
 
 
-def names(ran: Ran) -> list[str]:
-    """Return the names in the order of the JSON lines."""
+def names(ran: CommandResult) -> list[str]:
+    """Return the names in the order of the output."""
     assert ran.code == 0
     return [line["name"] for line in ran.json]
 
 
 @pytest.mark.usefixtures("entries")
 @pytest.mark.parametrize(
-    ("options", "wanted"),
+    ("options", "expected"),
     [
         ([], ["old", "billing-minute", "hour", "billing-day", "off"]),
         (["--limit", "2"], ["old", "billing-minute"]),
@@ -57,12 +57,12 @@ def names(ran: Ran) -> list[str]:
         (["--pattern", "nothing"], []),
     ],
 )
-def test_what_is_listed(run: Run, options: list[str], wanted: list[str]) -> None:
-    assert names(run("list", "--json", *options)) == wanted
+def test_filters_select_entries(run: Run, options: list[str], expected: list[str]) -> None:
+    assert names(run("list", "--json", *options)) == expected
 
 
 @pytest.mark.usefixtures("tokyo", "entries")
-def test_what_is_due_before_a_time_in_the_zone_of_the_app(run: Run, app: Celery) -> None:
+def test_due_before_is_in_the_zone_of_the_app(run: Run, app: Celery) -> None:
     soon = datetime.now(app.timezone) + timedelta(minutes=5)
     assert str(app.timezone) == "Asia/Tokyo"
     text = f"{soon:%Y-%m-%dT%H:%M:%S}"
@@ -90,9 +90,9 @@ def test_the_table(run: Run) -> None:
 
 
 def test_an_empty_schedule(run: Run) -> None:
-    assert run("list") == Ran("", "No entries\n", 0)
-    assert run("list", "--json") == Ran("", "", 0)
-    assert run("list", before=("-q",)) == Ran("", "", 0)
+    assert run("list") == CommandResult("", "No entries\n", 0)
+    assert run("list", "--json") == CommandResult("", "", 0)
+    assert run("list", before=("-q",)) == CommandResult("", "", 0)
 
 
 def test_a_name_cannot_write_to_the_terminal(run: Run, make: Make) -> None:
@@ -103,13 +103,13 @@ def test_a_name_cannot_write_to_the_terminal(run: Run, make: Make) -> None:
     assert len(ran.lines) == 2
 
 
-def test_a_terminal_that_cannot_write_a_name_gets_it_escaped(run: Run, make: Make) -> None:
+def test_characters_that_a_terminal_cannot_write_are_escaped(run: Run, make: Make) -> None:
     make("日本", 60)
     assert "\\u65e5\\u672c" in run("list", charset="ascii").out
     drawn = run("timeline", charset="ascii").out
     assert "\\u65e5\\u672c" in drawn
     assert "per minute " in drawn
-    assert "\\u2588" not in drawn  # the bars are made of other signs
+    assert "\\u2588" not in drawn  # the table uses other characters for its bars
 
 
 def test_colours_are_for_terminals_only(run: Run, make: Make) -> None:
@@ -120,9 +120,9 @@ def test_colours_are_for_terminals_only(run: Run, make: Make) -> None:
 
 
 @pytest.fixture
-def crowd(redis_url: str, redis_client: redis.Redis) -> Iterator[CountingRedis]:
-    """A client that counts, on a schedule with a hundred thousand entries."""
-    app = Celery("crowd", broker="memory://", set_as_current=False)
+def large_schedule(redis_url: str, redis_client: redis.Redis) -> Iterator[CountingRedis]:
+    """A counting client, on a schedule with a hundred thousand entries."""
+    app = Celery("large_schedule", broker="memory://", set_as_current=False)
     app.conf.update(redbeat_redis_url=redis_url)
     entry = RedBeatSchedulerEntry("0", "proj.note", 3600, app=app).save()
     definition, meta = redis_client.hmget("redbeat:0", "definition", "meta")
@@ -142,13 +142,13 @@ def crowd(redis_url: str, redis_client: redis.Redis) -> Iterator[CountingRedis]:
 
 
 @pytest.mark.long
-def test_the_first_of_very_many_take_few_round_trips(
-    run: Run, app: Celery, crowd: CountingRedis
+def test_the_first_entries_of_a_large_schedule_take_few_round_trips(
+    run: Run, app: Celery, large_schedule: CountingRedis
 ) -> None:
-    app.redbeat_redis = crowd
-    assert run("list", "--limit", "1").code == 0  # which loads the scripts
-    before = crowd.trips
+    app.redbeat_redis = large_schedule
+    assert run("list", "--limit", "1").code == 0  # this loads the scripts
+    before = large_schedule.trips
     ran = run("list", "--limit", "20")
     assert [line.split()[0] for line in ran.lines[1:]] == [str(number) for number in range(20)]
-    assert crowd.trips - before == 1
+    assert large_schedule.trips - before == 1
     assert len(Schedule(app)) == MANY

@@ -25,7 +25,7 @@ RAN = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
 
 
 def content(client: Any, prefix: str) -> dict[str, Any]:
-    """Return everything under a prefix, by what comes after it."""
+    """Return all data under a prefix, by key without the prefix."""
     read: dict[str, Any] = {
         "hash": client.hgetall,
         "set": client.smembers,
@@ -46,7 +46,7 @@ def content(client: Any, prefix: str) -> dict[str, Any]:
 
 @pytest.fixture
 def filled(make: Make, redis_client: Any) -> dict[str, Any]:
-    """A schedule with all that there may be of it; what it holds."""
+    """A schedule with data of every kind; returns its content."""
     make("plain")
     make("ran", last_run_at=RAN, total_run_count=7, jitter=2)
     make("static")
@@ -62,7 +62,7 @@ def filled(make: Make, redis_client: Any) -> dict[str, Any]:
 def test_everything_is_copied(
     run: Run, app: Celery, redis_client: Any, filled: dict[str, Any]
 ) -> None:
-    """With history, score, static mark and quarantine; the old stays."""
+    """History, score, static mark and quarantine are copied; the old data stays."""
     ran = run("migrate-prefix", "redbeat:", "{new}:")
     assert ran.code == 0, ran.err
     assert "4 copied" in ran.err
@@ -75,8 +75,8 @@ def test_everything_is_copied(
     assert (entry.last_run_at, entry.total_run_count, entry.jitter) == (RAN, 7, 2)
 
 
-def test_counts_that_are_there_stay(redis_client: Any, filled: dict[str, Any]) -> None:
-    """As everything else under the new prefix."""
+def test_existing_counts_stay(redis_client: Any, filled: dict[str, Any]) -> None:
+    """So does all other data under the new prefix."""
     redis_client.hset(".new::stats", "dispatched ran", "9")
     redis_client.hset(".redbeat::stats", "missed", "1")
     copy_prefix(redis_client, "redbeat:", "new:")
@@ -85,7 +85,7 @@ def test_counts_that_are_there_stay(redis_client: Any, filled: dict[str, Any]) -
 
 
 def test_stats_of_another_type_are_left_alone(redis_client: Any, filled: dict[str, Any]) -> None:
-    """They are nobody's."""
+    """Their owner is unknown."""
     del filled
     redis_client.delete(".redbeat::stats")
     redis_client.set(".redbeat::stats", "x")
@@ -103,10 +103,8 @@ def test_a_claim_is_not_copied(make: Make, redis_client: Any) -> None:
 
 
 @pytest.mark.usefixtures("filled")
-def test_a_second_copy_changes_nothing_that_is_there(
-    run: Run, redis_client: Any, make: Make
-) -> None:
-    """Runs of the new prefix are not taken back, and what is new is added."""
+def test_a_second_copy_changes_no_existing_data(run: Run, redis_client: Any, make: Make) -> None:
+    """Runs under the new prefix are kept, and new entries are added."""
     run("migrate-prefix", "redbeat:", "new:")
     redis_client.hset("new:ran", "meta", "newer")
     redis_client.zadd("new::schedule", {"new:ran": 5})
@@ -118,8 +116,8 @@ def test_a_second_copy_changes_nothing_that_is_there(
     assert redis_client.exists("new:added")
 
 
-def test_a_copy_that_broke_off_is_completed(redis_client: Any, filled: dict[str, Any]) -> None:
-    """Wherever it did: with a definition only, or before the entry was a member."""
+def test_an_interrupted_copy_is_completed(redis_client: Any, filled: dict[str, Any]) -> None:
+    """The copy may have stopped after the definition, or before the entry became a member."""
     definition = redis_client.hget("redbeat:ran", "definition")
     redis_client.hset("new:ran", "definition", definition or "")
     redis_client.hset("new:plain", mapping=redis_client.hgetall("redbeat:plain"))
@@ -128,7 +126,7 @@ def test_a_copy_that_broke_off_is_completed(redis_client: Any, filled: dict[str,
 
 
 def test_the_last_runs_keep_their_ids(app: Celery, make: Make, redis_client: Any) -> None:
-    """They were computed from the old prefix."""
+    """The ids were computed from the old prefix."""
     entry = make("ö{b}")
     redis_client.hset(entry.key, "history", "1795289048.5 +0.25\n1795289000 +1 sent my id\n")
     before = entry.history
@@ -142,7 +140,7 @@ def test_the_last_runs_keep_their_ids(app: Celery, make: Make, redis_client: Any
 def test_delete_removes_what_was_copied(
     run: Run, redis_client: Any, filled: dict[str, Any]
 ) -> None:
-    """And nothing else."""
+    """It removes nothing else."""
     redis_client.set("redbeat:foreign", "something")
     ran = run("migrate-prefix", "redbeat:", "new:", "--delete", "--json")
     assert (ran.json[0]["deleted"], ran.code) == (4, 0)
@@ -151,7 +149,7 @@ def test_delete_removes_what_was_copied(
 
 
 def test_another_entry_of_the_same_name_stays(run: Run, make: Make, redis_client: Any) -> None:
-    """On both sides, and the exit code tells."""
+    """It stays under both prefixes, and the exit code shows that."""
     make("a")
     redis_client.hset("new:a", mapping={"definition": "other", "meta": "{}"})
     redis_client.set("new:b", "text")
@@ -165,8 +163,8 @@ def test_another_entry_of_the_same_name_stays(run: Run, make: Make, redis_client
     assert redis_client.zcard("new::schedule") == 0
 
 
-def test_what_cannot_be_read_is_counted(run: Run, redis_client: Any) -> None:
-    """A member without a hash, and one of another type, are left as they are."""
+def test_unreadable_entries_are_counted(run: Run, redis_client: Any) -> None:
+    """A member without a hash, and a key of another type, are not changed."""
     redis_client.zadd("redbeat::schedule", {"redbeat:gone": 1, "redbeat:text": 2})
     redis_client.set("redbeat:text", "x")
     ran = run("migrate-prefix", "redbeat:", "new:", "--json")
@@ -175,7 +173,7 @@ def test_what_cannot_be_read_is_counted(run: Run, redis_client: Any) -> None:
 
 
 def test_texts_that_are_not_utf_8_arrive_unchanged(redis_url: str) -> None:
-    """A client that answers with text is no hindrance."""
+    """This also works with a client that decodes replies to text."""
     with redis.Redis.from_url(redis_url) as raw:
         raw.hset(b"redbeat:\xff", b"definition", b"\xfe")
         raw.zadd("redbeat::schedule", {b"redbeat:\xff": 3})
@@ -188,7 +186,7 @@ def test_texts_that_are_not_utf_8_arrive_unchanged(redis_url: str) -> None:
 
 @pytest.mark.parametrize("prefix", ["redbeat:", "new:"])
 def test_a_running_leader_is_refused(run: Run, make: Make, redis_client: Any, prefix: str) -> None:
-    """On either prefix, unless it is forced."""
+    """A leader on either prefix is refused, unless the option forces the copy."""
     make("a")
     redis_client.set(f"{prefix}:lock", new_token())
     ran = run("migrate-prefix", "redbeat:", "new:")
@@ -200,18 +198,18 @@ def test_a_running_leader_is_refused(run: Run, make: Make, redis_client: Any, pr
 
 
 def test_a_beat_without_a_lock_is_refused_too(run: Run, redis_client: Any) -> None:
-    """It shares the work."""
+    """Such a beat shares the work."""
     redis_client.zadd(".redbeat::beats", {new_token(): redis_client.time()[0]})
     assert run("migrate-prefix", "redbeat:", "new:").code == EX_CONFLICT
 
 
 @pytest.mark.parametrize("prefixes", [("a:", "a:"), ("", "a:"), ("a:", "")])
-def test_prefixes_that_make_no_sense(run: Run, prefixes: tuple[str, str]) -> None:
-    """Are a wrong command line."""
+def test_impossible_prefixes_are_refused(run: Run, prefixes: tuple[str, str]) -> None:
+    """They are an error of the command line."""
     assert run("migrate-prefix", *prefixes).code == 2
 
 
-def test_a_new_prefix_within_the_old_one(redis_client: Any, filled: dict[str, Any]) -> None:
+def test_a_new_prefix_may_begin_with_the_old_one(redis_client: Any, filled: dict[str, Any]) -> None:
     """Only the entries of the old schedule are copied."""
     redis_client.hset("redbeat:x:other", "definition", "{}")
     assert copy_prefix(redis_client, "redbeat:", "redbeat:x:").copied == 4
@@ -222,8 +220,8 @@ def test_a_new_prefix_within_the_old_one(redis_client: Any, filled: dict[str, An
     }
 
 
-def test_more_than_one_page(redis_client: Any) -> None:
-    """Also where what was copied is deleted meanwhile."""
+def test_schedules_of_several_pages_are_copied(redis_client: Any) -> None:
+    """This also holds when the copied entries are deleted during the copy."""
     pipe = redis_client.pipeline()
     for number in range(1203):
         pipe.hset(f"redbeat:n{number}", "definition", "{}")
@@ -238,7 +236,7 @@ def test_more_than_one_page(redis_client: Any) -> None:
 
 @pytest.fixture
 def cluster() -> Iterator[RedisServer]:
-    """A cluster of one node; it refuses commands about keys of different slots all the same."""
+    """A cluster of one node, which still refuses commands about keys of different slots."""
     with ClusterNode() as server:
         with redis.Redis.from_url(server.url, decode_responses=True) as node:
             node.execute_command("CLUSTER", "ADDSLOTS", *range(16384))
@@ -248,8 +246,8 @@ def cluster() -> Iterator[RedisServer]:
 
 @pytest.mark.long
 @pytest.mark.parametrize(("old", "new"), [("redbeat:", "{redbeat}:"), ("{redbeat}:", "redbeat:")])
-def test_a_cluster(cluster: RedisServer, old: str, new: str) -> None:
-    """From prefixes without a hash tag to such with one, and back."""
+def test_prefixes_in_a_cluster(cluster: RedisServer, old: str, new: str) -> None:
+    """From prefixes without a hash tag to prefixes with a hash tag, and back."""
     client: Any = redis.RedisCluster.from_url(cluster.url, decode_responses=True)
     for number in range(40):
         client.hset(f"{old}n{number}", mapping={"definition": "{}", "meta": str(number)})
@@ -268,10 +266,10 @@ def test_a_cluster(cluster: RedisServer, old: str, new: str) -> None:
     client.close()
 
 
-def test_the_command(project: Project, redis_client: Any) -> None:
-    """In a process of its own."""
+def test_the_command_runs_as_a_process(project: Project, redis_client: Any) -> None:
+    """The command runs in its own process."""
     redis_client.hset("old:a", "definition", "{}")
     redis_client.zadd("old::schedule", {"old:a": 1})
     process = project.start("redbeat", "migrate-prefix", "old:", "new:")
-    assert process.popen.wait(30) == 0, process.said()
+    assert process.popen.wait(30) == 0, process.output()
     assert redis_client.zrange("new::schedule", 0, -1) == ["new:a"]

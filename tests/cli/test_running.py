@@ -1,4 +1,4 @@
-"""Every command as a process of its own, on a schedule that a real beat runs."""
+"""Every command as its own process, on a schedule that a real beat runs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Shell:
         self._project = project
 
     def __call__(self, *words: str, code: int = 0, answer: str = "") -> str:
-        """Run `celery -A proj redbeat <words>`, and return what it prints."""
+        """Run `celery -A proj redbeat <words>`, and return its output."""
         ran = subprocess.run(
             [sys.executable, "-m", "celery", "-A", "tests.acceptance.project", "redbeat", *words],
             cwd=self._project.directory,
@@ -61,7 +61,7 @@ def shell(project: Project) -> Shell:
 
 
 def make_older(app: Celery, name: str, days: int) -> None:
-    """Have an entry be as if it was added some days ago."""
+    """Change an entry as if it was added ``days`` ago."""
     entry = RedBeatSchedulerEntry.from_key(f"redbeat:{name}", app=app)
     entry.last_run_at = datetime.now(timezone.utc) - timedelta(days=days)
     entry.save()
@@ -78,7 +78,7 @@ def test_beat_runs_what_add_adds(project: Project, shell: Shell, app: Celery) ->
     }
     for name, words in kinds.items():
         shell("add", name, TASK, *words, "--args", f'["{name}"]', "--kwargs", '{"n": 1}')
-    # A minute and a day are too long for a test: these two count from a time that is past.
+    # A minute or a day is too long for a test: these two entries count from a past time.
     make_older(app, "cron", 1)
     make_older(app, "solar", 3)
     project.worker()
@@ -90,13 +90,13 @@ def test_beat_runs_what_add_adds(project: Project, shell: Shell, app: Celery) ->
     assert once["scheduled_at"] == soon.replace(microsecond=0).isoformat()
 
 
-def test_a_day_of_an_operator(project: Project, shell: Shell, app: Celery) -> None:
+def test_an_operator_uses_every_command(project: Project, shell: Shell, app: Celery) -> None:
     schedule = Schedule(app)
     assert "no beat leads" in shell("status", code=1)
     project.worker()
     expiring = {"result_expires": 86400}
     project.beat(schedule={"code": {"task": TASK, "schedule": 3600}}, settings=expiring)
-    statics = ["celery.backend_cleanup", "code"]  # the former is Celery's own
+    statics = ["celery.backend_cleanup", "code"]  # the first is Celery's own
     wait_until(lambda: sorted(schedule) == statics, 60, "the static entries")
     (status,) = shell.json("status")
     assert (status["healthy"], status["statics"]) == (True, 2)

@@ -1,4 +1,4 @@
-"""Export and import of many entries: bounded memory, few round trips, and a bar to look at."""
+"""Export and import of many entries: bounded memory, few round trips, and a progress bar."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tests.cli.conftest import Run
 from tests.waiting import wait_until
 
 FEW, MANY = 2_000, 20_000
-#: MiB that so many more entries may take: their names, and whatever the allocator keeps.
+#: Additional MiB for the additional entries: their names, and what the allocator keeps.
 MORE_MEMORY = 25
 
 
 def write_lines(file: Path, count: int) -> str:
-    """Write entries of some fifty different schedules; return the path."""
+    """Write entries of about fifty different schedules; return the path."""
     with file.open("w", encoding="ascii") as out:
         for number in range(count):
             when = {"__type__": "interval", "every": 3600 + number % 50, "relative": False}
@@ -33,7 +33,7 @@ def write_lines(file: Path, count: int) -> str:
 
 
 def memory_of(url: str, *words: str) -> float:
-    """Run a command in a process of its own; return the MiB that it took at most."""
+    """Run a command in its own process; return its peak memory in MiB."""
     env = {**os.environ, "PYTHONPATH": str(ROOT), "PROJECT_REDIS_URL": url}
     command = [sys.executable, "-m", "celery", "-A", "tests.acceptance.project", "redbeat", *words]
     process = subprocess.Popen(command, env=env, stderr=subprocess.DEVNULL)
@@ -79,33 +79,35 @@ def test_round_trips_are_one_per_500_entries(run: Run, redis_client: Any, tmp_pa
         pytest.param("import", ["Checking", "Importing"], marks=pytest.mark.long),
     ],
 )
-def test_a_terminal_sees_a_bar(
+def test_a_terminal_shows_a_progress_bar(
     redis_url: str, run: Run, tmp_path: Path, verb: str, labels: list[str]
 ) -> None:
     file = write_lines(tmp_path / "in", FEW)
     if verb == "export":
         assert run("import", file).code == 0
-    ours, theirs = pty.openpty()
+    terminal, program_side = pty.openpty()
     env = {**os.environ, "PYTHONPATH": str(ROOT), "PROJECT_REDIS_URL": redis_url, "TERM": "xterm"}
     command = [sys.executable, "-m", "celery", "-A", "tests.acceptance.project", "redbeat"]
-    process = subprocess.Popen([*command, verb, file], env=env, stdin=theirs, stderr=theirs)
-    os.close(theirs)
-    told = bytearray()
+    process = subprocess.Popen(
+        [*command, verb, file], env=env, stdin=program_side, stderr=program_side
+    )
+    os.close(program_side)
+    output = bytearray()
 
     def ended() -> bool:
         try:
-            told.extend(os.read(ours, 4096))
-        except OSError:  # nobody writes any more
+            output.extend(os.read(terminal, 4096))
+        except OSError:  # the process has closed its output
             return True
         return False
 
     try:
         wait_until(ended, 60, "the end of the output")
-        assert process.wait(30) == 0, told.decode()
+        assert process.wait(30) == 0, output.decode()
     finally:
         process.kill()
         process.wait(10)
-        os.close(ours)
-    text = told.decode()
+        os.close(terminal)
+    text = output.decode()
     assert all(label in text for label in labels)
     assert "100%" in text

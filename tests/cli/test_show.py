@@ -16,14 +16,14 @@ RAN = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
 
 
 def line(at: datetime, late: float, task_id: str, outcome: str) -> str:
-    """Return a line of the history as a beat writes it."""
+    """Return a line of the history in the format of a beat."""
     scheduled = at.timestamp()
     return f"{scheduled:.6f} {scheduled + late:.6f} {task_id} {outcome}\n"
 
 
 @pytest.fixture
 def ran_twice(make: Make, redis_client: redis.Redis) -> None:
-    """An entry with all there can be."""
+    """An entry with values in all fields."""
     make(
         "nightly",
         crontab("15", "3"),
@@ -42,11 +42,11 @@ def ran_twice(make: Make, redis_client: redis.Redis) -> None:
 
 
 @pytest.mark.usefixtures("ran_twice")
-def test_show_tells_everything(run: Run) -> None:
+def test_show_prints_everything(run: Run) -> None:
     ran = run("show", "nightly")
     assert ran.code == 0
-    shown = {name: value for name, _, value in (text.partition("  ") for text in ran.lines)}
-    values = {name: value.strip() for name, value in shown.items()}
+    fields = {name: value for name, _, value in (text.partition("  ") for text in ran.lines)}
+    values = {name: value.strip() for name, value in fields.items()}
     assert values["Name"] == "nightly"
     assert values["Task"] == 'proj.report(1, to="a")'
     assert values["Schedule"] == "cron 15 3 * * *"
@@ -72,7 +72,7 @@ def test_show_as_json(run: Run) -> None:
 
 
 @pytest.mark.usefixtures("ran_twice")
-def test_history(run: Run) -> None:
+def test_history_prints_the_runs(run: Run) -> None:
     first, second = run("history", "nightly", "--json").json
     assert first == {
         "name": "nightly",
@@ -96,13 +96,13 @@ def test_an_entry_that_never_ran(run: Run, make: Make) -> None:
     assert run("history", "new", "--json").json == []
 
 
-def test_a_static_entry(run: Run, make: Make, redis_client: redis.Redis) -> None:
+def test_show_marks_a_static_entry(run: Run, make: Make, redis_client: redis.Redis) -> None:
     make("code")
     redis_client.sadd("redbeat::statics", "code")
     assert "Kind      static, from beat_schedule" in run("show", "code").lines
 
 
-def test_the_nearest_of_very_many_names(run: Run, redis_client: redis.Redis) -> None:
+def test_an_unknown_name_suggests_the_nearest_of_many(run: Run, redis_client: redis.Redis) -> None:
     names = [f"tenant-{number}:report" for number in range(6000)]
     redis_client.zadd("redbeat::schedule", {f"redbeat:{name}": 4e9 for name in names})
     ran = run("show", "tenant-5999:reprot")
@@ -111,7 +111,7 @@ def test_the_nearest_of_very_many_names(run: Run, redis_client: redis.Redis) -> 
 
 
 @pytest.mark.parametrize("command", ["show", "history"])
-def test_names_that_are_wrong(
+def test_unknown_names_are_refused(
     run: Run, make: Make, redis_client: redis.Redis, command: str
 ) -> None:
     make("nightly")

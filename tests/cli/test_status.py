@@ -1,4 +1,4 @@
-"""`celery redbeat status`, for people and as a probe; and what ends any command."""
+"""`celery redbeat status`, for people and as a probe; and errors that end any command."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.servers import free_port
 TOKEN = "redbeat3:web-1:4711:1700000000:" + "0" * 32
 
 
-def test_nobody_leads(run: Run) -> None:
+def test_status_without_a_leader(run: Run) -> None:
     ran = run("status")
     assert ran.code == EX_UNHEALTHY
     assert "PROBLEM: no beat leads" in ran.lines
@@ -68,7 +68,7 @@ def test_a_beat_of_redbeat_2_leads(run: Run, redis_client: redis.Redis) -> None:
 
 
 @pytest.mark.parametrize(("most", "code"), [("60", EX_UNHEALTHY), ("1h", 0)])
-def test_an_entry_is_late(
+def test_the_exit_code_shows_a_late_entry(
     run: Run, make: Make, redis_client: redis.Redis, most: str, code: int
 ) -> None:
     redis_client.set("redbeat::lock", TOKEN)
@@ -93,7 +93,7 @@ def test_beats_that_share_the_work(run: Run, app: Celery, redis_client: redis.Re
     assert ran.lines[0].startswith(f"Beats     {socket.gethostname()}, pid ")
 
 
-def test_standbys(run: Run, redis_client: redis.Redis) -> None:
+def test_status_lists_standbys(run: Run, redis_client: redis.Redis) -> None:
     redis_client.set("redbeat::lock", TOKEN)
     assert "standbys" not in run("status").out.lower()
     waits, (seconds, _) = new_token(), redis_client.time()
@@ -121,14 +121,14 @@ def test_redis_is_away(run: Run, app: Celery) -> None:
         assert "secret" not in ran.err
 
 
-def test_a_command_does_not_wait_for_redis(run: Run, app: Celery) -> None:
+def test_a_command_does_not_retry_redis(run: Run, app: Celery) -> None:
     app.conf.redbeat_redis_url = f"redis://127.0.0.1:{free_port()}"
     app.conf.redbeat_redis_options = {"retry_period": -1}
     assert run("status").code == EX_UNAVAILABLE
     assert not isinstance(app.redbeat_redis, RetryingConnection)
 
 
-def test_a_wrong_setting(run: Run, app: Celery) -> None:
+def test_a_wrong_setting_is_an_error(run: Run, app: Celery) -> None:
     app.conf.redbeat_lock_timeout = "long"
     ran = run("status")
     assert ran.code == EX_CONFIG

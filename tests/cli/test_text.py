@@ -1,4 +1,4 @@
-"""Text for people."""
+"""Formatting of text for people."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from redbeat.presentation.text import columns, duration, moment, printable
         ("a\u202eb", "a\\u202eb"),
     ],
 )
-def test_a_name_moves_no_cursor(text: str, shown: str) -> None:
+def test_control_characters_of_a_name_are_escaped(text: str, shown: str) -> None:
     assert printable(text) == shown
 
 
-def test_wide_and_combining_letters_keep_the_columns_straight() -> None:
+def test_wide_and_combining_letters_keep_the_columns_aligned() -> None:
     lines = columns([("NAME", "N"), ("日本", "1"), ("e\u0301", "2"), ("ascii", "3")])
     assert lines == ["NAME   N", "日本   1", "e\u0301      2", "ascii  3"]
 
@@ -76,6 +76,6 @@ def test_a_schedule_is_one_line(when: object, text: str) -> None:
     assert schedule_text(when) == text
 
 
-def test_a_rule_that_rfc_5545_cannot_say_is_shown_in_other_words() -> None:
+def test_a_rule_that_rfc_5545_cannot_express_is_shown_in_other_words() -> None:
     offset = datetime.fromisoformat("2026-01-01T00:00:00+05:30")
     assert schedule_text(rrule("DAILY", dtstart=offset)).startswith("<rrule: freq: 3")

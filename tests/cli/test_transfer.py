@@ -32,20 +32,20 @@ def load(app: Celery, name: str) -> RedBeatSchedulerEntry:
 
 
 def stored(client: Any) -> dict[str, Any]:
-    """Return all that is stored of entries, scores apart."""
+    """Return all stored data of entries, except scores."""
     keys = [key for key in client.keys("redbeat:*") if not key.startswith("redbeat::")]
     return {key: client.hgetall(key) for key in keys}
 
 
 def write(path: Path, *lines: Any) -> str:
-    """Write lines, those that are no text as JSON; return the path."""
+    """Write lines, objects as JSON; return the path."""
     texts = (line if isinstance(line, str) else json.dumps(line) for line in lines)
     path.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
     return str(path)
 
 
 def line(name: str, every: float = 60, **more: Any) -> dict[str, Any]:
-    """Return the line of an entry."""
+    """Return the export line of an entry."""
     when = {"__type__": "interval", "every": every, "relative": False}
     return {"name": name, "definition": {"name": name, "task": "t", "schedule": when}, **more}
 
@@ -53,10 +53,10 @@ def line(name: str, every: float = 60, **more: Any) -> dict[str, Any]:
 # -- jsonlines -------------------------------------------------------------------------------------
 
 
-def test_what_is_exported_with_history_can_be_imported_as_it_was(
+def test_an_export_with_history_can_be_restored_exactly(
     run: Run, make: Make, redis_client: Any, tmp_path: Path
 ) -> None:
-    """A schedule that was lost comes back: every field, every score, and what is static."""
+    """A lost schedule is restored: every field, every score, and which entries are static."""
     make("interval", 61, args=[1], kwargs={"when": RAN}, options={"queue": "q"})
     make("cron", crontab("5", "4"), timezone="Europe/Paris", max_runs=7, jitter=3)
     make("rule", rrule("DAILY", dtstart=RAN))
@@ -81,10 +81,10 @@ def test_what_is_exported_with_history_can_be_imported_as_it_was(
     assert redis_client.smembers("redbeat::statics") == {"cron"}
 
 
-def test_what_is_imported_is_what_a_save_stores(
+def test_an_import_stores_what_a_save_stores(
     run: Run, app: Celery, redis_client: Any, tmp_path: Path
 ) -> None:
-    """Entries of equal schedules are made from one another; that shows nowhere."""
+    """Entries with equal schedules share objects; this has no visible effect."""
     named = [{**fields, "name": f"e{n}"} for n, fields in enumerate((*GOOD, *reversed(GOOD)))]
     for fields in named:
         RedBeatSchedulerEntry.from_definition(app, json.dumps(fields), "").save()
@@ -101,7 +101,7 @@ def test_what_is_imported_is_what_a_save_stores(
 def test_an_export_with_history_has_the_last_runs(
     run: Run, make: Make, app: Celery, redis_client: Any, tmp_path: Path
 ) -> None:
-    """They come back as they were, and tell the same ids under another prefix."""
+    """The last runs are restored unchanged, and keep their ids under another prefix."""
     key = make("ran", 3600, last_run_at=RAN, total_run_count=4).key
     lines = "1795289048.5 +0.25\n1795289000 +1 triggered my id\n1.000000 2.000000 old sent\n"
     redis_client.hset(key, "history", lines)
@@ -121,7 +121,7 @@ def test_an_export_with_history_has_the_last_runs(
 def test_a_restored_entry_is_the_same(
     run: Run, make: Make, app: Celery, redis_client: Any, tmp_path: Path
 ) -> None:
-    """Its runs have the ids that they would have had; without a history it is a new one."""
+    """Its runs keep the ids that they would have had; without a history it is a new entry."""
     entry, file = make("ran", 3600, last_run_at=RAN), str(tmp_path / "all.jsonl")
     task_id = entry.task_id_of(RAN)
     for options, same in ((["--history"], True), ([], False)):
@@ -131,8 +131,8 @@ def test_a_restored_entry_is_the_same(
         assert (load(app, "ran").task_id_of(RAN) == task_id) is same
 
 
-def test_a_bad_identity_in_a_line(run: Run, tmp_path: Path) -> None:
-    """Is named."""
+def test_a_bad_identity_in_a_line_is_an_error(run: Run, tmp_path: Path) -> None:
+    """The error names the line."""
     ran = run("import", write(tmp_path / "f", line("a", identity=7)))
     assert (ran.code, "identity: must be a string, not 7" in ran.err) == (1, True)
 
@@ -147,10 +147,10 @@ def test_a_bad_identity_in_a_line(run: Run, tmp_path: Path) -> None:
         ([7], "history: 7 is not a run"),
     ],
 )
-def test_a_bad_history_in_a_line(
+def test_a_bad_history_in_a_line_is_an_error(
     run: Run, redis_client: Any, tmp_path: Path, history: Any, problem: str
 ) -> None:
-    """Is named, and nothing is written."""
+    """The error names the line, and nothing is written."""
     ran = run("import", write(tmp_path / "f", line("a", history=history)))
     assert ran.code == 1
     assert problem in ran.err.replace("\\\\n", "\\n")
@@ -160,13 +160,15 @@ def test_a_bad_history_in_a_line(
 def test_the_score_of_a_restored_entry_counts_from_its_nominal_run(
     run: Run, redis_client: Any, tmp_path: Path
 ) -> None:
-    """A run that was late does not move the grid."""
+    """A late run does not move the grid."""
     seconds, _ = redis_client.time()
     ran = datetime.fromtimestamp(seconds, UTC)
     stamp = {"__type__": "datetime", **dict(zip(FIELDS, ran.timetuple(), strict=False))}
     runtime = {"scheduled_at": seconds - 40.0, "last_run_at": float(seconds)}
-    given = line("late", 100, meta={"last_run_at": stamp, "total_run_count": 3}, runtime=runtime)
-    assert run("import", write(tmp_path / "f", given)).code == 0
+    exported_line = line(
+        "late", 100, meta={"last_run_at": stamp, "total_run_count": 3}, runtime=runtime
+    )
+    assert run("import", write(tmp_path / "f", exported_line)).code == 0
     assert redis_client.zscore("redbeat::schedule", "redbeat:late") == seconds + 60
 
 
@@ -174,15 +176,17 @@ FIELDS = ("year", "month", "day", "hour", "minute", "second")
 
 
 def test_export_without_history_leaves_it_out(run: Run, make: Make) -> None:
-    """A file that only says what is to run."""
+    """The file only defines what runs."""
     make("a")
     (exported,) = run("export").json
     assert exported.keys() == {"name", "definition"}
     assert exported["definition"]["task"] == "proj.note"
 
 
-def test_an_unreadable_entry_is_left_out_and_named(run: Run, make: Make, redis_client: Any) -> None:
-    """The rest is exported, and the exit code tells."""
+def test_an_unreadable_entry_is_left_out_and_reported(
+    run: Run, make: Make, redis_client: Any
+) -> None:
+    """The rest is exported, and the exit code shows the problem."""
     make("good")
     redis_client.hset("redbeat:bad", "definition", "{")
     redis_client.zadd("redbeat::schedule", {"redbeat:bad": 0, "redbeat:gone": 1})
@@ -196,7 +200,7 @@ def test_an_unreadable_entry_is_left_out_and_named(run: Run, make: Make, redis_c
 def test_a_file_is_replaced_only_when_all_is_written(
     run: Run, make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The backup of yesterday survives an export that breaks off."""
+    """Yesterday's backup survives an export that fails."""
     make("a")
     file = tmp_path / "backup"
     file.write_text("yesterday")
@@ -204,7 +208,7 @@ def test_a_file_is_replaced_only_when_all_is_written(
     ran = run("export", str(file))
     assert (ran.code, file.read_text()) == (1, "yesterday")
     assert "disk full" in ran.err
-    assert os.listdir(tmp_path) == ["backup"]  # noqa: PTH208 - names are wanted
+    assert os.listdir(tmp_path) == ["backup"]  # noqa: PTH208 - it must return names
 
 
 @pytest.mark.parametrize(
@@ -234,10 +238,10 @@ def test_a_file_is_replaced_only_when_all_is_written(
         ({**line("x"), "definition": {**line("x")["definition"], "colour": 1}}, "definition: "),
     ],
 )
-def test_a_bad_line_is_named_and_nothing_is_written(
+def test_a_bad_line_is_reported_and_nothing_is_written(
     run: Run, redis_client: Any, tmp_path: Path, bad: Any, problem: str
 ) -> None:
-    """With its number and its field."""
+    """The error has the line number and the field."""
     ran = run("import", write(tmp_path / "f", line("good"), "", bad, line("better")))
     assert ran.code == 1
     assert f"line 3: {problem}" in ran.err
@@ -245,8 +249,8 @@ def test_a_bad_line_is_named_and_nothing_is_written(
     assert redis_client.keys("*") == []
 
 
-def test_all_bad_lines_are_named(run: Run, tmp_path: Path) -> None:
-    """And not only the first one, also for scripts."""
+def test_all_bad_lines_are_reported(run: Run, tmp_path: Path) -> None:
+    """All errors are reported at once, also for scripts."""
     file = write(tmp_path / "f", "{", line("a"), "[]")
     assert [found["where"] for found in run("import", file, "--json").json] == ["line 1", "line 3"]
 
@@ -254,7 +258,7 @@ def test_all_bad_lines_are_named(run: Run, tmp_path: Path) -> None:
 def test_a_line_that_is_too_long_is_skipped_whole(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its rest is not taken for a line of its own."""
+    """The rest of the line does not count as another line."""
     monkeypatch.setattr("redbeat.transfer.jsonlines.MAX_LINE", 300)
     ran = run("import", write(tmp_path / "f", "x" * 1000, "{"))
     assert "line 1: line: is longer than 300 bytes" in ran.err
@@ -265,7 +269,7 @@ def test_a_line_that_is_too_long_is_skipped_whole(
 def test_an_entry_that_differs_is_a_conflict(
     run: Run, make: Make, app: Celery, tmp_path: Path
 ) -> None:
-    """By default nothing is written; the user says what is to become of it."""
+    """By default nothing is written; the user chooses what to do."""
     make("a", 10)
     file = write(tmp_path / "f", line("a", 20), line("b", 20))
     ran = run("import", file)
@@ -287,7 +291,7 @@ def test_an_entry_that_differs_is_a_conflict(
 
 
 class RedBeatNames:
-    """The names that are stored."""
+    """The stored names."""
 
     def __init__(self, app: Celery) -> None:
         self.app = app
@@ -301,7 +305,7 @@ class RedBeatNames:
 
 
 def test_the_same_import_again_changes_nothing(run: Run, redis_client: Any, tmp_path: Path) -> None:
-    """What is equal is no conflict."""
+    """An equal entry is not a conflict."""
     file = write(tmp_path / "f", line("a"), line("b"))
     assert run("import", file).code == 0
     before = stored(redis_client)
@@ -311,7 +315,7 @@ def test_the_same_import_again_changes_nothing(run: Run, redis_client: Any, tmp_
 
 
 def test_replacing_keeps_the_history(run: Run, make: Make, app: Celery, tmp_path: Path) -> None:
-    """A file without histories changes none."""
+    """A file without histories changes no history."""
     make("a", 10, last_run_at=RAN, total_run_count=4)
     run("import", write(tmp_path / "f", line("a", 3600)), "--on-conflict", "replace")
     entry = load(app, "a")
@@ -320,7 +324,7 @@ def test_replacing_keeps_the_history(run: Run, make: Make, app: Celery, tmp_path
 
 @pytest.mark.parametrize("with_history", [True, False])
 @pytest.mark.parametrize(("every", "armed"), [(60, True), (3600, False)])
-def test_another_schedule_arms_an_entry_that_has_finished(
+def test_another_schedule_restarts_a_finished_entry(
     run: Run, make: Make, app: Celery, tmp_path: Path, every: float, armed: bool, with_history: bool
 ) -> None:
     make("once", 3600, max_runs=1, args=[1], last_run_at=RAN, total_run_count=1)
@@ -336,7 +340,7 @@ def test_another_schedule_arms_an_entry_that_has_finished(
     assert abs(entry.last_run_at - begins) < timedelta(seconds=5)
 
 
-def test_a_history_that_a_file_changes_is_taken_as_it_is(
+def test_an_edited_history_in_a_file_is_imported_unchanged(
     run: Run, make: Make, app: Celery, redis_client: Any, tmp_path: Path
 ) -> None:
     make("once", 3600, max_runs=1, last_run_at=RAN, total_run_count=1)
@@ -350,7 +354,7 @@ def test_a_history_that_a_file_changes_is_taken_as_it_is(
 def test_another_history_is_no_conflict(
     run: Run, make: Make, app: Celery, redis_client: Any, tmp_path: Path
 ) -> None:
-    """The stored one stays; a back-up takes an entry back only where that is asked for."""
+    """The stored history stays; a backup restores a history only on request."""
     make("a", last_run_at=RAN, total_run_count=4)
     file = str(tmp_path / "backup")
     run("export", "--history", file)
@@ -365,7 +369,7 @@ def test_another_history_is_no_conflict(
 def test_an_entry_of_beat_schedule_is_not_replaced(
     run: Run, make: Make, redis_client: Any, tmp_path: Path
 ) -> None:
-    """The beat would put it back."""
+    """The beat would restore it."""
     make("a", 10)
     redis_client.sadd("redbeat::statics", "a")
     ran = run("import", write(tmp_path / "f", line("a", 20)), "--on-conflict", "replace")
@@ -376,7 +380,7 @@ def test_an_entry_of_beat_schedule_is_not_replaced(
 def test_prune_removes_dynamic_entries_that_are_not_in_the_file(
     run: Run, make: Make, redis_client: Any, tmp_path: Path
 ) -> None:
-    """Static ones stay, and a dry run removes none."""
+    """Static entries stay, and a dry run removes nothing."""
     for name in ("old", "static", "a"):
         make(name)
     redis_client.sadd("redbeat::statics", "static")
@@ -393,10 +397,10 @@ def test_prune_removes_dynamic_entries_that_are_not_in_the_file(
     )
 
 
-def test_a_key_that_is_no_hash_is_a_problem_of_its_line(
+def test_a_key_that_is_not_a_hash_is_an_error_of_its_line(
     run: Run, redis_client: Any, tmp_path: Path
 ) -> None:
-    """It is found before anything is written."""
+    """The error is found before anything is written."""
     redis_client.set("redbeat:b", "something")
     ran = run("import", write(tmp_path / "f", line("a"), line("b")))
     assert ran.code == 1
@@ -405,21 +409,21 @@ def test_a_key_that_is_no_hash_is_a_problem_of_its_line(
 
 
 def test_import_reads_the_standard_input(run: Run, app: Celery) -> None:
-    """Where FILE is a dash."""
+    """FILE is a dash then."""
     assert run("import", "-", answer=json.dumps(line("a"))).code == 0
     assert load(app, "a").task == "t"
 
 
-def test_many_entries_are_more_than_one_page(run: Run, tmp_path: Path) -> None:
-    """Nothing is lost between pages."""
+def test_imports_of_several_pages_are_complete(run: Run, tmp_path: Path) -> None:
+    """No entry is lost between pages."""
     names = {f"n{number}" for number in range(1203)}
     file = write(tmp_path / "f", *(line(name) for name in names))
     assert run("import", file).code == 0
     assert {found["name"] for found in run("export").json} == names
 
 
-def test_a_missing_file_is_a_message(run: Run) -> None:
-    """And no traceback."""
+def test_a_missing_file_is_an_error_message(run: Run) -> None:
+    """There is no traceback."""
     ran = run("import", "/nonexistent/file")
     assert ran.code == 1
     assert "cannot be read: No such file" in ran.err
@@ -428,8 +432,8 @@ def test_a_missing_file_is_a_message(run: Run) -> None:
 # -- crontab ---------------------------------------------------------------------------------------
 
 
-def test_a_crontab_file(run: Run, app: Celery, tmp_path: Path) -> None:
-    """Names count the lines of a task; a zone holds for the lines after it."""
+def test_a_crontab_file_is_imported(run: Run, app: Celery, tmp_path: Path) -> None:
+    """Names number the lines of a task; a zone applies to the lines after it."""
     text = (
         "# comment",
         "*/5 1-3 * * * proj.a",
@@ -464,8 +468,10 @@ def test_a_crontab_file(run: Run, app: Celery, tmp_path: Path) -> None:
         ("* * * * * t {", "kwargs: cannot be read as JSON"),
     ],
 )
-def test_a_bad_line_of_a_crontab(run: Run, tmp_path: Path, text: str, problem: str) -> None:
-    """Is named with its number and field."""
+def test_a_bad_line_of_a_crontab_is_an_error(
+    run: Run, tmp_path: Path, text: str, problem: str
+) -> None:
+    """The error has the line number and the field."""
     ran = run("import", "--from", "crontab", write(tmp_path / "f", "# one", text))
     assert ran.code == 1
     assert f"line 2: {problem}" in ran.err
@@ -475,12 +481,12 @@ def test_a_bad_line_of_a_crontab(run: Run, tmp_path: Path, text: str, problem: s
 
 
 def table(name: str, pk: int, /, **fields: Any) -> dict[str, Any]:
-    """Return an object of a fixture."""
+    """Return an object of a Django fixture."""
     return {"model": f"django_celery_beat.{name}", "pk": pk, "fields": fields}
 
 
 def task(pk: int, name: str, /, **fields: Any) -> dict[str, Any]:
-    """Return a task of a fixture, with all fields that the table has."""
+    """Return a task of a Django fixture, with all fields of the table."""
     names = "interval crontab solar clocked queue exchange routing_key priority expires "
     empty = dict.fromkeys((names + "expire_seconds start_time last_run_at").split())
     rest = {"one_off": False, "enabled": True, "total_run_count": 0, "description": "why"}
@@ -500,8 +506,8 @@ FIXTURE = [
 ]
 
 
-def test_a_fixture_of_django_celery_beat(run: Run, app: Celery, tmp_path: Path) -> None:
-    """Every kind of schedule, every option and the history."""
+def test_a_fixture_of_django_celery_beat_is_imported(run: Run, app: Celery, tmp_path: Path) -> None:
+    """The fixture has every kind of schedule, every option and the history."""
     tasks = [
         task(
             *(1, "every"),
@@ -544,8 +550,8 @@ def test_a_fixture_of_django_celery_beat(run: Run, app: Celery, tmp_path: Path) 
     assert (once.max_runs, once.on_finish) == (1, "disable")
 
 
-def test_a_fixture_as_json_lines(run: Run, app: Celery, tmp_path: Path) -> None:
-    """As `dumpdata --format jsonl` writes it."""
+def test_a_fixture_as_json_lines_is_imported(run: Run, app: Celery, tmp_path: Path) -> None:
+    """`dumpdata --format jsonl` writes it."""
     file = write(tmp_path / "f.jsonl", *FIXTURE, task(1, "a", interval=1))
     assert run("import", "--from", "django-celery-beat", file).code == 0
     assert load(app, "a").schedule == schedule(timedelta(hours=3))
@@ -562,10 +568,10 @@ def test_a_fixture_as_json_lines(run: Run, app: Celery, tmp_path: Path) -> None:
         ({"interval": 1, "name": ""}, "name: must be a text"),
     ],
 )
-def test_a_bad_task_of_a_fixture(
+def test_a_bad_task_of_a_fixture_is_an_error(
     run: Run, redis_client: Any, tmp_path: Path, fields: dict[str, Any], problem: str
 ) -> None:
-    """Is named by its number and field, and nothing is written."""
+    """The error has the number and the field, and nothing is written."""
     objects = [*FIXTURE, task(1, "good", interval=1), task(7, "bad", **fields)]
     ran = run("import", "--from", "django-celery-beat", write(tmp_path / "f", json.dumps(objects)))
     assert ran.code == 1
@@ -575,8 +581,10 @@ def test_a_bad_task_of_a_fixture(
 
 
 @pytest.mark.parametrize(("text", "problem"), [("[]", "has no django"), ("{", "as JSON")])
-def test_a_file_that_is_no_fixture(run: Run, tmp_path: Path, text: str, problem: str) -> None:
-    """Is told how it is made."""
+def test_a_file_that_is_not_a_fixture_is_an_error(
+    run: Run, tmp_path: Path, text: str, problem: str
+) -> None:
+    """The error says how to create one."""
     ran = run("import", "--from", "django-celery-beat", write(tmp_path / "f", text))
     assert ran.code == 1
     assert problem in ran.err
@@ -586,13 +594,13 @@ def test_a_file_that_is_no_fixture(run: Run, tmp_path: Path, text: str, problem:
 
 
 def now_text() -> str:
-    """Stand for a function of a project."""
+    """Act as a function of a project."""
     return "now"
 
 
 @pytest.fixture
 def shelf(app: Celery, tmp_path: Path) -> Path:
-    """The file of Celery's own scheduler, written by it."""
+    """A file written by Celery's own scheduler."""
     app.conf.timezone = "Europe/Paris"
     app.conf.beat_schedule = {
         "every": {"task": "t", "schedule": timedelta(minutes=5), "args": (1,)},
@@ -614,10 +622,10 @@ def shelf(app: Celery, tmp_path: Path) -> Path:
     return file
 
 
-def test_the_file_of_celerys_own_scheduler(
+def test_the_file_of_celerys_own_scheduler_is_imported(
     run: Run, app: Celery, redis_client: Any, shelf: Path
 ) -> None:
-    """Its entries arrive with their histories, as static ones: the beat takes them over."""
+    """Its entries are imported with histories and as static, so the beat takes them over."""
     ran = run("import", "--from", "celery-shelve", str(shelf))
     assert ran.code == 0, ran.err
     every, cron, sun = (load(app, name) for name in ("every", "cron", "sun"))
@@ -631,7 +639,7 @@ def test_the_file_of_celerys_own_scheduler(
 
 
 class Bomb:
-    """Runs a command when it is loaded."""
+    """Runs a command when it is unpickled."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -641,7 +649,7 @@ class Bomb:
 
 
 def test_a_pickle_runs_no_code(run: Run, redis_client: Any, shelf: Path, tmp_path: Path) -> None:
-    """What it holds beside the classes of a schedule is named and not loaded."""
+    """Only the classes of a schedule are loaded; others are reported."""
     trap = tmp_path / "trap"
     with shelve.open(str(shelf)) as file:
         entries = file["entries"]
@@ -657,8 +665,8 @@ def test_a_pickle_runs_no_code(run: Run, redis_client: Any, shelf: Path, tmp_pat
 
 
 @pytest.mark.parametrize("content", [b"", b"nothing of the kind"])
-def test_a_file_that_is_no_shelf(run: Run, tmp_path: Path, content: bytes) -> None:
-    """Is a message."""
+def test_a_file_that_is_not_a_shelf_is_an_error(run: Run, tmp_path: Path, content: bytes) -> None:
+    """The error is a message without a traceback."""
     file = tmp_path / "f"
     file.write_bytes(content)
     ran = run("import", "--from", "celery-shelve", str(file))
@@ -666,8 +674,8 @@ def test_a_file_that_is_no_shelf(run: Run, tmp_path: Path, content: bytes) -> No
     assert "is not a database that this Python can open" in ran.err or "cannot be opened" in ran.err
 
 
-def test_a_shelf_of_something_else(run: Run, tmp_path: Path) -> None:
-    """Is a message too."""
+def test_a_shelf_with_other_content_is_an_error(run: Run, tmp_path: Path) -> None:
+    """The error is a message without a traceback."""
     with shelve.open(str(tmp_path / "f")) as file:
         file["other"] = 1
     ran = run("import", "--from", "celery-shelve", str(tmp_path / "f"))
@@ -677,13 +685,13 @@ def test_a_shelf_of_something_else(run: Run, tmp_path: Path) -> None:
 # -- as processes ----------------------------------------------------------------------------------
 
 
-def test_both_as_commands(project: Project, tmp_path: Path) -> None:
-    """In processes of their own."""
+def test_export_and_import_run_as_processes(project: Project, tmp_path: Path) -> None:
+    """Both run in their own processes."""
     file = write(tmp_path / "in", line("a"), line("b"))
     imported = project.start("redbeat", "import", file)
-    assert imported.popen.wait(30) == 0, imported.said()
-    assert "2 created" in imported.said()
+    assert imported.popen.wait(30) == 0, imported.output()
+    assert "2 created" in imported.output()
     exported = project.start("redbeat", "export", str(tmp_path / "out"))
-    assert exported.popen.wait(30) == 0, exported.said()
+    assert exported.popen.wait(30) == 0, exported.output()
     lines = (tmp_path / "out").read_text().splitlines()
     assert {json.loads(text)["name"] for text in lines} == {"a", "b"}

@@ -18,7 +18,7 @@ START = datetime(2026, 1, 1, tzinfo=timezone.utc)
 
 
 def at(minute: float) -> datetime:
-    """Return an instant so many minutes after the start."""
+    """Return an instant ``minute`` minutes after the start."""
     return START + timedelta(minutes=minute)
 
 
@@ -36,11 +36,11 @@ def test_the_next_runs_of_all_entries_are_merged(run: Run, make: Make) -> None:
 def test_the_next_runs_of_one_entry(run: Run, make: Make, app: Celery) -> None:
     entry = make("ten", crontab(minute="*/10"))
     make("other", 5)
-    wanted = entry.upcoming(3)
+    expected = entry.upcoming(3)
     assert [line["scheduled_at"] for line in run("upcoming", "ten", "-n", "3", "--json").json] == [
-        instant.isoformat() for instant in wanted
+        instant.isoformat() for instant in expected
     ]
-    until = wanted[1].astimezone(app.timezone)
+    until = expected[1].astimezone(app.timezone)
     ran = run("upcoming", "ten", "--until", f"{until:%Y-%m-%dT%H:%M}")
     assert len(ran.lines) == 3
     assert "SCHEDULED (Asia/Tokyo)" in ran.lines[0]
@@ -54,7 +54,7 @@ def test_the_runs_of_a_paused_entry_come_with_a_warning(run: Run, make: Make) ->
     assert "off is paused" in ran.err
 
 
-def test_nothing_to_come(run: Run) -> None:
+def test_no_upcoming_runs(run: Run) -> None:
     for command in ("upcoming", "timeline"):
         ran = run(command)
         assert (ran.out, ran.err, ran.code) == ("", "No upcoming runs\n", 0)
@@ -62,13 +62,13 @@ def test_nothing_to_come(run: Run) -> None:
 
 
 @pytest.mark.parametrize("options", [["-n", "0"], ["--until", "later"]])
-def test_wrong_options_of_upcoming(run: Run, options: list[str]) -> None:
+def test_wrong_options_of_upcoming_are_refused(run: Run, options: list[str]) -> None:
     ran = run("upcoming", *options)
     assert ran.code == 2
     assert f"for example: {'--number 20' if '-n' in options else '--until'}" in ran.err
 
 
-def test_a_picture_has_a_mark_for_each_column_with_runs() -> None:
+def test_the_timeline_marks_each_column_with_runs() -> None:
     runs = {"a": [at(0), at(2.5)], "b": [at(1 + n / 20) for n in range(12)], "c": [at(3)] * 3}
     picture = Picture(START, 1, 4, runs)
     assert [picture.marks(name) for name in runs] == ["| |", " #", "   3"]
@@ -96,7 +96,7 @@ def test_the_timeline_draws_an_hour_of_minutes(
     half, five = sorted(rows)
     assert axis.count(":") == 6
     assert five.startswith("every-five ")
-    assert five.count("|") in (12, 13)  # 13 where an hour begins and ends with one
+    assert five.count("|") in (12, 13)  # 13 columns where the hours begin and end with one
     assert half.startswith("a-name-that-is-longer-t~ ")
     assert half.count("|") in (2, 3)
     assert load.startswith("per minute ")

@@ -1,4 +1,4 @@
-"""The examples in the README and the manual, as they are written."""
+"""Reads the examples in the README and the manual."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CAPTION = re.compile(r" +:caption: (\S+)")
 
 @dataclass(frozen=True)
 class Block:
-    """An example: ``page`` as a path from the root, ``line`` of its directive, counted from 1."""
+    """An example: ``page`` is a path from the root, ``line`` the line of its directive, from 1."""
 
     page: str
     line: int
@@ -31,13 +31,13 @@ class Block:
 
 
 def blocks_of(page: Path) -> list[Block]:
-    """Return the examples of a page in their order."""
+    """Return the examples of a page in order."""
     text = page.read_text(encoding="utf-8") + "\n"
     return [_block(page, text, match) for match in BLOCK.finditer(text)]
 
 
 def blocks(*languages: str) -> list[Block]:
-    """Return every example in one of the languages."""
+    """Return all examples in one of the languages."""
     return [b for page in PAGES for b in blocks_of(page) if b.language in languages]
 
 

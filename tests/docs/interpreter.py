@@ -1,10 +1,10 @@
 """Runs the Python examples of one page, one after the other, in one namespace.
 
-Meant for a process of its own, so that nothing of a page is left in the process of the tests:
-signals, registered types, the current app.
+It needs its own process, so that a page leaves nothing in the process of the tests: signals,
+registered types, the current app.
 
-What an example assigns to the names of settings is the configuration of a project: a client is made
-from it, which raises for anything that is impossible.
+When an example assigns to names of settings, they form the configuration of a project. A client is
+created from it, which raises an error for impossible values.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ SETTINGS = ("redbeat_", "broker_", "beat_")
 
 
 def check_settings(settings: dict[str, Any]) -> None:
-    """Raise unless a project with these settings has a schedule; nothing is connected."""
+    """Raise an error unless a project with these settings has a schedule; nothing connects."""
     app = Celery("settings", set_as_current=False, broker="redis://localhost")
     app.conf.update(settings)
-    if not RedBeatConfig(app).cluster:  # its client asks the nodes at once
+    if not RedBeatConfig(app).cluster:  # its client connects to the nodes at once
         get_redis(app)
 
 
 def run_blocks(before: str, blocks: Sequence[Block]) -> None:
-    """Run code that is not on the page, then the examples."""
+    """Run set-up code, then the examples."""
     names: dict[str, Any] = {"__name__": "page"}
     exec(compile(before, "before", "exec"), names)
     for block in blocks:
@@ -49,7 +49,7 @@ def run_blocks(before: str, blocks: Sequence[Block]) -> None:
 
 
 def run_page(environment: Mapping[str, str], before: str, blocks: Sequence[Block]) -> str:
-    """Return a traceback that names the page and the line, empty when all went well."""
+    """Return a traceback with page and line, or an empty string on success."""
     os.environ.update(environment)
     try:
         with contextlib.redirect_stdout(io.StringIO()):

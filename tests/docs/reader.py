@@ -1,4 +1,4 @@
-"""A reader who does what a page says, in a directory of their own."""
+"""A reader who does what a page says, in their own directory."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tests.docs.blocks import ROOT
 
 __all__ = ("Reader",)
 
-#: What the manual has for the Redis of its reader.
+#: The URL of the reader's Redis in the manual.
 WRITTEN = "localhost:6379"
-#: Seconds that one example may take.
+#: Timeout of one example in seconds.
 DEADLINE = 60
-#: What the pages use of ``redis-cli``, since a machine may have a server only. An error of Redis
-#: fails it.
+#: A replacement of ``redis-cli`` with what the pages use, because a machine may have only a server.
+#: An error of Redis makes it fail.
 REDIS_CLI = """\
 #!{python}
 import argparse
@@ -36,7 +36,7 @@ with redis.Redis(host="{host}", port={port}, db=given.db, decode_responses=True)
 
 
 class Reader:
-    """Has a project directory, ``celery`` and a ``redis-cli`` that finds the Redis of the tests."""
+    """Has a project directory, ``celery`` and a ``redis-cli`` connected to the tests' Redis."""
 
     def __init__(self, directory: Path, url: str) -> None:
         self.directory = directory
@@ -56,12 +56,12 @@ class Reader:
         (self.directory / name).write_text(text.replace(WRITTEN, self.address), encoding="utf-8")
 
     def python(self, text: str) -> str:
-        """Run an example in Python, in the project; return what it prints."""
+        """Run an example in Python, in the project; return its output."""
         self.save("example.py", text)
         return self.shell("python example.py")
 
     def shell(self, text: str) -> str:
-        """Run an example in a shell; each command must succeed. Return what it prints."""
+        """Run an example in a shell; each command must succeed. Return the output."""
         with subprocess.Popen(
             ["bash", "-euo", "pipefail", "-c", text.replace(WRITTEN, self.address)],
             cwd=self.directory,
@@ -73,15 +73,17 @@ class Reader:
             start_new_session=True,
         ) as shell:
             try:
-                said, _ = shell.communicate(timeout=DEADLINE)
+                output, _ = shell.communicate(timeout=DEADLINE)
             finally:
-                with contextlib.suppress(ProcessLookupError):  # the usual case: all have ended
+                with contextlib.suppress(
+                    ProcessLookupError
+                ):  # the usual case: all processes have ended
                     os.killpg(shell.pid, signal.SIGKILL)
-        assert shell.returncode == 0, f"{text}\n{said}"
-        return said
+        assert shell.returncode == 0, f"{text}\n{output}"
+        return output
 
     def start(self, line: str) -> Process:
-        """Start a command of ``celery`` that runs until it is stopped."""
+        """Start a ``celery`` command that runs until it is stopped."""
         program, *arguments = line.split()
         assert program == "celery", line
         name = f"{len(self.processes)}-{arguments[2]}"
@@ -90,6 +92,6 @@ class Reader:
         return process
 
     def end(self) -> None:
-        """End what was started."""
+        """End all processes."""
         for process in reversed(self.processes):
             process.end()

@@ -1,7 +1,7 @@
-"""The sessions on the page about operating are run, and print what is shown there.
+"""Runs the sessions of the manual's page on operating, and compares the output with the page.
 
-Numbers, ids and times differ each time, so what is compared is words. Of tables and pictures, which
-show what else is stored, it is the first line.
+Numbers, ids and times differ each time, so only words are compared. Of tables and charts, which
+also show other stored data, only the first line is compared.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from redbeat import RedBeatSchedulerEntry, clocked, from_ical
 from redbeat.cli import redbeat
 from redbeat.schedulers import get_redis
 from redbeat.storage.wire import Presence
-from tests.cli.commands import Ran, run_command
+from tests.cli.commands import CommandResult, run_command
 from tests.docs.blocks import Block, blocks
 from tests.docs.test_shell import FIXTURE, ORPHAN
 
-#: Verbs that show what is stored.
+#: Commands that show stored data.
 TABLES = {"list", "show", "upcoming", "timeline", "doctor"}
 LEADER = "redbeat3:beat-1:16452:1795282614:ee25cb57386d418f804a1d14bbff9598"
 STANDBY = "redbeat3:beat-2:16453:1795282614:0b5f3c1d9a7e4c26b8d2f4a691c3e705"
-#: Why a command is not run here, by what its line begins with.
+#: Why a command is not run here, by the beginning of its line.
 NOT_RUN = {
     "python manage.py": "it needs a Django project; tests/cli/test_django.py has one",
     "export DJANGO_SETTINGS_MODULE=": "the same; it is what tells the next command",
@@ -39,25 +39,25 @@ NOT_RUN = {
     "pip install": ".ci/check_package.py installs the wheel in an empty environment",
     "celery -A proj redbeat web": "it does not end; tests/web/test_serving.py starts it",
 }
-#: The commands that do not end.
+#: Commands that do not end.
 SERVER = re.compile(r"celery -A proj redbeat ((?:web|exporter)\b.*)")
 BAD = {"task": "t", "schedule": {"__type__": "interval", "every": 5}}
 
 
 def commands(block: Block) -> list[tuple[str, str]]:
-    """Return each command of a session with what is shown below it."""
+    """Return each command of a session with the output below it."""
     parts = ("\n" + block.text).split("\n$ ")[1:]
-    return [(line, said) for line, _, said in (part.partition("\n") for part in parts)]
+    return [(line, output) for line, _, output in (part.partition("\n") for part in parts)]
 
 
 def words(text: str) -> Counter[str]:
-    """Return the words of a text, without dates, ids and what a person types."""
+    """Return the words of a text, without dates, ids and typed input."""
     text = re.sub(r"\([0-9a-f]+-\S+\)|\d{4}-\S+|\[y/N\]:.*", "", text)
     return Counter(re.findall(r"[A-Za-z][\w'-]*", text))
 
 
 def save_entries(app: Celery) -> None:
-    """Save the entries that the page lists."""
+    """Save the entries of the page."""
     day = {"timezone": "America/New_York"}
     rule = from_ical("DTSTART:20260101T090000Z\nRRULE:FREQ=MONTHLY;BYMONTHDAY=-1")
     kinds: dict[str, tuple[Any, dict[str, Any]]] = {
@@ -73,7 +73,7 @@ def save_entries(app: Celery) -> None:
 
 
 def save_files(app: Celery) -> None:
-    """Write the files that the page names into the current directory."""
+    """Write the files of the page into the current directory."""
     lines = [{"name": f"n{n}", "definition": {**BAD, "name": f"n{n}"}} for n in range(3)]
     lines[2]["policy"] = {"jitter": -1}
     Path("broken.jsonl").write_text("\n".join(map(json.dumps, lines)))
@@ -89,7 +89,7 @@ def save_files(app: Celery) -> None:
 
 @pytest.fixture
 def operated(app: Celery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Celery:
-    """The app of a schedule with a leader, in a directory with files."""
+    """An app with a led schedule, in a directory with files."""
     monkeypatch.chdir(tmp_path)
     app.conf.update(timezone="Europe/Paris", result_expires=None)
     client = get_redis(app)
@@ -100,10 +100,10 @@ def operated(app: Celery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ce
     return app
 
 
-def prepare(app: Celery, verb: str, names: list[str], said: str) -> None:
-    """Have what a command supposes to be stored, or not to be."""
+def prepare(app: Celery, verb: str, names: list[str], output: str) -> None:
+    """Create or remove the data that a command expects."""
     client = get_redis(app)
-    if said.startswith("Added"):
+    if output.startswith("Added"):
         client.delete(f"redbeat:{names[0]}")
     elif names == ["schedule.jsonl"]:
         run_command(app, "export", "--history", "schedule.jsonl")
@@ -116,48 +116,48 @@ def prepare(app: Celery, verb: str, names: list[str], said: str) -> None:
         client.zadd("redbeat::schedule", {"redbeat:sync": -1})
 
 
-def type_in(app: Celery, line: str, said: str) -> Ran:
-    """Do what a line of a session does."""
+def type_in(app: Celery, line: str, output: str) -> CommandResult:
+    """Execute a line of a session."""
     arguments = shlex.split(line)
     assert arguments[:4] == ["celery", "-A", "proj", "redbeat"], line
-    return run_command(app, *arguments[4:], answer="y\n" if "[y/N]: y" in said else "")
+    return run_command(app, *arguments[4:], answer="y\n" if "[y/N]: y" in output else "")
 
 
-def test_every_reason_is_one_of_a_command() -> None:
+def test_every_reason_belongs_to_a_command() -> None:
     lines = [line + "\n" for block in blocks("console") for line, _ in commands(block)]
     assert [s for s in NOT_RUN if not any(line.startswith(s) for line in lines)] == []
 
 
 def servers() -> list[str]:
-    """Return what follows ``redbeat`` in each command that does not end."""
+    """Return the words after ``redbeat`` in each command that does not end."""
     texts = (block.text.replace("\\\n", "") for block in blocks("sh", "console"))
     return [line for text in texts for line in SERVER.findall(text)]
 
 
 @pytest.mark.parametrize("line", servers())
-def test_a_server_has_these_options(line: str) -> None:
+def test_the_options_of_a_server_exist(line: str) -> None:
     verb, *arguments = shlex.split(line, comments=True)
     command = redbeat.get_command(click.Context(redbeat), verb)
     assert command is not None
     with command.make_context(verb, arguments):
-        pass  # it raises for an option that does not exist, or for a wrong value
+        pass  # raises for unknown options and for wrong values
 
 
 SESSIONS = [
-    (line, said)
+    (line, output)
     for block in blocks("console")
-    for line, said in commands(block)
+    for line, output in commands(block)
     if not (line + "\n").startswith((*NOT_RUN,))
 ]
 
 
-@pytest.mark.parametrize(("line", "said"), SESSIONS, ids=[line[22:] for line, _ in SESSIONS])
-def test_a_command_does_what_the_page_shows(operated: Celery, line: str, said: str) -> None:
+@pytest.mark.parametrize(("line", "output"), SESSIONS, ids=[line[22:] for line, _ in SESSIONS])
+def test_a_command_prints_what_the_page_shows(operated: Celery, line: str, output: str) -> None:
     verb, *rest = shlex.split(line)[4:]
     save_entries(operated)
-    prepare(operated, verb, rest, said)
-    ran = type_in(operated, line, said)
-    assert bool(ran.code) == bool(re.search(r"Error:|PROBLEM|findings", said)), ran
-    shown = said.partition("\n")[0] if verb in TABLES else said
+    prepare(operated, verb, rest, output)
+    ran = type_in(operated, line, output)
+    assert bool(ran.code) == bool(re.search(r"Error:|PROBLEM|findings", output)), ran
+    shown = output.partition("\n")[0] if verb in TABLES else output
     if verb != "history":  # nothing has run here
         assert words(shown) <= words(ran.out + ran.err)

@@ -1,4 +1,4 @@
-"""The first steps in the manual and in the README, done as they are written."""
+"""Runs the first steps of the manual and of the README."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.docs.blocks import ROOT, Block, blocks_of
 from tests.docs.reader import Reader
 from tests.waiting import wait_until
 
-#: Many commands, each a process of its own.
+#: Many commands, each of them a process.
 pytestmark = pytest.mark.timeout(600)
 
 
@@ -19,9 +19,9 @@ def steps(page: str) -> list[Block]:
 
 
 @pytest.mark.long
-def test_the_five_minute_start(reader: Reader, redis_client: redis.Redis) -> None:
+def test_the_five_minute_start_works(reader: Reader, redis_client: redis.Redis) -> None:
     install, project, worker, beat, add, python, other, look = steps("docs/quickstart.rst")
-    assert install.text.startswith("pip install")  # .ci/check_package.py installs it
+    assert install.text.startswith("pip install")  # .ci/check_package.py installs the package
     reader.save(project.caption, project.text)
     running = reader.start(worker.text)
     leading = reader.start(beat.text)
@@ -32,10 +32,10 @@ def test_the_five_minute_start(reader: Reader, redis_client: redis.Redis) -> Non
     reader.shell(other.text)
     running.wait_for("hello Redis")
     running.wait_for("hello shell")
-    assert "hello morning" not in running.said()
-    said = reader.shell(look.text)
+    assert "hello morning" not in running.output()
+    output = reader.shell(look.text)
     running.wait_for("hello morning")
-    assert all(f"greet-{name}" in said for name in ("the-world", "redis", "shell", "at-seven"))
+    assert all(f"greet-{name}" in output for name in ("the-world", "redis", "shell", "at-seven"))
 
     leading.stop()
     redis_client.select(1)
@@ -43,11 +43,11 @@ def test_the_five_minute_start(reader: Reader, redis_client: redis.Redis) -> Non
     assert "paused" in reader.shell("celery -A proj redbeat show greet-redis")
 
 
-def test_the_five_minutes_of_the_readme(reader: Reader, redis_client: redis.Redis) -> None:
+def test_the_quick_start_of_the_readme_works(reader: Reader, redis_client: redis.Redis) -> None:
     page = steps("README.rst")[1:]
     install, project, start, add, delete, commands, *_ = page
     assert install.text == "pip install . 'celery[redis]'\n"
-    # Ten seconds are nothing for a reader, and much for a test.
+    # Ten seconds are short for a reader, and long for a test.
     assert '"schedule": 10.0' in project.text
     reader.save("proj.py", project.text.replace('"schedule": 10.0', '"schedule": 1.0'))
     worker, _beat = (reader.start(line) for line in start.text.splitlines())
@@ -59,6 +59,6 @@ def test_the_five_minutes_of_the_readme(reader: Reader, redis_client: redis.Redi
     assert due % 60 == 0
     reader.python("from redbeat import RedBeatSchedulerEntry\nfrom proj import app\n" + delete.text)
     assert not redis_client.exists("redbeat:greet-redis")
-    said = reader.shell(commands.text)
-    assert "Added greet-often" in said
-    assert "Paused greet-often" in said
+    output = reader.shell(commands.text)
+    assert "Added greet-often" in output
+    assert "Paused greet-often" in output

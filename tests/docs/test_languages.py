@@ -1,4 +1,4 @@
-"""What the page for other languages says of JSON is what a beat reads and writes."""
+"""The JSON on the page for other languages is what a beat reads and writes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_an_object_is_decoded(block: Block) -> None:
     assert not isinstance(found, dict)
 
 
-def test_the_note_is_that_of_a_beat(world: World) -> None:
+def test_the_documented_note_equals_that_of_a_beat(world: World) -> None:
     (note,) = (json.loads(block.text) for block in JSON if '"reason"' in block.text)
     client: Any = world.client
     bad = {"name": "poll-4711", "task": "t", "schedule": {"__type__": "interval", "every": -5}}
@@ -35,7 +35,7 @@ def test_the_note_is_that_of_a_beat(world: World) -> None:
     assert written["reason"] == note["reason"]
 
 
-def test_the_history_is_read(world: World) -> None:
+def test_the_documented_history_is_read(world: World) -> None:
     (meta,) = (block.text for block in JSON if "total_run_count" in block.text)
     RedBeatSchedulerEntry("a", "t", 60, app=world.app).save()
     world.client.hset("redbeat:a", "meta", meta)

@@ -1,4 +1,4 @@
-"""Every shell example in the manual is run in a project, or there is a reason why not."""
+"""Runs every shell example of the manual in a project; exceptions have a reason here."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tests.acceptance.processes import Process
 from tests.docs.blocks import Block, blocks
 from tests.docs.reader import Reader
 
-#: A page has up to twenty commands, each a process of its own.
+#: A page has up to twenty commands, each of them a process.
 pytestmark = pytest.mark.timeout(600)
 
-#: What an example begins with, and why it is not run here.
+#: The beginning of an example, and why it is not run here.
 NOT_RUN = {
     "python3 -m venv .venv": ".ci/run runs both, as they are in the README",
     "pip install": ".ci/check_package.py installs the wheel in an empty environment",
@@ -73,17 +73,17 @@ ORPHAN = {
     "fields": {"name": "orphan", "task": "proj.poll", "interval": 7, "args": "[]"},
 }
 
-#: Pages with so many commands that only the long run has them.
+#: Pages with so many commands that only the long run has time for them.
 LONG = {"docs/switching.rst", "docs/languages.rst"}
 
 
 def reason(block: Block) -> str:
-    """Return why an example is not run, empty if it is."""
+    """Return why an example is not run, or an empty string."""
     return next((why for start, why in NOT_RUN.items() if block.text.startswith(start)), "")
 
 
 def runnable() -> dict[str, list[Block]]:
-    """Return the examples in a shell that are run, by page."""
+    """Return the shell examples that are run, by page."""
     found: dict[str, list[Block]] = {}
     for block in blocks("sh"):
         if not reason(block):
@@ -91,14 +91,14 @@ def runnable() -> dict[str, list[Block]]:
     return found
 
 
-def test_every_reason_is_one_of_an_example() -> None:
+def test_every_reason_belongs_to_an_example() -> None:
     texts = [block.text for block in blocks("sh")]
     assert [s for s in NOT_RUN if not any(text.startswith(s) for text in texts)] == []
 
 
 @pytest.fixture(scope="module")
 def left_by_beat(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """What Celery's own beat leaves, which may be several files."""
+    """The files that Celery's own beat leaves."""
     directory = tmp_path_factory.mktemp("own")
     (directory / "proj.py").write_text(PROJECT)
     beat = Process(directory, "beat", ["-A", "proj", "-b", "memory://", *DEBUGGING], {})
@@ -114,7 +114,7 @@ def left_by_beat(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 @pytest.fixture
 def prepared(reader: Reader, left_by_beat: list[Path]) -> Reader:
-    """A reader who has a project, a file of Celery's own beat, and a dump of Django's tables."""
+    """A reader with a project, a file of Celery's own beat, and a dump of Django's tables."""
     reader.save("proj.py", PROJECT)
     reader.save("beat.json", json.dumps(FIXTURE))
     for file in left_by_beat:
@@ -132,8 +132,10 @@ def test_the_commands_of_a_page_run(page: str, prepared: Reader) -> None:
 
 
 @pytest.mark.long
-def test_a_switch_brings_what_was_there(prepared: Reader, redis_client: redis.Redis) -> None:
-    """The commands of the page succeed; this is what they are for."""
+def test_a_switch_from_another_scheduler_imports_its_entries(
+    prepared: Reader, redis_client: redis.Redis
+) -> None:
+    """The commands of the page succeed; this tests their result."""
     commands = "\n".join(block.text for block in runnable()["docs/switching.rst"])
     for kind, name in (("celery-shelve", "nightly"), ("django-celery-beat", "poll")):
         (line,) = (
@@ -143,4 +145,4 @@ def test_a_switch_brings_what_was_there(prepared: Reader, redis_client: redis.Re
         )
         assert ": 0 created" not in prepared.shell(line)
         assert redis_client.hget(f"redbeat:{name}", "definition")
-    assert redis_client.smembers("redbeat::statics") >= {"nightly"}  # and one of Celery's own
+    assert redis_client.smembers("redbeat::statics") >= {"nightly"}  # and an entry of Celery itself

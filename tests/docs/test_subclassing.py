@@ -1,4 +1,4 @@
-"""What the page about subclassing says of members, held against the classes."""
+"""Compares the page about subclassing with the classes."""
 
 from __future__ import annotations
 

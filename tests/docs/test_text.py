@@ -1,4 +1,4 @@
-"""What can be seen without running them: examples are complete, and settings exist.
+"""Checks examples without running them: they are complete, and their settings exist.
 
 ``test_python.py``, ``test_shell.py`` and ``test_guides.py`` run the examples.
 """
@@ -18,11 +18,11 @@ from redbeat.settings import SETTINGS
 from tests.docs.blocks import PAGES, ROOT, Block, blocks
 from tests.metrics.scrapes import own_names
 
-#: Attributes of an app, which look like settings.
+#: Attributes of an app that look like settings.
 ATTRIBUTES = {"redbeat_conf", "redbeat_redis", "redbeat_tracks_runs"}
-#: Metrics, which do as well.
+#: Metrics that look like settings.
 METRICS = own_names() | {name.removesuffix("_bucket") for name in own_names()}
-#: The languages of examples; those that are neither run nor parsed are pictures and files.
+#: The languages of examples; those that are neither run nor parsed are charts and files.
 LANGUAGES = ("python", "json", "yaml", "sh", "console", "text", "none")
 
 
@@ -34,8 +34,8 @@ def test_no_example_is_overlooked() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_an_example_says_its_language(page: Path) -> None:
-    """A block that ``::`` begins would be run by no test."""
+def test_each_example_declares_its_language(page: Path) -> None:
+    """No test would run a block that ``::`` begins."""
     lines = page.read_text(encoding="utf-8").splitlines()
     marked = [line for line in lines if line.endswith("::") and not line.lstrip().startswith("..")]
     assert marked == []

@@ -1,4 +1,4 @@
-"""What is stored for an entry, read with a plain client."""
+"""The stored data of an entry, read with a plain client."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SCHEDULE = f"{PREFIX}:schedule"
 
 @pytest.fixture
 def stored(redis_client: redis.Redis) -> Stored:
-    """The fields of the hash of an entry, without its identity, which is another one each time."""
+    """A function that returns the fields of an entry's hash, without the random identity."""
 
     def stored(name: str) -> dict[str, str]:
         found: Any = redis_client.hgetall(f"{PREFIX}{name}")
@@ -32,7 +32,7 @@ def stored(redis_client: redis.Redis) -> Stored:
 
 @pytest.fixture
 def score_of(redis_client: redis.Redis) -> ScoreOf:
-    """The score of an entry in the sorted set."""
+    """A function that returns the score of an entry in the sorted set."""
 
     def score_of(name: str) -> Any:
         return redis_client.zscore(SCHEDULE, f"{PREFIX}{name}")
@@ -42,7 +42,7 @@ def score_of(redis_client: redis.Redis) -> ScoreOf:
 
 @pytest.fixture
 def put_raw(redis_client: redis.Redis) -> PutRaw:
-    """Write a hand-written definition, and meta if given, due at ``score``; return its key."""
+    """A function that writes a definition, perhaps meta, and a score; it returns the key."""
 
     def put_raw(definition: Any, meta: Any = None, score: float = 0) -> str:
         key = f"{PREFIX}{definition['name']}"

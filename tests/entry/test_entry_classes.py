@@ -1,4 +1,4 @@
-"""What a subclass of the entry may override, as programs do."""
+"""What subclasses of the entry override in programs."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_decode_meta_has_effect(app: Celery, put_raw: PutRaw) -> None:
     assert (never.last_run_at, vars(never)["result"]) == (None, "none")
 
 
-def test_an_edit_keeps_what_was_recorded_meanwhile(
+def test_an_edit_keeps_what_another_process_recorded(
     app: Celery, redis_client: redis.Redis, put_raw: PutRaw
 ) -> None:
     loaded = Owned.from_key(put_raw(RAW, META), app=app)
@@ -99,7 +99,7 @@ def is_vague(*_texts: Any, **_named: Any) -> Any:
     return {"last_run_at": "some time ago"}
 
 
-class TestWhatTheyRaise:
+class TestErrors:
     class Strict(Entry):
         decode_definition = staticmethod(refuses)
 
@@ -121,7 +121,7 @@ class TestWhatTheyRaise:
             (Vague, "meta.last_run_at", "a datetime or null"),
         ],
     )
-    def test_it_is_a_decode_error(
+    def test_an_error_of_an_overridden_method_is_a_decode_error(
         self, app: Celery, put_raw: PutRaw, cls: type[Entry], field: str, why: str
     ) -> None:
         with pytest.raises(DecodeError, match=why) as caught:
@@ -130,7 +130,7 @@ class TestWhatTheyRaise:
 
 
 class Late(Entry):
-    """Is due five minutes later than its schedule says."""
+    """Is due five minutes after its schedule."""
 
     @property
     def due_at(self) -> datetime | None:
@@ -139,7 +139,7 @@ class Late(Entry):
 
 
 class Fixed(Entry):
-    """Has a score of its own."""
+    """Has a fixed score."""
 
     @property
     def score(self) -> float:
@@ -149,7 +149,7 @@ class Fixed(Entry):
 class TestScores:
     @pytest.fixture(params=["save", "reschedule", "next"])
     def written(self, request: pytest.FixtureRequest) -> Any:
-        """Write the score of an entry in one of the ways there are."""
+        """A function that writes the score of an entry, in each of the possible ways."""
 
         def written(entry: Entry) -> Entry:
             entry.save()
@@ -159,21 +159,27 @@ class TestScores:
 
         return written
 
-    def test_due_at_decides(self, app: Celery, score_of: ScoreOf, written: Any) -> None:
+    def test_an_overridden_due_at_sets_the_score(
+        self, app: Celery, score_of: ScoreOf, written: Any
+    ) -> None:
         entry = written(Late("a", "proj.note", 3600, app=app))
         last, due_at = entry.last_run_at, entry.due_at
         assert due_at == last + timedelta(minutes=65)
         assert score_of("a") == pytest.approx(to_timestamp(due_at), abs=0.001)
 
-    def test_score_decides(self, app: Celery, score_of: ScoreOf, written: Any) -> None:
+    def test_an_overridden_score_is_stored(
+        self, app: Celery, score_of: ScoreOf, written: Any
+    ) -> None:
         entry = written(Fixed("a", "proj.note", 3600, app=app))
         assert score_of("a") == entry.score == 4102444800.25 + entry.total_run_count
 
-    def test_a_disabled_one_is_never_due(self, app: Celery, score_of: ScoreOf) -> None:
+    def test_a_disabled_entry_is_never_due(self, app: Celery, score_of: ScoreOf) -> None:
         Fixed("a", "proj.note", 3600, enabled=False, app=app).save()
         assert score_of("a") == -2
 
-    def test_nothing_left_is_as_for_every_entry(self, app: Celery, score_of: ScoreOf) -> None:
+    def test_an_ended_schedule_is_stored_as_for_every_entry(
+        self, app: Celery, score_of: ScoreOf
+    ) -> None:
         class Ended(Entry):
             due_at = property(lambda _self: None)
 

@@ -1,4 +1,4 @@
-"""What users of RedBeat 2 do with entries, and the texts that RedBeat 2.4.2 writes."""
+"""How users of RedBeat 2 use entries, and the texts that RedBeat 2.4.2 writes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def rule(freq: int, parts: tuple[str, str, str, str], moments: str) -> str:
     return f'"args": null, {FLAGS}{written}'
 
 
-# What RedBeat 2.4.2 writes as the definition, for what the entry is made with.
+# The definition that RedBeat 2.4.2 writes, for the arguments of the entry.
 TEXTS: dict[str, tuple[dict[str, Any], str]] = {
     "interval": (
         {"args": ["x", 2], "schedule": schedule(60)},
@@ -136,7 +136,7 @@ def test_a_definition_is_written_as_redbeat_2_writes_it(
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_what_redbeat_2_wrote_is_loaded_and_stored_as_it_was(
+def test_a_definition_of_redbeat_2_is_loaded_and_stored_unchanged(
     app: Celery, redis_client: redis.Redis, stored: Stored, name: str
 ) -> None:
     wrote = {"definition": text_of(name, "false"), "meta": META_AFTER_A_RUN}
@@ -148,7 +148,7 @@ def test_what_redbeat_2_wrote_is_loaded_and_stored_as_it_was(
     assert stored(name) == wrote
 
 
-def test_a_disabled_entry_says_so(app: Celery, stored: Stored) -> None:
+def test_a_disabled_entry_is_stored_as_disabled(app: Celery, stored: Stored) -> None:
     entry(app, "interval", enabled=False, **TEXTS["interval"][0]).save()
     assert stored("interval")["definition"] == text_of("interval", "false")
 
@@ -170,7 +170,9 @@ def test_the_nth_weekday_is_kept_in_a_form_that_redbeat_2_reads(
     assert Entry.from_key(f"{PREFIX}a", app=app).schedule == first_friday
 
 
-def test_what_redbeat_2_cannot_read_is_beside_the_definition(app: Celery, stored: Stored) -> None:
+def test_what_redbeat_2_cannot_read_is_stored_outside_of_the_definition(
+    app: Celery, stored: Stored
+) -> None:
     start = datetime(2030, 1, 1, 9, tzinfo=ZoneInfo("America/New_York"))
     entry(app, "a", schedule=rrule("DAILY", dtstart=start)).save()
     assert json.loads(stored("a")["policy"]) == {"dtstart_zone": "America/New_York"}
@@ -195,7 +197,7 @@ def test_all_arguments_may_be_given_by_position(app: Celery) -> None:
 @pytest.mark.parametrize(
     ("given", "every"), [(60, 60), (0.5, 0.5), (timedelta(days=1), 86400), (schedule(7), 7)]
 )
-def test_an_interval_may_be_given_as(app: Celery, given: Any, every: float) -> None:
+def test_an_interval_may_have_several_types(app: Celery, given: Any, every: float) -> None:
     assert entry(app, "a", schedule=given).schedule == schedule(every)
 
 
@@ -269,7 +271,7 @@ def test_a_new_entry_is_due_after_one_interval(app: Celery, score_of: ScoreOf) -
     )
 
 
-def test_nothing_left_is_for_a_beat_to_park(app: Celery, score_of: ScoreOf) -> None:
+def test_an_ended_entry_is_parked_by_a_beat(app: Celery, score_of: ScoreOf) -> None:
     """The clock of the host that saves it may be wrong."""
     over = rrule("YEARLY", dtstart=datetime(2000, 1, 1), count=1)
     made = entry(app, "a", schedule=over).save()
@@ -290,7 +292,7 @@ def test_rank_is_the_place_in_due_order(app: Celery) -> None:
     assert (early.rank, late.rank, entry(app, "none").rank) == (0, 1, None)
 
 
-def test_an_entry_is_iterated_as_its_arguments(app: Celery) -> None:
+def test_iterating_an_entry_yields_its_arguments(app: Celery) -> None:
     fields = dict(entry(app, "a", last_run_at=RAN, args=[1]))
     assert fields == {
         "app": app,
@@ -307,12 +309,12 @@ def test_an_entry_is_iterated_as_its_arguments(app: Celery) -> None:
     assert Entry(**fields) == entry(app, "a", args=[1])
 
 
-def test_entries_are_equal_when_what_they_send_is(app: Celery) -> None:
+def test_entries_that_send_the_same_are_equal(app: Celery) -> None:
     assert entry(app, "a", args=[1]) == entry(app, "a", args=[1])
     assert entry(app, "a", args=[1]) != entry(app, "a", args=[2])
 
 
-def test_update_takes_over_what_is_sent(app: Celery, stored: Stored) -> None:
+def test_update_copies_what_is_sent(app: Celery, stored: Stored) -> None:
     made = entry(app, "tuple")
     made.update(entry(app, "other", **TEXTS["tuple"][0]))
     made.save()
@@ -322,21 +324,21 @@ def test_update_takes_over_what_is_sent(app: Celery, stored: Stored) -> None:
 # -- static methods ----------------------------------------------------------------------------
 
 
-def test_from_key_of_nothing_is_a_key_error(app: Celery) -> None:
+def test_from_key_of_a_missing_key_is_a_key_error(app: Celery) -> None:
     with pytest.raises(KeyError, match=f"{PREFIX}nope"):
         Entry.from_key(f"{PREFIX}nope", app=app)
     with pytest.raises(KeyError, match=f"{PREFIX}nope"):
         Entry.load_definition(f"{PREFIX}nope", app=app)
 
 
-def test_load_meta_of_nothing_is_never_run(app: Celery) -> None:
+def test_load_meta_of_a_missing_key_means_never_run(app: Celery) -> None:
     assert Entry.load_meta(f"{PREFIX}nope", app=app) == {"last_run_at": None}
 
 
-def test_what_is_stored_can_be_loaded_in_parts(app: Celery) -> None:
+def test_a_stored_entry_can_be_loaded_in_parts(app: Celery) -> None:
     entry(app, "interval", last_run_at=RAN, **TEXTS["interval"][0]).save()
     assert Entry.load_meta(f"{PREFIX}interval", app=app) == {"last_run_at": RAN}
-    wanted = {
+    expected = {
         "name": "interval",
         "task": "t.a",
         "args": ["x", 2],
@@ -345,10 +347,10 @@ def test_what_is_stored_can_be_loaded_in_parts(app: Celery) -> None:
         "schedule": schedule(60),
         "enabled": True,
     }
-    assert Entry.load_definition(f"{PREFIX}interval", app=app) == wanted
-    assert Entry.load_definition("any", app, text_of("interval")) == wanted
-    assert Entry.decode_definition(text_of("interval")) == wanted
-    assert Entry.decode_definition(text_of("interval").encode()) == wanted
+    assert Entry.load_definition(f"{PREFIX}interval", app=app) == expected
+    assert Entry.load_definition("any", app, text_of("interval")) == expected
+    assert Entry.decode_definition(text_of("interval")) == expected
+    assert Entry.decode_definition(text_of("interval").encode()) == expected
 
 
 def test_texts_of_meta_are_decoded(app: Celery) -> None:
@@ -436,7 +438,7 @@ def test_fields_of_others_survive_a_save(
 
 
 class Encoder(RedBeatJSONEncoder):
-    """Writes sets, which the stock one refuses."""
+    """Encodes sets, which the standard encoder refuses."""
 
     def default(self, obj: Any) -> Any:
         return (
@@ -447,7 +449,7 @@ class Encoder(RedBeatJSONEncoder):
 
 
 class Decoder(RedBeatJSONDecoder):
-    """Reads what `Encoder` writes."""
+    """Decodes the output of `Encoder`."""
 
     def dict_to_object(self, d: dict[str, Any]) -> Any:
         return set(d["items"]) if d.get("__type__") == "set" else super().dict_to_object(d)
@@ -469,7 +471,7 @@ def test_the_codec_may_be_replaced(app: Celery, monkeypatch: pytest.MonkeyPatch)
 
 
 class OwnedEntry(Entry):
-    """A subclass with an argument of its own, stored in the definition."""
+    """A subclass with an additional argument, stored in the definition."""
 
     def __init__(self, *args: Any, owner: str = "nobody", **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -479,7 +481,7 @@ class OwnedEntry(Entry):
         return {**super().definition(), "owner": self.owner}
 
 
-def test_a_subclass_stores_an_argument_of_its_own(app: Celery, stored: Stored) -> None:
+def test_a_subclass_stores_its_additional_argument(app: Celery, stored: Stored) -> None:
     OwnedEntry("a", "t.a", 60, owner="me", app=app).save()
     assert json.loads(stored("a")["definition"])["owner"] == "me"
     found = OwnedEntry.from_key(f"{PREFIX}a", app=app)
@@ -497,16 +499,16 @@ def test_a_subclass_reads_its_argument_from_raw_json(app: Celery, put_raw: PutRa
     assert dict(found)["owner"] == "raw"
 
 
-def test_the_argument_of_a_subclass_is_not_the_base_class_s(app: Celery) -> None:
+def test_the_base_class_refuses_the_argument_of_a_subclass(app: Celery) -> None:
     OwnedEntry("a", "t.a", 60, app=app).save()
     with pytest.raises(DecodeError, match=r"^definition: .*'owner'"):
         Entry.from_key(f"{PREFIX}a", app=app)
 
 
 @pytest.mark.standalone
-def test_a_subclass_with_a_save_of_its_own_is_loaded(app: Celery) -> None:
+def test_an_entry_saved_by_an_overridden_save_is_loaded(app: Celery) -> None:
     class RawSaved(OwnedEntry):
-        """Writes its hash by itself, as subclasses had to for RedBeat 2."""
+        """Writes its hash itself, as subclasses had to for RedBeat 2."""
 
         def save(self: Any) -> Any:
             client = redbeat.schedulers.get_redis(self.app)
@@ -521,12 +523,12 @@ def test_a_subclass_with_a_save_of_its_own_is_loaded(app: Celery) -> None:
     assert RawSaved.from_key(f"{PREFIX}a", app=app).owner == "me"
 
 
-# -- clients brought by the user ---------------------------------------------------------------
+# -- clients of the user ---------------------------------------------------------------------------
 
 
 @pytest.fixture(params=["text", "bytes"])
 def real(request: pytest.FixtureRequest, redis_url: str, app: Celery) -> Iterator[Any]:
-    """A plain client of the user's own, set before anything else."""
+    """A plain client of the user, set before anything else."""
     with redis.Redis.from_url(redis_url, decode_responses=request.param == "text") as client:
         app.redbeat_redis = client
         yield client
@@ -546,7 +548,7 @@ def brought(request: pytest.FixtureRequest, redis_url: str, app: Celery) -> Iter
     client.close()
 
 
-def test_a_client_of_the_user_s_own_serves_all_verbs(app: Celery, brought: Any) -> None:
+def test_all_operations_work_with_a_client_of_the_user(app: Celery, brought: Any) -> None:
     made = entry(app, "naïve", args=["☂"], last_run_at=RAN, schedule=86400.0 * 365_000).save()
     assert redbeat.schedulers.get_redis(app) is brought
     found = Entry.from_key(brought.zrange(SCHEDULE, 0, -1)[0], app=app)
@@ -562,7 +564,7 @@ def test_a_client_of_the_user_s_own_serves_all_verbs(app: Celery, brought: Any) 
     assert brought.keys("*") == []
 
 
-def test_a_client_of_the_user_s_own_serves_the_store(app: Celery, brought: Any) -> None:
+def test_the_store_works_with_a_client_of_the_user(app: Celery, brought: Any) -> None:
     store = store_of(app)
     assert store.acquire_lock(f"{PREFIX}:lock", "me", 60) is True
     assert store.lock_holder(f"{PREFIX}:lock") == "me"
@@ -577,7 +579,7 @@ def test_a_client_of_the_user_s_own_serves_the_store(app: Celery, brought: Any) 
         entry(app, "other").save()
 
 
-def test_a_client_of_the_user_s_own_serves_a_beat(app: Celery, real: Any) -> None:
+def test_a_beat_works_with_a_client_of_the_user(app: Celery, real: Any) -> None:
     entry(app, "a", last_run_at=RAN).save()
     store = store_of(app)
     (claim,) = store.claim("c1", 500, 30).claims

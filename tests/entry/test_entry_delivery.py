@@ -1,4 +1,4 @@
-"""How an entry says what its runs are worth, and where that is stored."""
+"""How an entry sets its delivery guarantee, and where the setting is stored."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def load(app: Celery) -> Entry:
 
 
 class OwnedEntry(Entry):
-    """A subclass with an argument of its own, which it stores."""
+    """A subclass that stores an additional argument."""
 
     def __init__(self, *args: Any, owner: str = "nobody", **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -50,13 +50,15 @@ class OwnedEntry(Entry):
 
 class TestSaved:
     @pytest.mark.parametrize("delivery", BOTH)
-    def test_in_the_policy_and_read_back(self, app: Celery, stored: Stored, delivery: str) -> None:
+    def test_the_delivery_is_stored_in_the_policy_and_read_back(
+        self, app: Celery, stored: Stored, delivery: str
+    ) -> None:
         entry = made(app, delivery=delivery).save()
         assert entry.delivery == delivery
         assert json.loads(stored("a")["policy"]) == {"delivery": delivery}
         assert load(app).delivery == delivery
 
-    def test_nothing_when_it_is_not_chosen(self, app: Celery, stored: Stored) -> None:
+    def test_no_delivery_is_stored_by_default(self, app: Celery, stored: Stored) -> None:
         entry = made(app).save()
         assert entry.delivery is None
         assert "policy" not in stored("a")
@@ -75,7 +77,7 @@ class TestSaved:
         )
         assert "at_most_once" not in stored("a")["meta"]
 
-    def test_changed_and_taken_back(self, app: Celery, stored: Stored) -> None:
+    def test_the_delivery_can_be_changed_and_reset(self, app: Celery, stored: Stored) -> None:
         made(app, delivery="at_most_once").save()
         entry = load(app)
         entry.delivery = "at_least_once"
@@ -86,7 +88,7 @@ class TestSaved:
         assert "policy" not in stored("a")
         assert load(app).delivery is None
 
-    def test_kept_by_a_save_of_something_else(self, app: Celery) -> None:
+    def test_the_delivery_survives_an_edit_of_another_field(self, app: Celery) -> None:
         made(app, delivery="at_most_once").save()
         entry = load(app)
         entry.kwargs = {"k": 1}
@@ -94,14 +96,16 @@ class TestSaved:
         found = load(app)
         assert (found.delivery, found.kwargs) == ("at_most_once", {"k": 1})
 
-    def test_kept_by_a_run_and_a_reschedule(self, app: Celery) -> None:
+    def test_the_delivery_survives_a_run_and_a_reschedule(self, app: Celery) -> None:
         made(app, delivery="at_most_once").save()
         after = load(app).next()
         assert after.delivery == "at_most_once"
         after.reschedule()
         assert load(app).delivery == "at_most_once"
 
-    def test_with_the_zones_of_a_rule(self, app: Celery, stored: Stored) -> None:
+    def test_the_delivery_is_stored_with_the_zones_of_a_rule(
+        self, app: Celery, stored: Stored
+    ) -> None:
         rule = rrule("DAILY", dtstart=datetime(2030, 1, 1, 9, tzinfo=BERLIN))
         made(app, schedule=rule, delivery="at_most_once").save()
         assert json.loads(stored("a")["policy"]) == {
@@ -113,14 +117,16 @@ class TestSaved:
         assert found.schedule == rule
         assert found.schedule.dtstart.tzinfo == BERLIN
 
-    def test_with_a_rule_without_zones(self, app: Celery, stored: Stored) -> None:
+    def test_the_delivery_is_stored_with_a_rule_without_zones(
+        self, app: Celery, stored: Stored
+    ) -> None:
         rule = rrule("DAILY", dtstart=datetime(2030, 1, 1, 9))
         made(app, schedule=rule, delivery="at_most_once").save()
         assert json.loads(stored("a")["policy"])["delivery"] == "at_most_once"
         found = load(app)
         assert (found.delivery, found.schedule) == ("at_most_once", rule)
 
-    def test_of_a_subclass(self, app: Celery, stored: Stored) -> None:
+    def test_the_delivery_of_a_subclass(self, app: Celery, stored: Stored) -> None:
         made(app, OwnedEntry, owner="me", delivery="at_most_once").save()
         assert json.loads(stored("a")["definition"])["owner"] == "me"
         found = OwnedEntry.from_key(f"{PREFIX}a", app=app)
@@ -134,7 +140,7 @@ class TestBeatSchedule:
         scheduler.tick()
         scheduler.close()
 
-    def test_is_a_key_of_the_dict(self, app: Celery, stored: Stored) -> None:
+    def test_delivery_is_a_key_of_beat_schedule(self, app: Celery, stored: Stored) -> None:
         self.tick(app, delivery="at_most_once")
         assert json.loads(stored("a")["policy"]) == {"delivery": "at_most_once"}
         assert "delivery" not in json.loads(stored("a")["definition"])
@@ -166,11 +172,13 @@ class TestBeatSchedule:
 
 class TestRaw:
     @pytest.mark.parametrize("delivery", BOTH)
-    def test_inside_a_definition(self, app: Celery, put_raw: PutRaw, delivery: str) -> None:
+    def test_a_delivery_inside_a_definition_is_read(
+        self, app: Celery, put_raw: PutRaw, delivery: str
+    ) -> None:
         put_raw({**RAW, "delivery": delivery})
         assert load(app).delivery == delivery
 
-    def test_a_save_moves_it_to_the_policy(
+    def test_a_save_moves_the_delivery_to_the_policy(
         self, app: Celery, put_raw: PutRaw, stored: Stored
     ) -> None:
         put_raw({**RAW, "delivery": "at_most_once"})
@@ -178,7 +186,9 @@ class TestRaw:
         assert "delivery" not in json.loads(stored("a")["definition"])
         assert json.loads(stored("a")["policy"]) == {"delivery": "at_most_once"}
 
-    def test_the_policy_wins(self, app: Celery, put_raw: PutRaw, redis_client: redis.Redis) -> None:
+    def test_the_delivery_in_the_policy_wins(
+        self, app: Celery, put_raw: PutRaw, redis_client: redis.Redis
+    ) -> None:
         key = put_raw({**RAW, "delivery": "at_most_once"})
         redis_client.hset(key, "policy", '{"delivery": "at_least_once"}')
         assert load(app).delivery == "at_least_once"
@@ -204,7 +214,7 @@ class TestRaw:
 
 class TestWrong:
     @pytest.mark.parametrize("value", WRONG, ids=repr)
-    def test_is_an_error_of_save_that_names_the_field(
+    def test_save_raises_an_error_that_names_the_field(
         self, app: Celery, stored: Stored, value: Any
     ) -> None:
         with pytest.raises(InvalidEntryError) as raised:
@@ -213,7 +223,7 @@ class TestWrong:
         assert "at_least_once, at_most_once" in str(raised.value)
         assert stored("a") == {}
 
-    def test_leaves_what_is_stored(self, app: Celery) -> None:
+    def test_a_refused_value_changes_nothing_stored(self, app: Celery) -> None:
         entry = made(app, delivery="at_most_once").save()
         entry.delivery = "never"
         with pytest.raises(InvalidEntryError):
@@ -241,7 +251,7 @@ def test_a_copy_keeps_it(
     assert json.loads(stored("a").get("policy", "{}")).get("delivery") == delivery
 
 
-def test_a_copy_has_a_choice_of_its_own(app: Celery) -> None:
+def test_a_copy_can_have_another_delivery(app: Celery) -> None:
     entry = made(app, delivery="at_most_once")
     found = copy.copy(entry)
     found.delivery = "at_least_once"

@@ -1,4 +1,4 @@
-"""What cannot be stored exactly is an error that names the field, and nothing is written."""
+"""A value that cannot be stored exactly is an error that names the field; nothing is written."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class OwnSchedule(BaseSchedule):
 
 
 class Sunset(solar):
-    """A solar schedule as it is where the library for it is installed."""
+    """Acts as a solar schedule when its library is installed."""
 
     def __init__(self) -> None:
         BaseSchedule.__init__(self)
@@ -97,7 +97,7 @@ def test_the_field_is_named_and_nothing_is_written(
 
 
 @pytest.mark.parametrize(("fields", "field", "why"), INVALID)
-def test_what_was_stored_stays_when_an_edit_is_refused(
+def test_a_refused_edit_changes_nothing_stored(
     app: Celery, redis_client: redis.Redis, fields: dict[str, Any], field: str, why: str
 ) -> None:
     entry(app).save()
@@ -113,13 +113,13 @@ def test_what_was_stored_stays_when_an_edit_is_refused(
 
 
 @pytest.mark.parametrize("given", [float("nan"), float("inf"), 1e300, "60", {"every": 60}, [1]])
-def test_what_is_no_schedule_at_all_is_refused_at_once(app: Celery, given: Any) -> None:
+def test_a_value_that_is_not_a_schedule_is_refused_at_once(app: Celery, given: Any) -> None:
     with pytest.raises(InvalidEntryError, match=r"^schedule: .* is not a schedule; use seconds"):
         entry(app, schedule=given)
 
 
 @pytest.mark.parametrize("given", ["60", {"every": 60}, 60])
-def test_what_is_set_as_the_schedule_later_is_refused_by_save(app: Celery, given: Any) -> None:
+def test_a_schedule_that_is_set_later_is_checked_by_save(app: Celery, given: Any) -> None:
     made = entry(app)
     made.schedule = given
     with pytest.raises(InvalidEntryError, match=r"^schedule: must be a schedule"):
@@ -139,7 +139,7 @@ def test_a_key_that_is_not_an_entry_is_left_alone(app: Celery, redis_client: red
 
 @pytest.mark.parametrize("name", [":schedule", ":statics", ":lock", ":quarantine", ""])
 @pytest.mark.parametrize("verb", ["delete", "reschedule", "next"])
-def test_no_verb_touches_a_key_of_redbeat_s_own(
+def test_no_operation_changes_an_internal_key_of_redbeat(
     app: Celery, redis_client: redis.Redis, name: str, verb: str
 ) -> None:
     entry(app).save()
@@ -153,7 +153,7 @@ def test_no_verb_touches_a_key_of_redbeat_s_own(
     assert contents(redis_client) == before
 
 
-def test_a_lock_key_of_the_user_s_own_is_reserved(app: Celery) -> None:
+def test_a_custom_lock_key_is_reserved(app: Celery) -> None:
     app.conf.redbeat_lock_key = "leader"
     for name in ("leader", ":lock"):
         with pytest.raises(InvalidEntryError, match="RedBeat uses itself"):
@@ -172,7 +172,7 @@ def test_the_error_is_a_type_error_and_a_value_error(app: Celery) -> None:
             entry(app, args=[{1}]).save()
 
 
-def test_a_user_s_own_dict_with_a_type_survives(app: Celery) -> None:
+def test_a_dict_of_the_user_with_a_type_survives(app: Celery) -> None:
     kwargs = {
         "shape": {"__type__": "circle", "r": 1},
         "like_ours": {"__type__": "interval", "every": 1, "unit": "parsec"},
@@ -189,7 +189,7 @@ def test_the_message_is_short_however_long_the_value(app: Celery) -> None:
 
 
 @pytest.mark.parametrize("error", [KeyError("k"), TypeError("t"), RuntimeError("r")])
-def test_a_class_that_refuses_what_is_stored_is_told_apart_from_no_entry(
+def test_a_class_that_refuses_a_stored_entry_raises_no_key_error(
     app: Celery, error: Exception
 ) -> None:
     class RefusingEntry(Entry):

@@ -1,4 +1,4 @@
-"""What happened to an entry survives its edits; what an edit says takes effect at once."""
+"""The history of an entry survives edits, and edits take effect at once."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def load(app: Celery) -> Entry:
 
 
 def ran(client: redis.Redis, last_run_at: datetime, count: int = 1) -> None:
-    """Record a run as another process does."""
+    """Record a run as another process would."""
     client.hset(KEY, "meta", encode_meta(last_run_at, count))
 
 
@@ -62,7 +62,7 @@ def test_a_new_object_of_the_name_keeps_history_and_count(
 
 
 @pytest.mark.parametrize("wrong", [4_000_000_000, -1, 0, None])
-def test_the_same_entry_again_has_its_history_and_gets_its_score_right(
+def test_saving_an_equal_entry_keeps_the_history_and_corrects_the_score(
     app: Celery, redis_client: redis.Redis, score_of: ScoreOf, wrong: float | None
 ) -> None:
     last = ago(minutes=45)
@@ -79,7 +79,7 @@ def test_the_same_entry_again_has_its_history_and_gets_its_score_right(
     assert (saved.save().total_run_count, load(app).args) == (8, [1])
 
 
-def test_the_same_entry_that_is_due_keeps_the_instant_at_which_it_was_put_up(
+def test_saving_an_equal_due_entry_keeps_its_score(
     app: Celery, redis_client: redis.Redis, score_of: ScoreOf
 ) -> None:
     entry(app, last_run_at=ago(minutes=90)).save()
@@ -89,7 +89,7 @@ def test_the_same_entry_that_is_due_keeps_the_instant_at_which_it_was_put_up(
     assert score_of("a") == put_up
 
 
-def test_the_same_entry_replaces_a_history_that_cannot_be_read(
+def test_saving_an_equal_entry_replaces_an_unreadable_history(
     app: Celery, redis_client: redis.Redis, score_of: ScoreOf
 ) -> None:
     entry(app).save()
@@ -137,7 +137,7 @@ def test_from_every_10_seconds_to_daily_waits(app: Celery, score_of: ScoreOf) ->
     assert score_of("a") == pytest.approx(last.timestamp() + 86400, abs=1e-5)
 
 
-def test_a_history_that_is_given_replaces_the_stored_one(app: Celery, stored: Stored) -> None:
+def test_a_history_that_is_set_replaces_the_stored_one(app: Celery, stored: Stored) -> None:
     entry(app, last_run_at=ago(days=1), total_run_count=3).save()
     last = ago(minutes=5)
     saved = entry(app, last_run_at=last).save()
@@ -147,13 +147,15 @@ def test_a_history_that_is_given_replaces_the_stored_one(app: Celery, stored: St
     assert json.loads(stored("a")["meta"])["total_run_count"] == 9
 
 
-def test_an_entry_that_never_ran_stays_so(app: Celery, redis_client: redis.Redis) -> None:
+def test_saving_an_entry_that_never_ran_adds_no_history(
+    app: Celery, redis_client: redis.Redis
+) -> None:
     entry(app).save()
     redis_client.hset(KEY, "meta", '{"last_run_at": null}')
     assert entry(app, 60).save().last_run_at is None
 
 
-def test_a_history_that_cannot_be_read_is_replaced(app: Celery, redis_client: redis.Redis) -> None:
+def test_an_unreadable_history_is_replaced(app: Celery, redis_client: redis.Redis) -> None:
     entry(app).save()
     redis_client.hset(KEY, "meta", "{broken")
     saved = entry(app).save()
@@ -168,7 +170,7 @@ def test_saving_again_changes_nothing(app: Celery, stored: Stored, score_of: Sco
     assert (stored("a"), score_of("a")) == before
 
 
-# -- run it now --------------------------------------------------------------------------------
+# -- running at once -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("every", [3600, crontab(minute=0, hour=0, day_of_month=1)])
@@ -186,7 +188,7 @@ def test_no_last_run_means_run_it_now(
     assert load(app).total_run_count == 4
 
 
-def test_a_new_object_may_ask_for_a_run_too(app: Celery, stored: Stored) -> None:
+def test_a_new_object_may_reset_the_last_run_too(app: Celery, stored: Stored) -> None:
     entry(app).save()
     again = entry(app)
     again.last_run_at = None
@@ -194,7 +196,7 @@ def test_a_new_object_may_ask_for_a_run_too(app: Celery, stored: Stored) -> None
     assert json.loads(stored("a")["meta"]) == {"last_run_at": None}
 
 
-# -- what happens meanwhile --------------------------------------------------------------------
+# -- concurrent changes ----------------------------------------------------------------------------
 
 
 def test_a_run_between_load_and_save_is_not_rolled_back(
@@ -212,7 +214,7 @@ def test_a_run_between_load_and_save_is_not_rolled_back(
     assert score_of("a") == pytest.approx(last.timestamp() + 3600, abs=1e-5)
 
 
-def test_of_a_run_meanwhile_only_what_was_changed_here_is_replaced(
+def test_a_save_replaces_only_the_changed_fields_of_a_concurrent_run(
     app: Celery, redis_client: redis.Redis
 ) -> None:
     entry(app, last_run_at=ago(hours=2)).save()
@@ -233,8 +235,8 @@ def test_a_count_that_is_reset_is_reset(app: Celery, redis_client: redis.Redis) 
     assert (load(app).last_run_at, load(app).total_run_count) == (last, 0)
 
 
-def test_an_entry_that_runs_all_the_time_is_saved_all_the_same(app: Celery, redis_url: str) -> None:
-    """It runs before each command of the save."""
+def test_an_entry_that_runs_continuously_can_be_saved(app: Celery, redis_url: str) -> None:
+    """The entry runs before each command of the save."""
     entry(app).save()
     wire, runs = wired_client(redis_url), 0
 
@@ -254,7 +256,7 @@ def test_an_entry_that_runs_all_the_time_is_saved_all_the_same(app: Celery, redi
     assert load(app).total_run_count == runs > 1
 
 
-def test_an_entry_that_was_deleted_meanwhile_is_stored_anew_with_its_history(
+def test_saving_a_concurrently_deleted_entry_stores_it_with_its_history(
     app: Celery, score_of: ScoreOf
 ) -> None:
     last = ago(minutes=45)
@@ -266,7 +268,7 @@ def test_an_entry_that_was_deleted_meanwhile_is_stored_anew_with_its_history(
     assert score_of("a") == pytest.approx(last.timestamp() + 3600, abs=1e-5)
 
 
-def test_an_edit_during_a_claim_is_looked_at_when_it_completes(
+def test_an_edit_during_a_claim_takes_effect_at_its_completion(
     app: Celery, redis_client: redis.Redis, score_of: ScoreOf
 ) -> None:
     entry(app, 86400, last_run_at=ago(days=2)).save()
@@ -304,20 +306,20 @@ def test_next_records_a_run(app: Celery, stored: Stored, score_of: ScoreOf) -> N
     assert abs(after.last_run_at - datetime.now(UTC)) < timedelta(seconds=5)
     assert (saved.total_run_count, after.total_run_count, load(app).total_run_count) == (0, 1, 1)
     assert load(app).last_run_at == after.last_run_at
-    # The grid goes on from the slot that was due, not from when it ran.
+    # The grid continues from the due instant, not from the actual run.
     assert score_of("a") == pytest.approx(last.timestamp() + 120, abs=1e-5)
     assert set(stored("a")) == {"definition", "meta", "runtime"}
     assert load(app).due_at == after.due_at
 
 
-def test_next_may_be_told_when_it_ran(app: Celery, score_of: ScoreOf) -> None:
+def test_next_instance_accepts_the_time_of_the_run(app: Celery, score_of: ScoreOf) -> None:
     when = ago(seconds=10)
     after = entry(app).save()._next_instance(when)  # noqa: SLF001 - RedBeat 2 has it
     assert (after.last_run_at, after.total_run_count) == (when, 1)
     assert score_of("a") == pytest.approx(when.timestamp() + 3600, abs=1e-5)
 
 
-def test_next_may_leave_the_count(app: Celery) -> None:
+def test_next_instance_can_leave_the_count_unchanged(app: Celery) -> None:
     after = entry(app).save()._next_instance(only_update_last_run_at=True)  # noqa: SLF001
     assert (after.total_run_count, load(app).total_run_count) == (0, 0)
 
@@ -336,7 +338,7 @@ def test_reschedule_counts_from_now(app: Celery, score_of: ScoreOf) -> None:
     assert load(app).total_run_count == 4
 
 
-def test_reschedule_counts_from_when_it_is_told(app: Celery, redis_client: redis.Redis) -> None:
+def test_reschedule_counts_from_a_given_time(app: Celery, redis_client: redis.Redis) -> None:
     saved, when = entry(app).save(), ago(minutes=1)
     ran(redis_client, ago(seconds=1), 6)
     saved.reschedule(when)
@@ -378,7 +380,7 @@ def test_an_application_that_writes_the_last_run_moves_the_interval(
     assert load(app).due_at == finished + timedelta(hours=1)
 
 
-def test_the_other_of_two_hours_that_a_clock_repeats_is_a_change(app: Celery) -> None:
+def test_the_second_of_two_repeated_hours_is_another_time(app: Celery) -> None:
     zone = ZoneInfo("America/New_York")
     first = datetime(2026, 11, 1, 1, 30, tzinfo=zone)
     Entry("a", "t", 60, app=app, last_run_at=first).save()

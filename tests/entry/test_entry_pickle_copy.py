@@ -1,4 +1,4 @@
-"""An entry as a Python object: pickled, copied, shown."""
+"""Pickling, copying and displaying an entry."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ COPIES: list[Callable[[Entry], Entry]] = [copy.copy, copy.deepcopy]
 
 
 class OwnedEntry(Entry):
-    """A subclass with an argument of its own."""
+    """A subclass with an additional argument."""
 
     def __init__(self, *args: Any, owner: str = "nobody", **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -32,8 +32,8 @@ class OwnedEntry(Entry):
 
 
 def entry(app: Celery, cls: type[Entry] = Entry, **fields: Any) -> Entry:
-    given = {"schedule": 60, "args": [[1]], "kwargs": {"k": [2]}, "options": {"queue": "q"}}
-    return cls("a", "t.a", app=app, last_run_at=RAN, total_run_count=3, **{**given, **fields})
+    arguments = {"schedule": 60, "args": [[1]], "kwargs": {"k": [2]}, "options": {"queue": "q"}}
+    return cls("a", "t.a", app=app, last_run_at=RAN, total_run_count=3, **{**arguments, **fields})
 
 
 def fields_of(made: Entry) -> dict[str, Any]:
@@ -59,7 +59,7 @@ def test_a_pickled_subclass_keeps_its_argument(app: Celery) -> None:
     assert (type(found), found.owner) == (OwnedEntry, "me")
 
 
-def test_a_pickled_entry_knows_what_of_it_is_stored(app: Celery, stored: Stored) -> None:
+def test_a_pickled_entry_knows_what_is_stored_of_it(app: Celery, stored: Stored) -> None:
     made = entry(app).save()
     app.set_current()
     found = pickle.loads(pickle.dumps(made))
@@ -109,7 +109,7 @@ def test_a_copy_is_not_claimed(app: Celery) -> None:
     assert copy.copy(claimed).run is copy.deepcopy(claimed).run is None
 
 
-def test_what_an_entry_shows(app: Celery) -> None:
+def test_repr_and_str_of_an_entry(app: Celery) -> None:
     made = entry(app, args=["x", 2], kwargs={})
     assert repr(made) == "<RedBeatSchedulerEntry: a t.a('x', 2) <freq: 1.00 minute>>"
     assert repr(entry(app, OwnedEntry, args=None)) == (

@@ -1,4 +1,4 @@
-"""Entries whose schedule object is more than what is stored of it: they decide with the object."""
+"""Entries whose schedule object does more than its stored form use the object's decisions."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ def at(moment: datetime) -> Callable[[], datetime]:
 
 
 class Answers(schedule):
-    """An interval that says what it is told to."""
+    """An interval with a configured result of ``is_due``."""
 
     def __init__(self, *answers: Any, **kwargs: Any) -> None:
         super().__init__(60, **kwargs)
         self.answers = list(answers)
-        self.asked: list[datetime] = []
+        self.calls: list[datetime] = []
 
     def is_due(self, last_run_at: datetime) -> Any:
-        self.asked.append(last_run_at)
+        self.calls.append(last_run_at)
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if isinstance(answer, Exception):
             raise answer
@@ -57,7 +57,9 @@ KINDS: list[Callable[[datetime], BaseSchedule]] = [
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_its_clock_decides_as_in_celery(app: Celery, kind: Callable[[datetime], Any]) -> None:
+def test_the_clock_of_the_schedule_decides_as_in_celery(
+    app: Celery, kind: Callable[[datetime], Any]
+) -> None:
     for minutes in (4, 12):
         now = NOON + timedelta(minutes=minutes)
         made = entry(app, kind(now), last_run_at=NOON)
@@ -67,7 +69,7 @@ def test_its_clock_decides_as_in_celery(app: Celery, kind: Callable[[datetime], 
 
 
 def test_a_clock_in_another_zone_is_the_zone_of_its_crontab(app: Celery) -> None:
-    """09:00 by a clock on the wall in Tokyo, in an app that counts in UTC."""
+    """09:00 on the wall clock of Tokyo, in an app whose time zone is UTC."""
 
     def wall() -> datetime:
         return datetime.now(TOKYO).replace(tzinfo=None)
@@ -83,7 +85,7 @@ def test_a_clock_in_another_zone_is_the_zone_of_its_crontab(app: Celery) -> None
 
 
 def test_a_run_that_was_just_made_is_not_due_again() -> None:
-    """The object compares with its own clock what was recorded by the clock of Redis."""
+    """The object compares its own clock with a time recorded by the clock of Redis."""
     for ahead in (timedelta(hours=9), timedelta(minutes=-3)):
         when = crontab("0", nowfun=at(NOON + timedelta(seconds=1)))
         now = NOON + timedelta(seconds=1) - ahead
@@ -104,33 +106,33 @@ def test_a_run_that_was_just_made_is_not_due_again() -> None:
         ((False, float("-inf")), False, 0.05),
     ],
 )
-def test_whatever_it_answers_the_next_look_is_known(answer: Any, due: bool, wait: float) -> None:
+def test_any_answer_of_is_due_gives_a_next_look(answer: Any, due: bool, wait: float) -> None:
     decision = decide(Answers(answer, nowfun=at(NOON)), NOON, NOON, NOON, NOON)
     assert (decision.due, decision.next_at) == (due, NOON + timedelta(seconds=wait))
 
 
 @pytest.mark.parametrize("far", [float("inf"), 1e300, 1e12])
-def test_it_is_asked_again_however_far_away_it_says(far: float) -> None:
+def test_is_due_is_called_again_after_a_limited_time(far: float) -> None:
     decision = decide(Answers((True, far)), NOON, NOON, NOON, NOON)
     assert decision.next_at is not None
     assert decision.next_at > NOON + timedelta(days=3000)
 
 
-def test_none_is_the_end(app: Celery) -> None:
+def test_a_wait_of_none_ends_the_entry(app: Celery) -> None:
     made = entry(app, Answers((False, None)))
     assert (made.due_at, made.score, made.is_due()) == (None, -1, (False, None))
 
 
-def test_what_it_raises_comes_through(app: Celery) -> None:
+def test_errors_of_is_due_are_raised(app: Celery) -> None:
     made = entry(app, Answers(RuntimeError("no tide table")))
     with pytest.raises(RuntimeError, match="no tide table"):
         made.is_due()
 
 
-def test_a_class_without_a_clock_is_asked_all_the_same() -> None:
+def test_a_class_without_a_clock_is_used_too() -> None:
     class Bare(BaseSchedule):
         def __init__(self) -> None:
-            """Leave out what Celery does."""
+            """Do not call Celery's constructor."""
 
         def is_due(self, _last_run_at: datetime) -> Any:
             return schedstate(False, 3.0)
@@ -142,7 +144,7 @@ def test_a_class_without_a_clock_is_asked_all_the_same() -> None:
 
 
 class TestUpcoming:
-    def test_it_tells_by_its_remaining_estimate(self, app: Celery) -> None:
+    def test_upcoming_runs_come_from_remaining_estimate(self, app: Celery) -> None:
         class Twice(schedule):
             def remaining_estimate(self, last_run_at: datetime) -> timedelta:
                 elapsed: timedelta = self.now() - last_run_at
@@ -152,7 +154,7 @@ class TestUpcoming:
         first, second = made.upcoming(2)
         assert abs(second - first - timedelta(seconds=120)) < timedelta(seconds=1)
 
-    def test_it_ends_where_it_gets_no_further(self, app: Celery) -> None:
+    def test_upcoming_runs_end_when_the_time_does_not_advance(self, app: Celery) -> None:
         class Stuck(schedule):
             def remaining_estimate(self, _last_run_at: datetime) -> timedelta:
                 wait: timedelta = NOON - self.now()
@@ -162,7 +164,7 @@ class TestUpcoming:
         assert abs(instant - NOON) < timedelta(seconds=1)
         assert entry(app, Stuck(60, app=app)).upcoming(5, NOON + timedelta(hours=1)) == []
 
-    def test_without_one_only_the_next_run_is_known(self, app: Celery) -> None:
+    def test_without_remaining_estimate_only_the_next_run_is_known(self, app: Celery) -> None:
         class Tide(BaseSchedule):
             def is_due(self, _last_run_at: datetime) -> Any:
                 return schedstate(False, 60.0)
@@ -172,7 +174,7 @@ class TestUpcoming:
 
 
 class ZonedCron(crontab):
-    """A crontab in a zone of its own, as programs write them."""
+    """A crontab in its own time zone, as programs write it."""
 
     def __init__(self, *args: Any, zone: str, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -180,12 +182,12 @@ class ZonedCron(crontab):
 
     @property
     def tz(self) -> Any:
-        """The zone that it is read in."""
+        """The time zone of the crontab."""
         return ZoneInfo(self.zone)
 
 
 class HeaderEntry(Entry):
-    """Reads its crontab in the zone that a header names."""
+    """Sets the time zone of its crontab from a header."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -196,7 +198,7 @@ class HeaderEntry(Entry):
             self.schedule = ZonedCron(*written, zone=zone, app=self.app)
 
 
-def test_an_entry_that_makes_its_schedule_itself(
+def test_an_entry_class_that_creates_its_schedule(
     app: Celery, redis_client: redis.Redis, stored: Stored, score_of: ScoreOf
 ) -> None:
     headers = {"headers": {"zone": "Asia/Tokyo"}}
@@ -215,7 +217,7 @@ def test_an_entry_that_makes_its_schedule_itself(
     for one in (made, loaded):
         due_at = one.due_at
         assert due_at is not None
-        # Celery's own arithmetic, which counts here, may be some microseconds early.
+        # Celery's own calculation, which is used here, may be some microseconds early.
         whole = due_at + timedelta(seconds=1)
         assert (whole.hour, whole.astimezone(TOKYO).hour) == (0, 9)
         assert score_of("tokyo") == pytest.approx(due_at.timestamp(), abs=2)
@@ -226,7 +228,7 @@ def test_an_entry_that_makes_its_schedule_itself(
 
 class TestZoneOfAnEntry:
     @pytest.mark.parametrize("kind", [crontab(0, 9), schedule(60, relative=True)])
-    def test_its_schedule_tells_it(self, app: Celery, kind: Any) -> None:
+    def test_the_zone_of_the_schedule_is_that_of_the_entry(self, app: Celery, kind: Any) -> None:
         made = entry(app, kind, timezone="Europe/Berlin").save()
         loaded = Entry.from_key(made.key, app=app)
         for one in (made, loaded):
@@ -236,7 +238,7 @@ class TestZoneOfAnEntry:
         assert str(entry(app, kind).schedule.tz) == "UTC"
         assert made.texts() == loaded.texts()
 
-    def test_it_changes_nothing_of_what_is_stored(self, app: Celery, stored: Stored) -> None:
+    def test_the_zone_of_the_schedule_is_not_stored(self, app: Celery, stored: Stored) -> None:
         entry(app, crontab(0, 9)).save()
         plain = stored("own")
         entry(app, crontab(0, 9), timezone="Europe/Berlin").save()
@@ -244,13 +246,13 @@ class TestZoneOfAnEntry:
         assert zoned["definition"] == plain["definition"]
         assert json.loads(zoned["policy"]) == {"timezone": "Europe/Berlin"}
 
-    def test_a_clock_of_its_own_is_read_in_it(self, app: Celery) -> None:
+    def test_a_custom_clock_is_read_in_the_zone_of_the_schedule(self, app: Celery) -> None:
         when = crontab(0, 9, nowfun=at(NOON))
         made = entry(app, when, timezone="Asia/Tokyo", last_run_at=NOON)
         assert made.due_at == datetime(2026, 3, 3, 0, tzinfo=UTC)
         assert entry(app, when, last_run_at=NOON).due_at == datetime(2026, 3, 3, 9, tzinfo=UTC)
 
-    def test_one_that_is_none_is_for_save_to_refuse(self, app: Celery) -> None:
+    def test_an_invalid_zone_is_refused_by_save(self, app: Celery) -> None:
         made = entry(app, crontab(0, 9), timezone="Mars/Olympus")
         with pytest.raises(ValueError, match=r"^timezone: "):
             made.save()

@@ -1,4 +1,4 @@
-"""Entries that were written by hand, as the manual shows it, from any language."""
+"""Entries written by raw commands from any language, as the manual shows."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def minimal(**fields: Any) -> dict[str, Any]:
     return {"name": "a", "task": "t.a", "schedule": EVERY_MINUTE, **fields}
 
 
-def test_the_least_that_makes_an_entry(app: Celery, put_raw: PutRaw) -> None:
+def test_the_minimal_definition_of_an_entry(app: Celery, put_raw: PutRaw) -> None:
     found = Entry.from_key(put_raw(minimal()), app=app)
     assert (found.name, found.task, found.schedule) == ("a", "t.a", schedule(60))
     assert (found.args, found.kwargs, found.options, found.enabled) == (None, {}, {}, True)
@@ -209,7 +209,7 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("fields", "field"), BROKEN)
-def test_what_cannot_be_understood_is_named(
+def test_the_error_names_the_invalid_field(
     app: Celery, put_raw: PutRaw, fields: dict[str, Any], field: str
 ) -> None:
     with pytest.raises(DecodeError) as caught:
@@ -218,7 +218,7 @@ def test_what_cannot_be_understood_is_named(
 
 
 @pytest.mark.parametrize("text", ["", "{", "null", "[]", '"x"', b"\xff", b'{"name": "\xff"}'])
-def test_a_definition_that_is_no_object(
+def test_a_definition_that_is_not_an_object_is_an_error(
     app: Celery, redis_client: redis.Redis, text: str | bytes
 ) -> None:
     redis_client.hset(f"{PREFIX}a", "definition", text)
@@ -240,7 +240,7 @@ def test_a_definition_that_is_no_object(
         (b"\xff", "meta"),
     ],
 )
-def test_a_history_that_cannot_be_understood_is_named(
+def test_the_error_names_the_invalid_field_of_a_history(
     app: Celery, redis_client: redis.Redis, put_raw: PutRaw, text: str | bytes, field: str
 ) -> None:
     key = put_raw(minimal())
@@ -251,7 +251,7 @@ def test_a_history_that_cannot_be_understood_is_named(
 
 
 @pytest.mark.parametrize("runtime", ["", "{", "[]", "null", '{"scheduled_at": 1}', '{"a": "b"}'])
-def test_a_runtime_that_cannot_be_understood_is_not_used(
+def test_an_unreadable_runtime_is_ignored(
     app: Celery, redis_client: redis.Redis, put_raw: PutRaw, runtime: str
 ) -> None:
     key = put_raw(minimal(), {"last_run_at": DATE})
@@ -260,7 +260,7 @@ def test_a_runtime_that_cannot_be_understood_is_not_used(
 
 
 @pytest.mark.parametrize("policy", ["{", "[]", '{"dtstart_zone": "Moon/Crater"}'])
-def test_a_policy_that_cannot_be_understood_is_named(
+def test_the_error_names_an_invalid_policy(
     app: Celery, redis_client: redis.Redis, put_raw: PutRaw, policy: str
 ) -> None:
     daily = {"__type__": "rrule", "freq": "DAILY", "dtstart": 1_000_000_000}

@@ -1,4 +1,4 @@
-"""Several real beats on one schedule, to be stopped, killed and started again."""
+"""Runs several real beats on one schedule, and stops, kills and restarts them."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ from tests.waiting import wait_until
 
 __all__ = ("LOCK_TIMEOUT", "Beats", "lease")
 
-#: The lock timeout of the beats unless a test wants another, seconds.
+#: The default lock timeout of the beats, in seconds.
 LOCK_TIMEOUT = 5.0
 START_SECONDS = 60.0
-#: The last word of a beat before its first tick.
+#: What a beat logs last before its first tick.
 STARTED = "beat: Starting..."
-#: Lines that come with each run, or nearly.
+#: Log lines that come with almost every run.
 CHATTER = ("Sending due task", "which makes up for")
 PID_IN_TOKEN = re.compile(r"redbeat3:.*:(\d+):\d+:[0-9a-f]+")
 
 
 def lease(lock_timeout: float = LOCK_TIMEOUT) -> float:
-    """Return the seconds that a claim lasts, by the rule of the documentation."""
+    """Return the length of a claim's lease in seconds, by the rule of the manual."""
     return min(LONGEST_LEASE, max(SHORTEST_LEASE, lock_timeout))
 
 
 @dataclass(frozen=True)
 class Spec:
-    """How a beat is started: where its schedule and its broker are, its settings, its program.
+    """How a beat is started: its schedule, its broker, its settings, its program.
 
-    ``wrapper`` is a Python script that is run in place of ``-m celery``, with the same arguments.
+    ``wrapper`` is a Python script that runs instead of ``-m celery``, with the same arguments.
     """
 
     schedule_url: str
@@ -54,13 +54,13 @@ class Spec:
         return [sys.executable, *program, "-A", "tests.acceptance.project", *options]
 
     def environment(self) -> dict[str, str]:
-        """Return what the project reads its configuration from."""
+        """Return the environment variables from which the project reads its configuration."""
         settings = {"redbeat_redis_url": self.schedule_url, **self.settings}
         return {"PROJECT_REDIS_URL": self.broker_url, "PROJECT_SETTINGS": json.dumps(settings)}
 
 
 class Beat(Process):
-    """One run of a beat."""
+    """A process of a beat."""
 
     def __init__(self, directory: Path, name: str, spec: Spec) -> None:
         self.log = directory / f"{name}.log"
@@ -77,16 +77,16 @@ class Beat(Process):
 
     @property
     def is_alive(self) -> bool:
-        """Whether the process exists; a stopped one does."""
+        """Whether the process exists; a stopped process does."""
         return self.popen.poll() is None
 
     def wait_for(self, text: str, deadline: float = START_SECONDS) -> None:
-        """Wait until the process prints `text`; unlike its base it does not print the whole log."""
-        wait_until(lambda: text in self.said(), deadline, f"{text!r} in {self.log.name}")
+        """Wait until the process prints `text`; a failure does not print the whole log."""
+        wait_until(lambda: text in self.output(), deadline, f"{text!r} in {self.log.name}")
 
 
 class Beats:
-    """Beats by number, on one schedule and one broker unless one is given others."""
+    """Beats by number; by default all have the same schedule and broker."""
 
     def __init__(
         self,
@@ -117,7 +117,7 @@ class Beats:
         settings: Mapping[str, Any] | None = None,
         wrapper: Path | None = None,
     ) -> int:
-        """Start one more beat and return its number; see :meth:`wait_started`."""
+        """Start one more beat and return its number. :meth:`wait_started` waits until it ticks."""
         spec = replace(
             self._spec,
             schedule_url=schedule_url or self._spec.schedule_url,
@@ -130,12 +130,12 @@ class Beats:
         return len(self._beats) - 1
 
     def start_many(self, count: int, **kwargs: Any) -> None:
-        """Start so many beats and wait until they all run."""
+        """Start ``count`` beats and wait until all tick."""
         for number in [self.start(**kwargs) for _ in range(count)]:
             self.wait_started(number)
 
     def start_leader_and_standby(self, **kwargs: Any) -> None:
-        """Start beat 0, and when it leads beat 1. ``kwargs`` are for the leader only."""
+        """Start beat 0, and beat 1 when beat 0 leads. ``kwargs`` are for the leader only."""
         self.start(**kwargs)
         self[0].wait_for("beat: Acquired lock")
         self.start()
@@ -159,13 +159,13 @@ class Beats:
         return self[number].stop(signal.SIGTERM, 30.0)
 
     def restart(self, number: int) -> None:
-        """Start a beat again as it was started; one that still runs is terminated first."""
+        """Start a beat again with the same options; terminate it first if it still runs."""
         if self[number].is_alive:
             self.terminate(number)
         self._beats[number] = self._launch(self._specs[number])
 
     def leader(self) -> int | None:
-        """Return the number of the beat that holds the lock, None when none of them does."""
+        """Return the number of the beat that holds the lock, None if no beat does."""
         match = PID_IN_TOKEN.fullmatch(self.schedule.lock_token() or "")
         pids = [beat.popen.pid for beat in self._beats]
         pid = int(match[1]) if match else 0
@@ -176,12 +176,12 @@ class Beats:
         (leader,) = wait_until(lambda: _one(self.leader()), deadline, "a leader")
         return leader
 
-    def said(self) -> str:
-        """Return the last words of all beats, the ended ones included."""
-        return "\n".join(f"--- {beat.log.name}\n{_tail(beat.said())}" for beat in self._history)
+    def log_tails(self) -> str:
+        """Return the ends of the logs of all beats, also of those that have ended."""
+        return "\n".join(f"--- {beat.log.name}\n{_tail(beat.output())}" for beat in self._history)
 
     def end(self) -> None:
-        """End everything that was started."""
+        """End all processes."""
         for beat in self._history:
             beat.end()
 
@@ -192,11 +192,11 @@ class Beats:
 
 
 def _one(number: int | None) -> tuple[int, ...]:
-    """Make 0 a true answer."""
+    """Return the result with a truthy form of the number 0."""
     return () if number is None else (number,)
 
 
 def _tail(text: str, lines: int = 30) -> str:
-    """Return the end of a log, without the lines that tell of each run."""
+    """Return the end of a log, without the lines of single runs."""
     wanted = [line for line in text.splitlines() if not any(word in line for word in CHATTER)]
     return "\n".join(wanted[-lines:])

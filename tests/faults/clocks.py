@@ -1,6 +1,6 @@
-"""Processes whose wall clock is wrong, and jumps when it is told to; the monotonic clock is right.
+"""Processes whose wall clock is wrong and jumps on a signal; the monotonic clock is right.
 
-Without arguments of its own this is imported; as a program it saves entries under a wrong clock.
+Run as a program, this module saves entries under a wrong clock.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ run_celery({offset!r}, {orders!r})
 
 
 def wrong_by(offset: float) -> time_machine.Traveller:
-    """Make the wall clock of this process wrong by so many seconds; it goes on from there."""
+    """Set the wall clock of this process off by ``offset`` seconds; it runs on from there."""
     return time_machine.travel(time.time() + offset, tick=True).start()
 
 
 def run_celery(offset: float, orders: str) -> None:
     """Run the celery command line under a wrong clock.
 
-    At each SIGUSR1 the clock jumps by the seconds in the file ``orders``, and that is printed.
+    At each SIGUSR1 the clock jumps by the seconds in the file ``orders``, and the jump is printed.
     """
     clock = wrong_by(offset)
     jumps = 0
@@ -52,17 +52,17 @@ def run_celery(offset: float, orders: str) -> None:
         nonlocal jumps
         clock.shift(float(Path(orders).read_text()))
         jumps += 1
-        # Past the buffers, in which the process may just be.
+        # This bypasses the buffers: the signal may interrupt a write to them.
         os.write(1, b"jump %d: it is %.3f\n" % (jumps, time.time()))
 
     signal.signal(signal.SIGUSR1, jump)
-    from celery.__main__ import main  # noqa: PLC0415 - it is to meet the wrong clock only
+    from celery.__main__ import main  # noqa: PLC0415 - it must see the wrong clock only
 
     sys.exit(main())
 
 
 class WrongClock:
-    """The clock of a beat to be started with :attr:`wrapper`, wrong by ``offset`` seconds."""
+    """A clock that is wrong by ``offset`` seconds, for a beat started with :attr:`wrapper`."""
 
     def __init__(self, directory: Path, offset: float = 0.0) -> None:
         stem = f"clock-{len(list(directory.glob('clock-*.py')))}"
@@ -72,7 +72,7 @@ class WrongClock:
         self.wrapper.write_text(WRAPPER.format(offset=offset, orders=str(self._orders)))
 
     def jump(self, beat: Beat, seconds: float) -> None:
-        """Let the clock of a beat that runs with it jump; it has when this returns."""
+        """Let the clock of a running beat jump, and wait until it has."""
         self._orders.write_text(str(seconds))
         self._jumps += 1
         beat.popen.send_signal(signal.SIGUSR1)
@@ -82,8 +82,9 @@ class WrongClock:
 def save(url: str, offset: float, entries: Mapping[str, str], start: float = 0.0) -> None:
     """Save entries of one second by the API, from a process whose clock is wrong.
 
-    ``entries`` tells of each name what to do: ``interval`` and ``rrule`` (from ``start`` on, UNIX
-    seconds) make one, ``again`` loads one and saves it, ``now`` asks one that is there to run now.
+    ``entries`` maps names to operations: ``interval`` and ``rrule`` (from ``start`` on, UNIX
+    seconds) create an entry, ``again`` loads and saves an entry, ``now`` makes an existing entry
+    run now.
     """
     order = json.dumps({"url": url, "offset": offset, "entries": dict(entries), "start": start})
     subprocess.run(

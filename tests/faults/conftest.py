@@ -1,4 +1,4 @@
-"""Servers, beats and a ledger of their own for each test, and the profile of the run."""
+"""Fixtures for tests of faults: each test has its own servers, beats and ledger."""
 
 from __future__ import annotations
 
@@ -16,23 +16,24 @@ from tests.servers import RedisServer
 
 DURABLE = ("--appendonly", "yes", "--appendfsync", "always")
 
-#: Trials of each test with an argument ``seed`` in the full profile.
+#: How often the full profile runs each test that has an argument ``seed``.
 TRIALS = 10
-#: Seconds that one test may take.
+#: Timeout of one test, in seconds.
 TIMEOUT_SHORT, TIMEOUT_FULL = 180, 3600
 
 Note = Callable[[object], None]
-#: For tests of both kinds of brokers: on one server with the schedule, nothing is sent twice.
+#: For tests of both kinds of brokers: when broker and schedule share a server, no run is sent
+#: twice.
 BOTH_BROKERS = pytest.mark.parametrize(
     "one_server", [False, True], ids=["separate broker", "one server"]
 )
 
-#: What a property of a report is called when it is a note.
+#: The name of a report's property that holds a note.
 NOTE = "note"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add ``--faults``; it is known only when this directory is named on the command line."""
+    """Add the option ``--faults``; it needs this directory on the command line."""
     parser.addoption("--faults", choices=("short", "full"), help="the size of the fault suite")
 
 
@@ -42,13 +43,13 @@ def profile_of(config: pytest.Config) -> Profile:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run a test with an argument ``seed`` once per trial."""
+    """Run a test with an argument ``seed`` once for each trial."""
     if "seed" in metafunc.fixturenames:
         metafunc.parametrize("seed", range(profile_of(metafunc.config).trials(TRIALS)))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Give the tests of this directory the time that the profile needs."""
+    """Set the timeout of the tests in this directory to that of the profile."""
     timeout = profile_of(config).pick(TIMEOUT_SHORT, TIMEOUT_FULL)
     for item in items:
         if Path(__file__).parent in item.path.parents:
@@ -56,7 +57,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print what the tests noted."""
+    """Print the notes of the tests."""
     reports = [report for kind in terminalreporter.stats.values() for report in kind]
     notes = [
         f"{report.nodeid.partition('::')[2]}: {text}"
@@ -73,7 +74,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture
 def note(request: pytest.FixtureRequest) -> Note:
-    """Takes a line for the end of the run: what was counted, whether or not it is bounded."""
+    """A function that adds a line to the summary of the run: a measurement, asserted or not."""
     return lambda text: request.node.user_properties.append((NOTE, str(text)))
 
 
@@ -85,20 +86,20 @@ def profile(request: pytest.FixtureRequest) -> Profile:
 
 @pytest.fixture
 def durable() -> bool:
-    """Whether what the servers confirmed survives their crash; that is slow. For overriding."""
+    """Whether confirmed writes survive a crash, which makes servers slow. Tests may override it."""
     return False
 
 
 @pytest.fixture
 def schedule_redis(durable: bool) -> Iterator[RedisServer]:
-    """The Redis of the schedule."""
+    """The Redis server of the schedule."""
     with RedisServer(*(DURABLE if durable else ())) as server:
         yield server
 
 
 @pytest.fixture
 def one_server() -> bool:
-    """Whether broker and schedule are on one server. For overriding."""
+    """Whether broker and schedule share a server. Tests may override it."""
     return False
 
 
@@ -106,7 +107,7 @@ def one_server() -> bool:
 def broker_redis(
     durable: bool, one_server: bool, schedule_redis: RedisServer
 ) -> Iterator[RedisServer]:
-    """The Redis of the broker."""
+    """The Redis server of the broker."""
     if one_server:
         yield schedule_redis
         return
@@ -116,14 +117,14 @@ def broker_redis(
 
 @pytest.fixture
 def schedule(schedule_redis: RedisServer) -> Iterator[Schedule]:
-    """The schedule, read and written past all proxies."""
+    """The schedule, accessed directly and not through a proxy."""
     with redis.Redis.from_url(schedule_redis.url, decode_responses=True) as client:
         yield Schedule(client)
 
 
 @pytest.fixture
 def ledger(broker_redis: RedisServer) -> Iterator[Ledger]:
-    """Everything that reaches the broker."""
+    """The ledger of all messages that reach the broker."""
     with Ledger(broker_redis.url) as ledger:
         yield ledger
 
@@ -132,7 +133,7 @@ def ledger(broker_redis: RedisServer) -> Iterator[Ledger]:
 def beats(
     tmp_path: Path, schedule_redis: RedisServer, broker_redis: RedisServer, schedule: Schedule
 ) -> Iterator[Beats]:
-    """Beats on the two servers; none runs yet. All end with the test, and say why it failed."""
+    """Beats on the two servers; none runs yet. They end with the test, which reports their logs."""
     beats = Beats(tmp_path, schedule_redis.url, broker_redis.url, schedule)
     yield beats
     beats.end()
@@ -140,9 +141,9 @@ def beats(
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
-    """Show the logs of the beats beside a failure."""
+    """Add the logs of the beats to the report of a failure."""
     report: pytest.TestReport = yield  # type: ignore[assignment]
     beats = getattr(item, "funcargs", {}).get("beats")
     if call.when == "call" and report.failed and isinstance(beats, Beats):
-        report.sections.append(("beats", beats.said()))
+        report.sections.append(("beats", beats.log_tails()))
     return report  # type: ignore[return-value]

@@ -1,7 +1,7 @@
-"""A beat that kills itself, once, at a named point between claim, record and publish.
+"""A beat that kills itself once, at a named point between claim, record and publish.
 
-The environment says where, such as ``published:7``: at the seventh publish. A file in the working
-directory remembers that it happened, so that a beat which is started again lives on.
+An environment variable names the point: ``published:7`` is the seventh publish. A file in the
+working directory records the crash, so that the restarted beat keeps running.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from redbeat.storage.store import Store
 
 __all__ = ("CRASH_AT", "MARK", "WRAPPER", "CrashingScheduler")
 
-#: The variable with the point, and with how often it is passed before that.
+#: The environment variable with the point, and with the count at which the beat dies.
 CRASH_AT = "REDBEAT_TEST_CRASH_AT"
 
-#: The file that says that it happened.
+#: The file that records the crash.
 MARK = "crashed"
 
-#: A script in place of ``-m celery`` that runs this scheduler.
+#: A script that runs this scheduler instead of ``-m celery``.
 WRAPPER = """
 import sys
 from celery.__main__ import main
@@ -37,7 +37,7 @@ _passed: dict[str, int] = {}
 
 
 def passes(point: str) -> None:
-    """Die here if this is the place to die, else only count."""
+    """Count the passes of a point; kill the process at the configured count."""
     wanted, _, number = os.environ[CRASH_AT].partition(":")
     _passed[point] = _passed.get(point, 0) + 1
     if point == wanted and _passed[point] == int(number) and not Path(MARK).exists():
@@ -46,23 +46,23 @@ def passes(point: str) -> None:
 
 
 class CrashingStore(Store):
-    """Dies around the turns of a beat.
+    """Dies before or after requests to Redis.
 
-    ``claimed``: Redis gave claims and nothing is done with them yet. ``decided``: runs that are to
-    be sent at most once are about to be recorded. ``recorded``: runs are recorded, and the reply is
-    not looked at.
+    ``claimed``: Redis granted claims, and the beat has not used them. ``decided``: the beat is
+    about to record at-most-once runs. ``recorded``: Redis recorded runs, and the beat has not read
+    the reply.
     """
 
-    #: A turn that is begun while others are published would blur which step comes first.
+    #: Claiming ahead while runs are published would blur the order of the steps.
     overlaps = False
 
     def claim(self, *terms: Any, **more: Any) -> ClaimReply:
-        """Take a turn, and die before or after it."""
-        asked = ClaimRequest(*terms, **more)
-        if any(done.meta for done in asked.completions):
+        """Send the request, and die before or after it."""
+        request = ClaimRequest(*terms, **more)
+        if any(done.meta for done in request.completions):
             passes("decided")
-        turn = super().claim(*asked)
-        if any(done.meta for done in asked.completions):
+        turn = super().claim(*request)
+        if any(done.meta for done in request.completions):
             passes("recorded")
         if turn.claims:
             passes("claimed")
@@ -70,17 +70,17 @@ class CrashingStore(Store):
 
 
 class CrashingPublisher(Publisher):
-    """Dies when the broker has confirmed messages, and nobody has heard of it (``delivered``)."""
+    """Dies after the broker confirmed messages, before the beat processes that (``delivered``)."""
 
     def _wait_for_confirms(self) -> list[InFlightMessage]:
-        letters = super()._wait_for_confirms()
-        if letters:
+        messages = super()._wait_for_confirms()
+        if messages:
             passes("delivered")
-        return letters
+        return messages
 
 
 class CrashingScheduler(RedBeatScheduler):
-    """Dies around its turns, or when a message was handed over (``published``).
+    """Dies before or after its requests, or after a message was published (``published``).
 
     With a publish window above 1 that message may not have reached the broker yet.
     """
@@ -95,7 +95,7 @@ class CrashingScheduler(RedBeatScheduler):
         return CrashingStore(store.client, store.keys)
 
     def apply_async(self, *args: Any, **kwargs: Any) -> Any:
-        """Publish, and die."""
+        """Publish the message, then die."""
         result = super().apply_async(*args, **kwargs)
         passes("published")
         return result

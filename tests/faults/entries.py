@@ -1,4 +1,4 @@
-"""A schedule written and read by raw commands, in the format that is documented."""
+"""Reads and writes a schedule by raw commands, in the documented format."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ PARTS = ("year", "month", "day", "hour", "minute", "second", "microsecond")
 
 
 def names(count: int, stem: str = "e") -> list[str]:
-    """Return so many names of entries."""
+    """Return ``count`` names of entries."""
     return [f"{stem}{number}" for number in range(count)]
 
 
 def definition_json(name: str, every: float) -> str:
-    """Return the definition of an interval; its task and its arguments name the entry."""
+    """Return the definition of an interval; its task and its arguments contain the entry's name."""
     schedule = {"__type__": "interval", "every": every, "relative": False}
     definition = {
         "name": name,
@@ -64,11 +64,11 @@ class Schedule:
         score: float = 0.0,
         meta: Mapping[str, str] | None = None,
     ) -> None:
-        """Store intervals of ``every`` seconds, and wake up beats that wait for something later.
+        """Store intervals of ``every`` seconds, and wake up the beats.
 
-        A beat that is not told looks after some seconds, when what is due at once is late already.
-        An entry without a history runs first at ``score``, and on the grid from there; 0 is now.
-        ``meta`` has the histories by name.
+        A beat that is not woken up looks only after some seconds, too late for entries that are due
+        now. An entry without a history first runs at ``score`` (0 is now), then on the grid from
+        there. ``meta`` maps names to histories.
         """
         pipeline = self.client.pipeline(transaction=False)
         members: dict[str, float] = {}
@@ -84,29 +84,29 @@ class Schedule:
 
     def run_counts(self, entries: Iterable[str]) -> dict[str, int]:
         """Return the recorded ``total_run_count`` of each entry, 0 without a history."""
-        wanted = list(entries)
+        names_to_read = list(entries)
         pipeline = self.client.pipeline(transaction=False)
-        for name in wanted:
+        for name in names_to_read:
             pipeline.hget(self.prefix + name, "meta")
         metas = pipeline.execute()
         return {
             name: json.loads(meta).get("total_run_count", 0) if meta else 0
-            for name, meta in zip(wanted, metas, strict=True)
+            for name, meta in zip(names_to_read, metas, strict=True)
         }
 
     def claimed(self, entries: Iterable[str]) -> list[str]:
-        """Return the entries that bear a claim."""
-        wanted = list(entries)
+        """Return the entries that have a claim."""
+        names_to_read = list(entries)
         pipeline = self.client.pipeline(transaction=False)
-        for name in wanted:
+        for name in names_to_read:
             pipeline.hexists(self.prefix + name, "claim")
-        return [name for name, held in zip(wanted, pipeline.execute(), strict=True) if held]
+        return [name for name, held in zip(names_to_read, pipeline.execute(), strict=True) if held]
 
     def due_before(self, instant: float) -> int:
-        """Return how many entries have a score from 0 to ``instant``."""
+        """Return how many entries have a score between 0 and ``instant``."""
         return int(self.client.zcount(self.key, 0, instant))
 
     def lock_token(self) -> str | None:
-        """Return the token in the beat lock, None when it is free."""
+        """Return the token in the beat lock, None if it is free."""
         token: str | None = self.client.get(f"{self.prefix}:lock")
         return token

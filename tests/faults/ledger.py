@@ -1,4 +1,4 @@
-"""Every message that reached the broker, read from its Redis list; no worker is needed."""
+"""Reads every message that reached the broker from its Redis list, without a worker."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ __all__ = ("Ledger", "Message", "decode")
 
 QUEUE = "celery"
 BATCH = 1000
-#: Seconds between two looks at a broker that has nothing new, or is away.
+#: Seconds between two looks at a broker that has nothing new or is away.
 POLL = 0.005
 POLL_WHEN_AWAY = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message: which occurrence of which entry, sent by which process, when.
+    """One message: the entry, the occurrence, the sender, and when it arrived.
 
-    ``scheduled_at`` and ``received`` are UNIX seconds; ``scheduled_at`` is None when the sender
-    does not tell. ``coalesced`` is how many earlier missed occurrences the run stands for.
-    ``sender`` is the process id of the beat, 0 when it is not told. A ``triggered`` run is not an
-    occurrence of the schedule.
+    ``scheduled_at`` and ``received`` are UNIX seconds; ``scheduled_at`` is None if the message does
+    not have it. ``coalesced`` is how many earlier missed occurrences the run stands for. ``sender``
+    is the process id of the beat, 0 if unknown. A ``triggered`` run is not an occurrence of the
+    schedule.
     """
 
     entry: str
@@ -49,7 +49,7 @@ class Message:
 def decode(text: bytes, received: float) -> Message:
     """Return the message in an envelope of kombu.
 
-    The name of the entry is its header, else the keyword argument ``entry``, else the task.
+    The entry's name is in a header, else in the keyword argument ``entry``, else it is the task.
     """
     envelope = json.loads(text)
     headers = envelope["headers"]
@@ -75,17 +75,16 @@ def _entry_in_body(envelope: dict[str, Any]) -> str:
 
 
 def _pid(origin: str) -> int:
-    """Return the process id in Celery's name of a sender, such as ``gen123@host``."""
+    """Return the process id in Celery's name for a sender, such as ``gen123@host``."""
     digits = origin.partition("@")[0].removeprefix("gen")
     return int(digits) if digits.isdigit() else 0
 
 
 class Ledger:
-    """Reads the queue of a broker in a thread, from the first message on; a context manager.
+    """Reads the queue of a broker in a thread, from its first message on; a context manager.
 
-    It takes nothing out: a message that was popped just before the broker died would be missing
-    here. It outlives outages of a broker that keeps its data (AOF); of one that comes back empty it
-    keeps what it had read.
+    It removes nothing: a message popped just before the broker died would be missing here. It
+    survives restarts of the broker, whether the broker keeps its data (AOF) or comes back empty.
     """
 
     def __init__(self, broker_url: str) -> None:
@@ -113,7 +112,7 @@ class Ledger:
 
     @property
     def messages(self) -> list[Message]:
-        """The messages so far, in the order in which the broker got them."""
+        """The messages so far, in the order in which the broker received them."""
         self._check()
         return list(self._messages)
 
@@ -140,7 +139,7 @@ class Ledger:
                     self._ended.wait(POLL)
 
     def _read(self) -> int:
-        """Read what is new; the newest message is the head of the list."""
+        """Read the new messages; the newest message is the head of the list."""
         pipeline = self._client.pipeline()
         pipeline.llen(QUEUE)
         pipeline.lrange(QUEUE, -self._seen - BATCH, -self._seen - 1)

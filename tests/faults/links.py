@@ -1,4 +1,4 @@
-"""One connection through the proxy, and the weather that all its connections share."""
+"""One connection through the proxy, and the network conditions that all connections share."""
 
 from __future__ import annotations
 
@@ -8,39 +8,39 @@ import socket
 import struct
 from dataclasses import dataclass, field
 
-__all__ = ("Link", "Weather", "abort")
+__all__ = ("Conditions", "Link", "abort")
 
 CHUNK = 256 * 1024
-#: SO_LINGER on, zero seconds: closing sends RST, and what was not sent yet is dropped.
+#: SO_LINGER with zero seconds: closing sends RST and drops unsent bytes.
 RESET = struct.pack("ii", 1, 0)
 
 
 class CutError(ConnectionError):
-    """The link was chosen to be reset."""
+    """The proxy must reset this link."""
 
 
 @dataclass
-class Weather:
-    """What happens to bytes; changed by the proxy, read by its links, in one event loop."""
+class Conditions:
+    """What happens to bytes. The proxy changes it and the links read it, in one event loop."""
 
     random: random.Random
-    #: Seconds that a chunk is under way, in each direction.
+    #: Delay of a chunk in seconds, in each direction.
     mean: float = 0.0
     jitter: float = 0.0
-    #: The chance that a chunk to the server resets its connection.
+    #: The probability that a chunk to the server resets its connection.
     reset_rate: float = 0.0
-    #: How many replies are still to be swallowed, and to which requests.
+    #: How many replies must still be dropped, and for which requests.
     swallows: int = 0
-    #: How many connections were reset by chance or for a reply, so far.
+    #: How many connections were reset so far, by chance or instead of a reply.
     struck: int = 0
     matching: bytes = b""
     refusing: bool = False
     swallowing_all: bool = False
-    #: Cleared while bytes are held back.
+    #: Cleared while the proxy holds bytes back.
     flowing: asyncio.Event = field(default_factory=asyncio.Event)
 
     def travel(self) -> float:
-        """Return the seconds that the next chunk is under way."""
+        """Return the delay of the next chunk in seconds."""
         if not self.mean and not self.jitter:
             return 0.0
         return max(0.0, self.random.uniform(self.mean - self.jitter, self.mean + self.jitter))
@@ -50,7 +50,7 @@ class Weather:
         return self.reset_rate > 0 and self.random.random() < self.reset_rate
 
     def takes_reply(self, request: bytes) -> bool:
-        """Whether the reply to a request is to be swallowed; that uses up one."""
+        """Whether the reply to a request must be dropped; True uses up one drop."""
         if not self.swallows or self.matching not in request:
             return False
         self.swallows -= 1
@@ -66,7 +66,7 @@ def abort(writer: asyncio.StreamWriter) -> None:
 
 
 class Direction:
-    """Bytes of a link on their way from one side to the other, in order."""
+    """The bytes of a link in one direction, in order."""
 
     def __init__(self, link: Link, source: asyncio.StreamReader, sink: asyncio.StreamWriter):
         self._link = link
@@ -75,20 +75,20 @@ class Direction:
         self._under_way: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
 
     async def read(self) -> None:
-        """Take chunks from the source; b'' is its end."""
+        """Read chunks from the source; b'' marks its end."""
         clock, data, arrival = asyncio.get_running_loop().time, b"-", 0.0
         while data:
             data = await self._source.read(CHUNK)
-            arrival = max(arrival, clock() + self._link.weather.travel())
+            arrival = max(arrival, clock() + self._link.conditions.travel())
             self._under_way.put_nowait((arrival, data))
 
     async def write(self) -> None:
-        """Deliver chunks when their time has come; a dead link delivers nothing, for ever."""
-        clock, weather = asyncio.get_running_loop().time, self._link.weather
+        """Deliver each chunk after its delay; a dead link never delivers."""
+        clock, conditions = asyncio.get_running_loop().time, self._link.conditions
         while True:
             arrival, data = await self._under_way.get()
             await asyncio.sleep(max(0.0, arrival - clock()))
-            await weather.flowing.wait()
+            await conditions.flowing.wait()
             if self._link.dead:
                 continue
             if not data:
@@ -102,22 +102,22 @@ class Direction:
 
 
 class Requests(Direction):
-    """From the client to the server: this is where faults strike."""
+    """Bytes from the client to the server; faults happen here."""
 
     async def _deliver(self, data: bytes) -> None:
-        weather = self._link.weather
-        struck = weather.strikes()
-        if struck and weather.random.random() < 0.5:
+        conditions = self._link.conditions
+        struck = conditions.strikes()
+        if struck and conditions.random.random() < 0.5:
             raise CutError
-        self._link.reply_is_lost |= weather.takes_reply(data)
+        self._link.reply_is_lost |= conditions.takes_reply(data)
         await super()._deliver(data)
         if struck:
-            # The server has it: its answer, or a FIN of ours, comes after what was delivered.
+            # The server has the chunk. Its reply, or our FIN, comes after the delivered bytes.
             raise CutError
 
 
 class Replies(Direction):
-    """From the server to the client."""
+    """Bytes from the server to the client."""
 
     async def _deliver(self, data: bytes) -> None:
         if self._link.reply_is_lost:
@@ -126,21 +126,21 @@ class Replies(Direction):
 
 
 class Link:
-    """One connection of a client, with its connection to the server."""
+    """A connection of a client, with the matching connection to the server."""
 
     def __init__(
-        self, weather: Weather, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self, conditions: Conditions, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        self.weather = weather
-        #: Whether everything is swallowed, for as long as the link lasts.
-        self.dead = weather.swallowing_all
-        #: Whether the next reply is thrown away, and the connection with it.
+        self.conditions = conditions
+        #: Whether the link drops all bytes, for the rest of its life.
+        self.dead = conditions.swallowing_all
+        #: Whether to drop the next reply and reset the connection.
         self.reply_is_lost = False
         self._reader = reader
         self._writers = [writer]
 
     async def run(self, port: int) -> None:
-        """Carry bytes until both sides have ended or the link is reset."""
+        """Carry bytes until both sides end or the link is reset."""
         try:
             if self.dead:
                 while await self._reader.read(CHUNK):
@@ -148,7 +148,7 @@ class Link:
             else:
                 await self._carry(port)
         except CutError:
-            self.weather.struck += 1
+            self.conditions.struck += 1
             self.reset()
         except OSError:
             self.reset()
@@ -174,6 +174,6 @@ class Link:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     def reset(self) -> None:
-        """End both connections by RST."""
+        """Reset both connections."""
         for writer in self._writers:
             abort(writer)

@@ -1,4 +1,4 @@
-"""What should have run, against what did: pure functions."""
+"""Compares the runs that should have happened with those that did; pure functions."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from tests.faults.ledger import Message
 
 __all__ = ("Doubled", "Occurrence", "Report", "Rules", "grid", "judge")
 
-#: Scores are stored with microseconds; instants that differ by less than this are the same.
+#: Scores are stored with microseconds; instants that differ by less than this are equal.
 SAME = 0.0005
-#: Seconds that a message may come before its instant: Redis and Python read the same clock.
+#: How many seconds early a message may be: Redis and Python read the same clock.
 EARLY = 0.002
 
 
@@ -27,7 +27,7 @@ class Occurrence(NamedTuple):
 
 
 class Doubled(NamedTuple):
-    """An occurrence that was sent ``extra`` times too often."""
+    """An occurrence that was sent ``extra`` times more than once."""
 
     occurrence: Occurrence
     extra: int
@@ -35,11 +35,11 @@ class Doubled(NamedTuple):
 
 @dataclass(frozen=True)
 class Rules:
-    """What an entry must obey besides its grid.
+    """The rules of an entry besides its grid.
 
-    ``limit`` is its ``max_runs``. ``triggers`` has the ids that ``trigger()`` returned, each with
-    the time of the call. ``overlap_timeout`` is set for ``overlap="skip"``; ``ends`` then has the
-    time at which a worker reported the end of a run, by id. Times in UNIX seconds.
+    ``limit`` is its ``max_runs``. ``triggers`` maps the ids that ``trigger()`` returned to the time
+    of the call. ``overlap_timeout`` is set for ``overlap="skip"``; ``ends`` then maps ids to the
+    time at which a worker reported the end of the run. Times are UNIX seconds.
     """
 
     limit: int | None = None
@@ -57,13 +57,14 @@ def grid(first: float, every: float, until: float) -> list[float]:
 
 @dataclass
 class Report:
-    """The verdict on a ledger.
+    """The result of judging a ledger.
 
-    ``lost`` occurrences have no message, and no later message stands for them. ``coalesced`` ones
-    have no message of their own. ``doubled_same_id`` tells of messages beyond the first with an id
-    that came before, ``doubled_other_id`` of further ids. ``unknown`` messages are of no
-    occurrence that was expected. ``reused`` ids were sent for several occurrences. ``excess`` runs
-    exceed the limit of their entry; ``overlapping`` ones began before the end of the run before.
+    ``lost`` occurrences have no message, and no later message stands for them. ``coalesced``
+    occurrences have no message, but a later message stands for them. ``doubled_same_id`` counts
+    repeated messages with one id, ``doubled_other_id`` further ids for one occurrence. ``unknown``
+    messages belong to no expected occurrence. ``reused`` ids were sent for several occurrences.
+    ``excess`` runs exceed the limit of their entry. ``overlapping`` runs began before the previous
+    run ended.
     """
 
     expected: int = 0
@@ -80,7 +81,7 @@ class Report:
     delays: dict[Occurrence, float] = field(default_factory=dict)
 
     def late(self, seconds: float) -> list[Occurrence]:
-        """Return the occurrences whose first message came later than so many seconds."""
+        """Return the occurrences whose first message came more than ``seconds`` late."""
         return [occurrence for occurrence, delay in self.delays.items() if delay > seconds]
 
     @property
@@ -90,12 +91,12 @@ class Report:
 
     @property
     def other_id(self) -> int:
-        """How many ids too many there are."""
+        """How many ids there are beyond one for each occurrence."""
         return sum(doubled.extra for doubled in self.doubled_other_id)
 
     @property
     def wrong(self) -> list[object]:
-        """What no fault of a process may cause; messages with an id that came before may come."""
+        """What no fault of a process may cause; repeated messages with the same id are allowed."""
         breaches = (self.early, self.unknown, self.reused, self.excess, self.overlapping)
         return [one for many in (self.lost, self.doubled_other_id, *breaches) for one in many]
 
@@ -115,12 +116,12 @@ def judge(
     coalescing: bool = False,
     rules: Mapping[str, Rules] | None = None,
 ) -> Report:
-    """Return the verdict on ``messages``.
+    """Return the report on ``messages``.
 
-    ``expected`` has the instants of each entry, ascending, UNIX seconds. Messages of occurrences
-    after the last expected one are not judged, but may stand for expected ones. With
-    ``coalescing`` a later message stands for every gap before it, whatever its header says.
-    ``rules`` has those of the entries that have any.
+    ``expected`` maps entries to ascending instants in UNIX seconds. Messages of occurrences after
+    the last expected one are not judged, but may stand for expected ones. With ``coalescing`` a
+    later message stands for every gap before it, whatever its header says. ``rules`` maps entries
+    to their rules, if they have any.
     """
     of_entry: dict[str, list[Message]] = defaultdict(list)
     of_id: dict[str, set[tuple[str, float | None]]] = defaultdict(set)
@@ -129,15 +130,15 @@ def judge(
         of_id[message.task_id].add((message.entry, message.scheduled_at))
     report = Report(reused=[task_id for task_id, found in of_id.items() if len(found) > 1])
     for entry, instants in expected.items():
-        own = (rules or {}).get(entry, Rules())
+        entry_rules = (rules or {}).get(entry, Rules())
         found = of_entry.pop(entry, [])
         scheduled = [message for message in found if not message.triggered]
         triggered = [message for message in found if message.triggered]
-        _judge_triggers(report, entry, own.triggers, triggered)
-        wanted = _judge_limit(report, instants, scheduled, own.limit)
-        _judge_overlap(report, scheduled, own)
-        skips = own.overlap_timeout is not None
-        _judge_entry(report, entry, wanted, scheduled, coalescing or skips)
+        _judge_triggers(report, entry, entry_rules.triggers, triggered)
+        allowed = _judge_limit(report, instants, scheduled, entry_rules.limit)
+        _judge_overlap(report, scheduled, entry_rules)
+        skips = entry_rules.overlap_timeout is not None
+        _judge_entry(report, entry, allowed, scheduled, coalescing or skips)
     for strangers in of_entry.values():
         report.unknown += strangers
     return report
@@ -161,7 +162,7 @@ def _judge_triggers(
 
 
 def _firsts(messages: list[Message]) -> list[Message]:
-    """Return the first message of each id, in the order in which they came."""
+    """Return the first message with each id, in order of arrival."""
     firsts: dict[str, Message] = {}
     for message in messages:
         firsts.setdefault(message.task_id, message)
@@ -171,7 +172,7 @@ def _firsts(messages: list[Message]) -> list[Message]:
 def _judge_limit(
     report: Report, instants: Sequence[float], messages: list[Message], limit: int | None
 ) -> Sequence[float]:
-    """Return the instants that are expected: up to the last run that the limit allows."""
+    """Return the expected instants: up to the last run that the limit allows."""
     runs = _firsts(messages)
     if limit is None or len(runs) < limit:
         return instants
@@ -181,9 +182,9 @@ def _judge_limit(
 
 
 def _judge_overlap(report: Report, messages: list[Message], rules: Rules) -> None:
-    """Find runs that came before the end of the run before, as reported or by half the timeout.
+    """Find runs that came before the previous run ended, as reported or by half the timeout.
 
-    A message may be read late, so that the whole timeout would blame the reader.
+    The ledger may read a message late; the whole timeout would then blame the beat.
     """
     if rules.overlap_timeout is None:
         return
@@ -217,7 +218,10 @@ def _judge_entry(
 
 
 def _index(instants: Sequence[float], instant: float | None) -> int | None:
-    """Return the place of an instant; the length for a later one, None when it has none."""
+    """Return the index of an instant.
+
+    A later instant has the length of the list as its index; others that are not in it have None.
+    """
     if instant is None:
         return None
     place = bisect_left(instants, instant - SAME)
@@ -227,10 +231,10 @@ def _index(instants: Sequence[float], instant: float | None) -> int | None:
 
 
 def _reach(instants: Sequence[float], index: int, message: Message) -> int:
-    """Return how many expected instants before a message its header speaks for.
+    """Return how many expected instants before a message its header covers.
 
-    Of a message after the last expected instant, the header also counts instants that nobody asks
-    for; an interval's step tells how many.
+    After the last expected instant, the header also counts instants that are not in the list; the
+    interval's step says how many.
     """
     beyond = 0
     if index == len(instants) and len(instants) > 1 and message.scheduled_at is not None:

@@ -1,4 +1,4 @@
-"""How long the suite goes on: short by default, full when asked for."""
+"""How long the suite runs: short by default, full on request."""
 
 from __future__ import annotations
 
@@ -16,21 +16,24 @@ NAMES = ("short", "full")
 
 @dataclass(frozen=True)
 class Profile:
-    """Which of two sizes of a test is run."""
+    """The size of a test run: short or full."""
 
     full: bool
 
     def pick(self, short: T, full: T) -> T:
-        """Return what goes with the profile."""
+        """Return the value for this profile."""
         return full if self.full else short
 
     def trials(self, full: int) -> int:
-        """Return how often to try: ``full``, or a tenth of it, once at least."""
+        """Return the number of trials: ``full``, or a tenth of it, at least one."""
         return self.pick(max(1, full // 10), full)
 
 
 def chosen(option: str | None) -> Profile:
-    """Return the profile named by the option, else by the environment; ValueError for others."""
+    """Return the profile of the option, else of the environment variable.
+
+    Raises ValueError for an unknown profile.
+    """
     name = option or os.environ.get(ENVIRONMENT) or NAMES[0]
     if name not in NAMES:
         raise ValueError(f"{ENVIRONMENT} is {name!r}, it must be one of {', '.join(NAMES)}")

@@ -1,4 +1,4 @@
-"""A TCP proxy on the loopback interface whose network can be made bad while it is in use."""
+"""A TCP proxy on the loopback interface whose network conditions can change while it is in use."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import random
 from typing import Any
 
-from tests.faults.links import Link, Weather, abort
+from tests.faults.links import Conditions, Link, abort
 from tests.loopback import LoopbackServer
 
 __all__ = ("Proxy",)
@@ -15,36 +15,36 @@ __all__ = ("Proxy",)
 class Proxy(LoopbackServer):
     """Forwards connections to a port of this machine; a context manager.
 
-    Every control has taken effect when it returns, for open connections too. Chance comes from
-    ``random.Random(seed)``. A client whose connection the target refuses is reset.
+    Every change has taken effect when its method returns, also for open connections. Random choices
+    come from ``random.Random(seed)``. If the target refuses, the client is reset.
     """
 
     def __init__(self, target_port: int, seed: int = 0) -> None:
         super().__init__()
         self._target = target_port
-        self._weather = Weather(random.Random(seed))
+        self._weather = Conditions(random.Random(seed))
         self._weather.flowing.set()
         self._links: set[Link] = set()
 
     @property
     def url(self) -> str:
-        """The URL of database 0 of a Redis behind the proxy."""
+        """The URL of database 0 of the Redis behind the proxy."""
         return f"redis://127.0.0.1:{self.port}/0"
 
     @property
     def connections(self) -> int:
-        """How many connections are open, dead ones included."""
+        """How many connections are open, including dead ones."""
         return len(self._links)
 
     @property
     def struck(self) -> int:
-        """How many connections were reset by chance or in place of a reply, so far."""
+        """How many connections were reset so far, by chance or instead of a reply."""
         return self._weather.struck
 
     # -- controls ------------------------------------------------------------------------------
 
     def delay(self, mean: float, jitter: float = 0.0) -> None:
-        """Let each chunk travel ``mean`` plus or minus ``jitter`` seconds, one way, in order."""
+        """Delay each chunk by ``mean`` plus or minus ``jitter`` seconds, one way, in order."""
         self._set(mean=mean, jitter=jitter)
 
     def cut(self) -> None:
@@ -61,14 +61,14 @@ class Proxy(LoopbackServer):
         self._set(refusing=on)
 
     def lead_to(self, port: int) -> None:
-        """Forward new connections to another port; open ones stay, as behind one address."""
+        """Forward new connections to another port, as if another server took over the address."""
         self._target = port
 
     def black_hole(self, keep: bool = False) -> None:
-        """Deliver nothing any more, without FIN or RST; new connections are accepted.
+        """Deliver nothing more, without FIN or RST; new connections are accepted.
 
-        Without ``keep`` the connections of this time stay dead after :meth:`heal`: what they were
-        given is gone. With ``keep`` it is held back and delivered then.
+        Without ``keep`` the connections of this time stay dead after :meth:`heal`, and their bytes
+        are lost. With ``keep`` the proxy holds the bytes back and delivers them after :meth:`heal`.
         """
 
         def begin() -> None:
@@ -82,7 +82,7 @@ class Proxy(LoopbackServer):
         self.call(begin)
 
     def heal(self) -> None:
-        """End the black hole. Connections that are dead stay so."""
+        """End the black hole. Dead connections stay dead."""
 
         def end() -> None:
             self._weather.swallowing_all = False
@@ -93,7 +93,7 @@ class Proxy(LoopbackServer):
     def swallow_replies(self, count: int, matching: bytes = b"") -> None:
         """Deliver the next ``count`` requests, but reset their connections instead of replying.
 
-        Only chunks of bytes to the server that contain ``matching`` count as requests.
+        Only chunks to the server that contain ``matching`` count as requests.
         """
         self._set(swallows=count, matching=matching)
 
@@ -104,7 +104,7 @@ class Proxy(LoopbackServer):
         """
         self._set(reset_rate=probability)
 
-    # -- inside --------------------------------------------------------------------------------
+    # -- internals ---------------------------------------------------------------------------------
 
     def _set(self, **changes: Any) -> None:
         def change() -> None:

@@ -22,13 +22,13 @@ pytestmark = pytest.mark.long
 BEATS = 4
 ENTRIES = names(200)
 AHEAD = 2.0
-#: Seconds in which each beat has sent its first message, where other tests run beside this one.
+#: Seconds within which each beat has sent its first message, even while other tests run.
 START = 8.0
 NO_LOCK = {"redbeat_lock_key": None}
 
 
 def spread(ledger: Ledger, beats: Beats) -> str:
-    """Return how many messages each process sent, those that were restarted as `ended`."""
+    """Return how many messages each process sent; restarted processes count as `ended`."""
     sent = Counter(message.sender for message in ledger.messages)
     shares = [f"beat {number}: {sent.pop(beats[number].popen.pid, 0)}" for number in range(BEATS)]
     return ", ".join([*shares, f"ended: {sum(sent.values())}"])
@@ -39,7 +39,7 @@ def test_four_beats_run_each_occurrence_once(
 ) -> None:
     """Setup: four beats, no lock, 200 entries every second (short profile: every three seconds).
 
-    Fault: none but that all of them work on the same entries at the same time.
+    Fault: none, except that all beats work on the same entries at the same time.
 
     Invariant: each occurrence has exactly one message.
     """
@@ -49,7 +49,7 @@ def test_four_beats_run_each_occurrence_once(
     wait_until(lambda: schedule.now() >= until, profile.pick(60.0, 300.0))
     report = settle(ledger, [one], until)
     note(f"{report}; {spread(ledger, beats)}")
-    # On a busy machine a process may need seconds for what it has to import to publish at all.
+    # On a busy machine a process may need seconds to import what it needs to publish.
     assert all(late.instant < one.first + profile.pick(START, 0.0) for late in report.coalesced)
     assert not report.lost
     assert not report.unknown
@@ -59,7 +59,7 @@ def test_four_beats_run_each_occurrence_once(
 
 
 def pick(instant: float, beats: Beats, ledger: Ledger, chance: random.Random) -> int:
-    """Wait until some of the runs of an instant are out, and return the beat to be struck."""
+    """Wait until some runs of an instant are sent, and return the beat to fail."""
     wait_until(lambda: time.time() >= instant - 0.1, 60.0)
     enough = len(ledger) + chance.randrange(10, 100)
     wait_until(lambda: len(ledger) >= enough, 60.0, "some of the runs")
@@ -84,7 +84,7 @@ def restart(beats: Beats, number: int, _chance: random.Random) -> str:
 
 
 def freeze(beats: Beats, number: int, chance: random.Random) -> str:
-    """Stop a beat for less or more than a lease."""
+    """Stop a beat for a shorter or a longer time than a lease."""
     seconds = lease() * chance.choice((0.2, 0.5, 1.4))
     beats.signal(number, signal.SIGSTOP)
     # The length of the pause is the fault.
@@ -107,12 +107,12 @@ def test_four_beats_of_which_one_fails_every_few_seconds(
 ) -> None:
     """Setup: four beats, no lock, 200 entries every second.
 
-    Fault: every few seconds, amid the runs of a second, a beat is killed and started again, stopped
-    for less or more than a lease, or terminated and started again. It is mostly the one that sent
-    last, else a random one.
+    Fault: every few seconds, in the middle of the runs of a second, a beat is killed and restarted,
+    stopped for a shorter or longer time than a lease, or terminated and restarted. Mostly it is the
+    beat that sent last, else a random beat.
 
-    Invariant: each occurrence has a message or is coalesced into a later one, and none has
-    messages with different ids, or two messages with broker and schedule on one server. Beats that
+    Invariant: each occurrence has a message or is coalesced into a later one. No occurrence has
+    messages with different ids, or two messages if broker and schedule share a server. Beats that
     were not killed are alive.
     """
     beats.start_many(BEATS, settings=NO_LOCK)

@@ -1,4 +1,4 @@
-"""The handling of several beats that the tests of faults rely on."""
+"""The helper that runs several beats, on which the tests of faults rely."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ sys.exit(main())
 
 
 def test_the_leader_is_known_and_beats_can_be_restarted(beats: Beats, schedule: Schedule) -> None:
-    """Setup: a leader and a standby. Fault: each is killed. Invariant: the helper knows who is."""
+    """Setup: a leader and a standby. Fault: each is killed.
+
+    Invariant: the helper knows who leads.
+    """
     assert beats.leader() is None
     beats.start_leader_and_standby()
     assert beats.leader() == 0
@@ -36,19 +39,19 @@ def test_the_leader_is_known_and_beats_can_be_restarted(beats: Beats, schedule: 
     wait_until(lambda: beats.leader() == 0, 60.0, "the way back")
     assert beats.wait_leader() == 0
     assert (schedule.lock_token() or "").startswith("redbeat3:")
-    assert "wrapped" not in beats.said()
+    assert "wrapped" not in beats.log_tails()
 
 
 @pytest.mark.long
 def test_a_wrapper_runs_the_same_beat(
     beats: Beats, schedule: Schedule, ledger: Ledger, tmp_path: Path
 ) -> None:
-    """Setup: a beat in a script of its own, no lock. Fault: none. Invariant: it dispatches."""
+    """Setup: a beat in its own script, no lock. Fault: none. Invariant: it dispatches."""
     wrapper = tmp_path / "wrapper.py"
     wrapper.write_text(WRAPPER)
     beats.start(wrapper=wrapper, settings={"redbeat_lock_key": None})
     beats.wait_started(0)
-    assert "wrapped" in beats[0].said()
+    assert "wrapped" in beats[0].output()
     one = Grid.begin(schedule, ["a", "b"], 1.0, 0.5)
     report = settle(ledger, [one], one.first + 1.0)
     assert (report.expected, report.dispatched + len(report.coalesced)) == (4, 4)
@@ -64,7 +67,7 @@ def test_a_history_that_is_set_before_counts(
 ) -> None:
     """Setup: an hourly entry that ran 3 hours and 10 minutes ago. Fault: none.
 
-    Invariant: one run, on its grid, for the two that were missed as well; its count goes on.
+    Invariant: one run, on its grid, stands for the two missed runs too; its count goes on.
     """
     last = round(schedule.now()) - 3 * 3600.0 - 600.0
     schedule.put(["a"], 3600.0, meta={"a": meta_json(last, 7)})
@@ -75,7 +78,7 @@ def test_a_history_that_is_set_before_counts(
     wait_until(lambda: not schedule.claimed(["a"]))
 
 
-def test_the_profile_is_short_unless_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_profile_is_short_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("REDBEAT_FAULTS", raising=False)
     assert not chosen(None).full
     assert chosen("full").full

@@ -1,4 +1,4 @@
-"""The clock of the host of a beat is wrong, or jumps (case 10)."""
+"""The clock of a beat's host is wrong, or jumps (case 10)."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ OFFSETS = (*AHEAD_OF_US, *BEHIND_US)
 INTERVALS = names(20)
 RULES = names(20, "r")
 AHEAD = 1.0
-#: Seconds that nothing may stand still.
+#: Maximum number of seconds without any run.
 STALL = 2.0
-#: Seconds within which what an application saved runs, by any clock.
+#: Seconds within which an entry that an application saved runs, whatever its clock.
 SOON = 2.0
 NO_LOCK = {"redbeat_lock_key": None}
 
 
 def rule_json(name: str, start: float) -> str:
-    """Return the definition of an entry that runs every second from ``start``, a whole one, on."""
+    """Return the definition of an entry that runs every second from ``start``, a whole second."""
     definition = json.loads(definition_json(name, 1.0))
     definition["schedule"] = {"__type__": "rrule", "freq": 6, "interval": 1, "dtstart": start}
     return json.dumps(definition)
 
 
 def begin(schedule: Schedule, intervals: Sequence[str] = INTERVALS) -> list[Grid]:
-    """Store intervals and rules of a second, which begin at the same whole second."""
+    """Store intervals and rules of one second, which begin at the same whole second."""
     first = float(math.ceil(schedule.now() + AHEAD))
     pipeline = schedule.client.pipeline()
     for name in RULES:
@@ -58,12 +58,12 @@ def begin(schedule: Schedule, intervals: Sequence[str] = INTERVALS) -> list[Grid
 
 
 def run_until(schedule: Schedule, instant: float) -> None:
-    """Let the beats work until an instant of the clock of Redis."""
+    """Let the beats work until an instant of Redis's clock."""
     wait_until(lambda: schedule.now() >= instant, instant - schedule.now() + 60.0)
 
 
 def check(report: Report) -> None:
-    """Each occurrence has one message, neither early nor late."""
+    """Assert that each occurrence has one message, neither early nor late."""
     assert not report.lost
     assert not report.coalesced
     assert not report.unknown
@@ -81,12 +81,12 @@ def test_beats_with_wrong_clocks_share_the_work(
     profile: Profile,
     note: Note,
 ) -> None:
-    """Setup: four beats without a lock; 120 intervals and 20 rules of a second.
+    """Setup: four beats without a lock; 120 intervals and 20 rules of one second.
 
-    Fault: the clocks of the hosts of the beats are wrong by 5 s and by an hour, both ways.
+    Fault: the clocks of the beats' hosts are wrong by 5 s and by an hour, both ways.
 
-    Invariant: each occurrence has one message, not before its instant by the clock of Redis, nor 2
-    seconds after; each of the beats sends some.
+    Invariant: each occurrence has one message, at most 2 s late and never early by the clock of
+    Redis; each beat sends some messages.
     """
     for offset in OFFSETS:
         beats.start(settings=NO_LOCK, wrapper=WrongClock(tmp_path, offset).wrapper)
@@ -104,7 +104,7 @@ def test_beats_with_wrong_clocks_share_the_work(
 
 
 def jumps(profile: Profile) -> list[float]:
-    """Return by how much the clock jumps; in the end it is right again."""
+    """Return the jumps of the clock in seconds; after the last jump it is right again."""
     there = [5.0, -5.0, -5.0, 5.0, HOUR, -HOUR, -HOUR, HOUR]
     if not profile.full:
         return there
@@ -121,12 +121,12 @@ def test_the_clock_jumps_while_the_beat_runs(
     profile: Profile,
     note: Note,
 ) -> None:
-    """Setup: one beat with the lock; intervals and rules of a second, 20 each.
+    """Setup: one beat with the lock; 20 intervals and 20 rules of one second.
 
     Fault: the clock of its host jumps by 5 s and by an hour, both ways, at random moments.
 
-    Invariant: each occurrence has one message, not before its instant by the clock of Redis, nor 2
-    seconds after; the lock is never lost.
+    Invariant: each occurrence has one message, at most 2 s late and never early by the clock of
+    Redis; the beat never loses the lock.
     """
     clock, chance = WrongClock(tmp_path), random.Random(10)
     beats.start(wrapper=clock.wrapper)
@@ -141,20 +141,20 @@ def test_the_clock_jumps_while_the_beat_runs(
     report = settle(ledger, grids, until)
     note(report)
     check(report)
-    assert beats[0].said().count("beat: Acquired lock") == 1
-    assert "standing by" not in beats[0].said()
+    assert beats[0].output().count("beat: Acquired lock") == 1
+    assert "standing by" not in beats[0].output()
 
 
 def test_the_next_leader_has_another_time(
     beats: Beats, schedule: Schedule, ledger: Ledger, tmp_path: Path, profile: Profile, note: Note
 ) -> None:
-    """Setup: a leader and a standby; intervals and rules of a second, 20 each.
+    """Setup: a leader and a standby; 20 intervals and 20 rules of one second.
 
-    Fault: the clock of one host is an hour ahead, that of the other an hour behind; the leader is
-    terminated and started again, so that they take turns.
+    Fault: the clock of one host is an hour ahead, that of the other an hour behind. The leader is
+    terminated and restarted, so that both take turns.
 
-    Invariant: each occurrence has one message, not before its instant by the clock of Redis, nor 2
-    seconds after.
+    Invariant: each occurrence has one message, at most 2 s late and never early by the clock of
+    Redis.
     """
     beats.start(wrapper=WrongClock(tmp_path, HOUR).wrapper)
     beats[0].wait_for("beat: Acquired lock")
@@ -177,14 +177,14 @@ def test_the_next_leader_has_another_time(
 def test_entries_are_saved_again_by_a_host_with_a_wrong_clock(
     beats: Beats, schedule: Schedule, ledger: Ledger, schedule_redis: RedisServer, note: Note
 ) -> None:
-    """Setup: one beat; an entry of a second that runs and one of an hour that ran 10 minutes ago,
-    for each wrong clock.
+    """Setup: one beat. For each wrong clock, an entry that runs every second, and an hourly entry
+    that ran 10 minutes ago.
 
     Fault: processes whose clocks are wrong by 5 s and by an hour, both ways, load and save the
-    former, and ask the latter to run now, by the API.
+    first entry, and make the hourly entry run now, by the API.
 
-    Invariant: the former lose nothing and run twice for no instant; the latter run once, within 2
-    seconds.
+    Invariant: the first entries lose no run and no instant runs twice; the hourly entries run once,
+    within 2 seconds.
     """
     beats.start()
     beats.wait_started(0)
@@ -195,10 +195,10 @@ def test_entries_are_saved_again_by_a_host_with_a_wrong_clock(
     schedule.put(hourly, HOUR, schedule.now() + HOUR - 600.0, dict.fromkeys(hourly, meta))
     one = Grid.begin(schedule, again, 1.0, first - schedule.now())
     run_until(schedule, one.first + 0.5)
-    asked = {}
+    requested_at = {}
     for offset in OFFSETS:
         save(schedule_redis.url, offset, {f"again{offset:g}": "again", f"now{offset:g}": "now"})
-        asked[f"now{offset:g}"] = schedule.now()
+        requested_at[f"now{offset:g}"] = schedule.now()
     until = schedule.now() + SOON
     run_until(schedule, until)
     report = settle(ledger, [one], until)
@@ -206,7 +206,7 @@ def test_entries_are_saved_again_by_a_host_with_a_wrong_clock(
     note(f"{report}; of these asked for: {len(now)}")
     assert sorted(now) == sorted(hourly)
     assert len(report.unknown) == len(hourly)
-    assert all(received <= asked[name] + SOON for name, received in now.items())
+    assert all(received <= requested_at[name] + SOON for name, received in now.items())
     report.unknown = []
     check(report)
 
@@ -222,11 +222,10 @@ def test_new_entries_come_from_a_host_with_a_wrong_clock(
 ) -> None:
     """Setup: one beat.
 
-    Fault: processes whose clocks are wrong by 5 s and by an hour make an interval and a rule of a
-    second each by the API.
+    Fault: processes whose clocks are wrong by 5 s and by an hour each create an interval and a rule
+    of one second by the API.
 
-    Invariant: the entries run within 2 s, and from then on each second: not early, no instant
-    twice.
+    Invariant: the entries run within 2 s, then every second: never early, no instant twice.
     """
     beats.start()
     beats.wait_started(0)
@@ -248,7 +247,7 @@ def of(ledger: Ledger, name: str) -> list[Message]:
 
 
 def check_seconds(name: str, ran: list[Message], saved: float, until: float) -> None:
-    """An entry ran soon after it was saved, and then once for each second up to ``until``."""
+    """Assert that an entry ran soon after it was saved, then once every second up to ``until``."""
     assert ran, f"{name} did not run"
     assert ran[0].received <= saved + SOON, f"{name} ran {ran[0].received - saved:.1f} s late"
     instants = [message.scheduled_at or 0.0 for message in ran]
@@ -258,5 +257,5 @@ def check_seconds(name: str, ran: list[Message], saved: float, until: float) -> 
 
 
 def steps(instants: Sequence[float]) -> list[float]:
-    """Return the seconds from each instant to the next one, to the millisecond."""
+    """Return the seconds between consecutive instants, to the millisecond."""
     return [round(after - before, 3) for before, after in pairwise(instants)]

@@ -1,4 +1,4 @@
-"""A beat dies between two steps; what that costs is what was promised, to the entry."""
+"""A beat dies between two steps. The loss or repetition is exactly what the manual states."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.faults.trial import Grid
 from tests.servers import RedisServer
 from tests.waiting import wait_until
 
-#: One full group of promises, and some entries that are in none yet.
+#: One full group of at-most-once runs, and some entries beyond that group.
 ENTRIES = names(GROUP + 10)
 HOUR = 3600.0
 AHEAD = 1.0
@@ -39,8 +39,8 @@ def broker(broker_redis: RedisServer) -> Iterator[Any]:
 
 
 @dataclass
-class Wreck:
-    """What was out and what was recorded when the beat died, and the verdict at the end."""
+class Crash:
+    """What was sent and recorded when the beat died, and the report at the end."""
 
     published: Counter[str]
     recorded: set[str]
@@ -48,7 +48,7 @@ class Wreck:
 
     @property
     def doubled(self) -> set[str]:
-        """The entries with a second message of the same id."""
+        """The entries that have a second message with the same id."""
         return {double.occurrence.entry for double in self.report.doubled_same_id}
 
     @property
@@ -63,7 +63,7 @@ class Wreck:
 
 @dataclass
 class Trial:
-    """One beat that dies and is started again."""
+    """One beat that dies and is restarted."""
 
     beats: Beats
     schedule: Schedule
@@ -73,8 +73,8 @@ class Trial:
     monkeypatch: pytest.MonkeyPatch
     note: Note
 
-    def run(self, point: str, delivery: str, **settings: object) -> Wreck:
-        """Let the beat die at a point, start it again, and wait until all is done."""
+    def run(self, point: str, delivery: str, **settings: object) -> Crash:
+        """Let the beat die at a point, restart it, and wait until all runs are recorded."""
         wrapper = self.directory / "wrapper.py"
         wrapper.write_text(WRAPPER)
         self.monkeypatch.setenv(CRASH_AT, point)
@@ -92,9 +92,9 @@ class Trial:
         assert self.beats.terminate(0) == 0
         self.read_all()
         report = judge(one.expected(one.first), self.ledger.messages)
-        wreck = Wreck(published, recorded, report)
-        self.note(wreck)
-        return wreck
+        crash = Crash(published, recorded, report)
+        self.note(crash)
+        return crash
 
     def recorded(self) -> set[str]:
         """Return the entries with a recorded run."""
@@ -105,7 +105,7 @@ class Trial:
         return len(self.recorded()) == len(ENTRIES) and not self.schedule.claimed(ENTRIES)
 
     def read_all(self) -> None:
-        """Wait until the ledger has what the broker has."""
+        """Wait until the ledger has read all messages of the broker."""
         wait_until(lambda: len(self.ledger) == self.broker.llen(QUEUE), 30.0, "the whole queue")
 
 
@@ -119,155 +119,155 @@ def trial(
     monkeypatch: pytest.MonkeyPatch,
     note: Note,
 ) -> Trial:
-    """A beat of its own, on servers of its own."""
+    """A beat with its own servers."""
     return Trial(beats, schedule, ledger, broker, tmp_path, monkeypatch, note)
 
 
-def check_the_rest(trial: Trial, wreck: Wreck) -> None:
-    """Check what holds for all: nothing but the open runs suffered, and each is recorded once."""
-    published = set(wreck.published)
-    assert wreck.doubled == published - wreck.recorded
-    assert wreck.lost == wreck.recorded - published
-    assert wreck.report.other_id == 0
-    assert not wreck.report.coalesced
-    assert not wreck.report.early
-    assert not wreck.report.unknown
+def check_the_rest(trial: Trial, crash: Crash) -> None:
+    """Assert the common rules: only open runs are affected, and each run is recorded once."""
+    published = set(crash.published)
+    assert crash.doubled == published - crash.recorded
+    assert crash.lost == crash.recorded - published
+    assert crash.report.other_id == 0
+    assert not crash.report.coalesced
+    assert not crash.report.early
+    assert not crash.report.unknown
     assert set(trial.schedule.run_counts(ENTRIES).values()) == {1}
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("delivery", [AT_LEAST_ONCE, AT_MOST_ONCE])
 def test_after_the_claim(trial: Trial, delivery: str) -> None:
-    """Setup: one beat, 60 entries of an hour, due at the same instant; leases of 5 s.
+    """Setup: one beat, 60 hourly entries, due at the same instant; leases of 5 s.
 
-    Fault: SIGKILL when Redis gave the claims and nothing was published or recorded. The beat is
-    started again.
+    Fault: SIGKILL after Redis granted the claims, before any run was published or recorded. The
+    beat is restarted.
 
     Invariant: with either delivery, each occurrence has exactly one message.
     """
-    wreck = trial.run("claimed:1", delivery)
-    assert (len(wreck.published), len(wreck.recorded)) == (0, 0)
-    assert (wreck.doubled, wreck.lost) == (set(), set())
-    check_the_rest(trial, wreck)
+    crash = trial.run("claimed:1", delivery)
+    assert (len(crash.published), len(crash.recorded)) == (0, 0)
+    assert (crash.doubled, crash.lost) == (set(), set())
+    check_the_rest(trial, crash)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("nth", [1, 7])
 def test_at_least_once_after_a_publish(trial: Trial, nth: int) -> None:
-    """Setup: one beat, 60 entries of an hour, due at the same instant; leases of 5 s.
+    """Setup: one beat, 60 hourly entries, due at the same instant; leases of 5 s.
 
-    Fault: SIGKILL when the n-th message is out and its run is not recorded. The beat is started
-    again.
+    Fault: SIGKILL when the n-th message was sent and its run is not recorded. The beat is
+    restarted.
 
-    Invariant: what was published and not recorded, and nothing else, is sent twice, with the same
-    id; nothing is lost.
+    Invariant: exactly the published and unrecorded runs are sent twice, with the same id; no run is
+    lost.
     """
-    wreck = trial.run(f"published:{nth}", AT_LEAST_ONCE, redbeat_publish_window=1)
-    assert wreck.published.total() == nth
-    assert wreck.doubled
-    assert not wreck.lost
-    assert wreck.report.same_id == len(wreck.doubled) <= nth
-    check_the_rest(trial, wreck)
+    crash = trial.run(f"published:{nth}", AT_LEAST_ONCE, redbeat_publish_window=1)
+    assert crash.published.total() == nth
+    assert crash.doubled
+    assert not crash.lost
+    assert crash.report.same_id == len(crash.doubled) <= nth
+    check_the_rest(trial, crash)
 
 
 @pytest.mark.parametrize(
     "point", ["published:7", pytest.param("delivered:1", marks=pytest.mark.long)]
 )
 def test_at_least_once_in_a_window(trial: Trial, point: str) -> None:
-    """Setup: one beat, 60 entries of an hour, due at the same instant; leases of 5 s. Messages are
+    """Setup: one beat, 60 hourly entries, due at the same instant; leases of 5 s. Messages are
     written together.
 
-    Fault: SIGKILL when some messages were written, or when the broker has confirmed them and their
-    runs are not recorded. The beat is started again.
+    Fault: SIGKILL when some messages were written, or when the broker confirmed them and their runs
+    are not recorded. The beat is restarted.
 
-    Invariant: what was published and not recorded, and nothing else, is sent twice, with the same
-    id; nothing is lost.
+    Invariant: exactly the published and unrecorded runs are sent twice, with the same id; no run is
+    lost.
     """
-    wreck = trial.run(point, AT_LEAST_ONCE)
-    assert bool(wreck.published) or point != "delivered:1"
-    assert not wreck.lost
-    assert wreck.report.same_id == len(wreck.doubled)
-    check_the_rest(trial, wreck)
+    crash = trial.run(point, AT_LEAST_ONCE)
+    assert bool(crash.published) or point != "delivered:1"
+    assert not crash.lost
+    assert crash.report.same_id == len(crash.doubled)
+    check_the_rest(trial, crash)
 
 
 @pytest.mark.long
 def test_at_least_once_after_the_record(trial: Trial) -> None:
-    """Setup: one beat, 60 entries of an hour, due at the same instant; leases of 5 s.
+    """Setup: one beat, 60 hourly entries, due at the same instant; leases of 5 s.
 
-    Fault: SIGKILL when Redis has recorded published runs; its reply is not looked at. The beat is
-    started again.
+    Fault: SIGKILL after Redis recorded published runs, before the beat read the reply. The beat is
+    restarted.
 
-    Invariant: what was recorded has exactly one message, and nothing is lost. On a busy machine
-    more may be published at that instant, which is sent twice.
+    Invariant: each recorded run has exactly one message, and no run is lost. On a busy machine more
+    runs may be published at that instant; those are sent twice.
     """
-    wreck = trial.run("recorded:1", AT_LEAST_ONCE)
-    assert wreck.recorded
-    assert not wreck.lost
-    check_the_rest(trial, wreck)
+    crash = trial.run("recorded:1", AT_LEAST_ONCE)
+    assert crash.recorded
+    assert not crash.lost
+    check_the_rest(trial, crash)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("one_server", [True], ids=["one server"])
 @pytest.mark.parametrize("point", ["claimed:1", "published:7", "recorded:1", "recorded:2"])
 def test_exactly_once(trial: Trial, point: str) -> None:
-    """Setup: one beat, broker and schedule on one server; 60 entries of an hour, due at the same
+    """Setup: one beat, broker and schedule on one server; 60 hourly entries, due at the same
     instant; leases of 5 s.
 
-    Fault: SIGKILL when Redis gave the claims, when some messages were made, or when Redis has
-    recorded a group of runs and its reply is not looked at. The beat is started again.
+    Fault: SIGKILL when Redis granted the claims, when some messages were built, or when Redis
+    recorded a group of runs and the beat has not read the reply. The beat is restarted.
 
-    Invariant: what was recorded was sent, and nothing else. Each occurrence has one message.
+    Invariant: exactly the recorded runs were sent. Each occurrence has one message.
     """
-    wreck = trial.run(point, EXACTLY_ONCE)
-    assert set(wreck.published) == wreck.recorded
-    assert wreck.recorded or not point.startswith("recorded")
-    assert (wreck.doubled, wreck.lost) == (set(), set())
-    check_the_rest(trial, wreck)
+    crash = trial.run(point, EXACTLY_ONCE)
+    assert set(crash.published) == crash.recorded
+    assert crash.recorded or not point.startswith("recorded")
+    assert (crash.doubled, crash.lost) == (set(), set())
+    check_the_rest(trial, crash)
 
 
 @pytest.mark.long
 def test_at_most_once_before_the_record(trial: Trial) -> None:
-    """Setup: one beat, 60 entries of an hour, due at the same instant; leases of 5 s.
+    """Setup: one beat, 60 hourly entries, due at the same instant; leases of 5 s.
 
-    Fault: SIGKILL when a group of 50 runs is decided on and about to be recorded. The beat is
-    started again.
+    Fault: SIGKILL when the beat has decided on a group of 50 runs and is about to record it. The
+    beat is restarted.
 
     Invariant: each occurrence has exactly one message.
     """
-    wreck = trial.run("decided:1", AT_MOST_ONCE)
-    assert (len(wreck.published), len(wreck.recorded)) == (0, 0)
-    assert (wreck.doubled, wreck.lost) == (set(), set())
-    check_the_rest(trial, wreck)
+    crash = trial.run("decided:1", AT_MOST_ONCE)
+    assert (len(crash.published), len(crash.recorded)) == (0, 0)
+    assert (crash.doubled, crash.lost) == (set(), set())
+    check_the_rest(trial, crash)
 
 
 @pytest.mark.long
 def test_at_most_once_after_the_record(trial: Trial) -> None:
-    """Setup: one beat, 60 entries of an hour, due at the same instant; leases of 5 s.
+    """Setup: one beat, 60 hourly entries, due at the same instant; leases of 5 s.
 
-    Fault: SIGKILL when a group of 50 runs is recorded and none of it published. The beat is started
-    again.
+    Fault: SIGKILL when a group of 50 runs is recorded and none of them is published. The beat is
+    restarted.
 
-    Invariant: these 50 are lost, the other 10 have one message each; nothing is sent twice.
+    Invariant: these 50 runs are lost, the other 10 have one message each; no run is sent twice.
     """
-    wreck = trial.run("recorded:1", AT_MOST_ONCE)
-    assert (len(wreck.published), len(wreck.recorded)) == (0, GROUP)
-    assert len(wreck.lost) == GROUP
-    assert not wreck.doubled
-    check_the_rest(trial, wreck)
+    crash = trial.run("recorded:1", AT_MOST_ONCE)
+    assert (len(crash.published), len(crash.recorded)) == (0, GROUP)
+    assert len(crash.lost) == GROUP
+    assert not crash.doubled
+    check_the_rest(trial, crash)
 
 
 @pytest.mark.parametrize("nth", [1, pytest.param(GROUP, marks=pytest.mark.long)])
 def test_at_most_once_after_a_publish(trial: Trial, nth: int) -> None:
-    """Setup: one beat, 60 entries of an hour, due at the same instant; leases of 5 s.
+    """Setup: one beat, 60 hourly entries, due at the same instant; leases of 5 s.
 
-    Fault: SIGKILL when a group of 50 runs is recorded and n of it published. The beat is started
-    again.
+    Fault: SIGKILL when a group of 50 runs is recorded and n of them are published. The beat is
+    restarted.
 
-    Invariant: the rest of the group is lost, all others have one message each; nothing is sent
+    Invariant: the rest of the group is lost, all other runs have one message each; no run is sent
     twice.
     """
-    wreck = trial.run(f"published:{nth}", AT_MOST_ONCE)
-    assert (wreck.published.total(), len(wreck.recorded)) == (nth, GROUP)
-    assert len(wreck.lost) == GROUP - nth
-    assert not wreck.doubled
-    check_the_rest(trial, wreck)
+    crash = trial.run(f"published:{nth}", AT_MOST_ONCE)
+    assert (crash.published.total(), len(crash.recorded)) == (nth, GROUP)
+    assert len(crash.lost) == GROUP - nth
+    assert not crash.doubled
+    check_the_rest(trial, crash)

@@ -26,13 +26,13 @@ from tests.servers import RedisServer, free_port
 from tests.waiting import wait_until
 
 HOUR = 3600.0
-#: Dynamic entries of a second, and of an hour; static ones of both.
+#: Dynamic entries of one second and of one hour; static entries of both.
 ENTRIES, HOURLY = names(20), names(5, "h")
 OFTEN, SELDOM = "often", "seldom"
 AHEAD = 1.0
-#: Runs of each hourly entry so far, the last of them a minute ago.
+#: The run count of each hourly entry before the test; the last run was a minute ago.
 RUNS = 7
-#: Seconds within which what lost its place in the schedule, or its hash, is seen to.
+#: Seconds within which the beat repairs an entry without its place in the schedule, or its hash.
 FOUND_WITHIN = 12.0
 EMPTY = "beat: The schedule in Redis is empty"
 AWAY, BACK = "beat: Redis is not available", "beat: Redis is back"
@@ -40,7 +40,7 @@ AWAY, BACK = "beat: Redis is not available", "beat: Redis is back"
 
 @pytest.fixture(autouse=True)
 def statics(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The beats of this module have two static entries: of a second, and of an hour."""
+    """The beats of this module have two static entries: one runs every second, one every hour."""
     periods = {OFTEN: 1.0, SELDOM: HOUR}
     entries = {
         name: {"task": f"faults.{name}", "schedule": every} for name, every in periods.items()
@@ -50,7 +50,7 @@ def statics(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def one(beats: Beats, schedule: Schedule, ledger: Ledger) -> Grid:
-    """One beat at work on entries of a second; those of an hour are not due."""
+    """One beat that sends entries of one second; the hourly entries are not due."""
     ran = schedule.now() - 60.0
     meta = meta_json(ran, RUNS)
     schedule.put(HOURLY, HOUR, ran + HOUR, dict.fromkeys(HOURLY, meta))
@@ -62,17 +62,17 @@ def one(beats: Beats, schedule: Schedule, ledger: Ledger) -> Grid:
 
 
 def of(ledger: Ledger, name: str, since: int = 0) -> list[Message]:
-    """Return the messages of an entry, without the first ``since`` of all."""
+    """Return the messages of an entry, without the first ``since`` messages of the ledger."""
     return [message for message in ledger.since(since) if message.entry == name]
 
 
 def pause(seconds: float) -> None:
-    """Wait for as long as a fault lasts, or is to come later."""
+    """Wait for the length of a fault, or until the next fault."""
     time.sleep(seconds)
 
 
 def between_runs(schedule: Schedule, one: Grid) -> None:
-    """Wait until the beat has recorded what it sent, and nothing is due for a while."""
+    """Wait until the beat has recorded all sent runs, and no run is due soon."""
 
     def quiet() -> bool:
         phase = (schedule.now() - one.first) % one.every
@@ -82,21 +82,21 @@ def between_runs(schedule: Schedule, one: Grid) -> None:
 
 
 def run_on(schedule: Schedule, seconds: float) -> float:
-    """Let the beat work for a while; return the time of Redis then."""
+    """Let the beat work for some seconds; return the time of Redis afterwards."""
     until = schedule.now() + seconds
     wait_until(lambda: schedule.now() >= until, 60.0)
     return until
 
 
 def seconds_to_run(ledger: Ledger, name: str) -> float:
-    """Return how long it takes from now until a message of the entry arrives."""
+    """Return the seconds until the next message of the entry arrives."""
     started, before = time.monotonic(), len(ledger)
     wait_until(lambda: of(ledger, name, before), 60.0, f"a run of {name} after the fault")
     return time.monotonic() - started
 
 
 def decision(ledger: Ledger, one: Grid, until: float) -> Report:
-    """Return the report on the entries of a second; no entry of an hour ran."""
+    """Return the report on the entries of one second; assert that no hourly entry ran."""
     report = settle(ledger, [one], until)
     assert {message.entry for message in report.unknown} <= {OFTEN}
     report.unknown = []
@@ -104,7 +104,7 @@ def decision(ledger: Ledger, one: Grid, until: float) -> Report:
 
 
 def check(report: Report) -> None:
-    """Each occurrence ran or was coalesced, not early, and none has a second message."""
+    """Assert that each occurrence ran or was coalesced, none early and none twice."""
     assert not report.lost
     assert not report.early
     assert report.other_id == 0
@@ -112,32 +112,34 @@ def check(report: Report) -> None:
 
 
 def check_static(ledger: Ledger) -> None:
-    """The static entry of a second never ran twice for an instant, nor in a burst."""
+    """Assert that the static entry of one second never ran twice for an instant, or in a burst."""
     ran = of(ledger, OFTEN)
     assert len({message.task_id for message in ran}) == len(ran)
     instants = sorted(message.scheduled_at or 0.0 for message in ran)
     gaps = [after - before for before, after in pairwise(instants)]
-    # Written again, it has a grid of its own, whose first instant lies a second ahead.
+    # A rewritten entry begins a new grid, whose first instant is a second ahead.
     assert min(gaps) >= 0.99
     assert not of(ledger, SELDOM)
 
 
-def check_log(beats: Beats, *said_once: str) -> None:
-    """The beat lives, and said each of these once."""
+def check_log(beats: Beats, *logged_once: str) -> None:
+    """Assert that the beat is alive and logged each of these texts once."""
     assert beats[0].is_alive
-    assert {text: beats[0].said().count(text) for text in said_once} == dict.fromkeys(said_once, 1)
+    assert {text: beats[0].output().count(text) for text in logged_once} == dict.fromkeys(
+        logged_once, 1
+    )
 
 
 @pytest.mark.long
 def test_redis_comes_back_with_its_data(
     beats: Beats, schedule: Schedule, ledger: Ledger, schedule_redis: RedisServer, one: Grid
 ) -> None:
-    """Setup: one beat, entries of a second and of an hour, static and dynamic.
+    """Setup: one beat, entries of one second and of one hour, static and dynamic.
 
-    Fault: Redis is shut down, saves everything, and is back a second later.
+    Fault: Redis shuts down, saves everything, and is back a second later.
 
-    Invariant: no occurrence is lost or has a second message, no hourly entry runs, histories go on;
-    the log says that Redis was away, not that anything is gone.
+    Invariant: no occurrence is lost or has a second message, no hourly entry runs, histories go on.
+    The log reports that Redis was away, and no loss of data.
     """
     before = schedule.run_counts([OFTEN])[OFTEN]
     schedule.client.shutdown(save=True)
@@ -149,7 +151,7 @@ def test_redis_comes_back_with_its_data(
     assert schedule.run_counts(HOURLY) == dict.fromkeys(HOURLY, RUNS)
     assert schedule.run_counts([OFTEN])[OFTEN] > before
     check_log(beats, AWAY, BACK)
-    assert EMPTY not in beats[0].said()
+    assert EMPTY not in beats[0].output()
 
 
 def flush(schedule: Schedule, _server: RedisServer) -> None:
@@ -158,13 +160,13 @@ def flush(schedule: Schedule, _server: RedisServer) -> None:
 
 
 def restart_empty(_schedule: Schedule, server: RedisServer) -> None:
-    """Restart a server that saves nothing."""
+    """Restart a server without persistence."""
     server.kill()
     server.restart()
 
 
 def fail_over_to_nothing(schedule: Schedule, _server: RedisServer) -> None:
-    """Make the server a replica of an empty one, then a master again."""
+    """Make the server a replica of an empty server, then a master again."""
     with RedisServer() as empty:
         schedule.client.replicaof("127.0.0.1", empty.port)
         wait_until(lambda: schedule.client.info("replication")["master_link_status"] == "up", 30.0)
@@ -192,14 +194,14 @@ def test_all_data_is_gone(
     note: Note,
     lose: Loss,
 ) -> None:
-    """Setup: one beat, entries of a second and of an hour, static and dynamic.
+    """Setup: one beat, entries of one second and of one hour, static and dynamic.
 
     Fault: FLUSHALL; or Redis comes back empty; or it becomes a replica of an empty server and a
     master again.
 
-    Invariant: that is said once. The static entry of a second, which is new then, runs within 3 s
-    (short profile: 5 s), without a burst; the one of an hour is there and does not
-    run. Dynamic entries do not come back.
+    Invariant: the log reports the loss once. The static entry of one second, which counts as new,
+    runs within 3 s (short profile: 5 s), without a burst; the hourly static entry is stored and
+    does not run. Dynamic entries do not come back.
     """
     members = len(ENTRIES) + len(HOURLY) + 2
     lose(schedule, schedule_redis)
@@ -213,8 +215,8 @@ def test_all_data_is_gone(
     assert schedule.client.zscore(SCHEDULE, PREFIX + SELDOM) > schedule.now() + HOUR / 2
     assert schedule.client.zscore(SCHEDULE, PREFIX + ENTRIES[0]) is None
     check_log(beats, EMPTY)
-    said = beats[0].said()
-    gone = int(said.partition(f"{EMPTY}: all ")[2].partition(" ")[0])
+    output = beats[0].output()
+    gone = int(output.partition(f"{EMPTY}: all ")[2].partition(" ")[0])
     assert gone == members
 
 
@@ -228,12 +230,13 @@ def test_redis_comes_back_with_older_data(
     profile: Profile,
     note: Note,
 ) -> None:
-    """Setup: one beat, entries of a second and of an hour; 20 more of an hour that are due soon.
+    """Setup: one beat, entries of one second and of one hour; 20 more hourly entries that are due
+    soon.
 
-    Fault: some seconds after these ran, Redis dies and comes back with what it saved before.
+    Fault: some seconds after these ran, Redis dies and comes back with the data of an earlier save.
 
-    Invariant: no occurrence is lost. What ran since the save runs again, as far as no later run
-    stands for it, and only under the ids that it had; nothing else does.
+    Invariant: no occurrence is lost. A run since the save runs again only if no later run stands
+    for it, and only under its previous id; no other run is repeated.
     """
     due = Grid.begin(schedule, names(20, "due"), HOUR, 4.0)
     between_runs(schedule, one)
@@ -262,21 +265,21 @@ def test_redis_comes_back_with_older_data(
 def test_the_sorted_set_is_lost(
     beats: Beats, schedule: Schedule, ledger: Ledger, one: Grid, note: Note
 ) -> None:
-    """Setup: one beat, entries of a second and of an hour, static and dynamic.
+    """Setup: one beat, entries of one second and of one hour, static and dynamic.
 
     Fault: the sorted set is deleted, the hashes are not.
 
     Invariant: within 12 s all entries are back with their histories, and the log names them. No
-    hourly entry runs; no occurrence of the others is lost or has a second message.
+    hourly entry runs; no occurrence of the other entries is lost or has a second message.
     """
     between_runs(schedule, one)
     counts = schedule.run_counts([*ENTRIES, OFTEN])
     started = time.monotonic()
     schedule.client.delete(SCHEDULE)
-    wanted = [*ENTRIES, *HOURLY, OFTEN, SELDOM]
+    expected = [*ENTRIES, *HOURLY, OFTEN, SELDOM]
 
     def all_back() -> bool:
-        scores = schedule.client.zmscore(SCHEDULE, [PREFIX + name for name in wanted])
+        scores = schedule.client.zmscore(SCHEDULE, [PREFIX + name for name in expected])
         return None not in scores
 
     wait_until(all_back, 60.0, "all entries are members again")
@@ -299,12 +302,13 @@ def test_the_sorted_set_is_lost(
 def test_hashes_are_evicted(
     beats: Beats, schedule: Schedule, ledger: Ledger, one: Grid, note: Note
 ) -> None:
-    """Setup: one beat, entries of a second and of an hour, static and dynamic; one more dynamic.
+    """Setup: one beat, entries of one second and of one hour, static and dynamic, and one more
+    dynamic entry.
 
-    Fault: the hashes of that one and of the static entry of a second are deleted.
+    Fault: the hashes of that entry and of the static entry of one second are deleted.
 
     Invariant: within 12 s the static entry runs again and the other is removed from the schedule;
-    both are named in the log, once. Nothing happens to the other entries.
+    the log names each of them once. The other entries are not affected.
     """
     key = PREFIX + "evicted"
     schedule.put(["evicted"], 1.0)
@@ -333,11 +337,11 @@ def test_hashes_are_evicted(
 def test_scripts_are_flushed(
     beats: Beats, schedule: Schedule, ledger: Ledger, one: Grid, profile: Profile, note: Note
 ) -> None:
-    """Setup: one beat, entries of a second and of an hour, static and dynamic.
+    """Setup: one beat, entries of one second and of one hour, static and dynamic.
 
     Fault: SCRIPT FLUSH every 50 ms, for 5 s (full profile: 60 s).
 
-    Invariant: nobody notices: each occurrence has one message, and the log has no error.
+    Invariant: each occurrence has one message, and the log has no error.
     """
     until = schedule.now() + profile.pick(5.0, 60.0)
     while schedule.now() < until:
@@ -348,13 +352,13 @@ def test_scripts_are_flushed(
     check(report)
     assert not report.coalesced
     check_static(ledger)
-    assert "ERROR" not in beats[0].said()
-    assert "WARNING" not in beats[0].said()
+    assert "ERROR" not in beats[0].output()
+    assert "WARNING" not in beats[0].output()
 
 
 @contextmanager
 def a_copy(schedule: Schedule, server: RedisServer) -> Iterator[int]:
-    """Run another server with the same data; its port."""
+    """Start another server with the same data; return its port."""
     with RedisServer() as other:
         with redis.Redis.from_url(other.url, decode_responses=True) as client:
             client.replicaof("127.0.0.1", server.port)
@@ -367,7 +371,7 @@ def a_copy(schedule: Schedule, server: RedisServer) -> Iterator[int]:
 
 @contextmanager
 def nobody(_schedule: Schedule, _server: RedisServer) -> Iterator[int]:
-    """A port that nobody listens on."""
+    """Return a port on which nothing listens."""
     yield free_port()
 
 
@@ -383,12 +387,12 @@ def test_redis_is_a_replica_for_a_while(
     note: Note,
     master: Callable[[Schedule, RedisServer], AbstractContextManager[int]],
 ) -> None:
-    """Setup: one beat, entries of a second and of an hour, static and dynamic.
+    """Setup: one beat, entries of one second and of one hour, static and dynamic.
 
-    Fault: for 3 s (full profile: 30 s) the server is the replica of one that is away, or of one
-    that was its own replica until then: it refuses to write.
+    Fault: for 3 s (full profile: 30 s) the server is the replica of a server that is away, or of
+    its own former replica, and refuses to write.
 
-    Invariant: the beat says so once and goes on within 2 s (short profile: 5 s) of the end of it.
+    Invariant: the beat logs that once and goes on within 2 s (short profile: 5 s) after the fault.
     No occurrence is lost or has a second message.
     """
     between_runs(schedule, one)
@@ -410,10 +414,10 @@ def test_redis_is_a_replica_for_a_while(
 
 
 class Loading(socketserver.StreamRequestHandler):
-    """Answers each command as a Redis does that reads its file."""
+    """Answers each command like a Redis that loads its data file."""
 
     def handle(self) -> None:
-        """Read commands and refuse them until the client goes."""
+        """Read commands and refuse them until the client disconnects."""
         self.server.clients.append(self.request)  # type: ignore[attr-defined]
         while line := self.rfile.readline():
             for _ in range(int(line[1:])):
@@ -423,7 +427,7 @@ class Loading(socketserver.StreamRequestHandler):
 
 
 class LoadingServer(socketserver.ThreadingTCPServer):
-    """A server of nothing but refusals, on the port of one that is away; a context manager."""
+    """A server that refuses every command, on the port of a stopped server; a context manager."""
 
     allow_reuse_address = True
     daemon_threads = True
@@ -436,14 +440,14 @@ class LoadingServer(socketserver.ThreadingTCPServer):
         self._thread.start()
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A client that went away is no error."""
+        """Ignore errors of clients that disconnected."""
 
     def server_close(self) -> None:
-        """End what is open, too."""
+        """Close open connections, too."""
         self.shutdown()
         super().server_close()
         for client in self.clients:
-            with suppress(OSError):  # It is closed already.
+            with suppress(OSError):  # The socket is already closed.
                 client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
                 client.shutdown(socket.SHUT_RDWR)
 
@@ -458,11 +462,11 @@ def test_redis_is_loading(
     profile: Profile,
     note: Note,
 ) -> None:
-    """Setup: one beat, entries of a second and of an hour, static and dynamic.
+    """Setup: one beat, entries of one second and of one hour, static and dynamic.
 
     Fault: Redis restarts, and answers LOADING to everything for 4 s (full profile: 40 s).
 
-    Invariant: the beat says so once and goes on within 2 s (short profile: 5 s) of the end of it.
+    Invariant: the beat logs that once and goes on within 2 s (short profile: 5 s) after the fault.
     No occurrence is lost or has a second message.
     """
     schedule.client.shutdown(save=True)
@@ -478,5 +482,6 @@ def test_redis_is_loading(
     check(report)
     check_static(ledger)
     assert waited <= profile.pick(5.0, 2.0)
-    # Between that server and the next one, connections may be refused: another cause, said as well.
+    # While one server replaces the other, connections may be refused, which is a cause logged
+    # separately.
     check_log(beats, f"{AWAY}, trying again: BusyLoadingError", BACK)

@@ -32,7 +32,7 @@ Release = Callable[[Mapping[str, float]], None]
 
 
 def statics_of(entries: Mapping[str, float]) -> dict[str, Any]:
-    """Return a ``beat_schedule`` of intervals, by name and seconds."""
+    """Return a ``beat_schedule`` of intervals, from names and seconds."""
     return {
         name: {"task": f"faults.{name}", "schedule": every, "kwargs": {"entry": name}}
         for name, every in entries.items()
@@ -45,7 +45,9 @@ NEW = {"keep": 1.0, "slower": DAY, "added": 1.0}
 
 @pytest.fixture
 def release(monkeypatch: pytest.MonkeyPatch) -> Release:
-    """Puts a version in place: beats that start from now on have its ``beat_schedule``."""
+    """A function that deploys a version: beats that start after the call have its
+    ``beat_schedule``.
+    """
 
     def put(entries: Mapping[str, float]) -> None:
         monkeypatch.setenv("PROJECT_SCHEDULE", json.dumps(statics_of(entries)))
@@ -62,7 +64,7 @@ def written(schedule: Schedule) -> dict[str, Any]:
 
 
 def dump(schedule: Schedule) -> dict[str, Any]:
-    """Return all that Redis holds, and whether each key expires."""
+    """Return all data in Redis, and whether each key expires."""
     client = schedule.client
     keys = sorted(client.keys("*"))
     return {key: (client.type(key), client.pttl(key) >= 0, _value(client, key)) for key in keys}
@@ -81,9 +83,9 @@ def _value(client: Any, key: str) -> Any:
 def is_installed(
     schedule: Schedule, entries: Mapping[str, float], left: Mapping[str, float] | None = None
 ) -> bool:
-    """Whether the static entries, and their keys, are these, and those that an older version left.
+    """Whether the stored static entries are those of this version and those that an older one left.
 
-    An entry of both has the interval of ``entries``.
+    An entry of both versions must have the interval of ``entries``.
     """
     intervals = {**(left or {}), **entries}
     client, keys = schedule.client, {PREFIX + name for name in intervals}
@@ -101,7 +103,7 @@ def is_installed(
 
 
 def without(written: dict[str, Any], *names: str) -> dict[str, Any]:
-    """Return what is written of all entries but these."""
+    """Return the written data of all entries except these."""
     keys = {PREFIX + name for name in names}
     return {
         "members": {key: text for key, text in written["members"].items() if key not in keys},
@@ -115,13 +117,13 @@ def sent(ledger: Ledger, entry: str) -> list[float]:
 
 
 def wait_sent(ledger: Ledger, entry: str, more: int = 2) -> None:
-    """Wait until an entry was sent so often from now on."""
+    """Wait until an entry has been sent ``more`` times from now on."""
     enough = len(sent(ledger, entry)) + more
     wait_until(lambda: len(sent(ledger, entry)) >= enough, 30.0, f"{more} runs of {entry}")
 
 
 def check_history(schedule: Schedule, ledger: Ledger, entry: str) -> None:
-    """The grid of an entry goes on through all of its runs, and each was counted; none runs."""
+    """Assert that the grid of an entry goes on through all its runs, each of them counted."""
     instants = sent(ledger, entry)
     until = instants[-1]
     report = judge(
@@ -137,14 +139,15 @@ def check_history(schedule: Schedule, ledger: Ledger, entry: str) -> None:
 def test_the_leader_is_replaced_by_a_new_version(
     beats: Beats, schedule: Schedule, ledger: Ledger, release: Release, note: Note
 ) -> None:
-    """Setup: a leader of the old version; a standby of the new one, which has lost an entry, has a
-    new one, and has another interval for a third. A dynamic entry beside them.
+    """Setup: a leader of the old version and a standby of the new version. The new version has
+    removed one static entry, added another, and changed the interval of a third. There is also a
+    dynamic entry.
 
     Fault: the old leader is terminated.
 
-    Invariant: the standby adds the new entry and changes nothing else while it stands by. Then the
-    statics are those of the new version: what is in both goes on with its grid and its count, what
-    was removed is not sent again, what was added runs. The dynamic entry runs throughout.
+    Invariant: while standing by, the standby adds the new entry and changes nothing else. Then the
+    statics are those of the new version: entries of both versions keep grid and count, removed
+    entries are not sent again, added entries run. The dynamic entry runs throughout.
     """
     release(OLD)
     beats.start()
@@ -161,7 +164,7 @@ def test_the_leader_is_replaced_by_a_new_version(
     assert beats.terminate(0) == 0
     assert beats.wait_leader() == 1
     beats[1].wait_for("Static entries: ")
-    assert "Static entries: 0 added, 1 changed, 1 removed, 3 in all" in beats[1].said()
+    assert "Static entries: 0 added, 1 changed, 1 removed, 3 in all" in beats[1].output()
     gone, slower = len(sent(ledger, "gone")), len(sent(ledger, "slower"))
     wait_sent(ledger, "added", 3)
     wait_sent(ledger, "keep", 3)
@@ -193,7 +196,7 @@ for lazy in (False, True, False):
 
 
 def web_process(schedule_url: str, entries: Mapping[str, float]) -> None:
-    """Make schedulers, lazy and not, in a process that is not a beat; all end with it."""
+    """Create schedulers, lazy and not, in a process that is not a beat."""
     environment = {
         "PYTHONPATH": str(ROOT),
         "PROJECT_REDIS_URL": schedule_url,
@@ -217,13 +220,13 @@ def test_a_scheduler_in_a_web_process_removes_nothing(
     release: Release,
     version: Mapping[str, float],
 ) -> None:
-    """Setup: a beat of the new version, 20 dynamic entries, a few of them due in an hour only.
+    """Setup: a beat of the new version, and 20 dynamic entries, some of them due only in an hour.
 
-    Fault: a web process, whose ``beat_schedule`` is empty or old, makes schedulers, lazy and not,
-    and closes some of them; while the beat runs, and again when no beat runs but entries are due.
+    Fault: a web process, whose ``beat_schedule`` is empty or old, creates schedulers, lazy and not,
+    and closes some of them: while the beat runs, and again when no beat runs but entries are due.
 
-    Invariant: while the beat leads only a missing entry is added, and the beat keeps the lock.
-    Without a beat nothing is removed, and the dynamic entries are as before, to the byte. The next
+    Invariant: while the beat leads, only a missing entry is added, and the beat keeps the lock.
+    Without a beat no entry is removed, and the dynamic entries do not change by a byte. The next
     beat of the new version has its own statics again.
     """
     release(NEW)
@@ -260,12 +263,12 @@ def test_beats_without_a_lock_are_replaced_one_by_one(
 ) -> None:
     """Setup: two beats of the old version that share the work: no lock.
 
-    Fault: a rolling deploy. A beat of the new version comes beside the old ones, one of these is
-    restarted once more with its old version, then the old ones stop and the new one is restarted.
+    Fault: a rolling deploy. A beat of the new version starts, an old beat is restarted once with
+    its old version, then the old beats stop and the new beat is restarted.
 
-    Invariant: the statics of both versions are there, those in both as the beat has them that
-    started last, and all beats dispatch those: the versions do not fight over them. What is in both
-    versions runs once per second throughout and keeps its count.
+    Invariant: the statics of both versions exist. Entries of both versions are as in the beat that
+    started last, and all beats dispatch that form: the versions do not keep overwriting each other.
+    Entries of both versions run once per second throughout and keep their count.
     """
     release(OLD)
     beats.start_many(2, settings=NO_LOCK)

@@ -1,4 +1,4 @@
-"""Entries are edited while a beat claims and publishes them all the time (case 7)."""
+"""Entries are edited while a beat claims and publishes them continuously (case 7)."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from tests.waiting import wait_until
 
 pytestmark = pytest.mark.long
 
-#: Entries that nobody edits: they keep the beat at work.
+#: Entries that nobody edits; they keep the beat busy.
 STEADY = names(30)
 EDITED = names(14, "x")
-#: Seconds that a message is under way to the broker, and its confirmation back.
+#: Delay in seconds of a message to the broker, and of its confirmation.
 DELAY = 0.005
 FAST, SLOW = 1.0, 86400.0
-#: Seconds in which an edit shows.
+#: Seconds within which an edit takes effect.
 AT_ONCE = 2.0
 LONGEST_PAUSE = 0.05
 
-#: Returns what is wrong in Redis at one moment: entry keys without definition or member, members
-#: without a hash.
+#: Returns the inconsistencies in Redis at one moment: entry keys without definition or member,
+#: members without a hash.
 FAULTY = """
 local faulty = {}
 for _, key in ipairs(redis.call('KEYS', 'redbeat:[a-z]*')) do
@@ -56,7 +56,7 @@ return faulty
 
 @pytest.fixture
 def app(schedule_redis: RedisServer) -> Iterator[Celery]:
-    """The app of the client that edits."""
+    """The app of the program that edits."""
     app = Celery("client", broker="memory://", set_as_current=False)
     app.conf.update(redbeat_redis_url=schedule_redis.url, timezone="UTC", enable_utc=True)
     yield app
@@ -67,7 +67,7 @@ def app(schedule_redis: RedisServer) -> Iterator[Celery]:
 def busy(
     beats: Beats, schedule: Schedule, schedule_redis: RedisServer, broker_redis: RedisServer
 ) -> Iterator[Grid]:
-    """A beat that is at work nearly all the time; yields the entries that nobody edits."""
+    """A beat that is busy nearly all the time; yields the entries that nobody edits."""
     with Proxy(broker_redis.port) as proxy:
         proxy.delay(DELAY)
         beats.start(broker_url=proxy.url, schedule_url=schedule_redis.url)
@@ -79,9 +79,9 @@ def busy(
 class Life:
     """An entry from its creation to its deletion; instants in UNIX seconds.
 
-    Runs of before ``began`` are of an earlier life of the name. ``ended`` is None while it lasts.
-    ``counted`` is the run count it began with. ``quiet`` are times in which it must not become due:
-    since when surely, until when surely.
+    Runs before ``began`` belong to an earlier entry of the same name. ``ended`` is None while the
+    entry exists. ``counted`` is the run count it began with. ``quiet`` are periods in which it must
+    not become due: their certain beginnings and ends.
     """
 
     began: float
@@ -92,7 +92,7 @@ class Life:
 
 
 class Client:
-    """Edits entries by the API, and notes when; an edit has taken effect when it returns."""
+    """Edits entries by the API and records when; an edit has taken effect when its call returns."""
 
     def __init__(self, app: Celery, chance: random.Random) -> None:
         self.lives: dict[str, list[Life]] = defaultdict(list)
@@ -102,7 +102,7 @@ class Client:
 
     @property
     def living(self) -> list[str]:
-        """The entries that are there."""
+        """The entries that exist."""
         return [name for name, lives in self.lives.items() if lives[-1].ended is None]
 
     def create(self, name: str, every: float = FAST) -> None:
@@ -119,16 +119,16 @@ class Client:
         self.edits += 1
 
     def recreate(self, name: str) -> None:
-        """Delete an entry and store another one of the same name."""
+        """Delete an entry and store a new entry of the same name."""
         self.delete(name)
         self.create(name)
 
     def rename(self, name: str) -> None:
-        """Delete an entry, and save the object under a name that nobody had."""
+        """Delete an entry, and save the object under an unused name."""
         entry, was_quiet = self._loaded(name), self.lives[name][-1].quiet_since is not None
         self.delete(name)
         entry.name = f"r{len(self.lives)}"
-        # Its history goes with it, so its next run may be one that it missed meanwhile.
+        # Its history goes with it, so its next run may be one that it missed while it was deleted.
         self._begin(entry.name, Life(0.0, entry.total_run_count))
         entry.save()
         self._note(entry.name, was_quiet)
@@ -138,7 +138,7 @@ class Client:
         self._change(name, SLOW)
 
     def speed_up(self, name: str) -> None:
-        """Let an entry run every second, from its last run on."""
+        """Let an entry run every second, starting from its last run."""
         self._change(name, FAST)
 
     def disable(self, name: str) -> None:
@@ -149,21 +149,21 @@ class Client:
         self.lives[name].append(life)
 
     def _note(self, name: str, quiet: bool) -> None:
-        """Count an edit; remember since when an entry must not become due."""
+        """Count an edit, and record since when an entry must not become due."""
         self.edits += 1
         life = self.lives[name][-1]
         if quiet and life.quiet_since is None:
             life.quiet_since = time.time()
 
     def _wake(self, name: str) -> None:
-        """From now on the entry may become due."""
+        """Record that the entry may become due from now on."""
         life = self.lives[name][-1]
         if life.quiet_since is not None:
             life.quiet.append((life.quiet_since, time.time()))
             life.quiet_since = None
 
     def _change(self, name: str, every: float, enabled: bool = True) -> None:
-        """Edit what is stored, or save a new object over it: both keep the history."""
+        """Edit the stored entry, or save a new object over it: both keep the history."""
         quiet = every > FAST or not enabled
         if not quiet:
             self._wake(name)
@@ -189,8 +189,7 @@ def at(message: Message) -> float:
 
 
 def check_lives(lives: list[Life], messages: list[Message]) -> None:
-    """Of an entry that was deleted, at most the run that was under way comes out, and nothing that
-    became due later until there is an entry of the name again."""
+    """Assert that after a deletion only the run in progress is sent, until a recreation."""
     for life, successor in zip(lives, [*lives[1:], None], strict=True):
         if life.ended is None:
             continue
@@ -203,7 +202,7 @@ def check_lives(lives: list[Life], messages: list[Message]) -> None:
 
 
 def check_quiet(lives: list[Life], messages: list[Message]) -> None:
-    """Of an entry that was disabled, or put off for a day, only the run under way comes out."""
+    """Assert that of a disabled or postponed entry only the run in progress is sent."""
     for life in lives:
         end = (life.quiet_since, float("inf")) if life.quiet_since is not None else None
         for since, until in [*life.quiet, *([end] if end else [])]:
@@ -213,7 +212,7 @@ def check_quiet(lives: list[Life], messages: list[Message]) -> None:
 
 
 def check(client: Client, beats: Beats, schedule: Schedule, ledger: Ledger) -> None:
-    """End the beat and check all that was edited against all that was sent."""
+    """End the beat and compare all edits with all messages."""
     assert beats[0].is_alive
     assert beats.terminate(0) == 0
     sent: dict[str, list[Message]] = defaultdict(list)
@@ -237,13 +236,13 @@ def check(client: Client, beats: Beats, schedule: Schedule, ledger: Ledger) -> N
 
 
 def faulty(schedule: Schedule) -> list[str]:
-    """Return the keys with something wrong at this moment."""
+    """Return the inconsistent keys at this moment."""
     found: list[str] = schedule.client.eval(FAULTY, 1, SCHEDULE)
     return found
 
 
 def check_steady(ledger: Ledger, one: Grid, until: float) -> str:
-    """What nobody edits runs as ever; return the verdict."""
+    """Assert that the unedited entries run as usual; return the report."""
     expected = set(STEADY)
     report = settle(ledger, [one], until)
     assert not report.lost
@@ -253,12 +252,12 @@ def check_steady(ledger: Ledger, one: Grid, until: float) -> str:
 
 
 def pause(chance: random.Random) -> None:
-    """Let a random moment come: it is the fault."""
+    """Wait until a random moment: the moment is the fault."""
     time.sleep(chance.uniform(0.0, LONGEST_PAUSE))
 
 
 def edit(client: Client, chance: random.Random) -> None:
-    """Do something random to a random entry."""
+    """Make a random edit to a random entry."""
     living, gone = client.living, [name for name in EDITED if name not in client.living]
     if gone and (len(living) < len(EDITED) // 2 or chance.random() < 0.2):
         client.create(chance.choice(gone))
@@ -278,16 +277,16 @@ def test_random_edits(
     note: Note,
     seed: int,
 ) -> None:
-    """Setup: a beat that is at work nearly all the time, with 30 entries every second on a slow
-    way to the broker; about 14 more that are edited.
+    """Setup: a beat that is busy nearly all the time, with 30 entries every second over a slow link
+    to the broker; about 14 more entries that are edited.
 
     Fault: hundreds of edits at random moments: interval from a second to a day and back, disabling,
     enabling, deleting, renaming, creating again under the same name.
 
-    Invariant: of what was deleted nothing becomes due again, and nothing of it is left in Redis. At
-    no moment is there a hash without a definition or a member, or a member without a hash. What is
-    disabled or put off does not become due. An entry that was created again counts its own runs
-    only, a renamed one goes on counting; every message has been counted. Nothing runs twice.
+    Invariant: a deleted entry never becomes due again and leaves nothing in Redis. At no moment is
+    there a hash without a definition or a member, or a member without a hash. A disabled or
+    postponed entry does not become due. A recreated entry counts its own runs only, a renamed entry
+    goes on counting; every message has been counted. Nothing runs twice.
     """
     chance = random.Random(f"edits {seed}")
     client = Client(app, chance)
@@ -315,10 +314,10 @@ def test_an_edit_takes_effect_at_once(
     profile: Profile,
     note: Note,
 ) -> None:
-    """Setup: a beat that is at work nearly all the time; 14 entries that run once a day.
+    """Setup: a beat that is busy nearly all the time; 14 entries that run once a day.
 
-    Fault: at random moments some of them are changed to run every second, and when they have,
-    disabled or changed back to a day; again and again.
+    Fault: at random moments some of them are changed to run every second, and after their runs
+    disabled or changed back to a day; repeatedly.
 
     Invariant: each runs within 2 s after the edit to a second. After the edit back it does not
     become due any more, and its run count is the number of its messages.
@@ -345,7 +344,7 @@ def test_an_edit_takes_effect_at_once(
 
 
 def first_runs(ledger: Ledger, read: int, edited: dict[str, float]) -> list[float]:
-    """Wait for a message of each entry after its edit; return after how many seconds it came."""
+    """Wait for a message of each entry after its edit; return the seconds each took."""
     first: dict[str, float] = {}
 
     def found() -> bool:

@@ -1,12 +1,12 @@
 """A thousand runs a second by one real beat: each slot once, on time, without drift.
 
-The short form lasts 10 s; the one to be measured with 60 s, 60,000 runs::
+The short form lasts 10 s. For measurements use the full form with 60 s and 60,000 runs::
 
     python -m pytest -n 0 -m "" --faults full tests/faults/test_exactness.py
 
-Lateness is printed at the end of the run. It ends when a reader of the queue, who looks every 5 ms,
-has the message. A machine that cannot send 1,000 messages a second takes longer; what is asserted
-does not depend on that.
+The end of the run prints the lateness: from the nominal instant until a reader of the queue, who
+looks every 5 ms, has the message. A machine that cannot send 1,000 messages a second takes longer;
+the assertions do not depend on that.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ pytestmark = pytest.mark.long
 
 ENTRIES = names(100)
 EVERY = 0.1
-#: Seconds from the storing of the entries to their first run.
+#: Seconds between storing the entries and their first run.
 AHEAD = 1.0
-#: Seconds that a run may be late at most, however slow the machine: older slots coalesce.
+#: Maximum lateness of a run in seconds, even on a slow machine: older slots coalesce.
 LATE = 5.0
 ALL = json.dumps({"coalesce": "all", "catch_up_limit": 1000})
-#: The policy of the entries, and the seconds from the first run of one to that of the next.
+#: The policy of the entries, and the seconds between the first runs of consecutive entries.
 KINDS = {"latest": ("", 0.0), "all": (ALL, 0.0), "spread": ("", EVERY / len(ENTRIES))}
 
 
@@ -51,12 +51,12 @@ def lateness(report: Report) -> str:
 
 
 def ids(messages: Iterable[Message], until: float) -> Counter[str]:
-    """Return how often each id was sent for an instant up to ``until``."""
+    """Return how often each id was sent for instants up to ``until``."""
     return Counter(message.task_id for message in messages if (message.scheduled_at or 0) < until)
 
 
 def begin(schedule: Schedule, policy: str, apart: float) -> list[Grid]:
-    """Store the entries, with a history, so that even the first slot is one like all others."""
+    """Store the entries, with a history, so that even the first slot is an ordinary one."""
     for name in ENTRIES if policy else ():
         schedule.client.hset(PREFIX + name, "policy", policy)
     first = round(schedule.now() + AHEAD, 3)
@@ -82,10 +82,10 @@ def test_a_thousand_runs_a_second_are_exact(
 ) -> None:
     """Setup: one beat, 100 entries every 0.1 s, all at the same instant or 1 ms apart. Fault: none.
 
-    Invariant: each slot of the grid has exactly one message, with an id of its own, and none is
-    early; the last is as near to its slot as the first. Where the machine stops for longer than
-    0.1 s, the slots of that time coalesce, and each is accounted for by the run that stands for
-    it; with ``coalesce="all"`` even then none is left out.
+    Invariant: each slot of the grid has exactly one message, with its own id, and none is early;
+    the last is as near to its slot as the first. When the machine stalls for longer than 0.1 s, the
+    slots of that time coalesce, and the run that stands for them counts each slot; with
+    ``coalesce="all"`` no slot is left out even then.
     """
     beats.start_many(1)
     policy, apart = KINDS[kind]

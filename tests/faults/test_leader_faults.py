@@ -1,4 +1,4 @@
-"""The leader fails in the middle of 5,000 due entries (case 1)."""
+"""The leader fails while 5,000 entries are due (case 1)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.long
 
 ENTRIES = names(5000)
 HOUR = 3600.0
-#: Seconds from the storing of the entries until they are due; all can be stored in them.
+#: Seconds from storing the entries until they are due, enough to store all of them.
 AHEAD = 2.0
 
 Fault = Callable[[Beats], None]
@@ -37,7 +37,7 @@ def kill(beats: Beats) -> None:
 
 
 def freeze(seconds: float) -> Fault:
-    """Return the fault that stops the leader for a while."""
+    """Return a fault that stops the leader for some seconds."""
 
     def fault(beats: Beats) -> None:
         beats.signal(0, signal.SIGSTOP)
@@ -48,8 +48,8 @@ def freeze(seconds: float) -> Fault:
     return fault
 
 
-#: With a separate broker, what was published and not recorded yet when the leader failed: these are
-#: groups of 50 runs.
+#: With a separate broker, how many published runs may be unrecorded when the leader fails: groups
+#: of 50 runs.
 MOST = 100
 
 FAULTS = {
@@ -71,14 +71,15 @@ def test_the_leader_fails_while_5000_entries_are_due(
     kind: str,
     seed: int,
 ) -> None:
-    """Setup: a leader and a standby; 5,000 entries of an hour, due at the same instant.
+    """Setup: a leader and a standby; 5,000 hourly entries, due at the same instant.
 
-    Fault: when k messages are out, k random, the leader is terminated, killed, or stopped and
-    continued before or after its claims and its lock have ended.
+    Fault: after k messages, k random, the leader is terminated, killed, or stopped; a stopped
+    leader continues before or after its claims and its lock have expired.
 
     Invariant: each entry was dispatched once. With a separate broker a second message has the id of
-    the first, and there are at most 1 (SIGTERM) or 100 of these; with broker and schedule on one
-    server there are none. Each run is recorded once: what a stale leader writes is refused.
+    the first, and there are at most 1 (SIGTERM) or 100 second messages; with broker and schedule on
+    one server there are none. Each run is recorded once: Redis refuses the writes of a stale
+    leader.
     """
     fault, bound = FAULTS[kind]
     beats.start_leader_and_standby()

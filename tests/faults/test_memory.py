@@ -25,9 +25,9 @@ pytestmark = pytest.mark.long
 AHEAD = 6.0
 HOUR = 3600.0
 NOEVICTION = ("--maxmemory-policy", "noeviction")
-#: The bytes of memory that are less than any server uses; as many as it likes.
+#: Memory limits in bytes: less than any server uses, and no limit.
 NONE, ANY = 1, 0
-#: Entries that a beat may hold at once: the batch at work and the one that was begun.
+#: Maximum number of entries that a beat holds at once: the current batch and the next one.
 IN_HAND = 2 * 500
 AWAY, BACK = "beat: Redis is not available", "beat: Redis is back"
 KINDS = {"lock": {}, "free": {"redbeat_lock_key": None}}
@@ -35,7 +35,7 @@ KINDS = {"lock": {}, "free": {"redbeat_lock_key": None}}
 
 @dataclass
 class Side:
-    """A beat with a schedule of its own; the names of its entries begin with ``stem``."""
+    """A beat with its own schedule; the names of its entries begin with ``stem``."""
 
     stem: str
     schedule: Schedule
@@ -46,21 +46,21 @@ class Side:
         return sum(message.sender == self.beat.popen.pid for message in ledger.messages)
 
     def has_sent(self, ledger: Ledger, count: int) -> bool:
-        """Return whether it sent that many messages."""
+        """Return whether the beat has sent ``count`` messages."""
         return self.sent(ledger) >= count
 
     def has_recorded(self, until: float) -> bool:
-        """Return whether nothing is due before that time."""
+        """Return whether no entry is due before ``until``."""
         return not self.schedule.due_before(until)
 
     def memory(self, limit: int) -> None:
-        """Set how many bytes its Redis may use."""
+        """Set the memory limit of its Redis in bytes."""
         self.schedule.client.config_set("maxmemory", limit)
 
 
 @pytest.fixture
 def sides(beats: Beats, ledger: Ledger) -> Iterator[list[Side]]:
-    """A beat with a lock and one without, side by side, on one broker."""
+    """A beat with a lock and a beat without, which share one broker."""
     assert not len(ledger)
     with RedisServer(*NOEVICTION) as one, RedisServer(*NOEVICTION) as other:
         made = []
@@ -77,12 +77,12 @@ def sides(beats: Beats, ledger: Ledger) -> Iterator[list[Side]]:
 
 
 def begin(sides: Sequence[Side], count: int, every: float) -> list[Grid]:
-    """Store entries for each beat; they are due first when both have seen them."""
+    """Store entries for each beat; they are first due when both beats can have seen them."""
     return [Grid.begin(side.schedule, names(count, side.stem), every, AHEAD) for side in sides]
 
 
 def wait_sent(sides: Sequence[Side], ledger: Ledger, counts: Sequence[int], what: str) -> float:
-    """Wait until each beat has sent so many messages; return the seconds that took."""
+    """Wait until each beat has sent the given number of messages; return the seconds this took."""
     started = time.monotonic()
     for side, count in zip(sides, counts, strict=True):
         wait_until(partial(side.has_sent, ledger, count), 60.0, what)
@@ -90,7 +90,7 @@ def wait_sent(sides: Sequence[Side], ledger: Ledger, counts: Sequence[int], what
 
 
 def run_on(schedule: Schedule, seconds: float) -> float:
-    """Let the beats work for a while; return the time of Redis then."""
+    """Let the beats work for some seconds; return the time of Redis afterwards."""
     until = schedule.now() + seconds
     wait_until(lambda: schedule.now() >= until, seconds + 60.0)
     return until
@@ -99,9 +99,9 @@ def run_on(schedule: Schedule, seconds: float) -> float:
 def without_memory(
     sides: Sequence[Side], ledger: Ledger, seconds: float
 ) -> tuple[list[int], float]:
-    """Take the memory for a while.
+    """Limit the memory for some seconds.
 
-    Return how many messages each beat sent meanwhile, and the seconds until all were back at work.
+    Return how many messages each beat sent in that time, and the seconds until both sent again.
     """
     for side in sides:
         side.memory(NONE)
@@ -115,7 +115,7 @@ def without_memory(
 
 
 def check(ledger: Ledger, grids: Sequence[Grid], until: float) -> str:
-    """Nothing is lost, early or has a second message; return the report."""
+    """Assert that no run is lost, early or doubled; return the report."""
     report = settle(ledger, grids, until)
     assert not report.lost
     assert not report.unknown
@@ -125,16 +125,16 @@ def check(ledger: Ledger, grids: Sequence[Grid], until: float) -> str:
 
 
 def check_log(side: Side, times: int = 1) -> None:
-    """The beat lives and said what is the matter as often as there was a fault."""
+    """Assert that the beat is alive and logged each fault once."""
     assert side.beat.is_alive
-    said = side.beat.said()
-    assert (said.count(AWAY), said.count(BACK)) == (times, times), side.stem
-    # Redis 6.2 puts the code OOM before this; newer servers send it where redis-py takes it away.
-    assert "'maxmemory'" in said
+    output = side.beat.output()
+    assert (output.count(AWAY), output.count(BACK)) == (times, times), side.stem
+    # Redis 6.2 puts the code OOM first; newer servers send it where redis-py strips it.
+    assert "'maxmemory'" in output
 
 
 def durations(profile: Profile) -> list[float]:
-    """Return the seconds of each fault: more than a lease, and less if there is time."""
+    """Return the seconds of each fault: longer than a lease, in the full profile also shorter."""
     longer = lease() + 2.0
     chance = random.Random(8)
     return profile.pick([longer], [longer, *(chance.uniform(1.5, 12.0) for _ in range(10))])
@@ -143,14 +143,14 @@ def durations(profile: Profile) -> list[float]:
 def test_memory_is_full_for_a_while(
     beats: Beats, sides: list[Side], ledger: Ledger, profile: Profile, note: Note
 ) -> None:
-    """Setup: a beat with a lock and one without, each with 50 entries every second.
+    """Setup: a beat with a lock and a beat without, each with 50 entries every second.
 
     Fault: memory is full for longer than a lease, from the middle of a batch on; in the full
-    profile again and again.
+    profile repeatedly.
 
-    Invariant: what goes out after that is at most the rest of the batch in hand. The beat lives and
-    says so once; with memory it goes on within 2 s (short profile: 5 s). No occurrence is lost,
-    none has a second message; each run is recorded once.
+    Invariant: after that at most the rest of the current batch is sent. The beat stays alive and
+    logs the fault once; with memory it goes on within 2 s (short profile: 5 s). No occurrence is
+    lost or has a second message; each run is recorded once.
     """
     grids, most, longest = begin(sides, 50, 1.0), 0, 0.0
     for seconds in durations(profile):
@@ -174,13 +174,13 @@ def test_memory_is_full_for_a_while(
 def test_memory_is_full_while_many_are_due(
     sides: list[Side], ledger: Ledger, profile: Profile, note: Note
 ) -> None:
-    """Setup: a beat with a lock and one without, each with 1,200 entries of an hour due at once.
+    """Setup: a beat with a lock and a beat without, each with 1,200 hourly entries due at once.
 
-    Fault: memory is full when the first runs are out, for longer than a lease.
+    Fault: memory is full after the first runs were sent, for longer than a lease.
 
-    Invariant: only what a beat had claimed goes out: the batch at work and the next one. The beat
-    lives and says so once; with memory it goes on within 2 s (short profile: 5 s), each entry runs
-    once, and each run is recorded once.
+    Invariant: only already claimed entries are sent: the current batch and the next one. The beat
+    stays alive and logs the fault once; with memory it goes on within 2 s (short profile: 5 s),
+    each entry runs once, and each run is recorded once.
     """
     grids = begin(sides, 1200, HOUR)
     wait_until(lambda: len(ledger) >= 10, 60.0, "the first runs")

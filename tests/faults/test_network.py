@@ -1,4 +1,4 @@
-"""The network between a beat and Redis goes bad (cases 4 and 5)."""
+"""The network between a beat and Redis fails (cases 4 and 5)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.long
 
 OFTEN = names(40)
-#: The steps of these are longer than a lease: a gap is a run that is late, not coalesced.
+#: The intervals of these entries are longer than a lease: a gap is a late run, not a coalesced one.
 SELDOM = names(20, "seldom")
 SELDOM_SECONDS = 7.0
 AHEAD = 1.0
@@ -45,14 +45,15 @@ def test_the_leader_is_cut_off_without_a_reset(
     one_server: bool,
     cut: str,
 ) -> None:
-    """Setup: a leader behind a proxy and a standby beside it; entries every 1 s and every 7 s.
+    """Setup: a leader behind a proxy, and a standby with a direct connection; entries every 1 s and
+    every 7 s.
 
-    Fault: nothing passes between the leader and Redis, for three lock times; with or without a
-    broker that it still reaches. No connection is closed.
+    Fault: no bytes pass between the leader and Redis, for three lock timeouts; the leader may or
+    may not reach the broker. No connection is closed.
 
-    Invariant: the standby takes over. No occurrence is lost or sent under two ids, or sent twice
-    with broker and schedule on one server. When the network is back, the old leader is a standby,
-    and lives.
+    Invariant: the standby takes over. No occurrence is lost or sent under two ids, or sent twice if
+    broker and schedule share a server. When the network is back, the old leader is alive and stands
+    by.
     """
     with Proxy(schedule_redis.port) as to_schedule, Proxy(broker_redis.port) as to_broker:
         beats.start_leader_and_standby(schedule_url=to_schedule.url, broker_url=to_broker.url)
@@ -95,10 +96,10 @@ def test_a_slow_network_that_resets_connections(
     """Setup: a leader and a standby, both behind a proxy; entries every 1 s and every 7 s.
 
     Fault: a round trip takes 200 plus or minus 100 ms, and 1 % of the requests end in a reset, half
-    of them after they were carried out; for two minutes (short profile: 5 % for 12 s).
+    of them after Redis executed them; for two minutes (short profile: 5 % for 12 s).
 
-    Invariant: the leader leads all the time: the token in the lock stays as it is. No occurrence is
-    lost or sent under two ids, or sent twice with broker and schedule on one server.
+    Invariant: the leader leads all the time: the token in the lock does not change. No occurrence
+    is lost or sent under two ids, or sent twice if broker and schedule share a server.
     """
     with Proxy(schedule_redis.port, seed=5) as proxy:
         beats.start_leader_and_standby(schedule_url=proxy.url)

@@ -1,4 +1,4 @@
-"""The oracle and the decoding of messages, on made-up ledgers."""
+"""The oracle and the decoding of messages, tested on made-up ledgers."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def message(
     coalesced: int = 0,
     name: str = "a",
 ) -> Message:
-    """A message of an occurrence; its id follows from the instant unless given."""
+    """Return a message of an occurrence; by default its id follows from the instant."""
     received = (instant or 0.0) + delay
     return Message(name, task_id or f"id-{instant}", instant, received, coalesced)
 
 
 def all_but(*missing: float) -> list[Message]:
-    """A message for each expected occurrence but some."""
+    """Return a message for each expected occurrence except some."""
     return [message(instant) for instant in EXPECTED["a"] if instant not in missing]
 
 
@@ -38,7 +38,7 @@ def test_a_grid_includes_both_ends() -> None:
     assert len(grid(0.1, 0.1, 100.0)) == 1000
 
 
-def test_all_is_well() -> None:
+def test_a_message_for_each_occurrence_is_right() -> None:
     report = judge(EXPECTED, all_but())
     assert (report.expected, report.dispatched) == (4, 4)
     assert not report.lost
@@ -56,7 +56,7 @@ def test_an_entry_without_messages_is_lost() -> None:
     assert len(judge(EXPECTED, []).lost) == 4
 
 
-def test_a_header_covers_so_many_instants_before_it() -> None:
+def test_a_header_covers_as_many_instants_as_it_counts() -> None:
     messages = [message(10.0), message(13.0, coalesced=1)]
     report = judge(EXPECTED, messages)
     assert report.lost == [Occurrence("a", 11.0)]
@@ -89,7 +89,7 @@ def test_coalescing_covers_gaps_that_a_run_follows() -> None:
     assert not judge(EXPECTED, messages, coalescing=True).lost
 
 
-def test_doubles_are_told_apart_by_id() -> None:
+def test_doubles_are_counted_by_id() -> None:
     messages = [*all_but(), message(11.0), message(11.0), message(12.0, "x"), message(12.0, "y")]
     report = judge(EXPECTED, messages)
     assert report.doubled_same_id == [Doubled(Occurrence("a", 11.0), 2)]

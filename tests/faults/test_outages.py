@@ -1,4 +1,4 @@
-"""The Redis of the schedule, the broker, or both are away for a while (case 6)."""
+"""The Redis of the schedule, the broker, or both are down for some time (case 6)."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ AHEAD = 1.0
 
 @pytest.fixture
 def durable() -> bool:
-    """What the servers confirmed must survive: otherwise the servers would be to blame."""
+    """Confirmed writes must survive: the test is about the beat, not about lost data."""
     return True
 
 
 def outage(servers: Sequence[RedisServer], seconds: float) -> None:
-    """Kill the servers, and start them again after so many seconds."""
+    """Kill the servers, and restart them after some seconds."""
     for server in servers:
         server.kill()
     # The length of the outage is the fault.
@@ -40,14 +40,14 @@ def outage(servers: Sequence[RedisServer], seconds: float) -> None:
 
 
 def seconds_to_dispatch(ledger: Ledger, deadline: float = 60.0) -> float:
-    """Return how long it takes from now until a message arrives that was not there."""
+    """Return the seconds until a new message arrives."""
     started, before = time.monotonic(), len(ledger)
     wait_until(lambda: len(ledger) > before, deadline, "a message after the outage")
     return time.monotonic() - started
 
 
 def check(report: Report, beats: Beats) -> None:
-    """Every occurrence ran or was coalesced, none under two ids, and the beat went on."""
+    """Assert that every occurrence ran or was coalesced, with one id, and that the beat lives."""
     assert beats[0].is_alive
     assert not report.lost
     assert not report.unknown
@@ -56,7 +56,7 @@ def check(report: Report, beats: Beats) -> None:
 
 
 def run_on(schedule: Schedule, seconds: float) -> float:
-    """Let the beat work for a while; return the time of Redis then."""
+    """Let the beat work for some seconds; return the time of Redis afterwards."""
     until = schedule.now() + seconds
     wait_until(lambda: schedule.now() >= until, 60.0)
     return until
@@ -72,13 +72,13 @@ def test_the_schedule_is_away_again_and_again(
     profile: Profile,
     note: Note,
 ) -> None:
-    """Setup: one beat, 20 entries every second, a Redis that loses nothing it confirmed.
+    """Setup: one beat, 20 entries every second, a Redis that keeps confirmed writes.
 
-    Fault: that Redis is killed at a random moment, and is back after up to two seconds; again and
-    again. It may be the broker, too.
+    Fault: that Redis is killed at random moments, and is back after up to two seconds; repeatedly.
+    It may be the broker, too.
 
     Invariant: the beat goes on within 2 s (short profile: 5 s). No occurrence is lost; none has two
-    messages, because the beat lives and knows what it sent.
+    messages, because the beat stays alive and knows what it sent.
     """
     beats.start_many(1)
     one = Grid.begin(schedule, ENTRIES, 1.0, AHEAD)
@@ -108,13 +108,14 @@ def test_the_broker_is_away(
     note: Note,
     away: str,
 ) -> None:
-    """Setup: one beat, 20 entries every second, servers that lose nothing they confirmed.
+    """Setup: one beat, 20 entries every second, servers that keep confirmed writes.
 
     Fault: the broker, or broker and schedule at once, are killed and come back a minute later
     (short profile: 3 s).
 
-    Invariant: the beat goes on within 2 s (short profile: 5 s). No occurrence is lost; the one
-    that was being published when the broker died may have a second message, under the same id.
+    Invariant: the beat goes on within 2 s (short profile: 5 s). No occurrence is lost; the
+    occurrence that was being published when the broker died may have a second message, under the
+    same id.
     """
     servers = [broker_redis] if away == "broker" else [broker_redis, schedule_redis]
     beats.start_many(1)
@@ -139,10 +140,10 @@ def test_the_broker_is_out_of_memory(
 ) -> None:
     """Setup: one beat, 20 entries every second.
 
-    Fault: the broker refuses messages for want of memory, for 20 s (short profile: 3 s).
+    Fault: the broker has no memory and refuses messages, for 20 s (short profile: 3 s).
 
     Invariant: the beat goes on within 2 s (short profile: 5 s). No occurrence is lost, none has two
-    messages, and the log has one line about it and no traceback.
+    messages, and the log has one line about the outage and no traceback.
     """
     beats.start_many(1)
     one = Grid.begin(schedule, ENTRIES, 1.0, AHEAD)
@@ -157,6 +158,6 @@ def test_the_broker_is_out_of_memory(
     check(report, beats)
     assert report.same_id == 0
     assert waited <= profile.pick(5.0, 2.0)
-    assert beats[0].said().count("The broker is not available") == 1
-    assert beats[0].said().count("The broker is back") == 1
-    assert "Traceback" not in beats[0].said()
+    assert beats[0].output().count("The broker is not available") == 1
+    assert beats[0].output().count("The broker is back") == 1
+    assert "Traceback" not in beats[0].output()

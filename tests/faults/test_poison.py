@@ -1,4 +1,4 @@
-"""Entries that cannot be read stand beside good ones (case 9)."""
+"""Unreadable entries in a schedule with good entries (case 9)."""
 
 from __future__ import annotations
 
@@ -25,31 +25,31 @@ pytestmark = pytest.mark.long
 
 QUARANTINE = ".redbeat::quarantine"
 GOOD = names(20)
-#: How many entries there are of each kind of bad ones.
+#: How many entries there are of each bad kind.
 EACH = 2
 HOUR = 3600.0
-#: Seconds within which a good entry is dispatched, whatever stands beside it.
+#: Seconds within which a good entry is dispatched, despite the bad entries.
 SOON = 2.0
-#: Seconds from storing the good entries to their first run; a beat looks more often.
+#: Seconds from storing the good entries to their first run; a beat looks more often than that.
 AHEAD = 2.0
-#: Seconds until a repaired entry runs: two looks at the quarantine, and some.
+#: Seconds until a repaired entry runs: two reviews of the quarantine, and a margin.
 REPAIRED_WITHIN = 12.0
 DEPTH = 50_000
 
 Raw = Any
-#: Stores a bad entry of the name.
+#: Stores a bad entry under a name.
 Spoil = Callable[[Raw, str], None]
 
 
 @pytest.fixture
 def raw(schedule_redis: RedisServer) -> Iterator[Raw]:
-    """The Redis of the schedule, for bytes that are no text."""
+    """A client of the schedule's Redis that reads and writes bytes."""
     with redis.Redis.from_url(schedule_redis.url) as client:
         yield client
 
 
 def fields(**texts: str | bytes) -> Spoil:
-    """Return what stores a hash with these fields, besides a good definition."""
+    """Return a function that stores a hash with a good definition and these fields."""
 
     def spoil(client: Raw, name: str) -> None:
         client.hset(PREFIX + name, mapping={"definition": definition_json(name, HOUR), **texts})
@@ -58,7 +58,7 @@ def fields(**texts: str | bytes) -> Spoil:
 
 
 def changed(**values: Any) -> Spoil:
-    """Return what stores a definition with other values; None leaves a field out."""
+    """Return a function that stores a definition with other values; None leaves a field out."""
 
     def spoil(client: Raw, name: str) -> None:
         definition = {**json.loads(definition_json(name, HOUR)), **values}
@@ -69,19 +69,19 @@ def changed(**values: Any) -> Spoil:
 
 
 def scheduled(kind: str, **values: Any) -> Spoil:
-    """Return what stores a definition with another schedule."""
+    """Return a function that stores a definition with another schedule."""
     return changed(schedule={"__type__": kind, **values})
 
 
 def nested(client: Raw, name: str) -> None:
-    """Store a definition that is nested very deeply."""
+    """Store a very deeply nested definition."""
     deep = "[" * DEPTH + "]" * DEPTH
     text = definition_json(name, HOUR).replace('"args": []', f'"args": {deep}')
     client.hset(PREFIX + name, "definition", text)
 
 
 def command(*words: str) -> Spoil:
-    """Return what makes the key something else than a hash: a command and its last arguments."""
+    """Return a function that stores another type than a hash: a command and its arguments."""
     return lambda client, name: client.execute_command(words[0], PREFIX + name, *words[1:])
 
 
@@ -124,14 +124,14 @@ BAD: dict[str, Spoil] = {
 
 
 def plant(client: Raw, bad: dict[str, Spoil]) -> None:
-    """Store bad entries, due at once."""
+    """Store bad entries that are due at once."""
     for name, spoil in bad.items():
         spoil(client, name)
     client.zadd(SCHEDULE, {PREFIX + name: 0 for name in bad})
 
 
 def repair(client: Raw, name: str) -> None:
-    """Store a good definition by a plain HSET, and remove what would still be bad beside it."""
+    """Store a good definition by a plain HSET, and remove the other bad fields."""
     if client.type(PREFIX + name) != b"hash":
         client.delete(PREFIX + name)
     if name.startswith(("bad-meta", "non-text-meta", "bad-last", "bad-count", "bad-policy")):
@@ -144,9 +144,9 @@ def each(kinds: dict[str, Spoil]) -> dict[str, Spoil]:
     return {f"{kind}-{number}": kinds[kind] for kind in kinds for number in range(EACH)}
 
 
-def reports(said: str, name: str, what: str) -> int:
-    """Return how often a log says ``what`` about an entry."""
-    return said.count(f"Entry {PREFIX}{name} {what}")
+def reports(output: str, name: str, what: str) -> int:
+    """Return how often a log reports ``what`` about an entry."""
+    return output.count(f"Entry {PREFIX}{name} {what}")
 
 
 def quarantined(client: Raw) -> set[str]:
@@ -155,7 +155,7 @@ def quarantined(client: Raw) -> set[str]:
 
 
 def check_good(ledger: Ledger, one: Grid, until: float, note: Note) -> None:
-    """Every occurrence of the good entries has one message, in time."""
+    """Assert that every occurrence of the good entries has one message, on time."""
     strangers = [message for message in ledger.messages if message.entry not in one.entries]
     report = settle(ledger, [one], until)
     note(f"{report}; of others: {len(strangers)}")
@@ -172,12 +172,12 @@ def test_bad_entries_are_set_aside_and_come_back_when_they_are_repaired(
 ) -> None:
     """Setup: one beat, 20 good entries every second.
 
-    Fault: 56 entries of 28 kinds that cannot be read become due at the same moment; later each
-    gets a good definition by a plain HSET.
+    Fault: 56 unreadable entries of 28 kinds become due at the same moment; later each gets a good
+    definition by a plain HSET.
 
-    Invariant: the good entries run on time. Each bad one is in quarantine, none of them is sent,
-    and the log tells of it once, however long it stays. A repaired one runs within 12 s, once, and
-    leaves the quarantine.
+    Invariant: the good entries run on time. Each bad entry is in quarantine, none of them is sent,
+    and the log reports each once, however long it stays bad. A repaired entry runs within 12 s,
+    once, and leaves the quarantine.
     """
     bad = each(BAD)
     beats.start()
@@ -185,7 +185,7 @@ def test_bad_entries_are_set_aside_and_come_back_when_they_are_repaired(
     one = Grid.begin(schedule, GOOD, 1.0, AHEAD)
     plant(raw, bad)
     wait_until(lambda: quarantined(raw) == set(bad), 30.0, "all in quarantine")
-    # Long enough for two looks at the quarantine, or many.
+    # Long enough for two reviews of the quarantine; in the full profile for many.
     repaired_at = schedule.now() + profile.pick(11.0, 60.0)
     wait_until(lambda: schedule.now() >= repaired_at, 90.0)
     assert quarantined(raw) == set(bad)
@@ -204,21 +204,22 @@ def test_bad_entries_are_set_aside_and_come_back_when_they_are_repaired(
     assert not quarantined(raw)
     assert set(schedule.run_counts(bad).values()) == {1}
     assert beats[0].is_alive
-    said = beats[0].said()
-    assert {name: reports(said, name, "is quarantined: ") for name in bad} == dict.fromkeys(bad, 1)
+    output = beats[0].output()
+    assert {name: reports(output, name, "is quarantined: ") for name in bad} == dict.fromkeys(
+        bad, 1
+    )
 
 
 def test_entries_that_become_worse_or_are_not_there(
     beats: Beats, schedule: Entries, ledger: Ledger, raw: Raw, note: Note
 ) -> None:
-    """Setup: one beat, 20 good entries every second, and a few that cannot be read.
+    """Setup: one beat, 20 good entries every second, and a few unreadable entries.
 
-    Fault: members without a hash, one of them not UTF-8; a hash under a key that is not UTF-8. Of
-    the unreadable entries two get another definition that is bad as well, and two are deleted
-    behind the back of the schedule.
+    Fault: members without a hash, one of them not UTF-8; a hash under a key that is not UTF-8. Two
+    of the unreadable entries get another bad definition, and two are deleted without the API.
 
-    Invariant: the good entries run on time. Members without a hash are removed, with one line each.
-    What changed for the worse stays in quarantine, and is reported once more.
+    Invariant: the good entries run on time. Members without a hash are removed, with one log line
+    each. An entry with another bad definition stays in quarantine, and is reported once more.
     """
     worse, missing = ["worse-0", "worse-1"], ["missing-0", "missing-1", "\\xff"]
     beats.start()
@@ -229,8 +230,8 @@ def test_entries_that_become_worse_or_are_not_there(
     raw.hset(PREFIX.encode() + b"\xfe", "definition", definition_json("x", HOUR))
     raw.zadd(SCHEDULE, dict.fromkeys([b"redbeat:\xfe", b"redbeat:\xff"], 0))
     raw.zadd(SCHEDULE, dict.fromkeys([PREFIX + name for name in missing[:2]], 0))
-    said = partial(reports, what="is quarantined: ")
-    wait_until(lambda: said(beats[0].said(), "gone-1"), 30.0, "the first report")
+    quarantined_lines = partial(reports, what="is quarantined: ")
+    wait_until(lambda: quarantined_lines(beats[0].output(), "gone-1"), 30.0, "the first report")
     wait_until(lambda: raw.hlen(QUARANTINE) == 5, 30.0, "all in quarantine")
     for name in worse:
         raw.hset(PREFIX + name, "definition", "}")
@@ -238,14 +239,16 @@ def test_entries_that_become_worse_or_are_not_there(
     gone = [*missing, "gone-0", "gone-1"]
     removed = "is removed from the schedule"
     wait_until(
-        lambda: all(reports(beats[0].said(), name, removed) for name in gone), 60.0, "removals"
+        lambda: all(reports(beats[0].output(), name, removed) for name in gone), 60.0, "removals"
     )
-    wait_until(lambda: said(beats[0].said(), "worse-1") > 1, 60.0, "the second report")
+    wait_until(
+        lambda: quarantined_lines(beats[0].output(), "worse-1") > 1, 60.0, "the second report"
+    )
     check_good(ledger, one, schedule.now(), note)
-    log = beats[0].said()
+    log = beats[0].output()
     assert {name: reports(log, name, removed) for name in gone} == dict.fromkeys(gone, 1)
-    assert {name: said(log, name) for name in worse} == dict.fromkeys(worse, 2)
-    assert said(log, "\\xfe") == 1
+    assert {name: quarantined_lines(log, name) for name in worse} == dict.fromkeys(worse, 2)
+    assert quarantined_lines(log, "\\xfe") == 1
     assert set(raw.hkeys(QUARANTINE)) == {
         b"redbeat:\xfe",
         *(f"{PREFIX}{name}".encode() for name in worse),
@@ -256,7 +259,7 @@ def test_entries_that_become_worse_or_are_not_there(
     assert beats[0].is_alive
 
 
-#: Schedules that can be read and never run (again), by name.
+#: Readable schedules that never run, or never again, by name.
 NEVER = {
     "rule": {"__type__": "rrule", "freq": "MINUTELY", "bymonth": 2, "bymonthday": 30, "dtstart": 1},
     "rule-of-seconds": {
@@ -282,11 +285,11 @@ def test_schedules_that_never_match(
 ) -> None:
     """Setup: one beat, 20 good entries every second.
 
-    Fault: entries whose schedule is well formed and matches no instant, or none after their last
-    run: rules of 30 February and the like, a rule that is over.
+    Fault: entries whose schedule is well formed but matches no instant, or none after their last
+    run: rules of 30 February and the like, a rule that has ended.
 
-    Invariant: the good entries run on time. The others are parked, with a run recorded long ago
-    that nothing follows, so they are not sent.
+    Invariant: the good entries run on time. The other entries are parked; their recorded last run
+    is long ago and nothing follows it, so they are not sent.
     """
     ran = meta_json(1e9, 1)
     never = {f"{kind}-{number}": when for kind, when in NEVER.items() for number in range(EACH)}

@@ -1,4 +1,4 @@
-"""The proxy itself, between a plain socket and a real server."""
+"""The proxy, between a plain socket and a real server."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Client:
         self.socket.sendall(command.encode() + b"\r\n")
 
     def receive(self, size: int) -> bytes:
-        """Return so many bytes."""
+        """Return ``size`` bytes."""
         received = b""
         while len(received) < size and (chunk := self.socket.recv(size - len(received))):
             received += chunk
@@ -40,7 +40,7 @@ class Client:
         return self.receive(len(PONG))
 
     def is_silent(self, seconds: float = 0.3) -> bool:
-        """Whether nothing comes for a while: no bytes, no FIN, no RST."""
+        """Whether nothing arrives for some seconds: no bytes, no FIN, no RST."""
         self.socket.settimeout(seconds)
         try:
             self.socket.recv(1)
@@ -61,7 +61,7 @@ def proxy(redis_server: RedisServer, redis_url: str) -> Iterator[Proxy]:
 
 @pytest.fixture
 def connect(proxy: Proxy) -> Iterator[Callable[[], Client]]:
-    """Connects to the proxy; the sockets are closed after the test."""
+    """A function that connects to the proxy; the sockets are closed after the test."""
     made: list[Client] = []
 
     def connect() -> Client:
@@ -76,7 +76,7 @@ def connect(proxy: Proxy) -> Iterator[Callable[[], Client]]:
 Connect = Callable[[], Client]
 
 
-def test_bytes_pass_and_ends_pass(proxy: Proxy, connect: Connect) -> None:
+def test_bytes_and_ends_of_connections_pass(proxy: Proxy, connect: Connect) -> None:
     one, two = connect(), connect()
     assert one.ping() == two.ping() == PONG
     one.send("QUIT")
@@ -115,7 +115,7 @@ def test_jitter_keeps_the_order(proxy: Proxy, connect: Connect, redis_client: re
     assert redis_client.lrange("order", 0, -1) == [str(number) for number in range(100)]
 
 
-def test_cut_resets_what_is_open(proxy: Proxy, connect: Connect) -> None:
+def test_cut_resets_open_connections(proxy: Proxy, connect: Connect) -> None:
     client = connect()
     assert client.ping() == PONG
     proxy.cut()
@@ -135,7 +135,7 @@ def test_refuse_resets_new_connections_only(proxy: Proxy, connect: Connect) -> N
     assert connect().ping() == PONG
 
 
-def test_a_black_hole_is_silent_and_what_it_took_is_gone(
+def test_a_black_hole_is_silent_and_loses_its_bytes(
     proxy: Proxy, connect: Connect, redis_client: redis.Redis
 ) -> None:
     old = connect()
@@ -168,7 +168,7 @@ def test_a_black_hole_that_keeps_delivers_later(
     assert sorted(client.receive(4) for client in (old, new)) == [b":1\r\n", b":2\r\n"]
 
 
-def test_a_swallowed_reply_belongs_to_a_request_that_was_done(
+def test_a_swallowed_reply_belongs_to_an_executed_request(
     proxy: Proxy, connect: Connect, redis_client: redis.Redis
 ) -> None:
     proxy.swallow_replies(2, matching=b"INCR")
@@ -185,7 +185,7 @@ def test_a_swallowed_reply_belongs_to_a_request_that_was_done(
 
 
 def outcomes(proxy: Proxy, connect: Connect, trials: int) -> list[bool]:
-    """Return for each of some requests whether it was answered."""
+    """Return for each of some requests whether it got a reply."""
     proxy.reset_rate(0.5)
     answered = []
     for _ in range(trials):
@@ -212,7 +212,9 @@ def test_resets_strike_before_and_after_delivery(
     assert proxy.struck == 60 - sum(answered)
 
 
-def test_chance_follows_the_seed(proxy: Proxy, connect: Connect, redis_server: RedisServer) -> None:
+def test_equal_seeds_reset_the_same_chunks(
+    proxy: Proxy, connect: Connect, redis_server: RedisServer
+) -> None:
     with Proxy(redis_server.port, seed=1) as other:
         made: list[Client] = []
 
@@ -233,7 +235,7 @@ def refused(port: int) -> None:
         client.socket.close()
 
 
-def test_a_server_that_is_away_resets(unused_port: int) -> None:
-    # Quick as it is, connecting itself may already fail so.
+def test_clients_of_a_stopped_server_are_reset(unused_port: int) -> None:
+    # The connection may fail already while it is being opened.
     with Proxy(unused_port) as proxy, pytest.raises(ConnectionResetError):
         refused(proxy.port)

@@ -1,4 +1,4 @@
-"""What was asked for was done, but the answer is lost: of Redis, or of the broker."""
+"""Redis or the broker executes a request, but the reply is lost."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ ENTRIES = names(50)
 HOUR = 3600.0
 AHEAD = 2.0
 LOST_REPLIES = 3
-#: Seconds in which a beat has tried again as often as replies are lost; far less than a lease.
+#: Seconds in which a beat retries as often as replies are lost; far less than a lease.
 SOON = 3.0
-#: Seconds within which a beat dispatches again after the last reply that was lost.
+#: Seconds within which a beat dispatches again after the last lost reply.
 AGAIN = 2.0
-#: Every turn of a beat is the same script; what it records is told by this.
+#: All requests of a beat use the same script; this text appears only in those that record runs.
 TURN, RECORD = b"EVALSHA", b'{"scheduled_at":'
 
-#: A beat that waits for the lock at its start, as RedBeat 2 did.
+#: A beat that waits for the lock when it starts, as RedBeat 2 did.
 WAITS_FOR_THE_LOCK = """
 import sys
 from celery.__main__ import main
@@ -47,7 +47,7 @@ sys.exit(main())
 
 @pytest.fixture
 def proxy(schedule_redis: RedisServer, schedule: Schedule) -> Iterator[Proxy]:
-    """The way of the beats to a Redis that has the scripts: else the first reply is NOSCRIPT."""
+    """A proxy to a Redis with the scripts; without them the first reply would be NOSCRIPT."""
     for name in ("claim", "acquire", "sync", "prune", "release"):
         schedule.client.script_load(load_script(name).text)
     with Proxy(schedule_redis.port) as proxy:
@@ -55,17 +55,17 @@ def proxy(schedule_redis: RedisServer, schedule: Schedule) -> Iterator[Proxy]:
 
 
 def dispatches_soon(schedule: Schedule, ledger: Ledger) -> Grid:
-    """Store entries that are due now; they are dispatched soon."""
+    """Store entries that are due now, and assert that the beat dispatches them soon."""
     grid = Grid.begin(schedule, names(5, "now"), HOUR, 0.0)
-    wanted = set(grid.entries)
-    wait_until(lambda: wanted <= {message.entry for message in ledger.messages}, 30.0, "runs")
+    unsent = set(grid.entries)
+    wait_until(lambda: unsent <= {message.entry for message in ledger.messages}, 30.0, "runs")
     report = settle(ledger, [grid], grid.first)
     assert not report.late(AGAIN), str(report)
     return grid
 
 
 def check_once(schedule: Schedule, ledger: Ledger, *grids: Grid) -> None:
-    """Each hourly entry ran once, and one run of it was recorded."""
+    """Assert that each hourly entry ran once and that one run was recorded."""
     entries = [entry for one in grids for entry in one.entries]
     wait_until(lambda: not schedule.claimed(entries), 60.0, "all recorded")
     report = settle(ledger, grids, schedule.now())
@@ -85,12 +85,12 @@ def test_replies_to_claims_are_lost(
     note: Note,
     count: int,
 ) -> None:
-    """Setup: one beat behind a proxy, 50 entries of an hour, due at the same instant.
+    """Setup: one beat behind a proxy, 50 hourly entries, due at the same instant.
 
-    Fault: Redis carries out the next one to three scripts from just before that instant on, but the
-    beat gets a reset instead of the reply: it never learns what it has claimed.
+    Fault: Redis executes one to three scripts from just before that instant on, but the beat gets a
+    reset instead of the reply and does not learn what it has claimed.
 
-    Invariant: each entry runs once, within 3 s and not when the lease of the lost claim is over.
+    Invariant: each entry runs once, within 3 s and before the lease of the lost claim ends.
     """
     with Proxy(schedule_redis.port) as proxy:
         beats.start(schedule_url=proxy.url)
@@ -119,13 +119,13 @@ def test_replies_to_publishing_are_lost(
     note: Note,
     window: int,
 ) -> None:
-    """Setup: one beat whose broker is behind a proxy, 50 entries of an hour, due at one instant.
+    """Setup: one beat whose broker is behind a proxy, 50 hourly entries, due at one instant.
 
-    Fault: three times the broker takes what was written, a message or several, but the beat gets a
-    reset instead of the reply.
+    Fault: three times the broker takes one or several messages, but the beat gets a reset instead
+    of the reply.
 
-    Invariant: no run is lost. A message that was taken may come again, under the same id, one for
-    each reply if they are written one by one; the run is recorded once.
+    Invariant: no run is lost. A message that the broker took may come again under the same id, at
+    most one for each lost reply if messages are written one by one; the run is recorded once.
     """
     with Proxy(broker_redis.port) as proxy:
         beats.start(broker_url=proxy.url, settings={"redbeat_publish_window": window})
@@ -155,14 +155,14 @@ def test_replies_to_acquiring_are_lost(
     tmp_path: Path,
     waits: bool,
 ) -> None:
-    """Setup: Redis has due entries and the scripts, and nobody has the lock. A beat starts, which
-    takes the lock in its ticks, or waits for it at its start as well.
+    """Setup: Redis has due entries and the scripts, and nobody has the lock. A beat starts; it
+    takes the lock in its ticks, or waits for it when it starts.
 
-    Fault: the first three scripts are carried out, but the beat gets a reset instead of the reply:
-    the lock is its own, and it does not know.
+    Fault: Redis executes the first three scripts, but the beat gets a reset instead of the reply:
+    it owns the lock and does not know.
 
-    Invariant: it does not lock itself out. The token is its own before it knows, and the same
-    after; within 2 s from then it dispatches, each entry once.
+    Invariant: the beat does not lock itself out. The token is the same before and after it learns;
+    within 2 s from then it dispatches, each entry once.
     """
     wrapper = tmp_path / "wrapper.py"
     wrapper.write_text(WAITS_FOR_THE_LOCK)
@@ -172,7 +172,7 @@ def test_replies_to_acquiring_are_lost(
     wait_until(lambda: proxy.struck > 0, 60.0, "the first reply to be lost")
     token = wait_until(schedule.lock_token, 1.0, "the lock that was taken")
     assert beats.leader() == 0
-    assert "beat: Acquired lock" not in beats[0].said()
+    assert "beat: Acquired lock" not in beats[0].output()
     wait_until(lambda: proxy.struck == LOST_REPLIES, 30.0, "the last reply to be lost")
     wait_until(lambda: len(ledger) > 0, AGAIN, "a run")
     check_once(schedule, ledger, one, dispatches_soon(schedule, ledger))
@@ -182,22 +182,22 @@ def test_replies_to_acquiring_are_lost(
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_a_lock_that_was_taken_unheard_is_ones_own(
+def test_a_lock_that_was_taken_with_a_lost_reply_is_held(
     schedule: Schedule, proxy: Proxy, beats: Beats, count: int
 ) -> None:
-    """Setup: a scheduler of another program, on a Redis that nobody has locked.
+    """Setup: a scheduler of another program, on a Redis whose lock is free.
 
-    Fault: ``BeatLock.acquire`` and ``release`` are carried out, and their replies are lost.
+    Fault: Redis executes ``BeatLock.acquire`` and ``release``, and the replies are lost.
 
-    Invariant: it has the lock when it asks again, under the same token, and a beat stands by. When
-    it has released it, the beat takes it.
+    Invariant: the second ``acquire`` succeeds with the same token, and a beat stands by. After the
+    ``release``, the beat takes the lock.
     """
     app = Celery("other", broker="memory://", set_as_current=False)
     app.conf.update(redbeat_redis_url=proxy.url, redbeat_lock_timeout=60.0)
     lock = RedBeatScheduler(app).lock
     assert lock is not None
     proxy.swallow_replies(count, TURN)
-    with suppress(RedisError):  # Whether it is told depends on how often redis-py tries.
+    with suppress(RedisError):  # Whether the call fails depends on how often redis-py retries.
         lock.acquire(blocking=False)
     assert proxy.struck > 0
     proxy.swallow_replies(0)
@@ -220,12 +220,12 @@ def test_a_lock_that_was_taken_unheard_is_ones_own(
 def test_replies_to_renewing_are_lost(
     beats: Beats, schedule: Schedule, ledger: Ledger, proxy: Proxy, profile: Profile
 ) -> None:
-    """Setup: a leader that has nothing to do, and a standby, with a lock of 5 s.
+    """Setup: an idle leader and a standby, with a lock timeout of 5 s.
 
     Fault: every reply to the leader is lost, for longer than the lock lives without a renewal.
 
-    Invariant: what it renewed is renewed: nobody takes the lock. Within 2 s from then the leader
-    dispatches what becomes due, each entry once.
+    Invariant: the renewals count: nobody else takes the lock. Within 2 s after the fault the leader
+    dispatches due entries, each once.
     """
     beats.start_leader_and_standby(schedule_url=proxy.url)
     dispatches_soon(schedule, ledger)
@@ -250,11 +250,11 @@ def test_replies_to_renewing_are_lost(
 def test_replies_to_completing_are_lost(
     beats: Beats, schedule: Schedule, ledger: Ledger, proxy: Proxy, note: Note
 ) -> None:
-    """Setup: a leader behind a proxy, and a standby; 50 entries of an hour, due at one instant.
+    """Setup: a leader behind a proxy, and a standby; 50 hourly entries, due at one instant.
 
-    Fault: what the leader records is recorded three times, and each time the reply is lost.
+    Fault: Redis records the runs of the leader three times, and each time the reply is lost.
 
-    Invariant: each entry is sent once, and counted once; no claim stays. The lock is where it was.
+    Invariant: each entry is sent once and counted once; no claim stays. The leader keeps the lock.
     """
     beats.start_leader_and_standby(schedule_url=proxy.url)
     token = schedule.lock_token()
@@ -281,11 +281,11 @@ def test_replies_are_lost_at_random(
 ) -> None:
     """Setup: a leader behind a proxy, and a standby; 30 entries every second.
 
-    Fault: again and again the replies to one or two requests are lost: claims, records, renewals,
-    or answers that were asked for in advance, as it happens.
+    Fault: repeatedly the replies to one or two random requests are lost: claims, records, renewals,
+    or claims made in advance.
 
-    Invariant: each occurrence has one message and one record, less than 2 s late, and the lock
-    stays where it was.
+    Invariant: each occurrence has one message and one record, less than 2 s late, and the leader
+    keeps the lock.
     """
     chance = random.Random(f"replies {seed}")
     beats.start_leader_and_standby(schedule_url=proxy.url)

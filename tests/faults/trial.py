@@ -1,4 +1,4 @@
-"""What the tests of faults have in common: entries on a grid, and the end of a trial."""
+"""Shared by the tests of faults: entries on a grid, and the end of a trial."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.waiting import wait_until
 
 __all__ = ("Grid", "settle")
 
-#: Seconds that a trial may go on after its last fault, besides two leases.
+#: Seconds that a trial may last after its last fault, in addition to two leases.
 PATIENCE = 40.0
 
 
@@ -28,7 +28,7 @@ class Grid:
 
     @classmethod
     def begin(cls, schedule: Schedule, entries: Sequence[str], every: float, wait: float) -> Grid:
-        """Store the entries, to run for the first time ``wait`` seconds from now."""
+        """Store the entries; their first run is ``wait`` seconds from now."""
         first = round(schedule.now() + wait, 3)
         schedule.put(entries, every, first)
         return cls(entries, every, first)
@@ -39,9 +39,9 @@ class Grid:
 
 
 def settle(ledger: Ledger, grids: Sequence[Grid], until: float) -> Report:
-    """Wait until nothing that was expected up to ``until`` is open, and return the verdict.
+    """Wait until no expected occurrence up to ``until`` is open, and return the report.
 
-    What is still lost at the deadline is in the report. UNIX seconds by the clock of Redis.
+    Times are UNIX seconds by the clock of Redis. After the deadline, the report lists what is lost.
     """
     expected = {name: instants for one in grids for name, instants in one.expected(until).items()}
     needed, read = set(expected), 0
@@ -57,7 +57,7 @@ def settle(ledger: Ledger, grids: Sequence[Grid], until: float) -> Report:
                 needed.discard(message.entry)
         return not needed
 
-    # Past the deadline the report tells more than "not in time".
+    # After the deadline the report says more than a timeout would.
     with suppress(AssertionError):
         wait_until(reached, 2 * lease() + PATIENCE)
     return judge(expected, ledger.messages)

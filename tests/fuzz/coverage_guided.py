@@ -1,13 +1,12 @@
-"""Looks for texts that the decoder does not expect, guided by which code they reach.
+"""Searches for texts that break the decoder, guided by code coverage.
 
-Needs atheris, which is no dependency of the tests. From the root of the repository::
+Needs atheris, which the tests do not require. From the root of the repository::
 
     pip install atheris
     python -m tests.fuzz.coverage_guided -max_total_time=300 -max_len=4096
 
-It ends with the first text that raises something else than a ``DecodeError``, or takes five
-seconds, and writes that text to a file. Options are libFuzzer's; a directory among them keeps what
-was found.
+It ends with the first text that raises an error other than a ``DecodeError`` or takes five seconds,
+and writes that text to a file. Options are libFuzzer's; a directory among them keeps the corpus.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ __all__ = ("main",)
 NOW = datetime(2026, 3, 29, 0, 59, 59, tzinfo=timezone.utc)
 
 
-#: Bytes below which a text is no definition worth changing.
+#: Minimum size in bytes of a definition worth mutating.
 SHORTEST = 20
 
 
 def targets() -> Any:
-    """Import what is tested, under instrumentation; return a function of one text."""
+    """Import the decoder with instrumentation; return a function that decodes one text."""
     atheris: Any = importlib.import_module("atheris")
     with atheris.instrument_imports(include=["redbeat"]):
         definition = importlib.import_module("redbeat.entries.definition")
@@ -48,19 +47,19 @@ def targets() -> Any:
             return
         try:
             occurrences.decide(found["schedule"], None, None, NOW, NOW, timezone.utc)
-        except Exception:  # quarantined by a beat; a hang is what libFuzzer reports
+        except Exception:  # a beat would quarantine this text; libFuzzer reports hangs
             return
 
     return read
 
 
 def seeds() -> list[bytes]:
-    """Return good definitions to begin with."""
+    """Return good definitions to start with."""
     return [f'{{"name": "a", "task": "t", "schedule": {tagged}}}'.encode() for tagged in TAGGED]
 
 
 def main(arguments: list[str]) -> None:
-    """Fuzz until something is found or libFuzzer's limits are reached."""
+    """Fuzz until a text fails or libFuzzer's limits are reached."""
     atheris: Any = importlib.import_module("atheris")
     read = targets()
     words = [word.encode("utf-8", "surrogatepass") for word in (*FIELDS, *TEXTS) if word]
@@ -68,7 +67,7 @@ def main(arguments: list[str]) -> None:
         read(seed)
 
     def mutate(data: bytes, size: int, seed: int) -> bytes:
-        """Put a good definition or a known word in place of a piece, now and then."""
+        """Sometimes replace a piece of the text with a good definition or a known word."""
         if len(data) < SHORTEST:
             return seeds()[seed % len(TAGGED)]
         if seed % 4:

@@ -1,4 +1,4 @@
-"""How many cases the fuzz tests try: a fixed few hundred, or 50,000 that differ each time.
+"""How many cases the fuzz tests try: some hundred fixed cases, or 50,000 random ones.
 
 The long run is ``REDBEAT_FUZZ=full python -m pytest -n 0 --timeout 0 tests/fuzz``.
 """

@@ -1,4 +1,4 @@
-"""Whatever lies under the prefix, a beat sends the good entry beside it and touches no other key.
+"""Whatever is stored under the prefix, a beat sends the good entry and changes no other key.
 
 One tick meets keys of every type, members of every kind and any score.
 """
@@ -24,12 +24,12 @@ PREFIX = b"redbeat:"
 SCHEDULE = "redbeat::schedule"
 GOOD = '{"name": "good", "task": "t", "schedule": {"__type__": "interval", "every": 3600}}'
 
-#: What is no entry's business; nobody may change it.
+#: Keys that belong to no entry; a beat must not change them.
 FOREIGN = {"foreign": "1", "redbeat": "2", "redbeat-other:a": "3", "redbeat:counter": "4"}
 
 
 class Scene:
-    """A server, a scheduler of its own for each case, and what was there before."""
+    """A server, a new scheduler for each case, and the data before the tick."""
 
     def __init__(self, url: str) -> None:
         self.client = redis.Redis.from_url(url)
@@ -37,7 +37,7 @@ class Scene:
         self.app.conf.update(redbeat_redis_url=url, timezone="UTC", redbeat_lock_key=None)
 
     def begin(self) -> None:
-        """Leave nothing but a good entry that is due, and keys of others."""
+        """Store one good due entry and keys of other programs, and nothing else."""
         self.client.flushall()
         self.client.hset("redbeat:good", "definition", GOOD)
         self.client.zadd(SCHEDULE, {"redbeat:good": 1})
@@ -48,35 +48,35 @@ class Scene:
         return list(self.client.scan_iter())
 
     def tick(self) -> RecordingScheduler:
-        """Let a new beat work for one tick and stop."""
+        """Let a new beat run one tick and stop."""
         scheduler = RecordingScheduler(self.app, lazy=False)
         scheduler.tick()
         scheduler.close()
         return scheduler
 
     def end(self) -> None:
-        """Close what was opened."""
+        """Close all connections."""
         self.client.close()
         self.app.redbeat_redis.close()
 
 
 @pytest.fixture(scope="module")
 def scene(redis_server: Any) -> Iterator[Scene]:
-    """The scene of all cases."""
+    """The scene that all cases share."""
     scene = Scene(redis_server.url)
     yield scene
     scene.end()
 
 
 def put_hash(pipeline: Any, key: bytes, fields: dict[str, str]) -> None:
-    """Write the fields that are not empty."""
+    """Write the non-empty fields."""
     filled = {name: text.encode("utf-8", "surrogatepass") for name, text in fields.items() if text}
     if filled:
         pipeline.hset(key, mapping=filled)
 
 
 def raw(name: str | bytes) -> bytes:
-    """Return a name as somebody may have written it."""
+    """Return a name in a form that somebody may have written."""
     return name if isinstance(name, bytes) else name.encode("utf-8", "surrogatepass")
 
 
@@ -89,7 +89,7 @@ OTHER_TYPES: dict[str, Callable[[Any, bytes], Any]] = {
     "nothing": lambda _pipeline, _key: None,
 }
 
-#: Keys that mean something else: what of them is broken is another story, told in tests/scheduler.
+#: Keys with another meaning; tests/scheduler tests broken data in them.
 OWN_NAMES = (b":schedule", b":statics", b"good")
 OWN = {PREFIX + name for name in OWN_NAMES}
 
@@ -126,7 +126,7 @@ def test_the_good_entry_runs(scene: Scene, bad: list[Any]) -> None:
         else:
             OTHER_TYPES[content](pipeline, key)
         pipeline.zadd(SCHEDULE, {key if prefixed else raw(name): score})
-    pipeline.execute(raise_on_error=False)  # two may have the same name
+    pipeline.execute(raise_on_error=False)  # two entries may have the same name
     sent = scene.tick().names
     assert sent.count("good") == 1
     assert scene.client.hget("redbeat:good", "meta")
@@ -136,7 +136,7 @@ def test_the_good_entry_runs(scene: Scene, bad: list[Any]) -> None:
 
 @cases(30, 1_000)
 @given(st.one_of(names, st.text()))
-def test_no_name_reaches_a_key_of_our_own(scene: Scene, name: Any) -> None:
+def test_no_name_reaches_an_internal_key(scene: Scene, name: Any) -> None:
     scene.begin()
     before = {key: scene.client.dump(key) for key in scene.all_keys() if key != b"redbeat:good"}
     try:

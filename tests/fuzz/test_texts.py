@@ -1,4 +1,4 @@
-"""Whatever the texts of an entry are, reading them ends soon, in an entry or a DecodeError."""
+"""Reading an entry with any texts ends soon, with an entry or a DecodeError."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from redbeat.errors import DecodeError, InvalidEntryError
 from tests.fuzz.hostile import definitions, metas, policies, runtimes
 from tests.fuzz.profile import cases
 
-#: What the tools of the test import when they need it.
+#: Modules that the tools of the test import when they need them.
 LAZY = ("_strptime", "difflib", "hypothesis", "pytz")
 
-#: CPU seconds that one text may take; far above what is normal, far below what a beat would notice.
+#: CPU seconds for one text: far more than is normal, far less than would delay a beat.
 PATIENCE = 2.0
 
 NOW = datetime(2026, 3, 29, 0, 59, 59, 500_000, tzinfo=timezone.utc)
@@ -33,8 +33,8 @@ APP.conf.update(timezone="UTC", enable_utc=True, redbeat_redis_url="redis://127.
 
 @contextmanager
 def soon() -> Iterator[None]:
-    """Fail if the block takes long."""
-    gc.disable()  # the garbage of a long run is not this text's
+    """Assert that the block ends soon."""
+    gc.disable()  # the garbage of a long run does not come from this text
     try:
         started = time.thread_time()
         yield
@@ -44,14 +44,14 @@ def soon() -> Iterator[None]:
 
 
 def check(error: DecodeError | InvalidEntryError) -> None:
-    """An error names the field, and is short enough to be logged."""
+    """Assert that an error names the field, and is short enough for the log."""
     assert error.field
     assert len(str(error)) < 10_000
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _no_import_by_name() -> Iterator[None]:
-    """Nothing that a text names is imported, but zone data from its own package."""
+    """Assert that no text triggers an import, except of zone data from its own package."""
     before = set(sys.modules)
     yield
     packages = {name.partition(".")[0] for name in set(sys.modules) - before}
@@ -71,7 +71,7 @@ def test_an_entry_or_a_decode_error(definition: str, meta: str, policy: str, run
             return
         try:
             due, seconds = entry.claimed(NOW, NOW).is_due()
-        except Exception:  # A beat quarantines such an entry; what counts is that it learns soon.
+        except Exception:  # A beat quarantines such an entry; it must find the error soon.
             return
         assert isinstance(due, bool)
         assert seconds is None or seconds >= 0
@@ -91,7 +91,7 @@ def test_a_history_or_a_decode_error(meta: str, runtime: str) -> None:
 
 @cases(100, 5_000)
 @given(definitions, policies)
-def test_what_was_read_is_written_the_same(definition: str, policy: str) -> None:
+def test_a_decoded_entry_is_encoded_unchanged(definition: str, policy: str) -> None:
     try:
         entry = RedBeatSchedulerEntry.from_definition(APP, definition, policy)
     except DecodeError:

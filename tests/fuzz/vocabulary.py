@@ -1,4 +1,4 @@
-"""The words that hostile data is made of: those the decoder knows, and limits of numbers."""
+"""The words of hostile data: those the decoder knows, and limits of numbers."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Schedules that a real beat of RedBeat 2.4.2 left in Redis go on here, and the other way."""
+"""This package continues schedules that a beat of RedBeat 2.4.2 left in Redis, and vice versa."""

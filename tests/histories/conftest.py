@@ -1,4 +1,4 @@
-"""A beat to look into, as the tests of the scheduler have it."""
+"""The fixtures of the scheduler's tests."""
 
 from __future__ import annotations
 

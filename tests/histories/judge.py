@@ -1,7 +1,7 @@
-"""What another release makes of the schedule in a Redis; its interpreter runs this file.
+"""Reports how another release reads and runs a schedule; its interpreter runs this file.
 
-``python judge.py URL ZONE`` prints JSON: how each entry is read, by name, or the error; whether it
-is due; the names and arguments that one tick sends, in order; and what the tick raises.
+``python judge.py URL ZONE`` prints JSON: for each entry by name, its content or the error, and
+whether it is due; the names and arguments that one tick sends, in order; and the error of the tick.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from redbeat.schedulers import RedBeatJSONEncoder, get_redis
 
 
 class Scheduler(RedBeatScheduler):
-    """Keeps what it sends."""
+    """Records its messages."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.sent: list[list[Any]] = []
         super().__init__(*args, **kwargs)
 
     def apply_async(self, entry: Any, *args: Any, **kwargs: Any) -> Any:
-        """Note the name of the entry."""
+        """Record the name of the entry."""
         self.sent.append([entry.name])
         return super().apply_async(entry, *args, **kwargs)
 
     def send_task(self, name: str, args: Any = None, kwargs: Any = None, **options: Any) -> None:
-        """Note the message, and send nothing."""
+        """Record the message, and send nothing."""
         del options
         self.sent[-1] += [name, args, kwargs]
 
@@ -54,7 +54,7 @@ def reading(app: Celery, key: str) -> dict[str, Any]:
 
 
 def judge(url: str, zone: str) -> dict[str, Any]:
-    """Return what this release makes of the schedule."""
+    """Return how this release reads and runs the schedule."""
     app = Celery("judge", broker="memory://")
     app.conf.update(redbeat_redis_url=url, redbeat_lock_key=None, timezone=zone)
     app.conf.result_expires = None  # otherwise Celery adds its own entry

@@ -1,8 +1,8 @@
 """The project of the recordings, for a beat of any release.
 
 ``celery -A project beat`` runs it. ``python project.py save`` and ``python project.py change`` do
-what its web application does before and while the beat runs. Nothing here needs a name that
-``celery-redbeat`` 2.0 lacks, except what `save_new` stores.
+what its web application does before and while the beat runs. The project uses only names that
+``celery-redbeat`` 2.0 has, except in `save_new`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import redbeat
 from redbeat import RedBeatSchedulerEntry
 from redbeat.schedules import rrule
 
-#: ``beat_schedule`` of the first beat. The second one no longer has RETIRED.
+#: ``beat_schedule`` of the first beat. The second beat no longer has RETIRED.
 RETIRED = "static retired"
 STATIC: dict[str, dict[str, Any]] = {
     "static second": {"task": "proj.tick", "schedule": 1.0},
@@ -35,10 +35,10 @@ STATIC: dict[str, dict[str, Any]] = {
     },
     RETIRED: {"task": "proj.tick", "schedule": 2.0},
 }
-#: Seconds after which the rule with an end has no more runs.
+#: Seconds until the rule with an end has no more runs.
 RULE_SECONDS = 6
 
-# Tests import STATIC only, and have apps of their own.
+# Tests import only STATIC, and have their own apps.
 URL = os.environ.get("HISTORIES_REDIS")
 app = Celery("histories", broker=os.environ.get("HISTORIES_BROKER"), set_as_current=bool(URL))
 app.conf.update(
@@ -50,12 +50,12 @@ app.conf.update(
         for name, entry in STATIC.items()
         if name != RETIRED or "HISTORIES_SECOND_BEAT" not in os.environ
     },
-    # RedBeat 2 notices a change only after this many seconds.
+    # RedBeat 2 finds a change only after this many seconds.
     beat_max_loop_interval=0.25,
     # Otherwise Celery adds its own entry.
     result_expires=None,
 )
-#: RedBeat 2.0 stores the zones of pytz only, which Celery had then.
+#: RedBeat 2.0 stores only the zones of pytz, which Celery used then.
 UTC: Any = app.timezone if hasattr(app.timezone, "zone") else timezone.utc
 
 
@@ -117,7 +117,7 @@ def save() -> None:
 
 
 def save_new() -> None:
-    """Save entries with fields of which RedBeat 2 knows nothing, on schedules that it knows."""
+    """Save entries with fields that RedBeat 2 does not know, with schedules that it knows."""
     make("new, at most once", 2, delivery="at_most_once")
     make("new, runs", 1, max_runs=3)
     make("new, crontab in a zone", crontab(minute="10", hour="7"), timezone="Asia/Tokyo")

@@ -1,15 +1,15 @@
-"""Record what real beats leave in Redis, as the tests of this directory load it.
+"""Record what real beats leave in Redis, for the tests of this directory.
 
 ``python -m tests.histories.record`` runs the project of ``project.py`` with ``celery-redbeat``
 2.4.2, in UTC and in the zone of New York, with this package, and with this package and then 2.4.2.
-It writes a file of ``recordings`` for each. That takes up to a minute and a half, most of it to
-wait for a crontab. With ``--python PATH`` it does the same with the release that this interpreter
-has, in UTC.
+It writes a file of ``recordings`` for each. That takes up to a minute and a half, mostly spent
+waiting for a crontab. With ``--python PATH`` it does the same with the release in that environment,
+in UTC.
 
 A recording has four snapshots: "started", soon after the first beat started; "running", after
 entries were edited, moved, disabled and deleted, and rules ended; "stopped", after SIGTERM, and
-after other programs wrote; "killed", after SIGKILL of a second beat, whose lock is still there.
-To stay small, only the first recording keeps all of them.
+after other programs wrote; "killed", after SIGKILL of a second beat, whose lock still exists. To
+save space, only the first recording keeps all of them.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ PROJECT = Path(__file__).with_name("project.py")
 STATICS, LOCK = "redbeat::statics", "redbeat::lock"
 #: The snapshots of a recording, see above.
 SNAPSHOTS = ("started", "running", "stopped", "killed")
-#: Seconds in which a crontab of every minute has run.
+#: Seconds within which a crontab of every minute has run.
 LONGEST = 90.0
 NEW_YORK = "America/New_York"
-#: The name of a recording of this package, which stays the same with each version of it.
+#: The name of a recording of this package, independent of the version.
 OURS = "3"
 
 #: What programs in other languages write while no beat runs.
@@ -77,7 +77,7 @@ class Recorder:
 
     @contextmanager
     def beat(self, side: Side, **env: str) -> Iterator[subprocess.Popen[bytes]]:
-        """Run a beat; it is killed in the end. An error has what the beat printed."""
+        """Run a beat, and kill it at the end. Errors contain its output."""
         log = self.directory / "beat.log"
         celery = [side.python, "-m", "celery", "-A", "project", "beat", "--pidfile="]
         with log.open("wb") as output:
@@ -98,7 +98,7 @@ class Recorder:
             process.wait()
 
     def step(self, side: Side, name: str) -> None:
-        """Do a step of the project."""
+        """Run a step of the project."""
         command = [side.python, PROJECT.name, name]
         env = side.environment(**self.env)
         subprocess.run(command, cwd=self.directory, env=env, check=True)
@@ -114,19 +114,19 @@ class Recorder:
         return None if score is None else float(score)
 
     def write_raw(self) -> None:
-        """Do what programs in other languages do."""
+        """Write as programs in other languages do."""
         for name, fields in WRITTEN_RAW.items():
             schedule = fields["definition"]["schedule"]
             schedule.update({"__type__": "interval", "relative": False})
             texts: Any = {field: json.dumps(value) for field, value in fields.items()}
             self.client.hset(f"redbeat:{name}", mapping=texts)
             self.client.zadd(SCHEDULE, {f"redbeat:{name}": 0})
-        # The time at which a task ended, as the task itself notes it.
+        # The time at which a task ended, as the task itself records it.
         key = "redbeat:interval, moved by its task"
         ended = {"year": 2026, "month": 2, "day": 28, "hour": 23, "minute": 59}
         meta = {"last_run_at": {"__type__": "datetime", **ended}, "total_run_count": 41}
         self.client.hset(key, "meta", json.dumps(meta))
-        # A look is asked for, and nothing is due.
+        # This makes a beat look at the entry, although no run is due.
         self.client.zadd(SCHEDULE, {"redbeat:crontab, nudged": 0})
 
 
@@ -135,10 +135,10 @@ def until(condition: Callable[[], object], message: str) -> None:
     wait_until(condition, LONGEST, message)
 
 
-class Wanted(NamedTuple):
-    """A recording to make: of which side, in which time zone, and what is kept of it.
+class RecordingSpec(NamedTuple):
+    """A recording to make: which package, in which time zone, and which snapshots to keep.
 
-    The second beat is that of ``second``, if it is not the same.
+    The second beat runs ``second``, if set.
     """
 
     side: Side
@@ -188,17 +188,17 @@ def release_of(python: str) -> str:
     return found.stdout.strip()
 
 
-def wanted(python: str | None) -> dict[str, Wanted]:
+def recordings_to_make(python: str | None) -> dict[str, RecordingSpec]:
     """Return the recordings to make, by name."""
     if python is not None:
         release = release_of(python)
-        return {release: Wanted(Side("other", release, os.path.abspath(python)))}  # noqa: PTH100
+        return {release: RecordingSpec(Side("other", release, os.path.abspath(python)))}  # noqa: PTH100
     peer = install_peer()
     return {
-        PEER_VERSION: Wanted(peer, kept=SNAPSHOTS),
-        f"{PEER_VERSION}-new-york": Wanted(peer, NEW_YORK),
-        OURS: Wanted(ours(), kept=("stopped", "killed")),
-        f"{OURS}-then-{PEER_VERSION}": Wanted(ours(), second=peer),
+        PEER_VERSION: RecordingSpec(peer, kept=SNAPSHOTS),
+        f"{PEER_VERSION}-new-york": RecordingSpec(peer, NEW_YORK),
+        OURS: RecordingSpec(ours(), kept=("stopped", "killed")),
+        f"{OURS}-then-{PEER_VERSION}": RecordingSpec(ours(), second=peer),
     }
 
 
@@ -208,9 +208,9 @@ def main() -> None:
     parser.add_argument("--python", help="an interpreter that has another release")
     parser.add_argument("--to", type=Path, default=RECORDINGS, help="the directory to write to")
     options = parser.parse_args()
-    every = wanted(options.python)
+    every = recordings_to_make(options.python)
     with ThreadPoolExecutor() as pool:
-        made = pool.map(Wanted.made, every.values())
+        made = pool.map(RecordingSpec.made, every.values())
         for name, recording in zip(every, made, strict=True):
             path = options.to / f"{name}.json"
             path.write_text(json.dumps(recording, indent=1, ensure_ascii=False) + "\n")

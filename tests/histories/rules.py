@@ -1,7 +1,7 @@
-"""When a stored schedule runs, by what the documentation says; nothing of the package is used.
+"""When a stored schedule runs according to the documentation, without code of the package.
 
-An interval lies on the grid that begins at the last run, a crontab on the clock of the app, and a
-rule is what dateutil makes of it.
+An interval lies on the grid that begins at the last run, a crontab follows the clock of the app,
+and a rule is evaluated by dateutil.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ __all__ = ("latest_run", "next_run")
 
 Json = dict[str, Any]
 MINUTE = timedelta(minutes=1)
-#: Seconds before an instant, in which each rule of seconds has a run.
+#: Seconds before an instant within which each rule of seconds has a run.
 SHORTLY = 600
-#: The crontabs of the recordings run more often than this.
+#: The crontabs of the recordings run more often than every this many days.
 DAYS = 40
 
 
 def next_run(schedule: Json, after: datetime, zone: tzinfo) -> datetime | None:
-    """Return the first run of a schedule after an instant, that of the last run."""
+    """Return the first run of a schedule after an instant, which is that of the last run."""
     kind = schedule["__type__"]
     if kind == "interval":
         following = after.astimezone(timezone.utc) + timedelta(seconds=schedule["every"])
@@ -55,7 +55,7 @@ def _instant(seconds: float) -> datetime:
 
 
 def _rule(schedule: Json, near: datetime) -> Any:
-    """Return the rule; what dateutil would not reach in time starts shortly before ``near``."""
+    """Return the rule; if dateutil would need too long, it starts shortly before ``near``."""
     fields = {name: value for name, value in schedule.items() if name != "__type__"}
     if fields["freq"] == SECONDLY and fields["count"] is None:
         last = min(near.timestamp(), fields.get("until", math.inf))

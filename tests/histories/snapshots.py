@@ -1,4 +1,4 @@
-"""All keys of a Redis at one instant, as JSON: taken, moved in time and put back."""
+"""All keys of a Redis at one instant, as JSON: taken, moved in time and restored."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ PREFIX: Final = "redbeat:"
 SCHEDULE: Final = "redbeat::schedule"
 RECORDINGS: Final = Path(__file__).parent / "recordings"
 
-#: Seconds by which two texts of one instant may differ.
+#: Maximum difference in seconds between two texts of one instant.
 CLOSE: Final = 2e-6
 
-#: All that is there at one instant; a beat may be at work.
+#: Reads all keys at one instant, even while a beat works.
 TAKE: Final = """
 local readers = {
     hash = {'HGETALL'}, set = {'SMEMBERS'}, string = {'GET'}, zset = {'ZRANGE', 0, -1, 'WITHSCORES'}
@@ -57,7 +57,7 @@ def recordings() -> dict[str, Json]:
 
 @dataclass
 class Kept:
-    """An entry as a snapshot has it; ``last_run_at`` is None if it never ran.
+    """An entry in a snapshot; ``last_run_at`` is None if it never ran.
 
     ``policy`` and ``runtime`` are fields of this package only.
     """
@@ -71,7 +71,7 @@ class Kept:
 
     @classmethod
     def read(cls, fields: Json, score: float) -> Kept:
-        """Return what the fields of a hash say; no meta says nothing."""
+        """Return the entry from the fields of a hash; it may have no meta."""
         meta = json.loads(fields.get("meta", "{}"))
         at = dict(meta.get("last_run_at") or {})
         if at:
@@ -86,16 +86,16 @@ class Kept:
 
     @property
     def anchor(self) -> datetime | None:
-        """What the next run counts from here: the nominal instant of the last run, if known."""
+        """The instant from which the next run counts: the last run, nominal if known."""
         last = self.last_run_at
-        # RedBeat 2 leaves the runtime as it is when it runs an entry.
+        # RedBeat 2 does not change the runtime when it runs an entry.
         if last is None or abs(self.runtime.get("last_run_at", 0) - last.timestamp()) > CLOSE:
             return last
         return datetime.fromtimestamp(self.runtime["scheduled_at"], timezone.utc)
 
     @property
     def schedule(self) -> Json:
-        """The schedule as stored."""
+        """The stored schedule."""
         found: Json = self.definition["schedule"]
         return found
 
@@ -106,7 +106,7 @@ class Kept:
 
     @property
     def runs(self) -> int:
-        """How often it ran."""
+        """How many runs it had."""
         return int(self.meta.get("total_run_count", 0))
 
 
@@ -121,7 +121,7 @@ def entries_in(snapshot: Json) -> dict[str, Kept]:
 
 
 def take(client: redis.Redis) -> Json:
-    """Return all keys, and when that was in UNIX seconds. One round trip."""
+    """Return all keys, and their time in UNIX seconds. One round trip."""
     (seconds, micros), found = client.eval(TAKE, 0)
     keys = {key: _content(kind, content, pttl) for key, kind, content, pttl in sorted(found)}
     return {"at": int(seconds) + int(micros) / 1e6, "keys": keys}
@@ -139,7 +139,7 @@ def _content(kind: str, content: Any, pttl: int) -> Json:
 
 
 def load(client: redis.Redis, snapshot: Json) -> None:
-    """Write all keys of a snapshot; a key that expires has the time left that it had then."""
+    """Write all keys of a snapshot; keys that expire keep their remaining time."""
     for key, kept in snapshot["keys"].items():
         if "hash" in kept:
             client.hset(key, mapping=kept["hash"])
@@ -152,7 +152,7 @@ def load(client: redis.Redis, snapshot: Json) -> None:
 
 
 def moved(snapshot: Json, at: float) -> Json:
-    """Return a snapshot as it would be if it had been taken at ``at``, within a second.
+    """Return a snapshot as if it had been taken at ``at``, to the second.
 
     Last runs, scores, starts and ends of rules move by the same number of whole seconds; arguments
     of tasks do not.

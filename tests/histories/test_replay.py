@@ -1,4 +1,4 @@
-"""Recordings of RedBeat 2 go on here; what this package wrote is what RedBeat 2 takes."""
+"""This package continues recordings of RedBeat 2, and writes what RedBeat 2 accepts."""
 
 from __future__ import annotations
 
@@ -17,38 +17,38 @@ from tests.histories.rules import latest_run, next_run
 from tests.histories.snapshots import PREFIX, SCHEDULE, entries_in, load, moved, recordings
 from tests.scheduler.conftest import Clock, RecordingScheduler, Sent, World
 
-# The keys of the recordings are in no slot.
+# The keys of the recordings have no common hash slot.
 pytestmark = pytest.mark.standalone
 
 Json = dict[str, Any]
 STATICS, LOCK = "redbeat::statics", "redbeat::lock"
-#: Keys of which 2.4.2 knows nothing: they stand outside the prefix.
+#: Keys that 2.4.2 does not know: they are outside the prefix.
 OUTSIDE = {".redbeat::beats", ".redbeat::stats", ".redbeat::quarantine", ".redbeat::"}
 DISABLED = -2.0
 OURS = "3"
-#: Seconds after which every entry but the rarest has missed runs.
+#: Seconds after which every entry except the rarest has missed runs.
 LONG = 100 * 86400.0
 RECORDED = recordings()
 LONG_RUN = pytest.mark.long
-#: The last snapshot of each recording is in the short run.
+#: The short run uses the last snapshot of each recording.
 ALL = [
     pytest.param(name, shot, marks=() if shot == list(recorded["snapshots"])[-1] else LONG_RUN)
     for name, recorded in RECORDED.items()
     for shot in recorded["snapshots"]
 ]
-#: What of a policy does not change when an entry runs.
+#: Fields of a policy that a run does not change.
 TIMELESS = {"delivery"}
 
 
 def plain(value: Any) -> Any:
-    """Return a value as JSON has it."""
+    """Return a value as JSON would restore it."""
     return json.loads(json.dumps(value, cls=RedBeatJSONEncoder))
 
 
 class Replay:
-    """A snapshot in an empty Redis, and an app of this package that goes on with it.
+    """A snapshot in an empty Redis, and an app of this package that continues it.
 
-    With ``age`` it is moved in time, so that it was taken that many seconds ago.
+    With ``age`` the snapshot is moved in time, so that it was taken that many seconds ago.
     """
 
     def __init__(self, world: World, name: str, shot: str, age: float | None = None) -> None:
@@ -63,7 +63,7 @@ class Replay:
         world.app.conf.beat_schedule = {name: STATIC[name] for name in self.statics}
         load(world.client, self.snapshot)
         self.kept = entries_in(self.snapshot)
-        #: The entries whose schedule alone says when they run.
+        #: The entries whose schedule alone determines when they run.
         self.plain = {
             name: kept for name, kept in self.kept.items() if kept.policy.keys() <= TIMELESS
         }
@@ -90,7 +90,7 @@ class Replay:
         return found
 
     def lead(self) -> RecordingScheduler:
-        """Return a scheduler that leads after its first tick; the lock is that of nobody else."""
+        """Return a scheduler that leads after its first tick, with a free lock."""
         self.world.client.delete(LOCK)
         scheduler = self.world.scheduler()
         scheduler.tick()
@@ -98,7 +98,7 @@ class Replay:
 
 
 @pytest.mark.parametrize(("name", "shot"), ALL)
-def test_every_entry_is_what_its_text_says(world: World, name: str, shot: str) -> None:
+def test_every_entry_is_loaded_as_stored(world: World, name: str, shot: str) -> None:
     replay = Replay(world, name, shot)
     assert set(Schedule(world.app)) == set(replay.kept)
     for entry_name, kept in replay.kept.items():
@@ -118,7 +118,7 @@ def test_saving_it_changes_no_text(world: World, name: str, shot: str) -> None:
         fields = replay.keys[f"{PREFIX}{entry_name}"]["hash"]
         replay.entry(entry_name).save()
         saved = world.client.hgetall(f"{PREFIX}{entry_name}")
-        if not entry_name.startswith("raw"):  # these leave out what has a default
+        if not entry_name.startswith("raw"):  # these leave out fields with default values
             assert saved["definition"] == fields["definition"]
         if "meta" in fields:
             assert saved["meta"] == fields["meta"]
@@ -136,8 +136,8 @@ def test_the_next_run_counts_from_the_last(world: World, name: str, shot: str) -
 
 
 @pytest.mark.parametrize("shot", ["started", "running"])
-def test_the_next_run_is_the_one_that_was_scored(world: World, shot: str) -> None:
-    """Where it is later: 2.4.2 scores whole seconds, and may be one second early."""
+def test_the_next_run_is_at_its_score(world: World, shot: str) -> None:
+    """2.4.2 scores whole seconds and may be one second early, so the score may be earlier."""
     replay = Replay(world, "2.4.2", shot)
     present = datetime.fromtimestamp(replay.snapshot["at"], timezone.utc)
     later = {name: kept for name, kept in replay.kept.items() if kept.score > present.timestamp()}
@@ -151,7 +151,7 @@ def test_the_next_run_is_the_one_that_was_scored(world: World, shot: str) -> Non
 
 @pytest.mark.parametrize("age", [0.0, LONG], ids=["at once", "long after"])
 @pytest.mark.parametrize(("name", "shot"), ALL)
-def test_what_is_due_is_sent_and_the_rest_is_left(
+def test_due_entries_are_sent_and_the_rest_is_unchanged(
     world: World, name: str, shot: str, age: float
 ) -> None:
     replay = Replay(world, name, shot, age)
@@ -210,7 +210,7 @@ def check_left(replay: Replay, name: str, before: datetime) -> None:
 
 
 class TestStatics:
-    def test_they_follow_the_new_beat_schedule(self, world: World) -> None:
+    def test_statics_follow_the_new_beat_schedule(self, world: World) -> None:
         replay = Replay(world, "2.4.2", "stopped")
         schedule = world.app.conf.beat_schedule
         schedule["static second"] = {**schedule["static second"], "schedule": 3600.0}
@@ -228,7 +228,7 @@ class TestStatics:
 
 class TestLock:
     @pytest.mark.parametrize("name", ["2.0.0", "2.4.2"])
-    def test_that_of_a_killed_beat_is_waited_for(
+    def test_the_lock_of_a_killed_beat_is_waited_for(
         self, world: World, clock: Clock, name: str
     ) -> None:
         replay = Replay(world, name, "killed", age=LONG)
@@ -243,14 +243,14 @@ class TestLock:
         assert clock.seconds > 1000 + 2 * SILENCE
         assert standby.sent == []
         assert world.dump() == before
-        world.client.delete(LOCK)  # it expires
+        world.client.delete(LOCK)  # the lock expires
         standby.tick()
         assert standby.sent
         assert standby.lock is not None
         assert world.client.get(LOCK) == standby.lock.token
 
 
-#: What the constructors of 2.4.2 take: the keys of each text in their order, and their types.
+#: The arguments of 2.4.2's constructors: the keys of each text in order, and their types.
 DEFINITION = {
     "name": str,
     "task": str,
@@ -297,23 +297,25 @@ def has_shape(found: Json, shape: dict[str, Any], optional: int = 0) -> bool:
     return (
         list(found) in (names, names[: len(names) - optional])
         and all(isinstance(value, shape[name]) for name, value in found.items())
-        # To Python a truth value is an integer.
+        # In Python a bool is an int.
         and all(type(value) is not bool or shape[name] is bool for name, value in found.items())
     )
 
 
 def is_readable(value: Json) -> bool:
-    """Whether 2.4.2 makes an object of what has a ``__type__``."""
+    """Whether 2.4.2 can decode an object with a ``__type__``."""
     value = dict(value)
     kind = value.pop("__type__")
     return has_shape(value, TYPES[kind], optional=2 if kind == "rrule" else 0)
 
 
 class TestGoingBack:
-    """What 2.4.2 reads must be as 2.4.2 writes it; ``python -m tests.histories`` has it read."""
+    """What 2.4.2 reads must have the form that 2.4.2 writes."""
 
     @pytest.mark.parametrize(("name", "shot"), ALL)
-    def test_what_is_written_is_what_it_takes(self, world: World, name: str, shot: str) -> None:
+    def test_written_texts_are_accepted_by_redbeat_2(
+        self, world: World, name: str, shot: str
+    ) -> None:
         replay = Replay(world, name, shot, age=0)
         replay.lead()
         for entry_name in replay.kept:
@@ -321,14 +323,14 @@ class TestGoingBack:
         self.check(world)
 
     @pytest.mark.parametrize("shot", RECORDED[OURS]["snapshots"])
-    def test_what_was_recorded_is_what_it_takes(self, world: World, shot: str) -> None:
+    def test_recorded_texts_are_accepted_by_redbeat_2(self, world: World, shot: str) -> None:
         Replay(world, OURS, shot)
         for name in ("raw", "raw, never ran", "interval, moved by its task"):
-            Schedule(world.app).pop(name)  # written by another program
+            Schedule(world.app).pop(name)  # another program wrote this entry
         self.check(world)
 
     def check(self, world: World) -> None:
-        """Look at every key in Redis."""
+        """Check every key in Redis."""
         scores = dict(world.client.zrange(SCHEDULE, 0, -1, withscores=True))
         hashes = {
             key for key in world.client.keys(f"{PREFIX}*") if world.client.type(key) == "hash"

@@ -17,7 +17,7 @@ from examples.embedded import find_redis_server
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 EXAMPLES, PAGE = DOCS / "examples", DOCS / "languages.rst"
-#: How to get what an example needs, by the name of the program.
+#: How to install what an example needs, by the name of the program.
 HELP = {
     "node": "install Node.js 20 or newer",
     "npm": "install npm, which comes with Node.js",
@@ -27,7 +27,7 @@ HELP = {
 
 
 def program(name: str) -> str:
-    """Return the path of a program; ``redis-cli`` may lie beside the server of the tests."""
+    """Return the path of a program; ``redis-cli`` may be next to the server of the tests."""
     beside = Path(find_redis_server()).parent
     found = shutil.which(name) or shutil.which(name, path=str(beside))
     assert found, f"{name} is not installed: {HELP[name]}"
@@ -59,7 +59,7 @@ LANGUAGES = {"redis-cli": redis_cli, "javascript": javascript, "ruby": ruby}
 
 
 class Writer:
-    """One of the example programs, which all take the same arguments."""
+    """One of the example programs, which all accept the same arguments."""
 
     def __init__(self, command: list[str], url: str) -> None:
         self.command = command
@@ -67,7 +67,7 @@ class Writer:
         self.environment = {**os.environ, "PATH": path, "REDIS_URL": url}
 
     def run(self, *arguments: str) -> str:
-        """Run the program, which must succeed, and return what it prints."""
+        """Run the program, assert that it succeeds, and return its output."""
         command = [*self.command, *arguments]
         done = subprocess.run(
             command, env=self.environment, capture_output=True, text=True, timeout=60, check=False
@@ -76,20 +76,20 @@ class Writer:
         return done.stdout.strip()
 
     def problem(self, name: str) -> str:
-        """Return why an entry is set aside, empty if it is not."""
-        said = self.run("problem", name)
-        return str(json.loads(said)["reason"]) if said.startswith("{") else said
+        """Return why an entry is quarantined, or an empty string."""
+        output = self.run("problem", name)
+        return str(json.loads(output)["reason"]) if output.startswith("{") else output
 
 
 @pytest.fixture(scope="session", params=LANGUAGES)
 def command(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """The command of one example, made ready once."""
+    """The command of one example, installed once."""
     return LANGUAGES[request.param](tmp_path_factory.mktemp(request.param))
 
 
 @pytest.fixture
 def writer(command: list[str], redis_client: Any, redis_url: str) -> Writer:
-    """One example, on an empty Redis, as the user that the manual shows."""
+    """One example, on an empty Redis, with the user from the manual."""
     found = re.search(r"redis-cli (ACL SETUSER (?:.*\\\n)+.*)\n", PAGE.read_text(encoding="utf-8"))
     assert found
     redis_client.execute_command(*shlex.split(found[1].replace("\\\n", "")))

@@ -1,7 +1,7 @@
-"""The programs in docs/examples make a real beat run, correct and remove a task.
+"""The programs in docs/examples make a real beat run, change and remove a task.
 
 They need Node.js, Ruby and redis-cli, and the network to install the client for Node.js. So they
-are collected only when this directory is named on the command line; ``.ci/run`` does that.
+are collected only if the command line names this directory; ``.ci/run`` does that.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def test_an_entry_is_written_run_changed_and_removed(writer: Writer, project: Pr
     assert project.client.zscore(SCHEDULE, KEY) is None
 
 
-def test_a_mistake_is_told_and_put_right(writer: Writer, project: Project) -> None:
+def test_a_mistake_is_reported_and_can_be_corrected(writer: Writer, project: Project) -> None:
     project.worker()
     project.beat()
     writer.run("save", "poll", TASK, "-5")

@@ -1,1 +1,1 @@
-"""What beats count, what is served, and whether probes are told the truth."""
+"""What beats count, what they serve over HTTP, and whether probes get correct answers."""

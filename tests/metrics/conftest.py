@@ -1,4 +1,4 @@
-"""Beats and exporters as processes, and a schedule to look into."""
+"""Beats and exporters as processes, and a schedule to inspect."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Begin = Callable[..., tuple[Process, Target]]
 
 @pytest.fixture
 def server() -> Iterator[RedisServer]:
-    """A server of its own, to be stopped."""
+    """A separate server, which the test may stop."""
     with RedisServer() as server:
         yield server
 
@@ -34,7 +34,7 @@ def frail(tmp_path: Path, server: RedisServer) -> Iterator[Project]:
 
 
 def begin_beat(project: Project, **options: Any) -> tuple[Process, Target]:
-    """Start a beat with a port of its own."""
+    """Start a beat with its own port."""
     target = Target(free_port())
     settings = {"redbeat_metrics_port": target.port, **options.pop("settings", {})}
     return project.beat(settings=settings, **options), target

@@ -1,4 +1,4 @@
-"""Asking a beat or an exporter over HTTP, as Prometheus and the kubelet do."""
+"""HTTP requests to a beat or an exporter, as Prometheus and the kubelet send them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from redbeat.metrics.snapshot import Snapshot
 from redbeat.storage.wire import Counts
 from tests.waiting import wait_until
 
-__all__ = ("Answer", "Scrape", "Target", "own_names")
+__all__ = ("Response", "Scrape", "Target", "own_names")
 
 
-class Answer(NamedTuple):
-    """What was answered to a GET."""
+class Response(NamedTuple):
+    """The response to a GET."""
 
     code: int
     text: str
@@ -32,13 +32,13 @@ class Scrape:
         self.samples = [sample for family in self.families for sample in family.samples]
 
     def value(self, name: str, **labels: str) -> float | None:
-        """Return the value of a sample, None when there is none."""
+        """Return the value of a sample, None if it does not exist."""
         found = [s.value for s in self.samples if s.name == name and s.labels == labels]
         assert len(found) < 2, f"{name} is there twice"
         return float(found[0]) if found else None
 
     def by_entry(self, kind: str) -> dict[str, float]:
-        """Return a counter by entry."""
+        """Return the values of a counter by entry."""
         name = f"redbeat_entry_{kind}_total"
         return {s.labels["entry"]: s.value for s in self.samples if s.name == name}
 
@@ -54,16 +54,16 @@ class Target:
     def __init__(self, port: int) -> None:
         self.port = port
 
-    def get(self, path: str) -> Answer:
-        """Return the answer; a code of 0 when nobody listens."""
+    def get(self, path: str) -> Response:
+        """Return the response; its code is 0 if nothing listens."""
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=30) as reply:
-                return Answer(reply.status, reply.read().decode())
+                return Response(reply.status, reply.read().decode())
         except urllib.error.HTTPError as error:
             with error:
-                return Answer(error.code, error.read().decode())
+                return Response(error.code, error.read().decode())
         except OSError as error:
-            return Answer(0, repr(error))
+            return Response(0, repr(error))
 
     def scrape(self) -> Scrape:
         """Return the metrics."""
@@ -72,12 +72,12 @@ class Target:
         return Scrape(text)
 
     def wait(self, path: str, code: int, deadline: float = 60.0) -> str:
-        """Wait until a path is answered so; return the text."""
+        """Wait until a path responds with this code; return the text."""
         wait_until(lambda: self.get(path).code == code, deadline, f"{code} at {path}")
         return self.get(path).text
 
     def wait_for(self, least: float, name: str, deadline: float = 60.0) -> Scrape:
-        """Wait until a sample without labels is so large."""
+        """Wait until a sample without labels has at least this value."""
         self.wait("/healthz", 200, deadline)
         wait_until(
             lambda: (self.scrape().value(name) or 0) >= least, deadline, f"{name} of {least}"
@@ -86,7 +86,7 @@ class Target:
 
 
 def own_names() -> set[str]:
-    """Return the names of all samples there can be, but for those of the process."""
+    """Return the names of all possible samples, except those of the process."""
     counts = Counts(1.0, 1, 0, 0, 0, 0, 1, 0.5, "token", [])
     found = Snapshot(counts, {"leader": "0.5 token"}, 0.0, 1.0, False)
     totals = {entry_field(kind, "a"): 1 for kind in KINDS}

@@ -1,4 +1,4 @@
-"""Real beats that are scraped: what they show of themselves and of the schedule."""
+"""Scrapes real beats: metrics of the beat and of the schedule."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TASK = "tests.acceptance.project.note"
 
 
 def entries(project: Project, *names: str, **more: Any) -> None:
-    """Store entries that are due at once, and then in an hour."""
+    """Store entries that are due now, then every hour."""
     for name in names:
         schedule = {"__type__": "interval", "every": 3600.0, "relative": False}
         text = json.dumps({"name": name, "task": TASK, "schedule": schedule, **more})
@@ -29,12 +29,12 @@ def entries(project: Project, *names: str, **more: Any) -> None:
 
 
 def one(scrape: Scrape, **expected: float) -> None:
-    """Check samples without labels by the middle of their names."""
+    """Return samples without labels, by the middle of their names."""
     for name, value in expected.items():
         assert scrape.value(f"redbeat_{name}") == value, name
 
 
-def test_what_was_sent_is_counted(project: Project) -> None:
+def test_sent_runs_are_counted(project: Project) -> None:
     names = [f"entry {number}" for number in range(20)]
     entries(project, *names)
     beat, target = begin_beat(project)
@@ -69,7 +69,7 @@ def test_buckets_add_up(project: Project) -> None:
         assert buckets[-1].value == scrape.value(f"{name}_count")
 
 
-def test_all_names_are_as_promised(project: Project) -> None:
+def test_all_metrics_have_the_documented_names(project: Project) -> None:
     entries(project, "a")
     _, target = begin_beat(project)
     scrape = target.wait_for(1, "redbeat_dispatched_total")
@@ -138,7 +138,7 @@ def test_a_lock_of_redbeat_2(project: Project) -> None:
     assert 0 < (scrape.value("redbeat_lock_ttl_seconds") or 0) <= 60
 
 
-def test_a_lock_that_is_none(project: Project) -> None:
+def test_a_key_that_is_not_a_lock(project: Project) -> None:
     project.client.hset("redbeat::lock", "a", "b")
     _, target = begin_beat(project)
     target.wait("/healthz", 200)
@@ -152,10 +152,10 @@ def test_a_port_that_is_in_use(project: Project) -> None:
     target.wait("/healthz", 200)
     second = project.beat(settings={"redbeat_metrics_port": target.port})
     assert second.popen.wait(60) != 0
-    said = second.said()
-    assert f"cannot listen on 127.0.0.1, port {target.port}" in said
-    assert "Set redbeat_metrics_port to a free port" in said
-    assert "Sending due task" not in said
+    output = second.output()
+    assert f"cannot listen on 127.0.0.1, port {target.port}" in output
+    assert "Set redbeat_metrics_port to a free port" in output
+    assert "Sending due task" not in output
     assert target.get("/healthz").code == 200
 
 
@@ -163,7 +163,7 @@ def test_a_port_that_is_in_use(project: Project) -> None:
 def test_an_address_that_is_not_of_this_host(project: Project) -> None:
     beat, _ = begin_beat(project, settings={"redbeat_metrics_host": "192.0.2.1"})
     assert beat.popen.wait(60) != 0
-    assert "cannot listen on 192.0.2.1, port" in beat.said()
+    assert "cannot listen on 192.0.2.1, port" in beat.output()
 
 
 @pytest.mark.long
@@ -185,7 +185,7 @@ def test_without_a_port_nothing_listens(project: Project) -> None:
     beat = project.beat()
     beat.wait_for("beat: Acquired lock")
     wait_until(lambda: project.client.hexists(".redbeat::stats", "last_tick"), 30, "a tick")
-    assert "Metrics are at" not in beat.said()
+    assert "Metrics are at" not in beat.output()
 
 
 BLOCKED = """
@@ -205,8 +205,8 @@ RedBeatScheduler(app).tick()
 """
 
 
-def test_without_the_package(redis_url: str) -> None:
-    """All is well until a port is set."""
+def test_without_the_prometheus_package(redis_url: str) -> None:
+    """The missing package matters only when a port is set."""
     done = subprocess.run(
         [sys.executable, "-c", BLOCKED, redis_url],
         cwd=ROOT,
@@ -222,7 +222,7 @@ def test_without_the_package(redis_url: str) -> None:
 
 @pytest.mark.long
 def test_a_token_that_is_not_the_leaders(project: Project) -> None:
-    """Who took the lock without a turn is no reason to show another's age."""
+    """A lock that was taken without a request must not show the presence of another beat."""
     _, target = begin_beat(project)
     target.wait("/readyz", 200)
     project.client.set("redbeat::lock", new_token(), px=60_000)

@@ -1,4 +1,4 @@
-"""Counting in a beat, without Redis."""
+"""The counters of a beat, without Redis."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from redbeat.metrics.counters import KINDS, LATENESS, Counters, split
 
 @pytest.fixture
 def counters() -> Counters:
-    """Counters of a beat that knows that there are two entries."""
+    """Counters of a beat that knows two entries."""
     counters = Counters(2)
     counters.confirm(2)
     return counters
 
 
-def test_what_is_new_is_told_once(counters: Counters) -> None:
+def test_new_counts_are_reported_once(counters: Counters) -> None:
     counters.dispatched("a", 0.02)
     first = counters.take()
     assert dict(first.counts) == {
@@ -35,7 +35,7 @@ def test_what_is_new_is_told_once(counters: Counters) -> None:
     assert counters.totals() == {**first.counts, "dispatched": 2, "dispatched a": 2}
 
 
-def test_what_nobody_confirmed_is_told_again(counters: Counters) -> None:
+def test_unconfirmed_counts_are_reported_again(counters: Counters) -> None:
     counters.add("missed", "a", 3)
     first = counters.take()
     counters.add("missed", "a", 4)
@@ -52,7 +52,7 @@ def test_a_failure_that_is_final_is_not_repeated(counters: Counters) -> None:
     assert counters.totals() == {"failed": 2, "failed a": 2, "retried": 1, "retried a": 1}
 
 
-def test_too_many_entries_are_not_told_apart(counters: Counters) -> None:
+def test_too_many_entries_are_counted_together(counters: Counters) -> None:
     counters.confirm(3)
     counters.dispatched("a", None)
     assert counters.totals() == {"dispatched": 1}
@@ -72,7 +72,7 @@ def test_entries_that_come_and_go_do_not_add_up(counters: Counters) -> None:
     assert totals["dispatched always"] == 1000
 
 
-def test_a_standby_tells_nothing(counters: Counters) -> None:
+def test_a_standby_reports_no_counts(counters: Counters) -> None:
     counters.ticked(0.003, 5, active=False)
     assert counters.take().id == ""
     ticked = {"tick:0.005": 1, "tick:sum": 3000, "round_trips": 5}

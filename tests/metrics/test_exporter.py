@@ -1,4 +1,4 @@
-"""The exporter, which knows what Redis knows."""
+"""The exporter, which exports what Redis stores."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.waiting import wait_until
 
 
 def sent(project: Project, messages: int) -> bool:
-    """Return whether there are so many messages."""
+    """Return whether Redis has ``messages`` messages."""
     return project.client.llen("celery") == messages
 
 
@@ -45,17 +45,17 @@ def test_all_beats_together(project: Project) -> None:
     assert scrape.value("redbeat_due_entries") == 1
     assert (scrape.value("redbeat_last_tick_age_seconds") or 0) > 0
     assert exporter.stop() == 0
-    assert "Traceback" not in exporter.said()
+    assert "Traceback" not in exporter.output()
 
 
-def test_it_says_what_a_beat_says(project: Project) -> None:
+def test_exporter_and_beat_export_the_same_values(project: Project) -> None:
     entries(project, "a", "b")
     _, beat = begin_beat(project)
     _, target = begin_exporter(project)
     seen = beat.wait_for(2, "redbeat_dispatched_total")
     scrape = target.wait_for(2, "redbeat_dispatched_total")
-    own = {name for name in seen.names if name.startswith("redbeat_")}
-    assert {name for name in scrape.names if name.startswith("redbeat_")} == own <= own_names()
+    exported = {name for name in seen.names if name.startswith("redbeat_")}
+    assert {name for name in scrape.names if name.startswith("redbeat_")} == exported <= own_names()
     for name in ("dispatched_total", "leader", "beats", "redis_up", "static_entries"):
         assert scrape.value(f"redbeat_{name}") == seen.value(f"redbeat_{name}"), name
 
@@ -83,7 +83,7 @@ def test_beats_without_a_lock(project: Project) -> None:
 
 
 @pytest.mark.long
-def test_more_entries_than_it_may_show(project: Project) -> None:
+def test_more_entries_than_the_limit_are_exported_together(project: Project) -> None:
     stats: dict[Any, Any] = {"dispatched": 9, "dispatched a": 4, "dispatched b": 5}
     project.client.hset(".redbeat::stats", mapping=stats)
     entries(project, "a", "b")
@@ -96,7 +96,7 @@ def test_more_entries_than_it_may_show(project: Project) -> None:
 
 @pytest.mark.long
 def test_redis_away(frail: Project, server: RedisServer) -> None:
-    """From the beginning, and later on."""
+    """Redis is stopped from the start, and again later."""
     server.kill()
     exporter, target = begin_exporter(frail)
     assert target.wait("/readyz", 503) == "Redis does not answer\n"
@@ -120,7 +120,7 @@ def test_a_port_in_use(app: Celery, redis_server: RedisServer) -> None:
     assert f"cannot listen on 127.0.0.1, port {redis_server.port}" in ran.err
 
 
-def test_without_the_package(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_prometheus_package(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     monkeypatch.delitem(sys.modules, "redbeat.metrics.server", raising=False)
     ran = run_command(app, "exporter", "--port", str(free_port()))
@@ -129,6 +129,6 @@ def test_without_the_package(app: Celery, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize("port", ["0", "65536", "http"])
-def test_a_port_that_is_none(app: Celery, redis_client: redis.Redis, port: str) -> None:
+def test_an_invalid_port_is_refused(app: Celery, redis_client: redis.Redis, port: str) -> None:
     del redis_client
     assert run_command(app, "exporter", "--port", port).code == 2

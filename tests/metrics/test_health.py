@@ -1,4 +1,4 @@
-"""What probes are told: by a beat that hangs, and by one whose Redis is away."""
+"""What probes get: from a beat that hangs, and from a beat whose Redis is down."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.servers import RedisServer
 
 @pytest.fixture
 def health(clock: Clock) -> BeatHealth:
-    """The pulse of a beat that began just now."""
+    """The health of a beat that has just started."""
     return BeatHealth(clock)
 
 
@@ -35,7 +35,7 @@ def test_leader_and_standby_are_ready(health: BeatHealth, leads: bool) -> None:
     assert health.ready() == (True, "leader" if leads else "standby")
 
 
-def test_a_standby_of_what_is_no_lock_is_not_ready(health: BeatHealth) -> None:
+def test_a_standby_on_a_key_that_is_not_a_lock_is_not_ready(health: BeatHealth) -> None:
     health.observe(leads=False, no_lock=True)
     health.completed()
     assert not health.ready().ok
@@ -72,7 +72,7 @@ def test_a_long_tick(health: BeatHealth, clock: Clock) -> None:
 
 
 def test_a_beat_that_hangs(world: World, clock: Clock, unused_port: int) -> None:
-    """A real one, that cannot get out of sending a message."""
+    """A real beat that hangs while it sends a message."""
     world.app.conf.redbeat_metrics_port = unused_port
     scheduler, target = world.scheduler(clock=clock), Target(unused_port)
     scheduler.tick()

@@ -1,4 +1,4 @@
-"""What a beat counts in Redis, by whatever becomes of entries."""
+"""What a beat counts in Redis, for each fate of a run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HOUR = 3600
 
 
 def counts(world: World) -> dict[str, int]:
-    """Return what is counted of entries, in all and one by one."""
+    """Return the counts of entries, in total and for each entry."""
     stats = world.client.hgetall(STATS)
     return {
         field: int(number)
@@ -33,7 +33,7 @@ def counts(world: World) -> dict[str, int]:
 
 
 def run(world: World, ticks: int = 1, **kwargs: Any) -> RecordingScheduler:
-    """Return a scheduler that leads and ticked so often, and whose last news are told."""
+    """Return a leading scheduler after ``ticks`` ticks that has reported all counts."""
     scheduler = world.scheduler(**kwargs)
     for _ in range(ticks + 1):
         scheduler.tick()
@@ -41,11 +41,11 @@ def run(world: World, ticks: int = 1, **kwargs: Any) -> RecordingScheduler:
 
 
 def fail(message: str = "") -> None:
-    """Fail as user code does."""
+    """Raise as user code does."""
     raise ValueError(message)
 
 
-def test_dispatched(world: World) -> None:
+def test_dispatched_runs_are_counted(world: World) -> None:
     world.put_many(7)
     world.put("late", last_run_at=world.ago(60 + 3), score=world.now() - 3)
     run(world)
@@ -77,7 +77,7 @@ def test_a_triggered_run_is_not_late(world: World) -> None:
     assert "lateness:sum" not in world.client.hgetall(STATS)
 
 
-def test_failed_and_repeated(world: World) -> None:
+def test_failed_and_repeated_runs_are_counted(world: World) -> None:
     world.put("a")
     scheduler = world.scheduler()
     scheduler.before_send = once(fail)
@@ -90,7 +90,7 @@ def test_failed_and_repeated(world: World) -> None:
     assert counts(world)["dispatched a"] == 1
 
 
-def test_lost(world: World) -> None:
+def test_lost_runs_are_counted(world: World) -> None:
     world.app.conf.redbeat_delivery = "at_most_once"
     world.put("a")
     world.put("b")
@@ -101,13 +101,13 @@ def test_lost(world: World) -> None:
     assert counts(world) == {"failed": 1, "failed a": 1, "dispatched": 1, "dispatched b": 1}
 
 
-def test_missed(world: World) -> None:
+def test_missed_runs_are_counted(world: World) -> None:
     world.put("a", last_run_at=world.ago(5.5 * 60))
     run(world)
     assert counts(world)["missed a"] == counts(world)["missed"] == 4
 
 
-def test_given_up(world: World) -> None:
+def test_runs_that_are_too_late_are_counted(world: World) -> None:
     entry = RedBeatSchedulerEntry("a", "t", HOUR, app=world.app, misfire_grace_time=1)
     entry.last_run_at = world.ago(2.5 * HOUR)
     entry.save()
@@ -116,7 +116,7 @@ def test_given_up(world: World) -> None:
     assert counts(world) == {"missed": 2, "missed a": 2}
 
 
-def test_skipped(world: World) -> None:
+def test_skipped_runs_are_counted(world: World) -> None:
     world.put("a", last_run_at=world.ago(90))
     world.client.hset("redbeat:a", "policy", '{"overlap": "skip"}')
     world.client.hset("redbeat:a", "running", f"some-id {world.now() + HOUR:.6f}")
@@ -124,7 +124,7 @@ def test_skipped(world: World) -> None:
     assert counts(world) == {"skipped": 1, "skipped a": 1}
 
 
-def test_quarantined(world: World) -> None:
+def test_quarantined_entries_are_counted(world: World) -> None:
     world.client.hset("redbeat:bad", "definition", "{")
     world.client.zadd("redbeat::schedule", {"redbeat:bad": 0})
     run(world)
@@ -158,9 +158,9 @@ def test_counting_takes_no_round_trip(world: World) -> None:
     before = world.calls()
     scheduler.tick()
     assert world.calls() == before + 1
-    told = int(world.client.hget(STATS, "round_trips"))
+    recorded = int(world.client.hget(STATS, "round_trips"))
     scheduler.tick()
-    assert int(world.client.hget(STATS, "round_trips")) == told + 1
+    assert int(world.client.hget(STATS, "round_trips")) == recorded + 1
 
 
 def test_a_standby_writes_nothing(app: Celery, world: World) -> None:
@@ -174,8 +174,8 @@ def test_a_standby_writes_nothing(app: Celery, world: World) -> None:
     assert world.client.hgetall(STATS) == before
 
 
-def test_an_answer_that_is_lost(world: World, wire: Wire) -> None:
-    """The script ran, and nobody knows."""
+def test_counts_of_a_lost_reply_are_added_once(world: World, wire: Wire) -> None:
+    """The script ran, but the beat does not know."""
     world.put_many(5)
     scheduler = world.scheduler()
     wire.lose(lambda: counts(world).get("dispatched"))
@@ -220,7 +220,7 @@ def full(server: RedisServer) -> Iterator[World]:
 
 
 def test_no_memory_for_counts(full: World) -> None:
-    """An idle beat keeps its lock, which it could before there were any."""
+    """An idle beat without memory keeps its lock, as it did before counts existed."""
     scheduler = run(full)
     before = full.client.hgetall(STATS)
     full.client.config_set("maxmemory", "1")
@@ -237,7 +237,7 @@ def test_no_memory_for_counts(full: World) -> None:
 
 
 class TestTidy:
-    def test_what_is_gone(self, world: World) -> None:
+    def test_counts_of_deleted_entries_are_removed(self, world: World) -> None:
         world.put("a b")
         stats = {"dispatched": 5, "dispatched a b": 2, "missed a b": 1, "failed gone": 1}
         world.client.hset(STATS, mapping=stats)
@@ -247,7 +247,9 @@ class TestTidy:
         assert store_of(world.app).tidy_stats(0) == 0
         assert world.client.hgetall(STATS) == {"dispatched": "5"}
 
-    def test_an_idle_beat_does_it(self, world: World, clock: Clock) -> None:
+    def test_an_idle_beat_removes_counts_of_deleted_entries(
+        self, world: World, clock: Clock
+    ) -> None:
         world.put("a")
         scheduler = run(world, clock=clock)
         RedBeatSchedulerEntry.from_key("redbeat:a", app=world.app).delete()

@@ -1,4 +1,4 @@
-"""RabbitMQ as the broker, the schedule in a Redis; what reached the queue."""
+"""RabbitMQ as the broker, the schedule in a Redis, and the messages in the queue."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tests.faults.beats import Beats
 from tests.faults.entries import Schedule
 from tests.rabbitmq.server import RabbitServer
 
-#: Seconds that one test may take; RabbitMQ needs up to half a minute to start.
+#: Timeout of one test in seconds; RabbitMQ needs up to half a minute to start.
 TIMEOUT = 300
 
 CONFIRMS = {"broker_transport_options": {"confirm_publish": True}}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give the tests of this directory the time that RabbitMQ needs."""
+    """Set the timeout of the tests in this directory."""
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.timeout(TIMEOUT))
@@ -34,7 +34,7 @@ def one_rabbit() -> Iterator[RabbitServer]:
 
 @pytest.fixture
 def rabbit(one_rabbit: RabbitServer) -> RabbitServer:
-    """A RabbitMQ without messages; a test that kills or freezes it makes it work again."""
+    """A RabbitMQ without messages; a test that kills or freezes it also restarts it."""
     one_rabbit.clear()
     return one_rabbit
 
@@ -49,7 +49,7 @@ def schedule(redis_client: redis.Redis) -> Schedule:
 def beats(
     tmp_path: Path, redis_url: str, rabbit: RabbitServer, schedule: Schedule
 ) -> Iterator[Beats]:
-    """Beats that ask for confirms; none runs yet. All end with the test."""
+    """Beats with publisher confirms; none runs yet. They end with the test."""
     beats = Beats(tmp_path, redis_url, rabbit.url, schedule, CONFIRMS)
     yield beats
     beats.end()

@@ -1,4 +1,4 @@
-"""The messages that lie in the queue of a RabbitMQ."""
+"""The messages in the queue of a RabbitMQ."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ("drain",)
 def drain(url: str) -> list[Message]:
     """Take all messages out of the queue and return them, oldest first.
 
-    When each of them arrived is not known: ``received`` is when it was taken out.
+    Their times of arrival are unknown: ``received`` is when they were taken out.
     """
     with new_connection(url) as connection:
         channel = connection.default_channel

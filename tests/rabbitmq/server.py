@@ -1,4 +1,4 @@
-"""A RabbitMQ of the tests' own, with the ways in which it fails."""
+"""A RabbitMQ for the tests, which can crash, freeze and restart."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ("QUEUE", "RabbitServer", "new_connection")
 
-# kombu has no annotations for it.
+# kombu has no type annotations.
 new_connection: Callable[..., Any] = Connection
 
 #: The queue that Celery publishes to.
@@ -32,7 +32,7 @@ START_SECONDS = 60.0
 STOP_SECONDS = 20.0
 HINT = "RabbitMQ was not found. Install it: apt-get install rabbitmq-server"
 
-#: Debian has a wrapper on the PATH that changes the user; this is what it wraps.
+#: Debian has a wrapper on the PATH that changes the user; this is the wrapped program.
 DEBIAN = "/usr/lib/rabbitmq/bin/rabbitmq-server"
 
 CONFIGURATION = """\
@@ -44,7 +44,7 @@ log.file = false
 
 
 def find(*names: str) -> str:
-    """Return the first program that exists; RuntimeError with a hint when none does."""
+    """Return the first program that exists; RuntimeError with a hint if none does."""
     found = next(filter(None, map(shutil.which, names)), None)
     if found is None:
         raise RuntimeError(HINT)
@@ -52,9 +52,9 @@ def find(*names: str) -> str:
 
 
 class RabbitServer:
-    """A node of RabbitMQ on free loopback ports, in a temporary directory; a context manager.
+    """A RabbitMQ node on free loopback ports, in a temporary directory; a context manager.
 
-    It has an ``epmd`` of its own, Erlang's daemon of names, which ends with it.
+    It has its own ``epmd``, Erlang's name server, which ends with it.
     """
 
     def __init__(self) -> None:
@@ -96,15 +96,15 @@ class RabbitServer:
         self._running().wait(STOP_SECONDS)
 
     def restart(self) -> None:
-        """Start the node again after :meth:`kill`; returns as soon as it takes connections."""
+        """Start the node again after :meth:`kill`; returns when it accepts connections."""
         self._launch()
 
     def pause(self) -> None:
-        """Freeze the node: connections stay open, nothing is answered."""
+        """Freeze the node: connections stay open, and no request gets a reply."""
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let a node that was frozen go on."""
+        """Continue a frozen node."""
         self._signal(signal.SIGCONT)
 
     def clear(self) -> None:
@@ -167,7 +167,7 @@ class RabbitServer:
             "RABBITMQ_CONFIG_FILE": str(self.directory / "rabbitmq.conf"),
             "RABBITMQ_CONF_ENV_FILE": os.devnull,
             "RABBITMQ_ENABLED_PLUGINS_FILE": str(self.directory / "enabled_plugins"),
-            # Makes the script become the node, so that signals reach the node.
+            # The script replaces itself with the node, so that signals reach the node.
             "RABBITMQ_ALLOW_INPUT": "1",
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": (
                 "-noinput +S 2:2 +sbwt none -kernel inet_dist_use_interface {127,0,0,1}"

@@ -1,6 +1,6 @@
 """Beats and a worker with a real RabbitMQ as the broker, and the schedule in Redis.
 
-Run only when named: ``python -m pytest -n 0 tests/rabbitmq``.
+They run only when named: ``python -m pytest -n 0 tests/rabbitmq``.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ AHEAD = 1.0
 WARNING = "RabbitMQ does not confirm messages"
 
 #: Seconds from the return of RabbitMQ to the record of the first run. The longest pause between two
-#: attempts is 2 s, the rest is for a busy machine.
+#: attempts is 2 s; the rest is a margin for a busy machine.
 BACK = 3.0
-#: Seconds that a beat may hang: it waits for one confirm, and connects again twice. A sixth of the
-#: lease each, which is one second here, and the rest is for a busy machine.
+#: Seconds that a beat may hang: it waits for one confirm, and connects again twice. Each takes a
+#: sixth of the lease, which is one second here; the rest is a margin for a busy machine.
 HANGS = 10.0
 
 
@@ -46,7 +46,7 @@ def ran_until(schedule: Schedule, instant: float) -> bool:
 
 
 def held(schedule: Schedule) -> list[str]:
-    """Return the entries that a beat has in hand; of what was given back a mark stays."""
+    """Return the entries that a beat has claimed; entries that were put back keep a mark."""
     claims = {name: schedule.client.hget(schedule.prefix + name, "claim") for name in ENTRIES}
     return [name for name, claim in claims.items() if claim and not claim.startswith('["- ')]
 
@@ -59,7 +59,7 @@ def runs_go_on(schedule: Schedule, deadline: float = 60.0) -> float:
 
 
 def finish(beats: Beats, schedule: Schedule, rabbit: RabbitServer, one: Grid) -> Report:
-    """Wait until all that is due by now was sent, stop the beat, and judge the messages."""
+    """Wait until all runs due by now were sent, stop the beat, and judge the messages."""
     until = schedule.now()
     wait_until(lambda: ran_until(schedule, until), 60.0, "the record of the last runs")
     assert beats[0].is_alive
@@ -68,7 +68,7 @@ def finish(beats: Beats, schedule: Schedule, rabbit: RabbitServer, one: Grid) ->
 
 
 def begin(beats: Beats, schedule: Schedule) -> Grid:
-    """Start a beat on entries that run every second, and wait for the first runs."""
+    """Start a beat with entries that run every second, and wait for the first runs."""
     beats.start()
     one = Grid.begin(schedule, ENTRIES, 1.0, AHEAD)
     wait_until(lambda: all(schedule.run_counts(ENTRIES).values()), 60.0, "the first runs")
@@ -78,7 +78,7 @@ def begin(beats: Beats, schedule: Schedule) -> Grid:
 def test_each_entry_runs_once_with_its_headers(
     project: Project, rabbit: RabbitServer, redis_url: str
 ) -> None:
-    """Setup: beat and worker, static entries and one saved meanwhile. Invariant: one run each."""
+    """Setup: beat and worker, static entries and one entry saved later. Invariant: one run each."""
     settings = {"broker_url": rabbit.url, "redbeat_redis_url": redis_url, **CONFIRMS}
     project.worker(settings=settings)
     beat = project.beat(schedule=STATIC, settings=settings)
@@ -88,7 +88,7 @@ def test_each_entry_runs_once_with_its_headers(
     for name in ("saved", *STATIC):
         project.wait_for_runs(name, 4)
     assert beat.stop() == 0
-    assert WARNING not in beat.said()
+    assert WARNING not in beat.output()
     runs = project.ran()
     assert len({run["task_id"] for run in runs}) == len(runs)
     for name in ("saved", *STATIC):
@@ -106,10 +106,10 @@ def project_app(broker_url: str, redis_url: str) -> Celery:
 
 
 def test_a_beat_without_confirms_warns(beats: Beats) -> None:
-    """Setup: publisher confirms are not asked for. Invariant: the log says so, and what to set."""
+    """Setup: no publisher confirms. Invariant: the log says so, and what to set."""
     beats.start_many(1, settings={"broker_transport_options": {}})
     beats[0].wait_for(WARNING)
-    assert "'confirm_publish': True" in beats[0].said()
+    assert "'confirm_publish': True" in beats[0].output()
 
 
 def test_rabbitmq_dies_and_comes_back(
@@ -117,9 +117,9 @@ def test_rabbitmq_dies_and_comes_back(
 ) -> None:
     """Setup: one beat with confirms, 20 entries every second.
 
-    Fault: RabbitMQ is killed and started again, which takes it many seconds.
+    Fault: RabbitMQ is killed and restarted, which takes many seconds.
 
-    Invariant: the beat goes on within 2 s. No run is lost; the one that was being published when
+    Invariant: the beat goes on within 2 s. No run is lost; the run that was being published when
     RabbitMQ died may have a second message, under the same id.
     """
     one = begin(beats, schedule)
@@ -138,12 +138,12 @@ def test_rabbitmq_dies_and_comes_back(
 
 
 def test_rabbitmq_hangs(beats: Beats, schedule: Schedule, rabbit: RabbitServer) -> None:
-    """Setup: one beat with confirms, 20 entries every second, claims that last 5 s.
+    """Setup: one beat with confirms, 20 entries every second, leases of 5 s.
 
-    Fault: RabbitMQ is frozen; connections stay open and are not answered.
+    Fault: RabbitMQ is frozen; connections stay open and get no reply.
 
-    Invariant: the publish in hand is given up within seconds, the claims are given back, the beat
-    keeps its lock. When RabbitMQ goes on, so does the beat, and no run is lost.
+    Invariant: the beat gives the current publish up within seconds, puts the claims back, and keeps
+    its lock. When RabbitMQ goes on, so does the beat, and no run is lost.
     """
     one = begin(beats, schedule)
     rabbit.pause()
@@ -152,7 +152,7 @@ def test_rabbitmq_hangs(beats: Beats, schedule: Schedule, rabbit: RabbitServer) 
         beats[0].wait_for("beat: The broker is not available", HANGS)
         wait_until(lambda: not held(schedule), HANGS, "claims given back")
         token = schedule.lock_token()
-        # The beat is watched for longer than its lock lives without it.
+        # This watches the beat for longer than its lock lives without it.
         wait_until(lambda: time.monotonic() - began > 2 * lease(), 60.0)
         assert token
         assert schedule.lock_token() == token
@@ -181,11 +181,11 @@ def test_a_beat_stops_while_rabbitmq_hangs(
 
 
 def test_at_most_once(beats: Beats, schedule: Schedule, rabbit: RabbitServer) -> None:
-    """Setup: one beat with confirms, 20 entries every second, to be delivered at most once.
+    """Setup: one beat with confirms, 20 entries every second, delivered at most once.
 
-    Fault: RabbitMQ is killed and started again.
+    Fault: RabbitMQ is killed and restarted.
 
-    Invariant: no run has two messages, and each one that has none is reported.
+    Invariant: no run has two messages, and each run without a message is reported.
     """
     beats.start(settings={"redbeat_delivery": "at_most_once"})
     one = Grid.begin(schedule, ENTRIES, 1.0, AHEAD)
@@ -199,14 +199,14 @@ def test_at_most_once(beats: Beats, schedule: Schedule, rabbit: RabbitServer) ->
     assert report.other_id == 0, report
     assert not report.unknown, report
     assert waited <= BACK
-    reported = beats[0].said().count(" is lost")
+    reported = beats[0].output().count(" is lost")
     assert len(report.lost) <= reported <= len(ENTRIES), report
 
 
 def test_the_configuration_of_the_manual(
     project: Project, redis_url: str, rabbit: RabbitServer, schedule: Schedule
 ) -> None:
-    """As the page has it, but for the names of the hosts."""
+    """The configuration of the manual, with other host names."""
     replace = {
         "amqp://proj:PASSWORD@rabbitmq.example.com:5672//": rabbit.url,
         "redis://redis.example.com:6379/1": redis_url,
@@ -221,4 +221,4 @@ def test_the_configuration_of_the_manual(
     wait_until(lambda: schedule.run_counts(["a"]) != before, 60, "a run that is recorded")
     assert beat.stop() == 0
     assert drain(rabbit.url)
-    assert WARNING not in beat.said()
+    assert WARNING not in beat.output()

@@ -1,4 +1,4 @@
-"""Messages to RabbitMQ that are confirmed by and by: each outcome belongs to its entry."""
+"""Messages to RabbitMQ that are confirmed later: each result belongs to its entry."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def world(rabbit: RabbitServer, redis_url: str, redis_client: redis.Redis) -> It
 
 
 def names(rabbit: RabbitServer) -> list[str]:
-    """Return the entries whose messages are in the queue, and take these out."""
+    """Take the messages out of the queue; return their entries."""
     return [message.entry for message in drain(rabbit.url)]
 
 
@@ -44,15 +44,17 @@ def test_all_are_confirmed(world: World, rabbit: RabbitServer, window: int) -> N
     assert {world.run_count(name) for name in NAMES} == {1}
 
 
-def test_one_that_breaks_the_channel_delays_no_other(
+def test_a_message_that_breaks_the_channel_delays_no_other(
     world: World, rabbit: RabbitServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Setup: RabbitMQ closes the channel for a message to an exchange that does not exist.
-    Invariant: the others are out, each recorded once; it is tried again by itself."""
+
+    Invariant: the other messages are sent and recorded once; this message is retried separately.
+    """
     world.put_many(20, score=world.now() - 20)
     world.put("bad", score=world.now() - 30, options={"exchange": "missing", "routing_key": "x"})
     world.put_many(30, score=world.now() - 10)
-    # Its clock stands still, so that all of them are in one window.
+    # The clock stands still, so that all messages are in one window.
     scheduler = world.scheduler_of(RedBeatScheduler, clock=Clock())
     for _ in range(5):
         scheduler.tick()
@@ -64,7 +66,7 @@ def test_one_that_breaks_the_channel_delays_no_other(
 
 
 def test_a_triggered_run_among_others(world: World, rabbit: RabbitServer) -> None:
-    """A message that is waited for by itself does not take the confirmation of another."""
+    """A message that is confirmed separately does not take the confirmation of another."""
     world.put_many(20, score=world.now() - 20)
     scheduler = world.scheduler_of(RedBeatScheduler, clock=Clock())
     entry = RedBeatScheduler.Entry.from_key("redbeat:e7", app=world.app)

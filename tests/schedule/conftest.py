@@ -1,4 +1,4 @@
-"""A schedule as operators see it, beside beats that are looked into."""
+"""A schedule as operators see it, and beats that tests can inspect."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ Make: TypeAlias = Callable[..., RedBeatSchedulerEntry]
 
 
 class RoundTrips:
-    """How often the client of the app asked Redis since the last look.
+    """Counts the requests of the app's client to Redis since the last count.
 
-    Each time it takes a connection, whether it waits for the answer at once or not.
+    Each use of a connection counts, whether the client waits for the reply at once or later.
     """
 
     def __init__(self, client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,7 +43,7 @@ class RoundTrips:
 
         def counted(*command: Any, **options: Any) -> Any:
             connection = get_connection(*command, **options)
-            self._count += 1  # after the call: redis-py 5 refuses one without a command
+            self._count += 1  # after the call: redis-py 5 refuses a call without a command
             return connection
 
         monkeypatch.setattr(pool, "get_connection", counted)
@@ -62,18 +62,18 @@ def schedule(world: World) -> Schedule:
 
 @pytest.fixture
 def make(world: World) -> Make:
-    """Make an entry, not saved; every hour unless told otherwise."""
+    """A function that creates an unsaved entry, by default an hourly one."""
 
     def make(name: str = "a", **fields: Any) -> RedBeatSchedulerEntry:
-        given = {"task": f"tasks.{name}", "schedule": 3600, "app": world.app, **fields}
-        return RedBeatSchedulerEntry(name, **given)
+        arguments = {"task": f"tasks.{name}", "schedule": 3600, "app": world.app, **fields}
+        return RedBeatSchedulerEntry(name, **arguments)
 
     return make
 
 
 @pytest.fixture
 def trips(world: World, monkeypatch: pytest.MonkeyPatch) -> RoundTrips:
-    """Round trips; the scripts are known to the server already."""
+    """The counter of round trips; the server has the scripts loaded."""
     client = get_redis(world.app)
     for script in ("save", "page", "delete", "count", "trigger"):
         client.script_load(load_script(script).text)
@@ -81,5 +81,5 @@ def trips(world: World, monkeypatch: pytest.MonkeyPatch) -> RoundTrips:
 
 
 def overdue(seconds: float = 5000) -> timedelta:
-    """Return how long ago an hourly entry ran that is due."""
+    """Return when an hourly entry ran that has been due for ``seconds``."""
     return timedelta(seconds=seconds)

@@ -1,4 +1,4 @@
-"""Many entries at once: saved, removed, paused, applied."""
+"""Many entries at once: saving, deleting, pausing, applying."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_save_all_takes_a_round_trip_per_500(
     assert schedule.save_all(entries) == 1001
     assert trips.take() == 3
     assert schedule.save_all(make(f"e{number}") for number in range(1001)) == 1001
-    assert trips.take() == 3  # the same is stored already
+    assert trips.take() == 3  # the same entry is stored already
     assert schedule.save_all(make(f"e{number}", args=[1]) for number in range(1001)) == 1001
     assert trips.take() == 6
     assert schedule.save_all([]) == 0
@@ -104,7 +104,7 @@ def test_save_all_writes_nothing_of_a_batch_where_a_key_is_in_use(
 def test_save_all_stops_at_the_batch_where_a_key_is_in_use(
     schedule: Schedule, make: Make, world: World, used: int
 ) -> None:
-    """It keeps no connection: of a pool with few of them one is left for the next save."""
+    """The refused save returns its connections, so that a small pool can serve the next save."""
     world.app.redbeat_redis = few_connections(world)
     entries = [make(f"e{number}") for number in range(1300)]
     world.client.set(f"redbeat:e{used}", "not mine")
@@ -116,7 +116,7 @@ def test_save_all_stops_at_the_batch_where_a_key_is_in_use(
 
 
 class Unready(RedBeatSchedulerEntry):
-    """An entry whose score cannot be told."""
+    """An entry whose score raises an error."""
 
     @property
     def score(self) -> float:
@@ -124,11 +124,11 @@ class Unready(RedBeatSchedulerEntry):
 
 
 def few_connections(world: World) -> redis.Redis:
-    """Return a client with no more connections than a save has under way."""
+    """Return a client with as many connections as one save needs at the same time."""
     return redis.Redis.from_url(world.app.conf.redbeat_redis_url, max_connections=3)
 
 
-def test_save_all_waits_for_what_is_under_way_when_the_next_cannot_be_written(
+def test_save_all_waits_for_batches_in_flight_when_the_next_fails(
     schedule: Schedule, make: Make, world: World
 ) -> None:
     world.app.redbeat_redis = few_connections(world)
@@ -138,13 +138,13 @@ def test_save_all_waits_for_what_is_under_way_when_the_next_cannot_be_written(
             schedule.save_all([*entries, Unready("bad", "t", 60, app=world.app)])
     assert world.client.zcard(SCHEDULE) == 500
     for entry in entries[::50]:
-        entry.save(if_unchanged=True)  # it knows that it was stored
+        entry.save(if_unchanged=True)  # the entry knows that it was stored
 
 
-def test_save_all_merges_runs_that_were_recorded_meanwhile(
+def test_save_all_merges_concurrently_recorded_runs(
     schedule: Schedule, make: Make, world: World
 ) -> None:
-    """Entries of the first batch and of the last, and one that is under way with both."""
+    """Entries of the first batch, of the last batch, and of a batch in flight with both."""
     entries = [make(f"e{number}", last_run_at=world.ago(100)) for number in range(1300)]
     schedule.save_all(entries)
     ran = world.ago(50)
@@ -160,7 +160,7 @@ def test_save_all_merges_runs_that_were_recorded_meanwhile(
 def test_save_all_survives_the_loss_of_its_connections(
     schedule: Schedule, make: Make, world: World, wire: Wire
 ) -> None:
-    """Setup: three batches. Fault: the reply to each of them is lost. All are stored."""
+    """Setup: three batches. Fault: the reply to each of them is lost. Invariant: all are stored."""
 
     def are_stored(count: int) -> bool:
         return bool(world.client.zcard(SCHEDULE) >= count)
@@ -182,15 +182,15 @@ def test_save_all_with_a_pool_that_has_no_connection_to_spare(make: Make, world:
 
 
 def test_save_all_wakes_beats_up_once(schedule: Schedule, make: Make, world: World) -> None:
-    with world.client.pubsub() as heard:
-        heard.subscribe("redbeat::wakeup")
+    with world.client.pubsub() as subscription:
+        subscription.subscribe("redbeat::wakeup")
         schedule.save_all(make(f"e{number}", schedule=1) for number in range(20))
         world.client.publish("redbeat::wakeup", "end")
-        said: list[str] = []
-        while not said or said[-1] != "end":
-            message = heard.get_message(ignore_subscribe_messages=True, timeout=5)
-            said += [message["data"]] if message else []
-    assert said == ["due", "end"]
+        received: list[str] = []
+        while not received or received[-1] != "end":
+            message = subscription.get_message(ignore_subscribe_messages=True, timeout=5)
+            received += [message["data"]] if message else []
+    assert received == ["due", "end"]
 
 
 def test_delete_all(schedule: Schedule, make: Make, world: World, trips: RoundTrips) -> None:
@@ -291,9 +291,9 @@ def test_apply_refuses_the_name_of_a_static_entry(schedule: Schedule, world: Wor
 def test_apply_checks_all_before_it_writes_one(
     schedule: Schedule, world: World, fields: Any, message: str, dry_run: bool
 ) -> None:
-    given = {"task": "t", **fields} if isinstance(fields, dict) else fields
+    entry_or_fields = {"task": "t", **fields} if isinstance(fields, dict) else fields
     with pytest.raises(InvalidEntryError, match=message):
-        schedule.apply({**DEFINITIONS, "bad": given}, dry_run=dry_run)
+        schedule.apply({**DEFINITIONS, "bad": entry_or_fields}, dry_run=dry_run)
     assert world.dump() == {}
 
 
@@ -309,9 +309,7 @@ def test_apply_keeps_runs_and_pauses(schedule: Schedule, world: World) -> None:
     assert schedule["a"].status.state == "scheduled"
 
 
-def test_apply_takes_what_other_writers_wrote_in_another_way(
-    schedule: Schedule, world: World
-) -> None:
+def test_apply_accepts_equal_entries_in_another_notation(schedule: Schedule, world: World) -> None:
     schedule.apply({"a": {"task": "t", "schedule": 60}})
     text = world.field("a", "definition")
     world.client.hset("redbeat:a", "definition", json.dumps(text, indent=1, sort_keys=True))
@@ -326,10 +324,10 @@ def test_apply_takes_a_few_round_trips(schedule: Schedule, trips: RoundTrips) ->
     schedule.apply(definitions)
     assert trips.take() == 2
     schedule.apply({**definitions, "e0": {"task": "u", "schedule": 3600}}, prune=True)
-    assert trips.take() == 2 + 2 + 3  # compared, saved over a history, looked for others
+    assert trips.take() == 2 + 2 + 3  # compared, saved over a history, searched for others
 
 
-def test_apply_takes_entries_too(
+def test_apply_accepts_entry_objects_too(
     schedule: Schedule, world: World, redis_client: redis.Redis
 ) -> None:
     entry = RedBeatSchedulerEntry("a", "t", 60, app=world.app)

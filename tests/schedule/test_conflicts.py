@@ -19,7 +19,7 @@ from tests.servers import RedisServer
 from .conftest import Make, RoundTrips
 
 
-def test_without_a_change_it_is_saved(schedule: Schedule, make: Make, trips: RoundTrips) -> None:
+def test_an_unchanged_entry_is_saved(schedule: Schedule, make: Make, trips: RoundTrips) -> None:
     make("a", jitter=1).save()
     found = schedule["a"]
     for number in range(3):
@@ -31,7 +31,7 @@ def test_without_a_change_it_is_saved(schedule: Schedule, make: Make, trips: Rou
 
 
 @pytest.mark.parametrize("fields", [{"args": [9]}, {"jitter": 2}, {"enabled": False}])
-def test_a_change_of_somebody_else_is_a_conflict(
+def test_a_change_by_another_process_is_a_conflict(
     schedule: Schedule, make: Make, world: World, fields: dict[str, object]
 ) -> None:
     make("a", jitter=1).save()
@@ -62,7 +62,9 @@ def test_a_new_entry_must_be_new(schedule: Schedule, make: Make) -> None:
     assert schedule["a"].args is None
 
 
-def test_runs_are_no_change(schedule: Schedule, make: Make, world: World) -> None:
+def test_recorded_runs_do_not_count_as_changes(
+    schedule: Schedule, make: Make, world: World
+) -> None:
     make("a", last_run_at=world.ago(5000)).save()
     mine = schedule["a"]
     world.scheduler().tick()
@@ -71,7 +73,7 @@ def test_runs_are_no_change(schedule: Schedule, make: Make, world: World) -> Non
     assert (schedule["a"].args, schedule["a"].total_run_count) == ([1], 1)
 
 
-def test_ones_own_pause_is_no_conflict(schedule: Schedule, make: Make) -> None:
+def test_the_own_pause_is_not_a_conflict(schedule: Schedule, make: Make) -> None:
     make("a").save()
     mine = schedule["a"]
     mine.pause("x")
@@ -84,10 +86,10 @@ def test_ones_own_pause_is_no_conflict(schedule: Schedule, make: Make) -> None:
         mine.save(if_unchanged=True)
 
 
-def test_two_who_pause_at_once_both_do(
+def test_two_concurrent_pauses_both_succeed(
     schedule: Schedule, make: Make, world: World, wire: Wire
 ) -> None:
-    """A pause is made again on top of what somebody else wrote meanwhile."""
+    """A pause is repeated on top of what the other process wrote."""
     make("a").save()
     wire.after_reply(make("a", args=[5]).save)
     assert schedule.pause_all(["a"]) == 1
@@ -97,12 +99,12 @@ def test_two_who_pause_at_once_both_do(
 
 @pytest.fixture
 def proxied(redis_server: RedisServer, world: World) -> Iterator[Proxy]:
-    """A proxy before Redis through which the app of the world connects and tries again."""
+    """A proxy to Redis through which the world's app connects and retries."""
     with Proxy(redis_server.port) as proxy:
         world.app.redbeat_redis = redis.Redis.from_url(
             proxy.url,
             retry=Retry(NoBackoff(), 2),
-            retry_on_error=[redis.ConnectionError],  # redis-py 5 does not by itself
+            retry_on_error=[redis.ConnectionError],  # redis-py 5 does not retry by default
             decode_responses=True,
         )
         yield proxy
@@ -111,11 +113,11 @@ def proxied(redis_server: RedisServer, world: World) -> Iterator[Proxy]:
 
 @pytest.mark.standalone
 @pytest.mark.parametrize("fields", [{}, {"jitter": 1}])
-def test_a_lost_reply_is_no_conflict(
+def test_a_lost_reply_is_not_a_conflict(
     make: Make, schedule: Schedule, proxied: Proxy, fields: dict[str, Any]
 ) -> None:
     """The client repeats the script, which finds what it wrote."""
-    make("other").save()  # the script is known from now on
+    make("other").save()  # the script is loaded from now on
     entry = make("a", **fields)
     for number in range(3):
         entry.args = [number]
@@ -125,7 +127,7 @@ def test_a_lost_reply_is_no_conflict(
 
 
 @pytest.mark.standalone
-def test_a_caller_may_repeat_what_failed(make: Make, world: World, proxied: Proxy) -> None:
+def test_a_failed_save_may_be_repeated(make: Make, world: World, proxied: Proxy) -> None:
     make("other").save()
     entry = make("a")
     proxied.swallow_replies(3, b"EVALSHA")

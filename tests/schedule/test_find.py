@@ -1,4 +1,4 @@
-"""Looking for entries: filters, states, due times, the next runs of all."""
+"""Searching entries: filters, states, due times, upcoming runs of all entries."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_limit_ends_the_reading(schedule: Schedule, make: Make, trips: RoundTr
     assert len(list(schedule.records(limit=3))) == 3
     assert trips.take() == 1
     assert len(list(schedule.records())) == 1200
-    assert trips.take() == 3 + 1  # pages of 500, and a look at all keys
+    assert trips.take() == 3 + 1  # pages of 500, and a scan of all keys
 
 
 def test_one_page_is_one_round_trip(schedule: Schedule, make: Make, trips: RoundTrips) -> None:
@@ -84,7 +84,7 @@ def test_one_page_is_one_round_trip(schedule: Schedule, make: Make, trips: Round
     assert trips.take() == 1
 
 
-def test_what_a_record_tells(filled: Schedule) -> None:
+def test_the_fields_of_a_record(filled: Schedule) -> None:
     found = {record.name: record for record in filled.records()}
     assert {name: record.state for name, record in found.items()} == {
         "billing-a": "scheduled",
@@ -98,7 +98,7 @@ def test_what_a_record_tells(filled: Schedule) -> None:
     assert [name for name, record in found.items() if record.static] == ["static"]
 
 
-def test_an_entry_that_is_sent_now_runs(schedule: Schedule, world: World) -> None:
+def test_an_entry_that_is_being_sent_is_running(schedule: Schedule, world: World) -> None:
     world.put("a", last_run_at=world.ago(100), score=world.now() - 40)
     seen: list[tuple[str, datetime | None]] = []
     scheduler = world.scheduler()
@@ -113,7 +113,7 @@ def test_an_entry_that_is_sent_now_runs(schedule: Schedule, world: World) -> Non
     assert [found.state for found in schedule.records()] == ["scheduled"]
 
 
-def test_quarantined_entries_and_why(schedule: Schedule, world: World) -> None:
+def test_quarantined_entries_with_their_reasons(schedule: Schedule, world: World) -> None:
     world.put("bad", schedule={"__type__": "crontab", "minute": "nonsense"})
     world.scheduler().tick()
     (found,) = schedule.records(states=["quarantined"])
@@ -153,7 +153,7 @@ def test_upcoming_reads_no_more_than_it_needs(
     assert trips.take() == 2
     assert found == sorted(found)
     assert len(found) == 1100
-    # The first entries run a second time before the last ones run once.
+    # The first entries run a second time before the last entries run once.
     assert [name for _, name in found].count("e0000") == 2
 
 

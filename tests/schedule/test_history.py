@@ -20,7 +20,7 @@ NO_TASKS: dict[str, str] = {}
 
 
 def run(world: World, scheduler: RecordingScheduler, name: str = "a") -> None:
-    """Let an entry of an hour run once more."""
+    """Run an hourly entry once more."""
     world.put_meta(name, world.ago(4000))
     world.client.zadd(SCHEDULE, {f"redbeat:{name}": 1})
     scheduler.tick()
@@ -33,7 +33,7 @@ def test_an_entry_that_never_ran_has_none(make: Make, world: World) -> None:
     assert set(world.client.hgetall("redbeat:a")) == {"definition", "meta", "identity"}
 
 
-def test_what_it_tells(make: Make, world: World) -> None:
+def test_the_fields_of_a_run(make: Make, world: World) -> None:
     ran = world.ago(4000)
     entry = make("a", last_run_at=ran).save()
     scheduler = world.scheduler()
@@ -46,7 +46,7 @@ def test_what_it_tells(make: Make, world: World) -> None:
 
 @pytest.mark.parametrize("delivery", ["at_least_once", "at_most_once"])
 @pytest.mark.parametrize("options", [{}, {"task_id": "my own id"}])
-def test_only_an_id_that_nobody_can_compute_is_stored(
+def test_only_an_id_that_cannot_be_computed_is_stored(
     make: Make, world: World, delivery: str, options: dict[str, str]
 ) -> None:
     entry = make("a", delivery=delivery, options=options).save()
@@ -57,7 +57,7 @@ def test_only_an_id_that_nobody_can_compute_is_stored(
     assert (scheduler.sent[0].id in stored) is bool(options)
 
 
-def test_it_costs_no_round_trip_more(make: Make, world: World) -> None:
+def test_the_history_costs_no_additional_round_trip(make: Make, world: World) -> None:
     scheduler = world.scheduler()
     scheduler.tick()
     make("a", last_run_at=world.ago(4000)).save()
@@ -79,7 +79,7 @@ def test_the_latest_ten_with_the_latest_first(make: Make, world: World) -> None:
 
 
 @pytest.mark.parametrize(("size", "kept"), [(1, 1), (3, 3), (30, 5)])
-def test_the_setting(make: Make, world: World, size: int, kept: int) -> None:
+def test_the_setting_limits_the_history(make: Make, world: World, size: int, kept: int) -> None:
     world.app.conf.redbeat_history_size = size
     entry = make("a").save()
     scheduler = world.scheduler()
@@ -89,7 +89,7 @@ def test_the_setting(make: Make, world: World, size: int, kept: int) -> None:
     assert entry.history[0].task_id == scheduler.sent[-1].id
 
 
-def test_none_at_all(make: Make, world: World) -> None:
+def test_a_size_of_0_stores_no_history(make: Make, world: World) -> None:
     world.app.conf.redbeat_history_size = 0
     entry = make("a").save()
     run(world, world.scheduler())
@@ -100,13 +100,13 @@ def test_none_at_all(make: Make, world: World) -> None:
 
 
 @pytest.mark.parametrize("value", [-1, 31, 1.5, True, "10"])
-def test_an_impossible_setting(world: World, value: Any) -> None:
+def test_an_impossible_setting_is_refused(world: World, value: Any) -> None:
     world.app.conf.redbeat_history_size = value
     with pytest.raises(ConfigurationError, match="redbeat_history_size"):
         RedBeatScheduler(world.app)
 
 
-def test_a_smaller_setting_cuts_what_is_there(make: Make, world: World) -> None:
+def test_a_smaller_setting_shortens_the_stored_history(make: Make, world: World) -> None:
     entry = make("a").save()
     lines = [line(number, number, "sent", f"id{number}") + "\n" for number in range(20)]
     world.client.hset("redbeat:a", "history", "".join(lines))
@@ -116,7 +116,7 @@ def test_a_smaller_setting_cuts_what_is_there(make: Make, world: World) -> None:
     assert [found.task_id for found in entry.history[1:3]] == ["id0", "id1"]
 
 
-def test_failures_are_told_once(make: Make, world: World) -> None:
+def test_failures_are_recorded_once(make: Make, world: World) -> None:
     entry = make("a", last_run_at=(ran := world.ago(4000))).save()
     scheduler = world.scheduler()
     scheduler.before_send = lambda task: void(NO_TASKS[task])
@@ -152,7 +152,7 @@ def test_runs_that_are_skipped(make: Make, world: World) -> None:
     assert (found.outcome, found.scheduled_at) == ("skipped", ran + timedelta(hours=1))
 
 
-def test_a_history_written_by_the_application_meanwhile_keeps_the_line(world: World) -> None:
+def test_a_concurrent_write_of_the_application_keeps_the_line(world: World) -> None:
     world.put("a", interval_json(3600), world.ago(4000))
     scheduler = world.scheduler()
     scheduler.before_send = once(lambda: world.put_meta("a", world.ago(50)))
@@ -186,9 +186,13 @@ def line(scheduled: float, *rest: Any) -> str:
 
 
 def written(scheduled: float, dispatched: float, outcome: str, run_id: str) -> str:
-    """The line of a run, which need not tell of one that is sent under its own id."""
-    own = outcome == "sent" and run_id == own_id(at(scheduled))
-    return line(scheduled, dispatched) if own else line(scheduled, dispatched, outcome, run_id)
+    """Return the line of a run, whose id is left out if it can be computed."""
+    is_computable = outcome == "sent" and run_id == own_id(at(scheduled))
+    return (
+        line(scheduled, dispatched)
+        if is_computable
+        else line(scheduled, dispatched, outcome, run_id)
+    )
 
 
 def own_id(scheduled_at: datetime) -> str:
@@ -207,7 +211,7 @@ RUNS = [
 ]
 
 
-def test_a_line_is_read_as_it_was_written() -> None:
+def test_a_line_is_read_as_written() -> None:
     lines = [written(*run) for run in RUNS]
     found = read_history("\n".join(lines), own_id)
     assert found == [
@@ -215,7 +219,7 @@ def test_a_line_is_read_as_it_was_written() -> None:
     ]
 
 
-def test_lines_as_they_were_before_are_read() -> None:
+def test_lines_of_earlier_versions_are_read() -> None:
     old = "1795289048.500000 1795289049.250000 {}\n"
     text = old.format("my id sent") + old.format("- skipped") + old.format("- missed:3")
     assert read_history(text, own_id) == [
@@ -224,13 +228,13 @@ def test_lines_as_they_were_before_are_read() -> None:
     ]
 
 
-def test_ids_can_be_put_in() -> None:
+def test_computed_ids_can_be_filled_in() -> None:
     old = "1.000000 2.000000 id sent\n1.000000 2.000000 - skipped\nno line\n"
     text = "".join([written(*run) + "\n" for run in RUNS]) + old
-    told = with_ids(text, own_id)
-    assert [run.task_id or "" for run in read_history(told)][:8] == [run[3] for run in RUNS]
-    assert told.count("own-") == 3
-    assert with_ids(told, str) == told
+    filled_in = with_ids(text, own_id)
+    assert [run.task_id or "" for run in read_history(filled_in)][:8] == [run[3] for run in RUNS]
+    assert filled_in.count("own-") == 3
+    assert with_ids(filled_in, str) == filled_in
 
 
 def test_ten_runs_cost_little(make: Make, world: World) -> None:
@@ -245,6 +249,6 @@ def test_ten_runs_cost_little(make: Make, world: World) -> None:
     assert len(world.client.hget(entry.key, "history")) < 360
 
 
-def test_lines_that_are_none_are_left_out() -> None:
+def test_invalid_lines_are_left_out() -> None:
     text = "x\n\n1 2\n1 +\n1 +x\n1 +1e400\n+ +1\n1e400 1 a b\nnan 1 a b\n1 2 a sent\n"
     assert read_history(text) == read_history("1 2 a sent")

@@ -1,4 +1,4 @@
-"""An entry that was deleted and saved again is another one: its runs have other task ids."""
+"""An entry that is deleted and saved again is a new entry: its runs have other task ids."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ HOUR = 3600.0
 
 @pytest.fixture
 def ran(world: World) -> datetime:
-    """When entries ran last: their next run is due since a few minutes, at one instant for all."""
+    """The last run of all entries; their next run has been due for a few minutes."""
     return world.ago(4000)
 
 
 def send(scheduler: RecordingScheduler) -> str:
-    """Let one run be sent; return its task id."""
+    """Send one run; return its task id."""
     count = len(scheduler.sent)
     scheduler.tick()
     assert len(scheduler.sent) == count + 1
@@ -36,13 +36,13 @@ def send(scheduler: RecordingScheduler) -> str:
 
 @pytest.fixture
 def beat(world: World, wire: Wire) -> RecordingScheduler:  # noqa: ARG001
-    """A beat that leads, on that wire."""
+    """A leading beat whose client can lose replies."""
     scheduler = world.scheduler()
     scheduler.tick()
     return scheduler
 
 
-def test_saved_during_a_run_without_an_identity(
+def test_an_entry_without_an_identity_that_is_saved_during_its_run_keeps_its_ids(
     world: World, beat: RecordingScheduler, ran: datetime
 ) -> None:
     key = world.put("a", interval_json(HOUR), ran)
@@ -55,7 +55,7 @@ def test_saved_during_a_run_without_an_identity(
 
 
 @pytest.mark.parametrize("way", ["another object", "the same object", "raw delete", "loaded"])
-def test_deleted_and_saved_again(
+def test_an_entry_deleted_and_saved_again_has_new_ids(
     make: Make, world: World, beat: RecordingScheduler, ran: datetime, way: str
 ) -> None:
     entry = make("a", last_run_at=ran).save()
@@ -75,7 +75,7 @@ def test_deleted_and_saved_again(
     assert beat.sent[0].scheduled_at == beat.sent[1].scheduled_at
 
 
-def test_saved_again_without_a_delete_it_is_the_same(
+def test_an_entry_saved_again_without_a_delete_keeps_its_ids(
     make: Make, beat: RecordingScheduler, ran: datetime
 ) -> None:
     make("a", last_run_at=ran).save()
@@ -85,7 +85,7 @@ def test_saved_again_without_a_delete_it_is_the_same(
 
 
 def test_entries_of_raw_writers(world: World, beat: RecordingScheduler, ran: datetime) -> None:
-    """The same texts may have come back with older data; others are another entry's."""
+    """Equal texts may have come back with older data; different texts belong to another entry."""
     ids = []
     for task in ("tasks.a", "tasks.a", "tasks.b"):
         world.put("a", interval_json(HOUR), ran, task=task)
@@ -130,7 +130,7 @@ def test_a_claim_that_is_handed_out_again_has_the_same_id(
     assert str(world.field("a", "identity")) == identity
 
 
-def test_every_way_to_an_entry_knows_its_ids(
+def test_every_way_to_load_an_entry_knows_its_ids(
     make: Make, schedule: Schedule, world: World, beat: RecordingScheduler, ran: datetime
 ) -> None:
     saved = make("a", last_run_at=ran).save()
@@ -153,7 +153,7 @@ def test_every_way_to_an_entry_knows_its_ids(
     assert make("a").history[0].task_id == task_id
 
 
-def test_many_saved_at_once_are_told_apart(
+def test_entries_saved_in_bulk_have_different_ids(
     schedule: Schedule, make: Make, world: World, ran: datetime
 ) -> None:
     entries = [make(f"e{number}", last_run_at=ran) for number in range(3)]
@@ -167,13 +167,13 @@ def test_many_saved_at_once_are_told_apart(
     assert world.field("e0", "identity") == stored[0]
 
 
-def test_a_triggered_run_has_the_id_that_was_told(make: Make, beat: RecordingScheduler) -> None:
+def test_a_triggered_run_has_the_returned_id(make: Make, beat: RecordingScheduler) -> None:
     make("a").save()
-    told = make("a").trigger()
-    assert send(beat) == told
+    returned = make("a").trigger()
+    assert send(beat) == returned
 
 
-def test_a_copy_under_another_prefix_tells_the_ids_of_the_old_runs(
+def test_a_copy_under_another_prefix_keeps_the_ids_of_old_runs(
     make: Make, world: World, beat: RecordingScheduler, ran: datetime
 ) -> None:
     entry: Any = make("a", last_run_at=ran).save()

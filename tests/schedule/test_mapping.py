@@ -18,12 +18,12 @@ from tests.scheduler.conftest import SCHEDULE, World
 from .conftest import Make, RoundTrips
 
 
-def test_it_can_be_imported_from_the_package() -> None:
+def test_schedule_can_be_imported_from_the_package() -> None:
     assert redbeat.Schedule is Schedule
     assert issubclass(redbeat.ConflictError, Exception)
 
 
-def test_an_entry_is_stored_found_and_removed(schedule: Schedule, make: Make) -> None:
+def test_an_entry_can_be_stored_read_and_removed(schedule: Schedule, make: Make) -> None:
     schedule["a"] = make("a", schedule=crontab(minute=5), args=[1])
     assert (len(schedule), "a" in schedule, "b" in schedule) == (
         1,
@@ -45,19 +45,19 @@ def test_pop_returns_what_it_removed(schedule: Schedule, make: Make) -> None:
 
 
 class Rival(RedBeatSchedulerEntry):
-    """An entry that somebody else changes or deletes once it was read."""
+    """An entry that another process changes or deletes right after it was read."""
 
     act: ClassVar[Callable[[], object]]
 
     @classmethod
     def from_key(cls, key: str, app: Any = None) -> Rival:
-        """Load it, and let the other act."""
+        """Load the entry, then run the change of the other process."""
         entry = super().from_key(key, app)
         cls.act()
         return entry
 
 
-def test_pop_of_what_somebody_else_deleted(app: Celery, schedule: Schedule, make: Make) -> None:
+def test_pop_of_a_concurrently_deleted_entry(app: Celery, schedule: Schedule, make: Make) -> None:
     rival = Schedule(app, Rival)
     Rival.act = lambda: schedule.pop("a")
     make("a").save()
@@ -67,21 +67,21 @@ def test_pop_of_what_somebody_else_deleted(app: Celery, schedule: Schedule, make
         rival.pop("a")
 
 
-def test_pop_of_what_somebody_else_changed(app: Celery, schedule: Schedule, make: Make) -> None:
+def test_pop_of_a_concurrently_changed_entry(app: Celery, schedule: Schedule, make: Make) -> None:
     Rival.act = make("a", args=["new"]).save
     make("a", args=["old"]).save()
     assert Schedule(app, Rival).pop("a").args == ["new"]
     assert "a" not in schedule
 
 
-def test_pop_keeps_what_cannot_be_read(world: World, schedule: Schedule) -> None:
+def test_pop_keeps_an_unreadable_entry(world: World, schedule: Schedule) -> None:
     world.client.hset(f"{PREFIX}bad", "definition", "{")
     with pytest.raises(DecodeError):
         schedule.pop("bad", None)
     assert world.client.exists(f"{PREFIX}bad")
 
 
-def test_each_look_is_one_round_trip(schedule: Schedule, make: Make, trips: RoundTrips) -> None:
+def test_each_read_is_one_round_trip(schedule: Schedule, make: Make, trips: RoundTrips) -> None:
     make("a").save()
     trips.take()
     looks = (
@@ -109,7 +109,7 @@ def test_an_unknown_name_is_a_key_error(schedule: Schedule) -> None:
         schedule["\ud800"]
 
 
-def test_the_names_of_own_keys_are_not_removed(schedule: Schedule, world: World) -> None:
+def test_internal_keys_are_not_removed(schedule: Schedule, world: World) -> None:
     world.scheduler().tick()
     with pytest.raises(InvalidEntryError, match="RedBeat uses itself"):
         del schedule[":lock"]
@@ -118,7 +118,7 @@ def test_the_names_of_own_keys_are_not_removed(schedule: Schedule, world: World)
     assert world.client.exists("redbeat::lock")
 
 
-def test_an_entry_goes_under_its_own_name(schedule: Schedule, make: Make) -> None:
+def test_an_entry_must_be_stored_under_its_own_name(schedule: Schedule, make: Make) -> None:
     with pytest.raises(InvalidEntryError, match="name: is 'a', but the key is 'b'"):
         schedule["b"] = make("a")
     with pytest.raises(InvalidEntryError, match="must be a RedBeatSchedulerEntry"):
@@ -126,7 +126,7 @@ def test_an_entry_goes_under_its_own_name(schedule: Schedule, make: Make) -> Non
     assert len(schedule) == 0
 
 
-def test_due_order_with_what_is_parked_last(schedule: Schedule, make: Make) -> None:
+def test_entries_are_in_due_order_with_parked_entries_last(schedule: Schedule, make: Make) -> None:
     for name, every in (("c", 300), ("a", 100), ("b", 200)):
         make(name, schedule=every).save()
     make("off", schedule=1, enabled=False).save()
@@ -136,7 +136,7 @@ def test_due_order_with_what_is_parked_last(schedule: Schedule, make: Make) -> N
     assert [entry.name for entry in schedule.values()] == ["a", "b", "c", "off"]
 
 
-def test_what_cannot_be_read_is_named_and_not_loaded(
+def test_unreadable_entries_are_listed_and_not_loaded(
     schedule: Schedule, make: Make, world: World
 ) -> None:
     make("good").save()
@@ -166,7 +166,7 @@ def test_a_member_without_the_prefix_is_the_entry_it_names(
     assert found.name == "task"
 
 
-def test_a_class_of_the_users_own(world: World) -> None:
+def test_an_entry_class_of_the_user(world: World) -> None:
     class Mine(redbeat.RedBeatSchedulerEntry):
         def __init__(self, *args: object, owner: str = "", **kwargs: object) -> None:
             super().__init__(*args, **kwargs)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""What docs/operating.rst shows from Python works."""
+"""The Python examples of docs/operating.rst work."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def test_the_examples_run(world: World, capsys: pytest.CaptureFixture[str]) -> N
     finally:
         if "alert" in names:
             signals.entry_failed.disconnect(names["alert"])
-    shown = capsys.readouterr().out
-    assert shown.startswith("1 True\n")
-    assert "['cleanup'] [] [] ['report']" in shown
+    output = capsys.readouterr().out
+    assert output.startswith("1 True\n")
+    assert "['cleanup'] [] [] ['report']" in output
     assert set(Schedule(world.app)) == {"report", "cleanup"}
     scheduler = world.scheduler()
     scheduler.tick()

@@ -1,4 +1,4 @@
-"""Pages of a listing while entries run, move, come and go."""
+"""Pages of a listing while entries run, move, are added and are deleted."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COUNT = 1300
 
 @pytest.fixture
 def listing(world: World, schedule: Schedule) -> Iterator[str]:
-    """A listing of 1300 entries that has read the first page of 500; e499 was the last one."""
+    """A listing of 1300 entries that has read the first page of 500; e499 was the last entry."""
     world.put_many(COUNT)
     scores = {f"redbeat:e{number}": 1_000_000 + number for number in range(COUNT)}
     world.client.zadd(SCHEDULE, scores)
@@ -29,30 +29,30 @@ def listing(world: World, schedule: Schedule) -> Iterator[str]:
 ALL = {f"e{number}" for number in range(COUNT)}
 
 
-def test_what_runs_is_met_once(listing: Iterator[str], world: World) -> None:
+def test_an_entry_that_runs_is_listed_once(listing: Iterator[str], world: World) -> None:
     world.client.zadd(SCHEDULE, {f"redbeat:e{number}": 1_000_700.5 for number in range(100)})
     rest = list(listing)
     assert len(rest) == COUNT - 500
     assert set(rest) == ALL - {f"e{number}" for number in range(500)}
 
 
-def test_what_moves_to_an_earlier_place_is_met_last(listing: Iterator[str], world: World) -> None:
+def test_an_entry_that_moves_to_an_earlier_place_is_listed_last(
+    listing: Iterator[str], world: World
+) -> None:
     world.client.zadd(SCHEDULE, {"redbeat:e900": 5})
     rest = list(listing)
     assert rest[-1] == "e900"
     assert (len(rest), len(set(rest))) == (COUNT - 500, COUNT - 500)
 
 
-def test_what_is_deleted_before_the_place_shifts_nothing(
+def test_deletions_before_the_place_shift_nothing(
     listing: Iterator[str], schedule: Schedule
 ) -> None:
     schedule.delete_all(f"e{number}" for number in range(300, 500))
     assert list(listing) == [f"e{number}" for number in range(500, COUNT)]
 
 
-def test_what_is_added_before_the_place_shifts_nothing(
-    listing: Iterator[str], world: World
-) -> None:
+def test_additions_before_the_place_shift_nothing(listing: Iterator[str], world: World) -> None:
     world.put("new", score=1)
     assert list(listing) == [*(f"e{number}" for number in range(500, COUNT)), "new"]
 
@@ -65,7 +65,9 @@ def test_the_last_entry_of_a_page_may_be_gone_or_moved(
     assert list(listing) == [f"e{number}" for number in range(500, COUNT)]
 
 
-def test_what_is_paused_and_resumed_is_met(listing: Iterator[str], world: World) -> None:
+def test_an_entry_that_is_paused_and_resumed_is_listed(
+    listing: Iterator[str], world: World
+) -> None:
     world.client.zadd(SCHEDULE, {"redbeat:e600": -2, "redbeat:e1": -2, "redbeat:e700": -1})
     rest = list(listing)
     assert rest[-2:] == ["e600", "e700"]
@@ -75,7 +77,7 @@ def test_what_is_paused_and_resumed_is_met(listing: Iterator[str], world: World)
 @pytest.mark.parametrize("gone", [False, True])
 @pytest.mark.parametrize("score", [1000.0, -2.0])
 def test_pages_within_one_score(store: Store, world: World, gone: bool, score: float) -> None:
-    """Members of the same score are in the order of their bytes, whatever the locale."""
+    """Members with equal scores are in byte order, whatever the locale."""
     names = sorted(("a", "B", "é", "a-", "a1", "Z", "_", "b", "aa"), key=str.encode)
     for name in names:
         world.put(name, score=score)

@@ -15,7 +15,7 @@ from tests.scheduler.conftest import SCHEDULE, World, once
 from .conftest import Make, RoundTrips
 
 
-def test_a_pause_and_its_end(schedule: Schedule, make: Make, world: World) -> None:
+def test_pause_and_resume(schedule: Schedule, make: Make, world: World) -> None:
     entry = make("a", jitter=3).save()
     before = world.dump()
     entry.pause("the disk is full")
@@ -40,7 +40,7 @@ def test_verbs_take_two_round_trips(make: Make, trips: RoundTrips) -> None:
     assert trips.take() == 2
     entry.resume()
     assert trips.take() == 2
-    entry.resume()  # nothing to do
+    entry.resume()  # nothing to change
     assert trips.take() == 1
 
 
@@ -61,7 +61,7 @@ def test_a_paused_entry_does_not_run(make: Make, world: World) -> None:
     assert scheduler.names == ["a"]
 
 
-def test_pausing_while_a_beat_has_it(make: Make, world: World) -> None:
+def test_pausing_a_claimed_entry(make: Make, world: World) -> None:
     make("a", last_run_at=world.ago(5000)).save()
     scheduler = world.scheduler()
     scheduler.before_send = once(lambda: make("a").pause("stop"))
@@ -71,7 +71,7 @@ def test_pausing_while_a_beat_has_it(make: Make, world: World) -> None:
     assert make("a").status.note == "stop"
 
 
-def test_an_unknown_entry(make: Make, world: World) -> None:
+def test_pausing_an_unknown_entry_is_a_key_error(make: Make, world: World) -> None:
     for verb in (make("a").pause, make("a").resume, make("a").trigger):
         with pytest.raises(KeyError, match="a"):
             verb()
@@ -104,7 +104,7 @@ def test_a_pause_goes_on_when_the_entry_is_saved(schedule: Schedule, make: Make)
     assert schedule["a"].status.note is None
 
 
-def test_another_note(make: Make) -> None:
+def test_the_note_of_a_pause_can_be_replaced(make: Make) -> None:
     entry = make("a").save()
     entry.pause("one")
     entry.pause("two")
@@ -129,7 +129,7 @@ def test_an_entry_disabled_by_a_definition_is_paused_too(make: Make) -> None:
         ('{"name": "a"}', ""),
     ],
 )
-def test_the_texts_come_back(definition: str, policy: str) -> None:
+def test_resume_restores_the_texts(definition: str, policy: str) -> None:
     now = datetime.now(timezone.utc)
     texts = paused(*paused(definition, policy, "x", now), "y", now)
     assert json.loads(texts[0])["enabled"] is False
@@ -173,14 +173,16 @@ def test_a_changed_static_entry_ends_its_pause(schedule: Schedule, world: World)
     assert (schedule["a"].enabled, schedule["a"].args) == (True, [1])
 
 
-def test_a_change_of_the_policy_counts(schedule: Schedule, world: World) -> None:
+def test_a_changed_policy_of_a_static_entry_ends_its_pause(
+    schedule: Schedule, world: World
+) -> None:
     start_beat(world, jitter=1)
     schedule["a"].pause()
     start_beat(world, jitter=2)
     assert (schedule["a"].enabled, schedule["a"].jitter) == (True, 2)
 
 
-def test_a_static_entry_that_somebody_disabled_otherwise_is_enabled_as_before(
+def test_a_static_entry_disabled_without_a_pause_is_enabled_again(
     schedule: Schedule, world: World
 ) -> None:
     start_beat(world)

@@ -1,4 +1,4 @@
-"""An entry that has finished and is saved again."""
+"""Saving an entry again that has finished."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def load(world: World) -> RedBeatSchedulerEntry:
 
 
 def finish(world: World, when: Any = HOUR, **fields: Any) -> RecordingScheduler:
-    """Save an entry and have a beat send its only run; return the beat."""
+    """Save an entry and let a beat send its only run; return the beat."""
     make(world, when, **{"last_run_at": world.ago(2 * HOUR), **fields}).save()
     scheduler = world.scheduler()
     scheduler.tick()
@@ -43,8 +43,8 @@ def finish(world: World, when: Any = HOUR, **fields: Any) -> RecordingScheduler:
     return scheduler
 
 
-def runs_once_in(world: World, scheduler: RecordingScheduler, seconds: float) -> None:
-    """Check that the entry is due in so many seconds, once and no more."""
+def assert_runs_once_in(world: World, scheduler: RecordingScheduler, seconds: float) -> None:
+    """Assert that the entry is due in ``seconds``, and runs once."""
     scheduler.tick()
     assert scheduler.sent == []
     assert world.score("once") == pytest.approx(world.now() + seconds, abs=5)
@@ -107,15 +107,15 @@ def save(request: pytest.FixtureRequest) -> Save:
         ({"end_time": datetime(2100, 1, 1, tzinfo=UTC)}, HOUR),
     ],
 )
-def test_another_schedule_zone_or_window_arms_it(
+def test_another_schedule_zone_or_window_restarts_it(
     world: World, save: Save, changes: dict[str, Any], seconds: float
 ) -> None:
     scheduler = finish(world)
     save(world, changes)
-    runs_once_in(world, scheduler, seconds)
+    assert_runs_once_in(world, scheduler, seconds)
 
 
-def test_a_typo_mended_in_its_arguments_does_not(
+def test_other_arguments_do_not_restart_it(
     world: World, save: Save, caplog: pytest.LogCaptureFixture
 ) -> None:
     scheduler = finish(world)
@@ -131,7 +131,7 @@ def test_a_typo_mended_in_its_arguments_does_not(
     )
 
 
-def test_saved_again_as_it_is_it_stays_finished(
+def test_an_unchanged_entry_stays_finished(
     world: World, save: Save, caplog: pytest.LogCaptureFixture
 ) -> None:
     scheduler = finish(world)
@@ -141,7 +141,7 @@ def test_saved_again_as_it_is_it_stays_finished(
     assert len([line for line in caplog.messages if "stays finished" in line]) <= 1
 
 
-def test_a_higher_limit_runs_what_it_leaves(world: World, save: Save) -> None:
+def test_a_higher_limit_allows_the_remaining_runs(world: World, save: Save) -> None:
     scheduler = finish(world)
     save(world, {"max_runs": 2})
     assert load(world).runs_left == 1
@@ -166,7 +166,7 @@ def test_a_limit_and_a_schedule_give_all_runs_of_the_limit(world: World, save: S
     assert load(world).runs_left == 3
 
 
-def test_of_runs_that_are_left_none_is_counted_again(world: World, save: Save) -> None:
+def test_remaining_runs_are_not_counted_again(world: World, save: Save) -> None:
     make(world, max_runs=5, last_run_at=world.ago(60), total_run_count=3).save()
     save(world, {"max_runs": 5, "schedule": schedule(7200)})
     assert load(world).total_run_count == 3
@@ -180,7 +180,7 @@ def test_of_runs_that_are_left_none_is_counted_again(world: World, save: Save) -
         ({"last_run_at": None}, 0, 0),
     ],
 )
-def test_a_history_that_is_written_arms_it(
+def test_a_written_history_restarts_it(
     world: World, history: dict[str, Any], count: int, in_seconds: float
 ) -> None:
     finish(world)
@@ -191,7 +191,7 @@ def test_a_history_that_is_written_arms_it(
     assert world.score("once") == pytest.approx(world.now() + in_seconds, abs=5)
 
 
-def test_a_count_that_an_application_wrote_is_obeyed(
+def test_a_count_that_an_application_wrote_is_used(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     scheduler = finish(world)
@@ -201,20 +201,20 @@ def test_a_count_that_an_application_wrote_is_obeyed(
     assert "stays finished" in caplog.text
 
 
-def test_reschedule_arms_it(world: World) -> None:
+def test_reschedule_restarts_it(world: World) -> None:
     scheduler = finish(world)
     load(world).reschedule(world.ago(1))
-    runs_once_in(world, scheduler, HOUR)
+    assert_runs_once_in(world, scheduler, HOUR)
 
 
-def test_reschedule_of_an_object_that_was_never_loaded(world: World) -> None:
+def test_reschedule_of_an_unloaded_object_restarts_it(world: World) -> None:
     scheduler = finish(world)
     make(world).reschedule(world.ago(1))
-    runs_once_in(world, scheduler, HOUR)
+    assert_runs_once_in(world, scheduler, HOUR)
 
 
 @pytest.mark.parametrize("many", [False, True])
-def test_saved_by_several_processes_at_once_it_runs_once(world: World, many: bool) -> None:
+def test_saves_by_several_processes_at_once_make_one_run(world: World, many: bool) -> None:
     scheduler = finish(world)
     entries = [
         (loaded if number % 2 else new_object)(world, {"schedule": schedule(60)})
@@ -231,25 +231,25 @@ def test_saved_by_several_processes_at_once_it_runs_once(world: World, many: boo
         thread.start()
     for thread in threads:
         thread.join()
-    runs_once_in(world, scheduler, 60)
+    assert_runs_once_in(world, scheduler, 60)
     for entry in entries:
         entry.save()
     scheduler.tick()
     assert scheduler.names == ["once"]
 
 
-def test_saved_with_the_same_new_schedule_after_its_run_it_stays_finished(world: World) -> None:
+def test_a_second_save_of_the_new_schedule_after_its_run_does_not_restart_it(world: World) -> None:
     scheduler = finish(world)
     late = loaded(world, {"schedule": schedule(60)})
     loaded(world, {"schedule": schedule(60)}).save()
-    runs_once_in(world, scheduler, 60)
+    assert_runs_once_in(world, scheduler, 60)
     late.save()
     scheduler.tick()
     assert scheduler.names == ["once"]
     assert world.score("once") == PARKED
 
 
-def test_the_object_knows_what_was_stored(world: World) -> None:
+def test_the_saved_object_knows_the_stored_history(world: World) -> None:
     finish(world)
     entry = loaded(world, {"schedule": schedule(60)}).save()
     assert (entry.total_run_count, entry.runs_left) == (0, 1)
@@ -261,7 +261,7 @@ def test_the_object_knows_what_was_stored(world: World) -> None:
 
 @pytest.mark.parametrize("ahead", [600.0, -30.0])
 def test_a_host_with_a_wrong_clock_saves_it(world: World, save: Save, ahead: float) -> None:
-    """One that is ahead counts from the time of Redis, one that is behind from its own."""
+    """A host that is ahead counts from the time of Redis, a host that is behind from its own."""
     scheduler = finish(world)
     with time_machine.travel(time.time() + ahead, tick=True):
         save(world, {"schedule": schedule(60)})
@@ -280,7 +280,7 @@ def test_a_host_with_a_wrong_clock_saves_it(world: World, save: Save, ahead: flo
     ],
 )
 @pytest.mark.parametrize("limit", [None, 1])
-def test_a_rule_that_has_ended_is_armed_by_a_later_one(
+def test_an_ended_rule_is_restarted_by_a_later_rule(
     world: World, save: Save, first: Any, then: Any, limit: int | None
 ) -> None:
     at = world.ago(HOUR).replace(microsecond=0)
@@ -293,7 +293,7 @@ def test_a_rule_that_has_ended_is_armed_by_a_later_one(
     assert load(world).runs_left in (None, 1)
 
 
-def test_a_rule_that_has_ended_stays_so(
+def test_an_ended_rule_stays_finished(
     world: World, save: Save, caplog: pytest.LogCaptureFixture
 ) -> None:
     at = world.ago(HOUR)
@@ -317,7 +317,7 @@ def test_a_crontab_runs_at_its_next_time_and_not_for_those_before_it_was_saved(
     assert score > world.now() + 10 * HOUR
 
 
-def test_one_that_was_disabled_when_it_finished_is_armed_and_runs_when_it_is_resumed(
+def test_an_entry_disabled_at_its_end_is_restarted_and_runs_when_resumed(
     world: World,
 ) -> None:
     scheduler = finish(world, on_finish="disable")
@@ -331,7 +331,7 @@ def test_one_that_was_disabled_when_it_finished_is_armed_and_runs_when_it_is_res
     assert scheduler.sent == []
 
 
-def test_resume_alone_leaves_it_finished_and_says_so(
+def test_resume_alone_leaves_it_finished_and_logs_that(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     scheduler = finish(world, on_finish="disable")
@@ -341,7 +341,7 @@ def test_resume_alone_leaves_it_finished_and_says_so(
     assert scheduler.sent == []
 
 
-def test_a_new_entry_and_one_that_goes_on_log_nothing(
+def test_new_and_unfinished_entries_log_nothing(
     world: World, save: Save, caplog: pytest.LogCaptureFixture
 ) -> None:
     make(world, max_runs=2).save()
@@ -381,7 +381,7 @@ def finish_static(world: World, **fields: Any) -> None:
     ],
 )
 @pytest.mark.parametrize("on_finish", ["keep", "disable"])
-def test_a_static_one_is_armed_by_another_schedule_zone_or_window(
+def test_a_static_entry_is_restarted_by_another_schedule_zone_or_window(
     world: World, changes: dict[str, Any], seconds: float, on_finish: str
 ) -> None:
     finish_static(world, on_finish=on_finish)
@@ -395,7 +395,9 @@ def test_a_static_one_is_armed_by_another_schedule_zone_or_window(
 
 
 @pytest.mark.parametrize("changes", [{}, {"args": [1]}, {"jitter": 5}, {"on_finish": "disable"}])
-def test_a_static_one_is_not_armed_by_anything_else(world: World, changes: dict[str, Any]) -> None:
+def test_a_static_entry_is_not_restarted_by_other_changes(
+    world: World, changes: dict[str, Any]
+) -> None:
     finish_static(world)
     scheduler = declared(world, **changes)
     assert scheduler.sent == []
@@ -416,7 +418,7 @@ def test_a_static_instant_counts_from_its_last_run(
     assert load(world).total_run_count == len(runs)
 
 
-def test_a_static_one_whose_runs_are_not_used_up_keeps_its_count(world: World) -> None:
+def test_a_static_entry_below_its_limit_keeps_its_count(world: World) -> None:
     finish_static(world)
     declared(world, max_runs=3)
     assert load(world).total_run_count == 1
@@ -439,17 +441,17 @@ def test_a_trigger_of_a_finished_entry_is_sent(world: World, on_finish: str) -> 
     assert (world.score("once"), load(world).total_run_count) == (score, 1)
 
 
-def test_a_trigger_that_waits_is_sent_when_the_entry_is_armed(world: World, save: Save) -> None:
+def test_a_waiting_trigger_is_sent_when_the_entry_is_restarted(world: World, save: Save) -> None:
     scheduler = finish(world)
     task_id = load(world).trigger()
     save(world, {"schedule": schedule(60)})
     scheduler.tick()
     assert [sent.id for sent in scheduler.sent] == [task_id]
     scheduler.sent.clear()
-    runs_once_in(world, scheduler, 60)
+    assert_runs_once_in(world, scheduler, 60)
 
 
-def test_a_trigger_that_waits_is_sent_when_a_static_entry_is_armed(world: World) -> None:
+def test_a_waiting_trigger_is_sent_when_a_static_entry_is_restarted(world: World) -> None:
     finish_static(world)
     task_id = load(world).trigger()
     scheduler = declared(world, schedule=60.0)

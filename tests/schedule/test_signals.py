@@ -1,4 +1,4 @@
-"""Signals of a beat."""
+"""The signals of a beat."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ NAMES = [name for name in signals.__all__ if name != "emit"]
 NO_TASKS: dict[str, str] = {}
 
 
-class Heard(list[tuple[str, dict[str, Any]]]):
-    """What was said: the name of the signal, and what it told."""
+class Received(list[tuple[str, dict[str, Any]]]):
+    """The received signals: name and arguments of each."""
 
     @property
     def names(self) -> list[str]:
@@ -29,114 +29,124 @@ class Heard(list[tuple[str, dict[str, Any]]]):
         return [name for name, _ in self]
 
     def one(self, name: str) -> dict[str, Any]:
-        """Return what the only signal of this name told."""
-        (told,) = (told for said, told in self if said == name)
-        return told
+        """Return the arguments of the only signal with this name."""
+        (arguments,) = (arguments for said, arguments in self if said == name)
+        return arguments
 
 
 @pytest.fixture
-def heard() -> Iterator[Heard]:
-    """All that is said."""
-    heard = Heard()
+def received() -> Iterator[Received]:
+    """All signals of the test."""
+    received = Received()
 
-    def receive(signal: Any, **told: Any) -> None:
-        heard.append((signal.name, told))
+    def receive(signal: Any, **arguments: Any) -> None:
+        received.append((signal.name, arguments))
 
     for name in NAMES:
         getattr(signals, name).connect(receive)
-    yield heard
+    yield received
     for name in NAMES:
         getattr(signals, name).disconnect(receive)
 
 
-def test_a_beat_that_starts(world: World, heard: Heard) -> None:
+def test_a_beat_that_starts(world: World, received: Received) -> None:
     world.app.conf.beat_schedule = {"a": {"task": "t", "schedule": 3600}}
     scheduler = world.scheduler()
     scheduler.tick()
     scheduler.tick()
-    assert heard.names == ["lock_acquired", "statics_synced"]
-    assert heard.one("lock_acquired") == {"sender": scheduler}
-    told = {"added": 1, "changed": 0, "removed": 0}
-    assert heard.one("statics_synced") == {"sender": scheduler, **told}
+    assert received.names == ["lock_acquired", "statics_synced"]
+    assert received.one("lock_acquired") == {"sender": scheduler}
+    arguments = {"added": 1, "changed": 0, "removed": 0}
+    assert received.one("statics_synced") == {"sender": scheduler, **arguments}
 
 
-def test_a_beat_that_loses_the_lock(world: World, heard: Heard) -> None:
+def test_a_beat_that_loses_the_lock(world: World, received: Received) -> None:
     scheduler = world.scheduler()
     scheduler.tick()
     world.client.set("redbeat::lock", "another")
     scheduler.tick()
     scheduler.tick()
-    assert heard.names == ["lock_acquired", "statics_synced", "lock_lost"]
-    assert heard.one("lock_lost") == {"sender": scheduler, "holder": "another"}
+    assert received.names == ["lock_acquired", "statics_synced", "lock_lost"]
+    assert received.one("lock_lost") == {"sender": scheduler, "holder": "another"}
     world.client.delete("redbeat::lock")
     scheduler.tick()
-    assert heard.names[3:] == ["lock_acquired", "statics_synced"]
+    assert received.names[3:] == ["lock_acquired", "statics_synced"]
 
 
-def test_a_beat_that_stands_by_says_nothing(world: World, heard: Heard) -> None:
+def test_a_standby_sends_no_signal(world: World, received: Received) -> None:
     world.client.set("redbeat::lock", "another")
     world.scheduler().tick()
-    assert heard == []
+    assert received == []
 
 
 @pytest.mark.parametrize("delivery", ["at_least_once", "at_most_once"])
-def test_runs(make: Make, world: World, heard: Heard, delivery: str) -> None:
+def test_signals_of_runs(make: Make, world: World, received: Received, delivery: str) -> None:
     entry = make("a", last_run_at=world.ago(5000), delivery=delivery).save()
     scheduler = world.scheduler()
     scheduler.tick()
-    told = heard.one("entry_dispatched")
+    arguments = received.one("entry_dispatched")
     (sent,) = scheduler.sent
-    assert (told["task_id"], told["scheduled_at"]) == (sent.id, sent.scheduled_at)
-    assert (told["entry"].name, told["triggered"], told["sender"]) == ("a", False, scheduler)
-    heard.clear()
+    assert (arguments["task_id"], arguments["scheduled_at"]) == (sent.id, sent.scheduled_at)
+    assert (arguments["entry"].name, arguments["triggered"], arguments["sender"]) == (
+        "a",
+        False,
+        scheduler,
+    )
+    received.clear()
     task_id = entry.trigger()
     scheduler.tick()
-    told = heard.one("entry_dispatched")
-    assert (told["task_id"], told["triggered"]) == (task_id, True)
-    assert told["scheduled_at"] == scheduler.sent[1].scheduled_at
+    arguments = received.one("entry_dispatched")
+    assert (arguments["task_id"], arguments["triggered"]) == (task_id, True)
+    assert arguments["scheduled_at"] == scheduler.sent[1].scheduled_at
 
 
-def test_failures(make: Make, world: World, heard: Heard) -> None:
+def test_signals_of_failures(make: Make, world: World, received: Received) -> None:
     make("a", last_run_at=world.ago(5000)).save()
     make("b", last_run_at=world.ago(5000), delivery="at_most_once").save()
     scheduler = world.scheduler()
     scheduler.before_send = lambda task: void(NO_TASKS[task])
     scheduler.tick()
-    told = {told["name"]: told for name, told in heard if name == "entry_failed"}
-    assert {name: found["lost"] for name, found in told.items()} == {"a": False, "b": True}
-    assert all("tasks." in repr(found["error"]) for found in told.values())
-    assert "entry_dispatched" not in heard.names
+    arguments = {
+        arguments["name"]: arguments for name, arguments in received if name == "entry_failed"
+    }
+    assert {name: found["lost"] for name, found in arguments.items()} == {"a": False, "b": True}
+    assert all("tasks." in repr(found["error"]) for found in arguments.values())
+    assert "entry_dispatched" not in received.names
 
 
-def test_what_is_set_aside(world: World, heard: Heard) -> None:
+def test_an_entry_that_is_quarantined(world: World, received: Received) -> None:
     world.put("bad", schedule={"__type__": "crontab", "minute": "nonsense"})
     scheduler = world.scheduler()
     scheduler.tick()
-    told = heard.one("entry_quarantined")
-    assert (told["name"], told["sender"]) == ("bad", scheduler)
-    assert "definition.schedule" in told["reason"]
+    arguments = received.one("entry_quarantined")
+    assert (arguments["name"], arguments["sender"]) == ("bad", scheduler)
+    assert "definition.schedule" in arguments["reason"]
 
 
-def test_runs_that_were_missed(make: Make, world: World, heard: Heard) -> None:
+def test_signals_of_missed_runs(make: Make, world: World, received: Received) -> None:
     ran = world.ago(3 * 3600 + 1800)
     make("late", last_run_at=ran).save()
     make("old", last_run_at=ran, misfire_grace_time=60).save()
     world.client.zadd(SCHEDULE, {"redbeat:old": 1})
     world.scheduler().tick()
-    told = {told["entry"].name: told["count"] for name, told in heard if name == "entry_missed"}
-    assert told == {"late": 2, "old": 3}
+    arguments = {
+        arguments["entry"].name: arguments["count"]
+        for name, arguments in received
+        if name == "entry_missed"
+    }
+    assert arguments == {"late": 2, "old": 3}
 
 
-def test_entries_that_finish(make: Make, world: World, heard: Heard) -> None:
+def test_signals_of_finished_entries(make: Make, world: World, received: Received) -> None:
     make("a", max_runs=1, last_run_at=world.ago(5000)).save()
     world.scheduler().tick()
-    assert heard.one("entry_finished")["entry"].name == "a"
+    assert received.one("entry_finished")["entry"].name == "a"
 
 
-def test_redis_that_is_away(world: World, heard: Heard, wire: Wire) -> None:
+def test_an_outage_of_redis(world: World, received: Received, wire: Wire) -> None:
     scheduler = world.scheduler()
     scheduler.tick()
-    heard.clear()
+    received.clear()
     error = redis.ConnectionError("gone")
 
     def fail() -> None:
@@ -146,12 +156,12 @@ def test_redis_that_is_away(world: World, heard: Heard, wire: Wire) -> None:
         wire.before_command(fail)
         scheduler.tick()
     scheduler.tick()
-    assert heard.names == ["redis_lost", "redis_back"]
-    assert heard.one("redis_lost") == {"sender": scheduler, "error": error}
-    assert heard.one("redis_back") == {"sender": scheduler, "failures": 3}
+    assert received.names == ["redis_lost", "redis_back"]
+    assert received.one("redis_lost") == {"sender": scheduler, "error": error}
+    assert received.one("redis_back") == {"sender": scheduler, "failures": 3}
 
 
-def test_a_lost_schedule_can_be_saved_again(make: Make, world: World, heard: Heard) -> None:
+def test_a_lost_schedule_can_be_saved_again(make: Make, world: World, received: Received) -> None:
     make("a").save()
     make("b").save()
     scheduler = world.scheduler()
@@ -166,7 +176,7 @@ def test_a_lost_schedule_can_be_saved_again(make: Make, world: World, heard: Hea
         scheduler.tick()
     finally:
         signals.schedule_lost.disconnect(restore)
-    assert heard.one("schedule_lost") == {"sender": scheduler, "count": 2}
+    assert received.one("schedule_lost") == {"sender": scheduler, "count": 2}
     assert world.score("a") is not None
 
 
@@ -194,14 +204,14 @@ def test_a_receiver_that_raises_harms_nothing(
     assert "a bad receiver" in caplog.text
 
 
-def test_only_the_sender_that_is_asked_for(make: Make, world: World) -> None:
+def test_a_receiver_gets_only_signals_of_its_sender(make: Make, world: World) -> None:
     make("a", last_run_at=world.ago(5000)).save()
-    scheduler, other, heard = world.scheduler(), world.scheduler(), []
+    scheduler, other, received = world.scheduler(), world.scheduler(), []
 
-    def receive(**told: Any) -> None:
-        heard.append(told["entry"].name)
+    def receive(**arguments: Any) -> None:
+        received.append(arguments["entry"].name)
 
     signals.entry_dispatched.connect(receive, sender=other)
     scheduler.tick()
-    assert (scheduler.names, heard) == (["a"], [])
+    assert (scheduler.names, received) == (["a"], [])
     signals.entry_dispatched.disconnect(receive, sender=other)

@@ -1,4 +1,4 @@
-"""Runs beside the schedule."""
+"""Triggered runs, in addition to the schedule."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def stored_without_history(world: World) -> dict[str, Any]:
     return found
 
 
-def test_it_is_sent_at_once_and_changes_nothing(make: Make, world: World) -> None:
+def test_a_triggered_run_is_sent_at_once_and_changes_nothing(make: Make, world: World) -> None:
     entry = make("a", args=[1], options={"queue": "q"}).save()
     scheduler = world.scheduler()
     scheduler.tick()
@@ -44,21 +44,21 @@ def test_it_is_sent_at_once_and_changes_nothing(make: Make, world: World) -> Non
     assert len(scheduler.sent) == 1
 
 
-def test_a_natural_run_is_not_marked(make: Make, world: World) -> None:
+def test_a_scheduled_run_is_not_marked_as_triggered(make: Make, world: World) -> None:
     make("a", last_run_at=world.ago(5000)).save()
     scheduler = world.scheduler()
     scheduler.tick()
     assert "triggered" not in scheduler.sent[0].options["headers"]
 
 
-def test_one_round_trip(make: Make, trips: RoundTrips) -> None:
+def test_a_trigger_takes_one_round_trip(make: Make, trips: RoundTrips) -> None:
     entry = make("a").save()
     trips.take()
     entry.trigger()
     assert trips.take() == 1
 
 
-def test_each_call_is_a_run(make: Make, world: World) -> None:
+def test_each_trigger_makes_a_run(make: Make, world: World) -> None:
     entry = make("a").save()
     ids = [entry.trigger() for _ in range(3)]
     scheduler = world.scheduler()
@@ -68,7 +68,7 @@ def test_each_call_is_a_run(make: Make, world: World) -> None:
     assert not world.client.hexists("redbeat:a", "trigger")
 
 
-def test_what_is_due_runs_too(make: Make, world: World) -> None:
+def test_a_due_run_of_the_entry_is_sent_too(make: Make, world: World) -> None:
     entry = make("a", last_run_at=(ran := world.ago(5000))).save()
     task_id = entry.trigger()
     scheduler = world.scheduler()
@@ -108,7 +108,7 @@ def test_a_finished_entry_runs_and_stays_finished(make: Make, world: World) -> N
     assert (len(scheduler.sent), world.score("a")) == (1, -1)
 
 
-def test_while_a_beat_has_the_entry(make: Make, world: World) -> None:
+def test_a_trigger_while_the_entry_is_claimed(make: Make, world: World) -> None:
     entry = make("a", last_run_at=world.ago(5000)).save()
     scheduler = world.scheduler()
     scheduler.before_send = once(entry.trigger)
@@ -119,7 +119,7 @@ def test_while_a_beat_has_the_entry(make: Make, world: World) -> None:
     assert world.run_count("a") == 1
 
 
-def test_while_it_is_triggered(make: Make, world: World) -> None:
+def test_a_trigger_while_another_triggered_run_is_sent(make: Make, world: World) -> None:
     entry = make("a").save()
     ids = [entry.trigger()]
     scheduler = world.scheduler()
@@ -129,7 +129,7 @@ def test_while_it_is_triggered(make: Make, world: World) -> None:
 
 
 @pytest.mark.parametrize("delivery", ["at_least_once", "at_most_once"])
-def test_while_it_is_saved(make: Make, world: World, delivery: str) -> None:
+def test_a_save_while_the_triggered_run_is_sent(make: Make, world: World, delivery: str) -> None:
     entry = make("a", delivery=delivery).save()
     entry.trigger()
     make("a", args=[1], delivery=delivery).save()
@@ -141,7 +141,7 @@ def test_while_it_is_saved(make: Make, world: World, delivery: str) -> None:
     assert not world.client.hexists("redbeat:a", "trigger")
 
 
-def test_while_it_is_deleted(make: Make, world: World) -> None:
+def test_a_delete_while_the_triggered_run_is_sent(make: Make, world: World) -> None:
     entry = make("a").save()
     entry.trigger()
     scheduler = world.scheduler()
@@ -174,7 +174,7 @@ def test_a_publish_that_fails_is_tried_again_with_the_same_id(make: Make, world:
     assert [run.outcome for run in entry.history] == ["triggered", "failed:ZeroDivisionError"]
 
 
-def test_a_beat_that_dies_leaves_it_to_another_one(make: Make, world: World) -> None:
+def test_a_trigger_of_a_dead_beat_is_sent_by_another_beat(make: Make, world: World) -> None:
     class Dead(RecordingScheduler):
         def send_task(self, *args: Any, **kwargs: Any) -> None:
             super().send_task(*args, **kwargs)
@@ -192,7 +192,7 @@ def test_a_beat_that_dies_leaves_it_to_another_one(make: Make, world: World) -> 
     assert [sent.id for sent in (*dead.sent, *other.sent)] == [task_id, task_id]
 
 
-def test_at_most_once_is_recorded_first(make: Make, world: World) -> None:
+def test_an_at_most_once_trigger_is_recorded_first(make: Make, world: World) -> None:
     entry = make("a", delivery="at_most_once").save()
     task_id = entry.trigger()
     scheduler = world.scheduler()
@@ -205,7 +205,7 @@ def test_at_most_once_is_recorded_first(make: Make, world: World) -> None:
     assert waiting == [False]
 
 
-def test_at_most_once_that_fails_is_lost_and_said(
+def test_an_at_most_once_trigger_that_fails_is_lost_and_logged(
     make: Make, world: World, log: pytest.LogCaptureFixture
 ) -> None:
     entry = make("a", delivery="at_most_once").save()
@@ -223,7 +223,7 @@ def test_at_most_once_that_fails_is_lost_and_said(
     assert "is lost, it must not be sent twice" in log.text
 
 
-def test_at_most_once_waits_for_a_broker_that_is_away(make: Make, world: World) -> None:
+def test_an_at_most_once_trigger_waits_for_an_unavailable_broker(make: Make, world: World) -> None:
     class Away(RecordingScheduler):
         away = True
 
@@ -243,7 +243,7 @@ def test_at_most_once_waits_for_a_broker_that_is_away(make: Make, world: World) 
     assert [sent.id for sent in scheduler.sent] == [task_id]
 
 
-def test_two_beats_that_share_send_it_once(make: Make, world: World) -> None:
+def test_beats_without_a_lock_send_a_trigger_once(make: Make, world: World) -> None:
     world.app.conf.redbeat_lock_key = None
     world.app.__dict__.pop("redbeat_conf", None)
     beats = [world.scheduler(clock=Clock()) for _ in range(2)]
@@ -259,18 +259,18 @@ def test_two_beats_that_share_send_it_once(make: Make, world: World) -> None:
     assert sorted(sent.id for beat in beats for sent in beat.sent) == sorted(ids)
 
 
-def test_a_beat_that_waits_is_woken_up(make: Make, world: World) -> None:
+def test_a_waiting_beat_is_woken_up(make: Make, world: World) -> None:
     entry = make("a").save()
-    with world.client.pubsub() as heard:
-        heard.subscribe("redbeat::wakeup")
-        heard.get_message(timeout=5)
+    with world.client.pubsub() as subscription:
+        subscription.subscribe("redbeat::wakeup")
+        subscription.get_message(timeout=5)
         entry.trigger()
-        message = heard.get_message(timeout=5)
+        message = subscription.get_message(timeout=5)
     assert message is not None
     assert message["data"] == "due"
 
 
-def test_an_id_of_the_users_own_stays(make: Make, world: World) -> None:
+def test_a_task_id_of_the_user_is_kept(make: Make, world: World) -> None:
     entry = make("a", options={"task_id": "mine"}).save()
     assert entry.trigger() == "mine"
     scheduler = world.scheduler()
@@ -278,7 +278,7 @@ def test_an_id_of_the_users_own_stays(make: Make, world: World) -> None:
     assert scheduler.sent[0].id == "mine"
 
 
-def test_too_many_are_refused(make: Make, world: World) -> None:
+def test_too_many_triggers_are_refused(make: Make, world: World) -> None:
     entry = make("a").save()
     for _ in range(MAX_TRIGGERS):
         entry.trigger()
@@ -287,7 +287,7 @@ def test_too_many_are_refused(make: Make, world: World) -> None:
     assert len(world.client.hget("redbeat:a", "trigger").split()) == MAX_TRIGGERS
 
 
-def test_what_cannot_run_is_refused(make: Make, world: World, schedule: Schedule) -> None:
+def test_entries_that_cannot_run_are_refused(make: Make, world: World, schedule: Schedule) -> None:
     world.client.set("redbeat:text", "x")
     with pytest.raises(InvalidEntryError, match="'redbeat:text' holds something"):
         make("text").trigger()
@@ -299,7 +299,7 @@ def test_what_cannot_run_is_refused(make: Make, world: World, schedule: Schedule
 
 
 @pytest.mark.parametrize("text", ["nonsense", "x:y", "x:1e400", ":", "x:nan"])
-def test_a_trigger_that_is_none_is_dropped(
+def test_an_invalid_trigger_is_dropped(
     make: Make, world: World, log: pytest.LogCaptureFixture, text: str
 ) -> None:
     entry = make("a").save()

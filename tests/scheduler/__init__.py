@@ -1,1 +1,1 @@
-"""The scheduler in process: ticks against a real Redis, messages recorded instead of sent."""
+"""The scheduler in process: real Redis, recorded messages."""

@@ -1,4 +1,4 @@
-"""Clients that count what Redis answers, or lose it, whatever way it was asked."""
+"""Clients that count the replies of Redis, or lose commands and replies."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ LOST = "connection reset"
 
 
 class WatchedConnection(redis.Connection):
-    """A connection that tells its client of each command and of each reply."""
+    """A connection that notifies its client of each command and each reply."""
 
     watcher: Any = None
 
     def send_packed_command(self, *args: Any, **options: Any) -> None:
-        """Have the watcher know, then send the commands."""
+        """Notify the watcher, then send the commands."""
         self.watcher.sending()
         super().send_packed_command(*args, **options)  # type: ignore[no-untyped-call]
 
     def read_response(self, *args: Any, **options: Any) -> Any:
-        """Read the reply, then have the watcher know."""
+        """Read the reply, then notify the watcher."""
         reply = super().read_response(*args, **options)
         self.watcher.received(self)
         return reply
@@ -35,22 +35,22 @@ class CountingRedis(redis.Redis):
     trips = 0
 
     def sending(self) -> None:
-        """Let it go out."""
+        """Do nothing before a command."""
 
     def received(self, _connection: redis.Connection) -> None:
-        """Count."""
+        """Count a reply."""
         self.trips += 1
 
 
 def always() -> bool:
-    """Hold at the first opportunity."""
+    """A condition that holds at once."""
     return True
 
 
 class Wire(redis.Redis):
-    """Loses commands and replies, or has something happen next to them.
+    """Loses commands and replies, or runs an action before or after them.
 
-    When that is, a condition tells which looks at what is stored and sent, not at the commands.
+    A condition decides when. It looks at what is stored and sent, not at the commands.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -63,7 +63,7 @@ class Wire(redis.Redis):
     def before_command(
         self, action: Callable[[], object], when: Callable[[], object] = always
     ) -> None:
-        """Do something once, before the first command that goes out while ``when`` holds.
+        """Run ``action`` once, before the first command that is sent while ``when`` holds.
 
         If it raises, the command does not arrive.
         """
@@ -72,24 +72,24 @@ class Wire(redis.Redis):
     def after_reply(
         self, action: Callable[[], object], when: Callable[[], object] = always
     ) -> None:
-        """Do something once, after the first reply that comes while ``when`` holds."""
+        """Run ``action`` once, after the first reply that arrives while ``when`` holds."""
         self._after.append(_once(action, when, self._after))
 
     def cut(self, when: Callable[[], object] = always) -> None:
-        """Lose the first command that goes out while ``when`` holds: it is never done."""
+        """Lose the first command that is sent while ``when`` holds: Redis never executes it."""
         self.before_command(_fail, when)
 
     def lose(self, when: Callable[[], object] = always, times: int = 1) -> None:
-        """Lose the first replies that come while ``when`` holds: what was asked for is done."""
+        """Lose the first replies that arrive while ``when`` holds; Redis has run the commands."""
         self._losses += [when] * times
 
     def sending(self) -> None:
-        """Do what is to be done before a command."""
+        """Run the actions that wait for a command."""
         for step in tuple(self._before):
             step()
 
     def received(self, connection: redis.Connection) -> None:
-        """Do what is to be done after a reply."""
+        """Run the actions that wait for a reply."""
         if self._losses and self._losses[0]():
             del self._losses[0]
             self.lost += 1
@@ -106,7 +106,7 @@ def _fail() -> None:
 def _once(
     action: Callable[[], object], when: Callable[[], object], steps: list[Callable[[], object]]
 ) -> Callable[[], None]:
-    """Return a step that takes itself from the list before it does what it is for."""
+    """Return a step that removes itself from the list before it runs its action."""
 
     def step() -> None:
         if when():
@@ -120,12 +120,12 @@ C = TypeVar("C", CountingRedis, Wire)
 
 
 def counting_client(url: str) -> CountingRedis:
-    """Return a client of that kind; nobody shares its connections."""
+    """Return a counting client whose connections are not shared."""
     return _watched(CountingRedis, url)
 
 
 def wired_client(url: str) -> Wire:
-    """Return a client of that kind; nobody shares its connections."""
+    """Return a client that can lose commands and replies, whose connections are not shared."""
     return _watched(Wire, url)
 
 

@@ -1,4 +1,4 @@
-"""A beat to look into: its schedule in the empty Redis, its messages in a list."""
+"""A beat that tests can inspect: its schedule is in the empty Redis, its messages in a list."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ S = TypeVar("S", bound=RedBeatScheduler)
 
 @dataclass(frozen=True)
 class Sent:
-    """A message as the scheduler handed it over."""
+    """A message that the scheduler sent."""
 
     task: str
     args: list[Any]
@@ -55,7 +55,7 @@ class Sent:
 
 
 class Clock:
-    """Monotonic seconds that pass only when told to."""
+    """Monotonic seconds that pass only when a test advances them."""
 
     def __init__(self) -> None:
         self.seconds = 1000.0
@@ -69,7 +69,7 @@ class Clock:
 
 
 class RecordingScheduler(RedBeatScheduler):
-    """Keeps the messages; ``before_send`` is called with the task's name and may raise."""
+    """Records the messages; ``before_send`` is called with the task's name and may raise."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.sent: list[Sent] = []
@@ -79,7 +79,7 @@ class RecordingScheduler(RedBeatScheduler):
     def send_task(
         self, name: str, args: Any = None, kwargs: Any = None, producer: Any = None, **options: Any
     ) -> None:
-        """Keep the message."""
+        """Record the message."""
         assert producer is not None
         self.before_send(name)
         self.sent.append(Sent(name, args, kwargs, options))
@@ -91,11 +91,11 @@ class RecordingScheduler(RedBeatScheduler):
 
 
 def void(_result: object) -> None:
-    """Take a result for None, where a lambda must return nothing."""
+    """Discard a result, for lambdas that must return None."""
 
 
 def once(action: Callable[[], Any]) -> Callable[[str], None]:
-    """Return a ``before_send`` that does ``action`` before the first message only."""
+    """Return a ``before_send`` that runs ``action`` before the first message only."""
     actions = [action]
 
     def before_send(_task: str) -> None:
@@ -113,7 +113,7 @@ def datetime_json(instant: datetime) -> Json:
 
 
 def end_run(app: Celery, sent: Sent) -> None:
-    """Have a worker tell that the task of a message has ended; the app let it do so."""
+    """Report the end of a message's task, as a worker of an app with overlap support does."""
     workers.end_run(app, sent.id, sent.options["headers"])
 
 
@@ -124,7 +124,7 @@ def interval_json(every: float) -> Json:
 
 @dataclass
 class World:
-    """The schedule in Redis, read and written the way programs in other languages do."""
+    """The schedule in Redis, read and written as programs in other languages do."""
 
     app: Celery
     client: Any
@@ -135,7 +135,7 @@ class World:
         return self.scheduler_of(RecordingScheduler, **kwargs)
 
     def scheduler_of(self, cls: type[S], clock: Clock | None = None, **kwargs: Any) -> S:
-        """Return a new scheduler of a class, closed after the test; it may live by a clock."""
+        """Return a new scheduler of a class with an optional clock; it is closed after the test."""
         cls = cls if clock is None else on_clock(cls, clock)
         scheduler = cls(kwargs.pop("app", self.app), **kwargs)
         self.schedulers.append(scheduler)
@@ -147,7 +147,7 @@ class World:
         return float(seconds) + float(micros) / 1e6
 
     def ago(self, seconds: float) -> datetime:
-        """Return an instant before now, by the time of Redis."""
+        """Return an instant some seconds ago, by the time of Redis."""
         return datetime.fromtimestamp(self.now(), timezone.utc) - timedelta(seconds=seconds)
 
     def put(
@@ -158,7 +158,7 @@ class World:
         score: float = 0,
         **definition: Any,
     ) -> str:
-        """Store an entry by raw commands, due now unless told otherwise; return its key."""
+        """Store an entry by raw commands, by default due now; return its key."""
         key = f"{PREFIX}{name}"
         text = {"name": name, "task": f"tasks.{name}", "schedule": schedule or interval_json(60)}
         self.client.hset(key, "definition", json.dumps({**text, **definition}))
@@ -204,7 +204,7 @@ class World:
         return int(self.field(name, "meta").get("total_run_count", 0))
 
     def expire_claim(self, name: str) -> None:
-        """Let the claim on an entry run out, as its lease does."""
+        """Let the claim on an entry expire, as at the end of its lease."""
         key = f"{PREFIX}{name}"
         text = self.client.hget(key, "claim")
         assert text is not None, f"{name} is not claimed"
@@ -215,12 +215,12 @@ class World:
         self.client.zadd(SCHEDULE, {key: 1})
 
     def quarantine(self) -> dict[str, Json]:
-        """Return the notes on what is set aside, by entry key."""
+        """Return the notes of the quarantine, by entry key."""
         notes = self.client.hgetall(QUARANTINE)
         return {key: json.loads(note) for key, note in notes.items()}
 
     def dump(self) -> dict[str, Any]:
-        """Return what Redis holds, but for the lock, counts, last turns and who is there."""
+        """Return all data in Redis except the lock, counts, last requests and presence of beats."""
         readers: dict[str, Callable[[str], Any]] = {
             "hash": self.client.hgetall,
             "set": self.client.smembers,
@@ -232,7 +232,7 @@ class World:
         return {key: readers[self.client.type(key)](key) for key in keys}
 
     def calls(self) -> int:
-        """Return how many scripts the server ran so far, as it counts them itself."""
+        """Return how many scripts the server has run so far, by its own count."""
         stats = self.client.info("commandstats")
         return sum(int(stats.get(f"cmdstat_{name}", {}).get("calls", 0)) for name in SCRIPT_CALLS)
 
@@ -241,19 +241,19 @@ SCRIPT_CALLS = ("eval", "evalsha")
 
 
 def on_clock(cls: type[S], clock: Clock) -> type[S]:
-    """Return a class of schedulers that live by a clock."""
+    """Return a class of schedulers that use a test's clock."""
     return type(cls.__name__, (cls,), {"clock": clock})
 
 
 @pytest.fixture
 def clock() -> Clock:
-    """A clock that the test moves."""
+    """A clock that the test advances."""
     return Clock()
 
 
 @pytest.fixture
 def world(app: Celery, redis_client: redis.Redis) -> Iterator[World]:
-    """An empty schedule, and what looks into it."""
+    """An empty schedule, and functions to inspect it."""
     world = World(app, redis_client)
     yield world
     for scheduler in world.schedulers:
@@ -266,14 +266,14 @@ def world(app: Celery, redis_client: redis.Redis) -> Iterator[World]:
 
 @pytest.fixture
 def log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
-    """What was logged on ``celery.beat``, from INFO on."""
+    """The log of ``celery.beat``, from INFO on."""
     caplog.set_level("INFO", "celery.beat")
     return caplog
 
 
 @pytest.fixture
 def counting(app: Celery, redis_url: str) -> CountingRedis:
-    """The client of the app, with a count."""
+    """The client of the app, which counts replies."""
     client = counting_client(redis_url)
     app.redbeat_redis = client
     return client

@@ -1,4 +1,4 @@
-"""What a piece of work costs Redis: round trips, commands and bytes, as the server counts them."""
+"""What an operation costs Redis: round trips, commands and bytes, as the server counts them."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from .clients import CountingRedis
 
 __all__ = ("Cost", "Meter")
 
-#: What the meter itself asks; and what a client says when it connects.
+#: Commands of the meter itself, and those that a client sends when it connects.
 OWN = frozenset({"info", "config|resetstat", "config", "hello", "client|setinfo", "client"})
 WAYS = ("input", "output")
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What was asked of a server.
+    """The requests to a server.
 
-    ``trips`` are replies that the client waited for; ``calls`` the commands that the server ran,
-    those in scripts included, by name; ``sent`` and ``received`` are bytes, seen from the client.
+    ``trips`` are replies that the client waited for; ``calls`` maps commands, including those in
+    scripts, to how often the server ran them; ``sent`` and ``received`` are bytes from the client's
+    point of view.
     """
 
     trips: int
@@ -38,16 +39,16 @@ class Cost:
 
 
 class Meter:
-    """Reads the counters of a server, on a connection of its own.
+    """Reads the counters of a server on its own connection.
 
-    ``client`` is the one that does the work; nobody else may use the server meanwhile.
+    ``client`` does the work; nobody else may use the server at the same time.
     """
 
     def __init__(self, url: str, client: CountingRedis) -> None:
         self._watched = client
         self._client: Any = redis.Redis.from_url(url, decode_responses=True)
         self._silence = (0, 0)
-        for _ in range(2):  # the first one connects
+        for _ in range(2):  # the first call connects
             silence = self._bytes(lambda: None)
         self._silence = silence
 
@@ -56,7 +57,7 @@ class Meter:
         self._client.close()
 
     def cost(self, work: Callable[[], Any]) -> Cost:
-        """Do the work, and return what it cost."""
+        """Run ``work``, and return what it cost."""
         self._client.config_resetstat()
         trips = self._watched.trips
         sent, received = self._bytes(work)
@@ -68,7 +69,7 @@ class Meter:
         return Counter({name: calls for name, calls in called.items() if name not in OWN})
 
     def _bytes(self, work: Callable[[], Any]) -> tuple[int, int]:
-        """Return the bytes sent and received, without those of asking for them."""
+        """Return the bytes sent and received, without those of the meter."""
         before = self._client.info("stats")
         work()
         after = self._client.info("stats")

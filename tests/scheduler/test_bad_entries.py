@@ -1,4 +1,4 @@
-"""Entries that cannot be understood, each beside good ones that must not notice."""
+"""Entries that cannot be read, each among good entries that must not be affected."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DEPTH = 100_000
 
 
 def definition(**changes: Any) -> str:
-    """Return a good definition but for ``changes``; a value of None drops the field."""
+    """Return a good definition with ``changes``; a value of None drops the field."""
     fields = {"name": "bad", "task": "t", "schedule": interval_json(60), **changes}
     return json.dumps({name: value for name, value in fields.items() if value is not None})
 
@@ -35,7 +35,7 @@ def rrule(**fields: Any) -> dict[str, Any]:
     return {"__type__": "rrule", "freq": "DAILY", "dtstart": 0, **fields}
 
 
-#: Definition -> a word that the reason must contain.
+#: Bad definitions, and a word that the reported reason must contain.
 BAD_DEFINITIONS: dict[str, tuple[str | bytes, str]] = {
     "empty": ("", "definition"),
     "bad JSON": ("{not json", "definition"),
@@ -82,7 +82,7 @@ BAD_DEFINITIONS: dict[str, tuple[str | bytes, str]] = {
     "unknown zone": (definition(schedule=rrule(dtstart_zone="Mars/Olympus")), "Mars/Olympus"),
 }
 
-#: The other texts of a hash -> a word that the reason must contain.
+#: Bad texts of other fields, and a word that the reported reason must contain.
 BAD_FIELDS: dict[str, tuple[str, str, str]] = {
     "meta: bad JSON": ("meta", "{", "meta"),
     "meta: list": ("meta", "[]", "meta"),
@@ -102,12 +102,12 @@ BAD_FIELDS: dict[str, tuple[str, str, str]] = {
 
 
 def store_bad_definition(text: str | bytes) -> Callable[[World], None]:
-    """Return what stores an entry of that text."""
+    """Return a function that stores an entry with this definition."""
     return lambda world: _store(world, "definition", text)
 
 
 def store_bad_field(field: str, text: str) -> Callable[[World], None]:
-    """Return what stores a good definition with a bad field beside it."""
+    """Return a function that stores a good definition and a bad field."""
 
     def store(world: World) -> None:
         world.client.hset(f"{PREFIX}bad", field, text)
@@ -159,7 +159,7 @@ def errors_about(log: pytest.LogCaptureFixture, key: str) -> list[str]:
 
 
 @pytest.mark.parametrize(("store", "word"), POISON)
-def test_is_set_aside_and_the_good_ones_go(
+def test_a_bad_entry_is_quarantined_and_the_good_entries_run(
     world: World,
     clock: Clock,
     log: pytest.LogCaptureFixture,
@@ -183,7 +183,7 @@ def test_is_set_aside_and_the_good_ones_go(
     assert word in errors_about(log, f"{PREFIX}bad")[0]
 
 
-def test_all_kinds_at_once_leave_one_tick(world: World) -> None:
+def test_all_kinds_at_once_are_quarantined_in_one_tick(world: World) -> None:
     for number, (text, _) in enumerate(BAD_DEFINITIONS.values()):
         key = f"{PREFIX}bad{number}"
         world.client.hset(key, "definition", text)
@@ -195,8 +195,8 @@ def test_all_kinds_at_once_leave_one_tick(world: World) -> None:
     assert len(world.quarantine()) == len(BAD_DEFINITIONS)
 
 
-def test_deep_nesting_beside_the_definition_stops_nothing(world: World, clock: Clock) -> None:
-    """Texts that a person never reads are as hostile as those of the definition."""
+def test_deep_nesting_in_other_fields_stops_nothing(world: World, clock: Clock) -> None:
+    """Deep nesting in the other fields is as harmful as in the definition."""
     deep = "[" * 100_000
     for field in ("runtime", "policy", "meta", "claim", "history", "identity", "trigger"):
         key = world.put(f"deep-{field}", last_run_at=world.ago(90), score=world.now() + 900)
@@ -216,7 +216,7 @@ def test_deep_nesting_beside_the_definition_stops_nothing(world: World, clock: C
         assert entry.status.state
 
 
-def test_another_beat_reports_nothing_again(world: World, log: pytest.LogCaptureFixture) -> None:
+def test_another_beat_does_not_report_it_again(world: World, log: pytest.LogCaptureFixture) -> None:
     _store(world, "definition", "{")
     first = world.scheduler()
     first.tick()
@@ -239,7 +239,7 @@ class TestRelease:
         assert scheduler.names == ["bad"]
 
     @pytest.mark.parametrize("bad", ["{", b"\xff"])
-    def test_raw_repair_is_seen_at_the_next_review(
+    def test_a_raw_repair_is_found_at_the_next_review(
         self, world: World, clock: Clock, log: pytest.LogCaptureFixture, bad: str | bytes
     ) -> None:
         _store(world, "definition", bad)
@@ -282,7 +282,9 @@ class TestRelease:
         scheduler.tick()
         assert scheduler.names == ["bad"]
 
-    def test_repaired_while_it_is_being_set_aside(self, world: World) -> None:
+    def test_an_entry_repaired_while_it_is_being_quarantined_is_released(
+        self, world: World
+    ) -> None:
         _store(world, "definition", "{")
         world.put("good", score=0.5)
         scheduler = world.scheduler()
@@ -291,7 +293,7 @@ class TestRelease:
         scheduler.tick()
         assert sorted(scheduler.names) == ["bad", "good"]
 
-    def test_deleted_ones_leave_the_quarantine(self, world: World) -> None:
+    def test_deleted_entries_leave_the_quarantine(self, world: World) -> None:
         _store(world, "definition", "{")
         world.scheduler().tick()
         RedBeatSchedulerEntry(name="bad", app=world.app).delete()
@@ -304,7 +306,9 @@ def _repair_once(world: World) -> None:
 
 
 class TestMissingHash:
-    def test_goes_at_the_second_look(self, world: World, log: pytest.LogCaptureFixture) -> None:
+    def test_a_member_without_a_hash_is_removed_at_the_second_look(
+        self, world: World, log: pytest.LogCaptureFixture
+    ) -> None:
         world.client.zadd(SCHEDULE, {f"{PREFIX}gone": 0})
         scheduler = world.scheduler()
         scheduler.tick()
@@ -323,7 +327,7 @@ class TestMissingHash:
         scheduler.tick()
         assert scheduler.names == ["late"]
 
-    def test_it_counts_anew_after_it_was_there(self, world: World) -> None:
+    def test_looks_are_counted_from_zero_after_the_hash_came_back(self, world: World) -> None:
         world.client.zadd(SCHEDULE, {f"{PREFIX}a": 0})
         scheduler = world.scheduler()
         scheduler.tick()
@@ -334,7 +338,7 @@ class TestMissingHash:
         scheduler.tick()
         assert world.score("a") is not None
 
-    def test_a_hash_with_history_only_is_gone_too(self, world: World) -> None:
+    def test_a_member_whose_hash_has_only_a_history_is_removed_too(self, world: World) -> None:
         world.put_meta("a", world.ago(90))
         scheduler = world.scheduler()
         for _ in range(2):
@@ -355,7 +359,7 @@ class TestMissingHash:
         for record in log.records:
             record.getMessage().encode()
 
-    def test_entry_at_a_key_of_any_bytes_is_set_aside(
+    def test_an_entry_at_a_key_of_any_bytes_is_quarantined(
         self, world: World, log: pytest.LogCaptureFixture
     ) -> None:
         world.client.hset(PREFIX.encode() + b"\xff", "definition", definition())

@@ -1,4 +1,4 @@
-"""What one tick does, and what a beat remembers, has a bound."""
+"""The work of one tick and the memory of a beat are bounded."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SLOW = 0.3
 
 
 class Slow(schedule):
-    """An interval that takes its time to be read."""
+    """An interval that takes long to read."""
 
 
 _clocks: list[Clock] = []
@@ -38,18 +38,18 @@ register_schedule_type("slow", Slow, lambda _schedule: {}, read_slowly)
 
 @pytest.fixture
 def slow_clock(clock: Clock) -> Iterator[Clock]:
-    """The clock that reading moves."""
+    """The clock that advances while an entry is read."""
     _clocks.append(clock)
     yield clock
     _clocks.pop()
 
 
-def given_back(world: World, names: list[str]) -> list[str]:
-    """Return those that anybody may claim at once."""
+def claimable(world: World, names: list[str]) -> list[str]:
+    """Return the entries that any beat may claim at once."""
     return [name for name in names if (world.score(name) or 0) <= world.now()]
 
 
-def test_a_batch_that_is_slow_to_read_is_given_back(world: World, slow_clock: Clock) -> None:
+def test_a_batch_that_is_slow_to_read_is_put_back(world: World, slow_clock: Clock) -> None:
     names = [f"slow{number}" for number in range(40)]
     for number, name in enumerate(names):
         world.put(name, {"__type__": "slow", "number": number}, score=1)
@@ -59,7 +59,7 @@ def test_a_batch_that_is_slow_to_read_is_given_back(world: World, slow_clock: Cl
     assert slow_clock() - began < 3
     sent = len(scheduler.sent)
     assert 0 < sent <= 10
-    assert len(given_back(world, names)) == 40 - sent, "another beat can take the rest"
+    assert len(claimable(world, names)) == 40 - sent, "another beat can take the rest"
     world.put("good", score=0.5)
     scheduler.tick()
     assert scheduler.names[sent] == "good"
@@ -70,7 +70,7 @@ def test_a_batch_that_is_slow_to_read_is_given_back(world: World, slow_clock: Cl
     assert len(set(scheduler.names)) == 41
 
 
-def test_long_texts_keep_nobody_waiting(world: World, clock: Clock) -> None:
+def test_long_texts_do_not_delay_other_entries(world: World, clock: Clock) -> None:
     for number in range(8):
         minute = ",".join(["0"] * 100_000)
         world.put(f"long{number}", {"__type__": "crontab", "minute": minute}, score=1)
@@ -81,7 +81,7 @@ def test_long_texts_keep_nobody_waiting(world: World, clock: Clock) -> None:
     assert set(scheduler.names[:20]) == {f"good{number}" for number in range(20)}
 
 
-def test_a_beat_that_is_never_idle_looks_after_its_schedule(world: World, clock: Clock) -> None:
+def test_a_beat_that_is_never_idle_still_maintains_its_schedule(world: World, clock: Clock) -> None:
     world.client.hset(f"{PREFIX}bad", "definition", "{")
     world.client.zadd(SCHEDULE, {f"{PREFIX}bad": 0})
     scheduler = world.scheduler_of(RecordingScheduler, clock)
@@ -108,14 +108,14 @@ def _definition(name: str) -> str:
 
 
 class WorkingClock(Clock):
-    """Passes by being looked at."""
+    """A clock that advances whenever it is read."""
 
     def __call__(self) -> float:
         self.advance(0.01)
         return super().__call__()
 
 
-def test_a_large_quarantine_is_reviewed_bit_by_bit(world: World) -> None:
+def test_a_large_quarantine_is_reviewed_in_parts(world: World) -> None:
     count = 6000
     pipeline = world.client.pipeline(transaction=False)
     for number in range(count):
@@ -135,7 +135,7 @@ def test_a_large_quarantine_is_reviewed_bit_by_bit(world: World) -> None:
 
 
 class TestRecentEntries:
-    def test_it_keeps_so_many_and_pushes_none_out(self) -> None:
+    def test_a_full_cache_keeps_its_items(self) -> None:
         recent: RecentEntries[int] = RecentEntries()
         kept = [recent.keep(f"k{number}", number, 100.0) for number in range(REMEMBERED + 5)]
         assert kept == [True] * REMEMBERED + [False] * 5
@@ -143,7 +143,7 @@ class TestRecentEntries:
         assert recent.keep("k0", 7, 101.0)
         assert recent.get("k0") == 7
 
-    def test_what_was_not_seen_for_long_makes_room(self) -> None:
+    def test_items_unused_for_long_are_replaced(self) -> None:
         recent: RecentEntries[int] = RecentEntries()
         for number in range(REMEMBERED):
             recent.keep(f"k{number}", number, 100.0)
@@ -155,7 +155,7 @@ class TestRecentEntries:
         assert len(recent) == REMEMBERED - 1
 
 
-def test_members_without_a_hash_are_removed_however_many(world: World) -> None:
+def test_any_number_of_members_without_a_hash_is_removed(world: World) -> None:
     count = REMEMBERED + 2500
     world.client.zadd(SCHEDULE, {f"{PREFIX}gone{number}": 0 for number in range(count)})
     scheduler = world.scheduler()

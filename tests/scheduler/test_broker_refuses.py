@@ -1,4 +1,4 @@
-"""A broker that answers and refuses every message counts as away, and is reconnected to."""
+"""A broker that refuses every message counts as unavailable, and the beat reconnects to it."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from .conftest import SCHEDULE, Clock, World
 
 AWAY = "The broker is not available"
 BACK = "The broker is back"
-#: Attempts that fail in a row: so many that a back-off of one entry would be much longer.
+#: Failed attempts in a row: enough that the back-off of one entry would be much longer.
 ATTEMPTS = 8
-#: A port of this host where nobody listens: the master of a replica that must not be reached.
+#: A closed port of this host: the address of a replica's master, which must not be reached.
 NOWHERE = ("127.0.0.1", 1)
 
 
 @pytest.fixture(params=["alone", "window"])
 def broker(world: World, request: pytest.FixtureRequest) -> Iterator[RedisServer]:
-    """A broker with messages sent one by one, or many together."""
+    """A broker, with messages sent one by one or several together."""
     world.app.conf.redbeat_publish_window = 1 if request.param == "alone" else 1000
     with RedisServer() as server:
         world.app.conf.broker_url = server.url
@@ -47,7 +47,7 @@ def lines(log: pytest.LogCaptureFixture, text: str) -> list[str]:
 
 
 class Refusal:
-    """How a broker begins to refuse, and how it is well again."""
+    """How a broker begins to refuse, and how it recovers."""
 
     def __init__(self, reason: str, begin: list[Any], end: list[Any]) -> None:
         self.reason = reason
@@ -78,12 +78,16 @@ REFUSALS = {
 
 
 @pytest.mark.parametrize("kind", REFUSALS)
-def test_it_is_tried_again_until_it_takes_messages(
+def test_a_refusing_broker_is_retried_until_it_accepts_messages(
     world: World, broker: RedisServer, log: pytest.LogCaptureFixture, kind: str
 ) -> None:
-    """Setup: a connection to a broker that took a message. Fault: the broker refuses writes for a
-    while. Invariant: every entry is tried again after 2 s at most, the log has one line without a
-    traceback, and all messages are there afterwards."""
+    """Setup: a connection to a broker that accepted a message.
+
+    Fault: the broker refuses writes for some time.
+
+    Invariant: every entry is retried after 2 s at most, the log has one line without a traceback,
+    and all messages are sent afterwards.
+    """
     refusal, names = REFUSALS[kind], ["a", "b", "c"]
     world.put("warm")
     scheduler = world.scheduler_of(RedBeatScheduler, clock=Clock())
@@ -105,7 +109,7 @@ def test_it_is_tried_again_until_it_takes_messages(
     assert not any(record.exc_info for record in log.records)
     assert not lines(log, "Could not send")
     admin.execute_command(*refusal.end)
-    for _ in range(2):  # the first one finds out that the broker is well
+    for _ in range(2):  # the first retry finds that the broker has recovered
         make_due(world, *names)
         scheduler.tick()
     assert all(world.run_count(name) for name in names)
@@ -116,8 +120,12 @@ def test_it_is_tried_again_until_it_takes_messages(
 def test_a_replica_behind_the_same_address_is_left_for_the_new_master(
     world: World, broker: RedisServer
 ) -> None:
-    """Setup: an open connection to a broker behind one address. Fault: that server becomes a
-    replica, and the address leads to another one. Invariant: the next messages go there."""
+    """Setup: an open connection to a broker behind one address.
+
+    Fault: that server becomes a replica, and the address leads to another server.
+
+    Invariant: the next messages go to the other server.
+    """
     with RedisServer() as heir, Proxy(broker.port) as address:
         world.app.conf.broker_url = address.url
         world.put("warm")
@@ -133,7 +141,7 @@ def test_a_replica_behind_the_same_address_is_left_for_the_new_master(
         assert client_of(heir).llen("celery") == 1
 
 
-def test_a_queue_that_a_user_may_not_write_costs_that_entry_only(
+def test_a_queue_without_write_permission_delays_that_entry_only(
     world: World, broker: RedisServer, log: pytest.LogCaptureFixture
 ) -> None:
     admin = client_of(broker)
@@ -161,20 +169,20 @@ def test_no_password_is_in_the_log(
     assert "right" not in log.text
 
 
-def test_the_line_is_repeated_at_growing_distances(
+def test_the_log_line_is_repeated_at_growing_intervals(
     world: World, unused_port: int, log: pytest.LogCaptureFixture
 ) -> None:
     world.app.conf.broker_url = f"redis://127.0.0.1:{unused_port}/0"
     world.put("a")
     scheduler = world.scheduler_of(RedBeatScheduler, clock=Clock())
-    said = []
+    attempts_logged = []
     for attempt in range(1, 150):
         log.clear()
         scheduler.tick()
         make_due(world, "a")
         if lines(log, AWAY):
-            said.append(attempt)
-    assert said == [1, 32, 64, 128]
+            attempts_logged.append(attempt)
+    assert attempts_logged == [1, 32, 64, 128]
 
 
 OWN_ERRORS = [
@@ -187,11 +195,14 @@ OWN_ERRORS = [
 
 @pytest.mark.usefixtures("broker")
 @pytest.mark.parametrize("error", OWN_ERRORS, ids=repr)
-def test_an_error_in_code_of_the_user_costs_that_entry_only(
+def test_an_error_in_user_code_delays_that_entry_only(
     world: World, log: pytest.LogCaptureFixture, error: Exception
 ) -> None:
-    """Setup: a task whose ``apply_async`` uses a Redis of its own. Invariant: an error of that is
-    none of the broker's, whose connection stays."""
+    """Setup: a task whose ``apply_async`` uses its own Redis.
+
+    Invariant: an error of that Redis does not count as an error of the broker, whose connection
+    stays open.
+    """
 
     class Own(Task):
         def apply_async(self, *_args: Any, **_options: Any) -> Any:

@@ -1,4 +1,4 @@
-"""A beat that has loaded entries before treats them like one that has just started."""
+"""A beat with cached entries treats them like a beat that has just started."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ AT = {"__type__": "clocked", "clocked_time": MOMENT}
 
 
 def definition(**fields: Any) -> dict[str, Any]:
-    """Return a definition, hourly unless other things are said of it."""
+    """Return a definition, by default of an hourly entry."""
     return {"name": "n", "task": "t", "schedule": EVERY, **fields}
 
 
@@ -77,7 +77,7 @@ BAD: list[Any] = [
     None,
 ]
 PLAIN = json.dumps(definition(enabled=True))
-#: The same things written in other ways, and what only looks like a definition.
+#: The same definitions in other notations, and texts that only look like definitions.
 TEXTS = [
     *map(json.dumps, (*GOOD, *BAD)),
     json.dumps(definition(kwargs={"when": MOMENT})).replace("__type__", r"\u005f_type__"),
@@ -107,7 +107,7 @@ POLICIES = ["", '{"max_runs": 9, "timezone": "Europe/Paris"}', "[]", "{"]
 
 
 class Changing(RecordingScheduler):
-    """Does what it likes with each entry that it has sent."""
+    """Calls a function with each entry that it has sent."""
 
     def apply_async(self, entry: Any, *args: Any, **kwargs: Any) -> Any:
         result = super().apply_async(entry, *args, **kwargs)
@@ -135,7 +135,7 @@ def put(world: World, texts: Iterable[tuple[str, str]], policy: str) -> None:
 def outcome(
     world: World, beat: RecordingScheduler, names: list[str], ran: datetime
 ) -> tuple[list[Sent], dict[str, Any]]:
-    """Let all entries be due that ran at an instant, tick; return what was sent and stored."""
+    """Make all entries due that ran at an instant, tick, and return what was sent and stored."""
     meta = json.dumps({"last_run_at": datetime_json(ran), "total_run_count": 3})
     pipeline = world.client.pipeline(transaction=False)
     pipeline.delete(QUARANTINE)
@@ -148,14 +148,14 @@ def outcome(
     beat.tick()
     reasons = {key: note["reason"] for key, note in world.quarantine().items()}
     counts = {name: world.run_count(name) for name in names}
-    # An entry that is put back is due again after a wait that counts from the tick.
+    # The score of an entry that is put back counts from the tick.
     scores = {name: "again" if world.is_claimed(name) else world.score(name) for name in names}
     sent = sorted(beat.sent, key=lambda message: message.name)
     return sent, {"reasons": reasons, "counts": counts, "scores": scores}
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_what_is_loaded_again_is_what_the_texts_say(world: World, policy: str) -> None:
+def test_a_cached_entry_equals_a_newly_loaded_one(world: World, policy: str) -> None:
     world.app.conf.redbeat_lock_key = None
     put(
         world,
@@ -174,7 +174,7 @@ def test_what_is_loaded_again_is_what_the_texts_say(world: World, policy: str) -
 
 @cases(40, 5000)
 @given(definitions, policies)
-def test_whatever_the_texts_are(world: World, text: str, policy: str) -> None:
+def test_any_text_has_the_same_result_with_a_cache(world: World, text: str, policy: str) -> None:
     world.app.conf.redbeat_lock_key = None
     if not world.schedulers:
         world.scheduler()
@@ -189,7 +189,7 @@ def test_whatever_the_texts_are(world: World, text: str, policy: str) -> None:
     world.schedulers.remove(cold)
 
 
-def test_a_history_that_a_beat_wrote_is_the_one_that_is_stored(world: World) -> None:
+def test_the_cached_history_equals_the_stored_history(world: World) -> None:
     world.app.conf.redbeat_lock_key = None
     names = NAMES[: len(GOOD)]
     texts = (json.dumps({**fields, "name": name}) for name, fields in zip(names, GOOD, strict=True))
@@ -207,7 +207,7 @@ def test_a_history_that_a_beat_wrote_is_the_one_that_is_stored(world: World) -> 
     assert seen[0] == seen[1]
 
 
-def test_what_was_changed_is_loaded_anew(world: World) -> None:
+def test_a_changed_entry_is_loaded_again(world: World) -> None:
     ran, beat = world.ago(3700), world.scheduler()
     for text in (json.dumps(definition(args=[number])) for number in range(3)):
         put(world, [("n", text)], "")

@@ -1,4 +1,4 @@
-"""A claim on an entry, and everything that may happen to the entry while it is held."""
+"""Claims on entries, and everything that may happen to an entry while it is claimed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .conftest import SCHEDULE, Clock, RecordingScheduler, World, interval_json,
 
 
 def during_run(scheduler: RecordingScheduler, action: Callable[[], Any]) -> None:
-    """Have ``action`` happen once, while the first message is being sent."""
+    """Run ``action`` once, while the first message is being sent."""
     scheduler.before_send = once(action)
 
 
@@ -30,20 +30,20 @@ class DeadError(BaseException):
 
 
 def die_after_publishing(world: World, wire: Wire) -> RecordingScheduler:
-    """Return a scheduler that dies in its next tick, with its messages out, nothing recorded."""
+    """Return a scheduler whose next tick dies between sending and recording."""
     scheduler = world.scheduler()
     scheduler.tick()
 
     def die() -> None:
         raise DeadError
 
-    world.schedulers.remove(scheduler)  # nobody closes what is dead
+    world.schedulers.remove(scheduler)  # A dead process closes nothing.
     wire.before_command(die, lambda: scheduler.sent)
     return scheduler
 
 
 class TestExpiry:
-    def test_the_same_task_id_is_sent_again_after_a_death(self, world: World, wire: Wire) -> None:
+    def test_after_a_death_the_same_task_id_is_sent_again(self, world: World, wire: Wire) -> None:
         dead = die_after_publishing(world, wire)
         world.put("a", interval_json(60), world.ago(90))
         world.put("new")
@@ -68,7 +68,7 @@ class TestExpiry:
         assert world.score("a") == pytest.approx(world.now() + LEASE, abs=1)
 
     def test_completion_of_a_replaced_claim_is_refused(self, world: World) -> None:
-        """A beat that stalled past its lease comes back when another one ran the entry."""
+        """A beat that stalled longer than its lease resumes after another beat ran the entry."""
         world.app.conf.redbeat_lock_key = None
         world.put("a", interval_json(60), world.ago(90))
         slow, quick = world.scheduler(), world.scheduler()
@@ -83,7 +83,7 @@ class TestExpiry:
         assert world.run_count("a") == 1
         assert not world.is_claimed("a")
 
-    def test_completion_under_a_claim_that_another_one_holds_is_refused(
+    def test_completion_under_a_claim_of_another_beat_is_refused(
         self, world: World, wire: Wire
     ) -> None:
         world.app.conf.redbeat_lock_key = None
@@ -102,7 +102,7 @@ class TestExpiry:
         assert world.run_count("a") == 0
         assert world.is_claimed("a")
 
-    def test_stalled_beat_gives_its_claims_back(
+    def test_a_stalled_beat_puts_its_claims_back(
         self, world: World, clock: Clock, log: pytest.LogCaptureFixture
     ) -> None:
         for name in "abc":
@@ -116,7 +116,7 @@ class TestExpiry:
         assert scheduler.names == ["a", "b", "c"]
 
     def test_a_run_is_decided_when_it_is_claimed(self, world: World, clock: Clock) -> None:
-        """Though the broker took three seconds for the run before it."""
+        """Even if the broker took three seconds for the previous run."""
         ran = world.ago(2)
         for name in "ab":
             world.put(name, interval_json(1), ran)
@@ -126,7 +126,7 @@ class TestExpiry:
         first, second = scheduler.sent
         assert second.scheduled_at == first.scheduled_at
 
-    def test_claims_whose_reply_came_late_are_given_back(
+    def test_claims_whose_reply_came_late_are_put_back(
         self, world: World, wire: Wire, clock: Clock
     ) -> None:
         scheduler = world.scheduler_of(RecordingScheduler, clock)
@@ -141,8 +141,8 @@ class TestExpiry:
         assert scheduler.names == ["a"]
 
 
-def die_and_leave(world: World, wire: Wire, **policy: Any) -> RecordingScheduler:
-    """Have a beat die that has sent ``a`` and not recorded that; return it. Its claim is over."""
+def die_after_sending(world: World, wire: Wire, **policy: Any) -> RecordingScheduler:
+    """Return a beat that died after sending ``a``, before recording it; its claim has expired."""
     dead = die_after_publishing(world, wire)
     key = world.put("a", interval_json(60), world.ago(130))
     world.client.hset(key, "policy", json.dumps(policy))
@@ -154,28 +154,28 @@ def die_and_leave(world: World, wire: Wire, **policy: Any) -> RecordingScheduler
 
 
 def decided_before(world: World, seconds: float) -> None:
-    """Have the claim on ``a`` note that its run was first claimed that much earlier."""
+    """Change the claim on ``a`` so that its run was first claimed that many seconds earlier."""
     text = str(world.client.hget(f"{PREFIX}a", "claim"))
     since = text.split(" ")[3]
     world.client.hset(f"{PREFIX}a", "claim", text.replace(since, f"{float(since) - seconds:.6f}"))
 
 
 class TestPerhapsSent:
-    """A beat died when the message was out, before the record."""
+    """A beat died after sending the message and before recording the run."""
 
-    def test_it_stays_the_run_that_was_decided(self, world: World, wire: Wire) -> None:
-        """The next occurrence has come since: at the first claim it was not due."""
-        dead = die_and_leave(world, wire)
+    def test_the_next_beat_sends_the_same_occurrence(self, world: World, wire: Wire) -> None:
+        """Another occurrence has become due since; it was not due at the first claim."""
+        dead = die_after_sending(world, wire)
         decided_before(world, 30)
         heir = world.scheduler()
         heir.tick()
         assert heir.sent[0].scheduled_at == dead.sent[0].scheduled_at - timedelta(seconds=60)
 
-    def test_it_is_not_sent_again_when_it_is_too_late(
+    def test_a_possibly_sent_run_is_not_sent_again_when_it_is_too_late(
         self, world: World, wire: Wire, log: pytest.LogCaptureFixture
     ) -> None:
-        """It counts, and the next occurrence is sent."""
-        dead = die_and_leave(world, wire, misfire_grace_time=50)
+        """It counts as a run, and the next occurrence is sent."""
+        dead = die_after_sending(world, wire, misfire_grace_time=50)
         decided_before(world, 30)
         heir = world.scheduler()
         heir.tick()
@@ -183,7 +183,7 @@ class TestPerhapsSent:
         assert [sent.scheduled_at for sent in heir.sent] == [dead.sent[0].scheduled_at]
         assert world.run_count("a") == 2
 
-    def test_of_a_beat_that_is_ended_while_it_sends_it_stays_decided(self, world: World) -> None:
+    def test_a_run_whose_beat_ends_while_sending_keeps_its_occurrence(self, world: World) -> None:
         def end() -> None:
             raise SystemExit
 
@@ -196,18 +196,20 @@ class TestPerhapsSent:
         assert (words[0], words[2]) == ('["-', "0")
         assert float(words[3]) == pytest.approx(world.now(), abs=30)
 
-    def test_it_does_not_wait_for_the_end_of_another_run(self, world: World, wire: Wire) -> None:
-        """It may be at work itself: under the same id it overlaps with nothing."""
-        dead = die_and_leave(world, wire, overlap="skip")
+    def test_a_possibly_sent_run_does_not_wait_for_the_end_of_itself(
+        self, world: World, wire: Wire
+    ) -> None:
+        """The entry may be running this very run: under the same id it overlaps with nothing."""
+        dead = die_after_sending(world, wire, overlap="skip")
         world.client.hset(f"{PREFIX}a", "running", f'"another {world.now() + 600:.6f}"')
         heir = world.scheduler()
         heir.tick()
         assert [sent.id for sent in heir.sent[:1]] == [dead.sent[0].id]
 
-    def test_of_a_paused_entry_it_counts_and_is_not_sent_again(
+    def test_a_possibly_sent_run_of_a_paused_entry_counts_and_is_not_sent_again(
         self, world: World, wire: Wire, log: pytest.LogCaptureFixture
     ) -> None:
-        dead = die_and_leave(world, wire, max_runs=3)
+        dead = die_after_sending(world, wire, max_runs=3)
         definition = {**world.field("a", "definition"), "enabled": False}
         world.client.hset(f"{PREFIX}a", "definition", json.dumps(definition))
         heir = world.scheduler()
@@ -218,9 +220,9 @@ class TestPerhapsSent:
 
 @pytest.mark.standalone
 class TestOneStep:
-    """Broker and schedule are one server: the message leaves with the record, if that is made."""
+    """With broker and schedule on one server, message and record are one step."""
 
-    def test_a_message_of_an_entry_that_was_edited_is_made_again(
+    def test_the_message_of_an_edited_entry_is_built_again(
         self, world: World, wire: Wire, redis_url: str
     ) -> None:
         world.app.conf.broker_url = redis_url
@@ -239,7 +241,7 @@ class TestOneStep:
 
 class TestEdits:
     def test_save_during_the_run_takes_effect_at_once(self, world: World) -> None:
-        """#221: from every 86400 s to every 10 s while it runs."""
+        """#221: changed from every 86400 s to every 10 s during the run."""
         ran = world.ago(86400)
         world.put("a", interval_json(86400), ran)
         scheduler = world.scheduler()
@@ -256,9 +258,7 @@ class TestEdits:
         assert world.run_count("a") == 1
         assert world.score("a") == pytest.approx(world.now() + 10, abs=1)
 
-    def test_another_schedule_during_the_last_run_begins_the_entry_again(
-        self, world: World
-    ) -> None:
+    def test_another_schedule_during_the_last_run_restarts_the_entry(self, world: World) -> None:
         key = world.put("a", interval_json(60), world.ago(90))
         world.client.hset(key, "policy", '{"max_runs": 1}')
         scheduler = world.scheduler()
@@ -318,7 +318,7 @@ class TestEdits:
         assert not world.client.exists(f"{PREFIX}a")
         assert world.score("a") is None
 
-    def test_an_entry_made_anew_during_the_run_inherits_nothing(self, world: World) -> None:
+    def test_an_entry_recreated_during_the_run_inherits_nothing(self, world: World) -> None:
         world.put("a", interval_json(60), world.ago(90))
         scheduler = world.scheduler()
 
@@ -332,7 +332,7 @@ class TestEdits:
         assert world.score("a") == pytest.approx(world.now() + 3600, abs=1)
 
     def test_history_written_by_an_application_during_the_run_counts(self, world: World) -> None:
-        """Applications write the real finish time; the next run counts from there."""
+        """Applications write the actual finish time; the next run counts from there."""
         finished = world.ago(-30)
         world.put("a", interval_json(60), world.ago(90))
         scheduler = world.scheduler()
@@ -343,7 +343,9 @@ class TestEdits:
         assert world.score("a") == pytest.approx(finished.timestamp() + 60, abs=1e-5)
         assert not world.is_claimed("a")
 
-    def test_unreadable_history_written_during_the_run(self, world: World) -> None:
+    def test_an_unreadable_history_written_during_the_run_is_quarantined(
+        self, world: World
+    ) -> None:
         world.put("a", interval_json(60), world.ago(90))
         scheduler = world.scheduler()
         during_run(scheduler, lambda: world.client.hset(f"{PREFIX}a", "meta", "{"))
@@ -351,7 +353,7 @@ class TestEdits:
         assert scheduler.names == ["a"]
         assert (world.run_count("a"), world.quarantine()) == (1, {})
 
-    def test_zadd_0_during_the_run_sends_no_second_one(self, world: World) -> None:
+    def test_zadd_0_during_the_run_sends_no_second_message(self, world: World) -> None:
         world.app.conf.redbeat_lock_key = None
         world.put("a", interval_json(60), world.ago(90))
         scheduler, other = world.scheduler(), world.scheduler()
@@ -395,7 +397,7 @@ class TestRedisInBetween:
         assert "deleted or replaced" not in log.text
 
     def test_reply_to_a_claim_lost(self, world: World, wire: Wire) -> None:
-        """What was claimed unseen is late, not lost, and keeps its identity."""
+        """A run that was claimed by a lost reply is late, not lost, and keeps its identity."""
         scheduler = world.scheduler()
         scheduler.tick()
         ran = world.ago(90)

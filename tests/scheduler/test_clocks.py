@@ -1,4 +1,4 @@
-"""Clocks that are wrong: that of the host that saves an entry, and that of Redis for a while."""
+"""Wrong clocks: of a host that saves an entry, and of Redis for some time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.deployments import PREFIX
 from .conftest import SCHEDULE, STATS, Clock, RecordingScheduler, World, datetime_json
 
 HOUR = 3600.0
-#: How far the clock of a host is ahead: by it, the last run that was due is 46 seconds late.
+#: Seconds by which the clock of a host is ahead; by that clock the last due run is 46 seconds late.
 AHEAD = 2 * HOUR + 45
 LIMIT = 30.0
 
@@ -57,11 +57,15 @@ def saved_in_bulk(entry: RedBeatSchedulerEntry) -> None:
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("write", [saved, saved_as_new_object, rescheduled, resumed, saved_in_bulk])
-def test_a_host_whose_clock_is_ahead_ends_no_entry(
+def test_a_host_whose_clock_is_ahead_finishes_no_entry(
     world: World, policy: str, write: Callable[[RedBeatSchedulerEntry], None]
 ) -> None:
-    """Setup: an interval that is due in 59 s, and by the clock of a host too late, or over. Fault:
-    that host writes it. Invariant: its next run stays."""
+    """Setup: an interval that is due in 59 s, but too late or finished by the clock of a host.
+
+    Fault: that host writes it.
+
+    Invariant: its next run stays.
+    """
     ran = world.ago(1)
     fields = POLICIES[policy](world)
     RedBeatSchedulerEntry("a", "t", 60, last_run_at=ran, app=world.app, **fields).save()
@@ -75,7 +79,7 @@ def test_a_host_whose_clock_is_ahead_ends_no_entry(
     assert world.score("a") == pytest.approx(next_at, abs=1e-3)
 
 
-def test_a_host_whose_clock_is_ahead_ends_nothing_that_never_ran(world: World) -> None:
+def test_a_host_whose_clock_is_ahead_finishes_no_entry_that_never_ran(world: World) -> None:
     scheduler = world.scheduler()
     scheduler.tick()
     entry = RedBeatSchedulerEntry("a", "t", 60, end_time=later(world, HOUR), app=world.app)
@@ -86,7 +90,7 @@ def test_a_host_whose_clock_is_ahead_ends_nothing_that_never_ran(world: World) -
     assert scheduler.names == ["a"]
 
 
-def test_what_has_finished_is_parked_by_the_beat(world: World) -> None:
+def test_a_finished_entry_is_parked_by_the_beat(world: World) -> None:
     scheduler = world.scheduler()
     scheduler.tick()
     ran = world.ago(1)
@@ -98,16 +102,16 @@ def test_what_has_finished_is_parked_by_the_beat(world: World) -> None:
     assert world.score("a") == -1
 
 
-def test_a_disabled_entry_needs_no_beat(world: World) -> None:
+def test_a_disabled_entry_is_parked_by_the_save(world: World) -> None:
     RedBeatSchedulerEntry("a", "t", 60, enabled=False, app=world.app).save()
     assert world.score("a") == -2
 
 
 class TestTheClockOfRedisWasAhead:
-    """The clock of Redis was an hour ahead until now: what beats recorded lies in the future."""
+    """The clock of Redis was an hour ahead until now: recorded runs lie in the future."""
 
     def ran_in_an_hour(self, world: World, name: str, by_a_beat: bool = True, **more: Any) -> None:
-        """Store an interval of a minute that seems to have run in an hour."""
+        """Store an interval of a minute whose last run seems to be in an hour."""
         ran = later(world, HOUR)
         world.put(name, last_run_at=ran, score=ran.timestamp() + 60, **more)
         if by_a_beat:
@@ -116,9 +120,9 @@ class TestTheClockOfRedisWasAhead:
             world.client.hset(f"{PREFIX}{name}", "runtime", json.dumps(runtime))
 
     def leader_of(self, world: World) -> RecordingScheduler:
-        """Return a beat that begins to lead, after one that ticked in an hour.
+        """Return a beat that begins to lead, after a beat that ticked with the clock an hour ahead.
 
-        And nearly a second: the beat measures it that much later, on a slow machine.
+        The clock is ahead by nearly a second more, which a slow machine may lose while it measures.
         """
         world.client.hset(STATS, "last_tick", world.now() + HOUR + 0.9)
         scheduler = world.scheduler()
@@ -152,14 +156,14 @@ class TestTheClockOfRedisWasAhead:
         scheduler = world.scheduler_of(RecordingScheduler, clock)
         scheduler.tick()
         self.ran_in_an_hour(world, "a")
-        clock.advance(HOUR)  # Redis tells the time of before
+        clock.advance(HOUR)  # Redis is back at the right time
         for _ in range(2):
             scheduler.tick()
         assert world.score("a") == pytest.approx(world.now() + 60, abs=2)
         assert "The clock of Redis went back by 36" in log.text
 
-    def test_what_is_recorded_later_is_found_too(self, world: World, clock: Clock) -> None:
-        """Setup: a claim of the wrong time is recorded after the first look."""
+    def test_a_run_recorded_later_is_corrected_too(self, world: World, clock: Clock) -> None:
+        """Setup: a claim from the wrong time is recorded after the first look."""
         scheduler = world.scheduler_of(RecordingScheduler, clock)
         scheduler.tick()
         clock.advance(HOUR)
@@ -172,7 +176,7 @@ class TestTheClockOfRedisWasAhead:
             scheduler.tick()
         assert world.score("a") == pytest.approx(world.now() + 60, abs=2)
 
-    def test_what_an_application_wrote_is_obeyed(self, world: World) -> None:
+    def test_a_history_that_an_application_wrote_is_kept(self, world: World) -> None:
         self.ran_in_an_hour(world, "a", by_a_beat=False)
         before = world.score("a")
         assert before is not None
@@ -180,18 +184,18 @@ class TestTheClockOfRedisWasAhead:
         self.leader_of(world)
         assert world.score("a") == pytest.approx(before, abs=1e-3)
 
-    def test_a_claim_of_then_holds_nobody_up(self, world: World) -> None:
+    def test_a_claim_of_the_wrong_time_delays_nothing(self, world: World) -> None:
         world.put("a", score=world.now() + HOUR + 30)
         ends = world.now() + HOUR + 30
         world.client.hset(f"{PREFIX}a", "claim", f'["somebody 1 {ends:.6f}","",""]')
         assert self.leader_of(world).names == ["a"]
 
-    def test_a_trigger_of_then_runs(self, world: World) -> None:
+    def test_a_trigger_of_the_wrong_time_runs(self, world: World) -> None:
         self.ran_in_an_hour(world, "a")
         world.client.hset(f"{PREFIX}a", "trigger", f'"x:{world.now() + HOUR:.6f}"')
         assert self.leader_of(world).names == ["a"]
 
-    def test_a_paused_entry_that_is_resumed_later(self, world: World) -> None:
+    def test_a_paused_entry_counts_from_now_when_it_is_resumed(self, world: World) -> None:
         self.ran_in_an_hour(world, "a")
         entry = RedBeatSchedulerEntry.from_key(f"{PREFIX}a", app=world.app)
         entry.pause()
@@ -200,13 +204,13 @@ class TestTheClockOfRedisWasAhead:
         scheduler.tick()
         assert world.score("a") == pytest.approx(world.now() + 60, abs=2)
 
-    def test_what_has_finished_stays_so(self, world: World) -> None:
+    def test_a_finished_entry_stays_finished(self, world: World) -> None:
         self.ran_in_an_hour(world, "a")
         world.client.zadd(SCHEDULE, {f"{PREFIX}a": -1})
         self.leader_of(world)
         assert world.score("a") == -1
 
-    def test_many(self, world: World) -> None:
+    def test_many_entries_are_corrected(self, world: World) -> None:
         world.put_many(1200, score=world.now() + HOUR)
         at = round(later(world, HOUR).timestamp(), 6)
         meta = json.dumps({"last_run_at": datetime_json(later(world, at - world.now()))})

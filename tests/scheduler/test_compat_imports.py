@@ -55,7 +55,7 @@ NAMES = {
 @pytest.mark.parametrize(
     ("module", "name"), [(module, name) for module, names in NAMES.items() for name in names]
 )
-def test_name(module: str, name: str) -> None:
+def test_a_name_of_redbeat_2_can_be_imported(module: str, name: str) -> None:
     assert hasattr(importlib.import_module(module), name)
 
 
@@ -82,7 +82,7 @@ def test_scheduler_by_entry_point() -> None:
     assert found.load() is redbeat.RedBeatScheduler
 
 
-def test_constants() -> None:
+def test_constants_have_the_values_of_redbeat_2() -> None:
     assert schedulers.REDBEAT_REDIS_KEY == "redbeat_redis"
     assert "PEXPIRE" in schedulers.LUA_EXTEND_TO_SCRIPT
     assert schedulers.logger.name == "celery.beat"
@@ -160,8 +160,8 @@ assert not beat_init.receivers, beat_init.receivers
 """
 
 
-def test_importing_beside_another_scheduler_does_nothing() -> None:
-    """#87, #276, #280: no receiver that raises."""
+def test_importing_has_no_effect_on_another_scheduler() -> None:
+    """#87, #276, #280: the import connects no signal receiver that raises."""
     done = subprocess.run(
         [sys.executable, "-c", IMPORT_BESIDE_ANOTHER], capture_output=True, text=True, check=False
     )

@@ -1,7 +1,7 @@
-"""What ticks, starts and saves ask of Redis. These numbers do not vary; they may only fall.
+"""The requests of ticks, starts and saves to Redis. These numbers do not vary; they may only fall.
 
-A change that makes one of them smaller fails as well where it is exact: write the smaller one down,
-so that it stays.
+A change that lowers an exact number fails the test too: write the lower number down, so that it
+stays.
 """
 
 from __future__ import annotations
@@ -24,44 +24,44 @@ from .clients import CountingRedis
 from .conftest import SCHEDULE, Clock, RecordingScheduler, World, datetime_json, interval_json
 from .costs import Cost, Meter
 
-#: What a server counts by itself depends on its kind: a master talks to its replica.
+#: Some counters depend on the kind of server: a master also talks to its replica.
 pytestmark = pytest.mark.standalone
 
 HOUR = 3600.0
 
-#: Entries of which each count is tried.
+#: Numbers of entries with which each cost is measured.
 COUNTS = (1, 500, pytest.param(5000, marks=pytest.mark.long))
 
-#: Bytes of one round trip that carries no entry: the names of keys, and where the lock stands.
+#: Bytes of a round trip without entries: the names of keys, and the state of the lock.
 TRIP = 1000
 
-#: Kinds of what one turn may count.
+#: The number of different counters that one request may change.
 COUNTED = 8
 
 
 @pytest.fixture(autouse=True)
 def fast_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However slow the machine is, batches are as large as may be."""
+    """Let batches have their maximum size even on a slow machine."""
     monkeypatch.setattr(session, "MAX_SCRIPT_SECONDS", 10.0)
 
 
 @pytest.fixture
 def meter(redis_url: str, counting: CountingRedis) -> Iterator[Meter]:
-    """What counts the costs on the server."""
+    """A meter of the costs on the server."""
     meter = Meter(redis_url, counting)
     yield meter
     meter.close()
 
 
 def leading(world: World) -> RecordingScheduler:
-    """Return a scheduler that has had its first tick; however slow it is, no time passes for it."""
+    """Return a scheduler after its first tick; its clock stands still, even on a slow machine."""
     scheduler = world.scheduler(clock=Clock())
     scheduler.tick()
     return scheduler
 
 
 def seed(world: World, count: int) -> None:
-    """Store entries of the usual size that are due: their last run was an hour ago."""
+    """Store due entries of the usual size, whose last run was an hour ago."""
     meta = json.dumps({"last_run_at": datetime_json(world.ago(HOUR + 1)), "total_run_count": 1})
     score = world.now() - 1
     pipeline = world.client.pipeline(transaction=False)
@@ -81,11 +81,11 @@ def seed(world: World, count: int) -> None:
     pipeline.execute()
 
 
-def expect(cost: Cost, trips: int, commands: int, sent: int = 0, received: int = 0) -> None:
-    """Fail where it is more, or less, than these; bytes are those beyond :data:`TRIP` at most.
+def assert_cost(cost: Cost, trips: int, commands: int, sent: int = 0, received: int = 0) -> None:
+    """Assert these costs; bytes are upper bounds in addition to :data:`TRIP`.
 
-    What was counted for the metrics is as many commands as there were kinds of it, which depends on
-    how late runs were.
+    The metrics take one command for each kind of counter; which kinds occur depends on how late
+    runs were.
     """
     counted = cost.calls["hincrby"]
     assert cost.trips == trips, cost
@@ -96,14 +96,14 @@ def expect(cost: Cost, trips: int, commands: int, sent: int = 0, received: int =
 
 
 def batches(count: int) -> int:
-    """Return in how many parts so many entries travel."""
+    """Return the number of batches of ``count`` entries."""
     return ceil(count / BATCH)
 
 
 # -- ticks ----------------------------------------------------------------------------------------
 
 
-#: Commands of a tick that are not for one entry, for each count.
+#: Commands of a tick that are not for one entry, for each number of entries.
 AROUND = {1: 32, 500: 166, 5000: 1642}
 
 
@@ -116,16 +116,16 @@ def test_a_tick_with_entries_due(world: World, meter: Meter, count: int) -> None
 
     assert len(scheduler.sent) == count
     trips = batches(count) + ceil(count / MAX_PENDING_RUNS)
-    expect(cost, trips, 5 * count + AROUND[count], sent=375 * count, received=467 * count)
+    assert_cost(cost, trips, 5 * count + AROUND[count], sent=375 * count, received=467 * count)
 
 
 def test_the_second_run_costs_no_more_commands(world: World, meter: Meter) -> None:
-    """There is a history by then, and the texts of the run before."""
+    """The entry then has a history, and the texts of the previous run are cached."""
     scheduler = leading(world)
     for _ in range(3):
         seed(world, 500)
         cost = meter.cost(scheduler.tick)
-        expect(
+        assert_cost(
             cost,
             1 + 500 // MAX_PENDING_RUNS,
             5 * 500 + AROUND[500],
@@ -139,13 +139,13 @@ def test_an_idle_tick(world: World, meter: Meter, count: int) -> None:
     world.put_many(count, score=world.now() + HOUR)
     scheduler = leading(world)
 
-    expect(meter.cost(scheduler.tick), trips=1, commands=14)
+    assert_cost(meter.cost(scheduler.tick), trips=1, commands=14)
 
 
 # -- starts ---------------------------------------------------------------------------------------
 
 
-#: Commands of a start and an end that are not for one entry, for each count.
+#: Commands of a start and an end that are not for one entry, for each number of entries.
 AROUND_START = {1: 42, 500: 42, 5000: 78}
 
 
@@ -166,10 +166,10 @@ def test_a_start(app: Celery, world: World, meter: Meter, count: int) -> None:
     cold = meter.cost(lambda: start(app, world, count))
     unchanged = meter.cost(lambda: start(app, world, count))
 
-    trips = 12 + batches(count)  # two replies come in one round trip
+    trips = 12 + batches(count)  # two replies arrive in one round trip
     size = {"sent": 245 * count, "received": 21 * count}
-    expect(cold, trips, 7 * count + AROUND_START[count], **size)
-    expect(unchanged, trips, 2 * count + AROUND_START[count], **size)
+    assert_cost(cold, trips, 7 * count + AROUND_START[count], **size)
+    assert_cost(unchanged, trips, 2 * count + AROUND_START[count], **size)
 
 
 # -- saves ----------------------------------------------------------------------------------------
@@ -189,16 +189,16 @@ def test_a_save(app: Celery, entries: list[RedBeatSchedulerEntry], meter: Meter)
     same = RedBeatSchedulerEntry("e0", entries[0].task, entries[0].schedule, app=app)
     changed = RedBeatSchedulerEntry("e0", "t", 30.0, args=[1], app=app)
 
-    expect(meter.cost(entries[0].save), trips=1, commands=8)
-    expect(meter.cost(entries[0].save), trips=1, commands=7)
-    expect(meter.cost(same.save), trips=1, commands=6, received=300)
-    expect(meter.cost(changed.save), trips=2, commands=12)  # looks at the history that is stored
+    assert_cost(meter.cost(entries[0].save), trips=1, commands=8)
+    assert_cost(meter.cost(entries[0].save), trips=1, commands=7)
+    assert_cost(meter.cost(same.save), trips=1, commands=6, received=300)
+    assert_cost(meter.cost(changed.save), trips=2, commands=12)  # reads the stored history
 
 
 def test_a_delete(entries: list[RedBeatSchedulerEntry], meter: Meter) -> None:
     entries[0].save()
 
-    expect(meter.cost(entries[0].delete), trips=1, commands=4)
+    assert_cost(meter.cost(entries[0].delete), trips=1, commands=4)
 
 
 @pytest.mark.parametrize("count", [1, 500])
@@ -209,4 +209,4 @@ def test_many_saves(
 
     cost = meter.cost(lambda: schedule.save_all(entries[:count]))
 
-    expect(cost, trips=1, commands=3 * count + 5, sent=425 * count, received=3 * count)
+    assert_cost(cost, trips=1, commands=3 * count + 5, sent=425 * count, received=3 * count)

@@ -1,6 +1,6 @@
-"""Sentry and OpenTelemetry put their own code into Celery; a beat works with it.
+"""Sentry and OpenTelemetry patch Celery; a beat works with their patches.
 
-Both change Celery's classes for good, so that each test has a process of its own.
+Both change Celery's classes for good, so each test runs in its own process.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import redis
 
 pytestmark = pytest.mark.standalone
 
-#: A project with three entries that are due, of which one has a zone of its own.
+#: A project with three due entries, one of which has its own time zone.
 PROJECT = """
 import json
 import sys
@@ -107,7 +107,7 @@ print(json.dumps({"spans": finished, "messages": messages}))
 
 
 def run(program: str, url: str) -> Any:
-    """Run a program and return what it prints last."""
+    """Run a program and return the last line that it prints."""
     command = [sys.executable, "-c", PROJECT + program, url]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""What a run is worth: sent at least once, or recorded first and sent at most once."""
+"""Delivery guarantees: sent at least once, or recorded first and sent at most once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .conftest import SCHEDULE, Clock, RecordingScheduler, World, datetime_json,
 
 
 class Breakable(RecordingScheduler):
-    """Its broker can be away."""
+    """A scheduler whose broker can fail."""
 
     away = False
 
@@ -31,13 +31,13 @@ class Breakable(RecordingScheduler):
         return super()._ensure_connected()
 
     def lose_broker(self) -> None:
-        """Take the broker away, and the connection with it."""
+        """Make the broker unavailable, and close the connection."""
         self.away = True
         self._drop_connection()
 
 
 def put_due(world: World, *names: str, **definition: Any) -> str:
-    """Store entries of an hour that are due; return for which instant, as the log shows it."""
+    """Store hourly entries that are due; return their nominal instant as the log shows it."""
     ran = world.ago(3700)
     for name in names:
         world.put(name, interval_json(3600), ran, **definition)
@@ -45,7 +45,7 @@ def put_due(world: World, *names: str, **definition: Any) -> str:
 
 
 def make_due(world: World, *names: str) -> None:
-    """Let entries be due again at once, whatever back-off they are in."""
+    """Let entries be due again at once, despite their back-off."""
     world.client.zadd(SCHEDULE, {f"{PREFIX}{name}": 1 for name in names})
 
 
@@ -55,19 +55,19 @@ def around_the_record(
     before: Callable[[], object] = lambda: None,
     after: Callable[[], object] = lambda: None,
 ) -> None:
-    """Have something happen before and after the run of ``a`` is recorded, which comes first."""
+    """Run actions before and after the record of ``a``, which precedes its message."""
     wire.before_command(before, lambda: world.is_claimed("a"))
     wire.after_reply(after, lambda: world.run_count("a") == 1)
 
 
 def lines(log: pytest.LogCaptureFixture, *words: str) -> list[str]:
-    """Return the lines of the log that have all words."""
-    said = [record.getMessage() for record in log.records]
-    return [line for line in said if all(word in line for word in words)]
+    """Return the log lines that contain all words."""
+    lines_logged = [record.getMessage() for record in log.records]
+    return [line for line in lines_logged if all(word in line for word in words)]
 
 
 def counts_when_sent(world: World, scheduler: RecordingScheduler, names: str) -> dict[str, int]:
-    """Tick; return the recorded run count of each entry when its message was sent."""
+    """Tick; return the recorded run count of each entry at the time its message was sent."""
     seen: dict[str, int] = {}
 
     def look(task: str) -> None:
@@ -104,7 +104,7 @@ class TestOrder:
         put_due(world, "b")
         assert counts_when_sent(world, world.scheduler(), "ab") == {"a": 0, "b": 1}
 
-    def test_as_saved_by_the_api(self, world: World) -> None:
+    def test_the_delivery_of_an_entry_saved_by_the_api(self, world: World) -> None:
         for name, delivery in (("a", AT_MOST_ONCE), ("b", None)):
             own: Any = {"last_run_at": world.ago(3700), "delivery": delivery}
             RedBeatSchedulerEntry(name, f"tasks.{name}", 3600, app=world.app, **own).save()
@@ -119,7 +119,7 @@ class TestOrder:
         scheduler.tick()
         assert held == [False]
 
-    def test_the_message_is_the_same_but_for_the_retry(self, world: World) -> None:
+    def test_both_deliveries_send_the_same_message_except_for_the_retry(self, world: World) -> None:
         put_due(world, "a")
         fields = {"policy": '{"delivery": "at_most_once"}', "identity": '"a"'}
         world.client.hset(f"{PREFIX}a", mapping=fields)
@@ -154,7 +154,7 @@ class TestRetryOptions:
         assert options["retry_policy"]["max_retries"] == 1
         assert options["retry_policy"]["interval_start"] == 0
 
-    def test_the_users_own_policy_cannot_ask_for_more(self, world: World) -> None:
+    def test_a_retry_policy_of_the_user_cannot_add_retries(self, world: World) -> None:
         put_due(world, "a", options={"retry_policy": {"max_retries": 7, "interval_start": 3600}})
         scheduler = world.scheduler()
         scheduler.tick()
@@ -163,8 +163,8 @@ class TestRetryOptions:
 
 class TestGroups:
     @pytest.mark.long
-    def test_are_recorded_when_full_and_at_the_end(self, world: World, clock: Clock) -> None:
-        """120 runs: at most one claim, three groups, and one turn that finds nothing left."""
+    def test_groups_are_recorded_when_full_and_at_the_end(self, world: World, clock: Clock) -> None:
+        """120 runs: at most one claim, three groups, and one request that finds nothing left."""
         world.app.conf.redbeat_delivery = AT_MOST_ONCE
         scheduler = world.scheduler(clock=clock)
         scheduler.tick()
@@ -182,14 +182,16 @@ class TestGroups:
         assert len({message.id for message in scheduler.sent}) == 120
 
     @pytest.mark.long
-    def test_of_more_than_a_batch(self, world: World, clock: Clock) -> None:
+    def test_groups_of_more_than_a_batch(self, world: World, clock: Clock) -> None:
         world.app.conf.redbeat_delivery = AT_MOST_ONCE
         world.put_many(1100)
         scheduler = world.scheduler(clock=clock)
         scheduler.tick()
         assert sorted(scheduler.names) == sorted(f"e{number}" for number in range(1100))
 
-    def test_at_least_once_costs_no_more_than_before(self, world: World, clock: Clock) -> None:
+    def test_at_least_once_costs_no_additional_round_trips(
+        self, world: World, clock: Clock
+    ) -> None:
         scheduler = world.scheduler(clock=clock)
         scheduler.tick()
         world.put_many(120)
@@ -197,7 +199,7 @@ class TestGroups:
         scheduler.tick()
         assert world.calls() - before <= 4
 
-    def test_both_kinds_in_a_batch(self, world: World) -> None:
+    def test_a_batch_may_contain_both_deliveries(self, world: World) -> None:
         world.put_many(120)
         for number in range(0, 120, 2):
             world.client.hset(f"{PREFIX}e{number}", "policy", '{"delivery": "at_most_once"}')
@@ -211,7 +213,7 @@ class TestGroups:
 
 class TestFailingSend:
     @pytest.mark.parametrize("error", [ValueError("boom"), OperationalError("away")], ids=repr)
-    def test_is_lost_said_once_and_never_sent_again(
+    def test_a_failed_at_most_once_run_is_lost_logged_once_and_never_repeated(
         self, world: World, log: pytest.LogCaptureFixture, error: Exception
     ) -> None:
         instant = put_due(world, "a", "b", "c", delivery=AT_MOST_ONCE)
@@ -232,7 +234,7 @@ class TestFailingSend:
         assert len(lines(log, "is lost", " b ", instant)) == 1
         assert len(lines(log, "lost")) == 1
 
-    def test_is_a_run_like_others_for_the_next_one(self, world: World) -> None:
+    def test_the_next_run_counts_from_a_lost_run(self, world: World) -> None:
         put_due(world, "a", delivery=AT_MOST_ONCE)
         scheduler = world.scheduler()
 
@@ -249,10 +251,10 @@ class TestFailingSend:
         assert scheduler.names == ["a"]
 
     @pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt])
-    def test_stopped_when_the_message_is_out(
+    def test_a_stop_after_the_message_does_not_repeat_it(
         self, world: World, error: type[BaseException]
     ) -> None:
-        """As a second signal does it: nobody knows that the message is out, so it is not sent."""
+        """A second signal does this. The beat cannot know whether the message was sent."""
 
         class Stopped(RecordingScheduler):
             def send_task(self, *args: Any, **kwargs: Any) -> None:
@@ -269,7 +271,7 @@ class TestFailingSend:
 
 
 class TestBrokerAway:
-    def test_before_the_record_it_is_given_back(
+    def test_a_broker_outage_before_the_record_puts_the_run_back(
         self, world: World, log: pytest.LogCaptureFixture
     ) -> None:
         put_due(world, "a", "b", delivery=AT_MOST_ONCE)
@@ -288,7 +290,7 @@ class TestBrokerAway:
         assert len(lines(log, "The broker is not available")) == 1
         assert len(lines(log, "The broker is back")) == 1
 
-    def test_after_the_record_it_is_owed_and_sent_later(
+    def test_a_run_recorded_before_a_broker_outage_is_sent_later(
         self, world: World, wire: Wire, log: pytest.LogCaptureFixture
     ) -> None:
         put_due(world, "a", "b", delivery=AT_MOST_ONCE)
@@ -305,14 +307,14 @@ class TestBrokerAway:
         assert not lines(log, "lost")
         assert len(lines(log, "The broker is not available")) == 1
 
-    def test_what_is_owed_is_tried_again_soon(self, world: World, wire: Wire) -> None:
+    def test_a_recorded_unsent_run_is_retried_soon(self, world: World, wire: Wire) -> None:
         put_due(world, "a", delivery=AT_MOST_ONCE)
         scheduler = world.scheduler_of(Breakable)
         around_the_record(world, wire, after=scheduler.lose_broker)
         waits = [scheduler.tick() for _ in range(7)]
         assert all(0 < wait <= BROKER_WAIT.longest for wait in waits), waits
 
-    def test_what_was_owed_ends_the_outage_too(
+    def test_sending_a_recorded_run_ends_the_outage(
         self, world: World, wire: Wire, log: pytest.LogCaptureFixture
     ) -> None:
         put_due(world, "a", delivery=AT_MOST_ONCE)
@@ -324,7 +326,7 @@ class TestBrokerAway:
         assert scheduler.names == ["a"]
         assert len(lines(log, "The broker is back")) == 1
 
-    def test_close_reports_what_is_owed(
+    def test_close_reports_recorded_unsent_runs(
         self, world: World, wire: Wire, log: pytest.LogCaptureFixture
     ) -> None:
         instant = put_due(world, "a", "b", delivery=AT_MOST_ONCE)
@@ -338,7 +340,7 @@ class TestBrokerAway:
         assert len(lines(log, "is lost")) == 2
         assert scheduler.sent == []
 
-    def test_close_sends_what_is_owed_when_the_broker_is_back(
+    def test_close_sends_recorded_runs_when_the_broker_is_back(
         self, world: World, wire: Wire, log: pytest.LogCaptureFixture
     ) -> None:
         put_due(world, "a", delivery=AT_MOST_ONCE)
@@ -352,10 +354,10 @@ class TestBrokerAway:
 
 
 class TestLostReplies:
-    def test_of_a_record_that_arrived(
+    def test_a_lost_reply_of_a_record_that_arrived(
         self, world: World, wire: Wire, log: pytest.LogCaptureFixture
     ) -> None:
-        """Redis tells what the call recorded whose reply was lost: the run is sent, once."""
+        """Redis returns what the request with the lost reply recorded: the run is sent once."""
         put_due(world, "a", delivery=AT_MOST_ONCE)
         scheduler = world.scheduler()
         wire.lose(lambda: world.run_count("a") == 1)
@@ -366,10 +368,10 @@ class TestLostReplies:
         assert not world.is_claimed("a")
         assert not lines(log, "lost")
 
-    def test_of_a_record_that_another_run_followed(
+    def test_a_lost_reply_of_a_record_that_another_run_followed(
         self, world: World, wire: Wire, log: pytest.LogCaptureFixture
     ) -> None:
-        """A beat that learns of its record that late sends nothing: the schedule has gone on."""
+        """A beat that learns of its record so late sends nothing: the schedule has moved on."""
         instant = put_due(world, "a", delivery=AT_MOST_ONCE)
         scheduler = world.scheduler()
         wire.lose(lambda: world.run_count("a") == 1)
@@ -379,8 +381,8 @@ class TestLostReplies:
         assert scheduler.sent == []
         assert len(lines(log, "is lost", " a ", instant)) == 1
 
-    def test_of_a_record_that_never_arrived(self, world: World, wire: Wire) -> None:
-        """It is recorded by the next call, and sent then."""
+    def test_a_record_that_never_arrived_is_repeated(self, world: World, wire: Wire) -> None:
+        """The next request records the run, and the beat sends it then."""
         put_due(world, "a", delivery=AT_MOST_ONCE)
         scheduler = world.scheduler()
 
@@ -392,8 +394,10 @@ class TestLostReplies:
         assert scheduler.names == ["a"]
         assert world.run_count("a") == 1
 
-    def test_of_the_look_ahead_loses_no_run(self, world: World, wire: Wire, clock: Clock) -> None:
-        """The answer that is lost is that of the turn before, the record was never sent."""
+    def test_a_lost_reply_of_a_claim_in_advance_loses_no_run(
+        self, world: World, wire: Wire, clock: Clock
+    ) -> None:
+        """The lost reply is that of the previous request; the record was never sent."""
         world.app.conf.redbeat_delivery = AT_MOST_ONCE
         scheduler = world.scheduler(clock=clock)
         scheduler.tick()
@@ -411,38 +415,38 @@ class TestLostReplies:
         assert {world.run_count(name) for name in names} == {1}
 
 
-class TestOthersWriteMeanwhile:
-    def test_a_history_after_which_it_is_not_due(
+class TestConcurrentWrites:
+    def test_a_concurrent_history_after_which_the_entry_is_not_due(
         self, world: World, wire: Wire, log: pytest.LogCaptureFixture
     ) -> None:
         put_due(world, "a", delivery=AT_MOST_ONCE)
-        theirs = world.ago(5)
+        written = world.ago(5)
         scheduler = world.scheduler()
-        around_the_record(world, wire, before=lambda: world.put_meta("a", theirs))
+        around_the_record(world, wire, before=lambda: world.put_meta("a", written))
         scheduler.tick()
         scheduler.tick()
         assert scheduler.sent == []
-        assert world.field("a", "meta") == {"last_run_at": datetime_json(theirs)}
-        assert world.score("a") == pytest.approx(theirs.timestamp() + 3600, abs=1e-5)
+        assert world.field("a", "meta") == {"last_run_at": datetime_json(written)}
+        assert world.score("a") == pytest.approx(written.timestamp() + 3600, abs=1e-5)
         assert not lines(log, "lost")
 
-    def test_a_history_after_which_it_is_due_still(
+    def test_a_concurrent_history_after_which_the_entry_is_still_due(
         self, world: World, wire: Wire, log: pytest.LogCaptureFixture
     ) -> None:
         put_due(world, "a", delivery=AT_MOST_ONCE)
-        theirs = world.ago(3650)
+        written = world.ago(3650)
         scheduler = world.scheduler()
-        around_the_record(world, wire, before=lambda: world.put_meta("a", theirs))
+        around_the_record(world, wire, before=lambda: world.put_meta("a", written))
         scheduler.tick()
         scheduler.tick()
         assert scheduler.names == ["a"]
         assert scheduler.sent[0].scheduled_at.timestamp() == pytest.approx(
-            theirs.timestamp() + 3600, abs=1e-5
+            written.timestamp() + 3600, abs=1e-5
         )
         assert world.run_count("a") == 1
         assert not lines(log, "lost")
 
-    def test_deleted(self, world: World, wire: Wire) -> None:
+    def test_a_concurrently_deleted_entry_is_not_sent(self, world: World, wire: Wire) -> None:
         put_due(world, "a", "b", delivery=AT_MOST_ONCE)
         scheduler = world.scheduler()
         entry = RedBeatSchedulerEntry(name="a", app=world.app)
@@ -453,8 +457,8 @@ class TestOthersWriteMeanwhile:
         assert not world.client.exists(f"{PREFIX}a")
         assert world.score("a") is None
 
-    def test_claimed_by_another_beat(self, world: World, wire: Wire) -> None:
-        """A beat that stalled past its lease sends nothing."""
+    def test_a_run_claimed_by_another_beat_is_not_sent(self, world: World, wire: Wire) -> None:
+        """A beat that stalled longer than its lease sends nothing."""
         put_due(world, "a", delivery=AT_MOST_ONCE)
         world.app.conf.redbeat_lock_key = None
         stalled, other = world.scheduler(), world.scheduler()
@@ -476,7 +480,7 @@ class TestOthersWriteMeanwhile:
 
 
 class TestIsDue:
-    def test_of_the_scheduler(self, world: World) -> None:
+    def test_is_due_of_the_scheduler(self, world: World) -> None:
         class Own(RecordingScheduler):
             def is_due(self, entry: Any) -> Any:
                 return (False, 17.0) if entry.name == "held" else super().is_due(entry)
@@ -489,7 +493,7 @@ class TestIsDue:
         assert (world.run_count("held"), world.run_count("free")) == (0, 1)
         assert not world.is_claimed("held")
 
-    def test_of_the_entry(self, world: World) -> None:
+    def test_is_due_of_the_entry(self, world: World) -> None:
         class Held(RedBeatSchedulerEntry):
             def is_due(self) -> Any:
                 return (False, 17.0) if self.name == "held" else super().is_due()
@@ -504,7 +508,7 @@ class TestIsDue:
         assert world.run_count("held") == 0
         assert world.score("held") == pytest.approx(world.now() + 17, abs=2)
 
-    def test_that_raises_is_late_not_lost(self, world: World) -> None:
+    def test_a_run_whose_is_due_raises_is_late_not_lost(self, world: World) -> None:
         class Angry(RecordingScheduler):
             def is_due(self, entry: Any) -> Any:
                 if entry.name == "b":
@@ -518,10 +522,10 @@ class TestIsDue:
         assert world.run_count("b") == 0
         assert world.score("b") == pytest.approx(world.now() + 1, abs=0.5)
 
-    def test_that_changes_its_mind_loses_nothing_silently(
+    def test_an_is_due_with_changing_results_loses_nothing_silently(
         self, world: World, log: pytest.LogCaptureFixture
     ) -> None:
-        """A run that is recorded was sent, or the log says that it was not."""
+        """A recorded run was sent, or the log says that it was not."""
         asked: list[str] = []
 
         class Fickle(RecordingScheduler):

@@ -1,4 +1,4 @@
-"""What is said at start when Redis may throw parts of the schedule away."""
+"""The log line at start when Redis may evict parts of the schedule."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .conftest import World
 
 @pytest.fixture(scope="module")
 def evicting() -> Iterator[RedisServer]:
-    """A server with a limit of memory and a policy that takes any key."""
+    """A server with a memory limit and a policy that evicts any key."""
     with RedisServer("--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru") as server:
         yield server
 
@@ -37,15 +37,15 @@ def full(evicting: RedisServer) -> Iterator[World]:
     app.redbeat_redis.close()
 
 
-def said(log: pytest.LogCaptureFixture) -> list[str]:
-    """Return the levels at which eviction was mentioned."""
+def reported_levels(log: pytest.LogCaptureFixture) -> list[str]:
+    """Return the levels at which the log mentions eviction."""
     return [record.levelname for record in log.records if "may evict" in record.getMessage()]
 
 
 @pytest.mark.parametrize(
     ("mode", "levels"), [("ignore", []), ("warn", ["WARNING"]), ("error", ["ERROR"])]
 )
-def test_is_reported_once_and_the_beat_goes_on(
+def test_eviction_is_reported_once_and_the_beat_goes_on(
     full: World, log: pytest.LogCaptureFixture, mode: str, levels: list[str]
 ) -> None:
     full.app.conf.redbeat_key_expiry_check = mode
@@ -54,7 +54,7 @@ def test_is_reported_once_and_the_beat_goes_on(
     scheduler.tick()
     scheduler.tick()
     assert scheduler.names == ["a"]
-    assert said(log) == levels
+    assert reported_levels(log) == levels
 
 
 def test_raise_stops_the_beat(full: World) -> None:
@@ -69,22 +69,26 @@ def test_raise_stops_the_beat(full: World) -> None:
 
 def test_error_is_the_default(full: World, log: pytest.LogCaptureFixture) -> None:
     full.scheduler().tick()
-    assert said(log) == ["ERROR"]
+    assert reported_levels(log) == ["ERROR"]
 
 
 @pytest.mark.parametrize("policy", ["noeviction", "volatile-lru", "volatile-ttl"])
-def test_harmless_policies(full: World, log: pytest.LogCaptureFixture, policy: str) -> None:
+def test_harmless_policies_are_not_reported(
+    full: World, log: pytest.LogCaptureFixture, policy: str
+) -> None:
     full.client.config_set("maxmemory-policy", policy)
     full.scheduler().tick()
-    assert said(log) == []
+    assert reported_levels(log) == []
 
 
-def test_no_limit_of_memory(world: World, log: pytest.LogCaptureFixture) -> None:
+def test_a_server_without_a_memory_limit_is_not_reported(
+    world: World, log: pytest.LogCaptureFixture
+) -> None:
     world.scheduler().tick()
-    assert said(log) == []
+    assert reported_levels(log) == []
 
 
-def test_a_server_that_refuses_to_tell_is_warned_about_once(
+def test_a_server_that_hides_its_policy_is_warned_about_once(
     log: pytest.LogCaptureFixture,
 ) -> None:
     app = Celery("managed", broker="memory://", set_as_current=False)
@@ -99,6 +103,6 @@ def test_a_server_that_refuses_to_tell_is_warned_about_once(
         scheduler.tick()
         scheduler.tick()
         assert scheduler.names == ["a"]
-        assert said(log) == ["WARNING"]
+        assert reported_levels(log) == ["WARNING"]
         scheduler.close()
         app.redbeat_redis.close()

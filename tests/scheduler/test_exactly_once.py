@@ -1,4 +1,4 @@
-"""Broker and schedule on one Redis server: a run leaves in one step with its record."""
+"""Broker and schedule on one Redis server: a run is sent and recorded in one step."""
 
 from __future__ import annotations
 
@@ -37,22 +37,22 @@ pytestmark = pytest.mark.standalone
 ENTITIES: Any = kombu.entity
 CONNECTION: Any = kombu.connection.Connection
 
-#: What is logged, at most once, where a run is sent at least once although nobody asked for that.
+#: Logged at most once, when a run is sent at least once although no setting says so.
 AT_LEAST_ONCE = "at least once"
 
-#: What the receiver of a signal is known by.
+#: The id of a signal's receiver.
 BEFORE = "before publish"
 
-#: Bytes of one call to Redis.
+#: Bytes of one request to Redis.
 MOST_BYTES = 4 << 20
 
 
-#: Kombu knows YAML only where there is a library for it.
+#: Kombu supports YAML only if the library is installed.
 SERIALIZERS = ["json", "pickle", *(["yaml"] if find_spec("yaml") else [])]
 
 
 class Queues:
-    """The queues of a broker that is Redis, in one of its databases."""
+    """The queues of a Redis broker, in one of its databases."""
 
     def __init__(self, url: str, database: int = 0) -> None:
         self.url = f"{url.rpartition('/')[0]}/{database}"
@@ -76,14 +76,14 @@ class Queues:
 
 @pytest.fixture
 def queues(world: World, redis_url: str) -> Queues:
-    """The queues in the server and the database of the schedule, to which the app publishes."""
+    """The queues in the server and database of the schedule, to which the app publishes."""
     world.app.conf.broker_url = f"{redis_url.rpartition('/')[0]}/0"
     return Queues(redis_url)
 
 
 @pytest.fixture
 def announced() -> Iterator[list[str]]:
-    """The names of the entries that the signal ``entry_dispatched`` told of."""
+    """The names of the entries in the signals ``entry_dispatched``."""
     names: list[str] = []
 
     def receiver(entry: Any, **_: Any) -> None:
@@ -102,7 +102,7 @@ def own_server() -> Iterator[RedisServer]:
 
 
 def elsewhere(world: World, server: RedisServer) -> Queues:
-    """Have broker and schedule of the app on another server; return its queues."""
+    """Put broker and schedule of the app on another server; return its queues."""
     url = server.url
     world.app.conf.update(broker_url=f"{url.rpartition('/')[0]}/0", redbeat_redis_url=url)
     return Queues(url)
@@ -110,7 +110,7 @@ def elsewhere(world: World, server: RedisServer) -> Queues:
 
 @contextmanager
 def before_publish(action: Callable[[], object]) -> Iterator[None]:
-    """Do something once, between the claim of a run and its record."""
+    """Run ``action`` once, between the claim of a run and its record."""
     actions = [action]
 
     def receiver(**_: Any) -> None:
@@ -127,13 +127,13 @@ def before_publish(action: Callable[[], object]) -> Iterator[None]:
 
 
 def lines(log: pytest.LogCaptureFixture, *words: str) -> list[str]:
-    """Return the lines of the log that have all words."""
+    """Return the log lines that contain all words."""
     logged = [record.getMessage() for record in log.records]
     return [line for line in logged if all(word in line for word in words)]
 
 
 def make_due(world: World, *names: str) -> None:
-    """Let entries be due now, whatever back-off they are in."""
+    """Let entries be due now, despite their back-off."""
     world.client.zadd(SCHEDULE, dict.fromkeys((f"{PREFIX}{name}" for name in names), 1))
 
 
@@ -145,7 +145,7 @@ def put_one_off(world: World, name: str, **definition: Any) -> None:
 def saved(
     world: World, name: str, text: str = "", ran: float = 3601, **more: Any
 ) -> RedBeatSchedulerEntry:
-    """Save an entry of an hour with an argument by the API; it ran so many seconds ago."""
+    """Save an hourly entry with an argument by the API; it ran ``ran`` seconds ago."""
     ran_at: Any = world.ago(ran)
     return RedBeatSchedulerEntry(
         name, f"tasks.{name}", 3600, args=[text], last_run_at=ran_at, app=world.app, **more
@@ -153,17 +153,17 @@ def saved(
 
 
 def register(world: World, base: type[Task], action: Callable[[], object] = lambda: None) -> None:
-    """Give the app a task for the entry ``a``, of a class."""
+    """Define a task of a class in the app, for the entry ``a``."""
 
     def run() -> None:
         action()
 
-    # Or all apps get it.
+    # Otherwise all apps get the task.
     world.app.task(name="tasks.a", base=base, shared=False)(run)
 
 
 class TestOneStep:
-    def test_the_message_is_there_and_recorded(
+    def test_a_run_is_sent_and_recorded(
         self, world: World, queues: Queues, announced: list[str]
     ) -> None:
         put_one_off(world, "a", args=[1, "ä"], kwargs={"b": 2})
@@ -174,7 +174,7 @@ class TestOneStep:
         assert (world.run_count("a"), announced) == (1, ["a"])
         assert not world.is_claimed("a")
 
-    def test_it_is_not_there_before_its_record(self, world: World, queues: Queues) -> None:
+    def test_a_message_is_not_sent_before_its_record(self, world: World, queues: Queues) -> None:
         put_one_off(world, "a")
         seen: list[int] = []
 
@@ -188,10 +188,10 @@ class TestOneStep:
             after_task_publish.disconnect(receiver)
         assert (seen, len(queues.messages())) == ([0], 1)
 
-    def test_a_reply_that_is_lost(
+    def test_a_lost_reply_repeats_nothing(
         self, world: World, queues: Queues, wire: Wire, announced: list[str]
     ) -> None:
-        """Invariant: what the script had done is not done again, and is announced once."""
+        """Invariant: the script does not repeat what it has done, and the signal is sent once."""
         put_one_off(world, "a")
         scheduler = world.scheduler_of(RedBeatScheduler)
         wire.lose(lambda: world.run_count("a") == 1)
@@ -200,7 +200,7 @@ class TestOneStep:
         scheduler.tick()
         assert (queues.names(), world.run_count("a"), announced) == (["a"], 1, ["a"])
 
-    def test_replies_that_are_lost_again_and_again(
+    def test_several_lost_replies_repeat_nothing(
         self, world: World, queues: Queues, wire: Wire, announced: list[str]
     ) -> None:
         world.put_many(120)
@@ -215,8 +215,10 @@ class TestOneStep:
     def test_a_beat_that_ends_between_publish_and_record(
         self, world: World, queues: Queues
     ) -> None:
-        """Setup: a beat is killed there, as by ``SystemExit`` twice. Invariant: no message yet;
-        another beat sends the run, once."""
+        """Setup: a beat is killed there, as two ``SystemExit`` do.
+
+        Invariant: there is no message yet, and another beat sends the run once.
+        """
         world.app.conf.redbeat_lock_key = None
         put_one_off(world, "a")
 
@@ -235,10 +237,10 @@ class TestOneStep:
         world.scheduler_of(RedBeatScheduler).tick()
         assert (queues.names(), world.run_count("a")) == (["a"], 1)
 
-    def test_a_claim_that_another_beat_took(
+    def test_a_claim_taken_over_by_another_beat_sends_nothing(
         self, world: World, queues: Queues, announced: list[str], log: pytest.LogCaptureFixture
     ) -> None:
-        """Invariant: the beat whose claim expired sends nothing."""
+        """Invariant: a beat whose claim expired sends nothing."""
         world.app.conf.redbeat_lock_key = None
         put_one_off(world, "a")
         frozen, other = (world.scheduler_of(RedBeatScheduler) for _ in range(2))
@@ -252,7 +254,7 @@ class TestOneStep:
         assert (queues.names(), world.run_count("a"), announced) == (["a"], 1, ["a"])
         assert lines(log, f"The run of {PREFIX}a is not sent")
 
-    def test_a_claim_that_another_beat_holds(
+    def test_a_claim_held_by_another_beat_sends_nothing(
         self, world: World, queues: Queues, announced: list[str]
     ) -> None:
         put_one_off(world, "a")
@@ -267,7 +269,7 @@ class TestOneStep:
             scheduler.tick()
         assert (queues.names(), world.run_count("a"), announced) == ([], 0, [])
 
-    def test_an_entry_that_was_deleted(
+    def test_a_deleted_entry_sends_nothing(
         self, world: World, queues: Queues, announced: list[str]
     ) -> None:
         entry = saved(world, "a", "old")
@@ -279,7 +281,7 @@ class TestOneStep:
     def test_an_edit_before_the_record(
         self, world: World, queues: Queues, announced: list[str]
     ) -> None:
-        """Invariant: nothing leaves of what an edit replaced that has returned."""
+        """Invariant: after an edit has returned, nothing is sent from the old definition."""
         saved(world, "a", "old")
         with before_publish(lambda: saved(world, "a", "new")):
             world.scheduler_of(RedBeatScheduler).tick()
@@ -303,7 +305,7 @@ class TestOneStep:
     def test_a_history_that_an_application_wrote(
         self, world: World, queues: Queues, announced: list[str]
     ) -> None:
-        """Invariant: the message goes out, and the count of the application is gone on with."""
+        """Invariant: the message is sent, and the count of the application is increased."""
         put_one_off(world, "a")
         meta = json.dumps({"last_run_at": None, "total_run_count": 41})
         with before_publish(lambda: world.client.hset(f"{PREFIX}a", "meta", meta)):
@@ -338,9 +340,13 @@ class TestOneStep:
         assert (queues.names(), announced) == (["a"], ["a"])
         assert not world.client.exists(f"{PREFIX}a")
 
-    def test_a_beat_that_is_told_to_stop(self, world: World, queues: Queues) -> None:
-        """Setup: a stop signal in the middle of a batch. Invariant: what was published by then is
-        sent and recorded, the rest is given back."""
+    def test_a_stop_signal_in_a_batch_sends_and_records_published_runs(
+        self, world: World, queues: Queues
+    ) -> None:
+        """Setup: a stop signal in the middle of a batch.
+
+        Invariant: published runs are sent and recorded, the others are put back.
+        """
         world.put_many(100)
         published: list[str] = []
 
@@ -358,7 +364,7 @@ class TestOneStep:
         assert {name for name in names if world.run_count(name)} == set(published)
         assert max(world.score(name) or 0 for name in names - set(published)) < world.now()
 
-    def test_a_tick_of_the_program_s_own(
+    def test_a_program_with_its_own_tick(
         self, world: World, queues: Queues, wire: Wire, announced: list[str]
     ) -> None:
         saved(world, "a")
@@ -378,7 +384,7 @@ class TestOneStep:
 class TestWhatCelerySends:
     """Routing, priorities, serializers and the like stay those of Celery and kombu."""
 
-    def test_another_database_of_the_server(
+    def test_a_broker_in_another_database_of_the_server(
         self, world: World, redis_url: str, log: pytest.LogCaptureFixture
     ) -> None:
         other = Queues(redis_url, 1)
@@ -404,7 +410,7 @@ class TestWhatCelerySends:
         scheduler.tick()
         assert (wire.lost, other.names(), world.run_count("a")) == (1, ["a"], 1)
 
-    def test_a_worker_that_waits_gets_it(self, world: World, redis_url: str) -> None:
+    def test_a_waiting_worker_gets_the_message(self, world: World, redis_url: str) -> None:
         other = Queues(redis_url, 1)
         world.app.conf.broker_url = other.url
         got: list[Any] = []
@@ -458,7 +464,7 @@ class TestWhatCelerySends:
         assert (message["headers"]["mine"], message["headers"]["shadow"]) == ("ö", "s")
 
     def bind_two(self, world: World) -> dict[str, Any]:
-        """Bind the queues ``one`` and ``two`` to one exchange; return options that lead there."""
+        """Bind the queues ``one`` and ``two`` to one exchange; return options that route there."""
         exchange = ENTITIES.Exchange("twice", type="direct")
         names = ("one", "two")
         world.app.conf.task_queues = [ENTITIES.Queue(name, exchange, "both") for name in names]
@@ -467,7 +473,7 @@ class TestWhatCelerySends:
                 queue(connection.default_channel).declare()
         return {"exchange": "twice", "routing_key": "both"}
 
-    def test_two_queues_get_it(self, world: World, queues: Queues, wire: Wire) -> None:
+    def test_two_queues_get_the_message(self, world: World, queues: Queues, wire: Wire) -> None:
         put_one_off(world, "a", options=self.bind_two(world))
         wire.lose(lambda: bool(queues.messages("one")))
         scheduler = world.scheduler_of(RedBeatScheduler)
@@ -477,8 +483,10 @@ class TestWhatCelerySends:
         assert queues.names("one") == queues.names("two") == ["a"]
         assert world.run_count("a") == 1
 
-    def test_the_connection_breaks_while_it_is_routed(self, world: World, queues: Queues) -> None:
-        """Kombu looks up who gets it, and does so again on a channel that we do not know."""
+    def test_the_connection_breaks_while_a_message_is_routed(
+        self, world: World, queues: Queues
+    ) -> None:
+        """Kombu looks up the queues, and does so again on a channel that RedBeat does not know."""
         put_one_off(world, "a", options=self.bind_two(world))
         put_one_off(world, "b", options={"exchange": "twice", "routing_key": "both"})
 
@@ -495,8 +503,10 @@ class TestWhatCelerySends:
         assert [world.run_count(name) for name in "ab"] == [1, 1]
 
     @pytest.mark.parametrize("crooked", ["one", "two"])
-    def test_two_queues_or_none(self, world: World, queues: Queues, crooked: str) -> None:
-        """Setup: one of the queues is of a wrong type. Invariant: the other gets nothing."""
+    def test_all_queues_get_the_message_or_none(
+        self, world: World, queues: Queues, crooked: str
+    ) -> None:
+        """Setup: one of the queues is of a wrong type. Invariant: the other queue gets nothing."""
         put_one_off(world, "a", options=self.bind_two(world))
         put_one_off(world, "b")
         queues.client.set(crooked, "no list")
@@ -533,8 +543,8 @@ class TestWhatCelerySends:
         assert subscription.get_message(timeout=5)["type"] == "psubscribe"
         return subscription
 
-    def heard(self, subscription: Any, channel: str) -> list[dict[str, Any]]:
-        """Return what was published on channels of that name, as far as it has arrived."""
+    def received(self, subscription: Any, channel: str) -> list[dict[str, Any]]:
+        """Return the messages on channels of that name that have arrived."""
         found = iter(lambda: subscription.get_message(timeout=0.2), None)
         return [json.loads(f["data"]) for f in found if channel in f["channel"]]
 
@@ -544,7 +554,7 @@ class TestWhatCelerySends:
         put_one_off(world, "a", options={"queue": "fanned"})
         subscription = self.listen(queues)
         world.scheduler_of(RedBeatScheduler).tick()
-        (message,) = self.heard(subscription, "fan")
+        (message,) = self.received(subscription, "fan")
         assert message["headers"]["periodic_task_name"] == "a"
         assert world.run_count("a") == 1
 
@@ -555,7 +565,7 @@ class TestWhatCelerySends:
         subscription = self.listen(queues)
         with before_publish(entry.delete):
             world.scheduler_of(RedBeatScheduler).tick()
-        assert self.heard(subscription, "fan") == []
+        assert self.received(subscription, "fan") == []
 
     def test_task_sent_travels_with_the_message(self, world: World, queues: Queues) -> None:
         world.app.conf.task_send_sent_event = True
@@ -565,12 +575,14 @@ class TestWhatCelerySends:
         with before_publish(entry.delete):
             world.scheduler_of(RedBeatScheduler).tick()
         (message,) = queues.messages()
-        events = self.heard(subscription, "celeryev")
+        events = self.received(subscription, "celeryev")
         assert [event["headers"].get("hostname") for event in events]
         assert len(events) == 1
         assert message["headers"]["periodic_task_name"] == "b"
 
-    def test_signals_are_sent_once_for_each_attempt(self, world: World, queues: Queues) -> None:
+    def test_celery_signals_are_sent_once_for_each_attempt(
+        self, world: World, queues: Queues
+    ) -> None:
         sent: list[str] = []
 
         def before(**_: Any) -> None:
@@ -615,8 +627,10 @@ class TestAMessageIsRefused:
         assert len(lines(log, f"Could not send {PREFIX}bad, attempt 1", "WRONGTYPE")) == 1
         assert not lines(log, "broker is not available")
 
-    def test_memory_is_full(self, world: World, own_server: RedisServer) -> None:
-        """Invariant: no run is recorded that was not sent; it is sent when there is memory."""
+    def test_a_full_memory_records_no_unsent_run(
+        self, world: World, own_server: RedisServer
+    ) -> None:
+        """Invariant: no unsent run is recorded; the run is sent when there is memory."""
         queues = elsewhere(world, own_server)
         names = [f"e{number}" for number in range(5)]
         with redis.Redis.from_url(own_server.url, decode_responses=True) as client:
@@ -638,11 +652,11 @@ class TestAMessageIsRefused:
             assert sorted(queues.names()) == names
 
 
-class TestPastTheCapture:
-    """What code of the user's own sends is sent at least once; none of it gets lost."""
+class TestMessagesOfUserCode:
+    """Messages that user code sends itself are sent at least once; none gets lost."""
 
     def twice(self, world: World, scheduler: RedBeatScheduler, *names: str) -> None:
-        """Run entries, and once more."""
+        """Run the entries twice."""
         for _ in range(2):
             make_due(world, *names)
             for name in names:
@@ -664,7 +678,7 @@ class TestPastTheCapture:
         assert [world.run_count(name) for name in "ab"] == [1, 1]
         assert not lines(log, AT_LEAST_ONCE)
 
-    def test_a_task_on_a_connection_of_its_own(
+    def test_a_task_on_its_own_connection(
         self, world: World, queues: Queues, log: pytest.LogCaptureFixture, announced: list[str]
     ) -> None:
         app = world.app
@@ -684,7 +698,7 @@ class TestPastTheCapture:
         assert len(lines(log, AT_LEAST_ONCE)) == 1
 
     def test_a_task_that_sends_two(self, world: World, queues: Queues) -> None:
-        """One more message, on a connection of its own: that one leaves at once."""
+        """The second message is sent at once, on its own connection."""
         app = world.app
 
         class Two(Task):
@@ -699,7 +713,7 @@ class TestPastTheCapture:
         assert world.run_count("a") == 1
 
     def test_a_task_that_sends_and_fails(self, world: World, queues: Queues) -> None:
-        """Invariant: what may have been sent is sent again under the same id."""
+        """Invariant: a message that may have been sent is sent again under the same id."""
         app = world.app
         fails = [False, True]
 
@@ -734,7 +748,7 @@ class TestPastTheCapture:
 
     @pytest.mark.parametrize("method", ["apply_async", "maybe_due", "send_task"])
     @pytest.mark.parametrize("foreign", [False, True])
-    def test_a_scheduler_with_methods_of_its_own(
+    def test_a_scheduler_with_overridden_methods(
         self,
         world: World,
         queues: Queues,
@@ -758,10 +772,10 @@ class TestPastTheCapture:
         self.twice(world, world.scheduler_of(cls), "a", "b")
         assert sorted(queues.names()) == sorted(announced) == ["a", "a", "b", "b"]
         assert [world.run_count(name) for name in "ab"] == [1, 1]
-        # Once for each of the tasks.
+        # Once for each task.
         assert len(lines(log, AT_LEAST_ONCE)) == (2 if foreign else 0)
 
-    def test_a_maybe_due_that_does_without_ours(
+    def test_a_maybe_due_without_super(
         self, world: World, queues: Queues, announced: list[str]
     ) -> None:
         class Own(RedBeatScheduler):
@@ -775,10 +789,10 @@ class TestPastTheCapture:
         self.twice(world, world.scheduler_of(Own), "a")
         assert (queues.names(), announced, world.run_count("a")) == (["a", "a"], ["a", "a"], 1)
 
-    def test_no_queue_takes_it(
+    def test_a_message_without_a_queue_is_dropped_and_counts(
         self, world: World, queues: Queues, log: pytest.LogCaptureFixture
     ) -> None:
-        """What is bound nowhere is dropped by the broker, as ever, and counts as a run."""
+        """The broker drops a message without a queue, as always, and the run counts."""
         put_one_off(world, "a", options={"exchange": "nowhere", "routing_key": "x"})
         world.scheduler_of(RedBeatScheduler).tick()
         assert (world.run_count("a"), queues.messages()) == (1, [])
@@ -806,7 +820,7 @@ class TestPastTheCapture:
         assert queues.names("short") == []
 
     @pytest.mark.parametrize("kind", ["Rpush", "Piped"])
-    def test_commands_we_do_not_know(
+    def test_unknown_commands_are_sent_at_least_once(
         self,
         world: World,
         queues: Queues,
@@ -823,7 +837,7 @@ class TestPastTheCapture:
 
 @pytest.fixture
 def proxy(world: World, redis_server: RedisServer) -> Iterator[Proxy]:
-    """What the app takes for its broker; it leads to the server of the schedule."""
+    """The broker's address for the app; it leads to the server of the schedule."""
     with Proxy(redis_server.port) as proxy:
         world.app.conf.broker_url = proxy.url
         yield proxy
@@ -841,17 +855,17 @@ def run_again(world: World, scheduler: RedBeatScheduler, name: str) -> None:
 
 
 def ticks(scheduler: RedBeatScheduler, clock: Clock, count: int = 5) -> None:
-    """Tick several times; each time it is looked anew where the broker is."""
+    """Tick several times; before each tick the beat has to check again where the broker is."""
     for _ in range(count):
         clock.advance(CHECK_INTERVAL + 1)
         scheduler.tick()
 
 
 class TestNotTheSameServer:
-    """At least once, and logged once; nothing is lost."""
+    """Runs are sent at least once, which is logged once; nothing is lost."""
 
     def run(self, world: World, clock: Clock, names: str = "ab") -> None:
-        """Run entries, then each once more."""
+        """Run the entries twice."""
         scheduler = world.scheduler_of(RedBeatScheduler, clock=clock)
         for _ in range(2):
             for name in names:
@@ -863,7 +877,7 @@ class TestNotTheSameServer:
         self, world: World, clock: Clock, announced: list[str], log: pytest.LogCaptureFixture
     ) -> None:
         self.run(world, clock)
-        with world.app.connection_for_read() as connection:  # such a broker is one for all tests
+        with world.app.connection_for_read() as connection:  # all tests share such a broker
             assert connection.default_channel.queue_purge("celery") == 4
         assert sorted(announced) == ["a", "a", "b", "b"]
         assert lines(log, AT_LEAST_ONCE) == [
@@ -888,7 +902,7 @@ class TestNotTheSameServer:
 
     @pytest.mark.parametrize("rules", ["-info", "-select", "-lpush", "-type", "resetkeys ~*red*"])
     @pytest.mark.parametrize("database", [0, 1])
-    def test_a_user_who_may_not(
+    def test_a_user_without_a_needed_right(
         self,
         world: World,
         clock: Clock,
@@ -898,7 +912,7 @@ class TestNotTheSameServer:
         rules: str,
         database: int,
     ) -> None:
-        """Setup: the user of the schedule lacks a right, that of the broker does not."""
+        """Setup: the user of the schedule lacks a right that the user of the broker has."""
         with redis.Redis.from_url(own_server.url, decode_responses=True) as admin:
             admin.execute_command("ACL SETUSER beat on >pw ~* &* +@all", *rules.split())
             queues = Queues(own_server.url, database)
@@ -912,7 +926,7 @@ class TestNotTheSameServer:
             assert len(lines(log, AT_LEAST_ONCE)) == (0 if possible else 1)
             assert not lines(log, "on one Redis server again")
 
-    def test_an_entry_may_wish_for_less(
+    def test_an_entry_may_choose_a_weaker_delivery(
         self, world: World, queues: Queues, log: pytest.LogCaptureFixture
     ) -> None:
         for name, delivery in (("a", "at_least_once"), ("b", "at_most_once"), ("c", None)):
@@ -923,18 +937,18 @@ class TestNotTheSameServer:
 
 
 def move(proxy: Proxy, server: RedisServer) -> None:
-    """Have another server be the broker behind a proxy; connections to the last one end."""
+    """Put another server behind the proxy to the broker, and close the open connections."""
     proxy.lead_to(server.port)
     proxy.cut()
 
 
-class TestTheyPartWays:
+class TestTheBrokerMoves:
     """Setup: the broker is behind a proxy, which then leads to another server."""
 
     def part(
         self, world: World, clock: Clock, proxy: Proxy, own_server: RedisServer
     ) -> tuple[RedBeatScheduler, Queues]:
-        """Move the broker between the runs of ``a`` and ``b``; return who sends, and to where."""
+        """Move the broker between the runs of ``a`` and ``b``; return beat and queues."""
         scheduler = world.scheduler_of(RedBeatScheduler, clock=clock)
         put_one_off(world, "a")
         scheduler.tick()
@@ -942,7 +956,7 @@ class TestTheyPartWays:
         put_one_off(world, "b")
         return scheduler, Queues(own_server.url)
 
-    def test_at_least_once_from_then_on(
+    def test_after_the_move_runs_are_sent_at_least_once(
         self,
         world: World,
         queues: Queues,
@@ -952,7 +966,7 @@ class TestTheyPartWays:
         redis_server: RedisServer,
         log: pytest.LogCaptureFixture,
     ) -> None:
-        """Invariant: each message goes to the server that is the broker then."""
+        """Invariant: each message goes to the server that is the broker at that time."""
         scheduler, other = self.part(world, clock, proxy, own_server)
         ticks(scheduler, clock)
         put_one_off(world, "c")
@@ -969,7 +983,7 @@ class TestTheyPartWays:
         assert len(lines(log, "on one Redis server again")) == 1
         assert [world.run_count(name) for name in "abcd"] == [1, 1, 1, 1]
 
-    def test_nothing_is_sent_where_that_is_not_wanted(
+    def test_after_the_move_nothing_is_sent_if_only_exactly_once_is_allowed(
         self,
         world: World,
         queues: Queues,
@@ -990,7 +1004,7 @@ class TestTheyPartWays:
         run_again(world, scheduler, "b")
         assert (queues.names(), other.names(), world.run_count("b")) == (["a", "b"], [], 1)
 
-    def test_rights_that_are_taken_where_nothing_else_is_wanted(
+    def test_without_rights_nothing_is_sent_if_only_exactly_once_is_allowed(
         self,
         world: World,
         clock: Clock,
@@ -1018,14 +1032,14 @@ class TestTheyPartWays:
             ticks(scheduler, clock, 2)
             assert (queues.names(), there.run_count("b")) == (["a", "b"], 1)
 
-    def test_redis_restarts(
+    def test_a_restart_of_redis_keeps_exactly_once(
         self,
         world: World,
         clock: Clock,
         own_server: RedisServer,
         log: pytest.LogCaptureFixture,
     ) -> None:
-        """Invariant: it goes on exactly once; nothing is lost, nothing doubled."""
+        """Invariant: delivery stays exactly once; nothing is lost or doubled."""
         queues = elsewhere(world, own_server)
         with redis.Redis.from_url(own_server.url, decode_responses=True) as client:
             there = World(world.app, client, world.schedulers)
@@ -1044,7 +1058,7 @@ class TestTheyPartWays:
             assert not lines(log, AT_LEAST_ONCE)
 
     @pytest.mark.parametrize("seconds", [0, 1])
-    def test_redis_restarts_between_publish_and_record(
+    def test_a_restart_of_redis_between_publish_and_record(
         self,
         world: World,
         clock: Clock,
@@ -1053,7 +1067,7 @@ class TestTheyPartWays:
         log: pytest.LogCaptureFixture,
         seconds: int,
     ) -> None:
-        """After a second the records are on their way when the broker is looked at again."""
+        """After a second the records are in transit when the beat checks the broker again."""
         queues = elsewhere(world, own_server)
 
         with redis.Redis.from_url(own_server.url, decode_responses=True) as client:
@@ -1082,7 +1096,7 @@ class TestTheyPartWays:
 
 class TestImpossibleFromTheStart:
     def refused(self, world: World, **settings: Any) -> str:
-        """Return why a scheduler cannot be made, or not tick."""
+        """Return the error that prevents a scheduler from starting or ticking."""
         world.app.conf.update(settings, redbeat_delivery="exactly_once")
         with pytest.raises(ConfigurationError, match="redbeat_delivery is 'exactly_once'") as error:
             RedBeatScheduler(world.app)
@@ -1114,7 +1128,7 @@ class TestImpossibleFromTheStart:
             scheduler.tick()
         assert (Queues(own_server.url).messages(), world.run_count("a")) == ([], 0)
 
-    def test_a_broker_that_is_away_is_waited_for(
+    def test_an_unavailable_broker_is_waited_for(
         self, world: World, queues: Queues, proxy: Proxy, log: pytest.LogCaptureFixture
     ) -> None:
         world.app.conf.redbeat_delivery = "exactly_once"
@@ -1134,7 +1148,7 @@ class TestImpossibleFromTheStart:
 
 class TestCosts:
     def reads(self, client: Any) -> int:
-        """Return how often the server read from a socket so far; small requests are one each."""
+        """Return how often the server read from a socket so far; a small request takes one read."""
         return int(client.info("stats")["total_reads_processed"])
 
     def test_two_round_trips_in_all(
@@ -1146,14 +1160,14 @@ class TestCosts:
         put_one_off(world, "a")
         trips, reads = counting.trips, self.reads(world.client)
         scheduler.tick()
-        # One of the reads is that of the question itself.
+        # One of the reads is that of the measurement itself.
         assert (counting.trips - trips, self.reads(world.client) - reads - 1) == (2, 2)
         assert queues.names() == ["warm-up", "a"]
 
     def test_bytes_of_a_call_are_bounded(
         self, world: World, own_server: RedisServer, log: pytest.LogCaptureFixture
     ) -> None:
-        """A server that is told so closes a connection with a call of more bytes."""
+        """A server with a lower limit closes connections with larger requests."""
         queues = elsewhere(world, own_server)
         with redis.Redis.from_url(own_server.url, decode_responses=True) as client:
             client.config_set("client-query-buffer-limit", str(MOST_BYTES))
@@ -1161,7 +1175,7 @@ class TestCosts:
             for number in range(100):
                 put_one_off(there, f"e{number}", args=["x" * 200_000])
             scheduler = there.scheduler_of(RedBeatScheduler)
-            for _ in range(20):  # a tick ends after a while, however slow the machine is
+            for _ in range(20):  # a tick ends after some time, even on a slow machine
                 scheduler.tick()
             assert sorted(queues.names()) == sorted(f"e{number}" for number in range(100))
             assert {there.run_count(f"e{number}") for number in range(100)} == {1}
@@ -1169,7 +1183,7 @@ class TestCosts:
 
 
 class Rpush(Transport):
-    """Puts messages into queues by another command."""
+    """Adds messages to queues with another command."""
 
     class Channel(Channel):
         def _put(self, queue: str, message: Any, **_: Any) -> None:
@@ -1178,7 +1192,7 @@ class Rpush(Transport):
 
 
 class Piped(Transport):
-    """Puts messages into queues by other commands in a pipeline."""
+    """Adds messages to queues with other commands in a pipeline."""
 
     class Channel(Channel):
         def _put(self, queue: str, message: Any, **_: Any) -> None:

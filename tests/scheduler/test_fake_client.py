@@ -1,4 +1,4 @@
-"""A fake server as the client of the app, as tests of users have it."""
+"""A fake server as the client of the app, as users have it in their tests."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from .conftest import RecordingScheduler, World
 
 
 @pytest.mark.parametrize("decode_responses", [True, False])
-def test_a_fake_of_the_users_own_serves_a_beat(decode_responses: bool) -> None:
-    """A fake knows neither INFO nor the digest function of the scripts."""
+def test_a_beat_works_on_a_fake_client_of_the_user(decode_responses: bool) -> None:
+    """The fake supports neither INFO nor the digest function of the scripts."""
     app = Celery("fake", broker="memory://", set_as_current=False)
     app.conf.redbeat_key_prefix = PREFIX
     server = fakeredis.FakeServer()
@@ -50,7 +50,7 @@ def test_a_replaced_get_redis_provides_the_client_of_all_parts(unused_port: int)
     assert {call.args for call in get_redis.call_args_list} == {(app,)}
 
 
-def test_a_replaced_codec_has_effect_everywhere() -> None:
+def test_a_replaced_codec_is_used_everywhere() -> None:
     app = Celery("fake", broker="memory://", set_as_current=False)
     app.redbeat_redis = fakeredis.FakeRedis(decode_responses=True)
 

@@ -1,4 +1,4 @@
-"""The places at which users of RedBeat 2 put their own code."""
+"""The extension points at which users of RedBeat 2 put their own code."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ class TestScheduler:
         assert world.run_count("a") == 1
         assert world.score("a") == pytest.approx(world.now() + 30, abs=1)
 
-    def test_maybe_due_written_anew(self, world: World) -> None:
-        """It sends by ``apply_async`` and tells nobody."""
+    def test_a_rewritten_maybe_due_sends_and_the_run_is_recorded(self, world: World) -> None:
+        """It sends by ``apply_async`` and does not record the run itself."""
 
         class Own(RecordingScheduler):
             def maybe_due(self, entry: Any, **kwargs: Any) -> float | None:
@@ -125,7 +125,7 @@ class TestScheduler:
         assert world.run_count("a") == 1
         assert scheduler.names == ["a"]
 
-    def test_a_next_instance_of_its_own_is_made_once(self, world: World) -> None:
+    def test_an_overridden_next_instance_is_called_once(self, world: World) -> None:
         made: list[str] = []
 
         class Entry(RedBeatSchedulerEntry):
@@ -148,7 +148,7 @@ class TestScheduler:
         assert scheduler.names == made == ["a"]
         assert world.run_count("a") == 1
 
-    def test_apply_async_around_ours(self, world: World) -> None:
+    def test_apply_async_that_calls_super(self, world: World) -> None:
         class Own(RecordingScheduler):
             def apply_async(
                 self, entry: Any, producer: Any = None, advance: bool = True, **kwargs: Any
@@ -164,7 +164,7 @@ class TestScheduler:
         assert [message.kwargs for message in scheduler.sent] == [{"tenant": 7}, {"tenant": 7}]
         assert world.field("a", "definition").get("kwargs") is None
 
-    def test_apply_async_of_its_own(self, world: World) -> None:
+    def test_apply_async_without_super(self, world: World) -> None:
         sent: list[str] = []
 
         class Own(RecordingScheduler):
@@ -178,7 +178,7 @@ class TestScheduler:
         assert sent == ["a"]
         assert world.run_count("a") == 1
 
-    def test_tick_around_ours(self, world: World) -> None:
+    def test_tick_that_calls_super(self, world: World) -> None:
         class Own(RecordingScheduler):
             def tick(self, min: Any = min, **kwargs: Any) -> float:  # noqa: A002
                 return float(min(super().tick(min=min, **kwargs), 0.25))
@@ -195,7 +195,7 @@ class TestScheduler:
         assert world.field("own", "definition")["task"] == "t"
         assert "own" not in world.client.smembers(f"{PREFIX}:statics")
 
-    def test_setup_schedule_of_its_own_removes_nothing(self, world: World) -> None:
+    def test_setup_schedule_without_super_removes_nothing(self, world: World) -> None:
         class Own(RecordingScheduler):
             def setup_schedule(self) -> None:
                 pass
@@ -235,7 +235,7 @@ class TestScheduler:
 
 
 class TestEntry:
-    def test_with_an_argument_of_its_own(self, world: World) -> None:
+    def test_an_entry_class_with_an_additional_argument(self, world: World) -> None:
         class Tenant(RedBeatSchedulerEntry):
             def __init__(self, *args: Any, tenant: int = 0, **kwargs: Any) -> None:
                 super().__init__(*args, **kwargs)
@@ -257,7 +257,7 @@ class TestEntry:
         assert [message.kwargs for message in scheduler.sent] == [{"tenant": 5}]
         assert world.field("a", "definition")["tenant"] == 5
 
-    def test_whose_from_key_finds_redis_away(
+    def test_an_entry_class_whose_from_key_cannot_reach_redis(
         self, world: World, log: pytest.LogCaptureFixture
     ) -> None:
         class Own(RedBeatSchedulerEntry):
@@ -282,7 +282,7 @@ class TestEntry:
         scheduler.tick()
         assert scheduler.names == ["a"]
 
-    def test_with_is_due_of_its_own(self, world: World) -> None:
+    def test_an_entry_class_with_its_own_is_due(self, world: World) -> None:
         class Paused(RedBeatSchedulerEntry):
             paused = True
 
@@ -305,8 +305,8 @@ class TestEntry:
         assert scheduler.names == ["a"]
         assert world.score("a") == pytest.approx(ran.timestamp() + 120, abs=1e-5)
 
-    def test_that_is_not_due_and_knows_no_wait(self, world: World) -> None:
-        """NaN is no score, and "never" would be too much: it is asked again."""
+    def test_an_entry_whose_wait_is_nan_is_checked_again(self, world: World) -> None:
+        """A wait of NaN is not a score, and "never" would lose the entry: it is checked again."""
 
         class Unsure(RedBeatSchedulerEntry):
             def is_due(self) -> schedstate:
@@ -321,7 +321,9 @@ class TestEntry:
         assert scheduler.sent == []
         assert world.score("a") == pytest.approx(world.now() + 5, abs=1)
 
-    def test_whose_score_is_no_number(self, world: World, log: pytest.LogCaptureFixture) -> None:
+    def test_an_entry_whose_score_is_nan_gets_the_score_of_its_schedule(
+        self, world: World, log: pytest.LogCaptureFixture
+    ) -> None:
         class Odd(RedBeatSchedulerEntry):
             @property
             def score(self) -> float:
@@ -338,7 +340,7 @@ class TestEntry:
         assert world.score("a") == pytest.approx(ran.timestamp() + 120, abs=1e-5)
         assert "Entry a could not compute its score" in log.text
 
-    def test_that_is_due_before_its_schedule(self, world: World) -> None:
+    def test_an_entry_whose_is_due_is_early_runs_early(self, world: World) -> None:
         class Eager(RedBeatSchedulerEntry):
             def is_due(self) -> schedstate:
                 return schedstate(True, 5.0)
@@ -352,7 +354,7 @@ class TestEntry:
         assert scheduler.names == ["a"]
         assert world.score("a") == pytest.approx(world.now() + 5, abs=1)
 
-    def test_with_save_of_its_own(self, world: World) -> None:
+    def test_an_entry_class_with_its_own_save(self, world: World) -> None:
         saved: list[str] = []
 
         class Noting(RedBeatSchedulerEntry):
@@ -370,8 +372,8 @@ class TestEntry:
         assert "s" in world.client.smembers(f"{PREFIX}:statics")
 
 
-def having(schedule: BaseSchedule) -> type[RecordingScheduler]:
-    """A kind of scheduler all of whose entries have this schedule."""
+def with_schedule(schedule: BaseSchedule) -> type[RecordingScheduler]:
+    """Return a class of schedulers all of whose entries have this schedule."""
 
     class Own(RecordingScheduler):
         class Entry(RedBeatSchedulerEntry):
@@ -383,15 +385,15 @@ def having(schedule: BaseSchedule) -> type[RecordingScheduler]:
 
 
 class Fickle(BaseSchedule):
-    """A schedule class that says something else each time; ``said`` is what happened."""
+    """A schedule class with a different answer each time; ``calls`` lists what happened."""
 
     def __init__(self, *answers: tuple[bool, float | None], **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.answers = list(answers)
-        self.said: list[str] = []
+        self.calls: list[str] = []
 
     def is_due(self, _last_run_at: datetime) -> Any:
-        self.said.append("asked")
+        self.calls.append("asked")
         return self.answers.pop(0)
 
     def remaining_estimate(self, _last_run_at: datetime) -> timedelta:
@@ -399,11 +401,11 @@ class Fickle(BaseSchedule):
 
 
 class TestSchedule:
-    def test_of_a_class_of_its_own(self, world: World) -> None:
-        """Stored by a codec of the user's own; honoured through its ``is_due``."""
+    def test_a_schedule_class_of_the_user_is_used(self, world: World) -> None:
+        """The schedule is stored by the user's codec, and used through its ``is_due``."""
         fickle = Fickle((True, 30.0), (False, 12.0), (False, None), app=world.app)
         world.put("a", interval_json(60))
-        scheduler = world.scheduler_of(having(fickle))
+        scheduler = world.scheduler_of(with_schedule(fickle))
         for seconds in (30.0, 12.0):
             scheduler.tick()
             assert world.score("a") == pytest.approx(world.now() + seconds, abs=1)
@@ -412,33 +414,35 @@ class TestSchedule:
         assert world.score("a") == -1
         assert scheduler.names == ["a"]
 
-    def test_is_asked_once_for_a_run_and_right_before_it(self, world: World, clock: Clock) -> None:
+    def test_is_due_is_called_once_for_a_run_and_right_before_it(
+        self, world: World, clock: Clock
+    ) -> None:
         fickle = Fickle((True, 30.0), (True, 30.0), app=world.app)
 
         def send_slowly(_task: str) -> None:
-            fickle.said.append("sent")
+            fickle.calls.append("sent")
             clock.advance(1)
 
         for name in ("a", "b"):
             world.put(name, interval_json(60))
-        scheduler = world.scheduler_of(having(fickle), clock=clock)
+        scheduler = world.scheduler_of(with_schedule(fickle), clock=clock)
         scheduler.before_send = send_slowly
         scheduler.tick()
-        assert fickle.said == ["asked", "sent"] * 2
+        assert fickle.calls == ["asked", "sent"] * 2
 
 
 class Tokyo(crontab):
-    """A crontab that is read in a zone of its own."""
+    """A crontab in its own time zone."""
 
     tz = property(lambda _self: ZoneInfo("Asia/Tokyo"))
 
     def now(self) -> datetime:
-        """Return the time in that zone, by which Celery before 5.7 goes."""
+        """Return the time in that zone, which Celery before 5.7 uses."""
         return datetime.now(self.tz)
 
 
 class InTokyo(RedBeatSchedulerEntry):
-    """Reads crontabs in Tokyo, and remembers what the last run brought."""
+    """Decodes crontabs in Tokyo's time zone, and stores the result of the last run."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -453,7 +457,7 @@ class InTokyo(RedBeatSchedulerEntry):
 
 class TestSchedulesOfItsOwn:
     def test_an_entry_decides_with_the_object_that_its_class_made(self, world: World) -> None:
-        """What is due in Tokyo, and not yet, or no more, in the zone of the app."""
+        """The entry is due in Tokyo, and not due in the time zone of the app."""
         tokyo = ZoneInfo("Asia/Tokyo")
         now = datetime.now(tokyo)
         for name, hour in (("due", now.hour), ("later", (now.hour + 9) % 24)):
@@ -471,7 +475,7 @@ class TestSchedulesOfItsOwn:
             assert (following.hour, following.minute) == (hour, 0)
             assert score > world.now()
 
-    def test_what_it_reads_of_its_history_is_read_for_each_run(self, world: World) -> None:
+    def test_an_overridden_decode_meta_is_called_for_each_run(self, world: World) -> None:
         seen: list[int] = []
 
         class Watching(RecordingScheduler):
@@ -488,7 +492,7 @@ class TestSchedulesOfItsOwn:
             world.client.zadd(SCHEDULE, {f"{PREFIX}a": 0})
         assert seen[:2] == [0, 1]
 
-    def test_one_that_raises_holds_up_no_other(
+    def test_a_schedule_that_raises_delays_no_other_entry(
         self, world: World, log: pytest.LogCaptureFixture
     ) -> None:
         class Broken(schedule):

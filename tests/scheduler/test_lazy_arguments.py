@@ -24,7 +24,7 @@ calls: list[int] = []
 
 @pytest.fixture(autouse=True)
 def no_calls() -> None:
-    """Count from 0."""
+    """Start counting from 0."""
     calls.clear()
 
 
@@ -35,7 +35,7 @@ def number(start: int = 0, step: int = 1) -> int:
 
 
 def fail() -> None:
-    """Raise what is an error of the network elsewhere."""
+    """Raise an error that usually comes from the network."""
     raise ConnectionError("no luck")
 
 
@@ -44,7 +44,7 @@ START = datetime(2020, 1, 1, tzinfo=timezone.utc)
 
 
 def configure(world: World, **fields: Any) -> None:
-    """Have ``beat_schedule`` hold the entry ``a``."""
+    """Set ``beat_schedule`` to the entry ``a`` with these fields."""
     world.app.conf.beat_schedule = {"a": {"task": "tasks.a", "schedule": 3600, **fields}}
 
 
@@ -64,14 +64,14 @@ def run(world: World, scheduler: RecordingScheduler) -> tuple[Any, Any]:
     return scheduler.sent[-1].args, scheduler.sent[-1].kwargs
 
 
-def test_they_are_called_at_each_dispatch(world: World) -> None:
+def test_functions_are_called_at_each_dispatch(world: World) -> None:
     configure(world, args=[LAZY, "x"], kwargs={"n": BeatLazyFunc(number, 100, step=2)})
     scheduler = world.scheduler()
     assert run(world, scheduler) == ([0, "x"], {"n": 102})
     assert run(world, scheduler) == ([2, "x"], {"n": 106})
 
 
-def test_they_may_stand_anywhere(world: World) -> None:
+def test_functions_may_be_nested_in_other_arguments(world: World) -> None:
     configure(world, args=([1, {"deep": (LAZY, 5)}],), kwargs={"a": {"b": [None, LAZY]}, "c": 7})
     args, kwargs = run(world, world.scheduler())
     assert args == [[1, {"deep": [0, 5]}]]
@@ -79,7 +79,9 @@ def test_they_may_stand_anywhere(world: World) -> None:
 
 
 @pytest.mark.parametrize("delivery", ["at_least_once", "at_most_once"])
-def test_what_is_stored_names_the_function_only(world: World, delivery: str) -> None:
+def test_the_stored_definition_contains_only_the_name_of_the_function(
+    world: World, delivery: str
+) -> None:
     configure(world, args=[BeatLazyFunc(number, 123456)], delivery=delivery)
     run(world, world.scheduler())
     definition = world.field("a", "definition")
@@ -98,12 +100,12 @@ def test_an_unchanged_entry_is_not_written_again(
     assert "0 added, 0 changed, 0 removed" in log.text
 
 
-def test_it_goes_with_other_extensions(world: World) -> None:
+def test_functions_work_with_other_extensions(world: World) -> None:
     configure(world, args=[LAZY], jitter=0.001, schedule=rrule("HOURLY", dtstart=START))
     assert run(world, world.scheduler())[0] == [0]
 
 
-def test_a_dict_of_the_users_own_that_looks_like_one(world: World) -> None:
+def test_a_dict_of_the_user_that_looks_like_a_function(world: World) -> None:
     mine = {"__type__": "lazy", "function": "mine"}
     configure(world, args=[LAZY, mine], kwargs={"k": mine})
     assert run(world, world.scheduler()) == ([0, mine], {"k": mine})
@@ -116,7 +118,7 @@ def test_a_dict_of_the_users_own_that_looks_like_one(world: World) -> None:
         ({"kwargs": {"n": [{"m": LAZY}]}}, "kwargs.n[0].m"),
     ],
 )
-def test_a_dynamic_entry_cannot_have_one(world: World, fields: Any, field: str) -> None:
+def test_a_dynamic_entry_cannot_have_a_function(world: World, fields: Any, field: str) -> None:
     with pytest.raises(InvalidEntryError, match="only for entries of beat_schedule") as caught:
         RedBeatSchedulerEntry("a", "tasks.a", 60, app=world.app, **fields).save()
     assert caught.value.field == field
@@ -124,7 +126,7 @@ def test_a_dynamic_entry_cannot_have_one(world: World, fields: Any, field: str) 
 
 
 @pytest.mark.parametrize("field", ["args", "kwargs"])
-def test_one_in_place_of_all_arguments_is_refused(
+def test_a_function_in_place_of_all_arguments_is_refused(
     world: World, field: str, log: pytest.LogCaptureFixture
 ) -> None:
     configure(world, **{field: LAZY})
@@ -144,7 +146,7 @@ def test_arguments_that_refer_to_themselves_are_refused(world: World) -> None:
 def test_a_beat_without_that_configuration_sends_nothing(
     world: World, log: pytest.LogCaptureFixture, configured: Any
 ) -> None:
-    """It says why, tries again later, and does not keep the others from their runs."""
+    """The beat logs why and retries later, and the other entries run."""
     configure(world, args=[LAZY])
     knows = world.scheduler()
     knows.tick()
@@ -166,7 +168,7 @@ def test_a_beat_without_that_configuration_sends_nothing(
     score = world.score("a")
     assert score is not None
     assert 0 < score - world.now() <= 60
-    # One that knows sends the run that waited.
+    # A beat with that configuration sends the waiting run.
     other.close()
     configure(world, args=[LAZY])
     third = world.scheduler()
@@ -180,7 +182,7 @@ def test_a_beat_without_that_configuration_sends_nothing(
 def test_a_function_that_fails_delays_only_its_own_entry(
     world: World, log: pytest.LogCaptureFixture, delivery: str
 ) -> None:
-    """Its errors are not taken for those of the broker, and the run is late, not lost."""
+    """Its errors do not count as errors of the broker, and the run is late, not lost."""
     configure(world, args=[BeatLazyFunc(fail)], delivery=delivery)
     scheduler = world.scheduler()
     scheduler.tick()
@@ -196,7 +198,7 @@ def test_a_function_that_fails_delays_only_its_own_entry(
     assert 0 < score - world.now() <= 60
 
 
-def test_a_failed_publish_calls_them_again(world: World) -> None:
+def test_a_failed_publish_calls_the_functions_again(world: World) -> None:
     configure(world, args=[LAZY])
     scheduler = world.scheduler()
     errors = iter([ValueError("once")])
@@ -215,7 +217,7 @@ def test_a_failed_publish_calls_them_again(world: World) -> None:
     assert scheduler.sent[0].args == [1]
 
 
-def test_other_programs_see_what_it_is_and_may_edit_the_rest(world: World) -> None:
+def test_other_programs_can_read_the_description_and_edit_the_rest(world: World) -> None:
     configure(world, args=[LAZY, "x"])
     scheduler = world.scheduler()
     scheduler.tick()
@@ -242,7 +244,7 @@ def test_a_loaded_entry_is_not_sent_with_a_description(world: World) -> None:
 
 
 class Keeping(RecordingScheduler):
-    """Keeps the entry it has sent."""
+    """Keeps the last entry that it sent."""
 
     def apply_async(self, entry: Any, *args: Any, **kwargs: Any) -> Any:
         self.kept = entry
@@ -269,7 +271,7 @@ def test_an_entry_of_the_configuration_may_be_sent_by_hand(world: World) -> None
         '{"lazy": [["args", 0, "x"]]}',
     ],
 )
-def test_a_policy_that_does_not_fit_is_quarantined(world: World, policy: str) -> None:
+def test_an_invalid_policy_is_quarantined(world: World, policy: str) -> None:
     world.put("a", args=["x"])
     world.client.hset(KEY, "policy", policy)
     world.put("b")
@@ -281,7 +283,7 @@ def test_a_policy_that_does_not_fit_is_quarantined(world: World, policy: str) ->
         RedBeatSchedulerEntry.from_key(KEY, world.app)
 
 
-def test_the_real_scheduler_sends_them(world: World) -> None:
+def test_the_real_scheduler_sends_the_results(world: World) -> None:
     configure(world, kwargs={"n": {"m": LAZY}})
     scheduler = world.scheduler_of(RedBeatScheduler)
     scheduler.tick()

@@ -1,4 +1,4 @@
-"""What Celery's own scheduler does with each message, of which this one has its own way."""
+"""Messages are those of Celery's own scheduler, although RedBeat sends them with its own code."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .conftest import RecordingScheduler, World, interval_json
 
 
 class Recorded(Task):
-    """A task that keeps what it is asked to send."""
+    """A task that records its calls."""
 
     abstract = True
     calls: ClassVar[list[tuple[Any, ...]]]
@@ -25,20 +25,20 @@ class Recorded(Task):
 
 
 def entry_of(world: World, **more: Any) -> RedBeatSchedulerEntry:
-    """Return an entry; two of them share nothing that Celery could change."""
+    """Return a new entry; two entries share no object that Celery could change."""
     fields = {"schedule": 60.0, "args": (1, "two"), "kwargs": {"three": 3}, **more}
     return RedBeatSchedulerEntry("a", "tasks.a", app=world.app, **fields)
 
 
 def send_both(world: World, scheduler: RecordingScheduler, **more: Any) -> None:
-    """Send an entry by this scheduler's own way, and by Celery's."""
-    own, theirs = entry_of(world, **more), entry_of(world, **more)
+    """Send an entry by this scheduler's own code, and by Celery's."""
+    own, celerys = entry_of(world, **more), entry_of(world, **more)
     scheduler.apply_async(own, producer=scheduler.producer, advance=False)
-    Scheduler.apply_async(scheduler, theirs, producer=scheduler.producer, advance=False)
+    Scheduler.apply_async(scheduler, celerys, producer=scheduler.producer, advance=False)
 
 
 def of_the_user(options: dict[str, Any]) -> dict[str, Any]:
-    """Return options without those that tell one run from another, or how it is tried again."""
+    """Return options without those that identify the run or configure the retry."""
     headers = options.get("headers", {})
     own = {"scheduled_at", "periodic_task_name", "celery_beat_task"}
     kept = {name: value for name, value in headers.items() if name not in own}
@@ -75,7 +75,7 @@ def test_a_task_of_the_app(world: World) -> None:
     assert scheduler.sent == []
 
 
-def test_an_error_is_celerys(world: World) -> None:
+def test_an_error_is_raised_as_celery_does(world: World) -> None:
     scheduler = world.scheduler()
 
     def refuse(_task: str) -> None:
@@ -88,7 +88,7 @@ def test_an_error_is_celerys(world: World) -> None:
 
 
 class Syncing(RecordingScheduler):
-    """It has something to write now and then."""
+    """A scheduler with something to sync."""
 
     synced: list[int]
 
@@ -96,11 +96,11 @@ class Syncing(RecordingScheduler):
         self.synced.append(len(self.sent))
 
 
-def test_sync_is_called_after_so_many_tasks(world: World) -> None:
+def test_sync_is_called_after_the_configured_number_of_tasks(world: World) -> None:
     scheduler = world.scheduler_of(Syncing, sync_every_tasks=2)
     scheduler.synced = []
     scheduler.tick()
-    assert scheduler.synced == [0]  # Celery's begins so
+    assert scheduler.synced == [0]  # Celery's initial value
     for names in ("ab", "c", "de"):
         for name in names:
             world.put(name, interval_json(3600), world.ago(3700))
@@ -108,7 +108,7 @@ def test_sync_is_called_after_so_many_tasks(world: World) -> None:
     assert scheduler.synced == [0, 2, 5]
 
 
-def test_a_sync_that_fails_is_told(world: World, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_sync_that_fails_is_logged(world: World, caplog: pytest.LogCaptureFixture) -> None:
     class Failing(RecordingScheduler):
         failing = True
 

@@ -1,4 +1,4 @@
-"""The beat lock: who leads, who stands by, and how it passes on."""
+"""The beat lock: which beat leads, which stands by, and how the lock passes on."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class TestLeading:
         standby.close()
         assert world.client.get(LOCK) == lock_of(leader)
 
-    def test_lost_lock_makes_a_standby_and_it_comes_back(
+    def test_a_beat_that_lost_the_lock_stands_by_and_leads_again(
         self, world: World, log: pytest.LogCaptureFixture
     ) -> None:
         scheduler = world.scheduler()
@@ -83,7 +83,7 @@ class TestLeading:
         scheduler.tick()
         assert scheduler.names == ["a"]
 
-    def test_runs_that_are_out_are_recorded_without_the_lock(self, world: World) -> None:
+    def test_sent_runs_are_recorded_without_the_lock(self, world: World) -> None:
         scheduler = world.scheduler()
         scheduler.tick()
         world.put("a")
@@ -110,7 +110,7 @@ class TestLeading:
     def test_a_key_that_is_no_lock_is_reported_and_stays(
         self, world: World, log: pytest.LogCaptureFixture
     ) -> None:
-        """An entry called `:lock`, which RedBeat 2 stores."""
+        """An entry named `:lock`, which RedBeat 2 stores."""
         world.client.hset(LOCK, "definition", "{}")
         scheduler = world.scheduler()
         scheduler.tick()
@@ -125,7 +125,7 @@ class TestLeading:
 
 class TestDeadLeader:
     def watch(self, world: World, standby: RecordingScheduler, clock: Clock, ttl: float) -> float:
-        """Tick until ``standby`` leads or the lock ran out; return the seconds it took."""
+        """Tick until ``standby`` leads or the lock has expired; return the seconds it took."""
         waited = 0.0
         while waited < ttl:
             standby.tick()
@@ -137,7 +137,7 @@ class TestDeadLeader:
         return waited
 
     @pytest.mark.parametrize(("timeout", "expected"), [(1500, SILENCE), (12, 12)])
-    def test_is_taken_over(
+    def test_a_dead_leader_is_replaced(
         self, world: World, clock: Clock, timeout: float, expected: float
     ) -> None:
         dead = world.scheduler(lock_timeout=timeout)
@@ -146,7 +146,7 @@ class TestDeadLeader:
         waited = self.watch(world, standby, clock, timeout)
         assert expected - 1 <= waited <= expected + 1
 
-    def test_one_that_renews_is_not(self, world: World, clock: Clock) -> None:
+    def test_a_leader_that_renews_is_not_replaced(self, world: World, clock: Clock) -> None:
         leader = world.scheduler()
         leader.tick()
         standby = world.scheduler_of(RecordingScheduler, clock)
@@ -158,9 +158,13 @@ class TestDeadLeader:
                 leader.tick()
         assert world.client.get(LOCK) == lock_of(leader)
 
-    def test_time_without_a_look_is_no_silence(self, world: World, clock: Clock) -> None:
-        """Setup: a standby that cannot reach Redis for longer than a dead leader is waited for.
-        Invariant: the leader, which could not reach Redis either, keeps the lock."""
+    def test_time_without_a_look_at_the_lock_does_not_count_as_silence(
+        self, world: World, clock: Clock
+    ) -> None:
+        """Setup: a standby that cannot reach Redis for longer than the takeover delay.
+
+        Invariant: the leader, which could not reach Redis either, keeps the lock.
+        """
         leader = world.scheduler()
         leader.tick()
         standby = world.scheduler_of(RecordingScheduler, clock)
@@ -171,13 +175,15 @@ class TestDeadLeader:
         standby.tick()
         assert world.client.get(LOCK) == lock_of(leader)
 
-    def test_a_foreign_one_is_waited_for(self, world: World, clock: Clock) -> None:
+    def test_the_lock_of_another_program_is_waited_for(self, world: World, clock: Clock) -> None:
         world.client.set(LOCK, "token-of-redbeat-2", px=1_500_000)
         standby = world.scheduler_of(RecordingScheduler, clock)
         self.watch(world, standby, clock, 100)
         assert world.client.get(LOCK) == "token-of-redbeat-2"
 
-    def test_one_that_comes_back_claims_nothing(self, world: World, clock: Clock) -> None:
+    def test_a_replaced_leader_that_comes_back_claims_nothing(
+        self, world: World, clock: Clock
+    ) -> None:
         stale = world.scheduler()
         stale.tick()
         heir = world.scheduler_of(RecordingScheduler, clock)
@@ -201,12 +207,12 @@ def tick_all(beats: list[RecordingScheduler]) -> None:
 class TestWithoutLock:
     @pytest.mark.long
     def test_beats_share_the_work(self, world: World) -> None:
-        """Each occurrence goes out once, whoever sends it."""
+        """Each occurrence is sent once, by any beat."""
         world.app.conf.redbeat_lock_key = None
         beats = [world.scheduler() for _ in range(3)]
         for beat in beats:
             beat.tick()
-        world.put_many(3000)  # one beat holds two batches at most, of 500 each
+        world.put_many(3000)  # one beat holds at most two batches of 500 entries
         sent: Counter[str] = Counter()
         for beat in beats:
             others = [other for other in beats if other is not beat]
@@ -223,7 +229,7 @@ class TestWithoutLock:
         assert world.client.get(LOCK) is None
 
     @pytest.mark.standalone
-    def test_none_in_the_namespace_of_django(self, world: World) -> None:
+    def test_a_lock_key_of_none_in_the_namespace_of_django(self, world: World) -> None:
         app = Celery("django", broker="memory://", set_as_current=False)
         settings = {
             "CELERY_REDBEAT_REDIS_URL": world.app.conf.redbeat_redis_url,
@@ -240,7 +246,7 @@ class TestWithoutLock:
 
 
 class TestApi:
-    def test_as_embedders_use_it(self, world: World) -> None:
+    def test_acquire_extend_and_release_as_embedders_use_them(self, world: World) -> None:
         scheduler = world.scheduler(lock_timeout=100)
         lock = scheduler.lock
         assert lock is not None
@@ -262,7 +268,7 @@ class TestApi:
         assert lock is not None
         assert not lock.acquire(blocking=False)
 
-    def test_acquire_waits_as_long_as_told(self, world: World) -> None:
+    def test_acquire_waits_for_the_given_time(self, world: World) -> None:
         world.client.set(LOCK, "another", px=60_000)
         lock = world.scheduler().lock
         assert lock is not None
@@ -278,14 +284,16 @@ class TestApi:
         scheduler.tick()
         assert scheduler.names == ["a"]
 
-    def test_of_a_beat_service(self, world: World) -> None:
+    def test_acquire_distributed_beat_lock_acquires_the_lock_of_a_service(
+        self, world: World
+    ) -> None:
         class Service:
             scheduler = world.scheduler()
 
         acquire_distributed_beat_lock(Service())
         assert world.client.get(LOCK) == lock_of(Service.scheduler)
 
-    def test_of_somebody_else(self, world: World) -> None:
+    def test_acquire_distributed_beat_lock_ignores_other_schedulers(self, world: World) -> None:
         class Service:
             scheduler = object()
 

@@ -1,4 +1,4 @@
-"""A leader finds the lock in other hands: it stands by, or it ends; and who leads is told."""
+"""A leader loses the lock: it stands by or exits. The API reports which beat leads."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ def take_lock(world: World) -> bool:
 
 
 def lose_lock_between_turns(world: World, wire: Wire) -> None:
-    """Have the lock taken when runs are claimed: before the next batch is asked for."""
+    """Take the lock when runs are claimed, before the next batch is requested."""
     wire.before_command(lambda: take_lock(world), lambda: world.is_claimed("e0"))
 
 
 def unrecorded(world: World, scheduler: RecordingScheduler) -> list[str]:
-    """Return what was sent and is not recorded."""
+    """Return the entries that were sent and not recorded."""
     return [name for name in scheduler.names if not world.run_count(name)]
 
 
 class TestStandby:
-    def test_is_the_default_says_so_and_leads_again(
+    def test_standing_by_is_the_default_is_logged_and_ends_with_the_lead(
         self, world: World, log: pytest.LogCaptureFixture
     ) -> None:
         scheduler = world.scheduler()
@@ -62,7 +62,7 @@ class TestStandby:
         take_lock(world)
         assert scheduler.tick() == STANDBY_POLL
 
-    def test_what_was_sent_while_it_was_lost_is_recorded(self, world: World, wire: Wire) -> None:
+    def test_runs_sent_while_the_lock_was_lost_are_recorded(self, world: World, wire: Wire) -> None:
         scheduler = world.scheduler()
         scheduler.tick()
         world.put_many(600)
@@ -81,21 +81,23 @@ class TestExit:
         clock: Clock,
         wire: Wire,  # noqa: ARG002
     ) -> RecordingScheduler:
-        """A leader that ends when it loses the lock."""
+        """A leader that exits when it loses the lock."""
         world.app.conf.redbeat_on_lock_lost = "exit"
         scheduler = world.scheduler(clock=clock)
         scheduler.tick()
         return scheduler
 
-    def test_a_loss_of_all_data_ends_it(self, world: World, scheduler: RecordingScheduler) -> None:
-        """Programs register everything again when they are started after that."""
+    def test_a_loss_of_all_data_ends_the_beat(
+        self, world: World, scheduler: RecordingScheduler
+    ) -> None:
+        """Programs register all their entries again when they restart."""
         world.put("a", score=world.now() + 900)
         scheduler.tick()
         world.client.flushall()
         with pytest.raises(LockNotOwnedError, match="vanished"):
             scheduler.tick()
 
-    def test_raises_and_names_the_lock_and_its_holder(
+    def test_the_error_names_the_lock_and_its_holder(
         self, world: World, scheduler: RecordingScheduler
     ) -> None:
         take_lock(world)
@@ -120,7 +122,7 @@ class TestExit:
     def test_records_first_what_was_sent_while_it_looked_ahead(
         self, world: World, wire: Wire, scheduler: RecordingScheduler
     ) -> None:
-        """The turn that tells of the loss was begun before the runs were sent."""
+        """The request whose reply reports the loss began before the runs were sent."""
         world.put_many(600)
         lose_lock_between_turns(world, wire)
         with pytest.raises(LockNotOwnedError):
@@ -137,7 +139,7 @@ class TestExit:
         scheduler.close()
         assert world.client.get(LOCK) == "another"
 
-    def test_is_not_for_one_that_never_led(self, world: World) -> None:
+    def test_a_beat_that_never_led_does_not_exit(self, world: World) -> None:
         world.app.conf.redbeat_on_lock_lost = "exit"
         take_lock(world)
         scheduler = world.scheduler()
@@ -148,7 +150,7 @@ class TestExit:
         scheduler.tick()
         assert scheduler.names == ["a"]
 
-    def test_is_not_for_a_lock_that_expired_and_is_free(
+    def test_a_lock_that_expired_and_is_free_is_taken_again(
         self, world: World, scheduler: RecordingScheduler
     ) -> None:
         world.client.delete(LOCK)
@@ -164,11 +166,11 @@ class TestExit:
 
 
 class TestWhoLeads:
-    def test_nobody(self, world: World) -> None:
+    def test_without_a_beat_there_is_no_leader(self, world: World) -> None:
         assert current_leader(world.app) is None
         assert active_beats(world.app) == []
 
-    def test_this_process(self, world: World) -> None:
+    def test_a_leading_process_is_described(self, world: World) -> None:
         started = datetime.now(timezone.utc).replace(microsecond=0)
         scheduler, standby = world.scheduler(), world.scheduler()
         scheduler.tick()
@@ -182,7 +184,7 @@ class TestWhoLeads:
         assert started <= leader.since <= datetime.now(timezone.utc)
         assert active_beats(world.app) == [leader]
 
-    def test_follows_the_lock_and_ends_with_it(self, world: World) -> None:
+    def test_the_status_follows_the_lock(self, world: World) -> None:
         scheduler, heir = world.scheduler(), world.scheduler()
         scheduler.tick()
         heir.tick()
@@ -210,19 +212,19 @@ class TestWhoLeads:
             *("h:1:99999999999999999999:t", "naïve ☃", "somehost:17:1700000000:abc"),
         ],
     )
-    def test_a_foreign_token_tells_nothing_but_itself(self, world: World, token: str) -> None:
+    def test_a_foreign_token_is_shown_without_details(self, world: World, token: str) -> None:
         world.client.set(LOCK, token)
         assert current_leader(world.app) == BeatInfo(token)
         assert active_beats(world.app) == [BeatInfo(token)]
 
-    def test_a_host_with_colons(self, world: World) -> None:
+    def test_a_token_with_colons_in_its_host(self, world: World) -> None:
         world.client.set(LOCK, "redbeat3:fe80::1:17:1700000000:0123456789abcdef")
         leader = current_leader(world.app)
         assert leader is not None
         assert (leader.host, leader.pid) == ("fe80::1", 17)
         assert leader.since == datetime.fromtimestamp(1_700_000_000, timezone.utc)
 
-    def test_a_token_that_is_not_text(self, world: World) -> None:
+    def test_a_token_that_is_not_text_is_shown(self, world: World) -> None:
         world.client.set(LOCK, b"\xff\xfe")
         leader = current_leader(world.app)
         assert leader is not None
@@ -246,7 +248,7 @@ class TestWithoutLock:
         assert len({beat.token for beat in found}) == 3
         assert all(beat.since is not None for beat in found)
 
-    def test_one_that_is_closed_is_gone_at_once(self, world: World) -> None:
+    def test_a_closed_beat_is_not_listed(self, world: World) -> None:
         stays, goes = world.scheduler(), world.scheduler()
         stays.tick()
         goes.tick()
@@ -256,7 +258,7 @@ class TestWithoutLock:
         assert active_beats(world.app) == []
         assert not world.client.exists(BEATS)
 
-    def test_one_that_was_killed_is_gone_after_some_seconds(self, world: World) -> None:
+    def test_a_killed_beat_is_not_listed_after_some_seconds(self, world: World) -> None:
         scheduler = world.scheduler()
         scheduler.tick()
         (token,) = world.client.zrange(BEATS, 0, -1)
@@ -265,7 +267,7 @@ class TestWithoutLock:
         world.client.zadd(BEATS, {token: world.now() - SEEN_WITHIN - 3})
         assert active_beats(world.app) == []
 
-    def test_a_lock_that_is_left_over_is_nobodys(self, world: World) -> None:
+    def test_a_leftover_lock_has_no_holder(self, world: World) -> None:
         take_lock(world)
         world.put("a")
         scheduler = world.scheduler()

@@ -1,4 +1,4 @@
-"""More is due than one batch: Redis claims the next one while the last is dispatched."""
+"""Redis claims the next batch while the beat sends the current one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MANY = 3 * BATCH + 10
 
 @pytest.fixture
 def scheduler(world: World, clock: Clock) -> RecordingScheduler:
-    """A scheduler that leads, with more due than it takes at a time; no time passes for it."""
+    """A leading scheduler with more due entries than one batch; its clock stands still."""
     scheduler = world.scheduler(clock=clock)
     scheduler.tick()
     world.put_many(MANY)
@@ -28,18 +28,18 @@ def scheduler(world: World, clock: Clock) -> RecordingScheduler:
 
 
 def each_once(*schedulers: RecordingScheduler) -> bool:
-    """Whether every entry was sent, and none twice."""
+    """Return whether every entry was sent, and none twice."""
     sent = Counter(name for scheduler in schedulers for name in scheduler.names)
     return len(sent) == MANY and set(sent.values()) == {1}
 
 
 def unrecorded(world: World) -> int:
-    """How many entries have no run in their history."""
+    """Return how many entries have no run in their history."""
     return sum(world.run_count(name.split(":", 1)[1]) == 0 for name in entry_keys(world))
 
 
 def entry_keys(world: World) -> list[str]:
-    """The keys of the entries that are due once an hour."""
+    """Return the keys of the hourly entries."""
     return [key for key in world.client.zrange(f"{PREFIX}:schedule", 0, -1) if "celery." not in key]
 
 
@@ -54,10 +54,15 @@ def test_every_entry_is_sent_and_recorded_in_one_tick(
 
 
 @pytest.mark.long
-def test_told_to_stop_it_gives_back_both_batches(
+def test_a_stopping_beat_puts_both_batches_back(
     world: World, scheduler: RecordingScheduler
 ) -> None:
-    """Setup: two batches are claimed. Fault: SIGTERM. Invariant: an heir sends the rest."""
+    """Setup: two batches are claimed.
+
+    Fault: SIGTERM.
+
+    Invariant: the next leader sends the rest.
+    """
 
     def stop() -> None:
         raise SystemExit
@@ -76,10 +81,15 @@ def test_told_to_stop_it_gives_back_both_batches(
 
 @pytest.mark.long
 @pytest.mark.standalone
-def test_a_connection_that_breaks_meanwhile_loses_nothing(
+def test_a_connection_that_breaks_during_a_request_loses_nothing(
     world: World, scheduler: RecordingScheduler, log: pytest.LogCaptureFixture
 ) -> None:
-    """Setup: a turn is under way. Fault: its connection ends. Invariant: nothing is sent twice."""
+    """Setup: a request is in flight.
+
+    Fault: its connection ends.
+
+    Invariant: no run is sent twice.
+    """
     pool = get_redis(world.app).connection_pool
     scheduler.before_send = once(lambda: pool.disconnect(inuse_connections=True))
     for _ in range(3):
@@ -87,7 +97,7 @@ def test_a_connection_that_breaks_meanwhile_loses_nothing(
     assert "trying again" in log.text
     for key in entry_keys(world):
         name = key.split(":", 1)[1]
-        if world.is_claimed(name):  # the answer that told of these got lost
+        if world.is_claimed(name):  # the reply with these claims got lost
             world.expire_claim(name)
     for _ in range(3):
         scheduler.tick()
@@ -96,10 +106,10 @@ def test_a_connection_that_breaks_meanwhile_loses_nothing(
 
 
 @pytest.mark.long
-def test_a_client_that_cannot_wait_for_a_reply_takes_turns(
+def test_a_client_that_cannot_read_replies_later_claims_one_batch_at_a_time(
     app: Celery, redis_url: str, world: World
 ) -> None:
-    """A pool without connections to spare, as a cluster client, asks when it wants to know."""
+    """A client without spare connections, such as a cluster client, waits for each reply."""
     app.redbeat_redis = redis.Redis.from_url(redis_url, max_connections=1, decode_responses=True)
     scheduler = world.scheduler(clock=Clock())
     scheduler.tick()

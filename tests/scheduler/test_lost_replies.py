@@ -1,4 +1,4 @@
-"""Redis did what it was told, and its answer never arrived."""
+"""Redis executed a request, and its reply never arrived."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from .conftest import (
 
 
 def lose_claims(world: World, wire: Wire, name: str = "a", times: int = 1) -> None:
-    """Lose the next replies that come while an entry is claimed: nobody knows of the claim."""
+    """Lose the next replies that arrive while an entry is claimed: no beat knows of the claim."""
     wire.lose(lambda: world.is_claimed(name), times)
 
 
 def lose_record(world: World, wire: Wire, name: str = "a") -> None:
-    """Lose the first reply that comes when the run of an entry is recorded."""
+    """Lose the first reply that arrives when the run of an entry is recorded."""
     wire.lose(lambda: world.run_count(name) == 1)
 
 
 @pytest.fixture
 def scheduler(world: World, clock: Clock, wire: Wire) -> RecordingScheduler:  # noqa: ARG001
-    """A leading beat, on that wire."""
+    """A leading beat whose client can lose replies."""
     scheduler = world.scheduler(clock=clock)
     scheduler.tick()
     return scheduler
@@ -49,10 +49,10 @@ def test_claims_are_handed_out_again_at_the_next_tick(
     assert all(world.run_count(f"e{n}") == 1 for n in range(40))
 
 
-def test_nothing_else_is_handed_out_with_them(
+def test_entries_due_since_are_claimed_separately(
     world: World, wire: Wire, scheduler: RecordingScheduler
 ) -> None:
-    """What became due meanwhile is claimed by a turn of its own, under an id of its own."""
+    """Entries that became due since are claimed by another request, under another claim id."""
     world.put("a")
     lose_claims(world, wire)
     scheduler.tick()
@@ -61,7 +61,9 @@ def test_nothing_else_is_handed_out_with_them(
     assert scheduler.names == ["a", "b"]
 
 
-def test_lost_twice(world: World, wire: Wire, scheduler: RecordingScheduler) -> None:
+def test_claims_whose_reply_is_lost_twice_are_handed_out_again(
+    world: World, wire: Wire, scheduler: RecordingScheduler
+) -> None:
     world.put("a")
     lose_claims(world, wire, times=2)
     scheduler.tick()
@@ -71,7 +73,7 @@ def test_lost_twice(world: World, wire: Wire, scheduler: RecordingScheduler) -> 
     assert scheduler.names == ["a"]
 
 
-def test_a_question_that_never_arrived_claims_what_is_due(
+def test_a_request_that_never_arrived_claims_what_is_due_when_repeated(
     world: World, wire: Wire, scheduler: RecordingScheduler
 ) -> None:
     world.put("a")
@@ -81,7 +83,7 @@ def test_a_question_that_never_arrived_claims_what_is_due(
     assert scheduler.names == ["a"]
 
 
-def test_claims_that_expired_meanwhile_are_anybodys(
+def test_lost_claims_that_expired_can_be_claimed_by_any_beat(
     world: World, wire: Wire, clock: Clock, scheduler: RecordingScheduler
 ) -> None:
     world.put("a", interval_json(60), world.ago(90))
@@ -97,7 +99,7 @@ def test_claims_that_expired_meanwhile_are_anybodys(
     assert (heir.names, scheduler.names) == (["a"], [])
 
 
-def test_what_was_recorded_is_not_recorded_twice(
+def test_a_recorded_run_is_not_recorded_twice(
     world: World, wire: Wire, scheduler: RecordingScheduler, log: pytest.LogCaptureFixture
 ) -> None:
     world.put("a", interval_json(60), world.ago(90))
@@ -110,10 +112,10 @@ def test_what_was_recorded_is_not_recorded_twice(
     assert "deleted or replaced" not in log.text
 
 
-def test_answers_to_a_batch_that_overlaps(
+def test_a_lost_reply_to_a_record_and_a_claim(
     world: World, wire: Wire, scheduler: RecordingScheduler
 ) -> None:
-    """Both batches are under way: one is recorded and the next claimed by the turn that is lost."""
+    """Two batches are in flight: the lost request records one and claims the next."""
     world.put_many(1200)
     lose_record(world, wire, "e0")
     # On a busy machine a tick ends before it has done everything.
@@ -127,20 +129,20 @@ def test_answers_to_a_batch_that_overlaps(
 def test_a_history_written_by_an_application_survives_a_lost_refusal(
     world: World, wire: Wire, scheduler: RecordingScheduler
 ) -> None:
-    """The answer that told of the application's history is lost; asking again tells it again."""
+    """The lost reply contained the application's history; the repeated request returns it again."""
     world.put("a", interval_json(600), world.ago(900))
-    theirs = world.ago(5)
-    scheduler.before_send = once(lambda: world.put_meta("a", theirs))
+    written = world.ago(5)
+    scheduler.before_send = once(lambda: world.put_meta("a", written))
     wire.lose(lambda: scheduler.sent)
     for _ in range(3):
         scheduler.tick()
-    assert world.field("a", "meta")["last_run_at"] == datetime_json(theirs)
+    assert world.field("a", "meta")["last_run_at"] == datetime_json(written)
     assert world.run_count("a") == 1
     assert scheduler.names == ["a"]
 
 
-def test_becoming_the_leader_unheard(world: World, wire: Wire) -> None:
-    """No self-lockout: the lock that was taken by a lost answer is ours."""
+def test_a_beat_whose_lock_reply_was_lost_leads(world: World, wire: Wire) -> None:
+    """The beat does not lock itself out: a lock acquired by a lost reply is its own."""
     world.put("a")
     scheduler = world.scheduler()
     wire.lose(lambda: world.client.exists(LOCK))
@@ -151,7 +153,7 @@ def test_becoming_the_leader_unheard(world: World, wire: Wire) -> None:
     assert scheduler.names == ["a"]
 
 
-def test_stopping_gives_back_what_was_claimed_unheard(
+def test_a_stopping_beat_puts_back_claims_whose_reply_was_lost(
     world: World, wire: Wire, scheduler: RecordingScheduler
 ) -> None:
     world.put("a", interval_json(60), world.ago(90))

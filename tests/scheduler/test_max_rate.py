@@ -1,4 +1,4 @@
-"""``redbeat_max_rate``: after an outage the catch-up is paced, and what is on time goes first."""
+"""``redbeat_max_rate``: late runs are sent at a limited rate, after the runs on time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def late(world: World, count: int) -> None:
 
 
 def paced(world: World, clock: Clock, rate: float | None) -> RecordingScheduler:
-    """Return a beat with such a limit."""
+    """Return a beat with such a rate limit."""
     world.app.conf.redbeat_max_rate = rate
     return world.scheduler_of(RecordingScheduler, clock)
 
@@ -40,7 +40,7 @@ def test_when_all_are_sent_the_beat_waits_as_usual(world: World, clock: Clock) -
     assert scheduler.tick() == 5
 
 
-def test_those_on_time_go_first_and_have_no_limit(world: World, clock: Clock) -> None:
+def test_runs_on_time_go_first_and_have_no_limit(world: World, clock: Clock) -> None:
     late(world, 20)
     for number in range(30):
         world.put(f"now{number}", score=world.now())
@@ -54,7 +54,7 @@ def test_those_on_time_go_first_and_have_no_limit(world: World, clock: Clock) ->
     assert scheduler.names[35:] == [f"more{number}" for number in range(30)]
 
 
-def test_one_in_many_seconds(world: World, clock: Clock) -> None:
+def test_a_rate_below_one_per_second(world: World, clock: Clock) -> None:
     late(world, 3)
     scheduler = paced(world, clock, 0.1)
     assert scheduler.tick() == 5, "the longest wait"
@@ -67,14 +67,14 @@ def test_one_in_many_seconds(world: World, clock: Clock) -> None:
     assert len(scheduler.sent) == 2
 
 
-def test_the_next_one_on_time_is_waited_for(world: World, clock: Clock) -> None:
+def test_the_wait_ends_at_the_next_run_on_time(world: World, clock: Clock) -> None:
     late(world, 3)
     world.put("soon", score=world.now() + 3)
     scheduler = paced(world, clock, 0.1)
     assert 1 < scheduler.tick() <= 3
 
 
-def test_without_a_rate_what_is_late_goes_first(world: World, clock: Clock) -> None:
+def test_without_a_rate_late_runs_go_first(world: World, clock: Clock) -> None:
     late(world, 1200)
     world.put("now", score=world.now())
     scheduler = paced(world, clock, None)

@@ -1,4 +1,4 @@
-"""What travels with a message: the occurrence it was sent for."""
+"""What a message contains: the occurrence that it was sent for."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NOON = datetime(2030, 7, 1, 12, tzinfo=ZoneInfo("Europe/Berlin"))
 
 
 def send_one(world: World, **definition: Any) -> RecordingScheduler:
-    """Return a scheduler that has sent one message of the entry ``a``."""
+    """Return a scheduler that has sent one message for the entry ``a``."""
     world.put("a", interval_json(60), world.ago(90), **definition)
     scheduler = world.scheduler()
     scheduler.tick()
@@ -78,7 +78,7 @@ def test_the_stored_entry_is_never_touched(world: World) -> None:
     assert first.scheduled_at != second.scheduled_at
 
 
-def test_the_last_run_is_told_apart_from_its_nominal_instant(world: World) -> None:
+def test_the_last_run_and_its_nominal_instant_are_separate(world: World) -> None:
     message = send_one(world).sent[0]
     runtime = world.field("a", "runtime")
     assert abs(runtime["scheduled_at"] - message.scheduled_at.timestamp()) < 1e-5
@@ -89,7 +89,7 @@ def test_the_last_run_is_told_apart_from_its_nominal_instant(world: World) -> No
 
 
 def test_tasks_that_the_app_knows_are_sent_through_their_own_apply_async(world: World) -> None:
-    """Their routing and their class's own options apply."""
+    """Their routing and the options of their class apply."""
     app: Celery = world.app
     seen: list[dict[str, object]] = []
 
@@ -125,7 +125,7 @@ def test_tasks_that_the_app_knows_are_sent_through_their_own_apply_async(world: 
 def test_times_among_the_options_arrive_at_the_worker(
     world: World, options: dict[str, Any], eta: Any, expires: Any, static: bool
 ) -> None:
-    """As Celery itself writes them into the message; seconds count from the dispatch."""
+    """They are in the format of Celery's own messages; seconds count from the dispatch."""
     fields: dict[str, Any] = {"task": "tasks.a", "schedule": 3600, "options": options}
     if static:
         world.app.conf.beat_schedule = {"a": fields}

@@ -1,4 +1,4 @@
-"""Runs that were missed are made up for by one, counted, and named in the log."""
+"""Missed runs are caught up by one run, which counts them and is logged."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from tests.scheduler.conftest import World, interval_json
 
 
-def test_the_run_that_makes_up_for_others_tells_how_many(
+def test_a_run_that_catches_up_missed_runs_counts_them(
     world: World, log: pytest.LogCaptureFixture
 ) -> None:
     world.put("late", interval_json(60), world.ago(60 * 5 + 30))
@@ -18,7 +18,7 @@ def test_the_run_that_makes_up_for_others_tells_how_many(
     assert f"Entry late missed 4 runs before that of {message.scheduled_at}" in log.text
 
 
-def test_a_run_on_time_does_not(world: World, log: pytest.LogCaptureFixture) -> None:
+def test_a_run_on_time_counts_no_missed_runs(world: World, log: pytest.LogCaptureFixture) -> None:
     world.put("on-time", interval_json(60), world.ago(61))
     world.put("new")
     scheduler = world.scheduler()

@@ -1,4 +1,4 @@
-"""From where a new entry counts: its first run is neither skipped nor made up."""
+"""The first run of a new entry is neither skipped nor repeated."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class TestFirstRun:
         assert [message.scheduled_at for message in scheduler.sent] == [instant]
         assert world.client.zscore(f"{PREFIX}:schedule", f"{PREFIX}new") == -1
 
-    def test_a_rule_begins_with_its_start_that_was_left_out(self, world: World, make: Any) -> None:
+    def test_a_rule_without_a_start_runs_at_its_creation(self, world: World, make: Any) -> None:
         rule = rrule("DAILY")
         make(world, rule)
         scheduler = world.scheduler()
@@ -50,7 +50,7 @@ class TestFirstRun:
             scheduler.tick()
         assert [message.scheduled_at for message in scheduler.sent] == [rule.start]
 
-    def test_a_rule_whose_start_is_long_ago_makes_up_for_nothing(
+    def test_a_rule_whose_start_is_long_ago_catches_up_nothing(
         self, world: World, make: Any
     ) -> None:
         start = (now() - timedelta(days=1) + 30 * MINUTE).replace(microsecond=0)
@@ -76,7 +76,7 @@ class TestFirstRun:
         assert scheduler.sent == []
 
 
-def test_a_history_that_is_given_counts(world: World) -> None:
+def test_a_new_entry_with_a_last_run_counts_from_it(world: World) -> None:
     instant = now() - MINUTE
     save(world, clocked(instant), last_run_at=now())
     scheduler = world.scheduler()

@@ -1,4 +1,4 @@
-"""Schedules and entry classes of the user's own that answer oddly cost their own entry only."""
+"""A user's schedule or entry class with invalid results affects its own entry only."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HUGE = 10**400
 
 
 class NoFloat:
-    """A number of seconds that is none."""
+    """A number of seconds that cannot be converted to a float."""
 
     def __float__(self) -> float:
         raise RuntimeError("odd")
@@ -32,12 +32,12 @@ def fail(*_: Any, **__: Any) -> Any:
 
 
 def fail_with_a_value_error() -> Any:
-    """Raise what constructors take for a wrong argument."""
+    """Raise the error that constructors report as a wrong argument."""
     raise ValueError("odd")
 
 
 class Odd(BaseSchedule):
-    """What the odd schedules have in common: the class that is registered."""
+    """The common base of the odd schedules, which is the registered class."""
 
 
 class OddInterval(Odd, schedule):
@@ -49,7 +49,7 @@ class OddCrontab(Odd, crontab):
 
 
 def answering(answer: Any) -> Callable[[], BaseSchedule]:
-    """Return what makes a schedule with this answer to ``is_due``."""
+    """Return a function that creates a schedule with this result of ``is_due``."""
 
     class Answering(OddInterval):
         def is_due(self, _last_run_at: datetime) -> Any:
@@ -59,7 +59,7 @@ def answering(answer: Any) -> Callable[[], BaseSchedule]:
 
 
 def with_method(name: str, method: Any) -> Callable[[], BaseSchedule]:
-    """Return what makes an interval with another method."""
+    """Return a function that creates an interval with another method."""
     return lambda: type("Odd", (OddInterval,), {name: method})(60)
 
 
@@ -91,14 +91,14 @@ register_schedule_type("odd", Odd, lambda _schedule: {}, lambda _fields: _made[-
 
 @pytest.fixture(params=SCHEDULES)
 def odd_schedule(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Have the type ``odd`` stand for such a schedule."""
+    """Register such a schedule as the type ``odd``."""
     _made.append(SCHEDULES[request.param])
     yield
     _made.pop()
 
 
 def check_the_others(world: World, scheduler: RecordingScheduler, log: str) -> None:
-    """One tick ends soon, ran what is in order, and set nothing aside."""
+    """Assert that one tick ends soon, runs the good entries, and quarantines nothing."""
     for name in ("good1", "good2"):
         world.put(name, interval_json(3600), world.ago(7200), score=2)
     wait = scheduler.tick()
@@ -136,10 +136,10 @@ def test_an_odd_entry_class(
     world: World, log: pytest.LogCaptureFixture, method: str, value: Any, delivery: str
 ) -> None:
     name, odd = method.removeprefix("not "), METHODS[method](value)
-    ours: Any = getattr(RedBeatSchedulerEntry, name)
+    base_method: Any = getattr(RedBeatSchedulerEntry, name)
 
     def ours_or_odd(entry: Any, *args: Any, **kwargs: Any) -> Any:
-        chosen = odd if entry.name == "odd" else ours
+        chosen = odd if entry.name == "odd" else base_method
         if isinstance(chosen, property):
             assert chosen.fget is not None
             return chosen.fget(entry)
@@ -155,5 +155,5 @@ def test_an_odd_entry_class(
 
 
 def dunder(name: str, method: Any) -> dict[str, Any]:
-    """Return the other names of the method."""
+    """Return the methods that must have the same result."""
     return {"__next__": method} if name == "next" else {}

@@ -1,4 +1,4 @@
-"""Values of settings that RedBeat 2 accepted, in a beat."""
+"""Values of settings that RedBeat 2 accepted work in a beat."""
 
 from __future__ import annotations
 

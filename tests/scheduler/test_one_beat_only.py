@@ -1,4 +1,4 @@
-"""Entries that one beat cannot run, and another one can: they are put back, not quarantined."""
+"""Entries that only some beats can run: the others put them back, without quarantine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .conftest import SCHEDULE, STATS, RecordingScheduler, World, interval_json
 
 
 class ColouredEntry(RedBeatSchedulerEntry):
-    """An entry with an argument of its own."""
+    """An entry with an additional argument."""
 
     def __init__(self, *args: Any, colour: str = "", **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -27,20 +27,20 @@ class ColouredEntry(RedBeatSchedulerEntry):
 
 
 class PickyEntry(RedBeatSchedulerEntry):
-    """An entry class whose own methods refuse what it does not know."""
+    """An entry class whose own methods refuse unknown values."""
 
     @staticmethod
     def decode_definition(definition: str | bytes) -> dict[str, Any]:
-        """Refuse all."""
+        """Refuse all definitions."""
         raise LookupError(definition)
 
 
 class LoadingEntry(RedBeatSchedulerEntry):
-    """An entry class that loads entries in a way of its own."""
+    """An entry class that overrides how entries are loaded."""
 
     @classmethod
     def from_key(cls, key: str, app: Any = None) -> Any:  # noqa: ARG003 - as it is called
-        """Fail."""
+        """Refuse to load."""
         raise LookupError(key)
 
 
@@ -51,7 +51,7 @@ class ColouredScheduler(RecordingScheduler):
 
 
 class PickyScheduler(RecordingScheduler):
-    """A beat whose entry class refuses all."""
+    """A beat whose entry class refuses all entries."""
 
     Entry = PickyEntry
 
@@ -78,7 +78,7 @@ CASES: dict[str, Case] = {
 
 
 def look_again(world: World) -> None:
-    """Let the wait of the entry be over."""
+    """Let the wait of the entry end."""
     world.client.zadd(SCHEDULE, {f"{PREFIX}odd": 1}, xx=True)
 
 
@@ -92,7 +92,7 @@ def case(request: pytest.FixtureRequest, world: World) -> Case:
     return found
 
 
-def test_it_is_put_back_and_named_once(
+def test_the_entry_is_put_back_and_logged_once(
     world: World, case: Case, log: pytest.LogCaptureFixture
 ) -> None:
     cls, _, error = case
@@ -116,20 +116,20 @@ def test_it_is_put_back_and_named_once(
     assert world.client.hget(STATS, "failed") == "1"
 
 
-def test_another_occurrence_is_offered_at_once_again(world: World) -> None:
+def test_another_occurrence_starts_with_the_shortest_wait_again(world: World) -> None:
     world.put("odd", {"__type__": "lunar"})
     scheduler = world.scheduler()
     for _ in range(8):
         scheduler.tick()
         look_again(world)
-    world.client.hdel(f"{PREFIX}odd", "claim")  # as after a run in another beat
+    world.client.hdel(f"{PREFIX}odd", "claim")  # as after a run of another beat
     scheduler.tick()
     score = world.score("odd")
     assert score is not None
     assert score - world.now() <= OTHERS_WAIT.first
 
 
-def test_another_reason_is_named_as_well(world: World, log: pytest.LogCaptureFixture) -> None:
+def test_another_reason_is_logged_too(world: World, log: pytest.LogCaptureFixture) -> None:
     scheduler = world.scheduler()
     for kind in ("lunar", "lunar", "tide", "tide"):
         world.put("odd", {"__type__": kind})
@@ -137,7 +137,7 @@ def test_another_reason_is_named_as_well(world: World, log: pytest.LogCaptureFix
     assert len([text for text in log.messages if "is left to other beats" in text]) == 2
 
 
-def test_others_in_the_batch_do_not_notice(world: World) -> None:
+def test_other_entries_of_the_batch_run(world: World) -> None:
     for number in range(20):
         world.put(f"odd{number}", {"__type__": "lunar"})
         world.put(f"good{number}")
@@ -157,13 +157,13 @@ def test_a_triggered_run_waits_for_a_beat_that_can(world: World) -> None:
     assert [message.id for message in second.sent] == [task_id]
 
 
-class TestBesideAnotherBeat:
+class TestWithAnotherBeat:
     @pytest.fixture(autouse=True)
     def without_a_lock(self, world: World) -> None:
         """Let beats share the work."""
         world.app.conf.redbeat_lock_key = None
 
-    def test_the_other_one_is_woken_up_and_goes_first(self, world: World) -> None:
+    def test_the_other_beat_is_woken_up_and_claims_first(self, world: World) -> None:
         first, second = world.scheduler(), world.scheduler_of(ColouredScheduler)
         for scheduler in (first, second):
             scheduler.tick()
@@ -184,7 +184,7 @@ class TestBesideAnotherBeat:
         assert first.sent == []
         assert not world.is_claimed("odd")
 
-    def test_one_that_is_never_alone_shares_all_the_same(self, world: World) -> None:
+    def test_a_beat_that_puts_entries_back_still_shares_the_work(self, world: World) -> None:
         first, second = world.scheduler(), world.scheduler_of(ColouredScheduler)
         for number in range(40):
             world.put(f"odd{number}", interval_json(3600), world.ago(7200), colour="red")
@@ -203,13 +203,13 @@ class TestBesideAnotherBeat:
 
 
 @pytest.mark.parametrize("make", [MissingPackageError, NotAllowedError])
-def test_the_error_tells_the_two_kinds_apart(make: Callable[[str, str], Exception]) -> None:
+def test_the_error_class_distinguishes_the_two_kinds(make: Callable[[str, str], Exception]) -> None:
     error = make("task", "wrong")
     assert isinstance(error, CannotRunHereError)
     assert str(error) == "task: wrong"
 
 
-def test_what_is_bad_for_all_is_still_quarantined(world: World) -> None:
+def test_an_entry_that_no_beat_can_read_is_quarantined(world: World) -> None:
     world.client.hset(f"{PREFIX}odd", "definition", json.dumps({"name": "odd", "colour": "red"}))
     world.client.zadd(SCHEDULE, {f"{PREFIX}odd": 0})
     world.scheduler().tick()

@@ -1,4 +1,4 @@
-"""Redis goes away and comes back: the beat waits, says so once, and catches up."""
+"""Redis goes down and comes back: the beat waits, logs that once, and catches up."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from .conftest import LOCK, RecordingScheduler, World, interval_json
 
 @pytest.fixture
 def server() -> Iterator[RedisServer]:
-    """A server of the test's own, which keeps what it is told on disk."""
+    """The test's own server, which stores its data on disk."""
     with RedisServer("--appendonly", "yes", "--appendfsync", "always") as server:
         yield server
 
 
 @pytest.fixture
-def frail(server: RedisServer) -> Iterator[World]:
+def restartable(server: RedisServer) -> Iterator[World]:
     """A schedule in that server."""
-    app = Celery("frail", broker="memory://", set_as_current=False)
+    app = Celery("restartable", broker="memory://", set_as_current=False)
     app.conf.update(
         redbeat_redis_url=server.url,
         redbeat_key_prefix=PREFIX,
@@ -41,7 +41,7 @@ def frail(server: RedisServer) -> Iterator[World]:
 
 
 def tick_until_gone(scheduler: RecordingScheduler, ticks: int = 10) -> list[float]:
-    """Tick while Redis is away; return the waits."""
+    """Tick while Redis is down; return the waits."""
     return [scheduler.tick() for _ in range(ticks)]
 
 
@@ -51,11 +51,11 @@ def lines(log: pytest.LogCaptureFixture, words: str) -> int:
 
 
 def test_killed_and_restarted(
-    server: RedisServer, frail: World, log: pytest.LogCaptureFixture
+    server: RedisServer, restartable: World, log: pytest.LogCaptureFixture
 ) -> None:
-    ran = frail.ago(30)
-    frail.put("a", interval_json(60), ran, score=ran.timestamp() + 60)
-    scheduler = frail.scheduler()
+    ran = restartable.ago(30)
+    restartable.put("a", interval_json(60), ran, score=ran.timestamp() + 60)
+    scheduler = restartable.scheduler()
     scheduler.tick()
     server.kill()
     waits = tick_until_gone(scheduler)
@@ -63,24 +63,24 @@ def test_killed_and_restarted(
     assert waits == sorted(waits)
     assert lines(log, "Redis is not available") == 1
     server.restart()
-    frail.put_meta("a", frail.ago(90))
-    frail.client.zadd(f"{PREFIX}:schedule", {f"{PREFIX}a": 0})
+    restartable.put_meta("a", restartable.ago(90))
+    restartable.client.zadd(f"{PREFIX}:schedule", {f"{PREFIX}a": 0})
     scheduler.tick()
     scheduler.tick()
     assert scheduler.names == ["a"]
-    assert frail.run_count("a") == 1
+    assert restartable.run_count("a") == 1
     assert lines(log, "Redis is back") == 1
 
 
-def test_runs_that_are_out_are_recorded_afterwards(server: RedisServer, frail: World) -> None:
-    frail.put("a", interval_json(60), frail.ago(90), score=1)
-    frail.put("b", interval_json(60), frail.ago(90), score=2)
-    scheduler = frail.scheduler()
+def test_sent_runs_are_recorded_after_the_outage(server: RedisServer, restartable: World) -> None:
+    restartable.put("a", interval_json(60), restartable.ago(90), score=1)
+    restartable.put("b", interval_json(60), restartable.ago(90), score=2)
+    scheduler = restartable.scheduler()
     scheduler.tick()
     scheduler.sent.clear()
     for name in "ab":
-        frail.put_meta(name, frail.ago(90))
-        frail.client.zadd(f"{PREFIX}:schedule", {f"{PREFIX}{name}": 1})
+        restartable.put_meta(name, restartable.ago(90))
+        restartable.client.zadd(f"{PREFIX}:schedule", {f"{PREFIX}{name}": 1})
 
     def crash(task: str) -> None:
         if task == "tasks.b":
@@ -94,40 +94,40 @@ def test_runs_that_are_out_are_recorded_afterwards(server: RedisServer, frail: W
     scheduler.tick()
     scheduler.tick()
     assert scheduler.names == ["a", "b"]
-    assert [frail.run_count(name) for name in "ab"] == [1, 1]
-    assert not frail.is_claimed("a")
+    assert [restartable.run_count(name) for name in "ab"] == [1, 1]
+    assert not restartable.is_claimed("a")
 
 
-def test_redis_came_back_empty(frail: World, log: pytest.LogCaptureFixture) -> None:
-    """A server without persistence; static entries return, without a burst."""
-    frail.app.conf.beat_schedule = {
+def test_redis_came_back_empty(restartable: World, log: pytest.LogCaptureFixture) -> None:
+    """The server has no persistence; static entries return, without a burst."""
+    restartable.app.conf.beat_schedule = {
         name: {"task": "t", "schedule": 3600} for name in ("s1", "s2", "s3")
     }
-    scheduler = frail.scheduler()
+    scheduler = restartable.scheduler()
     scheduler.tick()
-    frail.client.flushall()
+    restartable.client.flushall()
     scheduler.tick()
     scheduler.tick()
-    assert frail.client.smembers(f"{PREFIX}:statics") == {"s1", "s2", "s3"}
+    assert restartable.client.smembers(f"{PREFIX}:statics") == {"s1", "s2", "s3"}
     assert scheduler.sent == []
     assert lines(log, "The schedule in Redis is empty") == 1
 
 
-def test_away_from_the_start(server: RedisServer, frail: World) -> None:
+def test_redis_is_down_when_the_beat_starts(server: RedisServer, restartable: World) -> None:
     server.kill()
-    scheduler = frail.scheduler()
+    scheduler = restartable.scheduler()
     assert scheduler.tick() > 0
     server.restart()
-    frail.put("a")
+    restartable.put("a")
     scheduler.tick()
     scheduler.tick()
     assert scheduler.names == ["a"]
 
 
-def test_close_while_it_is_away(
-    server: RedisServer, frail: World, log: pytest.LogCaptureFixture
+def test_close_while_redis_is_down(
+    server: RedisServer, restartable: World, log: pytest.LogCaptureFixture
 ) -> None:
-    scheduler = frail.scheduler()
+    scheduler = restartable.scheduler()
     scheduler.tick()
     server.kill()
     scheduler.close()
@@ -135,41 +135,44 @@ def test_close_while_it_is_away(
     server.restart()
 
 
-def test_read_only_replica(frail: World, log: pytest.LogCaptureFixture) -> None:
-    """A failover: the server we are connected to becomes a replica, then a master again."""
-    scheduler = frail.scheduler()
+def test_read_only_replica(restartable: World, log: pytest.LogCaptureFixture) -> None:
+    """After a failover, the server of the connection is a replica, then a master again."""
+    scheduler = restartable.scheduler()
     scheduler.tick()
-    frail.put("a")
-    frail.client.execute_command("REPLICAOF", "127.0.0.1", "1")
+    restartable.put("a")
+    restartable.client.execute_command("REPLICAOF", "127.0.0.1", "1")
     assert tick_until_gone(scheduler, 3)
     assert scheduler.sent == []
-    frail.client.execute_command("REPLICAOF", "NO", "ONE")
+    restartable.client.execute_command("REPLICAOF", "NO", "ONE")
     scheduler.tick()
     assert scheduler.names == ["a"]
     assert lines(log, "Redis is not available") == 1
 
 
-def test_out_of_memory_claims_nothing_and_goes_on_later(frail: World) -> None:
-    frail.app.conf.redbeat_lock_key = None
-    frail.put("a", interval_json(60), frail.ago(90))
-    scheduler = frail.scheduler()
-    frail.client.config_set("maxmemory", "1mb")
-    frail.client.config_set("maxmemory", "1")
+def test_out_of_memory_claims_nothing_and_goes_on_later(restartable: World) -> None:
+    restartable.app.conf.redbeat_lock_key = None
+    restartable.put("a", interval_json(60), restartable.ago(90))
+    scheduler = restartable.scheduler()
+    restartable.client.config_set("maxmemory", "1mb")
+    restartable.client.config_set("maxmemory", "1")
     assert scheduler.tick() > 0
     assert scheduler.sent == []
-    assert not frail.is_claimed("a")
-    frail.client.config_set("maxmemory", "0")
+    assert not restartable.is_claimed("a")
+    restartable.client.config_set("maxmemory", "0")
     scheduler.tick()
     scheduler.tick()
     assert scheduler.names == ["a"]
-    assert frail.client.get(LOCK) is None
+    assert restartable.client.get(LOCK) is None
 
 
-def test_a_command_that_is_forbidden_is_no_fault_of_the_entries(
+def test_a_forbidden_command_quarantines_no_entry(
     world: World, redis_url: str, log: pytest.LogCaptureFixture
 ) -> None:
-    """Setup: a user without HMGET. Fault: an entry is due. Invariant: it is not set aside, and the
-    reason is logged once.
+    """Setup: a user without the permission for HMGET.
+
+    Fault: an entry is due.
+
+    Invariant: the entry is not quarantined, and the reason is logged once.
     """
     world.client.execute_command(
         "ACL", "SETUSER", "poor", "on", ">p", "~*", "&*", "+@all", "-hmget"
@@ -188,7 +191,7 @@ def test_a_command_that_is_forbidden_is_no_fault_of_the_entries(
 
 
 class OwnTick(RecordingScheduler):
-    """Runs what its mapping holds."""
+    """A scheduler whose tick goes through the mapping of entries."""
 
     def tick(self, **_kwargs: Any) -> float:
         """Go through the schedule."""
@@ -197,10 +200,10 @@ class OwnTick(RecordingScheduler):
         return 1.0
 
 
-def test_an_own_tick_after_a_start_without_redis(server: RedisServer, frail: World) -> None:
-    frail.app.conf.beat_schedule = {"a": {"task": "t", "schedule": 3600}}
+def test_an_own_tick_after_a_start_without_redis(server: RedisServer, restartable: World) -> None:
+    restartable.app.conf.beat_schedule = {"a": {"task": "t", "schedule": 3600}}
     server.kill()
-    scheduler = frail.scheduler_of(OwnTick)
+    scheduler = restartable.scheduler_of(OwnTick)
     server.restart()
     scheduler.tick()
-    assert frail.score("a") == pytest.approx(frail.now() + 3600, abs=30)
+    assert restartable.score("a") == pytest.approx(restartable.now() + 3600, abs=30)

@@ -1,4 +1,4 @@
-"""Messages that are on their way to a Redis broker while others are published."""
+"""Messages in flight to a Redis broker while other messages are published."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.waiting import wait_until
 
 
 class Sender:
-    """An outbox, a producer of an app, and the broker that it publishes to."""
+    """A publisher, a producer of an app, and the broker."""
 
     def __init__(self, server: RedisServer, window: int) -> None:
         self.app = Celery(broker=server.url, set_as_current=False)
@@ -26,11 +26,11 @@ class Sender:
         self.producer = self.new_producer()
 
     def new_producer(self) -> Any:
-        """A producer with a channel of its own."""
+        """Return a producer with its own channel."""
         return self.app.amqp.Producer(self.connection.clone())
 
     def publish(self, *names: str, queue: str = "celery", producer: Any = None) -> None:
-        """Publish a letter of each name."""
+        """Publish a message of each name."""
         anything: Any = None
         entries: tuple[Any, ...] = names
         for name in entries:
@@ -40,12 +40,12 @@ class Sender:
                 self.outbox.add(InFlightMessage(name, anything, None, 0.0))
 
     def count(self) -> int:
-        """How many messages the broker has."""
+        """Return how many messages the broker has."""
         return int(self.broker.llen("celery"))
 
 
-def names(letters: list[InFlightMessage]) -> str:
-    return "".join(str(letter.entry) for letter in letters)
+def names(messages: list[InFlightMessage]) -> str:
+    return "".join(str(message.entry) for message in messages)
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def server() -> Iterator[RedisServer]:
 @pytest.fixture
 def sender(server: RedisServer) -> Iterator[Sender]:
     sender = Sender(server, window=10)
-    # Kombu declares the queue, and asks for its bindings.
+    # Kombu declares the queue, and queries its bindings.
     sender.publish("0")
     assert names(sender.outbox.deliver()) == "0"
     sender.broker.flushall()
@@ -66,7 +66,7 @@ def sender(server: RedisServer) -> Iterator[Sender]:
     sender.connection.release()
 
 
-def test_nobody_waits_for_what_leaves(sender: Sender) -> None:
+def test_publishing_does_not_wait_for_replies(sender: Sender) -> None:
     sender.publish("a", "b")
     assert sender.count() == 0
     assert sender.outbox.advance() == []
@@ -86,7 +86,7 @@ def test_all_are_delivered_in_their_order(sender: Sender) -> None:
     assert sender.count() == 3
 
 
-def test_half_of_the_window_may_be_on_its_way(sender: Sender) -> None:
+def test_half_of_the_window_may_be_in_flight(sender: Sender) -> None:
     long_ago = -1.0
     sender.publish(*"abcd")
     assert not sender.outbox.should_flush(long_ago)
@@ -98,7 +98,7 @@ def test_half_of_the_window_may_be_on_its_way(sender: Sender) -> None:
     assert sender.outbox.should_flush(long_ago)
 
 
-def test_an_error_is_that_of_its_own_letter(sender: Sender) -> None:
+def test_an_error_affects_its_own_message_only(sender: Sender) -> None:
     sender.publish("0", queue="crooked")
     sender.outbox.deliver()
     sender.broker.set("crooked", "no list")
@@ -107,27 +107,30 @@ def test_an_error_is_that_of_its_own_letter(sender: Sender) -> None:
     sender.publish("c")
     sender.outbox.advance()
     sender.publish("d")
-    letters = sender.outbox.deliver()
-    assert names(letters) == "abcd"
-    assert [letter.entry for letter in letters if letter.error] == ["b"]
-    assert "WRONGTYPE" in str(letters[1].error)
+    messages = sender.outbox.deliver()
+    assert names(messages) == "abcd"
+    assert [message.entry for message in messages if message.error] == ["b"]
+    assert "WRONGTYPE" in str(messages[1].error)
 
 
-def test_the_broker_dies_while_messages_are_on_their_way(
-    sender: Sender, server: RedisServer
-) -> None:
-    """Setup: letters that left, and others. Fault: the broker dies. Invariant: all have errors."""
+def test_the_broker_dies_while_messages_are_in_flight(sender: Sender, server: RedisServer) -> None:
+    """Setup: messages in flight, and others.
+
+    Fault: the broker dies.
+
+    Invariant: all get errors.
+    """
     server.pause()
     sender.publish("a", "b")
     sender.outbox.advance()
     sender.publish("c")
     server.kill()
-    letters = sender.outbox.deliver()
-    assert names(letters) == "abc"
-    assert all(letter.error for letter in letters)
+    messages = sender.outbox.deliver()
+    assert names(messages) == "abc"
+    assert all(message.error for message in messages)
 
 
-def test_another_channel_waits_for_itself(sender: Sender) -> None:
+def test_messages_of_another_channel_are_delivered_too(sender: Sender) -> None:
     sender.publish("a")
     sender.outbox.advance()
     sender.publish("b", producer=sender.new_producer())

@@ -1,4 +1,4 @@
-"""Runs that must not overlap: what beat does while one goes on, and what workers tell it."""
+"""Runs that must not overlap: what a beat does during a run, and what workers report."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ HOUR = 3600
 
 @pytest.fixture
 def app(app: Celery) -> Iterator[Celery]:
-    """An app whose workers tell when a run ends."""
+    """An app whose workers report the end of each run."""
     redbeat.worker.enable(app)
     yield app
     for signal in (
@@ -49,7 +49,7 @@ def app(app: Celery) -> Iterator[Celery]:
 
 
 def store(world: World, overlap: str, every: float = HOUR, **more: Any) -> RedBeatSchedulerEntry:
-    """Store the entry ``a``, which ran one and a half intervals ago."""
+    """Store the entry ``a``, whose last run was one and a half intervals ago."""
     entry = RedBeatSchedulerEntry(
         "a",
         "tasks.a",
@@ -63,7 +63,10 @@ def store(world: World, overlap: str, every: float = HOUR, **more: Any) -> RedBe
 
 
 def begin(world: World, overlap: str, **more: Any) -> RecordingScheduler:
-    """Return a scheduler that has sent a run of the entry ``a``, which goes on; it is due again."""
+    """Return a scheduler that has sent a run of the entry ``a``.
+
+    The run has not ended, and the entry is due again.
+    """
     store(world, overlap, **more)
     scheduler = world.scheduler()
     scheduler.tick()
@@ -83,17 +86,17 @@ def make_due(world: World) -> None:
 
 
 def end(scheduler: RecordingScheduler, run: int = -1) -> None:
-    """Let a run end, as a worker tells it."""
+    """Report the end of a run, as a worker does."""
     end_run(scheduler.app, scheduler.sent[run])
 
 
-def goes_on(world: World) -> bool:
-    """Return whether beat waits for the end of a run."""
+def is_running(world: World) -> bool:
+    """Return whether the beat waits for the end of a run."""
     return bool(world.client.hexists(KEY, "running"))
 
 
 def running(world: World) -> tuple[str, float]:
-    """Return the task id of the run that goes on and until when it counts."""
+    """Return the task id of the current run, and until when it counts as running."""
     text = world.client.hget(KEY, "running")
     assert text is not None
     task_id, until = json.loads(text).rsplit(" ", 1)
@@ -104,7 +107,7 @@ def running(world: World) -> tuple[str, float]:
 
 
 @pytest.mark.parametrize("overlap", ["skip", "buffer_one"])
-def test_without_a_worker_that_tells_the_setting_is_refused(
+def test_without_workers_that_report_the_setting_is_refused(
     world: World, overlap: str, app: Celery
 ) -> None:
     del app.redbeat_tracks_runs
@@ -114,7 +117,7 @@ def test_without_a_worker_that_tells_the_setting_is_refused(
     assert world.dump() == {}
 
 
-def test_a_run_is_noted_with_its_id_and_the_longest_it_may_take(world: World) -> None:
+def test_a_run_is_stored_with_its_id_and_its_timeout(world: World) -> None:
     scheduler = begin(world, "skip", overlap_timeout=100)
     task_id, until = running(world)
     assert task_id == scheduler.sent[0].id
@@ -122,7 +125,7 @@ def test_a_run_is_noted_with_its_id_and_the_longest_it_may_take(world: World) ->
     assert scheduler.sent[0].options["headers"][OVERLAP_HEADER] == KEY
 
 
-def test_nothing_is_noted_of_entries_that_allow_it(world: World) -> None:
+def test_no_run_is_stored_for_entries_that_may_overlap(world: World) -> None:
     scheduler = begin(world, "allow")
     assert not world.client.hexists(KEY, "running")
     assert OVERLAP_HEADER not in scheduler.sent[0].options["headers"]
@@ -130,14 +133,14 @@ def test_nothing_is_noted_of_entries_that_allow_it(world: World) -> None:
     assert scheduler.names == ["a", "a"]
 
 
-def test_a_new_beat_knows_what_goes_on(world: World) -> None:
+def test_a_new_beat_knows_the_current_run(world: World) -> None:
     begin(world, "skip").close()
     scheduler = world.scheduler()
     scheduler.tick()
     assert scheduler.sent == []
 
 
-def test_a_marker_that_nobody_can_read_stops_nothing(world: World) -> None:
+def test_an_unreadable_marker_stops_nothing(world: World) -> None:
     scheduler = begin(world, "skip")
     for marker in ("nonsense", "", "id inf", "id nan", "two words"):
         world.client.hset(KEY, "running", marker)
@@ -151,7 +154,7 @@ def test_an_id_with_a_blank(world: World) -> None:
     scheduler = begin(world, "skip", options={"task_id": "my own id"})
     assert running(world)[0] == "my own id"
     end(scheduler)
-    assert not goes_on(world)
+    assert not is_running(world)
     scheduler.tick()
     assert scheduler.names == ["a", "a"]
 
@@ -159,7 +162,7 @@ def test_an_id_with_a_blank(world: World) -> None:
 # -- skip ----------------------------------------------------------------------------------------
 
 
-def test_skip_drops_the_run_and_counts_on(world: World, log: pytest.LogCaptureFixture) -> None:
+def test_skip_drops_the_run_and_plans_the_next(world: World, log: pytest.LogCaptureFixture) -> None:
     scheduler = begin(world, "skip")
     scheduler.tick()
     assert scheduler.names == ["a"]
@@ -176,7 +179,7 @@ def test_skip_runs_again_at_the_next_time_after_the_end(world: World) -> None:
     scheduler.tick()
     score = world.score("a")
     end(scheduler)
-    assert not goes_on(world)
+    assert not is_running(world)
     assert world.score("a") == score
     scheduler.tick()
     assert scheduler.names == ["a"]
@@ -224,7 +227,7 @@ def test_buffer_one_waits_for_the_end_and_runs_at_once(world: World) -> None:
     until = running(world)[1]
     assert world.score("a") == pytest.approx(until, abs=1e-3)
     end(scheduler)
-    assert not goes_on(world)
+    assert not is_running(world)
     score = world.score("a")
     assert score is not None
     assert score <= world.now()
@@ -245,7 +248,7 @@ def test_the_end_wakes_the_beat_up(world: World) -> None:
     assert message["data"].encode() == DUE
 
 
-def test_without_a_run_that_waits_the_end_wakes_nobody(world: World) -> None:
+def test_without_a_waiting_run_the_end_wakes_no_beat(world: World) -> None:
     scheduler = begin(world, "buffer_one")
     score = world.score("a")
     with world.client.pubsub() as channel:
@@ -259,7 +262,7 @@ def test_without_a_run_that_waits_the_end_wakes_nobody(world: World) -> None:
     assert world.score("a") == score
 
 
-def test_only_the_latest_waits(world: World) -> None:
+def test_only_the_latest_run_waits(world: World) -> None:
     scheduler = begin(world, "buffer_one")
     scheduler.tick()
     world.put_meta("a", world.ago(5.5 * HOUR))
@@ -271,7 +274,7 @@ def test_only_the_latest_waits(world: World) -> None:
 
 
 def test_a_run_that_ends_while_the_next_is_put_off(world: World) -> None:
-    """Between the claim and its record the end is told; nobody else tells it later."""
+    """The end is reported between the claim and its record, and not reported again."""
     scheduler = begin(world, "buffer_one")
     world.put("b", last_run_at=world.ago(90), score=world.now() - 0.001)
     scheduler.before_send = once(lambda: end(scheduler, 0))
@@ -287,13 +290,13 @@ def test_a_disabled_entry_stays_so_at_the_end(world: World) -> None:
     entry.enabled = False
     entry.save()
     end(scheduler)
-    assert not goes_on(world)
+    assert not is_running(world)
     assert world.score("a") == -2
     scheduler.tick()
     assert scheduler.names == ["a"]
 
 
-def test_an_edit_of_one_that_waits_keeps_it_waiting(world: World) -> None:
+def test_an_edit_of_a_waiting_entry_keeps_it_waiting(world: World) -> None:
     scheduler = begin(world, "buffer_one")
     scheduler.tick()
     entry = RedBeatSchedulerEntry.from_key(KEY, world.app)
@@ -327,7 +330,7 @@ def test_a_run_that_ends_before_it_is_recorded(world: World) -> None:
 
 
 def test_the_end_of_an_earlier_message_does_not_hide_its_repetition(world: World) -> None:
-    """The broker took a message and lost the answer; it is sent again under the same id."""
+    """The broker accepted a message whose reply was lost; it is repeated under the same id."""
     store(world, "skip")
     ids: list[str] = []
 
@@ -351,7 +354,7 @@ def test_the_end_of_an_earlier_message_does_not_hide_its_repetition(world: World
 def test_the_end_of_another_message_ends_nothing(world: World) -> None:
     scheduler = begin(world, "skip")
     end_run(world.app, Sent("", [], {}, {**scheduler.sent[0].options, "task_id": "x"}))
-    assert goes_on(world)
+    assert is_running(world)
     assert not world.client.hexists(KEY, "ended")
     scheduler.tick()
     assert scheduler.names == ["a"]
@@ -401,11 +404,11 @@ def test_at_most_once_forgets_a_run_that_is_lost(world: World) -> None:
     assert len(scheduler.sent) == 1
 
 
-# -- what workers tell ---------------------------------------------------------------------------
+# -- what workers report ---------------------------------------------------------------------------
 
 
 class Worker:
-    """Sends the signals that Celery's worker sends, for the run that goes on."""
+    """Sends the signals of Celery's worker for the current run."""
 
     def __init__(self, world: World, scheduler: RecordingScheduler) -> None:
         self.world = world
@@ -419,76 +422,76 @@ class Worker:
         return Context(id=self.id, **fields)
 
     @property
-    def goes_on(self) -> bool:
-        """Whether beat still waits for the end of the run."""
+    def is_running(self) -> bool:
+        """Whether the beat still waits for the end of the run."""
         return bool(self.world.client.hexists(KEY, "running"))
 
     def postrun(self, state: str | None, retval: Any = None) -> None:
-        """Send what follows each task."""
+        """Send the signal that follows each task."""
         signals.task_postrun.send(
             sender=self.task, task_id=self.id, task=self.task, state=state, retval=retval
         )
 
     def failure(self, exception: Exception) -> None:
-        """Send what tells of a failure."""
+        """Send the signal of a failure."""
         signals.task_failure.send(sender=self.task, task_id=self.id, exception=exception)
 
 
 @pytest.fixture
 def worker(world: World) -> Worker:
-    """A worker on which a run goes on."""
+    """A worker with a current run."""
     return Worker(world, begin(world, "skip"))
 
 
 @pytest.mark.parametrize("state", [states.SUCCESS, states.FAILURE, states.IGNORED])
 def test_a_run_ends_with_its_task(worker: Worker, state: str) -> None:
     worker.postrun(state)
-    assert not worker.goes_on
+    assert not worker.is_running
 
 
 @pytest.mark.parametrize(
     ("state", "retval"),
     [(states.RETRY, None), (states.REJECTED, Reject(requeue=True)), (None, None)],
 )
-def test_a_run_that_is_to_be_continued(worker: Worker, state: str | None, retval: Any) -> None:
+def test_a_run_that_is_retried_does_not_end(worker: Worker, state: str | None, retval: Any) -> None:
     worker.postrun(state, retval)
-    assert worker.goes_on
+    assert worker.is_running
 
 
 def test_a_run_that_is_rejected_for_good(worker: Worker) -> None:
     worker.postrun(states.REJECTED, Reject(requeue=False))
-    assert not worker.goes_on
+    assert not worker.is_running
 
 
 @pytest.mark.parametrize("exception", [WorkerLostError("gone"), TimeLimitExceeded(1)])
 def test_a_run_whose_process_died(worker: Worker, exception: Exception) -> None:
     worker.failure(exception)
-    assert not worker.goes_on
+    assert not worker.is_running
 
 
-def test_a_failure_is_told_by_the_end_of_the_task_only(worker: Worker) -> None:
+def test_the_failure_of_a_task_is_reported_by_its_end_only(worker: Worker) -> None:
     worker.failure(ValueError())
-    assert worker.goes_on
+    assert worker.is_running
     worker.postrun(states.FAILURE)
-    assert not worker.goes_on
+    assert not worker.is_running
 
 
 def test_a_failure_of_celery_itself(worker: Worker) -> None:
     request = {"headers": worker.headers}
     signals.task_internal_error.send(sender=worker.task, task_id=worker.id, request=request)
-    assert not worker.goes_on
+    assert not worker.is_running
 
 
 def test_a_run_that_is_revoked_or_expired(worker: Worker) -> None:
     signals.task_revoked.send(sender=worker.task, request=worker.request)
-    assert not worker.goes_on
+    assert not worker.is_running
 
 
 @pytest.mark.parametrize("signal", [signals.task_unknown, signals.task_rejected])
-def test_a_message_that_is_no_task_here(worker: Worker, signal: Any) -> None:
+def test_a_message_without_a_known_task(worker: Worker, signal: Any) -> None:
     message = SimpleNamespace(headers={**worker.headers, "id": worker.id})
     signal.send(sender=Sender(worker.world.app), message=message)
-    assert not worker.goes_on
+    assert not worker.is_running
 
 
 def test_other_tasks_cost_no_round_trip(worker: Worker) -> None:
@@ -500,7 +503,7 @@ def test_other_tasks_cost_no_round_trip(worker: Worker) -> None:
     assert worker.world.calls() == before
 
 
-def test_a_worker_without_redis_says_so_and_goes_on(
+def test_a_worker_without_redis_logs_that_and_goes_on(
     worker: Worker, unused_port: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     away = Celery("away", broker="memory://", set_as_current=False)
@@ -508,21 +511,21 @@ def test_a_worker_without_redis_says_so_and_goes_on(
     away.conf.redbeat_redis_options = {"retry_period": -1}
     worker.task.app = away
     worker.postrun(states.SUCCESS)
-    assert worker.goes_on
+    assert worker.is_running
     assert f"Could not record the completion of {KEY}" in caplog.text
 
 
-def test_a_worker_without_a_configuration_says_so_and_goes_on(
+def test_a_worker_without_a_configuration_logs_that_and_goes_on(
     worker: Worker, caplog: pytest.LogCaptureFixture
 ) -> None:
     worker.task.app = Celery("none", broker="memory://", set_as_current=False)
     worker.postrun(states.SUCCESS)
-    assert worker.goes_on
+    assert worker.is_running
     assert "Could not record the completion" in caplog.text
 
 
 def test_a_task_that_runs_within_beat(world: World) -> None:
-    """With ``task_always_eager`` the run is over before it is recorded."""
+    """With ``task_always_eager`` the run has ended before it is recorded."""
     world.app.conf.task_always_eager = True
     runs: list[str] = []
 
@@ -539,13 +542,13 @@ def test_a_task_that_runs_within_beat(world: World) -> None:
 
 
 def test_a_client_made_before_the_fork_works_in_the_child(world: World) -> None:
-    """The process that takes messages makes one, when a task is revoked; its children fork off."""
+    """The main process creates a client when a task is revoked, before it forks its children."""
     scheduler = begin(world, "skip")
     end_run(world.app, Sent("", [], {}, {**scheduler.sent[0].options, "task_id": "another"}))
     process = multiprocessing.get_context("fork").Process(target=lambda: end(scheduler))
     process.start()
     process.join(10)
     assert process.exitcode == 0
-    assert not goes_on(world)
+    assert not is_running(world)
     scheduler.tick()
     assert scheduler.names == ["a", "a"]

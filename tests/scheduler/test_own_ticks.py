@@ -1,4 +1,4 @@
-"""Schedulers of programs that wrote ``tick()``, the mapping or the lock themselves."""
+"""Schedulers of programs with their own ``tick()``, mapping or lock."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from .conftest import LOCK, RecordingScheduler, World, interval_json, once, void
 
 HOUR = 3600.0
 
-#: A key for a lock of the program's, in the slot of the schedule.
+#: The key of a program's own lock, in the hash slot of the schedule.
 MINE = f".{PREFIX}:mine"
 
 
 class OwnTick(RecordingScheduler):
-    """A tick of its own, as programs for RedBeat 2 have it."""
+    """A scheduler with its own tick, as programs for RedBeat 2 have it."""
 
     def tick(self, **_kwargs: Any) -> float:
         """Extend the lock, then go through the schedule."""
@@ -97,7 +97,7 @@ class TestOwnTick:
         assert scheduler.names == ["a"]
         assert scheduler.sent[0].options["headers"]["triggered"] is True
 
-    def test_what_it_changed_in_its_object_is_sent(self, world: World) -> None:
+    def test_changes_of_the_entry_object_are_sent(self, world: World) -> None:
         class Own(OwnTick):
             def maybe_due(self, entry: Any, **kwargs: Any) -> float | None:
                 entry.kwargs["tenant"] = 7
@@ -155,13 +155,13 @@ class TestOwnTick:
         world.client.zadd(f"{PREFIX}:schedule", {f"{PREFIX}a": 1})
         trips = counting.trips
         scheduler.tick()
-        # The lock, three to look at the schedule, one to load, to claim, to record.
+        # One for the lock, three to read the schedule, and one each to load, claim and record.
         assert counting.trips - trips <= 7
 
     def test_a_run_that_is_not_due_by_the_clock_of_redis_is_waited_for(self, world: World) -> None:
         class Own(OwnTick):
             def is_due(self, entry: Any) -> Any:
-                """Return what a host says whose clock is ahead."""
+                """Return the result of a host whose clock is ahead."""
                 return schedstate(True, HOUR) if entry.run is None else entry.is_due()
 
         last = world.ago(58)
@@ -183,7 +183,7 @@ class TestOwnTick:
 
 class TestOwnMapping:
     def test_an_old_entry_that_never_ran_runs_once(self, world: World) -> None:
-        """Its slots since then are over: the next run counts from the last of them."""
+        """Its older occurrences have passed: the next run counts from the latest of them."""
 
         class Own(RecordingScheduler):
             @property
@@ -262,30 +262,32 @@ class TestOwnMapping:
 
 
 class Gate:
-    """A lock that is neither redis-py's nor ours."""
+    """A lock that is neither redis-py's nor RedBeat's."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
         self.held = True
 
     def extend(self, additional_time: int) -> None:
-        """Fail where the lock is not held."""
+        """Raise if the lock is not held."""
         self.calls.append(f"extend {additional_time}")
         if not self.held:
             raise LockError("not held")
 
     def acquire(self, blocking: bool = True) -> bool:
-        """Return whether the lock is free."""
+        """Return whether the lock was free."""
         self.calls.append(f"acquire {blocking}")
         return self.held
 
     def release(self) -> None:
-        """Take note of the release."""
+        """Record the release."""
         self.calls.append("release")
 
 
 class TestOwnLock:
-    def test_is_extended_and_released(self, world: World, redis_client: redis.Redis) -> None:
+    def test_an_own_lock_is_extended_and_released(
+        self, world: World, redis_client: redis.Redis
+    ) -> None:
         world.app.conf.redbeat_lock_timeout = 60
         world.put("a", interval_json(60), world.ago(90))
         scheduler = world.scheduler()
@@ -299,7 +301,7 @@ class TestOwnLock:
         scheduler.close()
         assert not world.client.exists(LOCK)
 
-    def test_that_lives_for_less_than_a_second_is_not_deleted(
+    def test_a_lock_that_lives_for_less_than_a_second_is_not_deleted(
         self, world: World, redis_client: redis.Redis, log: pytest.LogCaptureFixture
     ) -> None:
         world.app.conf.redbeat_lock_timeout = 0.5
@@ -310,7 +312,7 @@ class TestOwnLock:
         scheduler.tick()
         assert "Lost the lock" not in log.text
 
-    def test_that_is_put_in_place_by_a_tick(self, world: World, redis_client: redis.Redis) -> None:
+    def test_a_lock_that_a_tick_sets_is_used(self, world: World, redis_client: redis.Redis) -> None:
         class Own(RecordingScheduler):
             def tick(self, **kwargs: Any) -> float:
                 if not isinstance(self.lock, redis.lock.Lock):
@@ -325,7 +327,9 @@ class TestOwnLock:
         assert scheduler.names == ["a"]
         assert world.client.exists(MINE)
 
-    def test_that_raises_is_lost(self, world: World, log: pytest.LogCaptureFixture) -> None:
+    def test_a_lock_that_raises_counts_as_lost(
+        self, world: World, log: pytest.LogCaptureFixture
+    ) -> None:
         gate = Gate()
         scheduler = world.scheduler()
         scheduler.lock = gate  # type: ignore[assignment]
@@ -341,7 +345,7 @@ class TestOwnLock:
         assert gate.calls[0] == "extend 1500"
         assert "acquire False" in gate.calls
 
-    def test_that_is_lost_is_no_lead(self, world: World) -> None:
+    def test_a_beat_whose_own_lock_is_lost_does_not_lead(self, world: World) -> None:
         lost: list[str] = []
 
         def receive(holder: str, **_kwargs: Any) -> None:
@@ -357,7 +361,9 @@ class TestOwnLock:
         lock_lost.disconnect(receive)
         assert lost == ["another"]
 
-    def test_that_was_lost_is_replaced(self, world: World, redis_client: redis.Redis) -> None:
+    def test_an_own_lock_that_was_lost_is_acquired_again(
+        self, world: World, redis_client: redis.Redis
+    ) -> None:
         world.put("a", interval_json(60), world.ago(90))
         scheduler = world.scheduler()
         for _ in range(2):
@@ -368,7 +374,7 @@ class TestOwnLock:
             scheduler.tick()
         assert scheduler.names == ["a"]
 
-    def test_that_is_lost_ends_a_beat_that_is_to_exit(self, world: World) -> None:
+    def test_a_lost_own_lock_ends_a_beat_with_exit_on_loss(self, world: World) -> None:
         world.app.conf.redbeat_on_lock_lost = "exit"
         gate = Gate()
         scheduler = world.scheduler()
@@ -378,7 +384,7 @@ class TestOwnLock:
         with pytest.raises(LockNotOwnedError):
             scheduler.tick()
 
-    def test_the_claims_guard_the_rest(self, world: World) -> None:
+    def test_claims_prevent_doubled_runs_under_an_own_lock(self, world: World) -> None:
         world.put("a", interval_json(60), world.ago(90))
         one, other = world.scheduler(), world.scheduler()
         one.lock, other.lock = Gate(), Gate()  # type: ignore[assignment]
@@ -386,7 +392,9 @@ class TestOwnLock:
         one.tick()
         assert one.names + other.names == ["a"]
 
-    def test_of_an_own_tick_is_released_too(self, world: World, redis_client: redis.Redis) -> None:
+    def test_the_lock_of_an_own_tick_is_released_too(
+        self, world: World, redis_client: redis.Redis
+    ) -> None:
         scheduler = world.scheduler_of(OwnTick)
         lock = redis_client.lock("mine", timeout=60)
         assert lock.acquire()
@@ -398,7 +406,7 @@ class TestOwnLock:
         scheduler.close()
         assert not world.client.exists("mine")
 
-    def test_takes_the_place_of_ours(self, world: World) -> None:
+    def test_an_own_lock_replaces_the_beat_lock(self, world: World) -> None:
         scheduler = world.scheduler()
         scheduler.tick()
         assert world.client.exists(LOCK)
@@ -406,7 +414,7 @@ class TestOwnLock:
         scheduler.tick()
         assert not world.client.exists(LOCK)
 
-    def test_none_switches_the_lock_off(self, world: World) -> None:
+    def test_a_lock_of_none_switches_the_lock_off(self, world: World) -> None:
         world.put("a", interval_json(60), world.ago(90))
         world.client.set(LOCK, "another", px=60_000)
         scheduler = world.scheduler()

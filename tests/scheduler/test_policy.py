@@ -1,4 +1,4 @@
-"""Policies at work: what a beat makes of an entry that says more than its schedule."""
+"""Policies at work: what a beat does with options of an entry besides its schedule."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ UTC = timezone.utc
 
 
 def put(world: World, name: str, ago: float | None, every: float = 60, **policy: Any) -> None:
-    """Store an entry that ran so many seconds ago, with a policy, due now."""
+    """Store an entry with a policy that ran ``ago`` seconds ago and is due now."""
     world.put(name, interval_json(every), None if ago is None else world.ago(ago))
     world.client.hset(f"{PREFIX}{name}", "policy", json.dumps(policy))
 
@@ -35,7 +35,7 @@ def load(world: World, name: str) -> RedBeatSchedulerEntry:
     return RedBeatSchedulerEntry.from_key(f"{PREFIX}{name}", app=world.app)
 
 
-def test_stored_beside_what_redbeat_2_reads(world: World) -> None:
+def test_the_policy_is_stored_outside_of_what_redbeat_2_reads(world: World) -> None:
     start = datetime(2030, 1, 1, tzinfo=UTC)
     entry = RedBeatSchedulerEntry(
         "a", "t", crontab(hour=9), app=world.app, timezone="Europe/Paris", start_time=start
@@ -68,7 +68,9 @@ def test_an_entry_without_one_has_no_such_field(world: World) -> None:
         ({"start_time": datetime(2030, 1, 2), "end_time": datetime(2030, 1, 1)}, "end_time"),
     ],
 )
-def test_refused_when_it_is_saved(world: World, policy: Json, field: str) -> None:
+def test_an_invalid_policy_is_refused_when_it_is_saved(
+    world: World, policy: Json, field: str
+) -> None:
     entry = RedBeatSchedulerEntry("a", "t", 60, app=world.app, **policy)
     with pytest.raises(InvalidEntryError) as caught:
         entry.save()
@@ -77,7 +79,7 @@ def test_refused_when_it_is_saved(world: World, policy: Json, field: str) -> Non
 
 
 @pytest.mark.parametrize("most", [0, -1])
-def test_no_limit_to_another_program_is_none(world: World, most: int) -> None:
+def test_a_limit_of_null_by_another_program_means_no_limit(world: World, most: int) -> None:
     put(world, "a", 90, max_runs=most)
     put(world, "b", 90)
     world.client.hset(f"{PREFIX}b", "policy", json.dumps({"max_runs": most}))
@@ -92,7 +94,7 @@ Base: Any = RedBeatSchedulerEntry
 
 
 class Limited(Base):
-    """A program's own entry: its names mean something else than those of a policy."""
+    """A program's own entry, whose names mean something else than the names of a policy."""
 
     jitter = "class attribute"
 
@@ -103,7 +105,7 @@ class Limited(Base):
 
     @property
     def delivery(self) -> Any:
-        """What the program delivers."""
+        """What the program delivers, unrelated to the policy."""
         return self.overlap
 
     def definition(self) -> Json:
@@ -118,7 +120,7 @@ class LimitedScheduler(RecordingScheduler):
 
 
 @pytest.mark.parametrize(("most", "overlap"), [(-1, None), (0, "much"), (1, {"a": 1})])
-def test_names_that_a_subclass_uses_itself(world: World, most: int, overlap: Any) -> None:
+def test_a_subclass_may_use_the_names_of_the_policy(world: World, most: int, overlap: Any) -> None:
     ran = world.ago(90)
     fields = {"max_runs": most, "overlap": overlap, "last_run_at": ran, "total_run_count": 5}
     entry = Limited("a", "t", 60, app=world.app, on_finish="delete", **fields)
@@ -134,7 +136,7 @@ def test_names_that_a_subclass_uses_itself(world: World, most: int, overlap: Any
     assert found.policy.on_finish == "delete"
 
 
-def test_names_of_a_mixin(world: World) -> None:
+def test_a_mixin_may_use_the_names_of_the_policy(world: World) -> None:
     class Limits:
         def __init__(self, *args: Any, max_runs: int = -1, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
@@ -147,7 +149,7 @@ def test_names_of_a_mixin(world: World) -> None:
     assert Mixed.from_key(f"{PREFIX}a", app=world.app).max_runs == -1
 
 
-def test_a_subclass_that_hands_on_its_argument_means_the_policy(world: World) -> None:
+def test_a_subclass_that_passes_its_argument_on_sets_the_policy(world: World) -> None:
     class Once(RedBeatSchedulerEntry):
         def __init__(self, *args: Any, max_runs: int | None = 1, **kwargs: Any) -> None:
             super().__init__(*args, max_runs=max_runs, **kwargs)
@@ -159,7 +161,7 @@ def test_a_subclass_that_hands_on_its_argument_means_the_policy(world: World) ->
     assert Once.from_key(f"{PREFIX}b", app=world.app).runs_left == 3
 
 
-def test_quarantined_when_another_program_wrote_it(world: World) -> None:
+def test_an_invalid_policy_of_another_program_is_quarantined(world: World) -> None:
     put(world, "bad", 90, jitter="much")
     put(world, "good", 90)
     scheduler = world.scheduler()
@@ -168,7 +170,7 @@ def test_quarantined_when_another_program_wrote_it(world: World) -> None:
     assert "policy.jitter" in world.quarantine()[f"{PREFIX}bad"]["reason"]
 
 
-def test_inside_the_definition_too(world: World) -> None:
+def test_a_policy_inside_the_definition_works_too(world: World) -> None:
     world.put("a", interval_json(60), world.ago(90), max_runs=1, end_time="2100-01-01T00:00:00Z")
     scheduler = world.scheduler()
     scheduler.tick()
@@ -176,7 +178,7 @@ def test_inside_the_definition_too(world: World) -> None:
     assert world.score("a") == -1
 
 
-def test_a_zone_of_its_own(world: World) -> None:
+def test_a_crontab_runs_in_the_time_zone_of_its_policy(world: World) -> None:
     world.app.conf.timezone = "UTC"
     entry = RedBeatSchedulerEntry(
         "a", "t", crontab(minute=0, hour=9), app=world.app, timezone="Asia/Kathmandu"
@@ -198,7 +200,7 @@ def test_one_off(world: World) -> None:
     assert (world.score("a"), world.run_count("a")) == (-1, 1)
 
 
-def test_finished_and_kept_goes_on_with_a_higher_limit(world: World) -> None:
+def test_a_kept_finished_entry_goes_on_with_a_higher_limit(world: World) -> None:
     put(world, "a", 90, max_runs=1)
     scheduler = world.scheduler()
     scheduler.tick()
@@ -243,7 +245,7 @@ def test_edited_while_it_finishes_is_not_deleted(world: World) -> None:
     assert world.score("a") == pytest.approx(world.now() + 30, abs=5)
 
 
-def test_over_before_it_ran(world: World) -> None:
+def test_an_entry_whose_window_ended_before_its_first_run_finishes(world: World) -> None:
     put(world, "a", 90, end_time="2020-01-01T00:00:00Z", on_finish="delete")
     scheduler = world.scheduler()
     scheduler.tick()
@@ -261,7 +263,9 @@ def test_a_static_entry_cannot_delete_itself(world: World, log: pytest.LogCaptur
     assert world.field("good", "policy") == {"max_runs": 1, "jitter": 5.0}
 
 
-def test_too_old_is_given_up_once(world: World, log: pytest.LogCaptureFixture) -> None:
+def test_a_run_that_is_too_late_is_skipped_once(
+    world: World, log: pytest.LogCaptureFixture
+) -> None:
     put(world, "a", 60 * 5 + 30, misfire_grace_time=10)
     scheduler = world.scheduler()
     scheduler.tick()
@@ -272,8 +276,10 @@ def test_too_old_is_given_up_once(world: World, log: pytest.LogCaptureFixture) -
     assert world.score("a") == pytest.approx(world.now() + 30, abs=5)
 
 
-def test_too_old_is_also_what_had_to_wait_for_the_broker(world: World, clock: Clock) -> None:
-    """Entries are decided many at a time; a message may take longer than the next one has."""
+def test_a_run_that_became_too_late_while_sending_others_is_skipped(
+    world: World, clock: Clock
+) -> None:
+    """Runs are decided in batches, so sending one may make the next one too late."""
     for name in ("a", "b"):
         put(world, name, 65, misfire_grace_time=10)
     scheduler = world.scheduler(clock=clock)
@@ -303,7 +309,7 @@ def test_all_missed_runs_in_order(world: World) -> None:
     assert world.run_count("a") == 5
 
 
-def test_the_earliest_stands_for_all(world: World) -> None:
+def test_with_coalesce_earliest_the_earliest_run_stands_for_all(world: World) -> None:
     put(world, "a", 60 * 5 + 30, coalesce="earliest")
     scheduler = world.scheduler()
     scheduler.tick()
@@ -327,25 +333,25 @@ def test_jitter_moves_the_score_and_not_the_nominal_instant(world: World) -> Non
 
 
 class TestUpcoming:
-    def test_counts_on_from_the_last_run(self, world: World) -> None:
+    def test_upcoming_runs_follow_the_last_run(self, world: World) -> None:
         put(world, "a", 90)
         due = [instant.timestamp() for instant in load(world, "a").upcoming(3)]
         assert due == pytest.approx([world.now() + wait for wait in (30, 90, 150)], abs=5)
 
-    def test_after_an_instant(self, world: World) -> None:
+    def test_upcoming_runs_after_an_instant(self, world: World) -> None:
         put(world, "a", 90)
         after = datetime.fromtimestamp(world.now() + 3600, UTC)
         due = load(world, "a").upcoming(1, after)[0].timestamp()
         assert due == pytest.approx(world.now() + 3630, abs=5)
 
-    def test_within_window_and_limit(self, world: World) -> None:
+    def test_upcoming_runs_obey_window_and_limit(self, world: World) -> None:
         end = datetime.fromtimestamp(world.now() + 100, UTC).isoformat()
         put(world, "a", 90, end_time=end)
         put(world, "b", 90, max_runs=1)
         assert len(load(world, "a").upcoming()) == 2
         assert len(load(world, "b").upcoming()) == 1
 
-    def test_never_ran(self, world: World) -> None:
+    def test_upcoming_runs_of_an_entry_that_never_ran(self, world: World) -> None:
         put(world, "a", None)
         due = [instant.timestamp() for instant in load(world, "a").upcoming(2)]
         assert due == pytest.approx([world.now() + 60, world.now() + 120], abs=5)

@@ -1,4 +1,4 @@
-"""Every beat notes its presence: the leader, those that stand by, those that share the work."""
+"""Every beat stores its presence: the leader, standbys, and beats that share the work."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def token_of(scheduler: RecordingScheduler) -> str:
 
 
 def present(world: World, count: int) -> list[RecordingScheduler]:
-    """Return so many schedulers, the first of which leads."""
+    """Return ``count`` schedulers, the first of which leads."""
     beats = [world.scheduler() for _ in range(count)]
     for beat in beats:
         beat.tick()
     return beats
 
 
-def test_the_status_tells_who_leads_and_who_stands_by(world: World) -> None:
+def test_the_status_lists_the_leader_and_the_standbys(world: World) -> None:
     leader, *standbys = present(world, 3)
     found = Schedule(world.app).status()
     assert found.leader is not None
@@ -51,7 +51,7 @@ def test_a_standby_notes_nothing_but_its_presence(world: World) -> None:
     assert set(world.client.zrange(BEATS, 0, -1)) == tokens
 
 
-def test_one_that_stops_is_gone_at_once(world: World) -> None:
+def test_a_stopped_beat_is_not_listed(world: World) -> None:
     leader, first, _second = present(world, 3)
     first.close()
     assert len(Schedule(world.app).status().standbys) == 1
@@ -60,14 +60,14 @@ def test_one_that_stops_is_gone_at_once(world: World) -> None:
     assert (found.leader, len(found.standbys)) == (None, 1)
 
 
-def test_one_that_was_killed_is_listed_for_a_minute(world: World) -> None:
+def test_a_killed_beat_is_listed_for_a_minute(world: World) -> None:
     _leader, standby = present(world, 2)
     for age, listed in ((50, 1), (70, 0)):
         world.client.zadd(BEATS, {f"{token_of(standby)} lock": world.now() - age})
         assert len(Schedule(world.app).status().standbys) == listed
 
 
-def test_a_turn_forgets_the_others_that_are_long_gone(world: World) -> None:
+def test_a_request_removes_beats_that_were_not_seen_for_long(world: World) -> None:
     world.client.zadd(BEATS, {f"gone{n} lock": world.now() - 100 for n in range(50)})
     present(world, 1)
     assert world.client.zcard(BEATS) == 1
@@ -83,8 +83,8 @@ def test_a_beat_of_redbeat_2_that_leads_is_not_among_the_beats_seen(world: World
     assert [beat.token for beat in found.standbys] == [token_of(standby)]
 
 
-def test_those_with_a_lock_leave_a_beat_without_one_all_of_the_work(world: World) -> None:
-    """As when the setting is changed, and beats of both kinds run for a while."""
+def test_beats_with_a_lock_take_no_share_from_a_beat_without_one(world: World) -> None:
+    """As when the setting changes, and beats of both kinds run for some time."""
     present(world, 3)
     store = Store(world.client, KEYS)
     assert store.claim("x", 0, 30, token="me").claims == []
@@ -92,7 +92,7 @@ def test_those_with_a_lock_leave_a_beat_without_one_all_of_the_work(world: World
     assert len(store.claim("y", 500, 30, token="me").claims) == 400
 
 
-def test_the_status_lists_a_beat_without_a_lock_beside_the_leader(world: World) -> None:
+def test_the_status_lists_the_leader_and_a_beat_without_a_lock(world: World) -> None:
     leader, _ = present(world, 2)
     Store(world.client, KEYS).claim("x", 0, 30, token="me")
     found = Schedule(world.app).status()
@@ -101,7 +101,7 @@ def test_the_status_lists_a_beat_without_a_lock_beside_the_leader(world: World) 
 
 @pytest.fixture
 def full() -> Iterator[redis.Redis]:
-    """A server that a beat leads and that has no memory left."""
+    """A server without memory left, on which a beat leads."""
     with RedisServer("--maxmemory-policy", "noeviction") as server:
         client = redis.Redis.from_url(server.url, decode_responses=True)
         client.set(LOCK, "leader", px=100_000)
@@ -123,7 +123,7 @@ def test_a_leader_renews_its_lock_when_memory_is_full(full: redis.Redis) -> None
 
 
 def test_a_leader_claims_nothing_when_memory_is_full(full: redis.Redis) -> None:
-    """Noting its presence first would have made Redis allow the rest."""
+    """If the presence were stored first, Redis would allow the rest of the script."""
     full.config_set("maxmemory", 0)
     full.hset(f"{PREFIX}a", "definition", "d")
     full.zadd(KEYS.schedule, {f"{PREFIX}a": 1})
@@ -144,7 +144,7 @@ def test_a_key_of_another_kind_does_not_matter_to_beats_with_a_lock(world: World
     world.client.delete(BEATS)
 
 
-def test_a_repeated_turn_notes_the_same_beat(world: World) -> None:
+def test_a_repeated_request_stores_the_same_beat(world: World) -> None:
     store = Store(world.client, KEYS)
     for _ in range(2):
         store.claim("c", 500, 30, lock=(LOCK, "me", 60.0, ""))

@@ -1,4 +1,4 @@
-"""Messages that cannot be sent: late, not lost, and nobody else waits for them."""
+"""Messages that cannot be sent are late, not lost, and delay no other entry."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from .conftest import LOCK, SCHEDULE, RecordingScheduler, World, interval_json
 
 
 class Breaker:
-    """Raises for some tasks as long as it is told to."""
+    """Raises an error for some tasks, until it is switched off."""
 
     def __init__(self, scheduler: RecordingScheduler, error: BaseException, *tasks: str) -> None:
         self.error: BaseException | None = error
         self.tasks = tasks
-        self.asked: list[str] = []
+        self.attempts: list[str] = []
         scheduler.before_send = self
 
     def __call__(self, task: str) -> None:
-        self.asked.append(task)
+        self.attempts.append(task)
         if self.error is not None and (not self.tasks or task in self.tasks):
             raise self.error
 
 
 def make_due(world: World, *names: str) -> None:
-    """Let entries be due again at once, whatever back-off they are in."""
+    """Let entries be due again at once, despite their back-off."""
     world.client.zadd(SCHEDULE, {f"{PREFIX}{name}": 1 for name in names})
 
 
@@ -50,7 +50,7 @@ BROKER_ERRORS = [
 
 class TestOneEntry:
     @pytest.mark.parametrize("error", ENTRY_ERRORS, ids=repr)
-    def test_backs_off_and_the_others_go(
+    def test_a_failing_entry_backs_off_and_the_others_are_sent(
         self, world: World, log: pytest.LogCaptureFixture, error: Exception
     ) -> None:
         for name in "abc":
@@ -83,7 +83,7 @@ class TestOneEntry:
         assert world.run_count("a") == 1
 
     def test_first_run_keeps_its_identity(self, world: World) -> None:
-        """A message that was sent although an error came back is sent again with the same id."""
+        """A message that was sent despite an error is sent again with the same id."""
         first = world.now() - 5
         world.put("a", score=first)
         scheduler = world.scheduler()
@@ -112,7 +112,7 @@ class TestOneEntry:
 
 class TestBroker:
     @pytest.mark.parametrize("error", BROKER_ERRORS, ids=repr)
-    def test_stops_the_batch_gives_back_and_recovers(
+    def test_a_broker_error_stops_the_batch_and_puts_the_rest_back(
         self, world: World, log: pytest.LogCaptureFixture, error: Exception
     ) -> None:
         names = [f"n{number:02}" for number in range(20)]
@@ -122,11 +122,11 @@ class TestBroker:
         breaker = Breaker(scheduler, error, *(f"tasks.{name}" for name in names[3:]))
         assert 0 < scheduler.tick() <= BROKER_WAIT.longest
         assert scheduler.names == names[:3]
-        assert len(breaker.asked) == 4
+        assert len(breaker.attempts) == 4
         assert not any(world.is_claimed(name) and world.score(name) != 1 for name in names[4:])
         for _ in range(3):
             assert 0 < scheduler.tick() <= BROKER_WAIT.longest
-        assert len(breaker.asked) == 7  # one probe per tick
+        assert len(breaker.attempts) == 7  # one attempt per tick
         breaker.error = None
         make_due(world, *names)
         scheduler.tick()
@@ -136,7 +136,7 @@ class TestBroker:
         assert log.text.count("The broker is not available") == 1
         assert log.text.count("The broker is back") == 1
 
-    def test_an_earlier_success_does_not_excuse_a_run_beside_the_schedule(
+    def test_a_broker_error_of_a_triggered_run_counts_despite_earlier_successes(
         self, world: World, log: pytest.LogCaptureFixture
     ) -> None:
         for number, name in enumerate("abcd"):
@@ -145,16 +145,16 @@ class TestBroker:
         scheduler = world.scheduler()
         breaker = Breaker(scheduler, OperationalError("away"), "tasks.c")
         assert 0 < scheduler.tick() <= BROKER_WAIT.longest
-        assert breaker.asked == ["tasks.a", "tasks.b", "tasks.c"]
+        assert breaker.attempts == ["tasks.a", "tasks.b", "tasks.c"]
         assert scheduler.names == ["a", "b"]
         assert "The broker is back" not in log.text
 
-    def test_failure_beside_good_and_poison(self, world: World) -> None:
+    def test_a_failing_entry_does_not_affect_good_and_bad_entries(self, world: World) -> None:
         for number, name in enumerate("abcde"):
             if name in "bd":
                 world.client.hset(f"{PREFIX}{name}", "definition", "{")
                 world.client.zadd(SCHEDULE, {f"{PREFIX}{name}": number + 1})
-            else:  # due once: one that never ran would be again at a second after the full minute
+            else:  # due once: without a history it would be due again after the full minute
                 world.put(name, interval_json(3600), world.ago(3605), score=number + 1)
         scheduler = world.scheduler()
         breaker = Breaker(scheduler, OperationalError("away"), "tasks.c", "tasks.e")
@@ -169,7 +169,7 @@ class TestBroker:
         assert sorted(scheduler.names) == ["a", "c", "e"]
         assert sorted(world.quarantine()) == [f"{PREFIX}b", f"{PREFIX}d"]
 
-    def test_that_cannot_be_reached_at_all(self, world: World, unused_port: int) -> None:
+    def test_a_broker_that_cannot_be_reached(self, world: World, unused_port: int) -> None:
         world.app.conf.broker_url = f"amqp://127.0.0.1:{unused_port}//"
         world.put("a")
         scheduler = world.scheduler()
@@ -178,7 +178,7 @@ class TestBroker:
         assert world.run_count("a") == 0
         assert world.client.exists(LOCK)
 
-    def test_idle_ticks_do_not_ask_it(self, world: World) -> None:
+    def test_idle_ticks_do_not_connect_to_the_broker(self, world: World) -> None:
         world.put("a", interval_json(60), world.ago(1), score=world.now() + 59)
         scheduler = world.scheduler()
         scheduler.tick()
@@ -196,9 +196,9 @@ class TestBroker:
         assert scheduler.names == ["a"]
 
 
-class TestToldToStop:
+class TestStopping:
     @pytest.mark.parametrize("signal", [SystemExit, KeyboardInterrupt])
-    def test_in_a_batch_records_what_is_out_and_gives_back_the_rest(
+    def test_a_stop_in_a_batch_records_sent_runs_and_puts_the_rest_back(
         self, world: World, signal: type[BaseException]
     ) -> None:
         for number, name in enumerate("abcde"):

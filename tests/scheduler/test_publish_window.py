@@ -1,4 +1,4 @@
-"""Messages that are written to a Redis broker together: what is confirmed is recorded."""
+"""Several messages are written to a Redis broker together; confirmed messages are recorded."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ENTITIES: Any = kombu.entity
 
 
 class Hooked(RedBeatScheduler):
-    """Calls ``hook`` with the name of an entry after each message."""
+    """Calls ``hook`` with the name of the entry after each message."""
 
     hook: Callable[[str], None] = staticmethod(lambda _name: None)
 
@@ -37,7 +37,7 @@ class Hooked(RedBeatScheduler):
 
 
 class Broker:
-    """A Redis of its own for the messages."""
+    """The messages' own Redis."""
 
     def __init__(self, server: RedisServer) -> None:
         self.server = server
@@ -57,7 +57,7 @@ class Broker:
 
 @pytest.fixture
 def broker(world: World) -> Iterator[Broker]:
-    """A broker that the app of the test publishes to, and that may be killed."""
+    """The broker to which the test's app publishes; a test may kill it."""
     with RedisServer() as server:
         world.app.conf.broker_url = server.url
         yield Broker(server)
@@ -108,30 +108,30 @@ class TestEverythingIsConfirmed:
         assert sorted(name for name, _ in broker.messages("one")) == ["a", "b", "c"]
         assert [world.run_count(name) for name in "abc"] == [1, 1, 1]
 
-    def test_a_prefix_of_the_broker_is_heeded(self, world: World, broker: Broker) -> None:
+    def test_the_key_prefix_of_the_broker_is_used(self, world: World, broker: Broker) -> None:
         world.app.conf.broker_transport_options = {"global_keyprefix": "px:"}
         world.put_many(3)
         world.scheduler_of(RedBeatScheduler).tick()
         assert len(broker.messages("px:celery")) == 3
         assert not broker.client.exists("celery")
 
-    def test_the_signal_says_what_the_broker_has(self, world: World, broker: Broker) -> None:
+    def test_the_signal_is_sent_for_confirmed_messages(self, world: World, broker: Broker) -> None:
         world.put_many(5)
-        heard = []
+        received = []
 
         def receiver(entry: Any, task_id: str, **_: Any) -> None:
-            heard.append((entry.name, task_id))
+            received.append((entry.name, task_id))
 
         entry_dispatched.connect(receiver)
         try:
             world.scheduler_of(RedBeatScheduler).tick()
         finally:
             entry_dispatched.disconnect(receiver)
-        assert sorted(heard) == sorted(broker.messages())
+        assert sorted(received) == sorted(broker.messages())
 
 
 class TestOneIsRefused:
-    def test_the_others_are_out(
+    def test_the_other_messages_are_sent(
         self, world: World, broker: Broker, log: pytest.LogCaptureFixture
     ) -> None:
         broker.client.set("crooked", "no list")
@@ -149,11 +149,13 @@ class TestOneIsRefused:
         assert "WRONGTYPE" in log.text
         assert "broker is not available" not in log.text
 
-    def test_an_error_after_the_message_is_about_no_other(
+    def test_an_error_after_a_message_affects_no_other_message(
         self, world: World, broker: Broker
     ) -> None:
-        """Setup: a hook of the user raises when its message is written. Invariant: the outcomes of
-        the messages after it are their own, and its own message is out."""
+        """Setup: a user's hook raises after its message was written.
+
+        Invariant: the following messages get their own results, and the hook's message is sent.
+        """
 
         def hook(name: str) -> None:
             if name == "b":
@@ -171,9 +173,11 @@ class TestOneIsRefused:
 
 
 class TestTheBrokerBreaks:
-    def test_a_lost_answer(self, world: World, broker: Broker) -> None:
-        """Setup: the connection breaks after the broker took a window. Invariant: nothing lost,
-        and what is there twice has the same id."""
+    def test_a_lost_reply_loses_no_message(self, world: World, broker: Broker) -> None:
+        """Setup: the connection breaks after the broker accepted a window.
+
+        Invariant: no message is lost, and doubled messages have the same id.
+        """
         with Proxy(broker.server.port) as proxy:
             world.app.conf.broker_url = proxy.url
             world.put("warm-up")
@@ -188,18 +192,20 @@ class TestTheBrokerBreaks:
         assert sorted(set(sent.values())) == [1, 2]
         assert {world.run_count(name) for name in NAMES} == {1}
 
-    def test_killed_before_it_answered(
+    def test_a_broker_killed_before_its_reply(
         self, world: World, broker: Broker, log: pytest.LogCaptureFixture
     ) -> None:
-        """Setup: the broker dies while messages are collected. Invariant: none counts as sent, and
-        all are sent when it is back."""
+        """Setup: the broker dies while messages are collected.
+
+        Invariant: none counts as sent, and all are sent when the broker is back.
+        """
         world.put_many(COUNT)
         scheduler = world.scheduler_of(Hooked)
-        heard: list[str] = []
+        received: list[str] = []
 
         def hook(name: str) -> None:
-            heard.append(name)
-            if len(heard) == 30:
+            received.append(name)
+            if len(received) == 30:
                 broker.server.kill()
 
         scheduler.hook = hook
@@ -216,7 +222,7 @@ class TestTheBrokerBreaks:
         recorded = [name for name in NAMES if world.run_count(name)]
         assert sorted(recorded) == sorted(announced)
         assert len(recorded) < 30
-        # Many messages failed together: that is one failure, not many.
+        # Many messages failed together, which is one failure.
         assert wait <= BROKER_WAIT.after(3)
         assert log.text.count("The broker is not available") == 1
         broker.server.restart()
@@ -235,9 +241,13 @@ class TestTheBrokerBreaks:
     def left(world: World) -> list[str]:
         return [f"{PREFIX}{name}" for name in NAMES if not world.run_count(name)] or [f"{PREFIX}e0"]
 
-    def test_told_to_stop(self, world: World, broker: Broker) -> None:
-        """Setup: a stop signal in the middle of a window. Invariant: what was written is recorded,
-        the rest is given back."""
+    def test_a_stop_records_written_messages_and_puts_the_rest_back(
+        self, world: World, broker: Broker
+    ) -> None:
+        """Setup: a stop signal in the middle of a window.
+
+        Invariant: written messages are recorded, the rest is put back.
+        """
 
         class Stopped(Hooked):
             def apply_async(self, entry: Any, *args: Any, **kwargs: Any) -> Any:

@@ -13,7 +13,7 @@ from .conftest import SCHEDULE, World, interval_json
 
 
 @pytest.mark.parametrize("member", [f"{PREFIX}new", "new"])
-def test_hset_and_zadd_0_runs_it(world: World, member: str) -> None:
+def test_an_entry_written_with_hset_and_zadd_0_runs(world: World, member: str) -> None:
     """#106: `zadd redbeat::schedule 0 new-task-name`."""
     text = '{"name":"new","task":"t","schedule":{"__type__":"interval","every":5}}'
     world.client.hset(f"{PREFIX}new", "definition", text)
@@ -36,7 +36,7 @@ def test_both_members_make_one_run(world: World) -> None:
     assert scheduler.names == ["new"]
 
 
-def test_names_of_any_kind(world: World) -> None:
+def test_entries_with_names_of_any_kind_run(world: World) -> None:
     names = ["a b", "a/b", "a:b", f"{PREFIX}x", "ünï", "{x}", "☃", "a\nb", '"', "*", "%s"]
     for name in names:
         world.put(name)
@@ -77,7 +77,7 @@ def test_no_history_is_due_now(world: World) -> None:
     assert scheduler.names == ["a"]
 
 
-def test_fields_of_others_survive(world: World) -> None:
+def test_fields_of_other_programs_survive(world: World) -> None:
     world.put("a", interval_json(60), world.ago(90))
     world.client.hset(f"{PREFIX}a", "note", "keep me")
     scheduler = world.scheduler()
@@ -86,7 +86,7 @@ def test_fields_of_others_survive(world: World) -> None:
     assert world.client.hget(f"{PREFIX}a", "note") == "keep me"
 
 
-def test_what_was_run_is_readable_by_redbeat_2(world: World) -> None:
+def test_the_record_of_a_run_is_readable_by_redbeat_2(world: World) -> None:
     world.put("a", interval_json(60), world.ago(90))
     before = world.client.hget(f"{PREFIX}a", "definition")
     world.scheduler().tick()
@@ -109,7 +109,7 @@ def test_a_schedule_with_another_prefix(world: World) -> None:
     assert world.score("other") == 0
 
 
-def test_keys_with_one_colon_are_named_at_the_start(
+def test_keys_with_one_colon_are_logged_at_the_start(
     world: World, log: pytest.LogCaptureFixture
 ) -> None:
     world.client.zadd(f"{PREFIX}schedule", {f"{PREFIX}a": 1})
@@ -129,7 +129,7 @@ def test_keys_with_one_colon_are_named_at_the_start(
 
 @pytest.mark.standalone
 def test_the_data_of_redisbeater_runs_under_its_prefix(world: World) -> None:
-    """In its layout: a ``last_run_at`` without seconds and zone, a member without the prefix."""
+    """It has a ``last_run_at`` without seconds and zone, and a member without the prefix."""
     prefix = PREFIX.replace("redbeat", "redisbeater")
     world.app.conf.redbeat_key_prefix = prefix
     ran = {"year": 2015, "month": 12, "day": 29, "hour": 16, "minute": 45, "microsecond": 231}

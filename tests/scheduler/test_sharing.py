@@ -23,7 +23,7 @@ def _no_lock(world: World, wire: Wire) -> None:  # noqa: ARG001
 
 
 def present(world: World, count: int) -> list[RecordingScheduler]:
-    """Return so many schedulers, each of which had a tick; no time passes in their ticks."""
+    """Return ``count`` schedulers that had a tick; their clocks stand still during ticks."""
     beats = [world.scheduler(clock=Clock()) for _ in range(count)]
     for beat in beats:
         beat.tick()
@@ -31,13 +31,13 @@ def present(world: World, count: int) -> list[RecordingScheduler]:
 
 
 def claimed(world: World) -> int:
-    """Return how many entries are claimed: these are due again when the lease ends."""
+    """Return how many entries are claimed: those that are due again when the lease ends."""
     now = world.now()
     return int(world.client.zcount(SCHEDULE, now, now + 60))
 
 
 def first_share(world: World, wire: Wire, scheduler: RecordingScheduler) -> int:
-    """Tick; return how much the first turn claimed."""
+    """Tick; return how many entries the first request claimed."""
     shares: list[int] = []
     wire.after_reply(lambda: shares.append(claimed(world)), lambda: claimed(world))
     scheduler.tick()
@@ -45,7 +45,7 @@ def first_share(world: World, wire: Wire, scheduler: RecordingScheduler) -> int:
 
 
 def grow_old(world: World, seconds: float) -> None:
-    """Let the others have been seen last so many seconds ago."""
+    """Let the other beats have been seen last ``seconds`` ago."""
     for token in world.client.zrange(BEATS, 0, -1):
         world.client.zadd(BEATS, {token: world.now() - seconds})
 
@@ -64,13 +64,15 @@ def grow_old(world: World, seconds: float) -> None:
         (2, 3000, 500),
     ],
 )
-def test_of_the_first_turn(world: World, wire: Wire, beats: int, due: int, share: int) -> None:
+def test_the_first_request_claims_the_share_of_a_beat(
+    world: World, wire: Wire, beats: int, due: int, share: int
+) -> None:
     all_of_them = present(world, beats)
     world.put_many(due)
     assert first_share(world, wire, all_of_them[0]) == share
 
 
-def test_what_is_not_due_is_not_shared(world: World, wire: Wire) -> None:
+def test_entries_that_are_not_due_are_not_shared(world: World, wire: Wire) -> None:
     beats = present(world, 2)
     world.put_many(1000, score=world.now() + 1000)
     for number in range(100):
@@ -103,7 +105,7 @@ def test_a_beat_that_comes_back_counts_again(world: World, wire: Wire) -> None:
     assert first_share(world, wire, beats[0]) == 200
 
 
-def test_long_gone_beats_are_forgotten(world: World) -> None:
+def test_beats_that_were_not_seen_for_long_are_removed(world: World) -> None:
     world.client.zadd(BEATS, {f"gone{number}": world.now() - 100 for number in range(50)})
     present(world, 1)
     assert world.client.zcard(BEATS) == 1
@@ -119,7 +121,7 @@ def test_with_a_lock_nothing_is_shared(world: World, wire: Wire) -> None:
 
 @pytest.mark.parametrize("count", [2, 4])
 def test_beats_that_tick_at_the_same_time(world: World, count: int) -> None:
-    """Whoever claims first leaves the others their shares; each run goes out once."""
+    """The beat that claims first leaves the others their shares; each run is sent once."""
     beats = present(world, count)
     world.put_many(400)
 
@@ -134,8 +136,8 @@ def test_beats_that_tick_at_the_same_time(world: World, count: int) -> None:
     assert all(len(beat.sent) >= SMALLEST_SHARE for beat in beats)
 
 
-def test_one_that_is_alone_sends_all_in_one_tick(world: World) -> None:
-    """Also what the share of another one would have been: a share is no reservation."""
+def test_a_single_beat_sends_all_in_one_tick(world: World) -> None:
+    """It also sends what would have been the share of another beat: a share is no reservation."""
     beats = present(world, 2)
     world.put_many(400)
     beats[0].tick()

@@ -1,4 +1,4 @@
-"""Entries of ``beat_schedule``, brought in step with Redis by the beat that leads."""
+"""Entries of ``beat_schedule``, which the leading beat synchronises to Redis."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HOUR = 3600.0
 
 
 def declare(world: World, **schedules: object) -> None:
-    """Set ``beat_schedule``: name -> schedule."""
+    """Set ``beat_schedule`` from names and schedules."""
     world.app.conf.beat_schedule = {
         name: {"task": f"tasks.{name}", "schedule": schedule}
         for name, schedule in schedules.items()
@@ -38,12 +38,12 @@ def lead(world: World) -> RecordingScheduler:
 
 
 def static_names(world: World) -> set[str]:
-    """Return what Redis takes for static."""
+    """Return the names that Redis stores as static."""
     return set(world.client.smembers(STATICS))
 
 
 class TestSynchronisation:
-    def test_added(self, world: World) -> None:
+    def test_a_new_static_entry_is_added(self, world: World) -> None:
         declare(world, a=HOUR, b=crontab(minute="0", hour="4"))
         scheduler = lead(world)
         assert static_names(world) == {"a", "b"}
@@ -52,7 +52,7 @@ class TestSynchronisation:
         b = RedBeatSchedulerEntry.from_key(f"{PREFIX}b", world.app)
         assert (b.task, b.schedule) == ("tasks.b", crontab(minute="0", hour="4"))
 
-    def test_changed_keeps_its_history(self, world: World) -> None:
+    def test_a_changed_entry_keeps_its_history(self, world: World) -> None:
         declare(world, a=HOUR)
         lead(world)
         world.put_meta("a", world.ago(100))
@@ -63,7 +63,7 @@ class TestSynchronisation:
         assert world.field("a", "meta") == meta
         assert world.score("a") == pytest.approx(world.now() + 2 * HOUR - 100, abs=2)
 
-    def test_removed(self, world: World) -> None:
+    def test_a_removed_entry_is_deleted(self, world: World) -> None:
         declare(world, a=HOUR, b=HOUR)
         lead(world)
         declare(world, b=HOUR)
@@ -72,7 +72,7 @@ class TestSynchronisation:
         assert not world.client.exists(f"{PREFIX}a")
         assert world.score("a") is None
 
-    def test_the_last_one_removed(self, world: World) -> None:
+    def test_the_last_static_entry_can_be_removed(self, world: World) -> None:
         declare(world, a=HOUR)
         lead(world)
         declare(world)
@@ -87,14 +87,14 @@ class TestSynchronisation:
         lead(world)
         assert set(world.dump()) == {f"{PREFIX}mine", SCHEDULE}
 
-    def test_unchanged_writes_nothing(self, world: World) -> None:
+    def test_unchanged_entries_write_nothing(self, world: World) -> None:
         declare(world, a=HOUR, b=crontab(minute="*/5"))
         lead(world)
         before = world.dump()
         lead(world)
         assert world.dump() == before
 
-    def test_disabled(self, world: World) -> None:
+    def test_a_disabled_static_entry_is_parked(self, world: World) -> None:
         world.app.conf.beat_schedule = {"a": {"task": "t", "schedule": 1, "enabled": False}}
         scheduler = lead(world)
         assert world.score("a") == -2
@@ -103,7 +103,7 @@ class TestSynchronisation:
         assert scheduler.sent == []
         assert world.score("a") == pytest.approx(world.now() + HOUR, abs=2)
 
-    def test_runs_like_any_other(self, world: World) -> None:
+    def test_a_static_entry_runs_like_any_other(self, world: World) -> None:
         declare(world, a=HOUR)
         lead(world)
         world.put_meta("a", world.ago(HOUR + 1))
@@ -112,7 +112,7 @@ class TestSynchronisation:
         assert scheduler.names == ["a"]
         assert world.run_count("a") == 1
 
-    def test_quarantined_one_is_released_by_a_change(self, world: World) -> None:
+    def test_a_change_releases_a_quarantined_static_entry(self, world: World) -> None:
         declare(world, a=HOUR)
         lead(world)
         world.client.hset(f"{PREFIX}a", "definition", "{")
@@ -121,7 +121,7 @@ class TestSynchronisation:
         assert world.quarantine() == {}
         assert world.score("a") == pytest.approx(world.now() + HOUR, abs=2)
 
-    def test_changed_while_it_runs(self, world: World) -> None:
+    def test_an_entry_changed_during_its_run(self, world: World) -> None:
         world.app.conf.redbeat_lock_key = None
         declare(world, a=HOUR)
         scheduler = lead(world)
@@ -138,7 +138,7 @@ class TestSynchronisation:
 
 class TestWhoWrites:
     def test_a_constructor_adds_and_changes_while_nobody_leads(self, world: World) -> None:
-        """A program that sets its schedule up finds what it wrote."""
+        """A program that sets up its schedule can read what it wrote."""
         declare(world, a=HOUR)
         lead(world).close()
         declare(world, a=2 * HOUR, b=HOUR)
@@ -148,7 +148,7 @@ class TestWhoWrites:
         assert world.score("b") == pytest.approx(world.now() + HOUR, abs=2)
         assert world.client.get(LOCK) is None
 
-    def test_a_constructor_only_adds_while_another_one_leads(self, world: World) -> None:
+    def test_a_constructor_only_adds_while_another_beat_leads(self, world: World) -> None:
         """#155, #198: a web process or a standby with old code changes and deletes nothing."""
         declare(world, a=HOUR, c=HOUR)
         lead(world)
@@ -166,7 +166,7 @@ class TestWhoWrites:
         assert static_names(world) == {"a", "b"}
         assert world.field("a", "definition")["schedule"]["every"] == 2 * HOUR
 
-    def test_what_an_older_one_wrote_before_the_first_tick_is_written_again(
+    def test_changes_by_an_older_version_before_the_first_tick_are_overwritten(
         self, world: World
     ) -> None:
         declare(world, a=2 * HOUR)
@@ -176,7 +176,9 @@ class TestWhoWrites:
         newer.tick()
         assert world.field("a", "definition")["schedule"]["every"] == 2 * HOUR
 
-    def test_what_another_one_added_is_removed_by_the_next_leader(self, world: World) -> None:
+    def test_entries_added_by_another_version_are_removed_by_the_next_leader(
+        self, world: World
+    ) -> None:
         declare(world, a=HOUR)
         lead(world)
         declare(world, a=HOUR, b=HOUR)
@@ -192,7 +194,7 @@ class TestWhoWrites:
         world.scheduler()
         assert static_names(world) == {"a"}
 
-    def test_a_lazy_one_writes_nothing(self, world: World) -> None:
+    def test_a_lazy_scheduler_writes_nothing(self, world: World) -> None:
         declare(world, a=HOUR)
         lead(world)
         before = world.dump()
@@ -210,7 +212,7 @@ class TestWhoWrites:
         assert static_names(world) == {"b"}
         assert world.score("a") is None
 
-    def test_set_up_again_by_another_one_removes_when_it_leads(self, world: World) -> None:
+    def test_set_up_again_by_a_standby_removes_when_it_leads(self, world: World) -> None:
         declare(world, a=HOUR, b=HOUR)
         lead(world)
         standby = world.scheduler()
@@ -222,7 +224,7 @@ class TestWhoWrites:
         standby.tick()
         assert static_names(world) == {"b"}
 
-    def test_while_redis_is_away_a_tick_writes(
+    def test_statics_not_written_while_redis_is_down_are_written_by_a_tick(
         self, app: Celery, log: pytest.LogCaptureFixture
     ) -> None:
         with RedisServer() as server:
@@ -244,7 +246,7 @@ class TestWhoWrites:
 
 
 class TestWithoutALock:
-    def test_every_beat_adds_and_nobody_removes_what_another_may_have_added(
+    def test_every_beat_adds_and_none_removes_what_another_may_have_added(
         self, world: World
     ) -> None:
         world.app.conf.redbeat_lock_key = None
@@ -255,7 +257,7 @@ class TestWithoutALock:
         newer.tick()
         assert static_names(world) == {"a", "b"}
 
-    def test_its_own_are_removed_when_it_is_set_up_again(self, world: World) -> None:
+    def test_own_entries_are_removed_when_the_beat_is_set_up_again(self, world: World) -> None:
         world.app.conf.redbeat_lock_key = None
         declare(world, a=HOUR)
         world.scheduler().tick()
@@ -266,7 +268,7 @@ class TestWithoutALock:
         newer.setup_schedule()
         assert static_names(world) == {"a", "c"}
 
-    def test_the_rest_is_removed_by_one_that_has_been_alone_for_a_minute(
+    def test_other_entries_are_removed_by_a_beat_that_was_alone_for_a_minute(
         self, world: World, clock: Clock
     ) -> None:
         world.app.conf.redbeat_lock_key = None
@@ -286,8 +288,8 @@ class TestWithoutALock:
 
 
 class TestNever:
-    def test_without_the_lock_any_more(self, world: World, wire: Wire) -> None:
-        """The lock goes to another one between becoming leader and writing."""
+    def test_a_beat_that_lost_the_lock_writes_nothing(self, world: World, wire: Wire) -> None:
+        """Another beat takes the lock between becoming leader and writing."""
         declare(world, a=HOUR)
         scheduler = world.scheduler(lazy=True)
         world.client.set(LOCK, "thief", px=60_000)
@@ -307,7 +309,7 @@ class TestNever:
 
 class TestCost:
     @pytest.mark.parametrize("count", [1, 500, 1200])
-    def test_one_trip_per_500_and_few_more(
+    def test_a_start_takes_one_round_trip_per_500_entries_and_few_more(
         self, world: World, counting: CountingRedis, count: int
     ) -> None:
         lead(world)
@@ -319,14 +321,14 @@ class TestCost:
         scheduler.tick()
         assert len(static_names(world)) == count
         batches = -(-count // 500)
-        # INFO, two TYPEs at once, two turns, the last tick, SMEMBERS; a script that is not cached
+        # INFO, two TYPEs at once, two claims, the last tick, SMEMBERS; a script that is not cached
         # costs one more.
         assert counting.trips - trips <= batches + 8
 
 
 class TestVanished:
     @pytest.mark.parametrize("way", ["flushall", "statics", "schedule"])
-    def test_come_back_without_a_burst(
+    def test_lost_static_entries_come_back_without_a_burst(
         self, world: World, clock: Clock, log: pytest.LogCaptureFixture, way: str
     ) -> None:
         declare(world, a=HOUR, b=crontab(minute="0", hour="4"), c=HOUR)
@@ -346,7 +348,7 @@ class TestVanished:
         assert world.score("a") == pytest.approx(world.now() + HOUR, abs=3)
         assert "are gone" in log.text or "vanished" in log.text
 
-    def test_loss_of_everything_is_said_loudly(
+    def test_a_loss_of_all_data_is_logged_as_an_error(
         self, world: World, log: pytest.LogCaptureFixture
     ) -> None:
         declare(world)
@@ -355,10 +357,10 @@ class TestVanished:
         world.client.flushall()
         scheduler.tick()
         scheduler.tick()
-        said = [r.getMessage() for r in log.records if r.levelname == "ERROR"]
-        assert said == ["beat: The schedule in Redis is empty: all 3 entries are gone"]
+        errors = [r.getMessage() for r in log.records if r.levelname == "ERROR"]
+        assert errors == ["beat: The schedule in Redis is empty: all 3 entries are gone"]
 
-    def test_one_hash(self, world: World) -> None:
+    def test_a_lost_hash_is_written_again(self, world: World) -> None:
         declare(world, a=HOUR, b=HOUR)
         scheduler = lead(world)
         world.client.delete(f"{PREFIX}a")
@@ -369,7 +371,9 @@ class TestVanished:
         assert scheduler.sent == []
         assert world.score("a") == pytest.approx(world.now() + HOUR, abs=2)
 
-    def test_one_that_deleted_itself_stays_away_until_the_next_start(self, world: World) -> None:
+    def test_an_entry_that_deleted_itself_stays_deleted_until_the_next_start(
+        self, world: World
+    ) -> None:
         declare(world, a=HOUR, b=HOUR)
         scheduler = lead(world)
         RedBeatSchedulerEntry(name="a", app=world.app).delete()
@@ -394,7 +398,7 @@ BAD_FIELDS: dict[str, Any] = {
 
 class TestBad:
     @pytest.mark.parametrize("fields", BAD_FIELDS.values(), ids=BAD_FIELDS)
-    def test_one_stops_no_other(
+    def test_a_bad_static_entry_affects_no_other(
         self, world: World, log: pytest.LogCaptureFixture, fields: object
     ) -> None:
         good = {"task": "t", "schedule": HOUR}
@@ -402,11 +406,11 @@ class TestBad:
         scheduler = lead(world)
         scheduler.tick()
         assert static_names(world) == {"a", "z"}
-        said = [r.getMessage() for r in log.records if r.levelname == "ERROR"]
-        assert len(said) == 1
-        assert "bad" in said[0]
+        errors = [r.getMessage() for r in log.records if r.levelname == "ERROR"]
+        assert len(errors) == 1
+        assert "bad" in errors[0]
 
-    def test_what_redis_holds_of_it_stays(self, world: World) -> None:
+    def test_the_stored_form_of_a_bad_static_entry_stays(self, world: World) -> None:
         declare(world, a=HOUR)
         lead(world)
         before = world.dump()
@@ -436,7 +440,9 @@ class TestBad:
 
 
 class TestLater:
-    def test_added_to_a_running_beat(self, world: World, log: pytest.LogCaptureFixture) -> None:
+    def test_an_entry_added_to_a_running_beat_is_written(
+        self, world: World, log: pytest.LogCaptureFixture
+    ) -> None:
         declare(world, a=HOUR)
         scheduler = lead(world)
         scheduler.update_from_dict({"b": {"task": "t", "schedule": HOUR}})

@@ -1,4 +1,4 @@
-"""Told to stop while it talks to Redis."""
+"""A stop signal arrives while the beat waits for Redis."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from redbeat.schedulers import get_redis
 
 from .conftest import Clock, RecordingScheduler, World
 
-#: More than one batch, so that an answer comes in advance.
+#: More than one batch, so that a reply arrives in advance.
 MANY = 700
 
 
 @pytest.fixture(autouse=True)
 def handler() -> Iterator[None]:
-    """A handler as that of beat, which raises wherever it is called."""
+    """A signal handler like that of beat, which raises wherever the process is."""
 
     def stop(*_: object) -> None:
         raise SystemExit
@@ -41,13 +41,13 @@ def signalled() -> Iterator[None]:
     signalling.join()
 
 
-def test_the_answer_is_waited_for(world: World, clock: Clock) -> None:
-    """Setup: two batches are due, and Redis takes half a second to answer.
+def test_a_stopping_beat_waits_for_the_reply(world: World, clock: Clock) -> None:
+    """Setup: two batches are due, and Redis takes half a second to reply.
 
-    Fault: SIGTERM while the answer is waited for.
+    Fault: SIGTERM while the beat waits for the reply.
 
-    Invariant: the tick ends as it is told, with what was sent recorded and nothing claimed, so that
-    nobody sends it again.
+    Invariant: the tick ends with the exception of the handler. Sent runs are recorded and nothing
+    is claimed, so that no beat sends them again.
     """
     scheduler = world.scheduler(clock=clock)
     scheduler.tick()
@@ -64,7 +64,7 @@ def test_the_answer_is_waited_for(world: World, clock: Clock) -> None:
 
 
 class Slow(RecordingScheduler):
-    """In a service, so that it waits itself; Redis is slow after its tick, and SIGTERM comes."""
+    """Runs in a service, which waits itself; Redis is slow after its tick, and SIGTERM arrives."""
 
     pause = 0
 
@@ -74,19 +74,19 @@ class Slow(RecordingScheduler):
         self.ticks = 0
 
     def should_sync(self) -> bool:
-        """Celery asks that after each tick."""
+        """Delay Redis: Celery calls this after each tick."""
         self.ticks += 1
         if self.pause:
             get_redis(self.app).client_pause(self.pause)
         return False
 
 
-def test_a_subscription_is_not_ended_in_the_middle(world: World) -> None:
+def test_a_stop_during_a_subscription_raises_no_connection_error(world: World) -> None:
     """Setup: a beat subscribes, and Redis takes half a second to confirm.
 
-    Fault: SIGTERM meanwhile; the handler closes the scheduler, as that of beat does.
+    Fault: SIGTERM during that time; the handler closes the scheduler, as that of beat does.
 
-    Invariant: it ends as it is told, and not by an error of a reader whose connection was closed.
+    Invariant: the beat ends with the handler's exception, not with an error of a closed connection.
     """
     scheduler = world.scheduler_of(Slow)
     scheduler.pause = 500
@@ -102,8 +102,11 @@ def test_a_subscription_is_not_ended_in_the_middle(world: World) -> None:
 
 
 def test_waiting_ends_at_once(world: World) -> None:
-    """Setup: nothing is due, so that the beat waits for a message. Fault: SIGTERM. Invariant: it
-    ends, long before the time it had to wait.
+    """Setup: no entry is due, so the beat waits for a message.
+
+    Fault: SIGTERM.
+
+    Invariant: the beat ends long before its waiting time is over.
     """
     scheduler = world.scheduler_of(Slow)
     assert scheduler.tick() == 0.0

@@ -1,4 +1,4 @@
-"""What programs find that scan the prefix: entries, schedule, statics, lock, and only JSON."""
+"""What programs find when they scan the prefix: entries, schedule, statics, lock, and only JSON."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from tests.scheduler.conftest import (
 
 HOUR = 3600.0
 
-#: A task id with all that JSON escapes, or that could pass for an escape.
+#: A task id with all characters that JSON escapes, or that look like an escape.
 ODD_ID = 'a "b" \\n\\\\n \t c\u00fc \\'
 
 
 def entry_keys(world: World) -> list[str]:
-    """Return what a scan of the prefix finds, without the three keys of RedBeat 2."""
+    """Return the keys under the prefix, without the three other keys of RedBeat 2."""
     found = world.client.scan_iter(PREFIX.replace("[", r"\[") + "*")
     return sorted(set(found) - {SCHEDULE, STATICS, LOCK})
 
 
 def read_all(world: World) -> dict[str, dict[str, Any]]:
-    """Return all fields of all entries, as a program reads them that expects JSON everywhere."""
+    """Return all fields of all entries, as a program that expects JSON everywhere."""
     return {
         key.removeprefix(PREFIX): {
             field: json.loads(text) for field, text in world.client.hgetall(key).items()
@@ -47,13 +47,13 @@ def message_of(scheduler: RecordingScheduler, name: str) -> Sent:
     return next(sent for sent in scheduler.sent if sent.name == name)
 
 
-#: What is no list of runs that wait, and looks like an empty one.
+#: Texts that are not a list of waiting triggers, but look like an empty one.
 WRITTEN = ("", " ", '"', '""', '" "', '"\u00a0"', "7", ":7", '":7 :8"')
 
 
 @pytest.fixture
 def scheduler(world: World) -> RecordingScheduler:
-    """A beat with entries of every kind, all of them due; it reads all fields while it sends."""
+    """A beat with due entries of every kind, which reads all fields while it sends."""
     app = world.app
     redbeat.worker.enable(app)
     app.conf.beat_schedule = {"static": {"task": "t", "schedule": HOUR}}
@@ -120,7 +120,7 @@ def test_a_scan_finds_nothing_but_entries(world: World, scheduler: RecordingSche
 
 @pytest.mark.parametrize("field", ["claim", "running", "ended", "trigger", "history"])
 @pytest.mark.parametrize("text", [*WRITTEN, "null", "[]", "{}", "x", '"x', "a\nb", "[" * 5000])
-def test_what_others_write_there_stops_nothing(world: World, field: str, text: str) -> None:
+def test_values_that_other_programs_write_stop_nothing(world: World, field: str, text: str) -> None:
     key = world.put("a", last_run_at=world.ago(100))
     world.client.hset(key, field, text)
     entry = RedBeatSchedulerEntry.from_key(key, app=world.app)

@@ -1,4 +1,4 @@
-"""Entries that the sorted set does not lead to are found again."""
+"""The sweep finds entries that the sorted set does not contain."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def members(world: World) -> set[str]:
     return set(world.client.zrange(SCHEDULE, 0, -1))
 
 
-def look(scheduler: RecordingScheduler, clock: Clock, times: int = 2) -> None:
-    """Let the beat look so often."""
+def sweep(scheduler: RecordingScheduler, clock: Clock, times: int = 2) -> None:
+    """Let the beat sweep ``times`` times."""
     for _ in range(times):
         clock.advance(PAGE_INTERVAL)
         scheduler.tick()
@@ -37,18 +37,18 @@ def test_a_hash_without_a_member_runs_again(
 ) -> None:
     key = world.put("a", interval_json(60), world.ago(90))
     world.client.zrem(SCHEDULE, key)
-    look(scheduler, clock)
+    sweep(scheduler, clock)
     assert scheduler.names == ["a"]
     assert f"Entry {key} was missing in the sorted set" in log.text
     assert world.score("a") == pytest.approx(world.now() + 30, abs=5)
 
 
-def test_one_that_is_not_due_gets_the_score_of_its_history(
+def test_an_entry_that_is_not_due_gets_the_score_of_its_history(
     world: World, clock: Clock, scheduler: RecordingScheduler
 ) -> None:
     key = world.put("a", interval_json(600), world.ago(60))
     world.client.zrem(SCHEDULE, key)
-    look(scheduler, clock)
+    sweep(scheduler, clock)
     assert scheduler.sent == []
     assert world.score("a") == pytest.approx(world.now() + 540, abs=5)
 
@@ -56,15 +56,15 @@ def test_one_that_is_not_due_gets_the_score_of_its_history(
 def test_a_writer_between_two_commands_is_left_alone(
     world: World, clock: Clock, scheduler: RecordingScheduler
 ) -> None:
-    """Found once, the hash may be new; the score that its writer then sets counts."""
+    """A hash that is seen once may be new; the score that its writer then sets counts."""
     key = world.put("a")
     world.client.zrem(SCHEDULE, key)
-    look(scheduler, clock, 1)
+    sweep(scheduler, clock, 1)
     scheduler.tick()  # no time has passed
     assert members(world) == set()
     later = world.now() + 600
     world.client.zadd(SCHEDULE, {key: later})
-    look(scheduler, clock)
+    sweep(scheduler, clock)
     assert scheduler.sent == []
     assert world.score("a") == pytest.approx(later)
 
@@ -84,31 +84,31 @@ def test_hashes_of_others_under_the_prefix_are_left_alone(
     world: World, clock: Clock, scheduler: RecordingScheduler, definition: str
 ) -> None:
     world.client.hset(f"{PREFIX}other:inner", "definition", definition)
-    look(scheduler, clock, 3)
+    sweep(scheduler, clock, 3)
     assert members(world) == set()
 
 
-def test_what_is_no_entry_at_all_is_left_alone(
+def test_keys_that_are_not_entries_are_left_alone(
     world: World, clock: Clock, scheduler: RecordingScheduler
 ) -> None:
     world.client.hset(f"{PREFIX}notes", "text", "x")
     world.client.set(f"{PREFIX}text", "x")
     world.client.sadd(f"{PREFIX}set", "x")
-    look(scheduler, clock, 3)
+    sweep(scheduler, clock, 3)
     assert members(world) == set()
 
 
 def test_the_whole_sorted_set_is_lost(
     world: World, clock: Clock, scheduler: RecordingScheduler, log: pytest.LogCaptureFixture
 ) -> None:
-    """All dynamic entries are back after two looks, each with its history, without a burst."""
+    """All dynamic entries are back after two sweeps, each with its history, without a burst."""
     for number in range(1200):
         world.put(f"e{number}", interval_json(3600), world.ago(60), score=world.now() + 3540)
     scheduler.tick()
     world.client.delete(SCHEDULE)
     clock.advance(1)
     scheduler.tick()
-    look(scheduler, clock, 1)
+    sweep(scheduler, clock, 1)
     assert len(members(world)) == 1200
     assert scheduler.sent == []
     assert world.client.zcount(SCHEDULE, world.now(), "+inf") == 1200
@@ -121,7 +121,7 @@ def test_the_only_member_is_lost(world: World, clock: Clock, scheduler: Recordin
     world.client.delete(SCHEDULE)
     clock.advance(1)
     scheduler.tick()
-    look(scheduler, clock, 1)
+    sweep(scheduler, clock, 1)
     assert world.score("a") is not None
 
 
@@ -133,20 +133,21 @@ def test_a_pass_over_many_keys_takes_a_page_at_a_time(
         pipeline.set(f"foreign{number}{PREFIX}", "x")
     pipeline.execute()
     key = world.put("a", score=world.now() + 600)
-    look(scheduler, clock, 1)
+    sweep(scheduler, clock, 1)
     before = world.calls()
-    look(scheduler, clock, 1)
-    # The turn and one page; and, as the time of Redis stands still, a look at the entry and a turn.
+    sweep(scheduler, clock, 1)
+    # One claim and one page of the scan. As the time of Redis stands still, also a check of the
+    # entry and a claim.
     assert world.calls() - before == 2 + 2
     world.client.zrem(SCHEDULE, key)
-    look(scheduler, clock, int(SCAN_INTERVAL / PAGE_INTERVAL) + 8)
+    sweep(scheduler, clock, int(SCAN_INTERVAL / PAGE_INTERVAL) + 8)
     assert scheduler.names == ["a"]
 
 
 def test_an_idle_tick_in_between_is_one_round_trip(
     world: World, clock: Clock, scheduler: RecordingScheduler
 ) -> None:
-    look(scheduler, clock)
+    sweep(scheduler, clock)
     before = world.calls()
     clock.advance(CLOCK_STEP / 2)
     scheduler.tick()
@@ -161,7 +162,7 @@ def test_special_characters_in_the_prefix(world: World, clock: Clock) -> None:
     scheduler.tick()
     definition = {"name": "a", "task": "t", "schedule": interval_json(60)}
     world.client.hset(f"{prefix}a", "definition", json.dumps(definition))
-    look(scheduler, clock)
+    sweep(scheduler, clock)
     assert scheduler.names == ["a"]
     scheduler.close()
 
@@ -175,7 +176,7 @@ def test_an_entry_enabled_by_another_program_runs(
     assert (world.score("a"), world.score("b")) == (-2, -2)
     definition = world.field("a", "definition")
     world.client.hset(f"{PREFIX}a", "definition", json.dumps({**definition, "enabled": True}))
-    look(scheduler, clock, 1)
+    sweep(scheduler, clock, 1)
     assert scheduler.names == ["a"]
     assert world.score("b") == -2
 
@@ -188,9 +189,9 @@ def test_disabled_entries_are_looked_at_in_turns(
     scheduler.tick()
     definition = world.field("e449", "definition")
     world.client.hset(f"{PREFIX}e449", "definition", json.dumps({**definition, "enabled": True}))
-    look(scheduler, clock, 2)
+    sweep(scheduler, clock, 2)
     assert scheduler.names == []
-    look(scheduler, clock, 1)
+    sweep(scheduler, clock, 1)
     assert scheduler.names == ["e449"]
 
 
@@ -198,7 +199,7 @@ def test_a_finished_entry_stays_finished(
     world: World, clock: Clock, scheduler: RecordingScheduler
 ) -> None:
     world.put("done", score=-1)
-    look(scheduler, clock, 3)
+    sweep(scheduler, clock, 3)
     assert scheduler.names == []
     assert world.score("done") == -1
 
@@ -213,7 +214,7 @@ def test_a_user_who_may_not_scan(world: World, clock: Clock, log: pytest.LogCapt
         world.put("a")
         scheduler = world.scheduler(clock=clock)
         scheduler.tick()
-        look(scheduler, clock, 3)
+        sweep(scheduler, clock, 3)
         assert scheduler.names == ["a"]
         assert log.text.count("Cannot scan for lost entries") == 1
     finally:

@@ -1,4 +1,4 @@
-"""One tick: what is due is sent once and recorded, the rest gets its right score."""
+"""One tick sends each due entry once and records it; other entries get their right score."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ PARKED = -1.0
 
 
 def leading(world: World) -> RecordingScheduler:
-    """Return a scheduler that has had its first tick; however slow it is, no time passes for it."""
+    """Return a scheduler after its first tick; its clock stands still, even on a slow machine."""
     scheduler = world.scheduler(clock=Clock())
     scheduler.tick()
     return scheduler
 
 
 class TestRunning:
-    def test_due_entry_is_sent_once_and_recorded(self, world: World) -> None:
+    def test_a_due_entry_is_sent_once_and_recorded(self, world: World) -> None:
         ran = world.ago(90)
         world.put("a", interval_json(60), ran, args=[1], kwargs={"k": 2})
         scheduler = world.scheduler()
@@ -40,14 +40,14 @@ class TestRunning:
         assert entry.last_run_at is not None
         assert before <= entry.last_run_at.timestamp() <= world.now()
 
-    def test_next_run_keeps_the_phase_and_missed_ones_coalesce(self, world: World) -> None:
+    def test_the_next_run_keeps_the_phase_and_missed_runs_coalesce(self, world: World) -> None:
         ran = world.ago(605)
         world.put("a", interval_json(60), ran)
         scheduler = leading(world)
         assert [m.scheduled_at for m in scheduler.sent] == [ran + timedelta(seconds=600)]
         assert world.score("a") == pytest.approx(ran.timestamp() + 660, abs=1e-5)
 
-    def test_never_run_is_due_now(self, world: World) -> None:
+    def test_an_entry_that_never_ran_is_due_now(self, world: World) -> None:
         world.put("a", {"__type__": "crontab", "minute": "0", "hour": "4"})
         scheduler = leading(world)
         assert scheduler.names == ["a"]
@@ -57,8 +57,8 @@ class TestRunning:
         assert (due.hour, due.minute, due.second, due.microsecond) == (4, 0, 0, 0)
         assert world.now() < score <= world.now() + 86400
 
-    def test_due_since_this_very_moment(self, world: World) -> None:
-        """And one that was put up too early waits for its own moment."""
+    def test_an_entry_due_at_this_moment_runs(self, world: World) -> None:
+        """An entry with a score that is too early waits for its instant."""
         world.put("a", interval_json(60), world.ago(60))
         world.put("b", interval_json(60), world.ago(55), score=world.now())
         assert leading(world).names == ["a"]
@@ -82,7 +82,7 @@ class TestRunning:
 
 
 class TestScores:
-    def test_wrong_score_is_repaired_not_believed(self, world: World) -> None:
+    def test_a_wrong_score_is_corrected(self, world: World) -> None:
         ran = world.ago(10)
         world.put("a", interval_json(60), ran)
         scheduler = leading(world)
@@ -90,13 +90,13 @@ class TestScores:
         assert world.score("a") == pytest.approx(ran.timestamp() + 60, abs=1e-5)
         assert world.run_count("a") == 0
 
-    def test_disabled_is_parked(self, world: World) -> None:
+    def test_a_disabled_entry_is_parked(self, world: World) -> None:
         world.put("a", enabled=False)
         assert leading(world).sent == []
         assert world.score("a") == -2
         assert not world.is_claimed("a")
 
-    def test_finished_is_parked_after_its_last_run(self, world: World) -> None:
+    def test_a_finished_entry_is_parked_after_its_last_run(self, world: World) -> None:
         start = int(world.now()) - 100
         rule = {"__type__": "rrule", "freq": 6, "dtstart": start, "count": 2, "interval": 50}
         world.put("a", rule)
@@ -106,7 +106,7 @@ class TestScores:
         scheduler.tick()
         assert len(scheduler.sent) == 1
 
-    def test_parked_is_never_loaded(self, world: World) -> None:
+    def test_a_parked_entry_is_never_loaded(self, world: World) -> None:
         world.put("a", score=PARKED)
         scheduler = leading(world)
         assert scheduler.sent == []
@@ -114,18 +114,18 @@ class TestScores:
 
 
 class TestWaiting:
-    def test_until_the_next_entry(self, world: World) -> None:
+    def test_the_wait_lasts_until_the_next_entry(self, world: World) -> None:
         world.put("a", interval_json(60), world.ago(58), score=world.now() + 2)
         assert 1.5 < world.scheduler().tick() <= 2
 
-    def test_a_few_seconds_at_most(self, world: World) -> None:
+    def test_the_wait_lasts_a_few_seconds_at_most(self, world: World) -> None:
         assert world.scheduler().tick() == MAX_WAIT
 
     def test_parked_entries_shorten_no_wait(self, world: World) -> None:
         world.put("a", score=PARKED)
         assert world.scheduler().tick() == MAX_WAIT
 
-    def test_max_interval_of_the_user(self, world: World) -> None:
+    def test_the_wait_is_limited_by_max_interval(self, world: World) -> None:
         assert world.scheduler(max_interval=2).tick() == 2
 
     def test_a_short_lock_is_renewed_in_time(self, world: World) -> None:
@@ -134,7 +134,7 @@ class TestWaiting:
 
 class TestRoundTrips:
     @pytest.mark.parametrize(("due", "limit"), [(0, 1), (1, 2), (500, 11), (501, 13)])
-    def test_two_per_50_due(
+    def test_a_tick_takes_two_round_trips_per_50_due_entries(
         self,
         world: World,
         counting: CountingRedis,
@@ -142,7 +142,7 @@ class TestRoundTrips:
         due: int,
         limit: int,
     ) -> None:
-        monkeypatch.setattr(session, "MAX_SCRIPT_SECONDS", 10.0)  # however slow the machine is
+        monkeypatch.setattr(session, "MAX_SCRIPT_SECONDS", 10.0)  # even on a slow machine
         scheduler = leading(world)
         world.put_many(due)
         trips, calls = counting.trips, world.calls()
@@ -151,14 +151,16 @@ class TestRoundTrips:
         assert counting.trips - trips <= limit
         assert world.calls() - calls <= limit
 
-    def test_idle_costs_one_whatever_is_stored(self, world: World, counting: CountingRedis) -> None:
+    def test_an_idle_tick_takes_one_round_trip(self, world: World, counting: CountingRedis) -> None:
         scheduler = leading(world)
         world.put_many(3000, score=world.now() + 1000)
         trips = counting.trips
         scheduler.tick()
         assert counting.trips - trips == 1
 
-    def test_missing_hashes_cost_no_trip_each(self, world: World, counting: CountingRedis) -> None:
+    def test_missing_hashes_take_no_round_trip_each(
+        self, world: World, counting: CountingRedis
+    ) -> None:
         world.put("kept", score=world.now() + 3600)
         scheduler = leading(world)
         members = {f"{PREFIX}gone{number}": 0 for number in range(300)}
@@ -170,7 +172,7 @@ class TestRoundTrips:
         assert counting.trips - trips <= 4  # one of them because the script is not cached yet
         assert world.client.zrange(SCHEDULE, 0, -1) == [f"{PREFIX}kept"]
 
-    def test_the_entry_that_celery_adds_is_there(self, world: World) -> None:
+    def test_the_backend_cleanup_entry_of_celery_is_stored(self, world: World) -> None:
         world.app.conf.result_expires = 3600
         leading(world)
         assert world.client.zrange(SCHEDULE, 0, -1) == [f"{PREFIX}celery.backend_cleanup"]
@@ -189,13 +191,13 @@ class TestRoundTrips:
         assert counting.trips == 0
         world.app.conf.beat_schedule = {"a": {"task": "t", "schedule": 10}}
         world.scheduler()
-        assert counting.trips <= 6  # two of a new connection, TIME, a script that is loaded, a note
+        assert (
+            counting.trips <= 6
+        )  # two for a new connection, TIME, loading a script, and a presence
 
 
 class TestClosing:
-    def test_records_and_releases_and_a_second_time_nothing(
-        self, world: World, counting: CountingRedis
-    ) -> None:
+    def test_close_records_and_releases_once(self, world: World, counting: CountingRedis) -> None:
         scheduler = leading(world)
         scheduler.close()
         assert world.client.get(f"{PREFIX}:lock") is None
@@ -203,11 +205,11 @@ class TestClosing:
         scheduler.close()
         assert counting.trips == trips
 
-    def test_before_any_tick(self, world: World, counting: CountingRedis) -> None:
+    def test_close_before_any_tick(self, world: World, counting: CountingRedis) -> None:
         world.scheduler().close()
         assert counting.trips == 0
 
-    def test_in_the_middle_of_a_tick_waits_for_its_end(self, world: World) -> None:
+    def test_close_during_a_tick_waits_for_its_end(self, world: World) -> None:
         world.put("a")
         world.put("b")
         scheduler = world.scheduler()

@@ -1,4 +1,4 @@
-"""What wakes a waiting beat up: which changes say something, and how a beat listens."""
+"""What wakes up a waiting beat: which changes publish a message, and how a beat listens."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ CHANNEL = f"{PREFIX}:wakeup"
 END = "end of the test"
 
 
-class Ear:
-    """Hears everything that is said on the wake-up channel."""
+class Subscriber:
+    """Receives all messages on the wake-up channel."""
 
     def __init__(self, client: Any) -> None:
         self._client = client
@@ -35,13 +35,13 @@ class Ear:
         self._pubsub.subscribe(CHANNEL)
         assert self._pubsub.get_message(timeout=10)["type"] == "subscribe"
 
-    def heard(self) -> list[str]:
-        """Return what was said since the last call; Redis keeps the order."""
+    def received(self) -> list[str]:
+        """Return the messages since the last call, in order."""
         self._client.publish(CHANNEL, END)
-        said = []
+        received = []
         while (message := self._pubsub.get_message(timeout=10))["data"] != END:
-            said.append(message["data"])
-        return said
+            received.append(message["data"])
+        return received
 
     def close(self) -> None:
         """End the subscription."""
@@ -49,11 +49,11 @@ class Ear:
 
 
 @pytest.fixture
-def ear(redis_client: redis.Redis) -> Iterator[Ear]:
-    """An ear on the channel of the empty schedule."""
-    ear = Ear(redis_client)
-    yield ear
-    ear.close()
+def subscriber(redis_client: redis.Redis) -> Iterator[Subscriber]:
+    """A subscriber to the channel of the empty schedule."""
+    subscriber = Subscriber(redis_client)
+    yield subscriber
+    subscriber.close()
 
 
 def entry_due_in(world: World, name: str, seconds: float) -> RedBeatSchedulerEntry:
@@ -63,73 +63,87 @@ def entry_due_in(world: World, name: str, seconds: float) -> RedBeatSchedulerEnt
 
 
 class TestSaving:
-    """A beat waits five seconds at most; it is told only of what it would see too late."""
+    """A beat waits five seconds at most; only changes that it would see too late are published."""
 
-    def test_due_now(self, world: World, ear: Ear) -> None:
+    def test_saving_a_due_entry_publishes_a_message(
+        self, world: World, subscriber: Subscriber
+    ) -> None:
         entry_due_in(world, "a", -1).save()
-        assert ear.heard() == ["due"]
+        assert subscriber.received() == ["due"]
 
-    def test_due_now_behind_others_that_are_due(self, world: World, ear: Ear) -> None:
+    def test_saving_a_due_entry_behind_other_due_entries_publishes_a_message(
+        self, world: World, subscriber: Subscriber
+    ) -> None:
         world.put("earlier", score=1)
         entry_due_in(world, "a", -1).save()
-        assert ear.heard() == ["due"]
+        assert subscriber.received() == ["due"]
 
-    def test_due_soon_and_first(self, world: World, ear: Ear) -> None:
+    def test_saving_the_next_entry_publishes_a_message(
+        self, world: World, subscriber: Subscriber
+    ) -> None:
         world.put("parked", score=-1)
         world.put("later", score=world.now() + 4)
         entry_due_in(world, "a", 3).save()
-        assert ear.heard() == ["due"]
+        assert subscriber.received() == ["due"]
 
-    def test_due_soon_and_not_first(self, world: World, ear: Ear) -> None:
+    def test_saving_another_entry_due_soon_publishes_nothing(
+        self, world: World, subscriber: Subscriber
+    ) -> None:
         world.put("earlier", score=world.now() + 2)
         entry_due_in(world, "a", 4).save()
-        assert ear.heard() == []
+        assert subscriber.received() == []
 
-    def test_due_later(self, world: World, ear: Ear) -> None:
+    def test_saving_an_entry_due_later_publishes_nothing(
+        self, world: World, subscriber: Subscriber
+    ) -> None:
         entry_due_in(world, "a", 60).save()
-        assert ear.heard() == []
+        assert subscriber.received() == []
 
-    def test_a_new_interval(self, world: World, ear: Ear) -> None:
+    def test_a_new_interval(self, world: World, subscriber: Subscriber) -> None:
         RedBeatSchedulerEntry("slow", "t", 60, app=world.app).save()
-        assert ear.heard() == []
+        assert subscriber.received() == []
         RedBeatSchedulerEntry("fast", "t", 2, app=world.app).save()
-        assert ear.heard() == ["due"]
+        assert subscriber.received() == ["due"]
 
-    def test_disabled(self, world: World, ear: Ear) -> None:
+    def test_saving_a_disabled_entry_publishes_nothing(
+        self, world: World, subscriber: Subscriber
+    ) -> None:
         entry = entry_due_in(world, "a", -1)
         entry.enabled = False
         entry.save()
         score = world.score("a")
         assert score is not None
         assert score < 0
-        assert ear.heard() == []
+        assert subscriber.received() == []
 
-    def test_edited_to_be_due(self, world: World, ear: Ear) -> None:
+    def test_edited_to_be_due(self, world: World, subscriber: Subscriber) -> None:
         entry = entry_due_in(world, "a", 3000).save()
-        assert ear.heard() == []
+        assert subscriber.received() == []
         entry.last_run_at = world.ago(4000)
         entry.save()
-        assert ear.heard() == ["due"]
+        assert subscriber.received() == ["due"]
 
-    def test_rescheduled_to_be_due(self, world: World, ear: Ear) -> None:
+    def test_rescheduled_to_be_due(self, world: World, subscriber: Subscriber) -> None:
         entry = entry_due_in(world, "a", 3000).save()
         entry.reschedule(world.ago(4000))
-        assert ear.heard() == ["due"]
+        assert subscriber.received() == ["due"]
 
-    def test_enabled_again(self, world: World, ear: Ear) -> None:
+    def test_enabled_again(self, world: World, subscriber: Subscriber) -> None:
         world.put("a", last_run_at=world.ago(90), enabled=False, score=-1)
         entry = RedBeatSchedulerEntry.from_key(f"{PREFIX}a", app=world.app)
         entry.enabled = True
         entry.save()
-        assert ear.heard() == ["due"]
+        assert subscriber.received() == ["due"]
 
-    def test_deleted(self, world: World, ear: Ear) -> None:
+    def test_deleting_an_entry_publishes_nothing(
+        self, world: World, subscriber: Subscriber
+    ) -> None:
         world.put("a")
         RedBeatSchedulerEntry("a", app=world.app).delete()
         assert world.score("a") is None
-        assert ear.heard() == []
+        assert subscriber.received() == []
 
-    def test_a_claimed_entry_needs_no_message(self, world: World, ear: Ear) -> None:
+    def test_a_claimed_entry_needs_no_message(self, world: World, subscriber: Subscriber) -> None:
         world.put("a", last_run_at=world.ago(90))
         scheduler = world.scheduler()
 
@@ -143,48 +157,54 @@ class TestSaving:
         scheduler.before_send = once(edit)
         scheduler.tick()
         assert [message.args for message in scheduler.sent] == [[], ["edited"]]
-        assert ear.heard() == []
+        assert subscriber.received() == []
 
 
 class TestReleasing:
-    def test_the_leader_says_so(self, world: World, ear: Ear) -> None:
+    def test_a_leader_that_closes_announces_the_free_lock(
+        self, world: World, subscriber: Subscriber
+    ) -> None:
         leader = world.scheduler()
         leader.tick()
-        assert ear.heard() == []
+        assert subscriber.received() == []
         leader.close()
         assert world.client.get(LOCK_KEY) is None
-        assert ear.heard() == ["lock"]
+        assert subscriber.received() == ["lock"]
 
-    def test_a_second_close_says_nothing(self, world: World, ear: Ear) -> None:
+    def test_a_second_close_publishes_nothing(self, world: World, subscriber: Subscriber) -> None:
         leader = world.scheduler()
         leader.tick()
         leader.close()
         leader.close()
-        assert ear.heard() == ["lock"]
+        assert subscriber.received() == ["lock"]
 
-    def test_a_standby_says_nothing(self, world: World, ear: Ear) -> None:
+    def test_a_standby_that_closes_publishes_nothing(
+        self, world: World, subscriber: Subscriber
+    ) -> None:
         world.scheduler().tick()
         standby = world.scheduler()
         standby.tick()
         standby.close()
         assert world.client.exists(LOCK_KEY) == 1
-        assert ear.heard() == []
+        assert subscriber.received() == []
 
-    def test_a_leader_whose_lock_was_taken_says_nothing(self, world: World, ear: Ear) -> None:
+    def test_a_leader_whose_lock_was_taken_publishes_nothing(
+        self, world: World, subscriber: Subscriber
+    ) -> None:
         leader = world.scheduler()
         leader.tick()
         world.client.set(LOCK_KEY, "somebody else")
         leader.close()
         assert world.client.get(LOCK_KEY) == "somebody else"
-        assert ear.heard() == []
+        assert subscriber.received() == []
 
 
 class TestForbiddenToPublish:
-    """Saving and releasing do their work for a user who may not publish."""
+    """Saves and releases succeed for a user who may not publish."""
 
     @pytest.fixture(params=[("-publish", "allchannels"), ("resetchannels",)], ids=" ".join)
     def bound(self, request: pytest.FixtureRequest) -> Iterator[World]:
-        """A schedule on a server of the test's own, used by such a user."""
+        """A schedule on the test's own server, used by such a user."""
         with RedisServer() as server, redis.Redis.from_url(server.url) as admin:
             admin.execute_command(
                 "ACL", "SETUSER", "bound", "on", ">pass", "~*", "+@all", *request.param
@@ -206,14 +226,14 @@ class TestForbiddenToPublish:
                     scheduler.close()
                 app.redbeat_redis.close()
 
-    def test_saves(self, bound: World) -> None:
+    def test_a_save_succeeds_without_the_right_to_publish(self, bound: World) -> None:
         entry_due_in(bound, "a", -1).save()
         score = bound.score("a")
         assert score is not None
         assert 0 <= score <= bound.now()
         assert bound.field("a", "definition")["name"] == "a"
 
-    def test_releases(self, bound: World) -> None:
+    def test_a_release_succeeds_without_the_right_to_publish(self, bound: World) -> None:
         leader = bound.scheduler()
         entry_due_in(bound, "a", -1).save()
         leader.tick()
@@ -228,22 +248,22 @@ class TestForbiddenToPublish:
 
 
 def never() -> bool:
-    """The service is not told to stop."""
+    """The service is not stopped."""
     return False
 
 
 def client_of(url: str, **options: Any) -> Any:
-    """Return a client that does not retry, as a beat has one."""
+    """Return a client without retries, like that of a beat."""
     return redis.Redis.from_url(url, retry=Retry(NoBackoff(), 0), **options)
 
 
-#: A version of Redis's protocol, and whether replies are text.
+#: A version of Redis's protocol, and whether replies are decoded to text.
 PROTOCOLS = [(2, False), (3, True)]
 
 
 @pytest.fixture(params=PROTOCOLS)
 def wakeup(request: pytest.FixtureRequest, redis_url: str) -> Iterator[WakeUp]:
-    """A beat's ear, for both protocols, with text and with bytes."""
+    """The subscription of a beat, for both protocols, with text and with bytes."""
     protocol, text = request.param
     with client_of(redis_url, protocol=protocol, decode_responses=text) as client:
         wakeup = WakeUp(client, CHANNEL)
@@ -252,27 +272,31 @@ def wakeup(request: pytest.FixtureRequest, redis_url: str) -> Iterator[WakeUp]:
 
 
 def subscribers(client: Any) -> int:
-    """Return how many connections listen on the channel."""
+    """Return how many connections are subscribed to the channel."""
     return int(dict(client.pubsub_numsub(CHANNEL))[CHANNEL])
 
 
 class TestListening:
-    def test_only_the_first_time(self, wakeup: WakeUp, redis_client: redis.Redis) -> None:
+    def test_listening_again_subscribes_once(
+        self, wakeup: WakeUp, redis_client: redis.Redis
+    ) -> None:
         assert wakeup.listen()
         assert not wakeup.listen()
         assert subscribers(redis_client) == 1
 
     @pytest.mark.parametrize("word", [DUE, LOCK])
-    def test_hears(self, wakeup: WakeUp, redis_client: redis.Redis, word: bytes) -> None:
+    def test_a_published_message_ends_the_wait(
+        self, wakeup: WakeUp, redis_client: redis.Redis, word: bytes
+    ) -> None:
         wakeup.listen()
         assert redis_client.publish(CHANNEL, word.decode()) == 1
         assert wakeup.wait(30, word, never)
 
     @pytest.mark.parametrize("message", [b"\xff", b"", b"\x00", b"9" * 100_000, b"due\xff"])
-    def test_any_other_message_does_no_more_than_end_the_wait(
+    def test_any_other_message_only_ends_the_wait(
         self, wakeup: WakeUp, redis_client: redis.Redis, message: bytes
     ) -> None:
-        """One byte that is no text once ended every beat, leader and standby, at one moment."""
+        """A byte that is not text once ended every beat at the same moment."""
         wakeup.listen()
         assert redis_client.publish(CHANNEL, message) == 1
         assert not wakeup.wait(0.05, DUE, never)
@@ -280,16 +304,16 @@ class TestListening:
         redis_client.publish(CHANNEL, DUE.decode())
         assert wakeup.wait(30, DUE, never)
 
-    @pytest.mark.parametrize(("said", "heed"), [(DUE, LOCK), (LOCK, DUE)])
-    def test_ignores_the_other(
-        self, wakeup: WakeUp, redis_client: redis.Redis, said: bytes, heed: bytes
+    @pytest.mark.parametrize(("other", "expected"), [(DUE, LOCK), (LOCK, DUE)])
+    def test_a_wait_for_one_message_ignores_the_other(
+        self, wakeup: WakeUp, redis_client: redis.Redis, other: bytes, expected: bytes
     ) -> None:
         wakeup.listen()
-        assert redis_client.publish(CHANNEL, said.decode()) == 1
-        assert not wakeup.wait(0.05, heed, never)
-        redis_client.publish(CHANNEL, said.decode())
-        redis_client.publish(CHANNEL, heed.decode())
-        assert wakeup.wait(30, heed, never)
+        assert redis_client.publish(CHANNEL, other.decode()) == 1
+        assert not wakeup.wait(0.05, expected, never)
+        redis_client.publish(CHANNEL, other.decode())
+        redis_client.publish(CHANNEL, expected.decode())
+        assert wakeup.wait(30, expected, never)
 
     def test_several_messages_count_once(self, wakeup: WakeUp, redis_client: redis.Redis) -> None:
         wakeup.listen()
@@ -300,7 +324,7 @@ class TestListening:
         assert wakeup.wait(30, DUE, never)
         assert not wakeup.wait(0.1, DUE, never)
 
-    def test_waits_as_long_as_it_is_told(self, wakeup: WakeUp) -> None:
+    def test_waits_for_the_given_time(self, wakeup: WakeUp) -> None:
         wakeup.listen()
         started = time.monotonic()
         assert not wakeup.wait(0.1, DUE, never)
@@ -318,7 +342,7 @@ class TestListening:
         assert not wakeup.wait(300, DUE, lambda: next(answers))
         assert time.monotonic() - started < 30
 
-    def test_closes(self, wakeup: WakeUp, redis_client: redis.Redis) -> None:
+    def test_close_ends_the_subscription(self, wakeup: WakeUp, redis_client: redis.Redis) -> None:
         wakeup.listen()
         wakeup.close()
         wakeup.close()
@@ -327,10 +351,10 @@ class TestListening:
         assert redis_client.publish(CHANNEL, "due") == 1
         assert wakeup.wait(30, DUE, never)
 
-    def test_a_close_within_the_wait_does_not_disturb(
+    def test_a_close_during_the_wait_raises_nothing(
         self, wakeup: WakeUp, redis_client: redis.Redis
     ) -> None:
-        """A signal handler closes the scheduler wherever the beat is just now."""
+        """A signal handler closes the scheduler wherever the beat is."""
         wakeup.listen()
         actions: list[Callable[[], Any]] = [
             lambda: redis_client.publish(CHANNEL, "due"),
@@ -382,15 +406,17 @@ class TestListening:
 class TestLostConnection:
     @pytest.fixture
     def server(self) -> Iterator[RedisServer]:
-        """A server of the test's own."""
+        """The test's own server."""
         with RedisServer() as server:
             yield server
 
     def test_killed_during_the_wait(self, server: RedisServer) -> None:
-        """Setup: a beat listens and waits. Fault: the server is killed, and started again later.
+        """Setup: a beat listens and waits.
 
-        Invariant: the wait lasts as long as before and raises nothing; the beat listens again
-        when the server is back, and not earlier.
+        Fault: the server is killed, and restarted later.
+
+        Invariant: the wait lasts as long as before and raises nothing; the beat listens again when
+        the server is back, and not earlier.
         """
         with client_of(server.url) as client:
             wakeup = WakeUp(client, CHANNEL)
@@ -418,7 +444,9 @@ class TestLostConnection:
     def test_connection_killed_by_the_server(
         self, wakeup: WakeUp, redis_client: redis.Redis
     ) -> None:
-        """Setup: a beat listens. Fault: Redis closes that connection, as for a slow reader.
+        """Setup: a beat listens.
+
+        Fault: Redis closes that connection, as it does with a slow reader.
 
         Invariant: waiting raises nothing, and the beat listens again at once.
         """
@@ -430,7 +458,7 @@ class TestLostConnection:
 
 
 def wait_silently(wakeup: WakeUp, clock: Clock, seconds: int) -> None:
-    """Wait for so long by the clock, ten seconds at each look; that really takes milliseconds."""
+    """Wait for some seconds of the clock, ten at each look; this really takes milliseconds."""
     for _ in range(seconds // 10):
         assert not wakeup.wait(0.02, DUE, partial(next, iter([False]), True))
         clock.advance(10)
@@ -438,15 +466,15 @@ def wait_silently(wakeup: WakeUp, clock: Clock, seconds: int) -> None:
 
 @pytest.mark.parametrize(("protocol", "text"), PROTOCOLS)
 class TestSilence:
-    """A silent connection is asked for a sign of life after half a minute."""
+    """After half a minute without messages, the beat sends a ping on the connection."""
 
     @pytest.fixture
     def server(self) -> Iterator[RedisServer]:
-        """A server of the test's own, which a test freezes."""
+        """The test's own server, which the test freezes."""
         with RedisServer() as server:
             yield server
 
-    def test_an_answer_keeps_it(
+    def test_a_reply_to_the_ping_keeps_the_connection(
         self, server: RedisServer, clock: Clock, protocol: int, text: bool
     ) -> None:
         with client_of(server.url, protocol=protocol, decode_responses=text) as client:
@@ -458,13 +486,15 @@ class TestSilence:
             assert wakeup.wait(30, DUE, never)
             wakeup.close()
 
-    def test_no_answer_gives_it_up(
+    def test_a_ping_without_a_reply_closes_the_connection(
         self, server: RedisServer, clock: Clock, protocol: int, text: bool
     ) -> None:
-        """Setup: a beat listens. Fault: the server freezes for more than a minute.
+        """Setup: a beat listens.
 
-        Invariant: the connection is kept until the question got no answer for half a minute;
-        then it is given up, the wait goes on to its end, and the beat listens anew.
+        Fault: the server freezes for more than a minute.
+
+        Invariant: the connection is kept until a ping got no reply for half a minute; then it is
+        closed, the wait goes on to its end, and the beat listens again.
         """
         with client_of(server.url, protocol=protocol, decode_responses=text) as client:
             wakeup = WakeUp(client, CHANNEL, clock, clock.advance)

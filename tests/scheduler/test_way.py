@@ -1,4 +1,4 @@
-"""The way of a due entry, as the map in ``docs/contributing.rst`` draws it."""
+"""The path of a due entry, as the map in ``docs/contributing.rst`` draws it."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from .conftest import World, interval_json
 
 PACKAGE = Path(redbeat.__file__).parent
 PAGE = Path(__file__).parents[2] / "docs" / "contributing.rst"
-#: How many files may have to do with one entry.
+#: Maximum number of files that a due entry passes through.
 MOST = 20
 
 pytestmark = pytest.mark.standalone
 
 
 def calls_of_a_tick(scheduler: RedBeatScheduler) -> Counter[tuple[str, str]]:
-    """Return which functions of ours one tick calls, by file, and how often."""
+    """Return which functions of the package one tick calls, by file, and how often."""
     found: Counter[tuple[str, str]] = Counter()
 
     def note(frame: FrameType, event: str, _: Any) -> None:

@@ -1,6 +1,6 @@
-"""Another authority, and a certificate for ``localhost`` of its own that expired in 2020.
+"""Another authority, with a certificate for ``localhost`` that expired in 2020.
 
-The authority has no key here, so nothing else can be signed in its name.
+The authority's private key is not stored, so nobody can sign further certificates with it.
 """
 
 from __future__ import annotations

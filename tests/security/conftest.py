@@ -1,4 +1,4 @@
-"""The schedule that the tests of the scheduler look into, here too."""
+"""The fixtures of the scheduler's tests."""
 
 from __future__ import annotations
 

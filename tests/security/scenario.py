@@ -1,4 +1,4 @@
-"""Everything that beats and editing programs ask of Redis, in one go."""
+"""All requests that beats and editing programs send to Redis, in one sequence."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ __all__ = ("Scenario", "overdue")
 
 SCHEDULE = "redbeat::schedule"
 LOCK = "redbeat::lock"
-#: Longer than the pauses between two sweeps and between two looks at what is set aside, seconds.
+#: Seconds, longer than the interval of the sweep and that of the quarantine's review.
 A_WHILE = 90.0
 
 
 class RunningClock(Clock):
-    """A clock that also passes by being looked at, so that no loop can last for ever."""
+    """A clock that also advances when it is read, so that no loop lasts forever."""
 
     def __call__(self) -> float:
         self.advance(0.01)
@@ -36,9 +36,9 @@ class RunningClock(Clock):
 
 
 class Scenario:
-    """Uses the schedule as the user of ``settings``; ``admin`` may do anything.
+    """Uses the schedule as the user of ``settings``; ``admin`` has all rights.
 
-    A step that fails does not keep the others from being taken.
+    After a failed step the next steps still run.
     """
 
     def __init__(self, admin: Any, settings: dict[str, Any]) -> None:
@@ -50,7 +50,7 @@ class Scenario:
         self._clock = RunningClock()
 
     def play(self) -> None:
-        """Take all steps on an empty server."""
+        """Run all steps on an empty server."""
         self.admin.flushall()
         self.admin.script_flush()
         for step in (self.api, self.lead, self.stand_by, self.no_lock, self.listen):
@@ -60,7 +60,7 @@ class Scenario:
             app.redbeat_redis.close()
 
     def api(self) -> None:
-        """Save, load, reschedule, rank, pause, list, look into the quarantine and delete."""
+        """Save, load, reschedule, rank, pause, list, read the quarantine and delete."""
         app = self._app()
         entry = RedBeatSchedulerEntry("edited", "t", 3600, app=app)
         steps: tuple[Callable[[], Any], ...] = (
@@ -80,7 +80,7 @@ class Scenario:
             self._try(step)
 
     def lead(self) -> None:
-        """Lead with static entries, and with all that can be wrong with a schedule."""
+        """Lead with static entries, and with every possible defect of a schedule."""
         schedule = {"static": {"task": "t", "schedule": 3600}}
         beat = self._beat(beat_schedule=schedule)
         beat.tick()
@@ -95,10 +95,10 @@ class Scenario:
             self._clock.advance(A_WHILE)
             beat.tick()
         self._stop(beat)
-        self._stop(self._beat(), ticks=2)  # with a beat_schedule that is empty
+        self._stop(self._beat(), ticks=2)  # with an empty beat_schedule
 
     def stand_by(self) -> None:
-        """Wait for a lock that another holds, then use it as redis-py's locks are used."""
+        """Wait for the lock of another beat, then use it like a lock of redis-py."""
         self.admin.set(LOCK, "other", px=60_000)
         beat = self._beat()
         beat.tick()
@@ -110,13 +110,13 @@ class Scenario:
         self._stop(beat)
 
     def no_lock(self) -> None:
-        """Share the work with other beats."""
+        """Share the work with other beats, without a lock."""
         beat = self._beat(redbeat_lock_key=None)
         self._stop(beat, ticks=2)
         self._try(lambda: active_beats(beat.app))
 
     def listen(self) -> None:
-        """Listen for wake-up messages, and find out whether somebody is at the other end."""
+        """Listen for wake-up messages, and check the connection with a ping."""
         app = self._app()
         store = store_of(app)
         wakeup = WakeUp(store.client, store.keys.wakeup, self._clock, self._clock.advance)
@@ -154,7 +154,7 @@ class Scenario:
 
 
 def overdue(name: str, app: Celery) -> RedBeatSchedulerEntry:
-    """Return an hourly entry that is due, not saved yet."""
+    """Return an unsaved hourly entry that is due."""
     ran = datetime.now(timezone.utc) - timedelta(minutes=61)
     return RedBeatSchedulerEntry(name, "t", 3600, app=app, last_run_at=ran)
 

@@ -1,4 +1,4 @@
-"""The user of docs/deployment/acl.rst can do all that is needed, and has no right too many."""
+"""The user of docs/deployment/acl.rst has all rights that are needed, and no more."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ COMMANDS = [rule[1:] for rule in acl_rules() if rule.startswith("+")]
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[RedisServer]:
-    """A server of its own: users and their log belong to the whole of it."""
+    """A separate server: users and their log belong to the whole server."""
     with RedisServer() as server:
         yield server
 
 
 @pytest.fixture
 def admin(server: RedisServer) -> Iterator[redis.Redis]:
-    """An empty server with the user of the document."""
+    """An empty server with the user of the manual."""
     with redis.Redis.from_url(server.url, decode_responses=True) as admin:
         admin.flushall()
         set_user(admin, acl_rules())
@@ -49,23 +49,23 @@ def admin(server: RedisServer) -> Iterator[redis.Redis]:
 
 
 def set_user(admin: Any, rules: list[str]) -> None:
-    """Make the user anew."""
+    """Create the user again, with these rules."""
     admin.acl_deluser(NAME)
     admin.execute_command("ACL", "SETUSER", NAME, *rules)
 
 
 def settings(server: RedisServer) -> dict[str, Any]:
-    """Return the settings of an app that is this user."""
+    """Return the settings of an app with this user."""
     return {"redbeat_redis_url": f"redis://{NAME}:PASSWORD@127.0.0.1:{server.port}/0"}
 
 
 def refused(admin: Any) -> set[str]:
-    """Return what users were refused; redis-py asks for CLIENT and does without."""
+    """Return the refused commands, except CLIENT, without which redis-py works."""
     objects = {str(line["object"]).lower() for line in admin.acl_log()}
     return {name for name in objects if not name.startswith("client")}
 
 
-def test_the_user_can_do_all_that_is_needed(server: RedisServer, admin: redis.Redis) -> None:
+def test_the_user_has_all_rights_that_are_needed(server: RedisServer, admin: redis.Redis) -> None:
     scenario = Scenario(admin, settings(server))
     scenario.play()
     assert refused(admin) == set()
@@ -80,7 +80,7 @@ def test_each_right_is_needed(server: RedisServer, admin: redis.Redis, command: 
     assert refused(admin) == {command}
 
 
-def test_a_user_of_redbeat_2_lacks_only_what_stands_outside_the_prefix(
+def test_a_user_of_redbeat_2_lacks_only_keys_outside_the_prefix(
     server: RedisServer, admin: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     set_user(admin, [rule for rule in acl_rules() if not rule.startswith("~.")])
@@ -96,13 +96,13 @@ def test_a_user_of_redbeat_2_lacks_only_what_stands_outside_the_prefix(
     }
     assert "Redis is not available" not in caplog.text
     warned = [text for text in caplog.messages if "ACL SETUSER <user> '~.redbeat::*'" in text]
-    assert len(warned) == len(scenario.apps) - 1  # the last one does but listen
+    assert len(warned) == len(scenario.apps) - 1  # the last group of rights is for listening only
 
 
 def test_editing_without_the_keys_outside_the_prefix(
     server: RedisServer, admin: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A program that never ticks: it saves in bulk, pauses, triggers, asks and deletes."""
+    """A program that never ticks: it saves in bulk, pauses, triggers, reads and deletes."""
     set_user(admin, [rule for rule in acl_rules() if not rule.startswith("~.")])
     app = Celery("acl", broker="memory://", set_as_current=False)
     app.conf.update(settings(server))
@@ -123,7 +123,7 @@ def test_editing_without_the_keys_outside_the_prefix(
     app.redbeat_redis.close()
 
 
-def test_nothing_outside_the_prefix(server: RedisServer, admin: redis.Redis) -> None:
+def test_the_user_has_no_access_outside_the_prefix(server: RedisServer, admin: redis.Redis) -> None:
     url = settings(server)["redbeat_redis_url"]
     with redis.Redis.from_url(url) as client:
         assert client.hset("redbeat:a", "definition", "{}")
@@ -149,18 +149,18 @@ def test_a_real_beat(server: RedisServer, admin: redis.Redis, tmp_path: Path) ->
         assert json.loads(popped[1])["headers"]["periodic_task_name"] == "dynamic"
         web.redbeat_redis.close()
         assert beat.stop() == 0
-        assert "ERROR" not in beat.said()
-        # It tried once whether it may also hand messages over.
+        assert "ERROR" not in beat.output()
+        # The beat tried once whether messages and records may be one step.
         assert refused(admin) == {"celery"}
-        assert beat.said().count("Runs are sent at least once") == 1
+        assert beat.output().count("Runs are sent at least once") == 1
     finally:
         project.end()
 
 
-def test_a_real_beat_that_may_hand_messages_over(
+def test_a_real_beat_that_may_send_messages_with_records(
     server: RedisServer, admin: redis.Redis, tmp_path: Path
 ) -> None:
-    """Broker and schedule are one server: each run leaves with its record."""
+    """Broker and schedule are one server: each run is sent with its record."""
     set_user(admin, [*acl_rules(), *acl_rules(block=1)])
     project = Project(tmp_path, server.url)
     try:
@@ -172,13 +172,13 @@ def test_a_real_beat_that_may_hand_messages_over(
         assert json.loads(popped[1])["headers"]["periodic_task_name"] == "dynamic"
         web.redbeat_redis.close()
         assert beat.stop() == 0
-        assert "ERROR" not in beat.said()
+        assert "ERROR" not in beat.output()
         assert refused(admin) == set()
     finally:
         project.end()
 
 
-#: What RedBeat 2 runs, with its transactions.
+#: The commands of RedBeat 2, with its transactions.
 OLD_COMMANDS = (
     *("hget", "hset", "hsetnx", "zadd", "zrem", "zrank", "zrangebyscore", "smembers", "sadd"),
     *("srem", "del", "evalsha", "script", "set", "get", "pexpire", "pttl", "multi", "exec"),
@@ -186,7 +186,7 @@ OLD_COMMANDS = (
 
 
 def refusals(log: pytest.LogCaptureFixture) -> list[str]:
-    """Return the lines that name rights."""
+    """Return the log lines about missing rights."""
     lines = [record.getMessage() for record in log.records]
     return [line for line in lines if "ACL SETUSER" in line or "permission" in line]
 
@@ -194,7 +194,7 @@ def refusals(log: pytest.LogCaptureFixture) -> list[str]:
 def test_a_user_with_the_rights_of_redbeat_2(
     server: RedisServer, admin: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Is told once what it lacks, and the beat goes on as soon as that is granted."""
+    """The missing rights are logged once, and the beat works as soon as they are granted."""
     caplog.set_level(logging.ERROR, "celery.beat")
     others = [rule for rule in acl_rules() if not rule.startswith("+")]
     set_user(admin, [*others, *(f"+{name}" for name in OLD_COMMANDS)])
@@ -242,7 +242,7 @@ def test_a_user_without_the_keys(
 
 
 class Vault(CredentialProvider):
-    """Returns the password of the day."""
+    """Returns the current password."""
 
     password = "PASSWORD"
 

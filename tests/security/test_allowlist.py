@@ -1,4 +1,4 @@
-"""``redbeat_task_allowlist``: which tasks entries may name, however they name them."""
+"""``redbeat_task_allowlist`` limits the tasks of entries, however entries name them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SIDEWAYS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture
 def limited(world: World) -> World:
-    """A schedule whose beat sends some tasks only."""
+    """A schedule whose beat may send some tasks only."""
     world.app.conf.redbeat_task_allowlist = PATTERNS
     return world
 
@@ -73,7 +73,7 @@ def test_a_task_that_does_not_match(
 
 
 @pytest.mark.parametrize("how", SIDEWAYS)
-def test_no_way_round_through_options(
+def test_options_cannot_bypass_the_list(
     limited: World, log: pytest.LogCaptureFixture, how: str
 ) -> None:
     options = SIDEWAYS[how]
@@ -86,8 +86,10 @@ def test_no_way_round_through_options(
         RedBeatSchedulerEntry("new", "tasks.a", 60, app=limited.app, options=options).save()
 
 
-def test_what_a_subclass_adds_is_judged_too(limited: World, log: pytest.LogCaptureFixture) -> None:
-    """The message that is about to leave is judged, whoever merged what into it."""
+def test_options_that_a_subclass_adds_are_checked_too(
+    limited: World, log: pytest.LogCaptureFixture
+) -> None:
+    """The final message is checked, including everything that subclasses added."""
 
     class Own(RecordingScheduler):
         def apply_async(self, entry: Any, *args: Any, **kwargs: Any) -> Any:
@@ -134,7 +136,7 @@ def test_an_entry_runs_after_a_save_of_another_task(limited: World) -> None:
     assert limited.quarantine() == {}
 
 
-def test_by_default_every_task(world: World) -> None:
+def test_by_default_every_task_is_allowed(world: World) -> None:
     world.put("a", task="evil", options={"headers": {"task": "x"}})
     scheduler = world.scheduler()
     scheduler.tick()
@@ -150,7 +152,7 @@ def test_an_empty_list_allows_none(world: World) -> None:
 
 
 @pytest.mark.parametrize("value", ["tasks.*", [""], [None], [5], {"a": 1}, True])
-def test_an_impossible_list(value: Any) -> None:
+def test_an_impossible_list_is_refused(value: Any) -> None:
     app = Celery("allow", broker="redis://h", set_as_current=False)
     app.conf.redbeat_task_allowlist = value
     with pytest.raises(ConfigurationError, match=r"redbeat_task_allowlist.*list of patterns"):
@@ -175,7 +177,7 @@ def test_a_beat_with_another_list_sends_it(limited: World, patterns: list[str] |
     assert list(limited.quarantine()) == ["redbeat:broken"]
     limited.app.conf.redbeat_task_allowlist = patterns
     del limited.app.redbeat_conf
-    limited.client.zadd(SCHEDULE, {"redbeat:a": 1}, xx=True)  # its wait is over
+    limited.client.zadd(SCHEDULE, {"redbeat:a": 1}, xx=True)  # the entry's wait has ended
     second = limited.scheduler()
     second.tick()
     assert second.names == ["a"]

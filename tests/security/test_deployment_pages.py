@@ -1,4 +1,4 @@
-"""The configurations in the manual, run as they are written but for names of hosts and files."""
+"""Runs the configurations of the manual, with other names of hosts and files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.certificates import KEY_PASSWORD, CertificateFiles, write_certificate
 from tests.deployments import USER, acl_rules
 from tests.pages import configurations
 from tests.scheduler.conftest import RecordingScheduler
-from tests.security.test_managed import MANAGED, without
+from tests.security.test_managed import MANAGED, server_without
 from tests.servers import RedisServer
 from tests.tls_server import TLSServer
 from tests.waiting import wait_until
@@ -28,7 +28,7 @@ TASK = "reports.daily"
 
 @pytest.fixture
 def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CertificateFiles:
-    """Certificates; the authority is one of those that the system trusts."""
+    """Certificates of an authority that the system trusts."""
     files = write_certificates(tmp_path)
     monkeypatch.setenv("SSL_CERT_FILE", files.authority)
     monkeypatch.setenv("BEAT_KEY_PASSWORD", KEY_PASSWORD)
@@ -36,7 +36,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CertificateFiles:
 
 
 def names_at(front: TLSServer, files: CertificateFiles) -> dict[str, str]:
-    """Return the names in the manual, each with what it is in a test."""
+    """Return the names in the manual, mapped to those of the test."""
     return {
         "redis.example.com:6380": f"localhost:{front.port}",
         "/etc/ssl/redis-ca.pem": files.authority,
@@ -46,7 +46,7 @@ def names_at(front: TLSServer, files: CertificateFiles) -> dict[str, str]:
 
 
 def run(settings: dict[str, Any]) -> None:
-    """Save an entry and have a beat run it."""
+    """Save an entry and let a beat run it."""
     apps = [Celery("page", broker="memory://", set_as_current=False) for _ in range(2)]
     for app in apps:
         app.conf.update(settings, timezone="UTC", result_expires=None)
@@ -66,7 +66,9 @@ def with_user() -> Iterator[RedisServer]:
         yield server
 
 
-def test_tls(redis_url: str, files: CertificateFiles, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_tls_page(
+    redis_url: str, files: CertificateFiles, caplog: pytest.LogCaptureFixture
+) -> None:
     port = redis.Redis.from_url(redis_url).connection_pool.connection_kwargs["port"]
     with TLSServer(files, port) as front:
         found = configurations("tls.rst", names_at(front, files))
@@ -78,7 +80,7 @@ def test_tls(redis_url: str, files: CertificateFiles, caplog: pytest.LogCaptureF
     assert caplog.text.count("certificate of the Redis server is not verified") == 2
 
 
-def test_acl(with_user: RedisServer, files: CertificateFiles) -> None:
+def test_the_acl_page(with_user: RedisServer, files: CertificateFiles) -> None:
     secrets = {"redbeat-password": "PASSWORD"}
     with TLSServer(files, with_user.port) as front:
         names = names_at(front, files)
@@ -88,9 +90,9 @@ def test_acl(with_user: RedisServer, files: CertificateFiles) -> None:
             run(settings)
 
 
-def test_managed(files: CertificateFiles) -> None:
+def test_the_page_on_managed_servers(files: CertificateFiles) -> None:
     with (
-        without(*MANAGED, password="PASSWORD") as server,
+        server_without(*MANAGED, password="PASSWORD") as server,
         TLSServer(files, server.port) as front,
     ):
         found = configurations("managed.rst", names_at(front, files))
@@ -99,7 +101,7 @@ def test_managed(files: CertificateFiles) -> None:
             run(settings)
 
 
-def test_security(with_user: RedisServer, files: CertificateFiles) -> None:
+def test_the_security_page(with_user: RedisServer, files: CertificateFiles) -> None:
     with TLSServer(files, with_user.port) as front:
         (settings,) = configurations("security.rst", names_at(front, files))
         run(settings)

@@ -1,4 +1,4 @@
-"""Servers that lack commands, as managed offerings do, and both protocols of Redis."""
+"""Servers without some commands, as cloud providers offer them, in both protocol versions."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from tests.scheduler.conftest import RecordingScheduler
 from tests.security.scenario import overdue
 from tests.servers import RedisServer
 
-#: What cloud providers take away or rename.
+#: Commands that cloud providers remove or rename.
 MANAGED = ("CONFIG", "CLIENT", "INFO", "ACL", "MONITOR", "SHUTDOWN", "DEBUG", "KEYS", "FLUSHALL")
 
 
-def without(*commands: str, to: str = "", password: str | None = None) -> RedisServer:
-    """Return a server that lacks commands, or has them under another name."""
+def server_without(*commands: str, to: str = "", password: str | None = None) -> RedisServer:
+    """Return a server without these commands, or with other names for them."""
     rules = [("--rename-command", name, to and f"{to}-{name}") for name in commands]
     return RedisServer(*(word for rule in rules for word in rule), password=password)
 
 
 @pytest.fixture(params=["", "secret"], ids=["disabled", "renamed"])
 def managed(request: pytest.FixtureRequest) -> Iterator[RedisServer]:
-    """A server as a managed offering has it."""
-    with without(*MANAGED, to=request.param) as server:
+    """A server as a cloud provider offers it."""
+    with server_without(*MANAGED, to=request.param) as server:
         yield server
 
 
@@ -39,7 +39,7 @@ def protocol(request: pytest.FixtureRequest) -> int:
 
 
 def settings(server: RedisServer, protocol: int) -> dict[str, Any]:
-    """Return the settings of an app that speaks this protocol."""
+    """Return the settings of an app with this protocol."""
     return {
         "redbeat_redis_url": server.url,
         "redbeat_redis_options": {"protocol": protocol},
@@ -48,7 +48,7 @@ def settings(server: RedisServer, protocol: int) -> dict[str, Any]:
 
 
 def run_one(server: RedisServer, protocol: int, log: pytest.LogCaptureFixture) -> list[str]:
-    """Have a beat send what another program saves; return what it warned of."""
+    """Let a beat send an entry that another program saves; return the beat's warnings."""
     beat_app, web = (Celery(name, broker="memory://", set_as_current=False) for name in "bw")
     for app in (beat_app, web):
         app.conf.update(settings(server, protocol))
@@ -73,8 +73,8 @@ def test_one_warning_at_most(
     assert "Cannot tell whether Redis may evict keys" in line
 
 
-def test_no_warning_where_info_is_left(protocol: int, log: pytest.LogCaptureFixture) -> None:
-    with without("CONFIG", "CLIENT") as server:
+def test_no_warning_if_info_is_available(protocol: int, log: pytest.LogCaptureFixture) -> None:
+    with server_without("CONFIG", "CLIENT") as server:
         assert run_one(server, protocol, log) == []
 
 
@@ -85,7 +85,7 @@ def test_a_real_beat_notices_eviction_without_config(project: Project) -> None:
         beat = project.beat(settings={"redbeat_redis_url": server.url})
         beat.wait_for("Redis may evict keys of the schedule")
         assert beat.stop() == 0
-        lines = beat.said().splitlines()
+        lines = beat.output().splitlines()
         assert len([line for line in lines if "WARNING/" in line or "ERROR/" in line]) == 1
         with redis.Redis.from_url(server.url) as client, pytest.raises(redis.ResponseError):
             client.config_get("maxmemory")

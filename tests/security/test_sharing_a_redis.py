@@ -1,4 +1,4 @@
-"""Several schedules and other programs in one Redis do not notice each other."""
+"""Several schedules and other programs in one Redis do not affect each other."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from redbeat.entry import store_of
 from tests.scheduler.conftest import Clock, RecordingScheduler, on_clock
 from tests.security.scenario import overdue
 
-#: One is the beginning of another, one looks like a pattern, one like a key of ours.
+#: One prefix is the beginning of another, one looks like a pattern, one like an internal key.
 PREFIXES = ("redbeat:", "redbeat:b:", "red", "[a-z]*:", "billing-", "redbeat::", "redbeat:*")
 
 
 @pytest.fixture
 def make(redis_url: str) -> Iterator[Callable[..., Celery]]:
-    """Make an app with a prefix of its own on the one Redis."""
+    """A function that creates an app with its own prefix on the Redis."""
     apps: list[Celery] = []
 
     def make(prefix: str, **settings: Any) -> Celery:
         app = Celery(f"app{len(apps)}", broker="memory://", set_as_current=False)
         app.conf.update(redbeat_redis_url=redis_url, redbeat_key_prefix=prefix)
-        app.conf.update(result_expires=None, **settings)  # no entry of Celery's own
+        app.conf.update(result_expires=None, **settings)  # without Celery's own entry
         apps.append(app)
         return app
 
@@ -38,7 +38,7 @@ def make(redis_url: str) -> Iterator[Callable[..., Celery]]:
 
 
 def beat_of(app: Celery, clock: Clock) -> RecordingScheduler:
-    """Return a beat that lives by ``clock``."""
+    """Return a beat that uses ``clock``."""
     return on_clock(RecordingScheduler, clock)(app)
 
 
@@ -51,7 +51,7 @@ def test_each_beat_leads_and_sends_its_own(make: Callable[..., Celery]) -> None:
         overdue(f"own-{number}", apps[prefix]).save()
         overdue("common", apps[prefix]).save()
     beats = {prefix: beat_of(app, clock) for prefix, app in apps.items()}
-    for _ in range(4):  # with passes of the sweep, which looks at all keys
+    for _ in range(4):  # including passes of the sweep, which scans all keys
         for beat in beats.values():
             beat.tick()
         clock.advance(90)

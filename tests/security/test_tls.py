@@ -1,4 +1,4 @@
-"""A real beat over TLS, and what it says of servers that it must not trust."""
+"""A real beat over TLS, and its error messages about servers that it must not trust."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def settings(port: int, use_ssl: Any, host: str = "localhost") -> dict[str, Any]
 
 
 class Beat:
-    """Ticks once, within this process; ``said`` is what it logged, ``led`` whether it led."""
+    """Ticks once, in this process; ``output`` is its log, ``led`` whether it led."""
 
     def __init__(self, log: pytest.LogCaptureFixture, **settings: Any) -> None:
         app = Celery("tls", broker="memory://", set_as_current=False)
@@ -57,18 +57,18 @@ class Beat:
         scheduler.tick()
         scheduler.close()
         app.redbeat_redis.close()
-        self.said = log.text
-        self.led = "Acquired lock" in self.said
+        self.output = log.text
+        self.led = "Acquired lock" in self.output
 
     def unavailable(self) -> str:
-        """Return what it says about a server it cannot use; it would go on trying."""
-        (line,) = (line for line in self.said.splitlines() if UNAVAILABLE in line)
-        assert "Traceback" not in self.said
+        """Return the error about a server that the beat cannot use; a real beat would retry."""
+        (line,) = (line for line in self.output.splitlines() if UNAVAILABLE in line)
+        assert "Traceback" not in self.output
         return line
 
 
 def next_name(project: Project) -> str:
-    """Wait for the next message on the broker; return the name of its entry."""
+    """Wait for the next message in the broker; return the name of its entry."""
     popped: Any = wait_until(lambda: project.client.blpop(["celery"], timeout=1), 30, "a message")
     return str(json.loads(popped[1])["headers"]["periodic_task_name"])
 
@@ -95,9 +95,9 @@ def test_a_real_beat_with_own_authority_and_client_certificate(
         web.redbeat_redis.close()
         assert process.stop() == 0
         assert server.accepted >= 2
-    assert "not verified" not in process.said()
-    assert "ERROR" not in process.said()
-    assert KEY_PASSWORD not in process.said()
+    assert "not verified" not in process.output()
+    assert "ERROR" not in process.output()
+    assert KEY_PASSWORD not in process.output()
 
 
 def test_a_key_without_a_password(
@@ -112,7 +112,7 @@ def test_a_key_without_a_password(
         assert Beat(log, **settings(server.port, use_ssl)).led
 
 
-def test_true_asks_the_authorities_of_the_system(
+def test_true_verifies_with_the_authorities_of_the_system(
     plain_port: int,
     files: CertificateFiles,
     log: pytest.LogCaptureFixture,
@@ -125,7 +125,7 @@ def test_true_asks_the_authorities_of_the_system(
         assert Beat(log, **given).led
 
 
-def test_another_authority(
+def test_a_certificate_of_another_authority_is_refused(
     plain_port: int,
     files: CertificateFiles,
     expired: CertificateFiles,
@@ -139,7 +139,7 @@ def test_another_authority(
     assert f"localhost:{server.port}" in line
 
 
-def test_another_host(
+def test_a_certificate_for_another_host_is_refused(
     plain_port: int, files: CertificateFiles, log: pytest.LogCaptureFixture
 ) -> None:
     with TLSServer(files, plain_port) as server:
@@ -148,7 +148,7 @@ def test_another_host(
     assert "certificate is not valid for '127.0.0.1'" in line
 
 
-def test_an_expired_certificate(
+def test_an_expired_certificate_is_refused(
     plain_port: int, expired: CertificateFiles, log: pytest.LogCaptureFixture
 ) -> None:
     with TLSServer(expired, plain_port) as server:
@@ -157,7 +157,7 @@ def test_an_expired_certificate(
     assert "certificate has expired" in line
 
 
-def test_a_server_without_tls(
+def test_a_server_without_tls_is_an_error(
     plain_port: int, files: CertificateFiles, log: pytest.LogCaptureFixture
 ) -> None:
     given = settings(plain_port, {"ssl_ca_certs": files.authority})
@@ -167,7 +167,7 @@ def test_a_server_without_tls(
     assert "does the server use TLS at this port?" in line
 
 
-def test_no_client_certificate(
+def test_a_missing_client_certificate_is_an_error(
     plain_port: int, files: CertificateFiles, log: pytest.LogCaptureFixture
 ) -> None:
     with TLSServer(files, plain_port, client_authority=files.authority) as server:
@@ -176,7 +176,7 @@ def test_no_client_certificate(
     assert "client certificate" in line
 
 
-def test_tls_off_for_a_server_that_wants_it(
+def test_plain_connections_to_a_tls_port_are_an_error(
     plain_port: int, files: CertificateFiles, log: pytest.LogCaptureFixture
 ) -> None:
     with TLSServer(files, plain_port) as server:
@@ -185,7 +185,7 @@ def test_tls_off_for_a_server_that_wants_it(
     assert "use a rediss URL" in line
 
 
-def test_verification_can_be_switched_off_and_each_start_says_so(
+def test_verification_can_be_switched_off_which_each_start_logs(
     plain_port: int, expired: CertificateFiles, log: pytest.LogCaptureFixture
 ) -> None:
     with TLSServer(expired, plain_port) as server:
@@ -194,5 +194,5 @@ def test_verification_can_be_switched_off_and_each_start_says_so(
             beat = Beat(log, **given)
             assert beat.led
             told = "The certificate of the Redis server is not verified"
-            assert beat.said.count(told) == 1
-            assert "redbeat_redis_use_ssl['ssl_cert_reqs'] is 'none'" in beat.said
+            assert beat.output.count(told) == 1
+            assert "redbeat_redis_use_ssl['ssl_cert_reqs'] is 'none'" in beat.output

@@ -1,10 +1,10 @@
-"""``python -m tests.simulation``: run scenarios, replay one, shrink one."""
+"""``python -m tests.simulation``: runs scenarios, replays or shrinks a scenario."""
 
 from __future__ import annotations
 
 from tests.simulation import clocks
 
-clocks.install()  # before anything else is imported
+clocks.install()  # This must come before all other imports.
 
 from tests.simulation.command import main  # noqa: E402
 

@@ -1,8 +1,8 @@
 """The virtual clocks of the processes of a simulation.
 
-:func:`install` replaces what Python reads the time and chance from. It must run before Celery,
-kombu, redis-py or RedBeat are imported, as these keep references to such functions; so a simulation
-has an interpreter of its own.
+:func:`install` replaces the functions from which Python reads time and randomness. It must run
+before Celery, kombu, redis-py or RedBeat are imported, because these keep references to such
+functions. So a simulation needs its own interpreter.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from typing import Any, Final
 
 __all__ = ("SECOND", "Host", "Source", "install", "microseconds", "use")
 
-#: Microseconds: instants of the simulation are integers, so that nothing is rounded.
+#: Instants of the simulation are integers, in microseconds, so that nothing is rounded.
 SECOND: Final = 1_000_000
 
 
 def microseconds(seconds: float) -> int:
-    """Return a duration in whole microseconds, at least one, so that time passes in every wait."""
+    """Return a duration in microseconds, at least one, so that every wait takes some time."""
     return max(math.ceil(seconds * SECOND), 1)
 
 
@@ -49,26 +49,26 @@ class Host:
 
 
 class Source:
-    """What the replaced functions ask: the running simulation."""
+    """Supplies time and randomness to the replaced functions: the running simulation."""
 
     def wall(self) -> int:
-        """Return the wall clock of the process that asks, microseconds since 1970."""
+        """Return the wall clock of the calling process, microseconds since 1970."""
         raise NotImplementedError
 
     def monotonic(self) -> int:
-        """Return the monotonic clock of the process that asks, microseconds."""
+        """Return the monotonic clock of the calling process, microseconds."""
         raise NotImplementedError
 
     def sleep(self, seconds: float) -> None:
-        """Let virtual time pass for the process that asks."""
+        """Let virtual time pass for the calling process."""
         raise NotImplementedError
 
     def host_name(self) -> str:
-        """Return the host name of the process that asks."""
+        """Return the host name of the calling process."""
         raise NotImplementedError
 
     def random_bytes(self, count: int) -> bytes:
-        """Return bytes that follow from the seed."""
+        """Return bytes derived from the seed."""
         raise NotImplementedError
 
 
@@ -76,14 +76,14 @@ _source: Source | None = None
 
 
 def use(source: Source | None) -> None:
-    """Have the replaced functions ask ``source`` from now on."""
+    """Let the replaced functions use ``source`` from now on."""
     global _source  # noqa: PLW0603 - the interpreter has one set of clocks
     _source = source
 
 
 def install() -> None:
-    """Replace the functions that read clocks and chance, for the rest of this interpreter."""
-    import time_machine  # noqa: PLC0415 - it patches nothing unless a simulation begins
+    """Replace the functions that read time and randomness, for the rest of this interpreter."""
+    import time_machine  # noqa: PLC0415 - an import patches nothing unless a simulation begins
 
     monotonic, sleep = time.monotonic, time.sleep
     host_name, random_bytes = socket.gethostname, os.urandom
@@ -102,12 +102,12 @@ def install() -> None:
         for name, function in functions.items():
             setattr(module, name, function)
     traveller = time_machine.travel(0, tick=False).start()
-    # Asked for each look at a wall clock, by whatever name a module imported it.
+    # Modules import the wall clock under several names, so this replaces the class itself.
     traveller.time_ns = _wall_ns  # type: ignore[method-assign]
 
 
 def _asking(ask: Callable[..., Any], real: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that asks the running simulation, and does the real thing without one."""
+    """Return a function that calls the running simulation, or the real function without one."""
 
     def asking(*args: Any) -> Any:
         return real(*args) if _source is None else ask(_source, *args)

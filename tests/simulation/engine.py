@@ -1,11 +1,11 @@
 """A real Redis server whose clock is that of the simulation.
 
-Scripts get a prelude that answers ``TIME`` with the virtual time and keeps expiry by it: a key that
-expires at a virtual time has a real time to live that ends :data:`FAR` later, so that the server
-itself forgets it when the key is deleted or replaced. The prelude deletes those of a script's KEYS
-that have expired. Commands that look at expiry are sent as a script.
+Scripts get a prelude, which answers ``TIME`` with the virtual time and applies it to expiry. A key
+that expires at a virtual time has a real TTL that ends :data:`FAR` later, so that the server itself
+drops the expiry when the key is deleted or replaced. The prelude deletes a script's KEYS that have
+expired. Commands that depend on expiry are sent as a script.
 
-See :mod:`tests.simulation.shim` for a server whose own clock is virtual.
+:mod:`tests.simulation.shim` is a server whose own clock is virtual.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.simulation.clocks import Host
 
 __all__ = ("Engine", "commands_in", "packed")
 
-#: Milliseconds between a virtual instant of expiry and the real one of the same key.
+#: Milliseconds from a virtual instant of expiry to the real instant of expiry of the same key.
 FAR: Final = 4_000_000_000_000
 
 #: The last argument of a script is the virtual time, in microseconds.
@@ -123,17 +123,18 @@ local redis = (function(raw, now)
 end)(redis, table.remove(ARGV));
 """
 
-#: Commands that the prelude answers, or answers otherwise than the server does.
+#: Commands that the prelude answers, or answers differently than the server.
 SPECIAL: Final = (
     *("TIME", "SET", "PTTL", "TTL", "EXPIRE", "PEXPIRE", "EXPIREAT", "PEXPIREAT", "PEXPIRETIME"),
     *("EXPIRETIME", "GETEX", "PSETEX", "SETEX"),
 )
-#: Calls of all others go to the server past the prelude, so that errors say in which line they are.
+#: All other commands bypass the prelude, so that their errors name the right line of the script.
 DIRECT: Final = re.compile(
     rb"\bredis\.(p?call)\((?='\w+')(?!'(?i:%s)')" % "|".join(SPECIAL).encode()
 )
 
-#: Any command that looks at expiry, as a script; Redis 6.2 puts a place before some errors.
+#: Runs a command that depends on expiry as a script; Redis 6.2 prefixes some errors with a
+#: location.
 ANY_COMMAND: Final = b"""
 local reply = redis.pcall(unpack(ARGV))
 if type(reply) == 'table' and reply.err then
@@ -144,14 +145,14 @@ return reply
 LOOKS_AT_EXPIRY: Final = frozenset(
     name.encode() for name in (*SPECIAL, "DEL", "EXISTS", "GET", "MGET", "TYPE")
 )
-#: Those of them all of whose arguments are keys.
+#: Those commands of which all arguments are keys.
 OF_KEYS: Final = frozenset((b"DEL", b"EXISTS", b"MGET"))
 MARK: Final = b"end of the replies of this message"
 MARK_REPLY: Final = b"$%d\r\n%s\r\n" % (len(MARK), MARK)
 
 
 def packed(*words: bytes | str | int) -> bytes:
-    """Return a command as it goes over the wire."""
+    """Return a command in the wire format."""
     parts = [word if isinstance(word, bytes) else str(word).encode() for word in words]
     head = b"*%d\r\n" % len(parts)
     return head + b"".join(b"$%d\r\n%s\r\n" % (len(part), part) for part in parts)
@@ -161,7 +162,7 @@ MARK_COMMAND: Final = packed("ECHO", MARK)
 
 
 def commands_in(data: bytes) -> Iterator[tuple[int, list[bytes]]]:
-    """Yield each whole command in ``data``, with the place where it ends."""
+    """Yield each complete command in ``data``, with the offset of its end."""
     at = 0
     while at < len(data):
         end = data.find(b"\r\n", at)
@@ -188,7 +189,7 @@ def _one_line(text: str) -> str:
 class Engine:
     """A server of a simulation; a context manager that starts and stops it.
 
-    ``now`` is its clock, in microseconds; set it before running commands.
+    ``now`` is its clock, in microseconds; set it before you run commands.
     """
 
     #: Milliseconds that the server adds to an instant of expiry.
@@ -201,7 +202,7 @@ class Engine:
         self._is_full = self._is_replica = False
         self._server = self._new_server("--unixsocket", "redis.sock", "--appendonly", "no")
         self._prelude = _one_line(PRELUDE % FAR).encode() + b" "
-        #: Hashes of scripts with the prelude, by those of what was sent.
+        #: Maps the hash of a script to the hash of the script with the prelude.
         self._shas: dict[bytes, bytes] = {}
 
     def _new_server(self, *arguments: str) -> RedisServer:
@@ -210,7 +211,7 @@ class Engine:
     def __enter__(self) -> Engine:
         self._server.start()
         self.client = self._database(0)
-        #: The database of the messages.
+        #: The database with the messages.
         self.messages = self._database(1)
         self._heard = self.connect()
         self._heard.sendall(packed("PSUBSCRIBE", "*"))
@@ -236,7 +237,7 @@ class Engine:
         return connection
 
     def reset(self) -> None:
-        """Empty the server, its script cache too, and forget its faults."""
+        """Empty the server and its script cache, and reset its faults."""
         self.host = Host(self.name)
         self.fill_memory(False)
         self.make_replica(False)
@@ -246,7 +247,7 @@ class Engine:
     # -- commands ------------------------------------------------------------------------------
 
     def translated(self, words: list[bytes]) -> list[bytes]:
-        """Return a command as the real server is to get it."""
+        """Return a command in the form that the real server must get."""
         name = words[0].upper()
         if name == b"EVALSHA":
             known = self._shas.get(words[1].lower())
@@ -269,19 +270,19 @@ class Engine:
         return words
 
     def _changed(self, text: bytes) -> bytes:
-        """Return a script with the prelude, and remember its hash."""
+        """Return a script with the prelude, and store its hash."""
         changed = self._prelude + DIRECT.sub(rb"real_redis.\1(", text)
         sha, new = (
             hashlib.sha1(one, usedforsecurity=False).hexdigest().encode() for one in (text, changed)
         )
-        # Who loads a script is told the new hash.
+        # The reply to SCRIPT LOAD has the new hash.
         self._shas[sha] = self._shas[new] = new
         return changed
 
     def run(self, connection: socket.socket, commands: list[list[bytes]]) -> bytes:
         """Run commands on a real connection; return the bytes of their replies.
 
-        Raises ``ConnectionError`` when the server closed it.
+        Raises ``ConnectionError`` when the server closes the connection.
         """
         if self._is_full or self._is_replica:
             self._forget_expired()
@@ -297,9 +298,9 @@ class Engine:
         return reply[: -len(MARK_REPLY)]
 
     def _forget_expired(self) -> None:
-        """Delete keys before a command does: a replica refuses, and a full server does not.
+        """Delete expired keys before a command does.
 
-        A script that has deleted something may write even if there is no memory.
+        A replica would refuse to delete them. A full server would allow writes after a deletion.
         """
         keys = self.client.keys("*")
         if keys:
@@ -308,7 +309,7 @@ class Engine:
             self.client.config_set("replica-read-only", "yes")
 
     def published(self) -> list[tuple[bytes, bytes]]:
-        """Return what was published since the last call: pairs of channel and message."""
+        """Return the messages published since the last call: pairs of channel and message."""
         self._heard.sendall(packed("PING"))
         data = b""
         while not data.endswith(b"$4\r\npong\r\n$0\r\n\r\n"):
@@ -322,7 +323,7 @@ class Engine:
     # -- faults --------------------------------------------------------------------------------
 
     def snapshot(self) -> list[tuple[int, bytes, bytes, int]]:
-        """Return all that is stored: database, key, value as dumped, instant of expiry or -1.
+        """Return all stored data: database, key, value as dumped, instant of expiry or -1.
 
         The instants are virtual, in milliseconds since 1970.
         """
@@ -338,7 +339,7 @@ class Engine:
         return stored
 
     def restore(self, stored: list[tuple[int, bytes, bytes, int]]) -> None:
-        """Replace all that is stored by what :meth:`snapshot` returned."""
+        """Replace all stored data by a result of :meth:`snapshot`."""
         self.client.flushall()
         for database, key, value, expires in stored:
             client = self._database(database)
@@ -347,12 +348,12 @@ class Engine:
             client.close()
 
     def fill_memory(self, full: bool) -> None:
-        """Have the server refuse commands that need memory, or accept them again."""
+        """Make the server refuse commands that need memory, or accept them again."""
         self._is_full = full
         self.client.config_set("maxmemory", 1 if full else 0)
 
     def make_replica(self, replica: bool) -> None:
-        """Have the server refuse writes as a replica does, or accept them again."""
+        """Make the server refuse writes like a replica, or accept them again."""
         self._is_replica = replica
         if replica:
             self.client.replicaof("127.0.0.1", 1)

@@ -1,7 +1,7 @@
 """Two beats, two entries, one fault at every step, in all orders with at most two switches.
 
-Messages take no time here, so that a beat claims, publishes and records within one instant, and the
-only thing that varies is who goes on, and where the fault strikes.
+Messages take no time here, so a beat claims, publishes and records within one instant. Only the
+order of the beats and the step of the fault vary.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ __all__ = ("Case", "Exploration", "explore")
 #: When both entries are due, and until when steps are counted; seconds since the beginning.
 DUE: Final = 4.0
 COUNTED: Final = 0.001
-#: Seconds from then on until the end: longer than a lease, a takeover and a freeze together.
+#: Seconds from that time to the end: longer than a lease, a takeover and a freeze together.
 REST: Final = 22.0
-#: Seconds that a frozen beat stands still, or a message is under way: longer than a lease.
+#: Seconds for which a beat is frozen or a message is delayed: longer than a lease.
 LONG: Final = 8.0
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One run: a fault at a step of a beat, or none, and the steps before which beats switch."""
+    """One run: at most one fault at a step of a beat, and the steps before which beats switch."""
 
     locked: bool
     fault: str = ""
@@ -54,7 +54,7 @@ class Case:
             Step(2.0, "save", f"web-{number + 1}", f"entry-{number}", fields=fields)
             for number, fields in enumerate(entries)
         ]
-        # Each beat has sent something before, so that it is connected to the broker.
+        # Each beat has published before, so that it is connected to the broker.
         steps += [
             Step(0.5, "save", "web-3", "warm-up 1", fields={"kind": "clocked", "after": 0.5}),
             Step(0.6, "save", "web-3", "warm-up 2", fields={"kind": "clocked", "after": 0.9}),
@@ -84,7 +84,7 @@ class Case:
 
 
 class Exploration:
-    """Runs all cases; counts them, and keeps those that failed."""
+    """Runs all cases, counts them, and collects the failed cases."""
 
     def __init__(
         self, engines: dict[str, Engine], switches: int = 2, kinds: Sequence[str] = ()
@@ -108,14 +108,14 @@ class Exploration:
         return simulation
 
     def explore(self, locked: bool) -> None:
-        """Run all cases with a lock, or without: no fault, then each fault where it strikes."""
+        """Run all cases with a lock, or without: no fault, then each fault at each step."""
         self._orders(self.run(Case(locked)), Case(locked))
         for beat in ("beat-1", "beat-2"):
             for kind in self._kinds:
                 for step in count(1):
                     case = Case(locked, kind, beat, step)
                     simulation = self.run(case)
-                    if not strikes(case, simulation.record):
+                    if not fault_matters(case, simulation.record):
                         break
                     self._orders(simulation, case)
 
@@ -127,8 +127,8 @@ class Exploration:
                 self.run(replace(case, switches=switches))
 
 
-def strikes(case: Case, record: Record) -> bool:
-    """Whether the fault strikes while the runs are claimed, published and recorded."""
+def fault_matters(case: Case, record: Record) -> bool:
+    """Whether the fault happens while the runs are claimed, published and recorded."""
     return any(
         what == case.fault and DUE <= begin <= DUE + COUNTED
         for begin, _, what in record.disturbances
@@ -136,7 +136,7 @@ def strikes(case: Case, record: Record) -> bool:
 
 
 def judge_case(case: Case, record: Record) -> list[str]:
-    """Return what is wrong that the oracle leaves open where there are faults."""
+    """Return violations that the oracle tolerates when there are faults."""
     ids = [arrival.task_id for arrival in record.arrivals if arrival.entry == "entry-0"]
     wrong = []
     if not ids:
@@ -153,7 +153,7 @@ def judge_case(case: Case, record: Record) -> list[str]:
 def explore(
     engines: dict[str, Engine], switches: int, modes: Sequence[bool], kinds: Sequence[str] = ()
 ) -> Exploration:
-    """Run all cases with a lock (True) or without (False), with some kinds of faults or all."""
+    """Explore with a lock (True) or without (False), and with some kinds of faults or all."""
     exploration = Exploration(engines, switches, kinds)
     for locked in modes:
         exploration.explore(locked)

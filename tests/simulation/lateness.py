@@ -1,7 +1,7 @@
-"""The rules about runs that are late, missed, limited or put off, for the oracle.
+"""The oracle's rules about late, missed, limited and postponed runs.
 
-They are judged where all that disturbed a schedule explains a delay and nothing else: a request
-that arrives late, or a process that goes on after a while, may send what was decided before.
+They apply where the disturbances of a schedule explain every delay. A request that arrives late, or
+a process that resumes after a freeze, may send a run that was decided before.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ if TYPE_CHECKING:
 
 __all__ = ("DELAYS_ONLY", "PROMPT", "SAME", "judge_delays", "judge_lateness")
 
-#: Seconds by which instants that are the same may differ: one is a text with microseconds.
+#: Maximum difference in seconds of equal instants: one of them is stored with microseconds.
 SAME: Final = 0.001
 
-#: Seconds from the nominal instant within which an undisturbed run is sent.
+#: Seconds after its nominal instant within which an undisturbed run is sent.
 PROMPT: Final = 1.0
 
-#: Disturbances after which everything is decided again.
+#: Disturbances after which beats decide everything again.
 DELAYS_ONLY: Final = frozenset(("restart", "stop", "deploy"))
 
-#: Seconds that pass at most between the decision on a run and its message.
+#: Maximum seconds between the decision on a run and its message.
 DECIDED: Final = 1.5
 
-#: Missed runs are counted up to here.
+#: Missed runs are counted only up to this number.
 MOST_MISSED: Final = 100
 
 
 def judge_lateness(coverage: Coverage, slots: list[float]) -> None:
-    """Judge what was sent of a schedule, whose nominal instants are ``slots``."""
+    """Judge the messages of a schedule whose nominal instants are ``slots``."""
     if "overlap" in coverage.definition:
         judge_gaps(coverage)
         return
@@ -45,12 +45,12 @@ def judge_lateness(coverage: Coverage, slots: list[float]) -> None:
 
 
 def judge_delays(coverage: Coverage) -> None:
-    """Judge whether what is sent late is late because of a fault, and sent soon after it."""
+    """Check that a late message is late because of a fault, and was sent soon after the fault."""
     if "overlap" in coverage.definition:
-        return  # a run may wait for the one before it
+        return  # a run may wait for the previous run
     judgement, state = coverage.judgement, coverage.state
     faults = judgement.record.disturbances
-    # A beat waits by its own clock, as long as it lives.
+    # A beat waits by its own clock, as long as it is alive.
     drift_from = min((at for at, _, what in faults if what == "host drift"), default=float("inf"))
     for arrival in coverage.sent:
         if arrival.at > drift_from:
@@ -64,7 +64,7 @@ def judge_delays(coverage: Coverage) -> None:
 
 
 def only_delayed(coverage: Coverage, arrival: Arrival) -> bool:
-    """Whether nothing but outages may have delayed a message."""
+    """Whether only outages may have delayed a message."""
     judgement = coverage.judgement
     nominal = arrival.nominal - judgement.record.scenario.start
     return all(
@@ -75,7 +75,7 @@ def only_delayed(coverage: Coverage, arrival: Arrival) -> bool:
 
 
 def is_first_since_due(coverage: Coverage, arrival: Arrival) -> bool:
-    """Whether nothing of the schedule was sent since the nominal instant of a message."""
+    """Whether no message of the schedule was sent after the nominal instant of this message."""
     nominal = arrival.nominal - coverage.judgement.record.scenario.start
     return not any(nominal < other.at < arrival.at for other in coverage.sent)
 
@@ -89,7 +89,7 @@ def judge_late(coverage: Coverage, arrival: Arrival, slots: list[float]) -> None
     if grace is not None and late > grace + DECIDED:
         coverage.entry.fail(arrival.at, f"sent {late:.3f} s late, {grace} s are allowed")
     if judgement.record.scenario.separate_broker and is_first_since_due(coverage, arrival):
-        return  # its message may have left when the fault struck: it is repeated as it was
+        return  # its message may have been sent when the fault struck: it is repeated unchanged
     first = bisect_right(slots, arrival.nominal + SAME)
     later = bisect_right(slots, arrival.clock - coverage.jitter - DECIDED) - first
     if policy == "latest" and later > 0 and definition.get("delivery") != "at_most_once":
@@ -102,15 +102,15 @@ def judge_late(coverage: Coverage, arrival: Arrival, slots: list[float]) -> None
 
 
 def judge_missed(coverage: Coverage, slots: list[float]) -> None:
-    """Judge what messages tell of missed runs."""
+    """Judge the counts of missed runs in messages."""
     start = coverage.judgement.record.scenario.start
     if coverage.judgement.record.legacy_runs or coverage.jumps:
-        return  # a beat of 2.4.2 tells nothing, and a grid that begins again misses nothing
+        return  # a beat of 2.4.2 sends no count, and a grid that begins again misses nothing
     for earlier, later in pairwise(coverage.sent):
         if earlier.task_id == later.task_id:
             continue
         if earlier is coverage.sent[0] and earlier.coalesced:
-            continue  # a first run that is late tells of those after it
+            continue  # a late first run counts the runs after it
         if later.coalesced and coverage.calm(earlier.nominal - 1, later.nominal + 1):
             coverage.entry.fail(later.at, f"{later.coalesced} runs count as missed, none was")
         if coverage.may_skip or "coalesce" in coverage.definition or "end" in coverage.definition:
@@ -126,7 +126,7 @@ def judge_missed(coverage: Coverage, slots: list[float]) -> None:
 
 
 def judge_gaps(coverage: Coverage) -> None:
-    """Judge whether runs that must not overlap go on after the end of each."""
+    """Check that runs that must not overlap continue after the end of each run."""
     definition, state = coverage.definition, coverage.state
     arrivals = [one for one in coverage.entry.arrivals if state.since <= one.at <= state.until]
     instants = [*(one.at for one in arrivals), min(state.until, coverage.duration)]

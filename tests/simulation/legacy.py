@@ -1,4 +1,4 @@
-"""A beat that does to the data what RedBeat 2.4.2 does: the lock, the reads, the writes."""
+"""A beat that uses the data as RedBeat 2.4.2 does: the lock, the reads, the writes."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ __all__ = ("LegacyBeat",)
 
 LOCK: Final = "redbeat::lock"
 SCHEDULE: Final = "redbeat::schedule"
-#: Seconds between two looks, at most.
+#: Maximum seconds between two looks at the schedule.
 MAX_INTERVAL: Final = 2.0
 NEVER: Final = datetime(1, 1, 2, tzinfo=timezone.utc)
 
 
 class LegacyBeat:
-    """One such beat. It neither claims nor repeats anything, and each message has an id by chance.
+    """A beat of that version: no claims, no repetitions, random message ids.
 
     Arguments:
         schedule: client of the server with the schedule.
@@ -48,7 +48,7 @@ class LegacyBeat:
         self.stopping = False
 
     def run(self) -> None:
-        """Wait for the lock, then tick until it is to stop; ends with an error if the lock goes."""
+        """Wait for the lock, then tick until stopped; raises an error if the lock is lost."""
         while not self.client.set(LOCK, self.token, nx=True, px=self.milliseconds):
             if self.stopping:
                 return
@@ -66,7 +66,7 @@ class LegacyBeat:
         return self.client.get(LOCK) == self.token.encode()
 
     def _tick(self) -> float:
-        """Send what is due; return the seconds until the next look."""
+        """Send due runs; return the seconds until the next look."""
         now = time.time()
         with self.client.pipeline() as pipe:
             pipe.zrangebyscore(SCHEDULE, 0, now)

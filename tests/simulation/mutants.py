@@ -1,4 +1,4 @@
-"""Mistakes that a change of the scripts or of the beat might make, each as a replaced text."""
+"""Mistakes that a change of the scripts or of the beat might make, each as a text replacement."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ class Mutant:
     """One mistake.
 
     Attributes:
-        name: what it is called on the command line.
+        name: its name on the command line.
         broken: what is broken, in a sentence.
         path: the file below ``redbeat``.
-        old: the text that is replaced; the file has it exactly once.
+        old: the replaced text; the file has it exactly once.
         new: the text in its place.
-        by: who may kill it, in this order: profiles of the simulator, options of the simulator, and
-            tests as pytest takes them.
+        by: what may detect it, tried in this order: profiles of the simulator, options of the
+            simulator, and tests in pytest's notation.
     """
 
     name: str
@@ -30,7 +30,10 @@ class Mutant:
     by: tuple[str, ...]
 
     def applied_to(self, text: str) -> str:
-        """Return the text of the file with the mistake; raises ``ValueError``."""
+        """Return the text of the file with the mistake.
+
+        Raises ``ValueError`` unless the file has ``old`` exactly once.
+        """
         if text.count(self.old) != 1:
             raise ValueError(f"{self.name}: {self.path} has its text {text.count(self.old)} times")
         return text.replace(self.old, self.new)
@@ -59,7 +62,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "claim-not-hidden",
-        "What is claimed keeps its score, so that it is due at the next look.",
+        "A claimed entry keeps its score, so that it is due again at the next look.",
         CLAIM,
         "      again = claim(key, found, due)\n",
         "      claim(key, found, due)\n      again = due\n",
@@ -67,7 +70,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "standby-claims",
-        "A beat claims what is due although another beat holds the lock.",
+        "A beat claims due entries although another beat holds the lock.",
         CLAIM,
         "if standing == 1 and limit > 0",
         "if limit > 0",
@@ -78,7 +81,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "takeover-without-compare",
-        "A takeover also takes the lock from a beat that got it meanwhile.",
+        "A takeover also takes the lock from a beat that acquired it in the last moment.",
         CLAIM,
         "(dead ~= '' and holder == dead)",
         "dead ~= ''",
@@ -101,7 +104,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "lock-not-renewed",
-        "The turns of a leader do not renew its lock.",
+        "A leader's requests do not renew its lock.",
         CLAIM,
         "  redis.call('PEXPIRE', lock, ttl)\n",
         "",
@@ -113,7 +116,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "occurrence-forgotten",
-        "An expired claim does not tell the next one which occurrence it was for.",
+        "After a claim expired, the next claim does not know which occurrence it is for.",
         CLAIM,
         "    if tonumber(was_due) then\n      due = was_due\n    end\n",
         "",
@@ -121,7 +124,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "put-back-forgets-due",
-        "A run that is given back is taken for one that is due now.",
+        "A run that is put back counts as due now, not at its nominal instant.",
         CLAIM,
         """'["- ' .. due .. ' 0 '""",
         """'["- ' .. now_text .. ' 0 '""",
@@ -133,7 +136,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "score-not-restored",
-        "A completion does not write the next score: the entry waits for the end of the claim.",
+        "A completion does not write the next score: the entry waits until the lease ends.",
         CLAIM,
         "  score_later(score, key)\n  return RECORDED\nend",
         "  return RECORDED\nend",
@@ -155,7 +158,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "completion-overrules-edit",
-        "The next score of an entry that was edited during its run is that of the old schedule.",
+        "An entry that was edited during its run gets the next score of the old schedule.",
         CLAIM,
         "    score, ending = now_text, ''\n",
         "    ending = ''\n",
@@ -163,7 +166,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "edit-finishes",
-        "An entry that was edited during its last run is finished by it.",
+        "An entry that was edited during its last run finishes after that run.",
         CLAIM,
         "    score, ending = now_text, ''\n",
         "    score = now_text\n",
@@ -186,7 +189,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "history-not-written",
-        "A recorded run leaves the history as it was.",
+        "A recorded run does not change the history.",
         CLAIM,
         "    fields[1], fields[2] = 'meta', meta\n",
         "    fields[1], fields[2] = 'runtime', runtime\n",
@@ -205,7 +208,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "member-without-hash-at-once",
-        "A member without a hash is handed out at each look.",
+        "A member without a hash is claimed at each look.",
         CLAIM,
         "    local again = retry_at\n",
         "    local again = members[i + 1]\n",
@@ -216,7 +219,8 @@ MUTANTS: Final = (
     ),
     Mutant(
         "newer-claim-taken",
-        "A claim of a later version is taken at its end, which is not its end by then.",
+        "A claim of a later RedBeat version is taken over at the end of its lease, without extra "
+        "time.",
         "lua/parts/read_claim.lua",
         "    ends = ends + PATIENCE\n",
         "",
@@ -224,7 +228,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "claim-of-the-future",
-        "A claim made while the clock was ahead keeps an entry for hours.",
+        "A claim made while the clock was ahead blocks an entry for hours.",
         "lua/parts/read_claim.lua",
         "  if now and ends > now + LONGEST_CLAIM then\n    ends = 0\n  end\n",
         "",
@@ -235,7 +239,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "late-runs-without-pace",
-        "Runs that are late are sent all at once, whatever redbeat_max_rate says.",
+        "All late runs are sent at once, although redbeat_max_rate limits them.",
         CLAIM,
         "    math.min(limit - #found / 2, tonumber(late_limit)))\n",
         "    limit - #found / 2)\n",
@@ -251,7 +255,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "late-runs-first",
-        "Runs that are on time wait for those that are late.",
+        "On-time runs wait for late runs.",
         CLAIM,
         "  for i = 1, #late do\n    found[#found + 1] = late[i]\n  end\n  return found\n",
         "  for i = 1, #found do\n    late[#late + 1] = found[i]\n  end\n  return late\n",
@@ -259,7 +263,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "counts-added-twice",
-        "What a beat counted is added again after a lost reply.",
+        "The counts of a beat are added again after a lost reply.",
         CLAIM,
         "redis.pcall('HGET', stats, 'batch') == id",
         "false",
@@ -267,7 +271,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "identity-anew",
-        "An entry gets another identity with each claim, so that its task ids change.",
+        "An entry gets a new identity with each claim, so that its task ids change.",
         CLAIM,
         "  if found[9] then\n    redis.call('HSET', key, 'claim', text)\n",
         "  if false then\n",
@@ -279,7 +283,7 @@ MUTANTS: Final = (
     # -- a run that may have been sent -----------------------------------------------------------
     Mutant(
         "decided-at-forgotten",
-        "The next claim decides again on a run that may have been sent.",
+        "The next claim decides again about a run that may have been sent.",
         CLAIM,
         "      first, delivery, since = decided, old_delivery, decided\n",
         "",
@@ -291,7 +295,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "decided-at-outlives-edit",
-        "A run that may have been sent stays decided although another schedule was saved.",
+        "The decision on a run that may have been sent stays although another schedule was saved.",
         CLAIM,
         "    if may_be_sent and same_rules(found[5], found[1], found[3], found[2]) then\n",
         "    if may_be_sent then\n",
@@ -299,7 +303,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "decided-at-lost-with-pause",
-        "A pause has the next claim decide again on a run that may have been sent.",
+        "After a pause the next claim decides again about a run that may have been sent.",
         CLAIM,
         "  rules.pause, ruled.pause = nil, nil\n",
         "",
@@ -307,7 +311,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "decided-at-without-sending",
-        "A run that cannot have been sent counts as one that may have been.",
+        "A run that cannot have been sent counts as possibly sent.",
         CLAIM,
         "    local may_be_sent = old_delivery == 'l' and tonumber(decided)\n",
         "    local may_be_sent = tonumber(decided)\n",
@@ -315,7 +319,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "at-most-once-leaves-first",
-        "An entry that is recorded before it is sent counts as sent before that.",
+        "A run that is recorded before it is sent counts as sent first.",
         CLAIM,
         """  elseif policy and string.find(policy, '"at_most_once"', 1, true) then\n"""
         "    return 'x'\n",
@@ -324,7 +328,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "retry-as-unsure",
-        "An occurrence that is put back unsent counts as one that may have been sent.",
+        "An occurrence that is put back unsent counts as possibly sent.",
         CLAIM,
         "  local decided = unsure and since and (",
         "  local decided = since and (",
@@ -336,7 +340,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "unsure-as-retry",
-        "A run that may have been sent is put back as one that was not.",
+        "A run that may have been sent is put back as unsent.",
         CLAIM,
         "  local decided = unsure and since and (",
         "  local decided = false and since and (",
@@ -347,7 +351,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "unsure-forgotten-later",
-        "A run that may have been sent is put back once more, as one that was not.",
+        "A run that may have been sent is put back a second time as unsent.",
         "storage/records.py",
         "UNSURE if unsure or self.since else RETRY",
         "UNSURE if unsure else RETRY",
@@ -360,7 +364,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "broker-failure-as-unsent",
-        "A message that the broker may have taken is put back as one that was not sent.",
+        "A message that the broker may have accepted is put back as unsent.",
         "beat/retries.py",
         "            return claim.put_back(again_at, unsure is not False)\n",
         "            return claim.put_back(again_at)\n",
@@ -372,7 +376,8 @@ MUTANTS: Final = (
     ),
     Mutant(
         "since-ignored",
-        "A beat decides by the present on a run that may have been sent.",
+        "A beat decides about a possibly sent run by the current time, not by the time of the "
+        "first claim.",
         "beat/dispatch.py",
         ", UTC) if claim.since else now\n",
         ", UTC) if False else now\n",
@@ -380,7 +385,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "overlap-asked-again",
-        "A run that may be at work itself waits for the end of the run that goes on.",
+        "A possibly sent run waits for the end of a run that may be itself.",
         "beat/dispatch.py",
         "        elif due and not perhaps_sent and is_running(entry, claim, now):\n",
         "        elif due and is_running(entry, claim, now):\n",
@@ -400,7 +405,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "ended-send-as-unsent",
-        "A run that was being sent when the beat was ended counts as one that was not sent.",
+        "A run that was being sent when the beat ended counts as unsent.",
         "beat/ticker.py",
         "                session.record(claim.put_back(claim.due, unsure=True))\n",
         "                session.record(claim.put_back(claim.due))\n",
@@ -408,7 +413,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "paused-run-not-counted",
-        "A run that may have been sent does not count if the entry was paused since.",
+        "A run that may have been sent does not count if the entry was paused afterwards.",
         "beat/dispatch.py",
         "        if due and perhaps_sent and (not entry.enabled or entry.is_too_late):\n",
         "        if due and perhaps_sent and entry.is_too_late:\n",
@@ -428,7 +433,7 @@ MUTANTS: Final = (
     # -- messages that leave with their records --------------------------------------------------
     Mutant(
         "message-before-check",
-        "A message leaves although another beat holds the claim.",
+        "A message is sent although another beat holds the claim.",
         CLAIM,
         "  local claim = found[1]\n  if string.sub(claim, 1, #id + 3)",
         "  local claim = found[1]\n"
@@ -441,7 +446,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "message-of-edited-entry",
-        "A message leaves although the definition that it was made of has changed.",
+        "A message is sent although its definition has changed since it was built.",
         CLAIM,
         "    if operation == 'ran' or messages ~= '' then\n",
         "    if operation == 'ran' and messages == '' then\n",
@@ -452,7 +457,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "message-of-edited-trigger",
-        "A triggered run leaves with a definition that has changed.",
+        "A triggered run is sent although its definition has changed.",
         CLAIM,
         "    if operation == 'ran' or messages ~= '' then\n",
         "    if operation == 'ran' then\n",
@@ -474,7 +479,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "message-without-record",
-        "A message leaves, and its run is not recorded.",
+        "A message is sent, and its run is not recorded.",
         CLAIM,
         "    if code ~= RECORDED then\n      return code\n    end\n",
         "    if true then\n      return code\n    end\n",
@@ -485,7 +490,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "server-not-checked",
-        "A message leaves on the server of the schedule although that is not the broker's.",
+        "A message is sent on the server of the schedule although the broker is another server.",
         CLAIM,
         "  if not broker_is_here() then\n    return ELSEWHERE\n  end\n",
         "",
@@ -493,7 +498,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "run-id-not-compared",
-        "Any server that tells who it is counts as the broker's.",
+        "Any server with a run id counts as the broker's server.",
         CLAIM,
         "      string.find(info, 'run_id:' .. run_id, 1, true) ~= nil\n",
         "      true\n",
@@ -509,7 +514,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "database-not-left",
-        "What follows a message is written to the broker's database.",
+        "The writes after a message go to the broker's database.",
         CLAIM,
         "redis.call('SELECT', own_db)",
         "local _ = own_db",
@@ -517,7 +522,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "queue-type-not-checked",
-        "A message is in one queue and not in the other, which is no list.",
+        "A message for two queues reaches only one, because the other is not a list.",
         CLAIM,
         "    local why = command[1] == 'LPUSH' and queue_problem(command[2])\n",
         "    local why = false\n",
@@ -536,7 +541,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "refusal-not-heard",
-        "A command that Redis refuses counts as a message that left.",
+        "A command that Redis refuses counts as a sent message.",
         CLAIM,
         "    if i == 1 and type(reply) == 'table' and reply.err then\n",
         "    if false then\n",
@@ -547,7 +552,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "one-step-given-up",
-        "Messages do not leave with their records although one server has both.",
+        "Messages are not sent together with their records although one server has both.",
         "beat/dispatch.py",
         "        session.broker = self._server.broker_of(producer)\n",
         "        session.broker = None\n",
@@ -560,7 +565,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "edited-run-sent-anyway",
-        "A message that was refused as its entry had changed is offered again.",
+        "A message that was refused because its entry had changed is sent again.",
         "beat/dispatch.py",
         "            if (definition, policy) == (claim.definition, claim.policy):\n",
         "            if definition:\n",
@@ -569,7 +574,7 @@ MUTANTS: Final = (
     # -- triggers and overlap --------------------------------------------------------------------
     Mutant(
         "trigger-dropped-on-record",
-        "A run that is recorded drops all triggers that wait.",
+        "Recording a run drops all waiting triggers.",
         CLAIM,
         "  if run ~= '' and left ~= '' then\n    left = remaining_triggers(left, run)\n",
         "  if left ~= '' then\n    left = ''\n",
@@ -580,7 +585,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "trigger-not-removed",
-        "A triggered run stays in the list of those that wait, and is sent for ever.",
+        "A triggered run stays in the list of waiting triggers, and is sent forever.",
         CLAIM,
         "if run ~= id and string.sub(run, 1, #id + 1) ~= id .. ':' then",
         "if run ~= id then",
@@ -602,7 +607,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "trigger-deleted-with-entry",
-        "An entry that is to be deleted when it has finished takes a trigger with it.",
+        "Deleting a finished entry also deletes its waiting trigger.",
         CLAIM,
         "  if ending == 'delete' and not triggered then\n",
         "  if ending == 'delete' then\n",
@@ -613,7 +618,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "disable-without-definition",
-        "An entry that has finished is disabled in the schedule, and not in its definition.",
+        "A finished entry is disabled in the schedule, and not in its definition.",
         CLAIM,
         "    redis.call('HSET', key, 'definition', definition)\n",
         "",
@@ -624,7 +629,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "waits-for-what-ended",
-        "A run waits for the end of another one that ended while it was claimed.",
+        "A run waits for a run that ended while the entry was claimed.",
         CLAIM,
         "      score = now_text  -- that run has ended since the claim\n",
         "",
@@ -635,7 +640,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "trigger-not-due",
-        "A trigger is noted, and the entry is not made due.",
+        "A trigger is stored, and the entry is not made due.",
         "lua/trigger.lua",
         "  redis.call('ZADD', schedule, now, entry)\n",
         "",
@@ -646,7 +651,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "trigger-forgets-others",
-        "A trigger replaces those that wait.",
+        "A trigger replaces other waiting triggers.",
         "lua/trigger.lua",
         "'\"' .. waiting .. (waiting ~= '' and ' ' or '') .. id",
         "'\"' .. id",
@@ -654,7 +659,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "overlap-mark-forgotten",
-        "A run of an entry whose runs must not overlap is not marked as going on.",
+        "A run of an entry whose runs must not overlap is not marked as running.",
         CLAIM,
         "    mark_running(key, running)\n",
         "",
@@ -665,7 +670,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "overlap-ignores-early-end",
-        "A run that ended before it was recorded counts as going on.",
+        "A run that ended before it was recorded counts as running.",
         CLAIM,
         """if redis.call('HGET', key, 'ended') ~= '"' .. id .. '"' then""",
         "if true then",
@@ -673,7 +678,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "overlap-never-ends",
-        "The end of a run is not noted: the next one waits for the timeout.",
+        "The end of a run is not recorded: the next run waits for the timeout.",
         "lua/ended.lua",
         "redis.call('HDEL', entry, 'running')\n",
         "",
@@ -684,7 +689,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "overlap-any-end",
-        "The end of any run ends the one that the entry waits for.",
+        "The end of any run ends the wait of the entry.",
         "lua/ended.lua",
         "if not found[2] or string.match(text_in(found[2]), '^(.*) %S+$') ~= id then",
         "if not found[2] then",
@@ -692,7 +697,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "overlap-asked-of-nobody",
-        "A beat sends the next run while an earlier one goes on.",
+        "A beat sends the next run while an earlier run is still running.",
         "beat/completions.py",
         "    return now < until < math.inf\n",
         "    return until < now\n",
@@ -712,7 +717,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "extend-any",
-        "Extending the lock extends that of another beat.",
+        "Extending the lock extends the lock of another beat.",
         "lua/extend.lua",
         "if redis.call('GET', KEYS[1]) == ARGV[1] then",
         "if redis.call('EXISTS', KEYS[1]) == 1 then",
@@ -766,7 +771,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "save-not-announced",
-        "A saved entry that is the next one does not wake up the leader.",
+        "Saving the entry that is due next does not wake up the leader.",
         "lua/save.lua",
         "    redis.pcall('PUBLISH', channel, 'due')\n",
         "    local _ = channel\n",
@@ -788,7 +793,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "save-inherits",
-        "A new entry takes over what is left of a deleted one of its name.",
+        "A new entry takes over the remains of a deleted entry of the same name.",
         "lua/save.lua",
         "    if redis.call('HLEN', entry) > 0 then\n",
         "    if false then\n",
@@ -796,7 +801,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "save-leaves-finished",
-        "An entry that has finished and is saved with another schedule does not run.",
+        "A finished entry that is saved with another schedule does not run.",
         "entry.py",
         "        if restarted is history:\n",
         "        if restarted is not None:\n",
@@ -804,7 +809,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "save-arms-again",
-        "A save that another process anticipated begins a finished entry a second time.",
+        "Two processes that save the same change restart a finished entry twice.",
         "entry.py",
         "        meta, self._stored_texts = saved.meta, texts\n",
         "        meta = saved.meta\n",
@@ -812,7 +817,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "save-begins-ahead",
-        "An entry that begins again counts from the clock of a host that is ahead.",
+        "An entry that starts again counts from the clock of a host that is ahead.",
         "lua/save.lua",
         "stored[2] ~= meta and is_ahead(made_up) then",
         "false then",
@@ -820,7 +825,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "sync-leaves-finished",
-        "A static entry that has finished does not run by its new schedule.",
+        "A finished static entry does not run by its new schedule.",
         "lua/sync.lua",
         "    if begins_again(found, definition, policy) then\n",
         "    if false then\n",
@@ -862,7 +867,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "finish-keeps-entry",
-        "An entry that is to be deleted when it has finished stays.",
+        'A finished entry with ``on_finish="delete"`` is kept.',
         CLAIM,
         "    redis.call('DEL', key)\n    redis.call('ZREM', schedule, key)\n    return RECORDED\n",
         "    ending = ''\n",
@@ -893,7 +898,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "sync-forgets-member",
-        "A static entry whose member is gone is not made due again.",
+        "A static entry without its member in the schedule is not made due again.",
         "lua/sync.lua",
         "    redis.call('ZADD', schedule, due_now, key)\n    return 3\n",
         "    return 3\n",
@@ -917,7 +922,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "prune-removes-all",
-        "Entries of applications are removed with static ones that left the schedule.",
+        "Entries of applications are removed together with removed static entries.",
         "lua/prune.lua",
         "  if redis.call('SREM', statics, name) == 1 then\n",
         "  redis.call('SREM', statics, name)\n  if true then\n",
@@ -925,7 +930,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "sweep-finds-nothing",
-        "An entry that lost its place in the schedule is never found.",
+        "An entry without its member in the schedule is never found.",
         "lua/sweep.lua",
         "    if is_lost then\n",
         "    if false then\n",
@@ -933,7 +938,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "sweep-takes-foreign",
-        "The sweep takes hashes of a longer prefix for entries that lost their place.",
+        "The sweep adds hashes of a longer prefix to the schedule.",
         "lua/sweep.lua",
         "  return prefix .. tostring(definition.name) == key, false\n",
         "  return true, false\n",
@@ -941,7 +946,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "tidy-removes-all",
-        "The counts of entries that exist are removed.",
+        "The counts of existing entries are removed.",
         "lua/tidy.lua",
         "  if name and not (keep and redis",
         "  if name and not (false and redis",
@@ -949,7 +954,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "park-ignores-edit",
-        "An entry that was mended while it was read is put into quarantine.",
+        "An entry that was repaired while it was read is put into quarantine.",
         "lua/park.lua",
         "  return made_of(found[1], found[2] or '', found[3], found[4]) and 1 or -1\n",
         "  return 1\n",
@@ -965,7 +970,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "review-releases-nobody",
-        "A mended entry stays in quarantine.",
+        "A repaired entry stays in quarantine.",
         "lua/review.lua",
         "    if sha1hex(text) ~= digest then\n",
         "    if false then\n",
@@ -996,7 +1001,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "promise-overtaken",
-        "A run at most once is sent although another one came between its record and its send.",
+        "An at-most-once run is sent although another run came between its record and its message.",
         "beat/at_most_once.py",
         "        if result.code == RECORDED:\n            self._recorded",
         "        if result.code in (RECORDED, 5):\n            self._recorded",
@@ -1007,7 +1012,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "lost-claims-not-asked-for",
-        "A beat does not ask for the claims whose reply got lost.",
+        "A beat does not request the claims whose reply got lost.",
         "beat/session.py",
         "            reply_lost=unanswered is not None,\n",
         "            reply_lost=False,\n",
@@ -1018,7 +1023,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "other-turn-believed",
-        "What another turn recorded counts as recorded by this one.",
+        "What another request recorded counts as recorded by this request.",
         CLAIM,
         "  if earlier ~= turn_id then\n    earlier, known = nil, nil\n  end\n",
         "",
@@ -1026,7 +1031,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "last-turn-not-noted",
-        "Nobody knows what a turn did whose reply got lost.",
+        "The effect of a request whose reply got lost is not stored.",
         CLAIM,
         "if last_turn ~= schedule and (#kinds > 0",
         "if false and (#kinds > 0",
@@ -1049,7 +1054,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "overtaken-unnoticed",
-        "A record counts as the latest although there was another run since.",
+        "A record counts as the latest although another run followed.",
         CLAIM,
         "      codes[place] = latest and RECORDED or OVERTAKEN\n",
         "      codes[place] = RECORDED\n",
@@ -1060,7 +1065,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "found-claims-last-longer",
-        "Claims that are handed out again seem to last for a whole lease.",
+        "Recovered claims seem to last for a whole lease from now.",
         CLAIM,
         "    lease_end = earlier_end\n",
         "",
@@ -1068,7 +1073,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "found-claims-are-new",
-        "A claim that is handed out again does not tell that its run may have been sent.",
+        "A recovered claim does not show that its run may have been sent.",
         CLAIM,
         "          found[9], before and since or '')\n",
         "          found[9], '')\n",
@@ -1076,7 +1081,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "found-claims-seem-sent",
-        "A claim whose reply got lost tells of a run that may have been sent.",
+        "A claim whose reply got lost counts as possibly sent.",
         CLAIM,
         "          found[9], before and since or '')\n",
         "          found[9], since or '')\n",
@@ -1114,7 +1119,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "count-set-back-is-lost",
-        "A run overwrites the count that an application set back during it.",
+        "A run overwrites the count that an application reset during it.",
         "entries/history.py",
         "        count = stored.total_run_count\n",
         "        count = max(count, stored.total_run_count)\n",
@@ -1125,7 +1130,8 @@ MUTANTS: Final = (
     ),
     Mutant(
         "saved-during-last-run",
-        "An entry that is saved with another schedule during its last run never runs by it.",
+        "An entry that is saved with another schedule during its last run never runs by the new "
+        "schedule.",
         "beat/dispatch.py",
         "last_run_at, count, scheduled_at = history\n",
         "last_run_at, count, scheduled_at = merged_history(claim.meta, meta, run_history)\n",
@@ -1133,7 +1139,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "deadline-from-reply",
-        "The deadline of claims counts from the reply, however late that came.",
+        "The deadline of claims counts from a late reply and not from the request.",
         "beat/session.py",
         "request.sent_at + usable",
         "self.answered_at + usable",
@@ -1144,7 +1150,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "deadline-ignored",
-        "A beat sends what it claimed although the claim has expired.",
+        "A beat sends claimed runs although the claims have expired.",
         "beat/ticker.py",
         "            if started >= response.deadline:\n",
         "            if False:\n",
@@ -1163,7 +1169,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "give-back-as-done",
-        "What is given back is recorded as done: the run is lost.",
+        "A run that is put back is recorded as done: it is lost.",
         "beat/ticker.py",
         "                self._session.record(claim.put_back(claim.due))\n",
         '                self._session.record(claim.done("skip", claim.due + 60))\n',
@@ -1175,7 +1181,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "give-back-forgotten",
-        "What a beat cannot send in time is not given back.",
+        "Runs that a beat cannot send in time are not put back.",
         "beat/ticker.py",
         "            if claim.definition is not None:\n"
         "                self._session.record(claim.put_back(claim.due))\n",
@@ -1188,7 +1194,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "record-not-flushed",
-        "A beat that stops does not record what it has sent.",
+        "A beat that stops does not record the runs it has sent.",
         "beat/ticker.py",
         "self._release_claims(response.reply.claims)\n        self._session.flush()\n",
         "self._release_claims(response.reply.claims)\n",
@@ -1204,7 +1210,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "emptied-waits",
-        "Static entries are written again only by the next leader.",
+        "After Redis lost all data, only the next leader writes the static entries again.",
         "beat/ticker.py",
         "        if self._synced and not vanished and",
         "        if self._synced and",
@@ -1236,7 +1242,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "answers-not-awaited",
-        "A broken connection to the broker counts as an response to what was on its way.",
+        "A broken connection to the broker counts as a confirmation of the messages in flight.",
         "beat/redis_pipe.py",
         "        answers += [error] * (len(sent.commands) - len(answers))\n",
         "        answers += [None] * (len(sent.commands) - len(answers))\n",
@@ -1244,7 +1250,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "record-before-publish",
-        "A run is recorded when its message is written down, before the broker confirmed it.",
+        "A run is recorded when its message is written, before the broker confirmed it.",
         "beat/dispatch.py",
         "                            outgoing.add(InFlightMessage(entry, claim, seconds, now))\n"
         "                            return\n",
@@ -1270,7 +1276,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "stale-decision",
-        "A run is sent although it has become too late while the broker took its time.",
+        "A run is sent although it became too late while the broker was slow.",
         "beat/dispatch.py",
         " > DECISION_VALID_FOR and entry.is_too_late\n",
         " > DECISION_VALID_FOR and False\n",
@@ -1278,7 +1284,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "pause-not-seen",
-        "An entry that is not enabled is sent when it is due.",
+        "A disabled entry is sent when it is due.",
         "beat/dispatch.py",
         "        run.now = datetime.fromtimestamp(now, UTC)\n",
         "        run.now = datetime.fromtimestamp(now, UTC)\n        entry.enabled = True\n",
@@ -1286,7 +1292,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "broker-failure-as-done",
-        "A run that could not be sent while the broker is away is not put back.",
+        "A run that could not be sent during a broker outage is not put back.",
         "beat/retries.py",
         "            return claim.put_back(again_at, unsure is not False)\n",
         '            return claim.done("skip", again_at + 60)\n',
@@ -1297,7 +1303,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "attempts-without-wait",
-        "An entry that cannot be sent is tried again at once, for ever.",
+        "An entry that cannot be sent is retried without a wait, forever.",
         "beat/retries.py",
         "claim.put_back(now + wait, bool(unsure))",
         "claim.put_back(now, bool(unsure))",
@@ -1305,7 +1311,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "at-most-once-unconfirmed",
-        "A run at most once is sent although its record was refused.",
+        "An at-most-once run is sent although its record was refused.",
         "beat/at_most_once.py",
         "        if result.code == RECORDED:\n            self._recorded",
         "        if result.code != CHANGED:\n            self._recorded",
@@ -1313,7 +1319,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "at-most-once-ignored",
-        "A run at most once is sent before it is recorded.",
+        "An at-most-once run is sent before it is recorded.",
         "beat/dispatch.py",
         " or self._delivery) == AT_MOST_ONCE\n",
         " or self._delivery) == 'never'\n",
@@ -1324,7 +1330,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "at-most-once-retried",
-        "A run at most once whose publish failed is tried again.",
+        "An at-most-once run whose publish failed is retried.",
         "beat/at_most_once.py",
         "            self._report_lost_run("
         'pending, f"is lost, it must not be sent twice: {run.error!r}")\n',
@@ -1336,7 +1342,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "id-from-present",
-        "The task id comes from the present and not from the nominal instant.",
+        "The task id comes from the current time and not from the nominal instant.",
         "beat/publisher.py",
         "    occurrence = instant.iso\n",
         "    occurrence = run.now.isoformat() if run else instant.iso\n",
@@ -1347,7 +1353,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "id-without-name",
-        "Entries that are due at one instant send one task id.",
+        "Entries that are due at the same instant send the same task id.",
         "entries/decide.py",
         """f"{instant} {name}".encode(""",
         """f"{instant}".encode(""",
@@ -1359,7 +1365,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "trigger-id-from-schedule",
-        "A triggered run has the id of the scheduled one.",
+        "A triggered run has the id of the scheduled run.",
         "beat/publisher.py",
         '        occurrence = f"trigger {run.trigger.id}"\n',
         "        occurrence = instant.iso\n",
@@ -1370,7 +1376,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "coalesced-not-told",
-        "A message does not tell how many missed runs it stands for.",
+        "A message does not contain how many missed runs it stands for.",
         "beat/publisher.py",
         '        headers["coalesced"] = run.decision.missed\n',
         '        headers["coalesced"] = 0\n',
@@ -1393,7 +1399,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "coalesces-to-earliest",
-        "A run that stands for missed ones is the first of them and not the last.",
+        "A run that stands for missed runs is the earliest and not the latest of them.",
         "entries/decide.py",
         '    chosen = oldest if policy.coalesce == "earliest" else latest\n',
         "    chosen = oldest\n",
@@ -1404,7 +1410,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "anchor-is-present",
-        "An interval counts from when its run was sent and not from when that was due.",
+        "An interval counts from the time a run was sent and not from its nominal instant.",
         "entry.py",
         "        if self.scheduled_at and same_instant(last, known):\n",
         "        if False and same_instant(last, known):\n",
@@ -1430,7 +1436,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "limit-never-parks",
-        "The last run of an entry with a limit is not known to be the last.",
+        "The last run of an entry with a limit is not recognised as the last.",
         "entries/decide.py",
         "    last = decision.due and runs + 1 >= policy.max_runs\n",
         "    last = decision.due and runs >= policy.max_runs\n",
@@ -1441,7 +1447,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "window-has-no-end",
-        "An entry runs after its end.",
+        "An entry runs after its window.",
         "entries/decide.py",
         "return None if following is None or (end is not None and following > end) else following",
         "return following",
@@ -1449,7 +1455,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "window-has-no-begin",
-        "An entry runs before its start.",
+        "An entry runs before its window.",
         "entries/decide.py",
         "        if has_start(self.schedule) or (start is not None and start > at):\n",
         "        if has_start(self.schedule):\n",
@@ -1465,7 +1471,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "jitter-by-chance",
-        "The jitter of a run differs from look to look.",
+        "The jitter of a run differs at each look.",
         "entries/decide.py",
         """        text = f"{nominal.isoformat()} {self.identity}".encode(""",
         """        import random\n\n        text = f"{random.random()} {self.identity}".encode(""",
@@ -1473,7 +1479,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "misfire-ignored",
-        "A run that is too late by its misfire_grace_time is sent.",
+        "A run that exceeds its misfire_grace_time is sent.",
         "entries/decide.py",
         "    if grace is not None:\n",
         "    if False:\n",
@@ -1484,7 +1490,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "catch-up-unlimited",
-        "All missed runs are sent, however few the limit allows.",
+        "All missed runs are sent, beyond catch_up_limit.",
         "entries/decide.py",
         "plan.first_of_last(oldest, latest, limit) if limit is not None else oldest",
         "oldest",
@@ -1496,7 +1502,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "latest-is-next",
-        "The last instant of a grid is one too far.",
+        "The latest instant of a grid is one interval too late.",
         "schedules/next_run.py",
         "    return after + slots * step if slots > 0 else None\n",
         "    return after + (slots + 1) * step if slots > 0 else None\n",
@@ -1518,7 +1524,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "dst-gap-skipped",
-        "A crontab at a wall time that does not exist skips that day.",
+        "A crontab at a wall-clock time that does not exist skips that day.",
         "calendar/walltime.py",
         "        if wall is not None and (run := _first_instant(wall, zone, start)) > after:\n",
         "        if wall is not None and offsets_of(wall, zone)[0] < offsets_of(wall, zone)[1]:\n"
@@ -1531,7 +1537,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "dst-runs-twice",
-        "A crontab at a wall time that a clock shows twice runs the second time.",
+        "A crontab at a wall-clock time that exists twice runs the second time too.",
         "calendar/walltime.py",
         "        run = at_offset(wall, first)\n        return run if",
         "        run = at_offset(wall, second)\n        return run if",
@@ -1550,7 +1556,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clock-back-ignored",
-        "A history of a time that the clock of Redis went back from counts as it is.",
+        "A history from a time before the clock of Redis went back is used as it is.",
         "entry.py",
         "        ahead = self.run is not None and anchor",
         "        ahead = False and anchor",
@@ -1558,7 +1564,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clock-back-not-noted",
-        "An entry that ran in the future begins to wait again at each look.",
+        "An entry with a last run in the future starts waiting again at each look.",
         "entry.py",
         "        return decision._replace(anchor=now) if ahead and anchor is now else decision\n",
         "        return decision\n",
@@ -1566,7 +1572,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "clock-back-unnoticed",
-        "Nobody looks again at entries after the clock of Redis went back.",
+        "Entries are not checked again after the clock of Redis went back.",
         "beat/ticker.py",
         "        if back > CLOCK_STEP:\n",
         "        if False:\n",
@@ -1574,7 +1580,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "host-clock-parks",
-        "What a host takes for finished is parked, whatever the time of Redis.",
+        "An entry that is finished by the clock of a host is parked, whatever the time of Redis.",
         "entry.py",
         "        if decision.due or decision.missed or decision.next_at is None:\n",
         "        if decision.due:\n",
@@ -1582,7 +1588,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "broker-answers-blamed-on-entries",
-        "A broker that answers and refuses writes is not taken for away.",
+        "A broker that responds but refuses writes does not count as unavailable.",
         "beat/broker.py",
         "    return not names or any(name.startswith(BROKER_MODULES) for name in names)\n",
         "    return False\n",
@@ -1590,7 +1596,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "entry-errors-blamed-on-broker",
-        "A queue that takes no messages has the broker count as away, for all entries.",
+        "One queue that accepts no messages makes the broker count as unavailable for all entries.",
         "beat/broker.py",
         "    if _is_about_one_message(cause):\n",
         "    if False:\n",
@@ -1622,7 +1628,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "silence-too-long",
-        "A standby waits for the end of a dead leader's lock, however long that is.",
+        "A standby waits until the lock of a dead leader expires, however long that takes.",
         "beat/lock.py",
         "        return self._holder\n\n\nclass CustomLock:",
         '        return ""\n\n\nclass CustomLock:',
@@ -1633,7 +1639,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "blind-standby-counts-silence",
-        "A standby counts time in which it could not see the lock as silence of the leader.",
+        "Time in which a standby could not read the lock counts as silence of the leader.",
         "beat/lock.py",
         "self._silent_seconds += min(passed, LONGEST_LOOK)",
         "self._silent_seconds += passed",
@@ -1652,7 +1658,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "statics-never-leave",
-        "Static entries that left the schedule go on.",
+        "Static entries that left the configuration keep running.",
         "beat/statics.py",
         "            if not store.prune_statics(names, lock_key, token):\n",
         "            if not names:\n",
@@ -1663,7 +1669,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "statics-offered-blindly",
-        "What a beat wrote when it started counts as written, whatever others wrote since.",
+        "The statics that a beat wrote at its start count as written, although others wrote since.",
         "beat/statics.py",
         "        if self.offered and self.offered == store.noted_statics():\n",
         "        if self.offered:\n",
@@ -1671,7 +1677,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "sweep-at-first-sight",
-        "The sweep makes an entry due that a writer is just adding.",
+        "The sweep adds an entry to the schedule that a writer is just creating.",
         "beat/maintenance.py",
         "        self._orphans += page.orphans\n",
         "        self._orphans_before += page.orphans\n",
@@ -1679,7 +1685,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "sweep-never-looks",
-        "The sweep never begins a pass.",
+        "The sweep never starts a pass.",
         "beat/maintenance.py",
         "                self._cursor, self._scan_began = START, now\n",
         "                self._scan_began = now\n",
@@ -1687,7 +1693,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "wakeup-not-heard",
-        "A beat that waits does not hear that an entry was saved.",
+        "A waiting beat is not woken up when an entry is saved.",
         "beat/wakeup.py",
         "                if self._receives(expected, min(left, SLICE)):\n",
         "                if self._receives(expected, min(left, SLICE)) and False:\n",
@@ -1698,7 +1704,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "waits-too-long",
-        "A beat waits for the longest time, whatever is due next.",
+        "A beat waits for the maximum interval although an entry is due earlier.",
         "beat/ticker.py",
         "        return min(max(wait, 0.0), longest)\n",
         "        return longest\n",
@@ -1709,7 +1715,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "save-ignores-conflict",
-        "An application that saves an entry takes its own history for the newest.",
+        "A save overwrites a history that was written since the entry was loaded.",
         "entry.py",
         "            self._merge(saved, (saved.definition, saved.policy))\n",
         "            self._seen_meta = saved.meta\n            self._known_history = (None, -1)\n",

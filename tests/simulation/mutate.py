@@ -1,8 +1,7 @@
-"""``python -m tests.simulation.mutate``: break RedBeat on purpose, and see who notices.
+"""``python -m tests.simulation.mutate``: breaks RedBeat on purpose, and checks what detects it.
 
-Each mutant is applied to a copy of the package. The simulator runs on that copy, first the scenario
-that killed the mutant the last time, then others; what survives there meets the tests that the
-mutant names.
+Each mutant is applied to a copy of the package. The simulator runs on that copy: first the scenario
+that detected the mutant last time, then others. Then run the tests that the mutant names.
 """
 
 from __future__ import annotations
@@ -29,21 +28,21 @@ ROOT: Final = Path(__file__).parents[2]
 TABLE: Final = ROOT / "docs" / "mutants.csv"
 COLUMNS: Final = ("Mutant", "What is broken", "File", "Killed by")
 
-#: Seconds of CPU after which a program that runs a mutant hangs.
+#: Seconds of CPU time after which a program with a mutant counts as hanging.
 CPU_LIMIT: Final = 100
-#: Seconds after which a program that waits for ever is ended, however busy the machine is.
+#: Seconds after which a waiting program is ended, however busy the machine is.
 LIMIT: Final = 1500
 
-#: How killers begin that are tests.
+#: Prefix of killers that are tests.
 TESTS: Final = "tests/"
-#: How killers begin that are options of the simulator.
+#: Prefix of killers that are options of the simulator.
 OPTIONS: Final = "--"
 SURVIVED: Final = "nobody"
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Who killed a mutant, and after how many seconds of CPU."""
+    """What killed a mutant, and after how many seconds of CPU time."""
 
     mutant: Mutant
     killer: str
@@ -51,7 +50,7 @@ class Result:
 
 
 def main() -> None:
-    """Run the command; exits with 1 when a mutant survives."""
+    """Run the command; the exit code is 1 when a mutant survives."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulation.mutate", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="mutants; see --list")
     parser.add_argument("--all", action="store_true", help="all mutants")
@@ -88,7 +87,7 @@ def reported(result: Result) -> Result:
 
 
 class Trial:
-    """One mutant under trial."""
+    """The search for a killer of one mutant."""
 
     def __init__(
         self, mutant: Mutant, known: dict[str, str], arguments: argparse.Namespace
@@ -98,7 +97,7 @@ class Trial:
         self.spent = 0.0
 
     def run(self) -> Result:
-        """Return who kills the mutant."""
+        """Return the killer of the mutant."""
         with tempfile.TemporaryDirectory(prefix="mutant-") as name:
             root = Path(name)
             make_copy(root, self.mutant)
@@ -119,13 +118,13 @@ class Trial:
         return SURVIVED
 
     def kills(self, root: Path, killer: str) -> bool:
-        """Whether a killer of an earlier run still is one."""
+        """Check whether the killer of an earlier run still kills the mutant."""
         if killer.startswith(TESTS):
             command = ["-m", "pytest", "-q", "-x", "-n", "0", "-p", "no:cacheprovider", killer]
             code, output = self.execute(root, command)
             if code in {2, 4, 5}:
                 raise SystemExit(f"{self.mutant.name}: {killer} did not run:\n{output[-2000:]}")
-            # A socket that a test left open may fail the program, and no test.
+            # A socket that a test left open may fail the program, although no test fails.
             failed = any(line.startswith(("FAILED ", "ERROR ")) for line in output.splitlines())
             return code < 0 or failed
         if killer.startswith(OPTIONS):
@@ -134,13 +133,13 @@ class Trial:
         return bool(self.search(root, profile, seed))
 
     def search(self, root: Path, profile: str, seeds: str = "") -> str:
-        """Return the first scenario of a profile that fails, or nothing."""
+        """Return the first failing scenario of a profile, or an empty result."""
         options = ["--profile", profile, "--seeds", seeds or self.arguments.seeds]
         begun = self.simulate(root, options)
         return f"{profile} {begun}" if begun else ""
 
     def simulate(self, root: Path, options: list[str]) -> str:
-        """Run the simulator; return the seed at which it failed, or nothing."""
+        """Run the simulator; return the seed at which it failed, or an empty result."""
         command = ["-m", "tests.simulation", "--no-shrink", "--stop", *options]
         code, output = self.execute(root, command)
         begun = [line.split()[-1] for line in output.splitlines() if line.startswith("begins ")]
@@ -153,13 +152,13 @@ class Trial:
         return begun[-1]
 
     def check_copy(self, root: Path) -> None:
-        """Make sure that programs in the copy import its package."""
+        """Assert that programs in the copy import the copy's package."""
         _, output = self.execute(root, ["-c", "import redbeat; print(redbeat.__file__)"])
         if not output.startswith(str(root)):
             raise SystemExit(f"{self.mutant.name}: the copy is not what is imported: {output}")
 
     def execute(self, root: Path, command: list[str]) -> tuple[int, str]:
-        """Run Python in the copy; return how it ended, below 0 for a hang, and what it printed."""
+        """Run Python in the copy; return its exit code, below 0 for a hang, and its output."""
         environment = {**os.environ, "PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1"}
         with tempfile.TemporaryFile("w+") as output:
             process = subprocess.Popen(
@@ -168,7 +167,7 @@ class Trial:
                 env=environment,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                preexec_fn=limit_cpu,  # noqa: PLW1509 - it calls nothing that takes a lock
+                preexec_fn=limit_cpu,  # noqa: PLW1509 - the function takes no lock
                 start_new_session=True,
             )
             timer = Timer(LIMIT, process.kill)
@@ -176,7 +175,7 @@ class Trial:
             _, status, usage = os.wait4(process.pid, 0)
             timer.cancel()
             process.returncode = os.waitstatus_to_exitcode(status)
-            with suppress(ProcessLookupError):  # the servers of one that was killed
+            with suppress(ProcessLookupError):  # this also ends the servers of a killed program
                 os.killpg(process.pid, signal.SIGKILL)
             output.seek(0)
             text = output.read()
@@ -185,12 +184,12 @@ class Trial:
 
 
 def limit_cpu() -> None:
-    """End the process that calls this when it has used too much time."""
+    """Set a limit of CPU time for the calling process."""
     resource.setrlimit(resource.RLIMIT_CPU, (CPU_LIMIT, CPU_LIMIT))
 
 
 def make_copy(root: Path, mutant: Mutant) -> None:
-    """Make a copy of the project with a mutant in it; only the package is a real copy."""
+    """Make a copy of the project with a mutant; only the package is copied, the rest is linked."""
     for path in ROOT.iterdir():
         if path.name in {"redbeat", ".git", ".venv"}:
             continue
@@ -201,7 +200,7 @@ def make_copy(root: Path, mutant: Mutant) -> None:
 
 
 def known_killers() -> dict[str, str]:
-    """Return who killed each mutant when the table was written."""
+    """Return the killer of each mutant in the stored table."""
     if not TABLE.exists():
         return {}
     with TABLE.open(newline="") as file:
@@ -212,7 +211,7 @@ def known_killers() -> dict[str, str]:
 def write_table(results: list[Result], partial: bool) -> None:
     """Write the table of the manual; mutants that were not tried keep their rows.
 
-    So do the survivors of a ``partial`` trial, which did not try everything.
+    Survivors of a ``partial`` trial keep their rows too, because it did not try everything.
     """
     found = {result.mutant.name: result.killer for result in results}
     if partial:

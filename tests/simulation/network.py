@@ -1,7 +1,7 @@
 """The network between the processes of a simulation and its servers.
 
-redis-py and kombu write to sockets of this module. Each has a real connection to the real server,
-which gets what was written when virtual time says so.
+redis-py and kombu write to sockets of this module. Each socket has a real connection to the real
+server, which gets the bytes at the virtual time of their arrival.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ __all__ = ("Network", "Service", "SimulatedSocket")
 
 
 class Service:
-    """A server in a network, and what is wrong with it."""
+    """A server in the network, and its faults."""
 
     def __init__(self, world: World, engine: Engine) -> None:
         self.world, self.engine = world, engine
         self.down = False
-        #: Answers each command with this error, if any.
+        #: Error reply to every command, if any.
         self.answer = b""
         self.stalled_until = 0
         self.sockets: list[SimulatedSocket] = []
         self.channels: dict[bytes, list[SimulatedSocket]] = {}
-        #: Called after each write that may have brought messages.
+        #: Called after each write that may have added messages.
         self.on_push: Callable[[str], None] = lambda _sender: None
 
     def break_connections(self) -> None:
@@ -40,12 +40,12 @@ class Service:
             sock.broken()
 
     def demote(self) -> None:
-        """Have the open connections lead to a replica, as after a failover."""
+        """Turn the server behind open connections into a replica, as a failover does."""
         for sock in self.sockets:
             sock.demoted = True
 
     def stop(self) -> None:
-        """Go away: connections break, new ones are refused."""
+        """Shut down: connections break, new connections are refused."""
         self.down = True
         self.break_connections()
 
@@ -75,7 +75,7 @@ class Service:
         return b"".join(replies)
 
     def _subscription(self, sock: SimulatedSocket, words: list[bytes]) -> bytes | None:
-        """Return the reply to a command about subscriptions, None for any other."""
+        """Return the reply to a command about subscriptions, None for other commands."""
         name = words[0].upper()
         if name == b"SUBSCRIBE":
             for channel in words[1:]:
@@ -112,7 +112,7 @@ WRITES = PUSHES | {b"SET", b"HSET", b"SADD", b"ZADD", b"DEL"}
 READONLY = b"-READONLY You can't write against a read only replica.\r\n"
 SCRIPTED = frozenset((b"EVAL", b"EVALSHA"))
 
-#: The scripts of the library, each by its hash and by its text.
+#: The scripts of the library, by hash and by text.
 SCRIPTS: dict[bytes, Script] = {
     word.encode(): script
     for path in files("redbeat").joinpath("lua").iterdir()
@@ -204,7 +204,7 @@ class SimulatedSocket:
             self._fail(ConnectionResetError)
 
     def _later(self, way: int, extra: int, action: Callable[..., Any], *args: Any) -> None:
-        """Have something done when a message has gone one way, after those before it."""
+        """Run ``action`` when a message has travelled one way, after the messages before it."""
         self._sent += 1
         when = self.world.now + self.world.latency(self.number, self._sent) + extra
         self._free_at[way] = when = max(when, self._free_at[way])
@@ -232,7 +232,7 @@ class SimulatedSocket:
             self.real.close()
 
     def receive(self, data: bytes, resume: Callable[[], None] | None = None) -> None:
-        """Take bytes that the server sent; ``resume`` is how a process that waits goes on."""
+        """Take bytes from the server; ``resume`` continues the waiting process."""
         if self.closed:
             return
         self._inbox += data
@@ -240,7 +240,7 @@ class SimulatedSocket:
             (resume or self.process.wake)()
 
     def push(self, kind: bytes, channel: bytes, content: bytes | int) -> bytes:
-        """Return the bytes of a message about a subscription."""
+        """Return the wire format of a message about a subscription."""
         text = (
             b":%d\r\n" % content
             if isinstance(content, int)
@@ -285,7 +285,7 @@ class SimulatedSocket:
     # -- what happens to it ----------------------------------------------------------------------
 
     def broken(self) -> None:
-        """Break the connection; what is on its way does not arrive."""
+        """Break the connection; bytes in transit do not arrive."""
         self._fail(ConnectionAbortedError)
 
     def _fail(self, error: type[Exception]) -> None:
@@ -307,7 +307,7 @@ class SimulatedSocket:
 
 
 def described(words: list[bytes]) -> str:
-    """Return a few words about a command, for people."""
+    """Return a short description of a command, for people."""
     name = words[0].upper()
     text = name.decode("latin-1")
     if name in SCRIPTED:
@@ -316,14 +316,14 @@ def described(words: list[bytes]) -> str:
 
 
 class Network:
-    """Leads the connections of processes to services by the names of their hosts."""
+    """Connects processes to services by host name."""
 
     def __init__(self, world: World, services: dict[str, Service]) -> None:
         self.world, self.services = world, services
         self._made = 0
 
     def connect(self, host: str, timeout: float | None) -> SimulatedSocket:
-        """Connect the running process to a host; takes one way there and back."""
+        """Connect the running process to a host; takes one round trip."""
         process, service = self.world.current, self.services[host]
         if process is None:
             raise RuntimeError(f"nobody runs that could connect to {host}")
@@ -337,7 +337,7 @@ class Network:
         return sock
 
     def install(self) -> None:
-        """Have redis-py, and kombu by way of it, connect through this network."""
+        """Make redis-py, and kombu through it, connect through this network."""
         network = self
 
         def connect(connection: Any) -> SimulatedSocket:

@@ -28,7 +28,7 @@ WAKEUP: Final = "redbeat::wakeup"
 
 NAN: Final = float("nan")
 
-#: Fields of a scenario's entry that are those of an entry.
+#: The fields of a scenario's entry that are passed to an entry.
 PASSED_ON: Final = (
     "catch_up_limit",
     "coalesce",
@@ -51,19 +51,19 @@ class Application:
     client: redis.Redis
 
     def load(self, step: Step) -> RedBeatSchedulerEntry:
-        """Return an entry as it is stored; raises ``KeyError`` for one that does not exist."""
+        """Return a stored entry; raises ``KeyError`` if it does not exist."""
         key = RedBeatSchedulerEntry.generate_key(self.app, step.entry)
         return RedBeatSchedulerEntry.from_key(key, app=self.app)
 
     def define(self, step: Step, action: Action) -> dict[str, Any]:
-        """Return the fields of a new entry; tell the oracle what is asked for."""
+        """Return the fields of a new entry, and record them for the oracle."""
         made_at = (self.world.now - self.world.start) / SECOND
         action.definition = {**step.fields, "made_at": made_at}
         return fields_of(step.fields, action.version, self.world.now)
 
 
 def save(by: Application, step: Step, action: Action) -> None:
-    """Make a new entry object and save it."""
+    """Create a new entry object and save it."""
     RedBeatSchedulerEntry(step.entry, app=by.app, **by.define(step, action)).save()
 
 
@@ -75,7 +75,7 @@ def edit(by: Application, step: Step, action: Action) -> None:
 
 
 def reset(by: Application, step: Step, action: Action) -> None:
-    """Load an entry, let it count its runs from zero, save it."""
+    """Load an entry, reset its run count, save it."""
     entry = by.load(step)
     entry.kwargs = {**entry.kwargs, "version": action.version}
     entry.total_run_count = 0
@@ -99,9 +99,9 @@ def delete(by: Application, step: Step, _action: Action) -> None:
 
 
 def raw_save(by: Application, step: Step, action: Action) -> None:
-    """Write an entry as the page on other languages says.
+    """Write an entry by the recipe for other languages.
 
-    With ``anew`` the old one is deleted in the same transaction, with ``quiet`` no beat is woken.
+    With ``anew`` the old entry is deleted in the same transaction, with ``quiet`` no beat is woken.
     """
     fields = by.define(step, action)
     key = PREFIX + step.entry
@@ -123,7 +123,7 @@ def raw_save(by: Application, step: Step, action: Action) -> None:
 
 
 def raw_delete(by: Application, step: Step, _action: Action) -> None:
-    """Delete an entry as the page on other languages says."""
+    """Delete an entry by the recipe for other languages."""
     with by.client.pipeline() as pipe:
         pipe.zrem(SCHEDULE, PREFIX + step.entry)
         pipe.delete(PREFIX + step.entry)
@@ -145,7 +145,7 @@ OPERATIONS: Final[dict[str, Callable[[Application, Step, Action], Any]]] = {
 
 
 def fields_of(fields: dict[str, Any], version: int, now: int) -> dict[str, Any]:
-    """Return the arguments of the entry that a scenario describes, made at a true time."""
+    """Return the arguments of the entry that a scenario describes, created at a true time."""
     instant = datetime.fromtimestamp(now / SECOND, timezone.utc)
     answer = {"answer": fields["answer"]} if "answer" in fields else {}
     return {
@@ -181,14 +181,14 @@ def schedule_of(fields: dict[str, Any], now: datetime) -> Any:
 
 
 def schedule_text(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return a schedule as programs in other languages write it."""
+    """Return a schedule in the form that programs in other languages write."""
     if fields["kind"] == "every":
         return {"__type__": "interval", "every": fields["seconds"]}
     return {"__type__": "crontab", "minute": fields["minute"]}
 
 
 class OwnSchedule(schedule):
-    """A schedule class of a user's own: an interval of 3 s that has a defect after a while."""
+    """A user's schedule class: an interval of 3 s that starts to misbehave after some time."""
 
     def __init__(self, answer: str, after: float) -> None:
         super().__init__(run_every=3.0)
@@ -206,7 +206,7 @@ class OwnSchedule(schedule):
 
 
 class OwnEntry(RedBeatSchedulerEntry):
-    """An entry class of a user's own that asks for a wait of NaN seconds where told to."""
+    """A user's entry class that returns a wait of NaN seconds on request."""
 
     def is_due(self) -> Any:
         due, seconds = super().is_due()
@@ -220,7 +220,7 @@ class OwnScheduler(RedBeatScheduler):
 
 
 class ForeignSchedule(schedule):
-    """An interval that needs a package which one host does not have."""
+    """An interval that needs a package which is missing on one host."""
 
     def __init__(self, seconds: float, missing_on: str) -> None:
         super().__init__(run_every=seconds)
@@ -228,7 +228,7 @@ class ForeignSchedule(schedule):
 
 
 def load_foreign(fields: dict[str, Any]) -> ForeignSchedule:
-    """Return the schedule that is stored; raises where its package is missing."""
+    """Return the stored schedule; raises an error where its package is missing."""
     if socket.gethostname() == fields["missing_on"]:
         raise ImportError("No module named 'almanac'")
     return ForeignSchedule(fields["seconds"], fields["missing_on"])

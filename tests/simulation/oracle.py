@@ -1,4 +1,4 @@
-"""Judges what was seen of a simulation, by the documented rules and nothing else.
+"""Judges the record of a simulation by the documented rules and nothing else.
 
 Instants are seconds since the beginning, except nominal instants, which are UNIX seconds.
 """
@@ -20,16 +20,16 @@ from tests.simulation.scenario import STEP_FAULTS
 
 __all__ = ("judge", "slots_between")
 
-#: Seconds in which what was claimed before an edit may still be sent, where nothing is disturbed.
+#: Seconds after an edit in which an undisturbed beat may still send what it claimed before.
 IN_HAND: Final = 0.1
-#: What happens to beats in the course of business: it delays runs, and repeats none.
+#: Normal operations on beats: they delay runs, and repeat none.
 UPKEEP: Final = frozenset(("stop", "deploy", "scripts forgotten"))
 
 DAY: Final = 86400
 #: Kinds of entries that run on a grid, which begins with their first run.
 INTERVALS: Final = ("every", "foreign")
 
-#: Fields that say when an entry runs; some count from when it was made.
+#: Fields that determine when an entry runs; some count from the creation of the entry.
 TIMING: Final = frozenset(
     (
         *("kind", "seconds", "freq", "interval", "count", "after", "timezone", "start", "end"),
@@ -40,10 +40,10 @@ MADE: Final = "made_at"
 
 #: Disturbances after which the grid of an interval begins again.
 NEW_GRID: Final = ("server clock", "legacy")
-#: Disturbances that a change to and from a beat of 2.4.2 consists of.
+#: Disturbances that belong to a switch to or from a beat of 2.4.2.
 LEGACY: Final = ("legacy", "stop")
 
-#: Seconds between two looks of a beat that nobody wakes, at most.
+#: Maximum seconds between two looks of a beat that nothing wakes up.
 LOOK: Final = 5.0
 
 INFINITY: Final = float("inf")
@@ -51,10 +51,10 @@ INFINITY: Final = float("inf")
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What an application made of an entry, from the time that it was certain.
+    """The state of an entry after an operation of an application.
 
     ``began`` and ``since`` are when the operation began and ended. ``definition`` is None for an
-    entry that does not exist, or of which nobody knows whether it does.
+    entry that does not exist, or may not exist.
     """
 
     began: float
@@ -66,29 +66,29 @@ class State:
     certain: bool = True
     #: Whether the entry did not exist before.
     new: bool = False
-    #: Whether it runs at once, as what has no history does.
+    #: Whether it runs at once, as entries without a history do.
     at_once: bool = False
     #: Whether it begins to count its runs from zero.
     armed: bool = False
-    #: Whether it was saved with another schedule, which arms it if it has finished.
+    #: Whether it was saved with another schedule, which re-arms a finished entry.
     changed: bool = False
 
     @property
     def runs(self) -> bool:
-        """Whether it runs at least once where its schedule has an occurrence."""
+        """Whether it runs at least once if its schedule has an occurrence."""
         return self.new or self.armed or self.changed
 
 
 @dataclass(slots=True)
 class Judgement:
-    """What is wrong with a record, a line for each."""
+    """The violations in a record, one line each."""
 
     record: Record
     wrong: list[str] = field(default_factory=list)
 
     @property
     def recovery(self) -> float:
-        """Seconds after the end of a fault in which everything goes on again."""
+        """Seconds after the end of a fault within which everything works again."""
         if self.record.scenario.recovery:
             return self.record.scenario.recovery
         timeout = self.record.scenario.lock_timeout
@@ -96,7 +96,7 @@ class Judgement:
         return min(timeout, 25.0) + lease + 20.0
 
     def disturbed(self, begin: float, end: float, but: frozenset[str] = frozenset()) -> bool:
-        """Whether a fault, or its consequences, fall into a time; kinds in ``but`` do not count."""
+        """Whether a fault or its consequences fall into a period, except the kinds in ``but``."""
         return any(
             begin <= last + self.recovery and first <= end
             for first, last, kind in self.record.disturbances
@@ -104,7 +104,7 @@ class Judgement:
         )
 
     def held_up(self, begin: float, end: float) -> bool:
-        """Whether a message that was written down may have left late: nobody can call it back."""
+        """Whether a written message may have arrived late: no beat can recall it."""
         return any(
             kind in {"freeze", "request delayed"} and begin <= last and first <= end
             for first, last, kind in self.record.disturbances
@@ -112,11 +112,11 @@ class Judgement:
 
     @property
     def leaves_with_record(self) -> bool:
-        """Whether messages and their records are one step: broker and schedule on one server."""
+        """Whether messages and records are one step: broker and schedule share a server."""
         return not self.record.scenario.separate_broker and not self.record.legacy_leads
 
     def is_led_by_legacy(self, at: float) -> bool:
-        """Whether a beat of 2.4.2 has had the lock for a while, and nothing else happens."""
+        """Whether a beat of 2.4.2 has held the lock for some time without any disturbance."""
         others = [fault for fault in self.record.disturbances if fault[2] not in LEGACY]
         return any(
             begin + IN_HAND < at < end
@@ -132,7 +132,7 @@ class Judgement:
 
 
 def judge(record: Record) -> list[str]:
-    """Return what is wrong, a line for each; an empty list is a pass."""
+    """Return the violations, one line each; an empty list is a pass."""
     judgement = Judgement(record)
     for at, beat, error in record.exits:
         judgement.fail(beat, at, f"the beat exited: {error}")
@@ -153,7 +153,7 @@ def judge(record: Record) -> list[str]:
 
 
 def judge_lead(judgement: Judgement) -> None:
-    """Where there is a lock, one beat sends everything."""
+    """With a lock, one beat sends everything."""
     if not judgement.record.scenario.locked:
         return
     for earlier, later in pairwise(judgement.record.arrivals):
@@ -180,7 +180,7 @@ def judge_leader(judgement: Judgement) -> None:
 
 
 def judge_quarantine(judgement: Judgement) -> None:
-    """No entry is in quarantine but those with a defect."""
+    """Only entries with a defect are in quarantine."""
     record = judgement.record
     definitions = {action.step.entry: action.definition for action in record.actions}
     definitions.update(record.scenario.statics)
@@ -190,15 +190,15 @@ def judge_quarantine(judgement: Judgement) -> None:
 
 
 def is_bad(definition: dict[str, Any]) -> bool:
-    """Whether nothing is expected of an entry, as its schedule is a defect of the user's own."""
+    """Whether nothing is expected of an entry because the user's schedule class is defective."""
     return definition.get("kind") == "own" or "answer" in definition
 
 
 def states_of(name: str, actions: list[Action], record: Record) -> list[State]:
-    """Return the states of an entry, one after the other.
+    """Return the states of an entry in order.
 
-    An operation that failed may or may not have been carried out, as may two at the same time: from
-    there on nothing is certain until an entry is saved as a whole.
+    A failed operation may or may not have been executed, and the order of two concurrent operations
+    is unknown. The state is then uncertain until the next save of the whole entry.
     """
     states = [State(0.0, 0.0)]
     statics = record.scenario.statics
@@ -234,7 +234,7 @@ def written_again(last: State) -> State:
 
 
 def at_time(states: list[State], at: float) -> State:
-    """Return the state at a time; an uncertain one while an operation was under way."""
+    """Return the state at a time; an uncertain state while an operation runs."""
     for state in states:
         if state.since <= at < state.until:
             return replace(state, new=False, changed=False)
@@ -242,7 +242,7 @@ def at_time(states: list[State], at: float) -> State:
 
 
 def after(action: Action, last: State, certain: bool) -> State | None:
-    """Return the state after an operation, None when it is as before."""
+    """Return the state after an operation, None if it does not change."""
     what, versions = action.step.what, frozenset({action.version})
     fresh = State(action.began, action.ended)
     if what == "trigger":
@@ -252,7 +252,7 @@ def after(action: Action, last: State, certain: bool) -> State | None:
             return replace(fresh, versions=last.versions | versions, certain=False)
         new = last.certain and last.definition is None
         state = replace(fresh, definition=action.definition, versions=versions, new=new)
-        # What is written without a message to the beats is seen at their next look.
+        # Beats see a write without a wake-up message only at their next look.
         since = action.ended + (LOOK if action.definition.get("quiet") else 0)
         anew = action.definition.get("anew", False)
         state = replace(state, since=since, armed=what == "rearm", at_once=anew)
@@ -273,14 +273,14 @@ def after(action: Action, last: State, certain: bool) -> State | None:
 
 
 def timing(state: State) -> dict[str, Any]:
-    """Return the part of a definition that says when an entry runs."""
+    """Return the part of a definition that determines when an entry runs."""
     fields = dict(state.definition or {})
     relative = fields.get("kind") in {"clocked", "rrule"} or fields.keys() & {"start", "end"}
     return {name: fields[name] for name in fields if name in TIMING or (relative and name == MADE)}
 
 
 class Entry:
-    """The judgement of one entry."""
+    """Judges one entry."""
 
     def __init__(
         self,
@@ -293,7 +293,7 @@ class Entry:
         self.judgement, self.name = judgement, name
         self.arrivals, self.actions, self.states = arrivals, actions, states
         unix = judgement.unix
-        #: Without what was sent while the clock of the server was wrong.
+        #: Without messages sent while the clock of the server was wrong.
         self.scheduled = [
             arrival
             for arrival in arrivals
@@ -307,7 +307,7 @@ class Entry:
         self.judge_ids()
         self.judge_repeats()
         self.judge_order()
-        self.judge_obedience()
+        self.judge_edits()
         self.judge_triggers()
         self.judge_overlap()
         self.judge_legacy()
@@ -316,7 +316,7 @@ class Entry:
         self.judge_stored()
 
     def judge_stored(self) -> None:
-        """What was deleted, or has finished, is stored no more than it should be."""
+        """Deleted or finished entries leave nothing stored that should be gone."""
         record, state = self.judgement.record, self.states[-1]
         since = max([state.since, *(arrival.at for arrival in self.arrivals)])
         if not state.certain or since + 2 * self.judgement.recovery > record.scenario.duration:
@@ -336,7 +336,7 @@ class Entry:
     # -- ids -------------------------------------------------------------------------------------
 
     def judge_ids(self) -> None:
-        """One occurrence has one id, and one id is one occurrence; nothing is early."""
+        """One occurrence has one id, one id has one occurrence, and nothing is early."""
         ids: dict[float, set[str]] = defaultdict(set)
         nominals: dict[str, set[float]] = defaultdict(set)
         for arrival in self.arrivals:
@@ -353,7 +353,7 @@ class Entry:
                 self.fail(0, f"the id {task_id} stands for {len(instants)} runs")
 
     def judge_repeats(self) -> None:
-        """A message comes twice only where a fault explains that, and never at most once."""
+        """A message is repeated only if a fault explains it; at-most-once runs never are."""
         seen: dict[str, Arrival] = {}
         for arrival in self.arrivals:
             first = seen.setdefault(arrival.task_id, arrival)
@@ -374,7 +374,7 @@ class Entry:
         return self.judgement.leaves_with_record and not self.is_at_most_once(arrival)
 
     def may_repeat(self, first: Arrival, again: Arrival) -> bool:
-        """Whether a fault explains it: one of a server, or of a beat that sent the message."""
+        """Whether a fault of a server, or of the beat that sent it, explains the repetition."""
         judgement = self.judgement
         if judgement.disturbed(first.at, again.at, UPKEEP | {*STEP_FAULTS}):
             return True
@@ -385,14 +385,14 @@ class Entry:
         )
 
     def definition_of(self, arrival: Arrival) -> dict[str, Any]:
-        """Return the definition that the version of a message belongs to."""
+        """Return the definition from which a message was made."""
         for state in self.states:
             if arrival.version in state.versions:
                 return state.definition or {}
         return {}
 
     def judge_order(self) -> None:
-        """Runs of one schedule come in their order."""
+        """Runs of one schedule are sent in order."""
         latest: dict[float, float] = {}
         seen = set()
         for arrival in self.scheduled:
@@ -408,10 +408,10 @@ class Entry:
 
     # -- edits -----------------------------------------------------------------------------------
 
-    def judge_obedience(self) -> None:
-        """What was sent is what an application wanted when it was claimed."""
+    def judge_edits(self) -> None:
+        """Each message matches what an application wanted when the run was claimed."""
         for arrival in self.arrivals:
-            # A deployment replaces static entries when one of its beats leads.
+            # A deployment replaces static entries when one of its new beats leads.
             at_once = self.leaves_with_record(arrival) and not self.name.startswith("static-")
             allowed = 0.0 if at_once else IN_HAND
             lease = self.judgement.recovery
@@ -426,7 +426,7 @@ class Entry:
                 self.fail(arrival.at, "sent although the entry was paused")
 
     def judge_triggers(self) -> None:
-        """A trigger that returned makes one run."""
+        """Each trigger that returned makes one run."""
         sent = {arrival.task_id: arrival.at for arrival in reversed(self.arrivals)}
         end = self.judgement.record.scenario.duration
         for action in self.actions:
@@ -446,15 +446,15 @@ class Entry:
             )
             waits = any("overlap" in (state.definition or {}) for state in others)
             if waits and self.judgement.disturbed(0.0, until):
-                continue  # the end of an earlier run may be lost: then overlap_timeout counts
+                continue  # the report of a run's end may be lost: then overlap_timeout counts
             once = any("delivery" in (state.definition or {}) for state in others)
             if once and self.judgement.disturbed(action.began, action.ended + PROMPT):
-                continue  # recorded first, so that a fault may lose it
+                continue  # recorded first, so that a fault may lose the message
             if action.result not in sent and stays and until <= end:
                 self.fail(action.ended, f"the triggered run {action.result} was not sent")
 
     def judge_prompt_trigger(self, action: Action, at: float) -> None:
-        """A trigger is sent at once where nothing is disturbed and no run must end first."""
+        """A trigger is sent at once, unless there is a disturbance or a run must end first."""
         latest = action.ended + PROMPT
         states = [
             state
@@ -470,7 +470,7 @@ class Entry:
             self.fail(action.ended, f"the triggered run {action.result} was sent late")
 
     def judge_overlap(self) -> None:
-        """Runs of an entry that forbids it are never at work at the same time."""
+        """Runs of an entry that forbids overlaps never overlap."""
         runs = [run for run in self.judgement.record.runs if run[0] == self.name]
         for earlier, later in pairwise(runs):
             definitions = [
@@ -483,7 +483,7 @@ class Entry:
     # -- a beat of 2.4.2 on the same data --------------------------------------------------------
 
     def judge_legacy(self) -> None:
-        """It leads alone, obeys as far as it can, and what it recorded counts."""
+        """It leads alone, obeys edits as far as it can, and its records count."""
         record = self.judgement.record
         runs = [(at, version) for at, name, version in record.legacy_runs if name == self.name]
         for at, version in runs:
@@ -500,7 +500,7 @@ class Entry:
             self.judge_anchor(arrival, runs)
 
     def judge_anchor(self, arrival: Arrival, runs: list[tuple[float, int]]) -> None:
-        """An interval counts from the last run that an older beat recorded."""
+        """An interval counts from the last run that a beat of 2.4.2 recorded."""
         before = [at for at, version in runs if at < arrival.at and version == arrival.version]
         definition = self.definition_of(arrival)
         if not before or arrival.triggered or definition.get("kind") != "every":
@@ -516,7 +516,7 @@ class Entry:
     # -- coverage --------------------------------------------------------------------------------
 
     def schedules(self) -> Iterator[State]:
-        """Yield the states in which an entry has a schedule, edits of arguments joined."""
+        """Yield the states with a schedule; edits of arguments do not split a state."""
         joined: State | None = None
         for state in self.states:
             if (
@@ -537,14 +537,14 @@ class Entry:
 
 
 class Coverage:
-    """Whether every occurrence of a schedule was sent while it stood."""
+    """Checks that every occurrence of a schedule was sent while the schedule was in force."""
 
     def __init__(self, entry: Entry, state: State) -> None:
         self.entry, self.state, self.judgement = entry, state, entry.judgement
         assert state.definition is not None
         self.definition = state.definition
         unix = self.judgement.unix
-        #: From when the schedule may stand, from when it does, and until when. UNIX seconds.
+        #: When the schedule may begin, when it certainly begins, and when it ends. UNIX seconds.
         self.earliest, self.begin = unix(state.began), unix(state.since)
         self.end = unix(min(state.until, self.judgement.record.scenario.duration))
         self.sent = [
@@ -564,15 +564,15 @@ class Coverage:
             for _, last, what in self.judgement.record.disturbances
             if what in NEW_GRID or (static and what == "deploy")
         ]
-        #: When a beat of 2.4.2 sent it, UNIX seconds.
+        #: When a beat of 2.4.2 sent a run, UNIX seconds.
         self.legacy = [
             unix(at)
             for at, name, version in self.judgement.record.legacy_runs
             if name == entry.name and version in state.versions
         ]
         self.jitter = float(self.definition.get("jitter", 0.0))
-        #: Where not each occurrence is sent by the rules: those at work may be skipped, and what
-        #: is recorded before it is sent may be lost.
+        #: Entries of which some occurrences may be skipped: overlapping runs, and runs that are
+        #: recorded before they are sent.
         self.may_skip = (
             "overlap" in self.definition
             or "misfire_grace_time" in self.definition
@@ -600,7 +600,7 @@ class Coverage:
             self.judge_slot(slot)
 
     def judge_limit(self, limit: int, slots: list[float]) -> None:
-        """An entry with a limit of N runs has N runs, not more."""
+        """An entry with a limit of N runs has exactly N runs."""
         ids = {arrival.task_id for arrival in self.sent}
         if len(ids) > limit:
             self.entry.fail(self.state.since, f"{len(ids)} runs where {limit} are the limit")
@@ -618,21 +618,21 @@ class Coverage:
                 self.entry.fail(self.state.since, f"{len(ids)} runs where {expected} are due")
 
     def runs_after(self, begin: float) -> float:
-        """Return how many runs an interval has, or 1 for what has another schedule."""
+        """Return how many runs an interval has after ``begin``, or 1 for other schedules."""
         every = self.definition.get("seconds")
         return (self.end - begin) / every if every else 1
 
     def judge_membership(self, slots: list[float]) -> None:
-        """What was sent is an occurrence of the schedule."""
+        """Each message is an occurrence of the schedule."""
         if self.definition["kind"] in INTERVALS and (self.jumps or not self.state.new):
             return
         for arrival in self.sent[self.state.at_once :]:
             if not self.state.new and arrival.nominal < self.earliest:
-                continue  # missed since the last run of what the schedule was before
-            if not is_among(slots, arrival.nominal) and not self.is_made_up_for(arrival):
+                continue  # missed since the last run of the previous schedule
+            if not is_among(slots, arrival.nominal) and not self.is_caught_up(arrival):
                 self.entry.fail(arrival.at, f"{arrival.nominal:.6f} is no occurrence")
 
-    def is_made_up_for(self, arrival: Arrival) -> bool:
+    def is_caught_up(self, arrival: Arrival) -> bool:
         """Whether it was missed before the schedule was saved again, or while it was paused."""
         if self.state.new:
             return False
@@ -641,7 +641,7 @@ class Coverage:
         return end in slots_between(self.definition, made, begin, end)
 
     def judge_slot(self, slot: float) -> None:
-        """An occurrence was sent, or another one stands for it where a fault explains that."""
+        """An occurrence was sent, or another one stands for it and a fault explains that."""
         up = slot + self.jitter
         if slot < self.begin + SAME or is_among(self.nominals, slot):
             return
@@ -655,7 +655,7 @@ class Coverage:
             self.judge_missed(slot, at)
 
     def judge_missed(self, slot: float, at: float) -> None:
-        """An occurrence that a fault kept from being sent is made up for."""
+        """An occurrence that a fault prevented is caught up by a later run."""
         if self.definition.get("coalesce") == "all":
             self.entry.fail(at, f"the run of {slot:.6f} was not made up for")
             return
@@ -664,7 +664,7 @@ class Coverage:
             self.entry.fail(at, f"nothing was sent for {slot:.6f} or later")
 
     def in_time(self, slot: float) -> bool:
-        """Whether an entry that skips what is too old must send an occurrence all the same."""
+        """Whether an entry that skips runs that are too old must still send this occurrence."""
         grace = self.definition.get("misfire_grace_time")
         if grace is None or len(self.definition.keys() & {"overlap", "delivery"}):
             return False
@@ -674,7 +674,7 @@ class Coverage:
         return bool(start + well + recovery + PROMPT < slot + grace)
 
     def slots(self) -> Iterator[float]:
-        """Yield the nominal instants of the schedule while it stood."""
+        """Yield the nominal instants of the schedule while it was in force."""
         made = self.judgement.unix(self.definition["made_at"])
         begin, end = self.earliest, self.end
         if "start" in self.definition:
@@ -687,7 +687,7 @@ class Coverage:
             yield from slots_between(self.definition, made, begin, end)
 
     def grid(self, begin: float, end: float) -> Iterator[float]:
-        """Yield the instants of an interval, from the first one that was sent."""
+        """Yield the instants of an interval, starting from the first message."""
         every = float(self.definition["seconds"])
         if not self.nominals:
             up = self.begin + every + self.jitter
@@ -712,7 +712,7 @@ class Coverage:
 
 
 def is_among(instants: list[float], instant: float) -> bool:
-    """Whether an instant is one of those, which are sorted."""
+    """Whether an instant is in a sorted list."""
     at = bisect_left(instants, instant - SAME)
     return at < len(instants) and abs(instants[at] - instant) <= SAME
 
@@ -720,7 +720,7 @@ def is_among(instants: list[float], instant: float) -> bool:
 def slots_between(
     definition: dict[str, Any], made: float, begin: float, end: float
 ) -> Iterator[float]:
-    """Yield the nominal instants in ``(begin, end]`` of a schedule made at ``made``."""
+    """Yield the nominal instants in ``(begin, end]`` of a schedule created at ``made``."""
     kind = definition["kind"]
     if kind == "clocked":
         instant = made + definition["after"]
@@ -735,7 +735,7 @@ def slots_between(
 def rule_slots(
     definition: dict[str, Any], made: float, begin: float, end: float
 ) -> Iterator[float]:
-    """Yield the instants of a rule of seconds, from the whole second after it was made."""
+    """Yield the instants of a rule of seconds, from the first whole second after its creation."""
     step = definition["interval"]
     first = int(made) + 1
     last = first + step * (definition["count"] - 1) if "count" in definition else INFINITY
@@ -750,7 +750,8 @@ def crontab_slots(definition: dict[str, Any], begin: float, end: float) -> Itera
     """Yield the instants of a crontab.
 
     Rules with a wildcard or a step in the hour follow real time. All others name wall-clock times:
-    one that exists twice is the first, one that does not exist is the first minute after the gap.
+    a time that exists twice means the first one, a time that does not exist means the first minute
+    after the gap.
     """
     zone = ZoneInfo(definition.get("timezone", "UTC"))
     minutes = field_values(definition.get("minute", "*"), 60)
@@ -791,7 +792,7 @@ def first_instant(wall: datetime, zone: ZoneInfo) -> float:
     instant = wall.replace(tzinfo=zone, fold=0).timestamp()
     if datetime.fromtimestamp(instant, zone).replace(tzinfo=None) == wall:
         return instant
-    # The clock jumps over it: back to the minute of the jump.
+    # The clock skips this time: go back to the minute of the change.
     while datetime.fromtimestamp(instant - 60, zone).replace(tzinfo=None) > wall:
         instant -= 60
     return instant

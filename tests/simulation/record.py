@@ -1,4 +1,4 @@
-"""What can be seen of a simulation from outside: the oracle judges this and nothing else."""
+"""Everything that is visible of a simulation from outside; the oracle judges only this."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ __all__ = ("Action", "Arrival", "Record")
 class Arrival:
     """A message that reached the broker; instants are seconds since the beginning.
 
-    ``at`` is the true time, ``clock`` the wall clock of the schedule's server, UNIX seconds, like
-    ``nominal``. ``version`` numbers the operation that wrote what the message says.
+    ``at`` is the true time, ``clock`` the wall clock of the schedule's server in UNIX seconds, like
+    ``nominal``. ``version`` numbers the operation that wrote the message's content.
     """
 
     at: float
@@ -27,7 +27,7 @@ class Arrival:
     version: int
     triggered: bool
     coalesced: int
-    #: Name of the beat that sent it.
+    #: Name of the beat that sent the message.
     sender: str = ""
 
 
@@ -46,32 +46,32 @@ class Action:
 
 @dataclass(slots=True)
 class Record:
-    """All that can be seen of a simulation from outside."""
+    """Everything that is visible of a simulation from outside."""
 
     scenario: Scenario
     arrivals: list[Arrival] = field(default_factory=list)
     actions: list[Action] = field(default_factory=list)
-    #: When faults began and ended, seconds, and which.
+    #: Beginning, end and kind of each fault, in seconds.
     disturbances: list[tuple[float, float, str]] = field(default_factory=list)
-    #: When faults of its own struck each process.
+    #: When a process had its own faults.
     hit: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
-    #: Instants to which, and at which, stored data went back: (from, to).
+    #: When stored data went back, and to which instant: (from, to).
     rollbacks: list[tuple[float, float]] = field(default_factory=list)
-    #: Runs of a worker: entry, task id, began, ended.
+    #: Runs of a worker: entry, task id, beginning, end.
     runs: list[tuple[str, str, float, float]] = field(default_factory=list)
     #: Beats that ended by themselves, and why.
     exits: list[tuple[float, str, str]] = field(default_factory=list)
-    #: Runs that a beat of 2.4.2 sent: when, entry, version; and when such a beat had the lock.
+    #: Runs that a beat of 2.4.2 sent: time, entry, version; and when such a beat held the lock.
     legacy_runs: list[tuple[float, str, int]] = field(default_factory=list)
     legacy_leads: list[tuple[float, float]] = field(default_factory=list)
-    #: Hosts of the beats that held the lock, each when it was first seen to.
+    #: The hosts of the beats that held the lock, with the time when each was first seen to hold it.
     holders: list[tuple[float, str]] = field(default_factory=list)
     quarantined: list[str] = field(default_factory=list)
-    #: What is stored at the end: whether each entry is enabled, by name.
+    #: Whether each entry stored at the end is enabled, by name.
     stored: dict[str, bool] = field(default_factory=dict)
     trace: list[tuple[int, str, str]] = field(default_factory=list)
-    #: Steps at which something was decided and that were no idleness, changes from one process to
-    #: another, and different orders of requests.
+    #: Number of steps with a decision that were not idle, switches between processes, and different
+    #: orders of requests.
     points: int = 0
     switches: int = 0
     orders: set[int] = field(default_factory=set)

@@ -1,4 +1,4 @@
-"""Carries out a scenario: beats, applications, workers and faults; writes down what happened."""
+"""Runs a scenario: beats, applications, workers and faults; records what happens."""
 
 from __future__ import annotations
 
@@ -34,22 +34,22 @@ from tests.workers import end_run
 __all__ = ("Simulation", "simulate")
 
 QUEUE: Final = "celery"
-#: Seconds after which a beat that ended is started again.
+#: Seconds after which a beat that ended is restarted.
 RESTART: Final = 2.0
-#: Seconds in which a beat that began has written its static entries.
+#: Seconds within which a starting beat has written its static entries.
 SETTLED: Final = 1.0
 
-#: A ``beat_schedule``: the fields of each entry, and the number of the operation that made it so.
+#: A ``beat_schedule``: the fields of each entry, and the number of the operation that set them.
 Statics: TypeAlias = dict[str, tuple[dict[str, Any], int]]
 
 
 def simulate(scenario: Scenario, engines: dict[str, Engine]) -> Record:
-    """Carry out a scenario on servers that are emptied first."""
+    """Run a scenario on servers that are emptied first."""
     return Simulation(scenario, engines).run()
 
 
 class Simulation:
-    """One scenario under way."""
+    """A running scenario."""
 
     def __init__(self, scenario: Scenario, engines: dict[str, Engine]) -> None:
         self.scenario = scenario
@@ -65,11 +65,12 @@ class Simulation:
         self.hosts: dict[str, Host] = {}
         self.beats: dict[str, Process] = {}
         self.beat_services: dict[str, Any] = {}
-        #: Seconds that a beat that was told to stop stays away.
+        #: Seconds for which a stopped beat stays away.
         self.down_for: dict[str, float] = {}
         self.runs_waiting: list[tuple[Arrival, dict[str, Any], float]] = []
         self.first_statics = {name: (fields, 0) for name, fields in scenario.statics.items()}
-        #: What was deployed last, what each beat is to start with, and what it has started with.
+        #: The last deployed statics, those with which each beat will start, and those with which it
+        #: started.
         self.deployed: Statics = self.first_statics
         self.statics: dict[str, Statics] = {}
         self.running_statics: dict[str, Statics] = {}
@@ -87,8 +88,8 @@ class Simulation:
         self.world.on_strike = self._struck
 
     def run(self) -> Record:
-        """Run to the end; return what could be seen."""
-        # kombu draws the id of an interpreter once: before all of them, so that none has it alone.
+        """Run to the end; return the record."""
+        # kombu draws the id of an interpreter once; draw it now, before any process runs.
         oid_from(self)  # type: ignore[no-untyped-call]
         random.seed(self.scenario.seed)
         clocks.use(self.world)
@@ -128,7 +129,7 @@ class Simulation:
 
     @property
     def scheduler_class(self) -> type[RedBeatScheduler]:
-        """What beats use: an own class where an entry needs that."""
+        """The scheduler class of the beats: a subclass if an entry needs one."""
         own = any("answer" in step.fields for step in self.scenario.steps)
         return OwnScheduler if own else RedBeatScheduler
 
@@ -159,15 +160,15 @@ class Simulation:
             self._start("worker", self._worker, 0.0)
 
     def _true(self, seconds: float) -> int:
-        """Return the true time at a number of seconds after the beginning."""
+        """Return the true time at ``seconds`` after the beginning."""
         return self.world.start + int(seconds * SECOND)
 
     def after(self, seconds: float, action: Callable[..., Any], *args: Any) -> None:
-        """Have something done a number of seconds from now."""
+        """Run ``action`` some seconds from now."""
         self.at(self.seconds + seconds, action, *args)
 
     def at(self, seconds: float, action: Callable[..., Any], *args: Any) -> None:
-        """Have something done a number of seconds after the beginning."""
+        """Run ``action`` some seconds after the beginning."""
         self.world.at(self._true(seconds), action, *args)
 
     def _start(self, name: str, main: Callable[[], Any], after: float) -> Process:
@@ -177,7 +178,7 @@ class Simulation:
         return process
 
     def app_of(self, name: str) -> Celery:
-        """Return the app of a process, as it makes it when it starts."""
+        """Return the app that a process creates when it starts."""
         broker = "broker" if self.scenario.separate_broker else "redis"
         app = Celery(name, broker=f"redis://{broker}:6379/1", set_as_current=False)
         app.conf.update(
@@ -216,7 +217,7 @@ class Simulation:
         self.beats[name] = process
 
     def _tick_when_due(self, scheduler: RedBeatScheduler) -> None:
-        """Do what a program does that has a beat inside, and looks only when something is due."""
+        """Act as a program with an embedded beat that ticks only when something is due."""
         stored = self.services["redis"].engine.client
         while True:
             seconds = scheduler.tick()
@@ -232,7 +233,7 @@ class Simulation:
         self.after(down, self._start_beat, name)
 
     def _start_legacy(self, step: Step) -> None:
-        """Have a beat of 2.4.2 take part for some seconds; then it stops or is killed."""
+        """Run a beat of 2.4.2 for some seconds; then it stops or is killed."""
         end = "broker" if self.scenario.separate_broker else "redis"
         leading: list[float] = []
         beat = LegacyBeat(
@@ -255,7 +256,7 @@ class Simulation:
         self.at(step.at + step.seconds, process.kill if step.fields["killed"] else stop)
 
     def _deploy(self, step: Step) -> None:
-        """Restart one beat after another with another ``beat_schedule``."""
+        """Restart the beats one after the other with another ``beat_schedule``."""
         self._version += 1
         before, after = self.deployed, step.fields["statics"]
         versions = dict.fromkeys(after, self._version)
@@ -269,7 +270,7 @@ class Simulation:
             action = Action(replace(step, what=what, entry=name), self._version, self.seconds)
             action.definition = {**after.get(name, {}), "made_at": self.seconds}
             self.record.actions.append(action)
-            # With several beats at work nobody removes what has left the configuration.
+            # With several beats at work no beat removes entries that left the configuration.
             if name in after or self.scenario.locked:
                 self.deploying.append(action)
         for number, beat in enumerate(sorted(self.beats)):
@@ -282,7 +283,7 @@ class Simulation:
             self.beat_services[name].stop()
 
     def _is_deployed(self, statics: Statics, name: str) -> None:
-        """Note that a beat began with a configuration; the last one completes a deployment."""
+        """Record that a beat began with a configuration; the last beat completes a deployment."""
         self.running_statics[name] = statics
         if all(self.running_statics.get(beat) is self.deployed for beat in self.beats):
             for action in self.deploying:
@@ -359,7 +360,7 @@ class Simulation:
             self._begin_fault(step)
 
     def _worker(self) -> None:
-        """Run what was sent, each for as long as its entry says, as many at once as there are."""
+        """Run the tasks of the messages, each for the time of its entry, all in parallel."""
         app = self.app_of("worker")
         under_way: list[tuple[float, Arrival, dict[str, Any]]] = []
         while True:
@@ -416,13 +417,13 @@ class Simulation:
         self.record.disturbances.append((self.seconds, self.seconds + abs(seconds), what))
 
     def _disarm(self) -> None:
-        """Let no more faults strike: from now on everything recovers."""
+        """Disarm all faults: from now on everything recovers."""
         self.waiting_faults.clear()
         for process in self.world.processes:
             process.faults.clear()
 
     def _look_at_lock(self) -> None:
-        """Note who holds the lock: its token tells the host."""
+        """Record who holds the lock: its token contains the host."""
         token = self.services["redis"].engine.client.get("redbeat::lock")
         parts = token.decode().split(":") if token else []
         holders = self.record.holders

@@ -1,7 +1,7 @@
 """What happens in a simulation, as a value: entries, operations, faults; from a seed or a file.
 
-All instants are seconds since the beginning. A scenario is a list of steps, each of which can be
-left out, so that a failing one can be shrunk.
+All instants are seconds since the beginning. A scenario is a list of steps. Each step can be left
+out, so that a failing scenario can be shrunk.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = (
     "generate",
 )
 
-#: Faults that strike a beat at one of its steps: what becomes of it, or of its next request.
+#: Faults of a beat at one of its steps: of its process, or of its next request.
 STEP_FAULTS: Final = {
     "kill": "the process is killed, and started again a few seconds later",
     "freeze": "the process is stopped for some seconds, and goes on",
@@ -33,7 +33,7 @@ STEP_FAULTS: Final = {
     "reply delayed": "the request is carried out, its reply arrives seconds later",
 }
 
-#: Faults of a server, for some seconds.
+#: Faults of a server that last some seconds.
 SERVER_FAULTS: Final = {
     "restart": "it is away, and comes back with all its data and no scripts",
     "stall": "it answers nobody",
@@ -48,7 +48,7 @@ SERVER_FAULTS: Final = {
     "lock deleted": "the key of the lock is deleted",
 }
 
-#: Faults of clocks: ``seconds`` is by how much a clock jumps.
+#: Faults of clocks: ``seconds`` is the size of the jump.
 CLOCK_FAULTS: Final = {
     "host clock": "the wall clock of one host jumps",
     "host drift": "the clock of one host runs too fast or too slow from then on",
@@ -57,12 +57,12 @@ CLOCK_FAULTS: Final = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Step:
-    """One thing that happens at a time, ``at``, seconds since the beginning.
+    """An event at a time, ``at``, in seconds since the beginning.
 
     ``what`` is an operation of an application (``save``, ``edit``, ``pause``, ...), a fault, or
-    ``stop`` and ``deploy`` of a beat; ``who`` the process or server that it is about; ``entry`` the
-    name of an entry; the rest depends on ``what``. A fault with an entry waits until a message of
-    that entry arrives, and counts its steps from there.
+    ``stop`` and ``deploy`` of a beat; ``who`` the affected process or server; ``entry`` the name of
+    an entry; the meaning of the rest depends on ``what``. A fault with an entry waits until a
+    message of that entry arrives, and counts its steps from there.
     """
 
     at: float
@@ -126,29 +126,29 @@ class Scenario:
     recovery: float = 0.0
     leader: str = ""
     steps: tuple[Step, ...] = ()
-    #: Whether the beat is a program that ticks when something is due, in place of a beat service.
+    #: Whether the beat is a program that ticks when something is due, not a beat service.
     embedded: bool = False
-    #: For one order in place of chance: from when and until when steps are counted, seconds, and
-    #: the numbers of those before which another beat goes on.
+    #: For a fixed order instead of a random one: the period in which steps are counted, in seconds,
+    #: and the numbers of the steps before which another beat goes on.
     order: tuple[float, ...] = ()
-    #: Name of the profile that it was made from.
+    #: Name of the profile that generated it.
     profile: str = ""
     story: str = ""
     expected: str = ""
 
     def to_json(self) -> str:
-        """Return the scenario as a text that :meth:`from_json` reads."""
+        """Return the scenario as JSON; :meth:`from_json` reads it."""
         return json.dumps(asdict(self), indent=1)
 
     @classmethod
     def from_json(cls, text: str) -> Scenario:
-        """Return the scenario in a text."""
+        """Return the scenario from its JSON."""
         values = json.loads(text)
         values["steps"] = tuple(Step(**step) for step in values["steps"])
         return cls(**values)
 
     def without(self, steps: set[int]) -> Scenario:
-        """Return the scenario without the steps of these numbers."""
+        """Return the scenario without the steps with these numbers."""
         kept = tuple(step for number, step in enumerate(self.steps) if number not in steps)
         return replace(self, steps=kept)
 
@@ -164,7 +164,7 @@ class Scenario:
 
 
 Chance = random.Random
-#: Returns the fields of a new entry, by chance.
+#: Returns random fields of a new entry.
 Kind = Callable[[Chance], dict[str, Any]]
 
 ZONES: Final = ("UTC", "Europe/Berlin", "America/New_York", "Asia/Kolkata", "Australia/Lord_Howe")
@@ -255,7 +255,7 @@ def _overlap(chance: Chance) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What a scenario by chance is made of."""
+    """The ingredients of a random scenario."""
 
     kinds: tuple[Kind, ...]
     operations: tuple[str, ...]
@@ -270,12 +270,12 @@ class Profile:
     many_faults: tuple[int, int] = (1, 5)
     many_broker_faults: int = 1
     duration: tuple[float, float] = (40.0, 120.0)
-    #: How many static entries there are at first, of which kinds, and how often another
-    #: configuration is deployed.
+    #: The number of initial static entries, their kinds, and how often another configuration is
+    #: deployed.
     statics: tuple[int, int] = (0, 0)
     static_kinds: tuple[Kind, ...] = (_every, _crontab)
     deployments: tuple[int, int] = (0, 0)
-    #: Whether a beat of 2.4.2 leads at first, and perhaps once more.
+    #: Whether a beat of 2.4.2 leads first, and perhaps once more.
     legacy: bool = False
     lock_timeouts: tuple[float, ...] = (5.0, 10.0, 30.0)
 
@@ -344,7 +344,7 @@ PROFILES: Final = {
         tuple(CLOCK_FAULTS),
         many_faults=(1, 8),
     ),
-    # Outages, which make runs late or missed, and nothing that repeats them.
+    # Outages, which make runs late or missed, without faults that repeat runs.
     "policies": Profile(
         (
             *(_every, _rule, _crontab, _jitter, _misfire, _window, _all_missed, _few_missed),
@@ -357,7 +357,7 @@ PROFILES: Final = {
         many_faults=(0, 3),
         lock_timeouts=(5.0,),
     ),
-    # A broker that is away or refuses messages, again and again.
+    # A broker that is down or refuses messages, repeatedly.
     "brokers": Profile(
         (_often, _every, _rule, _all_missed, _often_at_most_once),
         ("edit", "trigger"),
@@ -370,7 +370,7 @@ PROFILES: Final = {
         duration=(40.0, 80.0),
         lock_timeouts=(5.0,),
     ),
-    # Applications that change a few entries all the time.
+    # Applications that change a few entries continuously.
     "edits": Profile(
         (_every, _often, _once, _misfire, _window, _one_off, _limited),
         (*EDITS, "save", "trigger", "trigger"),
@@ -394,7 +394,7 @@ PROFILES: Final = {
         duration=(40.0, 80.0),
         lock_timeouts=(5.0,),
     ),
-    # So many runs that each fault hits one.
+    # Enough runs that each fault hits one.
     "crowded": Profile(
         (_often, _often_at_most_once),
         ("edit", "trigger", "save"),
@@ -405,7 +405,7 @@ PROFILES: Final = {
         duration=(30.0, 60.0),
         lock_timeouts=(5.0,),
     ),
-    # Data of static entries, which a beat writes again.
+    # Loss of data of static entries, which a beat writes again.
     "losses": Profile(
         (),
         (),
@@ -422,7 +422,7 @@ PROFILES: Final = {
 
 
 def generate(seed: int, profile: str) -> Scenario:
-    """Return the scenario of a seed."""
+    """Return the scenario for a seed."""
     chance, made = random.Random(f"{profile}:{seed}"), PROFILES[profile]
     locked, beats = chance.choice(made.locked), chance.choice(made.beats)
     active = round(chance.uniform(*made.duration), 3)
@@ -473,7 +473,7 @@ def _operations(chance: Chance, made: Profile, active: float) -> list[Step]:
 
 
 def _deployments(chance: Chance, made: Profile, active: float) -> tuple[dict[str, Any], list[Step]]:
-    """Return the static entries at first, and how they change."""
+    """Return the initial static entries, and how they change."""
     kinds = made.static_kinds
     names = [f"static-{number}" for number in range(chance.randint(*made.statics))]
     first = statics = {name: chance.choice(kinds)(chance) for name in names}
@@ -490,7 +490,7 @@ def _deployments(chance: Chance, made: Profile, active: float) -> tuple[dict[str
 
 
 def _legacy(chance: Chance, active: float, beats: int) -> list[Step]:
-    """Return the times of beats of 2.4.2; for the second one the others are stopped."""
+    """Return the times of beats of 2.4.2; during the second one the other beats are stopped."""
 
     def older_beat(at: float, name: str) -> Step:
         fields = {"killed": chance.random() < 0.5}

@@ -1,4 +1,4 @@
-"""What goes wrong with a server: how each fault begins, and how it ends."""
+"""Faults of servers: how each fault begins and ends."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _older_data(simulation: Simulation, step: Step, service: Service) -> None:
     simulation.record.rollbacks.append((simulation.seconds, taken_at))
 
 
-#: How each fault of :data:`tests.simulation.scenario.SERVER_FAULTS` begins.
+#: How each fault in :data:`tests.simulation.scenario.SERVER_FAULTS` begins.
 SERVER_FAULTS: Final[dict[str, Callable[[Simulation, Step, Service], None]]] = {
     "demoted": _demoted,
     "loading": _loading,

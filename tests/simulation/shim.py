@@ -1,7 +1,7 @@
-"""A real Redis server that reads its wall clock from the simulation, by a preloaded library.
+"""A real Redis server that reads its wall clock from the simulation, through a preloaded library.
 
-The server's own ``TIME`` and expiry follow the virtual clock, and commands arrive as they were
-sent. The library is made from ``shim.c`` when the server starts, which takes a C compiler.
+The server's own ``TIME`` and expiry follow the virtual clock, and commands are sent unchanged. The
+library is compiled from ``shim.c`` when the server starts, which needs a C compiler.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SOURCE: Final = Path(__file__).with_name("shim.c")
 
 
 class ShimmedServer(RedisServer):
-    """A server with the preloaded clock, which is the file ``clock`` in its directory."""
+    """A server with the preloaded clock, which reads the file ``clock`` in its directory."""
 
     @property
     def clock(self) -> Path:
@@ -38,7 +38,7 @@ class ShimmedServer(RedisServer):
 
 
 class ShimmedEngine(Engine):
-    """An engine whose server lives in virtual time."""
+    """An engine whose server runs in virtual time."""
 
     far = 0
 
@@ -64,5 +64,5 @@ class ShimmedEngine(Engine):
             self._shared[0] = now
 
     def translated(self, words: list[bytes]) -> list[bytes]:
-        """Return a command as it is."""
+        """Return the command unchanged."""
         return words

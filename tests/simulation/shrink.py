@@ -1,4 +1,4 @@
-"""Makes a failing scenario small: it leaves out steps as long as it still fails."""
+"""Shrinks a failing scenario: leaves out steps while it still fails."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ("shrunk",)
 
 
 def shrunk(scenario: Scenario, fails: Callable[[Scenario], bool], attempts: int = 80) -> Scenario:
-    """Return a scenario with as few steps as ``attempts`` allow that still fails."""
+    """Return a smaller scenario that still fails, with at most ``attempts`` simulations."""
     size = max(len(scenario.steps) // 2, 1)
     while attempts > 0:
         smaller = None

@@ -1,6 +1,6 @@
-"""A server of the simulation keeps its clock and expiry by the virtual time, and answers as ever.
+"""A server of the simulation follows the virtual time, and otherwise replies like a real server.
 
-Replies are compared as they come over the wire. The same cases hold for both kinds of engine.
+The tests compare replies in the wire format. The same cases hold for both kinds of engine.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def started(request: pytest.FixtureRequest) -> Iterator[Engine]:
 
 @pytest.fixture
 def engine(started: Engine) -> Iterator[Engine]:
-    """An empty server at the beginning of time."""
+    """An empty server, with its clock at the beginning."""
     started.reset()
     started.now = NOW
     yield started
@@ -49,7 +49,7 @@ def connection(engine: Engine) -> Iterator[socket.socket]:
 
 @pytest.fixture
 def ask(engine: Engine, connection: socket.socket) -> Ask:
-    """Send one command; the reply is in bytes."""
+    """A function that sends one command and returns the reply as bytes."""
 
     def ask(*words: str | int) -> bytes:
         return engine.run(connection, [[str(word).encode() for word in words]])
@@ -58,7 +58,7 @@ def ask(engine: Engine, connection: socket.socket) -> Ask:
 
 
 def bulk(*texts: str) -> bytes:
-    """Return texts as an array of strings on the wire."""
+    """Return texts as an array of strings in the wire format."""
     parts = [b"$%d\r\n%s\r\n" % (len(text), text.encode()) for text in texts]
     return b"*%d\r\n%s" % (len(texts), b"".join(parts))
 
@@ -86,7 +86,7 @@ def test_microseconds_have_no_leading_zeros(engine: Engine, ask: Ask) -> None:
     assert ask("EVAL", TIME, 0) == ask("TIME") == bulk("1900000000", "42")
 
 
-def test_time_is_exact_after_each_change(engine: Engine, ask: Ask) -> None:
+def test_the_time_is_exact_after_each_change(engine: Engine, ask: Ask) -> None:
     for step in (1, MS - 1, MS, -SECOND, 86_400 * SECOND, 60 * 365 * 86_400 * SECOND):
         engine.now += step
         expected = bulk(str(engine.now // SECOND), str(engine.now % SECOND))
@@ -107,7 +107,7 @@ def test_time_is_exact_after_each_change(engine: Engine, ask: Ask) -> None:
     ],
     ids=str,
 )
-def test_a_key_that_is_set_with_a_lifetime_lives_as_long(
+def test_a_key_with_a_ttl_expires_at_its_end(
     engine: Engine, ask: Ask, expiring: tuple[str | int, ...]
 ) -> None:
     assert ask("SET", "key", "value", *expiring) == OK
@@ -127,9 +127,7 @@ def test_a_key_that_is_set_with_a_lifetime_lives_as_long(
     ],
     ids=lambda command: command[0],
 )
-def test_a_lifetime_that_is_set_later(
-    engine: Engine, ask: Ask, command: tuple[str | int, ...]
-) -> None:
+def test_a_ttl_that_is_set_later(engine: Engine, ask: Ask, command: tuple[str | int, ...]) -> None:
     assert ask(*command) == NO
     ask("SET", "key", "value")
     assert ask("PTTL", "key") == b":-1\r\n"
@@ -139,7 +137,7 @@ def test_a_lifetime_that_is_set_later(
     assert ask("EXISTS", "key") == NO
 
 
-def test_a_lifetime_in_seconds(ask: Ask) -> None:
+def test_a_ttl_in_seconds(ask: Ask) -> None:
     ask("SET", "key", "value", "EX", 3)
     assert ask("PTTL", "key") == b":3000\r\n"
     assert ask("EXPIREAT", "key", NOW // SECOND + 7) == ONE
@@ -149,7 +147,7 @@ def test_a_lifetime_in_seconds(ask: Ask) -> None:
 @pytest.mark.parametrize(
     ("passed", "seconds"), [(0, 3), (499, 3), (500, 3), (501, 2), (2500, 1), (2501, 0), (3000, 0)]
 )
-def test_seconds_that_are_left_are_rounded(
+def test_the_remaining_seconds_are_rounded(
     engine: Engine, ask: Ask, passed: int, seconds: int
 ) -> None:
     ask("SET", "key", "value", "PX", 3000)
@@ -183,7 +181,7 @@ def test_an_expired_key_does_not_exist_for_any_command(
     }.get(looking, NO)
 
 
-def test_scripts_keep_expiry(engine: Engine, ask: Ask) -> None:
+def test_scripts_see_and_set_expiry(engine: Engine, ask: Ask) -> None:
     assert ask("EVAL", SET_PX, 1, "key", "value", 10) == OK
     assert ask("EVAL", "return redis.call('PTTL', KEYS[1])", 1, "key") == b":10\r\n"
     engine.now += 10 * MS
@@ -214,7 +212,7 @@ def test_commands_see_the_expiry_that_scripts_set(engine: Engine, ask: Ask) -> N
     [("SET", "key", "other"), ("PERSIST", "key"), ("PEXPIRE", "key", 10**10)],
     ids=lambda command: command[0],
 )
-def test_an_expiry_that_is_gone_takes_nothing_away(
+def test_a_removed_expiry_deletes_nothing(
     engine: Engine, ask: Ask, command: tuple[str | int, ...]
 ) -> None:
     ask("SET", "key", "value", "PX", 10)
@@ -223,7 +221,7 @@ def test_an_expiry_that_is_gone_takes_nothing_away(
     assert ask("EXISTS", "key") == ONE
 
 
-def test_a_key_that_is_deleted_takes_its_expiry_along(ask: Ask) -> None:
+def test_deleting_a_key_removes_its_expiry(ask: Ask) -> None:
     ask("SET", "key", "value", "PX", 10)
     assert ask("DEL", "key") == ONE
     assert ask("HSET", "key", "field", "value") == ONE
@@ -234,19 +232,19 @@ def test_a_key_that_is_deleted_takes_its_expiry_along(ask: Ask) -> None:
 
 
 @pytest.mark.parametrize("lifetime", [0, -5])
-def test_a_lifetime_that_is_over_deletes(ask: Ask, lifetime: int) -> None:
+def test_a_ttl_in_the_past_deletes_the_key(ask: Ask, lifetime: int) -> None:
     ask("SET", "key", "value")
     assert ask("PEXPIRE", "key", lifetime) == ONE
     assert ask("GET", "key") == NIL
 
 
 @pytest.mark.parametrize("lifetime", ["0", "-5", "1.5", "soon", ""])
-def test_lifetimes_that_are_refused(ask: Ask, lifetime: str) -> None:
+def test_invalid_ttls_are_refused(ask: Ask, lifetime: str) -> None:
     assert ask("SET", "key", "value", "PX", lifetime).startswith(b"-ERR ")
     assert ask("EXISTS", "key") == NO
 
 
-def test_time_that_jumps_back_gives_a_key_more_of_it(engine: Engine, ask: Ask) -> None:
+def test_a_backward_jump_prolongs_the_life_of_a_key(engine: Engine, ask: Ask) -> None:
     ask("SET", "key", "value", "PX", 1000)
     engine.now -= 10 * SECOND
     assert ask("PTTL", "key") == b":11000\r\n"
@@ -277,14 +275,14 @@ def test_expiry_survives_a_snapshot(engine: Engine, ask: Ask) -> None:
     assert [ask("GET", key) for key in ("short", "long")] == [NIL, b"$5\r\nvalue\r\n"]
 
 
-def test_what_has_expired_is_in_no_snapshot(engine: Engine, ask: Ask) -> None:
+def test_a_snapshot_contains_no_expired_key(engine: Engine, ask: Ask) -> None:
     ask("SET", "key", "value", "PX", 10)
     engine.now += 11 * MS
     assert engine.snapshot() == []
 
 
 @pytest.mark.long
-def test_a_server_with_the_shim_forgets_by_itself() -> None:
+def test_a_server_with_the_shim_expires_keys_itself() -> None:
     with ShimmedEngine() as engine:
         engine.now = NOW
         for number in range(100):
@@ -297,7 +295,7 @@ def test_a_server_with_the_shim_forgets_by_itself() -> None:
 # -- scripts ---------------------------------------------------------------------------------------
 
 
-def test_a_script_gets_what_was_sent(ask: Ask) -> None:
+def test_a_script_gets_its_arguments_unchanged(ask: Ask) -> None:
     script = "return {KEYS[1], tostring(#KEYS), unpack(ARGV)}"
     reply = bulk("k", "1", "a", "b")
     assert ask("EVAL", script, 1, "k", "a", "b") == reply
@@ -305,7 +303,7 @@ def test_a_script_gets_what_was_sent(ask: Ask) -> None:
     assert ask("EVAL", "return #ARGV", 0) == NO
 
 
-def test_scripts_are_known_by_the_hash_of_their_text(engine: Engine, ask: Ask) -> None:
+def test_scripts_are_called_by_the_hash_of_their_original_text(engine: Engine, ask: Ask) -> None:
     sha = sha_of(TIME)
     ask("SCRIPT", "FLUSH")
     assert ask("EVALSHA", sha, 0).startswith(b"-NOSCRIPT ")
@@ -332,7 +330,7 @@ def test_a_script_that_was_loaded_runs_by_either_hash(ask: Ask) -> None:
         "error('on purpose')",
     ],
 )
-def test_errors_say_in_which_line_of_the_script_they_are(ask: Ask, line: str) -> None:
+def test_errors_name_the_right_line_of_a_script(ask: Ask, line: str) -> None:
     ask("SET", "key", "value")
     reply = ask("EVAL", f"-- a comment\nlocal a = 1\n\n{line}\n\nreturn a", 1, "key")
     assert b"user_script:4" in reply
@@ -346,7 +344,7 @@ def test_errors_are_replies_of_a_protected_call(ask: Ask) -> None:
     assert b"ERR value is not an integer" in ask("EVAL", script, 1, "key")
 
 
-def test_the_other_functions_of_the_server_are_there(ask: Ask) -> None:
+def test_other_functions_of_the_server_are_available(ask: Ask) -> None:
     assert ask("EVAL", "return redis.sha1hex('')", 0) == b"$40\r\n%s\r\n" % sha_of("").encode()
     assert ask("EVAL", "return redis.error_reply('MINE no')", 0) == b"-MINE no\r\n"
     assert ask("EVAL", "return redis.status_reply('FINE')", 0) == b"+FINE\r\n"
@@ -369,14 +367,14 @@ def test_a_transaction_has_its_replies(engine: Engine, connection: socket.socket
     assert replies == OK + 2 * b"+QUEUED\r\n" + b"*2\r\n" + OK + b":10\r\n"
 
 
-def test_errors_of_commands_are_those_of_the_server(ask: Ask) -> None:
+def test_commands_return_the_errors_of_the_server(ask: Ask) -> None:
     ask("HSET", "hash", "field", "value")
     wrong = b"-WRONGTYPE Operation against a key holding the wrong kind of value\r\n"
     assert ask("GET", "hash") == ask("LPOP", "hash") == wrong
     assert ask("SET", "key", "value", "PX", "soon").startswith(b"-ERR value is not an integer")
 
 
-def test_what_is_published_is_seen_once(engine: Engine, ask: Ask) -> None:
+def test_published_messages_are_returned_once(engine: Engine, ask: Ask) -> None:
     ask("PUBLISH", "channel", "first")
     ask("EVAL", "return redis.call('PUBLISH', KEYS[1], ARGV[1])", 1, "channel", "second")
     assert engine.published() == [(b"channel", b"first"), (b"channel", b"second")]
@@ -388,7 +386,7 @@ def test_what_is_published_is_seen_once(engine: Engine, ask: Ask) -> None:
     [(Engine.fill_memory, b"OOM "), (Engine.make_replica, b"READONLY ")],
     ids=["full", "replica"],
 )
-def test_a_server_that_refuses_writes(
+def test_a_faulty_server_refuses_writes(
     engine: Engine, ask: Ask, fault: Callable[[Engine, bool], None], error: bytes
 ) -> None:
     ask("SET", "key", "value")
@@ -400,7 +398,7 @@ def test_a_server_that_refuses_writes(
     assert ask("SET", "key", "other", "PX", 10) == OK
 
 
-def test_an_expired_key_makes_no_room_for_writes(engine: Engine, ask: Ask) -> None:
+def test_an_expired_key_allows_no_writes(engine: Engine, ask: Ask) -> None:
     ask("SET", "key", "value", "PX", 10)
     engine.fill_memory(True)
     engine.now += 11 * MS
@@ -412,5 +410,5 @@ def test_a_replica_shows_no_expired_key(engine: Engine, ask: Ask) -> None:
     ask("SET", "key", "value", "PX", 10)
     engine.make_replica(True)
     engine.now += 11 * MS
-    # The scripts of Redis 6.2 still see it.
+    # The scripts of Redis 6.2 still see the expired key.
     assert ask("GET", "key") == NIL

@@ -1,4 +1,4 @@
-"""The list of mutants stays in step with the code that they break, and with the manual."""
+"""The list of mutants matches the code that they break, and the manual."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The oracle of the simulator finds what is wrong, and nothing where all is well."""
+"""The oracle of the simulator finds violations, and reports none in a correct record."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ EVERY: dict[str, Any] = {"kind": "every", "seconds": 10}
 
 
 def saved(at: float, version: int = 1, **fields: Any) -> Action:
-    """Return a save of ``poll`` that took no time."""
+    """Return an instantaneous save of ``poll``."""
     definition = {**(fields or EVERY), "made_at": at}
     step = Step(at, "save", "web-1", "poll", fields=fields or EVERY)
     return Action(step, version, at, at, "done", definition=definition)
 
 
 def done(what: str, at: float, version: int = 9) -> Action:
-    """Return another operation that succeeded."""
+    """Return a successful operation other than a save."""
     return Action(Step(at, what, "web-1", "poll"), version, at, at, "done")
 
 
@@ -46,12 +46,12 @@ def sent(nominal: float, at: float | None = None, **more: Any) -> Arrival:
 
 
 def record(arrivals: list[Arrival], *actions: Action, **more: Any) -> Record:
-    """Return a record in which ``poll`` was saved at 0, unless other actions are given."""
+    """Return a record in which, by default, ``poll`` was saved at 0."""
     return Record(SCENARIO, arrivals, [*(actions or (saved(0.0),))], **more)
 
 
 def grid(*left_out: int) -> list[Arrival]:
-    """Return a message every ten seconds, except those left out."""
+    """Return a message every ten seconds, with some left out."""
     return [sent(10.0 * number) for number in range(1, 21) if number not in left_out]
 
 
@@ -59,7 +59,7 @@ def with_one_more(arrival: Arrival) -> list[Arrival]:
     return sorted([*grid(), arrival], key=lambda one: one.at)
 
 
-def test_a_schedule_that_was_kept_is_right() -> None:
+def test_a_message_for_each_occurrence_is_right() -> None:
     assert judge(record(grid())) == []
 
 
@@ -78,18 +78,18 @@ def test_a_schedule_that_was_kept_is_right() -> None:
         ([*grid()[:5], *[replace(one, version=7) for one in grid()[5:]]], "no longer there"),
     ],
 )
-def test_what_is_wrong_is_found(arrivals: list[Arrival], expected: str) -> None:
+def test_violations_are_found(arrivals: list[Arrival], expected: str) -> None:
     wrong = judge(record(arrivals))
     assert any(expected in line for line in wrong)
 
 
 def on_two_servers(one: Record) -> Record:
-    """Return a record in which broker and schedule are two servers."""
+    """Return a record with broker and schedule on two servers."""
     return replace(one, scenario=replace(one.scenario, separate_broker=True))
 
 
 def has(one: Record, expected: str) -> bool:
-    """Whether a part of what is wrong with a record is this."""
+    """Whether a violation in a record contains this text."""
     return any(expected in line for line in judge(one))
 
 
@@ -97,7 +97,7 @@ FAULT = [(70.0, 75.0, "kill")]
 
 
 class TestFaults:
-    """A fault explains some of it, for a time."""
+    """A fault explains some violations, for some time."""
 
     def test_missed_occurrences_may_coalesce(self) -> None:
         arrivals = grid(7, 8)
@@ -106,7 +106,7 @@ class TestFaults:
         arrivals[6] = replace(arrivals[6], coalesced=2)
         assert judge(record(arrivals, disturbances=FAULT)) == []
 
-    def test_the_latest_of_them_is_sent(self) -> None:
+    def test_the_latest_missed_occurrence_is_sent(self) -> None:
         outage = [(70.0, 95.0, "restart")]
         arrivals = grid(7, 8, 9)
         late = sorted([*arrivals, sent(70.0, 95.5)], key=lambda one: one.at)
@@ -115,17 +115,17 @@ class TestFaults:
         latest = sorted([*arrivals, sent(90.0, 95.5, coalesced=2)], key=lambda one: one.at)
         assert judge(record(latest, disturbances=outage)) == []
 
-    def test_what_is_too_late_is_not_sent(self) -> None:
+    def test_runs_that_are_too_late_need_no_message(self) -> None:
         short = saved(0.0, **EVERY, misfire_grace_time=2)
         late = sorted([*grid(7, 8), sent(80.0, 85.0)], key=lambda one: one.at)
         wrong = judge(record(late, short, disturbances=[(70.0, 84.0, "restart")]))
         assert any("5.000 s late, 2 s are allowed" in line for line in wrong)
 
-    def test_but_not_for_ever(self) -> None:
+    def test_occurrences_long_after_a_fault_must_not_coalesce(self) -> None:
         wrong = judge(record(grid()[:7], disturbances=FAULT))
         assert any("was not sent" in line for line in wrong)
 
-    def test_none_may_coalesce_where_all_are_to_be_sent(self) -> None:
+    def test_no_occurrence_may_coalesce_with_coalesce_all(self) -> None:
         every = saved(0.0, **EVERY, coalesce="all")
         wrong = judge(record(grid(7, 8), every, disturbances=FAULT))
         assert sum("was not made up for" in line for line in wrong) == 2
@@ -137,28 +137,28 @@ class TestFaults:
 
 
 class TestOneStep:
-    """A fault explains less where a message and its record are one step: on one server."""
+    """A fault explains less when message and record are one step: on one server."""
 
-    #: A message is sent once more after a fault of the beat.
+    #: A repeated message after a fault of the beat.
     twice = record(with_one_more(sent(70.0, 76.0)), disturbances=FAULT, hit={"": [(70.0, 75.0)]})
 
     def test_a_message_may_come_twice_on_two_servers_only(self) -> None:
         assert judge(on_two_servers(self.twice)) == []
         assert has(self.twice, "was sent again")
 
-    def test_but_not_for_the_fault_of_a_beat_that_did_not_send_it(self) -> None:
+    def test_a_fault_of_another_beat_explains_no_second_message(self) -> None:
         by_another = replace(self.twice, hit={"beat-9": [(70.0, 75.0)]})
         assert has(on_two_servers(by_another), "was sent again")
 
-    def test_but_not_where_it_is_at_most_once(self) -> None:
+    def test_at_most_once_explains_no_second_message(self) -> None:
         once = replace(self.twice, actions=[saved(0.0, **EVERY, delivery="at_most_once")])
         assert has(on_two_servers(once), "was sent again")
         assert has(once, "was sent again")
 
-    def test_it_may_come_twice_where_older_data_came_back_between(self) -> None:
+    def test_a_message_may_come_twice_when_older_data_came_back(self) -> None:
         assert not has(replace(self.twice, rollbacks=[(72.0, 69.0)]), "was sent again")
 
-    def test_it_may_come_twice_where_a_beat_of_an_older_version_led(self) -> None:
+    def test_a_message_may_come_twice_when_an_older_beat_led(self) -> None:
         assert not has(replace(self.twice, legacy_leads=[(150.0, 160.0)]), "was sent again")
 
     @pytest.mark.parametrize("delivery", [None, "at_most_once"])
@@ -172,9 +172,7 @@ class TestOneStep:
         assert has(late, "came after a later one") is (delivery is None)
 
     @pytest.mark.parametrize("what", ["edit", "pause", "delete"])
-    def test_what_was_in_hand_may_leave_after_an_edit_unless_it_is_one_step(
-        self, what: str
-    ) -> None:
+    def test_a_claimed_run_may_be_sent_after_an_edit_unless_it_is_one_step(self, what: str) -> None:
         until = [arrival for arrival in grid() if arrival.at < 101]
         told = "sent although" if what == "pause" else "no longer there"
         soon = record(until, saved(0.0), done(what, 100.001))
@@ -187,16 +185,16 @@ class TestOneStep:
 
 
 class TestEdits:
-    """What applications did is obeyed."""
+    """Operations of applications are obeyed."""
 
     @pytest.mark.parametrize("what", ["pause", "delete"])
-    def test_an_entry_that_was_taken_away_is_silent(self, what: str) -> None:
+    def test_a_deleted_or_paused_entry_sends_nothing(self, what: str) -> None:
         until = [arrival for arrival in grid() if arrival.at < 100]
         assert judge(record(until, saved(0.0), done(what, 99.0))) == []
         wrong = judge(record(grid(), saved(0.0), done(what, 99.0)))
         assert len(wrong) >= 10
 
-    def test_an_edit_counts_at_once(self) -> None:
+    def test_an_edit_takes_effect_at_once(self) -> None:
         new = [replace(one, version=9) if one.at > 99 else one for one in grid()]
         assert judge(record(new, saved(0.0), done("edit", 99.0))) == []
         assert judge(record(grid(), saved(0.0), done("edit", 99.0)))
@@ -221,7 +219,7 @@ class TestEdits:
         assert any("are the limit" in line for line in judge(record(grid()[:4], limited)))
         assert any("never ran" in line for line in judge(record([], limited)))
 
-    def test_another_schedule_arms_what_has_finished(self) -> None:
+    def test_another_schedule_rearms_a_finished_entry(self) -> None:
         limited = {**EVERY, "max_runs": 3}
         stored = {"poll": True}
         runs, first = grid()[:3], saved(0.0, **limited)
@@ -231,7 +229,7 @@ class TestEdits:
         wrong = judge(record(runs, first, again, stored=stored))
         assert any("never ran" in line for line in wrong)
 
-    def test_the_same_schedule_does_not(self) -> None:
+    def test_the_same_schedule_does_not_rearm_a_finished_entry(self) -> None:
         limited = {**EVERY, "max_runs": 3}
         actions = saved(0.0, **limited), saved(100.0, 2, **limited)
         assert judge(record(grid()[:3], *actions, stored={"poll": True})) == []
@@ -266,7 +264,7 @@ def test_one_beat_leads_and_ids_belong_to_one_entry() -> None:
     assert any("an id of poll" in line for line in judge(record(with_one_more(other))))
 
 
-def test_what_was_deleted_is_not_stored() -> None:
+def test_a_deleted_entry_must_not_be_stored() -> None:
     gone = saved(0.0), done("delete", 55.0)
     assert judge(record(grid()[:5], *gone)) == []
     wrong = judge(record(grid()[:5], *gone, stored={"poll": True}))

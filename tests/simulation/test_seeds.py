@@ -1,4 +1,4 @@
-"""Replays the scenarios that are kept: what went wrong once, and what is known to be wrong."""
+"""Replays the stored scenarios: past failures, and known defects."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from pathlib import Path
 import pytest
 
 SEEDS = sorted((Path(__file__).parent / "seeds").glob("*.json"))
-#: A part of what the oracle says of those whose defect is known; empty for the others.
+#: A part of the oracle's report on scenarios with a known defect; empty for the others.
 EXPECTED = {path.stem: json.loads(path.read_text()).get("expected", "") for path in SEEDS}
 
 
-#: Interpreters that replay them.
+#: Number of interpreters that replay them.
 PARTS = 3
 
 
 class KnownDefectError(Exception):
-    """The oracle said what a scenario expects it to say."""
+    """The oracle reported what the scenario expects."""
 
 
 def judgement_of(name: str, directory: Path) -> list[str]:
-    """Return what the oracle says of a scenario.
+    """Return the oracle's report on a scenario.
 
-    The simulator needs an interpreter of its own, which replays a third of all scenarios; all
-    workers of a run share what it says, in ``directory``.
+    The simulator needs its own interpreter, which replays a third of all scenarios; all workers of
+    a run share the results in ``directory``.
     """
     part = list(EXPECTED).index(name) % PARTS
     paths = SEEDS[part::PARTS]
@@ -40,24 +40,24 @@ def judgement_of(name: str, directory: Path) -> list[str]:
             command += map(str, paths)
             text = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
             file.write(text)
-    said: Iterator[tuple[str, list[str]]] = zip(
+    findings: Iterator[tuple[str, list[str]]] = zip(
         (path.stem for path in paths), map(json.loads, text.splitlines()), strict=True
     )
-    return dict(said)[name]
+    return dict(findings)[name]
 
 
 def marked(name: str) -> object:
-    """Return a parameter: a known defect must fail, and by what the oracle says of it."""
+    """Return a parameter: a known defect must fail, with the expected report of the oracle."""
     reason = f"the second edition of the protocol: {EXPECTED[name]}"
     known = pytest.mark.xfail(strict=True, raises=KnownDefectError, reason=reason)
     return pytest.param(name, marks=[known] if EXPECTED[name] else [])
 
 
 @pytest.mark.parametrize("name", [marked(name) for name in EXPECTED])
-def test_a_scenario_that_is_kept(
+def test_a_stored_scenario(
     name: str, tmp_path_factory: pytest.TempPathFactory, testrun_uid: str
 ) -> None:
-    """Setup, fault and invariant: the story in the file of the scenario."""
+    """The file of the scenario describes setup, fault and invariant."""
     directory = tmp_path_factory.getbasetemp().parent / f"seeds-{testrun_uid}"
     directory.mkdir(exist_ok=True)
     wrong = judgement_of(name, directory)

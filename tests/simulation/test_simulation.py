@@ -1,4 +1,4 @@
-"""Scenarios by chance, all orders of a few steps, and years: each in an interpreter of its own."""
+"""Random scenarios, all orders of a few steps, and years: each in its own interpreter."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import pytest
 from tests.simulation.scenario import PROFILES, Scenario, Step, generate
 from tests.simulation.shrink import shrunk
 
-#: Real seconds after which a simulation counts as one that hangs.
+#: Real seconds after which a simulation counts as hanging.
 LONGEST = 100
-#: Processes that the short run of all profiles is divided into.
+#: Number of processes that share the short run of all profiles.
 PARTS = 5
 
 
 def simulation(*arguments: str, command: str = "tests.simulation", longest: float = LONGEST) -> str:
-    """Run a command; return what it printed. Fails with that when it ends with an error."""
+    """Run a command and return its output; fail with the output if the command fails."""
     words = [sys.executable, "-m", command, *arguments]
     root = Path(__file__).parents[2]
     ended = subprocess.run(
@@ -29,7 +29,7 @@ def simulation(*arguments: str, command: str = "tests.simulation", longest: floa
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-def test_everything_goes_on_after_faults(part: int) -> None:
+def test_random_scenarios_recover_from_faults(part: int) -> None:
     profiles = [word for name in sorted(PROFILES)[part::PARTS] for word in ("--profile", name)]
     assert ", 0 failed" in simulation(*profiles, "--seeds", "1", "--no-shrink")
 
@@ -51,7 +51,7 @@ def test_a_scenario_follows_from_its_seed() -> None:
     assert generate(8, "everything").to_json() != one.to_json()
 
 
-def test_what_does_not_matter_is_left_out() -> None:
+def test_steps_that_do_not_matter_are_left_out() -> None:
     steps = tuple(Step(float(number), "save", "web-1", f"entry-{number}") for number in range(40))
 
     def fails(scenario: Scenario) -> bool:
@@ -64,10 +64,10 @@ def test_what_does_not_matter_is_left_out() -> None:
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 class TestAtLength:
-    """More of the same."""
+    """The same tests, longer."""
 
     @pytest.mark.parametrize("profile", PROFILES)
-    def test_everything_goes_on_after_faults(self, profile: str) -> None:
+    def test_random_scenarios_recover_from_faults(self, profile: str) -> None:
         printed = simulation("--profile", profile, "--seeds", "2:12", "--no-shrink", longest=900)
         assert ", 0 failed" in printed
 

@@ -1,4 +1,4 @@
-"""Virtual time, the processes that live in it, and the faults that strike them at their steps."""
+"""Virtual time, the processes that live in it, and the faults at their steps."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from tests.simulation.clocks import Host, Source, microseconds
 
 __all__ = ("Fault", "Order", "Process", "World")
 
-#: Microseconds that one message takes through the network, at least and at most.
+#: Minimum and maximum microseconds of a message through the network.
 LATENCY: Final = (50, 800)
 
-#: Steps in :data:`BUSY_SPAN` after which a simulation is ended: somebody tries again for ever.
+#: Steps in :data:`BUSY_SPAN` after which a simulation is ended, because a process retries forever.
 BUSIEST: Final = 15_000
 BUSY_SPAN: Final = 10_000_000
 
-#: Requests whose order is looked at together.
+#: Number of requests whose order is compared.
 WINDOW: Final = 6
 
-#: Faults of a process; all others are those of one of its requests.
+#: Faults of a process; all others are faults of one of its requests.
 OF_PROCESS: Final = ("kill", "freeze")
 
 MASK: Final = (1 << 64) - 1
@@ -38,16 +38,16 @@ def mixed(number: int) -> int:
 
 
 class StuckError(BaseException):
-    """A process does not get on: it takes steps, and hardly any time passes."""
+    """A process makes no progress: it takes steps while hardly any time passes."""
 
 
 class Fault:
-    """Something that strikes a process at one of its steps.
+    """A fault of a process at one of its steps.
 
     Arguments:
         kind: what happens, see :data:`tests.simulation.scenario.STEP_FAULTS`.
-        step: at which step from the time on at which the fault is armed, counted from 1; for
-            faults of requests at which request.
+        step: the number of the step since the fault was armed, counted from 1; for faults of
+            requests the number of the request.
         seconds: how long it lasts.
         looks: whether looks at a clock count as steps of a process.
     """
@@ -62,9 +62,9 @@ class Fault:
 
 
 class Process:
-    """A program of the simulation: a greenlet that only runs when the world lets it.
+    """A program of the simulation: a greenlet that runs only when the world lets it.
 
-    A killed process is never resumed, so that nothing of it runs, not even a ``finally``.
+    A killed process is never resumed, so that not even its ``finally`` blocks run.
     """
 
     def __init__(self, world: World, name: str, host: Host, main: Callable[[], Any]) -> None:
@@ -72,9 +72,10 @@ class Process:
         self.alive = True
         self.ended_by: BaseException | None = None
         self.frozen_until = 0
-        #: Steps so far, those of them that were no looks at a clock, and that were requests.
+        #: Number of steps so far, of steps that were not looks at a clock, and of requests.
         self.steps = self.moves = self.requests = 0
-        #: Whether there was a request since the last look for idleness, and the steps until that.
+        #: Whether there was a request since the last check for idleness, and the number of steps
+        #: before it.
         self.busy = True
         self.looked_at = 0
         self.faults: list[Fault] = []
@@ -90,7 +91,7 @@ class Process:
     def _run(self) -> None:
         try:
             self._main()
-        except BaseException as error:  # the world goes on without this process
+        except BaseException as error:  # the world continues without this process
             self.ended_by = error
         if self.world.over:
             return
@@ -100,16 +101,16 @@ class Process:
             self.on_end()
 
     def start(self, at: int) -> None:
-        """Let the process run from a time on."""
+        """Start the process at a time."""
         self.world.at(at, self._resumed, 0, owner=self)
 
     def finish(self) -> None:
-        """Let go of the process when the world is over: nothing that it does has any effect."""
+        """Release the process when the world has ended: its actions have no effect any more."""
         if not self._greenlet.dead:
             self._greenlet.throw(GreenletExit)
 
     def kill(self) -> None:
-        """End the process at once; called by itself, it does not return."""
+        """End the process at once; if the process itself calls this, the call does not return."""
         self.alive = False
         self.world.note(self.name, "killed")
         self.close_sockets()
@@ -119,29 +120,29 @@ class Process:
             self.world.hub.switch()
 
     def idled(self) -> None:
-        """Take note that a wait has ended in vain: steps without a request are idleness."""
+        """Count the steps without a request, after a wait without a result, as idle."""
         if not self.busy:
             self.world.idle += self.steps - self.looked_at
         self.busy, self.looked_at = False, self.steps
 
     def close_sockets(self) -> None:
-        """Close what the process holds, as an operating system does."""
+        """Close the sockets of the process, as an operating system does."""
         for sock in [*self.sockets]:
             sock.close()
 
     def arm(self, fault: Fault) -> None:
-        """Have a fault strike at a later step."""
+        """Arm a fault for a later step."""
         fault.step += self._count(fault)
         self.faults.append(fault)
 
     def _count(self, fault: Fault) -> int:
-        """Return how many of those steps there were at which the fault may strike."""
+        """Return the number of steps so far at which the fault may happen."""
         if fault.kind not in OF_PROCESS:
             return self.requests
         return self.steps if fault.looks else self.moves
 
     def step(self, what: str) -> Fault | None:
-        """Count a step; return the fault that strikes the network there, if one does.
+        """Count a step; return the fault of the network at this step, if any.
 
         A fault of the process itself, a kill or a freeze, happens here.
         """
@@ -180,7 +181,7 @@ class Process:
         return None
 
     def wait_until(self, until: int | None) -> None:
-        """Give way until a time, or until :meth:`wake`; without a time, only until that."""
+        """Pause until a time, or until :meth:`wake`; without a time, only until :meth:`wake`."""
         if self.world.over:
             raise GreenletExit
         self._ticket += 1
@@ -189,11 +190,11 @@ class Process:
         self.world.hub.switch()
 
     def wake(self) -> None:
-        """Let a process that waits go on now."""
+        """Continue a waiting process now."""
         self.world.at(self.world.now, self._resumed, self._ticket, owner=self)
 
     def go_on(self) -> None:
-        """Let a process that waits go on within this event; a frozen one when it thaws."""
+        """Continue a waiting process within this event, or a frozen process when it thaws."""
         if self.frozen_until > self.world.now:
             self.wake()
         else:
@@ -212,18 +213,18 @@ class Process:
             world.current = None
 
 
-#: When, what decides between two at that time, its number, what is done, for whom, and whether
-#: that waits until a frozen process thaws.
+#: Time, tie-breaker at equal times, number, action, process, and whether it waits until a frozen
+#: process thaws.
 Event = tuple[int, int, int, Any, tuple[Any, ...], "Process | None", bool]
 
 
 class Order:
-    """An order of steps: one process goes on until a switch to another.
+    """An order of steps: one process runs until a switch to another process.
 
     Arguments:
-        since: the time from which steps are counted, and until which; microseconds.
-        switches: numbers of the steps before which there is a switch; only those are counted at
-            which somebody else could go on.
+        since: the beginning of the period in which steps are counted, and its end; microseconds.
+        switches: numbers of the steps before which there is a switch; only steps at which another
+            process could run are counted.
     """
 
     def __init__(self, since: int, until: int, switches: tuple[int, ...]) -> None:
@@ -232,7 +233,7 @@ class Order:
         self._current = ""
 
     def choose(self, names: set[str], now: int) -> str:
-        """Return which of the processes goes on."""
+        """Return which process runs next."""
         if not self.since <= now <= self.until:
             return min(names)
         if self._current not in names:
@@ -248,7 +249,7 @@ class World(Source):
     """One simulation: a queue of events in virtual time.
 
     Arguments:
-        seed: what all chance follows from.
+        seed: the source of all randomness.
         start: the true time of the beginning, microseconds since 1970.
     """
 
@@ -262,23 +263,22 @@ class World(Source):
         self.processes: list[Process] = []
         self.nowhere = Host("nowhere")
         self.trace: list[tuple[int, str, str]] = []
-        #: Steps at which a decision was made, those of them in idleness, and changes from one
-        #: process to another.
+        #: Steps with a decision, idle steps among them, and switches from one process to another.
         self.points = self.idle = self.switches = 0
         #: Different orders of :data:`WINDOW` requests of several processes.
         self.orders: set[int] = set()
         self._last_requests: deque[tuple[str, str]] = deque(maxlen=WINDOW)
-        #: Faults that struck, by their kinds.
+        #: Faults that happened, by kind.
         self.struck: Counter[str] = Counter()
-        #: Called when a fault strikes a process.
+        #: Called when a fault happens to a process.
         self.on_strike: Callable[[Fault], None] = lambda _fault: None
-        #: Microseconds that a message takes, at least and at most.
+        #: Minimum and maximum microseconds of a message.
         self.delays = LATENCY
-        #: Who goes on where several could; None for chance.
+        #: Chooses the next process where several could run; None for a random choice.
         self.order: Order | None = None
         self._events: list[Event] = []
         self._count = self._drawn = 0
-        #: Who got stuck; the simulation ended there.
+        #: The process that got stuck and so ended the simulation.
         self.stuck: Process | None = None
         self._watched_from, self._watched_points = start, 0
 
@@ -292,7 +292,7 @@ class World(Source):
         owner: Process | None = None,
         thaw: bool = True,
     ) -> None:
-        """Have something done at a time; what a frozen process does waits for its ``thaw``."""
+        """Run ``action`` at a time; actions of a frozen process wait for its ``thaw``."""
         self._count += 1
         when = max(when, self.now)
         place = self.chance(self._count) if self.order is None else 0
@@ -300,7 +300,7 @@ class World(Source):
         heapq.heappush(self._events, event)
 
     def run(self, until: int) -> None:
-        """Let time pass until then."""
+        """Let time pass until ``until``."""
         events = self._events
         while events and events[0][0] <= until and self.stuck is None:
             if self.order is None:
@@ -315,7 +315,7 @@ class World(Source):
         self.now = max(self.now, until)
 
     def watch(self, process: Process) -> None:
-        """End the simulation when more steps are taken than time passes for."""
+        """End the simulation when a process takes many steps in too little time."""
         if self.now - self._watched_from > BUSY_SPAN:
             self._watched_from, self._watched_points = self.now, self.points
         elif self.points - self._watched_points > BUSIEST:
@@ -323,7 +323,7 @@ class World(Source):
             raise StuckError(f"{process.name} took {BUSIEST} steps in a few seconds")
 
     def _chosen(self) -> Event:
-        """Take the next event in the order that is given: as a rule that of who went on last."""
+        """Take the next event in the configured order: normally an event of the last process."""
         when, same = self._events[0][0], []
         while self._events and self._events[0][0] == when:
             same.append(heapq.heappop(self._events))
@@ -341,24 +341,24 @@ class World(Source):
         return chosen
 
     def steps_in_order(self) -> int:
-        """Return how many steps the order decided about."""
+        """Return for how many steps the order chose the process."""
         return 0 if self.order is None else self.order.steps
 
     def process(self, name: str, host: Host, main: Callable[[], Any]) -> Process:
-        """Return a new process, which is to be started."""
+        """Return a new process, which the caller must start."""
         process = Process(self, name, host, main)
         self.processes.append(process)
         return process
 
     def remember(self, process: Process, request: str) -> None:
-        """Remember in which order processes made their last requests."""
+        """Record the order of the last requests of the processes."""
         window = self._last_requests
         window.append((process.name, request))
         if len(window) == WINDOW and len({name for name, _ in window}) > 1:
             self.orders.add(hash(tuple(window)))
 
     def end(self) -> None:
-        """Let go of all processes, also of those that were killed, and close their connections."""
+        """Release all processes, including killed ones, and close their connections."""
         self.over = True
         for process in self.processes:
             process.finish()
@@ -373,15 +373,15 @@ class World(Source):
     # -- chance --------------------------------------------------------------------------------
 
     def chance(self, number: int) -> int:
-        """Return 64 bits that follow from the seed and from ``number``."""
+        """Return 64 bits derived from the seed and from ``number``."""
         return mixed(self.seed * 0x100000001B3 + number)
 
     def latency(self, who: int, number: int) -> int:
-        """Return the microseconds that message ``number`` of connection ``who`` takes."""
+        """Return the latency of message ``number`` on connection ``who`` in microseconds."""
         low, high = self.delays
         return low + self.chance((who << 32) + number) % max(high - low, 1)
 
-    # -- what the replaced functions ask ---------------------------------------------------------
+    # -- called by the replaced functions ----------------------------------------------------------
 
     def wall(self) -> int:
         process = self.current

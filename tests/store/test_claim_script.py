@@ -37,7 +37,7 @@ from tests.store.conftest import KEYS, LOCK, ClaimOne, Put
 
 NEXT = 4_000_000_000.5
 
-#: Bytes of a text that a claim does not repeat.
+#: Size in bytes of a text that a claim replaces by its digest.
 LONG = 513
 
 
@@ -75,7 +75,7 @@ def test_a_claim_brings_the_texts_and_sets_the_score_to_the_end_of_the_lease(
     assert turn.next_due == score_of(redis_client, key)
 
 
-def test_the_claim_notes_whose_it_is_and_what_it_was_made_of(
+def test_the_claim_contains_its_owner_and_the_claimed_texts(
     store: Store, redis_client: redis.Redis, put: Put
 ) -> None:
     key = put("a", 12.5, meta="m", policy="p")
@@ -88,7 +88,7 @@ def test_the_claim_notes_whose_it_is_and_what_it_was_made_of(
     assert marks == "definition of a,p,m]"
 
 
-def test_the_claim_notes_the_digest_of_a_long_text(
+def test_the_claim_contains_the_digest_of_a_long_text(
     store: Store, redis_client: redis.Redis, put: Put
 ) -> None:
     policy, meta = "p" * LONG, "m" * LONG
@@ -99,13 +99,13 @@ def test_the_claim_notes_the_digest_of_a_long_text(
     assert of_meta == hashlib.sha1(meta.encode()).hexdigest()
 
 
-def test_what_is_claimed_is_not_claimed_again(store: Store, put: Put) -> None:
+def test_a_claimed_entry_is_not_claimed_again(store: Store, put: Put) -> None:
     put("a")
     assert len(store.claim("c1", 500, 30).claims) == 1
     assert store.claim("c2", 500, 30).claims == []
 
 
-def test_what_is_not_due_or_parked_is_left_alone(store: Store, put: Put) -> None:
+def test_entries_that_are_not_due_or_parked_are_left_alone(store: Store, put: Put) -> None:
     put("later", NEXT)
     put("parked", -1)
     turn = store.claim("c1", 500, 30)
@@ -158,9 +158,7 @@ def test_a_live_claim_is_respected_even_when_the_score_was_overwritten(
     assert score_of(redis_client, key) == pytest.approx(until, abs=1e-5)
 
 
-def test_a_claim_field_that_is_no_claim_of_ours_does_not_block(
-    put: Put, claim_one: ClaimOne
-) -> None:
+def test_an_invalid_claim_field_does_not_block(put: Put, claim_one: ClaimOne) -> None:
     put("a", claim="what is this")
     assert claim_one().key == KEYS.entry("a")
 
@@ -176,7 +174,7 @@ def test_a_bare_name_is_taken_as_that_entry(
     assert complete(store, Completion(key, "c1", RAN, NEXT, "ran", "r")) == [RECORDED]
 
 
-def test_a_member_without_a_definition_is_reported_and_looked_at_later(
+def test_a_member_without_a_definition_is_reported_and_postponed(
     store: Store, redis_client: redis.Redis, put: Put
 ) -> None:
     good = put("good", 2)
@@ -191,7 +189,7 @@ def test_a_member_without_a_definition_is_reported_and_looked_at_later(
     assert not redis_client.exists(gone)
 
 
-def test_a_key_of_another_type_stops_nobody(
+def test_a_key_of_another_type_does_not_stop_other_claims(
     store: Store, redis_client: redis.Redis, put: Put
 ) -> None:
     good, bad = put("good", 2), KEYS.entry("bad")
@@ -203,7 +201,7 @@ def test_a_key_of_another_type_stops_nobody(
     assert second.key == good
 
 
-def test_a_definition_that_is_not_text_stops_nobody(
+def test_a_definition_that_is_not_text_does_not_stop_other_claims(
     store: Store, redis_client: redis.Redis, put: Put
 ) -> None:
     put("bad", 1)
@@ -238,7 +236,7 @@ def test_an_entry_without_an_identity_gets_one_and_keeps_it(
 def test_an_identity_is_the_same_after_a_loss_of_data(
     redis_client: redis.Redis, put: Put, claim_one: ClaimOne
 ) -> None:
-    """Redis comes back with data from before the claim: the run that went out keeps its id."""
+    """Redis comes back with data from before the claim: the sent run keeps its id."""
     key = put("a")
     first = claim_one().identity
     redis_client.delete(key)
@@ -331,7 +329,7 @@ def test_a_completion_of_another_claim_is_refused(
     assert complete(store, Completion(key, "alive", RAN, NEXT, "ran", "r")) == [RECORDED]
 
 
-def test_a_completion_past_its_lease_counts_while_nobody_else_claimed(
+def test_a_completion_past_its_lease_counts_until_another_claim(
     store: Store, put: Put, claim_one: ClaimOne
 ) -> None:
     key = put("a")
@@ -339,10 +337,10 @@ def test_a_completion_past_its_lease_counts_while_nobody_else_claimed(
     assert complete(store, Completion(key, "c1", RAN, NEXT, "ran", "r")) == [RECORDED]
 
 
-def test_a_member_that_was_taken_away_stays_away_and_the_run_is_recorded(
+def test_a_removed_member_stays_removed_and_the_run_is_recorded(
     store: Store, redis_client: redis.Redis, put: Put, claim_one: ClaimOne
 ) -> None:
-    """The hash is the truth: an entry that a sweep puts back must not run once more."""
+    """The hash decides: an entry that a sweep adds again must not run once more."""
     key = put("a", meta="m")
     claim_one()
     redis_client.zrem(KEYS.schedule, key)
@@ -382,7 +380,7 @@ def test_an_entry_that_was_deleted_by_hand_or_became_something_else_is_refused(
         ("short", "a" * LONG),
     ],
 )
-def test_an_entry_that_was_edited_meanwhile_is_looked_at_again(
+def test_an_entry_edited_during_its_claim_is_made_due_again(
     store: Store,
     redis_client: redis.Redis,
     put: Put,
@@ -408,7 +406,7 @@ def test_an_entry_that_was_edited_meanwhile_is_looked_at_again(
 
 @pytest.mark.parametrize("before", ["", "m", "m" * LONG])
 @pytest.mark.parametrize("theirs", ["theirs", "mm", "t" * LONG])
-def test_history_written_meanwhile_is_given_back_and_nothing_is_lost(
+def test_a_concurrently_written_history_is_returned_and_kept(
     store: Store,
     redis_client: redis.Redis,
     put: Put,
@@ -427,7 +425,7 @@ def test_history_written_meanwhile_is_given_back_and_nothing_is_lost(
     assert redis_client.hget(key, "meta") == "merged"
 
 
-def test_history_written_meanwhile_is_looked_at_when_there_was_no_run(
+def test_a_concurrently_written_history_without_a_run_makes_the_entry_due_again(
     store: Store, redis_client: redis.Redis, put: Put, claim_one: ClaimOne
 ) -> None:
     key = put("a", meta="m")
@@ -439,7 +437,9 @@ def test_history_written_meanwhile_is_looked_at_when_there_was_no_run(
     assert redis_client.hget(key, "meta") == "theirs"
 
 
-def test_completions_and_claims_share_a_turn(store: Store, put: Put, claim_one: ClaimOne) -> None:
+def test_completions_and_claims_share_a_request(
+    store: Store, put: Put, claim_one: ClaimOne
+) -> None:
     done = put("done")
     claim_one()
     following = put("following")
@@ -448,7 +448,7 @@ def test_completions_and_claims_share_a_turn(store: Store, put: Put, claim_one: 
     assert sorted(claim.key for claim in turn.claims) == [done, following]
 
 
-def test_five_hundred_completions_fit_in_one_turn(store: Store, put: Put) -> None:
+def test_five_hundred_completions_fit_in_one_request(store: Store, put: Put) -> None:
     for n in range(BATCH):
         put(f"e{n}")
     claims = store.claim("c1", BATCH, 30).claims
@@ -471,7 +471,7 @@ def test_a_full_redis_claims_nothing(
     put: Put,
     lock: tuple[str, str, float, str] | None,
 ) -> None:
-    """Not even while it renews the lock, which takes no memory."""
+    """It claims nothing even while it renews the lock, which needs no memory."""
     key = put("a", 1)
     redis_client.set(LOCK, "me", px=5_000)
     redis_client.config_set("maxmemory", "1")
@@ -527,16 +527,14 @@ def test_a_beat_that_lost_the_lock_still_records_what_it_sent(
     assert (turn.standing, turn.results[0].code) == (STANDBY, RECORDED)
 
 
-def test_a_dead_leader_is_replaced_only_while_it_is_the_one(
-    store: Store, redis_client: redis.Redis
-) -> None:
+def test_a_takeover_replaces_only_the_named_leader(store: Store, redis_client: redis.Redis) -> None:
     redis_client.set(LOCK, "dead", px=5_000)
     assert store.claim("c1", 0, 30, (), (LOCK, "me", 60, "dead")).standing == NEW_LEADER
     redis_client.set(LOCK, "third", px=5_000)
     assert store.claim("c2", 0, 30, (), (LOCK, "me", 60, "dead")).standing == STANDBY
 
 
-def test_a_turn_that_is_sent_again_keeps_the_lock(store: Store) -> None:
+def test_a_repeated_request_keeps_the_lock(store: Store) -> None:
     lock = (LOCK, "me", 60.0, "")
     assert store.claim("c1", 0, 30, (), lock).standing == NEW_LEADER
     assert store.claim("c1", 0, 30, (), lock).standing == LEADER
@@ -555,12 +553,12 @@ def policy_of(**fields: Any) -> str:
 
 
 def first_claimed(client: redis.Redis, key: str) -> str:
-    """Return when the occurrence that is claimed was first claimed, as the claim notes it."""
+    """Return when the claimed occurrence was first claimed, according to the claim."""
     head = str(client.hget(key, "claim")).split('"')[1]
     return head.split(" ")[3]
 
 
-def test_a_claim_after_one_that_expired_tells_when_the_occurrence_was_first_claimed(
+def test_a_claim_after_an_expired_one_returns_the_time_of_the_first_claim(
     redis_client: redis.Redis, put: Put, claim_one: ClaimOne
 ) -> None:
     key = put("a", 12.5)
@@ -580,7 +578,7 @@ def test_a_claim_after_one_that_expired_tells_when_the_occurrence_was_first_clai
         ({"delivery": "at_most_once"}, BEFORE_RECORD, False),
     ],
 )
-def test_only_what_leaves_before_its_record_may_have_been_sent(
+def test_only_runs_sent_before_their_record_may_have_been_sent(
     store: Store, put: Put, policy: dict[str, str], way: str, may_be_sent: bool
 ) -> None:
     put("a", definition=definition_of(60), policy=policy_of(**policy))
@@ -609,7 +607,7 @@ LONG_ARGS = ["a" * LONG]
         ({}, {"meta": '{"total_run_count": 1}'}, False),
     ],
 )
-def test_a_run_stays_decided_as_long_as_its_rules_stay(
+def test_the_decision_on_a_run_stays_until_its_schedule_changes(
     redis_client: redis.Redis,
     put: Put,
     claim_one: ClaimOne,
@@ -627,7 +625,7 @@ def test_a_run_stays_decided_as_long_as_its_rules_stay(
 
 @pytest.mark.parametrize("way", [BEFORE_RECORD, WITH_RECORD])
 @pytest.mark.parametrize("operation", [RETRY, UNSURE])
-def test_what_is_put_back_tells_whether_it_may_have_been_sent(
+def test_a_run_that_is_put_back_keeps_whether_it_may_have_been_sent(
     store: Store, redis_client: redis.Redis, put: Put, operation: str, way: str
 ) -> None:
     key = put("a", 12.5, meta="m")
@@ -673,7 +671,7 @@ def test_an_entry_with_a_trigger_that_waits_is_not_deleted_yet(
         assert score_of(redis_client, key) is None
 
 
-def test_an_entry_that_was_edited_is_not_finished_by_what_was_decided_before(
+def test_an_edited_entry_is_not_finished_by_an_earlier_decision(
     store: Store, redis_client: redis.Redis, put: Put, claim_one: ClaimOne
 ) -> None:
     key = put("a")
@@ -685,7 +683,7 @@ def test_an_entry_that_was_edited_is_not_finished_by_what_was_decided_before(
     assert score_of(redis_client, key) == pytest.approx(turn.now, abs=1e-5)
 
 
-def test_an_entry_that_is_disabled_at_its_end_says_so(
+def test_an_entry_disabled_at_its_end_is_disabled_in_its_definition(
     store: Store, redis_client: redis.Redis, put: Put, claim_one: ClaimOne
 ) -> None:
     key = put("a")
@@ -697,7 +695,7 @@ def test_an_entry_that_is_disabled_at_its_end_says_so(
 
 
 @pytest.mark.parametrize("goes_on", [True, False])
-def test_an_occurrence_that_waits_for_a_run_does_so_as_long_as_that_goes_on(
+def test_an_occurrence_waits_as_long_as_the_earlier_run_lasts(
     store: Store, redis_client: redis.Redis, put: Put, claim_one: ClaimOne, goes_on: bool
 ) -> None:
     key = put("a", running=f'"t1 {NEXT:.6f}"')
@@ -736,7 +734,7 @@ def test_a_call_that_never_arrived_is_not_taken_for_the_one_before(
     assert redis_client.hget(second, "meta") == "ran"
 
 
-def test_a_repeated_call_tells_of_a_run_since(
+def test_a_repeated_call_reports_a_later_run(
     store: Store, redis_client: redis.Redis, put: Put, claim_one: ClaimOne
 ) -> None:
     key = put("a")
@@ -766,7 +764,7 @@ def test_claims_that_are_handed_out_again_are_the_same(store: Store, put: Put) -
 
 
 def commands(*each: list[str]) -> str:
-    """Return commands for the broker as a completion has them."""
+    """Return commands for the broker in the form of a completion."""
     heads = [f"{name} {' '.join(str(len(arg)) for arg in args)};" for name, *args in each]
     return "".join(heads) + "\n" + "".join(arg for _, *args in each for arg in args)
 
@@ -776,7 +774,7 @@ PUSH = commands(["LPUSH", "queue", "message"])
 
 @pytest.mark.standalone
 class TestMessages:
-    """Broker and schedule are one server: the script sends what it records."""
+    """With broker and schedule on one server, the script sends what it records."""
 
     @pytest.fixture
     def broker(self, redis_client: redis.Redis) -> Broker:
@@ -785,12 +783,12 @@ class TestMessages:
 
     @pytest.fixture
     def key(self, put: Put, claim_one: ClaimOne) -> str:
-        """An entry that is claimed."""
+        """A claimed entry."""
         key = put("a", meta="m")
         claim_one()
         return key
 
-    def test_a_message_leaves_with_its_record(
+    def test_a_message_is_sent_with_its_record(
         self, store: Store, redis_client: redis.Redis, broker: Broker, key: str
     ) -> None:
         done = Completion(key, "c1", RAN, NEXT, "ran", "r", messages=PUSH)
@@ -809,7 +807,7 @@ class TestMessages:
         assert codes(store, broker, done) == [RECORDED]
         assert [redis_client.lindex(queue, 0) for queue in ("q1", "q2")] == texts
 
-    def test_each_has_its_own_database(
+    def test_broker_and_schedule_may_have_different_databases(
         self, store: Store, redis_url: str, redis_client: redis.Redis, broker: Broker, put: Put
     ) -> None:
         keys = [put("a"), put("b")]
@@ -825,7 +823,7 @@ class TestMessages:
             assert queues.lrange("queue", 0, -1) == ["message"] * 2
 
     @pytest.mark.parametrize("run_id", [None, "0" * 40])
-    def test_nothing_leaves_on_another_server(
+    def test_nothing_is_sent_on_another_server(
         self,
         store: Store,
         redis_client: redis.Redis,
@@ -868,7 +866,7 @@ class TestMessages:
 
     @pytest.mark.parametrize("operation", [RAN, RETRY])
     @pytest.mark.parametrize("field", ["definition", "policy", "meta"])
-    def test_a_message_of_an_entry_that_was_edited_stays(
+    def test_the_message_of_an_edited_entry_is_not_sent(
         self,
         store: Store,
         redis_client: redis.Redis,
@@ -885,7 +883,7 @@ class TestMessages:
         assert codes(store, broker, done._replace(seen=result.texts)) == [RECORDED]
         assert redis_client.lrange("queue", 0, -1) == ["message"]
 
-    def test_a_message_of_a_claim_that_another_beat_holds_stays(
+    def test_the_message_of_a_claim_of_another_beat_is_not_sent(
         self, store: Store, redis_client: redis.Redis, broker: Broker, put: Put, claim_one: ClaimOne
     ) -> None:
         key = put("a")
@@ -895,7 +893,7 @@ class TestMessages:
         assert codes(store, broker, done) == [REFUSED]
         assert not redis_client.exists("queue")
 
-    def test_a_message_leaves_once_though_the_call_is_repeated(
+    def test_a_repeated_call_sends_the_message_once(
         self, store: Store, redis_client: redis.Redis, broker: Broker, key: str
     ) -> None:
         done = [Completion(key, "c1", RAN, NEXT, "ran", "r", messages=PUSH)]

@@ -1,4 +1,4 @@
-"""`delete.lua`, `forget.lua`, and reading what is there."""
+"""`delete.lua`, `forget.lua`, and reading stored entries."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ def test_delete_leaves_nothing(store: Store, redis_client: redis.Redis, put: Put
     assert list(redis_client.scan_iter("*")) == []
 
 
-def test_delete_of_nothing_says_so(store: Store) -> None:
+def test_delete_of_a_missing_entry_returns_that(store: Store) -> None:
     assert store.delete(KEYS.entry("a")) is False
 
 
-def test_delete_takes_a_member_without_a_hash(store: Store, redis_client: redis.Redis) -> None:
+def test_delete_removes_a_member_without_a_hash(store: Store, redis_client: redis.Redis) -> None:
     redis_client.zadd(KEYS.schedule, {KEYS.entry("a"): 1})
     assert store.delete(KEYS.entry("a")) is True
     assert redis_client.zcard(KEYS.schedule) == 0
 
 
-def test_delete_takes_a_hash_without_a_member(
+def test_delete_removes_a_hash_without_a_member(
     store: Store, redis_client: redis.Redis, put: Put
 ) -> None:
     key = put("a")
@@ -49,7 +49,7 @@ def test_delete_during_a_claim_wins(
     assert list(redis_client.scan_iter(f"{PREFIX}*")) == []
 
 
-def test_an_entry_of_the_same_name_does_not_take_the_completion_of_a_deleted_one(
+def test_a_recreated_entry_refuses_the_completion_of_the_deleted_one(
     store: Store, redis_client: redis.Redis, put: Put, claim_one: ClaimOne
 ) -> None:
     key = put("a", meta="m")
@@ -74,12 +74,12 @@ def test_forget_removes_only_what_has_no_definition(
     assert redis_client.zscore(KEYS.schedule, back) > 1  # type: ignore[operator]
 
 
-def test_load_gives_the_four_texts(store: Store, put: Put) -> None:
+def test_load_returns_the_four_texts(store: Store, put: Put) -> None:
     key = put("a", meta="m", policy="p", runtime="r", claim="c")
     assert store.load(key) == ("definition of a", "m", "p", "r", "")
 
 
-def test_load_of_nothing_is_empty(store: Store) -> None:
+def test_load_of_a_missing_entry_is_empty(store: Store) -> None:
     assert store.load(KEYS.entry("a")) == (None, "", "", "", "")
 
 
@@ -89,7 +89,7 @@ def test_load_of_another_type_names_the_key(store: Store, redis_client: redis.Re
         store.load(KEYS.entry("a"))
 
 
-def test_due_are_those_due_and_the_next(store: Store, put: Put) -> None:
+def test_due_returns_due_entries_and_the_next_one(store: Store, put: Put) -> None:
     second, first = put("b", 2), put("a", 1)
     following = put("later", 4_000_000_000)
     put("much-later", 5_000_000_000)
@@ -97,7 +97,7 @@ def test_due_are_those_due_and_the_next(store: Store, put: Put) -> None:
     assert [key for key, _ in store.due(store.time())] == [first, second, following]
 
 
-def test_rank_of_what_is_not_scheduled(store: Store) -> None:
+def test_rank_of_an_unscheduled_entry_is_none(store: Store) -> None:
     assert store.rank(KEYS.entry("a")) is None
 
 

@@ -1,4 +1,4 @@
-"""`acquire.lua`, `extend.lua`, `release.lua`: the lock outside of a turn."""
+"""`acquire.lua`, `extend.lua`, `release.lua`: the lock outside of claims."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def test_a_free_lock_is_taken_with_a_time_to_live(store: Store, redis_client: re
     assert 12_000 < ttl(redis_client) <= 12_500
 
 
-def test_taking_it_again_keeps_it_and_renews_it(store: Store, redis_client: redis.Redis) -> None:
+def test_acquiring_the_own_lock_renews_it(store: Store, redis_client: redis.Redis) -> None:
     store.acquire_lock(LOCK, "me", 5)
     assert store.acquire_lock(LOCK, "me", 60) is True
     assert ttl(redis_client) > 59_000
 
 
-def test_the_lock_of_another_is_left_alone(store: Store, redis_client: redis.Redis) -> None:
+def test_the_lock_of_another_beat_is_left_alone(store: Store, redis_client: redis.Redis) -> None:
     redis_client.set(LOCK, "other", px=5_000)
     assert store.acquire_lock(LOCK, "me", 60) is False
     assert store.extend_lock(LOCK, "me", 60) is False
@@ -48,7 +48,7 @@ def test_extend_counts_from_now(store: Store, redis_client: redis.Redis) -> None
     assert 9_000 < ttl(redis_client) <= 10_000
 
 
-def test_nobody_s_lock_is_neither_extended_nor_released(
+def test_a_free_lock_is_neither_extended_nor_released(
     store: Store, redis_client: redis.Redis
 ) -> None:
     assert store.extend_lock(LOCK, "me", 10) is False
@@ -56,14 +56,14 @@ def test_nobody_s_lock_is_neither_extended_nor_released(
     assert not redis_client.exists(LOCK)
 
 
-def test_release_gives_up_our_own_once(store: Store) -> None:
+def test_release_releases_the_own_lock_once(store: Store) -> None:
     store.acquire_lock(LOCK, "me", 60)
     assert store.release_lock(LOCK, "me") is True
     assert store.release_lock(LOCK, "me") is False
     assert store.acquire_lock(LOCK, "other", 60) is True
 
 
-def test_the_holder_is_told(store: Store) -> None:
+def test_the_holder_of_the_lock_is_returned(store: Store) -> None:
     assert store.lock_holder(LOCK) == ""
     store.acquire_lock(LOCK, "me", 60)
     assert store.lock_holder(LOCK) == "me"

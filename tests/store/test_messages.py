@@ -1,4 +1,4 @@
-"""`claim.lua`: the messages of a completion leave with its record, or neither happens."""
+"""`claim.lua`: the messages of a completion are sent with its record, or neither happens."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from redbeat.storage.records import (
 from redbeat.storage.store import Store
 from tests.store.conftest import KEYS, ClaimOne, Put
 
-#: A cluster has no broker in it.
+#: The broker is not in the cluster.
 pytestmark = pytest.mark.standalone
 
 NEXT = 4_000_000_000.5
 
 
 def packed(*commands: tuple[str, ...]) -> str:
-    """Return commands as the script takes them."""
+    """Return commands in the form that the script expects."""
     sizes = [" ".join(str(len(arg.encode())) for arg in args) for _, *args in commands]
     heads = [f"{name} {size};" for (name, *_), size in zip(commands, sizes, strict=True)]
     return "".join(heads) + "\n" + "".join(arg for _, *args in commands for arg in args)
@@ -47,13 +47,13 @@ def broker(redis_client: redis.Redis) -> Broker:
 def ran(
     claim: Claim, *commands: tuple[str, ...], seen: tuple[str, ...] | None = None
 ) -> Completion:
-    """Return the record of a run that leaves with it."""
+    """Return the record of a run with its messages."""
     done = claim.done(RAN, NEXT, "ran", "r")
     return done._replace(messages=packed(*commands), seen=seen)
 
 
 def complete(store: Store, broker: Broker | None, *completions: Completion) -> list[Result]:
-    """Have completions recorded."""
+    """Record completions."""
     return store.claim("other", 0, 30, completions, broker=broker).results
 
 
@@ -62,7 +62,7 @@ def state(client: redis.Redis, key: str, queue: str = "q") -> tuple[Any, Any, bo
     return client.lrange(queue, 0, -1), client.hget(key, "meta"), client.hexists(key, "claim")
 
 
-class TestAllOfIt:
+class TestMessageAndRecordAreWritten:
     @pytest.mark.parametrize("text", ["m", "", "a;b\nc 3;", "ä€\U0001f600", "x" * 100_000])
     def test_message_and_record(
         self,
@@ -126,7 +126,7 @@ class TestAllOfIt:
         put: Put,
         broker: Broker,
     ) -> None:
-        """What follows in the script is done in the database of the schedule."""
+        """After the message, the script continues in the database of the schedule."""
         keys = [put("a"), put("b", 2)]
         first, second = store.claim("c1", 500, 30).claims
         done = ran(first, ("LPUSH", "q", "m")), ran(second, ("LPUSH", "q", "n"))
@@ -147,7 +147,7 @@ class TestAllOfIt:
         claim_one: ClaimOne,
         broker: Broker,
     ) -> None:
-        """Its reply got lost: what it recorded counts as recorded, and is not sent again."""
+        """The reply got lost: the run counts as recorded and is not sent again."""
         key = put("a")
         done = [ran(claim_one(), ("LPUSH", "q", "m"))]
         store.claim("b-2", 0, 30, done, broker=broker)
@@ -186,7 +186,7 @@ class TestAllOfIt:
         assert state(redis_client, key) == (["m"], "ran", False)
 
 
-class TestNothingOfIt:
+class TestNeitherIsWritten:
     def test_a_claim_of_another(
         self,
         store: Store,
@@ -225,7 +225,7 @@ class TestNothingOfIt:
         broker: Broker,
         field: str,
     ) -> None:
-        """The stored texts are returned; a record that was made of them is taken."""
+        """The stored texts are returned; a record based on them is accepted."""
         key = put("a", policy="p", meta="m")
         claim = claim_one()
         redis_client.hset(key, field, "changed")
@@ -246,7 +246,7 @@ class TestNothingOfIt:
         claim_one: ClaimOne,
         broker: Broker,
     ) -> None:
-        """The occurrence is put back, and still nothing leaves of what was edited."""
+        """The occurrence is put back, and the message of the edited entry is not sent."""
         key = put("a")
         done = claim_one().done(RETRY, 5)._replace(messages=packed(("LPUSH", "q", "m")))
         redis_client.hset(key, "definition", "changed")

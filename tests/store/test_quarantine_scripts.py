@@ -1,4 +1,4 @@
-"""`park.lua` and `review.lua`: what cannot be understood is set aside until its text changes."""
+"""`park.lua` and `review.lua`: an unreadable entry is quarantined until its text changes."""
 
 from __future__ import annotations
 
@@ -65,12 +65,12 @@ def test_only_the_holder_of_the_claim_parks(
     ("field", "text"),
     [
         ("definition", "repaired"),
-        ("definition", "of a"),  # what is bad before it is gone
+        ("definition", "of a"),  # the bad text is read before the entry changes
         ("meta", "repaired"),
         ("policy", "repaired"),
     ],
 )
-def test_an_entry_that_was_repaired_meanwhile_is_looked_at_again(
+def test_an_entry_repaired_before_it_is_parked_is_made_due_again(
     store: Store, redis_client: redis.Redis, put: Put, claim_one: ClaimOne, field: str, text: str
 ) -> None:
     put("a", meta="m")
@@ -81,7 +81,7 @@ def test_an_entry_that_was_repaired_meanwhile_is_looked_at_again(
     assert claim_one("c2").key == claim.key
 
 
-def test_an_entry_that_was_deleted_meanwhile_leaves_no_note(
+def test_an_entry_deleted_before_it_is_parked_leaves_no_note(
     store: Store, redis_client: redis.Redis, put: Put, claim_one: ClaimOne
 ) -> None:
     put("a")
@@ -117,7 +117,7 @@ def test_a_key_of_another_type_is_parked_until_it_is_a_hash(
     assert score_of(redis_client, key) > 1
 
 
-def test_a_key_that_became_a_hash_meanwhile_is_looked_at_again(
+def test_a_key_that_became_a_hash_before_it_is_parked_is_made_due_again(
     store: Store, redis_client: redis.Redis, put: Put
 ) -> None:
     key = KEYS.entry("a")
@@ -130,7 +130,7 @@ def test_a_key_that_became_a_hash_meanwhile_is_looked_at_again(
     assert store.quarantined() == {}
 
 
-def test_review_leaves_what_did_not_change(store: Store, put: Put, claim_one: ClaimOne) -> None:
+def test_review_keeps_unchanged_entries(store: Store, put: Put, claim_one: ClaimOne) -> None:
     put("a", meta="m", policy="p")
     claim = claim_one()
     park(store, claim)
@@ -139,7 +139,7 @@ def test_review_leaves_what_did_not_change(store: Store, put: Put, claim_one: Cl
 
 
 @pytest.mark.parametrize("field", ["definition", "meta", "policy"])
-def test_review_releases_what_changed(
+def test_review_releases_changed_entries(
     store: Store, redis_client: redis.Redis, put: Put, claim_one: ClaimOne, field: str
 ) -> None:
     put("a", meta="m")
@@ -161,7 +161,7 @@ def test_review_of_a_text_that_is_not_utf_8_agrees_on_its_digest(
     assert store.review([(claim.key, digest_of(claim))]) == []
 
 
-def test_review_forgets_what_was_deleted_by_hand(
+def test_review_removes_notes_of_deleted_entries(
     store: Store, redis_client: redis.Redis, put: Put, claim_one: ClaimOne
 ) -> None:
     put("a")

@@ -49,7 +49,9 @@ def test_a_new_entry_is_a_hash_and_a_member(store: Store, redis_client: redis.Re
     assert score_of(redis_client) == FUTURE
 
 
-def test_no_score_is_the_time_of_redis(store: Store, redis_client: redis.Redis) -> None:
+def test_without_a_score_the_time_of_redis_is_stored(
+    store: Store, redis_client: redis.Redis
+) -> None:
     before = redis_now(redis_client)
     store.save(KEY, "d", "", "m", "", "", None)
     assert before <= score_of(redis_client) <= redis_now(redis_client)
@@ -61,7 +63,7 @@ def test_a_negative_score_parks(store: Store, redis_client: redis.Redis) -> None
     assert store.claim("c1", 500, 30).claims == []
 
 
-def test_fields_that_are_not_ours_survive(
+def test_fields_of_other_programs_survive(
     store: Store, redis_client: redis.Redis, put: Put
 ) -> None:
     put("a", meta="m", note="mine")
@@ -74,7 +76,7 @@ def test_fields_that_are_not_ours_survive(
     }
 
 
-def test_a_policy_goes_when_it_is_not_wanted_any_more(
+def test_an_empty_policy_removes_the_stored_one(
     store: Store, redis_client: redis.Redis, put: Put
 ) -> None:
     put("a", meta="m", policy="p")
@@ -82,7 +84,7 @@ def test_a_policy_goes_when_it_is_not_wanted_any_more(
     assert "policy" not in hash_of(redis_client)
 
 
-def test_another_history_than_the_one_seen_refuses_the_write(
+def test_a_changed_history_refuses_the_write(
     store: Store, redis_client: redis.Redis, put: Put
 ) -> None:
     put("a", meta="theirs", runtime="r")
@@ -94,7 +96,7 @@ def test_another_history_than_the_one_seen_refuses_the_write(
     assert score_of(redis_client) == 1
 
 
-def test_any_history_may_be_insisted_over(
+def test_a_forced_save_overwrites_any_history(
     store: Store, redis_client: redis.Redis, put: Put
 ) -> None:
     put("a", meta="theirs")
@@ -102,7 +104,7 @@ def test_any_history_may_be_insisted_over(
     assert hash_of(redis_client)["meta"] == "mine"
 
 
-def test_a_save_that_is_sent_again_is_written_once_and_agrees(
+def test_a_repeated_save_writes_once_and_succeeds(
     store: Store, redis_client: redis.Redis, put: Put
 ) -> None:
     put("a", meta="old")
@@ -113,7 +115,7 @@ def test_a_save_that_is_sent_again_is_written_once_and_agrees(
     assert hash_of(redis_client) == written
 
 
-def test_what_is_stored_already_is_left_as_it_is(
+def test_an_equal_entry_is_left_unchanged(
     store: Store, redis_client: redis.Redis, put: Put
 ) -> None:
     put("a", 7.25, definition="d", meta="theirs", policy="p", runtime="r")
@@ -138,7 +140,7 @@ def test_a_change_of_what_is_stored_needs_its_history(
 
 
 @pytest.mark.parametrize(("ahead", "code"), [(60, CLOCK_AHEAD), (-60, SAVED), (None, SAVED)])
-def test_an_entry_that_begins_again_counts_from_no_later_than_the_time_of_redis(
+def test_a_restarted_entry_counts_at_latest_from_the_time_of_redis(
     store: Store, redis_client: redis.Redis, put: Put, ahead: float | None, code: int
 ) -> None:
     put("a", meta="old")
@@ -170,7 +172,7 @@ def test_an_entry_without_an_identity_gets_one_when_it_is_saved(
     assert hash_of(redis_client)["identity"] == '"mine"'
 
 
-def test_the_identity_of_an_entry_that_is_gone_goes(
+def test_the_identity_of_a_deleted_entry_is_removed(
     store: Store, redis_client: redis.Redis
 ) -> None:
     redis_client.hset(KEY, "identity", '"old"')
@@ -178,8 +180,8 @@ def test_the_identity_of_an_entry_that_is_gone_goes(
     assert hash_of(redis_client)["identity"] == '"new"'
 
 
-def test_a_repeated_write_is_no_conflict(store: Store) -> None:
-    """The reply to the first may have got lost."""
+def test_a_repeated_write_is_not_a_conflict(store: Store) -> None:
+    """The reply to the first write may have got lost."""
     new = Writing(KEY, "d", "p", "m", believed=("", ""), identity="mine")
     changed = new._replace(definition="d2", seen="m", believed=("d", "p"))
     for writing in (new, changed):
@@ -194,14 +196,14 @@ def test_only_one_of_two_equal_new_entries_wins(store: Store) -> None:
     assert store.save_all([new._replace(definition="d2")]) == [Saved(CONFLICT)]
 
 
-def test_each_entry_of_a_batch_is_told_its_own(
+def test_each_entry_of_a_batch_gets_its_own_result(
     store: Store, redis_client: redis.Redis, put: Put
 ) -> None:
     now = datetime.now(timezone.utc)
     put("a", definition="d", meta="ma", runtime="ra")
     put("b", definition="d", meta="mb")
     redis_client.hset(KEYS.entry("c"), mapping={"definition": "d", "meta": "mc"})
-    asked = [
+    entries = [
         Writing(KEYS.entry("new"), "d", "", "m", score=FUTURE),
         Writing(KEY, "d2", "", "mine", score=FUTURE),
         Writing(KEYS.entry("gone"), meta="m", seen=None),
@@ -210,7 +212,7 @@ def test_each_entry_of_a_batch_is_told_its_own(
         Writing(KEYS.entry("naïve"), "d", "", "m", score=FUTURE),
         Writing(KEYS.entry("naïve"), "d2", "", "", "", "m", FUTURE),
     ]
-    assert store.save_all(asked) == [
+    assert store.save_all(entries) == [
         Saved(SAVED),
         Saved(HISTORY_DIFFERS, "ma", "ra", definition="d"),
         Saved(GONE),
@@ -222,7 +224,7 @@ def test_each_entry_of_a_batch_is_told_its_own(
     assert hash_of(redis_client, KEYS.entry("naïve")) == {"definition": "d2", "meta": "m"}
 
 
-def test_history_alone_is_not_written_for_an_entry_that_is_gone(
+def test_history_alone_is_not_written_for_a_deleted_entry(
     store: Store, redis_client: redis.Redis
 ) -> None:
     assert store.save(KEY, meta="m", seen=None) == Saved(GONE)
@@ -235,7 +237,7 @@ def test_a_definition_alone_makes_no_entry(store: Store, redis_client: redis.Red
     assert not redis_client.exists(KEY)
 
 
-def test_the_history_of_an_entry_that_is_gone_is_not_inherited(
+def test_the_history_of_a_deleted_entry_is_not_inherited(
     store: Store, redis_client: redis.Redis
 ) -> None:
     redis_client.hset(KEY, mapping={"meta": "old", "runtime": "r", "claim": "c", "policy": "p"})

@@ -1,4 +1,4 @@
-"""Scripts as they are loaded: with the parts that they include, under their SHA-1."""
+"""Scripts as they are loaded: with their included parts, under their SHA-1."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NAMES = sorted(path.stem for path in LUA.glob("*.lua"))
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_redis_takes_every_script_under_its_sha(redis_client: redis.Redis, name: str) -> None:
+def test_redis_loads_every_script_under_its_sha(redis_client: redis.Redis, name: str) -> None:
     script = load_script(name)
     assert redis_client.script_load(script.text) == script.sha
 
@@ -33,6 +33,6 @@ def test_every_line_of_a_script_is_where_it_is_in_the_file(name: str) -> None:
             assert re.search(rf"\blocal (function )?{part[1]}\b", full)
 
 
-def test_a_part_is_no_script() -> None:
+def test_a_part_is_not_a_script() -> None:
     with pytest.raises(FileNotFoundError, match=r"sha1hex\.lua"):
         load_script("sha1hex")

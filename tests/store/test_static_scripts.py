@@ -44,7 +44,7 @@ def test_a_new_entry_is_added(store: Store, redis_client: redis.Redis) -> None:
     assert store.static_names() == {"a"}
 
 
-def test_the_same_again_changes_nothing(store: Store, redis_client: redis.Redis) -> None:
+def test_an_equal_entry_changes_nothing(store: Store, redis_client: redis.Redis) -> None:
     sync(store, row("a"), row("b"))
     redis_client.hset(KEYS.entry("a"), "meta", "ran")
     assert sync(store, row("a", score=7), row("b", score=7)) == [UNCHANGED, UNCHANGED]
@@ -53,7 +53,7 @@ def test_the_same_again_changes_nothing(store: Store, redis_client: redis.Redis)
 
 
 @pytest.mark.parametrize("changed", [row("a", "d2"), row("a", policy="p2")])
-def test_a_changed_entry_keeps_its_history_and_is_looked_at_now(
+def test_a_changed_entry_keeps_its_history_and_is_made_due(
     store: Store, redis_client: redis.Redis, changed: StaticRow
 ) -> None:
     sync(store, row("a"))
@@ -65,7 +65,7 @@ def test_a_changed_entry_keeps_its_history_and_is_looked_at_now(
     assert 0 < score_of(redis_client, "a") < SOON
 
 
-def test_a_policy_that_went_is_removed(store: Store, redis_client: redis.Redis) -> None:
+def test_a_removed_policy_is_removed_from_redis(store: Store, redis_client: redis.Redis) -> None:
     sync(store, row("a", policy="p"))
     assert sync(store, row("a")) == [CHANGED]
     assert "policy" not in hash_of(redis_client, "a")
@@ -148,9 +148,7 @@ def test_five_hundred_rows_fit_in_one_round_trip(store: Store, redis_client: red
     assert redis_client.zcard(KEYS.schedule) == redis_client.scard(KEYS.statics) == 500
 
 
-def test_rows_of_one_meta_and_of_another_get_their_own(
-    store: Store, redis_client: redis.Redis
-) -> None:
+def test_rows_with_different_metas_get_their_own(store: Store, redis_client: redis.Redis) -> None:
     sync(store, *(replace(row(name), meta=meta) for name, meta in zip("abcd", "xxyx", strict=True)))
     assert [hash_of(redis_client, name)["meta"] for name in "abcd"] == list("xxyx")
 

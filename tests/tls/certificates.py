@@ -1,7 +1,8 @@
-"""A certificate for ``localhost`` and 127.0.0.1, valid 100 years, and the authority that signed it.
+"""A certificate for ``localhost`` and 127.0.0.1, and the authority that signed it.
 
-Sentinels and nodes of a cluster tell the addresses of servers, so that these are what is verified.
-The authority has no key here, so nothing else can be signed in its name.
+It is valid for 100 years. Sentinels and cluster nodes announce servers by address, so the
+certificate must contain the address. The authority's private key is not stored, so nobody can sign
+further certificates with it.
 """
 
 from __future__ import annotations

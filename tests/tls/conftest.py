@@ -1,4 +1,4 @@
-"""Groups of servers that speak TLS themselves, to apps and to each other."""
+"""Groups of servers that use TLS, to apps and to each other."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.servers import RedisServer
 from tests.tls.certificates import write_for_addresses
 from tests.topologies.groups import ClusterGroup, SentinelGroup
 
-#: Seconds that one test may take: groups form, and fail over.
+#: Timeout of one test in seconds: groups must form and fail over.
 TIMEOUT = 180
 HINT = (
     "{} was built without TLS. Set REDIS_SERVER to one with it, such as that of Debian's package "
@@ -26,7 +26,7 @@ HINT = (
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give the tests of this directory the time that they need."""
+    """Set the timeout of the tests in this directory."""
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.timeout(TIMEOUT))
@@ -34,27 +34,27 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def files(tmp_path_factory: pytest.TempPathFactory) -> CertificateFiles:
-    """The certificate that servers and apps show, and its authority; RuntimeError without TLS."""
+    """The certificate of servers and apps, and its authority; RuntimeError without TLS support."""
     server = find_redis_server()
-    # A server that knows TLS misses its certificate; another one does not know the option.
-    said = subprocess.run(
+    # With TLS support the server reports a missing certificate; otherwise an unknown option.
+    output = subprocess.run(
         [server, "--port", "0", "--tls-port", "1"], capture_output=True, timeout=30, check=False
     )
-    if b"tls-cert-file" not in said.stdout:
+    if b"tls-cert-file" not in output.stdout:
         raise RuntimeError(HINT.format(server))
     return write_for_addresses(tmp_path_factory.mktemp("tls"))
 
 
 @dataclass
 class Place:
-    """A group with a schedule: ``settings`` lead to it, ``servers`` may hold it."""
+    """A group with a schedule: ``settings`` connect to it, ``servers`` may hold it."""
 
     group: Any
     settings: dict[str, Any]
     servers: list[RedisServer]
 
     def ports_in_use(self) -> set[int]:
-        """Return the ports at which programs other than this one's plain clients are served."""
+        """Return the ports that serve clients, except the plain clients of this process."""
         ports = set()
         for server in self.servers:
             if server.is_running:
@@ -69,7 +69,7 @@ class Place:
 
 
 def certificate_options(files: CertificateFiles) -> dict[str, Any]:
-    """Return the TLS options of an app that shows a certificate."""
+    """Return the TLS options of an app with a client certificate."""
     return {
         "ssl_ca_certs": files.authority,
         "ssl_certfile": files.certificate,
@@ -79,7 +79,7 @@ def certificate_options(files: CertificateFiles) -> dict[str, Any]:
 
 @pytest.fixture(scope="session")
 def sentinels(files: CertificateFiles) -> Iterator[Place]:
-    """Masters and Sentinels that speak TLS."""
+    """Masters and Sentinels with TLS."""
     with SentinelGroup(
         service="main", password="of-the-servers", sentinel_password="of-the-sentinels", tls=files
     ) as group:
@@ -100,7 +100,7 @@ def sentinels(files: CertificateFiles) -> Iterator[Place]:
 
 @pytest.fixture(scope="session")
 def cluster(files: CertificateFiles) -> Iterator[Place]:
-    """A cluster that speaks TLS."""
+    """A cluster with TLS."""
     with ClusterGroup(tls=files) as group:
         settings = {
             "redbeat_redis_url": group.url,
@@ -112,6 +112,6 @@ def cluster(files: CertificateFiles) -> Iterator[Place]:
 
 @pytest.fixture(params=["sentinels", "cluster"])
 def place(request: pytest.FixtureRequest) -> Place:
-    """Each of them."""
+    """Each of the groups."""
     place: Place = request.getfixturevalue(request.param)
     return place

@@ -1,4 +1,4 @@
-"""Sentinel and Cluster over TLS: they work, they fail over, and strangers are refused."""
+"""Sentinel and Cluster over TLS work, fail over, and refuse clients without a valid certificate."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MakeApp: TypeAlias = Callable[[dict[str, Any]], Celery]
 
 @pytest.fixture
 def make_app() -> Iterator[MakeApp]:
-    """Return a new app with settings; its client is closed after the test."""
+    """A function that returns a new app with settings; its client is closed after the test."""
     apps = []
 
     def make(settings: dict[str, Any]) -> Celery:
@@ -55,7 +55,7 @@ def change(settings: dict[str, Any], **tls: Any) -> dict[str, Any]:
 
 
 def refusal(app: Celery) -> str:
-    """Return what an app says that cannot use its Redis."""
+    """Return the error of an app that cannot use its Redis."""
     with pytest.raises((RedisConnectionError, RedisTimeoutError)) as caught:
         get_redis(app).ping()
     return str(caught.value)
@@ -64,10 +64,10 @@ def refusal(app: Celery) -> str:
 def test_strangers_are_refused(
     place: Place, make_app: MakeApp, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Another authority, no client certificate, no TLS; verification is off only if told so."""
+    """Another authority, no client certificate, no TLS; verification is off only on request."""
     stranger = write_expired(tmp_path)
-    said = refusal(make_app(change(place.settings, ssl_ca_certs=stranger.authority)))
-    assert "certificate verify failed" in said
+    output = refusal(make_app(change(place.settings, ssl_ca_certs=stranger.authority)))
+    assert "certificate verify failed" in output
     refusal(make_app(change(place.settings, ssl_certfile=None, ssl_keyfile=None)))
     refusal(make_app({**place.settings, "redbeat_redis_use_ssl": False}))
     caplog.set_level(logging.WARNING)
@@ -77,7 +77,7 @@ def test_strangers_are_refused(
 
 
 def settings_on_page(scheme: str, hosts: dict[str, str], files: CertificateFiles) -> Any:
-    """Return the one configuration with URLs of a scheme."""
+    """Return the only configuration of the page whose URLs have this scheme."""
     replace = {
         "/etc/ssl/redis-ca.pem": files.authority,
         "/etc/ssl/beat.pem": files.certificate,
@@ -90,21 +90,21 @@ def settings_on_page(scheme: str, hosts: dict[str, str], files: CertificateFiles
 
 
 def written(place: Place, name: str, port: int) -> dict[str, str]:
-    """Return how the manual writes the addresses of a group, each with the one of the test."""
+    """Return the addresses of a group in the manual, mapped to those of the test."""
     return {
         f'"{name}-{number}.example.com", {port}': f'"{host}", {own}'
         for number, (host, own) in enumerate(place.group.addresses, 1)
     }
 
 
-def test_the_sentinel_of_the_manual(
+def test_the_sentinel_configuration_of_the_manual_works(
     sentinels: Place, files: CertificateFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BEAT_KEY_PASSWORD", "of another block")
     run(settings_on_page("redis-sentinel", written(sentinels, "sentinel", 26379), files))
 
 
-def test_the_cluster_of_the_manual(
+def test_the_cluster_configuration_of_the_manual_works(
     cluster: Place, files: CertificateFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BEAT_KEY_PASSWORD", "of another block")
@@ -112,15 +112,15 @@ def test_the_cluster_of_the_manual(
 
 
 def ran_once_more(beat: RecordingScheduler) -> None:
-    """Tick until another message was sent."""
+    """Tick until another message is sent."""
     count = len(beat.sent)
     wait_until(lambda: beat.tick() is not None and len(beat.sent) > count, 60)
 
 
 def fail(place: Place, app: Celery) -> None:
-    """Kill the master that holds the schedule, and wait for another one.
+    """Kill the master that holds the schedule, and wait for another master.
 
-    The group stays without that server, so this is for the last tests.
+    The group stays without that server, so only the last tests may use this.
     """
     group, prefix = place.group, ensure_conf(app).key_prefix
     if hasattr(group, "owner"):
@@ -133,7 +133,7 @@ def fail(place: Place, app: Celery) -> None:
         group.wait_promoted(old)
 
 
-def test_it_runs_and_follows_a_failover(
+def test_a_beat_runs_and_follows_a_failover(
     place: Place, make_app: MakeApp, caplog: pytest.LogCaptureFixture
 ) -> None:
     app = make_app(place.settings)
@@ -149,7 +149,7 @@ def test_it_runs_and_follows_a_failover(
 
 
 def saved(app: Celery, name: str) -> bool:
-    """Save an entry, or return False where that fails for now."""
+    """Save an entry; return False if that fails for now."""
     try:
         RedBeatSchedulerEntry(name, "t", 60, app=app).save()
     except RedisError:

@@ -49,7 +49,7 @@ def cluster_group() -> Iterator[ClusterGroup]:
 
 
 def sentinel_settings(group: SentinelGroup, **options: Any) -> dict[str, Any]:
-    """Return the settings for a schedule behind Sentinel, as the manual of RedBeat has them."""
+    """Return the settings for a schedule behind Sentinel, as in the manual."""
     given: dict[str, Any] = {
         "sentinels": group.addresses,
         "service_name": group.service,
@@ -81,7 +81,7 @@ def cluster_settings(group: ClusterGroup, **options: Any) -> dict[str, Any]:
 
 @dataclass
 class Site:
-    """A schedule in one kind of Redis: ``client`` looks into it, ``settings`` lead to it."""
+    """A schedule in one kind of Redis: ``client`` inspects it, ``settings`` connect to it."""
 
     kind: str
     settings: dict[str, Any]
@@ -103,17 +103,17 @@ class Site:
         return scheduler
 
     def store(self, **settings: Any) -> Store:
-        """Return a new store, on a client of its own, as a beat has it."""
+        """Return a new store with its own client, as a beat has it."""
         app = self.app(**settings)
         return store_of(app, unretried(app_client(app)))
 
     @property
     def prefix(self) -> str:
-        """What all keys begin with."""
+        """The prefix of all keys."""
         return ensure_conf(self.app()).key_prefix
 
     def close(self) -> None:
-        """Close all that was made."""
+        """Close everything that was created."""
         for scheduler in self.schedulers:
             scheduler.close()
         for app in self.apps:
@@ -150,7 +150,7 @@ MAKERS: Final = {"plain": plain_site, "sentinel": sentinel_site, "cluster": clus
 
 
 def open_site(request: pytest.FixtureRequest, kind: str) -> Iterator[Site]:
-    """Yield an empty schedule in a kind of Redis; all that was made is closed after it."""
+    """Yield an empty schedule in a kind of Redis; close everything created for it afterwards."""
     site = MAKERS[kind](request)
     site.client.flushall()
     site.client.script_flush()
@@ -167,7 +167,7 @@ def site(request: pytest.FixtureRequest) -> Iterator[Site]:
 
 @pytest.fixture(autouse=True)
 def log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
-    """What is logged, kept from INFO on for the report of a failure."""
+    """The log from INFO on, which also appears in the report of a failure."""
     caplog.set_level("INFO")
     return caplog
 
@@ -180,14 +180,14 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Site]:
 
 @pytest.fixture
 def broker() -> Iterator[RedisServer]:
-    """The Redis of the broker, which is not what fails here."""
+    """The Redis of the broker, which does not fail in these tests."""
     with RedisServer() as server:
         yield server
 
 
 @pytest.fixture
 def ledger(broker: RedisServer) -> Iterator[Ledger]:
-    """Everything that reaches the broker."""
+    """The ledger of all messages that reach the broker."""
     with Ledger(broker.url) as ledger:
         yield ledger
 
@@ -196,11 +196,11 @@ def ledger(broker: RedisServer) -> Iterator[Ledger]:
 def beats_on(
     directory: Path, broker: RedisServer, schedule: Schedule, settings: dict[str, Any]
 ) -> Iterator[Beats]:
-    """Beats on a schedule; what they said is printed when the test fails."""
+    """Beats on a schedule; their logs are printed when the test fails."""
     url = settings["redbeat_redis_url"]
     beats = Beats(directory, url, broker.url, schedule, settings)
     try:
         yield beats
     finally:
-        logger.info("%s", beats.said())
+        logger.info("%s", beats.log_tails())
         beats.end()

@@ -1,4 +1,4 @@
-"""Groups of real servers: a master with its replica and its Sentinels, and a cluster."""
+"""Groups of real servers: a master with a replica and Sentinels, and a cluster."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ if TYPE_CHECKING:
 
 __all__ = ("NEVER_DOWN", "ClusterGroup", "SentinelGroup", "hash_slot")
 
-#: How long a master is silent before it is taken for dead, milliseconds: where masters fail, and
-#: where they are to stay, on a machine that is busy.
+#: Milliseconds of silence after which a master counts as down: for tests of failures, and for tests
+#: in which masters must stay up on a busy machine.
 DOWN_AFTER = 1000
 NEVER_DOWN = 60_000
 FORM_SECONDS = 30.0
 SLOTS = 16384
-#: The replication of a server: nobody waits before a snapshot is sent.
+#: Replication starts a snapshot without waiting for more replicas.
 REPLICATION: Final = ("--repl-diskless-sync", "yes", "--repl-diskless-sync-delay", "0")
 
 
 def hash_slot(key: str) -> int:
-    """Return the slot of a key."""
+    """Return the hash slot of a key."""
     return int(redis.crc.key_slot(key.encode()))
 
 
 def together(actions: Iterable[Callable[[], Any]]) -> list[Any]:
-    """Do them all at once, each in a thread; return what they return."""
+    """Run all actions at once, each in a thread; return their results."""
     with ThreadPoolExecutor() as pool:
         return [future.result() for future in [pool.submit(action) for action in actions]]
 
 
 class Sentinel(RedisServer):
-    """A Sentinel; its configuration is a file that it rewrites itself."""
+    """A Sentinel. It rewrites its own configuration file."""
 
     def __init__(
         self,
@@ -76,8 +76,8 @@ class Sentinel(RedisServer):
 class SentinelGroup:
     """One master, one replica, three Sentinels; a context manager.
 
-    ``arguments`` are for both servers. ``sentinel_password`` is that of the Sentinels themselves.
-    With ``tls`` all of them have a port with TLS beside the plain one, and ``addresses`` has those.
+    ``arguments`` are for both servers. ``sentinel_password`` is that of the Sentinels. With ``tls``
+    all servers have a TLS port in addition to the plain port, and ``addresses`` has the TLS ports.
     """
 
     def __init__(
@@ -120,11 +120,11 @@ class SentinelGroup:
 
     @property
     def addresses(self) -> list[tuple[str, int]]:
-        """Where the Sentinels are."""
+        """The addresses of the Sentinels."""
         return [("127.0.0.1", sentinel.service_port) for sentinel in self.sentinels]
 
     def client_of(self, server: RedisServer) -> redis.Redis:
-        """Return a client of one server, not of the group."""
+        """Return a client of a single server, not of the group."""
         return redis.Redis(
             host="127.0.0.1",
             port=server.port,
@@ -134,7 +134,7 @@ class SentinelGroup:
         )
 
     def master(self) -> RedisServer:
-        """Return the server that most Sentinels call the master."""
+        """Return the server that most Sentinels report as the master."""
         awake = [sentinel for sentinel in self.sentinels if not sentinel.is_paused]
         votes = [self._state(sentinel).get("port") for sentinel in awake]
         port = max(set(votes), key=votes.count)
@@ -150,12 +150,12 @@ class SentinelGroup:
         return self.master()
 
     def knows_replicas(self, sentinel: Any) -> bool:
-        """Whether a Sentinel sees a replica that it can promote."""
+        """Whether a Sentinel knows a replica that it can promote."""
         replicas = sentinel.execute_command("SENTINEL", "REPLICAS", self.service)
         return any(_pairs(one)["master-link-status"] == "ok" for one in replicas)
 
     def role_of(self, server: RedisServer) -> str:
-        """Return what a server calls itself, "" when it does not answer."""
+        """Return the role that a server reports, "" if it does not respond."""
         with self.client_of(server) as client, suppress(redis.RedisError):
             return str(client.info("replication")["role"])
         return ""
@@ -175,7 +175,7 @@ class SentinelGroup:
 
 
 def _pairs(flat: Any) -> dict[str, str]:
-    # RESP3 has maps.
+    # RESP3 returns maps.
     return flat if isinstance(flat, dict) else dict(zip(flat[::2], flat[1::2], strict=True))
 
 
@@ -184,7 +184,7 @@ def _link_is_up(client: redis.Redis) -> bool:
 
 
 class ClusterNode(RedisServer):
-    """A node of a cluster; its port leaves room for that of the bus."""
+    """A cluster node; its port leaves room for that of the bus."""
 
     def __init__(
         self, *arguments: str, tls: CertificateFiles | None = None, down_after: int = DOWN_AFTER
@@ -194,7 +194,7 @@ class ClusterNode(RedisServer):
         super().__init__(*REPLICATION, *cluster, *bus, *arguments, tls=tls)
 
     def start(self) -> Self:
-        """Start on a free port whose bus port is free too."""
+        """Start on a free port whose bus port is also free."""
         self._temporary = tempfile.TemporaryDirectory(prefix="redbeat-cluster-")
         for _ in range(START_ATTEMPTS):
             self.port = port_with_bus()
@@ -206,9 +206,10 @@ class ClusterNode(RedisServer):
 
 
 class ClusterGroup:
-    """Three masters, each with a replica unless told otherwise; a context manager.
+    """Three masters, by default each with a replica; a context manager.
 
-    With ``tls`` each node has a port with TLS beside the plain one, and ``addresses`` has those.
+    With ``tls`` each node has a TLS port in addition to the plain port, and ``addresses`` has the
+    TLS ports.
     """
 
     def __init__(
@@ -235,7 +236,7 @@ class ClusterGroup:
 
     @property
     def addresses(self) -> list[tuple[str, int]]:
-        """Where the nodes are."""
+        """The addresses of the nodes."""
         return [("127.0.0.1", node.service_port) for node in self.nodes]
 
     @property
@@ -253,22 +254,22 @@ class ClusterGroup:
 
     @contextmanager
     def node_client(self, node: RedisServer) -> Iterator[Any]:
-        """A client of one node."""
+        """Return a client of one node."""
         with redis.Redis(
             host="127.0.0.1", port=node.port, decode_responses=True, socket_timeout=5
         ) as client:
             yield client
 
     def masters(self) -> list[ClusterNode]:
-        """Return the nodes that call themselves masters."""
+        """Return the nodes that report the role of a master."""
         return [node for node in self.nodes if self._role(node) == "master"]
 
     def is_ready(self) -> bool:
-        """Whether all nodes run and say that all is well."""
+        """Whether all nodes run and report a healthy cluster."""
         return all(self._info(node).get("cluster_state") == "ok" for node in self.nodes)
 
     def owner(self, key: str) -> ClusterNode:
-        """Return the master of the slot of a key, as the nodes that run see it."""
+        """Return the master of a key's slot, as the running nodes see it."""
         slot = hash_slot(key)
         for node in self.nodes:
             with suppress(redis.RedisError), self.node_client(node) as client:
@@ -278,7 +279,7 @@ class ClusterGroup:
         raise AssertionError(f"no node owns the slot of {key}")
 
     def wait_promoted(self, key: str, old: ClusterNode, deadline: float = FORM_SECONDS) -> None:
-        """Wait until all running nodes take another node for the master of the slot of a key."""
+        """Wait until all running nodes report another master for the slot of a key."""
 
         def promoted() -> bool:
             return self._agreed_owner(key) not in (None, old.port)
@@ -286,7 +287,7 @@ class ClusterGroup:
         wait_until(promoted, deadline, f"another master for {key}")
 
     def begin_move(self, key: str, target: ClusterNode) -> ClusterNode:
-        """Mark the slot of a key as on its way to ``target``; return whose it is."""
+        """Mark the slot of a key as migrating to ``target``; return its owner."""
         slot, source = hash_slot(key), self.owner(key)
         with self.node_client(source) as origin, self.node_client(target) as goal:
             goal.execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", self._ids[source.port])
@@ -294,7 +295,7 @@ class ClusterGroup:
         return source
 
     def move_keys(self, key: str, target: ClusterNode, count: int = 10) -> int:
-        """Move up to so many keys of a slot on its way; return how many."""
+        """Move up to ``count`` keys of a migrating slot; return how many were moved."""
         with self.node_client(self.owner(key)) as origin:
             keys = origin.execute_command("CLUSTER", "GETKEYSINSLOT", hash_slot(key), count)
         if keys:
@@ -302,13 +303,13 @@ class ClusterGroup:
         return len(keys)
 
     def move_these(self, keys: Sequence[str], target: ClusterNode) -> None:
-        """Move these keys of a slot on its way."""
+        """Move these keys of a migrating slot."""
         command = ("MIGRATE", "127.0.0.1", target.port, "", 0, 5000, "REPLACE", "KEYS", *keys)
         with self.node_client(self.owner(keys[0])) as origin:
             origin.execute_command(*command)
 
     def end_move(self, key: str, target: ClusterNode) -> None:
-        """Give the slot of a key, whose keys were moved, to ``target``."""
+        """Assign the slot of a key, whose keys were moved, to ``target``."""
         slot, command = hash_slot(key), ("CLUSTER", "SETSLOT")
         source = self.owner(key)
         for node in (target, source, *self.masters()):
@@ -368,7 +369,7 @@ class ClusterGroup:
         return ""
 
     def _agreed_owner(self, key: str) -> int | None:
-        """Return the port of the owner of a slot if all running nodes agree, else None."""
+        """Return the port of a slot's owner if all running nodes agree, else None."""
         slot, owners = hash_slot(key), set()
         for node in self.nodes:
             with suppress(redis.RedisError), self.node_client(node) as client:

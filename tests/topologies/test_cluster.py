@@ -1,4 +1,4 @@
-"""What is special about a cluster: slots on their way, and the errors of its client."""
+"""Behaviour specific to a cluster: migrating slots, and the errors of its client."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ PREFIX = "{redbeat}:"
 
 @pytest.fixture
 def target(cluster_group: ClusterGroup, cluster: Site) -> ClusterNode:
-    """A node that the slot of the schedule is not on."""
-    del cluster  # emptied before anything moves
+    """A node that does not own the slot of the schedule."""
+    del cluster  # the slot is emptied before it moves
     owner = cluster_group.owner(PREFIX)
     return next(node for node in cluster_group.masters() if node is not owner)
 
 
 def filled(site: Site) -> Store:
-    """Return a store in which every key exists that scripts declare, and three entries are due."""
+    """Return a store with every key that scripts declare, and three due entries."""
     store = site.store(redbeat_lock_key=None)
     put(store, "bad")
     store.claim("c0", 500, 30, token="t")
@@ -58,7 +58,7 @@ SCRIPTS: dict[str, Callable[[Store], Any]] = {
 def test_no_script_runs_on_half_a_slot(
     cluster_group: ClusterGroup, cluster: Site, target: ClusterNode, moved: str
 ) -> None:
-    """An entry that is on the other node must not be taken for one that is gone."""
+    """An entry on the other node must not count as deleted."""
     store = filled(cluster)
     keys = store.keys
     entries = [keys.entry(name) for name in ("a", "b", "c", "bad")]
@@ -79,7 +79,7 @@ def test_no_script_runs_on_half_a_slot(
     assert store.static_names() == {"a"}
 
 
-def test_a_slot_that_moved_is_followed_at_once(
+def test_a_beat_follows_a_moved_slot_at_once(
     cluster_group: ClusterGroup, cluster: Site, target: ClusterNode
 ) -> None:
     store = cluster.store()
@@ -89,10 +89,10 @@ def test_a_slot_that_moved_is_followed_at_once(
     assert len(store.claim("two", 500, 30).claims) == 1
 
 
-def test_a_save_waits_for_a_slot_on_its_way(
+def test_a_save_waits_for_a_migrating_slot(
     cluster_group: ClusterGroup, cluster: Site, target: ClusterNode
 ) -> None:
-    """With ``retry_period``; without it the error is redis-py's."""
+    """With ``retry_period``; without it redis-py's error is raised."""
     cluster_group.begin_move(PREFIX, target)
     entry = RedBeatSchedulerEntry("a", "t", 60.0, app=cluster.app())
     with pytest.raises(RedisError):
@@ -139,20 +139,20 @@ def test_a_cluster_client_that_setup_schedule_sets(
 
 
 @pytest.mark.long
-def test_no_error_of_the_users_client_ends_a_beat(cluster: Site) -> None:
-    """redis-py raises what is no RedisError when it does not reach any node."""
+def test_no_error_of_the_client_of_the_user_ends_a_beat(cluster: Site) -> None:
+    """When no node is reachable, redis-py raises an error that is not a RedisError."""
     with ClusterGroup(replicas=False) as group:
         app = cluster.app()
         app.redbeat_redis = group.client()
         scheduler = RecordingScheduler(app)
         assert scheduler.tick() > 0
     assert 0 < scheduler.tick() <= 2
-    assert not scheduler._wakeup.listen()  # noqa: SLF001 - only a service waits by itself
+    assert not scheduler._wakeup.listen()  # noqa: SLF001 - only a service calls it itself
     with pytest.raises(RedisError):
         RedBeatSchedulerEntry("a", "t", 60.0, app=app).save()
 
 
-def test_one_node_is_enough_to_start_with(cluster_group: ClusterGroup, cluster: Site) -> None:
+def test_one_reachable_node_is_enough_to_start(cluster_group: ClusterGroup, cluster: Site) -> None:
     for options in (
         {"startup_nodes": [cluster_group.addresses[2]]},
         {"startup_nodes": [("127.0.0.1", 1), cluster_group.addresses[1]]},
@@ -173,13 +173,13 @@ def test_cluster_as_an_option_of_the_broker(cluster_group: ClusterGroup, cluster
     assert cluster.client.hget("{redbeat}:a", "definition")
 
 
-def test_keys_of_several_slots_are_no_outage(cluster: Site) -> None:
+def test_a_cross_slot_error_does_not_count_as_an_outage(cluster: Site) -> None:
     client = app_client(cluster.app())
     with pytest.raises(ClusterCrossSlotError):
         client.execute_command("EVAL", "return 1", 2, "a", "b")
 
 
-def test_a_prefix_without_a_tag_is_refused_with_the_fix(cluster: Site) -> None:
+def test_the_error_about_a_prefix_without_a_hash_tag_names_a_fix(cluster: Site) -> None:
     with pytest.raises(ConfigurationError, match=r"'\{mine\}:'"):
         RedBeatConfig(cluster.app(redbeat_key_prefix="mine:"))
     RedBeatConfig(cluster.app(redbeat_key_prefix="{mine}:"))

@@ -24,7 +24,7 @@ PREFIX = "{redbeat}:"
 
 @pytest.fixture(scope="module")
 def group() -> Iterator[ClusterGroup]:
-    """Three masters with a replica each; what is killed is started again."""
+    """Three masters with a replica each; killed servers are restarted after the test."""
     with ClusterGroup() as group:
         yield group
 
@@ -48,7 +48,7 @@ def beats(
 
 
 def test_the_slot_moves(group: ClusterGroup, beats: Beats, ledger: Ledger) -> None:
-    """It moves a few keys at a time, twice, while leader and standby work."""
+    """It moves twice, a few keys at a time, while leader and standby work."""
     beats.start_leader_and_standby()
     trial = Trial.begin(beats, ledger)
     waits = []
@@ -67,8 +67,8 @@ def test_the_slot_moves(group: ClusterGroup, beats: Beats, ledger: Ledger) -> No
     assert report.same_id == 0
     for beat in (beats[0], beats[1]):
         assert beat.is_alive
-        assert "CROSSSLOT" not in beat.said()
-        assert "quarantine" not in beat.said()
+        assert "CROSSSLOT" not in beat.output()
+        assert "quarantine" not in beat.output()
 
 
 def test_the_master_of_the_slot_is_killed(
@@ -89,14 +89,14 @@ def test_the_master_of_the_slot_is_killed(
     check(report)
     for beat in (beats[0], beats[1]):
         assert beat.is_alive
-        assert "Traceback" not in beat.said()
-        assert "CROSSSLOT" not in beat.said()
+        assert "Traceback" not in beat.output()
+        assert "CROSSSLOT" not in beat.output()
 
 
 def test_a_beat_starts_before_the_cluster(
     group: ClusterGroup, beats: Beats, ledger: Ledger
 ) -> None:
-    """It waits for the cluster as it would for a single Redis."""
+    """The beat waits for the cluster as for a single Redis."""
     for node in group.nodes:
         node.pause()
     try:
@@ -108,4 +108,4 @@ def test_a_beat_starts_before_the_cluster(
     wait_until(group.is_ready, 30.0)
     trial = Trial.begin(beats, ledger)
     check(trial.end())
-    assert "Traceback" not in beats[0].said()
+    assert "Traceback" not in beats[0].output()

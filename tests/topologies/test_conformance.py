@@ -1,4 +1,4 @@
-"""The same behaviour in a single Redis, behind Sentinel, and in a cluster."""
+"""A single Redis, Sentinel and a cluster behave the same."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_claims_are_disjoint_and_completed(site: Site) -> None:
     assert turn.members == 3
 
 
-def test_a_lost_answer_is_handed_out_again(site: Site) -> None:
+def test_claims_of_a_lost_reply_are_handed_out_again(site: Site) -> None:
     store = site.store()
     put(store, "a", "b")
     store.claim("one", 1, 30)
@@ -89,7 +89,7 @@ def test_a_lost_answer_is_handed_out_again(site: Site) -> None:
 
 
 def lose_next_turn(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """Lose the next answer to a turn: it arrives, and the caller hears of a broken connection."""
+    """Lose the next reply to a claim: it arrives, and the caller gets a connection error."""
     read = AbstractConnection.read_response
     lost: list[object] = []
 
@@ -119,9 +119,7 @@ def test_a_claim_is_never_sent_twice(site: Site, monkeypatch: pytest.MonkeyPatch
     assert site.client.hget(store.keys.entry("a"), "claim").startswith('["one ')
 
 
-def test_a_lost_answer_costs_no_run_and_no_double(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lost_reply_loses_and_doubles_no_run(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     scheduler = site.scheduler()
     wait_until(lambda: scheduler.tick() is not None and leads(scheduler))
     put(site.store(), "a")
@@ -132,7 +130,7 @@ def test_a_lost_answer_costs_no_run_and_no_double(
     assert scheduler.names == ["a"]
 
 
-def test_two_turns_overlap(site: Site) -> None:
+def test_two_requests_overlap(site: Site) -> None:
     store = site.store()
     put(store, "a")
     assert store.claim("zero", 0, 30).members == 1
@@ -176,15 +174,15 @@ def test_quarantine(site: Site) -> None:
     assert store.quarantined() == {}
 
 
-def test_members_without_a_hash_are_forgotten(site: Site) -> None:
+def test_members_without_a_hash_are_removed(site: Site) -> None:
     store = site.store()
     site.client.zadd(store.keys.schedule, {store.keys.entry("gone"): 1})
     assert store.claim("one", 500, 30).claims[0].definition is None
     assert store.forget([store.keys.entry("gone")]) == [store.keys.entry("gone")]
 
 
-def test_a_member_that_names_a_key_of_somebody_else(site: Site) -> None:
-    """It may be in another slot; the others run all the same, and the key stays as it is."""
+def test_a_member_that_names_a_key_of_another_program(site: Site) -> None:
+    """The key may be in another slot; the other entries still run, and the key does not change."""
     store = site.store()
     put(store, "a")
     foreign = definition("theirs")
@@ -196,7 +194,7 @@ def test_a_member_that_names_a_key_of_somebody_else(site: Site) -> None:
     assert site.client.hgetall("theirs") == {"definition": foreign}
 
 
-def test_the_sweep_finds_what_the_sorted_set_lost(site: Site) -> None:
+def test_the_sweep_finds_entries_without_a_member(site: Site) -> None:
     store = site.store()
     put(store, *(f"e{number}" for number in range(50)))
     site.client.delete(store.keys.schedule)
@@ -224,17 +222,17 @@ def test_the_eviction_policy_is_that_of_the_node(site: Site) -> None:
 
 def test_the_lock(site: Site) -> None:
     store, key = site.store(), f"{site.prefix}:lock"
-    mine, theirs = BeatLock(store, key, 30.0), BeatLock(site.store(), key, 30.0)
+    mine, other = BeatLock(store, key, 30.0), BeatLock(site.store(), key, 30.0)
     assert mine.acquire(blocking=False)
-    assert not theirs.acquire(blocking=False)
+    assert not other.acquire(blocking=False)
     assert mine.extend(60.0)
     assert mine.owned()
-    assert not theirs.release()
+    assert not other.release()
     assert mine.release()
-    assert theirs.acquire(blocking=False)
+    assert other.acquire(blocking=False)
 
 
-def test_waiting_ends_with_a_message(site: Site) -> None:
+def test_a_published_message_ends_the_wait(site: Site) -> None:
     store = site.store()
     wakeup = WakeUp(store.client, store.keys.wakeup)
     if site.kind == "sentinel" and redis.__version__ == "5.0.0":
@@ -269,7 +267,7 @@ def test_static_and_dynamic_entries_run(site: Site) -> None:
 def test_a_look_ahead_that_fails_delays_nothing(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The entries in hand are sent, not left until their claim ends."""
+    """The claimed entries are sent, and do not wait until their lease ends."""
     scheduler = site.scheduler()
     wait_until(lambda: scheduler.tick() is not None and leads(scheduler))
     put(site.store(), *(f"e{number}" for number in range(BATCH + 10)))
@@ -282,7 +280,7 @@ def test_a_look_ahead_that_fails_delays_nothing(
         return begin(store, terms)
 
     monkeypatch.setattr(Store, "begin_claim", failing)
-    # A claim ends after 30 seconds.
+    # A lease ends after 30 seconds.
     wait_until(lambda: scheduler.tick() is not None and len(scheduler.sent) == BATCH + 10, 20.0)
 
 

@@ -1,4 +1,4 @@
-"""The configurations in the manual, run as they are written but for the names of the hosts."""
+"""Runs the configurations of the manual, with other host names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.waiting import wait_until
 
 
 def run(site: Site, settings: dict[str, Any]) -> None:
-    """Save an entry and have a beat run it."""
+    """Save an entry and let a beat run it."""
     nothing = {"redbeat_redis_url": None, "redbeat_redis_options": None}
     if "redbeat_redis_url" in settings:
         settings = {**settings, "broker_url": "memory://"}
@@ -23,7 +23,7 @@ def run(site: Site, settings: dict[str, Any]) -> None:
     scheduler.close()
 
 
-def test_sentinel(request: Any, sentinel_group: SentinelGroup) -> None:
+def test_the_sentinel_page(request: Any, sentinel_group: SentinelGroup) -> None:
     replace = {"of-the-servers": "master-secret", "of-the-sentinels": "sentinel-secret"}
     replace['"main"'] = '"mine"'
     for number, (host, port) in enumerate(sentinel_group.addresses, 1):
@@ -36,7 +36,7 @@ def test_sentinel(request: Any, sentinel_group: SentinelGroup) -> None:
             run(site, settings)
 
 
-def test_cluster(request: Any, cluster_group: ClusterGroup) -> None:
+def test_the_cluster_page(request: Any, cluster_group: ClusterGroup) -> None:
     replace = {
         f'"redis-{number}.example.com", 6379': f'"{host}", {port}'
         for number, (host, port) in enumerate(cluster_group.addresses, 1)

@@ -1,4 +1,4 @@
-"""A Redis broker beside a schedule that is behind Sentinel, or in a cluster."""
+"""A Redis broker for a schedule behind Sentinel or in a cluster."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def names(client: Any) -> list[str]:
 def test_behind_sentinel(
     request: pytest.FixtureRequest, sentinel_group: SentinelGroup, database: int
 ) -> None:
-    """Invariant: a message and its record are one step, and an entry that is gone is not sent."""
+    """Invariant: a message and its record are one step, and a deleted entry is not sent."""
     for site in open_site(request, "sentinel"):
         hosts = [f"127.0.0.1:{port}" for _, port in sentinel_group.addresses]
         password = sentinel_group.password

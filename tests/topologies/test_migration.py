@@ -1,4 +1,4 @@
-"""Entries of RedBeat 2 in a cluster: found at start, and copied."""
+"""Entries of RedBeat 2 in a cluster: found at the start, and copied."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WARNING = "There are entries under the prefix 'redbeat:'"
 
 @pytest.fixture
 def old(cluster: Site) -> Site:
-    """Entries as RedBeat 2 stored them, in as many slots."""
+    """Entries as RedBeat 2 stored them, in several slots."""
     client = cluster.client
     for number, name in enumerate(("a", "ö{b}", "static")):
         client.hset(f"redbeat:{name}", "definition", definition(name))
@@ -49,7 +49,7 @@ def test_copied_with_history_and_score(old: Site) -> None:
     assert old.client.smembers("{redbeat}::statics") == {"static"}
 
 
-def test_what_is_there_is_kept(old: Site) -> None:
+def test_existing_entries_are_kept(old: Site) -> None:
     copy_untagged(old.app())
     old.client.hset("{redbeat}:a", "meta", "{}")
     result = copy_untagged(old.app())
@@ -67,11 +67,13 @@ def test_a_beat_warns_once_until_they_are_copied(
     assert warned(old, caplog) == 0
 
 
-def test_nothing_is_said_without_them(cluster: Site, caplog: pytest.LogCaptureFixture) -> None:
+def test_without_old_entries_nothing_is_logged(
+    cluster: Site, caplog: pytest.LogCaptureFixture
+) -> None:
     assert warned(cluster, caplog) == 0
 
 
-def test_from_a_prefix_of_ones_own(old: Site) -> None:
+def test_entries_of_a_custom_prefix_are_copied(old: Site) -> None:
     app = old.app(redbeat_key_prefix="{mine}:")
     assert len(copy_untagged(app, "redbeat:").copied) == 3
     assert old.client.hget("{mine}:a", "definition") == definition("a")

@@ -1,4 +1,4 @@
-"""`redbeat_wait_replicas`: what was recorded is on so many replicas before the beat goes on."""
+"""`redbeat_wait_replicas`: the beat goes on when the replicas have what it recorded."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from tests.waiting import wait_until
 
 
 def waits(site: Site) -> int:
-    """Return how often the server was told to wait."""
+    """Return how many WAIT commands the server got."""
     store = site.store()
     stats: dict[str, Any] = node_of(store.client, store.keys.schedule).info("commandstats")
     return int(stats.get("cmdstat_wait", {}).get("calls", 0))
 
 
 def run(site: Site, scheduler: RecordingScheduler, name: str) -> None:
-    """Run one entry, and have that recorded."""
+    """Run one entry and record the run."""
     put(site.store(), name)
     count = len(scheduler.sent)
     wait_until(lambda: scheduler.tick() is not None and len(scheduler.sent) > count)
-    scheduler._ticker.flush()  # noqa: SLF001 - which a tick does when it pleases
+    scheduler._ticker.flush()  # noqa: SLF001 - a tick records at a time of its choice
 
 
 @pytest.mark.long
 def test_replicas_are_waited_for(site: Site, caplog: pytest.LogCaptureFixture) -> None:
-    """The group of Sentinel has a replica, the others have none: that is said once."""
+    """Behind Sentinel there is one replica, in the other kinds none, which is logged once."""
     scheduler = site.scheduler(redbeat_wait_replicas=1)
     scheduler.tick()
     before = waits(site)
@@ -43,7 +43,7 @@ def test_replicas_are_waited_for(site: Site, caplog: pytest.LogCaptureFixture) -
     assert scheduler.names == ["a", "b", "c"]
 
 
-def test_nobody_waits_unless_told_to(site: Site) -> None:
+def test_by_default_the_beat_does_not_wait(site: Site) -> None:
     scheduler = site.scheduler()
     before = waits(site)
     run(site, scheduler, "a")
@@ -51,6 +51,6 @@ def test_nobody_waits_unless_told_to(site: Site) -> None:
 
 
 @pytest.mark.parametrize("value", [-1, 1.5, True, "1"])
-def test_impossible_values(site: Site, value: object) -> None:
+def test_impossible_values_are_refused(site: Site, value: object) -> None:
     with pytest.raises(ConfigurationError, match="redbeat_wait_replicas"):
         RedBeatConfig(site.app(redbeat_wait_replicas=value))

@@ -1,4 +1,4 @@
-"""The ways to write down where the Sentinels are."""
+"""The notations for the addresses of Sentinels."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def site(request: pytest.FixtureRequest) -> Iterator[Site]:
 
 
 def save(site: Site, **settings: object) -> None:
-    """Save an entry with these settings; it must arrive at the master."""
+    """Save an entry with these settings, and assert that the master has it."""
     nothing = {"redbeat_redis_url": None, "redbeat_redis_options": None}
     app = site.app(**{**nothing, **settings})
     RedBeatSchedulerEntry("a", "t", 60.0, app=app).save()
@@ -30,8 +30,8 @@ def save(site: Site, **settings: object) -> None:
 
 
 @pytest.mark.parametrize("silent", [0, 1])
-def test_celerys_own_urls(site: Site, sentinel_group: SentinelGroup, silent: int) -> None:
-    """With ``master_name``; a Sentinel that is not there is passed over."""
+def test_urls_in_celerys_notation(site: Site, sentinel_group: SentinelGroup, silent: int) -> None:
+    """With ``master_name``; an unreachable Sentinel is skipped."""
     hosts = [f"127.0.0.1:{port}" for _, port in sentinel_group.addresses]
     hosts[:silent] = ["127.0.0.1:1"] * silent
     save(
@@ -44,7 +44,9 @@ def test_celerys_own_urls(site: Site, sentinel_group: SentinelGroup, silent: int
     )
 
 
-def test_the_manual_with_the_broker(site: Site, sentinel_group: SentinelGroup) -> None:
+def test_the_configuration_of_the_manual_for_the_broker(
+    site: Site, sentinel_group: SentinelGroup
+) -> None:
     settings = sentinel_settings(sentinel_group, retry_period=5)
     save(
         site,
@@ -60,8 +62,8 @@ def test_another_database(site: Site, sentinel_group: SentinelGroup) -> None:
     assert site.client.info("keyspace")["db3"]["keys"] >= 2
 
 
-def test_a_replica_is_left_for_the_master(site: Site, sentinel_group: SentinelGroup) -> None:
-    """A script that a replica refuses is no ReadOnlyError before Redis 7, but means the same."""
+def test_a_beat_leaves_a_replica_for_the_master(site: Site, sentinel_group: SentinelGroup) -> None:
+    """Before Redis 7 a script that a replica refuses raises another error than ReadOnlyError."""
     replica = next(one for one in sentinel_group.servers if one is not sentinel_group.master())
     app = site.app(redbeat_redis_url=replica.url, redbeat_redis_options={"socket_timeout": 1.0})
     client = app_client(app)
@@ -77,8 +79,8 @@ def test_a_replica_is_left_for_the_master(site: Site, sentinel_group: SentinelGr
 @pytest.mark.parametrize(
     "given", [pytest.param({}, marks=pytest.mark.long), {"socket_timeout": 0.2}]
 )
-def test_silent_sentinels_are_passed_over(given: dict[str, float]) -> None:
-    """Two of three take connections and never answer: each costs its timeout, once."""
+def test_silent_sentinels_are_skipped(given: dict[str, float]) -> None:
+    """Two of three accept connections and never reply: each costs its timeout, once."""
     with SentinelGroup(service="mine") as group:
         settings = sentinel_settings(group, sentinel_kwargs=given)
         for sentinel in group.sentinels[:2]:

@@ -1,4 +1,4 @@
-"""The master behind Sentinel fails, is replaced, or is cut off, under load."""
+"""The master behind Sentinel is killed, replaced, or cut off, under load."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.timeout(90)
 
 @pytest.fixture
 def arguments() -> tuple[str, ...]:
-    """Arguments for both servers. For overriding."""
+    """Arguments for both servers. Tests may override it."""
     return ()
 
 
@@ -43,7 +43,7 @@ def group(arguments: tuple[str, ...]) -> Iterator[SentinelGroup]:
 
 @pytest.fixture
 def schedule(group: SentinelGroup) -> Iterator[Schedule]:
-    """The schedule on whatever server is the master."""
+    """The schedule on the current master."""
     errors = (RedisConnectionError, RedisTimeoutError, ReadOnlyError)
     sentinel: Any = Sentinel
     with sentinel(group.addresses).master_for(
@@ -86,7 +86,7 @@ def test_the_master_is_killed(group: SentinelGroup, beats: Beats, ledger: Ledger
 def test_the_master_is_killed_and_the_first_sentinel_is_frozen(
     group: SentinelGroup, beats: Beats, ledger: Ledger
 ) -> None:
-    """It takes connections and never answers; the others elect without it."""
+    """The frozen Sentinel accepts connections and never replies; the others elect without it."""
     beats.start_leader_and_standby()
     trial = Trial.begin(beats, ledger)
     group.sentinels[0].pause()
@@ -107,7 +107,7 @@ def test_the_master_is_killed_and_the_first_sentinel_is_frozen(
 def test_the_master_is_replaced_as_planned(
     group: SentinelGroup, beats: Beats, ledger: Ledger
 ) -> None:
-    """The old master stays up, as a replica that takes no writes."""
+    """The old master stays up, as a read-only replica."""
     beats.start_leader_and_standby()
     trial = Trial.begin(beats, ledger)
     master, asked_at = group.master(), time.monotonic()
@@ -131,8 +131,9 @@ def test_the_master_is_replaced_as_planned(
 def test_two_masters_at_once(group: SentinelGroup, beats: Beats, ledger: Ledger) -> None:
     """Master and leader are cut off together, and come back when there is another master.
 
-    The leader still has its connection to the old master. That one has no replica any more, so it
-    refuses writes; until it is one itself, so does the new master, and both are waited for.
+    The leader keeps its connection to the old master, which refuses writes because it has no
+    replica left. The new master also refuses writes until the old one is its replica. The beat
+    waits in both cases.
     """
     beats.start_leader_and_standby()
     trial = Trial.begin(beats, ledger)

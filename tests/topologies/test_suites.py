@@ -1,4 +1,4 @@
-"""A slice of the suites for store, lock and scheduler over every other kind of Redis.
+"""Runs a part of the suites for store, lock and scheduler on every other kind of Redis.
 
 Whole suites: ``REDBEAT_TOPOLOGY=cluster python -m pytest tests/store tests/scheduler tests/entry``.
 """
@@ -15,7 +15,7 @@ import pytest
 from tests.deployments import KINDS, STANDALONE, VARIABLE, chosen_kind
 
 ROOT = Path(__file__).parents[2]
-#: What shows best whether a kind of Redis does what is asked of it, in little time.
+#: Quick tests that fail first when a kind of Redis behaves differently.
 SHORT = ("tests/store/test_claim_script.py", "tests/scheduler/test_raw_recipes.py")
 SLICE = (
     "tests/store/test_claim_script.py",
@@ -24,7 +24,7 @@ SLICE = (
     "tests/scheduler/test_claims.py",
     "tests/scheduler/test_raw_recipes.py",
 )
-#: The kind that the short run has; the other tests of this directory have most of the others.
+#: The kind of the short run; the other tests of this directory cover most other kinds.
 QUICK = "resp2"
 
 
@@ -35,7 +35,7 @@ QUICK = "resp2"
 )
 def test_a_slice_of_the_suites(kind: str) -> None:
     assert chosen_kind() == STANDALONE, "these tests start the others by themselves"
-    # Keys in one slot, and rights: there kinds differ. The others differ in how they connect.
+    # The kinds differ in hash slots and rights; the others differ only in how they connect.
     files = SLICE if kind in ("cluster", "acl") else SHORT
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-n", "0", "-m", "", "-q", "--tb=short", *files],

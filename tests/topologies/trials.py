@@ -1,4 +1,4 @@
-"""What the tests of failovers have in common: load before and after, and the verdict."""
+"""Shared by the tests of failovers: load before and after, and the report."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.waiting import wait_until
 
 __all__ = ("RESUMED_WITHIN", "Trial", "check", "note")
 
-#: Takes what was measured; shown with ``--log-cli-level=INFO``.
+#: Logs measurements; ``--log-cli-level=INFO`` shows them.
 note = logging.getLogger("tests.topologies").info
 
 ENTRIES: Final = names(50)
@@ -36,13 +36,13 @@ class Trial:
 
     @classmethod
     def begin(cls, beats: Beats, ledger: Ledger) -> Trial:
-        """Store the entries, and wait until all of them ran twice."""
+        """Store the entries, and wait until all of them have run twice."""
         grid = Grid.begin(beats.schedule, ENTRIES, EVERY, AHEAD)
         wait_until(lambda: len(ledger) >= 2 * len(ENTRIES), 60.0, "the first runs")
         return cls(beats, ledger, grid)
 
     def wait_resumed(self, deadline: float = RESUMED_WITHIN) -> float:
-        """Wait until a message of an occurrence after now arrives; return the seconds."""
+        """Wait for a message of an occurrence after the call; return the seconds it took."""
         started, read, now = time.monotonic(), len(self.ledger), time.time()
 
         def resumed() -> bool:
@@ -52,18 +52,18 @@ class Trial:
         return time.monotonic() - started
 
     def go_on(self, seconds: float = 1.0) -> float:
-        """Let it work for a while; return the time then."""
+        """Wait for some seconds; return the time afterwards."""
         until = time.time() + seconds
         wait_until(lambda: time.time() >= until, seconds + 10.0)
         return until
 
     def end(self) -> Report:
-        """Return the verdict on everything up to a second from now."""
+        """Return the report on everything up to a second from now."""
         return settle(self.ledger, [self.grid], self.go_on())
 
 
 def check(report: Report) -> None:
-    """Every occurrence ran or was coalesced, and none under two ids."""
+    """Assert that every occurrence ran or was coalesced, none under two ids."""
     assert not report.lost
     assert not report.unknown
     assert not report.early

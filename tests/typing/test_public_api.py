@@ -1,7 +1,7 @@
-"""What users write against the public API satisfies their type checkers, at their strictest.
+"""Code that uses the public API passes strict type checkers.
 
-``usage.py`` is the code of such a user. It asserts types, so that one that decays to ``Any`` is
-noticed too. Each checker is run as in a project that has RedBeat installed.
+``usage.py`` is such code. It asserts types, so that a type that decays to ``Any`` is found too.
+Each checker runs as in a project that has RedBeat installed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import redbeat
 
 ROOT = Path(__file__).resolve().parents[2]
 USAGE = Path(__file__).with_name("usage.py")
-# Celery has no annotations. What is in the installed package is not for the user to check.
+# Celery has no annotations. Users do not check the code of installed packages.
 MYPY_INI = """
 [mypy]
 strict = true
@@ -40,7 +40,7 @@ WRONG_LINES = (4, 5, 6, 7)
 
 
 def program(name: str) -> str:
-    """Return the path of a program, from the environment of the tests or the ``PATH``."""
+    """Return the path of a program in the environment of the tests or on the ``PATH``."""
     places = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     found = shutil.which(name, path=places)
     assert found, f"{name} is not installed: pip install -r requirements.dev.txt"
@@ -48,7 +48,7 @@ def program(name: str) -> str:
 
 
 def run(*command: str | Path, place: Path) -> subprocess.CompletedProcess[str]:
-    """Run a checker in a directory outside the project, whose settings would be found."""
+    """Run a checker outside of the project, so that it does not find the project's settings."""
     environment = {**os.environ, "MYPYPATH": str(ROOT)}
     return subprocess.run(
         command, cwd=place, env=environment, capture_output=True, text=True, check=False

@@ -1,4 +1,4 @@
-"""The public API as a project uses it. Type checkers read this module; nobody runs it."""
+"""The public API as a project uses it. Type checkers read this module; it is never run."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def create() -> RedBeatSchedulerEntry:
 
 
 def inspect(entry: RedBeatSchedulerEntry) -> None:
-    """What is read from an entry has a type that can be relied on."""
+    """The values of an entry have known types."""
     assert_type(entry.key, str)
     assert_type(entry.rank, int | None)
     assert_type(entry.due_at, datetime | None)
@@ -101,16 +101,16 @@ def change() -> None:
 
 
 class LoggedEntry(RedBeatSchedulerEntry):
-    """An entry of RedBeat 2, whose ``save()`` took nothing."""
+    """An entry class for RedBeat 2, whose ``save()`` has no arguments."""
 
     def save(self) -> LoggedEntry:
-        """Put it into a queue of its own first."""
+        """Log the entry before it is saved."""
         self.options["queue"] = "reports"
         return super().save()
 
 
 class OwnedEntry(RedBeatSchedulerEntry):
-    """A subclass with an argument of its own; verbs return the subclass."""
+    """A subclass with an additional argument; its methods return the subclass."""
 
     def __init__(self, *args: Any, owner: str = "", **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -121,7 +121,7 @@ class OwnedEntry(RedBeatSchedulerEntry):
 
 
 class OwnScheduler(RedBeatScheduler):
-    """A scheduler that makes entries of the subclass and survives everything."""
+    """A scheduler that creates entries of the subclass and survives every error."""
 
     Entry = OwnedEntry
 
@@ -133,7 +133,7 @@ class OwnScheduler(RedBeatScheduler):
 
 
 def own(scheduler: OwnScheduler) -> str:
-    """Return who owns an entry that was loaded by the subclass."""
+    """Return the owner of an entry that the subclass loaded."""
     entry = OwnedEntry.from_key("proj:report", app=app)
     assert_type(entry, OwnedEntry)
     assert_type(entry.save(), OwnedEntry)
@@ -145,7 +145,7 @@ def own(scheduler: OwnScheduler) -> str:
 
 
 def watch() -> str:
-    """Who leads, and which beats there are."""
+    """The leader, and all beats."""
     leader = current_leader(app)
     assert_type(leader, BeatInfo | None)
     assert_type(active_beats(app), list[BeatInfo])
@@ -159,7 +159,7 @@ def watch() -> str:
 
 
 class payday(rrule):  # noqa: N801 - named as schedules are
-    """A schedule of the project's own."""
+    """A schedule class of the project."""
 
     def __init__(self, day: int) -> None:
         super().__init__("MONTHLY", bymonthday=day)
@@ -167,17 +167,17 @@ class payday(rrule):  # noqa: N801 - named as schedules are
 
 
 def dump(schedule: payday) -> dict[str, int]:
-    """Return what is stored of a schedule."""
+    """Return the stored form of a schedule."""
     return {"day": schedule.day}
 
 
 def load(fields: dict[str, Any]) -> payday:
-    """Return the schedule that was stored."""
+    """Return the schedule from its stored form."""
     return payday(fields["day"])
 
 
 def extend() -> None:
-    """Register the type, read calendars, let workers report, name the error of a full Redis."""
+    """Register the type, read calendars, let workers report, catch the error of a full Redis."""
     register_schedule_type("payday", payday, dump, load)
     register_schedule_type("day", payday, lambda schedule: {"day": schedule.day}, load)
     assert_type(from_ical("RRULE:FREQ=DAILY"), rrule | rruleset)
@@ -188,7 +188,7 @@ def extend() -> None:
 
 
 def operate() -> list[str]:
-    """Look after the schedule from a program."""
+    """Manage the schedule from a program."""
     schedule = Schedule(app)
     for entry in schedule.find(pattern="report-*", enabled=True):
         entry.pause("the disk is full")

@@ -1,4 +1,4 @@
-"""Schedules that are more than what is stored of them: their base form, and what is logged."""
+"""Schedules with more than their stored form: their base form, and the warnings."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def clock() -> datetime:
 
 
 class Zoned(crontab):
-    """A crontab with a zone of its own."""
+    """A crontab with its own time zone."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -49,7 +49,7 @@ class Workdays(crontab):
 
 
 class Later(schedule):
-    """An interval that begins with an offset."""
+    """An interval that starts with an offset."""
 
     def __init__(self, run_every: Any, offset: float = 0, **kwargs: Any) -> None:
         super().__init__(run_every, **kwargs)
@@ -80,13 +80,13 @@ class Set(rruleset):
 
 
 class Plain(crontab):
-    """A subclass that adds nothing that is lost."""
+    """A subclass that loses nothing when it is stored."""
 
     def __init__(self, text: str) -> None:
         super().__init__(*text.split())
 
     def explain(self) -> str:
-        """What it is for."""
+        """Return its description."""
         return "nothing"
 
 
@@ -101,7 +101,7 @@ RULE = (
     '"dtstart_tz": 0%s}'
 )
 
-#: A schedule, and the text that RedBeat 2.4.2 writes for it where it knows the type.
+#: A schedule, and the text of its type in RedBeat 2.4.2, if that version knows the type.
 STORED: list[tuple[BaseSchedule, str]] = [
     (Zoned(minute=5, hour="9,12"), CRON % ("5", '"9,12"')),
     (Workdays([1, 2]), CRON % ("[1, 2]", '"*"')),
@@ -119,13 +119,13 @@ STORED: list[tuple[BaseSchedule, str]] = [
 
 @pytest.fixture
 def log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
-    """What was warned about."""
+    """The logged warnings."""
     caplog.set_level("WARNING", "celery.beat")
     return caplog
 
 
 @pytest.mark.parametrize(("kind", "text"), STORED, ids=lambda value: type(value).__name__)
-def test_it_is_stored_in_its_base_form(kind: BaseSchedule, text: str) -> None:
+def test_a_subclass_is_stored_in_its_base_form(kind: BaseSchedule, text: str) -> None:
     assert asks_itself(kind)
     assert encode(kind) == text
     assert json.dumps(kind, cls=RedBeatJSONEncoder) == text
@@ -155,7 +155,7 @@ def test_one_warning_for_each_class_says_what_is_lost(
     lost: str,
     zone: bool,
 ) -> None:
-    # A class that no other test has saved.
+    # A new class, which no other test has saved.
     fresh: Any = type(f"{cls.__name__}OfTheUser", (cls,), {"__module__": "proj.times"})
     for _ in range(3):
         encode({"schedule": fresh(*args)})
@@ -168,7 +168,7 @@ def test_one_warning_for_each_class_says_what_is_lost(
 
 def test_a_clock_is_warned_about_with_the_zone_to_use(log: pytest.LogCaptureFixture) -> None:
     class Clocked(crontab):
-        """Adds nothing but what it is given."""
+        """Adds nothing of its own."""
 
     encode(Clocked(nowfun=clock))
     encode(Clocked())
@@ -179,22 +179,20 @@ def test_a_clock_is_warned_about_with_the_zone_to_use(log: pytest.LogCaptureFixt
 
 def test_a_rule_within_a_set_is_warned_about(log: pytest.LogCaptureFixture) -> None:
     class Inner(Rule):
-        """Another one."""
+        """Another class, for the rule in the set."""
 
     assert encode(rruleset([Inner(3, START)])) == encode(rruleset([rrule(3, START)]))
     assert "Inner" in log.text
 
 
 @pytest.mark.parametrize("kind", [Plain("5 9"), crontab(5, 9), schedule(5), rrule(3, START)])
-def test_nothing_is_said_where_nothing_is_lost(
-    log: pytest.LogCaptureFixture, kind: BaseSchedule
-) -> None:
+def test_no_warning_if_nothing_is_lost(log: pytest.LogCaptureFixture, kind: BaseSchedule) -> None:
     assert not asks_itself(kind)
     encode({"schedule": kind})
     assert not log.messages
 
 
-def test_the_zone_of_the_app_or_the_entry_is_nothing_of_its_own(
+def test_no_warning_about_the_zone_of_the_app_or_the_entry(
     log: pytest.LogCaptureFixture,
 ) -> None:
     app = Celery("tests", set_as_current=False, changes={"timezone": "Asia/Tokyo"})
@@ -207,7 +205,7 @@ def test_the_zone_of_the_app_or_the_entry_is_nothing_of_its_own(
     assert not log.messages
 
 
-def test_an_instance_with_a_zone_of_its_own_is_asked(log: pytest.LogCaptureFixture) -> None:
+def test_an_instance_with_its_own_zone_is_warned_about(log: pytest.LogCaptureFixture) -> None:
     app = Celery("tests", set_as_current=False)
     kind = crontab(hour=9, app=app)
     kind.tz = TOKYO
@@ -222,11 +220,11 @@ def test_an_instance_with_a_zone_of_its_own_is_asked(log: pytest.LogCaptureFixtu
 
 class Unmade(solar):
     def __init__(self) -> None:
-        """Do what nobody expects."""
+        """Skip the base class's constructor."""
 
 
 @pytest.mark.parametrize("kind", [BaseSchedule(), Unmade()])
-def test_what_has_no_stored_form_is_refused(kind: BaseSchedule) -> None:
+def test_a_schedule_without_a_stored_form_is_refused(kind: BaseSchedule) -> None:
     with pytest.raises(TypeError, match=r"register_schedule_type"):
         json.dumps(kind, cls=RedBeatJSONEncoder)
 
@@ -235,7 +233,7 @@ def test_a_registered_class_keeps_its_form_and_is_the_base_of_others(
     monkeypatch: pytest.MonkeyPatch, log: pytest.LogCaptureFixture
 ) -> None:
     class Registered(Later):
-        """One that is stored with its offset."""
+        """A type that is stored with its offset."""
 
     class More(Registered):
         def remaining_estimate(self, _last_run_at: datetime) -> timedelta:
@@ -268,7 +266,7 @@ def test_an_encoder_that_stores_the_clock_itself(
             return written
 
     class Clocked(crontab):
-        """Of this test."""
+        """The class of this test."""
 
     monkeypatch.setattr(redbeat.schedulers, "RedBeatJSONEncoder", Named)
     assert json.loads(encode(Clocked(nowfun=clock)))["nowfun"] == "proj.clock"

@@ -1,4 +1,4 @@
-"""The connection that a beat publishes on, and what is said about confirms."""
+"""The connection on which a beat publishes, and the warnings about confirms."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ BOUNDED = [
 
 
 def make_app(broker: str, **options: Any) -> Celery:
-    """An app with a broker that nothing connects to, and transport options."""
+    """Return an app with transport options and a broker to which nothing connects."""
     app = Celery("broker", broker=broker, set_as_current=False)
     if options:
         app.conf.broker_transport_options = options
@@ -45,7 +45,7 @@ def options_of(app: Celery, lease: float = 30.0) -> dict[str, Any]:
 
 @pytest.fixture
 def silent_port() -> Iterator[int]:
-    """A port where connections are accepted by the kernel and nobody ever answers."""
+    """A port on which the kernel accepts connections and nothing replies."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield server.getsockname()[1]
 
@@ -53,7 +53,7 @@ def silent_port() -> Iterator[int]:
 class TestTimeouts:
     @pytest.mark.parametrize(("broker", "names"), BOUNDED)
     @pytest.mark.parametrize(("lease", "seconds"), [(30.0, 5.0), (12.0, 2.0), (5.0, 1.0)])
-    def test_are_a_sixth_of_the_lease_and_a_second_at_least(
+    def test_timeouts_are_a_sixth_of_the_lease_and_at_least_a_second(
         self, broker: str, names: set[str], lease: float, seconds: float
     ) -> None:
         found = options_of(make_app(broker), lease)
@@ -61,32 +61,32 @@ class TestTimeouts:
         assert set(found) == names
 
     @pytest.mark.parametrize(("broker", "names"), BOUNDED)
-    def test_the_users_own_win(self, broker: str, names: set[str]) -> None:
-        own, ours = sorted(names)
-        found = options_of(make_app(broker, **{own: 77.0, "visibility_timeout": 9}))
-        assert found == {own: 77.0, ours: 5.0, "visibility_timeout": 9}
+    def test_a_timeout_of_the_user_wins(self, broker: str, names: set[str]) -> None:
+        users_option, default_option = sorted(names)
+        found = options_of(make_app(broker, **{users_option: 77.0, "visibility_timeout": 9}))
+        assert found == {users_option: 77.0, default_option: 5.0, "visibility_timeout": 9}
 
     @pytest.mark.parametrize(("broker", "names"), BOUNDED)
-    def test_all_the_users_own(self, broker: str, names: set[str]) -> None:
-        given = dict.fromkeys(names, 0.5)
-        assert options_of(make_app(broker, **given)) == given
+    def test_all_timeouts_of_the_user_win(self, broker: str, names: set[str]) -> None:
+        options_given = dict.fromkeys(names, 0.5)
+        assert options_of(make_app(broker, **options_given)) == options_given
 
-    def test_those_of_another_kind_of_broker_are_none_of_ours(self) -> None:
+    def test_other_kinds_of_brokers_get_no_timeouts(self) -> None:
         found = options_of(make_app("redis://127.0.0.1:1/0", read_timeout=3))
         assert found == {"read_timeout": 3, **dict.fromkeys(REDIS, 5.0)}
 
-    def test_the_memory_transport_is_left_alone(self) -> None:
+    def test_the_memory_transport_gets_no_timeouts(self) -> None:
         assert options_of(make_app("memory://")) == {}
         assert options_of(make_app("memory://", polling_interval=1)) == {"polling_interval": 1}
 
-    def test_the_settings_of_the_app_stay_as_they_are(self) -> None:
+    def test_the_settings_of_the_app_do_not_change(self) -> None:
         app = make_app("redis://127.0.0.1:1/0", visibility_timeout=9)
         options_of(app)
         assert app.conf.broker_transport_options == {"visibility_timeout": 9}
         with app.connection_for_write() as connection:
             assert connection.transport_options == {"visibility_timeout": 9}
 
-    def test_it_writes_where_the_app_writes(self) -> None:
+    def test_the_connection_uses_the_write_url_of_the_app(self) -> None:
         app = Celery("broker", broker="memory://", set_as_current=False)
         app.conf.broker_write_url = "redis://127.0.0.1:7/3"
         with publishing_connection(app, 30.0) as connection:
@@ -96,16 +96,17 @@ class TestTimeouts:
     def test_a_broker_that_never_answers_does_not_block(
         self, scheme: str, silent_port: int
     ) -> None:
-        """Setup: a broker that accepts connections. Fault: it says nothing. Invariant: an error."""
+        """Setup: a listening broker. Fault: it never replies. Invariant: an error."""
         app = make_app(f"{scheme}://127.0.0.1:{silent_port}//")
         started = time.monotonic()
         with publishing_connection(app, 5.0) as connection:
             with pytest.raises(connection.connection_errors):
                 connection.connect()
-            # Kombu tries twice, with a pause of 2 s: a second each, where Celery waits for 4.
+            # Kombu tries twice, with a pause of 2 s: each try takes a second, where Celery waits
+            # for 4.
             assert time.monotonic() - started < 8.0
 
-    def test_a_timeout_of_the_users_for_connecting_wins(self) -> None:
+    def test_a_connection_timeout_of_the_user_wins(self) -> None:
         app = make_app("amqp://127.0.0.1:1//")
         with publishing_connection(app, 12.0) as connection:
             assert connection.connect_timeout == 2.0
@@ -136,14 +137,14 @@ class TestRetryOptions:
             "often",
         ],
     )
-    def test_an_entry_cannot_have_more(self, policy: Any) -> None:
-        given = {"retry_policy": policy, "retry": True}
-        assert retry_options(given, False) == {"retry_policy": ONE_RETRY, "retry": True}
+    def test_an_entry_cannot_have_more_retries(self, policy: Any) -> None:
+        options_given = {"retry_policy": policy, "retry": True}
+        assert retry_options(options_given, False) == {"retry_policy": ONE_RETRY, "retry": True}
 
-    def test_an_entry_can_have_less(self) -> None:
-        given = {"retry_policy": {"max_retries": 0, "interval_start": 5}}
+    def test_an_entry_can_have_fewer_retries(self) -> None:
+        options_given = {"retry_policy": {"max_retries": 0, "interval_start": 5}}
         expected = {"retry_policy": {**ONE_RETRY, "max_retries": 0}}
-        assert retry_options(given, False) == expected
+        assert retry_options(options_given, False) == expected
         assert retry_options({"retry": False}, False)["retry"] is False
 
     @pytest.mark.parametrize("name", ["timeout", "confirm_timeout"])
@@ -154,27 +155,31 @@ class TestRetryOptions:
         assert retry_options({name: None}, once)[name] is None
 
     @pytest.mark.parametrize("once", [True, False])
-    def test_a_stored_policy_does_not_hold_up_a_publish(self, unused_port: int, once: bool) -> None:
-        """Setup: no broker. Fault: a policy of hours. Invariant: the error comes at once."""
+    def test_a_stored_policy_does_not_delay_a_publish(self, unused_port: int, once: bool) -> None:
+        """Setup: no broker. Fault: a policy that retries for hours. Invariant: the error comes at
+        once.
+        """
         app = make_app(f"amqp://127.0.0.1:{unused_port}//")
         hours = dict.fromkeys(("interval_start", "interval_step", "interval_max"), 36000)
-        given = {"retry_policy": {"max_retries": 10**6, **hours}, "timeout": 36000}
+        options_given = {"retry_policy": {"max_retries": 10**6, **hours}, "timeout": 36000}
         started = time.monotonic()
         with publishing_connection(app, 5.0) as connection:
             producer = app.amqp.Producer(connection, auto_declare=False)
             with pytest.raises(OperationalError):
-                app.send_task("t", producer=producer, **retry_options(given, once))
+                app.send_task("t", producer=producer, **retry_options(options_given, once))
         assert time.monotonic() - started < 20.0
 
-    @pytest.mark.parametrize("given", [{}, {"retry": True}, {"retry_policy": {"max_retries": 9}}])
-    def test_at_most_once_tries_no_more(self, given: dict[str, Any]) -> None:
-        assert retry_options(given, True) == {"retry": False}
+    @pytest.mark.parametrize(
+        "options_given", [{}, {"retry": True}, {"retry_policy": {"max_retries": 9}}]
+    )
+    def test_at_most_once_never_retries(self, options_given: dict[str, Any]) -> None:
+        assert retry_options(options_given, True) == {"retry": False}
 
-    def test_what_is_given_is_not_changed(self) -> None:
-        given = {"queue": "q"}
-        retry_options(given, True)
-        retry_options(given, False)
-        assert given == {"queue": "q"}
+    def test_the_given_options_are_not_changed(self) -> None:
+        options_given = {"queue": "q"}
+        retry_options(options_given, True)
+        retry_options(options_given, False)
+        assert options_given == {"queue": "q"}
 
 
 @pytest.mark.parametrize(
@@ -196,7 +201,7 @@ def test_a_url_that_celery_does_not_know(url: str, hint: str) -> None:
 class TestConfirms:
     @pytest.mark.parametrize("broker", ["amqp://127.0.0.1:1//", "pyamqp://127.0.0.1:1//"])
     @pytest.mark.parametrize("options", [{}, {"confirm_publish": False}])
-    def test_rabbitmq_without_them_is_warned_about(
+    def test_rabbitmq_without_confirms_is_warned_about(
         self, caplog: pytest.LogCaptureFixture, broker: str, options: dict[str, Any]
     ) -> None:
         warn_about_confirms(make_app(broker, **options))
@@ -212,7 +217,7 @@ class TestConfirms:
             ("memory://", {}),
         ],
     )
-    def test_others_are_not(
+    def test_other_brokers_are_not_warned_about(
         self, caplog: pytest.LogCaptureFixture, broker: str, options: dict[str, Any]
     ) -> None:
         warn_about_confirms(make_app(broker, **options))
@@ -227,19 +232,19 @@ class TestDeclaringOnce:
 
     @staticmethod
     def declarations(producer: Any, queue: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-        """Publish three messages; return the queues that the broker was asked to make."""
-        asked: list[str] = []
+        """Publish three messages; return the queues that were declared."""
+        declared: list[str] = []
         channel = producer.channel
         declare = channel.queue_declare
 
         def queue_declare(queue: str, *args: Any, **kwargs: Any) -> Any:
-            asked.append(queue)
+            declared.append(queue)
             return declare(queue, *args, **kwargs)
 
         monkeypatch.setattr(channel, "queue_declare", queue_declare)
         for number in range(3):
             producer.publish({"n": number}, routing_key=queue.name, declare=[queue], retry=True)
-        return asked
+        return declared
 
     def test_a_queue_is_declared_once_on_a_connection(
         self, connection: Any, monkeypatch: pytest.MonkeyPatch
@@ -248,7 +253,9 @@ class TestDeclaringOnce:
         assert self.declarations(producer, queue, monkeypatch) == ["once"]
         assert queue(connection.default_channel).get().payload == {"n": 0}
 
-    def test_and_again_on_the_next(self, connection: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_queue_is_declared_again_on_the_next_connection(
+        self, connection: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         producer, queue = declaring_once(KOMBU.Producer)(connection), KOMBU.Queue("again")
         self.declarations(producer, queue, monkeypatch)
         connection.close()
@@ -264,7 +271,7 @@ class TestDeclaringOnce:
         )
         assert self.declarations(producer, queue, monkeypatch) == ["short"] * 3
 
-    def test_no_queue_is_copied_that_is_declared(
+    def test_a_declared_queue_is_not_copied(
         self, connection: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         producer, queue = declaring_once(KOMBU.Producer)(connection), KOMBU.Queue("copied")
@@ -274,7 +281,7 @@ class TestDeclaringOnce:
         producer.publish({}, routing_key="copied", declare=[queue], retry=True)
         assert copies == []
 
-    def test_what_is_no_class_is_left_alone(self) -> None:
+    def test_a_channel_factory_that_is_not_a_class_is_left_alone(self) -> None:
         def factory(channel: Any) -> Any:
             return KOMBU.Producer(channel)
 

@@ -1,4 +1,4 @@
-"""The client factory: topologies, precedence, TLS, and silence about passwords."""
+"""The client factory: topologies, precedence of options, TLS, and passwords kept secret."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def client_of(**settings: Any) -> Any:
 
 
 def kwargs_of(**settings: Any) -> dict[str, Any]:
-    """What redis-py's connections are made with."""
+    """Return the arguments of redis-py's connections."""
     kwargs: dict[str, Any] = client_of(**settings).connection_pool.connection_kwargs
     return kwargs
 
@@ -77,7 +77,7 @@ class Provider(CredentialProvider):
 # One client for an app
 
 
-def test_the_client_works_and_answers_with_text(redis_url: str) -> None:
+def test_the_client_works_and_decodes_replies(redis_url: str) -> None:
     client = get_redis(make_app(redbeat_redis_url=redis_url))
     assert client.set("k", "ä")
     assert client.get("k") == "ä"
@@ -90,7 +90,7 @@ def test_one_client_for_the_life_of_an_app() -> None:
     assert get_redis(make_app()) is not get_redis(app)
 
 
-def test_threads_that_ask_at_once_get_the_same_client() -> None:
+def test_threads_get_the_same_client() -> None:
     app = make_app()
     together = threading.Barrier(8)
     clients: list[Any] = []
@@ -114,7 +114,7 @@ def test_the_client_of_the_user_is_left_alone() -> None:
     assert ensure_conf(app).key_prefix == "redbeat:"
 
 
-def test_without_an_app_it_is_the_current_one() -> None:
+def test_without_an_app_the_current_app_is_used() -> None:
     app = Celery("current", broker=BROKER)
     assert get_redis() is app.redbeat_redis
 
@@ -135,7 +135,7 @@ def test_no_retry_period_no_wrapper(period: Any) -> None:
 # URL, options, defaults
 
 
-def test_defaults_notice_a_dead_server() -> None:
+def test_defaults_detect_a_dead_server() -> None:
     kwargs = kwargs_of()
     assert kwargs["socket_timeout"] == 5
     assert kwargs["socket_connect_timeout"] == 5
@@ -258,7 +258,9 @@ def test_wrong_option_names_setting_and_option(
         ({"redbeat_redis_url": "unix:///s", "redbeat_redis_use_ssl": True}, "use_ssl"),
     ],
 )
-def test_impossible_url_is_one_clear_error(settings: dict[str, Any], names: str) -> None:
+def test_an_impossible_url_is_an_error_that_names_the_setting(
+    settings: dict[str, Any], names: str
+) -> None:
     with pytest.raises(ConfigurationError, match=names) as caught:
         client_of(**settings)
     assert SECRET not in str(caught.value)
@@ -272,7 +274,7 @@ def test_of_several_urls_the_first_is_used(caplog: pytest.LogCaptureFixture) -> 
     several, database = (record.getMessage() for record in caplog.records)
     assert several.startswith("redbeat_redis_url names several servers")
     assert SECRET not in caplog.text
-    assert "The schedule is in database 2" in database  # RedBeat 2 read it as database 0
+    assert "The schedule is in database 2" in database  # RedBeat 2 read this value as database 0
 
 
 # Topologies
@@ -324,10 +326,12 @@ def test_sentinel(use_ssl: Any) -> None:
     assert pool.connection_kwargs["socket_timeout"] == 2
     assert isinstance(app.redbeat_sentinel, Sentinel)
     assert app.redbeat_sentinel.min_other_sentinels == 1
-    asked = [node.connection_pool.connection_kwargs for node in app.redbeat_sentinel.sentinels]
-    assert [(node["host"], node["port"]) for node in asked] == SENTINELS
-    assert asked[0]["credential_provider"].get_credentials() == (SECRET,)
-    assert asked[0]["socket_connect_timeout"] == 1
+    sentinel_options = [
+        node.connection_pool.connection_kwargs for node in app.redbeat_sentinel.sentinels
+    ]
+    assert [(node["host"], node["port"]) for node in sentinel_options] == SENTINELS
+    assert sentinel_options[0]["credential_provider"].get_credentials() == (SECRET,)
+    assert sentinel_options[0]["socket_connect_timeout"] == 1
 
 
 def test_sentinel_in_celerys_spelling() -> None:
@@ -338,8 +342,10 @@ def test_sentinel_in_celerys_spelling() -> None:
     pool = get_redis(app).connection_pool
     assert pool.service_name == "mine"
     assert pool.connection_kwargs["db"] == 3
-    asked = [node.connection_pool.connection_kwargs for node in app.redbeat_sentinel.sentinels]
-    assert [(node["host"], node["port"]) for node in asked] == [("a", 1), ("b", 26379)]
+    sentinel_options = [
+        node.connection_pool.connection_kwargs for node in app.redbeat_sentinel.sentinels
+    ]
+    assert [(node["host"], node["port"]) for node in sentinel_options] == [("a", 1), ("b", 26379)]
 
 
 def test_sentinel_service_is_master_by_default() -> None:
@@ -368,12 +374,12 @@ def test_cluster_that_is_away_is_a_connection_error_of_each_command(unused_port:
     client.close()
 
 
-def test_server_that_is_no_cluster(redis_url: str) -> None:
+def test_a_server_that_is_not_a_cluster_is_an_error(redis_url: str) -> None:
     with pytest.raises(ConfigurationError, match="not a cluster"):
         client_of(redbeat_redis_url=redis_url, redbeat_redis_options={"cluster": True}).get("k")
 
 
-def test_option_that_would_not_reach_the_nodes_of_a_cluster() -> None:
+def test_an_option_that_does_not_reach_cluster_nodes_is_an_error() -> None:
     options = {"health_check_interval": 5}
     with pytest.raises(ConfigurationError, match="health_check_interval"):
         client_of(redbeat_redis_url="redis-cluster://h", redbeat_redis_options=options)
@@ -386,7 +392,7 @@ def test_option_that_would_not_reach_the_nodes_of_a_cluster() -> None:
         ("redis-sentinel://h/3", {"sentinels": SENTINELS}, "3"),
     ],
 )
-def test_a_database_that_redbeat_2_chose_otherwise_is_told(
+def test_a_database_other_than_that_of_redbeat_2_is_logged(
     warnings: pytest.LogCaptureFixture, url: str, options: dict[str, Any], now: str
 ) -> None:
     client_of(redbeat_redis_url=url, redbeat_redis_options=options)
@@ -394,7 +400,7 @@ def test_a_database_that_redbeat_2_chose_otherwise_is_told(
 
 
 @pytest.mark.parametrize("settings", [{}, {"redbeat_redis_options": {"db": 0}}])
-def test_nothing_is_told_about_the_usual_database(
+def test_the_usual_database_is_not_logged(
     warnings: pytest.LogCaptureFixture, settings: dict[str, Any]
 ) -> None:
     client_of(**settings)
@@ -425,15 +431,15 @@ def test_no_repr_shows_a_password(url: str) -> None:
     client = get_redis(app)
     pool = client.connection_pool
     parameters = client_parameters(ensure_conf(app).endpoint)
-    shown = [repr(client), repr(unretried(client)), repr(pool), str(pool.connection_kwargs)]
-    shown += [repr(parameters), repr(parameters.node), str(parameters.kwargs)]
+    texts = [repr(client), repr(unretried(client)), repr(pool), str(pool.connection_kwargs)]
+    texts += [repr(parameters), repr(parameters.node), str(parameters.kwargs)]
     sentinel = getattr(app, "redbeat_sentinel", None)
-    shown += map(repr, [sentinel, *sentinel.sentinels] if sentinel else [])
-    assert not [text for text in shown if SECRET in text]
+    texts += map(repr, [sentinel, *sentinel.sentinels] if sentinel else [])
+    assert not [text for text in texts if SECRET in text]
 
 
 @pytest.mark.parametrize(
-    ("url", "shown"),
+    ("url", "printable"),
     [
         ("redis://localhost:7001/0", "redis://localhost:7001/0"),
         ("redis://:p@localhost:7001/0", "redis://:**@localhost:7001/0"),
@@ -442,12 +448,12 @@ def test_no_repr_shows_a_password(url: str) -> None:
         ("amqp://u:p@h:5672//", "amqp://u:**@h:5672//"),
     ],
 )
-def test_safe_url_as_celery_shows_it(url: str, shown: str) -> None:
-    assert safe_url(url) == shown == maybe_sanitize_url(url)
+def test_safe_url_as_celery_shows_it(url: str, printable: str) -> None:
+    assert safe_url(url) == printable == maybe_sanitize_url(url)
 
 
 @pytest.mark.parametrize(
-    ("url", "shown"),
+    ("url", "printable"),
     [
         (None, ""),
         (["sentinel://:p@a", "sentinel://:p@b"], "sentinel://:**@a;sentinel://:**@b"),
@@ -467,15 +473,15 @@ def test_safe_url_as_celery_shows_it(url: str, shown: str) -> None:
         ("redis://h?client_name=a@b", "redis://h?client_name=a@b"),
     ],
 )
-def test_safe_url(url: Any, shown: str) -> None:
-    assert safe_url(url) == shown
+def test_safe_url(url: Any, printable: str) -> None:
+    assert safe_url(url) == printable
 
 
 # TLS
 
 
 def tls_of(**settings: Any) -> dict[str, Any] | None:
-    """The TLS arguments, or None for a plain connection."""
+    """Return the TLS arguments, or None for a plain connection."""
     pool = client_of(**settings).connection_pool
     if not issubclass(pool.connection_class, SSLConnection):
         assert issubclass(pool.connection_class, (Connection, UnixDomainSocketConnection))
@@ -519,7 +525,7 @@ def test_no_tls(settings: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("value", [ssl.CERT_NONE, "CERT_NONE", "none", "NONE", None, 0], ids=repr)
-def test_verification_can_be_switched_off_loudly(
+def test_switched_off_verification_is_warned_about(
     warnings: pytest.LogCaptureFixture, value: Any
 ) -> None:
     settings = {"redbeat_redis_use_ssl": {"ssl_cert_reqs": value}}
@@ -531,7 +537,7 @@ def test_verification_can_be_switched_off_loudly(
     assert warnings.text.count("redbeat_redis_use_ssl['ssl_cert_reqs']") == 2
 
 
-def test_the_check_of_the_name_can_be_switched_off_loudly(
+def test_a_switched_off_host_name_check_is_warned_about(
     warnings: pytest.LogCaptureFixture,
 ) -> None:
     tls = tls_of(redbeat_redis_url="rediss://h?ssl_check_hostname=false")
@@ -566,7 +572,7 @@ def test_tls_precedence() -> None:
     assert tls["ssl_cert_reqs"] == "required"
 
 
-def test_names_of_amqp_are_understood(files: CertificateFiles) -> None:
+def test_option_names_of_amqp_are_accepted(files: CertificateFiles) -> None:
     tls = tls_of(
         broker_use_ssl={
             "ca_certs": files.authority,
@@ -601,7 +607,7 @@ def test_wrong_tls_option_names_setting_and_option(use_ssl: dict[str, Any], name
         client_of(redbeat_redis_use_ssl=use_ssl)
 
 
-def test_files_that_cannot_be_used(files: CertificateFiles) -> None:
+def test_unusable_files_are_errors(files: CertificateFiles) -> None:
     wrong: list[dict[str, Any]] = [
         {"ssl_ca_certs": files.key},
         {"ssl_certfile": files.authority, "ssl_keyfile": files.key},
@@ -619,7 +625,7 @@ def test_files_that_cannot_be_used(files: CertificateFiles) -> None:
         assert SECRET not in str(caught.value)
 
 
-def test_encrypted_key_opens_with_its_password(files: CertificateFiles) -> None:
+def test_an_encrypted_key_is_decrypted_with_its_password(files: CertificateFiles) -> None:
     tls = tls_of(
         redbeat_redis_use_ssl={
             "ssl_certfile": files.certificate,

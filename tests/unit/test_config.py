@@ -1,4 +1,4 @@
-"""The configuration: spellings, defaults, wrong values, and what is said about them."""
+"""The configuration: spellings, defaults, wrong values, and the messages about them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ URL = "redis://localhost:6379/0"
 
 
 def make_app(namespace: str | None = None, broker: Any = URL, **settings: Any) -> Celery:
-    """An app whose settings come from an object, as in a project."""
+    """Return an app whose settings come from an object, as in a project."""
     app = Celery("conf", broker=broker, set_as_current=False)
     app.config_from_object(settings, namespace=namespace)
     return app
@@ -33,7 +33,7 @@ def config_of(**settings: Any) -> RedBeatConfig:
 
 
 class LazySettings:
-    """Settings as Django has them: an object that is filled when it is first looked at."""
+    """Settings as Django has them: an object that is filled at its first use."""
 
     def __init__(self, **values: Any) -> None:
         self.__dict__["_values"] = values
@@ -68,7 +68,7 @@ def test_defaults() -> None:
     assert config.schedule == {}
 
 
-def test_the_schedule_is_the_one_of_now() -> None:
+def test_the_schedule_is_the_current_one() -> None:
     config = config_of()
     config.app.conf.beat_schedule = {"a": {"task": "t", "schedule": 1}}
     assert list(config.schedule) == ["a"]
@@ -176,7 +176,7 @@ def test_own_settings_win_and_keep_everything() -> None:
     assert config.endpoint.options_setting == "redbeat_redis_options"
 
 
-def test_alternatives_of_the_broker_are_carried() -> None:
+def test_alternative_urls_of_the_broker_are_kept() -> None:
     text = "sentinel://a:1;sentinel://b:2"
     assert config_of(broker=text).redis_url == text
     assert RedBeatConfig(make_app(broker=None, broker_url=text.split(";"))).redis_url == text
@@ -213,7 +213,7 @@ def test_no_option_allows_a_prefix_without_a_hash_tag_in_a_cluster() -> None:
         config_of(redbeat_key_prefix="old:", redbeat_redis_options=options)
 
 
-def test_the_users_client_decides_about_the_cluster() -> None:
+def test_the_client_of_the_user_decides_about_the_cluster() -> None:
     app = make_app(redbeat_redis_options={"cluster": True})
     app.redbeat_redis = Redis()
     assert not RedBeatConfig(app).cluster
@@ -307,7 +307,7 @@ def test_options_are_converted() -> None:
     }
 
 
-def test_option_name_that_is_no_text() -> None:
+def test_an_option_name_that_is_not_text_is_an_error() -> None:
     with pytest.raises(ConfigurationError, match="redbeat_redis_options"):
         config_of(redbeat_redis_options={5: 5})
 
@@ -384,7 +384,7 @@ def test_the_schedule_can_be_set() -> None:
 
 
 class LocalProxy:
-    """A proxy as Flask programs have it: the app is found at each use."""
+    """A proxy as in Flask programs: it looks up the app at each use."""
 
     __slots__ = ("_get_current_object",)
 
@@ -396,7 +396,7 @@ class LocalProxy:
 
 
 @pytest.mark.parametrize("proxy", [Proxy, LocalProxy])
-def test_a_proxy_stands_for_its_app(proxy: Any) -> None:
+def test_a_proxy_is_resolved_to_its_app(proxy: Any) -> None:
     app = make_app()
     found = proxy(lambda: app)
     assert real_app(found) is real_app(proxy(lambda: found)) is app
@@ -416,13 +416,13 @@ def test_the_current_app_is_resolved() -> None:
 
 
 def cluster_client(port: int) -> RedisCluster:
-    """A client as a program makes it; RedisCluster connects when it is made, LateCluster later."""
+    """Return a client as a program creates it; RedisCluster connects at once, LateCluster later."""
     client = build_client(config_of(redbeat_redis_url=f"redis-cluster://h:{port}"))
     assert isinstance(client, RedisCluster)
     return client
 
 
-def test_a_cluster_client_is_found_later(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_cluster_client_that_is_set_later_is_used(caplog: pytest.LogCaptureFixture) -> None:
     app = make_app()
     config = ensure_conf(app)
     app.redbeat_redis = cluster_client(7000)
@@ -434,7 +434,7 @@ def test_a_cluster_client_is_found_later(caplog: pytest.LogCaptureFixture) -> No
     assert "'{redbeat}:'" in message
 
 
-def test_a_cluster_client_that_is_found_later_needs_a_hash_tag() -> None:
+def test_a_cluster_client_that_is_set_later_needs_a_hash_tag() -> None:
     app = make_app(redbeat_key_prefix="mine:")
     ensure_conf(app)
     app.redbeat_redis = cluster_client(7000)
@@ -454,7 +454,7 @@ def test_ensure_conf_reads_once() -> None:
     assert ensure_conf(app).key_prefix == "redbeat:"
 
 
-def test_without_an_app_it_is_the_current_one() -> None:
+def test_without_an_app_the_current_app_is_used() -> None:
     app = make_app(redbeat_key_prefix="current:")
     previous = Celery("previous")
     app.set_current()
@@ -476,7 +476,7 @@ def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 def reported(caplog: pytest.LogCaptureFixture, app: Celery) -> list[str]:
-    """What is logged at the first use, and not before."""
+    """Return what is logged at the first use; assert that nothing is logged before."""
     config = ensure_conf(app)
     assert warnings_of(caplog) == []
     config.report()
@@ -494,7 +494,7 @@ def reported(caplog: pytest.LogCaptureFixture, app: Celery) -> list[str]:
         ("CELERY", "CELERY_READBEAT_REDIS_URL", "redbeat_redis_url"),
     ],
 )
-def test_misspelt_setting_is_reported_with_the_nearest(
+def test_a_misspelt_setting_is_reported_with_the_most_similar_one(
     caplog: pytest.LogCaptureFixture, namespace: str | None, name: str, nearest: str
 ) -> None:
     app = make_app(namespace, **{name: "s3cret"})

@@ -1,4 +1,4 @@
-"""Crontabs: as Celery computes them where the clock is steady, by the minute where it is not."""
+"""Crontabs match Celery's while the UTC offset is constant, and a search by minutes otherwise."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FIELDS = {
     "month_of_year": (1, 12),
 }
 
-# A zone, and the first and last day around one change of its clock.
+# A time zone, and the first and last day around one clock change.
 CHANGES = {
     "New York, forward": ("America/New_York", datetime(2026, 3, 7), 3),
     "New York, back": ("America/New_York", datetime(2026, 10, 31), 3),
@@ -86,7 +86,7 @@ def expression(chance: random.Random, low: int, high: int) -> object:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_the_next_run_is_that_of_celery_where_the_clock_never_changes(seed: int) -> None:
+def test_without_clock_changes_the_next_run_is_that_of_celery(seed: int) -> None:
     chance = random.Random(seed)
     for _ in range(80):
         fields = {name: expression(chance, *limits) for name, limits in FIELDS.items()}
@@ -98,7 +98,7 @@ def test_the_next_run_is_that_of_celery_where_the_clock_never_changes(seed: int)
         try:
             schedule = cron(**fields, nowfun=lambda after=after: after)
         except ValueError:
-            continue  # never matches any date, and newer releases of Celery say so
+            continue  # matches no date, which newer releases of Celery refuse
         start, delta, _ = schedule.remaining_delta(after, tz=UTC)
         expected = after + remaining(start, delta, after)
         schedule.nowfun = None
@@ -106,7 +106,7 @@ def test_the_next_run_is_that_of_celery_where_the_clock_never_changes(seed: int)
 
 
 def wall_times(zone: ZoneInfo, start: datetime, end: datetime) -> Iterator[tuple[datetime, int]]:
-    """Every instant from start to end by the minute, with its number in the hour it repeats."""
+    """Every minute from start to end, as an instant with its fold."""
     moment = start
     while moment <= end:
         yield moment, moment.astimezone(zone).fold
@@ -126,7 +126,7 @@ def matches(schedule: crontab, wall: datetime) -> bool:
 def by_the_minute(
     schedule: crontab, real_time: bool, start: datetime, end: datetime, zone: ZoneInfo
 ) -> list[datetime]:
-    """The same rule, spelled out: try every minute, and every wall time that was left out."""
+    """The same rule, spelled out: try every minute, and every skipped wall-clock time."""
     found, previous = set(), None
     for moment, fold in wall_times(zone, start, end):
         wall = moment.astimezone(zone).replace(tzinfo=None, fold=0)
@@ -154,7 +154,7 @@ def test_every_change_of_the_clock(change: str, fields: dict[str, object]) -> No
 
 
 @pytest.mark.parametrize("fields", EXPRESSIONS, ids=str)
-def test_it_does_not_matter_from_where_in_between_one_asks(fields: dict[str, object]) -> None:
+def test_the_next_run_does_not_depend_on_the_start_of_the_search(fields: dict[str, object]) -> None:
     schedule = cron(**fields)
     for change in ("New York, forward", "New York, back", "Lord Howe, back"):
         name, day, _ = CHANGES[change]
@@ -168,8 +168,8 @@ def test_it_does_not_matter_from_where_in_between_one_asks(fields: dict[str, obj
             moment += timedelta(minutes=7, seconds=13)
 
 
-def test_the_repeated_hour_has_all_its_five_minutes() -> None:
-    start = datetime(2026, 11, 1, 5, 59, tzinfo=UTC)  # one minute before 01:00 comes again
+def test_every_five_minutes_runs_in_both_repeated_hours() -> None:
+    start = datetime(2026, 11, 1, 5, 59, tzinfo=UTC)  # one minute before 01:00 occurs again
     found = runs(cron(minute="*/5"), start, start + timedelta(hours=1), "America/New_York")
     assert len(found) == 12
 
@@ -191,7 +191,7 @@ def test_a_daily_run_in_the_missing_hour_happens_at_its_end() -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("change", [name for name in CHANGES if "Apia" not in name])
 @pytest.mark.parametrize("fields", EXPRESSIONS[:6], ids=str)
-def test_zones_that_do_not_keep_pep_495(change: str, fields: dict[str, object]) -> None:
+def test_zones_that_ignore_the_fold(change: str, fields: dict[str, object]) -> None:
     name, day, _ = CHANGES[change]
     moment = day.replace(tzinfo=ZoneInfo(name)).astimezone(UTC)
     other = tz.gettz(name)
@@ -203,7 +203,7 @@ def test_zones_that_do_not_keep_pep_495(change: str, fields: dict[str, object]) 
 
 
 class Careless(tzinfo):
-    """A zone whose author did not expect to be asked without a datetime."""
+    """A time zone whose methods fail without a datetime."""
 
     zone = ZoneInfo("America/New_York")
 
@@ -221,12 +221,12 @@ class Careless(tzinfo):
         return self.zone.fromutc(dt.replace(tzinfo=self.zone)).replace(tzinfo=self)
 
 
-def test_a_zone_class_of_a_users_own() -> None:
+def test_a_zone_class_of_the_user() -> None:
     after, schedule = datetime(2026, 3, 8, 6, tzinfo=UTC), cron(minute=30, hour=2)
     assert next_run(schedule, after, Careless()) == datetime(2026, 3, 8, 7, tzinfo=UTC)
 
 
-def test_without_a_zone_the_one_of_the_app_counts() -> None:
+def test_without_a_zone_that_of_the_app_is_used() -> None:
     app = Celery("tests", set_as_current=False, changes={"timezone": "Asia/Tokyo"})
     schedule = crontab(minute=0, hour=9, app=app)
     after = datetime(2026, 1, 1, tzinfo=UTC)

@@ -1,4 +1,4 @@
-"""JSON both ways: the texts of RedBeat 2, hand-written ones, and what is wrong with others."""
+"""JSON encoding and decoding: texts of RedBeat 2, hand-written texts, and errors in others."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ DATE = '{"__type__": "datetime", "year": 2020, "month": 1, "day": 1, "hour": 0, 
 CRON_END = '"day_of_week": "*", "day_of_month": "*", "month_of_year": "*"}'
 RULE_END = '"bymonthday": null, "byyearday": null, "byeaster": null, "byweekno": null, '
 
-# What RedBeat 2.4 writes, to the byte.
+# The exact texts that RedBeat 2.4 writes.
 STORED: tuple[tuple[Any, str], ...] = (
     (schedule(60), '{"__type__": "interval", "every": 60.0, "relative": false}'),
     (schedule(5, relative=True), '{"__type__": "interval", "every": 5.0, "relative": true}'),
@@ -115,7 +115,7 @@ def test_a_whole_definition_is_that_of_redbeat_2() -> None:
     assert decode(text, "definition") == {**definition, "args": ["x", 2]}
 
 
-# -- by hand, as the manual shows it
+# -- written by hand, as in the manual -------------------------------------------------------------
 
 
 def by_hand(**fields: Any) -> Any:
@@ -192,7 +192,7 @@ def test_a_datetime_by_hand(missing: str) -> None:
         allow_imaginary=True,
     )
 )
-def test_every_datetime_comes_back(moment: datetime) -> None:
+def test_every_datetime_survives_a_round_trip(moment: datetime) -> None:
     found = decode(encode(moment), "x")
     expected = moment.replace(tzinfo=UTC, fold=0) if moment.tzinfo is None else moment
     assert found.replace(tzinfo=None) == expected.replace(tzinfo=None)
@@ -223,7 +223,7 @@ JSON_VALUES = st.recursive(
 
 
 @given(JSON_VALUES)
-def test_every_json_value_comes_back(value: Any) -> None:
+def test_every_json_value_survives_a_round_trip(value: Any) -> None:
     assert decode(encode(value), "x") == value
     assert json.loads(json.dumps(value, cls=RedBeatJSONEncoder), cls=RedBeatJSONDecoder) == value
 
@@ -260,7 +260,7 @@ def test_a_users_own_tagged_dict_survives(value: Any) -> None:
         '{"__type__": {"x": 1}}',
     ],
 )
-def test_what_does_not_fit_its_tag_is_left_as_it_is(text: str) -> None:
+def test_an_object_that_does_not_fit_its_tag_is_left_unchanged(text: str) -> None:
     assert json.loads(text, cls=RedBeatJSONDecoder) == json.loads(text)
 
 
@@ -271,7 +271,7 @@ def test_a_crontab_of_any_iterable_is_stored_as_a_list(hour: Any) -> None:
     assert json.loads(encode(found))["hour"] == [1, 2]
 
 
-def test_an_iterator_is_stored_as_what_it_gave() -> None:
+def test_an_iterator_is_stored_as_its_values() -> None:
     cron = crontab(minute=iter([5, 7]), hour=True)
     found = decode(encode(cron), "x")
     assert found == cron
@@ -279,7 +279,7 @@ def test_an_iterator_is_stored_as_what_it_gave() -> None:
     assert (text["minute"], text["hour"]) == ([5, 7], 1)
 
 
-def test_rules_come_back_with_all_their_parts() -> None:
+def test_rules_survive_a_round_trip_with_all_their_parts() -> None:
     rule = rrule(
         "MONTHLY",
         datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=KOLKATA),
@@ -303,7 +303,7 @@ def test_a_repeated_hour_keeps_its_fold() -> None:
 
 
 class Pytz(tzinfo):
-    """A zone of the older kind: a name, and the offset fixed for one datetime."""
+    """A time zone of the older kind: a name, and an offset fixed for one datetime."""
 
     zone = "America/New_York"
 
@@ -338,7 +338,7 @@ def test_zones_of_the_older_kind_keep_the_instant(
     assert json.loads(encode(moment))["timezone"] == zone
 
 
-def test_subclasses_of_plain_values_are_that_value() -> None:
+def test_subclasses_of_plain_types_are_stored_as_plain_values() -> None:
     class Colour(str, Enum):
         RED = "red"
 
@@ -418,7 +418,9 @@ MALFORMED: tuple[tuple[Any, str, str], ...] = (
 
 
 @pytest.mark.parametrize(("value", "key", "problem"), MALFORMED, ids=str)
-def test_a_bad_schedule_says_what_is_wrong(value: Any, key: str, problem: str) -> None:
+def test_the_error_about_a_bad_schedule_says_what_is_wrong(
+    value: Any, key: str, problem: str
+) -> None:
     read = decode(json.dumps({"schedule": value}), "definition")["schedule"]
     with pytest.raises(DecodeError, match=problem) as caught:
         decode_schedule(read)

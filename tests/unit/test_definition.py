@@ -1,4 +1,4 @@
-"""A definition is written the same by the short way for usual ones and by the encoder."""
+"""The short way for usual definitions and the encoder write the same text."""
 
 from __future__ import annotations
 
@@ -71,11 +71,11 @@ def test_both_ways_write_the_same(fields: dict[str, Any]) -> None:
     ],
     ids=repr,
 )
-def test_the_usual_is_written_the_short_way(fields: dict[str, Any]) -> None:
+def test_usual_definitions_are_written_the_short_way(fields: dict[str, Any]) -> None:
     assert flat_text(definition(**fields)) == encode(definition(**fields))
 
 
-def test_times_among_the_options_are_not_written_as_they_are() -> None:
+def test_times_among_the_options_are_not_written_the_short_way() -> None:
     assert flat_text(definition(options={"expires": 60})) is None
 
 
@@ -86,7 +86,7 @@ def test_a_field_left_out_stays_out() -> None:
     assert flat_text(short) is None
 
 
-def test_equal_values_of_other_types_are_told_apart() -> None:
+def test_equal_values_of_different_types_are_distinguished() -> None:
     texts = [encode_definition(definition(args=[one])) for one in (1, True, 1.0)]
     assert [flat_text(definition(args=[one])) for one in (1, True)] == texts[:2]
     assert [json.loads(text)["args"] for text in texts] == [[1], [True], [1.0]]
@@ -105,14 +105,16 @@ REFUSED: tuple[tuple[dict[str, Any], str], ...] = (
 
 
 @pytest.mark.parametrize(("fields", "field"), REFUSED)
-def test_what_cannot_be_stored_is_named(fields: dict[str, Any], field: str) -> None:
+def test_the_error_names_the_field_that_cannot_be_stored(
+    fields: dict[str, Any], field: str
+) -> None:
     with pytest.raises(InvalidEntryError) as caught:
         encode_definition(definition(**fields))
     assert caught.value.field == field
     assert flat_text(definition(**fields)) is None
 
 
-def test_an_encoder_of_the_users_own_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_encoder_of_the_user_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
     class Sorted(RedBeatJSONEncoder):
         def __init__(self, **kwargs: Any) -> None:
             super().__init__(**{**kwargs, "sort_keys": True})

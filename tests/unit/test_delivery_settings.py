@@ -18,7 +18,7 @@ VALID = [
     ("on_lock_lost", "exit"),
 ]
 CHOICES = {"delivery": "exactly_once, at_least_once, at_most_once", "on_lock_lost": "standby, exit"}
-#: What is chosen where nothing is set; for the delivery what is possible.
+#: The default of each setting; for the delivery the best possible.
 DEFAULTS = {"delivery": None, "on_lock_lost": "standby"}
 WRONG = ["", "AT_MOST_ONCE", "at-most-once", "die", 1, True, ["exit"], b"exit"]
 

@@ -1,4 +1,4 @@
-"""What cannot be stored, and the codecs that users put in place of ours."""
+"""Values that cannot be stored, and users' codecs."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ REFUSED: tuple[tuple[Any, str], ...] = (
 
 
 @pytest.mark.parametrize(("value", "hint"), REFUSED, ids=lambda value: type(value).__name__)
-def test_what_cannot_be_stored_is_named(value: Any, hint: str) -> None:
+def test_the_error_names_the_value_that_cannot_be_stored(value: Any, hint: str) -> None:
     with pytest.raises(InvalidEntryError, match=hint) as caught:
         encode({"kwargs": {"when": value}})
     if hint not in ("itself", "digits"):
@@ -68,7 +68,7 @@ def test_what_cannot_be_stored_is_named(value: Any, hint: str) -> None:
         json.dumps({"when": value}, cls=RedBeatJSONEncoder)
 
 
-def test_the_path_leads_through_lists_and_below_the_field() -> None:
+def test_the_path_of_an_error_contains_list_indexes_and_keys() -> None:
     with pytest.raises(InvalidEntryError) as caught:
         encode({"args": [1, {"deep": [{"__type__": "weekday", "x": b""}]}]}, "definition")
     assert caught.value.field == "definition.args[1].deep[0].x"
@@ -91,7 +91,9 @@ SCHEDULES: tuple[tuple[Any, str, str], ...] = (
 
 
 @pytest.mark.parametrize(("value", "field", "hint"), SCHEDULES)
-def test_a_schedule_that_cannot_be_stored_is_named(value: Any, field: str, hint: str) -> None:
+def test_the_error_names_the_part_of_a_schedule_that_cannot_be_stored(
+    value: Any, field: str, hint: str
+) -> None:
     with pytest.raises(InvalidEntryError, match=hint) as caught:
         encode({"schedule": value})
     assert caught.value.field == field
@@ -119,7 +121,7 @@ def test_depth_is_limited_both_ways() -> None:
         encode(escaped)
 
 
-def test_many_flat_containers_are_no_depth() -> None:
+def test_many_flat_containers_do_not_count_as_depth() -> None:
     wide = [[index] for index in range(2 * MAX_DEPTH)]
     assert decode(encode(wide), "x") == wide
     assert decode(encode(wide).encode(), "x") == wide
@@ -133,7 +135,7 @@ def test_size_is_limited_both_ways() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "{'a': 1}", b"\xff", "1" * 5000, "[1,]"])
-def test_what_is_no_json_is_named(text: str | bytes) -> None:
+def test_text_that_is_not_json_is_an_error(text: str | bytes) -> None:
     with pytest.raises(DecodeError, match=r"^definition: cannot be read as JSON"):
         decode(text, "definition")
 
@@ -142,14 +144,14 @@ def test_what_is_no_json_is_named(text: str | bytes) -> None:
 
 
 class Money:
-    """A type of a user's own."""
+    """A user's type."""
 
 
 class MyEncoder(RedBeatJSONEncoder):
-    """Adds a type, and writes datetimes in another way."""
+    """Encodes another type, and changes the format of datetimes."""
 
     def default(self, obj: Any) -> Any:
-        """Write money and datetimes; leave the rest to RedBeat."""
+        """Encode money and datetimes; leave the rest to RedBeat."""
         if isinstance(obj, Money):
             return {"__type__": "money", "paid": NOON}
         if isinstance(obj, datetime):
@@ -158,17 +160,17 @@ class MyEncoder(RedBeatJSONEncoder):
 
 
 class MyDecoder(RedBeatJSONDecoder):
-    """Reads that type."""
+    """Decodes that type."""
 
     def dict_to_object(self, d: dict[str, Any]) -> Any:
-        """Read money; leave the rest to RedBeat."""
+        """Decode money; leave the rest to RedBeat."""
         if d.get("__type__") == "broken":
             raise KeyError("broken")
         return Money() if d.get("__type__") == "money" else super().dict_to_object(d)
 
 
 class Foreign(json.JSONEncoder):
-    """An encoder that knows nothing of RedBeat's."""
+    """An encoder that does not derive from RedBeat's."""
 
 
 Replace = Callable[..., None]
@@ -176,7 +178,7 @@ Replace = Callable[..., None]
 
 @pytest.fixture
 def replace(monkeypatch: pytest.MonkeyPatch) -> Replace:
-    """Replace names in ``redbeat.schedulers``, as programs do."""
+    """A function that replaces names in ``redbeat.schedulers``, as programs do."""
 
     def replace(**names: Any) -> None:
         for name, value in names.items():
@@ -185,7 +187,7 @@ def replace(monkeypatch: pytest.MonkeyPatch) -> Replace:
     return replace
 
 
-def test_without_a_replacement_the_codec_is_ours() -> None:
+def test_without_a_replacement_the_codec_is_that_of_redbeat() -> None:
     assert active_codec() == (RedBeatJSONEncoder, RedBeatJSONDecoder)
 
 
@@ -204,7 +206,7 @@ def test_a_replaced_codec_is_used(replace: Replace) -> None:
         decode('{"__type__": "broken"}', "meta")
 
 
-def test_a_foreign_codec_is_used_as_it_is(replace: Replace) -> None:
+def test_a_foreign_codec_is_used_unchanged(replace: Replace) -> None:
     replace(RedBeatJSONEncoder=Foreign, RedBeatJSONDecoder=json.JSONDecoder)
     assert decode(encode({"__type__": "weekday", "wkday": 1}), "x") == {
         "__type__": "weekday",
@@ -214,7 +216,7 @@ def test_a_foreign_codec_is_used_as_it_is(replace: Replace) -> None:
         encode({"when": NOON}, "definition")
 
 
-def test_an_encoder_that_gives_back_what_it_got_is_stopped(replace: Replace) -> None:
+def test_an_encoder_that_returns_its_argument_is_an_error(replace: Replace) -> None:
     class Same(RedBeatJSONEncoder):
         def default(self, obj: Any) -> Any:
             return obj
@@ -224,7 +226,7 @@ def test_an_encoder_that_gives_back_what_it_got_is_stopped(replace: Replace) -> 
         encode({"x": object()})
 
 
-def test_an_encoder_that_goes_on_to_json_is_explained(replace: Replace) -> None:
+def test_the_error_about_an_encoder_that_skips_redbeat_explains_it(replace: Replace) -> None:
     class Plain(RedBeatJSONEncoder):
         def default(self, obj: Any) -> Any:
             return json.JSONEncoder.default(self, obj)

@@ -1,4 +1,4 @@
-"""Signals that are held back for a while: real signals, sent to this process or to another one."""
+"""Signals that are delayed: real signals, sent to this process or to another process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BOTH = pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 
 
 class Handler:
-    """Notes the signals that reach it."""
+    """Records the signals that it receives."""
 
     def __init__(self) -> None:
         self.calls: list[int] = []
@@ -46,7 +46,7 @@ def handler() -> Iterator[Handler]:
 
 class TestHeld:
     @BOTH
-    def test_the_first_is_delivered_at_the_end(self, handler: Handler, number: int) -> None:
+    def test_the_first_signal_is_delivered_at_the_end(self, handler: Handler, number: int) -> None:
         with HeldSignals() as held:
             pending = [held.pending]
             send(number)
@@ -55,7 +55,7 @@ class TestHeld:
         assert handler.calls == [number]
         assert [*pending, held.pending] == [False, True, False]
 
-    def test_the_second_is_delivered_at_once(self, handler: Handler) -> None:
+    def test_the_second_signal_is_delivered_at_once(self, handler: Handler) -> None:
         with HeldSignals() as held:
             send(signal.SIGTERM)
             assert handler.calls == []
@@ -64,7 +64,7 @@ class TestHeld:
             assert held.pending
         assert handler.calls == [signal.SIGINT]
 
-    def test_the_third_goes_straight_to_its_handler(self, handler: Handler) -> None:
+    def test_the_third_signal_is_not_delayed(self, handler: Handler) -> None:
         with HeldSignals():
             for _ in range(3):
                 send(signal.SIGTERM)
@@ -105,14 +105,14 @@ class TestHeld:
 
 
 class TestHandlers:
-    def test_they_are_restored(self, handler: Handler) -> None:
+    def test_handlers_are_restored(self, handler: Handler) -> None:
         with HeldSignals():
             assert [signal.getsignal(number) for number in STOP_SIGNALS] != [handler] * 2
         assert [signal.getsignal(number) for number in STOP_SIGNALS] == [handler] * 2
         send(signal.SIGTERM)
         assert handler.calls == [signal.SIGTERM]
 
-    def test_they_are_restored_after_an_error(self, handler: Handler) -> None:
+    def test_handlers_are_restored_after_an_error(self, handler: Handler) -> None:
         def failing() -> None:
             with HeldSignals():
                 send(signal.SIGTERM)
@@ -166,10 +166,10 @@ class TestHandlers:
 
 
 class TestDefaultAction:
-    """A process without a handler of its own dies of the signal, and only when it may."""
+    """A process without a handler is killed by the signal, but not before the work ends."""
 
-    @pytest.mark.parametrize(("count", "said"), [(1, "started finished"), (2, "started")])
-    def test_it_ends_the_process(self, count: int, said: str) -> None:
+    @pytest.mark.parametrize(("count", "printed"), [(1, "started finished"), (2, "started")])
+    def test_the_signal_ends_the_process(self, count: int, printed: str) -> None:
         program = f"""
 import os, signal
 from redbeat.beat.stop_signals import HeldSignals
@@ -190,4 +190,4 @@ print("survived", flush=True)
             check=False,
         )
         assert ended.returncode == -signal.SIGTERM, ended.stderr
-        assert ended.stdout.split() == said.split()
+        assert ended.stdout.split() == printed.split()

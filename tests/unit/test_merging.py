@@ -1,4 +1,4 @@
-"""Which history stands when an application saves an entry while, or after, it runs."""
+"""Which history wins when an application saves an entry while, or after, it runs."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ RECORDED = History(RAN, 5, NOON)
         ('{"last_run_at": 7}', RECORDED),
     ],
 )
-def test_what_an_application_changed_during_a_run_stands(stored: str, expected: History) -> None:
+def test_changes_by_an_application_during_a_run_win(stored: str, expected: History) -> None:
     assert merged_history(CLAIMED, stored, RECORDED) == expected
 
 
@@ -78,7 +78,7 @@ def test_a_claim_without_a_readable_history(claimed: str, stored: str, expected:
 ONCE = History(RAN, 1, NOON)
 LIMITED = History(RAN, 5, NOON)
 
-# -- what arms an entry --------------------------------------------------------------------------
+# -- what restarts a finished entry ----------------------------------------------------------------
 
 DAILY = partial(rrule, "DAILY", NOON)
 
@@ -101,7 +101,7 @@ DAILY = partial(rrule, "DAILY", NOON)
         (('{"name": "a", "schedule": 1}', ""), ('{"name": "a", "schedule": 2}', "")),
     ],
 )
-def test_another_schedule_zone_window_or_limit_arms(
+def test_another_schedule_zone_window_or_limit_restarts(
     old: tuple[str, str], new: tuple[str, str]
 ) -> None:
     assert timing_changed(*old, *new)
@@ -124,13 +124,13 @@ NUMBER = json.dumps({"name": "a", "task": "t", "schedule": 60, "max_runs": 0})
         (('{"schedule": 1, "task": "t"}', ""), ('{"schedule": 1, "task": "s"}', "")),
     ],
 )
-def test_everything_else_and_another_spelling_does_not_arm(
+def test_other_changes_and_other_spellings_do_not_restart(
     old: tuple[str, str], new: tuple[str, str]
 ) -> None:
     assert not timing_changed(*old, *new)
 
 
-def test_a_field_that_a_class_uses_for_itself_does_not_arm() -> None:
+def test_a_field_that_a_class_defines_itself_does_not_restart() -> None:
     old, new = (json.dumps({**json.loads(BARE), "max_runs": most}) for most in (1, "many"))
     assert timing_changed(old, "", new, "")
     assert not timing_changed(old, "", new, "", ["max_runs"])
@@ -140,7 +140,7 @@ def test_a_field_that_a_class_uses_for_itself_does_not_arm() -> None:
     assert after_saved_anew(ONCE, (old, ""), (later, ""), NOW, foreign=["max_runs"]) == ONCE
 
 
-# -- the history of an entry that is armed again -------------------------------------------------
+# -- the history of a restarted entry --------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ def test_a_used_up_limit_counts_from_0_for_another_schedule(
         (LIMITED, texts(60), LIMITED),
     ],
 )
-def test_a_last_run_that_an_application_wrote_arms_and_stands(
+def test_a_last_run_that_an_application_wrote_restarts_and_wins(
     history: History, new: tuple[str, str], expected: History
 ) -> None:
     assert after_saved_anew(history, texts(60, max_runs=1), new, NOW, rewritten=True) == expected

@@ -1,4 +1,4 @@
-"""The forms of a nominal instant."""
+"""The text forms of a nominal instant."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ UTC = timezone.utc
 INSTANT = datetime(2026, 10, 25, 0, 30, 0, 120_000, tzinfo=UTC)
 
 
-def test_forms() -> None:
+def test_each_precision_has_its_form() -> None:
     found = nominal(INSTANT)
     assert found.iso == "2026-10-25T00:30:00.120000+00:00"
     assert (found.text, found.short) == ("1792888200.120000", "1792888200.12")
@@ -35,12 +35,12 @@ def test_a_whole_second() -> None:
     ],
     ids=["naive", "offset", "zone"],
 )
-def test_the_same_instant_is_written_alike(same: datetime) -> None:
+def test_equal_instants_have_equal_texts(same: datetime) -> None:
     nominal(INSTANT + timedelta(days=1))
     assert nominal(same) == nominal(INSTANT)
 
 
-def test_instants_in_turn_are_not_mixed_up() -> None:
+def test_cached_instants_are_not_mixed_up() -> None:
     others = [INSTANT + timedelta(microseconds=number) for number in range(3)]
     for instant in others * 2:
         assert nominal(instant).iso == instant.isoformat()

@@ -1,4 +1,4 @@
-"""Which occurrence is due, without Redis and without a clock."""
+"""Which occurrence is due, as a function of time, without Redis."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_missed_occurrences_coalesce_into_the_latest_and_are_counted(
 
 
 @pytest.mark.parametrize("rule", [schedule(3600), crontab(minute=0)])
-def test_what_never_ran_is_due_at_the_instant_it_was_put_up(rule: Any) -> None:
+def test_an_entry_that_never_ran_is_due_at_its_score(rule: Any) -> None:
     due = at(10, 20)
     decision = decide(rule, None, None, NOON, due, UTC)
     assert decision.scheduled_at == due
@@ -56,7 +56,7 @@ def test_an_interval_keeps_the_phase_of_its_first_run() -> None:
     assert decide(schedule(3600), None, None, NOON, at(10, 20), UTC).next_at == at(12, 20)
 
 
-def test_what_was_put_up_in_the_future_runs_now() -> None:
+def test_an_entry_with_a_future_score_runs_now() -> None:
     assert decide(schedule(3600), None, None, NOON, at(13), UTC).scheduled_at == NOON
 
 
@@ -67,20 +67,20 @@ def test_a_rule_that_never_ran_starts_with_its_first_occurrence() -> None:
 
 
 class Moody(schedule):
-    """A class of the user's own."""
+    """A schedule class of the user."""
 
     def is_due(self, last_run_at: datetime) -> Any:
         return (last_run_at < at(0), self.run_every.total_seconds() or None)
 
 
-def test_a_class_of_the_users_own_is_asked() -> None:
+def test_is_due_of_a_class_of_the_user_decides() -> None:
     moody = Moody(60, nowfun=lambda: NOON)
     assert decide(moody, at(1), at(1), NOON, NOON) == Decision(None, NOON + HOUR / 60)
     assert decide(moody, None, None, NOON, at(11)) == Decision(at(11), NOON + HOUR / 60)
     assert decide(Moody(0), at(1), at(1), NOON, NOON) == Decision(None, None)
 
 
-def test_a_class_of_the_users_own_cannot_make_beat_spin() -> None:
+def test_a_schedule_class_of_the_user_cannot_make_a_beat_spin() -> None:
     class Busy(schedule):
         def is_due(self, last_run_at: datetime) -> Any:  # noqa: ARG002
             return False, 0

@@ -1,4 +1,4 @@
-"""``expires``, ``eta`` and ``countdown`` among the options of a task: stored, and given away."""
+"""``expires``, ``eta`` and ``countdown`` among a task's options: stored, loaded, and passed on."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BERLIN = datetime(2030, 7, 1, 12, tzinfo=ZoneInfo("Europe/Berlin"))
 TIMES = ["countdown", "eta", "expires"]
 INSTANTS = ["eta", "expires"]
 
-#: What none of them may be.
+#: Values that none of them may have.
 BAD: list[Any] = [
     *(-1, -0.5, timedelta(-1), True, math.nan, math.inf, 1e9),
     *("soon", "", [], date.max),
@@ -30,7 +30,7 @@ BAD: list[Any] = [
 
 @pytest.fixture
 def offline() -> Celery:
-    """An app that needs no Redis, in a zone that is not UTC."""
+    """An app that does not connect to Redis, in a zone that is not UTC."""
     app = Celery("offline", broker="memory://", set_as_current=False)
     app.conf.update(redbeat_redis_url="redis://127.0.0.1:1/0", timezone="Asia/Tokyo")
     return app
@@ -42,7 +42,7 @@ def entry_with(app: Celery, options: dict[str, Any]) -> RedBeatSchedulerEntry:
 
 
 def read_back(app: Celery, options: dict[str, Any]) -> dict[str, Any]:
-    """Return options as an entry has them that is stored and loaded."""
+    """Return the options of an entry that was stored and loaded."""
     definition, policy = entry_with(app, options).texts()
     loaded = RedBeatSchedulerEntry.from_texts(app, definition, "", policy, "")
     return dict(loaded.options)
@@ -50,7 +50,7 @@ def read_back(app: Celery, options: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", TIMES)
 @pytest.mark.parametrize("value", [0, 30, 1.25, None])
-def test_numbers_are_stored_as_they_are(offline: Celery, name: str, value: Any) -> None:
+def test_numbers_are_stored_unchanged(offline: Celery, name: str, value: Any) -> None:
     definition, _ = entry_with(offline, {name: value, "queue": "q"}).texts()
     assert json.loads(definition)["options"] == {name: value, "queue": "q"}
 
@@ -60,7 +60,7 @@ def test_numbers_are_stored_as_they_are(offline: Celery, name: str, value: Any) 
     "value", [timedelta(minutes=2), timedelta(days=3, microseconds=1), timedelta(0)]
 )
 def test_a_timedelta_is_stored_as_seconds(offline: Celery, name: str, value: timedelta) -> None:
-    """So RedBeat 2 reads them too, and not a microsecond is lost."""
+    """RedBeat 2 can read seconds too, and no microsecond is lost."""
     assert timedelta(seconds=read_back(offline, {name: value})[name]) == value
 
 
@@ -114,13 +114,15 @@ def test_iso_8601_stays_text(offline: Celery, name: str) -> None:
         ("eta", {"__type__": "datetime", "year": 2030}),
     ],
 )
-def test_bad_values_are_refused_by_name(offline: Celery, name: str, value: Any) -> None:
+def test_the_error_names_the_option_with_a_bad_value(
+    offline: Celery, name: str, value: Any
+) -> None:
     with pytest.raises(InvalidEntryError) as caught:
         entry_with(offline, {name: value}).save()
     assert caught.value.field == f"options.{name}"
 
 
-def test_options_without_times_are_passed_on_untouched() -> None:
+def test_options_without_times_are_passed_on_unchanged() -> None:
     options = {"queue": "q"}
     assert stored_options(options) is options
     assert stored_options(None) is None
@@ -142,7 +144,7 @@ def test_options_without_times_are_passed_on_untouched() -> None:
         ({"eta": None, "expires": None}, {"eta": None, "expires": None}),
     ],
 )
-def test_what_apply_async_is_given(given: dict[str, Any], sent: dict[str, Any]) -> None:
+def test_the_arguments_of_apply_async(given: dict[str, Any], sent: dict[str, Any]) -> None:
     before = dict(given)
     assert sendable_options(given) == sent
     assert given == before

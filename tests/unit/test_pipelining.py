@@ -1,4 +1,4 @@
-"""What is written to a broker together, and what is known of it when the connection breaks."""
+"""Messages that are written to a broker together, and what is known when the connection breaks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.waiting import wait_until
 
 
 class Stub(socketserver.ThreadingTCPServer):
-    """Speaks enough of Redis to take LPUSH, and closes each connection after some answers."""
+    """Accepts LPUSH like a Redis, and closes each connection after some replies."""
 
     allow_reuse_address = True
     daemon_threads = True
@@ -30,7 +30,7 @@ class Stub(socketserver.ThreadingTCPServer):
     def __init__(self, answers: list[int]) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.answers = answers
-        #: What came on each connection: the queue, and the messages of a command.
+        #: The commands of each connection: the queue, and the messages.
         self.taken: list[list[tuple[str, ...]]] = []
         #: How many connections were closed.
         self.ended = 0
@@ -50,7 +50,7 @@ class Handler(socketserver.StreamRequestHandler):
                 limit = self.server.answers.pop(0)
                 self.server.taken.append(taken)
             taken.append(tuple(words[1:]))
-            if len(taken) <= limit:  # the others are taken, and never answered
+            if len(taken) <= limit:  # the other commands are accepted, and never get a reply
                 self.wfile.write(b"-WRONGTYPE no\r\n" if words[1] == "crooked" else b":1\r\n")
             if len(taken) == max(limit, 1) and self.server.answers:
                 self.connection.shutdown(1)
@@ -68,7 +68,7 @@ class Handler(socketserver.StreamRequestHandler):
 
 
 class Channel:
-    """As much of kombu's channel as a pipe needs."""
+    """The part of kombu's channel that a pipe uses."""
 
     def __init__(self, client: Any) -> None:
         self.client = client
@@ -84,7 +84,7 @@ class Channel:
 
 @contextmanager
 def stub(*answers: int) -> Iterator[tuple[Stub, Channel, RedisPipe]]:
-    """A server that gives so many answers on each connection, a channel to it, and its pipe."""
+    """A server with a number of replies for each connection, a channel to it, and its pipe."""
     server = Stub(list(answers))
     thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
@@ -102,7 +102,7 @@ def stub(*answers: int) -> Iterator[tuple[Stub, Channel, RedisPipe]]:
 
 
 def put(pipe: RedisPipe, *queues: str) -> None:
-    """Put a message into each of the queues; its text is how many are before it."""
+    """Put a message into each of the queues; its text is the number of messages before it."""
     with pipe:
         for number, queue in enumerate(queues):
             pipe.channel.put(queue, str(number))
@@ -121,15 +121,15 @@ def test_messages_for_a_queue_are_one_command() -> None:
         assert server.taken == [[("a", "0", "2", "3"), ("b", "1")]]
 
 
-def test_only_what_has_no_answer_is_sent_again() -> None:
-    """Setup: the broker answers three of five and closes. Invariant: two are sent again."""
+def test_only_messages_without_a_reply_are_sent_again() -> None:
+    """Setup: the broker replies to three of five and closes. Invariant: two are sent again."""
     with stub(3, 9) as (server, _, pipe):
         assert write(pipe, *"abcde") == [None] * 5
         assert server.taken[0][:3] == [("a", "0"), ("b", "1"), ("c", "2")]
         assert server.taken[1] == [("d", "3"), ("e", "4")]
 
 
-def test_sent_again_once() -> None:
+def test_a_message_is_sent_again_only_once() -> None:
     with stub(3, 1, 9) as (server, _, pipe):
         outcomes = write(pipe, *"abcde")
         assert outcomes[:4] == [None] * 4
@@ -137,7 +137,7 @@ def test_sent_again_once() -> None:
         assert len(server.taken) == 2
 
 
-def test_one_is_refused() -> None:
+def test_a_refused_message_does_not_affect_the_others() -> None:
     with stub(9) as (_, _, pipe):
         outcomes = write(pipe, "a", "crooked", "c")
         assert (outcomes[0], outcomes[2]) == (None, None)
@@ -146,7 +146,7 @@ def test_one_is_refused() -> None:
         assert pipe.results() == []
 
 
-def test_what_left_has_answers_of_its_own() -> None:
+def test_messages_in_flight_get_their_own_replies() -> None:
     with stub(9) as (server, _, pipe):
         put(pipe, "a", "crooked")
         pipe.flush()
@@ -159,8 +159,8 @@ def test_what_left_has_answers_of_its_own() -> None:
         assert pipe.results() == [None] * 3
 
 
-def test_kombu_may_close_its_pool_meanwhile() -> None:
-    """Setup: messages on their way. Fault: kombu closes its pool. Invariant: none twice."""
+def test_kombu_may_close_its_pool_while_messages_are_in_flight() -> None:
+    """Setup: messages in flight. Fault: kombu closes its pool. Invariant: none is sent twice."""
     with stub(9) as (server, channel, pipe):
         put(pipe, *"abc")
         pipe.flush()
@@ -169,8 +169,10 @@ def test_kombu_may_close_its_pool_meanwhile() -> None:
         assert len(server.taken) == 1
 
 
-def test_a_connection_that_the_broker_closed_meanwhile_costs_no_try() -> None:
-    """Setup: the broker closed an idle connection. Fault: it closes another. Invariant: all out."""
+def test_a_connection_that_the_broker_closed_while_idle_costs_no_try() -> None:
+    """Setup: the broker closed an idle connection. Fault: it closes another. Invariant: all are
+    sent.
+    """
     with stub(1, 0, 9) as (server, _, pipe):
         assert write(pipe, "a") == [None]
         wait_until(lambda: server.ended)
@@ -178,7 +180,7 @@ def test_a_connection_that_the_broker_closed_meanwhile_costs_no_try() -> None:
         assert server.taken == [[("a", "0")], [("b", "0")], [("b", "0")]]
 
 
-def test_no_broker() -> None:
+def test_without_a_broker_all_messages_have_errors() -> None:
     with stub(9) as (server, _, pipe):
         server.shutdown()
         server.server_close()
@@ -186,7 +188,7 @@ def test_no_broker() -> None:
         assert [type(outcome) for outcome in outcomes] == [RedisConnectionError] * 2
 
 
-def test_outside_of_the_context_a_message_is_out_at_once() -> None:
+def test_outside_of_the_context_a_message_is_sent_at_once() -> None:
     with stub(9, 9) as (server, channel, pipe):
         with pipe:
             channel.put("a", "later")
@@ -204,7 +206,7 @@ def test_bytes_are_counted() -> None:
 
 
 @pytest.mark.parametrize("url", ["memory://", "filesystem://"])
-def test_other_transports_have_none(url: str) -> None:
+def test_other_transports_have_no_pipe(url: str) -> None:
     app = Celery(broker=url, set_as_current=False)
     with app.connection_for_write() as connection:
         assert pipe_of(connection.default_channel) is None

@@ -24,13 +24,13 @@ def at(hour: float) -> datetime:
 
 
 def decision(rule: Any, last: datetime | None, now: datetime = NOON, **policy: Any) -> Decision:
-    """Decide on an entry that ran at ``last``, its nominal instant."""
+    """Return the decision on an entry that ran at ``last``, its nominal instant."""
     runs = policy.pop("runs", 0)
     return decide(rule, last, last, now, now, UTC, Policy.of(policy), runs, "key")
 
 
 @each_hourly
-def test_latest(rule: Any) -> None:
+def test_coalesce_latest_runs_the_latest_missed_occurrence(rule: Any) -> None:
     assert decision(rule, at(6.5), coalesce="latest", jitter=0) == Decision(at(11.5), at(12.5), 4)
 
 
@@ -41,7 +41,7 @@ def test_earliest_counts_on_from_the_latest(rule: Any) -> None:
 
 
 @each_hourly
-def test_all_one_after_the_other(rule: Any) -> None:
+def test_coalesce_all_runs_missed_occurrences_in_order(rule: Any) -> None:
     last, ran = at(6.5), []
     while (found := decision(rule, last, coalesce="all", catch_up_limit=10)).due:
         assert found.missed == 0
@@ -52,27 +52,27 @@ def test_all_one_after_the_other(rule: Any) -> None:
 
 
 @each_hourly
-def test_all_but_the_oldest(rule: Any) -> None:
+def test_coalesce_all_is_limited_by_catch_up_limit(rule: Any) -> None:
     found = decision(rule, at(6.5), coalesce="all", catch_up_limit=2)
     assert found == Decision(at(10.5), at(11.5), 3)
 
 
 @each_hourly
-def test_too_old_to_be_run(rule: Any) -> None:
-    """They are given up and counted once: the next look counts from the last of them."""
+def test_occurrences_that_are_too_late_are_skipped(rule: Any) -> None:
+    """They are skipped and counted once: the next decision counts from the last of them."""
     found = decision(rule, at(6.5), misfire_grace_time=60)
     assert found == Decision(None, at(12.5), 5, at(11.5))
     assert decision(rule, found.anchor, misfire_grace_time=60) == Decision(None, at(12.5))
 
 
 @each_hourly
-def test_young_enough(rule: Any) -> None:
+def test_an_occurrence_within_the_grace_time_runs(rule: Any) -> None:
     assert decision(rule, at(10.5), misfire_grace_time=1800).scheduled_at == at(11.5)
     assert decision(rule, at(10.5), misfire_grace_time=1799).scheduled_at is None
 
 
 @each_hourly
-def test_all_that_are_young_enough(rule: Any) -> None:
+def test_all_occurrences_within_the_grace_time_run(rule: Any) -> None:
     policy: dict[str, Any] = {"coalesce": "all", "catch_up_limit": 100}
     policy["misfire_grace_time"] = 2 * 3600
     assert decision(rule, at(6.5), **policy) == Decision(at(10.5), at(11.5), 3)
@@ -98,14 +98,14 @@ def test_nothing_after_the_end(rule: Any) -> None:
 
 
 @each_hourly
-def test_never_more_than_so_often(rule: Any) -> None:
+def test_never_more_runs_than_the_limit(rule: Any) -> None:
     assert decision(rule, at(10.5), max_runs=3, runs=1) == Decision(at(11.5), at(12.5))
     assert decision(rule, at(10.5), max_runs=3, runs=2) == Decision(at(11.5), None)
     assert decision(rule, at(10.5), max_runs=3, runs=3) == Decision(None, None)
 
 
 @pytest.mark.parametrize("rule", HOURLY[:2], ids=["interval", "crontab"])
-def test_never_ran_is_due_at_once_within_its_window(rule: Any) -> None:
+def test_an_entry_that_never_ran_is_due_at_once_within_its_window(rule: Any) -> None:
     assert decision(rule, None, jitter=0.0, max_runs=9).scheduled_at == NOON
     assert decision(rule, None, end_time=at(11)) == Decision(None, None)
     assert decision(rule, None, start_time=at(11)).scheduled_at == NOON
@@ -121,19 +121,19 @@ def test_a_rule_that_never_ran_starts_by_itself() -> None:
 
 class TestJitter:
     @each_hourly
-    def test_puts_off_but_never_past_the_next_one(self, rule: Any) -> None:
+    def test_jitter_delays_but_never_past_the_next_occurrence(self, rule: Any) -> None:
         plan = Plan(rule, UTC, Policy.of({"jitter": 7200}), "key")
         found = [plan.with_jitter(at(hour + 0.5)) - at(hour + 0.5) for hour in range(24)]
         assert all(timedelta(0) <= late < HOUR for late in found)
         assert len(set(found)) == 24
 
-    def test_is_always_the_same_and_another_one_for_each_entry(self) -> None:
+    def test_jitter_is_constant_and_differs_between_entries(self) -> None:
         policy = Policy.of({"jitter": 600})
         one, same, other = (Plan(HOURLY[0], UTC, policy, key) for key in ("a", "a", "b"))
         assert one.with_jitter(NOON) == same.with_jitter(NOON) != other.with_jitter(NOON)
 
     @each_hourly
-    def test_is_spread_evenly(self, rule: Any) -> None:
+    def test_jitter_is_spread_evenly(self, rule: Any) -> None:
         policy = Policy.of({"jitter": 1000})
         plans = [Plan(rule, UTC, policy, f"e{number}") for number in range(500)]
         late = sorted((plan.with_jitter(at(6.5)) - at(6.5)).total_seconds() for plan in plans)
@@ -151,7 +151,9 @@ class TestJitter:
         assert found.scheduled_at == at(11.5)
 
     @each_hourly
-    def test_before_its_time_the_one_before_is_the_latest(self, rule: Any) -> None:
+    def test_before_its_jittered_time_the_previous_occurrence_is_the_latest(
+        self, rule: Any
+    ) -> None:
         found = decision(rule, at(6.5), now=at(11.5), jitter=600)
         assert found.scheduled_at == at(10.5)
         assert found.missed == 3

@@ -1,4 +1,4 @@
-"""What docs/policies.rst shows is what is stored."""
+"""The examples of docs/policies.rst are stored as the page shows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "policies.rst"
 
 
 def block(language: str) -> str:
-    """Return the one example in a language."""
+    """Return the only example in a language."""
     found = re.findall(
         rf"\.\. code-block:: {language}\n\n((?:   .*\n|\n)+)", PAGE.read_text(encoding="utf-8")
     )
@@ -26,22 +26,22 @@ def block(language: str) -> str:
 
 
 @pytest.fixture
-def shown(app: Celery) -> RedBeatSchedulerEntry:
-    """The entry that the page saves in Python, as it is loaded."""
+def page_entry(app: Celery) -> RedBeatSchedulerEntry:
+    """The entry that the page saves in Python, loaded again."""
     exec(block("python"), {"app": app})
     return RedBeatSchedulerEntry.from_key("redbeat:advent", app=app)
 
 
-def test_the_json_is_that_of_the_python(app: Celery, shown: RedBeatSchedulerEntry) -> None:
+def test_the_json_is_that_of_the_python(app: Celery, page_entry: RedBeatSchedulerEntry) -> None:
     app.redbeat_redis.hset("redbeat:advent", "definition", block("json"))
     app.redbeat_redis.hdel("redbeat:advent", "policy")
     written = RedBeatSchedulerEntry.from_key("redbeat:advent", app=app)
-    assert written.policy == shown.policy != DEFAULT
-    assert written.schedule == shown.schedule
-    assert written.task == shown.task
+    assert written.policy == page_entry.policy != DEFAULT
+    assert written.schedule == page_entry.schedule
+    assert written.task == page_entry.task
 
 
-def test_every_field_and_its_default_is_told() -> None:
+def test_the_page_lists_every_field_and_its_default() -> None:
     rows: dict[str, str] = dict(
         re.findall(
             r"   \* - ``(\w+)``\n     -(?: (.*))?\n     - ",

@@ -1,4 +1,4 @@
-"""What an entry may say about its runs, and how what is wrong is refused."""
+"""The options of an entry's policy, and the errors about wrong values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ UTC = timezone.utc
 NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)
 
 
-def test_nothing_said_is_the_default() -> None:
+def test_an_empty_policy_has_the_defaults() -> None:
     assert Policy.of({}) is DEFAULT
     assert Policy.of(dict.fromkeys(FIELDS)) is DEFAULT
     assert DEFAULT.given() == {}
@@ -41,7 +41,7 @@ def test_nothing_said_is_the_default() -> None:
         ("delivery", "at_most_once", "at_most_once"),
     ],
 )
-def test_what_is_accepted(field: str, value: Any, kept: Any) -> None:
+def test_valid_values_are_accepted(field: str, value: Any, kept: Any) -> None:
     policy = Policy.of({field: value})
     assert getattr(policy, field) == kept
     assert policy.given() == {field: kept}
@@ -69,14 +69,14 @@ def test_what_is_accepted(field: str, value: Any, kept: Any) -> None:
         ("delivery", "exactly_once", "at_least_once, at_most_once"),
     ],
 )
-def test_what_is_refused_by_name(field: str, value: Any, says: str) -> None:
+def test_the_error_names_the_field_with_a_wrong_value(field: str, value: Any, says: str) -> None:
     with pytest.raises(InvalidEntryError, match=says) as caught:
         Policy.of({field: value})
     assert caught.value.field == field
 
 
 @pytest.mark.parametrize(
-    ("given", "field"),
+    ("fields", "field"),
     [
         ({"start_time": NOON, "end_time": NOON - timedelta(seconds=1)}, "end_time"),
         ({"coalesce": "all"}, "catch_up_limit"),
@@ -85,7 +85,7 @@ def test_what_is_refused_by_name(field: str, value: Any, says: str) -> None:
         ({"coalesce": "all", "catch_up_limit": 1001}, "catch_up_limit"),
     ],
 )
-def test_what_does_not_go_together(given: dict[str, Any], field: str) -> None:
+def test_contradictory_fields_are_refused(fields: dict[str, Any], field: str) -> None:
     with pytest.raises(InvalidEntryError) as caught:
-        Policy.of(given)
+        Policy.of(fields)
     assert caught.value.field == field

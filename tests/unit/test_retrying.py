@@ -1,4 +1,4 @@
-"""Trying again: commands, pipelines, scripts, locks and scans, against real outages."""
+"""Retries of commands, pipelines, scripts, locks and scans, during real outages."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ SCRIPT = "return redis.call('INCRBY', KEYS[1], ARGV[1])"
 
 @pytest.fixture
 def server() -> Iterator[RedisServer]:
-    """A server of the test's own, to kill."""
+    """The test's own server, which it may kill."""
     with RedisServer() as server:
         yield server
 
 
 class Outage:
-    """A sleep that ends an outage: at the given nap the server comes back."""
+    """A sleep that ends an outage: during one of the sleeps the server comes back."""
 
     def __init__(self, server: RedisServer, naps: int = 1) -> None:
         self._server = server
@@ -52,7 +52,7 @@ class Outage:
 
 
 def plain_client(url: str) -> Redis:
-    """A client that does not try anything again by itself."""
+    """Return a client that never retries itself."""
     return Redis.from_url(url, decode_responses=True, retry=Retry(NoBackoff(), 0))
 
 
@@ -152,7 +152,7 @@ def test_scan_survives_an_outage(server: RedisServer) -> None:
     client.sadd("members", 5)
     keys = client.scan_iter(match="mem*")
     server.kill()
-    assert list(keys) == []  # the data was not saved, the scan went on
+    assert list(keys) == []  # the data was not saved, and the scan went on
     assert list(client.sscan_iter("members")) == []
 
 
@@ -187,7 +187,7 @@ def test_server_that_starts_late(server: RedisServer) -> None:
     assert client.ping()
 
 
-def test_it_stops_after_the_period(unused_port: int) -> None:
+def test_retries_stop_after_the_period(unused_port: int) -> None:
     slept: list[float] = []
     client = retrying(f"redis://localhost:{unused_port}", slept.append, period=30)
     with pytest.raises(redis.ConnectionError, match=str(unused_port)):
@@ -206,7 +206,7 @@ def test_waits_grow_and_differ(unused_port: int) -> None:
     assert max(slept) > 1
 
 
-def test_for_ever_means_long(unused_port: int) -> None:
+def test_retries_without_a_limit_go_on_for_long(unused_port: int) -> None:
     class EnoughError(Exception):
         pass
 
@@ -221,13 +221,13 @@ def test_for_ever_means_long(unused_port: int) -> None:
         retrying(f"redis://localhost:{unused_port}", sleep, period=-1).get("k")
 
 
-def test_wrong_password_is_not_tried_again(redis_url: str) -> None:
+def test_a_wrong_password_is_not_retried(redis_url: str) -> None:
     url = redis_url.replace("redis://", "redis://nobody:wrong@")
     with pytest.raises(AuthenticationError):
         retrying(url, never).ping()
 
 
-def test_wrong_command_is_not_tried_again(redis_url: str) -> None:
+def test_a_wrong_command_is_not_retried(redis_url: str) -> None:
     client = retrying(redis_url, never)
     client.set("k", "text")
     with pytest.raises(ResponseError):
@@ -255,7 +255,7 @@ def test_wrong_command_is_not_tried_again(redis_url: str) -> None:
         (ValueError(), False),
     ],
 )
-def test_what_is_tried_again(error: Exception, expected: bool) -> None:
+def test_which_errors_are_retried(error: Exception, expected: bool) -> None:
     assert is_retriable(error) is expected
 
 
@@ -269,7 +269,7 @@ def test_reset_forgets_what_was_queued(redis_url: str) -> None:
     assert repr(pipe.set("k", 1)) == "<RetryingPipeline: 1 commands>"
 
 
-def test_the_rest_is_the_wrapped_clients(redis_url: str) -> None:
+def test_other_attributes_are_those_of_the_wrapped_client(redis_url: str) -> None:
     client = retrying(redis_url, never)
     wrapped = client.wrapped_connection
     assert client.connection_pool is wrapped.connection_pool

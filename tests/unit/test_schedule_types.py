@@ -1,4 +1,4 @@
-"""Every type of schedule: stored, read back, copied and asked for its runs."""
+"""Every type of schedule: stored, loaded, copied and evaluated."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ ZONES = (
 
 
 def runs(kind: BaseSchedule, count: int = 50, after: datetime = NOW) -> list[datetime]:
-    """The next runs, in the zone of Lord Howe where the schedule asks for one."""
+    """Return the next runs, in the zone of Lord Howe if the schedule needs a zone."""
     found: list[datetime] = []
     following = next_run(kind, after, LORD_HOWE)
     while following is not None and len(found) < count:
@@ -78,7 +78,7 @@ def runs(kind: BaseSchedule, count: int = 50, after: datetime = NOW) -> list[dat
 
 
 def stored(kind: BaseSchedule) -> BaseSchedule:
-    """The schedule as an entry would have it after a save and a load."""
+    """Return the schedule of an entry after a save and a load."""
     text = encode_definition({**definition(), "schedule": kind})
     found = decode_policy(encode_policy(kind), decode_definition(text))["schedule"]
     assert isinstance(found, BaseSchedule)
@@ -149,7 +149,7 @@ def test_storing_changes_nothing(name: str, data: st.DataObject) -> None:
     assert runs(read) == before == runs(kind)
     assert stored(read) == kind
     if isinstance(kind, rrule):
-        return  # its zone is stored apart, where RedBeat 2 does not look
+        return  # its zone is stored in a field that RedBeat 2 ignores
     again = json.loads(json.dumps(kind, cls=RedBeatJSONEncoder), cls=RedBeatJSONDecoder)
     assert again == kind
 
@@ -159,7 +159,7 @@ def test_storing_changes_nothing(name: str, data: st.DataObject) -> None:
 @given(data=st.data())
 def test_copies_are_equal(name: str, data: st.DataObject) -> None:
     kind = data.draw(SCHEDULES[name])
-    before = runs(kind, 5)  # which must leave nothing behind that a copy would miss
+    before = runs(kind, 5)  # this must not leave state behind that a copy would lack
     for clone in (copy.copy(kind), copy.deepcopy(kind), pickle.loads(pickle.dumps(kind))):
         assert clone == kind
         assert repr(clone) == repr(kind)
@@ -173,7 +173,7 @@ def test_the_text_of_a_rule_is_the_rule(rule: rrule) -> None:
     try:
         text = rule.to_ical()
     except ValueError as error:
-        assert "DTSTART" in str(error)  # noqa: PT017 - not every start can be written
+        assert "DTSTART" in str(error)  # noqa: PT017 - some starts cannot be written as text
         assert offset or rule.dtstart.fold
         return
     read = from_ical(text)
@@ -199,16 +199,16 @@ LIMITED: tuple[dict[str, Any], ...] = (
 def test_a_count_is_that_many_occurrences(fields: dict[str, Any], count: int) -> None:
     start = datetime(2026, 1, 1, 3, 5, 7)
     rule = rrule(dtstart=start, count=count, **fields)
-    theirs = list(rule.rrule)
-    assert len(theirs) == count
-    assert rule.occurrence_after(theirs[-1] - timedelta(seconds=1)) == theirs[-1]
-    assert rule.occurrence_after(theirs[-1]) is None
+    dateutils = list(rule.rrule)
+    assert len(dateutils) == count
+    assert rule.occurrence_after(dateutils[-1] - timedelta(seconds=1)) == dateutils[-1]
+    assert rule.occurrence_after(dateutils[-1]) is None
 
 
 # -- sets of rules ------------------------------------------------------------------------------
 
 
-def test_a_set_adds_and_takes_away() -> None:
+def test_a_set_adds_and_excludes_runs() -> None:
     rule = rrule("DAILY", datetime(2026, 3, 1, 9, tzinfo=NEW_YORK), count=4)
     more = datetime(2026, 3, 2, 18, tzinfo=NEW_YORK)
     without = datetime(2026, 3, 3, 9, tzinfo=NEW_YORK)
@@ -222,7 +222,7 @@ def test_a_set_adds_and_takes_away() -> None:
 
 @settings(deadline=None, max_examples=20)
 @given(st.data())
-def test_a_set_gives_what_dateutil_gives(data: st.DataObject) -> None:
+def test_a_set_yields_the_same_as_dateutil(data: st.DataObject) -> None:
     hours, days = st.integers(0, 23), st.integers(1, 28)
     dates = st.lists(st.builds(lambda d, h: datetime(2026, 3, d, h, tzinfo=UTC), days, hours))
     rules = [
@@ -230,8 +230,8 @@ def test_a_set_gives_what_dateutil_gives(data: st.DataObject) -> None:
         rrule("WEEKLY", START, count=data.draw(st.integers(1, 20)), byweekday=du.MO(1)),
     ]
     kind = rruleset(rules, data.draw(dates), data.draw(dates))
-    wanted = list(kind.rruleset.between(NOW, NOW + timedelta(days=25)))
-    assert [at for at in runs(kind, 200) if at < NOW + timedelta(days=25)] == wanted
+    expected = list(kind.rruleset.between(NOW, NOW + timedelta(days=25)))
+    assert [at for at in runs(kind, 200) if at < NOW + timedelta(days=25)] == expected
     assert from_dateutil(kind.rruleset) == kind
 
 
@@ -288,7 +288,7 @@ def test_a_set_from_text_and_back() -> None:
     assert kind.to_ical() == TEXT
 
 
-def test_a_text_as_other_programs_write_it() -> None:
+def test_a_text_of_another_program_is_read() -> None:
     folded = "DTSTART:20260102\r\nRRULE:FREQ=WEEKLY;BY\r\n DAY=fr;UNTIL=20260116T000000Z\r\n"
     kind = from_ical(folded)
     assert [run.day for run in runs(kind, after=START)] == [2, 9, 16]
@@ -311,7 +311,7 @@ def test_a_text_as_other_programs_write_it() -> None:
         ("", "rrules"),
     ],
 )
-def test_a_text_that_is_wrong_is_refused(text: str, problem: str) -> None:
+def test_a_wrong_text_is_refused(text: str, problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         from_ical(text)
 
@@ -339,7 +339,7 @@ def test_a_clocked_entry_waits_for_its_instant() -> None:
 
 
 @pytest.mark.parametrize("kind", [clocked(START), rruleset([rrule(3, START, count=1)])])
-def test_they_answer_celery_too(kind: Any) -> None:
+def test_schedules_implement_celerys_methods_too(kind: Any) -> None:
     kind.nowfun = lambda: START - timedelta(minutes=1)
     assert kind.is_due(None) == (False, 60.0)
     kind.nowfun = lambda: START
@@ -362,14 +362,14 @@ def test_solar_events_are_those_of_celery(event: str, place: tuple[float, float]
     for found in runs(kind, 20, datetime(2026, 2, 20, 7, 13, tzinfo=UTC)):
         assert vars(kind) == before
         last = found - timedelta(minutes=5)
-        theirs = solar(event, *place, nowfun=lambda last=last: last)
-        assert abs(found - last - theirs.remaining_estimate(last)) < timedelta(seconds=3)
+        celerys = solar(event, *place, nowfun=lambda last=last: last)
+        assert abs(found - last - celerys.remaining_estimate(last)) < timedelta(seconds=3)
 
 
 @pytest.mark.parametrize(
     ("lat", "event", "day"),
     [
-        (78.2, "sunrise", "2026-08-24"),  # the sun does not set for weeks before
+        (78.2, "sunrise", "2026-08-24"),  # before that the sun does not set for weeks
         (78.2, "dusk_civil", "2026-09-07"),
         (-78.2, "sunrise", "2026-08-20"),
         (90, "sunrise", "2027-03-18"),  # once a year
@@ -403,7 +403,7 @@ def test_where_a_search_begins_does_not_matter(
     assert next_run(kind, found - timedelta(microseconds=1)) == found
 
 
-def test_the_end_of_time_ends_it() -> None:
+def test_a_solar_schedule_ends_with_the_calendar() -> None:
     assert next_run(solar("sunset", 10, 10), datetime(9999, 12, 31, 23, tzinfo=UTC)) is None
     assert next_run(solar("sunset", float("nan"), 10), NOW) is None
 
@@ -417,11 +417,11 @@ def test_without_ephem_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> No
     assert caught.value.field == "definition.schedule"
 
 
-# -- types of the user's own --------------------------------------------------------------------
+# -- types of the user -----------------------------------------------------------------------------
 
 
 class Every(BaseSchedule):
-    """Each ``seconds``, with words."""
+    """An interval of ``seconds``, with a description."""
 
     def __init__(self, seconds: float, since: datetime, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -457,7 +457,7 @@ def every(registry: dict[str, Any]) -> Every:
     return Every(5, datetime(2026, 1, 1, tzinfo=UTC))
 
 
-def test_a_type_of_ones_own_is_stored(every: Every) -> None:
+def test_a_type_of_the_user_is_stored(every: Every) -> None:
     text = encode(every)
     assert json.loads(text)["__type__"] == "every"
     read = stored(every)
@@ -466,13 +466,13 @@ def test_a_type_of_ones_own_is_stored(every: Every) -> None:
     assert asks_itself(read)
 
 
-def test_a_dict_that_looks_like_one_stays_a_dict(every: Every) -> None:
+def test_a_dict_that_looks_like_a_schedule_stays_a_dict(every: Every) -> None:
     data = {"__type__": "every", "seconds": 5, "since": every.since}
     assert decode(encode(data), "kwargs") == data
 
 
 @pytest.mark.parametrize("tag", ["every", "crontab", "solar", "datetime", "verbatim", "", 5, None])
-def test_a_tag_that_is_taken_is_refused(every: Every, tag: Any) -> None:
+def test_a_tag_in_use_is_refused(every: Every, tag: Any) -> None:
     class Other(Every):
         pass
 
@@ -482,20 +482,20 @@ def test_a_tag_that_is_taken_is_refused(every: Every, tag: Any) -> None:
 
 
 @pytest.mark.parametrize("cls", [None, "Every", dict, int, Every(1, NOW)])
-def test_what_is_no_class_of_schedules_is_refused(registry: dict[str, Any], cls: Any) -> None:
+def test_a_class_that_is_not_a_schedule_is_refused(registry: dict[str, Any], cls: Any) -> None:
     with pytest.raises(TypeError, match=r"^cls: "):
         register_schedule_type("every", cls, dump, load)
     assert not registry
 
 
 @pytest.mark.parametrize("cls", [crontab, solar, rruleset, Every])
-def test_a_class_that_is_taken_is_refused(every: Every, cls: Any) -> None:
+def test_a_class_in_use_is_refused(every: Every, cls: Any) -> None:
     with pytest.raises(ValueError, match=r"^cls: "):
         register_schedule_type(f"not {every.seconds}", cls, dump, load)
 
 
 @pytest.mark.usefixtures("registry")
-def test_functions_are_needed() -> None:
+def test_dump_and_load_must_be_functions() -> None:
     with pytest.raises(TypeError, match=r"^dump: "):
         register_schedule_type("every", Every, "dump", load)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"^load: "):
@@ -518,7 +518,7 @@ def test_a_load_that_fails_is_reported(loaded: Callable[[Any], Any]) -> None:
         stored(Every(5, NOW))
 
 
-def test_it_is_exported() -> None:
+def test_register_schedule_is_exported() -> None:
     assert redbeat.register_schedule_type is register_schedule_type
 
 
@@ -551,7 +551,7 @@ MOMENT = {
         ),
     ],
 )
-def test_what_is_written(kind: BaseSchedule, written: dict[str, Any]) -> None:
+def test_the_json_of_each_type(kind: BaseSchedule, written: dict[str, Any]) -> None:
     assert json.loads(encode(kind)) == written
 
 
@@ -569,7 +569,7 @@ def test_what_is_written(kind: BaseSchedule, written: dict[str, Any]) -> None:
         ),
     ],
 )
-def test_what_others_may_write(written: dict[str, Any], kind: BaseSchedule) -> None:
+def test_hand_written_json_of_each_type(written: dict[str, Any], kind: BaseSchedule) -> None:
     assert decode_schedule(decode(json.dumps(written), "definition")) == kind
 
 
@@ -598,13 +598,15 @@ def test_what_others_may_write(written: dict[str, Any], kind: BaseSchedule) -> N
         ({"__type__": "rruleset", "ical": "", "rrules": []}, "unknown key 'rrules'"),
     ],
 )
-def test_what_cannot_be_read_is_named(written: dict[str, Any], problem: str) -> None:
+def test_the_error_about_unreadable_json_says_what_is_wrong(
+    written: dict[str, Any], problem: str
+) -> None:
     with pytest.raises(DecodeError, match=problem):
         decode_schedule(decode(json.dumps(written), "definition"))
 
 
 @pytest.mark.parametrize("name", ["clocked", "solar", "rruleset"])
-def test_a_dict_of_ones_own_with_such_a_tag_stays_as_it_is(name: str) -> None:
+def test_a_dict_of_the_user_with_such_a_tag_stays_unchanged(name: str) -> None:
     data = {"__type__": name, "clocked_time": "2026-01-01T09:00:00Z"}
     assert decode(encode({"when": data}), "kwargs") == {"when": data}
 
@@ -640,7 +642,7 @@ COSTLY: dict[str, Callable[[], BaseSchedule]] = {
 
 @pytest.mark.parametrize("name", COSTLY)
 def test_a_decision_takes_bounded_work(name: str) -> None:
-    """Far above what is promised (0.1 s), for machines that are slow or busy."""
+    """The bound is far above the documented one (0.1 s), for slow or busy machines."""
     began = time.process_time()
     kind = COSTLY[name]()
     last = datetime(2020, 1, 1, tzinfo=UTC)

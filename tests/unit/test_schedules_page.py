@@ -1,4 +1,4 @@
-"""What docs/schedules.rst shows is what happens."""
+"""The examples of docs/schedules.rst are correct."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def blocks(language: str) -> Iterator[str]:
 
 @pytest.fixture
 def examples(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """The entries that the page makes in Python."""
+    """The entries that the page creates in Python."""
     monkeypatch.setattr(registry, "_types", {})
     app = Celery(set_as_current=False)
     app.conf.beat_schedule = {}
@@ -50,9 +50,9 @@ def examples(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 def test_the_json_is_that_of_the_python(examples: dict[str, Any]) -> None:
-    shown = [decode_definition(block) for block in blocks("json")]
-    assert {definition["name"] for definition in shown} == {*examples}
-    for definition in shown:
+    decoded = [decode_definition(block) for block in blocks("json")]
+    assert {definition["name"] for definition in decoded} == {*examples}
+    for definition in decoded:
         example = examples[definition["name"]]
         assert definition["task"] == example["task"]
         assert definition["schedule"] == maybe_schedule(example["schedule"])
@@ -60,7 +60,7 @@ def test_the_json_is_that_of_the_python(examples: dict[str, Any]) -> None:
 
 def test_the_json_is_stored_in_the_same_form(examples: dict[str, Any]) -> None:
     for block in blocks("json"):
-        shown = json.loads(block)["schedule"]
+        decoded = json.loads(block)["schedule"]
         made = maybe_schedule(examples[json.loads(block)["name"]]["schedule"])
         fields: dict[str, Any] = {
             "name": "n",
@@ -71,7 +71,7 @@ def test_the_json_is_stored_in_the_same_form(examples: dict[str, Any]) -> None:
         }
         text = encode_definition({**fields, "schedule": made, "enabled": True})
         written = json.loads(text)["schedule"]
-        assert written["__type__"] == shown["__type__"]
+        assert written["__type__"] == decoded["__type__"]
         read = decode_policy(encode_policy(made), decode_definition(text))
         assert read["schedule"] == made
 
@@ -87,7 +87,7 @@ def kinds(zone: ZoneInfo) -> dict[str, BaseSchedule]:
     }
 
 
-def shown_runs(kind: BaseSchedule, zone: ZoneInfo, night: datetime) -> str:
+def printed_runs(kind: BaseSchedule, zone: ZoneInfo, night: datetime) -> str:
     start = night.replace(tzinfo=zone).astimezone(UTC)
     end = night.replace(hour=4, tzinfo=zone).astimezone(UTC)
     at = next_run(kind, start - timedelta(microseconds=1), zone)
@@ -115,4 +115,4 @@ def test_the_table_is_complete() -> None:
 def test_a_row_of_the_table_is_computed(row: list[str]) -> None:
     place, day = row[0].split()
     zone = ZoneInfo(place)
-    assert row[2] == shown_runs(kinds(zone)[row[1]], zone, datetime.fromisoformat(day))
+    assert row[2] == printed_runs(kinds(zone)[row[1]], zone, datetime.fromisoformat(day))

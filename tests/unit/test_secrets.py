@@ -1,4 +1,4 @@
-"""A password is shown nowhere, whatever setting it stands in and whatever goes wrong."""
+"""No password is ever shown, whatever setting contains it and whatever fails."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from tests.servers import RedisServer
 
 CANARY = "c4n4ry"
 
-#: Sentinels are asked again and again otherwise, which takes long.
+#: Otherwise Sentinels are retried for long.
 ONCE = Retry(NoBackoff(), 0)
 
 
 class Vault(CredentialProvider):
-    """Holds a password, and has no repr of its own."""
+    """A credential provider without its own repr."""
 
     def __init__(self) -> None:
         self.password = CANARY
@@ -40,7 +40,7 @@ class Vault(CredentialProvider):
         return "user", self.password
 
 
-#: Settings with the canary in them; {port} is a port where nobody listens.
+#: Settings that contain the canary; {port} is a port on which nothing listens.
 PLACES: dict[str, dict[str, Any]] = {
     "url": {"redbeat_redis_url": f"redis://user:{CANARY}@127.0.0.1:{{port}}/0"},
     "url, in the query": {"redbeat_redis_url": f"redis://127.0.0.1:{{port}}/0?password={CANARY}"},
@@ -85,7 +85,7 @@ PLACES: dict[str, dict[str, Any]] = {
     },
 }
 
-#: Settings that are wrong, with the canary near what is wrong with them.
+#: Wrong settings, with the canary near the wrong part.
 WRONG: dict[str, dict[str, Any]] = {
     "scheme": {"redbeat_redis_url": f"http://user:{CANARY}@h"},
     "no scheme": {"redbeat_redis_url": f"user:{CANARY}@h:6379"},
@@ -134,7 +134,7 @@ def app_of(settings: dict[str, Any]) -> Celery:
 
 
 def shown(app: Celery) -> list[str]:
-    """Return what the objects of an app show when they are printed."""
+    """Return the printed forms of an app's objects."""
     conf = ensure_conf(app)
     parameters = client_parameters(conf.endpoint)
     objects: list[Any] = [conf, conf.endpoint, parameters, parameters.node]
@@ -153,18 +153,18 @@ def shown(app: Celery) -> list[str]:
 
 
 def errors_of(actions: list[Callable[[], Any]]) -> str:
-    """Return the tracebacks of what fails, with the chain of causes."""
-    told = []
+    """Return the tracebacks of failing actions, with the chain of causes."""
+    errors = []
     for action in actions:
         try:
             action()
         except Exception:
-            told.append(traceback.format_exc())
-    return "\n".join(told)
+            errors.append(traceback.format_exc())
+    return "\n".join(errors)
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_nothing_shows_it(
+def test_no_output_contains_the_password(
     place: str, unused_port: int, caplog: pytest.LogCaptureFixture, capsys: Any
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -172,9 +172,9 @@ def test_nothing_shows_it(
     assert CANARY not in "\n".join(shown(app))
     beat = RedBeatScheduler(app)
     entry = RedBeatSchedulerEntry("a", "t", 60, app=app)
-    told = errors_of([entry.save, entry.delete, lambda: get_redis(app).ping()])
-    assert told.count("Traceback") >= 3
-    assert CANARY not in told
+    errors = errors_of([entry.save, entry.delete, lambda: get_redis(app).ping()])
+    assert errors.count("Traceback") >= 3
+    assert CANARY not in errors
     for _ in range(2):
         beat.tick()
     beat.close()
@@ -185,20 +185,22 @@ def test_nothing_shows_it(
 
 
 @pytest.mark.parametrize("place", WRONG)
-def test_no_error_about_settings_shows_it(
+def test_no_error_about_settings_contains_the_password(
     place: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: Any
 ) -> None:
     caplog.set_level(logging.DEBUG)
     write_certificates(tmp_path)
     monkeypatch.chdir(tmp_path)
     app = app_of(WRONG[place])
-    told = errors_of([lambda: ensure_conf(app), lambda: get_redis(app)])
-    assert CANARY not in told
+    errors = errors_of([lambda: ensure_conf(app), lambda: get_redis(app)])
+    assert CANARY not in errors
     assert CANARY not in caplog.text
-    assert "redbeat" in told + caplog.text
+    assert "redbeat" in errors + caplog.text
 
 
-def test_a_server_that_refuses_it_does_not_show_it(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_authentication_error_does_not_contain_the_password(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     caplog.set_level(logging.DEBUG)
     with RedisServer(password="another") as server:
         app = app_of({"redbeat_redis_url": f"redis://:{CANARY}@127.0.0.1:{server.port}/0"})
@@ -210,7 +212,9 @@ def test_a_server_that_refuses_it_does_not_show_it(caplog: pytest.LogCaptureFixt
     assert CANARY not in caplog.text
 
 
-def test_a_real_beat_at_debug(tmp_path: Path, redis_url: str, unused_port: int) -> None:
+def test_a_real_beat_at_log_level_debug_prints_no_password(
+    tmp_path: Path, redis_url: str, unused_port: int
+) -> None:
     project = Project(tmp_path, redis_url)
     try:
         url = f"rediss://user:{CANARY}@localhost:{unused_port}/0?ssl_password={CANARY}"
@@ -219,9 +223,9 @@ def test_a_real_beat_at_debug(tmp_path: Path, redis_url: str, unused_port: int) 
         beat = project.beat("-l", "debug", settings=settings)
         beat.wait_for("Redis is not available")
         assert beat.stop() == 0
-        said = beat.said()
-        assert "DEBUG/" in said
-        assert f"localhost:{unused_port}" in said
-        assert CANARY not in said
+        output = beat.output()
+        assert "DEBUG/" in output
+        assert f"localhost:{unused_port}" in output
+        assert CANARY not in output
     finally:
         project.end()

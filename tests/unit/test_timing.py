@@ -1,4 +1,4 @@
-"""When a schedule runs next and ran last, whatever kind of schedule it is."""
+"""The next and the latest run of every kind of schedule."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ def every(seconds: float, relative: bool = False, **kwargs: Any) -> schedule:
 
 
 class Weekdays(crontab):
-    """A subclass that changes nothing about its times."""
+    """A subclass that does not change its times."""
 
 
 class Impatient(schedule):
-    """A subclass that decides itself."""
+    """A subclass with its own ``is_due``."""
 
     def is_due(self, _last_run_at: datetime) -> schedstate:
         return schedstate(True, 1.0)
 
 
 class Fortnight(BaseSchedule):
-    """A class of a user's own, with its own clock."""
+    """A user's class with its own clock."""
 
     def remaining_estimate(self, last_run_at: datetime) -> timedelta:
         elapsed: timedelta = self.now().replace(tzinfo=UTC) - last_run_at
@@ -45,7 +45,7 @@ class Fortnight(BaseSchedule):
 
 
 class Never(Fortnight):
-    """One that has nothing left to do."""
+    """A schedule without further runs."""
 
     def remaining_estimate(self, _last_run_at: datetime) -> None:  # type: ignore[override]
         return None
@@ -56,8 +56,8 @@ def test_an_interval_counts_from_the_last_slot() -> None:
     assert next_run(every(0.25), START) == START + timedelta(milliseconds=250)
 
 
-def test_the_answer_is_in_utc_whatever_was_asked() -> None:
-    # 01:30 in New York exists twice on this night; only the instant counts.
+def test_results_are_in_utc_whatever_the_argument() -> None:
+    # 01:30 in New York exists twice on this night; the instant decides.
     for fold, hour in ((0, 5), (1, 6)):
         local = datetime(2026, 11, 1, 1, 30, tzinfo=NEW_YORK, fold=fold)
         found = next_run(every(3600), local)
@@ -73,7 +73,7 @@ def test_a_naive_instant_is_refused(kind: Any) -> None:
 
 
 @pytest.mark.parametrize("seconds", [0, -1])
-def test_an_interval_that_never_passes_is_refused(seconds: int) -> None:
+def test_an_interval_without_length_is_refused(seconds: int) -> None:
     for ask in (next_run, lambda kind, at: latest_run(kind, at, at + timedelta(days=1))):
         with pytest.raises(ValueError, match=r"schedule\.every"):
             ask(every(seconds), START)
@@ -156,7 +156,7 @@ def test_the_latest_relative_run_is_the_last_of_all(seconds: float) -> None:
 
 
 class Counting(rrule):
-    """A rule that counts how often it searches."""
+    """A rule that counts its searches."""
 
     searches = 0
 
@@ -165,7 +165,7 @@ class Counting(rrule):
 
 
 class Searched:
-    """A wall rule that reports every search."""
+    """A recurrence that reports every search."""
 
     follows_real_time = False
 
@@ -219,11 +219,11 @@ def test_other_schedules_are_due_at_once(kind: Any) -> None:
         (Fortnight(app=APP), True),
     ],
 )
-def test_who_has_to_be_asked(kind: Any, expected: bool) -> None:
+def test_which_schedules_decide_themselves(kind: Any, expected: bool) -> None:
     assert asks_itself(kind) is expected
 
 
-def test_a_class_of_its_own_is_asked_with_its_own_clock() -> None:
+def test_a_class_of_the_user_is_evaluated_with_its_own_clock() -> None:
     for now in (START, START.replace(tzinfo=None)):
         kind = Fortnight(nowfun=lambda now=now: now, app=APP)
         asked = START - timedelta(days=1)
@@ -231,7 +231,7 @@ def test_a_class_of_its_own_is_asked_with_its_own_clock() -> None:
     assert next_run(Never(app=APP), START) is None
 
 
-def test_a_subclass_that_changes_nothing_is_computed() -> None:
+def test_a_subclass_that_changes_no_times_is_computed() -> None:
     assert next_run(Weekdays(minute=5, app=APP), START, UTC) == START.replace(
         minute=5, second=0, microsecond=0
     )
@@ -240,7 +240,7 @@ def test_a_subclass_that_changes_nothing_is_computed() -> None:
 @pytest.mark.parametrize(
     "rule", [every(7), every(60, True), crontab("*/7"), rrule("MINUTELY", dtstart=START)]
 )
-def test_runs_are_counted_as_they_follow_each_other(rule: BaseSchedule) -> None:
+def test_counts_equal_the_number_of_runs(rule: BaseSchedule) -> None:
     until, found, count = START + timedelta(minutes=45), START, 0
     while (following := next_run(rule, found, UTC)) is not None and following <= until:
         found, count = following, count + 1

@@ -1,7 +1,7 @@
-"""What a decision costs: bounded work for whatever a user can write.
+"""A decision takes bounded work for any schedule that a user can write.
 
-Work is counted where it can be; a bound on CPU time, far above what is wanted (0.1 s), is the net
-below it.
+Calls are counted where possible. In addition there is a bound on CPU time, far above the documented
+0.1 s.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ DAY = timedelta(days=1)
 NEW_YORK = ZoneInfo("America/New_York")
 OLD_THERE = OLD.astimezone(NEW_YORK)
 
-#: CPU seconds of one decision, at most; ten times what is promised, as machines differ.
+#: Maximum CPU seconds of one decision: ten times the documented bound, because machines differ.
 CPU = 1.0
-#: Calls of Python functions in one decision, at most.
+#: Maximum number of Python function calls in one decision.
 CALLS = 100_000
 
 EACH_MINUTE = "crontab: each minute"
@@ -87,7 +87,7 @@ def cpu(action: Callable[[], object]) -> float:
 
 
 def calls(action: Callable[[], object]) -> int:
-    """Return how many functions written in Python it calls: the same on every machine."""
+    """Return how many Python functions it calls, which is the same on every machine."""
     count, before = 0, sys.getprofile()
 
     def note(_frame: FrameType, event: str, _argument: object) -> None:
@@ -109,8 +109,8 @@ def assert_cheap(action: Callable[[], object]) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", KINDS)
-def test_a_decision(name: str) -> None:
-    """The next run, the first look at an entry, and one at what was last seen in 1970."""
+def test_a_decision_is_cheap(name: str) -> None:
+    """The next run, a first decision, and a decision on an entry that last ran in 1970."""
     make = KINDS[name]
     assert_cheap(lambda: next_run(make(), NOW, NEW_YORK))
     assert_cheap(lambda: decide(make(), None, None, NOW, NOW, NEW_YORK))
@@ -129,7 +129,7 @@ def test_a_count_that_would_take_too_long_is_refused() -> None:
 
 @pytest.mark.parametrize("day", ["30", "31", "30,31"])
 def test_a_crontab_without_a_date_is_refused_or_never_due(day: str) -> None:
-    """Newer releases of Celery refuse it; what they let through has no next run."""
+    """Newer releases of Celery refuse such a crontab; others accept it, and it has no next run."""
     try:
         never = crontab(0, 0, day_of_month=day, month_of_year="2")
     except ValueError:
@@ -152,16 +152,16 @@ FREQUENT = ("every 10 ms", "every 10 ms, relative", "each 7 seconds since 1970",
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("name", FREQUENT)
-def test_a_decision_after_years_under_a_policy(name: str, policy: str) -> None:
-    wanted = Policy.of(POLICIES[policy])
+def test_a_decision_after_years_under_a_policy_is_cheap(name: str, policy: str) -> None:
+    policy_of_entry = Policy.of(POLICIES[policy])
     kind = KINDS[name]()
-    assert_cheap(lambda: decide(kind, OLD, OLD, NOW, NOW, NEW_YORK, wanted, 7, "a"))
+    assert_cheap(lambda: decide(kind, OLD, OLD, NOW, NOW, NEW_YORK, policy_of_entry, 7, "a"))
 
 
 def test_a_decision_with_a_jitter_that_is_longer_than_the_interval() -> None:
-    wanted = Policy.of({"jitter": 86_400, "misfire_grace_time": 1})
+    policy_of_entry = Policy.of({"jitter": 86_400, "misfire_grace_time": 1})
     last = NOW - timedelta(hours=2)
-    assert_cheap(lambda: decide(schedule(0.1), last, last, NOW, NOW, UTC, wanted, 0, "a"))
+    assert_cheap(lambda: decide(schedule(0.1), last, last, NOW, NOW, UTC, policy_of_entry, 0, "a"))
 
 
 @pytest.mark.parametrize("name", [EACH_MINUTE, "crontab: all of that day"])

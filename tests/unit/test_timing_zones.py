@@ -1,4 +1,4 @@
-"""Times in zones: those of Celery where clocks are steady, by the rules where they change."""
+"""Times in zones: equal to Celery's while offsets are constant, and by the rules around changes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def app_in(zone: str) -> Celery:
 
 
 def random_crontab(chance: random.Random, **kwargs: Any) -> crontab:
-    """Any crontab that has a date at all."""
+    """Return a random crontab that matches some date."""
     while True:
         fields = {name: expression(chance, *limits) for name, limits in FIELDS.items()}
         if chance.random() < 0.5:
@@ -50,7 +50,7 @@ def random_crontab(chance: random.Random, **kwargs: Any) -> crontab:
         try:
             return crontab(**fields, **kwargs)
         except ValueError:
-            continue  # newer releases of Celery refuse what never matches
+            continue  # newer releases of Celery refuse crontabs without a date
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
@@ -61,17 +61,17 @@ def test_crontabs_are_those_of_celery(seed: int) -> None:
         after = datetime(2005, 1, 1, tzinfo=UTC) + chance.random() * 30 * 365 * DAY
         # Celery before 5.7 reads a crontab in the zone of these, not in that of the app.
         local = after.astimezone(ZoneInfo(name))
-        theirs = random_crontab(chance, nowfun=lambda local=local: local, app=app_in(name))
+        celerys = random_crontab(chance, nowfun=lambda local=local: local, app=app_in(name))
         try:
-            expected = after + theirs.remaining_estimate(local)
+            expected = after + celerys.remaining_estimate(local)
         except RuntimeError:
-            continue  # which also gives up on dates that are years away
-        theirs.nowfun = None
-        assert next_run(theirs, after) == expected, (theirs, name)
-        assert next_run(theirs, after, ZoneInfo(name)) == expected, (theirs, name)
+            continue  # Celery gives up on dates that are years away
+        celerys.nowfun = None
+        assert next_run(celerys, after) == expected, (celerys, name)
+        assert next_run(celerys, after, ZoneInfo(name)) == expected, (celerys, name)
 
 
-#: A zone, and a day before a change of its clock: an hour, half of one, 15 minutes, two, a day.
+#: A zone, and a day before a clock change: by an hour, half an hour, 15 minutes, two hours, a day.
 CHANGES = {
     "New York, forward": ("America/New_York", datetime(2026, 3, 7)),
     "New York, back": ("America/New_York", datetime(2026, 10, 31)),
@@ -108,7 +108,7 @@ BEFORE, AFTER = timedelta(hours=14), timedelta(days=4)
 
 @cache
 def minutes_around(change: str) -> tuple[ZoneInfo, list[tuple[datetime, datetime]]]:
-    """Every minute around a change: the instant in UTC, and what the clock on the wall shows."""
+    """Every minute around a change: the instant in UTC, and the wall-clock time."""
     name, day = CHANGES[change]
     zone, start = ZoneInfo(name), day.replace(tzinfo=ZoneInfo(name)).astimezone(UTC) - DAY
     count = (BEFORE + AFTER + DAY) // MINUTE
@@ -117,7 +117,7 @@ def minutes_around(change: str) -> tuple[ZoneInfo, list[tuple[datetime, datetime
 
 
 def real_time(fields: dict[str, object]) -> bool:
-    """Whether the hour has a wildcard or a step, or is each hour."""
+    """Whether the hour has a wildcard or a step, or lists each hour."""
     written = fields.get("hour", "*")
     return isinstance(written, str) and ("*" in written or "/" in written or written == "0-23")
 
@@ -135,7 +135,7 @@ def matches(rule: crontab, wall: datetime) -> bool:
 def searched(
     rule: crontab, follows: bool, minutes: list[tuple[datetime, datetime]]
 ) -> Iterator[datetime]:
-    """Try each minute: the instants that are the rule's, a fixed time once a day."""
+    """Return the instants of the rule by trying each minute; a fixed time matches once a day."""
     if follows:
         yield from (at for at, wall in minutes if matches(rule, wall))
         return
@@ -178,7 +178,7 @@ def test_every_change_of_the_clock_against_a_search_of_all_minutes(change: str) 
 
 @pytest.mark.parametrize("seconds", [0.01, 0.1, 1 / 3, 0.25, 1, 7, 90, 86400])
 def test_an_interval_does_not_drift(seconds: float) -> None:
-    """Two thousand runs, each stored and read back, as by a beat that restarts every time."""
+    """Two thousand runs, each stored and loaded, as by a beat that restarts every time."""
     rule, step = schedule(seconds, app=APP), timedelta(seconds=seconds)
     start = anchor = datetime(2026, 10, 31, 23, 59, 59, 7, tzinfo=UTC)
     for number in range(1, 2_001):
@@ -193,7 +193,7 @@ def test_an_interval_does_not_drift(seconds: float) -> None:
 
 @pytest.mark.parametrize("seconds", [0.01, 0.1, 1 / 3, 60, 86400])
 def test_the_phase_is_kept_over_outages(seconds: float) -> None:
-    """Looks at random moments, up to 10,000 steps apart: each slot ran once or was counted."""
+    """Decisions at random moments, up to 10,000 steps apart: each slot ran once or was counted."""
     chance, step = random.Random(seconds), timedelta(seconds=seconds)
     rule = schedule(seconds, app=APP)
     start = anchor = now = datetime(2026, 1, 1, 0, 0, 0, 5, tzinfo=UTC)
@@ -234,15 +234,15 @@ def test_a_relative_interval_is_that_of_celery_at_a_change(change: str, seconds:
     chance, (zone, minutes) = random.Random(change), minutes_around(change)
     for _ in range(40):
         after = chance.choice(minutes)[0] + timedelta(seconds=chance.random() * 60)
-        theirs = schedule(seconds, True, nowfun=lambda after=after: after, app=APP)
-        wait = theirs.remaining_estimate(after.astimezone(zone))
-        theirs.nowfun = None
+        celerys = schedule(seconds, True, nowfun=lambda after=after: after, app=APP)
+        wait = celerys.remaining_estimate(after.astimezone(zone))
+        celerys.nowfun = None
         if wait > timedelta(0):
-            assert next_run(theirs, after, zone) == after + wait
+            assert next_run(celerys, after, zone) == after + wait
 
 
-class Older(tzinfo):
-    """New York as ``pytz`` has it: attached by hand it means local mean time."""
+class OlderZone(tzinfo):
+    """New York as in ``pytz``: as a plain tzinfo argument it means local mean time."""
 
     zone = "America/New_York"
 
@@ -260,12 +260,12 @@ class Older(tzinfo):
 
     def fromutc(self, dt: datetime) -> datetime:
         local = dt.replace(tzinfo=UTC).astimezone(NEW_YORK)
-        return local.replace(tzinfo=Older(local.utcoffset() or timedelta(0)), fold=0)
+        return local.replace(tzinfo=OlderZone(local.utcoffset() or timedelta(0)), fold=0)
 
 
 KINDS: dict[str, Any] = {
     "zoneinfo": NEW_YORK,
-    "the older kind": Older(),
+    "the older kind": OlderZone(),
     "dateutil": tz.gettz("America/New_York"),
 }
 NIGHTS = (datetime(2026, 3, 8, 4, tzinfo=UTC), datetime(2026, 11, 1, 3, tzinfo=UTC))
@@ -319,7 +319,7 @@ def test_fixed_offsets(zone: tzinfo) -> None:
 FOLDED = datetime(2026, 11, 1, 1, 30, tzinfo=NEW_YORK, fold=1)
 ANCHORS = {
     "zoneinfo": FOLDED,
-    "the older kind": FOLDED.replace(tzinfo=Older(timedelta(hours=-5)), fold=0),
+    "the older kind": FOLDED.replace(tzinfo=OlderZone(timedelta(hours=-5)), fold=0),
     "dateutil": FOLDED.replace(tzinfo=tz.gettz("America/New_York")),
     "fixed": FOLDED.astimezone(timezone(timedelta(hours=-5))),
     "UTC": FOLDED.astimezone(UTC),
@@ -345,7 +345,7 @@ def test_the_second_half_past_one_is_not_the_first(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ANCHORS)
 def test_a_last_run_that_is_moved_by_the_repeated_hour_is_the_new_anchor(kind: str) -> None:
-    """The other of two times that are equal in their zone: written by the application."""
+    """Of two times that are equal in their zone, the application wrote the other one."""
     second = ANCHORS[kind]
     first = aware(second) - timedelta(hours=1)
     if second.tzinfo is not None:
@@ -361,8 +361,8 @@ def test_a_last_run_that_is_moved_by_the_repeated_hour_is_the_new_anchor(kind: s
 
 @pytest.mark.parametrize("kind", [kind for kind in ANCHORS if "naive" not in kind])
 @pytest.mark.parametrize("freq", ["YEARLY", "DAILY", "HOURLY", "MINUTELY"])
-def test_nothing_of_a_rule_is_before_its_start(freq: str, kind: str) -> None:
-    """Not the first of the two times that the clock shows: the start itself is the first run."""
+def test_a_rule_has_no_run_before_its_start(freq: str, kind: str) -> None:
+    """Not even the first of two equal wall-clock times: the start itself is the first run."""
     instant = FOLDED.astimezone(UTC)
     rule = rrule(freq, ANCHORS[kind], count=3)
     assert next_run(rule, instant - DAY) == rule.occurrence_after(rule.start, True) == instant
@@ -396,8 +396,8 @@ COUNTED: tuple[dict[str, Any], ...] = (
 
 @pytest.mark.parametrize("fields", COUNTED, ids=str)
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_count_is_one_of_runs(change: str, fields: dict[str, Any]) -> None:
-    """Those of the endless rule, up to ``count``: with what a change repeats or leaves out."""
+def test_a_count_limits_the_number_of_runs(change: str, fields: dict[str, Any]) -> None:
+    """The first ``count`` runs of the endless rule, including repeated and skipped times."""
     chance, (zone, minutes) = random.Random(f"{change} {fields}"), minutes_around(change)
     start, count = chance.choice(minutes[:4000])[0], chance.choice((1, 2, 17, 40, 200))
     local = start.astimezone(zone)
@@ -427,6 +427,6 @@ def test_a_rule_that_starts_in_the_repeated_hour_does_not_pause(minute: int) -> 
 @pytest.mark.parametrize("night", NIGHTS)
 @pytest.mark.parametrize("freq", ["HOURLY", "MINUTELY"])
 def test_a_count_holds_across_a_change_of_the_clock(freq: str, night: datetime) -> None:
-    """As many as there are, with an hour that is repeated or left out among them."""
+    """The limit holds with a repeated or a skipped hour among the runs."""
     start = (night + timedelta(hours=1)).astimezone(NEW_YORK)
     assert len(walk(rrule(freq, start, count=300), night, count=400)) == 300

@@ -1,4 +1,4 @@
-"""The page of an empty schedule, and a client that fills in forms as a browser does."""
+"""The dashboard of an empty schedule, and a client that fills in forms as a browser does."""
 
 from __future__ import annotations
 
@@ -31,30 +31,30 @@ class Browser:
         self.headers = headers
 
     def get(self, path: str, code: int = 200, **query: str) -> str:
-        """Return a page; nothing but `code` will do."""
+        """Return a page; assert its status code."""
         answer = self.ask(path, **query)
         assert answer.status_code == code, answer.text
         return answer.text
 
     def ask(self, path: str, **query: str) -> TestResponse:
-        """Return the answer to a GET."""
+        """Return the response to a GET."""
         return self.client.get(path, query_string=query or None, headers=self.headers)
 
     def send(self, path: str, name: str = "", **fields: str) -> TestResponse:
-        """Return the answer to a form with these fields, with the token of a page."""
+        """Return the response to a form with these fields and the token of a page."""
         page = self.ask("/entry", name=name).text
         found = TOKEN.search(page)
         token = {"csrf_token": unescape(found[1])} if found else {}
         return self.post(path, name, **token, **fields)
 
     def post(self, path: str, name: str = "", **fields: str) -> TestResponse:
-        """Return the answer to a form with these fields only."""
+        """Return the response to a form with exactly these fields."""
         return self.client.post(
             path, query_string={"name": name}, data=fields, headers=self.headers
         )
 
     def done(self, path: str, name: str, **fields: str) -> str:
-        """Return the page that comes after a form that was accepted."""
+        """Return the page that follows an accepted form."""
         answer = self.send(path, name, **fields)
         assert answer.status_code == 303, answer.text
         following = self.client.get(answer.location, headers=self.headers)
@@ -64,19 +64,19 @@ class Browser:
 
 @pytest.fixture
 def schedule(app: Celery) -> Schedule:
-    """The schedule that the page shows."""
+    """The schedule that the dashboard shows."""
     return Schedule(app)
 
 
 @pytest.fixture(scope="session")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> BytecodeCache:
-    """The templates as they were compiled for the first page, which takes longer than a test."""
+    """The templates, compiled for the first page, which takes longer than a test."""
     return FileSystemBytecodeCache(str(tmp_path_factory.mktemp("templates")))
 
 
 @pytest.fixture
 def open_page(schedule: Schedule, compiled: BytecodeCache) -> Open:
-    """Make the page with these fields of an `Access`, and return a browser for it."""
+    """A function that creates the dashboard with an `Access`, and returns a browser."""
 
     def open_page(headers: dict[str, str] | None = None, **access: Any) -> Browser:
         site = create_app(schedule, Access(**access))
@@ -95,7 +95,7 @@ def browser(open_page: Open) -> Browser:
 
 @pytest.fixture
 def broken(redis_client: redis.Redis) -> Callable[[str, str], None]:
-    """Put an entry that cannot be read into quarantine."""
+    """A function that puts an unreadable entry into quarantine."""
 
     def broken(name: str, text: str) -> None:
         redis_client.hset(f"redbeat:{name}", "definition", text)

@@ -1,7 +1,7 @@
-"""Reads the English of a crontab back: what a careful person would understand.
+"""Parses the English of a crontab as a careful reader would understand it.
 
-It is written for the tests and shares nothing with the words it reads, so that a phrase that says
-something else than its crontab is found.
+It is written for the tests and shares no code with the descriptions, so that a wrong phrase is
+found.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TIME = r"\d\d:\d\d"
 
 
 class Understood(NamedTuple):
-    """The minutes of a day, and the days of month, months and weekdays (Sunday is 0)."""
+    """The minutes of a day, and the days of the month, months and weekdays (Sunday is 0)."""
 
     times: frozenset[int]
     days: frozenset[int]
@@ -28,7 +28,7 @@ class Understood(NamedTuple):
 
 
 def understand(words: str) -> Understood:
-    """Return what a description says; `ValueError` for a phrase that is not known."""
+    """Return the meaning of a description; `ValueError` for an unknown phrase."""
     days, months, weekdays = set(range(1, 32)), set(range(1, 13)), set(range(7))
     rest = words
     if found := re.search(r", but only if a (.*)$", rest):
@@ -57,7 +57,7 @@ def _times(words: str) -> set[int]:
 
 
 def _spaced(words: str) -> set[int] | None:
-    """Times at equal distances."""
+    """Return times at equal distances."""
     if found := re.fullmatch(rf"every minute from ({TIME}) to ({TIME})", words):
         return set(range(_minute(found[1]), _minute(found[2]) + 1))
     if found := re.fullmatch(rf"every (hour|\d+ hours) from ({TIME}) to ({TIME})", words):

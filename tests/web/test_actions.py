@@ -1,4 +1,4 @@
-"""What can be done on the pages."""
+"""The actions of the dashboard."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ ACTIONS += ["/quarantine/retry", "/entry/preview"]
 
 
 def form_of(page: str) -> dict[str, str]:
-    """Return the fields of the form of the rule that a person does not type."""
+    """Return the hidden fields of the form of a rule."""
     found = re.search(r'name="seen" value="([^"]*)"', page)
     assert found is not None
     return {"seen": unescape(found[1])}
 
 
 def edited(browser: Browser, name: str, kind: str, rule: str, timezone: str = "") -> str:
-    """Change a rule as a person does, and return the page after it."""
+    """Change a rule as a person does, and return the next page."""
     seen = form_of(browser.get("/entry", name=name))
     return browser.done("/entry/rule", name, kind=kind, rule=rule, timezone=timezone, **seen)
 
@@ -48,7 +48,7 @@ def test_pause_and_resume(
     assert schedule["orders"].status.state == "scheduled"
 
 
-def test_a_pause_says_who_did_it(
+def test_a_pause_names_its_user(
     open_page: Open, make: Make, schedule: Schedule, caplog: pytest.LogCaptureFixture
 ) -> None:
     make("orders")
@@ -76,7 +76,7 @@ def test_too_many_triggers_are_refused(browser: Browser, make: Make) -> None:
     assert "are waiting" in browser.done("/entry/trigger", "orders")
 
 
-def test_delete_asks_first(browser: Browser, make: Make, schedule: Schedule) -> None:
+def test_delete_needs_a_confirmation(browser: Browser, make: Make, schedule: Schedule) -> None:
     make("orders")
     assert "Delete orders?" in browser.get("/entry/delete", name="orders")
     assert "orders" in schedule
@@ -106,7 +106,7 @@ def test_every_kind_of_rule_can_be_saved(
     assert entry.schedule != before.schedule
     assert entry.kwargs == {"a": 1}
     assert f"<option selected>{kind}</option>" in page
-    # What the form shows is what it takes: saving it again changes nothing.
+    # The form shows what it accepts: saving it again changes nothing.
     typed = unescape(re.split(r"</?textarea[^>]*>", page)[1]).strip()
     zone = timezone if kind == "cron" else ""
     assert "The rule was changed." in edited(browser, "orders", kind, typed, zone)
@@ -114,7 +114,7 @@ def test_every_kind_of_rule_can_be_saved(
 
 
 @pytest.mark.parametrize(
-    ("fields", "told"),
+    ("fields", "message"),
     [
         ({"kind": "cron", "rule": "*/5 * *"}, "3 fields, not 5"),
         ({"kind": "every", "rule": "often"}, "not a number of seconds"),
@@ -129,14 +129,19 @@ def test_every_kind_of_rule_can_be_saved(
     ],
 )
 @pytest.mark.parametrize("path", ["/entry/rule", "/entry/preview"])
-def test_a_wrong_rule_is_told_and_what_was_typed_is_kept(
-    browser: Browser, make: Make, schedule: Schedule, path: str, fields: dict[str, str], told: str
+def test_a_wrong_rule_is_an_error_and_the_input_is_kept(
+    browser: Browser,
+    make: Make,
+    schedule: Schedule,
+    path: str,
+    fields: dict[str, str],
+    message: str,
 ) -> None:
     before = make("orders").texts()
     seen = form_of(browser.get("/entry", name="orders"))
     answer = browser.send(path, "orders", **seen, **fields)
     assert answer.status_code == (422 if path == "/entry/rule" else 200)
-    assert told in unescape(answer.text)
+    assert message in unescape(answer.text)
     assert fields["rule"] in unescape(answer.text.split("<textarea")[1])
     assert schedule["orders"].texts() == before
 
@@ -151,10 +156,10 @@ def test_the_preview_writes_nothing(browser: Browser, make: Make, schedule: Sche
     assert schedule["orders"].schedule.run_every.total_seconds() == 3600
 
 
-def test_another_rule_arms_an_entry_that_has_finished(
+def test_another_rule_restarts_a_finished_entry(
     browser: Browser, make: Make, schedule: Schedule
 ) -> None:
-    """The preview shows what is saved then."""
+    """The preview shows what will be saved."""
     ran = datetime.now(timezone.utc) - timedelta(days=2)
     make("orders", max_runs=1, total_run_count=1, last_run_at=ran)
     for rule, runs in (("3600", 0), ("7200", 1)):
@@ -167,7 +172,7 @@ def test_another_rule_arms_an_entry_that_has_finished(
     assert abs(after - datetime.now(timezone.utc) - timedelta(hours=2)) < timedelta(minutes=1)
 
 
-def test_a_change_of_somebody_else_is_not_lost(
+def test_a_change_by_another_user_is_not_lost(
     browser: Browser, make: Make, schedule: Schedule
 ) -> None:
     make("orders")
@@ -183,7 +188,7 @@ def test_a_change_of_somebody_else_is_not_lost(
     assert schedule["orders"].schedule.run_every.total_seconds() == 5
 
 
-def test_a_change_in_the_last_moment_is_not_lost(
+def test_a_change_during_the_save_is_not_lost(
     browser: Browser, make: Make, schedule: Schedule, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make("orders")
@@ -201,13 +206,13 @@ def test_a_change_in_the_last_moment_is_not_lost(
 
 
 def token(browser: Browser) -> dict[str, str]:
-    """Return the field that protects a form."""
+    """Return the field with the token that protects a form."""
     found = re.search(r'name="csrf_token" value="([^"]+)"', browser.get("/entry", name="orders"))
     assert found is not None
     return {"csrf_token": found[1]}
 
 
-def test_quarantine_is_tried_again(
+def test_a_quarantined_entry_can_be_retried(
     browser: Browser,
     schedule: Schedule,
     broken: Callable[[str, str], None],
@@ -219,7 +224,7 @@ def test_quarantine_is_tried_again(
     assert redis_client.zcount("redbeat::schedule", 0, "+inf") == 1
 
 
-def test_what_cannot_be_read_is_not_paused(
+def test_an_unreadable_entry_cannot_be_paused(
     browser: Browser, broken: Callable[[str, str], None]
 ) -> None:
     broken("bad", "{")
@@ -229,14 +234,14 @@ def test_what_cannot_be_read_is_not_paused(
 
 
 @pytest.mark.parametrize("path", ACTIONS)
-def test_nothing_is_done_with_what_is_not_there(browser: Browser, make: Make, path: str) -> None:
+def test_actions_on_missing_entries_do_nothing(browser: Browser, make: Make, path: str) -> None:
     make("orders")
     answer = browser.post(path, "nope", **token(browser))
     assert answer.status_code == 404
 
 
 @pytest.mark.parametrize("path", [path for path in ACTIONS if path != "/entry/delete"])
-def test_an_action_that_is_loaded_again_does_nothing(
+def test_reloading_an_action_does_nothing(
     browser: Browser, make: Make, schedule: Schedule, path: str
 ) -> None:
     before = make("orders").texts()
@@ -246,7 +251,7 @@ def test_an_action_that_is_loaded_again_does_nothing(
 
 
 @pytest.mark.parametrize("path", ACTIONS)
-def test_a_form_of_another_site_is_refused(
+def test_a_form_from_another_site_is_refused(
     browser: Browser, make: Make, schedule: Schedule, path: str, redis_client: redis.Redis
 ) -> None:
     before = make("orders").texts()
@@ -260,7 +265,7 @@ def test_a_form_of_another_site_is_refused(
 
 
 @pytest.mark.parametrize("path", ACTIONS)
-def test_read_only(
+def test_a_read_only_dashboard_refuses_actions(
     open_page: Open, browser: Browser, make: Make, schedule: Schedule, path: str
 ) -> None:
     before = make("orders").texts()

@@ -24,7 +24,7 @@ MANY = 20_000
 
 @pytest.fixture
 def fill(app: Celery, redis_client: redis.Redis) -> Callable[[int], None]:
-    """Copy one entry as often as is asked, each due a second after the one before."""
+    """A function that copies one entry ``count`` times, each due a second after the previous."""
 
     def fill(count: int) -> None:
         entry = RedBeatSchedulerEntry("e0000000", "proj.note", crontab(minute="1"), app=app).save()
@@ -75,7 +75,7 @@ def test_pages_hold_each_entry_once(schedule: Schedule, make: Make, sort: str, l
 
 
 @pytest.mark.parametrize(
-    ("query", "wanted"),
+    ("query", "expected"),
     [
         (Query(name="BILL"), ["billing-a", "billing-b"]),
         (Query(name="*-b"), ["billing-b"]),
@@ -97,7 +97,7 @@ def test_filters(
     broken: Callable[[str, str], None],
     redis_client: redis.Redis,
     query: Query,
-    wanted: list[str],
+    expected: list[str],
 ) -> None:
     for number, name in enumerate(("billing-a", "billing-b", "odd[name")):
         make(name, 3600 + number)
@@ -106,12 +106,12 @@ def test_filters(
     broken("bad", "{")
     redis_client.sadd("redbeat::statics", "billing-a")
     found = browse(schedule, query)
-    assert names(found) == wanted
+    assert names(found) == expected
     assert (found.after, found.cut) == (None, False)
-    assert list(walked(schedule, query, 1)) == wanted
+    assert list(walked(schedule, query, 1)) == expected
 
 
-def test_an_unreadable_entry_has_its_problem(
+def test_an_unreadable_entry_shows_its_problem(
     schedule: Schedule, broken: Callable[[str, str], None]
 ) -> None:
     broken("bad", "{")
@@ -121,7 +121,7 @@ def test_an_unreadable_entry_has_its_problem(
 
 
 @pytest.mark.parametrize(
-    ("text", "wanted", "is_like"),
+    ("text", "expected", "is_like"),
     [
         ("Billing-A", "bill", True),
         ("billing-a", "bill*", True),
@@ -130,24 +130,24 @@ def test_an_unreadable_entry_has_its_problem(
         ("straße", "STRASSE", True),
     ],
 )
-def test_like(text: str, wanted: str, is_like: bool) -> None:
-    assert like(text, wanted) is is_like
+def test_names_are_compared_to_patterns(text: str, expected: str, is_like: bool) -> None:
+    assert like(text, expected) is is_like
 
 
 @pytest.mark.parametrize("fields", [{"sort": "size"}, {"state": "odd"}])
-def test_wrong_queries(fields: dict[str, Any]) -> None:
+def test_wrong_queries_are_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(InvalidEntryError, match="must be one of"):
         Query(**fields)
 
 
 @pytest.mark.parametrize("query", [Query(), Query(name="x"), Query(sort="task")])
-def test_a_place_that_no_page_gave(schedule: Schedule, query: Query) -> None:
+def test_an_invalid_place_is_refused(schedule: Schedule, query: Query) -> None:
     with pytest.raises(InvalidEntryError, match="not a valid cursor"):
         browse(schedule, query, "somewhere")
 
 
 @pytest.mark.long
-def test_a_search_that_looks_at_too_many_goes_on_later(
+def test_a_long_search_continues_on_the_next_page(
     schedule: Schedule, fill: Callable[[int], None]
 ) -> None:
     fill(4100)
@@ -159,7 +159,7 @@ def test_a_search_that_looks_at_too_many_goes_on_later(
     assert (found.cut, found.after) == (False, None)
 
 
-def test_too_many_to_sort_by_task(
+def test_large_schedules_are_not_sorted_by_task(
     schedule: Schedule,
     browser: Browser,
     fill: Callable[[int], None],

@@ -1,4 +1,4 @@
-"""Charts: well-formed, without styles and scripts, at the right places, escaped, described."""
+"""Charts: well-formed, without styles and scripts, to scale, escaped, described."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EVIL = "\"><script>alert('1')</script>&amp;"
 
 
 def parsed(markup: Markup) -> ET.Element:
-    """Parse a chart, and see that a strict Content-Security-Policy has nothing to block."""
+    """Parse a chart, and assert that a strict Content-Security-Policy blocks nothing in it."""
     assert isinstance(markup, Markup)
     root = ET.fromstring(str(markup))
     for element in root.iter():
@@ -33,7 +33,7 @@ def parsed(markup: Markup) -> ET.Element:
 
 
 def classed(root: ET.Element, name: str) -> list[ET.Element]:
-    """Return the elements of a class."""
+    """Return the elements of a CSS class."""
     return [found for found in root.iter() if name in found.get("class", "").split()]
 
 
@@ -59,7 +59,7 @@ def test_load_has_a_bar_for_each_count() -> None:
 
 
 @pytest.mark.parametrize(("tied", "peaks"), [(1, 1), (3, 3), (4, 0)])
-def test_few_peaks_stand_out(tied: int, peaks: int) -> None:
+def test_few_peaks_are_highlighted(tied: int, peaks: int) -> None:
     root = parsed(load_chart([1, *[5] * tied], START, 60))
     assert len(classed(root, "peak")) == peaks
 
@@ -70,7 +70,7 @@ def test_few_bars_are_slim(bars: int, share: float) -> None:
     assert part(found[0].get("width", "")) == pytest.approx(100 * share / bars, abs=0.01)
 
 
-def test_load_tells_the_runs_of_each_bar() -> None:
+def test_each_bar_of_the_load_names_its_runs() -> None:
     root = parsed(load_chart([0, 1, 1200], START, 1800))
     assert [hit.findtext("title") for hit in classed(root, "hit")] == [
         "0 runs, Mon 05 Jan 09:00 to Mon 05 Jan 09:30",
@@ -136,11 +136,11 @@ def test_times_have_round_labels(bars: int, seconds: int, times: list[str]) -> N
     assert len(classed(root, "minor")) == len(found) // 2
 
 
-def test_times_are_those_of_the_zone_of_the_start_also_when_clocks_change() -> None:
+def test_times_are_in_the_zone_of_the_start_across_clock_changes() -> None:
     start = datetime(2026, 3, 28, 12, 0, tzinfo=PARIS)
     root = parsed(load_chart([1] * 24, start, 3600))
     placed = {found.text: part(found.get("x", "")) for found in classed(root, "tick")}
-    # The night of 28 March has no 02:00 to 03:00: from 00:00 to 06:00 are five hours.
+    # The night of 28 March has no hour from 02:00 to 03:00: from 00:00 to 06:00 are five hours.
     assert placed["Sun 29" if "Sun 29" in placed else "00:00"] == pytest.approx(50)
     assert placed["06:00"] == pytest.approx(100 * 17 / 24, abs=0.01)
     last = classed(root, "hit")[-1].findtext("title") or ""
@@ -153,18 +153,18 @@ def test_axes_of_time_name_their_zone() -> None:
         assert labels(parsed(chart), "zone") == ["CEST"]
 
 
-def test_load_refuses_what_has_no_time() -> None:
+def test_load_refuses_an_empty_span() -> None:
     with pytest.raises(ValueError, match="start must be aware"):
         load_chart([1], datetime(2026, 1, 1), 60)
     with pytest.raises(ValueError, match="seconds_per_bar positive"):
         load_chart([1], START, 0)
 
 
-def test_load_of_nothing_is_an_empty_chart() -> None:
+def test_load_without_runs_is_an_empty_chart() -> None:
     assert not classed(parsed(load_chart([], START, 60)), "bar")
 
 
-def test_lateness() -> None:
+def test_lateness_is_drawn_for_each_run() -> None:
     points = [(START + timedelta(minutes=at), late) for at, late in enumerate([0.05, 0.1, -0.01])]
     root = parsed(lateness_chart(points))
     bars = classed(root, "bar")
@@ -185,7 +185,7 @@ def test_lateness_of_seconds() -> None:
     assert not classed(root, "peak")
 
 
-def test_lateness_of_nothing_says_so() -> None:
+def test_lateness_without_runs_says_so() -> None:
     assert labels(parsed(lateness_chart([])), "none") == ["No runs yet"]
 
 
@@ -200,7 +200,7 @@ def test_lanes_link_to_their_entries() -> None:
     root = parsed(lanes([("report", "/entry/report", [0.5]), ("empty", "/e", [])], START, 3600))
     assert [(link.text, link.get("href"), link.get("tabindex")) for link in root.iter("a")] == [
         ("report", "/entry/report", None),
-        (None, "/entry/report", "-1"),  # the picture: to be clicked, but one stop for the keyboard
+        (None, "/entry/report", "-1"),  # the marks can be clicked, but the keyboard stops only once
         ("empty", "/e", None),
         (None, "/e", "-1"),
     ]
@@ -224,7 +224,7 @@ def test_lanes_escape_names_and_addresses() -> None:
     assert "<script" not in str(markup)
 
 
-def test_runs_that_cannot_be_seen_apart_are_one_mark() -> None:
+def test_runs_at_the_same_position_are_one_mark() -> None:
     often = [at / 3600 for at in range(3600)]
     root = parsed(lanes([("often", "/often", often)], START, 3600))
     (mark,) = classed(root, "run")
@@ -236,7 +236,7 @@ def test_runs_outside_of_the_span_are_left_out() -> None:
     assert not classed(parsed(lanes([("x", "/x", [-0.1, 1.1])], START, 60)), "run")
 
 
-def test_lanes_refuse_what_has_no_time() -> None:
+def test_lanes_refuse_an_empty_span() -> None:
     with pytest.raises(ValueError, match="start must be aware"):
         lanes([], datetime(2026, 1, 1), 60)
     assert not list(parsed(lanes([], START, 60)).iter("li"))

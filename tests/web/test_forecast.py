@@ -1,4 +1,4 @@
-"""What is to come, within bounds."""
+"""Upcoming runs, within bounds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.conftest import Make
 NOON = datetime(2036, 1, 1, 12, tzinfo=timezone.utc)
 
 
-def test_it_is_what_upcoming_says(schedule: Schedule, make: Make) -> None:
+def test_the_forecast_equals_upcoming(schedule: Schedule, make: Make) -> None:
     make("often", crontab())
     make("hourly", crontab(minute="30"))
     make("limited", crontab(), max_runs=3)
@@ -28,14 +28,14 @@ def test_it_is_what_upcoming_says(schedule: Schedule, make: Make) -> None:
     assert list(found.runs)[-1] == "hourly"
 
 
-def test_nothing_is_due_in_time(schedule: Schedule, make: Make) -> None:
+def test_no_run_within_the_span(schedule: Schedule, make: Make) -> None:
     make("yearly", crontab(minute="0", hour="0", day_of_month="1", month_of_year="6"))
     found = schedule.forecast(NOON + timedelta(days=1), NOON)
     assert (dict(found.runs), found.complete) == ({}, True)
 
 
 @pytest.mark.long
-def test_too_many_runs_end_it_earlier(schedule: Schedule, make: Make) -> None:
+def test_too_many_runs_shorten_the_forecast(schedule: Schedule, make: Make) -> None:
     for name in ("a", "b", "c"):
         make(name, 1)
     found = schedule.forecast(NOON + timedelta(hours=12), NOON)
@@ -47,7 +47,7 @@ def test_too_many_runs_end_it_earlier(schedule: Schedule, make: Make) -> None:
 
 
 @pytest.mark.long
-def test_too_many_entries_end_it_earlier(schedule: Schedule, make: Make) -> None:
+def test_too_many_entries_shorten_the_forecast(schedule: Schedule, make: Make) -> None:
     now = datetime.now(timezone.utc)
     first = make("first", 20_000)
     entries = [

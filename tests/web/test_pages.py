@@ -1,4 +1,4 @@
-"""What the pages show."""
+"""The content of the pages."""
 
 from __future__ import annotations
 
@@ -66,11 +66,11 @@ def test_a_crontab_is_shown_with_its_zone(browser: Browser, make: Make) -> None:
     assert "Europe/Paris" in browser.get("/")
     page = browser.get("/entry", name="report")
     assert "<dt>Time zone</dt><dd>Europe/Paris</dd>" in page
-    assert page.count("09:00:00") == 10  # in its zone; the others are an hour or two before
+    assert page.count("09:00:00") == 10  # in its zone; the other times are an hour or two earlier
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_any_name_can_be_reached_and_is_escaped(browser: Browser, make: Make, name: str) -> None:
+def test_any_name_has_a_page_and_is_escaped(browser: Browser, make: Make, name: str) -> None:
     make(name, args=[HOSTILE], kwargs={HOSTILE: HOSTILE}).pause(f"note {HOSTILE}")
     listed = browser.get("/")
     link = listed.split('<th scope="row"><a href="')[1].split('"')[0]
@@ -144,7 +144,7 @@ def test_each_bar_of_the_load_is_all_of_its_minutes(
     page = browser.get("/timeline", span=span)
     assert f">{title}<" in page
     load = part_of(page, "load")
-    # The first and the last bar too: no minute is there in part only.
+    # The first and the last bar too: each minute is complete.
     assert len(re.findall(rf"<title>{each} runs, ", load)) == load.count('class="hit"') == bars
 
 
@@ -158,7 +158,7 @@ def test_the_busiest_minute_comes_first(browser: Browser, make: Make) -> None:
     assert f">{later:%Y-%m-%d %H:%M}<" in busiest
 
 
-def test_times_are_those_of_the_viewer(browser: Browser, make: Make) -> None:
+def test_times_are_in_the_zone_of_the_viewer(browser: Browser, make: Make) -> None:
     make("noon", crontab(minute="0", hour="12"))
     page = browser.get("/entry", name="noon")
     assert part_of(page, "coming").count(" 12:00:00<") == 10
@@ -174,7 +174,7 @@ def test_times_are_those_of_the_viewer(browser: Browser, make: Make) -> None:
 
 
 @pytest.mark.parametrize("zone", ["Mars/Olympus", "../../etc/passwd", "x" * 4000, "é☃", "<b>"])
-def test_a_zone_that_nobody_knows_is_that_of_the_app(
+def test_an_unknown_zone_is_replaced_by_that_of_the_app(
     browser: Browser, make: Make, zone: str
 ) -> None:
     make("noon", crontab(minute="0", hour="12"))
@@ -184,7 +184,7 @@ def test_a_zone_that_nobody_knows_is_that_of_the_app(
     assert zone not in page
 
 
-def test_the_tiles_leave_out_what_there_is_none_of(
+def test_tiles_with_a_count_of_0_are_left_out(
     browser: Browser, make: Make, broken: Callable[[str, str], None]
 ) -> None:
     make("orders")
@@ -197,7 +197,7 @@ def test_the_tiles_leave_out_what_there_is_none_of(
     assert '<li class="bad"><a href="/?state=quarantined"><b>1</b> quarantined' in tiles
 
 
-def test_what_a_wrong_rule_would_do_is_nothing(browser: Browser, make: Make) -> None:
+def test_the_preview_of_a_wrong_rule_has_no_runs(browser: Browser, make: Make) -> None:
     make("orders")
     page = browser.send("/entry/preview", "orders", kind="cron", rule="*/5").text
     assert "has 1 field, not 5" in page
@@ -225,7 +225,7 @@ def test_the_beats_are_shown(browser: Browser, app: Celery, redis_client: redis.
     assert re.search(r">1 min(?: \d s)? ago<", page)
     for text in ("host-7", "pid 4711", 'class="badge leader"', "redbeat::lock"):
         assert text in page, text
-    assert "Last tick" not in page  # nobody tells
+    assert "Last tick" not in page  # no beat stores its host
     client, now = redis_client, time.time()
     beats = {f"redbeat3:host-8:4712:{since}:def lock": now - 3}
     client.zadd(".redbeat::beats", beats)
@@ -261,7 +261,7 @@ def test_the_quarantine_shows_the_text_and_why(
     assert "quarantined" in browser.get("/")
 
 
-def test_there_is_no_such_entry(browser: Browser) -> None:
+def test_the_page_of_a_missing_entry_is_not_found(browser: Browser) -> None:
     assert "no entry &#39;nope&#39;" in browser.get("/entry", code=404, name="nope")
     browser.get("/entry", code=404)
     browser.get("/entry?name=%ff", code=404)
@@ -269,7 +269,7 @@ def test_there_is_no_such_entry(browser: Browser) -> None:
 
 
 @pytest.mark.parametrize("query", ["sort=size", "state=odd", "static=maybe", "after=x", "after=1"])
-def test_what_cannot_be_asked_for_is_told(browser: Browser, query: str) -> None:
+def test_wrong_queries_are_reported(browser: Browser, query: str) -> None:
     page = browser.get(f"/?{query}", code=400)
     assert query.partition("=")[0] in page
     assert 'id="filter"' in page
@@ -289,7 +289,7 @@ def test_filters_and_pages(browser: Browser, make: Make) -> None:
     assert browser.get("/", sort="-name").index(">other<") < browser.get("/").index(">other<")
 
 
-def test_redis_may_go_and_come_back(app: Celery) -> None:
+def test_an_outage_of_redis_is_shown(app: Celery) -> None:
     with RedisServer() as server:
         app.conf.redbeat_redis_url = server.url
         schedule = Schedule(app)
@@ -304,7 +304,7 @@ def test_redis_may_go_and_come_back(app: Celery) -> None:
         wait_until(lambda: browser.ask("/").status_code == 200, 20, "the page")
 
 
-def test_a_forecast_that_was_costly_is_kept(browser: Browser, make: Make) -> None:
+def test_an_expensive_forecast_is_cached(browser: Browser, make: Make) -> None:
     forecasts: Any = browser.client.application.extensions["forecasts"]
     make("often", 60)
     found, fresh = forecasts.get("hour")
@@ -317,7 +317,7 @@ def test_a_forecast_that_was_costly_is_kept(browser: Browser, make: Make) -> Non
 @pytest.mark.parametrize(
     ("seconds", "words"), [(90, "in 1 min 30 s"), (0, "now"), (-9, "now"), (-75, "1 min 15 s late")]
 )
-def test_how_far_away_a_run_is(seconds: int, words: str) -> None:
+def test_relative_times_in_words(seconds: int, words: str) -> None:
     now = datetime(2036, 1, 1, tzinfo=timezone.utc)
     assert due(now + timedelta(seconds=seconds), now) == words
 

@@ -1,4 +1,4 @@
-"""Who gets in, and what a browser is told."""
+"""Access control, and the security headers."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ TOKEN = "0123456789abcdef"
 
 
 def basic(user: str, password: str) -> dict[str, str]:
-    """Return the header of a user."""
+    """Return the Authorization header of a user."""
     return {"Authorization": "Basic " + b64encode(f"{user}:{password}".encode()).decode()}
 
 
 class Inline(HTMLParser):
-    """Collects what the Content-Security-Policy would refuse."""
+    """Collects elements that the Content-Security-Policy would block."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -34,8 +34,8 @@ class Inline(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         """Look at an element."""
-        given = dict(attrs)
-        if tag == "style" or (tag == "script" and "src" not in given):
+        attributes = dict(attrs)
+        if tag == "style" or (tag == "script" and "src" not in attributes):
             self.found.append(tag)
         for name, value in attrs:
             if name == "style" or name.startswith("on"):
@@ -81,7 +81,7 @@ def test_the_assets_are_in_the_package(browser: Browser, path: str) -> None:
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_nobody_gets_in_without_a_password(open_page: Open, path: str) -> None:
+def test_access_without_a_password_is_refused(open_page: Open, path: str) -> None:
     for headers in ({}, basic("ann", "wrong"), basic("bob", "secret"), {"Authorization": "x"}):
         answer = open_page(headers, users=USERS).ask(path)
         assert answer.status_code == 401
@@ -90,13 +90,13 @@ def test_nobody_gets_in_without_a_password(open_page: Open, path: str) -> None:
 
 
 @pytest.mark.parametrize(("user", "password"), USERS)
-def test_users_get_in(open_page: Open, user: str, password: str) -> None:
+def test_users_have_access(open_page: Open, user: str, password: str) -> None:
     page = open_page(basic(user, password), users=USERS).get("/")
     assert f"<span>{user}</span>" in page
     assert password not in page
 
 
-def test_a_token_gets_in(open_page: Open) -> None:
+def test_a_token_gives_access(open_page: Open) -> None:
     assert open_page(tokens=(TOKEN,)).ask("/").status_code == 401
     assert (
         open_page({"Authorization": f"Bearer {TOKEN}x"}, tokens=(TOKEN,)).ask("/").status_code
@@ -106,14 +106,14 @@ def test_a_token_gets_in(open_page: Open) -> None:
     assert TOKEN not in page
 
 
-def test_one_signs_in_with_a_token_and_out(open_page: Open, make: Make) -> None:
+def test_signing_in_with_a_token_and_out(open_page: Open, make: Make) -> None:
     make("orders")
     browser = open_page(tokens=(TOKEN,))
-    asked = browser.ask("/entry", name="orders")
-    assert asked.status_code == 401
-    fields = dict(re.findall(r'name="(csrf_token|next)" value="([^"]*)"', asked.text))
+    login = browser.ask("/entry", name="orders")
+    assert login.status_code == 401
+    fields = dict(re.findall(r'name="(csrf_token|next)" value="([^"]*)"', login.text))
     assert browser.post("/login", **fields, token="wrong").status_code == 401
-    assert browser.post("/login", token=TOKEN).status_code == 400  # not from our form
+    assert browser.post("/login", token=TOKEN).status_code == 400  # without the token of our form
     answer = browser.post("/login", **fields, token=TOKEN)
     assert (answer.status_code, answer.location) == (303, "/entry?name=orders")
     page = browser.get("/entry", name="orders")
@@ -125,7 +125,7 @@ def test_one_signs_in_with_a_token_and_out(open_page: Open, make: Make) -> None:
 
 
 @pytest.mark.parametrize("path", ["//evil.example", "https://evil.example", "/\\evil.example", "x"])
-def test_signing_in_leads_nowhere_else(open_page: Open, path: str) -> None:
+def test_signing_in_never_redirects_to_another_site(open_page: Open, path: str) -> None:
     browser = open_page(tokens=(TOKEN,))
     page = browser.get("/login")
     fields = dict(re.findall(r'name="(csrf_token)" value="([^"]*)"', page))
@@ -143,14 +143,14 @@ def test_signing_in_leads_nowhere_else(open_page: Open, path: str) -> None:
         ("schedule.example.com", 200),
     ],
 )
-def test_a_name_that_points_here_is_not_enough(open_page: Open, host: str, code: int) -> None:
+def test_unknown_host_names_are_refused(open_page: Open, host: str, code: int) -> None:
     browser = open_page({"Host": host}, allowed_hosts=frozenset({"schedule.example.com"}))
     answer = browser.ask("/")
     assert answer.status_code == code
     assert "Content-Security-Policy" in answer.headers
 
 
-def test_elsewhere_names_are_checked_if_some_are_given() -> None:
+def test_on_other_addresses_host_names_are_checked_if_configured() -> None:
     assert Access("0.0.0.0").admits_host("any.example")
     some = Access("0.0.0.0", allowed_hosts=frozenset({"a.example"}))
     assert some.admits_host("A.example:80")
@@ -172,13 +172,13 @@ def test_elsewhere_names_are_checked_if_some_are_given() -> None:
         ("localhost.example.com", False),
     ],
 )
-def test_what_only_this_machine_reaches(host: str, loopback: bool) -> None:
+def test_which_addresses_are_loopback(host: str, loopback: bool) -> None:
     assert is_loopback(host) is loopback
 
 
-def test_names_of_hosts() -> None:
-    given = ["a.example:80", "A.example", "[::1]:80", "::1", "127.0.0.1:1"]
-    names = [host_in(each) for each in given]
+def test_host_names_are_parsed() -> None:
+    hosts = ["a.example:80", "A.example", "[::1]:80", "::1", "127.0.0.1:1"]
+    names = [host_in(each) for each in hosts]
     assert names == ["a.example", "a.example", "::1", "::1", "127.0.0.1"]
 
 
@@ -188,7 +188,7 @@ def test_a_user_without_a_password_is_refused(text: str) -> None:
         read_users([text])
 
 
-def test_an_access_tells_no_secret() -> None:
+def test_repr_of_an_access_contains_no_secret() -> None:
     text = repr(Access(users=(("ann", "hunter2"),), tokens=("hunter3",)))
     assert "hunter" not in text
 
@@ -212,7 +212,7 @@ def test_behind_a_proxy(open_page: Open, make: Make) -> None:
     assert "carol" not in plain
 
 
-def test_a_page_that_fails_tells_nothing(
+def test_an_internal_error_reveals_nothing(
     browser: Browser, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     schedule: Any = browser.client.application.extensions["schedule"]

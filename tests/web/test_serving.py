@@ -1,4 +1,4 @@
-"""The command: a process of its own, asked by HTTP."""
+"""The command as its own process, with requests over HTTP."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ TOKEN = "0123456789abcdef"
 
 
 def address(process: Process) -> str:
-    """Return where a page is served, once it is."""
+    """Return the URL of the dashboard, when it is served."""
     process.wait_for("until Ctrl-C")
-    found = re.search(r"http://\S+/", process.said())
+    found = re.search(r"http://\S+/", process.output())
     assert found is not None
     return found[0]
 
 
-def ask(url: str, **headers: str) -> tuple[int, str]:
-    """Return the code and the text of an answer."""
+def fetch(url: str, **headers: str) -> tuple[int, str]:
+    """Return the status code and the text of a response."""
     request = urllib.request.Request(url, headers=headers)
     try:
         with urllib.request.urlopen(request, timeout=20) as answer:
@@ -43,48 +43,48 @@ def test_the_page_is_served_and_ends(project: Project, make: Make) -> None:
     process = project.start("redbeat", "web", "--port", "0")
     url = address(process)
     assert url.startswith("http://127.0.0.1:")
-    code, page = ask(url)
+    code, page = fetch(url)
     assert code == 200
     assert ">orders</a>" in page
     for asset in re.findall(r'(?:href|src)="(/static/[^"]+)"', page):
-        assert ask(url.rstrip("/") + asset)[0] == 200
-    assert ask(url, Host="evil.example")[0] == 421
+        assert fetch(url.rstrip("/") + asset)[0] == 200
+    assert fetch(url, Host="evil.example")[0] == 421
     assert process.stop() == 0
-    assert "Traceback" not in process.said()
+    assert "Traceback" not in process.output()
 
 
 def test_credentials_come_from_the_environment(project: Project) -> None:
     secret = {"REDBEAT_WEB_BASIC_AUTH": "ann:hunter2 bob:hunter3", "REDBEAT_WEB_TOKEN": TOKEN}
     process = project.start("redbeat", "web", "--port", "0", "--host", "0.0.0.0", env=secret)
     url = address(process).replace("0.0.0.0", "127.0.0.1")
-    assert ask(url)[0] == 401
+    assert fetch(url)[0] == 401
     basic = b64encode(b"bob:hunter3").decode()
-    assert ask(url, Authorization=f"Basic {basic}")[0] == 200
-    assert ask(url, Authorization=f"Bearer {TOKEN}")[0] == 200
-    assert ask(url, Authorization="Basic YTpi")[0] == 401
-    assert "Wrong credentials from 127.0.0.1" in process.said()
-    assert "hunter" not in process.said()
+    assert fetch(url, Authorization=f"Basic {basic}")[0] == 200
+    assert fetch(url, Authorization=f"Bearer {TOKEN}")[0] == 200
+    assert fetch(url, Authorization="Basic YTpi")[0] == 401
+    assert "Wrong credentials from 127.0.0.1" in process.output()
+    assert "hunter" not in process.output()
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])
-def test_it_is_not_open_to_others_without_credentials(app: Celery, host: str) -> None:
+def test_serving_other_hosts_needs_credentials(app: Celery, host: str) -> None:
     ran = run_command(app, "web", "--host", host)
     assert ran.code == 2
     assert "--basic-auth or --token" in ran.err
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         (["--basic-auth", "ann"], "USER:PASSWORD"),
         (["--token", "short"], "16 characters"),
         (["--port", "70000"], "70000"),
     ],
 )
-def test_wrong_options(app: Celery, options: list[str], told: str) -> None:
+def test_wrong_options_are_refused(app: Celery, options: list[str], message: str) -> None:
     ran = run_command(app, "web", *options)
     assert ran.code == 2
-    assert told in ran.err
+    assert message in ran.err
 
 
 def test_a_wrong_password_is_not_printed(app: Celery) -> None:
@@ -93,7 +93,7 @@ def test_a_wrong_password_is_not_printed(app: Celery) -> None:
     assert "hunter2" not in ran.err + ran.out
 
 
-def test_a_port_that_is_taken(app: Celery) -> None:
+def test_a_port_in_use_is_an_error(app: Celery) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         ran = run_command(app, "web", "--port", str(taken.getsockname()[1]))
     assert ran.code == 1
@@ -101,7 +101,9 @@ def test_a_port_that_is_taken(app: Celery) -> None:
 
 
 @pytest.mark.parametrize("module", ["flask", "flask_wtf", "waitress"])
-def test_the_extra_is_missing(app: Celery, monkeypatch: pytest.MonkeyPatch, module: str) -> None:
+def test_a_missing_extra_is_an_error(
+    app: Celery, monkeypatch: pytest.MonkeyPatch, module: str
+) -> None:
     for name in [name for name in sys.modules if name.startswith("redbeat.web.")]:
         monkeypatch.delitem(sys.modules, name)
     for name in [name for name in sys.modules if name.partition(".")[0] == module]:

@@ -1,4 +1,4 @@
-"""Schedules in English: known pairs, and that nothing else is said than what is run."""
+"""Schedules in English: known pairs, and that descriptions match the actual runs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PARIS = ZoneInfo("Europe/Paris")
 START = datetime(2026, 1, 2, 9, 0, tzinfo=NEW_YORK)
 FROM = ", from 2026-01-02 09:00, America/New_York"
 WORKDAYS = (MO, TU, WE, TH, FR)
-#: How many crontabs and groups of rules are tried.
+#: How many random crontabs and groups of rules are tried.
 FEW = settings(max_examples=5, deadline=None)
 MANY = settings(max_examples=200, deadline=None)
 
@@ -163,7 +163,7 @@ def test_crontab_that_is_given_as_numbers_and_sets() -> None:
     assert in_words(crontab(minute=[0, 30], hour=9)) == "every day at 09:00 and 09:30"
 
 
-def test_zone_stands_behind_what_is_read_on_a_clock() -> None:
+def test_wall_clock_times_name_their_zone() -> None:
     assert in_words(cron("0 9 * * *"), "Europe/Paris") == "every day at 09:00, Europe/Paris"
     assert in_words(schedule(60), "Europe/Paris") == "every minute"
     relative = in_words(schedule(7200, relative=True), "Europe/Paris")
@@ -176,7 +176,7 @@ def test_crontab_that_never_comes() -> None:
 
 
 def part(low: int, high: int) -> st.SearchStrategy[str]:
-    """Return a field of a crontab as people write them, and as they do not."""
+    """Return a field of a crontab, as people write it or unusual."""
     number = st.integers(low, high)
     span = st.tuples(number, number).map(lambda ends: f"{min(ends)}-{max(ends)}")
     step = st.integers(2, max(high - low, 2)).map(str)
@@ -197,12 +197,12 @@ FIELDS = st.tuples(part(0, 59), part(0, 23), part(1, 31), part(1, 12), part(0, 6
 @example(("0", "22-23,0-2", "*", "*", "1-5"))
 @example(("*/7", "*/5", "*/3", "*/5", "*/2"))
 @example(("*", "1,3,5,7,9", "31", "1-12", "5-6"))
-def test_words_of_a_crontab_say_what_it_does(fields: tuple[str, str, str, str, str]) -> None:
+def test_the_words_of_a_crontab_match_its_runs(fields: tuple[str, str, str, str, str]) -> None:
     minute, hour, day, month, weekday = fields
     try:
         when = crontab(minute, hour, weekday, day, month)
     except ValueError:
-        return  # Celery knows that this day never comes
+        return  # Celery refuses this day, which never comes
     words = in_words(when)
     if words.startswith(("cron ", "never: ")):
         assert words.endswith(f"cron {' '.join(fields)}")
@@ -223,7 +223,7 @@ def test_interval(seconds: float) -> None:
 
 
 @given(st.timedeltas(timedelta(microseconds=1), timedelta(days=400)))
-def test_words_of_an_interval_add_up_to_it(every: timedelta) -> None:
+def test_the_words_of_an_interval_add_up_to_its_length(every: timedelta) -> None:
     units = {"day": 86400, "hour": 3600, "minute": 60, "second": 1}
     words = in_words(schedule(every)).removeprefix("every ").replace(" and ", ", ")
     total = timedelta(0)
@@ -357,29 +357,29 @@ def runs(rule: rrule) -> list[datetime]:
 @pytest.mark.long
 @FEW
 @given(st.lists(ANY_RULE, min_size=20, max_size=40))
-def test_rules_of_the_same_words_have_the_same_runs(rules: list[dict[str, Any]]) -> None:
-    said: dict[str, list[datetime]] = {}
+def test_rules_with_the_same_words_have_the_same_runs(rules: list[dict[str, Any]]) -> None:
+    runs_by_text: dict[str, list[datetime]] = {}
     for fields in rules:
         rule = rrule(dtstart=START, **fields)
         words = in_words(rule)
-        assert said.setdefault(words, runs(rule)) == runs(rule), words
+        assert runs_by_text.setdefault(words, runs(rule)) == runs(rule), words
 
 
 class Tide(BaseSchedule):
-    """A schedule that says when it runs, and nothing else."""
+    """A schedule with only an ``is_due``."""
 
     def is_due(self, last_run_at: datetime) -> tuple[bool, float]:
         raise NotImplementedError
 
 
 class Moon(crontab):
-    """A crontab that adds something of its own."""
+    """A crontab with its own ``is_due``."""
 
     def is_due(self, last_run_at: datetime) -> tuple[bool, float]:
         raise NotImplementedError
 
 
-def test_types_of_the_users_own_are_not_described_as_what_they_derive_from() -> None:
+def test_types_of_the_user_are_not_described_as_their_base_types() -> None:
     assert in_words(Tide()) == "custom schedule Tide"
     register_schedule_type("tide", Tide, dump=lambda _: {}, load=lambda _: Tide())
     assert in_words(Tide()) == "custom schedule tide"

@@ -1,12 +1,13 @@
 """Run the programs of ``tests/wild`` with ``celery-redbeat`` 2.4.2 and with this package.
 
-``python -m tests.wild`` makes an environment with 2.4.2, in which Celery, redis-py and pytest have
-the versions of this one, and runs every test with both packages. It prints the output of pytest,
-then a row for each test and the totals; ``-`` stands for a test that 2.4.2 does not run. The exit
-status is 1 when a test that 2.4.2 passes fails here. It takes about three minutes on two cores.
+``python -m tests.wild`` creates an environment with 2.4.2 and with the versions of Celery, redis-py
+and pytest of this environment, and runs every test with both packages. It prints the output of
+pytest, then a row for each test and the totals; ``-`` marks a test that 2.4.2 does not run. The
+exit status is 1 when a test that 2.4.2 passes fails here. It takes about three minutes on two
+cores.
 
-Options: ``--python PATH`` uses an environment that has 2.4.2 and pytest already; ``--names`` writes
-``names.json`` with it and runs nothing; ``-k EXPRESSION`` chooses tests as pytest does.
+Options: ``--python PATH`` uses an existing environment with 2.4.2 and pytest; ``--names`` writes
+``names.json`` with it and runs nothing; ``-k EXPRESSION`` selects tests as in pytest.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from tests.wild import names
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-#: What the programs need besides the package, and what their tests import of other tests.
+#: What the programs need besides the package, and what their tests import from other tests.
 TOOLS = ("pytest", "pytest-xdist", "fakeredis[lua]")
 SHARED = (
     "tests/__init__.py",
@@ -39,15 +40,15 @@ SHARED = (
     "examples/__init__.py",
     "examples/embedded.py",
 )
-#: Tests at a time: most of them wait.
+#: Number of parallel tests: most of them wait.
 WORKERS = 3
 PASSED, FAILED, ABSENT = "passed", "failed", "-"
 
 
 def release_python() -> str:
-    """Return an interpreter with 2.4.2 and pytest; makes its environment the first time."""
+    """Return an interpreter with 2.4.2 and pytest; the first call creates its environment."""
     python = install_peer(cache=CACHE / "wild").python
-    # The versions of this environment, so that pip leaves redis-py at its version too.
+    # The versions of this environment, so that pip does not change that of redis-py.
     wanted = [f"{tool}=={metadata.version(tool.partition('[')[0])}" for tool in TOOLS]
     pip = [python, "-m", "pip", "install", "-qq", "--disable-pip-version-check", *wanted]
     subprocess.run(pip, check=True)
@@ -55,7 +56,7 @@ def release_python() -> str:
 
 
 def staged(directory: Path) -> Path:
-    """Copy the tests to where this package is not found; return their directory."""
+    """Copy the tests to a place without this package; return their directory."""
     for name in SHARED:
         (directory / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, directory / name)
@@ -64,7 +65,7 @@ def staged(directory: Path) -> Path:
 
 
 def outcomes(report: Path) -> dict[str, str]:
-    """Return whether each test passed or failed, by its name."""
+    """Return whether each test passed or failed, by name."""
     found = {}
     for case in ET.parse(report).iter("testcase"):
         module = case.get("classname", "").rpartition(".")[2]
@@ -74,11 +75,11 @@ def outcomes(report: Path) -> dict[str, str]:
 
 
 def run(python: str, directory: Path, arguments: list[str]) -> dict[str, str]:
-    """Run the tests of a directory; return their outcomes, none when pytest could not start.
+    """Run the tests of a directory; return their results, none if pytest could not start.
 
-    The output of pytest is printed. What the tests write goes to a temporary directory.
+    The output of pytest is printed. Files that the tests write go to a temporary directory.
     """
-    # A look for the module in that environment, not in this one.
+    # Look for the module in that environment, not in this one.
     probe = [python, "-c", "import xdist"]
     parallel = subprocess.run(probe, capture_output=True, check=False).returncode == 0
     with tempfile.TemporaryDirectory() as scratch:

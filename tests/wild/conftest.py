@@ -1,4 +1,4 @@
-"""Fixtures of the programs: a real Redis, and both ways to run a program.
+"""Fixtures for the programs: a real Redis, and both ways to run a program.
 
 They replace those of the other tests, which need names that ``celery-redbeat`` 2.4.2 lacks.
 """
@@ -15,13 +15,13 @@ from tests.wild.programs import Run, Wild, restored, run_beat, run_object
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the marker of tests that need more than 2.4.2 does."""
+    """Register the marker of tests that 2.4.2 cannot run."""
     config.addinivalue_line("markers", "ours: behaviour that 2.4.2 lacks; not run with 2.4.2")
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark as long what runs under a real beat, except the first test of each file."""
+    """Mark tests under a real beat as long, except the first test of each file."""
     files: set[Path] = set()
     for item in items:
         if isinstance(item, pytest.Function) and run_beat in _parameters(item):

@@ -1,7 +1,7 @@
-"""Write ``names.json``: every name that a module of ``celery-redbeat`` 2.4.2 has.
+"""Write ``names.json``: every name in the modules of ``celery-redbeat`` 2.4.2.
 
-``python -m tests.wild.names``, with an interpreter that has that version installed;
-``python -m tests.wild --names`` makes such an environment and calls this.
+``python -m tests.wild.names``, with an interpreter that has that version installed; ``python -m
+tests.wild --names`` creates such an environment and runs this module.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def listed() -> dict[str, list[str]]:
     """Return the names of each module of the installed package, except ``__these__``.
 
-    None else is left out: a program may have imported any of them.
+    All other names are kept, because a program may have imported any of them.
     """
     package = importlib.import_module("redbeat")
     modules = [
@@ -39,8 +39,8 @@ def listed() -> dict[str, list[str]]:
 
 
 def main() -> None:
-    """Write the file; ends with a message when another version is installed."""
-    # The package of this checkout would be found before the one that is installed.
+    """Write the file; exits with a message if another version is installed."""
+    # Otherwise the package of this checkout would be found before the installed one.
     sys.path[:] = [path for path in sys.path if Path(path or ".").resolve() != ROOT]
     version = metadata.version("celery-redbeat")
     if version != RELEASE:

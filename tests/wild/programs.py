@@ -1,6 +1,6 @@
-"""Programs of users: module texts that run as scheduler objects here and under a real beat.
+"""Programs of users: source texts that run as scheduler objects here and under a real beat.
 
-Nothing here needs a name that ``celery-redbeat`` 2.4.2 lacks.
+This module needs no name that ``celery-redbeat`` 2.4.2 lacks.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from tests.waiting import wait_until
 __all__ = ("TASK", "Message", "Program", "Run", "Running", "Wild", "restored")
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-#: The task that programs send unless they say otherwise.
+#: The task that programs send by default.
 TASK: Final = "jobs.run"
-#: Seconds in which a scheduler object, and a beat process that must start first, do their work.
-#: An entry whose hash was deleted leaves the schedule after 5 seconds, when its lease ends.
+#: Timeouts in seconds for a scheduler object, and for a beat process, which must start first. An
+#: entry whose hash was deleted leaves the schedule after 5 seconds, when its lease ends.
 OBJECT_SECONDS: Final = 12.0
 BEAT_SECONDS: Final = 20.0
 STOP_SECONDS: Final = 10.0
 HOUR: Final = 3600
 
-#: What every program begins with. Its class `Scheduler` is the scheduler of its beat.
+#: The beginning of every program. Its class `Scheduler` is the scheduler of its beat.
 PREAMBLE: Final = """\
 import json
 
@@ -88,7 +88,7 @@ class Message:
 
 @dataclass
 class Program:
-    """A module in a directory, and the same module in this process."""
+    """A module in a directory, and the same module imported in this process."""
 
     path: Path
     settings: dict[str, Any]
@@ -100,7 +100,7 @@ class Program:
 
     @cached_property
     def module(self) -> Any:
-        """The module in this process; loaded when it is first used."""
+        """The module in this process; imported at its first use."""
         module = sys.modules[self.name] = types.ModuleType(self.name)
         exec(compile(self.path.read_text(), str(self.path), "exec"), vars(module))
         return module
@@ -111,7 +111,7 @@ class Program:
         return self.module.app
 
     def forget(self) -> None:
-        """Close what the module in this process has open."""
+        """Close the connections of the module in this process."""
         module = sys.modules.pop(self.name, None)
         if module is not None:
             app: Any = vars(module)["app"]
@@ -122,17 +122,17 @@ class Program:
 
 
 class Running:
-    """A program at work."""
+    """A running program."""
 
-    #: The scheduler object; None while it is in a beat process.
+    #: The scheduler object; None for a beat process.
     scheduler: Any = None
 
     def until(self, condition: Callable[[], Any], message: str = "") -> Any:
-        """Let the program work until the condition is true; return its result."""
+        """Let the program run until the condition is true; return the result."""
         raise NotImplementedError
 
     def log(self) -> str:
-        """What a beat process printed."""
+        """The output of the beat process."""
         return ""
 
 
@@ -172,11 +172,11 @@ class BeatRunning(Running):
             )
 
     def log(self) -> str:
-        """What the beat printed so far."""
+        """The output of the beat so far."""
         return self._output.read_text(errors="replace")
 
     def until(self, condition: Callable[[], Any], message: str = "") -> Any:
-        """Wait until the condition is true; fail at once when the beat ended before."""
+        """Wait until the condition is true; fail at once if the beat ends before."""
 
         def settled() -> Any:
             ended = self.process.poll() is not None
@@ -191,7 +191,7 @@ class BeatRunning(Running):
             raise AssertionError(f"{error}\n{self.log()}") from None
 
     def stop(self) -> None:
-        """End the beat, by SIGKILL if SIGTERM does not do it in time."""
+        """End the beat, by SIGKILL if SIGTERM takes too long."""
         self.process.send_signal(signal.SIGTERM)
         try:
             self.process.wait(STOP_SECONDS)
@@ -201,7 +201,7 @@ class BeatRunning(Running):
             self.process.wait()
 
 
-#: Runs a program: as an object or under a beat, see the fixture `run`.
+#: Runs a program as an object or under a beat, see the fixture `run`.
 Run = Callable[..., AbstractContextManager[Running]]
 
 
@@ -211,8 +211,8 @@ def run_object(
 ) -> Iterator[ObjectRunning]:
     """Run the scheduler of a program as an object.
 
-    It has the lock as in a beat, unless ``lead`` is false; with ``service`` it belongs to a beat
-    service, and the receivers of `beat_init` are called.
+    By default it holds the lock, as in a beat; ``lead=False`` switches that off. With ``service``
+    it belongs to a beat service, and the receivers of `beat_init` are called.
     """
     scheduler = program.module.Scheduler
     if service:
@@ -258,7 +258,7 @@ class Wild:
 
     @cached_property
     def client(self) -> Any:
-        """A client of the Redis with the schedule; it answers with text."""
+        """A client of the Redis with the schedule; it decodes replies to text."""
         return redis.Redis.from_url(self.url, decode_responses=True)
 
     @cached_property
@@ -272,10 +272,10 @@ class Wild:
         return redis.Redis.from_url(self.broker_url, decode_responses=True)
 
     def program(self, text: str = "", **settings: Any) -> Program:
-        """Write a program; the settings of its app are added to those that tests need."""
+        """Write a program; its app gets these settings in addition to those for tests."""
         settings = {
             "redbeat_redis_url": self.url,
-            # 2.4.2 notices a change only after this many seconds.
+            # 2.4.2 finds a change only after this many seconds.
             "beat_max_loop_interval": 0.25,
             "redbeat_lock_timeout": 5,
             # Otherwise Celery adds its own entry.
@@ -306,12 +306,12 @@ class Wild:
         return [message for message in reversed(found) if message.task == task]
 
     def definition(self, name: str, prefix: str = "redbeat:") -> dict[str, Any]:
-        """What is stored as the definition of an entry, as plain JSON."""
+        """The stored definition of an entry, as plain JSON."""
         found: dict[str, Any] = json.loads(self.client.hget(prefix + name, "definition"))
         return found
 
     def meta(self, name: str, prefix: str = "redbeat:") -> dict[str, Any]:
-        """What is stored as the history of an entry, as plain JSON."""
+        """The stored history of an entry, as plain JSON."""
         found: dict[str, Any] = json.loads(self.client.hget(prefix + name, "meta") or "{}")
         return found
 
@@ -321,7 +321,7 @@ class Wild:
         return count
 
     def score(self, name: str, prefix: str = "redbeat:") -> float | None:
-        """The score of an entry in the schedule; None when it is not there."""
+        """The score of an entry in the schedule; None if it is not a member."""
         found: float | None = self.client.zscore(f"{prefix}:schedule", prefix + name)
         return found
 
@@ -354,7 +354,7 @@ class Wild:
 
 @contextmanager
 def restored() -> Iterator[None]:
-    """Undo what programs do to the package and to Celery in this process."""
+    """Undo the changes of programs to the package and to Celery in this process."""
     state: Any = _state
     owners: list[Any] = [redbeat.schedulers]
     owners += [redbeat.schedulers.RedBeatScheduler, redbeat.schedulers.RedBeatSchedulerEntry]

@@ -1,4 +1,4 @@
-"""Receivers of `beat_init` that come after the one of the package."""
+"""Receivers of `beat_init` that run after the one of the package."""
 
 from __future__ import annotations
 

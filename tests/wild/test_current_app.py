@@ -10,7 +10,7 @@ import pytest
 
 from tests.wild.programs import Run, Wild
 
-#: A factory as tutorials for Flask have it: the app of Celery is made with the app of the site.
+#: A factory as in tutorials for Flask: it creates the app of Celery with that of the site.
 FLASK = """
 from celery import current_app
 
@@ -45,7 +45,7 @@ def handle():
     return b"".join(create_site()({"PATH_INFO": "/remind"}, lambda *_: None)).decode()
 """
 
-#: A route of FastAPI: a coroutine that is given a parsed body.
+#: A route of FastAPI: a coroutine with a parsed body.
 FASTAPI = """
 import asyncio
 
@@ -112,7 +112,7 @@ def test_a_request_in_another_thread(wild: Wild) -> None:
     assert wild.definition("reminder")["args"] == ["tea"]
 
 
-def test_a_route_in_a_loop_that_runs(wild: Wild) -> None:
+def test_a_route_in_a_running_event_loop(wild: Wild) -> None:
     put: Any = wild.program(FASTAPI).module.put_reminder
     assert asyncio.run(put({"every": 60})) == {"key": "redbeat:reminder"}
 

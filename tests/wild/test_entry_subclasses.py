@@ -58,7 +58,7 @@ def start(**more):
 """
 
 
-def test_an_attribute_max_runs_that_is_the_programs_own(wild: Wild, run: Run) -> None:
+def test_an_attribute_max_runs_of_the_program(wild: Wild, run: Run) -> None:
     program = wild.program(LIMITED)
     program.module.start()
     assert wild.definition("job")["max_runs"] == -1
@@ -80,20 +80,20 @@ def test_an_entry_that_deletes_itself_when_it_ran_often_enough(wild: Wild, run: 
     assert wild.score("job") is None
 
 
-def test_an_argument_of_its_own_comes_back(wild: Wild) -> None:
+def test_an_additional_argument_is_loaded_again(wild: Wild) -> None:
     module = wild.program(LIMITED).module
     module.start(max_runs=5)
     assert module.Entry.from_key("redbeat:job", app=module.app).max_runs == 5
 
 
-def test_a_max_runs_below_zero_is_no_limit(wild: Wild, run: Run) -> None:
+def test_a_max_runs_of_the_program_below_zero_is_not_a_limit(wild: Wild, run: Run) -> None:
     program = wild.program(LIMITED)
     program.module.start(max_runs=-3)
     with run(program) as running:
         running.until(lambda: len(wild.messages()) >= 2)
 
 
-#: Loading, and what follows a run, are written by the program itself.
+#: The program itself implements loading, and what follows a run.
 BY_ITSELF = """
 from datetime import datetime
 
@@ -138,7 +138,7 @@ class Scheduler(RedBeatScheduler):
 """
 
 
-def test_an_entry_that_loads_and_records_by_itself(wild: Wild, run: Run) -> None:
+def test_an_entry_with_its_own_loading_and_recording(wild: Wild, run: Run) -> None:
     program = wild.program(BY_ITSELF)
     program.module.save("job", entry=program.module.Entry)
     with run(program) as running:
@@ -217,7 +217,7 @@ def test_an_argument_that_the_definition_adds_is_stored_and_sent(wild: Wild, run
     assert wild.messages()[0].kwargs == {"tenant": "north"}
 
 
-#: The time of the last run is what the program says, not what is stored.
+#: The program decides the time of the last run, not the stored history.
 DECODES_META = """
 from datetime import datetime, timedelta, timezone
 
@@ -235,9 +235,9 @@ class Scheduler(RedBeatScheduler):
 """
 
 
-def test_a_history_that_the_program_decodes_decides(wild: Wild, run: Run) -> None:
+def test_a_history_that_the_program_decodes_is_used(wild: Wild, run: Run) -> None:
     program = wild.program(DECODES_META)
-    # By what is stored it ran just now.
+    # According to the stored history it ran just now.
     module = program.module
     module.RedBeatSchedulerEntry("job", "jobs.run", 3600, app=module.app).save()
     wild.client.zadd("redbeat::schedule", {"redbeat:job": time.time() - 1})
@@ -300,7 +300,7 @@ SCORE = """@property
 
 
 @pytest.mark.parametrize("override", [DUE_AT, SCORE], ids=["due_at", "score"])
-def test_the_score_is_what_the_entry_class_says(wild: Wild, run: Run, override: str) -> None:
+def test_the_score_is_that_of_the_entry_class(wild: Wild, run: Run, override: str) -> None:
     program = wild.program(LATER.replace("{override}", override))
     entry = program.module.Entry
     program.module.save("job", entry=entry)
@@ -338,7 +338,7 @@ def test_static_entries_are_of_the_entry_class(wild: Wild, run: Run) -> None:
     assert wild.definition("job")["options"]["headers"] == {"x-origin": "job"}
 
 
-#: The entry is changed for one run, when it is sent.
+#: The scheduler changes an entry for one run, when it is sent.
 SENT_OTHERWISE = """
 class Scheduler(RedBeatScheduler):
     def apply_async(self, entry, producer=None, advance=True, **kwargs):

@@ -1,4 +1,4 @@
-"""Programs that delete an entry and save another one with the same name."""
+"""Programs that delete an entry and save another entry with the same name."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_one_off_that_is_saved_again_has_another_task_id(wild: Wild, run: Run)
     assert first.id != second.id
 
 
-def test_also_when_its_keys_are_deleted(wild: Wild, run: Run) -> None:
+def test_a_one_off_whose_keys_are_deleted_has_another_task_id(wild: Wild, run: Run) -> None:
     program = wild.program(ONE_OFF)
     program.module.start("first")
     with run(program) as running:

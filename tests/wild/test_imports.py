@@ -1,4 +1,4 @@
-"""Programs that import what the modules of 2.4.2 have, also what these only import themselves."""
+"""Programs that import any name from the modules of 2.4.2, even names that these only import."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_every_name_of_a_module_can_be_imported(module: str) -> None:
         ("redbeat.decoder", "weekday", dateutil.rrule.weekday),
     ],
 )
-def test_a_name_is_what_it_was(module: str, name: str, expected: object) -> None:
+def test_a_name_refers_to_the_same_object(module: str, name: str, expected: object) -> None:
     assert getattr(importlib.import_module(module), name) == expected
 
 

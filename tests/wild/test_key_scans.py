@@ -1,4 +1,4 @@
-"""Programs that look at the keys by themselves: admin pages, clean-ups, other services."""
+"""Programs that read the keys themselves: admin pages, clean-ups, other services."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ ENTRIES = {"redbeat:job", "redbeat:other", "redbeat:once", "redbeat:static"}
 OTHERS = {"redbeat::schedule", "redbeat::statics", "redbeat::lock"}
 
 
-def at_work(wild: Wild, running: Running) -> None:
+def run_all_entries(wild: Wild, running: Running) -> None:
     """Let the program run all its entries, some of them again."""
     running.until(lambda: wild.runs("job") >= 2 and wild.runs("static") >= 2)
     running.until(lambda: wild.runs("other") and wild.runs("once"))
 
 
-def test_a_scan_finds_what_it_always_found(wild: Wild, run: Run) -> None:
+def test_a_scan_finds_the_same_keys_as_with_redbeat_2(wild: Wild, run: Run) -> None:
     program = wild.program(STATIC)
     program.module.start()
     with run(program) as running:
-        at_work(wild, running)
+        run_all_entries(wild, running)
         assert set(wild.client.scan_iter("redbeat:*")) == ENTRIES | OTHERS
     assert set(wild.client.scan_iter("redbeat:*")) == ENTRIES | OTHERS - {"redbeat::lock"}
 
@@ -89,12 +89,12 @@ def decoded():
 )
 
 
-def test_an_admin_page_over_a_beat_at_work(wild: Wild, run: Run) -> None:
+def test_an_admin_page_reads_while_a_beat_works(wild: Wild, run: Run) -> None:
     program = wild.program(ADMIN)
     module = program.module
     module.start()
     with run(program) as running:
-        at_work(wild, running)
+        run_all_entries(wild, running)
         assert set(module.definitions()) == ENTRIES
         assert {entry.key for entry in module.entries()} == ENTRIES
         assert len(module.fields()) >= 2 * len(ENTRIES)
@@ -106,13 +106,13 @@ def test_only_a_response_error_is_expected_of_other_keys(wild: Wild, run: Run) -
     program = wild.program(ADMIN)
     program.module.start()
     with run(program) as running:
-        at_work(wild, running)
+        run_all_entries(wild, running)
         for key in OTHERS:
             with pytest.raises(ResponseError):
                 wild.client.hget(key, "definition")
 
 
-#: A monitor that shows when each entry runs next.
+#: A monitor that shows the next run of each entry.
 MONITOR = """
 from redbeat.decoder import from_timestamp
 from redbeat.schedulers import get_redis
@@ -135,9 +135,9 @@ def test_a_monitor_reads_the_scores(wild: Wild, run: Run) -> None:
     assert abs((shown - entry.due_at).total_seconds()) <= 1
 
 
-#: A clean-up by keys alone, as scripts in other languages do it.
+#: A clean-up by key names alone, as scripts in other languages do it.
 @pytest.mark.long
-def test_an_entry_that_another_program_deletes_is_gone(wild: Wild, run: Run) -> None:
+def test_an_entry_that_another_program_deletes_stays_deleted(wild: Wild, run: Run) -> None:
     program = wild.program()
     program.module.save("job")
     program.module.save("pacer", args=["pacer"])
@@ -179,7 +179,7 @@ def test_an_entry_that_another_program_writes_runs(wild: Wild, run: Run) -> None
     assert wild.messages()[0].args == ["raw"]
 
 
-#: A Redis user whose rights end at the prefix.
+#: A Redis user whose rights are limited to the prefix.
 def test_a_redis_user_who_knows_only_the_prefix(wild: Wild, run: Run) -> None:
     rules = ("on", ">secret", "~redbeat:*", "&*", "+@all", "-@dangerous", "+info", "+client")
     wild.client.execute_command("ACL", "SETUSER", "scheduler", "reset", *rules)
@@ -187,4 +187,4 @@ def test_a_redis_user_who_knows_only_the_prefix(wild: Wild, run: Run) -> None:
     program = wild.program(STATIC, redbeat_redis_url=url)
     program.module.start()
     with run(program) as running:
-        at_work(wild, running)
+        run_all_entries(wild, running)

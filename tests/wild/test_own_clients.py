@@ -1,4 +1,4 @@
-"""Programs that give the package their own Redis client."""
+"""Programs that provide their own Redis client."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_client_in_a_retrying_connection(wild: Wild, run: Run) -> None:
     program.module.client.close()
 
 
-#: A fake, as in the tests of many projects; the entry is saved by the scheduler itself.
+#: A fake client, as in the tests of many projects; the scheduler itself saves the entry.
 FAKE = """
 import fakeredis
 
@@ -64,7 +64,7 @@ def test_a_fake_client(wild: Wild, run: Run) -> None:
     assert wild.client.keys("*") == []
 
 
-#: Database 2 in place of what the settings say, and an entry class, both set from outside.
+#: Database 2 instead of that in the settings, and an entry class, both set from outside.
 REPLACED = """
 import redbeat.schedulers
 
@@ -106,7 +106,7 @@ def test_a_function_that_replaces_get_redis(wild: Wild, run: Run) -> None:
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[ClusterNode]:
-    """A cluster of one node, which keeps to the rules about slots as larger ones do."""
+    """A cluster of one node, which applies the slot rules like larger clusters."""
     with ClusterNode() as node, redis.Redis.from_url(node.url, decode_responses=True) as client:
         client.execute_command("CLUSTER", "ADDSLOTS", *range(SLOTS))
         wait_until(lambda: client.execute_command("CLUSTER INFO")["cluster_state"] == "ok")

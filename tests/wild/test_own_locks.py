@@ -59,14 +59,14 @@ def start(sender=None, **kwargs):
 """
 )
 
-#: Under the name that the package itself would use.
+#: Under the name that the package would use.
 SAME_KEY = IN_A_TICK.replace("redbeat:mine", "redbeat::lock")
 
 LOCKS = {"setup": IN_SETUP, "tick": IN_A_TICK, "signal": AT_BEAT_INIT, "same key": SAME_KEY}
 
 
 @pytest.mark.parametrize("where", LOCKS)
-def test_a_beat_with_a_lock_of_its_own_sends(wild: Wild, run: Run, where: str) -> None:
+def test_a_beat_with_its_own_lock_sends(wild: Wild, run: Run, where: str) -> None:
     program = wild.program(LOCKS[where])
     program.module.save("job")
     key = "redbeat::lock" if where == "same key" else "redbeat:mine"
@@ -77,7 +77,7 @@ def test_a_beat_with_a_lock_of_its_own_sends(wild: Wild, run: Run, where: str) -
     assert wild.client.keys("redbeat:*lock") + wild.client.keys(key) == [], "released at close"
 
 
-def test_it_is_extended(wild: Wild, run: Run) -> None:
+def test_an_own_lock_is_extended(wild: Wild, run: Run) -> None:
     program = wild.program(IN_A_TICK)
     program.module.save("job")
     lives: list[int] = []

@@ -1,4 +1,4 @@
-"""Schedulers that override `tick()`, with the parts of the scheduler that they build it of."""
+"""Schedulers that override `tick()`, with the parts of the scheduler that they use."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from tests.wild.programs import Run, Wild
 
-#: The whole tick, as 2.4.2 has it.
+#: A whole tick, as in 2.4.2.
 WHOLE = """
 class Scheduler(RedBeatScheduler):
     def tick(self, min=min, **kwargs):
@@ -110,7 +110,7 @@ def test_reading_the_schedule_changes_nothing(wild: Wild) -> None:
     assert len(wild.messages()) == 1
 
 
-#: A property that leaves an entry out, and adds one that is stored nowhere.
+#: A property that leaves an entry out, and adds an entry that is not stored.
 PROVIDES = """
 class Scheduler(RedBeatScheduler):
     @property

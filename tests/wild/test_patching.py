@@ -1,4 +1,4 @@
-"""Programs and their tests that put something else in the place of parts of the package."""
+"""Programs and tests that replace parts of the package."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.wild.programs import Run, Wild
 UNREACHABLE = "redis://127.0.0.1:1/0"
 
 
-def test_a_patched_get_redis_is_what_an_entry_uses(wild: Wild) -> None:
+def test_an_entry_uses_a_patched_get_redis(wild: Wild) -> None:
     module = wild.program(redbeat_redis_url=UNREACHABLE).module
     with mock.patch("redbeat.schedulers.get_redis") as get_redis:
         entry = module.RedBeatSchedulerEntry("job", "jobs.run", 60, app=module.app)
@@ -20,7 +20,7 @@ def test_a_patched_get_redis_is_what_an_entry_uses(wild: Wild) -> None:
     assert get_redis.called
 
 
-def test_a_patched_get_redis_is_what_loading_uses(wild: Wild) -> None:
+def test_loading_uses_a_patched_get_redis(wild: Wild) -> None:
     module = wild.program(redbeat_redis_url=UNREACHABLE).module
     kind, fake = module.RedBeatSchedulerEntry, fakeredis.FakeRedis(decode_responses=True)
     with mock.patch("redbeat.schedulers.get_redis", return_value=fake):
@@ -31,7 +31,7 @@ def test_a_patched_get_redis_is_what_loading_uses(wild: Wild) -> None:
     assert fake.zrange("redbeat::schedule", 0, -1) == ["redbeat:job"]
 
 
-def test_a_patched_get_redis_is_undone(wild: Wild) -> None:
+def test_patching_get_redis_can_be_undone(wild: Wild) -> None:
     module = wild.program().module
     with mock.patch("redbeat.schedulers.get_redis"):
         module.save("elsewhere")
@@ -39,7 +39,7 @@ def test_a_patched_get_redis_is_undone(wild: Wild) -> None:
     assert wild.client.zrange("redbeat::schedule", 0, -1) == ["redbeat:job"]
 
 
-#: A clock is stored by its name; everything else is left to the classes of the package.
+#: The codec stores a clock by name; the classes of the package do the rest.
 CODEC = """
 from datetime import datetime, timezone
 
@@ -142,7 +142,7 @@ def test_a_codec_with_a_type_of_the_program(wild: Wild, run: Run) -> None:
     assert wild.messages()[0].args == ["3.00"]
 
 
-#: Tests of projects make schedulers without what `__init__` does.
+#: Tests of projects create schedulers without calling `__init__`.
 BARE = """
 from redbeat.schedulers import ensure_conf
 
@@ -161,7 +161,7 @@ def handle():
 """
 
 
-def test_what_a_scheduler_without_init_saves_runs(wild: Wild, run: Run) -> None:
+def test_entries_that_a_scheduler_without_init_saves_run(wild: Wild, run: Run) -> None:
     program = wild.program(BARE)
     program.module.handle()
     assert wild.definition("job")["task"] == "jobs.run"

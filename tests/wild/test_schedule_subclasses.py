@@ -1,4 +1,4 @@
-"""Schedules with more than Redis stores: subclasses, and schedules that read their own clock."""
+"""Schedules with more than Redis stores: subclasses, and schedules with their own clock."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from tests.wild.programs import Run, Wild
 
-#: As the well-known one for Django's database: a crontab that reads the clock of a zone.
+#: Like the popular scheduler for Django's database: a crontab with the clock of a zone.
 ZONED = """
 from datetime import datetime, timedelta, timezone
 from zoneinfo import ZoneInfo
@@ -58,7 +58,7 @@ CRONTAB = {
     "month_of_year": "*",
 }
 
-#: What is saved, and what is stored for it: the base form, which has no clock.
+#: The saved schedule, and its stored base form, which has no clock.
 SAVED: dict[str, tuple[str, str, dict[str, Any]]] = {
     "a crontab of a subclass": (ZONED, "ZonedCrontab(tz=KARACHI)", CRONTAB),
     "a crontab with a clock": (CLOCK, "crontab(nowfun=clock)", CRONTAB),
@@ -81,7 +81,9 @@ SAVED: dict[str, tuple[str, str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("what", SAVED)
-def test_what_is_saved_is_stored_in_its_base_form_and_runs(wild: Wild, run: Run, what: str) -> None:
+def test_a_saved_subclass_is_stored_in_its_base_form_and_runs(
+    wild: Wild, run: Run, what: str
+) -> None:
     text, schedule, stored = SAVED[what]
     program = wild.program(f"{text}\n\ndef start():\n    save('job', {schedule})\n")
     program.module.start()
@@ -91,7 +93,7 @@ def test_what_is_saved_is_stored_in_its_base_form_and_runs(wild: Wild, run: Run,
         running.until(wild.messages)
 
 
-def test_what_is_loaded_is_of_the_base_class(wild: Wild) -> None:
+def test_a_loaded_schedule_is_of_the_base_class(wild: Wild) -> None:
     module = wild.program(ZONED).module
     module.save("job", module.ZonedCrontab("30", "4", tz=module.KARACHI))
     loaded = module.RedBeatSchedulerEntry.from_key("redbeat:job", app=module.app).schedule
@@ -130,7 +132,7 @@ app.conf.beat_schedule = {
     assert wild.messages()[0].args == ["new"]
 
 
-#: An interval that starts some seconds after the full one, once.
+#: An interval that starts some seconds after the full interval, once.
 OFFSET = """
 from datetime import timedelta
 
@@ -185,7 +187,7 @@ app.conf.beat_schedule = {
         running.until(wild.messages)
 
 
-#: The header names the zone of an entry; the constructor makes the schedule from it.
+#: A header names the zone of an entry; the constructor creates the schedule from it.
 ENTRY_WITH_ZONE = (
     ZONED
     + HOURS_OF_KARACHI
@@ -225,7 +227,7 @@ def test_an_entry_that_makes_its_schedule_zoned(wild: Wild, run: Run) -> None:
     assert wild.messages()[0].headers["x-zone"] == "Asia/Karachi"
 
 
-def test_such_an_entry_is_zoned_when_it_is_loaded(wild: Wild) -> None:
+def test_an_entry_that_makes_its_schedule_zoned_is_zoned_when_loaded(wild: Wild) -> None:
     module = wild.program(ENTRY_WITH_ZONE).module
     module.start()
     loaded = module.Entry.from_key("redbeat:job", app=module.app)

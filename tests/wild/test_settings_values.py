@@ -1,4 +1,4 @@
-"""Values of settings that 2.4.2 takes, wise or not."""
+"""Values of settings that 2.4.2 accepts, reasonable or not."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_beat_starts_and_sends(wild: Wild, run: Run, what: str) -> None:
 
 
 @pytest.mark.parametrize("key", [None, ""])
-def test_no_key_is_no_lock(wild: Wild, run: Run, key: str | None) -> None:
+def test_without_a_lock_key_there_is_no_lock(wild: Wild, run: Run, key: str | None) -> None:
     program = wild.program(redbeat_lock_key=key)
     program.module.save("job")
     with run(program) as running:
@@ -38,12 +38,12 @@ def test_no_key_is_no_lock(wild: Wild, run: Run, key: str | None) -> None:
         assert wild.client.keys("redbeat:*lock*") == []
 
 
-def test_a_key_of_the_lock_is_given_the_prefix(wild: Wild, run: Run) -> None:
+def test_a_lock_key_gets_the_prefix(wild: Wild, run: Run) -> None:
     with run(wild.program(redbeat_lock_key="mine")) as running:
         running.until(lambda: wild.client.exists("redbeat:mine"))
 
 
-def test_several_urls_of_which_the_first_counts(wild: Wild, run: Run) -> None:
+def test_of_several_urls_the_first_is_used(wild: Wild, run: Run) -> None:
     urls = f"{wild.url};redis://127.0.0.1:1/0"
     program = wild.program(redbeat_redis_url=urls)
     program.module.save("job")
@@ -81,7 +81,7 @@ def test_a_prefix_is_used_as_it_is(wild: Wild, prefix: str) -> None:
         ({"redbeat_lock_timeout": 90}, 90),
     ],
 )
-def test_how_long_the_lock_lives(wild: Wild, settings: dict[str, Any], seconds: float) -> None:
+def test_the_time_to_live_of_the_lock(wild: Wild, settings: dict[str, Any], seconds: float) -> None:
     module = wild.program(**settings).module
     assert module.RedBeatScheduler(app=module.app).lock_timeout == seconds
 

@@ -13,7 +13,7 @@ app.conf.beat_schedule = {
 }
 """
 
-#: The scheduler reads what `super()` wrote, and saves a copy.
+#: The scheduler reads the entries that `super()` wrote, and saves a copy.
 READS = (
     STATIC
     + """
