@@ -677,6 +677,7 @@ def test_a_shelf_of_something_else(run: Run, tmp_path: Path) -> None:
 # -- as processes ----------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_both_as_commands(project: Project, tmp_path: Path) -> None:
     """In processes of their own."""
     file = write(tmp_path / "in", line("a"), line("b"))

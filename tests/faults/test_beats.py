@@ -25,7 +25,7 @@ sys.exit(main())
 def test_the_leader_is_known_and_beats_can_be_restarted(beats: Beats, schedule: Schedule) -> None:
     """Setup: a leader and a standby. Fault: each is killed. Invariant: the helper knows who is."""
     assert beats.leader() is None
-    beats.start_leader_and_standby()
+    beats.start_leader_and_standby(settings={"redbeat_lock_timeout": 2.0})
     assert beats.leader() == 0
     beats.kill(0)
     assert not beats[0].is_alive

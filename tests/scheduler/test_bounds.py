@@ -115,6 +115,7 @@ class WorkingClock(Clock):
         return super().__call__()
 
 
+@pytest.mark.long
 def test_a_large_quarantine_is_reviewed_bit_by_bit(world: World) -> None:
     count = 6000
     pipeline = world.client.pipeline(transaction=False)
@@ -155,6 +156,7 @@ class TestRecent:
         assert len(recent) == REMEMBERED - 1
 
 
+@pytest.mark.long
 def test_members_without_a_hash_are_removed_however_many(world: World) -> None:
     count = REMEMBERED + 2500
     world.client.zadd(SCHEDULE, {f"{PREFIX}gone{number}": 0 for number in range(count)})

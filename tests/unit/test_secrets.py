@@ -210,6 +210,7 @@ def test_a_server_that_refuses_it_does_not_show_it(caplog: pytest.LogCaptureFixt
     assert CANARY not in caplog.text
 
 
+@pytest.mark.long
 def test_a_real_beat_at_debug(tmp_path: Path, redis_url: str, unused_port: int) -> None:
     project = Project(tmp_path, redis_url)
     try:
