@@ -54,7 +54,7 @@ class Deployment:
 
     @cached_property
     def _clients(self) -> list[redis.Redis]:
-        """Clients of all servers, kept because most tests call `empty` and connections cost time."""
+        """Clients of all servers, kept because most tests call `empty` and connecting is slow."""
         return [redis.Redis.from_url(url) for url in self.servers or [self.url]]
 
     def empty(self) -> None:
