@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -22,9 +23,13 @@ from tests.servers import RedisServer, free_port
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-# Hypothesis shows the duration of an example, which depends on how busy the machine is.
-settings.register_profile("any machine", deadline=None)
-settings.load_profile("any machine")
+# redis-py reads its version from the disk for each new connection, which takes a millisecond.
+redis.utils.get_lib_version = functools.cache(redis.utils.get_lib_version)
+
+# The duration of an example depends on how busy the machine is.
+settings.register_profile("long", deadline=None, max_examples=100)
+settings.register_profile("short", deadline=None, max_examples=33)
+settings.load_profile("short")
 
 #: The type of the fixture ``make``, which saves an entry.
 Make = Callable[..., RedBeatSchedulerEntry]

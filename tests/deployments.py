@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
@@ -51,12 +52,16 @@ class Deployment:
     settings: dict[str, Any]
     servers: list[str] = field(default_factory=list)
 
+    @cached_property
+    def _clients(self) -> list[redis.Redis]:
+        """Clients of all servers, kept because most tests call `empty` and connecting is slow."""
+        return [redis.Redis.from_url(url) for url in self.servers or [self.url]]
+
     def empty(self) -> None:
         """Delete all data and scripts."""
-        for url in self.servers or [self.url]:
-            with redis.Redis.from_url(url) as client:
-                client.flushall()
-                client.script_flush()
+        for client in self._clients:
+            client.flushall()
+            client.script_flush()
 
 
 def single(server: RedisServer, **options: Any) -> Deployment:

@@ -63,6 +63,7 @@ def test_a_start_does_not_read_every_entry(redis_url: str) -> None:
     assert many["warm_round_trips"] - few["warm_round_trips"] <= 2
 
 
+@pytest.mark.long
 def test_a_new_entry_is_saved_in_one_round_trip(redis_url: str) -> None:
     saved = measure(redis_url, "save", 20)
 
@@ -75,6 +76,7 @@ def test_memory_is_measured(redis_url: str) -> None:
     assert measure(redis_url, "memory", 200)["saved_each"] > 0
 
 
+@pytest.mark.long
 def test_a_workload_that_fails_reports_it(redis_url: str) -> None:
     with pytest.raises(RuntimeError, match="invalid choice"):
         measure(redis_url, "nothing", 1)

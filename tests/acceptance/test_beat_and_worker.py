@@ -234,6 +234,7 @@ def test_a_misspelt_setting_is_logged_once(project: Project) -> None:
         assert beat.output().count(line) == 1
 
 
+@pytest.mark.long
 def test_a_broker_url_that_celery_does_not_know(project: Project) -> None:
     settings = {"broker_url": "redis-sentinel://nowhere", "redbeat_redis_url": project.url}
     beat = project.beat(settings=settings)

@@ -100,6 +100,7 @@ class TestAtOnce:
         delays = [delay_of(project, str(entry.name), entry.save) for entry in entries]
         assert median(delays) < AT_ONCE, delays
 
+    @pytest.mark.long
     def test_an_edit_makes_a_far_entry_due(self, project: Project, web: Celery) -> None:
         delays = []
         for number in range(MEASUREMENTS):

@@ -166,12 +166,13 @@ def test_an_import_from_the_database_equals_one_from_its_dump(
     assert without_start_of_counting(stored(redis_client)) == from_database
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "scheduler",
     [
         "own.Scheduler",
-        pytest.param("django", marks=pytest.mark.long),
-        pytest.param("django_celery_beat.schedulers:DatabaseScheduler", marks=pytest.mark.long),
+        "django",
+        "django_celery_beat.schedulers:DatabaseScheduler",
     ],
 )
 def test_the_import_works_while_the_settings_name_the_old_scheduler(
@@ -215,22 +216,13 @@ def test_the_usual_database_by_the_option(shop: Shop, redis_client: Any) -> None
     assert "redbeat:every" in stored(redis_client)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("options", "env", "problem"),
     [
         (["--database", "none"], {}, "database none: cannot be read: "),
-        pytest.param(
-            ["--database", "empty"],
-            {},
-            "database empty: cannot be read: no such table",
-            marks=pytest.mark.long,
-        ),
-        pytest.param(
-            [],
-            {"DJANGO_SETTINGS_MODULE": ""},
-            "needs DJANGO_SETTINGS_MODULE: set it as",
-            marks=pytest.mark.long,
-        ),
+        (["--database", "empty"], {}, "database empty: cannot be read: no such table"),
+        ([], {"DJANGO_SETTINGS_MODULE": ""}, "needs DJANGO_SETTINGS_MODULE: set it as"),
     ],
 )
 def test_a_database_that_cannot_be_read(

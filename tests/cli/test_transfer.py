@@ -685,6 +685,7 @@ def test_a_shelf_with_other_content_is_an_error(run: Run, tmp_path: Path) -> Non
 # -- as processes ----------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_export_and_import_run_as_processes(project: Project, tmp_path: Path) -> None:
     """Both run in their own processes."""
     file = write(tmp_path / "in", line("a"), line("b"))

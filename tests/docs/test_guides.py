@@ -43,6 +43,7 @@ def test_the_five_minute_start_works(reader: Reader, redis_client: redis.Redis) 
     assert "paused" in reader.shell("celery -A proj redbeat show greet-redis")
 
 
+@pytest.mark.long
 def test_the_quick_start_of_the_readme_works(reader: Reader, redis_client: redis.Redis) -> None:
     page = steps("README.rst")[1:]
     install, project, start, add, delete, commands, *_ = page

@@ -28,7 +28,7 @@ def test_the_leader_is_known_and_beats_can_be_restarted(beats: Beats, schedule: 
     Invariant: the helper knows who leads.
     """
     assert beats.leader() is None
-    beats.start_leader_and_standby()
+    beats.start_leader_and_standby(settings={"redbeat_lock_timeout": 2.0})
     assert beats.leader() == 0
     beats.kill(0)
     assert not beats[0].is_alive

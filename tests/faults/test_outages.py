@@ -20,7 +20,7 @@ from tests.servers import RedisServer
 from tests.waiting import wait_until
 
 ENTRIES = names(20)
-AHEAD = 1.0
+AHEAD = 0.5
 
 
 @pytest.fixture
@@ -111,7 +111,7 @@ def test_the_broker_is_away(
     """Setup: one beat, 20 entries every second, servers that keep confirmed writes.
 
     Fault: the broker, or broker and schedule at once, are killed and come back a minute later
-    (short profile: 3 s).
+    (short profile: 1.5 s).
 
     Invariant: the beat goes on within 2 s (short profile: 5 s). No occurrence is lost; the
     occurrence that was being published when the broker died may have a second message, under the
@@ -121,7 +121,7 @@ def test_the_broker_is_away(
     beats.start_many(1)
     one = Grid.begin(schedule, ENTRIES, 1.0, AHEAD)
     wait_until(lambda: len(ledger) >= 2 * len(ENTRIES), 60.0, "the first runs")
-    outage(servers, profile.pick(3.0, 60.0))
+    outage(servers, profile.pick(1.5, 60.0))
     waited = seconds_to_dispatch(ledger)
     report = settle(ledger, [one], run_on(schedule, 2.0))
     note(f"{report}; back after {waited:.2f} s")
@@ -130,6 +130,7 @@ def test_the_broker_is_away(
     assert waited <= profile.pick(5.0, 2.0)
 
 
+@pytest.mark.long
 def test_the_broker_is_out_of_memory(
     beats: Beats,
     schedule: Schedule,

@@ -20,6 +20,7 @@ from tests.faults.ledger import Ledger
 from tests.faults.profile import Profile
 from tests.faults.proxy import Proxy
 from tests.faults.trial import Grid, settle
+from tests.samples import long
 from tests.servers import RedisServer
 from tests.waiting import wait_until
 
@@ -76,7 +77,8 @@ def check_once(schedule: Schedule, ledger: Ledger, *grids: Grid) -> None:
     assert set(schedule.run_counts(entries).values()) == {1}
 
 
-@pytest.mark.parametrize("count", [1, pytest.param(LOST_REPLIES, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("count", [1, LOST_REPLIES])
 def test_replies_to_claims_are_lost(
     beats: Beats,
     schedule: Schedule,
@@ -181,7 +183,7 @@ def test_replies_to_acquiring_are_lost(
     assert schedule.lock_token() is None
 
 
-@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("count", [1, long(2)])
 def test_a_lock_that_was_taken_with_a_lost_reply_is_held(
     schedule: Schedule, proxy: Proxy, beats: Beats, count: int
 ) -> None:

@@ -1,5 +1,7 @@
 """How many cases the fuzz tests try: some hundred fixed cases, or 50,000 random ones.
 
+The short run of the tests tries a third of the fixed cases.
+
 The long run is ``REDBEAT_FUZZ=full python -m pytest -n 0 --timeout 0 tests/fuzz``.
 """
 
@@ -10,15 +12,18 @@ from typing import Any
 
 from hypothesis import HealthCheck, settings
 
+from tests.samples import examples
+
 __all__ = ("FULL", "cases")
 
 FULL = os.environ.get("REDBEAT_FUZZ") == "full"
 
 
 def cases(normal: int, full: int) -> Any:
-    """Return the settings of a test that tries ``normal`` cases, or ``full`` in the long run."""
+    """Return the settings of a test that tries ``normal`` cases, or ``full`` at length."""
     return settings(
-        max_examples=full if FULL else normal,
+        examples(normal),
+        max_examples=full if FULL else examples(normal).max_examples,
         derandomize=not FULL,
         database=None,
         deadline=None,

@@ -15,6 +15,7 @@ from redbeat.entry import PARKED
 from tests.histories.project import RETIRED, STATIC
 from tests.histories.rules import latest_run, next_run
 from tests.histories.snapshots import PREFIX, SCHEDULE, entries_in, load, moved, recordings
+from tests.samples import long
 from tests.scheduler.conftest import Clock, RecordingScheduler, Sent, World
 
 # The keys of the recordings have no common hash slot.
@@ -149,7 +150,7 @@ def test_the_next_run_is_at_its_score(world: World, shot: str) -> None:
         assert 0 <= found.timestamp() - kept.score <= 1, entry_name
 
 
-@pytest.mark.parametrize("age", [0.0, LONG], ids=["at once", "long after"])
+@pytest.mark.parametrize("age", [0.0, long(LONG)], ids=["at once", "long after"])
 @pytest.mark.parametrize(("name", "shot"), ALL)
 def test_due_entries_are_sent_and_the_rest_is_unchanged(
     world: World, name: str, shot: str, age: float

@@ -69,6 +69,7 @@ def test_buckets_add_up(project: Project) -> None:
         assert buckets[-1].value == scrape.value(f"{name}_count")
 
 
+@pytest.mark.long
 def test_all_metrics_have_the_documented_names(project: Project) -> None:
     entries(project, "a")
     _, target = begin_beat(project)
@@ -84,6 +85,7 @@ def test_all_metrics_have_the_documented_names(project: Project) -> None:
             assert (family.type == "counter") is counter or not family.samples, family.name
 
 
+@pytest.mark.long
 def test_a_publish_that_fails(project: Project) -> None:
     entries(project, "good")
     entries(project, "bad", options={"serializer": "no-such-serializer"})
@@ -95,6 +97,7 @@ def test_a_publish_that_fails(project: Project) -> None:
     assert target.scrape().by_entry("dispatched") == {"good": 1}
 
 
+@pytest.mark.long
 def test_an_entry_that_cannot_be_read(project: Project) -> None:
     project.client.hset("redbeat:bad", "definition", "{")
     project.client.zadd("redbeat::schedule", {"redbeat:bad": 0})
@@ -138,6 +141,7 @@ def test_a_lock_of_redbeat_2(project: Project) -> None:
     assert 0 < (scrape.value("redbeat_lock_ttl_seconds") or 0) <= 60
 
 
+@pytest.mark.long
 def test_a_key_that_is_not_a_lock(project: Project) -> None:
     project.client.hset("redbeat::lock", "a", "b")
     _, target = begin_beat(project)

@@ -60,6 +60,7 @@ def test_exporter_and_beat_export_the_same_values(project: Project) -> None:
         assert scrape.value(f"redbeat_{name}") == seen.value(f"redbeat_{name}"), name
 
 
+@pytest.mark.long
 def test_an_empty_redis(project: Project) -> None:
     exporter, target = begin_exporter(project)
     exporter.wait_for(f"Metrics are at http://127.0.0.1:{target.port}/metrics")

@@ -15,6 +15,7 @@ from redbeat import RedBeatSchedulerEntry, Schedule
 from redbeat.entry import store_of
 from redbeat.errors import InvalidEntryError
 from redbeat.storage.records import SAVED, Writing
+from tests.samples import long
 from tests.scheduler.clients import Wire
 from tests.scheduler.conftest import SCHEDULE, World
 
@@ -100,7 +101,7 @@ def test_save_all_writes_nothing_of_a_batch_where_a_key_is_in_use(
     assert world.dump() == {"redbeat:text": "not mine"}
 
 
-@pytest.mark.parametrize("used", [0, 700, 1200])
+@pytest.mark.parametrize("used", [long(0), 700, long(1200)])
 def test_save_all_stops_at_the_batch_where_a_key_is_in_use(
     schedule: Schedule, make: Make, world: World, used: int
 ) -> None:

@@ -15,6 +15,7 @@ from celery.schedules import crontab, schedule
 
 from redbeat import RedBeatSchedulerEntry, Schedule, clocked, rrule
 from tests.deployments import PREFIX
+from tests.samples import long
 from tests.scheduler.conftest import SCHEDULE, RecordingScheduler, World
 
 UTC = timezone.utc
@@ -92,7 +93,11 @@ SAVES: dict[str, Save] = {
 }
 
 
-@pytest.fixture(params=SAVES, ids=str)
+#: The ways of saving that the short run tries.
+SHORT = {"loaded", "new object", "apply"}
+
+
+@pytest.fixture(params=[name if name in SHORT else long(name) for name in SAVES])
 def save(request: pytest.FixtureRequest) -> Save:
     """Each way in which an application saves an entry, with what it changes."""
     return SAVES[request.param]

@@ -115,6 +115,7 @@ class WorkingClock(Clock):
         return super().__call__()
 
 
+@pytest.mark.long
 def test_a_large_quarantine_is_reviewed_in_parts(world: World) -> None:
     count = 6000
     pipeline = world.client.pipeline(transaction=False)
@@ -155,6 +156,7 @@ class TestRecentEntries:
         assert len(recent) == REMEMBERED - 1
 
 
+@pytest.mark.long
 def test_any_number_of_members_without_a_hash_is_removed(world: World) -> None:
     count = REMEMBERED + 2500
     world.client.zadd(SCHEDULE, {f"{PREFIX}gone{number}": 0 for number in range(count)})

@@ -14,6 +14,7 @@ from redbeat import RedBeatSchedulerEntry
 from tests.deployments import PREFIX
 from tests.fuzz.hostile import definitions, policies
 from tests.fuzz.profile import cases
+from tests.samples import one_in
 
 from .conftest import (
     QUARANTINE,
@@ -154,7 +155,7 @@ def outcome(
     return sent, {"reasons": reasons, "counts": counts, "scores": scores}
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", one_in(2, POLICIES))
 def test_a_cached_entry_equals_a_newly_loaded_one(world: World, policy: str) -> None:
     world.app.conf.redbeat_lock_key = None
     put(

@@ -19,6 +19,7 @@ from redbeat.beat import session
 from redbeat.beat.session import MAX_PENDING_RUNS
 from redbeat.storage.store import BATCH
 from tests.deployments import PREFIX
+from tests.samples import long
 
 from .clients import CountingRedis
 from .conftest import SCHEDULE, Clock, RecordingScheduler, World, datetime_json, interval_json
@@ -134,7 +135,7 @@ def test_the_second_run_costs_no_more_commands(world: World, meter: Meter) -> No
         )
 
 
-@pytest.mark.parametrize("count", [0, 10_000])
+@pytest.mark.parametrize("count", [0, long(10_000)])
 def test_an_idle_tick(world: World, meter: Meter, count: int) -> None:
     world.put_many(count, score=world.now() + HOUR)
     scheduler = leading(world)

@@ -25,6 +25,7 @@ from redbeat.schedulers import RedBeatScheduler
 from redbeat.signals import entry_dispatched, entry_failed
 from tests.deployments import PREFIX
 from tests.faults.proxy import Proxy
+from tests.samples import long
 from tests.servers import RedisServer
 from tests.waiting import wait_until
 
@@ -447,7 +448,7 @@ class TestWhatCelerySends:
         assert queues.names("celery\x06\x169") == ["high"]
 
     @pytest.mark.parametrize("serializer", SERIALIZERS)
-    @pytest.mark.parametrize("compression", [None, "zlib", "bzip2"])
+    @pytest.mark.parametrize("compression", [long(None), "zlib", long("bzip2")])
     def test_serializers(
         self, world: World, queues: Queues, serializer: str, compression: str | None
     ) -> None:
@@ -901,7 +902,7 @@ class TestNotTheSameServer:
         ]
 
     @pytest.mark.parametrize("rules", ["-info", "-select", "-lpush", "-type", "resetkeys ~*red*"])
-    @pytest.mark.parametrize("database", [0, 1])
+    @pytest.mark.parametrize("database", [0, long(1)])
     def test_a_user_without_a_needed_right(
         self,
         world: World,
@@ -1164,6 +1165,7 @@ class TestCosts:
         assert (counting.trips - trips, self.reads(world.client) - reads - 1) == (2, 2)
         assert queues.names() == ["warm-up", "a"]
 
+    @pytest.mark.long
     def test_bytes_of_a_call_are_bounded(
         self, world: World, own_server: RedisServer, log: pytest.LogCaptureFixture
     ) -> None:

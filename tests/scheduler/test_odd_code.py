@@ -13,6 +13,7 @@ from celery.schedules import BaseSchedule, crontab, schedule
 
 from redbeat import RedBeatSchedulerEntry, register_schedule_type
 from tests.deployments import PREFIX
+from tests.samples import one_in
 
 from .conftest import RecordingScheduler, World, interval_json
 
@@ -89,7 +90,7 @@ _made: list[Callable[[], BaseSchedule]] = []
 register_schedule_type("odd", Odd, lambda _schedule: {}, lambda _fields: _made[-1]())
 
 
-@pytest.fixture(params=SCHEDULES)
+@pytest.fixture(params=one_in(2, SCHEDULES))
 def odd_schedule(request: pytest.FixtureRequest) -> Iterator[None]:
     """Register such a schedule as the type ``odd``."""
     _made.append(SCHEDULES[request.param])
@@ -130,7 +131,7 @@ METHODS: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("delivery", ["at_least_once", "at_most_once"])
-@pytest.mark.parametrize("value", ODD_NUMBERS)
+@pytest.mark.parametrize("value", one_in(3, ODD_NUMBERS))
 @pytest.mark.parametrize("method", METHODS)
 def test_an_odd_entry_class(
     world: World, log: pytest.LogCaptureFixture, method: str, value: Any, delivery: str

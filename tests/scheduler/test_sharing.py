@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 
 from tests.deployments import PREFIX
+from tests.samples import long
 
 from .clients import Wire
 from .conftest import SCHEDULE, Clock, RecordingScheduler, World, once
@@ -53,15 +54,15 @@ def grow_old(world: World, seconds: float) -> None:
 @pytest.mark.parametrize(
     ("beats", "due", "share"),
     [
-        (1, 400, 400),
+        long(1, 400, 400),
         (1, 700, 500),
         (2, 400, 200),
-        (2, 401, 201),
+        long(2, 401, 201),
         (4, 400, 100),
         (4, 100, SMALLEST_SHARE),
         (4, 60, SMALLEST_SHARE),
         (4, 10, 10),
-        (2, 3000, 500),
+        long(2, 3000, 500),
     ],
 )
 def test_the_first_request_claims_the_share_of_a_beat(
@@ -119,7 +120,7 @@ def test_with_a_lock_nothing_is_shared(world: World, wire: Wire) -> None:
     assert first_share(world, wire, leader) == 400
 
 
-@pytest.mark.parametrize("count", [2, 4])
+@pytest.mark.parametrize("count", [2, long(4)])
 def test_beats_that_tick_at_the_same_time(world: World, count: int) -> None:
     """The beat that claims first leaves the others their shares; each run is sent once."""
     beats = present(world, count)

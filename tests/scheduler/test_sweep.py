@@ -102,8 +102,11 @@ def test_the_whole_sorted_set_is_lost(
     world: World, clock: Clock, scheduler: RecordingScheduler, log: pytest.LogCaptureFixture
 ) -> None:
     """All dynamic entries are back after two sweeps, each with its history, without a burst."""
+    pipeline = world.client.pipeline(transaction=False)
+    writer, ran, score = World(world.app, pipeline), world.ago(60), world.now() + 3540
     for number in range(1200):
-        world.put(f"e{number}", interval_json(3600), world.ago(60), score=world.now() + 3540)
+        writer.put(f"e{number}", interval_json(3600), ran, score=score)
+    pipeline.execute()
     scheduler.tick()
     world.client.delete(SCHEDULE)
     clock.advance(1)

@@ -18,6 +18,7 @@ from redbeat import RedBeatSchedulerEntry
 from redbeat.storage.store import store_of
 from tests.acceptance.processes import Project
 from tests.deployments import USER, acl_rules
+from tests.samples import one_in
 from tests.scheduler.conftest import RecordingScheduler
 from tests.security.scenario import Scenario, overdue
 from tests.servers import RedisServer
@@ -73,7 +74,7 @@ def test_the_user_has_all_rights_that_are_needed(server: RedisServer, admin: red
     assert {"dynamic", "bad", "orphan"} <= set(scenario.sent)
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", one_in(4, COMMANDS))
 def test_each_right_is_needed(server: RedisServer, admin: redis.Redis, command: str) -> None:
     set_user(admin, [rule for rule in acl_rules() if rule != f"+{command}"])
     Scenario(admin, settings(server)).play()
@@ -157,6 +158,7 @@ def test_a_real_beat(server: RedisServer, admin: redis.Redis, tmp_path: Path) ->
         project.end()
 
 
+@pytest.mark.long
 def test_a_real_beat_that_may_send_messages_with_records(
     server: RedisServer, admin: redis.Redis, tmp_path: Path
 ) -> None:

@@ -78,6 +78,7 @@ def test_no_warning_if_info_is_available(protocol: int, log: pytest.LogCaptureFi
         assert run_one(server, protocol, log) == []
 
 
+@pytest.mark.long
 def test_a_real_beat_notices_eviction_without_config(project: Project) -> None:
     limit = ("--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru")
     names = ("--rename-command", "CONFIG", "", "--rename-command", "CLIENT", "")

@@ -120,7 +120,8 @@ class Trial:
     def kills(self, root: Path, killer: str) -> bool:
         """Check whether the killer of an earlier run still kills the mutant."""
         if killer.startswith(TESTS):
-            command = ["-m", "pytest", "-q", "-x", "-n", "0", "-p", "no:cacheprovider", killer]
+            command = ["-m", "pytest", "-q", "-x", "-n", "0", "-m", "", "-p", "no:cacheprovider"]
+            command.append(killer)
             code, output = self.execute(root, command)
             if code in {2, 4, 5}:
                 raise SystemExit(f"{self.mutant.name}: {killer} did not run:\n{output[-2000:]}")

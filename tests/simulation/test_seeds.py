@@ -16,8 +16,18 @@ SEEDS = sorted((Path(__file__).parent / "seeds").glob("*.json"))
 EXPECTED = {path.stem: json.loads(path.read_text()).get("expected", "") for path in SEEDS}
 
 
-#: Number of interpreters that replay them.
-PARTS = 3
+#: The scenarios that the short run replays.
+SHORT = [
+    "broker-out-of-memory",
+    "finished-one-off-saved-again",
+    "limit-exceeded-after-a-kill",
+    "own-schedule-offline",
+    "stall-longer-than-the-socket-timeout",
+    "trigger-during-the-last-run",
+]
+#: The scenarios that one interpreter replays: all of the short run, or a third of the others.
+OTHERS = [name for name in EXPECTED if name not in SHORT]
+PARTS = [SHORT, *(OTHERS[number::3] for number in range(3))]
 
 
 class KnownDefectError(Exception):
@@ -27,12 +37,12 @@ class KnownDefectError(Exception):
 def judgement_of(name: str, directory: Path) -> list[str]:
     """Return the oracle's report on a scenario.
 
-    The simulator needs its own interpreter, which replays a third of all scenarios; all workers of
-    a run share the results in ``directory``.
+    The simulator needs its own interpreter, which replays several scenarios; all workers of a run
+    share the results in ``directory``.
     """
-    part = list(EXPECTED).index(name) % PARTS
-    paths = SEEDS[part::PARTS]
-    with (directory / f"part-{part}").open("a+") as file:
+    names = next(part for part in PARTS if name in part)
+    paths = [path for path in SEEDS if path.stem in names]
+    with (directory / names[0]).open("a+") as file:
         flock(file, LOCK_EX)
         file.seek(0)
         if not (text := file.read()):
@@ -50,7 +60,8 @@ def marked(name: str) -> object:
     """Return a parameter: a known defect must fail, with the expected report of the oracle."""
     reason = f"the second edition of the protocol: {EXPECTED[name]}"
     known = pytest.mark.xfail(strict=True, raises=KnownDefectError, reason=reason)
-    return pytest.param(name, marks=[known] if EXPECTED[name] else [])
+    length = [] if name in SHORT else [pytest.mark.long]
+    return pytest.param(name, marks=[known, *length] if EXPECTED[name] else length)
 
 
 @pytest.mark.parametrize("name", [marked(name) for name in EXPECTED])

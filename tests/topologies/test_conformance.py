@@ -18,6 +18,7 @@ from redbeat.connection.cluster import node_of
 from redbeat.errors import DecodeError
 from redbeat.storage.records import RAN, ClaimRequest, Completion
 from redbeat.storage.store import BATCH, Store
+from tests.samples import long
 from tests.scheduler.conftest import RecordingScheduler
 from tests.topologies.conftest import Site, app_client
 from tests.waiting import wait_until
@@ -264,6 +265,7 @@ def test_static_and_dynamic_entries_run(site: Site) -> None:
     assert set(gone.get_schedule()) == {"dynamic"}
 
 
+@pytest.mark.parametrize("site", [long("plain"), long("sentinel"), "cluster"], indirect=True)
 def test_a_look_ahead_that_fails_delays_nothing(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:

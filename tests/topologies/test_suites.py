@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.deployments import KINDS, STANDALONE, VARIABLE, chosen_kind
+from tests.samples import long
 
 ROOT = Path(__file__).parents[2]
 #: Quick tests that fail first when a kind of Redis behaves differently.
@@ -30,13 +31,15 @@ QUICK = "resp2"
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
-    "kind",
-    [pytest.param(kind, marks=[] if kind == QUICK else [pytest.mark.long]) for kind in KINDS],
+    ("kind", "files"),
+    # Keys in one slot, and rights: there kinds differ. The others differ in how they connect.
+    [
+        (QUICK, SHORT[-1:]),
+        *(long(kind, SLICE if kind in ("cluster", "acl") else SHORT) for kind in KINDS),
+    ],
 )
-def test_a_slice_of_the_suites(kind: str) -> None:
+def test_a_slice_of_the_suites(kind: str, files: tuple[str, ...]) -> None:
     assert chosen_kind() == STANDALONE, "these tests start the others by themselves"
-    # The kinds differ in hash slots and rights; the others differ only in how they connect.
-    files = SLICE if kind in ("cluster", "acl") else SHORT
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-n", "0", "-m", "", "-q", "--tb=short", *files],
         cwd=ROOT,

@@ -212,6 +212,7 @@ def test_an_authentication_error_does_not_contain_the_password(
     assert CANARY not in caplog.text
 
 
+@pytest.mark.long
 def test_a_real_beat_at_log_level_debug_prints_no_password(
     tmp_path: Path, redis_url: str, unused_port: int
 ) -> None:

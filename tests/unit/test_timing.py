@@ -14,6 +14,7 @@ from celery.utils.time import remaining
 
 from redbeat.schedules import rrule
 from redbeat.schedules.next_run import asks_itself, count_runs, first_run, latest_run, next_run
+from tests.samples import one_in
 
 UTC = timezone.utc
 NEW_YORK = ZoneInfo("America/New_York")
@@ -146,7 +147,7 @@ def test_the_latest_run_is_the_last_of_all(name: str) -> None:
         assert found == brute_force(KINDS[name], after, until)
 
 
-@pytest.mark.parametrize("seconds", [0.5, 5, 90, 3600, 5400, 86400, 200_000])
+@pytest.mark.parametrize("seconds", one_in(3, [0.5, 5, 90, 5400, 3600, 86400, 200_000]))
 def test_the_latest_relative_run_is_the_last_of_all(seconds: float) -> None:
     chance, kind = random.Random(seconds), every(seconds, relative=True)
     for _ in range(20):

@@ -15,6 +15,7 @@ from celery.schedules import crontab
 from redbeat import RedBeatSchedulerEntry
 from redbeat.schedule import Schedule
 from tests.conftest import Make
+from tests.samples import long
 from tests.web.conftest import Browser, Open
 
 ACTIONS = ["/entry/pause", "/entry/resume", "/entry/trigger", "/entry/rule", "/entry/delete"]
@@ -128,7 +129,7 @@ def test_every_kind_of_rule_can_be_saved(
         ({"kind": "cron", "rule": "1 * * * *", "timezone": "Mars/Base"}, "unknown time zone"),
     ],
 )
-@pytest.mark.parametrize("path", ["/entry/rule", "/entry/preview"])
+@pytest.mark.parametrize("path", ["/entry/rule", long("/entry/preview")])
 def test_a_wrong_rule_is_an_error_and_the_input_is_kept(
     browser: Browser,
     make: Make,

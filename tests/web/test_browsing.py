@@ -16,6 +16,7 @@ from redbeat.management.find import SORTS, Query, browse, like
 from redbeat.schedule import Schedule
 from redbeat.storage.client import get_redis
 from tests.conftest import Make
+from tests.samples import long
 from tests.schedule.conftest import RoundTrips
 from tests.web.conftest import Browser
 
@@ -62,7 +63,7 @@ def walked(schedule: Schedule, query: Query, limit: int) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("sort", SORTS)
-@pytest.mark.parametrize("limit", [1, 3, 4, 100])
+@pytest.mark.parametrize("limit", [long(1), 3, long(4), long(100)])
 def test_pages_hold_each_entry_once(schedule: Schedule, make: Make, sort: str, limit: int) -> None:
     made = [f"n{number}" for number in range(7)]
     for number, name in enumerate(made):
@@ -159,6 +160,7 @@ def test_a_long_search_continues_on_the_next_page(
     assert (found.cut, found.after) == (False, None)
 
 
+@pytest.mark.long
 def test_large_schedules_are_not_sorted_by_task(
     schedule: Schedule,
     browser: Browser,

@@ -12,6 +12,7 @@ import pytest
 
 from redbeat.web.auth import Access, host_in, is_loopback, read_users
 from tests.conftest import Make
+from tests.samples import one_in
 from tests.web.conftest import Browser, Open
 
 PATHS = ["/", "/?q=o", "/timeline", "/timeline?span=week", "/beats", "/entry?name=orders"]
@@ -80,7 +81,7 @@ def test_the_assets_are_in_the_package(browser: Browser, path: str) -> None:
     assert not re.search(r"(?:https?:)?//(?!www\.w3\.org)[\w-]+\.\w", text)
 
 
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("path", one_in(3, PATHS))
 def test_access_without_a_password_is_refused(open_page: Open, path: str) -> None:
     for headers in ({}, basic("ann", "wrong"), basic("bob", "secret"), {"Authorization": "x"}):
         answer = open_page(headers, users=USERS).ask(path)

@@ -53,6 +53,7 @@ def test_the_page_is_served_and_ends(project: Project, make: Make) -> None:
     assert "Traceback" not in process.output()
 
 
+@pytest.mark.long
 def test_credentials_come_from_the_environment(project: Project) -> None:
     secret = {"REDBEAT_WEB_BASIC_AUTH": "ann:hunter2 bob:hunter3", "REDBEAT_WEB_TOKEN": TOKEN}
     process = project.start("redbeat", "web", "--port", "0", "--host", "0.0.0.0", env=secret)

@@ -13,6 +13,12 @@ import pytest
 from examples.embedded import EmbeddedRedis
 from tests.wild.programs import Run, Wild, restored, run_beat, run_object
 
+#: The files of which the short run has a test under a real beat, the first one.
+SHORT = {
+    f"test_{name}.py"
+    for name in ("entry_subclasses", "own_clients", "own_locks", "own_ticks", "static_entries")
+}
+
 
 def pytest_configure(config: pytest.Config) -> None:
     """Register the marker of tests that 2.4.2 cannot run."""
@@ -21,11 +27,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests under a real beat as long, except the first test of each file."""
+    """Mark tests under a real beat as long, except the first test of some files."""
     files: set[Path] = set()
     for item in items:
         if isinstance(item, pytest.Function) and run_beat in _parameters(item):
-            if item.path in files:
+            if item.path in files or item.path.name not in SHORT:
                 item.add_marker(pytest.mark.long)
             files.add(item.path)
 

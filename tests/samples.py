@@ -1,0 +1,35 @@
+"""Which parameters of a test the short run has, and how many examples hypothesis tries in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from hypothesis import settings
+
+__all__ = ("examples", "long", "one_in", "rows_in")
+
+
+def long(*values: object) -> Any:
+    """Return one set of parameters that only the long run has."""
+    return pytest.param(*values, marks=pytest.mark.long)
+
+
+def one_in(step: int, values: Iterable[object]) -> list[Any]:
+    """Return all values of one parameter; the short run has the first of every ``step`` values."""
+    return rows_in(step, ((value,) for value in values))
+
+
+def rows_in(step: int, rows: Iterable[Iterable[object]]) -> list[Any]:
+    """Return all rows of several parameters; the short run has the first of every ``step`` rows."""
+    return [long(*row) if number % step else pytest.param(*row) for number, row in enumerate(rows)]
+
+
+def examples(count: int) -> Any:
+    """Return the settings of a test that tries ``count`` examples in the long run.
+
+    The short run tries a third of them. ``--hypothesis-profile long`` chooses the long run.
+    """
+    full = settings.get_profile("long").max_examples
+    return settings(deadline=None, max_examples=max(1, count * settings().max_examples // full))
