@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import nullcontext
 from datetime import datetime
 from functools import partial
@@ -55,7 +55,7 @@ from .exactly_once import Capture, CommonServer
 from .publisher import InFlightMessage, Publisher, publish
 from .retries import RecentEntries, Retries
 from .scheduler_protocol import SchedulerProtocol, name_of
-from .session import Session
+from .session import Response, Session
 from .statics import StaticEntries
 
 __all__ = (
@@ -111,6 +111,8 @@ class Dispatcher:
         self._session = session
         self._server = server
         self._capture: Capture | None = None
+        #: The order of message and record that the claims at hand were given for.
+        self._claimed_for = BEFORE_RECORD
         self._isolated: RecentEntries[bool] = RecentEntries()
         self._scheduler = scheduler
         self._counters = counters
@@ -128,15 +130,15 @@ class Dispatcher:
     # -- loading and deciding ------------------------------------------------------------------
 
     def load_all(
-        self, claims: Sequence[Claim], claimed_at: float, caller_entry: CallerEntry | None = None
+        self, response: Response, caller_entry: CallerEntry | None = None
     ) -> Iterator[Loaded]:
         """Yield the entry of each claim with its decision, or the error of loading it.
 
         Loads and decides several entries in a row, which takes less time than one at a time between
-        two messages. ``claimed_at`` is the Redis time of the claims, UNIX seconds. ``caller_entry``
-        is the object that a program passed to ``maybe_due``.
+        two messages. ``caller_entry`` is the object that a program passed to ``maybe_due``.
         """
-        first, now = 0, datetime.fromtimestamp(claimed_at, UTC)
+        claims, self._claimed_for = response.reply.claims, response.way
+        first, now = 0, datetime.fromtimestamp(response.reply.now, UTC)
         while first < len(claims):
             self._prototypes.refresh()
             started = self._session.time()
@@ -277,11 +279,23 @@ class Dispatcher:
             self._capture = Capture(producer.channel)
         return self._capture
 
+    def _was_claimed_for_capture(self, entry: RedBeatSchedulerEntry) -> bool:
+        """Whether the claim says that the message leaves with its record.
+
+        Published before its record, the run could get another id if this beat dies: the next beat
+        decides again on a run that cannot have left.
+        """
+        at_least_once = entry.policy_field("delivery") == AT_LEAST_ONCE
+        return self._claimed_for == WITH_RECORD and not at_least_once
+
     def _publish(self, entry: RedBeatSchedulerEntry, run: Run, claim: Claim, now: float) -> None:
         capture, unsure = None, False  # type: Capture | None, bool | None
         try:
             producer = self._scheduler.producer
             capture = self._capture_for(entry, producer)
+            if capture is None and self._was_claimed_for_capture(entry):
+                self._session.record(claim.put_back(now))
+                return
             unsure = self._scheduler.overrides_sending
             if capture is not None:
                 with capture:
@@ -299,6 +313,19 @@ class Dispatcher:
         except Exception as error:
             self._retry(claim, now, error, unsure)
             return
+        self._handle_published(entry, run, claim, now, seconds, capture, unsure)
+
+    def _handle_published(
+        self,
+        entry: RedBeatSchedulerEntry,
+        run: Run,
+        claim: Claim,
+        now: float,
+        seconds: float | None,
+        capture: Capture | None,
+        unsure: bool | None,
+    ) -> None:
+        """Record a run that was published or captured, or retry it after an error."""
         if run.error is not None:
             shared = capture is None and self._publisher.shares_errors
             self.deliver()

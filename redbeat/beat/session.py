@@ -83,10 +83,14 @@ class SentRequest:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """The reply to a request, and the local time until which its claims may be published."""
+    """The reply to a request, and the local time until which its claims may be published.
+
+    ``way`` is the order of message and record that the claims were given for.
+    """
 
     reply: ClaimReply
     deadline: float
+    way: str
 
 
 class Session:
@@ -284,7 +288,7 @@ class Session:
             late = sum(claim.due < reply.now - LATE_AFTER for claim in reply.claims)
             self.pace.spend(min(late, request.body.late))
         usable = reply.expires - reply.now - self.lease * (1 - USABLE_LEASE_PART)
-        return Response(reply, request.sent_at + usable)
+        return Response(reply, request.sent_at + usable, request.body.way)
 
     def _adapt_batch(self, reply: ClaimReply) -> None:
         """Set how many entries the next request claims; other Redis clients must not wait long."""

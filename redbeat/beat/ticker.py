@@ -614,7 +614,7 @@ class Ticker:
         self, claims: Iterator[Claim], response: Response, caller_entry: CallerEntry | None
     ) -> None:
         session, publisher, stop = self._session, self._publisher, self._stop
-        loaded = self._dispatcher.load_all(response.reply.claims, response.reply.now, caller_entry)
+        loaded = self._dispatcher.load_all(response, caller_entry)
         retries, loading_seconds = self._dispatcher.retries, 0.0
         for claim in claims:
             loading_started = self._clock()

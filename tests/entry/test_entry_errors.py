@@ -59,7 +59,11 @@ INVALID: list[tuple[dict[str, Any], str, str]] = [
     ({"kwargs": {"o": object()}}, "kwargs.o", "type object"),
     ({"options": "queue"}, "options", "an object"),
     ({"options": {"wait": timedelta(1)}}, "options.wait", "total_seconds"),
-    ({"options": {"expires": timedelta(-1)}}, "options.expires", "at least 0 and below 1e9 seconds"),
+    (
+        {"options": {"expires": timedelta(-1)}},
+        "options.expires",
+        "at least 0 and below 1e9 seconds",
+    ),
     ({"options": {"ids": {1}}}, "options.ids", "use a list"),
     ({"schedule": None}, "schedule", "a schedule"),
     ({"schedule": 0}, "schedule.every", "above 0"),

@@ -984,6 +984,25 @@ class TestTheBrokerMoves:
         assert len(lines(log, "on one Redis server again")) == 1
         assert [world.run_count(name) for name in "abcd"] == [1, 1, 1, 1]
 
+    def test_a_run_sent_at_least_once_was_claimed_as_one(
+        self, world: World, clock: Clock, proxy: Proxy, own_server: RedisServer
+    ) -> None:
+        """Invariant: no run is published whose claim says that it leaves with its record.
+
+        Otherwise a beat that dies after the publish leaves a claim whose run is decided again, and
+        may get another id.
+        """
+        scheduler, other = self.part(world, clock, proxy, own_server)
+        orders: list[str] = []
+
+        def note_order() -> None:
+            claim = json.loads(world.client.hget(f"{PREFIX}b", "claim"))[0]
+            orders.append(claim.split()[4][0])
+
+        with before_publish(note_order):
+            ticks(scheduler, clock)
+        assert (other.names(), orders) == (["b"], ["l"])
+
     def test_after_the_move_nothing_is_sent_if_only_exactly_once_is_allowed(
         self,
         world: World,
