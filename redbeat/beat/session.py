@@ -85,12 +85,14 @@ class SentRequest:
 class Response:
     """The reply to a request, and the local time until which its claims may be published.
 
-    ``way`` is the order of message and record that the claims were given for.
+    ``way`` is the order of message and record that the claims were given for, ``limit`` how many
+    entries the request wanted to claim.
     """
 
     reply: ClaimReply
     deadline: float
     way: str
+    limit: int
 
 
 class Session:
@@ -288,7 +290,7 @@ class Session:
             late = sum(claim.due < reply.now - LATE_AFTER for claim in reply.claims)
             self.pace.spend(min(late, request.body.late))
         usable = reply.expires - reply.now - self.lease * (1 - USABLE_LEASE_PART)
-        return Response(reply, request.sent_at + usable, request.body.way)
+        return Response(reply, request.sent_at + usable, request.body.way, request.body.limit)
 
     def _adapt_batch(self, reply: ClaimReply) -> None:
         """Set how many entries the next request claims; other Redis clients must not wait long."""
@@ -324,10 +326,12 @@ class Session:
                 self.request(0)
 
     def leave(self) -> None:
-        """Remove this beat from the list of active beats.
+        """Send the last counts of runs, and remove this beat from the list of active beats.
 
-        A leader does not need this: releasing the lock removes it. One round trip at most.
+        A leader is removed when it releases the lock. No round trip, or one or two.
         """
+        if self._counters.has_new_runs and self._redis_time:
+            self.request(0)
         if self.lock is None and self._redis_time:
             self._store.leave(self._token)
         elif self.lock is not None and self._redis_time and self.lock.leading is False:

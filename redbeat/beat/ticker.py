@@ -83,6 +83,10 @@ def _is_beat_lock(lock: Any) -> TypeGuard[BeatLock]:
     return isinstance(lock, BeatLock)
 
 
+def _has_due(reply: ClaimReply) -> bool:
+    return reply.next_due is not None and reply.next_due <= reply.now
+
+
 def _is_long_text(claim: Claim) -> bool:
     return len(claim.definition or "") > LONG_TEXT
 
@@ -329,6 +333,7 @@ class Ticker:
             elif (
                 self._dispatcher.retries.broker_failures <= failures
                 and not self._session.pending
+                and (response.limit or not _has_due(reply) or not claims)
                 and not self._maintain(reply)
             ):
                 return self._wait(reply) if claims else self._longest_wait()
@@ -449,7 +454,7 @@ class Ticker:
         An error of Redis is only logged here: the next request meets it, and this batch is already
         claimed.
         """
-        more = reply.next_due is not None and reply.next_due <= reply.now
+        more = _has_due(reply)
         worth_it = more or (self._session.pending and len(reply.claims) > self._session.batch // 2)
         if worth_it and not self._dispatcher.retries.broker_failures:
             try:
@@ -594,6 +599,7 @@ class Ticker:
             # held.
             self._dispatcher.deliver()
             self._release_rest(rest)
+        self._session.send()  # a message that leaves with its record does not wait for the rest
         self._quarantine.flush()
         self._remove_missing()
         self._wake_other_beats()

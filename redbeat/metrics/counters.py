@@ -108,6 +108,11 @@ class Counters:
         self._batches = 0
         self._round_trips = 0
 
+    @property
+    def has_new_runs(self) -> bool:
+        """Whether there are counts of runs that no batch contains yet."""
+        return bool(self._late) or not self._new.keys().isdisjoint(KINDS)
+
     # -- counting ------------------------------------------------------------------------------
 
     def dispatched(self, name: str, late: float | None) -> None:

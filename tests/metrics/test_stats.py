@@ -9,7 +9,7 @@ import pytest
 import redis
 from celery import Celery
 
-from redbeat import RedBeatSchedulerEntry
+from redbeat import RedBeatScheduler, RedBeatSchedulerEntry
 from redbeat.beat.maintenance import CLEANUP_INTERVAL
 from redbeat.metrics.counters import KINDS, LATENESS, split
 from redbeat.schedule import Schedule
@@ -57,6 +57,18 @@ def test_dispatched_runs_are_counted(world: World) -> None:
     assert sum(int(stats.get(field, 0)) for field in LATENESS.fields) == 8
     assert 3e6 <= int(stats["lateness:sum"]) < 60e6
     assert sum(int(stats.get(field, 0)) for field in ("lateness:5", "lateness:10")) == 1
+
+
+@pytest.mark.standalone
+def test_a_beat_that_stops_after_its_last_run_has_counted_that(
+    world: World, redis_url: str
+) -> None:
+    world.app.conf.broker_url = redis_url
+    world.put("a")
+    scheduler = world.scheduler_of(RedBeatScheduler)
+    scheduler.tick()
+    scheduler.close()
+    assert counts(world) == {"dispatched": 1, "dispatched a": 1}
 
 
 def test_two_beats_add_up(world: World) -> None:
