@@ -179,8 +179,8 @@ def lower_bound(requirement: Requirement) -> Version | None:
     return Version(bounds[0]) if bounds else None
 
 
-#: Requirements of the extra "tests" that the "testing" section of tox.ini omits. The name of the
-#: tox environment selects the Celery version, and another extra installs pytest-cov.
+#: Requirements of the extra "tests" that the section "testing" of tox.ini omits. The name of the
+#: tox environment selects the Celery version, and only the coverage environment needs pytest-cov.
 NOT_IN_TOX = {"celery", "pytest-cov"}
 
 #: tox.ini has this instead of "celery[solar]", which would also install a Celery version.

@@ -106,7 +106,7 @@ def _fail() -> None:
 def _once(
     action: Callable[[], object], when: Callable[[], object], steps: list[Callable[[], object]]
 ) -> Callable[[], None]:
-    """Return a function that runs ``action`` if ``when`` holds, and is then removed from ``steps``."""
+    """Return a member for ``steps`` that runs ``action`` once, at the first call when ``when``."""
 
     def step() -> None:
         if when():

@@ -182,7 +182,7 @@ class World:
         self.client.hset(f"{PREFIX}{name}", "meta", meta)
 
     def score(self, name: str) -> float | None:
-        """Return the score of an entry in the sorted set, or None if the set does not contain it."""
+        """Return the score of an entry, or None if the sorted set does not contain the entry."""
         score = self.client.zscore(SCHEDULE, f"{PREFIX}{name}")
         return None if score is None else float(score)
 
@@ -220,7 +220,7 @@ class World:
         return {key: json.loads(note) for key, note in notes.items()}
 
     def dump(self) -> dict[str, Any]:
-        """Return all data in Redis except the lock, metrics, last requests and presence of beats."""
+        """Return all data in Redis except the lock, metrics, last requests and beat presence."""
         readers: dict[str, Callable[[str], Any]] = {
             "hash": self.client.hgetall,
             "set": self.client.smembers,

@@ -69,7 +69,7 @@ class Meter:
         return Counter({name: calls for name, calls in called.items() if name not in OWN})
 
     def _bytes(self, work: Callable[[], Any]) -> tuple[int, int]:
-        """Run ``work``, and return the bytes that it sent and received, without the meter's bytes."""
+        """Run ``work``, and return the bytes sent and received, without the meter's bytes."""
         before = self._client.info("stats")
         work()
         after = self._client.info("stats")

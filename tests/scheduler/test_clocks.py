@@ -163,7 +163,7 @@ class TestTheClockOfRedisWasAhead:
         assert "The clock of Redis went back by 36" in log.text
 
     def test_a_run_recorded_later_is_corrected_too(self, world: World, clock: Clock) -> None:
-        """Setup: a run with a future time is recorded after the beat first corrected the schedule."""
+        """Setup: a run with a future time is recorded after the first correction."""
         scheduler = world.scheduler_of(RecordingScheduler, clock)
         scheduler.tick()
         clock.advance(HOUR)

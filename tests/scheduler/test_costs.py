@@ -179,7 +179,7 @@ def test_a_start(app: Celery, world: World, meter: Meter, count: int) -> None:
 
 @pytest.fixture
 def entries(app: Celery, counting: CountingRedis) -> list[RedBeatSchedulerEntry]:
-    """Entries that are not stored. Redis has already loaded the scripts that save and delete them."""
+    """Entries that are not stored. Redis has loaded the scripts that save and delete entries."""
     assert app.redbeat_redis is counting
     entries = [RedBeatSchedulerEntry(f"e{number}", "t", 60.0, app=app) for number in range(501)]
     entries[-1].save()

@@ -357,7 +357,7 @@ class TestLostReplies:
     def test_a_lost_reply_of_a_record_that_arrived(
         self, world: World, wire: Wire, log: pytest.LogCaptureFixture
     ) -> None:
-        """The beat repeats the request. Redis returns that the run is recorded, and it is sent once."""
+        """The beat repeats the request, learns that the run is recorded, and sends it once."""
         put_due(world, "a", delivery=AT_MOST_ONCE)
         scheduler = world.scheduler()
         wire.lose(lambda: world.run_count("a") == 1)
@@ -397,7 +397,7 @@ class TestLostReplies:
     def test_a_lost_reply_of_a_claim_in_advance_loses_no_run(
         self, world: World, wire: Wire, clock: Clock
     ) -> None:
-        """The reply to the claim is lost, so the beat does not send the next request, the record."""
+        """The reply to a claim is lost, so the beat does not send the request that records runs."""
         world.app.conf.redbeat_delivery = AT_MOST_ONCE
         scheduler = world.scheduler(clock=clock)
         scheduler.tick()

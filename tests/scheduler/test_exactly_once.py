@@ -466,7 +466,7 @@ class TestWhatCelerySends:
         assert (message["headers"]["mine"], message["headers"]["shadow"]) == ("ö", "s")
 
     def bind_two(self, world: World) -> dict[str, Any]:
-        """Bind the queues ``one`` and ``two`` to one exchange, and return options that route to it."""
+        """Bind the queues ``one`` and ``two`` to one exchange, and return its routing options."""
         exchange = ENTITIES.Exchange("twice", type="direct")
         names = ("one", "two")
         world.app.conf.task_queues = [ENTITIES.Queue(name, exchange, "both") for name in names]
@@ -632,7 +632,7 @@ class TestAMessageIsRefused:
     def test_a_full_memory_records_no_unsent_run(
         self, world: World, own_server: RedisServer
     ) -> None:
-        """Invariant: no unsent run is recorded. The runs are sent when memory is available again."""
+        """Invariant: no unsent run is recorded. All runs are sent when memory is available."""
         queues = elsewhere(world, own_server)
         names = [f"e{number}" for number in range(5)]
         with redis.Redis.from_url(own_server.url, decode_responses=True) as client:
@@ -1189,7 +1189,7 @@ class TestCosts:
     def test_bytes_of_a_call_are_bounded(
         self, world: World, own_server: RedisServer, log: pytest.LogCaptureFixture
     ) -> None:
-        """Redis closes connections whose requests exceed its buffer limit, set to MOST_BYTES here."""
+        """Invariant: requests are smaller than the buffer limit at which Redis would disconnect."""
         queues = elsewhere(world, own_server)
         with redis.Redis.from_url(own_server.url, decode_responses=True) as client:
             client.config_set("client-query-buffer-limit", str(MOST_BYTES))
