@@ -94,7 +94,7 @@ def deployment(request: pytest.FixtureRequest) -> Iterator[Deployment]:
 
 @pytest.fixture
 def redis_url(deployment: Deployment) -> str:
-    """The URL of the server that stores the schedule, with all rights. The server is empty."""
+    """The URL of the empty server that stores the schedule. Its user has all rights."""
     deployment.empty()
     return deployment.url
 

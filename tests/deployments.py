@@ -45,9 +45,9 @@ USER: Final = "redbeat"
 class Deployment:
     """The Redis deployment that stores the schedule of a test.
 
-    ``url`` is the address of the server that stores the schedule, with all rights and without TLS.
-    ``settings`` are the Celery settings with which an app connects. ``servers`` are the URLs of all
-    servers that accept writes.
+    ``url`` is the URL of the server that stores the schedule. It uses no TLS, and its user has all
+    rights. ``settings`` are the Celery settings with which an app connects. ``servers`` are the
+    URLs of all servers that accept writes.
     """
 
     url: str
@@ -157,7 +157,7 @@ def acl() -> Iterator[Deployment]:
         yield Deployment(server.url, {"redbeat_redis_url": url})
 
 
-#: A function for each kind that starts it. The fixture ``redis_server`` starts the single server.
+#: For each kind, a function that starts a deployment. The single server is a fixture instead.
 KINDS: Final[dict[str, Callable[[], AbstractContextManager[Deployment]]]] = {
     maker.__name__: maker for maker in (sentinel, cluster, tls, acl, resp2, resp3)
 }

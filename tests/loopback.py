@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 __all__ = ("LoopbackServer",)
 
 SECONDS = 10.0
-#: A server has ended after this number of iterations of the event loop without a task. The last
-#: iterations close the sockets: first of the plain transport, then of the TLS transport.
+#: On exit, the server waits until the event loop has had no task for this number of iterations.
+#: During these iterations, the transports close their sockets.
 QUIET_TURNS = 5
 
 T = TypeVar("T")
@@ -79,7 +79,7 @@ class LoopbackServer:
         self._loop.add_reader(self._listener, self._accept)
 
     def _accept(self) -> None:
-        # asyncio's own server can leave a socket open if it ends while it accepts a connection.
+        # Do not use asyncio's server: it leaves a socket open if it ends during an accept.
         with suppress(OSError):
             raw, _ = self._listener.accept()
             raw.setblocking(False)

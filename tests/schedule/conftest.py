@@ -81,5 +81,5 @@ def trips(world: World, monkeypatch: pytest.MonkeyPatch) -> RoundTrips:
 
 
 def overdue(seconds: float = 5000) -> timedelta:
-    """Return ``seconds`` as a duration, by default the age of an overdue hourly entry's last run."""
+    """Return the age of the last run of an overdue hourly entry: ``seconds`` as a timedelta."""
     return timedelta(seconds=seconds)

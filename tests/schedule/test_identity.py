@@ -85,7 +85,7 @@ def test_an_entry_saved_again_without_a_delete_keeps_its_ids(
 
 
 def test_entries_of_raw_writers(world: World, beat: RecordingScheduler, ran: datetime) -> None:
-    """Raw entries with equal definitions have the same task ids, with others they do not."""
+    """A raw entry that is written again keeps its task ids if its definition is the same."""
     ids = []
     for task in ("tasks.a", "tasks.a", "tasks.b"):
         world.put("a", interval_json(HOUR), ran, task=task)

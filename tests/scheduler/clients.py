@@ -50,7 +50,8 @@ def always() -> bool:
 class Wire(redis.Redis):
     """A client that can lose commands and replies, or run an action before or after them.
 
-    The test passes a condition, such as "a run is recorded". It does not depend on the commands.
+    A test specifies the moment by a condition, such as "a run is recorded". The client checks the
+    condition at each command or reply.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -106,7 +107,7 @@ def _fail() -> None:
 def _once(
     action: Callable[[], object], when: Callable[[], object], steps: list[Callable[[], object]]
 ) -> Callable[[], None]:
-    """Return a member for ``steps`` that runs ``action`` once, at the first call when ``when``."""
+    """Return a function that runs ``action`` if ``when`` holds, and leaves ``steps`` first."""
 
     def step() -> None:
         if when():

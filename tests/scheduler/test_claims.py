@@ -116,7 +116,7 @@ class TestExpiry:
         assert scheduler.names == ["a", "b", "c"]
 
     def test_a_run_is_decided_when_it_is_claimed(self, world: World, clock: Clock) -> None:
-        """A run sends the occurrence that was due at the claim, even if it is published later."""
+        """The beat sends the occurrence that was due at the claim, even if it publishes later."""
         ran = world.ago(2)
         for name in "ab":
             world.put(name, interval_json(1), ran)
@@ -241,7 +241,7 @@ class TestOneStep:
 
 class TestEdits:
     def test_save_during_the_run_takes_effect_at_once(self, world: World) -> None:
-        """#221: an entry changed from every 86400 s to every 10 s during its run is due in 10 s."""
+        """#221: an entry whose interval changes to 10 s during its run is due in 10 s."""
         ran = world.ago(86400)
         world.put("a", interval_json(86400), ran)
         scheduler = world.scheduler()
@@ -300,7 +300,7 @@ class TestEdits:
 
     @pytest.mark.parametrize("how", ["entry", "raw"])
     def test_a_deleted_entry_never_comes_back(self, world: World, how: str) -> None:
-        """#197: neither the entry nor a hash with its old history exists after the run."""
+        """#197: an entry that is deleted during its run is not stored again, not even its hash."""
         world.put("a", interval_json(60), world.ago(90))
         scheduler = world.scheduler()
 

@@ -60,9 +60,9 @@ def saved_in_bulk(entry: RedBeatSchedulerEntry) -> None:
 def test_a_host_whose_clock_is_ahead_finishes_no_entry(
     world: World, policy: str, write: Callable[[RedBeatSchedulerEntry], None]
 ) -> None:
-    """Setup: an interval is due in 59 s. By the clock of one host, it is too late or has ended.
+    """Setup: an entry is due in 59 s.
 
-    Fault: this host saves the entry.
+    Fault: a host saves the entry. By its wrong clock, the run is too late or the entry has ended.
 
     Invariant: the next run of the entry does not change.
     """
@@ -120,9 +120,9 @@ class TestTheClockOfRedisWasAhead:
             world.client.hset(f"{PREFIX}{name}", "runtime", json.dumps(runtime))
 
     def leader_of(self, world: World) -> RecordingScheduler:
-        """Return a beat that begins to lead after a beat whose last tick was an hour ahead.
+        """Return a new leader. The stored last tick is one hour ahead of the clock of Redis.
 
-        The last tick is ahead by 0.9 s more, to allow for time that a slow machine loses.
+        It is 0.9 s more than one hour ahead, because a slow machine loses time in the test.
         """
         world.client.hset(STATS, "last_tick", world.now() + HOUR + 0.9)
         scheduler = world.scheduler()

@@ -488,7 +488,7 @@ class TestWhatCelerySends:
     def test_the_connection_breaks_while_a_message_is_routed(
         self, world: World, queues: Queues
     ) -> None:
-        """Kombu then looks up the queues again, on a new channel that RedBeat does not know."""
+        """After the fault, kombu looks up the queues on a new channel, unknown to RedBeat."""
         put_one_off(world, "a", options=self.bind_two(world))
         put_one_off(world, "b", options={"exchange": "twice", "routing_key": "both"})
 
@@ -945,7 +945,7 @@ def move(proxy: Proxy, server: RedisServer) -> None:
 
 
 class TestTheBrokerMoves:
-    """Setup: the app connects to the broker by a proxy, which later forwards to another server."""
+    """Setup: the app's broker is a proxy, which later forwards to another server."""
 
     def part(
         self, world: World, clock: Clock, proxy: Proxy, own_server: RedisServer

@@ -90,7 +90,7 @@ class TestExit:
     def test_a_loss_of_all_data_ends_the_beat(
         self, world: World, scheduler: RecordingScheduler
     ) -> None:
-        """The restart lets programs register all their entries again."""
+        """The beat exits, so that a restarted program registers all its entries again."""
         world.put("a", score=world.now() + 900)
         scheduler.tick()
         world.client.flushall()

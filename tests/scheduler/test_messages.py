@@ -89,7 +89,7 @@ def test_the_last_run_and_its_nominal_instant_are_separate(world: World) -> None
 
 
 def test_tasks_that_the_app_knows_are_sent_through_their_own_apply_async(world: World) -> None:
-    """The routing and the options of the task class apply."""
+    """RedBeat applies the routing and the options of the task class."""
     app: Celery = world.app
     seen: list[dict[str, object]] = []
 

@@ -92,7 +92,7 @@ register_schedule_type("odd", Odd, lambda _schedule: {}, lambda _fields: _made[-
 
 @pytest.fixture(params=one_in(2, SCHEDULES))
 def odd_schedule(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Make each of :data:`SCHEDULES` the result of decoding the schedule type "odd"."""
+    """Use one of :data:`SCHEDULES` for all entries with the schedule type "odd"."""
     _made.append(SCHEDULES[request.param])
     yield
     _made.pop()

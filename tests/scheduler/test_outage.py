@@ -41,7 +41,7 @@ def restartable(server: RedisServer) -> Iterator[World]:
 
 
 def tick_until_gone(scheduler: RecordingScheduler, ticks: int = 10) -> list[float]:
-    """Tick while Redis is down, and return how long each tick asks to wait, in seconds."""
+    """Tick while Redis is down, and return the wait that each tick returns, in seconds."""
     return [scheduler.tick() for _ in range(ticks)]
 
 
@@ -99,7 +99,7 @@ def test_sent_runs_are_recorded_after_the_outage(server: RedisServer, restartabl
 
 
 def test_redis_came_back_empty(restartable: World, log: pytest.LogCaptureFixture) -> None:
-    """The leader writes the static entries again, and does not send a run of each at once."""
+    """If Redis loses all data, the leader writes the static entries again, and runs none."""
     restartable.app.conf.beat_schedule = {
         name: {"task": "t", "schedule": 3600} for name in ("s1", "s2", "s3")
     }

@@ -91,7 +91,7 @@ def end(scheduler: RecordingScheduler, run: int = -1) -> None:
 
 
 def is_running(world: World) -> bool:
-    """Return whether Redis stores a run of the entry ``a`` that has not ended."""
+    """Return whether Redis stores a current run of the entry ``a``."""
     return bool(world.client.hexists(KEY, "running"))
 
 
@@ -423,7 +423,7 @@ class Worker:
 
     @property
     def is_running(self) -> bool:
-        """Whether Redis stores that the run has not ended."""
+        """Whether Redis still stores a current run of the entry."""
         return bool(self.world.client.hexists(KEY, "running"))
 
     def postrun(self, state: str | None, retval: Any = None) -> None:

@@ -138,7 +138,7 @@ class TestSynchronisation:
 
 class TestWhoWrites:
     def test_a_constructor_adds_and_changes_while_nobody_leads(self, world: World) -> None:
-        """A program that creates a scheduler can read its static entries without a tick."""
+        """After a program creates a scheduler, it can read the static entries before any tick."""
         declare(world, a=HOUR)
         lead(world).close()
         declare(world, a=2 * HOUR, b=HOUR)

@@ -101,7 +101,7 @@ def test_keys_that_are_not_entries_are_left_alone(
 def test_the_whole_sorted_set_is_lost(
     world: World, clock: Clock, scheduler: RecordingScheduler, log: pytest.LogCaptureFixture
 ) -> None:
-    """The beat adds all entries again, with scores from their history, and sends no run at once."""
+    """The beat adds all entries again with scores from their history, and sends no run."""
     pipeline = world.client.pipeline(transaction=False)
     writer, ran, score = World(world.app, pipeline), world.ago(60), world.now() + 3540
     for number in range(1200):

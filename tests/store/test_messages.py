@@ -147,7 +147,7 @@ class TestMessageAndRecordAreWritten:
         claim_one: ClaimOne,
         broker: Broker,
     ) -> None:
-        """If the reply is lost, the repeated call returns that the run is recorded, without sending."""
+        """A call that is repeated after a lost reply sends nothing and returns RECORDED."""
         key = put("a")
         done = [ran(claim_one(), ("LPUSH", "q", "m"))]
         store.claim("b-2", 0, 30, done, broker=broker)
