@@ -1,6 +1,6 @@
 """A certificate for ``localhost`` and the authority that signed it, valid for 100 years.
 
-The authority's private key is not stored, so nobody can sign further certificates with it.
+The authority's private key was deleted, so nobody can sign another certificate with it.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ P6W6T8xmj3nGQaUWTJ8TrPtHkuFONvM3yI5N9x8MsxPO+s7Ns76UczaxkDExPsk=
 
 @dataclass(frozen=True)
 class CertificateFiles:
-    """Paths of the files; :data:`KEY_PASSWORD` decrypts ``encrypted_key``."""
+    """Paths of the certificate files. :data:`KEY_PASSWORD` decrypts ``encrypted_key``."""
 
     authority: str
     certificate: str
@@ -71,7 +71,7 @@ class CertificateFiles:
 
 
 def write_certificates(directory: Path) -> CertificateFiles:
-    """Write the four files into ``directory``."""
+    """Write the four files of the certificate into ``directory``, and return their paths."""
     return CertificateFiles(
         authority=_write(directory / "ca.pem", AUTHORITY),
         certificate=_write(directory / "server.pem", CERTIFICATE),

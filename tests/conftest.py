@@ -19,14 +19,14 @@ from tests.acceptance.processes import Project
 from tests.deployments import KINDS, STANDALONE, Deployment, chosen_kind, single
 from tests.servers import RedisServer, free_port
 
-# Many tests start programs, which would otherwise compile all their imports on each start.
+# Allow .pyc files: many tests start Python programs, which would compile all imports each time.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-# redis-py reads its version from the disk for each new connection, which takes a millisecond.
+# redis-py reads its own version from the disk for each new connection, which takes 1 ms.
 redis.utils.get_lib_version = functools.cache(redis.utils.get_lib_version)
 
-# The duration of an example depends on how busy the machine is.
+# No deadline: the duration of an example depends on how busy the machine is.
 settings.register_profile("long", deadline=None, max_examples=100)
 settings.register_profile("short", deadline=None, max_examples=33)
 settings.load_profile("short")
@@ -34,13 +34,13 @@ settings.load_profile("short")
 #: The type of the fixture ``make``, which saves an entry.
 Make = Callable[..., RedBeatSchedulerEntry]
 
-#: Directories of tests that need programs which few machines have: RabbitMQ, a Redis built with
-#: TLS, node and Ruby, Chromium.
+#: Directories of tests that need a program which few machines have: RabbitMQ, a Redis server built
+#: with TLS, Node.js, Ruby or Chromium.
 NAMED = [Path(__file__).parent / name for name in ("rabbitmq", "tls", "languages", "browser")]
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave out the tests that need such programs, unless the command line names them."""
+    """Ignore the directories in :data:`NAMED` unless the command line names them."""
     if collection_path not in NAMED:
         return None
     start = config.invocation_params.dir
@@ -49,22 +49,22 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the marker of tests that need a single Redis server."""
+    """Register the marker ``standalone`` for tests that need a single Redis server."""
     config.addinivalue_line(
         "markers", "standalone: about a client, URL or prefix that only a single server takes"
     )
 
 
 def _longest(item: pytest.Item) -> float:
-    """Return the timeout of a test in seconds, 0 for the default timeout."""
+    """Return the timeout of a test in seconds, or 0 if the test has the default timeout."""
     marker = item.get_closest_marker("timeout")
     return float(marker.args[0]) if marker and marker.args else 0.0
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Run the longest tests first, so that no worker process is left with a long test at the end.
+    """Sort the tests by timeout, longest first, to share them evenly among worker processes.
 
-    Skip the tests that need a single server when the schedule is in another kind of Redis.
+    Deselect the tests that need a single server if the run uses another kind of Redis.
     """
     items.sort(key=_longest, reverse=True)
     if chosen_kind() == STANDALONE:
@@ -76,14 +76,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session")
 def redis_server() -> Iterator[RedisServer]:
-    """One server for the whole run. A test that kills or freezes a server starts its own."""
+    """One server for all tests. A test that kills or freezes a server starts its own server."""
     with RedisServer() as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def deployment(request: pytest.FixtureRequest) -> Iterator[Deployment]:
-    """Where the schedules of this run are stored: in the server of the run by default."""
+    """The Redis that stores the schedules of all tests, by default a single server."""
     kind = chosen_kind()
     if kind == STANDALONE:
         yield single(request.getfixturevalue("redis_server"))
@@ -94,25 +94,25 @@ def deployment(request: pytest.FixtureRequest) -> Iterator[Deployment]:
 
 @pytest.fixture
 def redis_url(deployment: Deployment) -> str:
-    """The URL of the server with the schedule, for a user with all rights. It is emptied first."""
+    """The URL of the empty server that stores the schedule. Its user has all rights."""
     deployment.empty()
     return deployment.url
 
 
 @pytest.fixture
 def redis_client(redis_url: str) -> Iterator[redis.Redis]:
-    """A plain client that decodes replies to text, to inspect what is stored."""
+    """A plain client that decodes replies to strings. Tests use it to inspect the stored data."""
     with redis.Redis.from_url(redis_url, decode_responses=True) as client:
         yield client
 
 
 @pytest.fixture
 def app(redis_url: str, deployment: Deployment) -> Iterator[Celery]:
-    """A Celery app that is not the default app: broker in memory, schedule in the empty Redis."""
+    """A Celery app with its broker in memory and its schedule in the empty Redis."""
     assert redis_url == deployment.url, "the server is emptied first"
     app = Celery("tests", broker="memory://", set_as_current=False)
     app.conf.update(deployment.settings, timezone="UTC", enable_utc=True)
-    # Otherwise Celery adds its own entry, which is due at 4:00, whatever a test does then.
+    # Otherwise Celery adds the entry celery.backend_cleanup, which is due every day at 4:00.
     app.conf.result_expires = None
     yield app
     app.close()
@@ -120,13 +120,13 @@ def app(redis_url: str, deployment: Deployment) -> Iterator[Celery]:
 
 @pytest.fixture
 def unused_port() -> int:
-    """A loopback port on which nothing listens."""
+    """A loopback port on which no server listens."""
     return free_port()
 
 
 @pytest.fixture
 def make(app: Celery) -> Make:
-    """A function that saves an entry; by default it is due in an hour."""
+    """A function that saves an entry. By default, the entry is due in an hour."""
 
     def make(name: str, schedule: Any = 3600, **more: Any) -> RedBeatSchedulerEntry:
         task = more.pop("task", "proj.note")
@@ -137,7 +137,7 @@ def make(app: Celery) -> Make:
 
 @pytest.fixture
 def project(tmp_path: Path, redis_url: str) -> Iterator[Project]:
-    """A project that runs real processes on an empty Redis; they end with the test."""
+    """A project that runs real processes on an empty Redis. They end when the test ends."""
     project = Project(tmp_path, redis_url)
     yield project
     project.end()

@@ -1,7 +1,8 @@
-"""The kinds of Redis that whole test suites run on; each run of pytest uses one kind.
+"""The kinds of Redis deployment on which whole test suites can run.
 
-``REDBEAT_TOPOLOGY=cluster python -m pytest tests/store tests/scheduler tests/entry`` runs these
-suites with the schedule in a cluster. All fixtures that connect to a Redis follow this variable.
+Each run of pytest uses one kind. The environment variable ``REDBEAT_TOPOLOGY`` selects it:
+``REDBEAT_TOPOLOGY=cluster python -m pytest tests/store tests/scheduler tests/entry`` runs three
+suites with the schedule in a cluster.
 """
 
 from __future__ import annotations
@@ -36,16 +37,17 @@ __all__ = (
 VARIABLE: Final = "REDBEAT_TOPOLOGY"
 STANDALONE: Final = "standalone"
 ACL_PAGE: Final = Path(__file__).parents[1] / "docs" / "deployment" / "acl.rst"
-#: The user in the rules of that page.
+#: The user in the ACL rules of that page.
 USER: Final = "redbeat"
 
 
 @dataclass(frozen=True)
 class Deployment:
-    """Where the schedule of a test is stored.
+    """The Redis deployment that stores the schedule of a test.
 
-    ``url`` leads to the server that holds the schedule, with all rights and without TLS;
-    ``settings`` are those of an app; ``servers`` are the URLs of all servers that accept writes.
+    ``url`` is the URL of the server that stores the schedule. It uses no TLS, and its user has all
+    rights. ``settings`` are the Celery settings with which an app connects. ``servers`` are the
+    URLs of all servers that accept writes.
     """
 
     url: str
@@ -54,7 +56,7 @@ class Deployment:
 
     @cached_property
     def _clients(self) -> list[redis.Redis]:
-        """Clients of all servers, kept because most tests call `empty` and connecting is slow."""
+        """Clients of all servers. They are cached because most tests call :meth:`empty`."""
         return [redis.Redis.from_url(url) for url in self.servers or [self.url]]
 
     def empty(self) -> None:
@@ -65,28 +67,28 @@ class Deployment:
 
 
 def single(server: RedisServer, **options: Any) -> Deployment:
-    """Return a deployment of one server; ``options`` go to the client."""
+    """Return a deployment of one server. The app passes ``options`` to its Redis client."""
     settings = {"redbeat_redis_url": server.url, "redbeat_redis_options": options}
     return Deployment(server.url, settings)
 
 
 @contextmanager
 def resp2() -> Iterator[Deployment]:
-    """A single server, over version 2 of the protocol."""
+    """A single server, whose clients use version 2 of the Redis protocol."""
     with RedisServer() as server:
         yield single(server, protocol=2)
 
 
 @contextmanager
 def resp3() -> Iterator[Deployment]:
-    """A single server, over version 3 of the protocol."""
+    """A single server, whose clients use version 3 of the Redis protocol."""
     with RedisServer() as server:
         yield single(server, protocol=3)
 
 
 @contextmanager
 def sentinel() -> Iterator[Deployment]:
-    """A master that clients find through Sentinels."""
+    """A master whose address clients get from Sentinels."""
     from tests.topologies.groups import (  # noqa: PLC0415 - few runs need it
         NEVER_DOWN,
         SentinelGroup,
@@ -106,13 +108,13 @@ def sentinel() -> Iterator[Deployment]:
 
 @contextmanager
 def cluster() -> Iterator[Deployment]:
-    """Three masters; ``url`` leads to the master with the slot of the schedule."""
+    """A cluster of three masters. ``url`` is the master of the hash slot of the schedule."""
     from tests.topologies.groups import ClusterGroup  # noqa: PLC0415
 
     with ClusterGroup(replicas=False) as group:
         yield Deployment(
             group.owner(PREFIX).url,
-            # The same setting in another place, for tests that bring their own client.
+            # The tests that set their own client also need this prefix.
             {"redbeat_redis_url": group.url, "redbeat_key_prefix": PREFIX},
             [node.url for node in group.nodes],
         )
@@ -120,7 +122,7 @@ def cluster() -> Iterator[Deployment]:
 
 @contextmanager
 def tls() -> Iterator[Deployment]:
-    """A server that requires a client certificate of its own authority."""
+    """A server that accepts only clients with a certificate of the server's authority."""
     from tests.certificates import write_certificates  # noqa: PLC0415
     from tests.tls_server import TLSServer  # noqa: PLC0415
 
@@ -138,7 +140,7 @@ def tls() -> Iterator[Deployment]:
 
 
 def acl_rules(block: int = 0) -> list[str]:
-    """Return the ACL rules of a user, from a code block of the manual."""
+    """Return the rules of an ``ACL SETUSER`` command in the manual; ``block`` is its number."""
     text = ACL_PAGE.read_text(encoding="utf-8")
     found = re.findall(r"redis-cli ACL SETUSER (.*?)\n\n", text, re.DOTALL)
     name, *rules = shlex.split(found[block].replace("\\\n", " "))
@@ -148,21 +150,21 @@ def acl_rules(block: int = 0) -> list[str]:
 
 @contextmanager
 def acl() -> Iterator[Deployment]:
-    """A server with the user of the manual, who has only the rights that the manual lists."""
+    """A server with the ACL user of the manual, who has only the rights that the manual lists."""
     with RedisServer() as server, redis.Redis.from_url(server.url) as admin:
         admin.execute_command("ACL", "SETUSER", USER, *acl_rules())
         url = f"redis://{USER}:PASSWORD@127.0.0.1:{server.port}/0"
         yield Deployment(server.url, {"redbeat_redis_url": url})
 
 
-#: How to start each kind except the single server, which every run has anyway.
+#: For each kind, a function that starts a deployment. The single server is a fixture instead.
 KINDS: Final[dict[str, Callable[[], AbstractContextManager[Deployment]]]] = {
     maker.__name__: maker for maker in (sentinel, cluster, tls, acl, resp2, resp3)
 }
 
 
 def chosen_kind() -> str:
-    """Return the kind that the environment variable names, by default the single server."""
+    """Return the kind of deployment that the environment variable names, or the single server."""
     kind = os.environ.get(VARIABLE) or STANDALONE
     if kind not in (STANDALONE, *KINDS):
         valid = ", ".join((STANDALONE, *KINDS))

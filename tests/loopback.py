@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 __all__ = ("LoopbackServer",)
 
 SECONDS = 10.0
-#: Turns of the event loop without any task after which a server has ended. An aborted transport
-#: closes its socket in such a turn; a TLS transport does so after the transport below it.
+#: On exit, the server waits until the event loop has had no task for this number of iterations.
+#: During these iterations, the transports close their sockets.
 QUIET_TURNS = 5
 
 T = TypeVar("T")
 
 
 class LoopbackServer:
-    """Serves on a free port, with TLS if it has a context; a context manager.
+    """A context manager that serves connections on a free port, with TLS if ``tls`` is given.
 
-    When it ends, it leaves no task and no transport, whatever state a connection is in.
+    On exit, it ends all tasks and closes all transports, whatever the state of a connection.
     """
 
     def __init__(self, tls: ssl.SSLContext | None = None) -> None:
@@ -57,7 +57,7 @@ class LoopbackServer:
         self._loop.close()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve one connection, and close it; cancelled when the server ends."""
+        """Serve one connection, then close it. The server cancels this coroutine when it ends."""
         raise NotImplementedError
 
     def call(self, function: Callable[[], None]) -> None:
@@ -73,13 +73,13 @@ class LoopbackServer:
 
     async def _listen(self) -> None:
         if self._tls is not None:
-            # A client that refuses the certificate is expected here.
+            # Do not log failed handshakes: some tests connect clients that refuse the certificate.
             self._loop.set_exception_handler(lambda _loop, _context: None)
         self._listener.setblocking(False)
         self._loop.add_reader(self._listener, self._accept)
 
     def _accept(self) -> None:
-        # asyncio's own servers leave a socket open while they accept it, so this accepts itself.
+        # Do not use asyncio's server: it leaves a socket open if it ends during an accept.
         with suppress(OSError):
             raw, _ = self._listener.accept()
             raw.setblocking(False)
@@ -102,7 +102,7 @@ class LoopbackServer:
         self._listener.close()
         quiet = 0
         while quiet < QUIET_TURNS:
-            # Let each task begin first: a task that is cancelled before it begins closes nothing.
+            # Let each task begin: a task that is cancelled before it begins closes no connection.
             await asyncio.sleep(0)
             others = asyncio.all_tasks() - {asyncio.current_task()}
             quiet = 0 if others else quiet + 1

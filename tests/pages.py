@@ -1,4 +1,4 @@
-"""Reads the manual for tests: its configurations as settings, and code blocks by name."""
+"""Functions that read configurations and code blocks from the manual."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ BLOCK = re.compile(r"\.\. code-block:: python\n\n((?:   .*\n|\n)+)")
 
 
 def configurations(page: str, replace: Mapping[str, str], **names: Any) -> list[dict[str, Any]]:
-    """Return the settings that the code blocks of a page make, of all blocks that name a URL.
+    """Execute each code block of a page that sets a URL, and return the settings of each block.
 
-    ``replace`` maps host names, files and the like in the manual to those of the test; ``names``
-    are the names that the blocks import. Asserts that the settings exist.
+    ``replace`` maps strings in the manual, such as host names and paths, to values of the test.
+    ``names`` are the names that the blocks import. Asserts that RedBeat knows all settings.
     """
     found = []
     for block in BLOCK.findall((PAGES / page).read_text(encoding="utf-8") + "\n"):
@@ -38,7 +38,7 @@ def configurations(page: str, replace: Mapping[str, str], **names: Any) -> list[
 
 
 def literal_block(page: Path, name: str) -> str:
-    """Return the lines of the code block of a page that has ``:name: <name>``."""
+    """Return the text of the code block of a page that has ``:name: <name>``."""
     _, found, rest = page.read_text(encoding="utf-8").partition(f"   :name: {name}\n\n")
     assert found, f"{page} has no block with the name {name}"
     block = re.match(r"(?:   .*\n|\n)+", rest)

@@ -12,13 +12,13 @@ from tests.certificates import CertificateFiles
 
 __all__ = ("RedisServer", "free_port", "port_with_bus")
 
-#: The offset from the port of a cluster node to its bus port.
+#: The bus port of a cluster node is its port plus this number.
 BUS: Final = 10000
 HIGHEST_PORT: Final = 65535
 
 
 def port_with_bus() -> int:
-    """Return a free port whose bus port is free too."""
+    """Return a free port whose cluster bus port is also free."""
     while True:
         port = free_port()
         if port + BUS > HIGHEST_PORT:
@@ -32,8 +32,8 @@ def port_with_bus() -> int:
 class RedisServer(EmbeddedRedis):
     """A Redis server that a test may kill, freeze and restart.
 
-    With ``tls`` it has a second port for clients with a certificate of the same authority, and uses
-    TLS to other servers. That takes a server built with TLS.
+    With ``tls``, the server has a second port for clients with a certificate of the same authority.
+    It also uses TLS when it connects to other servers. This needs a Redis that is built with TLS.
     """
 
     is_paused = False
@@ -47,11 +47,11 @@ class RedisServer(EmbeddedRedis):
 
     @property
     def service_port(self) -> int:
-        """The port for apps and for other servers: the TLS port if there is one."""
+        """The port to which apps and other servers connect: the TLS port if there is one."""
         return self.tls_port or self.port
 
     def tls_directives(self) -> list[tuple[str, str]]:
-        """Return the lines of the configuration file that switch TLS on; empty without TLS."""
+        """Return the configuration directives that enable TLS, or an empty list without TLS."""
         if self.tls is None:
             return []
         self.tls_port = self.tls_port or port_with_bus()
@@ -68,24 +68,24 @@ class RedisServer(EmbeddedRedis):
         return [*super()._command(), *(word for words in directives for word in words)]
 
     def kill(self) -> None:
-        """End the server at once, as a crash does; port and directory stay."""
+        """Kill the server, like a crash. :meth:`restart` reuses its port and directory."""
         self._end(signal.SIGKILL)
 
     def restart(self) -> None:
-        """Start again on the same port, with the data that was saved in the directory.
+        """Start the server again on the same port, with the data saved in its directory.
 
-        A server that still runs is shut down first, without saving.
+        A server that is still running is first shut down without saving.
         """
         self._end(signal.SIGTERM)
         if not self._launch():
             raise RuntimeError(f"the Redis server did not start again:\n{self._log()}")
 
     def pause(self) -> None:
-        """Freeze the server: connections stay open, and no command gets a reply."""
+        """Freeze the server: its connections stay open, but no command gets a reply."""
         self.is_paused = True
         self._running().send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Continue a server that :meth:`pause` froze."""
+        """Resume a server that :meth:`pause` froze."""
         self.is_paused = False
         self._running().send_signal(signal.SIGCONT)

@@ -1,4 +1,4 @@
-"""The benchmarks run, with this package only. The tests assert counts, never times."""
+"""The benchmarks run with this package alone. The tests assert counts, never durations."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def measure(url: str, workload: str, entries: int, repeat: int = 2) -> Metrics:
     [1, pytest.param(500, marks=pytest.mark.long), pytest.param(1001, marks=pytest.mark.long)],
 )
 def test_a_tick_claims_and_records_in_batches(redis_url: str, entries: int) -> None:
-    # On a machine that stalls, a tick records early or ends early, which takes more round trips.
+    # A tick takes more round trips on a machine that stalls, because it records or ends early.
     most = ceil(entries / BATCH) + ceil(entries / MAX_PENDING_RUNS) + entries // 200
     found: list[object] = []
     for _ in range(5):

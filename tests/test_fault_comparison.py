@@ -1,4 +1,4 @@
-"""The comparison under faults: what it counts and shows, and that it leaves no process behind."""
+"""Tests of the benchmark under faults: its counts, its report and the end of its processes."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ FIRST, EVERY = 100.0, 1.0
 def messages_without_instant(
     *arrivals: float, entry: str = "a", task_id: str = ""
 ) -> list[Message]:
-    """Return messages without their nominal instants; by default each has its own id."""
+    """Return messages without nominal instants. By default, each has its own task id."""
     return [Message(entry, task_id or f"{entry}{at}", None, at) for at in arrivals]
 
 
 def of(instant: float, task_id: str, coalesced: int = 0) -> Message:
-    """Return a message with its nominal instant."""
+    """Return a message that arrives 10 ms after its nominal instant."""
     return Message("a", task_id, instant, instant + 0.01, coalesced)
 
 
@@ -149,7 +149,7 @@ def test_each_case_runs_on_both_sides() -> None:
 
 
 def program(directory: Path, script: str) -> Side:
-    """Return a side whose interpreter is a shell script."""
+    """Return a side of the comparison whose Python interpreter is a shell script."""
     path = directory / "program"
     path.write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
     path.chmod(0o755)
@@ -157,12 +157,12 @@ def program(directory: Path, script: str) -> Side:
 
 
 def pid_of(beats: Supervisor, number: int) -> int:
-    """Wait until a process reports its id, and return it."""
+    """Wait until a process prints its id, and return the id."""
     return int(wait_until(lambda: beats.output(number).partition("\n")[0], 30.0))
 
 
 def exists(pid: int) -> bool:
-    """Whether a process exists; a dead child that was waited for does not."""
+    """Return whether a process exists. A dead child exists until its parent waits for it."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

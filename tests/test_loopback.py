@@ -1,4 +1,4 @@
-"""The servers that tests put in front of Redis leave nothing open, whenever they end."""
+"""The servers that tests put in front of Redis leave no socket open, whenever they end."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.tls_server import TLSServer
 
 
 class Callers:
-    """Threads that connect in a loop and send bytes that are not TLS, until the port is closed."""
+    """Threads that connect again and again, and send invalid TLS, until the port is closed."""
 
     def __init__(self, port: int) -> None:
         self._first = threading.Event()
@@ -29,7 +29,7 @@ class Callers:
         assert self._first.wait(10)
 
     def join(self) -> None:
-        """Wait until every thread has been refused."""
+        """Wait until every thread has ended because its connection was refused."""
         for thread in self._threads:
             thread.join(10)
             assert not thread.is_alive()

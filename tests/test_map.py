@@ -1,4 +1,4 @@
-"""The map in ``docs/contributing.rst``: imports go down its floors."""
+"""The map of the package in ``docs/contributing.rst``: modules import only from lower floors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PAGE = ROOT / "docs" / "contributing.rst"
 
 
 class Import(NamedTuple):
-    """One import: the importing module, the line, and the imported module of the package."""
+    """One import of a module of the package, with the importing module and the line."""
 
     importer: str
     line: int
@@ -25,7 +25,7 @@ class Import(NamedTuple):
 
 
 def module_of(path: Path) -> str:
-    """Return the name of a module relative to the package, "" for the package itself."""
+    """Return the name of a module relative to the package, or "" for the package itself."""
     return (
         ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
         .removesuffix("__init__")
@@ -34,7 +34,7 @@ def module_of(path: Path) -> str:
 
 
 def imports_of(path: Path) -> Iterator[Import]:
-    """Yield the imports of a module from the package, except those for type checkers only."""
+    """Yield the imports from the package in a module, except the ones under ``TYPE_CHECKING``."""
     me, tree = module_of(path), ast.parse(path.read_text())
     package = me if path.stem == "__init__" else me.rpartition(".")[0]
     for_types = {
@@ -53,7 +53,7 @@ def imports_of(path: Path) -> Iterator[Import]:
 
 
 def floors() -> dict[str, int]:
-    """Return the floor of each package and module in the picture; the highest is the top."""
+    """Return the floor number of each package and module in the map. The top has the highest."""
     lines = literal_block(PAGE, "floors").splitlines()
     names = [line.split("   ")[0].split() for line in lines]
     return {name: len(lines) - row for row, found in enumerate(names) for name in found}

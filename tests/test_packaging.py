@@ -1,4 +1,4 @@
-"""What gets installed, and what the README promises about it."""
+"""Tests of the installed package, and of what the README promises about it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ README = (ROOT / "README.rst").read_text(encoding="utf-8")
 
 
 def readme_command(marker: str) -> str:
-    """Return the line of README.rst that follows a marker, as `.ci/run` finds it."""
+    """Return the command of README.rst that follows a marker, found as `.ci/run` finds it."""
     found = re.search(rf"^\.\. {marker}\n(?:.*\n)*?   (python3 .*)$", README, re.MULTILINE)
     assert found is not None, f"README.rst has no command after '.. {marker}'"
     return found[1]
@@ -91,7 +91,7 @@ def test_every_script_part_has_a_header() -> None:
     for part in parts:
         text = part.read_text(encoding="utf-8")
         assert text.startswith(f"-- {part.stem}(")
-        # Its lines become one line, which a comment would end.
+        # The lines of a part are joined into one line, so it may contain no trailing comment.
         assert not re.search(r"\S.*--", re.sub(r"^ *--.*", "", text, flags=re.MULTILINE)), part.name
         assert sum(f"-- include: {part.stem}" in lines for lines in scripts) > 1, part.name
 
@@ -143,9 +143,9 @@ def test_the_change_log_begins_with_this_version() -> None:
 
 @pytest.fixture
 def declared(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Requirement]]:
-    """The requirements that setup.py declares now, by extra; "" has those of every installation.
+    """The requirements in setup.py, keyed by extra. The key "" has the required packages.
 
-    The installed metadata may come from an earlier setup.py.
+    The fixture runs setup.py, because the installed metadata may come from an earlier version.
     """
     arguments: dict[str, Any] = {}
     setuptools = SimpleNamespace(setup=arguments.update, find_packages=lambda **_: [])
@@ -164,26 +164,26 @@ def tox_deps(section: str, option: str = "deps") -> list[Requirement]:
 
 
 def names_of(requirements: Iterable[Requirement]) -> set[str]:
-    """Return the normalised names of the requirements."""
+    """Return the normalized package names of the requirements."""
     return {canonicalize_name(each.name) for each in requirements}
 
 
 def texts_of(requirements: Iterable[Requirement], but: Container[str]) -> set[str]:
-    """Return requirements with extras, bounds and markers, except those named in ``but``."""
+    """Return the requirements as strings, except the packages named in ``but``."""
     return {str(each) for each in requirements if each.name not in but}
 
 
 def lower_bound(requirement: Requirement) -> Version | None:
-    """Return the lowest allowed version, None if there is no lower bound."""
+    """Return the lowest allowed version, or None if there is no lower bound."""
     bounds = [each.version for each in requirement.specifier if each.operator == ">="]
     return Version(bounds[0]) if bounds else None
 
 
-#: Requirements of the extra "tests" that tox chooses by the name of the environment, or takes from
-#: the extra for coverage.
+#: Requirements of the extra "tests" that the section "testing" of tox.ini omits. The name of the
+#: tox environment selects the Celery version, and only the coverage environment needs pytest-cov.
 NOT_IN_TOX = {"celery", "pytest-cov"}
 
-#: tox.ini has this instead of "celery[solar]", which would choose a Celery version.
+#: tox.ini has this instead of "celery[solar]", which would also install a Celery version.
 ONLY_IN_TOX = {"ephem"}
 
 
@@ -210,7 +210,7 @@ def test_tox_checks_with_what_development_needs(section: str, option: str) -> No
     assert texts_of(tox_deps(section, option), but=()) <= needed
 
 
-#: Packages with an upper bound besides the lowest versions; tox.ini gives the reason.
+#: Packages that the tox environment "lowest" limits for the reason given in tox.ini.
 HELD_BACK = {"kombu"}
 
 
@@ -230,6 +230,6 @@ def test_tox_pins_the_lowest_versions_that_are_declared(
 
 
 def test_the_tests_need_every_extra(declared: dict[str, list[Requirement]]) -> None:
-    """Otherwise nobody tests with the lowest versions of all extras."""
+    """Otherwise, no test would run with the lowest versions of all extras."""
     of_tests = set(map(str, declared["tests"]))
     assert all(set(map(str, wanted)) <= of_tests for extra, wanted in declared.items() if extra)

@@ -1,4 +1,4 @@
-"""The comparison with Celery's schedules compares equal work. Its results are not asserted."""
+"""The benchmark compares equal work with Celery's schedules. No test asserts its timings."""
 
 from __future__ import annotations
 

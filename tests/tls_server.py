@@ -1,4 +1,4 @@
-"""TLS in front of a plain Redis server, in both directions at once, as subscriptions need."""
+"""A TLS server that forwards bytes to and from a plain Redis server."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ __all__ = ("TLSServer",)
 
 
 class TLSServer(LoopbackServer):
-    """Decrypts connections to a loopback port; a context manager.
+    """A context manager that decrypts connections and forwards them to ``upstream_port``.
 
-    With ``client_authority``, the path of a file, it accepts only clients that show a certificate
-    of that authority.
+    ``client_authority`` is the path of an authority's certificate. With it, the server accepts only
+    clients that have a certificate of this authority.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Waits until a condition holds, with a deadline."""
+"""A function that waits until a condition holds, with a deadline."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ POLL_SECONDS = 0.01
 def wait_until(condition: Callable[[], T], deadline: float = 10.0, message: str = "") -> T:
     """Call ``condition`` until its result is true, and return that result.
 
-    ``deadline`` is in seconds from now. Past it, raises `AssertionError` with ``message`` and the
-    last result.
+    ``deadline`` is in seconds from now. After it, `AssertionError` is raised with ``message`` and
+    the last result.
     """
     end = time.monotonic() + deadline
     while not (result := condition()):

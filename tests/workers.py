@@ -1,4 +1,4 @@
-"""Sends the signals of Celery's worker without a worker."""
+"""Functions that send the signals of a Celery worker without a worker."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ("Sender", "end_run")
 
 
 class Sender:
-    """A stand-in for a task or a consumer, with the attributes that signals need."""
+    """A fake signal sender: a task or a consumer with the attributes that the receivers read."""
 
     def __init__(self, app: Celery, request: Any = None) -> None:
         self.app = app
@@ -21,6 +21,6 @@ class Sender:
 
 
 def end_run(app: Celery, task_id: str, headers: dict[str, Any]) -> None:
-    """Signal that a worker ended a task whose message had these headers."""
+    """Send the ``task_postrun`` signal for a task whose message had these headers."""
     task = Sender(app, Context(id=task_id, headers=headers))
     task_postrun.send(sender=task, task_id=task_id, task=task, state=SUCCESS, retval=None)

@@ -1,4 +1,4 @@
-"""The stored data of an entry, read with a plain client."""
+"""Fixtures that read and write the stored data of an entry with a plain client."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SCHEDULE = f"{PREFIX}:schedule"
 
 @pytest.fixture
 def stored(redis_client: redis.Redis) -> Stored:
-    """A function that returns the fields of an entry's hash, without the random identity."""
+    """A function that returns the hash fields of an entry, except the random ``identity``."""
 
     def stored(name: str) -> dict[str, str]:
         found: Any = redis_client.hgetall(f"{PREFIX}{name}")
@@ -42,7 +42,7 @@ def score_of(redis_client: redis.Redis) -> ScoreOf:
 
 @pytest.fixture
 def put_raw(redis_client: redis.Redis) -> PutRaw:
-    """A function that writes a definition, perhaps meta, and a score; it returns the key."""
+    """A function that stores an entry by raw commands, and returns its key."""
 
     def put_raw(definition: Any, meta: Any = None, score: float = 0) -> str:
         key = f"{PREFIX}{definition['name']}"

@@ -1,4 +1,4 @@
-"""What subclasses of the entry override in programs."""
+"""User-defined entry classes can override methods and properties."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)
 
 
 class Owned(Entry):
-    """Keeps an owner in the definition and the result of the last run in the meta."""
+    """An entry that stores an owner in ``definition`` and the last result in ``meta``."""
 
     decoded: list[str]
 
@@ -130,7 +130,7 @@ class TestErrors:
 
 
 class Late(Entry):
-    """Is due five minutes after its schedule."""
+    """An entry that is due five minutes later than its schedule."""
 
     @property
     def due_at(self) -> datetime | None:
@@ -139,7 +139,7 @@ class Late(Entry):
 
 
 class Fixed(Entry):
-    """Has a fixed score."""
+    """An entry whose score depends only on its run count."""
 
     @property
     def score(self) -> float:
@@ -149,7 +149,7 @@ class Fixed(Entry):
 class TestScores:
     @pytest.fixture(params=["save", "reschedule", "next"])
     def written(self, request: pytest.FixtureRequest) -> Any:
-        """A function that writes the score of an entry, in each of the possible ways."""
+        """A function that stores the score of an entry with save(), reschedule() or next()."""
 
         def written(entry: Entry) -> Entry:
             entry.save()

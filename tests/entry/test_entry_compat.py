@@ -1,4 +1,4 @@
-"""How users of RedBeat 2 use entries, and the texts that RedBeat 2.4.2 writes."""
+"""Entries are compatible with code for RedBeat 2, and with the JSON of RedBeat 2.4.2."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def rule(freq: int, parts: tuple[str, str, str, str], moments: str) -> str:
     return f'"args": null, {FLAGS}{written}'
 
 
-# The definition that RedBeat 2.4.2 writes, for the arguments of the entry.
+# Arguments of entries, each with the definition that RedBeat 2.4.2 writes for them.
 TEXTS: dict[str, tuple[dict[str, Any], str]] = {
     "interval": (
         {"args": ["x", 2], "schedule": schedule(60)},
@@ -124,7 +124,7 @@ def entry(app: Celery, name: str, **fields: Any) -> Entry:
     return Entry(name, "t.a", app=app, **{"schedule": 60, **fields})
 
 
-# -- texts -------------------------------------------------------------------------------------
+# -- stored JSON -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", TEXTS)
@@ -272,7 +272,7 @@ def test_a_new_entry_is_due_after_one_interval(app: Celery, score_of: ScoreOf) -
 
 
 def test_an_ended_entry_is_parked_by_a_beat(app: Celery, score_of: ScoreOf) -> None:
-    """The clock of the host that saves it may be wrong."""
+    """The host that saves the entry cannot park it, because its clock may be wrong."""
     over = rrule("YEARLY", dtstart=datetime(2000, 1, 1), count=1)
     made = entry(app, "a", schedule=over).save()
     assert made.due_at is None
@@ -366,7 +366,7 @@ def test_keys_may_be_bytes(app: Celery) -> None:
     assert Entry.load_meta(key, app=app)["last_run_at"] == RAN
 
 
-# -- habits ------------------------------------------------------------------------------------
+# -- common usage ------------------------------------------------------------------------------
 
 
 def test_load_change_save(app: Celery, stored: Stored) -> None:
@@ -438,7 +438,7 @@ def test_fields_of_others_survive_a_save(
 
 
 class Encoder(RedBeatJSONEncoder):
-    """Encodes sets, which the standard encoder refuses."""
+    """An encoder that supports sets, which the default encoder refuses."""
 
     def default(self, obj: Any) -> Any:
         return (
@@ -449,7 +449,7 @@ class Encoder(RedBeatJSONEncoder):
 
 
 class Decoder(RedBeatJSONDecoder):
-    """Decodes the output of `Encoder`."""
+    """A decoder for the output of `Encoder`."""
 
     def dict_to_object(self, d: dict[str, Any]) -> Any:
         return set(d["items"]) if d.get("__type__") == "set" else super().dict_to_object(d)
@@ -508,7 +508,7 @@ def test_the_base_class_refuses_the_argument_of_a_subclass(app: Celery) -> None:
 @pytest.mark.standalone
 def test_an_entry_saved_by_an_overridden_save_is_loaded(app: Celery) -> None:
     class RawSaved(OwnedEntry):
-        """Writes its hash itself, as subclasses had to for RedBeat 2."""
+        """An entry class whose ``save`` writes the hash, as RedBeat 2 required of subclasses."""
 
         def save(self: Any) -> Any:
             client = redbeat.schedulers.get_redis(self.app)
@@ -523,12 +523,12 @@ def test_an_entry_saved_by_an_overridden_save_is_loaded(app: Celery) -> None:
     assert RawSaved.from_key(f"{PREFIX}a", app=app).owner == "me"
 
 
-# -- clients of the user ---------------------------------------------------------------------------
+# -- user-defined clients --------------------------------------------------------------------------
 
 
 @pytest.fixture(params=["text", "bytes"])
 def real(request: pytest.FixtureRequest, redis_url: str, app: Celery) -> Iterator[Any]:
-    """A plain client of the user, set before anything else."""
+    """A plain Redis client that a user sets as ``app.redbeat_redis``."""
     with redis.Redis.from_url(redis_url, decode_responses=request.param == "text") as client:
         app.redbeat_redis = client
         yield client
@@ -536,7 +536,7 @@ def real(request: pytest.FixtureRequest, redis_url: str, app: Celery) -> Iterato
 
 @pytest.fixture(params=["text", "bytes", "fake text", "fake bytes"])
 def brought(request: pytest.FixtureRequest, redis_url: str, app: Celery) -> Iterator[Any]:
-    """The same, or a fake that runs scripts."""
+    """A plain Redis client or a fakeredis client that a user sets as ``app.redbeat_redis``."""
     kind, _, answers = request.param.rpartition(" ")
     client: Any = (
         fakeredis.FakeRedis(server=fakeredis.FakeServer(), decode_responses=answers == "text")

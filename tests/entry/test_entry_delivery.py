@@ -1,4 +1,4 @@
-"""How an entry sets its delivery guarantee, and where the setting is stored."""
+"""Tests of the delivery guarantee of an entry, and of how it is stored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A value that cannot be stored exactly is an error that names the field; nothing is written."""
+"""Saving a value without an exact JSON form raises an error that names the field."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from tests.deployments import PREFIX
 
 
 class OwnSchedule(BaseSchedule):
-    """A schedule without a JSON form."""
+    """A schedule that RedBeat cannot store as JSON."""
 
 
 class Sunset(solar):
-    """Acts as a solar schedule when its library is installed."""
+    """A solar schedule that can be created without the library ephem."""
 
     def __init__(self) -> None:
         BaseSchedule.__init__(self)

@@ -1,4 +1,4 @@
-"""The history of an entry survives edits, and edits take effect at once."""
+"""An edit keeps the history of an entry, and takes effect at once."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def load(app: Celery) -> Entry:
 
 
 def ran(client: redis.Redis, last_run_at: datetime, count: int = 1) -> None:
-    """Record a run as another process would."""
+    """Record a run, like another process, without the entry object."""
     client.hset(KEY, "meta", encode_meta(last_run_at, count))
 
 
@@ -236,7 +236,7 @@ def test_a_count_that_is_reset_is_reset(app: Celery, redis_client: redis.Redis) 
 
 
 def test_an_entry_that_runs_continuously_can_be_saved(app: Celery, redis_url: str) -> None:
-    """The entry runs before each command of the save."""
+    """Another process records a run before each command of the save."""
     entry(app).save()
     wire, runs = wired_client(redis_url), 0
 
@@ -306,7 +306,7 @@ def test_next_records_a_run(app: Celery, stored: Stored, score_of: ScoreOf) -> N
     assert abs(after.last_run_at - datetime.now(UTC)) < timedelta(seconds=5)
     assert (saved.total_run_count, after.total_run_count, load(app).total_run_count) == (0, 1, 1)
     assert load(app).last_run_at == after.last_run_at
-    # The grid continues from the due instant, not from the actual run.
+    # The next run counts from the time at which this run was due, not from the actual run.
     assert score_of("a") == pytest.approx(last.timestamp() + 120, abs=1e-5)
     assert set(stored("a")) == {"definition", "meta", "runtime"}
     assert load(app).due_at == after.due_at
@@ -314,7 +314,7 @@ def test_next_records_a_run(app: Celery, stored: Stored, score_of: ScoreOf) -> N
 
 def test_next_instance_accepts_the_time_of_the_run(app: Celery, score_of: ScoreOf) -> None:
     when = ago(seconds=10)
-    after = entry(app).save()._next_instance(when)  # noqa: SLF001 - RedBeat 2 has it
+    after = entry(app).save()._next_instance(when)  # noqa: SLF001 - as in RedBeat 2
     assert (after.last_run_at, after.total_run_count) == (when, 1)
     assert score_of("a") == pytest.approx(when.timestamp() + 3600, abs=1e-5)
 

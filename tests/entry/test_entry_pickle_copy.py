@@ -1,4 +1,4 @@
-"""Pickling, copying and displaying an entry."""
+"""Entries can be pickled, copied and displayed."""
 
 from __future__ import annotations
 

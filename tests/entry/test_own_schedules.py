@@ -1,4 +1,4 @@
-"""Entries whose schedule object does more than its stored form use the object's decisions."""
+"""An entry calls the methods of a user-defined schedule object to decide when it is due."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def at(moment: datetime) -> Callable[[], datetime]:
 
 
 class Answers(schedule):
-    """An interval with a configured result of ``is_due``."""
+    """An interval whose ``is_due`` returns or raises the given values in order."""
 
     def __init__(self, *answers: Any, **kwargs: Any) -> None:
         super().__init__(60, **kwargs)
@@ -69,7 +69,7 @@ def test_the_clock_of_the_schedule_decides_as_in_celery(
 
 
 def test_a_clock_in_another_zone_is_the_zone_of_its_crontab(app: Celery) -> None:
-    """09:00 on the wall clock of Tokyo, in an app whose time zone is UTC."""
+    """The crontab is due at 09:00 in Tokyo, although the time zone of the app is UTC."""
 
     def wall() -> datetime:
         return datetime.now(TOKYO).replace(tzinfo=None)
@@ -85,7 +85,7 @@ def test_a_clock_in_another_zone_is_the_zone_of_its_crontab(app: Celery) -> None
 
 
 def test_a_run_that_was_just_made_is_not_due_again() -> None:
-    """The object compares its own clock with a time recorded by the clock of Redis."""
+    """The clock of the schedule object may differ from the clock of Redis."""
     for ahead in (timedelta(hours=9), timedelta(minutes=-3)):
         when = crontab("0", nowfun=at(NOON + timedelta(seconds=1)))
         now = NOON + timedelta(seconds=1) - ahead
@@ -132,7 +132,7 @@ def test_errors_of_is_due_are_raised(app: Celery) -> None:
 def test_a_class_without_a_clock_is_used_too() -> None:
     class Bare(BaseSchedule):
         def __init__(self) -> None:
-            """Do not call Celery's constructor."""
+            """Skip Celery's constructor, which would set the clock."""
 
         def is_due(self, _last_run_at: datetime) -> Any:
             return schedstate(False, 3.0)
@@ -174,7 +174,7 @@ class TestUpcoming:
 
 
 class ZonedCron(crontab):
-    """A crontab in its own time zone, as programs write it."""
+    """A user-defined crontab with a time zone."""
 
     def __init__(self, *args: Any, zone: str, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -187,7 +187,7 @@ class ZonedCron(crontab):
 
 
 class HeaderEntry(Entry):
-    """Sets the time zone of its crontab from a header."""
+    """An entry that reads the time zone of its crontab from the message headers."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -217,7 +217,7 @@ def test_an_entry_class_that_creates_its_schedule(
     for one in (made, loaded):
         due_at = one.due_at
         assert due_at is not None
-        # Celery's own calculation, which is used here, may be some microseconds early.
+        # Celery's calculation may be some microseconds early.
         whole = due_at + timedelta(seconds=1)
         assert (whole.hour, whole.astimezone(TOKYO).hour) == (0, 9)
         assert score_of("tokyo") == pytest.approx(due_at.timestamp(), abs=2)

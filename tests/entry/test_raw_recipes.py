@@ -1,4 +1,4 @@
-"""Entries written by raw commands from any language, as the manual shows."""
+"""Entries that other programs write with plain Redis commands, as the manual shows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A schedule as operators see it, and beats that tests can inspect."""
+"""Fixtures for the ``Schedule`` API, and for beats that record their messages."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ Make: TypeAlias = Callable[..., RedBeatSchedulerEntry]
 
 
 class RoundTrips:
-    """Counts the requests of the app's client to Redis since the last count.
+    """Counts the requests that the app's client sends to Redis.
 
-    Each use of a connection counts, whether the client waits for the reply at once or later.
+    Each use of a connection counts as one request, even if the client reads the reply later.
     """
 
     def __init__(self, client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,20 +43,20 @@ class RoundTrips:
 
         def counted(*command: Any, **options: Any) -> Any:
             connection = get_connection(*command, **options)
-            self._count += 1  # after the call: redis-py 5 refuses a call without a command
+            self._count += 1  # not counted if get_connection raises an error
             return connection
 
         monkeypatch.setattr(pool, "get_connection", counted)
 
     def take(self) -> int:
-        """Return the number since the last call."""
+        """Return the number of requests since the last call."""
         count, self._count = self._count, 0
         return count
 
 
 @pytest.fixture
 def schedule(world: World) -> Schedule:
-    """The schedule of the app."""
+    """The ``Schedule`` of the app."""
     return Schedule(world.app)
 
 
@@ -73,7 +73,7 @@ def make(world: World) -> Make:
 
 @pytest.fixture
 def trips(world: World, monkeypatch: pytest.MonkeyPatch) -> RoundTrips:
-    """The counter of round trips; the server has the scripts loaded."""
+    """The counter of round trips. Redis has already loaded the scripts."""
     client = get_redis(world.app)
     for script in ("save", "page", "delete", "count", "trigger"):
         client.script_load(load_script(script).text)
@@ -81,5 +81,5 @@ def trips(world: World, monkeypatch: pytest.MonkeyPatch) -> RoundTrips:
 
 
 def overdue(seconds: float = 5000) -> timedelta:
-    """Return when an hourly entry ran that has been due for ``seconds``."""
+    """Return the age of the last run of an overdue hourly entry: ``seconds`` as a timedelta."""
     return timedelta(seconds=seconds)

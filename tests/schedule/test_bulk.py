@@ -1,4 +1,4 @@
-"""Many entries at once: saving, deleting, pausing, applying."""
+"""Methods that save, delete, pause or apply many entries at once."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_save_all_takes_a_round_trip_per_500(
     assert schedule.save_all(entries) == 1001
     assert trips.take() == 3
     assert schedule.save_all(make(f"e{number}") for number in range(1001)) == 1001
-    assert trips.take() == 3  # the same entry is stored already
+    assert trips.take() == 3  # equal entries are already stored
     assert schedule.save_all(make(f"e{number}", args=[1]) for number in range(1001)) == 1001
     assert trips.take() == 6
     assert schedule.save_all([]) == 0
@@ -105,7 +105,7 @@ def test_save_all_writes_nothing_of_a_batch_where_a_key_is_in_use(
 def test_save_all_stops_at_the_batch_where_a_key_is_in_use(
     schedule: Schedule, make: Make, world: World, used: int
 ) -> None:
-    """The refused save returns its connections, so that a small pool can serve the next save."""
+    """A failed save returns its connections to the pool, so the next save can use them."""
     world.app.redbeat_redis = few_connections(world)
     entries = [make(f"e{number}") for number in range(1300)]
     world.client.set(f"redbeat:e{used}", "not mine")
@@ -125,7 +125,7 @@ class Unready(RedBeatSchedulerEntry):
 
 
 def few_connections(world: World) -> redis.Redis:
-    """Return a client with as many connections as one save needs at the same time."""
+    """Return a client whose pool has only the three connections that one save needs."""
     return redis.Redis.from_url(world.app.conf.redbeat_redis_url, max_connections=3)
 
 
@@ -139,13 +139,13 @@ def test_save_all_waits_for_batches_in_flight_when_the_next_fails(
             schedule.save_all([*entries, Unready("bad", "t", 60, app=world.app)])
     assert world.client.zcard(SCHEDULE) == 500
     for entry in entries[::50]:
-        entry.save(if_unchanged=True)  # the entry knows that it was stored
+        entry.save(if_unchanged=True)  # no conflict, because the entry knows its stored state
 
 
 def test_save_all_merges_concurrently_recorded_runs(
     schedule: Schedule, make: Make, world: World
 ) -> None:
-    """Entries of the first batch, of the last batch, and of a batch in flight with both."""
+    """Another process records runs of entries in the first, second and last batch."""
     entries = [make(f"e{number}", last_run_at=world.ago(100)) for number in range(1300)]
     schedule.save_all(entries)
     ran = world.ago(50)
@@ -161,7 +161,7 @@ def test_save_all_merges_concurrently_recorded_runs(
 def test_save_all_survives_the_loss_of_its_connections(
     schedule: Schedule, make: Make, world: World, wire: Wire
 ) -> None:
-    """Setup: three batches. Fault: the reply to each of them is lost. Invariant: all are stored."""
+    """Fault: the replies to three batches are lost. Invariant: all entries are stored."""
 
     def are_stored(count: int) -> bool:
         return bool(world.client.zcard(SCHEDULE) >= count)
@@ -177,7 +177,7 @@ def test_save_all_with_a_pool_that_has_no_connection_to_spare(make: Make, world:
     client = redis.Redis.from_url(world.app.conf.redbeat_redis_url, max_connections=1)
     store = store_of(world.app, client)
     answer = store.begin_save_all([Writing(make().key, *make().texts(), meta="{}")])
-    assert store.members() == 1  # on the only connection
+    assert store.members() == 1  # this request needs the only connection
     assert [saved.code for saved in answer()] == [SAVED]
     client.close()
 
@@ -325,7 +325,7 @@ def test_apply_takes_a_few_round_trips(schedule: Schedule, trips: RoundTrips) ->
     schedule.apply(definitions)
     assert trips.take() == 2
     schedule.apply({**definitions, "e0": {"task": "u", "schedule": 3600}}, prune=True)
-    assert trips.take() == 2 + 2 + 3  # compared, saved over a history, searched for others
+    assert trips.take() == 2 + 2 + 3  # 2 to compare, 2 to save, 3 to find entries to prune
 
 
 def test_apply_accepts_entry_objects_too(

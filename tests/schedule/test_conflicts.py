@@ -1,4 +1,4 @@
-"""``save(if_unchanged=True)``: the first writer wins."""
+"""With ``save(if_unchanged=True)``, the second of two concurrent writers gets an error."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_the_own_pause_is_not_a_conflict(schedule: Schedule, make: Make) -> None
 def test_two_concurrent_pauses_both_succeed(
     schedule: Schedule, make: Make, world: World, wire: Wire
 ) -> None:
-    """A pause is repeated on top of what the other process wrote."""
+    """The pause is repeated with the definition that the other process wrote."""
     make("a").save()
     wire.after_reply(make("a", args=[5]).save)
     assert schedule.pause_all(["a"]) == 1
@@ -99,7 +99,7 @@ def test_two_concurrent_pauses_both_succeed(
 
 @pytest.fixture
 def proxied(redis_server: RedisServer, world: World) -> Iterator[Proxy]:
-    """A proxy to Redis through which the world's app connects and retries."""
+    """A proxy through which the app connects to Redis. The app's client retries requests."""
     with Proxy(redis_server.port) as proxy:
         world.app.redbeat_redis = redis.Redis.from_url(
             proxy.url,
@@ -116,8 +116,8 @@ def proxied(redis_server: RedisServer, world: World) -> Iterator[Proxy]:
 def test_a_lost_reply_is_not_a_conflict(
     make: Make, schedule: Schedule, proxied: Proxy, fields: dict[str, Any]
 ) -> None:
-    """The client repeats the script, which finds what it wrote."""
-    make("other").save()  # the script is loaded from now on
+    """The client repeats the script, which finds that its changes are already stored."""
+    make("other").save()  # Redis loads the script
     entry = make("a", **fields)
     for number in range(3):
         entry.args = [number]

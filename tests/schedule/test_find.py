@@ -1,4 +1,4 @@
-"""Searching entries: filters, states, due times, upcoming runs of all entries."""
+"""Searches for entries by filters, states and due times, and for upcoming runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def names(found: Any) -> list[str]:
 
 @pytest.fixture
 def filled(schedule: Schedule, make: Make, world: World) -> Schedule:
-    """Entries of each kind."""
+    """A schedule with static, dynamic, paused and finished entries."""
     world.app.conf.beat_schedule = {"static": {"task": "billing.daily", "schedule": 500}}
     scheduler = world.scheduler()
     scheduler.tick()
@@ -74,7 +74,7 @@ def test_a_limit_ends_the_reading(schedule: Schedule, make: Make, trips: RoundTr
     assert len(list(schedule.records(limit=3))) == 3
     assert trips.take() == 1
     assert len(list(schedule.records())) == 1200
-    assert trips.take() == 3 + 1  # pages of 500, and a scan of all keys
+    assert trips.take() == 3 + 1  # three pages of 500, and a scan of all keys
 
 
 def test_one_page_is_one_round_trip(schedule: Schedule, make: Make, trips: RoundTrips) -> None:

@@ -1,4 +1,4 @@
-"""The last runs of an entry."""
+"""The history lists the last runs of an entry."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NO_TASKS: dict[str, str] = {}
 
 
 def run(world: World, scheduler: RecordingScheduler, name: str = "a") -> None:
-    """Run an hourly entry once more."""
+    """Make an hourly entry due, and let the scheduler run it."""
     world.put_meta(name, world.ago(4000))
     world.client.zadd(SCHEDULE, {f"redbeat:{name}": 1})
     scheduler.tick()
@@ -186,7 +186,7 @@ def line(scheduled: float, *rest: Any) -> str:
 
 
 def written(scheduled: float, dispatched: float, outcome: str, run_id: str) -> str:
-    """Return the line of a run, whose id is left out if it can be computed."""
+    """Return the stored history line of a run. It omits a task id that can be computed."""
     is_computable = outcome == "sent" and run_id == own_id(at(scheduled))
     return (
         line(scheduled, dispatched)

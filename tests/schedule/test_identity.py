@@ -1,4 +1,4 @@
-"""An entry that is deleted and saved again is a new entry: its runs have other task ids."""
+"""An entry that is deleted and saved again is a new entry, with other task ids."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ HOUR = 3600.0
 
 @pytest.fixture
 def ran(world: World) -> datetime:
-    """The last run of all entries; their next run has been due for a few minutes."""
+    """A last run 4000 s ago, after which an hourly entry has been due for a few minutes."""
     return world.ago(4000)
 
 
 def send(scheduler: RecordingScheduler) -> str:
-    """Send one run; return its task id."""
+    """Tick, assert that one run is sent, and return its task id."""
     count = len(scheduler.sent)
     scheduler.tick()
     assert len(scheduler.sent) == count + 1
@@ -85,7 +85,7 @@ def test_an_entry_saved_again_without_a_delete_keeps_its_ids(
 
 
 def test_entries_of_raw_writers(world: World, beat: RecordingScheduler, ran: datetime) -> None:
-    """Equal texts may have come back with older data; different texts belong to another entry."""
+    """A raw entry that is written again keeps its task ids if its definition is the same."""
     ids = []
     for task in ("tasks.a", "tasks.a", "tasks.b"):
         world.put("a", interval_json(HOUR), ran, task=task)

@@ -1,4 +1,4 @@
-"""The schedule as a mapping of names to entries."""
+"""``Schedule`` is a mapping of names to entries."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ def test_pop_returns_what_it_removed(schedule: Schedule, make: Make) -> None:
 
 
 class Rival(RedBeatSchedulerEntry):
-    """An entry that another process changes or deletes right after it was read."""
+    """An entry that another process changes or deletes right after it is loaded."""
 
     act: ClassVar[Callable[[], object]]
 
     @classmethod
     def from_key(cls, key: str, app: Any = None) -> Rival:
-        """Load the entry, then run the change of the other process."""
+        """Load the entry, then call ``act``, which simulates the other process."""
         entry = super().from_key(key, app)
         cls.act()
         return entry

@@ -1,4 +1,4 @@
-"""Pages of a listing while entries run, move, are added and are deleted."""
+"""A listing is correct while entries run, change their score, are added or are deleted."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COUNT = 1300
 
 @pytest.fixture
 def listing(world: World, schedule: Schedule) -> Iterator[str]:
-    """A listing of 1300 entries that has read the first page of 500; e499 was the last entry."""
+    """An iterator over 1300 entries that has read the first page, up to e499."""
     world.put_many(COUNT)
     scores = {f"redbeat:e{number}": 1_000_000 + number for number in range(COUNT)}
     world.client.zadd(SCHEDULE, scores)
@@ -77,7 +77,7 @@ def test_an_entry_that_is_paused_and_resumed_is_listed(
 @pytest.mark.parametrize("gone", [False, True])
 @pytest.mark.parametrize("score", [1000.0, -2.0])
 def test_pages_within_one_score(store: Store, world: World, gone: bool, score: float) -> None:
-    """Members with equal scores are in byte order, whatever the locale."""
+    """Entries with equal scores are listed in byte order, independent of the locale."""
     names = sorted(("a", "B", "é", "a-", "a1", "Z", "_", "b", "aa"), key=str.encode)
     for name in names:
         world.put(name, score=score)

@@ -1,4 +1,4 @@
-"""Pausing and resuming, of static entries too."""
+"""Tests of pausing and resuming dynamic and static entries."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_verbs_take_two_round_trips(make: Make, trips: RoundTrips) -> None:
     assert trips.take() == 2
     entry.resume()
     assert trips.take() == 2
-    entry.resume()  # nothing to change
+    entry.resume()  # the entry is not paused
     assert trips.take() == 1
 
 
@@ -144,7 +144,7 @@ STATIC: dict[str, Any] = {"task": "t", "schedule": 3600, "kwargs": {"a": "é"}}
 
 
 def start_beat(world: World, **fields: Any) -> None:
-    """Start a beat with the entry ``a`` in its ``beat_schedule``, and stop it again."""
+    """Start a beat with the entry ``a`` in its ``beat_schedule``, then stop the beat."""
     world.app.conf.beat_schedule = {"a": {**STATIC, **fields}}
     scheduler = world.scheduler()
     scheduler.tick()

@@ -1,4 +1,4 @@
-"""Saving an entry again that has finished."""
+"""Tests of saving a finished entry again."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def load(world: World) -> RedBeatSchedulerEntry:
 
 
 def finish(world: World, when: Any = HOUR, **fields: Any) -> RecordingScheduler:
-    """Save an entry and let a beat send its only run; return the beat."""
+    """Save an entry, let a beat send its only run, and return the beat."""
     make(world, when, **{"last_run_at": world.ago(2 * HOUR), **fields}).save()
     scheduler = world.scheduler()
     scheduler.tick()
@@ -45,7 +45,7 @@ def finish(world: World, when: Any = HOUR, **fields: Any) -> RecordingScheduler:
 
 
 def assert_runs_once_in(world: World, scheduler: RecordingScheduler, seconds: float) -> None:
-    """Assert that the entry is due in ``seconds``, and runs once."""
+    """Assert that the entry is due in ``seconds``, and then runs once."""
     scheduler.tick()
     assert scheduler.sent == []
     assert world.score("once") == pytest.approx(world.now() + seconds, abs=5)
@@ -93,13 +93,13 @@ SAVES: dict[str, Save] = {
 }
 
 
-#: The ways of saving that the short run tries.
+#: The short run tests only these ways to save an entry.
 SHORT = {"loaded", "new object", "apply"}
 
 
 @pytest.fixture(params=[name if name in SHORT else long(name) for name in SAVES])
 def save(request: pytest.FixtureRequest) -> Save:
-    """Each way in which an application saves an entry, with what it changes."""
+    """A function that saves the entry with changes, for each way to save an entry."""
     return SAVES[request.param]
 
 
@@ -266,7 +266,7 @@ def test_the_saved_object_knows_the_stored_history(world: World) -> None:
 
 @pytest.mark.parametrize("ahead", [600.0, -30.0])
 def test_a_host_with_a_wrong_clock_saves_it(world: World, save: Save, ahead: float) -> None:
-    """A host that is ahead counts from the time of Redis, a host that is behind from its own."""
+    """The next run counts from the earlier of the host's time and the time of Redis."""
     scheduler = finish(world)
     with time_machine.travel(time.time() + ahead, tick=True):
         save(world, {"schedule": schedule(60)})
@@ -358,7 +358,7 @@ def test_new_and_unfinished_entries_log_nothing(
 
 
 def declared(world: World, **fields: Any) -> RecordingScheduler:
-    """Start a beat with this entry in ``beat_schedule``."""
+    """Return a beat after its first tick, with the entry ``once`` in ``beat_schedule``."""
     for scheduler in world.schedulers:
         scheduler.close()
     once = {"task": "t", "schedule": HOUR, "max_runs": 1, **fields}

@@ -1,4 +1,4 @@
-"""The signals of a beat."""
+"""Tests of the signals that a beat sends."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ NO_TASKS: dict[str, str] = {}
 
 
 class Received(list[tuple[str, dict[str, Any]]]):
-    """The received signals: name and arguments of each."""
+    """A list of received signals. Each item is a name and the arguments."""
 
     @property
     def names(self) -> list[str]:
-        """The names of the signals, in order."""
+        """The names of the received signals, in order."""
         return [name for name, _ in self]
 
     def one(self, name: str) -> dict[str, Any]:
-        """Return the arguments of the only signal with this name."""
+        """Return the arguments of the only received signal with this name."""
         (arguments,) = (arguments for said, arguments in self if said == name)
         return arguments
 
 
 @pytest.fixture
 def received() -> Iterator[Received]:
-    """All signals of the test."""
+    """The signals that are sent during the test."""
     received = Received()
 
     def receive(signal: Any, **arguments: Any) -> None:

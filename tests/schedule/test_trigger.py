@@ -1,4 +1,4 @@
-"""Triggered runs, in addition to the schedule."""
+"""Tests of manually triggered runs."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The scheduler in process: real Redis, recorded messages."""
+"""Tests of the scheduler in the process of the test, with a real Redis server."""

@@ -1,4 +1,4 @@
-"""Clients that count the replies of Redis, or lose commands and replies."""
+"""Redis clients that count replies, or lose commands and replies."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class WatchedConnection(redis.Connection):
 
 
 class CountingRedis(redis.Redis):
-    """Counts the replies, each of them one round trip."""
+    """A client that counts replies. Each reply is one round trip."""
 
     trips = 0
 
@@ -43,14 +43,15 @@ class CountingRedis(redis.Redis):
 
 
 def always() -> bool:
-    """A condition that holds at once."""
+    """Return True: a condition that always holds."""
     return True
 
 
 class Wire(redis.Redis):
-    """Loses commands and replies, or runs an action before or after them.
+    """A client that can lose commands and replies, or run an action before or after them.
 
-    A condition decides when. It looks at what is stored and sent, not at the commands.
+    A test specifies the moment by a condition, such as "a run is recorded". The client checks the
+    condition at each command or reply.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -65,7 +66,7 @@ class Wire(redis.Redis):
     ) -> None:
         """Run ``action`` once, before the first command that is sent while ``when`` holds.
 
-        If it raises, the command does not arrive.
+        If ``action`` raises, Redis does not get the command.
         """
         self._before.append(_once(action, when, self._before))
 
@@ -80,16 +81,16 @@ class Wire(redis.Redis):
         self.before_command(_fail, when)
 
     def lose(self, when: Callable[[], object] = always, times: int = 1) -> None:
-        """Lose the first replies that arrive while ``when`` holds; Redis has run the commands."""
+        """Lose the first ``times`` replies that arrive while ``when`` holds."""
         self._losses += [when] * times
 
     def sending(self) -> None:
-        """Run the actions that wait for a command."""
+        """Run the :meth:`before_command` actions whose condition holds."""
         for step in tuple(self._before):
             step()
 
     def received(self, connection: redis.Connection) -> None:
-        """Run the actions that wait for a reply."""
+        """Lose the reply, or run the :meth:`after_reply` actions whose condition holds."""
         if self._losses and self._losses[0]():
             del self._losses[0]
             self.lost += 1
@@ -106,7 +107,7 @@ def _fail() -> None:
 def _once(
     action: Callable[[], object], when: Callable[[], object], steps: list[Callable[[], object]]
 ) -> Callable[[], None]:
-    """Return a step that removes itself from the list before it runs its action."""
+    """Return a function that runs ``action`` if ``when`` holds, and leaves ``steps`` first."""
 
     def step() -> None:
         if when():
@@ -120,12 +121,12 @@ C = TypeVar("C", CountingRedis, Wire)
 
 
 def counting_client(url: str) -> CountingRedis:
-    """Return a counting client whose connections are not shared."""
+    """Return a client that counts replies, with its own connection pool."""
     return _watched(CountingRedis, url)
 
 
 def wired_client(url: str) -> Wire:
-    """Return a client that can lose commands and replies, whose connections are not shared."""
+    """Return a client that can lose commands and replies, with its own connection pool."""
     return _watched(Wire, url)
 
 

@@ -1,4 +1,4 @@
-"""A beat that tests can inspect: its schedule is in the empty Redis, its messages in a list."""
+"""Fixtures for beats that record their messages in a list, with their schedule in a real Redis."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Sent:
 
 
 class Clock:
-    """Monotonic seconds that pass only when a test advances them."""
+    """A monotonic clock, in seconds, that advances only when a test calls :meth:`advance`."""
 
     def __init__(self) -> None:
         self.seconds = 1000.0
@@ -64,12 +64,12 @@ class Clock:
         return self.seconds
 
     def advance(self, seconds: float) -> None:
-        """Let time pass."""
+        """Advance the clock by ``seconds``."""
         self.seconds += seconds
 
 
 class RecordingScheduler(RedBeatScheduler):
-    """Records the messages; ``before_send`` is called with the task's name and may raise."""
+    """A scheduler that records its messages. It first calls ``before_send`` with the task name."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.sent: list[Sent] = []
@@ -79,23 +79,23 @@ class RecordingScheduler(RedBeatScheduler):
     def send_task(
         self, name: str, args: Any = None, kwargs: Any = None, producer: Any = None, **options: Any
     ) -> None:
-        """Record the message."""
+        """Call ``before_send``, then record the message."""
         assert producer is not None
         self.before_send(name)
         self.sent.append(Sent(name, args, kwargs, options))
 
     @property
     def names(self) -> list[str]:
-        """The names of the entries that were sent, in order."""
+        """The names of the entries whose messages were sent, in order."""
         return [message.name for message in self.sent]
 
 
 def void(_result: object) -> None:
-    """Discard a result, for lambdas that must return None."""
+    """Return None, so that a lambda can discard the result of a call."""
 
 
 def once(action: Callable[[], Any]) -> Callable[[str], None]:
-    """Return a ``before_send`` that runs ``action`` before the first message only."""
+    """Return a function for ``before_send`` that runs ``action`` before the first message only."""
     actions = [action]
 
     def before_send(_task: str) -> None:
@@ -106,48 +106,48 @@ def once(action: Callable[[], Any]) -> Callable[[str], None]:
 
 
 def datetime_json(instant: datetime) -> Json:
-    """Return an instant as RedBeat stores it."""
+    """Return an instant in the JSON form that RedBeat stores."""
     parts = ("year", "month", "day", "hour", "minute", "second", "microsecond")
     fields = {part: getattr(instant, part) for part in parts}
     return {"__type__": "datetime", **fields, "timezone": "UTC"}
 
 
 def end_run(app: Celery, sent: Sent) -> None:
-    """Report the end of a message's task, as a worker of an app with overlap support does."""
+    """Report that a worker ended the task of this message."""
     workers.end_run(app, sent.id, sent.options["headers"])
 
 
 def interval_json(every: float) -> Json:
-    """Return an interval as RedBeat stores it."""
+    """Return an interval in the JSON form that RedBeat stores."""
     return {"__type__": "interval", "every": every, "relative": False}
 
 
 @dataclass
 class World:
-    """The schedule in Redis, read and written as programs in other languages do."""
+    """Functions that read and write the schedule in Redis with plain Redis commands."""
 
     app: Celery
     client: Any
     schedulers: list[RedBeatScheduler] = field(default_factory=list)
 
     def scheduler(self, **kwargs: Any) -> RecordingScheduler:
-        """Return a new scheduler, closed after the test."""
+        """Return a new recording scheduler. The fixture ``world`` closes it after the test."""
         return self.scheduler_of(RecordingScheduler, **kwargs)
 
     def scheduler_of(self, cls: type[S], clock: Clock | None = None, **kwargs: Any) -> S:
-        """Return a new scheduler of a class with an optional clock; it is closed after the test."""
+        """Return a new scheduler of the class ``cls``, which uses ``clock`` if given."""
         cls = cls if clock is None else on_clock(cls, clock)
         scheduler = cls(kwargs.pop("app", self.app), **kwargs)
         self.schedulers.append(scheduler)
         return scheduler
 
     def now(self) -> float:
-        """Return the time of Redis."""
+        """Return the time of Redis as UNIX seconds."""
         seconds, micros = self.client.time()
         return float(seconds) + float(micros) / 1e6
 
     def ago(self, seconds: float) -> datetime:
-        """Return an instant some seconds ago, by the time of Redis."""
+        """Return the instant that was ``seconds`` ago, by the clock of Redis."""
         return datetime.fromtimestamp(self.now(), timezone.utc) - timedelta(seconds=seconds)
 
     def put(
@@ -158,7 +158,7 @@ class World:
         score: float = 0,
         **definition: Any,
     ) -> str:
-        """Store an entry by raw commands, by default due now; return its key."""
+        """Store an entry by raw commands, and return its key. By default, it is due now."""
         key = f"{PREFIX}{name}"
         text = {"name": name, "task": f"tasks.{name}", "schedule": schedule or interval_json(60)}
         self.client.hset(key, "definition", json.dumps({**text, **definition}))
@@ -177,34 +177,34 @@ class World:
         pipeline.execute()
 
     def put_meta(self, name: str, last_run_at: datetime) -> None:
-        """Write the run history of an entry, as applications do."""
+        """Write the last run of an entry to its hash field ``meta``, as some applications do."""
         meta = json.dumps({"last_run_at": datetime_json(last_run_at)})
         self.client.hset(f"{PREFIX}{name}", "meta", meta)
 
     def score(self, name: str) -> float | None:
-        """Return the score of an entry."""
+        """Return the score of an entry, or None if the sorted set does not contain the entry."""
         score = self.client.zscore(SCHEDULE, f"{PREFIX}{name}")
         return None if score is None else float(score)
 
     def is_claimed(self, name: str) -> bool:
-        """Return whether a claim is held on an entry."""
+        """Return whether an entry is claimed."""
         return bool(self.client.hexists(f"{PREFIX}{name}", "claim"))
 
     def field(self, name: str, field: str) -> Json:
-        """Return a field of an entry, decoded as plain JSON."""
+        """Return a hash field of an entry, decoded from JSON."""
         text = self.client.hget(f"{PREFIX}{name}", field)
         assert text is not None, f"{name} has no {field}"
         decoded: Json = json.loads(text)
         return decoded
 
     def run_count(self, name: str) -> int:
-        """Return how often an entry ran."""
+        """Return the recorded run count of an entry."""
         if not self.client.hexists(f"{PREFIX}{name}", "meta"):
             return 0
         return int(self.field(name, "meta").get("total_run_count", 0))
 
     def expire_claim(self, name: str) -> None:
-        """Let the claim on an entry expire, as at the end of its lease."""
+        """Change the claim on an entry as if its lease had expired."""
         key = f"{PREFIX}{name}"
         text = self.client.hget(key, "claim")
         assert text is not None, f"{name} is not claimed"
@@ -215,12 +215,12 @@ class World:
         self.client.zadd(SCHEDULE, {key: 1})
 
     def quarantine(self) -> dict[str, Json]:
-        """Return the notes of the quarantine, by entry key."""
+        """Return the quarantined entries: the stored details, keyed by entry key."""
         notes = self.client.hgetall(QUARANTINE)
         return {key: json.loads(note) for key, note in notes.items()}
 
     def dump(self) -> dict[str, Any]:
-        """Return all data in Redis except the lock, counts, last requests and presence of beats."""
+        """Return all data in Redis except the lock, metrics, last requests and beat presence."""
         readers: dict[str, Callable[[str], Any]] = {
             "hash": self.client.hgetall,
             "set": self.client.smembers,
@@ -232,7 +232,7 @@ class World:
         return {key: readers[self.client.type(key)](key) for key in keys}
 
     def calls(self) -> int:
-        """Return how many scripts the server has run so far, by its own count."""
+        """Return how many scripts the server has run so far, according to ``INFO``."""
         stats = self.client.info("commandstats")
         return sum(int(stats.get(f"cmdstat_{name}", {}).get("calls", 0)) for name in SCRIPT_CALLS)
 
@@ -241,7 +241,7 @@ SCRIPT_CALLS = ("eval", "evalsha")
 
 
 def on_clock(cls: type[S], clock: Clock) -> type[S]:
-    """Return a class of schedulers that use a test's clock."""
+    """Return a subclass of ``cls`` that uses ``clock``."""
     return type(cls.__name__, (cls,), {"clock": clock})
 
 
@@ -253,7 +253,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def world(app: Celery, redis_client: redis.Redis) -> Iterator[World]:
-    """An empty schedule, and functions to inspect it."""
+    """An empty schedule, and functions that read and write it."""
     world = World(app, redis_client)
     yield world
     for scheduler in world.schedulers:
@@ -266,14 +266,14 @@ def world(app: Celery, redis_client: redis.Redis) -> Iterator[World]:
 
 @pytest.fixture
 def log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
-    """The log of ``celery.beat``, from INFO on."""
+    """The records of the logger ``celery.beat`` at level INFO and above."""
     caplog.set_level("INFO", "celery.beat")
     return caplog
 
 
 @pytest.fixture
 def counting(app: Celery, redis_url: str) -> CountingRedis:
-    """The client of the app, which counts replies."""
+    """The Redis client of the app. It counts replies."""
     client = counting_client(redis_url)
     app.redbeat_redis = client
     return client
@@ -281,7 +281,7 @@ def counting(app: Celery, redis_url: str) -> CountingRedis:
 
 @pytest.fixture
 def wire(app: Celery, redis_url: str) -> Wire:
-    """The client of the app, whose commands and replies can be lost."""
+    """The Redis client of the app. It can lose commands and replies."""
     client = wired_client(redis_url)
     app.redbeat_redis = client
     return client

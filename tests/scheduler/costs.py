@@ -1,4 +1,4 @@
-"""What an operation costs Redis: round trips, commands and bytes, as the server counts them."""
+"""Measures the cost of an operation: round trips, Redis commands and bytes."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from .clients import CountingRedis
 
 __all__ = ("Cost", "Meter")
 
-#: Commands of the meter itself, and those that a client sends when it connects.
+#: Commands that are not counted: the meter and newly connected clients send them.
 OWN = frozenset({"info", "config|resetstat", "config", "hello", "client|setinfo", "client"})
 WAYS = ("input", "output")
 
 
 @dataclass(frozen=True)
 class Cost:
-    """The requests to a server.
+    """The cost of an operation on a server.
 
-    ``trips`` are replies that the client waited for; ``calls`` maps commands, including those in
-    scripts, to how often the server ran them; ``sent`` and ``received`` are bytes from the client's
-    point of view.
+    ``trips`` is the number of replies to the client. ``calls`` counts each command that the server
+    ran, including commands in scripts. ``sent`` and ``received`` are the bytes that the client sent
+    and received.
     """
 
     trips: int
@@ -34,21 +34,21 @@ class Cost:
 
     @property
     def commands(self) -> int:
-        """How many commands the server ran."""
+        """The number of commands that the server ran."""
         return self.calls.total()
 
 
 class Meter:
-    """Reads the counters of a server on its own connection.
+    """Reads the counters of a server on a separate connection.
 
-    ``client`` does the work; nobody else may use the server at the same time.
+    ``client`` is measured. No other client may use the server at the same time.
     """
 
     def __init__(self, url: str, client: CountingRedis) -> None:
         self._watched = client
         self._client: Any = redis.Redis.from_url(url, decode_responses=True)
         self._silence = (0, 0)
-        for _ in range(2):  # the first call connects
+        for _ in range(2):  # the first call also connects, which takes more bytes
             silence = self._bytes(lambda: None)
         self._silence = silence
 
@@ -57,7 +57,7 @@ class Meter:
         self._client.close()
 
     def cost(self, work: Callable[[], Any]) -> Cost:
-        """Run ``work``, and return what it cost."""
+        """Run ``work``, and return its cost."""
         self._client.config_resetstat()
         trips = self._watched.trips
         sent, received = self._bytes(work)
@@ -69,7 +69,7 @@ class Meter:
         return Counter({name: calls for name, calls in called.items() if name not in OWN})
 
     def _bytes(self, work: Callable[[], Any]) -> tuple[int, int]:
-        """Return the bytes sent and received, without those of the meter."""
+        """Run ``work``, and return the bytes sent and received, without the meter's bytes."""
         before = self._client.info("stats")
         work()
         after = self._client.info("stats")

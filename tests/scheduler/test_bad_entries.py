@@ -1,4 +1,4 @@
-"""Entries that cannot be read, each among good entries that must not be affected."""
+"""Entries that a beat cannot read must not affect the other entries."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ DEPTH = 100_000
 
 
 def definition(**changes: Any) -> str:
-    """Return a good definition with ``changes``; a value of None drops the field."""
+    """Return a valid definition with ``changes``. A value of None removes the field."""
     fields = {"name": "bad", "task": "t", "schedule": interval_json(60), **changes}
     return json.dumps({name: value for name, value in fields.items() if value is not None})
 
 
 def crontab(**fields: Any) -> dict[str, Any]:
-    """Return a crontab as stored."""
+    """Return a crontab in its stored form."""
     return {"__type__": "crontab", **fields}
 
 
 def rrule(**fields: Any) -> dict[str, Any]:
-    """Return a recurrence rule as stored."""
+    """Return a recurrence rule in its stored form."""
     return {"__type__": "rrule", "freq": "DAILY", "dtstart": 0, **fields}
 
 
-#: Bad definitions, and a word that the reported reason must contain.
+#: Invalid definitions, each with a word that the reported reason must contain.
 BAD_DEFINITIONS: dict[str, tuple[str | bytes, str]] = {
     "empty": ("", "definition"),
     "bad JSON": ("{not json", "definition"),
@@ -82,7 +82,7 @@ BAD_DEFINITIONS: dict[str, tuple[str | bytes, str]] = {
     "unknown zone": (definition(schedule=rrule(dtstart_zone="Mars/Olympus")), "Mars/Olympus"),
 }
 
-#: Bad texts of other fields, and a word that the reported reason must contain.
+#: Invalid values of other hash fields, each with a word that the reported reason must contain.
 BAD_FIELDS: dict[str, tuple[str, str, str]] = {
     "meta: bad JSON": ("meta", "{", "meta"),
     "meta: list": ("meta", "[]", "meta"),
@@ -102,12 +102,12 @@ BAD_FIELDS: dict[str, tuple[str, str, str]] = {
 
 
 def store_bad_definition(text: str | bytes) -> Callable[[World], None]:
-    """Return a function that stores an entry with this definition."""
+    """Return a function that stores an entry with an invalid definition."""
     return lambda world: _store(world, "definition", text)
 
 
 def store_bad_field(field: str, text: str) -> Callable[[World], None]:
-    """Return a function that stores a good definition and a bad field."""
+    """Return a function that stores an entry with a valid definition and an invalid field."""
 
     def store(world: World) -> None:
         world.client.hset(f"{PREFIX}bad", field, text)
@@ -150,7 +150,7 @@ POISON = [
 
 
 def errors_about(log: pytest.LogCaptureFixture, key: str) -> list[str]:
-    """Return the error lines that name a key."""
+    """Return the log messages of level ERROR that contain a key."""
     return [
         record.getMessage()
         for record in log.records
@@ -158,7 +158,7 @@ def errors_about(log: pytest.LogCaptureFixture, key: str) -> list[str]:
     ]
 
 
-#: All bad entries; the short run has every second one.
+#: All invalid entries. The short run uses every second one.
 SAMPLE = [
     pytest.param(*one.values, id=one.id, marks=[pytest.mark.long] if number % 2 else [])
     for number, one in enumerate(POISON)
@@ -203,7 +203,7 @@ def test_all_kinds_at_once_are_quarantined_in_one_tick(world: World) -> None:
 
 
 def test_deep_nesting_in_other_fields_stops_nothing(world: World, clock: Clock) -> None:
-    """Deep nesting in the other fields is as harmful as in the definition."""
+    """Deeply nested JSON in any field of an entry does not stop the beat."""
     deep = "[" * 100_000
     for field in ("runtime", "policy", "meta", "claim", "history", "identity", "trigger"):
         key = world.put(f"deep-{field}", last_run_at=world.ago(90), score=world.now() + 900)

@@ -1,4 +1,4 @@
-"""The work of one tick and the memory of a beat are bounded."""
+"""The duration of a tick and the memory of a beat are bounded."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from tests.deployments import PREFIX
 
 from .conftest import QUARANTINE, SCHEDULE, Clock, RecordingScheduler, World
 
-#: Seconds that it takes to read an entry of the type ``slow``.
+#: The time in seconds that a beat takes to read an entry with a schedule of the type ``slow``.
 SLOW = 0.3
 
 
 class Slow(schedule):
-    """An interval that takes long to read."""
+    """An interval that takes a beat :data:`SLOW` seconds to decode."""
 
 
 _clocks: list[Clock] = []
 
 
 def read_slowly(_fields: object) -> Slow:
-    """Let time pass."""
+    """Advance the clock, then return the schedule."""
     _clocks[-1].advance(SLOW)
     return Slow(3600)
 
@@ -38,14 +38,14 @@ register_schedule_type("slow", Slow, lambda _schedule: {}, read_slowly)
 
 @pytest.fixture
 def slow_clock(clock: Clock) -> Iterator[Clock]:
-    """The clock that advances while an entry is read."""
+    """A clock that advances when a beat decodes a slow schedule."""
     _clocks.append(clock)
     yield clock
     _clocks.pop()
 
 
 def claimable(world: World, names: list[str]) -> list[str]:
-    """Return the entries that any beat may claim at once."""
+    """Return the names of the entries that any beat may claim now."""
     return [name for name in names if (world.score(name) or 0) <= world.now()]
 
 
@@ -108,7 +108,7 @@ def _definition(name: str) -> str:
 
 
 class WorkingClock(Clock):
-    """A clock that advances whenever it is read."""
+    """A clock that advances by 10 ms each time it is read."""
 
     def __call__(self) -> float:
         self.advance(0.01)

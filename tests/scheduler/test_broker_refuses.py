@@ -1,4 +1,4 @@
-"""A broker that refuses every message counts as unavailable, and the beat reconnects to it."""
+"""A beat treats a broker that refuses every message as unavailable, and reconnects."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from .conftest import SCHEDULE, Clock, World
 
 AWAY = "The broker is not available"
 BACK = "The broker is back"
-#: Failed attempts in a row: enough that the back-off of one entry would be much longer.
+#: The number of failed attempts in a row. The back-off of a single entry would be much longer.
 ATTEMPTS = 8
-#: A closed port of this host: the address of a replica's master, which must not be reached.
+#: A closed port of this host, which a replica gets as the address of its master.
 NOWHERE = ("127.0.0.1", 1)
 
 
 @pytest.fixture(params=["alone", "window"])
 def broker(world: World, request: pytest.FixtureRequest) -> Iterator[RedisServer]:
-    """A broker, with messages sent one by one or several together."""
+    """A broker to which the beat sends messages one by one, or several together."""
     world.app.conf.redbeat_publish_window = 1 if request.param == "alone" else 1000
     with RedisServer() as server:
         world.app.conf.broker_url = server.url
@@ -48,7 +48,7 @@ def lines(log: pytest.LogCaptureFixture, text: str) -> list[str]:
 
 
 class Refusal:
-    """How a broker begins to refuse, and how it recovers."""
+    """The Redis commands that make a broker refuse messages and accept them again."""
 
     def __init__(self, reason: str, begin: list[Any], end: list[Any]) -> None:
         self.reason = reason
@@ -89,12 +89,12 @@ REFUSALS = {
 def test_a_refusing_broker_is_retried_until_it_accepts_messages(
     world: World, broker: RedisServer, log: pytest.LogCaptureFixture, kind: str
 ) -> None:
-    """Setup: a connection to a broker that accepted a message.
+    """Setup: a beat is connected to a broker, which has accepted a message.
 
     Fault: the broker refuses writes for some time.
 
-    Invariant: every entry is retried after 2 s at most, the log has one line without a traceback,
-    and all messages are sent afterwards.
+    Invariant: every entry is retried within 2 s. The beat logs one line without a traceback. After
+    the fault, all messages are sent.
     """
     refusal, names = REFUSALS[kind], ["a", "b", "c"]
     world.put("warm")
@@ -117,7 +117,7 @@ def test_a_refusing_broker_is_retried_until_it_accepts_messages(
     assert not any(record.exc_info for record in log.records)
     assert not lines(log, "Could not send")
     admin.execute_command(*refusal.end)
-    for _ in range(2):  # the first retry finds that the broker has recovered
+    for _ in range(2):  # during the first tick, the beat finds that the broker has recovered
         make_due(world, *names)
         scheduler.tick()
     assert all(world.run_count(name) for name in names)
@@ -128,11 +128,11 @@ def test_a_refusing_broker_is_retried_until_it_accepts_messages(
 def test_a_replica_behind_the_same_address_is_left_for_the_new_master(
     world: World, broker: RedisServer
 ) -> None:
-    """Setup: an open connection to a broker behind one address.
+    """Setup: a beat is connected to the broker through a proxy.
 
-    Fault: that server becomes a replica, and the address leads to another server.
+    Fault: the broker becomes a replica, and the proxy now forwards to the new master.
 
-    Invariant: the next messages go to the other server.
+    Invariant: the beat sends the next messages to the new master.
     """
     with RedisServer() as heir, Proxy(broker.port) as address:
         world.app.conf.broker_url = address.url
@@ -207,10 +207,11 @@ OWN_ERRORS = [
 def test_an_error_in_user_code_delays_that_entry_only(
     world: World, log: pytest.LogCaptureFixture, error: Exception
 ) -> None:
-    """Setup: a task whose ``apply_async`` uses its own Redis.
+    """Setup: the ``apply_async`` method of a task uses another Redis server.
 
-    Invariant: an error of that Redis does not count as an error of the broker, whose connection
-    stays open.
+    Fault: that server returns an error.
+
+    Invariant: the beat retries only this entry, and keeps its connection to the broker open.
     """
 
     class Own(Task):

@@ -1,4 +1,4 @@
-"""A beat with cached entries treats them like a beat that has just started."""
+"""A beat treats cached entries in the same way as entries that it has just loaded."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ AT = {"__type__": "clocked", "clocked_time": MOMENT}
 
 
 def definition(**fields: Any) -> dict[str, Any]:
-    """Return a definition, by default of an hourly entry."""
+    """Return the definition of an entry, by default an hourly one."""
     return {"name": "n", "task": "t", "schedule": EVERY, **fields}
 
 
@@ -78,7 +78,8 @@ BAD: list[Any] = [
     None,
 ]
 PLAIN = json.dumps(definition(enabled=True))
-#: The same definitions in other notations, and texts that only look like definitions.
+#: Definitions as JSON, the same definitions in other notations, and strings that only look like
+#: definitions.
 TEXTS = [
     *map(json.dumps, (*GOOD, *BAD)),
     json.dumps(definition(kwargs={"when": MOMENT})).replace("__type__", r"\u005f_type__"),
@@ -108,7 +109,7 @@ POLICIES = ["", '{"max_runs": 9, "timezone": "Europe/Paris"}', "[]", "{"]
 
 
 class Changing(RecordingScheduler):
-    """Calls a function with each entry that it has sent."""
+    """A scheduler that changes the arguments and options of each entry after it was sent."""
 
     def apply_async(self, entry: Any, *args: Any, **kwargs: Any) -> Any:
         result = super().apply_async(entry, *args, **kwargs)
@@ -123,7 +124,7 @@ class Changing(RecordingScheduler):
 
 
 def put(world: World, texts: Iterable[tuple[str, str]], policy: str) -> None:
-    """Store entries by their names and texts."""
+    """Store entries from pairs of a name and a definition."""
     pipeline = world.client.pipeline(transaction=False)
     for name, text in texts:
         fields = {"definition": text, **({"policy": policy} if policy else {})}
@@ -136,7 +137,7 @@ def put(world: World, texts: Iterable[tuple[str, str]], policy: str) -> None:
 def outcome(
     world: World, beat: RecordingScheduler, names: list[str], ran: datetime
 ) -> tuple[list[Sent], dict[str, Any]]:
-    """Make all entries due that ran at an instant, tick, and return what was sent and stored."""
+    """Make all entries due with ``ran`` as their last run, tick, and return the results."""
     meta = json.dumps({"last_run_at": datetime_json(ran), "total_run_count": 3})
     pipeline = world.client.pipeline(transaction=False)
     pipeline.delete(QUARANTINE)
@@ -149,7 +150,7 @@ def outcome(
     beat.tick()
     reasons = {key: note["reason"] for key, note in world.quarantine().items()}
     counts = {name: world.run_count(name) for name in names}
-    # The score of an entry that is put back counts from the tick.
+    # The score of an entry that was put back depends on the time of the tick, so leave it out.
     scores = {name: "again" if world.is_claimed(name) else world.score(name) for name in names}
     sent = sorted(beat.sent, key=lambda message: message.name)
     return sent, {"reasons": reasons, "counts": counts, "scores": scores}

@@ -1,4 +1,4 @@
-"""Claims on entries, and everything that may happen to an entry while it is claimed."""
+"""Claims on entries, and changes of an entry while it is claimed."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from .conftest import SCHEDULE, Clock, RecordingScheduler, World, interval_json,
 
 
 def during_run(scheduler: RecordingScheduler, action: Callable[[], Any]) -> None:
-    """Run ``action`` once, while the first message is being sent."""
+    """Let the scheduler call ``action`` once, while it sends the first message."""
     scheduler.before_send = once(action)
 
 
 class DeadError(BaseException):
-    """Ends a beat without any of its handlers, as SIGKILL does."""
+    """An exception that no handler of a beat catches. It simulates SIGKILL."""
 
 
 def die_after_publishing(world: World, wire: Wire) -> RecordingScheduler:
-    """Return a scheduler whose next tick dies between sending and recording."""
+    """Return a scheduler that dies in its next tick, after sending and before recording."""
     scheduler = world.scheduler()
     scheduler.tick()
 
     def die() -> None:
         raise DeadError
 
-    world.schedulers.remove(scheduler)  # A dead process closes nothing.
+    world.schedulers.remove(scheduler)  # a killed beat does not close its scheduler
     wire.before_command(die, lambda: scheduler.sent)
     return scheduler
 
@@ -52,7 +52,7 @@ class TestExpiry:
         world.client.delete(f"{PREFIX}:lock")
         heir = world.scheduler()
         heir.tick()
-        assert heir.sent == []  # the claims still hold
+        assert heir.sent == []  # the claims of the dead beat have not expired yet
         world.expire_claim("a")
         world.expire_claim("new")
         heir.tick()
@@ -116,7 +116,7 @@ class TestExpiry:
         assert scheduler.names == ["a", "b", "c"]
 
     def test_a_run_is_decided_when_it_is_claimed(self, world: World, clock: Clock) -> None:
-        """Even if the broker took three seconds for the previous run."""
+        """The beat sends the occurrence that was due at the claim, even if it publishes later."""
         ran = world.ago(2)
         for name in "ab":
             world.put(name, interval_json(1), ran)
@@ -142,7 +142,7 @@ class TestExpiry:
 
 
 def die_after_sending(world: World, wire: Wire, **policy: Any) -> RecordingScheduler:
-    """Return a beat that died after sending ``a``, before recording it; its claim has expired."""
+    """Return a beat that died after it sent ``a`` and before it recorded the run."""
     dead = die_after_publishing(world, wire)
     key = world.put("a", interval_json(60), world.ago(130))
     world.client.hset(key, "policy", json.dumps(policy))
@@ -154,17 +154,17 @@ def die_after_sending(world: World, wire: Wire, **policy: Any) -> RecordingSched
 
 
 def decided_before(world: World, seconds: float) -> None:
-    """Change the claim on ``a`` so that its run was first claimed that many seconds earlier."""
+    """Move the time of the first claim of ``a`` back by ``seconds``."""
     text = str(world.client.hget(f"{PREFIX}a", "claim"))
     since = text.split(" ")[3]
     world.client.hset(f"{PREFIX}a", "claim", text.replace(since, f"{float(since) - seconds:.6f}"))
 
 
 class TestPerhapsSent:
-    """A beat died after sending the message and before recording the run."""
+    """A beat died after it sent the message and before it recorded the run."""
 
     def test_the_next_beat_sends_the_same_occurrence(self, world: World, wire: Wire) -> None:
-        """Another occurrence has become due since; it was not due at the first claim."""
+        """A later occurrence, which was not due yet at the first claim, is not sent instead."""
         dead = die_after_sending(world, wire)
         decided_before(world, 30)
         heir = world.scheduler()
@@ -174,7 +174,7 @@ class TestPerhapsSent:
     def test_a_possibly_sent_run_is_not_sent_again_when_it_is_too_late(
         self, world: World, wire: Wire, log: pytest.LogCaptureFixture
     ) -> None:
-        """It counts as a run, and the next occurrence is sent."""
+        """The beat records the late occurrence as a run, and sends the next occurrence."""
         dead = die_after_sending(world, wire, misfire_grace_time=50)
         decided_before(world, 30)
         heir = world.scheduler()
@@ -199,7 +199,7 @@ class TestPerhapsSent:
     def test_a_possibly_sent_run_does_not_wait_for_the_end_of_itself(
         self, world: World, wire: Wire
     ) -> None:
-        """The entry may be running this very run: under the same id it overlaps with nothing."""
+        """The run may be sent again although ``overlap`` is "skip": it has the same task id."""
         dead = die_after_sending(world, wire, overlap="skip")
         world.client.hset(f"{PREFIX}a", "running", f'"another {world.now() + 600:.6f}"')
         heir = world.scheduler()
@@ -220,7 +220,7 @@ class TestPerhapsSent:
 
 @pytest.mark.standalone
 class TestOneStep:
-    """With broker and schedule on one server, message and record are one step."""
+    """If broker and schedule share a server, a run is sent and recorded in one step."""
 
     def test_the_message_of_an_edited_entry_is_built_again(
         self, world: World, wire: Wire, redis_url: str
@@ -241,7 +241,7 @@ class TestOneStep:
 
 class TestEdits:
     def test_save_during_the_run_takes_effect_at_once(self, world: World) -> None:
-        """#221: changed from every 86400 s to every 10 s during the run."""
+        """#221: an entry whose interval changes to 10 s during its run is due in 10 s."""
         ran = world.ago(86400)
         world.put("a", interval_json(86400), ran)
         scheduler = world.scheduler()
@@ -300,7 +300,7 @@ class TestEdits:
 
     @pytest.mark.parametrize("how", ["entry", "raw"])
     def test_a_deleted_entry_never_comes_back(self, world: World, how: str) -> None:
-        """#197: not as an entry, not as an orphan hash with the old history."""
+        """#197: an entry that is deleted during its run is not stored again, not even its hash."""
         world.put("a", interval_json(60), world.ago(90))
         scheduler = world.scheduler()
 
@@ -332,7 +332,7 @@ class TestEdits:
         assert world.score("a") == pytest.approx(world.now() + 3600, abs=1)
 
     def test_history_written_by_an_application_during_the_run_counts(self, world: World) -> None:
-        """Applications write the actual finish time; the next run counts from there."""
+        """Some applications write the finish time as the last run. The next run counts from it."""
         finished = world.ago(-30)
         world.put("a", interval_json(60), world.ago(90))
         scheduler = world.scheduler()
@@ -397,7 +397,7 @@ class TestRedisInBetween:
         assert "deleted or replaced" not in log.text
 
     def test_reply_to_a_claim_lost(self, world: World, wire: Wire) -> None:
-        """A run that was claimed by a lost reply is late, not lost, and keeps its identity."""
+        """A run whose claim reply was lost is sent late, for the same occurrence."""
         scheduler = world.scheduler()
         scheduler.tick()
         ran = world.ago(90)

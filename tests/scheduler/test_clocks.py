@@ -1,4 +1,4 @@
-"""Wrong clocks: of a host that saves an entry, and of Redis for some time."""
+"""Effects of a wrong clock on a host that saves an entry, or on the Redis server."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.deployments import PREFIX
 from .conftest import SCHEDULE, STATS, Clock, RecordingScheduler, World, datetime_json
 
 HOUR = 3600.0
-#: Seconds by which the clock of a host is ahead; by that clock the last due run is 46 seconds late.
+#: The clock of the host is ahead by this many seconds, so it sees the last run as 46 s late.
 AHEAD = 2 * HOUR + 45
 LIMIT = 30.0
 
@@ -60,11 +60,11 @@ def saved_in_bulk(entry: RedBeatSchedulerEntry) -> None:
 def test_a_host_whose_clock_is_ahead_finishes_no_entry(
     world: World, policy: str, write: Callable[[RedBeatSchedulerEntry], None]
 ) -> None:
-    """Setup: an interval that is due in 59 s, but too late or finished by the clock of a host.
+    """Setup: an entry is due in 59 s.
 
-    Fault: that host writes it.
+    Fault: a host saves the entry. By its wrong clock, the run is too late or the entry has ended.
 
-    Invariant: its next run stays.
+    Invariant: the next run of the entry does not change.
     """
     ran = world.ago(1)
     fields = POLICIES[policy](world)
@@ -108,10 +108,10 @@ def test_a_disabled_entry_is_parked_by_the_save(world: World) -> None:
 
 
 class TestTheClockOfRedisWasAhead:
-    """The clock of Redis was an hour ahead until now: recorded runs lie in the future."""
+    """The clock of Redis was an hour ahead until now, so recorded runs are in the future."""
 
     def ran_in_an_hour(self, world: World, name: str, by_a_beat: bool = True, **more: Any) -> None:
-        """Store an interval of a minute whose last run seems to be in an hour."""
+        """Store an entry with a one-minute interval and a last run one hour in the future."""
         ran = later(world, HOUR)
         world.put(name, last_run_at=ran, score=ran.timestamp() + 60, **more)
         if by_a_beat:
@@ -120,9 +120,9 @@ class TestTheClockOfRedisWasAhead:
             world.client.hset(f"{PREFIX}{name}", "runtime", json.dumps(runtime))
 
     def leader_of(self, world: World) -> RecordingScheduler:
-        """Return a beat that begins to lead, after a beat that ticked with the clock an hour ahead.
+        """Return a new leader. The stored last tick is one hour ahead of the clock of Redis.
 
-        The clock is ahead by nearly a second more, which a slow machine may lose while it measures.
+        It is 0.9 s more than one hour ahead, because a slow machine loses time in the test.
         """
         world.client.hset(STATS, "last_tick", world.now() + HOUR + 0.9)
         scheduler = world.scheduler()
@@ -156,14 +156,14 @@ class TestTheClockOfRedisWasAhead:
         scheduler = world.scheduler_of(RecordingScheduler, clock)
         scheduler.tick()
         self.ran_in_an_hour(world, "a")
-        clock.advance(HOUR)  # Redis is back at the right time
+        clock.advance(HOUR)  # the clock of the beat advances, the clock of Redis does not
         for _ in range(2):
             scheduler.tick()
         assert world.score("a") == pytest.approx(world.now() + 60, abs=2)
         assert "The clock of Redis went back by 36" in log.text
 
     def test_a_run_recorded_later_is_corrected_too(self, world: World, clock: Clock) -> None:
-        """Setup: a claim from the wrong time is recorded after the first look."""
+        """Setup: a run with a future time is recorded after the first correction."""
         scheduler = world.scheduler_of(RecordingScheduler, clock)
         scheduler.tick()
         clock.advance(HOUR)

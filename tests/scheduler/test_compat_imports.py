@@ -1,4 +1,4 @@
-"""The names, banner and log lines that projects and operators know from RedBeat 2."""
+"""Names, banner and log lines are compatible with RedBeat 2."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ assert not beat_init.receivers, beat_init.receivers
 
 
 def test_importing_has_no_effect_on_another_scheduler() -> None:
-    """#87, #276, #280: the import connects no signal receiver that raises."""
+    """#87, #276, #280: importing RedBeat connects no receiver to ``beat_init``."""
     done = subprocess.run(
         [sys.executable, "-c", IMPORT_BESIDE_ANOTHER], capture_output=True, text=True, check=False
     )

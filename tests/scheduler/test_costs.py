@@ -1,7 +1,7 @@
-"""The requests of ticks, starts and saves to Redis. These numbers do not vary; they may only fall.
+"""The cost of ticks, starts and saves in Redis: round trips, commands and bytes.
 
-A change that lowers an exact number fails the test too: write the lower number down, so that it
-stays.
+The expected numbers of round trips and commands are exact. If your change lowers one, update the
+number in the test.
 """
 
 from __future__ import annotations
@@ -25,44 +25,44 @@ from .clients import CountingRedis
 from .conftest import SCHEDULE, Clock, RecordingScheduler, World, datetime_json, interval_json
 from .costs import Cost, Meter
 
-#: Some counters depend on the kind of server: a master also talks to its replica.
+#: Some counters depend on the kind of server. For example, a master also sends data to replicas.
 pytestmark = pytest.mark.standalone
 
 HOUR = 3600.0
 
-#: Numbers of entries with which each cost is measured.
+#: Each cost is measured with these numbers of entries.
 COUNTS = (1, 500, pytest.param(5000, marks=pytest.mark.long))
 
-#: Bytes of a round trip without entries: the names of keys, and the state of the lock.
+#: Maximum bytes of a round trip without entries. It contains key names and the lock state.
 TRIP = 1000
 
-#: The number of different counters that one request may change.
+#: Maximum number of metrics counters that one request may increment.
 COUNTED = 8
 
 
 @pytest.fixture(autouse=True)
 def fast_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let batches have their maximum size even on a slow machine."""
+    """Use batches of the maximum size even on a slow machine."""
     monkeypatch.setattr(session, "MAX_SCRIPT_SECONDS", 10.0)
 
 
 @pytest.fixture
 def meter(redis_url: str, counting: CountingRedis) -> Iterator[Meter]:
-    """A meter of the costs on the server."""
+    """A meter for the requests of the app's client."""
     meter = Meter(redis_url, counting)
     yield meter
     meter.close()
 
 
 def leading(world: World) -> RecordingScheduler:
-    """Return a scheduler after its first tick; its clock stands still, even on a slow machine."""
+    """Return a scheduler after its first tick. Its clock never advances."""
     scheduler = world.scheduler(clock=Clock())
     scheduler.tick()
     return scheduler
 
 
 def seed(world: World, count: int) -> None:
-    """Store due entries of the usual size, whose last run was an hour ago."""
+    """Store due entries of a typical size. Their last run was an hour ago."""
     meta = json.dumps({"last_run_at": datetime_json(world.ago(HOUR + 1)), "total_run_count": 1})
     score = world.now() - 1
     pipeline = world.client.pipeline(transaction=False)
@@ -83,10 +83,10 @@ def seed(world: World, count: int) -> None:
 
 
 def assert_cost(cost: Cost, trips: int, commands: int, sent: int = 0, received: int = 0) -> None:
-    """Assert these costs; bytes are upper bounds in addition to :data:`TRIP`.
+    """Assert the cost of an operation.
 
-    The metrics take one command for each kind of counter; which kinds occur depends on how late
-    runs were.
+    ``sent`` and ``received`` are upper bounds. :data:`TRIP` is added to both for each round trip.
+    ``commands`` excludes ``HINCRBY``: its number varies because it depends on how late runs were.
     """
     counted = cost.calls["hincrby"]
     assert cost.trips == trips, cost
@@ -97,14 +97,14 @@ def assert_cost(cost: Cost, trips: int, commands: int, sent: int = 0, received: 
 
 
 def batches(count: int) -> int:
-    """Return the number of batches of ``count`` entries."""
+    """Return the number of batches in which ``count`` entries are claimed or saved."""
     return ceil(count / BATCH)
 
 
 # -- ticks ----------------------------------------------------------------------------------------
 
 
-#: Commands of a tick that are not for one entry, for each number of entries.
+#: Commands of a tick in addition to 5 per entry, keyed by the number of entries.
 AROUND = {1: 31, 500: 166, 5000: 1642}
 
 
@@ -121,7 +121,7 @@ def test_a_tick_with_entries_due(world: World, meter: Meter, count: int) -> None
 
 
 def test_the_second_run_costs_no_more_commands(world: World, meter: Meter) -> None:
-    """The entry then has a history, and the texts of the previous run are cached."""
+    """In the second run, each entry has a history, and the beat has cached its definition."""
     scheduler = leading(world)
     for _ in range(3):
         seed(world, 500)
@@ -146,12 +146,13 @@ def test_an_idle_tick(world: World, meter: Meter, count: int) -> None:
 # -- starts ---------------------------------------------------------------------------------------
 
 
-#: Commands of a start and an end that are not for one entry, for each number of entries.
+#: Commands of a start and a stop in addition to the commands per entry, keyed by the number of
+#: entries.
 AROUND_START = {1: 42, 500: 42, 5000: 78}
 
 
 def start(app: Celery, world: World, count: int) -> None:
-    """Start a beat with static entries and end it."""
+    """Start a beat with ``count`` static entries, then stop it."""
     app.conf.beat_schedule = {
         f"entry-{number:06}": {"task": "t", "schedule": timedelta(hours=1), "args": (number,)}
         for number in range(count)
@@ -178,7 +179,7 @@ def test_a_start(app: Celery, world: World, meter: Meter, count: int) -> None:
 
 @pytest.fixture
 def entries(app: Celery, counting: CountingRedis) -> list[RedBeatSchedulerEntry]:
-    """Entries that are not stored; the scripts are loaded."""
+    """Entries that are not stored. Redis has loaded the scripts that save and delete entries."""
     assert app.redbeat_redis is counting
     entries = [RedBeatSchedulerEntry(f"e{number}", "t", 60.0, app=app) for number in range(501)]
     entries[-1].save()

@@ -1,6 +1,6 @@
-"""Sentry and OpenTelemetry patch Celery; a beat works with their patches.
+"""A beat works with the patches that Sentry and OpenTelemetry apply to Celery.
 
-Both change Celery's classes for good, so each test runs in its own process.
+They patch Celery's classes permanently, so each test runs in its own process.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ print(json.dumps({"spans": finished, "messages": messages}))
 
 
 def run(program: str, url: str) -> Any:
-    """Run a program and return the last line that it prints."""
+    """Run a program, and return the last line of its output."""
     command = [sys.executable, "-c", PROJECT + program, url]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr

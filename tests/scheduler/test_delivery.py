@@ -1,4 +1,4 @@
-"""Delivery guarantees: sent at least once, or recorded first and sent at most once."""
+"""Delivery guarantees: a run is sent at least once, or recorded first and sent at most once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .conftest import SCHEDULE, Clock, RecordingScheduler, World, datetime_json,
 
 
 class Breakable(RecordingScheduler):
-    """A scheduler whose broker can fail."""
+    """A scheduler for which a test can make the broker unavailable."""
 
     away = False
 
@@ -31,13 +31,13 @@ class Breakable(RecordingScheduler):
         return super()._ensure_connected()
 
     def lose_broker(self) -> None:
-        """Make the broker unavailable, and close the connection."""
+        """Make the broker unavailable, and close the connection to the broker."""
         self.away = True
         self._drop_connection()
 
 
 def put_due(world: World, *names: str, **definition: Any) -> str:
-    """Store hourly entries that are due; return their nominal instant as the log shows it."""
+    """Store hourly entries that are due, and return the instant for which they are due."""
     ran = world.ago(3700)
     for name in names:
         world.put(name, interval_json(3600), ran, **definition)
@@ -45,7 +45,7 @@ def put_due(world: World, *names: str, **definition: Any) -> str:
 
 
 def make_due(world: World, *names: str) -> None:
-    """Let entries be due again at once, despite their back-off."""
+    """Make entries due now, despite their back-off."""
     world.client.zadd(SCHEDULE, {f"{PREFIX}{name}": 1 for name in names})
 
 
@@ -55,19 +55,19 @@ def around_the_record(
     before: Callable[[], object] = lambda: None,
     after: Callable[[], object] = lambda: None,
 ) -> None:
-    """Run actions before and after the record of ``a``, which precedes its message."""
+    """Run actions before and after the run of ``a`` is recorded. Its message is sent later."""
     wire.before_command(before, lambda: world.is_claimed("a"))
     wire.after_reply(after, lambda: world.run_count("a") == 1)
 
 
 def lines(log: pytest.LogCaptureFixture, *words: str) -> list[str]:
-    """Return the log lines that contain all words."""
+    """Return the log messages that contain all of ``words``."""
     lines_logged = [record.getMessage() for record in log.records]
     return [line for line in lines_logged if all(word in line for word in words)]
 
 
 def counts_when_sent(world: World, scheduler: RecordingScheduler, names: str) -> dict[str, int]:
-    """Tick; return the recorded run count of each entry at the time its message was sent."""
+    """Tick, and return each entry's recorded run count at the time its message was sent."""
     seen: dict[str, int] = {}
 
     def look(task: str) -> None:
@@ -164,7 +164,7 @@ class TestRetryOptions:
 class TestGroups:
     @pytest.mark.long
     def test_groups_are_recorded_when_full_and_at_the_end(self, world: World, clock: Clock) -> None:
-        """120 runs: at most one claim, three groups, and one request that finds nothing left."""
+        """120 runs take one request to claim, three to record, and at most one more."""
         world.app.conf.redbeat_delivery = AT_MOST_ONCE
         scheduler = world.scheduler(clock=clock)
         scheduler.tick()
@@ -254,7 +254,7 @@ class TestFailingSend:
     def test_a_stop_after_the_message_does_not_repeat_it(
         self, world: World, error: type[BaseException]
     ) -> None:
-        """A second signal does this. The beat cannot know whether the message was sent."""
+        """A second signal ends the beat. It cannot know whether the message was sent."""
 
         class Stopped(RecordingScheduler):
             def send_task(self, *args: Any, **kwargs: Any) -> None:
@@ -357,7 +357,7 @@ class TestLostReplies:
     def test_a_lost_reply_of_a_record_that_arrived(
         self, world: World, wire: Wire, log: pytest.LogCaptureFixture
     ) -> None:
-        """Redis returns what the request with the lost reply recorded: the run is sent once."""
+        """The beat repeats the request, learns that the run is recorded, and sends it once."""
         put_due(world, "a", delivery=AT_MOST_ONCE)
         scheduler = world.scheduler()
         wire.lose(lambda: world.run_count("a") == 1)
@@ -371,7 +371,7 @@ class TestLostReplies:
     def test_a_lost_reply_of_a_record_that_another_run_followed(
         self, world: World, wire: Wire, log: pytest.LogCaptureFixture
     ) -> None:
-        """A beat that learns of its record so late sends nothing: the schedule has moved on."""
+        """The beat does not send a run if a later run is already recorded."""
         instant = put_due(world, "a", delivery=AT_MOST_ONCE)
         scheduler = world.scheduler()
         wire.lose(lambda: world.run_count("a") == 1)
@@ -382,7 +382,7 @@ class TestLostReplies:
         assert len(lines(log, "is lost", " a ", instant)) == 1
 
     def test_a_record_that_never_arrived_is_repeated(self, world: World, wire: Wire) -> None:
-        """The next request records the run, and the beat sends it then."""
+        """The next request records the run. Then the beat sends the message."""
         put_due(world, "a", delivery=AT_MOST_ONCE)
         scheduler = world.scheduler()
 
@@ -397,7 +397,7 @@ class TestLostReplies:
     def test_a_lost_reply_of_a_claim_in_advance_loses_no_run(
         self, world: World, wire: Wire, clock: Clock
     ) -> None:
-        """The lost reply is that of the previous request; the record was never sent."""
+        """The reply to a claim is lost, so the beat does not send the request that records runs."""
         world.app.conf.redbeat_delivery = AT_MOST_ONCE
         scheduler = world.scheduler(clock=clock)
         scheduler.tick()
@@ -458,7 +458,7 @@ class TestConcurrentWrites:
         assert world.score("a") is None
 
     def test_a_run_claimed_by_another_beat_is_not_sent(self, world: World, wire: Wire) -> None:
-        """A beat that stalled longer than its lease sends nothing."""
+        """A beat that stalled for longer than its lease does not send the run."""
         put_due(world, "a", delivery=AT_MOST_ONCE)
         world.app.conf.redbeat_lock_key = None
         stalled, other = world.scheduler(), world.scheduler()
@@ -525,7 +525,7 @@ class TestIsDue:
     def test_an_is_due_with_changing_results_loses_nothing_silently(
         self, world: World, log: pytest.LogCaptureFixture
     ) -> None:
-        """A recorded run was sent, or the log says that it was not."""
+        """A recorded run is either sent, or logged as lost."""
         asked: list[str] = []
 
         class Fickle(RecordingScheduler):

@@ -1,4 +1,4 @@
-"""Settings as Django projects write them: upper case, with a namespace."""
+"""Settings in the style of Django projects: upper case, with a namespace."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .conftest import World
 
 
 def app_with(world: World, namespace: str, **settings: Any) -> Celery:
-    """Return an app that reads ``settings`` under a namespace."""
+    """Return an app that reads ``settings`` with a namespace."""
     app = Celery("django", broker="memory://", set_as_current=False)
     url = {"REDBEAT_REDIS_URL": world.app.conf.redbeat_redis_url}
     named = {f"{namespace}_{name}": value for name, value in {**url, **settings}.items()}

@@ -1,4 +1,4 @@
-"""The log line at start when Redis may evict parts of the schedule."""
+"""The log message at startup if Redis may evict keys of the schedule."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from .conftest import World
 
 @pytest.fixture(scope="module")
 def evicting() -> Iterator[RedisServer]:
-    """A server with a memory limit and a policy that evicts any key."""
+    """A server with a memory limit and an eviction policy that may evict any key."""
     with RedisServer("--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru") as server:
         yield server
 
 
 @pytest.fixture
 def full(evicting: RedisServer) -> Iterator[World]:
-    """A schedule in that server."""
+    """A schedule in the server that may evict keys."""
     app = Celery("full", broker="memory://", set_as_current=False)
     app.conf.update(redbeat_redis_url=evicting.url, redbeat_key_prefix=PREFIX, timezone="UTC")
     with redis.Redis.from_url(evicting.url, decode_responses=True) as client:
@@ -38,7 +38,7 @@ def full(evicting: RedisServer) -> Iterator[World]:
 
 
 def reported_levels(log: pytest.LogCaptureFixture) -> list[str]:
-    """Return the levels at which the log mentions eviction."""
+    """Return the levels of the log messages about eviction."""
     return [record.levelname for record in log.records if "may evict" in record.getMessage()]
 
 

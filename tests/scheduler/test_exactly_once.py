@@ -1,4 +1,4 @@
-"""Broker and schedule on one Redis server: a run is sent and recorded in one step."""
+"""If broker and schedule are on one Redis server, a run is sent and recorded in one step."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ from tests.waiting import wait_until
 from .clients import CountingRedis, Wire
 from .conftest import SCHEDULE, Clock, World, interval_json
 
-#: Broker and schedule are one server here.
+#: In these tests, broker and schedule share a single server.
 pytestmark = pytest.mark.standalone
 
 ENTITIES: Any = kombu.entity
 CONNECTION: Any = kombu.connection.Connection
 
-#: Logged at most once, when a run is sent at least once although no setting says so.
+#: Part of the log message that a beat writes if it can only send runs at least once.
 AT_LEAST_ONCE = "at least once"
 
-#: The id of a signal's receiver.
+#: The ``dispatch_uid`` of the receiver that :func:`before_publish` connects.
 BEFORE = "before publish"
 
-#: Bytes of one request to Redis.
+#: Maximum size in bytes of one request to Redis.
 MOST_BYTES = 4 << 20
 
 
@@ -53,22 +53,22 @@ SERIALIZERS = ["json", "pickle", *(["yaml"] if find_spec("yaml") else [])]
 
 
 class Queues:
-    """The queues of a Redis broker, in one of its databases."""
+    """The queues of a Redis broker, in one database of the server."""
 
     def __init__(self, url: str, database: int = 0) -> None:
         self.url = f"{url.rpartition('/')[0]}/{database}"
         self.client: Any = redis.Redis.from_url(self.url, decode_responses=True)
 
     def messages(self, queue: str = "celery") -> list[dict[str, Any]]:
-        """Return the messages in a queue, the oldest first."""
+        """Return the messages in a queue, oldest first."""
         return [json.loads(text) for text in reversed(self.client.lrange(queue, 0, -1))]
 
     def names(self, queue: str = "celery") -> list[str]:
-        """Return the names of the entries whose messages are in a queue, the oldest first."""
+        """Return the entry names of the messages in a queue, oldest first."""
         return [message["headers"]["periodic_task_name"] for message in self.messages(queue)]
 
     def bodies(self, queue: str = "celery") -> list[Any]:
-        """Return the positional arguments in the messages of a queue."""
+        """Consume all messages of a queue, and return the positional arguments of each."""
         with CONNECTION(self.url) as connection:
             simple = connection.SimpleQueue(queue, accept=["json", "pickle", "yaml"])
             count = self.client.llen(queue)
@@ -77,14 +77,14 @@ class Queues:
 
 @pytest.fixture
 def queues(world: World, redis_url: str) -> Queues:
-    """The queues in the server and database of the schedule, to which the app publishes."""
+    """The queues to which the app publishes. They are on the server of the schedule."""
     world.app.conf.broker_url = f"{redis_url.rpartition('/')[0]}/0"
     return Queues(redis_url)
 
 
 @pytest.fixture
 def announced() -> Iterator[list[str]]:
-    """The names of the entries in the signals ``entry_dispatched``."""
+    """The names of the entries for which the signal ``entry_dispatched`` was sent."""
     names: list[str] = []
 
     def receiver(entry: Any, **_: Any) -> None:
@@ -97,13 +97,13 @@ def announced() -> Iterator[list[str]]:
 
 @pytest.fixture
 def own_server() -> Iterator[RedisServer]:
-    """A server that a test may break."""
+    """A server that a test may kill or reconfigure."""
     with RedisServer() as server:
         yield server
 
 
 def elsewhere(world: World, server: RedisServer) -> Queues:
-    """Put broker and schedule of the app on another server; return its queues."""
+    """Configure the app to use ``server`` as broker and schedule, and return its queues."""
     url = server.url
     world.app.conf.update(broker_url=f"{url.rpartition('/')[0]}/0", redbeat_redis_url=url)
     return Queues(url)
@@ -111,14 +111,15 @@ def elsewhere(world: World, server: RedisServer) -> Queues:
 
 @contextmanager
 def before_publish(action: Callable[[], object]) -> Iterator[None]:
-    """Run ``action`` once, between the claim of a run and its record."""
+    """Run ``action`` once, after the beat claims a run and before the beat records it."""
     actions = [action]
 
     def receiver(**_: Any) -> None:
         while actions:
             actions.pop()()
 
-    # Old Celery takes a receiver for a dead one that had the same address.
+    # Without a dispatch_uid, old Celery may confuse this receiver with a deleted one whose address
+    # in memory was the same.
     before_task_publish.connect(receiver, weak=False, dispatch_uid=BEFORE)
     try:
         yield
@@ -128,25 +129,25 @@ def before_publish(action: Callable[[], object]) -> Iterator[None]:
 
 
 def lines(log: pytest.LogCaptureFixture, *words: str) -> list[str]:
-    """Return the log lines that contain all words."""
+    """Return the log messages that contain all of ``words``."""
     logged = [record.getMessage() for record in log.records]
     return [line for line in logged if all(word in line for word in words)]
 
 
 def make_due(world: World, *names: str) -> None:
-    """Let entries be due now, despite their back-off."""
+    """Make entries due now, despite their back-off."""
     world.client.zadd(SCHEDULE, dict.fromkeys((f"{PREFIX}{name}" for name in names), 1))
 
 
 def put_one_off(world: World, name: str, **definition: Any) -> None:
-    """Store an entry that is due now, and again in an hour."""
+    """Store an hourly entry that is due now."""
     world.put(name, interval_json(3600), **definition)
 
 
 def saved(
     world: World, name: str, text: str = "", ran: float = 3601, **more: Any
 ) -> RedBeatSchedulerEntry:
-    """Save an hourly entry with an argument by the API; it ran ``ran`` seconds ago."""
+    """Save an hourly entry with the argument ``text`` that last ran ``ran`` seconds ago."""
     ran_at: Any = world.ago(ran)
     return RedBeatSchedulerEntry(
         name, f"tasks.{name}", 3600, args=[text], last_run_at=ran_at, app=world.app, **more
@@ -154,12 +155,12 @@ def saved(
 
 
 def register(world: World, base: type[Task], action: Callable[[], object] = lambda: None) -> None:
-    """Define a task of a class in the app, for the entry ``a``."""
+    """Register the task of the entry ``a`` in the app, with ``base`` as its class."""
 
     def run() -> None:
         action()
 
-    # Otherwise all apps get the task.
+    # A shared task would be registered in all apps.
     world.app.task(name="tasks.a", base=base, shared=False)(run)
 
 
@@ -192,7 +193,7 @@ class TestOneStep:
     def test_a_lost_reply_repeats_nothing(
         self, world: World, queues: Queues, wire: Wire, announced: list[str]
     ) -> None:
-        """Invariant: the script does not repeat what it has done, and the signal is sent once."""
+        """Invariant: the repeated script sends no second message, and the signal is sent once."""
         put_one_off(world, "a")
         scheduler = world.scheduler_of(RedBeatScheduler)
         wire.lose(lambda: world.run_count("a") == 1)
@@ -216,9 +217,9 @@ class TestOneStep:
     def test_a_beat_that_ends_between_publish_and_record(
         self, world: World, queues: Queues
     ) -> None:
-        """Setup: a beat is killed there, as two ``SystemExit`` do.
+        """Fault: a beat is killed after it publishes a message and before it records the run.
 
-        Invariant: there is no message yet, and another beat sends the run once.
+        Invariant: the queue has no message yet, and another beat sends the run once.
         """
         world.app.conf.redbeat_lock_key = None
         put_one_off(world, "a")
@@ -241,7 +242,7 @@ class TestOneStep:
     def test_a_claim_taken_over_by_another_beat_sends_nothing(
         self, world: World, queues: Queues, announced: list[str], log: pytest.LogCaptureFixture
     ) -> None:
-        """Invariant: a beat whose claim expired sends nothing."""
+        """Invariant: a beat sends nothing after its claim expired and another beat sent the run."""
         world.app.conf.redbeat_lock_key = None
         put_one_off(world, "a")
         frozen, other = (world.scheduler_of(RedBeatScheduler) for _ in range(2))
@@ -282,7 +283,7 @@ class TestOneStep:
     def test_an_edit_before_the_record(
         self, world: World, queues: Queues, announced: list[str]
     ) -> None:
-        """Invariant: after an edit has returned, nothing is sent from the old definition."""
+        """Invariant: after an edit has returned, no message of the old definition is sent."""
         saved(world, "a", "old")
         with before_publish(lambda: saved(world, "a", "new")):
             world.scheduler_of(RedBeatScheduler).tick()
@@ -306,7 +307,7 @@ class TestOneStep:
     def test_a_history_that_an_application_wrote(
         self, world: World, queues: Queues, announced: list[str]
     ) -> None:
-        """Invariant: the message is sent, and the count of the application is increased."""
+        """Invariant: the message is sent, and the run count that the application wrote is kept."""
         put_one_off(world, "a")
         meta = json.dumps({"last_run_at": None, "total_run_count": 41})
         with before_publish(lambda: world.client.hset(f"{PREFIX}a", "meta", meta)):
@@ -344,9 +345,9 @@ class TestOneStep:
     def test_a_stop_signal_in_a_batch_sends_and_records_published_runs(
         self, world: World, queues: Queues
     ) -> None:
-        """Setup: a stop signal in the middle of a batch.
+        """Setup: the beat receives a stop signal in the middle of a batch.
 
-        Invariant: published runs are sent and recorded, the others are put back.
+        Invariant: the published runs are sent and recorded. The other runs are put back.
         """
         world.put_many(100)
         published: list[str] = []
@@ -383,7 +384,7 @@ class TestOneStep:
 
 
 class TestWhatCelerySends:
-    """Routing, priorities, serializers and the like stay those of Celery and kombu."""
+    """Routing, priorities and serializers work in the same way as in Celery and kombu."""
 
     def test_a_broker_in_another_database_of_the_server(
         self, world: World, redis_url: str, log: pytest.LogCaptureFixture
@@ -465,7 +466,7 @@ class TestWhatCelerySends:
         assert (message["headers"]["mine"], message["headers"]["shadow"]) == ("ö", "s")
 
     def bind_two(self, world: World) -> dict[str, Any]:
-        """Bind the queues ``one`` and ``two`` to one exchange; return options that route there."""
+        """Bind the queues ``one`` and ``two`` to one exchange, and return its routing options."""
         exchange = ENTITIES.Exchange("twice", type="direct")
         names = ("one", "two")
         world.app.conf.task_queues = [ENTITIES.Queue(name, exchange, "both") for name in names]
@@ -487,7 +488,7 @@ class TestWhatCelerySends:
     def test_the_connection_breaks_while_a_message_is_routed(
         self, world: World, queues: Queues
     ) -> None:
-        """Kombu looks up the queues, and does so again on a channel that RedBeat does not know."""
+        """After the fault, kombu looks up the queues on a new channel, unknown to RedBeat."""
         put_one_off(world, "a", options=self.bind_two(world))
         put_one_off(world, "b", options={"exchange": "twice", "routing_key": "both"})
 
@@ -507,7 +508,7 @@ class TestWhatCelerySends:
     def test_all_queues_get_the_message_or_none(
         self, world: World, queues: Queues, crooked: str
     ) -> None:
-        """Setup: one of the queues is of a wrong type. Invariant: the other queue gets nothing."""
+        """Setup: one queue is a string, not a list. Invariant: the other queue gets no message."""
         put_one_off(world, "a", options=self.bind_two(world))
         put_one_off(world, "b")
         queues.client.set(crooked, "no list")
@@ -538,14 +539,14 @@ class TestWhatCelerySends:
         assert queues.names("some") == ["a"]
 
     def listen(self, queues: Queues) -> Any:
-        """Return a subscription to all channels of the server."""
+        """Return a subscription to all pub/sub channels of the server."""
         subscription = queues.client.pubsub()
         subscription.psubscribe("*")
         assert subscription.get_message(timeout=5)["type"] == "psubscribe"
         return subscription
 
     def received(self, subscription: Any, channel: str) -> list[dict[str, Any]]:
-        """Return the messages on channels of that name that have arrived."""
+        """Return the messages received so far on channels whose name contains ``channel``."""
         found = iter(lambda: subscription.get_message(timeout=0.2), None)
         return [json.loads(f["data"]) for f in found if channel in f["channel"]]
 
@@ -631,7 +632,7 @@ class TestAMessageIsRefused:
     def test_a_full_memory_records_no_unsent_run(
         self, world: World, own_server: RedisServer
     ) -> None:
-        """Invariant: no unsent run is recorded; the run is sent when there is memory."""
+        """Invariant: no unsent run is recorded. All runs are sent when memory is available."""
         queues = elsewhere(world, own_server)
         names = [f"e{number}" for number in range(5)]
         with redis.Redis.from_url(own_server.url, decode_responses=True) as client:
@@ -654,10 +655,10 @@ class TestAMessageIsRefused:
 
 
 class TestMessagesOfUserCode:
-    """Messages that user code sends itself are sent at least once; none gets lost."""
+    """Runs are sent at least once if user code publishes the messages itself."""
 
     def twice(self, world: World, scheduler: RedBeatScheduler, *names: str) -> None:
-        """Run the entries twice."""
+        """Run each entry twice."""
         for _ in range(2):
             make_due(world, *names)
             for name in names:
@@ -699,7 +700,7 @@ class TestMessagesOfUserCode:
         assert len(lines(log, AT_LEAST_ONCE)) == 1
 
     def test_a_task_that_sends_two(self, world: World, queues: Queues) -> None:
-        """The second message is sent at once, on its own connection."""
+        """The extra message is sent immediately, on another connection."""
         app = world.app
 
         class Two(Task):
@@ -714,7 +715,7 @@ class TestMessagesOfUserCode:
         assert world.run_count("a") == 1
 
     def test_a_task_that_sends_and_fails(self, world: World, queues: Queues) -> None:
-        """Invariant: a message that may have been sent is sent again under the same id."""
+        """Invariant: a message that may have been sent is sent again with the same task id."""
         app = world.app
         fails = [False, True]
 
@@ -773,7 +774,7 @@ class TestMessagesOfUserCode:
         self.twice(world, world.scheduler_of(cls), "a", "b")
         assert sorted(queues.names()) == sorted(announced) == ["a", "a", "b", "b"]
         assert [world.run_count(name) for name in "ab"] == [1, 1]
-        # Once for each task.
+        # The message is logged once for each task.
         assert len(lines(log, AT_LEAST_ONCE)) == (2 if foreign else 0)
 
     def test_a_maybe_due_without_super(
@@ -793,7 +794,7 @@ class TestMessagesOfUserCode:
     def test_a_message_without_a_queue_is_dropped_and_counts(
         self, world: World, queues: Queues, log: pytest.LogCaptureFixture
     ) -> None:
-        """The broker drops a message without a queue, as always, and the run counts."""
+        """The broker drops a message that is routed to no queue, and the run is recorded."""
         put_one_off(world, "a", options={"exchange": "nowhere", "routing_key": "x"})
         world.scheduler_of(RedBeatScheduler).tick()
         assert (world.run_count("a"), queues.messages()) == (1, [])
@@ -838,14 +839,14 @@ class TestMessagesOfUserCode:
 
 @pytest.fixture
 def proxy(world: World, redis_server: RedisServer) -> Iterator[Proxy]:
-    """The broker's address for the app; it leads to the server of the schedule."""
+    """A proxy that the app uses as its broker. It forwards to the server of the schedule."""
     with Proxy(redis_server.port) as proxy:
         world.app.conf.broker_url = proxy.url
         yield proxy
 
 
 def run_again(world: World, scheduler: RedBeatScheduler, name: str) -> None:
-    """Tick until an entry has run."""
+    """Make an entry due and tick, again and again, until the entry has run."""
 
     def has_run() -> bool:
         make_due(world, name)
@@ -856,17 +857,17 @@ def run_again(world: World, scheduler: RedBeatScheduler, name: str) -> None:
 
 
 def ticks(scheduler: RedBeatScheduler, clock: Clock, count: int = 5) -> None:
-    """Tick several times; before each tick the beat has to check again where the broker is."""
+    """Tick several times. At each tick, the beat checks again which server is the broker."""
     for _ in range(count):
         clock.advance(CHECK_INTERVAL + 1)
         scheduler.tick()
 
 
 class TestNotTheSameServer:
-    """Runs are sent at least once, which is logged once; nothing is lost."""
+    """If broker and schedule are on different servers, runs are sent at least once."""
 
     def run(self, world: World, clock: Clock, names: str = "ab") -> None:
-        """Run the entries twice."""
+        """Run each entry twice."""
         scheduler = world.scheduler_of(RedBeatScheduler, clock=clock)
         for _ in range(2):
             for name in names:
@@ -878,7 +879,7 @@ class TestNotTheSameServer:
         self, world: World, clock: Clock, announced: list[str], log: pytest.LogCaptureFixture
     ) -> None:
         self.run(world, clock)
-        with world.app.connection_for_read() as connection:  # all tests share such a broker
+        with world.app.connection_for_read() as connection:  # all tests share the broker in memory
             assert connection.default_channel.queue_purge("celery") == 4
         assert sorted(announced) == ["a", "a", "b", "b"]
         assert lines(log, AT_LEAST_ONCE) == [
@@ -913,7 +914,7 @@ class TestNotTheSameServer:
         rules: str,
         database: int,
     ) -> None:
-        """Setup: the user of the schedule lacks a right that the user of the broker has."""
+        """Setup: the Redis user of the schedule lacks a right that the user of the broker has."""
         with redis.Redis.from_url(own_server.url, decode_responses=True) as admin:
             admin.execute_command("ACL SETUSER beat on >pw ~* &* +@all", *rules.split())
             queues = Queues(own_server.url, database)
@@ -938,18 +939,18 @@ class TestNotTheSameServer:
 
 
 def move(proxy: Proxy, server: RedisServer) -> None:
-    """Put another server behind the proxy to the broker, and close the open connections."""
+    """Let the proxy forward to another server, and close its open connections."""
     proxy.lead_to(server.port)
     proxy.cut()
 
 
 class TestTheBrokerMoves:
-    """Setup: the broker is behind a proxy, which then leads to another server."""
+    """Setup: the app's broker is a proxy, which later forwards to another server."""
 
     def part(
         self, world: World, clock: Clock, proxy: Proxy, own_server: RedisServer
     ) -> tuple[RedBeatScheduler, Queues]:
-        """Move the broker between the runs of ``a`` and ``b``; return beat and queues."""
+        """Run ``a``, move the broker, and make ``b`` due. Return the beat and the new queues."""
         scheduler = world.scheduler_of(RedBeatScheduler, clock=clock)
         put_one_off(world, "a")
         scheduler.tick()
@@ -967,7 +968,7 @@ class TestTheBrokerMoves:
         redis_server: RedisServer,
         log: pytest.LogCaptureFixture,
     ) -> None:
-        """Invariant: each message goes to the server that is the broker at that time."""
+        """Invariant: each message is sent to the server that is the broker at that time."""
         scheduler, other = self.part(world, clock, proxy, own_server)
         ticks(scheduler, clock)
         put_one_off(world, "c")
@@ -987,10 +988,10 @@ class TestTheBrokerMoves:
     def test_a_run_sent_at_least_once_was_claimed_as_one(
         self, world: World, clock: Clock, proxy: Proxy, own_server: RedisServer
     ) -> None:
-        """Invariant: no run is published whose claim says that it leaves with its record.
+        """Invariant: the claim of a run published before its record is marked as at least once.
 
-        Otherwise a beat that dies after the publish leaves a claim whose run is decided again, and
-        may get another id.
+        Another beat sends the run of such a claim again with the same task id. The run of a claim
+        marked as exactly once could get another task id.
         """
         scheduler, other = self.part(world, clock, proxy, own_server)
         orders: list[str] = []
@@ -1059,7 +1060,7 @@ class TestTheBrokerMoves:
         own_server: RedisServer,
         log: pytest.LogCaptureFixture,
     ) -> None:
-        """Invariant: delivery stays exactly once; nothing is lost or doubled."""
+        """Invariant: after the restart, each run is still sent exactly once."""
         queues = elsewhere(world, own_server)
         with redis.Redis.from_url(own_server.url, decode_responses=True) as client:
             there = World(world.app, client, world.schedulers)
@@ -1087,7 +1088,7 @@ class TestTheBrokerMoves:
         log: pytest.LogCaptureFixture,
         seconds: int,
     ) -> None:
-        """After a second the records are in transit when the beat checks the broker again."""
+        """If ``seconds`` is 1, the beat checks the broker again while it sends the records."""
         queues = elsewhere(world, own_server)
 
         with redis.Redis.from_url(own_server.url, decode_responses=True) as client:
@@ -1116,7 +1117,7 @@ class TestTheBrokerMoves:
 
 class TestImpossibleFromTheStart:
     def refused(self, world: World, **settings: Any) -> str:
-        """Return the error that prevents a scheduler from starting or ticking."""
+        """Return the message of the error that prevents a scheduler from starting."""
         world.app.conf.update(settings, redbeat_delivery="exactly_once")
         with pytest.raises(ConfigurationError, match="redbeat_delivery is 'exactly_once'") as error:
             RedBeatScheduler(world.app)
@@ -1168,7 +1169,7 @@ class TestImpossibleFromTheStart:
 
 class TestCosts:
     def reads(self, client: Any) -> int:
-        """Return how often the server read from a socket so far; a small request takes one read."""
+        """Return the server's count of reads from sockets. A small request takes one read."""
         return int(client.info("stats")["total_reads_processed"])
 
     def test_two_round_trips_in_all(
@@ -1180,7 +1181,7 @@ class TestCosts:
         put_one_off(world, "a")
         trips, reads = counting.trips, self.reads(world.client)
         scheduler.tick()
-        # One of the reads is that of the measurement itself.
+        # One read is the INFO command of the measurement.
         assert (counting.trips - trips, self.reads(world.client) - reads - 1) == (2, 2)
         assert queues.names() == ["warm-up", "a"]
 
@@ -1188,7 +1189,7 @@ class TestCosts:
     def test_bytes_of_a_call_are_bounded(
         self, world: World, own_server: RedisServer, log: pytest.LogCaptureFixture
     ) -> None:
-        """A server with a lower limit closes connections with larger requests."""
+        """Invariant: requests are smaller than the buffer limit at which Redis would disconnect."""
         queues = elsewhere(world, own_server)
         with redis.Redis.from_url(own_server.url, decode_responses=True) as client:
             client.config_set("client-query-buffer-limit", str(MOST_BYTES))
@@ -1196,7 +1197,7 @@ class TestCosts:
             for number in range(100):
                 put_one_off(there, f"e{number}", args=["x" * 200_000])
             scheduler = there.scheduler_of(RedBeatScheduler)
-            for _ in range(20):  # a tick ends after some time, even on a slow machine
+            for _ in range(20):  # on a slow machine, a tick ends before it has sent all runs
                 scheduler.tick()
             assert sorted(queues.names()) == sorted(f"e{number}" for number in range(100))
             assert {there.run_count(f"e{number}") for number in range(100)} == {1}
@@ -1204,7 +1205,7 @@ class TestCosts:
 
 
 class Rpush(Transport):
-    """Adds messages to queues with another command."""
+    """A transport that adds messages to queues with ``RPUSH``."""
 
     class Channel(Channel):
         def _put(self, queue: str, message: Any, **_: Any) -> None:
@@ -1213,7 +1214,7 @@ class Rpush(Transport):
 
 
 class Piped(Transport):
-    """Adds messages to queues with other commands in a pipeline."""
+    """A transport that adds messages to queues in a pipeline with other commands."""
 
     class Channel(Channel):
         def _put(self, queue: str, message: Any, **_: Any) -> None:

@@ -1,4 +1,4 @@
-"""A fake server as the client of the app, as users have it in their tests."""
+"""RedBeat works with fakeredis, which projects use in their tests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .conftest import RecordingScheduler, World
 
 @pytest.mark.parametrize("decode_responses", [True, False])
 def test_a_beat_works_on_a_fake_client_of_the_user(decode_responses: bool) -> None:
-    """The fake supports neither INFO nor the digest function of the scripts."""
+    """fakeredis supports neither ``INFO`` nor ``redis.sha1hex`` in scripts."""
     app = Celery("fake", broker="memory://", set_as_current=False)
     app.conf.redbeat_key_prefix = PREFIX
     server = fakeredis.FakeServer()

@@ -1,4 +1,4 @@
-"""The extension points at which users of RedBeat 2 put their own code."""
+"""The extension points that users of RedBeat 2 override with their own code."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .conftest import SCHEDULE, Clock, RecordingScheduler, World, interval_json
 
 
 def make_due_again(world: World, name: str) -> None:
-    """Let an entry be due as if it had run 90 s ago."""
+    """Make an entry due, with a last run 90 s ago."""
     world.put_meta(name, world.ago(90))
     world.client.zadd(SCHEDULE, {f"{PREFIX}{name}": 0})
 
@@ -54,7 +54,7 @@ class TestScheduler:
         assert world.score("a") == pytest.approx(world.now() + 30, abs=1)
 
     def test_a_rewritten_maybe_due_sends_and_the_run_is_recorded(self, world: World) -> None:
-        """It sends by ``apply_async`` and does not record the run itself."""
+        """The user's ``maybe_due`` sends with ``apply_async``, and RedBeat records the run."""
 
         class Own(RecordingScheduler):
             def maybe_due(self, entry: Any, **kwargs: Any) -> float | None:
@@ -306,7 +306,7 @@ class TestEntry:
         assert world.score("a") == pytest.approx(ran.timestamp() + 120, abs=1e-5)
 
     def test_an_entry_whose_wait_is_nan_is_checked_again(self, world: World) -> None:
-        """A wait of NaN is not a score, and "never" would lose the entry: it is checked again."""
+        """An entry whose ``is_due`` returns NaN as the wait is checked again after 5 s."""
 
         class Unsure(RedBeatSchedulerEntry):
             def is_due(self) -> schedstate:
@@ -373,7 +373,7 @@ class TestEntry:
 
 
 def with_schedule(schedule: BaseSchedule) -> type[RecordingScheduler]:
-    """Return a class of schedulers all of whose entries have this schedule."""
+    """Return a scheduler class in which every entry has this schedule."""
 
     class Own(RecordingScheduler):
         class Entry(RedBeatSchedulerEntry):
@@ -385,7 +385,7 @@ def with_schedule(schedule: BaseSchedule) -> type[RecordingScheduler]:
 
 
 class Fickle(BaseSchedule):
-    """A schedule class with a different answer each time; ``calls`` lists what happened."""
+    """A schedule whose ``is_due`` returns the given results in order, and logs its calls."""
 
     def __init__(self, *answers: tuple[bool, float | None], **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -402,7 +402,7 @@ class Fickle(BaseSchedule):
 
 class TestSchedule:
     def test_a_schedule_class_of_the_user_is_used(self, world: World) -> None:
-        """The schedule is stored by the user's codec, and used through its ``is_due``."""
+        """The beat calls the ``is_due`` method of the user's schedule object."""
         fickle = Fickle((True, 30.0), (False, 12.0), (False, None), app=world.app)
         world.put("a", interval_json(60))
         scheduler = world.scheduler_of(with_schedule(fickle))
@@ -437,12 +437,12 @@ class Tokyo(crontab):
     tz = property(lambda _self: ZoneInfo("Asia/Tokyo"))
 
     def now(self) -> datetime:
-        """Return the time in that zone, which Celery before 5.7 uses."""
+        """Return the time in Tokyo. Celery before 5.7 uses it."""
         return datetime.now(self.tz)
 
 
 class InTokyo(RedBeatSchedulerEntry):
-    """Decodes crontabs in Tokyo's time zone, and stores the result of the last run."""
+    """An entry class whose crontabs are in the time zone of Tokyo."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -457,7 +457,7 @@ class InTokyo(RedBeatSchedulerEntry):
 
 class TestSchedulesOfItsOwn:
     def test_an_entry_decides_with_the_object_that_its_class_made(self, world: World) -> None:
-        """The entry is due in Tokyo, and not due in the time zone of the app."""
+        """The entry is due at a full hour in Tokyo, not in the time zone of the app."""
         tokyo = ZoneInfo("Asia/Tokyo")
         now = datetime.now(tokyo)
         for name, hour in (("due", now.hour), ("later", (now.hour + 9) % 24)):

@@ -1,4 +1,4 @@
-"""``BeatLazyFunc`` among the arguments of static entries: called at each dispatch, never stored."""
+"""``BeatLazyFunc`` arguments of static entries are called at each dispatch, and never stored."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ calls: list[int] = []
 
 @pytest.fixture(autouse=True)
 def no_calls() -> None:
-    """Start counting from 0."""
+    """Delete the recorded calls before each test."""
     calls.clear()
 
 
 def number(start: int = 0, step: int = 1) -> int:
-    """Return another number at each call."""
+    """Return the next number of a sequence, and record the call."""
     calls.append(start + step * len(calls))
     return calls[-1]
 
 
 def fail() -> None:
-    """Raise an error that usually comes from the network."""
+    """Raise an error that usually means a network problem."""
     raise ConnectionError("no luck")
 
 
@@ -49,13 +49,13 @@ def configure(world: World, **fields: Any) -> None:
 
 
 def make_due(world: World) -> None:
-    """Let the entry be due."""
+    """Make the entry ``a`` due now."""
     world.put_meta("a", world.ago(4000))
     world.client.zadd(SCHEDULE, {KEY: 0})
 
 
 def run(world: World, scheduler: RecordingScheduler) -> tuple[Any, Any]:
-    """Let the entry run; return the arguments that were sent."""
+    """Run the entry ``a``, and return the arguments that were sent."""
     scheduler.tick()
     make_due(world)
     before = len(scheduler.sent)
@@ -146,7 +146,7 @@ def test_arguments_that_refer_to_themselves_are_refused(world: World) -> None:
 def test_a_beat_without_that_configuration_sends_nothing(
     world: World, log: pytest.LogCaptureFixture, configured: Any
 ) -> None:
-    """The beat logs why and retries later, and the other entries run."""
+    """A beat without the lazy function logs the reason and retries later. Other entries run."""
     configure(world, args=[LAZY])
     knows = world.scheduler()
     knows.tick()
@@ -168,7 +168,7 @@ def test_a_beat_without_that_configuration_sends_nothing(
     score = world.score("a")
     assert score is not None
     assert 0 < score - world.now() <= 60
-    # A beat with that configuration sends the waiting run.
+    # A beat whose configuration has the function sends the delayed run.
     other.close()
     configure(world, args=[LAZY])
     third = world.scheduler()
@@ -182,7 +182,7 @@ def test_a_beat_without_that_configuration_sends_nothing(
 def test_a_function_that_fails_delays_only_its_own_entry(
     world: World, log: pytest.LogCaptureFixture, delivery: str
 ) -> None:
-    """Its errors do not count as errors of the broker, and the run is late, not lost."""
+    """The beat does not treat the error as a broker error, and retries the run later."""
     configure(world, args=[BeatLazyFunc(fail)], delivery=delivery)
     scheduler = world.scheduler()
     scheduler.tick()
@@ -244,7 +244,7 @@ def test_a_loaded_entry_is_not_sent_with_a_description(world: World) -> None:
 
 
 class Keeping(RecordingScheduler):
-    """Keeps the last entry that it sent."""
+    """A scheduler that stores the last entry that it sent in ``kept``."""
 
     def apply_async(self, entry: Any, *args: Any, **kwargs: Any) -> Any:
         self.kept = entry

@@ -1,4 +1,4 @@
-"""Messages are those of Celery's own scheduler, although RedBeat sends them with its own code."""
+"""RedBeat sends messages with its own code, but they are the same as Celery's."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ class Recorded(Task):
 
 
 def entry_of(world: World, **more: Any) -> RedBeatSchedulerEntry:
-    """Return a new entry; two entries share no object that Celery could change."""
+    """Return a new entry. It shares no mutable object with other entries."""
     fields = {"schedule": 60.0, "args": (1, "two"), "kwargs": {"three": 3}, **more}
     return RedBeatSchedulerEntry("a", "tasks.a", app=world.app, **fields)
 
 
 def send_both(world: World, scheduler: RecordingScheduler, **more: Any) -> None:
-    """Send an entry by this scheduler's own code, and by Celery's."""
+    """Send an entry with RedBeat's ``apply_async``, then with Celery's."""
     own, celerys = entry_of(world, **more), entry_of(world, **more)
     scheduler.apply_async(own, producer=scheduler.producer, advance=False)
     Scheduler.apply_async(scheduler, celerys, producer=scheduler.producer, advance=False)
 
 
 def of_the_user(options: dict[str, Any]) -> dict[str, Any]:
-    """Return options without those that identify the run or configure the retry."""
+    """Return the options and headers that the user set, without the ones that RedBeat adds."""
     headers = options.get("headers", {})
     own = {"scheduled_at", "periodic_task_name", "celery_beat_task"}
     kept = {name: value for name, value in headers.items() if name not in own}
@@ -88,7 +88,7 @@ def test_an_error_is_raised_as_celery_does(world: World) -> None:
 
 
 class Syncing(RecordingScheduler):
-    """A scheduler with something to sync."""
+    """A scheduler that records each call of ``sync()``."""
 
     synced: list[int]
 
@@ -100,7 +100,7 @@ def test_sync_is_called_after_the_configured_number_of_tasks(world: World) -> No
     scheduler = world.scheduler_of(Syncing, sync_every_tasks=2)
     scheduler.synced = []
     scheduler.tick()
-    assert scheduler.synced == [0]  # Celery's initial value
+    assert scheduler.synced == [0]  # Celery also syncs in the first tick
     for names in ("ab", "c", "de"):
         for name in names:
             world.put(name, interval_json(3600), world.ago(3700))

@@ -1,4 +1,4 @@
-"""The beat lock: which beat leads, which stands by, and how the lock passes on."""
+"""The beat lock decides which beat leads and when a standby takes over."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .conftest import LOCK, Clock, RecordingScheduler, World, once, void
 
 
 def lock_of(scheduler: RedBeatScheduler) -> str:
-    """Return the token of a scheduler."""
+    """Return the lock token of a scheduler."""
     assert scheduler.lock is not None
     return scheduler.lock.token
 
@@ -110,7 +110,7 @@ class TestLeading:
     def test_a_key_that_is_no_lock_is_reported_and_stays(
         self, world: World, log: pytest.LogCaptureFixture
     ) -> None:
-        """An entry named `:lock`, which RedBeat 2 stores."""
+        """RedBeat 2 can store an entry named `:lock` under the key of the lock."""
         world.client.hset(LOCK, "definition", "{}")
         scheduler = world.scheduler()
         scheduler.tick()
@@ -125,7 +125,7 @@ class TestLeading:
 
 class TestDeadLeader:
     def watch(self, world: World, standby: RecordingScheduler, clock: Clock, ttl: float) -> float:
-        """Tick until ``standby`` leads or the lock has expired; return the seconds it took."""
+        """Tick until ``standby`` leads, for at most ``ttl`` seconds. Return the seconds waited."""
         waited = 0.0
         while waited < ttl:
             standby.tick()
@@ -161,9 +161,9 @@ class TestDeadLeader:
     def test_time_without_a_look_at_the_lock_does_not_count_as_silence(
         self, world: World, clock: Clock
     ) -> None:
-        """Setup: a standby that cannot reach Redis for longer than the takeover delay.
+        """Setup: no beat can reach Redis for longer than the takeover delay.
 
-        Invariant: the leader, which could not reach Redis either, keeps the lock.
+        Invariant: the standby does not take the lock from the leader when Redis is back.
         """
         leader = world.scheduler()
         leader.tick()
@@ -199,7 +199,7 @@ class TestDeadLeader:
 
 
 def tick_all(beats: list[RecordingScheduler]) -> None:
-    """Let all tick."""
+    """Call ``tick()`` of each beat."""
     for beat in beats:
         beat.tick()
 
@@ -207,12 +207,12 @@ def tick_all(beats: list[RecordingScheduler]) -> None:
 class TestWithoutLock:
     @pytest.mark.long
     def test_beats_share_the_work(self, world: World) -> None:
-        """Each occurrence is sent once, by any beat."""
+        """Each occurrence is sent exactly once, by any of the beats."""
         world.app.conf.redbeat_lock_key = None
         beats = [world.scheduler() for _ in range(3)]
         for beat in beats:
             beat.tick()
-        world.put_many(3000)  # one beat holds at most two batches of 500 entries
+        world.put_many(3000)  # one beat claims at most two batches of 500 entries at a time
         sent: Counter[str] = Counter()
         for beat in beats:
             others = [other for other in beats if other is not beat]

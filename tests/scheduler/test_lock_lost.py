@@ -1,4 +1,4 @@
-"""A leader loses the lock: it stands by or exits. The API reports which beat leads."""
+"""A leader that loses the lock stands by or exits. The API reports which beat leads."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ BEATS = f".{PREFIX}:beats"
 
 
 def take_lock(world: World) -> bool:
-    """Put another token into the lock."""
+    """Overwrite the lock with the token of another beat."""
     return bool(world.client.set(LOCK, "another", px=60_000))
 
 
 def lose_lock_between_turns(world: World, wire: Wire) -> None:
-    """Take the lock when runs are claimed, before the next batch is requested."""
+    """Take the lock after the beat claims its first batch, before it requests the next batch."""
     wire.before_command(lambda: take_lock(world), lambda: world.is_claimed("e0"))
 
 
 def unrecorded(world: World, scheduler: RecordingScheduler) -> list[str]:
-    """Return the entries that were sent and not recorded."""
+    """Return the names of the entries whose run was sent and not recorded."""
     return [name for name in scheduler.names if not world.run_count(name)]
 
 
@@ -90,7 +90,7 @@ class TestExit:
     def test_a_loss_of_all_data_ends_the_beat(
         self, world: World, scheduler: RecordingScheduler
     ) -> None:
-        """Programs register all their entries again when they restart."""
+        """The beat exits, so that a restarted program registers all its entries again."""
         world.put("a", score=world.now() + 900)
         scheduler.tick()
         world.client.flushall()
@@ -122,7 +122,7 @@ class TestExit:
     def test_records_first_what_was_sent_while_it_looked_ahead(
         self, world: World, wire: Wire, scheduler: RecordingScheduler
     ) -> None:
-        """The request whose reply reports the loss began before the runs were sent."""
+        """The beat sends the first batch before it reads the reply that reports the loss."""
         world.put_many(600)
         lose_lock_between_turns(world, wire)
         with pytest.raises(LockNotOwnedError):

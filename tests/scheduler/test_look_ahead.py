@@ -20,7 +20,7 @@ MANY = 3 * BATCH + 10
 
 @pytest.fixture
 def scheduler(world: World, clock: Clock) -> RecordingScheduler:
-    """A leading scheduler with more due entries than one batch; its clock stands still."""
+    """A leading scheduler with several batches of due entries. Its clock never advances."""
     scheduler = world.scheduler(clock=clock)
     scheduler.tick()
     world.put_many(MANY)
@@ -28,18 +28,18 @@ def scheduler(world: World, clock: Clock) -> RecordingScheduler:
 
 
 def each_once(*schedulers: RecordingScheduler) -> bool:
-    """Return whether every entry was sent, and none twice."""
+    """Return whether every entry was sent exactly once."""
     sent = Counter(name for scheduler in schedulers for name in scheduler.names)
     return len(sent) == MANY and set(sent.values()) == {1}
 
 
 def unrecorded(world: World) -> int:
-    """Return how many entries have no run in their history."""
+    """Return the number of entries without a recorded run."""
     return sum(world.run_count(name.split(":", 1)[1]) == 0 for name in entry_keys(world))
 
 
 def entry_keys(world: World) -> list[str]:
-    """Return the keys of the hourly entries."""
+    """Return the keys of all entries except the ones that Celery adds."""
     return [key for key in world.client.zrange(f"{PREFIX}:schedule", 0, -1) if "celery." not in key]
 
 
@@ -57,11 +57,11 @@ def test_every_entry_is_sent_and_recorded_in_one_tick(
 def test_a_stopping_beat_puts_both_batches_back(
     world: World, scheduler: RecordingScheduler
 ) -> None:
-    """Setup: two batches are claimed.
+    """Setup: a beat has claimed two batches.
 
-    Fault: SIGTERM.
+    Fault: it is stopped while it sends the second batch.
 
-    Invariant: the next leader sends the rest.
+    Invariant: the next leader sends the remaining runs.
     """
 
     def stop() -> None:
@@ -84,11 +84,11 @@ def test_a_stopping_beat_puts_both_batches_back(
 def test_a_connection_that_breaks_during_a_request_loses_nothing(
     world: World, scheduler: RecordingScheduler, log: pytest.LogCaptureFixture
 ) -> None:
-    """Setup: a request is in flight.
+    """Setup: a request to Redis is in flight.
 
-    Fault: its connection ends.
+    Fault: the connection of the request breaks.
 
-    Invariant: no run is sent twice.
+    Invariant: every run is sent exactly once.
     """
     pool = get_redis(world.app).connection_pool
     scheduler.before_send = once(lambda: pool.disconnect(inuse_connections=True))
@@ -97,7 +97,7 @@ def test_a_connection_that_breaks_during_a_request_loses_nothing(
     assert "trying again" in log.text
     for key in entry_keys(world):
         name = key.split(":", 1)[1]
-        if world.is_claimed(name):  # the reply with these claims got lost
+        if world.is_claimed(name):  # the reply with this claim was lost
             world.expire_claim(name)
     for _ in range(3):
         scheduler.tick()

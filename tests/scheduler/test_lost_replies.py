@@ -1,4 +1,4 @@
-"""Redis executed a request, and its reply never arrived."""
+"""Faults in which Redis executes a request, but the beat never gets the reply."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .conftest import (
 
 
 def lose_claims(world: World, wire: Wire, name: str = "a", times: int = 1) -> None:
-    """Lose the next replies that arrive while an entry is claimed: no beat knows of the claim."""
+    """Lose the next replies that arrive while an entry is claimed, so no beat gets the claim."""
     wire.lose(lambda: world.is_claimed(name), times)
 
 
@@ -52,7 +52,7 @@ def test_claims_are_handed_out_again_at_the_next_tick(
 def test_entries_due_since_are_claimed_separately(
     world: World, wire: Wire, scheduler: RecordingScheduler
 ) -> None:
-    """Entries that became due since are claimed by another request, under another claim id."""
+    """Entries that become due after a lost reply are claimed by another request."""
     world.put("a")
     lose_claims(world, wire)
     scheduler.tick()
@@ -115,10 +115,10 @@ def test_a_recorded_run_is_not_recorded_twice(
 def test_a_lost_reply_to_a_record_and_a_claim(
     world: World, wire: Wire, scheduler: RecordingScheduler
 ) -> None:
-    """Two batches are in flight: the lost request records one and claims the next."""
+    """The request whose reply is lost records one batch and claims the next."""
     world.put_many(1200)
     lose_record(world, wire, "e0")
-    # On a busy machine a tick ends before it has done everything.
+    # On a busy machine, a tick ends before it has sent all runs.
     wait_until(lambda: scheduler.tick() is not None and len(scheduler.names) >= 1200, 60)
     scheduler.tick()
     assert wire.lost == 1
@@ -129,7 +129,7 @@ def test_a_lost_reply_to_a_record_and_a_claim(
 def test_a_history_written_by_an_application_survives_a_lost_refusal(
     world: World, wire: Wire, scheduler: RecordingScheduler
 ) -> None:
-    """The lost reply contained the application's history; the repeated request returns it again."""
+    """The lost reply contains the application's history. Repeating the request returns it again."""
     world.put("a", interval_json(600), world.ago(900))
     written = world.ago(5)
     scheduler.before_send = once(lambda: world.put_meta("a", written))
@@ -142,7 +142,7 @@ def test_a_history_written_by_an_application_survives_a_lost_refusal(
 
 
 def test_a_beat_whose_lock_reply_was_lost_leads(world: World, wire: Wire) -> None:
-    """The beat does not lock itself out: a lock acquired by a lost reply is its own."""
+    """A beat that acquired the lock leads, even if the reply was lost."""
     world.put("a")
     scheduler = world.scheduler()
     wire.lose(lambda: world.client.exists(LOCK))

@@ -1,4 +1,4 @@
-"""``redbeat_max_rate``: late runs are sent at a limited rate, after the runs on time."""
+"""``redbeat_max_rate`` limits the rate of late runs. Runs on time are sent before late runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def late(world: World, count: int) -> None:
 
 
 def paced(world: World, clock: Clock, rate: float | None) -> RecordingScheduler:
-    """Return a beat with such a rate limit."""
+    """Return a beat that sends at most ``rate`` late runs per second."""
     world.app.conf.redbeat_max_rate = rate
     return world.scheduler_of(RecordingScheduler, clock)
 

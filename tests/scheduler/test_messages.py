@@ -1,4 +1,4 @@
-"""What a message contains: the occurrence that it was sent for."""
+"""The content of messages, such as the occurrence for which a message was sent."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_the_last_run_and_its_nominal_instant_are_separate(world: World) -> None
 
 
 def test_tasks_that_the_app_knows_are_sent_through_their_own_apply_async(world: World) -> None:
-    """Their routing and the options of their class apply."""
+    """RedBeat applies the routing and the options of the task class."""
     app: Celery = world.app
     seen: list[dict[str, object]] = []
 
@@ -125,7 +125,7 @@ def test_tasks_that_the_app_knows_are_sent_through_their_own_apply_async(world: 
 def test_times_among_the_options_arrive_at_the_worker(
     world: World, options: dict[str, Any], eta: Any, expires: Any, static: bool
 ) -> None:
-    """They are in the format of Celery's own messages; seconds count from the dispatch."""
+    """Times have the format of Celery's own messages. Seconds count from the dispatch."""
     fields: dict[str, Any] = {"task": "tasks.a", "schedule": 3600, "options": options}
     if static:
         world.app.conf.beat_schedule = {"a": fields}

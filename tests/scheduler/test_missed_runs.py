@@ -1,4 +1,4 @@
-"""Missed runs are caught up by one run, which counts them and is logged."""
+"""After missed runs, the beat sends one run with the number of missed runs, and logs it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A user's schedule or entry class with invalid results affects its own entry only."""
+"""A user's schedule or entry class with invalid results affects only its own entries."""
 
 from __future__ import annotations
 
@@ -28,29 +28,29 @@ class NoFloat:
 
 
 def fail(*_: Any, **__: Any) -> Any:
-    """Raise."""
+    """Raise ``RuntimeError``."""
     raise RuntimeError("odd")
 
 
 def fail_with_a_value_error() -> Any:
-    """Raise the error that constructors report as a wrong argument."""
+    """Raise ``ValueError``, which a constructor usually raises for a wrong argument."""
     raise ValueError("odd")
 
 
 class Odd(BaseSchedule):
-    """The common base of the odd schedules, which is the registered class."""
+    """The base class of the odd schedules. It is registered as the schedule type "odd"."""
 
 
 class OddInterval(Odd, schedule):
-    """An interval."""
+    """An interval that is registered as the schedule type "odd"."""
 
 
 class OddCrontab(Odd, crontab):
-    """A crontab."""
+    """A crontab that is registered as the schedule type "odd"."""
 
 
 def answering(answer: Any) -> Callable[[], BaseSchedule]:
-    """Return a function that creates a schedule with this result of ``is_due``."""
+    """Return a function that creates a schedule whose ``is_due`` returns ``answer``."""
 
     class Answering(OddInterval):
         def is_due(self, _last_run_at: datetime) -> Any:
@@ -60,7 +60,7 @@ def answering(answer: Any) -> Callable[[], BaseSchedule]:
 
 
 def with_method(name: str, method: Any) -> Callable[[], BaseSchedule]:
-    """Return a function that creates an interval with another method."""
+    """Return a function that creates an interval with one method replaced."""
     return lambda: type("Odd", (OddInterval,), {name: method})(60)
 
 
@@ -92,14 +92,14 @@ register_schedule_type("odd", Odd, lambda _schedule: {}, lambda _fields: _made[-
 
 @pytest.fixture(params=one_in(2, SCHEDULES))
 def odd_schedule(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Register such a schedule as the type ``odd``."""
+    """Use one of :data:`SCHEDULES` for all entries with the schedule type "odd"."""
     _made.append(SCHEDULES[request.param])
     yield
     _made.pop()
 
 
 def check_the_others(world: World, scheduler: RecordingScheduler, log: str) -> None:
-    """Assert that one tick ends soon, runs the good entries, and quarantines nothing."""
+    """Assert that one tick runs the good entries, and neither blocks nor quarantines anything."""
     for name in ("good1", "good2"):
         world.put(name, interval_json(3600), world.ago(7200), score=2)
     wait = scheduler.tick()
@@ -156,5 +156,5 @@ def test_an_odd_entry_class(
 
 
 def dunder(name: str, method: Any) -> dict[str, Any]:
-    """Return the methods that must have the same result."""
+    """Return the aliases of a method that an entry class must also override."""
     return {"__next__": method} if name == "next" else {}

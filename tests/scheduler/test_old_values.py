@@ -1,4 +1,4 @@
-"""Values of settings that RedBeat 2 accepted work in a beat."""
+"""A beat supports values of settings that RedBeat 2 accepted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Entries that only some beats can run: the others put them back, without quarantine."""
+"""A beat that cannot run an entry puts it back for other beats, without quarantine."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ class ColouredEntry(RedBeatSchedulerEntry):
 
 
 class PickyEntry(RedBeatSchedulerEntry):
-    """An entry class whose own methods refuse unknown values."""
+    """An entry class whose ``decode_definition`` refuses all definitions."""
 
     @staticmethod
     def decode_definition(definition: str | bytes) -> dict[str, Any]:
-        """Refuse all definitions."""
+        """Raise an error for every definition."""
         raise LookupError(definition)
 
 
 class LoadingEntry(RedBeatSchedulerEntry):
-    """An entry class that overrides how entries are loaded."""
+    """An entry class whose ``from_key`` refuses to load entries."""
 
     @classmethod
-    def from_key(cls, key: str, app: Any = None) -> Any:  # noqa: ARG003 - as it is called
-        """Refuse to load."""
+    def from_key(cls, key: str, app: Any = None) -> Any:  # noqa: ARG003 - callers pass app
+        """Raise an error for every key."""
         raise LookupError(key)
 
 
 class ColouredScheduler(RecordingScheduler):
-    """A beat that knows entries with a colour."""
+    """A beat that can run entries with a colour."""
 
     Entry = ColouredEntry
 
@@ -57,7 +57,7 @@ class PickyScheduler(RecordingScheduler):
 
 
 class LoadingScheduler(RecordingScheduler):
-    """A beat whose entry class cannot load."""
+    """A beat whose entry class cannot load entries."""
 
     Entry = LoadingEntry
 
@@ -78,13 +78,13 @@ CASES: dict[str, Case] = {
 
 
 def look_again(world: World) -> None:
-    """Let the wait of the entry end."""
+    """Make the entry due again, despite its back-off."""
     world.client.zadd(SCHEDULE, {f"{PREFIX}odd": 1}, xx=True)
 
 
 @pytest.fixture(params=CASES)
 def case(request: pytest.FixtureRequest, world: World) -> Case:
-    """An entry that a beat of this class cannot run."""
+    """A scheduler class with a stored entry that it cannot run."""
     found = CASES[request.param]
     if "task" in found[1]:
         world.app.conf.redbeat_task_allowlist = ["tasks.*"]
@@ -122,7 +122,7 @@ def test_another_occurrence_starts_with_the_shortest_wait_again(world: World) ->
     for _ in range(8):
         scheduler.tick()
         look_again(world)
-    world.client.hdel(f"{PREFIX}odd", "claim")  # as after a run of another beat
+    world.client.hdel(f"{PREFIX}odd", "claim")  # as if another beat had recorded the run
     scheduler.tick()
     score = world.score("odd")
     assert score is not None
@@ -160,7 +160,7 @@ def test_a_triggered_run_waits_for_a_beat_that_can(world: World) -> None:
 class TestWithAnotherBeat:
     @pytest.fixture(autouse=True)
     def without_a_lock(self, world: World) -> None:
-        """Let beats share the work."""
+        """Disable the lock, so that all beats claim entries."""
         world.app.conf.redbeat_lock_key = None
 
     def test_the_other_beat_is_woken_up_and_claims_first(self, world: World) -> None:

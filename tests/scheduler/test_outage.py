@@ -1,4 +1,4 @@
-"""Redis goes down and comes back: the beat waits, logs that once, and catches up."""
+"""While Redis is down, a beat waits and logs this once. Afterwards, it catches up."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from .conftest import LOCK, RecordingScheduler, World, interval_json
 
 @pytest.fixture
 def server() -> Iterator[RedisServer]:
-    """The test's own server, which stores its data on disk."""
+    """A separate server for the test, which stores its data on disk."""
     with RedisServer("--appendonly", "yes", "--appendfsync", "always") as server:
         yield server
 
 
 @pytest.fixture
 def restartable(server: RedisServer) -> Iterator[World]:
-    """A schedule in that server."""
+    """A schedule in the server that the test kills and restarts."""
     app = Celery("restartable", broker="memory://", set_as_current=False)
     app.conf.update(
         redbeat_redis_url=server.url,
@@ -41,12 +41,12 @@ def restartable(server: RedisServer) -> Iterator[World]:
 
 
 def tick_until_gone(scheduler: RecordingScheduler, ticks: int = 10) -> list[float]:
-    """Tick while Redis is down; return the waits."""
+    """Tick while Redis is down, and return the wait that each tick returns, in seconds."""
     return [scheduler.tick() for _ in range(ticks)]
 
 
 def lines(log: pytest.LogCaptureFixture, words: str) -> int:
-    """Return how many log lines contain ``words``."""
+    """Return the number of log messages that contain ``words``."""
     return sum(words in record.getMessage() for record in log.records)
 
 
@@ -99,7 +99,7 @@ def test_sent_runs_are_recorded_after_the_outage(server: RedisServer, restartabl
 
 
 def test_redis_came_back_empty(restartable: World, log: pytest.LogCaptureFixture) -> None:
-    """The server has no persistence; static entries return, without a burst."""
+    """If Redis loses all data, the leader writes the static entries again, and runs none."""
     restartable.app.conf.beat_schedule = {
         name: {"task": "t", "schedule": 3600} for name in ("s1", "s2", "s3")
     }
@@ -136,7 +136,7 @@ def test_close_while_redis_is_down(
 
 
 def test_read_only_replica(restartable: World, log: pytest.LogCaptureFixture) -> None:
-    """After a failover, the server of the connection is a replica, then a master again."""
+    """The server becomes a replica for some time, then it is the master again."""
     scheduler = restartable.scheduler()
     scheduler.tick()
     restartable.put("a")
@@ -168,11 +168,11 @@ def test_out_of_memory_claims_nothing_and_goes_on_later(restartable: World) -> N
 def test_a_forbidden_command_quarantines_no_entry(
     world: World, redis_url: str, log: pytest.LogCaptureFixture
 ) -> None:
-    """Setup: a user without the permission for HMGET.
+    """Setup: an entry is due.
 
-    Fault: an entry is due.
+    Fault: the Redis user of the beat has no permission for HMGET.
 
-    Invariant: the entry is not quarantined, and the reason is logged once.
+    Invariant: the entry is not quarantined, and the beat logs the reason once.
     """
     world.client.execute_command(
         "ACL", "SETUSER", "poor", "on", ">p", "~*", "&*", "+@all", "-hmget"
@@ -191,10 +191,10 @@ def test_a_forbidden_command_quarantines_no_entry(
 
 
 class OwnTick(RecordingScheduler):
-    """A scheduler whose tick goes through the mapping of entries."""
+    """A scheduler whose ``tick()`` iterates over the mapping of entries."""
 
     def tick(self, **_kwargs: Any) -> float:
-        """Go through the schedule."""
+        """Call ``maybe_due()`` for each entry of the schedule."""
         for entry in self.schedule.values():
             self.maybe_due(entry, **self._maybe_due_kwargs)
         return 1.0

@@ -1,4 +1,4 @@
-"""Messages in flight to a Redis broker while other messages are published."""
+"""The publisher sends messages to a Redis broker while other messages are in flight."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.waiting import wait_until
 
 
 class Sender:
-    """A publisher, a producer of an app, and the broker."""
+    """A publisher with a producer of an app and a client of the broker."""
 
     def __init__(self, server: RedisServer, window: int) -> None:
         self.app = Celery(broker=server.url, set_as_current=False)
@@ -30,7 +30,7 @@ class Sender:
         return self.app.amqp.Producer(self.connection.clone())
 
     def publish(self, *names: str, queue: str = "celery", producer: Any = None) -> None:
-        """Publish a message of each name."""
+        """Publish one message for each name."""
         anything: Any = None
         entries: tuple[Any, ...] = names
         for name in entries:
@@ -40,7 +40,7 @@ class Sender:
                 self.outbox.add(InFlightMessage(name, anything, None, 0.0))
 
     def count(self) -> int:
-        """Return how many messages the broker has."""
+        """Return the number of messages in the queue ``celery`` of the broker."""
         return int(self.broker.llen("celery"))
 
 
@@ -57,7 +57,7 @@ def server() -> Iterator[RedisServer]:
 @pytest.fixture
 def sender(server: RedisServer) -> Iterator[Sender]:
     sender = Sender(server, window=10)
-    # Kombu declares the queue, and queries its bindings.
+    # With the first message, kombu declares the queue and queries its bindings.
     sender.publish("0")
     assert names(sender.outbox.deliver()) == "0"
     sender.broker.flushall()
@@ -114,11 +114,11 @@ def test_an_error_affects_its_own_message_only(sender: Sender) -> None:
 
 
 def test_the_broker_dies_while_messages_are_in_flight(sender: Sender, server: RedisServer) -> None:
-    """Setup: messages in flight, and others.
+    """Setup: two messages are in flight, and a third is not written yet.
 
     Fault: the broker dies.
 
-    Invariant: all get errors.
+    Invariant: all three messages get an error.
     """
     server.pause()
     sender.publish("a", "b")

@@ -1,4 +1,4 @@
-"""Runs that must not overlap: what a beat does during a run, and what workers report."""
+"""Entries whose runs must not overlap: decisions of beats, and reports of workers."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def app(app: Celery) -> Iterator[Celery]:
 
 
 def store(world: World, overlap: str, every: float = HOUR, **more: Any) -> RedBeatSchedulerEntry:
-    """Store the entry ``a``, whose last run was one and a half intervals ago."""
+    """Store the entry ``a`` with a last run one and a half intervals ago."""
     entry = RedBeatSchedulerEntry(
         "a",
         "tasks.a",
@@ -63,9 +63,9 @@ def store(world: World, overlap: str, every: float = HOUR, **more: Any) -> RedBe
 
 
 def begin(world: World, overlap: str, **more: Any) -> RecordingScheduler:
-    """Return a scheduler that has sent a run of the entry ``a``.
+    """Return a scheduler that has sent a run of the entry ``a``, and make the entry due again.
 
-    The run has not ended, and the entry is due again.
+    No worker has reported the end of the run.
     """
     store(world, overlap, **more)
     scheduler = world.scheduler()
@@ -76,7 +76,7 @@ def begin(world: World, overlap: str, **more: Any) -> RecordingScheduler:
 
 
 def make_due(world: World) -> None:
-    """Let the entry be due: its last run was one and a half hours ago."""
+    """Make the entry due, with a last run one and a half hours ago."""
     world.client.hdel(KEY, "runtime")
     count = world.run_count("a")
     world.put_meta("a", world.ago(1.5 * HOUR))
@@ -91,12 +91,12 @@ def end(scheduler: RecordingScheduler, run: int = -1) -> None:
 
 
 def is_running(world: World) -> bool:
-    """Return whether the beat waits for the end of a run."""
+    """Return whether Redis stores a current run of the entry ``a``."""
     return bool(world.client.hexists(KEY, "running"))
 
 
 def running(world: World) -> tuple[str, float]:
-    """Return the task id of the current run, and until when it counts as running."""
+    """Return the task id of the current run, and the UNIX time at which beats stop waiting."""
     text = world.client.hget(KEY, "running")
     assert text is not None
     task_id, until = json.loads(text).rsplit(" ", 1)
@@ -274,7 +274,7 @@ def test_only_the_latest_run_waits(world: World) -> None:
 
 
 def test_a_run_that_ends_while_the_next_is_put_off(world: World) -> None:
-    """The end is reported between the claim and its record, and not reported again."""
+    """A worker reports the end only once, after the beat claimed the next run."""
     scheduler = begin(world, "buffer_one")
     world.put("b", last_run_at=world.ago(90), score=world.now() - 0.001)
     scheduler.before_send = once(lambda: end(scheduler, 0))
@@ -330,7 +330,7 @@ def test_a_run_that_ends_before_it_is_recorded(world: World) -> None:
 
 
 def test_the_end_of_an_earlier_message_does_not_hide_its_repetition(world: World) -> None:
-    """The broker accepted a message whose reply was lost; it is repeated under the same id."""
+    """The broker accepts a message, but its reply is lost. The beat repeats the message."""
     store(world, "skip")
     ids: list[str] = []
 
@@ -408,7 +408,7 @@ def test_at_most_once_forgets_a_run_that_is_lost(world: World) -> None:
 
 
 class Worker:
-    """Sends the signals of Celery's worker for the current run."""
+    """A fake worker that sends Celery's worker signals for the current run."""
 
     def __init__(self, world: World, scheduler: RecordingScheduler) -> None:
         self.world = world
@@ -418,28 +418,28 @@ class Worker:
         self.task = Sender(world.app, self.request)
 
     def request_with(self, **fields: Any) -> Any:
-        """Return a request of a task."""
+        """Return a task request for the current run."""
         return Context(id=self.id, **fields)
 
     @property
     def is_running(self) -> bool:
-        """Whether the beat still waits for the end of the run."""
+        """Whether Redis still stores a current run of the entry."""
         return bool(self.world.client.hexists(KEY, "running"))
 
     def postrun(self, state: str | None, retval: Any = None) -> None:
-        """Send the signal that follows each task."""
+        """Send the signal ``task_postrun``."""
         signals.task_postrun.send(
             sender=self.task, task_id=self.id, task=self.task, state=state, retval=retval
         )
 
     def failure(self, exception: Exception) -> None:
-        """Send the signal of a failure."""
+        """Send the signal ``task_failure``."""
         signals.task_failure.send(sender=self.task, task_id=self.id, exception=exception)
 
 
 @pytest.fixture
 def worker(world: World) -> Worker:
-    """A worker with a current run."""
+    """A fake worker that executes the current run of the entry ``a``."""
     return Worker(world, begin(world, "skip"))
 
 
@@ -525,7 +525,7 @@ def test_a_worker_without_a_configuration_logs_that_and_goes_on(
 
 
 def test_a_task_that_runs_within_beat(world: World) -> None:
-    """With ``task_always_eager`` the run has ended before it is recorded."""
+    """With ``task_always_eager``, the task ends before the beat records the run."""
     world.app.conf.task_always_eager = True
     runs: list[str] = []
 
@@ -542,7 +542,7 @@ def test_a_task_that_runs_within_beat(world: World) -> None:
 
 
 def test_a_client_made_before_the_fork_works_in_the_child(world: World) -> None:
-    """The main process creates a client when a task is revoked, before it forks its children."""
+    """A worker's main process may create a Redis client before it forks its child processes."""
     scheduler = begin(world, "skip")
     end_run(world.app, Sent("", [], {}, {**scheduler.sent[0].options, "task_id": "another"}))
     process = multiprocessing.get_context("fork").Process(target=lambda: end(scheduler))

@@ -1,4 +1,4 @@
-"""Schedulers of programs with their own ``tick()``, mapping or lock."""
+"""User-defined schedulers that replace ``tick()``, the mapping of entries or the lock."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from .conftest import LOCK, RecordingScheduler, World, interval_json, once, void
 
 HOUR = 3600.0
 
-#: The key of a program's own lock, in the hash slot of the schedule.
+#: The key of a user-defined lock, in the hash slot of the schedule.
 MINE = f".{PREFIX}:mine"
 
 
 class OwnTick(RecordingScheduler):
-    """A scheduler with its own tick, as programs for RedBeat 2 have it."""
+    """A scheduler that replaces ``tick()``, as some programs for RedBeat 2 do."""
 
     def tick(self, **_kwargs: Any) -> float:
-        """Extend the lock, then go through the schedule."""
+        """Extend the lock, then call ``maybe_due()`` for each entry of the schedule."""
         if self.lock is not None:
             self.lock.extend(int(self.lock_timeout or 1))
         waits = [
@@ -155,13 +155,14 @@ class TestOwnTick:
         world.client.zadd(f"{PREFIX}:schedule", {f"{PREFIX}a": 1})
         trips = counting.trips
         scheduler.tick()
-        # One for the lock, three to read the schedule, and one each to load, claim and record.
+        # One round trip for the lock, three to read the schedule, and three to load, claim and
+        # record the run.
         assert counting.trips - trips <= 7
 
     def test_a_run_that_is_not_due_by_the_clock_of_redis_is_waited_for(self, world: World) -> None:
         class Own(OwnTick):
             def is_due(self, entry: Any) -> Any:
-                """Return the result of a host whose clock is ahead."""
+                """Return the result for a host whose clock is ahead of the clock of Redis."""
                 return schedstate(True, HOUR) if entry.run is None else entry.is_due()
 
         last = world.ago(58)
@@ -183,7 +184,7 @@ class TestOwnTick:
 
 class TestOwnMapping:
     def test_an_old_entry_that_never_ran_runs_once(self, world: World) -> None:
-        """Its older occurrences have passed: the next run counts from the latest of them."""
+        """The entry runs once for all missed occurrences. The next run keeps the phase."""
 
         class Own(RecordingScheduler):
             @property
@@ -262,25 +263,25 @@ class TestOwnMapping:
 
 
 class Gate:
-    """A lock that is neither redis-py's nor RedBeat's."""
+    """A user-defined lock class, unrelated to the locks of redis-py and RedBeat."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
         self.held = True
 
     def extend(self, additional_time: int) -> None:
-        """Raise if the lock is not held."""
+        """Record the call, and raise ``LockError`` if the lock is not held."""
         self.calls.append(f"extend {additional_time}")
         if not self.held:
             raise LockError("not held")
 
     def acquire(self, blocking: bool = True) -> bool:
-        """Return whether the lock was free."""
+        """Record the call, and return whether the lock was acquired."""
         self.calls.append(f"acquire {blocking}")
         return self.held
 
     def release(self) -> None:
-        """Record the release."""
+        """Record the call."""
         self.calls.append("release")
 
 

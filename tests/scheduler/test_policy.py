@@ -1,4 +1,4 @@
-"""Policies at work: what a beat does with options of an entry besides its schedule."""
+"""How a beat applies the policy of an entry: its options in addition to the schedule."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ UTC = timezone.utc
 
 
 def put(world: World, name: str, ago: float | None, every: float = 60, **policy: Any) -> None:
-    """Store an entry with a policy that ran ``ago`` seconds ago and is due now."""
+    """Store a due entry with a policy and a last run ``ago`` seconds ago."""
     world.put(name, interval_json(every), None if ago is None else world.ago(ago))
     world.client.hset(f"{PREFIX}{name}", "policy", json.dumps(policy))
 
@@ -94,7 +94,7 @@ Base: Any = RedBeatSchedulerEntry
 
 
 class Limited(Base):
-    """A program's own entry, whose names mean something else than the names of a policy."""
+    """A user-defined entry class that uses the names of policy fields for other purposes."""
 
     jitter = "class attribute"
 
@@ -105,16 +105,16 @@ class Limited(Base):
 
     @property
     def delivery(self) -> Any:
-        """What the program delivers, unrelated to the policy."""
+        """A property of the program, unrelated to the policy field ``delivery``."""
         return self.overlap
 
     def definition(self) -> Json:
-        """Store the arguments of this class too."""
+        """Return the definition with the arguments of this class."""
         return {**super().definition(), "max_runs": self.max_runs, "overlap": self.overlap}
 
 
 class LimitedScheduler(RecordingScheduler):
-    """A beat with such entries."""
+    """A beat whose entry class is :class:`Limited`."""
 
     Entry = Limited
 
@@ -232,7 +232,7 @@ def test_finished_and_deleted(world: World) -> None:
 
 
 def test_edited_while_it_finishes_is_not_deleted(world: World) -> None:
-    """The edit counts: it may have raised the limit."""
+    """An edit during the last run may raise the limit, so the entry is not deleted."""
     put(world, "a", 90, max_runs=1, on_finish="delete")
     scheduler = world.scheduler()
 
@@ -279,7 +279,7 @@ def test_a_run_that_is_too_late_is_skipped_once(
 def test_a_run_that_became_too_late_while_sending_others_is_skipped(
     world: World, clock: Clock
 ) -> None:
-    """Runs are decided in batches, so sending one may make the next one too late."""
+    """A beat claims runs in batches, so a run may become too late while others are sent."""
     for name in ("a", "b"):
         put(world, name, 65, misfire_grace_time=10)
     scheduler = world.scheduler(clock=clock)

@@ -1,4 +1,4 @@
-"""Every beat stores its presence: the leader, standbys, and beats that share the work."""
+"""Every beat stores its presence in Redis, whether it leads, stands by or has no lock."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def token_of(scheduler: RecordingScheduler) -> str:
 
 
 def present(world: World, count: int) -> list[RecordingScheduler]:
-    """Return ``count`` schedulers, the first of which leads."""
+    """Return ``count`` schedulers after their first tick. The first one leads."""
     beats = [world.scheduler() for _ in range(count)]
     for beat in beats:
         beat.tick()
@@ -84,7 +84,7 @@ def test_a_beat_of_redbeat_2_that_leads_is_not_among_the_beats_seen(world: World
 
 
 def test_beats_with_a_lock_take_no_share_from_a_beat_without_one(world: World) -> None:
-    """As when the setting changes, and beats of both kinds run for some time."""
+    """Both kinds of beats run for some time if ``redbeat_lock_key`` changes in a deployment."""
     present(world, 3)
     store = Store(world.client, KEYS)
     assert store.claim("x", 0, 30, token="me").claims == []
@@ -101,7 +101,7 @@ def test_the_status_lists_the_leader_and_a_beat_without_a_lock(world: World) -> 
 
 @pytest.fixture
 def full() -> Iterator[redis.Redis]:
-    """A server without memory left, on which a beat leads."""
+    """A client of a server with a leader and no free memory."""
     with RedisServer("--maxmemory-policy", "noeviction") as server:
         client = redis.Redis.from_url(server.url, decode_responses=True)
         client.set(LOCK, "leader", px=100_000)
@@ -123,7 +123,7 @@ def test_a_leader_renews_its_lock_when_memory_is_full(full: redis.Redis) -> None
 
 
 def test_a_leader_claims_nothing_when_memory_is_full(full: redis.Redis) -> None:
-    """If the presence were stored first, Redis would allow the rest of the script."""
+    """A script may exceed the memory limit after its first write, so presence is written last."""
     full.config_set("maxmemory", 0)
     full.hset(f"{PREFIX}a", "definition", "d")
     full.zadd(KEYS.schedule, {f"{PREFIX}a": 1})

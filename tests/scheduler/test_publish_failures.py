@@ -1,4 +1,4 @@
-"""Messages that cannot be sent are late, not lost, and delay no other entry."""
+"""Messages that cannot be sent are retried, and do not delay other entries."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .conftest import LOCK, SCHEDULE, RecordingScheduler, World, interval_json
 
 
 class Breaker:
-    """Raises an error for some tasks, until it is switched off."""
+    """A ``before_send`` function that raises an error for some tasks until ``error`` is None."""
 
     def __init__(self, scheduler: RecordingScheduler, error: BaseException, *tasks: str) -> None:
         self.error: BaseException | None = error
@@ -29,7 +29,7 @@ class Breaker:
 
 
 def make_due(world: World, *names: str) -> None:
-    """Let entries be due again at once, despite their back-off."""
+    """Make entries due now, despite their back-off."""
     world.client.zadd(SCHEDULE, {f"{PREFIX}{name}": 1 for name in names})
 
 
@@ -83,7 +83,7 @@ class TestOneEntry:
         assert world.run_count("a") == 1
 
     def test_first_run_keeps_its_identity(self, world: World) -> None:
-        """A message that was sent despite an error is sent again with the same id."""
+        """The retries of a first run send the same occurrence."""
         first = world.now() - 5
         world.put("a", score=first)
         scheduler = world.scheduler()
@@ -154,7 +154,7 @@ class TestBroker:
             if name in "bd":
                 world.client.hset(f"{PREFIX}{name}", "definition", "{")
                 world.client.zadd(SCHEDULE, {f"{PREFIX}{name}": number + 1})
-            else:  # due once: without a history it would be due again after the full minute
+            else:  # with this last run, the entry is due only once during the test
                 world.put(name, interval_json(3600), world.ago(3605), score=number + 1)
         scheduler = world.scheduler()
         breaker = Breaker(scheduler, OperationalError("away"), "tasks.c", "tasks.e")

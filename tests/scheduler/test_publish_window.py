@@ -1,4 +1,4 @@
-"""Several messages are written to a Redis broker together; confirmed messages are recorded."""
+"""A beat writes several messages to a Redis broker together, and records confirmed messages."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ENTITIES: Any = kombu.entity
 
 
 class Hooked(RedBeatScheduler):
-    """Calls ``hook`` with the name of the entry after each message."""
+    """A scheduler that calls ``hook`` with the entry's name after it publishes a message."""
 
     hook: Callable[[str], None] = staticmethod(lambda _name: None)
 
@@ -37,27 +37,27 @@ class Hooked(RedBeatScheduler):
 
 
 class Broker:
-    """The messages' own Redis."""
+    """A Redis server that is only the broker."""
 
     def __init__(self, server: RedisServer) -> None:
         self.server = server
         self.client = redis.Redis.from_url(server.url, decode_responses=True)
 
     def messages(self, queue: str = "celery") -> list[tuple[str, str]]:
-        """Return the names of entries and the task ids in a queue, the oldest first."""
+        """Return the entry name and task id of each message in a queue, oldest first."""
         texts: Any = self.client.lrange(queue, 0, -1)
         headers = [json.loads(text)["headers"] for text in reversed(texts)]
         return [(header["periodic_task_name"], header["id"]) for header in headers]
 
     def reads(self) -> int:
-        """Return how often the server read from a socket so far."""
+        """Return the number of reads from sockets that the server counted so far."""
         stats: Any = self.client.info("stats")
         return int(stats["total_reads_processed"])
 
 
 @pytest.fixture
 def broker(world: World) -> Iterator[Broker]:
-    """The broker to which the test's app publishes; a test may kill it."""
+    """The broker to which the app publishes. A test may kill it."""
     with RedisServer() as server:
         world.app.conf.broker_url = server.url
         yield Broker(server)
@@ -76,7 +76,7 @@ class TestEverythingIsConfirmed:
         world.put_many(COUNT)
         before = broker.reads()
         scheduler.tick()
-        # A server reads some kilobytes at a time.
+        # Together, the messages take few reads, because a server reads some kilobytes at a time.
         few = broker.reads() - before < COUNT / 4
         assert few is (window > 1)
         sent = dict(broker.messages())
@@ -152,9 +152,9 @@ class TestOneIsRefused:
     def test_an_error_after_a_message_affects_no_other_message(
         self, world: World, broker: Broker
     ) -> None:
-        """Setup: a user's hook raises after its message was written.
+        """Setup: a user-defined scheduler raises an error after a message was written.
 
-        Invariant: the following messages get their own results, and the hook's message is sent.
+        Invariant: this message is sent. The following messages get their own results.
         """
 
         def hook(name: str) -> None:
@@ -174,9 +174,9 @@ class TestOneIsRefused:
 
 class TestTheBrokerBreaks:
     def test_a_lost_reply_loses_no_message(self, world: World, broker: Broker) -> None:
-        """Setup: the connection breaks after the broker accepted a window.
+        """Fault: the connection breaks after the broker accepted several messages.
 
-        Invariant: no message is lost, and doubled messages have the same id.
+        Invariant: no message is lost, and duplicate messages have the same task id.
         """
         with Proxy(broker.server.port) as proxy:
             world.app.conf.broker_url = proxy.url
@@ -195,9 +195,9 @@ class TestTheBrokerBreaks:
     def test_a_broker_killed_before_its_reply(
         self, world: World, broker: Broker, log: pytest.LogCaptureFixture
     ) -> None:
-        """Setup: the broker dies while messages are collected.
+        """Fault: the broker dies before the collected messages are written.
 
-        Invariant: none counts as sent, and all are sent when the broker is back.
+        Invariant: these messages do not count as sent, and are sent when the broker is back.
         """
         world.put_many(COUNT)
         scheduler = world.scheduler_of(Hooked)
@@ -222,7 +222,7 @@ class TestTheBrokerBreaks:
         recorded = [name for name in NAMES if world.run_count(name)]
         assert sorted(recorded) == sorted(announced)
         assert len(recorded) < 30
-        # Many messages failed together, which is one failure.
+        # Messages that fail together count as one failure in the back-off.
         assert wait <= BROKER_WAIT.after(3)
         assert log.text.count("The broker is not available") == 1
         broker.server.restart()
@@ -244,9 +244,9 @@ class TestTheBrokerBreaks:
     def test_a_stop_records_written_messages_and_puts_the_rest_back(
         self, world: World, broker: Broker
     ) -> None:
-        """Setup: a stop signal in the middle of a window.
+        """Setup: a beat is stopped while it collects messages.
 
-        Invariant: written messages are recorded, the rest is put back.
+        Invariant: the collected messages are sent and recorded. The other runs are put back.
         """
 
         class Stopped(Hooked):

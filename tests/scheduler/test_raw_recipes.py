@@ -1,4 +1,4 @@
-"""Entries written by other languages with plain Redis commands, as the manual shows."""
+"""Entries that other programs write with plain Redis commands, as the manual shows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .conftest import SCHEDULE, World, interval_json
 
 @pytest.mark.parametrize("member", [f"{PREFIX}new", "new"])
 def test_an_entry_written_with_hset_and_zadd_0_runs(world: World, member: str) -> None:
-    """#106: `zadd redbeat::schedule 0 new-task-name`."""
+    """#106: the command `zadd redbeat::schedule 0 new-task-name` works without the key prefix."""
     text = '{"name":"new","task":"t","schedule":{"__type__":"interval","every":5}}'
     world.client.hset(f"{PREFIX}new", "definition", text)
     world.client.zadd(SCHEDULE, {member: 0})
@@ -129,7 +129,7 @@ def test_keys_with_one_colon_are_logged_at_the_start(
 
 @pytest.mark.standalone
 def test_the_data_of_redisbeater_runs_under_its_prefix(world: World) -> None:
-    """It has a ``last_run_at`` without seconds and zone, and a member without the prefix."""
+    """redisbeater omits seconds and time zone in ``last_run_at``, and the prefix in a member."""
     prefix = PREFIX.replace("redbeat", "redisbeater")
     world.app.conf.redbeat_key_prefix = prefix
     ran = {"year": 2015, "month": 12, "day": 29, "hour": 16, "minute": 45, "microsecond": 231}

@@ -1,4 +1,4 @@
-"""Without a lock, each beat claims its share of what is due."""
+"""Without a lock, each beat first claims its share of the due entries."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ SMALLEST_SHARE = 25
 
 @pytest.fixture(autouse=True)
 def _no_lock(world: World, wire: Wire) -> None:  # noqa: ARG001
-    """Switch the lock off."""
+    """Disable the lock."""
     world.app.conf.redbeat_lock_key = None
 
 
 def present(world: World, count: int) -> list[RecordingScheduler]:
-    """Return ``count`` schedulers that had a tick; their clocks stand still during ticks."""
+    """Return ``count`` schedulers after their first tick. Their clocks never advance."""
     beats = [world.scheduler(clock=Clock()) for _ in range(count)]
     for beat in beats:
         beat.tick()
@@ -32,13 +32,13 @@ def present(world: World, count: int) -> list[RecordingScheduler]:
 
 
 def claimed(world: World) -> int:
-    """Return how many entries are claimed: those that are due again when the lease ends."""
+    """Return the number of claimed entries. Their score is the end of the lease."""
     now = world.now()
     return int(world.client.zcount(SCHEDULE, now, now + 60))
 
 
 def first_share(world: World, wire: Wire, scheduler: RecordingScheduler) -> int:
-    """Tick; return how many entries the first request claimed."""
+    """Tick, and return the number of entries that the first request claimed."""
     shares: list[int] = []
     wire.after_reply(lambda: shares.append(claimed(world)), lambda: claimed(world))
     scheduler.tick()
@@ -46,7 +46,7 @@ def first_share(world: World, wire: Wire, scheduler: RecordingScheduler) -> int:
 
 
 def grow_old(world: World, seconds: float) -> None:
-    """Let the other beats have been seen last ``seconds`` ago."""
+    """Change the presence of all beats as if they were last seen ``seconds`` ago."""
     for token in world.client.zrange(BEATS, 0, -1):
         world.client.zadd(BEATS, {token: world.now() - seconds})
 
@@ -122,7 +122,7 @@ def test_with_a_lock_nothing_is_shared(world: World, wire: Wire) -> None:
 
 @pytest.mark.parametrize("count", [2, long(4)])
 def test_beats_that_tick_at_the_same_time(world: World, count: int) -> None:
-    """The beat that claims first leaves the others their shares; each run is sent once."""
+    """The beat that claims first leaves entries for the others. Each run is sent exactly once."""
     beats = present(world, count)
     world.put_many(400)
 
@@ -138,7 +138,7 @@ def test_beats_that_tick_at_the_same_time(world: World, count: int) -> None:
 
 
 def test_a_single_beat_sends_all_in_one_tick(world: World) -> None:
-    """It also sends what would have been the share of another beat: a share is no reservation."""
+    """A beat also claims the share of another beat if that beat does not claim it first."""
     beats = present(world, 2)
     world.put_many(400)
     beats[0].tick()

@@ -21,7 +21,7 @@ HOUR = 3600.0
 
 
 def declare(world: World, **schedules: object) -> None:
-    """Set ``beat_schedule`` from names and schedules."""
+    """Set ``beat_schedule`` to entries with the given names and schedules."""
     world.app.conf.beat_schedule = {
         name: {"task": f"tasks.{name}", "schedule": schedule}
         for name, schedule in schedules.items()
@@ -29,7 +29,7 @@ def declare(world: World, **schedules: object) -> None:
 
 
 def lead(world: World) -> RecordingScheduler:
-    """Return a scheduler after its first tick, which leads now."""
+    """Close all schedulers, and return a new scheduler that leads after its first tick."""
     for scheduler in world.schedulers:
         scheduler.close()
     scheduler = world.scheduler()
@@ -38,7 +38,7 @@ def lead(world: World) -> RecordingScheduler:
 
 
 def static_names(world: World) -> set[str]:
-    """Return the names that Redis stores as static."""
+    """Return the names of the static entries that Redis stores."""
     return set(world.client.smembers(STATICS))
 
 
@@ -138,7 +138,7 @@ class TestSynchronisation:
 
 class TestWhoWrites:
     def test_a_constructor_adds_and_changes_while_nobody_leads(self, world: World) -> None:
-        """A program that sets up its schedule can read what it wrote."""
+        """After a program creates a scheduler, it can read the static entries before any tick."""
         declare(world, a=HOUR)
         lead(world).close()
         declare(world, a=2 * HOUR, b=HOUR)
@@ -149,7 +149,7 @@ class TestWhoWrites:
         assert world.client.get(LOCK) is None
 
     def test_a_constructor_only_adds_while_another_beat_leads(self, world: World) -> None:
-        """#155, #198: a web process or a standby with old code changes and deletes nothing."""
+        """#155, #198: a web process or standby with old code does not change or delete entries."""
         declare(world, a=HOUR, c=HOUR)
         lead(world)
         before = world.dump()
@@ -289,7 +289,7 @@ class TestWithoutALock:
 
 class TestNever:
     def test_a_beat_that_lost_the_lock_writes_nothing(self, world: World, wire: Wire) -> None:
-        """Another beat takes the lock between becoming leader and writing."""
+        """Another beat takes the lock after the beat became leader and before it writes entries."""
         declare(world, a=HOUR)
         scheduler = world.scheduler(lazy=True)
         world.client.set(LOCK, "thief", px=60_000)
@@ -321,8 +321,8 @@ class TestCost:
         scheduler.tick()
         assert len(static_names(world)) == count
         batches = -(-count // 500)
-        # INFO, two TYPEs at once, two claims, the last tick, SMEMBERS; a script that is not cached
-        # costs one more.
+        # In addition to the batches: INFO, two TYPE commands together, two claims, the last tick,
+        # SMEMBERS, and one round trip for a script that Redis has not cached.
         assert counting.trips - trips <= batches + 8
 
 

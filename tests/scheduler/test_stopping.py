@@ -1,4 +1,4 @@
-"""A stop signal arrives while the beat waits for Redis."""
+"""Tests in which a stop signal arrives while the beat waits for Redis."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from redbeat.schedulers import get_redis
 
 from .conftest import Clock, RecordingScheduler, World
 
-#: More than one batch, so that a reply arrives in advance.
+#: More entries than one batch, so the beat requests the second batch in advance.
 MANY = 700
 
 
 @pytest.fixture(autouse=True)
 def handler() -> Iterator[None]:
-    """A signal handler like that of beat, which raises wherever the process is."""
+    """Install a SIGTERM handler that raises ``SystemExit``, like the handler of Celery Beat."""
 
     def stop(*_: object) -> None:
         raise SystemExit
@@ -34,7 +34,7 @@ def handler() -> Iterator[None]:
 
 @contextmanager
 def signalled() -> Iterator[None]:
-    """SIGTERM, a fifth of a second from now."""
+    """Send SIGTERM to this process after 0.2 s."""
     signalling = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM))
     signalling.start()
     yield
@@ -44,10 +44,10 @@ def signalled() -> Iterator[None]:
 def test_a_stopping_beat_waits_for_the_reply(world: World, clock: Clock) -> None:
     """Setup: two batches are due, and Redis takes half a second to reply.
 
-    Fault: SIGTERM while the beat waits for the reply.
+    Fault: SIGTERM arrives while the beat waits for the reply.
 
-    Invariant: the tick ends with the exception of the handler. Sent runs are recorded and nothing
-    is claimed, so that no beat sends them again.
+    Invariant: the tick raises the exception of the signal handler. All sent runs are recorded and
+    no claim is left, so each run is sent exactly once.
     """
     scheduler = world.scheduler(clock=clock)
     scheduler.tick()
@@ -64,7 +64,7 @@ def test_a_stopping_beat_waits_for_the_reply(world: World, clock: Clock) -> None
 
 
 class Slow(RecordingScheduler):
-    """Runs in a service, which waits itself; Redis is slow after its tick, and SIGTERM arrives."""
+    """A scheduler with a fake service. It can pause Redis for ``pause`` ms after each tick."""
 
     pause = 0
 
@@ -74,7 +74,7 @@ class Slow(RecordingScheduler):
         self.ticks = 0
 
     def should_sync(self) -> bool:
-        """Delay Redis: Celery calls this after each tick."""
+        """Count the tick, and pause Redis. Celery calls this method after each tick."""
         self.ticks += 1
         if self.pause:
             get_redis(self.app).client_pause(self.pause)
@@ -84,9 +84,9 @@ class Slow(RecordingScheduler):
 def test_a_stop_during_a_subscription_raises_no_connection_error(world: World) -> None:
     """Setup: a beat subscribes, and Redis takes half a second to confirm.
 
-    Fault: SIGTERM during that time; the handler closes the scheduler, as that of beat does.
+    Fault: SIGTERM arrives before the confirmation. The signal handler closes the scheduler.
 
-    Invariant: the beat ends with the handler's exception, not with an error of a closed connection.
+    Invariant: the tick raises the exception of the signal handler, not a connection error.
     """
     scheduler = world.scheduler_of(Slow)
     scheduler.pause = 500
@@ -102,11 +102,11 @@ def test_a_stop_during_a_subscription_raises_no_connection_error(world: World) -
 
 
 def test_waiting_ends_at_once(world: World) -> None:
-    """Setup: no entry is due, so the beat waits for a message.
+    """Setup: no entry is due, so the beat waits for a wake-up message.
 
-    Fault: SIGTERM.
+    Fault: SIGTERM arrives.
 
-    Invariant: the beat ends long before its waiting time is over.
+    Invariant: the beat stops waiting immediately.
     """
     scheduler = world.scheduler_of(Slow)
     assert scheduler.tick() == 0.0

@@ -1,4 +1,4 @@
-"""What programs find when they scan the prefix: entries, schedule, statics, lock, and only JSON."""
+"""Programs that scan the key prefix find only the keys of RedBeat 2, and JSON in all fields."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from tests.scheduler.conftest import (
 
 HOUR = 3600.0
 
-#: A task id with all characters that JSON escapes, or that look like an escape.
+#: A task id with characters that JSON escapes, and characters that look like an escape sequence.
 ODD_ID = 'a "b" \\n\\\\n \t c\u00fc \\'
 
 
 def entry_keys(world: World) -> list[str]:
-    """Return the keys under the prefix, without the three other keys of RedBeat 2."""
+    """Return the keys with the prefix, except the schedule, the static names and the lock."""
     found = world.client.scan_iter(PREFIX.replace("[", r"\[") + "*")
     return sorted(set(found) - {SCHEDULE, STATICS, LOCK})
 
 
 def read_all(world: World) -> dict[str, dict[str, Any]]:
-    """Return all fields of all entries, as a program that expects JSON everywhere."""
+    """Return all hash fields of all entries, decoded from JSON."""
     return {
         key.removeprefix(PREFIX): {
             field: json.loads(text) for field, text in world.client.hgetall(key).items()
@@ -48,13 +48,13 @@ def message_of(scheduler: RecordingScheduler, name: str) -> Sent:
     return next(sent for sent in scheduler.sent if sent.name == name)
 
 
-#: Texts that are not a list of waiting triggers, but look like an empty one.
+#: Invalid values of the field ``trigger`` that look like an empty list of waiting triggers.
 WRITTEN = ("", " ", '"', '""', '" "', '"\u00a0"', "7", ":7", '":7 :8"')
 
 
 @pytest.fixture
 def scheduler(world: World) -> RecordingScheduler:
-    """A beat with due entries of every kind, which reads all fields while it sends."""
+    """A beat with due entries of every kind."""
     app = world.app
     redbeat.worker.enable(app)
     app.conf.beat_schedule = {"static": {"task": "t", "schedule": HOUR}}

@@ -1,4 +1,4 @@
-"""The sweep finds entries that the sorted set does not contain."""
+"""The sweep finds entries that are missing in the sorted set."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def scheduler(world: World, clock: Clock) -> RecordingScheduler:
 
 
 def members(world: World) -> set[str]:
-    """The members of the schedule."""
+    """Return the members of the sorted set of the schedule."""
     return set(world.client.zrange(SCHEDULE, 0, -1))
 
 
 def sweep(scheduler: RecordingScheduler, clock: Clock, times: int = 2) -> None:
-    """Let the beat sweep ``times`` times."""
+    """Let the beat sweep ``times`` pages of keys."""
     for _ in range(times):
         clock.advance(PAGE_INTERVAL)
         scheduler.tick()
@@ -56,11 +56,11 @@ def test_an_entry_that_is_not_due_gets_the_score_of_its_history(
 def test_a_writer_between_two_commands_is_left_alone(
     world: World, clock: Clock, scheduler: RecordingScheduler
 ) -> None:
-    """A hash that is seen once may be new; the score that its writer then sets counts."""
+    """A program may write the hash first and the score later. The sweep keeps this score."""
     key = world.put("a")
     world.client.zrem(SCHEDULE, key)
     sweep(scheduler, clock, 1)
-    scheduler.tick()  # no time has passed
+    scheduler.tick()  # it does not sweep, because the clock has not advanced
     assert members(world) == set()
     later = world.now() + 600
     world.client.zadd(SCHEDULE, {key: later})
@@ -101,7 +101,7 @@ def test_keys_that_are_not_entries_are_left_alone(
 def test_the_whole_sorted_set_is_lost(
     world: World, clock: Clock, scheduler: RecordingScheduler, log: pytest.LogCaptureFixture
 ) -> None:
-    """All dynamic entries are back after two sweeps, each with its history, without a burst."""
+    """The beat adds all entries again with scores from their history, and sends no run."""
     pipeline = world.client.pipeline(transaction=False)
     writer, ran, score = World(world.app, pipeline), world.ago(60), world.now() + 3540
     for number in range(1200):
@@ -139,8 +139,8 @@ def test_a_pass_over_many_keys_takes_a_page_at_a_time(
     sweep(scheduler, clock, 1)
     before = world.calls()
     sweep(scheduler, clock, 1)
-    # One claim and one page of the scan. As the time of Redis stands still, also a check of the
-    # entry and a claim.
+    # One script claims and one reads a page. The other two check the entry and claim again,
+    # because the clock of Redis does not advance like the test's clock.
     assert world.calls() - before == 2 + 2
     world.client.zrem(SCHEDULE, key)
     sweep(scheduler, clock, int(SCAN_INTERVAL / PAGE_INTERVAL) + 8)

@@ -1,4 +1,4 @@
-"""One tick sends each due entry once and records it; other entries get their right score."""
+"""One tick sends and records each due entry once, and corrects the scores of other entries."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PARKED = -1.0
 
 
 def leading(world: World) -> RecordingScheduler:
-    """Return a scheduler after its first tick; its clock stands still, even on a slow machine."""
+    """Return a scheduler after its first tick. Its clock never advances."""
     scheduler = world.scheduler(clock=Clock())
     scheduler.tick()
     return scheduler
@@ -58,7 +58,7 @@ class TestRunning:
         assert world.now() < score <= world.now() + 86400
 
     def test_an_entry_due_at_this_moment_runs(self, world: World) -> None:
-        """An entry with a score that is too early waits for its instant."""
+        """An entry whose score is too early runs at the time of its schedule."""
         world.put("a", interval_json(60), world.ago(60))
         world.put("b", interval_json(60), world.ago(55), score=world.now())
         assert leading(world).names == ["a"]
@@ -142,7 +142,7 @@ class TestRoundTrips:
         due: int,
         limit: int,
     ) -> None:
-        monkeypatch.setattr(session, "MAX_SCRIPT_SECONDS", 10.0)  # even on a slow machine
+        monkeypatch.setattr(session, "MAX_SCRIPT_SECONDS", 10.0)  # full batches on a slow machine
         scheduler = leading(world)
         world.put_many(due)
         trips, calls = counting.trips, world.calls()
@@ -169,7 +169,7 @@ class TestRoundTrips:
         world.client.zadd(SCHEDULE, members)
         trips = counting.trips
         scheduler.tick()
-        assert counting.trips - trips <= 4  # one of them because the script is not cached yet
+        assert counting.trips - trips <= 4  # one because Redis has not cached a script yet
         assert world.client.zrange(SCHEDULE, 0, -1) == [f"{PREFIX}kept"]
 
     def test_the_backend_cleanup_entry_of_celery_is_stored(self, world: World) -> None:
@@ -193,7 +193,7 @@ class TestRoundTrips:
         world.scheduler()
         assert (
             counting.trips <= 6
-        )  # two for a new connection, TIME, loading a script, and a presence
+        )  # two to connect, TIME, one to load a script, and one for the presence
 
 
 class TestClosing:

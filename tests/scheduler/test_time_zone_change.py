@@ -1,4 +1,4 @@
-"""A beat that starts in another time zone recalculates the scores that depend on it."""
+"""A beat that starts in a new time zone recalculates the scores that depend on the zone."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BERLIN, TOKYO = "Europe/Berlin", "Asia/Tokyo"
 def start(
     world: World, zone: str, cls: type[RecordingScheduler] = RecordingScheduler
 ) -> RecordingScheduler:
-    """Return a leading beat of an app in a zone; earlier beats end."""
+    """Close all beats, set the time zone of the app, and return a new leading beat."""
     for scheduler in world.schedulers:
         scheduler.close()
     world.app.conf.timezone = zone
@@ -31,7 +31,7 @@ def start(
 
 
 def next_at(zone: str, hour: int) -> float:
-    """Return when it is next a full hour of the day in a zone, in UNIX seconds."""
+    """Return the UNIX time of the next full ``hour`` of the day in a time zone."""
     now = datetime.now(ZoneInfo(zone))
     today = now.replace(hour=hour, minute=0, second=0, microsecond=0)
     days = [today.replace(day=1).replace(day=today.day)]
@@ -43,7 +43,7 @@ def next_at(zone: str, hour: int) -> float:
 
 
 def far_hour(*zones: str) -> int:
-    """Return an hour of the day that is hours away in all of these zones."""
+    """Return an hour of the day that is at least one hour away in all of the time zones."""
     near = {(datetime.now(ZoneInfo(zone)).hour + shift) % 24 for zone in zones for shift in (0, 1)}
     return next(hour for hour in range(24) if hour not in near)
 
@@ -76,7 +76,7 @@ def test_scores_that_do_not_depend_on_the_zone_stay(world: World) -> None:
 
 
 def test_relative_intervals_are_scored_again(world: World) -> None:
-    start(world, "Asia/Kolkata")  # there days begin at another time than in UTC
+    start(world, "Asia/Kolkata")  # midnight in Kolkata is not midnight in UTC
     entry = RedBeatSchedulerEntry("a", "t", schedule(86400, relative=True), app=world.app).save()
     world.client.zadd(SCHEDULE, {entry.key: world.now() + 9e6})
     start(world, BERLIN)

@@ -1,4 +1,4 @@
-"""What wakes up a waiting beat: which changes publish a message, and how a beat listens."""
+"""Changes of the schedule publish a message that wakes up a waiting beat."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ END = "end of the test"
 
 
 class Subscriber:
-    """Receives all messages on the wake-up channel."""
+    """A subscriber that receives all messages on the wake-up channel."""
 
     def __init__(self, client: Any) -> None:
         self._client = client
@@ -50,20 +50,20 @@ class Subscriber:
 
 @pytest.fixture
 def subscriber(redis_client: redis.Redis) -> Iterator[Subscriber]:
-    """A subscriber to the channel of the empty schedule."""
+    """A subscriber to the wake-up channel of the empty schedule."""
     subscriber = Subscriber(redis_client)
     yield subscriber
     subscriber.close()
 
 
 def entry_due_in(world: World, name: str, seconds: float) -> RedBeatSchedulerEntry:
-    """Return an hourly entry that is not saved yet."""
+    """Return an unsaved hourly entry that is due in ``seconds``."""
     ran = world.ago(3600 - seconds)
     return RedBeatSchedulerEntry(name, "t", 3600, app=world.app, last_run_at=ran)
 
 
 class TestSaving:
-    """A beat waits five seconds at most; only changes that it would see too late are published."""
+    """A beat waits at most 5 s. A save publishes only if the entry is due before that."""
 
     def test_saving_a_due_entry_publishes_a_message(
         self, world: World, subscriber: Subscriber
@@ -200,11 +200,11 @@ class TestReleasing:
 
 
 class TestForbiddenToPublish:
-    """Saves and releases succeed for a user who may not publish."""
+    """An entry can be saved and the lock released without the right to publish."""
 
     @pytest.fixture(params=[("-publish", "allchannels"), ("resetchannels",)], ids=" ".join)
     def bound(self, request: pytest.FixtureRequest) -> Iterator[World]:
-        """A schedule on the test's own server, used by such a user."""
+        """A schedule on a separate server, whose Redis user has no right to publish."""
         with RedisServer() as server, redis.Redis.from_url(server.url) as admin:
             admin.execute_command(
                 "ACL", "SETUSER", "bound", "on", ">pass", "~*", "+@all", *request.param
@@ -248,22 +248,22 @@ class TestForbiddenToPublish:
 
 
 def never() -> bool:
-    """The service is not stopped."""
+    """Return False: the beat is not stopping."""
     return False
 
 
 def client_of(url: str, **options: Any) -> Any:
-    """Return a client without retries, like that of a beat."""
+    """Return a client without retries, like the client of a beat."""
     return redis.Redis.from_url(url, retry=Retry(NoBackoff(), 0), **options)
 
 
-#: A version of Redis's protocol, and whether replies are decoded to text.
+#: Pairs of a version of the Redis protocol, and whether the client decodes replies to strings.
 PROTOCOLS = [(2, False), (3, True)]
 
 
 @pytest.fixture(params=PROTOCOLS)
 def wakeup(request: pytest.FixtureRequest, redis_url: str) -> Iterator[WakeUp]:
-    """The subscription of a beat, for both protocols, with text and with bytes."""
+    """The subscription of a beat, for each protocol version of :data:`PROTOCOLS`."""
     protocol, text = request.param
     with client_of(redis_url, protocol=protocol, decode_responses=text) as client:
         wakeup = WakeUp(client, CHANNEL)
@@ -272,7 +272,7 @@ def wakeup(request: pytest.FixtureRequest, redis_url: str) -> Iterator[WakeUp]:
 
 
 def subscribers(client: Any) -> int:
-    """Return how many connections are subscribed to the channel."""
+    """Return the number of connections that are subscribed to the wake-up channel."""
     return int(dict(client.pubsub_numsub(CHANNEL))[CHANNEL])
 
 
@@ -296,7 +296,7 @@ class TestListening:
     def test_any_other_message_only_ends_the_wait(
         self, wakeup: WakeUp, redis_client: redis.Redis, message: bytes
     ) -> None:
-        """A byte that is not text once ended every beat at the same moment."""
+        """A message that is not valid UTF-8 must not stop a beat."""
         wakeup.listen()
         assert redis_client.publish(CHANNEL, message) == 1
         assert not wakeup.wait(0.05, DUE, never)
@@ -354,7 +354,7 @@ class TestListening:
     def test_a_close_during_the_wait_raises_nothing(
         self, wakeup: WakeUp, redis_client: redis.Redis
     ) -> None:
-        """A signal handler closes the scheduler wherever the beat is."""
+        """A signal handler may close the scheduler at any time."""
         wakeup.listen()
         actions: list[Callable[[], Any]] = [
             lambda: redis_client.publish(CHANNEL, "due"),
@@ -406,17 +406,17 @@ class TestListening:
 class TestLostConnection:
     @pytest.fixture
     def server(self) -> Iterator[RedisServer]:
-        """The test's own server."""
+        """A separate server, which the test kills and restarts."""
         with RedisServer() as server:
             yield server
 
     def test_killed_during_the_wait(self, server: RedisServer) -> None:
         """Setup: a beat listens and waits.
 
-        Fault: the server is killed, and restarted later.
+        Fault: the server is killed, and later restarted.
 
-        Invariant: the wait lasts as long as before and raises nothing; the beat listens again when
-        the server is back, and not earlier.
+        Invariant: the wait is as long as without the fault, and raises no error. The beat
+        subscribes again when the server is back.
         """
         with client_of(server.url) as client:
             wakeup = WakeUp(client, CHANNEL)
@@ -446,9 +446,9 @@ class TestLostConnection:
     ) -> None:
         """Setup: a beat listens.
 
-        Fault: Redis closes that connection, as it does with a slow reader.
+        Fault: Redis closes the connection, as it does if a client reads too slowly.
 
-        Invariant: waiting raises nothing, and the beat listens again at once.
+        Invariant: waiting raises no error, and the beat subscribes again immediately.
         """
         wakeup.listen()
         assert redis_client.client_kill_filter(_type="pubsub") == 1
@@ -458,7 +458,7 @@ class TestLostConnection:
 
 
 def wait_silently(wakeup: WakeUp, clock: Clock, seconds: int) -> None:
-    """Wait for some seconds of the clock, ten at each look; this really takes milliseconds."""
+    """Wait for ``seconds`` of the fake clock. Each step of 10 s takes some milliseconds."""
     for _ in range(seconds // 10):
         assert not wakeup.wait(0.02, DUE, partial(next, iter([False]), True))
         clock.advance(10)
@@ -466,11 +466,11 @@ def wait_silently(wakeup: WakeUp, clock: Clock, seconds: int) -> None:
 
 @pytest.mark.parametrize(("protocol", "text"), PROTOCOLS)
 class TestSilence:
-    """After half a minute without messages, the beat sends a ping on the connection."""
+    """After 30 s without messages, the beat sends a PING on its subscription."""
 
     @pytest.fixture
     def server(self) -> Iterator[RedisServer]:
-        """The test's own server, which the test freezes."""
+        """A separate server, which the test freezes."""
         with RedisServer() as server:
             yield server
 
@@ -493,8 +493,8 @@ class TestSilence:
 
         Fault: the server freezes for more than a minute.
 
-        Invariant: the connection is kept until a ping got no reply for half a minute; then it is
-        closed, the wait goes on to its end, and the beat listens again.
+        Invariant: the beat closes the connection if a PING gets no reply for 30 s. The wait does
+        not end earlier, and the beat subscribes again.
         """
         with client_of(server.url, protocol=protocol, decode_responses=text) as client:
             wakeup = WakeUp(client, CHANNEL, clock, clock.advance)

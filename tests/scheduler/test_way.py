@@ -1,4 +1,4 @@
-"""The path of a due entry, as the map in ``docs/contributing.rst`` draws it."""
+"""The map in ``docs/contributing.rst`` lists the files whose code runs for a due entry."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from .conftest import World, interval_json
 
 PACKAGE = Path(redbeat.__file__).parent
 PAGE = Path(__file__).parents[2] / "docs" / "contributing.rst"
-#: Maximum number of files that a due entry passes through.
+#: Maximum number of files whose code runs for a due entry.
 MOST = 20
 
 pytestmark = pytest.mark.standalone
 
 
 def calls_of_a_tick(scheduler: RedBeatScheduler) -> Counter[tuple[str, str]]:
-    """Return which functions of the package one tick calls, by file, and how often."""
+    """Return how often one tick calls each function of the package, by file and name."""
     found: Counter[tuple[str, str]] = Counter()
 
     def note(frame: FrameType, event: str, _: Any) -> None:

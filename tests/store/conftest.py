@@ -1,4 +1,4 @@
-"""A store on the real server, and functions that write entries."""
+"""Fixtures for a store on a real Redis server, and for functions that write entries."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ClaimOne: TypeAlias = Callable[..., Claim]
 
 @pytest.fixture
 def store(redis_url: str, app: Celery) -> Iterator[Store]:
-    """The store of an empty Redis; a single server gets a client that does not decode replies."""
+    """The store of an empty Redis. On a single server, its client does not decode replies."""
     if chosen_kind() == STANDALONE:
         with redis.Redis.from_url(redis_url) as client:
             yield Store(client, KEYS)
@@ -34,7 +34,7 @@ def store(redis_url: str, app: Celery) -> Iterator[Store]:
 
 @pytest.fixture
 def put(redis_client: redis.Redis) -> Put:
-    """A function that writes an entry by raw commands and returns its key."""
+    """A function that writes an entry by raw commands, and returns its key."""
 
     def put(name: str, score: float = 1, **fields: str) -> str:
         key = KEYS.entry(name)
@@ -49,7 +49,7 @@ def put(redis_client: redis.Redis) -> Put:
 
 @pytest.fixture
 def claim_one(store: Store) -> ClaimOne:
-    """A function that claims what is due, which must be one entry."""
+    """A function that claims the only due entry, and returns the claim."""
 
     def claim_one(claim_id: str = "c1", lease: float = 30) -> Claim:
         (claim,) = store.claim(claim_id, 500, lease).claims

@@ -1,4 +1,4 @@
-"""`claim.lua`: claims are disjoint, completions count once, and the lock gates both."""
+"""`claim.lua`: no entry has two claims, completions count once, and both need the lock."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from tests.store.conftest import KEYS, LOCK, ClaimOne, Put
 
 NEXT = 4_000_000_000.5
 
-#: Size in bytes of a text that a claim replaces by its digest.
+#: Size in bytes of a string that is long enough for a claim to store only its digest.
 LONG = 513
 
 
@@ -236,7 +236,7 @@ def test_an_entry_without_an_identity_gets_one_and_keeps_it(
 def test_an_identity_is_the_same_after_a_loss_of_data(
     redis_client: redis.Redis, put: Put, claim_one: ClaimOne
 ) -> None:
-    """Redis comes back with data from before the claim: the sent run keeps its id."""
+    """If Redis loses the claim of a sent run, the run keeps its task id."""
     key = put("a")
     first = claim_one().identity
     redis_client.delete(key)
@@ -340,7 +340,7 @@ def test_a_completion_past_its_lease_counts_until_another_claim(
 def test_a_removed_member_stays_removed_and_the_run_is_recorded(
     store: Store, redis_client: redis.Redis, put: Put, claim_one: ClaimOne
 ) -> None:
-    """The hash decides: an entry that a sweep adds again must not run once more."""
+    """The run is recorded in the hash, so an entry that a sweep adds again does not run again."""
     key = put("a", meta="m")
     claim_one()
     redis_client.zrem(KEYS.schedule, key)
@@ -471,7 +471,7 @@ def test_a_full_redis_claims_nothing(
     put: Put,
     lock: tuple[str, str, float, str] | None,
 ) -> None:
-    """It claims nothing even while it renews the lock, which needs no memory."""
+    """The script claims no entry, although renewing the lock needs no memory."""
     key = put("a", 1)
     redis_client.set(LOCK, "me", px=5_000)
     redis_client.config_set("maxmemory", "1")
@@ -553,7 +553,7 @@ def policy_of(**fields: Any) -> str:
 
 
 def first_claimed(client: redis.Redis, key: str) -> str:
-    """Return when the claimed occurrence was first claimed, according to the claim."""
+    """Return the time at which the occurrence was first claimed, as stored in the claim."""
     head = str(client.hget(key, "claim")).split('"')[1]
     return head.split(" ")[3]
 
@@ -707,7 +707,7 @@ def test_an_occurrence_waits_as_long_as_the_earlier_run_lasts(
     assert score_of(redis_client, key) == pytest.approx(expected, abs=1e-5)
 
 
-# -- replies that got lost ---------------------------------------------------------------------
+# -- lost replies ------------------------------------------------------------------------------
 
 
 def test_a_call_that_is_repeated_records_nothing_twice(
@@ -760,11 +760,11 @@ def test_claims_that_are_handed_out_again_are_the_same(store: Store, put: Put) -
     assert again.expires == first.expires
 
 
-# -- messages that leave with their records ----------------------------------------------------
+# -- messages that are sent with their records -------------------------------------------------
 
 
 def commands(*each: list[str]) -> str:
-    """Return commands for the broker in the form of a completion."""
+    """Return broker commands in the format that a completion contains."""
     heads = [f"{name} {' '.join(str(len(arg)) for arg in args)};" for name, *args in each]
     return "".join(heads) + "\n" + "".join(arg for _, *args in each for arg in args)
 
@@ -774,7 +774,7 @@ PUSH = commands(["LPUSH", "queue", "message"])
 
 @pytest.mark.standalone
 class TestMessages:
-    """With broker and schedule on one server, the script sends what it records."""
+    """If broker and schedule are on one server, the script sends a message with its record."""
 
     @pytest.fixture
     def broker(self, redis_client: redis.Redis) -> Broker:
@@ -783,7 +783,7 @@ class TestMessages:
 
     @pytest.fixture
     def key(self, put: Put, claim_one: ClaimOne) -> str:
-        """A claimed entry."""
+        """The key of a claimed entry."""
         key = put("a", meta="m")
         claim_one()
         return key

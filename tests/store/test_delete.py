@@ -1,4 +1,4 @@
-"""`delete.lua`, `forget.lua`, and reading stored entries."""
+"""Tests of `delete.lua`, `forget.lua` and the functions that read stored entries."""
 
 from __future__ import annotations
 

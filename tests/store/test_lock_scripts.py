@@ -1,4 +1,4 @@
-"""`acquire.lua`, `extend.lua`, `release.lua`: the lock outside of claims."""
+"""`acquire.lua`, `extend.lua` and `release.lua` change the lock without a claim."""
 
 from __future__ import annotations
 

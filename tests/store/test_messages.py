@@ -1,4 +1,4 @@
-"""`claim.lua`: the messages of a completion are sent with its record, or neither happens."""
+"""`claim.lua` records a run and sends its messages together, or does neither."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from redbeat.storage.records import (
 from redbeat.storage.store import Store
 from tests.store.conftest import KEYS, ClaimOne, Put
 
-#: The broker is not in the cluster.
+#: A cluster cannot be the broker, so the tests need a single server.
 pytestmark = pytest.mark.standalone
 
 NEXT = 4_000_000_000.5
 
 
 def packed(*commands: tuple[str, ...]) -> str:
-    """Return commands in the form that the script expects."""
+    """Return broker commands in the format that the script expects."""
     sizes = [" ".join(str(len(arg.encode())) for arg in args) for _, *args in commands]
     heads = [f"{name} {size};" for (name, *_), size in zip(commands, sizes, strict=True)]
     return "".join(heads) + "\n" + "".join(arg for _, *args in commands for arg in args)
@@ -39,7 +39,7 @@ def packed(*commands: tuple[str, ...]) -> str:
 
 @pytest.fixture
 def broker(redis_client: redis.Redis) -> Broker:
-    """The server of the schedule, and its database, as a broker."""
+    """A broker that is on the server and in the database of the schedule."""
     info: Any = redis_client.info("server")
     return Broker(info["run_id"], 0, 0)
 
@@ -47,18 +47,18 @@ def broker(redis_client: redis.Redis) -> Broker:
 def ran(
     claim: Claim, *commands: tuple[str, ...], seen: tuple[str, ...] | None = None
 ) -> Completion:
-    """Return the record of a run with its messages."""
+    """Return a completion that records a run and sends broker commands."""
     done = claim.done(RAN, NEXT, "ran", "r")
     return done._replace(messages=packed(*commands), seen=seen)
 
 
 def complete(store: Store, broker: Broker | None, *completions: Completion) -> list[Result]:
-    """Record completions."""
+    """Record completions, and return their results."""
     return store.claim("other", 0, 30, completions, broker=broker).results
 
 
 def state(client: redis.Redis, key: str, queue: str = "q") -> tuple[Any, Any, bool]:
-    """Return what is in a queue, the history of an entry, and whether it is claimed."""
+    """Return the messages in a queue, the entry's ``meta``, and whether the entry is claimed."""
     return client.lrange(queue, 0, -1), client.hget(key, "meta"), client.hexists(key, "claim")
 
 
@@ -126,7 +126,7 @@ class TestMessageAndRecordAreWritten:
         put: Put,
         broker: Broker,
     ) -> None:
-        """After the message, the script continues in the database of the schedule."""
+        """The script selects the database of the schedule again after it sends a message."""
         keys = [put("a"), put("b", 2)]
         first, second = store.claim("c1", 500, 30).claims
         done = ran(first, ("LPUSH", "q", "m")), ran(second, ("LPUSH", "q", "n"))
@@ -147,7 +147,7 @@ class TestMessageAndRecordAreWritten:
         claim_one: ClaimOne,
         broker: Broker,
     ) -> None:
-        """The reply got lost: the run counts as recorded and is not sent again."""
+        """A call that is repeated after a lost reply sends nothing and returns RECORDED."""
         key = put("a")
         done = [ran(claim_one(), ("LPUSH", "q", "m"))]
         store.claim("b-2", 0, 30, done, broker=broker)
@@ -225,7 +225,7 @@ class TestNeitherIsWritten:
         broker: Broker,
         field: str,
     ) -> None:
-        """The stored texts are returned; a record based on them is accepted."""
+        """The script returns the changed fields. It accepts a record that is based on them."""
         key = put("a", policy="p", meta="m")
         claim = claim_one()
         redis_client.hset(key, field, "changed")
@@ -246,7 +246,7 @@ class TestNeitherIsWritten:
         claim_one: ClaimOne,
         broker: Broker,
     ) -> None:
-        """The occurrence is put back, and the message of the edited entry is not sent."""
+        """If the entry was edited, the script does not send the old message."""
         key = put("a")
         done = claim_one().done(RETRY, 5)._replace(messages=packed(("LPUSH", "q", "m")))
         redis_client.hset(key, "definition", "changed")

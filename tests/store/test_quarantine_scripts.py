@@ -1,4 +1,4 @@
-"""`park.lua` and `review.lua`: an unreadable entry is quarantined until its text changes."""
+"""`park.lua` and `review.lua`: an unreadable entry is quarantined until it is edited."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_only_the_holder_of_the_claim_parks(
     ("field", "text"),
     [
         ("definition", "repaired"),
-        ("definition", "of a"),  # the bad text is read before the entry changes
+        ("definition", "of a"),  # the claim has the definition from before the change
         ("meta", "repaired"),
         ("policy", "repaired"),
     ],

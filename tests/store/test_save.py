@@ -1,4 +1,4 @@
-"""`save.lua`: an entry is written whole or not at all."""
+"""`save.lua` writes all fields of an entry or none."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def test_the_identity_of_a_deleted_entry_is_removed(
 
 
 def test_a_repeated_write_is_not_a_conflict(store: Store) -> None:
-    """The reply to the first write may have got lost."""
+    """A client repeats a write if the reply to the first attempt was lost."""
     new = Writing(KEY, "d", "p", "m", believed=("", ""), identity="mine")
     changed = new._replace(definition="d2", seen="m", believed=("d", "p"))
     for writing in (new, changed):

@@ -1,4 +1,4 @@
-"""Scripts as they are loaded: with their included parts, under their SHA-1."""
+"""Redis loads each script with its included parts, under the expected SHA-1."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`sync.lua` and `prune.lua`: static entries are written by the leader, and only what differs."""
+"""`sync.lua` and `prune.lua`: the leader writes only static entries that differ."""
 
 from __future__ import annotations
 
