@@ -353,7 +353,7 @@ def test_an_edited_history_in_a_file_is_imported_unchanged(
 def test_another_history_is_no_conflict(
     run: Run, make: Make, app: Celery, redis_client: Any, tmp_path: Path
 ) -> None:
-    """By default the stored history stays; ``--on-conflict replace`` restores the file's history."""
+    """By default the stored history stays; ``--on-conflict replace`` replaces it."""
     make("a", last_run_at=RAN, total_run_count=4)
     file = str(tmp_path / "backup")
     run("export", "--history", file)
