@@ -38,7 +38,7 @@ if os.environ["DJANGO_SETTINGS_MODULE"]:
     app.config_from_object("django.conf:settings", namespace="CELERY")
 """
 
-#: A project's subclass of the scheduler.
+#: A project's subclass of RedBeat's scheduler.
 OWN_SCHEDULER = """
 from django_celery_beat.models import PeriodicTask
 from redbeat import RedBeatScheduler

@@ -155,7 +155,7 @@ def tick_of_a_beat(app: Celery) -> None:
 
 
 def test_a_claimed_entry_has_no_wrong_score(run: Run, make: Make, redis_client: Any) -> None:
-    """A claim changes the score, so the changed score is not a finding."""
+    """A claim sets the score to the end of the lease, so the command must not report the score."""
     make("claimed", 1, last_run_at=datetime(2026, 1, 1, tzinfo=timezone.utc))
     redis_client.zadd(SCHEDULE, {"redbeat:claimed": 4e9})
     assert run("doctor").code == 1
@@ -256,7 +256,7 @@ def test_the_command_runs_as_a_process(project: Project, redis_client: Any) -> N
 def test_an_entry_that_needs_other_code_or_settings_is_reported(
     run: Run, make: Make, app: Celery, redis_client: Any
 ) -> None:
-    """The finding names the reason. A beat keeps such an entry in the schedule."""
+    """The finding names the reason. A beat keeps the entry in the schedule."""
     make("evil")
     lunar = {"name": "odd", "task": "t", "schedule": {"__type__": "lunar"}}
     redis_client.hset("redbeat:odd", "definition", json.dumps(lunar))

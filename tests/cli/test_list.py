@@ -109,7 +109,7 @@ def test_characters_that_a_terminal_cannot_write_are_escaped(run: Run, make: Mak
     drawn = run("timeline", charset="ascii").out
     assert "\\u65e5\\u672c" in drawn
     assert "per minute " in drawn
-    assert "\\u2588" not in drawn  # the chart draws its bars with other characters
+    assert "\\u2588" not in drawn  # the chart's bars must use other characters
 
 
 def test_colours_are_for_terminals_only(run: Run, make: Make) -> None:

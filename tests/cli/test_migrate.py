@@ -95,7 +95,7 @@ def test_stats_of_another_type_are_left_alone(redis_client: Any, filled: dict[st
 
 
 def test_a_claim_is_not_copied(make: Make, redis_client: Any) -> None:
-    """A claim belongs to a beat of the old prefix."""
+    """A claim is valid only for a beat that uses the old prefix."""
     make("a")
     redis_client.hset("redbeat:a", "claim", '["id 1 2",{},{}]')
     copy_prefix(redis_client, "redbeat:", "new:")
@@ -198,14 +198,14 @@ def test_a_running_leader_is_refused(run: Run, make: Make, redis_client: Any, pr
 
 
 def test_a_beat_without_a_lock_is_refused_too(run: Run, redis_client: Any) -> None:
-    """A beat without a lock also sends entries of the old prefix."""
+    """A beat without a lock also sends the entries of the old prefix."""
     redis_client.zadd(".redbeat::beats", {new_token(): redis_client.time()[0]})
     assert run("migrate-prefix", "redbeat:", "new:").code == EX_CONFLICT
 
 
 @pytest.mark.parametrize("prefixes", [("a:", "a:"), ("", "a:"), ("a:", "")])
 def test_impossible_prefixes_are_refused(run: Run, prefixes: tuple[str, str]) -> None:
-    """Impossible prefixes are usage errors, with exit code 2."""
+    """Equal and empty prefixes are usage errors, with exit code 2."""
     assert run("migrate-prefix", *prefixes).code == 2
 
 

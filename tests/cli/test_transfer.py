@@ -268,7 +268,7 @@ def test_a_line_that_is_too_long_is_skipped_whole(
 def test_an_entry_that_differs_is_a_conflict(
     run: Run, make: Make, app: Celery, tmp_path: Path
 ) -> None:
-    """By default, nothing is written; the options keep or replace the stored entry."""
+    """By default, nothing is written; ``--on-conflict`` keeps or replaces the stored entry."""
     make("a", 10)
     file = write(tmp_path / "f", line("a", 20), line("b", 20))
     ran = run("import", file)
@@ -432,7 +432,7 @@ def test_a_missing_file_is_an_error_message(run: Run) -> None:
 
 
 def test_a_crontab_file_is_imported(run: Run, app: Celery, tmp_path: Path) -> None:
-    """Names number the lines of each task. A time zone applies to the lines after it."""
+    """Each entry is named after its task, with a number. A time zone applies to later lines."""
     text = (
         "# comment",
         "*/5 1-3 * * * proj.a",

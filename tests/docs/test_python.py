@@ -52,7 +52,7 @@ def pages() -> dict[str, list[Block]]:
 
 
 def with_files(block: Block, certificates: CertificateFiles) -> Block:
-    """Return an example in which the file names are those of existing files."""
+    """Return an example whose certificate paths are replaced by those of existing files."""
     encrypted = "ssl_password" in block.text
     files = {
         "/etc/ssl/redis-ca.pem": certificates.authority,

@@ -154,7 +154,7 @@ class Scenario:
 
 
 def overdue(name: str, app: Celery) -> RedBeatSchedulerEntry:
-    """Return an hourly entry that is due; it is not saved."""
+    """Return an unsaved hourly entry that is due."""
     ran = datetime.now(timezone.utc) - timedelta(minutes=61)
     return RedBeatSchedulerEntry(name, "t", 3600, app=app, last_run_at=ran)
 

@@ -50,7 +50,7 @@ def admin(server: RedisServer) -> Iterator[redis.Redis]:
 
 
 def set_user(admin: Any, rules: list[str]) -> None:
-    """Delete and create the user, with these rules."""
+    """Replace the user by a user with these rules."""
     admin.acl_deluser(NAME)
     admin.execute_command("ACL", "SETUSER", NAME, *rules)
 

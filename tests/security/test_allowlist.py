@@ -177,7 +177,7 @@ def test_a_beat_with_another_list_sends_it(limited: World, patterns: list[str] |
     assert list(limited.quarantine()) == ["redbeat:broken"]
     limited.app.conf.redbeat_task_allowlist = patterns
     del limited.app.redbeat_conf
-    # End the delay before the beat checks the entry again.
+    # Skip the delay after which a beat checks the entry again.
     limited.client.zadd(SCHEDULE, {"redbeat:a": 1}, xx=True)
     second = limited.scheduler()
     second.tick()

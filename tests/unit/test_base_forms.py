@@ -80,7 +80,7 @@ class Set(rruleset):
 
 
 class Plain(crontab):
-    """A subclass with only a constructor and a method, which need not be stored."""
+    """A crontab subclass whose additions need not be stored."""
 
     def __init__(self, text: str) -> None:
         super().__init__(*text.split())
@@ -101,8 +101,8 @@ RULE = (
     '"dtstart_tz": 0%s}'
 )
 
-#: A schedule, and the JSON text of its base type. RedBeat 2.4.2 writes the same text, if it knows
-#: the type.
+#: A schedule, and the JSON of its base type. RedBeat 2.4.2 writes the same JSON if it supports the
+#: base type.
 STORED: list[tuple[BaseSchedule, str]] = [
     (Zoned(minute=5, hour="9,12"), CRON % ("5", '"9,12"')),
     (Workdays([1, 2]), CRON % ("[1, 2]", '"*"')),
@@ -169,7 +169,7 @@ def test_one_warning_for_each_class_says_what_is_lost(
 
 def test_a_clock_is_warned_about_with_the_zone_to_use(log: pytest.LogCaptureFixture) -> None:
     class Clocked(crontab):
-        """Add nothing to the base class."""
+        """A crontab subclass that adds nothing."""
 
     encode(Clocked(nowfun=clock))
     encode(Clocked())

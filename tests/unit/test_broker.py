@@ -104,8 +104,8 @@ class TestTimeouts:
         with publishing_connection(app, 5.0) as connection:
             with pytest.raises(connection.connection_errors):
                 connection.connect()
-            # Kombu tries twice and waits 2 s between the tries. Each try times out after 1 s;
-            # without RedBeat, Celery's default is 4 s.
+            # Kombu tries twice and waits 2 s between the tries. Each try times out after 1 s.
+            # Celery's default timeout is 4 s.
             assert time.monotonic() - started < 8.0
 
     def test_a_connection_timeout_of_the_user_wins(self) -> None:

@@ -32,7 +32,8 @@ FIELDS = {
     "month_of_year": (1, 12),
 }
 
-# Each value is a time zone, and the first and last day of a period with one clock change.
+# For each clock change: the time zone, the first day of a period around the change, and the length
+# of the period in days.
 CHANGES = {
     "New York, forward": ("America/New_York", datetime(2026, 3, 7), 3),
     "New York, back": ("America/New_York", datetime(2026, 10, 31), 3),
@@ -174,7 +175,7 @@ def test_the_next_run_does_not_depend_on_the_start_of_the_search(fields: dict[st
 
 
 def test_every_five_minutes_runs_in_both_repeated_hours() -> None:
-    # One minute before 01:00 occurs for the second time.
+    # At this time, 01:00 is about to occur for the second time.
     start = datetime(2026, 11, 1, 5, 59, tzinfo=UTC)
     found = runs(cron(minute="*/5"), start, start + timedelta(hours=1), "America/New_York")
     assert len(found) == 12

@@ -170,7 +170,7 @@ class MyDecoder(RedBeatJSONDecoder):
 
 
 class Foreign(json.JSONEncoder):
-    """A custom encoder that does not derive from RedBeat's encoder."""
+    """A custom encoder that is not a subclass of RedBeat's encoder."""
 
 
 Replace = Callable[..., None]

@@ -166,7 +166,7 @@ class TestHandlers:
 
 
 class TestDefaultAction:
-    """Tests of a process without a handler: a signal kills it, but only after the work ends."""
+    """A signal kills a process without a handler, but only after the protected work ends."""
 
     @pytest.mark.parametrize(("count", "printed"), [(1, "started finished"), (2, "started")])
     def test_the_signal_ends_the_process(self, count: int, printed: str) -> None:

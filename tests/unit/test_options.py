@@ -60,7 +60,7 @@ def test_numbers_are_stored_unchanged(offline: Celery, name: str, value: Any) ->
     "value", [timedelta(minutes=2), timedelta(days=3, microseconds=1), timedelta(0)]
 )
 def test_a_timedelta_is_stored_as_seconds(offline: Celery, name: str, value: timedelta) -> None:
-    """The number of seconds is exact to the microsecond; RedBeat 2 can read it too."""
+    """The number of seconds is exact to the microsecond, and RedBeat 2 can read it too."""
     assert timedelta(seconds=read_back(offline, {name: value})[name]) == value
 
 

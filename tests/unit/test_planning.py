@@ -24,7 +24,7 @@ def at(hour: float) -> datetime:
 
 
 def decision(rule: Any, last: datetime | None, now: datetime = NOON, **policy: Any) -> Decision:
-    """Return the decision on an entry whose last run was at ``last``, on time."""
+    """Return the decision on an entry whose last run was on time, at ``last``."""
     runs = policy.pop("runs", 0)
     return decide(rule, last, last, now, now, UTC, Policy.of(policy), runs, "key")
 

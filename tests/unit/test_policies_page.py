@@ -27,7 +27,7 @@ def block(language: str) -> str:
 
 @pytest.fixture
 def page_entry(app: Celery) -> RedBeatSchedulerEntry:
-    """Return the entry that the Python example saves, after a load."""
+    """Return the entry that the page's Python example saves, loaded from Redis."""
     exec(block("python"), {"app": app})
     return RedBeatSchedulerEntry.from_key("redbeat:advent", app=app)
 

@@ -27,15 +27,15 @@ def rule(freq: int, dtstart: datetime, **fields: Any) -> Recurrence:
     return recurrence(fields_given, dtstart)
 
 
-# For a rule that never matches, dateutil searches up to the year 9999. These values avoid such
-# rules.
+# For a rule that never matches, dateutil searches up to the year 9999. The values of this function
+# avoid most of these rules.
 def some(chance: random.Random, low: int, high: int, most: int = 4) -> list[int]:
     values = {chance.randint(low, high) for _ in range(chance.randint(1, most))}
     return sorted(values - {0}) or [high]
 
 
 def day_parts(chance: random.Random, freq: int) -> dict[str, Any]:
-    """Return at most two restrictions of the days, so that most rules have occurrences."""
+    """Return at most two BY* restrictions of the day, so that most rules have occurrences."""
     nth = [day(chance.choice((1, 2, -1))) for day in chance.sample(DAYS, 2)]
     parts: dict[str, Any] = {
         "bymonth": some(chance, 1, 12),
@@ -52,7 +52,8 @@ def day_parts(chance: random.Random, freq: int) -> dict[str, Any]:
 
 def time_parts(chance: random.Random, freq: int) -> dict[str, Any]:
     parts = {"byhour": (0, 23), "byminute": (0, 59), "bysecond": (0, 59)}
-    # dateutil raises an error if the BY* part of the rule's own frequency can never match.
+    # dateutil rejects an interval that never reaches the BY* values of the same unit. For example,
+    # an HOURLY rule with an interval of 24 starts at 9:00 and has BYHOUR=10.
     below = [name for name, unit in zip(parts, (4, 5, 6), strict=True) if unit != freq]
     names = chance.sample(below, chance.randint(0, 2))
     return {name: sorted({0, *some(chance, *parts[name])}) for name in names}

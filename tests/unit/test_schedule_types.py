@@ -68,7 +68,7 @@ ZONES = (
 
 
 def runs(kind: BaseSchedule, count: int = 50, after: datetime = NOW) -> list[datetime]:
-    """Return the next runs; schedules without a time zone use Lord Howe's."""
+    """Return the next runs; a schedule that needs a time zone uses Lord Howe's."""
     found: list[datetime] = []
     following = next_run(kind, after, LORD_HOWE)
     while following is not None and len(found) < count:
@@ -161,7 +161,7 @@ def test_storing_changes_nothing(name: str, data: st.DataObject) -> None:
 @given(data=st.data())
 def test_copies_are_equal(name: str, data: st.DataObject) -> None:
     kind = data.draw(SCHEDULES[name])
-    before = runs(kind, 5)  # this call must not leave state in the schedule that a copy would lack
+    before = runs(kind, 5)  # copies must be equal even after this call
     for clone in (copy.copy(kind), copy.deepcopy(kind), pickle.loads(pickle.dumps(kind))):
         assert clone == kind
         assert repr(clone) == repr(kind)
@@ -371,7 +371,7 @@ def test_solar_events_are_those_of_celery(event: str, place: tuple[float, float]
 @pytest.mark.parametrize(
     ("lat", "event", "day"),
     [
-        (78.2, "sunrise", "2026-08-24"),  # the sun does not set in the weeks before
+        (78.2, "sunrise", "2026-08-24"),  # the sun never sets in the weeks before
         (78.2, "dusk_civil", "2026-09-07"),
         (-78.2, "sunrise", "2026-08-20"),
         (90, "sunrise", "2027-03-18"),  # the sun rises once a year here

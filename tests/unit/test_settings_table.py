@@ -21,12 +21,12 @@ def test_a_setting_is_described(name: str) -> None:
     assert all((setting.type, setting.default, setting.meaning, setting.since))
     assert re.fullmatch(r"\d+(\.\d+)?", setting.since)
     assert bool(setting.unit) == setting.type.startswith(("number", "integer"))
-    # The manual's table is generated; this name must also occur in the text after the table.
+    # The generated table contains every setting. The text after the table must mention it too.
     assert f"``{name}``" in PAGE.read_text(encoding="utf-8").partition("Where Redis is")[2]
 
 
 def literals(text: str) -> list[object]:
-    """Return a list with the Python literal at the beginning of a default, or an empty list."""
+    """Return a list with the Python literal at the start of a default; empty if there is none."""
     found = re.match(r"``(.+?)``", text)
     try:
         return [ast.literal_eval(found[1])] if found else []

@@ -27,7 +27,7 @@ def every(seconds: float, relative: bool = False, **kwargs: Any) -> schedule:
 
 
 class Weekdays(crontab):
-    """A crontab subclass without changed run times."""
+    """A crontab subclass that does not change the run times."""
 
 
 class Impatient(schedule):
@@ -46,7 +46,7 @@ class Fortnight(BaseSchedule):
 
 
 class Never(Fortnight):
-    """A schedule class without further runs."""
+    """A custom schedule class that never runs again."""
 
     def remaining_estimate(self, _last_run_at: datetime) -> None:  # type: ignore[override]
         return None
@@ -96,7 +96,7 @@ def test_a_relative_interval_is_rounded_as_celery_does(seconds: float) -> None:
         if expected <= after:
             expected = after + timedelta(seconds=seconds)
         assert next_run(every(seconds, relative=True), after, NEW_YORK) == expected
-        # By default, the app's time zone.
+        # Without the argument, the app's time zone is used.
         assert next_run(every(seconds, relative=True), after) == expected
 
 

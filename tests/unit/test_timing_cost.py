@@ -130,9 +130,9 @@ def test_a_count_that_would_take_too_long_is_refused() -> None:
 
 @pytest.mark.parametrize("day", ["30", "31", "30,31"])
 def test_a_crontab_without_a_date_is_refused_or_never_due(day: str) -> None:
-    """Recent versions of Celery reject such a crontab.
+    """Recent versions of Celery reject a crontab that matches no date.
 
-    Other versions accept it, but it is never due.
+    Other versions accept the crontab, but it is never due.
     """
     try:
         never = crontab(0, 0, day_of_month=day, month_of_year="2")

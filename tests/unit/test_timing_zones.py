@@ -77,7 +77,8 @@ def test_crontabs_are_those_of_celery(seed: int) -> None:
         assert next_run(celerys, after, ZoneInfo(name)) == expected, (celerys, name)
 
 
-#: A time zone, and a day before its clock changes. The changes are 15 minutes to one day long.
+#: For each clock change: the time zone, and a day shortly before the change. The clocks change by
+#: 15 minutes to one day.
 CHANGES = {
     "New York, forward": ("America/New_York", datetime(2026, 3, 7)),
     "New York, back": ("America/New_York", datetime(2026, 10, 31)),
@@ -351,7 +352,7 @@ def test_the_second_half_past_one_is_not_the_first(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ANCHORS)
 def test_a_last_run_that_is_moved_by_the_repeated_hour_is_the_new_anchor(kind: str) -> None:
-    """Both hours have the same local time. The application saves the hour that was not stored."""
+    """The new last run is an hour later, but has the same wall-clock time in New York."""
     second = ANCHORS[kind]
     first = aware(second) - timedelta(hours=1)
     if second.tzinfo is not None:
@@ -403,7 +404,7 @@ COUNTED: tuple[dict[str, Any], ...] = (
 @pytest.mark.parametrize("fields", COUNTED, ids=str)
 @pytest.mark.parametrize("change", one_in(4, CHANGES))
 def test_a_count_limits_the_number_of_runs(change: str, fields: dict[str, Any]) -> None:
-    """A rule with a count has the first runs of the rule without one, also around clock changes."""
+    """A count keeps the first ``count`` runs of the rule, also around clock changes."""
     chance, (zone, minutes) = random.Random(f"{change} {fields}"), minutes_around(change)
     start, count = chance.choice(minutes[:4000])[0], chance.choice((1, 2, 17, 40, 200))
     local = start.astimezone(zone)

@@ -69,7 +69,7 @@ def test_a_name_in_two_modules_is_the_same(first: str, second: str, names: list[
         assert getattr(modules[0], name) is getattr(modules[1], name)
 
 
-#: This program even imports names of Celery and Python's library from the package.
+#: This program imports even names of Celery and of Python's library from the package.
 BORROWS = """
 from redbeat.decoder import crontab, datetime, rrule, schedule, timedelta, timezone, weekday
 from redbeat.schedulers import (

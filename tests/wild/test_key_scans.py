@@ -135,7 +135,7 @@ def test_a_monitor_reads_the_scores(wild: Wild, run: Run) -> None:
     assert abs((shown - entry.due_at).total_seconds()) <= 1
 
 
-#: The test deletes only the hash of the entry, as scripts in other languages do.
+#: The test deletes only the entry's hash, like a clean-up script that deletes keys by name.
 @pytest.mark.long
 def test_an_entry_that_another_program_deletes_stays_deleted(wild: Wild, run: Run) -> None:
     program = wild.program()

@@ -64,7 +64,8 @@ def test_a_fake_client(wild: Wild, run: Run) -> None:
     assert wild.client.keys("*") == []
 
 
-#: The program replaces `get_redis`, to use database 2, and the entry class.
+#: The program replaces `get_redis` with a function that uses database 2. It also replaces the
+#: scheduler's entry class.
 REPLACED = """
 import redbeat.schedulers
 
