@@ -1,4 +1,4 @@
-"""Runs the command line in this process."""
+"""Runs commands in the process of the tests."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from click.testing import CliRunner
 
 __all__ = ("CommandResult", "run_command")
 
-#: Since this version the runner always separates the two outputs.
+#: The first version of click whose runner always separates the standard output and standard error.
 SEPARATE_OUTPUTS = (8, 2)
 
 
 @dataclass(frozen=True)
 class CommandResult:
-    """The output of a command, and its exit code."""
+    """The output and the exit code of a command."""
 
     out: str
     err: str
@@ -32,7 +32,7 @@ class CommandResult:
 
     @property
     def json(self) -> list[dict[str, Any]]:
-        """The standard output as JSON lines."""
+        """The JSON objects of the standard output, one per line."""
         return [json.loads(line) for line in self.lines]
 
 
@@ -44,10 +44,10 @@ def run_command(
     color: bool = False,
     charset: str = "utf-8",
 ) -> CommandResult:
-    """Run `celery <before> redbeat <args>`; unexpected errors are raised.
+    """Run `celery <before> redbeat <args>` and return the result; raise unexpected errors.
 
-    ``answer`` is typed input, ``color`` whether the output is a terminal, ``charset`` the encoding
-    of the output.
+    ``answer`` is the standard input. ``color`` keeps colors in the output, as in a terminal.
+    ``charset`` is the encoding of the output.
     """
     click_version = tuple(int(part) for part in version("click").split(".")[:2])
     options: dict[str, Any] = {} if click_version >= SEPARATE_OUTPUTS else {"mix_stderr": False}

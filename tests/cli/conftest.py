@@ -1,4 +1,4 @@
-"""Fixtures for the commands, run in this process or in their own."""
+"""Fixtures that run the commands."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Run = Callable[..., CommandResult]
 
 @pytest.fixture
 def run(app: Celery) -> Run:
-    """Run `celery redbeat ...` in this process, on the empty schedule of `app`."""
+    """Return a function that runs `celery redbeat` in this process, on an empty schedule."""
 
     def run(*args: str, **options: Any) -> CommandResult:
         return run_command(app, *args, **options)
@@ -25,5 +25,5 @@ def run(app: Celery) -> Run:
 
 @pytest.fixture
 def tokyo(app: Celery) -> None:
-    """Set the app's time zone to Tokyo; list this fixture before those that make entries."""
+    """Set the app's time zone to Tokyo; request this fixture before any that creates entries."""
     app.conf.timezone = "Asia/Tokyo"

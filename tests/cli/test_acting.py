@@ -1,4 +1,4 @@
-"""`celery redbeat pause`, `resume`, `trigger` and `delete`."""
+"""Tests of `celery redbeat pause`, `resume`, `trigger` and `delete`."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ VERBS = ("pause", "resume", "trigger", "delete")
 
 @pytest.fixture
 def three(make: Make) -> None:
-    """Three entries."""
+    """Store three entries."""
     for name in ("billing-day", "billing-month", "other"):
         make(name)
 
 
 def states(app: Celery) -> dict[str, str]:
-    """Return the state of each entry."""
+    """Return the state of each entry by name."""
     return {record.name: record.state for record in Schedule(app).records()}
 
 
@@ -64,7 +64,7 @@ def test_a_pattern_matches_only_entries_that_can_be_paused_or_resumed(run: Run) 
 
 @pytest.mark.usefixtures("three")
 def test_delete_needs_a_confirmation_or_the_option_yes(run: Run, app: Celery) -> None:
-    assert run("delete", "other").code == 1  # no input to answer the question
+    assert run("delete", "other").code == 1  # the prompt gets no input
     assert len(Schedule(app)) == 3
     ran = run("delete", "other", "--yes")
     assert (ran.code, ran.err) == (0, "Deleted other\n")

@@ -1,4 +1,4 @@
-"""`celery redbeat add`."""
+"""Tests of `celery redbeat add`."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_times_without_an_offset_are_in_the_given_zone_or_that_of_the_app(
     assert load(app, "once").schedule == clocked(datetime(2027, 7, 1, 9, tzinfo=PARIS))
     after = datetime(2027, 7, 1, tzinfo=timezone.utc)
     assert load(app, "rule").upcoming(1, after) == [datetime(2027, 7, 1, 7, tzinfo=timezone.utc)]
-    assert load(app, "rule").timezone is None  # the rule contains it
+    assert load(app, "rule").timezone is None  # the rule itself contains the time zone
 
 
 def test_the_value_none_sets_no_option(run: Run, app: Celery) -> None:

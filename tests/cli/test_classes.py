@@ -1,4 +1,4 @@
-"""Entries of a user's class, on the command line."""
+"""Tests of the commands with a custom entry class."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from tests.cli.conftest import Run
 
 
 class Owned(RedBeatSchedulerEntry):
-    """An entry with an additional argument, and a `save()` as for RedBeat 2."""
+    """An entry with an additional argument, and a `save()` without arguments as in RedBeat 2."""
 
     def __init__(self, *args: Any, owner: str = "nobody", **kwargs: Any) -> None:
         self.owner = owner
         super().__init__(*args, **kwargs)
 
     def definition(self) -> dict[str, Any]:
-        """Store the additional argument too."""
+        """Return the definition with the additional argument."""
         return {**super().definition(), "owner": self.owner}
 
     def save(self) -> Owned:
-        """Store the entry."""
+        """Save the entry."""
         return super().save()
 
 
 class OwnedScheduler(RedBeatScheduler):
-    """A scheduler of such entries."""
+    """A scheduler whose entry class is `Owned`."""
 
     Entry = Owned
 
 
 @pytest.fixture
 def owned(app: Celery) -> Celery:
-    """An app whose beat has entries of that class."""
+    """Return an app whose scheduler is `OwnedScheduler`, with one stored entry."""
     app.conf.beat_scheduler = f"{__name__}:OwnedScheduler"
     Owned("mine", "t", 60, owner="ann", app=app).save()
     return app

@@ -1,4 +1,4 @@
-"""`celery redbeat import --from django-celery-beat` from the database of a real Django project."""
+"""Tests of `celery redbeat import --from django-celery-beat` with a real Django project."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if os.environ["DJANGO_SETTINGS_MODULE"]:
     app.config_from_object("django.conf:settings", namespace="CELERY")
 """
 
-#: A subclass of a project.
+#: A project's subclass of RedBeat's scheduler.
 OWN_SCHEDULER = """
 from django_celery_beat.models import PeriodicTask
 from redbeat import RedBeatScheduler
@@ -78,7 +78,7 @@ PeriodicTask(name="there", task="shop.other", interval=there).save(using="other"
 
 
 class ProcessResult(NamedTuple):
-    """Output and exit code of a process."""
+    """The output and the exit code of a process."""
 
     code: int
     out: str
@@ -86,7 +86,7 @@ class ProcessResult(NamedTuple):
 
 
 class Shop:
-    """A Django project with django-celery-beat on sqlite, and a Celery app."""
+    """A Django project with django-celery-beat and an SQLite database, and a Celery app."""
 
     def __init__(self, directory: Path, redis_url: str) -> None:
         self.directory = directory
@@ -121,7 +121,7 @@ class Shop:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of a project whose tables have rows."""
+    """Return the directory of a project whose tables contain rows."""
     shop = Shop(tmp_path_factory.mktemp("shop"), "")
     filled = shop.python("fill.py")
     assert filled.code == 0, filled.err
@@ -141,7 +141,7 @@ def stored(client: Any) -> dict[str, Any]:
 
 
 def without_start_of_counting(found: dict[str, Any]) -> dict[str, Any]:
-    """Leave out the times from which entries without runs count."""
+    """Remove the history of entries that never ran: it contains the time of the import."""
     return {
         key: {
             name: text for name, text in fields.items() if name != "meta" or key.endswith("every")
@@ -178,7 +178,7 @@ def test_an_import_from_the_database_equals_one_from_its_dump(
 def test_the_import_works_while_the_settings_name_the_old_scheduler(
     shop: Shop, redis_client: Any, scheduler: str
 ) -> None:
-    """In the order of the manual: import first, then change the settings."""
+    """The manual gives this order: import first, then change the settings."""
     text = f"{SETTINGS}\nCELERY_BEAT_SCHEDULER = {scheduler!r}\n"
     (shop.directory / "old_settings.py").write_text(text, encoding="utf-8")
     ended = shop.load(DJANGO_SETTINGS_MODULE="old_settings")

@@ -1,4 +1,4 @@
-"""`celery redbeat doctor`."""
+"""Tests of `celery redbeat doctor`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SCHEDULE = "redbeat::schedule"
 
 @pytest.fixture
 def small_memory(redis_client: Any) -> Iterator[None]:
-    """A server that may evict entries, until the end of the test."""
+    """Let the server evict entries when its memory is full, until the end of the test."""
     before = redis_client.config_get("maxmemory*")
     redis_client.config_set("maxmemory", 1 << 30)
     redis_client.config_set("maxmemory-policy", "allkeys-lru")
@@ -32,14 +32,13 @@ def small_memory(redis_client: Any) -> Iterator[None]:
 
 
 def kinds(report: list[dict[str, Any]]) -> list[tuple[str, str]]:
-    """Return the findings, by kind and key."""
+    """Return the kind and key of each finding, sorted."""
     return sorted((finding["kind"], finding["key"]) for finding in report)
 
 
 def test_a_healthy_schedule_of_all_kinds_has_no_findings(
     run: Run, make: Make, redis_client: Any
 ) -> None:
-    """A healthy schedule has no findings."""
     soon = datetime.now(timezone.utc) + timedelta(hours=1)
     make("interval")
     make("jitter", crontab("0", "4"), jitter=30, timezone="Europe/Paris")
@@ -58,7 +57,7 @@ def test_a_healthy_schedule_of_all_kinds_has_no_findings(
 
 
 def test_each_finding_names_its_fix(run: Run, make: Make, redis_client: Any) -> None:
-    """Without --fix nothing is changed."""
+    """Without --fix, the command changes nothing."""
     for name in ("late", "parked", "lost"):
         make(name)
     make("ended", max_runs=1, total_run_count=1, last_run_at=datetime.now(timezone.utc))
@@ -93,7 +92,10 @@ def test_each_finding_names_its_fix(run: Run, make: Make, redis_client: Any) -> 
 def test_an_unreadable_hash_outside_of_the_schedule_is_reported(
     run: Run, redis_client: Any
 ) -> None:
-    """The finding says why; adding it to the schedule would only quarantine it."""
+    """The finding gives the reason.
+
+    Adding the hash to the schedule would only quarantine the entry.
+    """
     texts = {"json": "{", "list": "[]", "wrong": '{"name": "wrong", "task": "t", "schedule": 0}'}
     others = {"longer:prefix": '{"name": "prefix", "task": "t", "schedule": 60}'}
     redis_client.hset("redbeat:foreign", "field", "text")
@@ -112,7 +114,7 @@ def test_an_unreadable_hash_outside_of_the_schedule_is_reported(
 def test_fix_repairs_what_can_be_repaired(
     run: Run, make: Make, app: Celery, redis_client: Any
 ) -> None:
-    """A second run finds only what cannot be fixed."""
+    """A second run reports only what cannot be fixed."""
     for name in ("parked", "lost", "late"):
         make(name)
     right = redis_client.zscore(SCHEDULE, "redbeat:parked")
@@ -144,7 +146,7 @@ def test_fix_repairs_what_can_be_repaired(
 
 
 def tick_of_a_beat(app: Celery) -> None:
-    """Let a beat process what is due."""
+    """Run three ticks of a beat without a lock."""
     app.conf.redbeat_lock_key = None
     scheduler = RedBeatScheduler(app, lazy=False, lock_key=None)
     for _ in range(3):
@@ -153,7 +155,7 @@ def tick_of_a_beat(app: Celery) -> None:
 
 
 def test_a_claimed_entry_has_no_wrong_score(run: Run, make: Make, redis_client: Any) -> None:
-    """A claim moves the score."""
+    """A claim sets the score to the end of the lease, so the command must not report the score."""
     make("claimed", 1, last_run_at=datetime(2026, 1, 1, tzinfo=timezone.utc))
     redis_client.zadd(SCHEDULE, {"redbeat:claimed": 4e9})
     assert run("doctor").code == 1
@@ -164,7 +166,7 @@ def test_a_claimed_entry_has_no_wrong_score(run: Run, make: Make, redis_client: 
 def test_quarantined_entries_are_reported_with_their_reasons(
     run: Run, make: Make, redis_client: Any
 ) -> None:
-    """An entry stays quarantined until it is corrected."""
+    """The command cannot fix a quarantined entry; a person must correct its definition."""
     make("bad")
     redis_client.zadd(SCHEDULE, {"redbeat:bad": -1})
     note = {"reason": "definition: broken", "since": 1, "digest": "d"}
@@ -176,14 +178,14 @@ def test_quarantined_entries_are_reported_with_their_reasons(
 
 @pytest.mark.usefixtures("small_memory")
 def test_a_server_that_may_evict_entries_is_reported(run: Run) -> None:
-    """The finding can be switched off by the setting."""
+    """The finding names the server's eviction policy."""
     (report,) = run("doctor", "--json").json
     assert report["kind"] == "eviction"
     assert "allkeys-lru" in report["problem"]
 
 
 def test_settings_without_effect_are_reported(run: Run, app: Celery) -> None:
-    """A misspelt setting is reported with the most similar name."""
+    """A misspelled setting is reported with the most similar name."""
     app.conf.redbeat_lock_timout = 3
     (report,) = run("doctor", "--json").json
     assert report["kind"] == "settings"
@@ -200,7 +202,6 @@ def test_settings_without_effect_are_reported(run: Run, app: Celery) -> None:
 def test_unwise_settings_are_reported(
     run: Run, app: Celery, name: str, value: str, remedy: str
 ) -> None:
-    """An unwise setting is reported with the recommended value."""
     app.conf[name] = value
     (report,) = run("doctor", "--json").json
     assert name in report["problem"]
@@ -208,7 +209,7 @@ def test_unwise_settings_are_reported(
 
 
 def test_keys_with_one_colon_are_reported(run: Run, make: Make, redis_client: Any) -> None:
-    """The finding names the right spelling; entries may have these names."""
+    """The finding names the correct key; entries named "schedule" or "statics" are not findings."""
     make("schedule")
     make("statics")
     assert run("doctor").code == 0
@@ -222,7 +223,7 @@ def test_keys_with_one_colon_are_reported(run: Run, make: Make, redis_client: An
 
 
 def test_impossible_settings_are_reported(run: Run, app: Celery) -> None:
-    """An impossible setting is a finding like any other."""
+    """An invalid setting is a finding, not a failure of the command."""
     app.conf.redbeat_lock_timeout = "soon"
     ran = run("doctor")
     assert ran.code == 1
@@ -245,7 +246,6 @@ def test_a_schedule_of_many_pages(run: Run, app: Celery, redis_client: Any) -> N
 
 @pytest.mark.long
 def test_the_command_runs_as_a_process(project: Project, redis_client: Any) -> None:
-    """The command runs in its own process."""
     redis_client.zadd(SCHEDULE, {"redbeat:gone": 1})
     process = project.start("redbeat", "doctor", "--fix")
     assert process.popen.wait(30) == 1
@@ -256,7 +256,7 @@ def test_the_command_runs_as_a_process(project: Project, redis_client: Any) -> N
 def test_an_entry_that_needs_other_code_or_settings_is_reported(
     run: Run, make: Make, app: Celery, redis_client: Any
 ) -> None:
-    """The finding names the reason: a beat leaves such an entry in place."""
+    """The finding names the reason. A beat keeps the entry in the schedule."""
     make("evil")
     lunar = {"name": "odd", "task": "t", "schedule": {"__type__": "lunar"}}
     redis_client.hset("redbeat:odd", "definition", json.dumps(lunar))

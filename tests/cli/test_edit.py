@@ -1,4 +1,4 @@
-"""`celery redbeat edit`."""
+"""Tests of `celery redbeat edit`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The group of commands: how Celery finds it, what it costs, what the shell completes."""
+"""Tests of the command group: how Celery finds it, its import time, and shell completion."""
 
 from __future__ import annotations
 

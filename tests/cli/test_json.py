@@ -1,4 +1,4 @@
-"""The JSON of the commands is as `docs/operating.rst` describes it."""
+"""Tests that the commands write the JSON that `docs/operating.rst` describes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Fields = dict[str, str]
 
 
 def is_time(value: Any) -> bool:
-    """Whether a value is an ISO 8601 time in UTC."""
+    """Return whether a value is an ISO 8601 time in UTC."""
     return isinstance(value, str) and datetime.fromisoformat(value).utcoffset() == timedelta(0)
 
 
@@ -39,7 +39,7 @@ TYPES: dict[str, Callable[[Any], bool]] = {
 
 
 def documented() -> list[Fields]:
-    """Return the fields and types of each table of the page, in order."""
+    """Return the fields and types of each table on the page, in order."""
     tables = PAGE.split("   * - Field\n     - Type\n     - Meaning\n")[1:]
     return [dict(FIELD.findall(table.split(".. list-table::")[0])) for table in tables]
 
@@ -48,7 +48,7 @@ ENTRY, LISTED, SHOWN, PAST, COMING, TIMELINE, DONE, STATUS = documented()
 
 
 def check(value: dict[str, Any], fields: Fields) -> None:
-    """Assert that an object has exactly these fields with their types."""
+    """Assert that an object has exactly these fields, with these types."""
     assert [*value] == [*fields]
     for name, kind in fields.items():
         kinds = [kind] if kind in TYPES else kind.split(" or ")
@@ -57,7 +57,7 @@ def check(value: dict[str, Any], fields: Fields) -> None:
 
 @pytest.fixture
 def entry(make: Make, redis_client: redis.Redis) -> None:
-    """An entry with values in all fields."""
+    """Store an entry with values in all fields."""
     ran = datetime(2026, 1, 1, 12, 0, 0, 250_000, tzinfo=timezone.utc)
     make(
         "a\x1b日",

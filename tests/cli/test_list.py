@@ -1,4 +1,4 @@
-"""`celery redbeat list`."""
+"""Tests of `celery redbeat list`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MANY = 30_000
 
 @pytest.fixture
 def entries(make: Make, redis_client: redis.Redis) -> None:
-    """Some entries of different kinds."""
+    """Store entries of different kinds."""
     make("hour")
     make("billing-day", 86400, task="billing.day")
     make("billing-minute", 60, task="billing.minute", kwargs={"a": 1})
@@ -33,7 +33,7 @@ def entries(make: Make, redis_client: redis.Redis) -> None:
 
 
 def names(ran: CommandResult) -> list[str]:
-    """Return the names in the order of the output."""
+    """Return the entry names in the order of the output."""
     assert ran.code == 0
     return [line["name"] for line in ran.json]
 
@@ -109,7 +109,7 @@ def test_characters_that_a_terminal_cannot_write_are_escaped(run: Run, make: Mak
     drawn = run("timeline", charset="ascii").out
     assert "\\u65e5\\u672c" in drawn
     assert "per minute " in drawn
-    assert "\\u2588" not in drawn  # the table uses other characters for its bars
+    assert "\\u2588" not in drawn  # the chart's bars must use other characters
 
 
 def test_colours_are_for_terminals_only(run: Run, make: Make) -> None:
@@ -121,7 +121,7 @@ def test_colours_are_for_terminals_only(run: Run, make: Make) -> None:
 
 @pytest.fixture
 def large_schedule(redis_url: str, redis_client: redis.Redis) -> Iterator[CountingRedis]:
-    """A counting client, on a schedule with a hundred thousand entries."""
+    """Yield a client that counts round trips, on a schedule with `MANY` entries."""
     app = Celery("large_schedule", broker="memory://", set_as_current=False)
     app.conf.update(redbeat_redis_url=redis_url)
     entry = RedBeatSchedulerEntry("0", "proj.note", 3600, app=app).save()
@@ -146,7 +146,7 @@ def test_the_first_entries_of_a_large_schedule_take_few_round_trips(
     run: Run, app: Celery, large_schedule: CountingRedis
 ) -> None:
     app.redbeat_redis = large_schedule
-    assert run("list", "--limit", "1").code == 0  # this loads the scripts
+    assert run("list", "--limit", "1").code == 0  # the first command also loads the scripts
     before = large_schedule.trips
     ran = run("list", "--limit", "20")
     assert [line.split()[0] for line in ran.lines[1:]] == [str(number) for number in range(20)]

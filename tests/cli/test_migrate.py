@@ -1,4 +1,4 @@
-"""`celery redbeat migrate-prefix`."""
+"""Tests of `celery redbeat migrate-prefix`."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def content(client: Any, prefix: str) -> dict[str, Any]:
 
 @pytest.fixture
 def filled(make: Make, redis_client: Any) -> dict[str, Any]:
-    """A schedule with data of every kind; returns its content."""
+    """Store data of every kind, and return all data under the prefix."""
     make("plain")
     make("ran", last_run_at=RAN, total_run_count=7, jitter=2)
     make("static")
@@ -62,7 +62,7 @@ def filled(make: Make, redis_client: Any) -> dict[str, Any]:
 def test_everything_is_copied(
     run: Run, app: Celery, redis_client: Any, filled: dict[str, Any]
 ) -> None:
-    """History, score, static mark and quarantine are copied; the old data stays."""
+    """History, score, static mark and quarantine are copied; the data of the old prefix stays."""
     ran = run("migrate-prefix", "redbeat:", "{new}:")
     assert ran.code == 0, ran.err
     assert "4 copied" in ran.err
@@ -76,7 +76,7 @@ def test_everything_is_copied(
 
 
 def test_existing_counts_stay(redis_client: Any, filled: dict[str, Any]) -> None:
-    """So does all other data under the new prefix."""
+    """Data that already exists under the new prefix is not overwritten."""
     redis_client.hset(".new::stats", "dispatched ran", "9")
     redis_client.hset(".redbeat::stats", "missed", "1")
     copy_prefix(redis_client, "redbeat:", "new:")
@@ -85,7 +85,7 @@ def test_existing_counts_stay(redis_client: Any, filled: dict[str, Any]) -> None
 
 
 def test_stats_of_another_type_are_left_alone(redis_client: Any, filled: dict[str, Any]) -> None:
-    """Their owner is unknown."""
+    """The command does not change a key with an unexpected type."""
     del filled
     redis_client.delete(".redbeat::stats")
     redis_client.set(".redbeat::stats", "x")
@@ -95,7 +95,7 @@ def test_stats_of_another_type_are_left_alone(redis_client: Any, filled: dict[st
 
 
 def test_a_claim_is_not_copied(make: Make, redis_client: Any) -> None:
-    """It belongs to a beat of the old prefix."""
+    """A claim is valid only for a beat that uses the old prefix."""
     make("a")
     redis_client.hset("redbeat:a", "claim", '["id 1 2",{},{}]')
     copy_prefix(redis_client, "redbeat:", "new:")
@@ -104,7 +104,7 @@ def test_a_claim_is_not_copied(make: Make, redis_client: Any) -> None:
 
 @pytest.mark.usefixtures("filled")
 def test_a_second_copy_changes_no_existing_data(run: Run, redis_client: Any, make: Make) -> None:
-    """Runs under the new prefix are kept, and new entries are added."""
+    """Runs recorded under the new prefix are kept, and new entries are added."""
     run("migrate-prefix", "redbeat:", "new:")
     redis_client.hset("new:ran", "meta", "newer")
     redis_client.zadd("new::schedule", {"new:ran": 5})
@@ -117,7 +117,7 @@ def test_a_second_copy_changes_no_existing_data(run: Run, redis_client: Any, mak
 
 
 def test_an_interrupted_copy_is_completed(redis_client: Any, filled: dict[str, Any]) -> None:
-    """The copy may have stopped after the definition, or before the entry became a member."""
+    """The copy may have stopped after the definition, or before the entry got its score."""
     definition = redis_client.hget("redbeat:ran", "definition")
     redis_client.hset("new:ran", "definition", definition or "")
     redis_client.hset("new:plain", mapping=redis_client.hgetall("redbeat:plain"))
@@ -126,7 +126,7 @@ def test_an_interrupted_copy_is_completed(redis_client: Any, filled: dict[str, A
 
 
 def test_the_last_runs_keep_their_ids(app: Celery, make: Make, redis_client: Any) -> None:
-    """The ids were computed from the old prefix."""
+    """A run's id depends on the prefix, so the copy stores the ids that the old prefix produced."""
     entry = make("ö{b}")
     redis_client.hset(entry.key, "history", "1795289048.5 +0.25\n1795289000 +1 sent my id\n")
     before = entry.history
@@ -140,7 +140,7 @@ def test_the_last_runs_keep_their_ids(app: Celery, make: Make, redis_client: Any
 def test_delete_removes_what_was_copied(
     run: Run, redis_client: Any, filled: dict[str, Any]
 ) -> None:
-    """It removes nothing else."""
+    """The option --delete removes nothing else."""
     redis_client.set("redbeat:foreign", "something")
     ran = run("migrate-prefix", "redbeat:", "new:", "--delete", "--json")
     assert (ran.json[0]["deleted"], ran.code) == (4, 0)
@@ -149,7 +149,7 @@ def test_delete_removes_what_was_copied(
 
 
 def test_another_entry_of_the_same_name_stays(run: Run, make: Make, redis_client: Any) -> None:
-    """It stays under both prefixes, and the exit code shows that."""
+    """Both entries stay under their prefixes, and the exit code reports the conflict."""
     make("a")
     redis_client.hset("new:a", mapping={"definition": "other", "meta": "{}"})
     redis_client.set("new:b", "text")
@@ -164,7 +164,7 @@ def test_another_entry_of_the_same_name_stays(run: Run, make: Make, redis_client
 
 
 def test_unreadable_entries_are_counted(run: Run, redis_client: Any) -> None:
-    """A member without a hash, and a key of another type, are not changed."""
+    """The command changes neither a member without a hash nor a key of another type."""
     redis_client.zadd("redbeat::schedule", {"redbeat:gone": 1, "redbeat:text": 2})
     redis_client.set("redbeat:text", "x")
     ran = run("migrate-prefix", "redbeat:", "new:", "--json")
@@ -173,7 +173,7 @@ def test_unreadable_entries_are_counted(run: Run, redis_client: Any) -> None:
 
 
 def test_texts_that_are_not_utf_8_arrive_unchanged(redis_url: str) -> None:
-    """This also works with a client that decodes replies to text."""
+    """Bytes that are not UTF-8 are also copied by a client that decodes replies."""
     with redis.Redis.from_url(redis_url) as raw:
         raw.hset(b"redbeat:\xff", b"definition", b"\xfe")
         raw.zadd("redbeat::schedule", {b"redbeat:\xff": 3})
@@ -186,7 +186,7 @@ def test_texts_that_are_not_utf_8_arrive_unchanged(redis_url: str) -> None:
 
 @pytest.mark.parametrize("prefix", ["redbeat:", "new:"])
 def test_a_running_leader_is_refused(run: Run, make: Make, redis_client: Any, prefix: str) -> None:
-    """A leader on either prefix is refused, unless the option forces the copy."""
+    """The copy is refused while a leader runs on either prefix, unless --force is set."""
     make("a")
     redis_client.set(f"{prefix}:lock", new_token())
     ran = run("migrate-prefix", "redbeat:", "new:")
@@ -198,14 +198,14 @@ def test_a_running_leader_is_refused(run: Run, make: Make, redis_client: Any, pr
 
 
 def test_a_beat_without_a_lock_is_refused_too(run: Run, redis_client: Any) -> None:
-    """Such a beat shares the work."""
+    """A beat without a lock also sends the entries of the old prefix."""
     redis_client.zadd(".redbeat::beats", {new_token(): redis_client.time()[0]})
     assert run("migrate-prefix", "redbeat:", "new:").code == EX_CONFLICT
 
 
 @pytest.mark.parametrize("prefixes", [("a:", "a:"), ("", "a:"), ("a:", "")])
 def test_impossible_prefixes_are_refused(run: Run, prefixes: tuple[str, str]) -> None:
-    """They are an error of the command line."""
+    """Equal and empty prefixes are usage errors, with exit code 2."""
     assert run("migrate-prefix", *prefixes).code == 2
 
 
@@ -221,7 +221,7 @@ def test_a_new_prefix_may_begin_with_the_old_one(redis_client: Any, filled: dict
 
 
 def test_schedules_of_several_pages_are_copied(redis_client: Any) -> None:
-    """This also holds when the copied entries are deleted during the copy."""
+    """The copy is complete even if the old entries are deleted during the copy."""
     pipe = redis_client.pipeline()
     for number in range(1203):
         pipe.hset(f"redbeat:n{number}", "definition", "{}")
@@ -236,7 +236,7 @@ def test_schedules_of_several_pages_are_copied(redis_client: Any) -> None:
 
 @pytest.fixture
 def cluster() -> Iterator[RedisServer]:
-    """A cluster of one node, which still refuses commands about keys of different slots."""
+    """Yield a cluster of one node, which refuses commands about keys of different slots."""
     with ClusterNode() as server:
         with redis.Redis.from_url(server.url, decode_responses=True) as node:
             node.execute_command("CLUSTER", "ADDSLOTS", *range(16384))
@@ -247,7 +247,7 @@ def cluster() -> Iterator[RedisServer]:
 @pytest.mark.long
 @pytest.mark.parametrize(("old", "new"), [("redbeat:", "{redbeat}:"), ("{redbeat}:", "redbeat:")])
 def test_prefixes_in_a_cluster(cluster: RedisServer, old: str, new: str) -> None:
-    """From prefixes without a hash tag to prefixes with a hash tag, and back."""
+    """The prefix changes from one without a hash tag to one with a hash tag, and back."""
     client: Any = redis.RedisCluster.from_url(cluster.url, decode_responses=True)
     for number in range(40):
         client.hset(f"{old}n{number}", mapping={"definition": "{}", "meta": str(number)})
@@ -267,7 +267,6 @@ def test_prefixes_in_a_cluster(cluster: RedisServer, old: str, new: str) -> None
 
 
 def test_the_command_runs_as_a_process(project: Project, redis_client: Any) -> None:
-    """The command runs in its own process."""
     redis_client.hset("old:a", "definition", "{}")
     redis_client.zadd("old::schedule", {"old:a": 1})
     process = project.start("redbeat", "migrate-prefix", "old:", "new:")

@@ -1,4 +1,4 @@
-"""Every command as its own process, on a schedule that a real beat runs."""
+"""Tests of every command in its own process, on the schedule of a real beat."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Shell:
         self._project = project
 
     def __call__(self, *words: str, code: int = 0, answer: str = "") -> str:
-        """Run `celery -A proj redbeat <words>`, and return its output."""
+        """Run `celery -A proj redbeat <words>`; return its standard output."""
         ran = subprocess.run(
             [sys.executable, "-m", "celery", "-A", "tests.acceptance.project", "redbeat", *words],
             cwd=self._project.directory,
@@ -50,18 +50,18 @@ class Shell:
         return ran.stdout
 
     def json(self, *words: str) -> list[dict[str, Any]]:
-        """Run a command with `--json`, and return its lines."""
+        """Run a command with `--json`; return its JSON objects."""
         return [json.loads(line) for line in self(*words, "--json").splitlines()]
 
 
 @pytest.fixture
 def shell(project: Project) -> Shell:
-    """The commands of the project."""
+    """Return a shell that runs the commands in the project."""
     return Shell(project)
 
 
 def make_older(app: Celery, name: str, days: int) -> None:
-    """Change an entry as if it was added ``days`` ago."""
+    """Set an entry's last run to ``days`` days ago."""
     entry = RedBeatSchedulerEntry.from_key(f"redbeat:{name}", app=app)
     entry.last_run_at = datetime.now(timezone.utc) - timedelta(days=days)
     entry.save()
@@ -78,7 +78,7 @@ def test_beat_runs_what_add_adds(project: Project, shell: Shell, app: Celery) ->
     }
     for name, words in kinds.items():
         shell("add", name, TASK, *words, "--args", f'["{name}"]', "--kwargs", '{"n": 1}')
-    # A minute or a day is too long for a test: these two entries count from a past time.
+    # The test cannot wait for a minute or a day, so these two entries get an earlier last run.
     make_older(app, "cron", 1)
     make_older(app, "solar", 3)
     project.worker()
@@ -96,7 +96,7 @@ def test_an_operator_uses_every_command(project: Project, shell: Shell, app: Cel
     project.worker()
     expiring = {"result_expires": 86400}
     project.beat(schedule={"code": {"task": TASK, "schedule": 3600}}, settings=expiring)
-    statics = ["celery.backend_cleanup", "code"]  # the first is Celery's own
+    statics = ["celery.backend_cleanup", "code"]  # Celery itself adds the first entry
     wait_until(lambda: sorted(schedule) == statics, 60, "the static entries")
     (status,) = shell.json("status")
     assert (status["healthy"], status["statics"]) == (True, 2)

@@ -1,4 +1,4 @@
-"""Export and import of many entries: bounded memory, few round trips, and a progress bar."""
+"""Tests of exporting and importing many entries: memory, round trips, and the progress bar."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tests.cli.conftest import Run
 from tests.waiting import wait_until
 
 FEW, MANY = 2_000, 20_000
-#: Additional MiB for the additional entries: their names, and what the allocator keeps.
+#: Maximum additional memory in MiB for the additional entries: names and allocator overhead.
 MORE_MEMORY = 25
 
 
 def write_lines(file: Path, count: int) -> str:
-    """Write entries of about fifty different schedules; return the path."""
+    """Write entries with 50 different schedules; return the path of the file."""
     with file.open("w", encoding="ascii") as out:
         for number in range(count):
             when = {"__type__": "interval", "every": 3600 + number % 50, "relative": False}
@@ -97,7 +97,7 @@ def test_a_terminal_shows_a_progress_bar(
     def ended() -> bool:
         try:
             output.extend(os.read(terminal, 4096))
-        except OSError:  # the process has closed its output
+        except OSError:  # the process has closed the terminal
             return True
         return False
 

@@ -1,4 +1,4 @@
-"""`celery redbeat show` and `history`."""
+"""Tests of `celery redbeat show` and `history`."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ RAN = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
 
 
 def line(at: datetime, late: float, task_id: str, outcome: str) -> str:
-    """Return a line of the history in the format of a beat."""
+    """Return a line of the history, in the format that a beat writes."""
     scheduled = at.timestamp()
     return f"{scheduled:.6f} {scheduled + late:.6f} {task_id} {outcome}\n"
 
 
 @pytest.fixture
 def ran_twice(make: Make, redis_client: redis.Redis) -> None:
-    """An entry with values in all fields."""
+    """Store an entry with values in all fields and two recorded runs."""
     make(
         "nightly",
         crontab("15", "3"),

@@ -1,4 +1,4 @@
-"""`celery redbeat status`, for people and as a probe; and errors that end any command."""
+"""Tests of `celery redbeat status`, as text and as a probe, and of errors of all commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Formatting of text for people."""
+"""Tests of text formatting."""
 
 from __future__ import annotations
 

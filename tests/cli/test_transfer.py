@@ -1,4 +1,4 @@
-"""`celery redbeat export` and `import`."""
+"""Tests of `celery redbeat export` and `import`."""
 
 from __future__ import annotations
 
@@ -32,31 +32,31 @@ def load(app: Celery, name: str) -> RedBeatSchedulerEntry:
 
 
 def stored(client: Any) -> dict[str, Any]:
-    """Return all stored data of entries, except scores."""
+    """Return all stored fields of the entries, without scores."""
     keys = [key for key in client.keys("redbeat:*") if not key.startswith("redbeat::")]
     return {key: client.hgetall(key) for key in keys}
 
 
 def write(path: Path, *lines: Any) -> str:
-    """Write lines, objects as JSON; return the path."""
+    """Write lines to a file, with objects as JSON; return its path."""
     texts = (line if isinstance(line, str) else json.dumps(line) for line in lines)
     path.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
     return str(path)
 
 
 def line(name: str, every: float = 60, **more: Any) -> dict[str, Any]:
-    """Return the export line of an entry."""
+    """Return the exported line of an entry, as an object."""
     when = {"__type__": "interval", "every": every, "relative": False}
     return {"name": name, "definition": {"name": name, "task": "t", "schedule": when}, **more}
 
 
-# -- jsonlines -------------------------------------------------------------------------------------
+# -- JSON lines ------------------------------------------------------------------------------------
 
 
 def test_an_export_with_history_can_be_restored_exactly(
     run: Run, make: Make, redis_client: Any, tmp_path: Path
 ) -> None:
-    """A lost schedule is restored: every field, every score, and which entries are static."""
+    """The import restores every field, every score, and the set of static entries."""
     make("interval", 61, args=[1], kwargs={"when": RAN}, options={"queue": "q"})
     make("cron", crontab("5", "4"), timezone="Europe/Paris", max_runs=7, jitter=3)
     make("rule", rrule("DAILY", dtstart=RAN))
@@ -84,7 +84,7 @@ def test_an_export_with_history_can_be_restored_exactly(
 def test_an_import_stores_what_a_save_stores(
     run: Run, app: Celery, redis_client: Any, tmp_path: Path
 ) -> None:
-    """Entries with equal schedules share objects; this has no visible effect."""
+    """The import shares the objects of equal schedules; the stored definitions are the same."""
     named = [{**fields, "name": f"e{n}"} for n, fields in enumerate((*GOOD, *reversed(GOOD)))]
     for fields in named:
         RedBeatSchedulerEntry.from_definition(app, json.dumps(fields), "").save()
@@ -101,7 +101,7 @@ def test_an_import_stores_what_a_save_stores(
 def test_an_export_with_history_has_the_last_runs(
     run: Run, make: Make, app: Celery, redis_client: Any, tmp_path: Path
 ) -> None:
-    """The last runs are restored unchanged, and keep their ids under another prefix."""
+    """The import restores recorded runs unchanged. Their ids stay the same under another prefix."""
     key = make("ran", 3600, last_run_at=RAN, total_run_count=4).key
     lines = "1795289048.5 +0.25\n1795289000 +1 triggered my id\n1.000000 2.000000 old sent\n"
     redis_client.hset(key, "history", lines)
@@ -121,7 +121,7 @@ def test_an_export_with_history_has_the_last_runs(
 def test_a_restored_entry_is_the_same(
     run: Run, make: Make, app: Celery, redis_client: Any, tmp_path: Path
 ) -> None:
-    """Its runs keep the ids that they would have had; without a history it is a new entry."""
+    """With its history, a restored entry keeps its run ids; without a history it gets new ids."""
     entry, file = make("ran", 3600, last_run_at=RAN), str(tmp_path / "all.jsonl")
     task_id = entry.task_id_of(RAN)
     for options, same in ((["--history"], True), ([], False)):
@@ -132,7 +132,7 @@ def test_a_restored_entry_is_the_same(
 
 
 def test_a_bad_identity_in_a_line_is_an_error(run: Run, tmp_path: Path) -> None:
-    """The error names the line."""
+    """The error names the field."""
     ran = run("import", write(tmp_path / "f", line("a", identity=7)))
     assert (ran.code, "identity: must be a string, not 7" in ran.err) == (1, True)
 
@@ -150,7 +150,7 @@ def test_a_bad_identity_in_a_line_is_an_error(run: Run, tmp_path: Path) -> None:
 def test_a_bad_history_in_a_line_is_an_error(
     run: Run, redis_client: Any, tmp_path: Path, history: Any, problem: str
 ) -> None:
-    """The error names the line, and nothing is written."""
+    """The error names the problem, and nothing is written."""
     ran = run("import", write(tmp_path / "f", line("a", history=history)))
     assert ran.code == 1
     assert problem in ran.err.replace("\\\\n", "\\n")
@@ -160,7 +160,7 @@ def test_a_bad_history_in_a_line_is_an_error(
 def test_the_score_of_a_restored_entry_counts_from_its_nominal_run(
     run: Run, redis_client: Any, tmp_path: Path
 ) -> None:
-    """A late run does not move the grid."""
+    """Later runs count from the nominal time, even if the last run was late."""
     seconds, _ = redis_client.time()
     ran = datetime.fromtimestamp(seconds, UTC)
     stamp = {"__type__": "datetime", **dict(zip(FIELDS, ran.timetuple(), strict=False))}
@@ -176,7 +176,7 @@ FIELDS = ("year", "month", "day", "hour", "minute", "second")
 
 
 def test_export_without_history_leaves_it_out(run: Run, make: Make) -> None:
-    """The file only defines what runs."""
+    """A line without a history contains only the name and the definition."""
     make("a")
     (exported,) = run("export").json
     assert exported.keys() == {"name", "definition"}
@@ -186,7 +186,7 @@ def test_export_without_history_leaves_it_out(run: Run, make: Make) -> None:
 def test_an_unreadable_entry_is_left_out_and_reported(
     run: Run, make: Make, redis_client: Any
 ) -> None:
-    """The rest is exported, and the exit code shows the problem."""
+    """The other entries are exported, and the exit code reports the problem."""
     make("good")
     redis_client.hset("redbeat:bad", "definition", "{")
     redis_client.zadd("redbeat::schedule", {"redbeat:bad": 0, "redbeat:gone": 1})
@@ -200,7 +200,7 @@ def test_an_unreadable_entry_is_left_out_and_reported(
 def test_a_file_is_replaced_only_when_all_is_written(
     run: Run, make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Yesterday's backup survives an export that fails."""
+    """An existing file is not changed if the export fails."""
     make("a")
     file = tmp_path / "backup"
     file.write_text("yesterday")
@@ -241,7 +241,7 @@ def test_a_file_is_replaced_only_when_all_is_written(
 def test_a_bad_line_is_reported_and_nothing_is_written(
     run: Run, redis_client: Any, tmp_path: Path, bad: Any, problem: str
 ) -> None:
-    """The error has the line number and the field."""
+    """The error contains the line number and the field."""
     ran = run("import", write(tmp_path / "f", line("good"), "", bad, line("better")))
     assert ran.code == 1
     assert f"line 3: {problem}" in ran.err
@@ -250,7 +250,6 @@ def test_a_bad_line_is_reported_and_nothing_is_written(
 
 
 def test_all_bad_lines_are_reported(run: Run, tmp_path: Path) -> None:
-    """All errors are reported at once, also for scripts."""
     file = write(tmp_path / "f", "{", line("a"), "[]")
     assert [found["where"] for found in run("import", file, "--json").json] == ["line 1", "line 3"]
 
@@ -258,7 +257,7 @@ def test_all_bad_lines_are_reported(run: Run, tmp_path: Path) -> None:
 def test_a_line_that_is_too_long_is_skipped_whole(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The rest of the line does not count as another line."""
+    """The rest of the long line is not read as another line."""
     monkeypatch.setattr("redbeat.transfer.jsonlines.MAX_LINE", 300)
     ran = run("import", write(tmp_path / "f", "x" * 1000, "{"))
     assert "line 1: line: is longer than 300 bytes" in ran.err
@@ -269,7 +268,7 @@ def test_a_line_that_is_too_long_is_skipped_whole(
 def test_an_entry_that_differs_is_a_conflict(
     run: Run, make: Make, app: Celery, tmp_path: Path
 ) -> None:
-    """By default nothing is written; the user chooses what to do."""
+    """By default, nothing is written; ``--on-conflict`` keeps or replaces the stored entry."""
     make("a", 10)
     file = write(tmp_path / "f", line("a", 20), line("b", 20))
     ran = run("import", file)
@@ -291,7 +290,7 @@ def test_an_entry_that_differs_is_a_conflict(
 
 
 class RedBeatNames:
-    """The stored names."""
+    """A container of the stored entry names."""
 
     def __init__(self, app: Celery) -> None:
         self.app = app
@@ -305,7 +304,7 @@ class RedBeatNames:
 
 
 def test_the_same_import_again_changes_nothing(run: Run, redis_client: Any, tmp_path: Path) -> None:
-    """An equal entry is not a conflict."""
+    """An identical entry is not a conflict."""
     file = write(tmp_path / "f", line("a"), line("b"))
     assert run("import", file).code == 0
     before = stored(redis_client)
@@ -315,7 +314,7 @@ def test_the_same_import_again_changes_nothing(run: Run, redis_client: Any, tmp_
 
 
 def test_replacing_keeps_the_history(run: Run, make: Make, app: Celery, tmp_path: Path) -> None:
-    """A file without histories changes no history."""
+    """A line without a history does not change the stored history."""
     make("a", 10, last_run_at=RAN, total_run_count=4)
     run("import", write(tmp_path / "f", line("a", 3600)), "--on-conflict", "replace")
     entry = load(app, "a")
@@ -354,7 +353,7 @@ def test_an_edited_history_in_a_file_is_imported_unchanged(
 def test_another_history_is_no_conflict(
     run: Run, make: Make, app: Celery, redis_client: Any, tmp_path: Path
 ) -> None:
-    """The stored history stays; a backup restores a history only on request."""
+    """By default the stored history stays; ``--on-conflict replace`` replaces it."""
     make("a", last_run_at=RAN, total_run_count=4)
     file = str(tmp_path / "backup")
     run("export", "--history", file)
@@ -369,7 +368,7 @@ def test_another_history_is_no_conflict(
 def test_an_entry_of_beat_schedule_is_not_replaced(
     run: Run, make: Make, redis_client: Any, tmp_path: Path
 ) -> None:
-    """The beat would restore it."""
+    """A beat would restore the entry from beat_schedule."""
     make("a", 10)
     redis_client.sadd("redbeat::statics", "a")
     ran = run("import", write(tmp_path / "f", line("a", 20)), "--on-conflict", "replace")
@@ -380,7 +379,7 @@ def test_an_entry_of_beat_schedule_is_not_replaced(
 def test_prune_removes_dynamic_entries_that_are_not_in_the_file(
     run: Run, make: Make, redis_client: Any, tmp_path: Path
 ) -> None:
-    """Static entries stay, and a dry run removes nothing."""
+    """Static entries stay. A dry run removes nothing."""
     for name in ("old", "static", "a"):
         make(name)
     redis_client.sadd("redbeat::statics", "static")
@@ -400,7 +399,7 @@ def test_prune_removes_dynamic_entries_that_are_not_in_the_file(
 def test_a_key_that_is_not_a_hash_is_an_error_of_its_line(
     run: Run, redis_client: Any, tmp_path: Path
 ) -> None:
-    """The error is found before anything is written."""
+    """The command finds the error before it writes anything."""
     redis_client.set("redbeat:b", "something")
     ran = run("import", write(tmp_path / "f", line("a"), line("b")))
     assert ran.code == 1
@@ -409,7 +408,7 @@ def test_a_key_that_is_not_a_hash_is_an_error_of_its_line(
 
 
 def test_import_reads_the_standard_input(run: Run, app: Celery) -> None:
-    """FILE is a dash then."""
+    """The FILE argument "-" means the standard input."""
     assert run("import", "-", answer=json.dumps(line("a"))).code == 0
     assert load(app, "a").task == "t"
 
@@ -423,7 +422,7 @@ def test_imports_of_several_pages_are_complete(run: Run, tmp_path: Path) -> None
 
 
 def test_a_missing_file_is_an_error_message(run: Run) -> None:
-    """There is no traceback."""
+    """The command prints no traceback."""
     ran = run("import", "/nonexistent/file")
     assert ran.code == 1
     assert "cannot be read: No such file" in ran.err
@@ -433,7 +432,7 @@ def test_a_missing_file_is_an_error_message(run: Run) -> None:
 
 
 def test_a_crontab_file_is_imported(run: Run, app: Celery, tmp_path: Path) -> None:
-    """Names number the lines of a task; a zone applies to the lines after it."""
+    """Each entry is named after its task, with a number. A time zone applies to later lines."""
     text = (
         "# comment",
         "*/5 1-3 * * * proj.a",
@@ -471,7 +470,7 @@ def test_a_crontab_file_is_imported(run: Run, app: Celery, tmp_path: Path) -> No
 def test_a_bad_line_of_a_crontab_is_an_error(
     run: Run, tmp_path: Path, text: str, problem: str
 ) -> None:
-    """The error has the line number and the field."""
+    """The error contains the line number and the field."""
     ran = run("import", "--from", "crontab", write(tmp_path / "f", "# one", text))
     assert ran.code == 1
     assert f"line 2: {problem}" in ran.err
@@ -481,12 +480,12 @@ def test_a_bad_line_of_a_crontab_is_an_error(
 
 
 def table(name: str, pk: int, /, **fields: Any) -> dict[str, Any]:
-    """Return an object of a Django fixture."""
+    """Return a row of a Django fixture."""
     return {"model": f"django_celery_beat.{name}", "pk": pk, "fields": fields}
 
 
 def task(pk: int, name: str, /, **fields: Any) -> dict[str, Any]:
-    """Return a task of a Django fixture, with all fields of the table."""
+    """Return a periodic task of a Django fixture, with all fields of its table."""
     names = "interval crontab solar clocked queue exchange routing_key priority expires "
     empty = dict.fromkeys((names + "expire_seconds start_time last_run_at").split())
     rest = {"one_off": False, "enabled": True, "total_run_count": 0, "description": "why"}
@@ -507,7 +506,7 @@ FIXTURE = [
 
 
 def test_a_fixture_of_django_celery_beat_is_imported(run: Run, app: Celery, tmp_path: Path) -> None:
-    """The fixture has every kind of schedule, every option and the history."""
+    """The fixture contains every kind of schedule, every option, and a history."""
     tasks = [
         task(
             *(1, "every"),
@@ -551,7 +550,7 @@ def test_a_fixture_of_django_celery_beat_is_imported(run: Run, app: Celery, tmp_
 
 
 def test_a_fixture_as_json_lines_is_imported(run: Run, app: Celery, tmp_path: Path) -> None:
-    """`dumpdata --format jsonl` writes it."""
+    """`dumpdata --format jsonl` writes this format."""
     file = write(tmp_path / "f.jsonl", *FIXTURE, task(1, "a", interval=1))
     assert run("import", "--from", "django-celery-beat", file).code == 0
     assert load(app, "a").schedule == schedule(timedelta(hours=3))
@@ -571,7 +570,7 @@ def test_a_fixture_as_json_lines_is_imported(run: Run, app: Celery, tmp_path: Pa
 def test_a_bad_task_of_a_fixture_is_an_error(
     run: Run, redis_client: Any, tmp_path: Path, fields: dict[str, Any], problem: str
 ) -> None:
-    """The error has the number and the field, and nothing is written."""
+    """The error contains the row number and the field, and nothing is written."""
     objects = [*FIXTURE, task(1, "good", interval=1), task(7, "bad", **fields)]
     ran = run("import", "--from", "django-celery-beat", write(tmp_path / "f", json.dumps(objects)))
     assert ran.code == 1
@@ -584,7 +583,7 @@ def test_a_bad_task_of_a_fixture_is_an_error(
 def test_a_file_that_is_not_a_fixture_is_an_error(
     run: Run, tmp_path: Path, text: str, problem: str
 ) -> None:
-    """The error says how to create one."""
+    """The error says what is wrong with the file."""
     ran = run("import", "--from", "django-celery-beat", write(tmp_path / "f", text))
     assert ran.code == 1
     assert problem in ran.err
@@ -594,13 +593,13 @@ def test_a_file_that_is_not_a_fixture_is_an_error(
 
 
 def now_text() -> str:
-    """Act as a function of a project."""
+    """Return a constant; an entry of the shelf refers to this function."""
     return "now"
 
 
 @pytest.fixture
 def shelf(app: Celery, tmp_path: Path) -> Path:
-    """A file written by Celery's own scheduler."""
+    """Write a schedule file with Celery's own scheduler; return its path."""
     app.conf.timezone = "Europe/Paris"
     app.conf.beat_schedule = {
         "every": {"task": "t", "schedule": timedelta(minutes=5), "args": (1,)},
@@ -625,7 +624,7 @@ def shelf(app: Celery, tmp_path: Path) -> Path:
 def test_the_file_of_celerys_own_scheduler_is_imported(
     run: Run, app: Celery, redis_client: Any, shelf: Path
 ) -> None:
-    """Its entries are imported with histories and as static, so the beat takes them over."""
+    """The entries are imported as static, with histories, so the beat can continue them."""
     ran = run("import", "--from", "celery-shelve", str(shelf))
     assert ran.code == 0, ran.err
     every, cron, sun = (load(app, name) for name in ("every", "cron", "sun"))
@@ -639,7 +638,7 @@ def test_the_file_of_celerys_own_scheduler_is_imported(
 
 
 class Bomb:
-    """Runs a command when it is unpickled."""
+    """A class whose instances run a command when they are unpickled."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -649,7 +648,7 @@ class Bomb:
 
 
 def test_a_pickle_runs_no_code(run: Run, redis_client: Any, shelf: Path, tmp_path: Path) -> None:
-    """Only the classes of a schedule are loaded; others are reported."""
+    """The import loads only the classes of schedules, and reports all others."""
     trap = tmp_path / "trap"
     with shelve.open(str(shelf)) as file:
         entries = file["entries"]
@@ -687,7 +686,6 @@ def test_a_shelf_with_other_content_is_an_error(run: Run, tmp_path: Path) -> Non
 
 @pytest.mark.long
 def test_export_and_import_run_as_processes(project: Project, tmp_path: Path) -> None:
-    """Both run in their own processes."""
     file = write(tmp_path / "in", line("a"), line("b"))
     imported = project.start("redbeat", "import", file)
     assert imported.popen.wait(30) == 0, imported.output()

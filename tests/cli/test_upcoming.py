@@ -1,4 +1,4 @@
-"""`celery redbeat upcoming` and `timeline`."""
+"""Tests of `celery redbeat upcoming` and `timeline`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ START = datetime(2026, 1, 1, tzinfo=timezone.utc)
 
 
 def at(minute: float) -> datetime:
-    """Return an instant ``minute`` minutes after the start."""
+    """Return the time ``minute`` minutes after the start."""
     return START + timedelta(minutes=minute)
 
 
@@ -96,7 +96,7 @@ def test_the_timeline_draws_an_hour_of_minutes(
     half, five = sorted(rows)
     assert axis.count(":") == 6
     assert five.startswith("every-five ")
-    assert five.count("|") in (12, 13)  # 13 columns where the hours begin and end with one
+    assert five.count("|") in (12, 13)  # 13 if a full hour is in the first and last column
     assert half.startswith("a-name-that-is-longer-t~ ")
     assert half.count("|") in (2, 3)
     assert load.startswith("per minute ")

@@ -18,7 +18,10 @@ CAPTION = re.compile(r" +:caption: (\S+)")
 
 @dataclass(frozen=True)
 class Block:
-    """An example: ``page`` is a path from the root, ``line`` the line of its directive, from 1."""
+    """An example in a page.
+
+    ``page`` is a path from the root. ``line`` is the line number of the directive, from 1.
+    """
 
     page: str
     line: int
@@ -37,7 +40,7 @@ def blocks_of(page: Path) -> list[Block]:
 
 
 def blocks(*languages: str) -> list[Block]:
-    """Return all examples in one of the languages."""
+    """Return all examples in the given languages."""
     return [b for page in PAGES for b in blocks_of(page) if b.language in languages]
 
 

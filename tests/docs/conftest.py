@@ -1,4 +1,4 @@
-"""A simulated reader of the manual."""
+"""Fixture: a simulated reader of the manual."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ("clock", "log", "reader", "world")
 
 @pytest.fixture
 def reader(tmp_path: Path, redis_url: str) -> Iterator[Reader]:
-    """A reader with an empty Redis; the processes that they start end with the test."""
+    """Yield a reader with an empty Redis; end the reader's processes after the test."""
     reader = Reader(tmp_path, redis_url)
     yield reader
     reader.end()

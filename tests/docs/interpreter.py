@@ -1,10 +1,10 @@
 """Runs the Python examples of one page, one after the other, in one namespace.
 
-It needs its own process, so that a page leaves nothing in the process of the tests: signals,
-registered types, the current app.
+Each page runs in its own process, so that its signals, registered types and current app do not
+affect other tests.
 
-When an example assigns to names of settings, they form the configuration of a project. A client is
-created from it, which raises an error for impossible values.
+An example may assign to the names of settings. These values then configure an app, and creating the
+app's client raises an error for impossible values.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ SETTINGS = ("redbeat_", "broker_", "beat_")
 
 
 def check_settings(settings: dict[str, Any]) -> None:
-    """Raise an error unless a project with these settings has a schedule; nothing connects."""
+    """Raise an error if an app with these settings cannot create its client."""
     app = Celery("settings", set_as_current=False, broker="redis://localhost")
     app.conf.update(settings)
-    if not RedBeatConfig(app).cluster:  # its client connects to the nodes at once
+    if not RedBeatConfig(app).cluster:  # a Cluster client would connect to the nodes immediately
         get_redis(app)
 
 
 def run_blocks(before: str, blocks: Sequence[Block]) -> None:
-    """Run set-up code, then the examples."""
+    """Run the set-up code, then the examples."""
     names: dict[str, Any] = {"__name__": "page"}
     exec(compile(before, "before", "exec"), names)
     for block in blocks:
@@ -49,7 +49,7 @@ def run_blocks(before: str, blocks: Sequence[Block]) -> None:
 
 
 def run_page(environment: Mapping[str, str], before: str, blocks: Sequence[Block]) -> str:
-    """Return a traceback with page and line, or an empty string on success."""
+    """Run a page; return an empty string, or a traceback with page and line."""
     os.environ.update(environment)
     try:
         with contextlib.redirect_stdout(io.StringIO()):

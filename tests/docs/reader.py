@@ -1,4 +1,4 @@
-"""A reader who does what a page says, in their own directory."""
+"""Simulates a reader who follows a page in their own directory."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tests.docs.blocks import ROOT
 
 __all__ = ("Reader",)
 
-#: The URL of the reader's Redis in the manual.
+#: The address of Redis in the manual; examples run with the address of the tests' Redis.
 WRITTEN = "localhost:6379"
-#: Timeout of one example in seconds.
+#: The timeout of one example in seconds.
 DEADLINE = 60
-#: A replacement of ``redis-cli`` with what the pages use, because a machine may have only a server.
-#: An error of Redis makes it fail.
+#: A replacement of ``redis-cli``, because a machine may have only the server. It supports what the
+#: pages use, and fails if Redis returns an error.
 REDIS_CLI = """\
 #!{python}
 import argparse
@@ -36,7 +36,7 @@ with redis.Redis(host="{host}", port={port}, db=given.db, decode_responses=True)
 
 
 class Reader:
-    """Has a project directory, ``celery`` and a ``redis-cli`` connected to the tests' Redis."""
+    """A reader with a project directory, ``celery``, and a ``redis-cli`` for the tests' Redis."""
 
     def __init__(self, directory: Path, url: str) -> None:
         self.directory = directory
@@ -56,12 +56,12 @@ class Reader:
         (self.directory / name).write_text(text.replace(WRITTEN, self.address), encoding="utf-8")
 
     def python(self, text: str) -> str:
-        """Run an example in Python, in the project; return its output."""
+        """Run an example in Python in the project directory; return its output."""
         self.save("example.py", text)
         return self.shell("python example.py")
 
     def shell(self, text: str) -> str:
-        """Run an example in a shell; each command must succeed. Return the output."""
+        """Run an example in a shell; fail if any command fails. Return the output."""
         with subprocess.Popen(
             ["bash", "-euo", "pipefail", "-c", text.replace(WRITTEN, self.address)],
             cwd=self.directory,
@@ -75,9 +75,7 @@ class Reader:
             try:
                 output, _ = shell.communicate(timeout=DEADLINE)
             finally:
-                with contextlib.suppress(
-                    ProcessLookupError
-                ):  # the usual case: all processes have ended
+                with contextlib.suppress(ProcessLookupError):  # usually, all processes have ended
                     os.killpg(shell.pid, signal.SIGKILL)
         assert shell.returncode == 0, f"{text}\n{output}"
         return output
@@ -92,6 +90,6 @@ class Reader:
         return process
 
     def end(self) -> None:
-        """End all processes."""
+        """End all started processes."""
         for process in reversed(self.processes):
             process.end()

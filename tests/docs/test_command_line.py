@@ -1,7 +1,7 @@
-"""Runs the sessions of the manual's page on operating, and compares the output with the page.
+"""Tests that commands print what the manual's page on operating shows.
 
-Numbers, ids and times differ each time, so only words are compared. Of tables and charts, which
-also show other stored data, only the first line is compared.
+Numbers, ids and times differ each time, so the tests compare only words. Tables and charts also
+contain other stored data, so the tests compare only their first line.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from tests.cli.commands import CommandResult, run_command
 from tests.docs.blocks import Block, blocks
 from tests.docs.test_shell import FIXTURE, ORPHAN
 
-#: Commands that show stored data.
+#: Commands that print tables or charts of stored data.
 TABLES = {"list", "show", "upcoming", "timeline", "doctor"}
 LEADER = "redbeat3:beat-1:16452:1795282614:ee25cb57386d418f804a1d14bbff9598"
 STANDBY = "redbeat3:beat-2:16453:1795282614:0b5f3c1d9a7e4c26b8d2f4a691c3e705"
-#: Why a command is not run here, by the beginning of its line.
+#: Beginnings of command lines that are not run here, and the reasons.
 NOT_RUN = {
     "python manage.py": "it needs a Django project; tests/cli/test_django.py has one",
     "export DJANGO_SETTINGS_MODULE=": "the same; it is what tells the next command",
@@ -39,7 +39,7 @@ NOT_RUN = {
     "pip install": ".ci/check_package.py installs the wheel in an empty environment",
     "celery -A proj redbeat web": "it does not end; tests/web/test_serving.py starts it",
 }
-#: Commands that do not end.
+#: Commands that run until they are stopped.
 SERVER = re.compile(r"celery -A proj redbeat ((?:web|exporter)\b.*)")
 BAD = {"task": "t", "schedule": {"__type__": "interval", "every": 5}}
 
@@ -51,13 +51,13 @@ def commands(block: Block) -> list[tuple[str, str]]:
 
 
 def words(text: str) -> Counter[str]:
-    """Return the words of a text, without dates, ids and typed input."""
+    """Return the words of an output, without dates, ids and typed answers."""
     text = re.sub(r"\([0-9a-f]+-\S+\)|\d{4}-\S+|\[y/N\]:.*", "", text)
     return Counter(re.findall(r"[A-Za-z][\w'-]*", text))
 
 
 def save_entries(app: Celery) -> None:
-    """Save the entries of the page."""
+    """Save the entries that the page shows."""
     day = {"timezone": "America/New_York"}
     rule = from_ical("DTSTART:20260101T090000Z\nRRULE:FREQ=MONTHLY;BYMONTHDAY=-1")
     kinds: dict[str, tuple[Any, dict[str, Any]]] = {
@@ -73,7 +73,7 @@ def save_entries(app: Celery) -> None:
 
 
 def save_files(app: Celery) -> None:
-    """Write the files of the page into the current directory."""
+    """Write the files that the page uses into the current directory."""
     lines = [{"name": f"n{n}", "definition": {**BAD, "name": f"n{n}"}} for n in range(3)]
     lines[2]["policy"] = {"jitter": -1}
     Path("broken.jsonl").write_text("\n".join(map(json.dumps, lines)))
@@ -89,7 +89,7 @@ def save_files(app: Celery) -> None:
 
 @pytest.fixture
 def operated(app: Celery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Celery:
-    """An app with a led schedule, in a directory with files."""
+    """Return an app with a leader and a standby beat, in a directory with the page's files."""
     monkeypatch.chdir(tmp_path)
     app.conf.update(timezone="Europe/Paris", result_expires=None)
     client = get_redis(app)
@@ -117,7 +117,7 @@ def prepare(app: Celery, verb: str, names: list[str], output: str) -> None:
 
 
 def type_in(app: Celery, line: str, output: str) -> CommandResult:
-    """Execute a line of a session."""
+    """Run a command line of a session."""
     arguments = shlex.split(line)
     assert arguments[:4] == ["celery", "-A", "proj", "redbeat"], line
     return run_command(app, *arguments[4:], answer="y\n" if "[y/N]: y" in output else "")
@@ -129,7 +129,7 @@ def test_every_reason_belongs_to_a_command() -> None:
 
 
 def servers() -> list[str]:
-    """Return the words after ``redbeat`` in each command that does not end."""
+    """Return the arguments of each command that runs until it is stopped."""
     texts = (block.text.replace("\\\n", "") for block in blocks("sh", "console"))
     return [line for text in texts for line in SERVER.findall(text)]
 
@@ -140,7 +140,7 @@ def test_the_options_of_a_server_exist(line: str) -> None:
     command = redbeat.get_command(click.Context(redbeat), verb)
     assert command is not None
     with command.make_context(verb, arguments):
-        pass  # raises for unknown options and for wrong values
+        pass  # make_context() raises an error for unknown options and invalid values
 
 
 SESSIONS = [
@@ -159,5 +159,5 @@ def test_a_command_prints_what_the_page_shows(operated: Celery, line: str, outpu
     ran = type_in(operated, line, output)
     assert bool(ran.code) == bool(re.search(r"Error:|PROBLEM|findings", output)), ran
     shown = output.partition("\n")[0] if verb in TABLES else output
-    if verb != "history":  # nothing has run here
+    if verb != "history":  # no entry has run in this test
         assert words(shown) <= words(ran.out + ran.err)

@@ -1,4 +1,4 @@
-"""Runs the first steps of the manual and of the README."""
+"""Tests of the quick starts in the manual and the README."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.docs.blocks import ROOT, Block, blocks_of
 from tests.docs.reader import Reader
 from tests.waiting import wait_until
 
-#: Many commands, each of them a process.
+#: The tests run many commands, each in its own process.
 pytestmark = pytest.mark.timeout(600)
 
 
@@ -21,7 +21,7 @@ def steps(page: str) -> list[Block]:
 @pytest.mark.long
 def test_the_five_minute_start_works(reader: Reader, redis_client: redis.Redis) -> None:
     install, project, worker, beat, add, python, other, look = steps("docs/quickstart.rst")
-    assert install.text.startswith("pip install")  # .ci/check_package.py installs the package
+    assert install.text.startswith("pip install")  # .ci/check_package.py tests the installation
     reader.save(project.caption, project.text)
     running = reader.start(worker.text)
     leading = reader.start(beat.text)
@@ -48,7 +48,7 @@ def test_the_quick_start_of_the_readme_works(reader: Reader, redis_client: redis
     page = steps("README.rst")[1:]
     install, project, start, add, delete, commands, *_ = page
     assert install.text == "pip install . 'celery[redis]'\n"
-    # Ten seconds are short for a reader, and long for a test.
+    # The README uses 10 seconds; the test uses 1 second to save time.
     assert '"schedule": 10.0' in project.text
     reader.save("proj.py", project.text.replace('"schedule": 10.0', '"schedule": 1.0'))
     worker, _beat = (reader.start(line) for line in start.text.splitlines())

@@ -1,4 +1,4 @@
-"""The JSON on the page for other languages is what a beat reads and writes."""
+"""Tests that a beat reads and writes the JSON on the page about other languages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs every Python example of the manual, with a Redis."""
+"""Tests that run every Python example of the manual with a Redis."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.certificates import KEY_PASSWORD, CertificateFiles, write_certificate
 from tests.docs.blocks import Block, blocks
 from tests.docs.interpreter import run_page
 
-#: ``test_guides.py`` runs these as files of a project.
+#: ``test_guides.py`` runs the examples of these pages as files of a project.
 GUIDES = {"README.rst", "docs/quickstart.rst"}
 
 COMMON = """
@@ -25,7 +25,7 @@ app = Celery("proj", broker="memory://")
 app.conf.redbeat_redis_url = os.environ["REDIS_URL"]
 app.conf.beat_schedule = {}
 """
-#: What a page expects of its reader's environment; the rest is on the page.
+#: Code that a page expects to exist before its first example.
 BEFORE = {
     "docs/configuration.rst": "class TokenProvider(redis.CredentialProvider): pass",
     "docs/deployment/cluster.rst": "app.conf.redbeat_key_prefix = '{redbeat}:'",
@@ -35,7 +35,7 @@ BEFORE = {
         "import time, redbeat.worker\ntimestamp = time.time\nredbeat.worker.enable(app)"
     ),
 }
-#: The environment variables that a page reads.
+#: The environment variables that the examples of a page read.
 ENVIRONMENT = {
     "docs/deployment/tls.rst": {"BEAT_KEY_PASSWORD": KEY_PASSWORD},
     "docs/scale.rst": {"SCHEDULE_SHARD": "3"},
@@ -43,7 +43,7 @@ ENVIRONMENT = {
 
 
 def pages() -> dict[str, list[Block]]:
-    """Return the examples of each page that has any."""
+    """Return the Python examples by page."""
     found: dict[str, list[Block]] = {}
     for block in blocks("python"):
         if block.page not in GUIDES:
@@ -52,7 +52,7 @@ def pages() -> dict[str, list[Block]]:
 
 
 def with_files(block: Block, certificates: CertificateFiles) -> Block:
-    """Return an example with names of existing files."""
+    """Return an example whose certificate paths are replaced by those of existing files."""
     encrypted = "ssl_password" in block.text
     files = {
         "/etc/ssl/redis-ca.pem": certificates.authority,
@@ -67,7 +67,7 @@ def with_files(block: Block, certificates: CertificateFiles) -> Block:
 
 @pytest.fixture(scope="module")
 def processes() -> BaseContext:
-    """Processes that have imported everything: forks of a process that has."""
+    """Return a multiprocessing context whose processes start with the modules imported."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tests.docs.interpreter"])
     return context

@@ -1,4 +1,4 @@
-"""Runs every shell example of the manual in a project; exceptions have a reason here."""
+"""Tests that run every shell example of the manual in a project, except those in `NOT_RUN`."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tests.acceptance.processes import Process
 from tests.docs.blocks import Block, blocks
 from tests.docs.reader import Reader
 
-#: A page has up to twenty commands, each of them a process.
+#: A page has up to twenty commands, each in its own process.
 pytestmark = pytest.mark.timeout(600)
 
-#: The beginning of an example, and why it is not run here.
+#: Beginnings of examples that are not run here, and the reasons.
 NOT_RUN = {
     "python3 -m venv .venv": ".ci/run runs both, as they are in the README",
     "pip install": ".ci/check_package.py installs the wheel in an empty environment",
@@ -73,7 +73,7 @@ ORPHAN = {
     "fields": {"name": "orphan", "task": "proj.poll", "interval": 7, "args": "[]"},
 }
 
-#: Pages with so many commands that only the long run has time for them.
+#: Pages with many commands, which only the long run tests.
 LONG = {"docs/switching.rst", "docs/languages.rst"}
 
 
@@ -98,12 +98,13 @@ def test_every_reason_belongs_to_an_example() -> None:
 
 @pytest.fixture(scope="module")
 def left_by_beat(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """The files that Celery's own beat leaves."""
+    """Return the schedule files that Celery's own beat writes."""
     directory = tmp_path_factory.mktemp("own")
     (directory / "proj.py").write_text(PROJECT)
     beat = Process(directory, "beat", ["-A", "proj", "-b", "memory://", *DEBUGGING], {})
     try:
-        beat.wait_for("beat: Ticking")  # the schedule has been read, and is written at the end
+        # The beat has read the schedule; it writes the files when it stops.
+        beat.wait_for("beat: Ticking")
         assert beat.stop() == 0
     finally:
         beat.end()
@@ -114,7 +115,7 @@ def left_by_beat(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 @pytest.fixture
 def prepared(reader: Reader, left_by_beat: list[Path]) -> Reader:
-    """A reader with a project, a file of Celery's own beat, and a dump of Django's tables."""
+    """Return a reader with a project, files of Celery's own beat, and a dump of Django's tables."""
     reader.save("proj.py", PROJECT)
     reader.save("beat.json", json.dumps(FIXTURE))
     for file in left_by_beat:
@@ -135,7 +136,7 @@ def test_the_commands_of_a_page_run(page: str, prepared: Reader) -> None:
 def test_a_switch_from_another_scheduler_imports_its_entries(
     prepared: Reader, redis_client: redis.Redis
 ) -> None:
-    """The commands of the page succeed; this tests their result."""
+    """This test checks the result of the commands; another test checks that they succeed."""
     commands = "\n".join(block.text for block in runnable()["docs/switching.rst"])
     for kind, name in (("celery-shelve", "nightly"), ("django-celery-beat", "poll")):
         (line,) = (
@@ -145,4 +146,4 @@ def test_a_switch_from_another_scheduler_imports_its_entries(
         )
         assert ": 0 created" not in prepared.shell(line)
         assert redis_client.hget(f"redbeat:{name}", "definition")
-    assert redis_client.smembers("redbeat::statics") >= {"nightly"}  # and an entry of Celery itself
+    assert redis_client.smembers("redbeat::statics") >= {"nightly"}  # Celery adds another entry

@@ -1,4 +1,4 @@
-"""Compares the page about subclassing with the classes."""
+"""Tests that the page about subclassing matches the classes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NEVER_CALLED = re.findall(r"``(\w+)``", NEVER)
 
 
 def members(page: str) -> list[str]:
-    """Return the names in the first column of the tables of a text."""
+    """Return the names in the first column of the tables of a page."""
     rows = re.findall(r"^   \* - (``.+)$", page, re.MULTILINE)
     return [name for row in rows for name in re.findall(r"``(\w+)", row)]
 

@@ -1,4 +1,4 @@
-"""Checks examples without running them: they are complete, and their settings exist.
+"""Tests of the manual that run no examples: languages, syntax, and names of settings.
 
 ``test_python.py``, ``test_shell.py`` and ``test_guides.py`` run the examples.
 """
@@ -22,7 +22,7 @@ from tests.metrics.scrapes import own_names
 ATTRIBUTES = {"redbeat_conf", "redbeat_redis", "redbeat_tracks_runs"}
 #: Metrics that look like settings.
 METRICS = own_names() | {name.removesuffix("_bucket") for name in own_names()}
-#: The languages of examples; those that are neither run nor parsed are charts and files.
+#: The languages of examples. Blocks with "text" or "none" are charts and files, which no test runs.
 LANGUAGES = ("python", "json", "yaml", "sh", "console", "text", "none")
 
 
@@ -35,7 +35,7 @@ def test_no_example_is_overlooked() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_each_example_declares_its_language(page: Path) -> None:
-    """No test would run a block that ``::`` begins."""
+    """A block that begins with ``::`` has no language, so no test would run it."""
     lines = page.read_text(encoding="utf-8").splitlines()
     marked = [line for line in lines if line.endswith("::") and not line.lstrip().startswith("..")]
     assert marked == []

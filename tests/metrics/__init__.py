@@ -1,1 +1,1 @@
-"""What beats count, what they serve over HTTP, and whether probes get correct answers."""
+"""Tests of the counters of beats, the HTTP metrics, and the health probes."""

@@ -1,4 +1,4 @@
-"""Beats and exporters as processes, and a schedule to inspect."""
+"""Fixtures: beats and exporters as processes, and a schedule to inspect."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ Begin = Callable[..., tuple[Process, Target]]
 
 @pytest.fixture
 def server() -> Iterator[RedisServer]:
-    """A separate server, which the test may stop."""
+    """Yield a separate server that the test may stop."""
     with RedisServer() as server:
         yield server
 
 
 @pytest.fixture
 def frail(tmp_path: Path, server: RedisServer) -> Iterator[Project]:
-    """The project on a Redis that the test may stop."""
+    """Yield a project on the server that the test may stop."""
     project = Project(tmp_path, server.url)
     yield project
     project.end()
 
 
 def begin_beat(project: Project, **options: Any) -> tuple[Process, Target]:
-    """Start a beat with its own port."""
+    """Start a beat with its own metrics port; return the process and its target."""
     target = Target(free_port())
     settings = {"redbeat_metrics_port": target.port, **options.pop("settings", {})}
     return project.beat(settings=settings, **options), target
 
 
 def begin_exporter(project: Project, **settings: Any) -> tuple[Process, Target]:
-    """Start an exporter."""
+    """Start an exporter; return the process and its target."""
     target = Target(free_port())
     port = ("--port", str(target.port))
     return project.start("redbeat", "exporter", *port, settings=settings), target

@@ -1,4 +1,4 @@
-"""HTTP requests to a beat or an exporter, as Prometheus and the kubelet send them."""
+"""HTTP requests to a beat or an exporter, like those of Prometheus and the kubelet."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ("Response", "Scrape", "Target", "own_names")
 
 
 class Response(NamedTuple):
-    """The response to a GET."""
+    """The response to a GET request."""
 
     code: int
     text: str
@@ -32,7 +32,7 @@ class Scrape:
         self.samples = [sample for family in self.families for sample in family.samples]
 
     def value(self, name: str, **labels: str) -> float | None:
-        """Return the value of a sample, None if it does not exist."""
+        """Return the value of a sample, or None if the sample does not exist."""
         found = [s.value for s in self.samples if s.name == name and s.labels == labels]
         assert len(found) < 2, f"{name} is there twice"
         return float(found[0]) if found else None
@@ -49,13 +49,13 @@ class Scrape:
 
 
 class Target:
-    """A beat or an exporter on a port of this machine."""
+    """The HTTP port of a beat or an exporter on this machine."""
 
     def __init__(self, port: int) -> None:
         self.port = port
 
     def get(self, path: str) -> Response:
-        """Return the response; its code is 0 if nothing listens."""
+        """Return the response; the code is 0 if no process listens."""
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=30) as reply:
                 return Response(reply.status, reply.read().decode())
@@ -66,18 +66,18 @@ class Target:
             return Response(0, repr(error))
 
     def scrape(self) -> Scrape:
-        """Return the metrics."""
+        """Return the current metrics."""
         code, text = self.get("/metrics")
         assert code == 200, text
         return Scrape(text)
 
     def wait(self, path: str, code: int, deadline: float = 60.0) -> str:
-        """Wait until a path responds with this code; return the text."""
+        """Wait until a path responds with this status code; return the body."""
         wait_until(lambda: self.get(path).code == code, deadline, f"{code} at {path}")
         return self.get(path).text
 
     def wait_for(self, least: float, name: str, deadline: float = 60.0) -> Scrape:
-        """Wait until a sample without labels has at least this value."""
+        """Wait until a sample without labels has at least this value; return the scrape."""
         self.wait("/healthz", 200, deadline)
         wait_until(
             lambda: (self.scrape().value(name) or 0) >= least, deadline, f"{name} of {least}"
@@ -86,7 +86,7 @@ class Target:
 
 
 def own_names() -> set[str]:
-    """Return the names of all possible samples, except those of the process."""
+    """Return the names of all metrics of RedBeat, without the metrics of the process."""
     counts = Counts(1.0, 1, 0, 0, 0, 0, 1, 0.5, "token", [])
     found = Snapshot(counts, {"leader": "0.5 token"}, 0.0, 1.0, False)
     totals = {entry_field(kind, "a"): 1 for kind in KINDS}

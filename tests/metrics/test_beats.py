@@ -1,4 +1,4 @@
-"""Scrapes real beats: metrics of the beat and of the schedule."""
+"""Tests of the metrics that real beats serve, about the beat and about the schedule."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TASK = "tests.acceptance.project.note"
 
 
 def entries(project: Project, *names: str, **more: Any) -> None:
-    """Store entries that are due now, then every hour."""
+    """Store hourly entries that are due now."""
     for name in names:
         schedule = {"__type__": "interval", "every": 3600.0, "relative": False}
         text = json.dumps({"name": name, "task": TASK, "schedule": schedule, **more})
@@ -29,7 +29,7 @@ def entries(project: Project, *names: str, **more: Any) -> None:
 
 
 def one(scrape: Scrape, **expected: float) -> None:
-    """Return samples without labels, by the middle of their names."""
+    """Assert the values of samples without labels, by name without the prefix ``redbeat_``."""
     for name, value in expected.items():
         assert scrape.value(f"redbeat_{name}") == value, name
 
@@ -39,7 +39,8 @@ def test_sent_runs_are_counted(project: Project) -> None:
     entries(project, *names)
     beat, target = begin_beat(project)
     target.wait_for(20, "redbeat_dispatched_total")
-    scrape = target.wait_for(1, "redbeat_tick_duration_seconds_count")  # the tick has ended
+    # Wait until the tick has ended.
+    scrape = target.wait_for(1, "redbeat_tick_duration_seconds_count")
     assert scrape.by_entry("dispatched") == dict.fromkeys(names, 1.0)
     assert project.client.llen("celery") == 20
     one(scrape, dispatched_total=20, failed_total=0, retried_total=0, missed_total=0)
@@ -210,7 +211,7 @@ RedBeatScheduler(app).tick()
 
 
 def test_without_the_prometheus_package(redis_url: str) -> None:
-    """The missing package matters only when a port is set."""
+    """The missing package raises an error only if a port is set."""
     done = subprocess.run(
         [sys.executable, "-c", BLOCKED, redis_url],
         cwd=ROOT,
@@ -226,7 +227,7 @@ def test_without_the_prometheus_package(redis_url: str) -> None:
 
 @pytest.mark.long
 def test_a_token_that_is_not_the_leaders(project: Project) -> None:
-    """A lock that was taken without a request must not show the presence of another beat."""
+    """The lock's age is unknown if another process sets the lock key directly."""
     _, target = begin_beat(project)
     target.wait("/readyz", 200)
     project.client.set("redbeat::lock", new_token(), px=60_000)

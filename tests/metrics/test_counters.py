@@ -1,4 +1,4 @@
-"""The counters of a beat, without Redis."""
+"""Tests of the counters of a beat; they need no Redis."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from redbeat.metrics.counters import KINDS, LATENESS, Counters, split
 
 @pytest.fixture
 def counters() -> Counters:
-    """Counters of a beat that knows two entries."""
+    """Return the counters of a beat with two entries."""
     counters = Counters(2)
     counters.confirm(2)
     return counters

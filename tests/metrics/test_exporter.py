@@ -1,4 +1,4 @@
-"""The exporter, which exports what Redis stores."""
+"""Tests of the exporter, which serves the counts that Redis stores."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.waiting import wait_until
 
 
 def sent(project: Project, messages: int) -> bool:
-    """Return whether Redis has ``messages`` messages."""
+    """Return whether the queue contains ``messages`` messages."""
     return project.client.llen("celery") == messages
 
 
@@ -97,7 +97,7 @@ def test_more_entries_than_the_limit_are_exported_together(project: Project) -> 
 
 @pytest.mark.long
 def test_redis_away(frail: Project, server: RedisServer) -> None:
-    """Redis is stopped from the start, and again later."""
+    """The exporter starts while Redis is down. Later, Redis stops responding."""
     server.kill()
     exporter, target = begin_exporter(frail)
     assert target.wait("/readyz", 503) == "Redis does not answer\n"

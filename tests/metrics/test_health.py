@@ -1,4 +1,4 @@
-"""What probes get: from a beat that hangs, and from a beat whose Redis is down."""
+"""Tests of the health probes, for a beat that hangs and for a beat whose Redis is down."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.servers import RedisServer
 
 @pytest.fixture
 def health(clock: Clock) -> BeatHealth:
-    """The health of a beat that has just started."""
+    """Return the health of a beat that has just started."""
     return BeatHealth(clock)
 
 
@@ -72,7 +72,7 @@ def test_a_long_tick(health: BeatHealth, clock: Clock) -> None:
 
 
 def test_a_beat_that_hangs(world: World, clock: Clock, unused_port: int) -> None:
-    """A real beat that hangs while it sends a message."""
+    """The beat hangs while it publishes a message."""
     world.app.conf.redbeat_metrics_port = unused_port
     scheduler, target = world.scheduler(clock=clock), Target(unused_port)
     scheduler.tick()

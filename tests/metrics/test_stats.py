@@ -1,4 +1,4 @@
-"""What a beat counts in Redis, for each fate of a run."""
+"""Tests of the counts that a beat stores in Redis, for each outcome of a run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HOUR = 3600
 
 
 def counts(world: World) -> dict[str, int]:
-    """Return the counts of entries, in total and for each entry."""
+    """Return the stored counts, in total and for each entry."""
     stats = world.client.hgetall(STATS)
     return {
         field: int(number)
@@ -33,7 +33,7 @@ def counts(world: World) -> dict[str, int]:
 
 
 def run(world: World, ticks: int = 1, **kwargs: Any) -> RecordingScheduler:
-    """Return a leading scheduler after ``ticks`` ticks that has reported all counts."""
+    """Return a leading scheduler after ``ticks`` ticks; one more tick stores all counts."""
     scheduler = world.scheduler(**kwargs)
     for _ in range(ticks + 1):
         scheduler.tick()
@@ -41,7 +41,7 @@ def run(world: World, ticks: int = 1, **kwargs: Any) -> RecordingScheduler:
 
 
 def fail(message: str = "") -> None:
-    """Raise as user code does."""
+    """Raise an error, like a failing function of a user."""
     raise ValueError(message)
 
 
@@ -187,7 +187,9 @@ def test_a_standby_writes_nothing(app: Celery, world: World) -> None:
 
 
 def test_counts_of_a_lost_reply_are_added_once(world: World, wire: Wire) -> None:
-    """The script ran, but the beat does not know."""
+    """Setup: five due entries. Fault: the reply of a script is lost. Invariant: counts are added
+    once.
+    """
     world.put_many(5)
     scheduler = world.scheduler()
     wire.lose(lambda: counts(world).get("dispatched"))
@@ -220,7 +222,7 @@ def test_a_key_that_holds_something_else(world: World) -> None:
 
 @pytest.fixture
 def full(server: RedisServer) -> Iterator[World]:
-    """A schedule on a server whose memory will be full."""
+    """Yield a world on a separate server whose memory the test can limit."""
     app = Celery("full", broker="memory://", set_as_current=False)
     app.conf.update(redbeat_redis_url=server.url, timezone="UTC")
     with redis.Redis.from_url(server.url, decode_responses=True) as client:
@@ -232,7 +234,7 @@ def full(server: RedisServer) -> Iterator[World]:
 
 
 def test_no_memory_for_counts(full: World) -> None:
-    """An idle beat without memory keeps its lock, as it did before counts existed."""
+    """An idle beat keeps its lock even if Redis has no memory for the counts."""
     scheduler = run(full)
     before = full.client.hgetall(STATS)
     full.client.config_set("maxmemory", "1")

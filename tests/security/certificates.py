@@ -1,6 +1,6 @@
-"""Another authority, with a certificate for ``localhost`` that expired in 2020.
+"""Another authority, and a certificate for ``localhost`` that expired in 2020.
 
-The authority's private key is not stored, so nobody can sign further certificates with it.
+The private key of the authority is not stored, so nobody can sign more certificates with it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ OmTaFl1gOPvW7xpBcHZzbTGcxAuI5ab7IA==
 
 
 def write_expired(directory: Path) -> CertificateFiles:
-    """Write authority, expired certificate and key into ``directory``."""
+    """Write the authority, the expired certificate and its key into ``directory``."""
     names = {"other-ca.pem": AUTHORITY, "expired.pem": EXPIRED, "expired.key": KEY}
     for name, text in names.items():
         (directory / name).write_text(text, encoding="ascii")

@@ -1,4 +1,4 @@
-"""The fixtures of the scheduler's tests."""
+"""Imports fixtures from the scheduler's tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All requests that beats and editing programs send to Redis, in one sequence."""
+"""A sequence of actions that sends every request that beats and editing programs send to Redis."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ __all__ = ("Scenario", "overdue")
 
 SCHEDULE = "redbeat::schedule"
 LOCK = "redbeat::lock"
-#: Seconds, longer than the interval of the sweep and that of the quarantine's review.
+#: Seconds; longer than the interval of the key scan and of the quarantine review.
 A_WHILE = 90.0
 
 
 class RunningClock(Clock):
-    """A clock that also advances when it is read, so that no loop lasts forever."""
+    """A clock that advances at each reading, so that every loop ends."""
 
     def __call__(self) -> float:
         self.advance(0.01)
@@ -36,9 +36,9 @@ class RunningClock(Clock):
 
 
 class Scenario:
-    """Uses the schedule as the user of ``settings``; ``admin`` has all rights.
+    """Actions of an app with these ``settings``; ``admin`` is a client with all permissions.
 
-    After a failed step the next steps still run.
+    If a step fails, the next steps still run.
     """
 
     def __init__(self, admin: Any, settings: dict[str, Any]) -> None:
@@ -60,7 +60,7 @@ class Scenario:
             app.redbeat_redis.close()
 
     def api(self) -> None:
-        """Save, load, reschedule, rank, pause, list, read the quarantine and delete."""
+        """Save, load, reschedule, rank, pause, list and delete entries, and read the quarantine."""
         app = self._app()
         entry = RedBeatSchedulerEntry("edited", "t", 3600, app=app)
         steps: tuple[Callable[[], Any], ...] = (
@@ -80,7 +80,7 @@ class Scenario:
             self._try(step)
 
     def lead(self) -> None:
-        """Lead with static entries, and with every possible defect of a schedule."""
+        """Run a leader with static entries and with every kind of damaged entry."""
         schedule = {"static": {"task": "t", "schedule": 3600}}
         beat = self._beat(beat_schedule=schedule)
         beat.tick()
@@ -95,10 +95,10 @@ class Scenario:
             self._clock.advance(A_WHILE)
             beat.tick()
         self._stop(beat)
-        self._stop(self._beat(), ticks=2)  # with an empty beat_schedule
+        self._stop(self._beat(), ticks=2)  # this beat has an empty beat_schedule
 
     def stand_by(self) -> None:
-        """Wait for the lock of another beat, then use it like a lock of redis-py."""
+        """Wait while another beat holds the lock, then call the methods of a redis-py lock."""
         self.admin.set(LOCK, "other", px=60_000)
         beat = self._beat()
         beat.tick()
@@ -110,13 +110,13 @@ class Scenario:
         self._stop(beat)
 
     def no_lock(self) -> None:
-        """Share the work with other beats, without a lock."""
+        """Run a beat without a lock."""
         beat = self._beat(redbeat_lock_key=None)
         self._stop(beat, ticks=2)
         self._try(lambda: active_beats(beat.app))
 
     def listen(self) -> None:
-        """Listen for wake-up messages, and check the connection with a ping."""
+        """Listen for wake-up messages, and check the connection with a PING."""
         app = self._app()
         store = store_of(app)
         wakeup = WakeUp(store.client, store.keys.wakeup, self._clock, self._clock.advance)
@@ -160,5 +160,5 @@ def overdue(name: str, app: Celery) -> RedBeatSchedulerEntry:
 
 
 def definition(name: str) -> str:
-    """Return a good definition."""
+    """Return a valid definition as JSON."""
     return json.dumps({"name": name, "task": "t", "schedule": 3600})

@@ -1,4 +1,4 @@
-"""The user of docs/deployment/acl.rst has all rights that are needed, and no more."""
+"""Tests that the user of docs/deployment/acl.rst has exactly the permissions that RedBeat needs."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ COMMANDS = [rule[1:] for rule in acl_rules() if rule.startswith("+")]
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[RedisServer]:
-    """A separate server: users and their log belong to the whole server."""
+    """Yield a separate server, because ACL users and the ACL log belong to the whole server."""
     with RedisServer() as server:
         yield server
 
 
 @pytest.fixture
 def admin(server: RedisServer) -> Iterator[redis.Redis]:
-    """An empty server with the user of the manual."""
+    """Yield an admin client of an empty server on which the manual's user exists."""
     with redis.Redis.from_url(server.url, decode_responses=True) as admin:
         admin.flushall()
         set_user(admin, acl_rules())
@@ -50,18 +50,18 @@ def admin(server: RedisServer) -> Iterator[redis.Redis]:
 
 
 def set_user(admin: Any, rules: list[str]) -> None:
-    """Create the user again, with these rules."""
+    """Replace the user by a user with these rules."""
     admin.acl_deluser(NAME)
     admin.execute_command("ACL", "SETUSER", NAME, *rules)
 
 
 def settings(server: RedisServer) -> dict[str, Any]:
-    """Return the settings of an app with this user."""
+    """Return the settings of an app that connects as this user."""
     return {"redbeat_redis_url": f"redis://{NAME}:PASSWORD@127.0.0.1:{server.port}/0"}
 
 
 def refused(admin: Any) -> set[str]:
-    """Return the refused commands, except CLIENT, without which redis-py works."""
+    """Return the refused commands, except CLIENT commands, which redis-py does not need."""
     objects = {str(line["object"]).lower() for line in admin.acl_log()}
     return {name for name in objects if not name.startswith("client")}
 
@@ -97,13 +97,14 @@ def test_a_user_of_redbeat_2_lacks_only_keys_outside_the_prefix(
     }
     assert "Redis is not available" not in caplog.text
     warned = [text for text in caplog.messages if "ACL SETUSER <user> '~.redbeat::*'" in text]
-    assert len(warned) == len(scenario.apps) - 1  # the last group of rights is for listening only
+    # The scenario's last app only listens, so it logs no warning.
+    assert len(warned) == len(scenario.apps) - 1
 
 
 def test_editing_without_the_keys_outside_the_prefix(
     server: RedisServer, admin: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A program that never ticks: it saves in bulk, pauses, triggers, reads and deletes."""
+    """The program never runs a beat: it saves in bulk, pauses, triggers, reads and deletes."""
     set_user(admin, [rule for rule in acl_rules() if not rule.startswith("~.")])
     app = Celery("acl", broker="memory://", set_as_current=False)
     app.conf.update(settings(server))
@@ -151,7 +152,7 @@ def test_a_real_beat(server: RedisServer, admin: redis.Redis, tmp_path: Path) ->
         web.redbeat_redis.close()
         assert beat.stop() == 0
         assert "ERROR" not in beat.output()
-        # The beat tried once whether messages and records may be one step.
+        # The beat tried once to write to the broker's queue with the schedule's user.
         assert refused(admin) == {"celery"}
         assert beat.output().count("Runs are sent at least once") == 1
     finally:
@@ -162,7 +163,7 @@ def test_a_real_beat(server: RedisServer, admin: redis.Redis, tmp_path: Path) ->
 def test_a_real_beat_that_may_send_messages_with_records(
     server: RedisServer, admin: redis.Redis, tmp_path: Path
 ) -> None:
-    """Broker and schedule are one server: each run is sent with its record."""
+    """Broker and schedule share a server, so the beat publishes and records a run in one step."""
     set_user(admin, [*acl_rules(), *acl_rules(block=1)])
     project = Project(tmp_path, server.url)
     try:
@@ -180,7 +181,7 @@ def test_a_real_beat_that_may_send_messages_with_records(
         project.end()
 
 
-#: The commands of RedBeat 2, with its transactions.
+#: The commands that RedBeat 2 uses, including transactions.
 OLD_COMMANDS = (
     *("hget", "hset", "hsetnx", "zadd", "zrem", "zrank", "zrangebyscore", "smembers", "sadd"),
     *("srem", "del", "evalsha", "script", "set", "get", "pexpire", "pttl", "multi", "exec"),
@@ -188,7 +189,7 @@ OLD_COMMANDS = (
 
 
 def refusals(log: pytest.LogCaptureFixture) -> list[str]:
-    """Return the log lines about missing rights."""
+    """Return the log lines about missing permissions."""
     lines = [record.getMessage() for record in log.records]
     return [line for line in lines if "ACL SETUSER" in line or "permission" in line]
 
@@ -196,7 +197,7 @@ def refusals(log: pytest.LogCaptureFixture) -> list[str]:
 def test_a_user_with_the_rights_of_redbeat_2(
     server: RedisServer, admin: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The missing rights are logged once, and the beat works as soon as they are granted."""
+    """The beat logs the missing permissions once, and works as soon as they are granted."""
     caplog.set_level(logging.ERROR, "celery.beat")
     others = [rule for rule in acl_rules() if not rule.startswith("+")]
     set_user(admin, [*others, *(f"+{name}" for name in OLD_COMMANDS)])
@@ -244,7 +245,7 @@ def test_a_user_without_the_keys(
 
 
 class Vault(CredentialProvider):
-    """Returns the current password."""
+    """A credential provider that returns the current password."""
 
     password = "PASSWORD"
 

@@ -1,4 +1,4 @@
-"""``redbeat_task_allowlist`` limits the tasks of entries, however entries name them."""
+"""Tests that ``redbeat_task_allowlist`` limits all tasks that an entry can send."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.scheduler.conftest import SCHEDULE, RecordingScheduler, World, interv
 
 PATTERNS = ["tasks.*", "proj.report"]
 
-#: Options that make a worker run another task than the entry names.
+#: Options with which a message makes a worker run other tasks than the entry's task.
 SIDEWAYS: dict[str, dict[str, Any]] = {
     "callback": {"link": [dict(signature("evil"))]},
     "one callback": {"link": dict(signature("evil"))},
@@ -36,7 +36,7 @@ SIDEWAYS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture
 def limited(world: World) -> World:
-    """A schedule whose beat may send some tasks only."""
+    """Return a world whose beat may send only the tasks that match `PATTERNS`."""
     world.app.conf.redbeat_task_allowlist = PATTERNS
     return world
 
@@ -89,7 +89,7 @@ def test_options_cannot_bypass_the_list(
 def test_options_that_a_subclass_adds_are_checked_too(
     limited: World, log: pytest.LogCaptureFixture
 ) -> None:
-    """The final message is checked, including everything that subclasses added."""
+    """The beat checks the final message, including headers that subclasses add."""
 
     class Own(RecordingScheduler):
         def apply_async(self, entry: Any, *args: Any, **kwargs: Any) -> Any:
@@ -177,7 +177,8 @@ def test_a_beat_with_another_list_sends_it(limited: World, patterns: list[str] |
     assert list(limited.quarantine()) == ["redbeat:broken"]
     limited.app.conf.redbeat_task_allowlist = patterns
     del limited.app.redbeat_conf
-    limited.client.zadd(SCHEDULE, {"redbeat:a": 1}, xx=True)  # the entry's wait has ended
+    # Skip the delay after which a beat checks the entry again.
+    limited.client.zadd(SCHEDULE, {"redbeat:a": 1}, xx=True)
     second = limited.scheduler()
     second.tick()
     assert second.names == ["a"]

@@ -1,4 +1,4 @@
-"""Runs the configurations of the manual, with other names of hosts and files."""
+"""Tests that run the configurations of the manual with the test's hosts and files."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TASK = "reports.daily"
 
 @pytest.fixture
 def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CertificateFiles:
-    """Certificates of an authority that the system trusts."""
+    """Return certificates of an authority that the system trusts during the test."""
     files = write_certificates(tmp_path)
     monkeypatch.setenv("SSL_CERT_FILE", files.authority)
     monkeypatch.setenv("BEAT_KEY_PASSWORD", KEY_PASSWORD)
@@ -36,7 +36,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CertificateFiles:
 
 
 def names_at(front: TLSServer, files: CertificateFiles) -> dict[str, str]:
-    """Return the names in the manual, mapped to those of the test."""
+    """Return the host and file names of the manual, mapped to those of the test."""
     return {
         "redis.example.com:6380": f"localhost:{front.port}",
         "/etc/ssl/redis-ca.pem": files.authority,
@@ -46,7 +46,7 @@ def names_at(front: TLSServer, files: CertificateFiles) -> dict[str, str]:
 
 
 def run(settings: dict[str, Any]) -> None:
-    """Save an entry and let a beat run it."""
+    """Save an entry and run a beat until it sends the entry's task."""
     apps = [Celery("page", broker="memory://", set_as_current=False) for _ in range(2)]
     for app in apps:
         app.conf.update(settings, timezone="UTC", result_expires=None)
@@ -60,7 +60,7 @@ def run(settings: dict[str, Any]) -> None:
 
 @pytest.fixture
 def with_user() -> Iterator[RedisServer]:
-    """A server with the user of the manual."""
+    """Yield a server with the user of the manual."""
     with RedisServer() as server, redis.Redis.from_url(server.url) as admin:
         admin.execute_command("ACL", "SETUSER", USER, *acl_rules())
         yield server

@@ -1,4 +1,4 @@
-"""Servers without some commands, as cloud providers offer them, in both protocol versions."""
+"""Tests of servers without some commands, as at cloud providers, with RESP2 and RESP3."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ MANAGED = ("CONFIG", "CLIENT", "INFO", "ACL", "MONITOR", "SHUTDOWN", "DEBUG", "K
 
 
 def server_without(*commands: str, to: str = "", password: str | None = None) -> RedisServer:
-    """Return a server without these commands, or with other names for them."""
+    """Return a server on which these commands are removed, or renamed if ``to`` is set."""
     rules = [("--rename-command", name, to and f"{to}-{name}") for name in commands]
     return RedisServer(*(word for rule in rules for word in rule), password=password)
 
 
 @pytest.fixture(params=["", "secret"], ids=["disabled", "renamed"])
 def managed(request: pytest.FixtureRequest) -> Iterator[RedisServer]:
-    """A server as a cloud provider offers it."""
+    """Yield a server with the restrictions of a cloud provider."""
     with server_without(*MANAGED, to=request.param) as server:
         yield server
 
 
 @pytest.fixture(params=[2, 3], ids=["RESP2", "RESP3"])
 def protocol(request: pytest.FixtureRequest) -> int:
-    """A version of the protocol of Redis."""
+    """Return the version of the Redis protocol, RESP2 or RESP3."""
     version: int = request.param
     return version
 
 
 def settings(server: RedisServer, protocol: int) -> dict[str, Any]:
-    """Return the settings of an app with this protocol."""
+    """Return the settings of an app that uses this protocol version."""
     return {
         "redbeat_redis_url": server.url,
         "redbeat_redis_options": {"protocol": protocol},
@@ -48,7 +48,7 @@ def settings(server: RedisServer, protocol: int) -> dict[str, Any]:
 
 
 def run_one(server: RedisServer, protocol: int, log: pytest.LogCaptureFixture) -> list[str]:
-    """Let a beat send an entry that another program saves; return the beat's warnings."""
+    """Run a beat that sends an entry saved by another program; return the beat's warnings."""
     beat_app, web = (Celery(name, broker="memory://", set_as_current=False) for name in "bw")
     for app in (beat_app, web):
         app.conf.update(settings(server, protocol))

@@ -1,4 +1,4 @@
-"""Several schedules and other programs in one Redis do not affect each other."""
+"""Tests that several schedules and other programs in one Redis do not affect each other."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from redbeat.entry import store_of
 from tests.scheduler.conftest import Clock, RecordingScheduler, on_clock
 from tests.security.scenario import overdue
 
-#: One prefix is the beginning of another, one looks like a pattern, one like an internal key.
+#: These prefixes overlap, look like glob patterns, or look like internal keys.
 PREFIXES = ("redbeat:", "redbeat:b:", "red", "[a-z]*:", "billing-", "redbeat::", "redbeat:*")
 
 
 @pytest.fixture
 def make(redis_url: str) -> Iterator[Callable[..., Celery]]:
-    """A function that creates an app with its own prefix on the Redis."""
+    """Yield a function that creates an app with its own prefix on the shared Redis."""
     apps: list[Celery] = []
 
     def make(prefix: str, **settings: Any) -> Celery:
@@ -38,7 +38,7 @@ def make(redis_url: str) -> Iterator[Callable[..., Celery]]:
 
 
 def beat_of(app: Celery, clock: Clock) -> RecordingScheduler:
-    """Return a beat that uses ``clock``."""
+    """Return a scheduler that uses ``clock``."""
     return on_clock(RecordingScheduler, clock)(app)
 
 
@@ -51,7 +51,7 @@ def test_each_beat_leads_and_sends_its_own(make: Callable[..., Celery]) -> None:
         overdue(f"own-{number}", apps[prefix]).save()
         overdue("common", apps[prefix]).save()
     beats = {prefix: beat_of(app, clock) for prefix, app in apps.items()}
-    for _ in range(4):  # including passes of the sweep, which scans all keys
+    for _ in range(4):  # the ticks include scans of all keys
         for beat in beats.values():
             beat.tick()
         clock.advance(90)

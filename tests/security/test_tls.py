@@ -1,4 +1,4 @@
-"""A real beat over TLS, and its error messages about servers that it must not trust."""
+"""Tests of a beat over TLS, and of its errors about servers that it must not trust."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def expired(tmp_path: Path) -> CertificateFiles:
 
 @pytest.fixture
 def plain_port(redis_url: str) -> int:
-    """The plain port of the server."""
+    """Return the port of the server without TLS."""
     port = urlsplit(redis_url).port
     assert port
     return port
@@ -47,7 +47,10 @@ def settings(port: int, use_ssl: Any, host: str = "localhost") -> dict[str, Any]
 
 
 class Beat:
-    """Ticks once, in this process; ``output`` is its log, ``led`` whether it led."""
+    """A scheduler that ticks once in this process.
+
+    ``output`` is its log. ``led`` is true if it acquired the lock.
+    """
 
     def __init__(self, log: pytest.LogCaptureFixture, **settings: Any) -> None:
         app = Celery("tls", broker="memory://", set_as_current=False)
@@ -61,7 +64,7 @@ class Beat:
         self.led = "Acquired lock" in self.output
 
     def unavailable(self) -> str:
-        """Return the error about a server that the beat cannot use; a real beat would retry."""
+        """Return the logged error about the server; a real beat would retry."""
         (line,) = (line for line in self.output.splitlines() if UNAVAILABLE in line)
         assert "Traceback" not in self.output
         return line

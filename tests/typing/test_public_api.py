@@ -1,7 +1,7 @@
-"""Code that uses the public API passes strict type checkers.
+"""Tests that code that uses the public API passes strict type checkers.
 
-``usage.py`` is such code. It asserts types, so that a type that decays to ``Any`` is found too.
-Each checker runs as in a project that has RedBeat installed.
+``usage.py`` is an example of this code. It asserts types, so that the checkers also report a type
+that becomes ``Any``. Each checker runs as in a project that has RedBeat installed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import redbeat
 
 ROOT = Path(__file__).resolve().parents[2]
 USAGE = Path(__file__).with_name("usage.py")
-# Celery has no annotations. Users do not check the code of installed packages.
+# Celery has no annotations. Type checkers do not report errors in installed packages.
 MYPY_INI = """
 [mypy]
 strict = true
@@ -48,7 +48,7 @@ def program(name: str) -> str:
 
 
 def run(*command: str | Path, place: Path) -> subprocess.CompletedProcess[str]:
-    """Run a checker outside of the project, so that it does not find the project's settings."""
+    """Run a checker outside the project, so that it does not read the project's settings."""
     environment = {**os.environ, "MYPYPATH": str(ROOT)}
     return subprocess.run(
         command, cwd=place, env=environment, capture_output=True, text=True, check=False

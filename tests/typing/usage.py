@@ -34,7 +34,7 @@ app = Celery("proj", broker="redis://localhost:6379/0")
 
 
 def configure() -> None:
-    """Settings are those of Celery: text, numbers, dicts, and None for no lock."""
+    """Set RedBeat's settings on the app, and read the configuration."""
     app.conf.redbeat_redis_url = "redis://localhost:6379/1"
     app.conf.update(redbeat_key_prefix="proj:", redbeat_lock_timeout=60.0, redbeat_lock_key=None)
     conf = ensure_conf(app)
@@ -47,7 +47,7 @@ def configure() -> None:
 
 
 def create() -> RedBeatSchedulerEntry:
-    """Every kind of schedule, and every argument, is accepted."""
+    """Create entries with every kind of schedule and every argument."""
     start = datetime(2030, 1, 1, 9, tzinfo=timezone.utc)
     rule = rrule("MONTHLY", start, bymonthday=1, count=12)
     kinds: list[float | timedelta | BaseSchedule] = [30, 0.5, timedelta(hours=1), crontab(hour=7)]
@@ -71,7 +71,7 @@ def create() -> RedBeatSchedulerEntry:
 
 
 def inspect(entry: RedBeatSchedulerEntry) -> None:
-    """The values of an entry have known types."""
+    """Check the types of an entry's values."""
     assert_type(entry.key, str)
     assert_type(entry.rank, int | None)
     assert_type(entry.due_at, datetime | None)
@@ -82,7 +82,7 @@ def inspect(entry: RedBeatSchedulerEntry) -> None:
 
 
 def change() -> None:
-    """Load, change, save, delete."""
+    """Load, change, save and delete an entry."""
     try:
         entry = RedBeatSchedulerEntry.from_key("proj:report", app=app)
     except (KeyError, DecodeError):
@@ -101,10 +101,10 @@ def change() -> None:
 
 
 class LoggedEntry(RedBeatSchedulerEntry):
-    """An entry class for RedBeat 2, whose ``save()`` has no arguments."""
+    """An entry class written for RedBeat 2, whose ``save()`` has no arguments."""
 
     def save(self) -> LoggedEntry:
-        """Log the entry before it is saved."""
+        """Set the queue before saving."""
         self.options["queue"] = "reports"
         return super().save()
 
@@ -121,7 +121,7 @@ class OwnedEntry(RedBeatSchedulerEntry):
 
 
 class OwnScheduler(RedBeatScheduler):
-    """A scheduler that creates entries of the subclass and survives every error."""
+    """A scheduler that creates `OwnedEntry` entries and catches configuration errors."""
 
     Entry = OwnedEntry
 
@@ -133,7 +133,7 @@ class OwnScheduler(RedBeatScheduler):
 
 
 def own(scheduler: OwnScheduler) -> str:
-    """Return the owner of an entry that the subclass loaded."""
+    """Return the owner of a loaded `OwnedEntry`."""
     entry = OwnedEntry.from_key("proj:report", app=app)
     assert_type(entry, OwnedEntry)
     assert_type(entry.save(), OwnedEntry)
@@ -145,7 +145,7 @@ def own(scheduler: OwnScheduler) -> str:
 
 
 def watch() -> str:
-    """The leader, and all beats."""
+    """Return the host or token of the leader."""
     leader = current_leader(app)
     assert_type(leader, BeatInfo | None)
     assert_type(active_beats(app), list[BeatInfo])
@@ -159,7 +159,7 @@ def watch() -> str:
 
 
 class payday(rrule):  # noqa: N801 - named as schedules are
-    """A schedule class of the project."""
+    """A custom schedule class of the project."""
 
     def __init__(self, day: int) -> None:
         super().__init__("MONTHLY", bymonthday=day)
@@ -167,17 +167,17 @@ class payday(rrule):  # noqa: N801 - named as schedules are
 
 
 def dump(schedule: payday) -> dict[str, int]:
-    """Return the stored form of a schedule."""
+    """Return the stored fields of a schedule."""
     return {"day": schedule.day}
 
 
 def load(fields: dict[str, Any]) -> payday:
-    """Return the schedule from its stored form."""
+    """Return the schedule for the stored fields."""
     return payday(fields["day"])
 
 
 def extend() -> None:
-    """Register the type, read calendars, let workers report, catch the error of a full Redis."""
+    """Register schedule types, read iCalendar rules, and enable the reports of workers."""
     register_schedule_type("payday", payday, dump, load)
     register_schedule_type("day", payday, lambda schedule: {"day": schedule.day}, load)
     assert_type(from_ical("RRULE:FREQ=DAILY"), rrule | rruleset)
@@ -188,7 +188,7 @@ def extend() -> None:
 
 
 def operate() -> list[str]:
-    """Manage the schedule from a program."""
+    """Pause, save and trigger entries; return the outcomes of the recorded runs."""
     schedule = Schedule(app)
     for entry in schedule.find(pattern="report-*", enabled=True):
         entry.pause("the disk is full")

@@ -1,4 +1,4 @@
-"""Schedules with more than their stored form: their base form, and the warnings."""
+"""Tests of the base form that Redis stores for a schedule subclass, and of its warnings."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Workdays(crontab):
 
 
 class Later(schedule):
-    """An interval that starts with an offset."""
+    """An interval with an additional offset in seconds."""
 
     def __init__(self, run_every: Any, offset: float = 0, **kwargs: Any) -> None:
         super().__init__(run_every, **kwargs)
@@ -80,13 +80,13 @@ class Set(rruleset):
 
 
 class Plain(crontab):
-    """A subclass that loses nothing when it is stored."""
+    """A crontab subclass whose additions need not be stored."""
 
     def __init__(self, text: str) -> None:
         super().__init__(*text.split())
 
     def explain(self) -> str:
-        """Return its description."""
+        """Return a description."""
         return "nothing"
 
 
@@ -101,7 +101,8 @@ RULE = (
     '"dtstart_tz": 0%s}'
 )
 
-#: A schedule, and the text of its type in RedBeat 2.4.2, if that version knows the type.
+#: A schedule, and the JSON of its base type. RedBeat 2.4.2 writes the same JSON if it supports the
+#: base type.
 STORED: list[tuple[BaseSchedule, str]] = [
     (Zoned(minute=5, hour="9,12"), CRON % ("5", '"9,12"')),
     (Workdays([1, 2]), CRON % ("[1, 2]", '"*"')),
@@ -119,7 +120,7 @@ STORED: list[tuple[BaseSchedule, str]] = [
 
 @pytest.fixture
 def log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
-    """The logged warnings."""
+    """Return the pytest fixture that captures log messages."""
     caplog.set_level("WARNING", "celery.beat")
     return caplog
 
@@ -155,7 +156,7 @@ def test_one_warning_for_each_class_says_what_is_lost(
     lost: str,
     zone: bool,
 ) -> None:
-    # A new class, which no other test has saved.
+    # The warning appears once per class, so each test creates a new class.
     fresh: Any = type(f"{cls.__name__}OfTheUser", (cls,), {"__module__": "proj.times"})
     for _ in range(3):
         encode({"schedule": fresh(*args)})
@@ -168,7 +169,7 @@ def test_one_warning_for_each_class_says_what_is_lost(
 
 def test_a_clock_is_warned_about_with_the_zone_to_use(log: pytest.LogCaptureFixture) -> None:
     class Clocked(crontab):
-        """Adds nothing of its own."""
+        """A crontab subclass that adds nothing."""
 
     encode(Clocked(nowfun=clock))
     encode(Clocked())
@@ -179,7 +180,7 @@ def test_a_clock_is_warned_about_with_the_zone_to_use(log: pytest.LogCaptureFixt
 
 def test_a_rule_within_a_set_is_warned_about(log: pytest.LogCaptureFixture) -> None:
     class Inner(Rule):
-        """Another class, for the rule in the set."""
+        """A subclass of `Rule` that only this test uses."""
 
     assert encode(rruleset([Inner(3, START)])) == encode(rruleset([rrule(3, START)]))
     assert "Inner" in log.text
@@ -233,7 +234,7 @@ def test_a_registered_class_keeps_its_form_and_is_the_base_of_others(
     monkeypatch: pytest.MonkeyPatch, log: pytest.LogCaptureFixture
 ) -> None:
     class Registered(Later):
-        """A type that is stored with its offset."""
+        """A registered type that is stored with its offset."""
 
     class More(Registered):
         def remaining_estimate(self, _last_run_at: datetime) -> timedelta:
@@ -259,14 +260,14 @@ def test_an_encoder_that_stores_the_clock_itself(
 ) -> None:
     class Named(RedBeatJSONEncoder):
         def default(self, obj: Any) -> Any:
-            """Add the name of the clock."""
+            """Add the import path of the clock to the JSON form of a crontab."""
             written = super().default(obj)
             if isinstance(obj, crontab) and obj.nowfun:
                 return {**written, "__type__": "clocked_crontab", "nowfun": "proj.clock"}
             return written
 
     class Clocked(crontab):
-        """The class of this test."""
+        """A crontab subclass that only this test uses."""
 
     monkeypatch.setattr(redbeat.schedulers, "RedBeatJSONEncoder", Named)
     assert json.loads(encode(Clocked(nowfun=clock)))["nowfun"] == "proj.clock"

@@ -1,4 +1,4 @@
-"""The connection on which a beat publishes, and the warnings about confirms."""
+"""Tests of the broker connection of a beat, and of the warnings about publisher confirms."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ BOUNDED = [
 
 
 def make_app(broker: str, **options: Any) -> Celery:
-    """Return an app with transport options and a broker to which nothing connects."""
+    """Return an app with these transport options; its broker is never contacted."""
     app = Celery("broker", broker=broker, set_as_current=False)
     if options:
         app.conf.broker_transport_options = options
@@ -38,14 +38,14 @@ def make_app(broker: str, **options: Any) -> Celery:
 
 
 def options_of(app: Celery, lease: float = 30.0) -> dict[str, Any]:
-    """Return the transport options of the connection of a beat."""
+    """Return the transport options of the connection on which a beat publishes."""
     with publishing_connection(app, lease) as connection:
         return dict(connection.transport_options or {})
 
 
 @pytest.fixture
 def silent_port() -> Iterator[int]:
-    """A port on which the kernel accepts connections and nothing replies."""
+    """Return a port that accepts connections but never replies."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield server.getsockname()[1]
 
@@ -96,14 +96,16 @@ class TestTimeouts:
     def test_a_broker_that_never_answers_does_not_block(
         self, scheme: str, silent_port: int
     ) -> None:
-        """Setup: a listening broker. Fault: it never replies. Invariant: an error."""
+        """Setup: a listening broker. Fault: the broker never replies. Invariant: connecting raises
+        an error within 8 s.
+        """
         app = make_app(f"{scheme}://127.0.0.1:{silent_port}//")
         started = time.monotonic()
         with publishing_connection(app, 5.0) as connection:
             with pytest.raises(connection.connection_errors):
                 connection.connect()
-            # Kombu tries twice, with a pause of 2 s: each try takes a second, where Celery waits
-            # for 4.
+            # Kombu tries twice and waits 2 s between the tries. Each try times out after 1 s.
+            # Celery's default timeout is 4 s.
             assert time.monotonic() - started < 8.0
 
     def test_a_connection_timeout_of_the_user_wins(self) -> None:
@@ -156,8 +158,8 @@ class TestRetryOptions:
 
     @pytest.mark.parametrize("once", [True, False])
     def test_a_stored_policy_does_not_delay_a_publish(self, unused_port: int, once: bool) -> None:
-        """Setup: no broker. Fault: a policy that retries for hours. Invariant: the error comes at
-        once.
+        """Setup: no broker. Fault: the retry policy allows hours of retries. Invariant: the error
+        is raised at once.
         """
         app = make_app(f"amqp://127.0.0.1:{unused_port}//")
         hours = dict.fromkeys(("interval_start", "interval_step", "interval_max"), 36000)
@@ -232,7 +234,7 @@ class TestDeclaringOnce:
 
     @staticmethod
     def declarations(producer: Any, queue: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-        """Publish three messages; return the queues that were declared."""
+        """Publish three messages and return the names of the declared queues."""
         declared: list[str] = []
         channel = producer.channel
         declare = channel.queue_declare

@@ -1,4 +1,4 @@
-"""The client factory: topologies, precedence of options, TLS, and passwords kept secret."""
+"""Tests of the client factory: topologies, precedence of options, TLS, and hidden passwords."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def client_of(**settings: Any) -> Any:
 
 
 def kwargs_of(**settings: Any) -> dict[str, Any]:
-    """Return the arguments of redis-py's connections."""
+    """Return the arguments that redis-py's connections get."""
     kwargs: dict[str, Any] = client_of(**settings).connection_pool.connection_kwargs
     return kwargs
 
@@ -74,7 +74,7 @@ class Provider(CredentialProvider):
         return "from", "provider"
 
 
-# One client for an app
+# One client per app
 
 
 def test_the_client_works_and_decodes_replies(redis_url: str) -> None:
@@ -132,7 +132,7 @@ def test_no_retry_period_no_wrapper(period: Any) -> None:
     assert isinstance(get_redis(make_app(redbeat_redis_options={"retry_period": period})), Redis)
 
 
-# URL, options, defaults
+# Precedence of URL, options and defaults
 
 
 def test_defaults_detect_a_dead_server() -> None:
@@ -274,10 +274,10 @@ def test_of_several_urls_the_first_is_used(caplog: pytest.LogCaptureFixture) -> 
     several, database = (record.getMessage() for record in caplog.records)
     assert several.startswith("redbeat_redis_url names several servers")
     assert SECRET not in caplog.text
-    assert "The schedule is in database 2" in database  # RedBeat 2 read this value as database 0
+    assert "The schedule is in database 2" in database  # RedBeat 2 used database 0 for this value
 
 
-# Topologies
+# Topologies: single server, Sentinel and Cluster
 
 
 @pytest.mark.parametrize("url", ["redis-sentinel", "redis-sentinel://", "Redis-Sentinel"])
@@ -407,7 +407,7 @@ def test_the_usual_database_is_not_logged(
     assert not warnings.records
 
 
-# Secrets
+# Hidden passwords
 
 
 @pytest.mark.parametrize(
@@ -481,7 +481,7 @@ def test_safe_url(url: Any, printable: str) -> None:
 
 
 def tls_of(**settings: Any) -> dict[str, Any] | None:
-    """Return the TLS arguments, or None for a plain connection."""
+    """Return the TLS arguments of the connections, or None for connections without TLS."""
     pool = client_of(**settings).connection_pool
     if not issubclass(pool.connection_class, SSLConnection):
         assert issubclass(pool.connection_class, (Connection, UnixDomainSocketConnection))

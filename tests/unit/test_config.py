@@ -1,4 +1,4 @@
-"""The configuration: spellings, defaults, wrong values, and the messages about them."""
+"""Tests of the configuration: setting names, defaults, invalid values, and log messages."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ URL = "redis://localhost:6379/0"
 
 
 def make_app(namespace: str | None = None, broker: Any = URL, **settings: Any) -> Celery:
-    """Return an app whose settings come from an object, as in a project."""
+    """Return an app that reads its settings from an object, as projects do."""
     app = Celery("conf", broker=broker, set_as_current=False)
     app.config_from_object(settings, namespace=namespace)
     return app
@@ -33,7 +33,7 @@ def config_of(**settings: Any) -> RedBeatConfig:
 
 
 class LazySettings:
-    """Settings as Django has them: an object that is filled at its first use."""
+    """A settings object that is filled at its first use, as in Django."""
 
     def __init__(self, **values: Any) -> None:
         self.__dict__["_values"] = values
@@ -384,7 +384,7 @@ def test_the_schedule_can_be_set() -> None:
 
 
 class LocalProxy:
-    """A proxy as in Flask programs: it looks up the app at each use."""
+    """A proxy that looks up the app at each use, as in Flask programs."""
 
     __slots__ = ("_get_current_object",)
 
@@ -416,7 +416,7 @@ def test_the_current_app_is_resolved() -> None:
 
 
 def cluster_client(port: int) -> RedisCluster:
-    """Return a client as a program creates it; RedisCluster connects at once, LateCluster later."""
+    """Return a Cluster client that does not connect until its first command."""
     client = build_client(config_of(redbeat_redis_url=f"redis-cluster://h:{port}"))
     assert isinstance(client, RedisCluster)
     return client
@@ -476,7 +476,7 @@ def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 def reported(caplog: pytest.LogCaptureFixture, app: Celery) -> list[str]:
-    """Return what is logged at the first use; assert that nothing is logged before."""
+    """Return the warnings of the first use; assert that no warning is logged earlier."""
     config = ensure_conf(app)
     assert warnings_of(caplog) == []
     config.report()

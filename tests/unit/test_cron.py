@@ -1,4 +1,8 @@
-"""Crontabs match Celery's while the UTC offset is constant, and a search by minutes otherwise."""
+"""Tests of crontabs against Celery, and against a search of all minutes.
+
+Celery is the reference while the UTC offset is constant. The search is the reference around clock
+changes.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +32,8 @@ FIELDS = {
     "month_of_year": (1, 12),
 }
 
-# A time zone, and the first and last day around one clock change.
+# For each clock change: the time zone, the first day of a period around the change, and the length
+# of the period in days.
 CHANGES = {
     "New York, forward": ("America/New_York", datetime(2026, 3, 7), 3),
     "New York, back": ("America/New_York", datetime(2026, 10, 31), 3),
@@ -99,7 +104,7 @@ def test_without_clock_changes_the_next_run_is_that_of_celery(seed: int) -> None
         try:
             schedule = cron(**fields, nowfun=lambda after=after: after)
         except ValueError:
-            continue  # matches no date, which newer releases of Celery refuse
+            continue  # recent versions of Celery reject a crontab that matches no date
         start, delta, _ = schedule.remaining_delta(after, tz=UTC)
         expected = after + remaining(start, delta, after)
         schedule.nowfun = None
@@ -107,7 +112,7 @@ def test_without_clock_changes_the_next_run_is_that_of_celery(seed: int) -> None
 
 
 def wall_times(zone: ZoneInfo, start: datetime, end: datetime) -> Iterator[tuple[datetime, int]]:
-    """Every minute from start to end, as an instant with its fold."""
+    """Yield every minute from start to end, with the fold of its wall-clock time."""
     moment = start
     while moment <= end:
         yield moment, moment.astimezone(zone).fold
@@ -127,7 +132,7 @@ def matches(schedule: crontab, wall: datetime) -> bool:
 def by_the_minute(
     schedule: crontab, real_time: bool, start: datetime, end: datetime, zone: ZoneInfo
 ) -> list[datetime]:
-    """The same rule, spelled out: try every minute, and every skipped wall-clock time."""
+    """Return the runs found by trying every minute and every skipped wall-clock time."""
     found, previous = set(), None
     for moment, fold in wall_times(zone, start, end):
         wall = moment.astimezone(zone).replace(tzinfo=None, fold=0)
@@ -170,7 +175,8 @@ def test_the_next_run_does_not_depend_on_the_start_of_the_search(fields: dict[st
 
 
 def test_every_five_minutes_runs_in_both_repeated_hours() -> None:
-    start = datetime(2026, 11, 1, 5, 59, tzinfo=UTC)  # one minute before 01:00 occurs again
+    # At this time, 01:00 is about to occur for the second time.
+    start = datetime(2026, 11, 1, 5, 59, tzinfo=UTC)
     found = runs(cron(minute="*/5"), start, start + timedelta(hours=1), "America/New_York")
     assert len(found) == 12
 
@@ -204,7 +210,7 @@ def test_zones_that_ignore_the_fold(change: str, fields: dict[str, object]) -> N
 
 
 class Careless(tzinfo):
-    """A time zone whose methods fail without a datetime."""
+    """A time zone whose methods fail when they are called with None."""
 
     zone = ZoneInfo("America/New_York")
 

@@ -1,4 +1,7 @@
-"""JSON encoding and decoding: texts of RedBeat 2, hand-written texts, and errors in others."""
+"""Tests of JSON encoding and decoding.
+
+The inputs are the JSON of RedBeat 2, hand-written JSON, and invalid JSON.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,7 @@ DATE = '{"__type__": "datetime", "year": 2020, "month": 1, "day": 1, "hour": 0, 
 CRON_END = '"day_of_week": "*", "day_of_month": "*", "month_of_year": "*"}'
 RULE_END = '"bymonthday": null, "byyearday": null, "byeaster": null, "byweekno": null, '
 
-# The exact texts that RedBeat 2.4 writes.
+# The exact JSON that RedBeat 2.4 writes.
 STORED: tuple[tuple[Any, str], ...] = (
     (schedule(60), '{"__type__": "interval", "every": 60.0, "relative": false}'),
     (schedule(5, relative=True), '{"__type__": "interval", "every": 5.0, "relative": true}'),
@@ -115,7 +118,7 @@ def test_a_whole_definition_is_that_of_redbeat_2() -> None:
     assert decode(text, "definition") == {**definition, "args": ["x", 2]}
 
 
-# -- written by hand, as in the manual -------------------------------------------------------------
+# -- JSON written by hand, as in the manual --------------------------------------------------------
 
 
 def by_hand(**fields: Any) -> Any:
@@ -303,7 +306,7 @@ def test_a_repeated_hour_keeps_its_fold() -> None:
 
 
 class Pytz(tzinfo):
-    """A time zone of the older kind: a name, and an offset fixed for one datetime."""
+    """A time zone like those of pytz: it has a name, and an offset fixed for one datetime."""
 
     zone = "America/New_York"
 
@@ -355,7 +358,7 @@ def test_subclasses_of_plain_types_are_stored_as_plain_values() -> None:
     }
 
 
-# -- schedules, strictly
+# -- strict checks of schedules
 
 MALFORMED: tuple[tuple[Any, str, str], ...] = (
     (None, "", "not a schedule"),
@@ -432,7 +435,7 @@ def test_the_field_of_a_bad_schedule_can_be_another() -> None:
         decode_schedule("soon", "policy.x")
 
 
-# -- instants as numbers
+# -- times as numbers
 
 
 def test_timestamps() -> None:

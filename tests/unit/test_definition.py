@@ -1,4 +1,4 @@
-"""The short way for usual definitions and the encoder write the same text."""
+"""Tests that the fast path for common definitions writes the same JSON as the encoder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The settings redbeat_delivery, redbeat_on_lock_lost and redbeat_max_rate."""
+"""Tests of the settings redbeat_delivery, redbeat_on_lock_lost and redbeat_max_rate."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ VALID = [
     ("on_lock_lost", "exit"),
 ]
 CHOICES = {"delivery": "exactly_once, at_least_once, at_most_once", "on_lock_lost": "standby, exit"}
-#: The default of each setting; for the delivery the best possible.
+#: The default of each setting. A delivery of None means the strongest guarantee that is possible.
 DEFAULTS = {"delivery": None, "on_lock_lost": "standby"}
 WRONG = ["", "AT_MOST_ONCE", "at-most-once", "die", 1, True, ["exit"], b"exit"]
 

@@ -1,4 +1,4 @@
-"""Values that cannot be stored, and users' codecs."""
+"""Tests of values that cannot be stored, and of custom encoders and decoders."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NEW_YORK = ZoneInfo("America/New_York")
 NOON = datetime(2026, 5, 5, 12, tzinfo=UTC)
 
 
-# -- what cannot be stored
+# -- values that cannot be stored
 
 
 CIRCLE: list[Any] = []
@@ -140,18 +140,18 @@ def test_text_that_is_not_json_is_an_error(text: str | bytes) -> None:
         decode(text, "definition")
 
 
-# -- users' own codecs
+# -- custom encoders and decoders
 
 
 class Money:
-    """A user's type."""
+    """A type that RedBeat cannot store without a custom encoder."""
 
 
 class MyEncoder(RedBeatJSONEncoder):
-    """Encodes another type, and changes the format of datetimes."""
+    """A custom encoder for `Money` that also changes the format of datetimes."""
 
     def default(self, obj: Any) -> Any:
-        """Encode money and datetimes; leave the rest to RedBeat."""
+        """Encode money and datetimes; leave all other types to RedBeat."""
         if isinstance(obj, Money):
             return {"__type__": "money", "paid": NOON}
         if isinstance(obj, datetime):
@@ -160,17 +160,17 @@ class MyEncoder(RedBeatJSONEncoder):
 
 
 class MyDecoder(RedBeatJSONDecoder):
-    """Decodes that type."""
+    """A custom decoder for `Money`."""
 
     def dict_to_object(self, d: dict[str, Any]) -> Any:
-        """Decode money; leave the rest to RedBeat."""
+        """Decode money; leave all other objects to RedBeat."""
         if d.get("__type__") == "broken":
             raise KeyError("broken")
         return Money() if d.get("__type__") == "money" else super().dict_to_object(d)
 
 
 class Foreign(json.JSONEncoder):
-    """An encoder that does not derive from RedBeat's."""
+    """A custom encoder that is not a subclass of RedBeat's encoder."""
 
 
 Replace = Callable[..., None]
@@ -178,7 +178,7 @@ Replace = Callable[..., None]
 
 @pytest.fixture
 def replace(monkeypatch: pytest.MonkeyPatch) -> Replace:
-    """A function that replaces names in ``redbeat.schedulers``, as programs do."""
+    """Return a function that replaces names in ``redbeat.schedulers``, as some programs do."""
 
     def replace(**names: Any) -> None:
         for name, value in names.items():

@@ -1,4 +1,4 @@
-"""Signals that are delayed: real signals, sent to this process or to another process."""
+"""Tests of delayed signals, with real signals to this process or to another process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BOTH = pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 
 
 class Handler:
-    """Records the signals that it receives."""
+    """A signal handler that records the signals it receives."""
 
     def __init__(self) -> None:
         self.calls: list[int] = []
@@ -30,13 +30,13 @@ class Handler:
 
 
 def send(number: int) -> None:
-    """Send a signal to this process; Python runs the handler before this returns."""
+    """Send a signal to this process; its Python handler runs before this function returns."""
     os.kill(os.getpid(), number)
 
 
 @pytest.fixture
 def handler() -> Iterator[Handler]:
-    """The handler of both signals, for the length of a test."""
+    """Install a handler of both signals for the duration of a test, and return it."""
     handler = Handler()
     before = {number: signal.signal(number, handler) for number in STOP_SIGNALS}
     yield handler
@@ -166,7 +166,7 @@ class TestHandlers:
 
 
 class TestDefaultAction:
-    """A process without a handler is killed by the signal, but not before the work ends."""
+    """A signal kills a process without a handler, but only after the protected work ends."""
 
     @pytest.mark.parametrize(("count", "printed"), [(1, "started finished"), (2, "started")])
     def test_the_signal_ends_the_process(self, count: int, printed: str) -> None:

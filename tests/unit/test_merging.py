@@ -1,4 +1,4 @@
-"""Which history wins when an application saves an entry while, or after, it runs."""
+"""Tests of which history is kept when an application saves an entry during or after a run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from redbeat.entries.policy import Policy
 
 UTC = timezone.utc
 NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)
-#: Half a minute after its nominal instant.
+#: The entry ran half a minute after its nominal time.
 RAN = NOON + timedelta(seconds=30)
 NOW = NOON + timedelta(hours=3)
 EARLIER = NOON - timedelta(hours=1)
@@ -36,7 +36,7 @@ def texts(when: Any = 60, args: Any = None, **policy: Any) -> tuple[str, str]:
     return text, encode_policy(when, Policy.of(policy))
 
 
-# -- a history that was written during a run -----------------------------------------------------
+# -- a history that was saved during a run ---------------------------------------------------------
 
 CLAIMED = encode_meta(EARLIER, 4)
 RECORDED = History(RAN, 5, NOON)
@@ -78,7 +78,7 @@ def test_a_claim_without_a_readable_history(claimed: str, stored: str, expected:
 ONCE = History(RAN, 1, NOON)
 LIMITED = History(RAN, 5, NOON)
 
-# -- what restarts a finished entry ----------------------------------------------------------------
+# -- changes that restart a finished entry ---------------------------------------------------------
 
 DAILY = partial(rrule, "DAILY", NOON)
 

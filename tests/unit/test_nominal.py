@@ -1,4 +1,4 @@
-"""The text forms of a nominal instant."""
+"""Tests of the stored forms of a nominal time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which occurrence is due, as a function of time, without Redis."""
+"""Tests of which occurrence is due at a given time; they need no Redis."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_rule_that_never_ran_starts_with_its_first_occurrence() -> None:
 
 
 class Moody(schedule):
-    """A schedule class of the user."""
+    """A schedule class with its own `is_due()`."""
 
     def is_due(self, last_run_at: datetime) -> Any:
         return (last_run_at < at(0), self.run_every.total_seconds() or None)

@@ -1,4 +1,4 @@
-"""``expires``, ``eta`` and ``countdown`` among a task's options: stored, loaded, and passed on."""
+"""Tests of the task options ``expires``, ``eta`` and ``countdown``: stored, loaded, and sent."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BERLIN = datetime(2030, 7, 1, 12, tzinfo=ZoneInfo("Europe/Berlin"))
 TIMES = ["countdown", "eta", "expires"]
 INSTANTS = ["eta", "expires"]
 
-#: Values that none of them may have.
+#: Values that are invalid for each of the three options.
 BAD: list[Any] = [
     *(-1, -0.5, timedelta(-1), True, math.nan, math.inf, 1e9),
     *("soon", "", [], date.max),
@@ -30,7 +30,7 @@ BAD: list[Any] = [
 
 @pytest.fixture
 def offline() -> Celery:
-    """An app that does not connect to Redis, in a zone that is not UTC."""
+    """Return an app that does not connect to Redis; its time zone is not UTC."""
     app = Celery("offline", broker="memory://", set_as_current=False)
     app.conf.update(redbeat_redis_url="redis://127.0.0.1:1/0", timezone="Asia/Tokyo")
     return app
@@ -42,7 +42,7 @@ def entry_with(app: Celery, options: dict[str, Any]) -> RedBeatSchedulerEntry:
 
 
 def read_back(app: Celery, options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options of an entry that was stored and loaded."""
+    """Return the options of an entry after a save and a load."""
     definition, policy = entry_with(app, options).texts()
     loaded = RedBeatSchedulerEntry.from_texts(app, definition, "", policy, "")
     return dict(loaded.options)
@@ -60,7 +60,7 @@ def test_numbers_are_stored_unchanged(offline: Celery, name: str, value: Any) ->
     "value", [timedelta(minutes=2), timedelta(days=3, microseconds=1), timedelta(0)]
 )
 def test_a_timedelta_is_stored_as_seconds(offline: Celery, name: str, value: timedelta) -> None:
-    """RedBeat 2 can read seconds too, and no microsecond is lost."""
+    """The number of seconds is exact to the microsecond, and RedBeat 2 can read it too."""
     assert timedelta(seconds=read_back(offline, {name: value})[name]) == value
 
 

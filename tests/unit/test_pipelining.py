@@ -1,4 +1,4 @@
-"""Messages that are written to a broker together, and what is known when the connection breaks."""
+"""Tests of pipelined messages to a Redis broker, and of what is known after a connection breaks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.waiting import wait_until
 
 
 class Stub(socketserver.ThreadingTCPServer):
-    """Accepts LPUSH like a Redis, and closes each connection after some replies."""
+    """A server that accepts LPUSH like Redis, and closes each connection after some replies."""
 
     allow_reuse_address = True
     daemon_threads = True
@@ -30,9 +30,9 @@ class Stub(socketserver.ThreadingTCPServer):
     def __init__(self, answers: list[int]) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.answers = answers
-        #: The commands of each connection: the queue, and the messages.
+        #: For each connection, its LPUSH commands: the queue and the messages.
         self.taken: list[list[tuple[str, ...]]] = []
-        #: How many connections were closed.
+        #: The number of closed connections.
         self.ended = 0
 
 
@@ -50,7 +50,7 @@ class Handler(socketserver.StreamRequestHandler):
                 limit = self.server.answers.pop(0)
                 self.server.taken.append(taken)
             taken.append(tuple(words[1:]))
-            if len(taken) <= limit:  # the other commands are accepted, and never get a reply
+            if len(taken) <= limit:  # later commands are accepted but get no reply
                 self.wfile.write(b"-WRONGTYPE no\r\n" if words[1] == "crooked" else b":1\r\n")
             if len(taken) == max(limit, 1) and self.server.answers:
                 self.connection.shutdown(1)
@@ -68,7 +68,7 @@ class Handler(socketserver.StreamRequestHandler):
 
 
 class Channel:
-    """The part of kombu's channel that a pipe uses."""
+    """The part of kombu's channel that the pipe uses."""
 
     def __init__(self, client: Any) -> None:
         self.client = client
@@ -84,7 +84,10 @@ class Channel:
 
 @contextmanager
 def stub(*answers: int) -> Iterator[tuple[Stub, Channel, RedisPipe]]:
-    """A server with a number of replies for each connection, a channel to it, and its pipe."""
+    """Yield a server, a channel to it, and its pipe.
+
+    Each argument is the number of replies on one connection.
+    """
     server = Stub(list(answers))
     thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
@@ -102,7 +105,7 @@ def stub(*answers: int) -> Iterator[tuple[Stub, Channel, RedisPipe]]:
 
 
 def put(pipe: RedisPipe, *queues: str) -> None:
-    """Put a message into each of the queues; its text is the number of messages before it."""
+    """Put one message into each queue; each message is the index of its queue in the arguments."""
     with pipe:
         for number, queue in enumerate(queues):
             pipe.channel.put(queue, str(number))
@@ -122,7 +125,9 @@ def test_messages_for_a_queue_are_one_command() -> None:
 
 
 def test_only_messages_without_a_reply_are_sent_again() -> None:
-    """Setup: the broker replies to three of five and closes. Invariant: two are sent again."""
+    """Setup: five messages. Fault: the broker closes after three replies. Invariant: only the other
+    two messages are sent again.
+    """
     with stub(3, 9) as (server, _, pipe):
         assert write(pipe, *"abcde") == [None] * 5
         assert server.taken[0][:3] == [("a", "0"), ("b", "1"), ("c", "2")]
@@ -160,7 +165,9 @@ def test_messages_in_flight_get_their_own_replies() -> None:
 
 
 def test_kombu_may_close_its_pool_while_messages_are_in_flight() -> None:
-    """Setup: messages in flight. Fault: kombu closes its pool. Invariant: none is sent twice."""
+    """Setup: messages in flight. Fault: kombu closes its connection pool. Invariant: each message
+    is sent once.
+    """
     with stub(9) as (server, channel, pipe):
         put(pipe, *"abc")
         pipe.flush()
@@ -170,8 +177,8 @@ def test_kombu_may_close_its_pool_while_messages_are_in_flight() -> None:
 
 
 def test_a_connection_that_the_broker_closed_while_idle_costs_no_try() -> None:
-    """Setup: the broker closed an idle connection. Fault: it closes another. Invariant: all are
-    sent.
+    """Setup: the broker closed an idle connection. Fault: the broker also closes the next
+    connection. Invariant: all messages are sent.
     """
     with stub(1, 0, 9) as (server, _, pipe):
         assert write(pipe, "a") == [None]

@@ -1,4 +1,4 @@
-"""Which occurrence is due under a policy."""
+"""Tests of which occurrence is due under a policy."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def at(hour: float) -> datetime:
 
 
 def decision(rule: Any, last: datetime | None, now: datetime = NOON, **policy: Any) -> Decision:
-    """Return the decision on an entry that ran at ``last``, its nominal instant."""
+    """Return the decision on an entry whose last run was on time, at ``last``."""
     runs = policy.pop("runs", 0)
     return decide(rule, last, last, now, now, UTC, Policy.of(policy), runs, "key")
 
@@ -59,7 +59,7 @@ def test_coalesce_all_is_limited_by_catch_up_limit(rule: Any) -> None:
 
 @each_hourly
 def test_occurrences_that_are_too_late_are_skipped(rule: Any) -> None:
-    """They are skipped and counted once: the next decision counts from the last of them."""
+    """Late occurrences are counted as missed once; the next decision starts after the last one."""
     found = decision(rule, at(6.5), misfire_grace_time=60)
     assert found == Decision(None, at(12.5), 5, at(11.5))
     assert decision(rule, found.anchor, misfire_grace_time=60) == Decision(None, at(12.5))
@@ -160,7 +160,10 @@ class TestJitter:
 
 
 def test_each_occurrence_runs_once_whatever_the_policy() -> None:
-    """Ticks at random moments, with outages: no instant twice, none out of order."""
+    """The test ticks at random moments, with outages.
+
+    Each occurrence runs at most once and in order.
+    """
     rule = schedule(60)
     for policy in ({"jitter": 50}, {"coalesce": "earliest"}, {"misfire_grace_time": 90}):
         anchor: datetime | None = NOON

@@ -1,4 +1,4 @@
-"""The examples of docs/policies.rst are stored as the page shows."""
+"""Tests that the examples of docs/policies.rst are stored as the page shows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "policies.rst"
 
 
 def block(language: str) -> str:
-    """Return the only example in a language."""
+    """Return the only example of the page in this language."""
     found = re.findall(
         rf"\.\. code-block:: {language}\n\n((?:   .*\n|\n)+)", PAGE.read_text(encoding="utf-8")
     )
@@ -27,7 +27,7 @@ def block(language: str) -> str:
 
 @pytest.fixture
 def page_entry(app: Celery) -> RedBeatSchedulerEntry:
-    """The entry that the page saves in Python, loaded again."""
+    """Return the entry that the page's Python example saves, loaded from Redis."""
     exec(block("python"), {"app": app})
     return RedBeatSchedulerEntry.from_key("redbeat:advent", app=app)
 

@@ -1,4 +1,4 @@
-"""The options of an entry's policy, and the errors about wrong values."""
+"""Tests of the options of an entry's policy, and of the errors about wrong values."""
 
 from __future__ import annotations
 

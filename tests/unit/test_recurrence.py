@@ -1,4 +1,4 @@
-"""Recurrence rules yield the same as dateutil, from any moment on."""
+"""Tests that recurrence rules yield the same occurrences as dateutil, from any start time."""
 
 from __future__ import annotations
 
@@ -27,14 +27,15 @@ def rule(freq: int, dtstart: datetime, **fields: Any) -> Recurrence:
     return recurrence(fields_given, dtstart)
 
 
-# dateutil searches up to the year 9999 for rules that never match, so these rules avoid that.
+# For a rule that never matches, dateutil searches up to the year 9999. The values of this function
+# avoid most of these rules.
 def some(chance: random.Random, low: int, high: int, most: int = 4) -> list[int]:
     values = {chance.randint(low, high) for _ in range(chance.randint(1, most))}
     return sorted(values - {0}) or [high]
 
 
 def day_parts(chance: random.Random, freq: int) -> dict[str, Any]:
-    """Parts that restrict days; only a few, so that most rules have occurrences."""
+    """Return at most two BY* restrictions of the day, so that most rules have occurrences."""
     nth = [day(chance.choice((1, 2, -1))) for day in chance.sample(DAYS, 2)]
     parts: dict[str, Any] = {
         "bymonth": some(chance, 1, 12),
@@ -51,7 +52,8 @@ def day_parts(chance: random.Random, freq: int) -> dict[str, Any]:
 
 def time_parts(chance: random.Random, freq: int) -> dict[str, Any]:
     parts = {"byhour": (0, 23), "byminute": (0, 59), "bysecond": (0, 59)}
-    # dateutil refuses an interval that the part of its unit can never match.
+    # dateutil rejects an interval that never reaches the BY* values of the same unit. For example,
+    # an HOURLY rule with an interval of 24 starts at 9:00 and has BYHOUR=10.
     below = [name for name, unit in zip(parts, (4, 5, 6), strict=True) if unit != freq]
     names = chance.sample(below, chance.randint(0, 2))
     return {name: sorted({0, *some(chance, *parts[name])}) for name in names}
@@ -91,7 +93,7 @@ def test_occurrences_are_those_of_dateutil(seed: int) -> None:
     try:
         reference = expected(dateutils, 25, end)
     except ValueError:
-        reference = []  # dateutil: "results in an empty rule"
+        reference = []  # dateutil raises "results in an empty rule"
     found = walked(rule(freq, start, **fields), start, 25, end)
     assert found == reference, (freq, start, fields)
 
@@ -210,7 +212,7 @@ def test_a_decision_takes_little_work(freq: int, fields: dict[str, Any]) -> None
     redbeats = rule(freq, datetime(1, 1, 1), **fields)
     began = process_time()
     redbeats.next_wall(datetime(2026, 1, 1, 0, 0, 1))
-    # Ten times the documented limit: the machine may be busy.
+    # The bound is ten times the documented limit, because the machine may be busy.
     assert process_time() - began < 1.0
 
 
@@ -228,7 +230,7 @@ def test_rare_occurrences_are_found() -> None:
 
 @pytest.mark.parametrize("seed", one_in(3, range(30)))
 def test_rare_periods_against_a_walk_through_all(seed: int) -> None:
-    """Intervals that rarely coincide with a day, at a few times of the day."""
+    """The intervals rarely reach an allowed day, and only a few hours of a day are allowed."""
     chance = random.Random(seed)
     freq, unit = chance.choice(((4, 3600), (5, 60), (6, 1)))
     interval = chance.choice((7, 25, 1439, 1441, 3601, 5040, 86399, 86401, 90000))

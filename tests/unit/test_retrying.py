@@ -1,4 +1,4 @@
-"""Retries of commands, pipelines, scripts, locks and scans, during real outages."""
+"""Tests of retried commands, pipelines, scripts, locks and scans, during real outages."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ SCRIPT = "return redis.call('INCRBY', KEYS[1], ARGV[1])"
 
 @pytest.fixture
 def server() -> Iterator[RedisServer]:
-    """The test's own server, which it may kill."""
+    """Return a separate Redis server that the test may kill."""
     with RedisServer() as server:
         yield server
 
 
 class Outage:
-    """A sleep that ends an outage: during one of the sleeps the server comes back."""
+    """A replacement of `sleep` that restarts the server in one of its calls."""
 
     def __init__(self, server: RedisServer, naps: int = 1) -> None:
         self._server = server
@@ -52,7 +52,7 @@ class Outage:
 
 
 def plain_client(url: str) -> Redis:
-    """Return a client that never retries itself."""
+    """Return a client without redis-py's own retries."""
     return Redis.from_url(url, decode_responses=True, retry=Retry(NoBackoff(), 0))
 
 
@@ -152,7 +152,7 @@ def test_scan_survives_an_outage(server: RedisServer) -> None:
     client.sadd("members", 5)
     keys = client.scan_iter(match="mem*")
     server.kill()
-    assert list(keys) == []  # the data was not saved, and the scan went on
+    assert list(keys) == []  # the restarted server is empty; the scan continues without an error
     assert list(client.sscan_iter("members")) == []
 
 

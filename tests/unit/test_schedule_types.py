@@ -1,4 +1,4 @@
-"""Every type of schedule: stored, loaded, copied and evaluated."""
+"""Tests of every schedule type: stored, loaded, copied and evaluated."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ ZONES = (
 
 
 def runs(kind: BaseSchedule, count: int = 50, after: datetime = NOW) -> list[datetime]:
-    """Return the next runs, in the zone of Lord Howe if the schedule needs a zone."""
+    """Return the next runs; a schedule that needs a time zone uses Lord Howe's."""
     found: list[datetime] = []
     following = next_run(kind, after, LORD_HOWE)
     while following is not None and len(found) < count:
@@ -79,7 +79,7 @@ def runs(kind: BaseSchedule, count: int = 50, after: datetime = NOW) -> list[dat
 
 
 def stored(kind: BaseSchedule) -> BaseSchedule:
-    """Return the schedule of an entry after a save and a load."""
+    """Return the schedule of an entry after the entry was encoded and decoded."""
     text = encode_definition({**definition(), "schedule": kind})
     found = decode_policy(encode_policy(kind), decode_definition(text))["schedule"]
     assert isinstance(found, BaseSchedule)
@@ -150,7 +150,8 @@ def test_storing_changes_nothing(name: str, data: st.DataObject) -> None:
     assert runs(read) == before == runs(kind)
     assert stored(read) == kind
     if isinstance(kind, rrule):
-        return  # its zone is stored in a field that RedBeat 2 ignores
+        # RedBeat stores its time zone outside the schedule, in a field that RedBeat 2 ignores.
+        return
     again = json.loads(json.dumps(kind, cls=RedBeatJSONEncoder), cls=RedBeatJSONDecoder)
     assert again == kind
 
@@ -160,7 +161,7 @@ def test_storing_changes_nothing(name: str, data: st.DataObject) -> None:
 @given(data=st.data())
 def test_copies_are_equal(name: str, data: st.DataObject) -> None:
     kind = data.draw(SCHEDULES[name])
-    before = runs(kind, 5)  # this must not leave state behind that a copy would lack
+    before = runs(kind, 5)  # copies must be equal even after this call
     for clone in (copy.copy(kind), copy.deepcopy(kind), pickle.loads(pickle.dumps(kind))):
         assert clone == kind
         assert repr(clone) == repr(kind)
@@ -206,7 +207,7 @@ def test_a_count_is_that_many_occurrences(fields: dict[str, Any], count: int) ->
     assert rule.occurrence_after(dateutils[-1]) is None
 
 
-# -- sets of rules ------------------------------------------------------------------------------
+# -- rule sets -------------------------------------------------------------------------------------
 
 
 def test_a_set_adds_and_excludes_runs() -> None:
@@ -270,7 +271,7 @@ def test_an_exrule_is_refused() -> None:
         from_dateutil(made)
 
 
-# -- text ---------------------------------------------------------------------------------------
+# -- repr and str ----------------------------------------------------------------------------------
 
 TEXT = """DTSTART;TZID=America/New_York:20260102T090000
 RRULE:FREQ=MONTHLY;COUNT=3;BYDAY=1FR
@@ -370,10 +371,10 @@ def test_solar_events_are_those_of_celery(event: str, place: tuple[float, float]
 @pytest.mark.parametrize(
     ("lat", "event", "day"),
     [
-        (78.2, "sunrise", "2026-08-24"),  # before that the sun does not set for weeks
+        (78.2, "sunrise", "2026-08-24"),  # the sun never sets in the weeks before
         (78.2, "dusk_civil", "2026-09-07"),
         (-78.2, "sunrise", "2026-08-20"),
-        (90, "sunrise", "2027-03-18"),  # once a year
+        (90, "sunrise", "2027-03-18"),  # the sun rises once a year here
         (-90, "sunset", "2027-03-22"),
         (89.9, "dawn_astronomical", "2027-01-29"),
     ],
@@ -418,11 +419,11 @@ def test_without_ephem_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> No
     assert caught.value.field == "definition.schedule"
 
 
-# -- types of the user -----------------------------------------------------------------------------
+# -- registered types of users ---------------------------------------------------------------------
 
 
 class Every(BaseSchedule):
-    """An interval of ``seconds``, with a description."""
+    """An interval of ``seconds`` seconds, with a description."""
 
     def __init__(self, seconds: float, since: datetime, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -612,7 +613,7 @@ def test_a_dict_of_the_user_with_such_a_tag_stays_unchanged(name: str) -> None:
     assert decode(encode({"when": data}), "kwargs") == {"when": data}
 
 
-# -- zones --------------------------------------------------------------------------------------
+# -- time zones ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("zone", ZONES, ids=repr)
@@ -625,7 +626,7 @@ def test_every_kind_of_zone_is_kept(zone: Any) -> None:
     assert stored(rruleset([rule])) == rruleset([rule])
 
 
-# -- what it costs ------------------------------------------------------------------------------
+# -- performance -----------------------------------------------------------------------------------
 
 DAYS = [datetime(2026, 3, 1, tzinfo=UTC) + timedelta(days=n) for n in range(MAX_DATES)]
 COSTLY: dict[str, Callable[[], BaseSchedule]] = {
@@ -643,7 +644,7 @@ COSTLY: dict[str, Callable[[], BaseSchedule]] = {
 
 @pytest.mark.parametrize("name", COSTLY)
 def test_a_decision_takes_bounded_work(name: str) -> None:
-    """The bound is far above the documented one (0.1 s), for slow or busy machines."""
+    """The bound is far above the documented 0.1 s, because machines may be slow or busy."""
     began = time.process_time()
     kind = COSTLY[name]()
     last = datetime(2020, 1, 1, tzinfo=UTC)

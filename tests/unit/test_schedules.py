@@ -1,4 +1,4 @@
-"""Recurrence rules as Celery schedules."""
+"""Tests of recurrence rules as Celery schedules."""
 
 from __future__ import annotations
 
@@ -162,7 +162,8 @@ def test_a_fixed_offset_is_fixed() -> None:
 def test_a_time_that_does_not_exist_moves_forward_and_one_that_repeats_runs_once() -> None:
     schedule = rule("DAILY", datetime(2026, 1, 1, 2, 30, tzinfo=NEW_YORK))
     missing = schedule.occurrence_after(datetime(2026, 3, 8, 5, tzinfo=UTC))
-    assert missing == datetime(2026, 3, 8, 7, tzinfo=UTC)  # 03:00, the first existing minute
+    # 03:00, the first minute after the skipped hour.
+    assert missing == datetime(2026, 3, 8, 7, tzinfo=UTC)
     schedule = rule("DAILY", datetime(2026, 1, 1, 1, 30, tzinfo=NEW_YORK))
     assert occurrences(schedule, datetime(2026, 11, 1, 4, tzinfo=UTC), 2) == [
         datetime(2026, 11, 1, 5, 30, tzinfo=UTC),

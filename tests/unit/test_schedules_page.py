@@ -1,4 +1,4 @@
-"""The examples of docs/schedules.rst are correct."""
+"""Tests that the examples of docs/schedules.rst are correct."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def blocks(language: str) -> Iterator[str]:
 
 @pytest.fixture
 def examples(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """The entries that the page creates in Python."""
+    """Return the entries that the Python examples of the page create."""
     monkeypatch.setattr(registry, "_types", {})
     app = Celery(set_as_current=False)
     app.conf.beat_schedule = {}
@@ -92,7 +92,7 @@ def printed_runs(kind: BaseSchedule, zone: ZoneInfo, night: datetime) -> str:
     end = night.replace(hour=4, tzinfo=zone).astimezone(UTC)
     at = next_run(kind, start - timedelta(microseconds=1), zone)
     if isinstance(kind, schedule) and not isinstance(kind, crontab):
-        at = start  # an interval counts from its last run
+        at = start  # an interval counts from the last run
     found = []
     while at is not None and at < end:
         hours = int((at.astimezone(zone).utcoffset() or timedelta(0)).total_seconds() / 1800) / 2

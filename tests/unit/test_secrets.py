@@ -1,4 +1,4 @@
-"""No password is ever shown, whatever setting contains it and whatever fails."""
+"""Tests that no output contains a password, for every setting that can contain one."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from tests.servers import RedisServer
 
 CANARY = "c4n4ry"
 
-#: Otherwise Sentinels are retried for long.
+#: Without this limit, redis-py retries Sentinel servers for a long time.
 ONCE = Retry(NoBackoff(), 0)
 
 
 class Vault(CredentialProvider):
-    """A credential provider without its own repr."""
+    """A credential provider without a custom repr."""
 
     def __init__(self) -> None:
         self.password = CANARY
@@ -40,7 +40,7 @@ class Vault(CredentialProvider):
         return "user", self.password
 
 
-#: Settings that contain the canary; {port} is a port on which nothing listens.
+#: Settings that contain the canary. Nothing listens on {port}.
 PLACES: dict[str, dict[str, Any]] = {
     "url": {"redbeat_redis_url": f"redis://user:{CANARY}@127.0.0.1:{{port}}/0"},
     "url, in the query": {"redbeat_redis_url": f"redis://127.0.0.1:{{port}}/0?password={CANARY}"},
@@ -85,7 +85,7 @@ PLACES: dict[str, dict[str, Any]] = {
     },
 }
 
-#: Wrong settings, with the canary near the wrong part.
+#: Invalid settings, with the canary near the invalid part.
 WRONG: dict[str, dict[str, Any]] = {
     "scheme": {"redbeat_redis_url": f"http://user:{CANARY}@h"},
     "no scheme": {"redbeat_redis_url": f"user:{CANARY}@h:6379"},
@@ -114,7 +114,7 @@ WRONG: dict[str, dict[str, Any]] = {
 
 
 def filled(value: Any, port: int) -> Any:
-    """Return settings with the port filled in."""
+    """Return the settings with the port filled in."""
     if isinstance(value, str):
         text = value.replace("{port}", str(port))
         return int(text) if value == "{port}" else text
@@ -134,7 +134,7 @@ def app_of(settings: dict[str, Any]) -> Celery:
 
 
 def shown(app: Celery) -> list[str]:
-    """Return the printed forms of an app's objects."""
+    """Return the repr and str of an app's objects."""
     conf = ensure_conf(app)
     parameters = client_parameters(conf.endpoint)
     objects: list[Any] = [conf, conf.endpoint, parameters, parameters.node]
@@ -153,7 +153,7 @@ def shown(app: Celery) -> list[str]:
 
 
 def errors_of(actions: list[Callable[[], Any]]) -> str:
-    """Return the tracebacks of failing actions, with the chain of causes."""
+    """Return the tracebacks of the failed actions, including chained exceptions."""
     errors = []
     for action in actions:
         try:

@@ -1,4 +1,4 @@
-"""The table of settings, from which the manual's table is generated, matches the code."""
+"""Tests that the settings table in the code, which generates the manual's table, is correct."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def test_a_setting_is_described(name: str) -> None:
     assert all((setting.type, setting.default, setting.meaning, setting.since))
     assert re.fullmatch(r"\d+(\.\d+)?", setting.since)
     assert bool(setting.unit) == setting.type.startswith(("number", "integer"))
-    # The row comes from the table; the page also explains the setting in words.
+    # The generated table contains every setting. The text after the table must mention it too.
     assert f"``{name}``" in PAGE.read_text(encoding="utf-8").partition("Where Redis is")[2]
 
 
 def literals(text: str) -> list[object]:
-    """Return the Python literal at the beginning of a default, if there is one."""
+    """Return a list with the Python literal at the start of a default; empty if there is none."""
     found = re.match(r"``(.+?)``", text)
     try:
         return [ast.literal_eval(found[1])] if found else []

@@ -1,4 +1,4 @@
-"""The next and the latest run of every kind of schedule."""
+"""Tests of the next and the latest run of every kind of schedule."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ def every(seconds: float, relative: bool = False, **kwargs: Any) -> schedule:
 
 
 class Weekdays(crontab):
-    """A subclass that does not change its times."""
+    """A crontab subclass that does not change the run times."""
 
 
 class Impatient(schedule):
-    """A subclass with its own ``is_due``."""
+    """A crontab subclass with its own ``is_due``."""
 
     def is_due(self, _last_run_at: datetime) -> schedstate:
         return schedstate(True, 1.0)
 
 
 class Fortnight(BaseSchedule):
-    """A user's class with its own clock."""
+    """A custom schedule class with its own clock."""
 
     def remaining_estimate(self, last_run_at: datetime) -> timedelta:
         elapsed: timedelta = self.now().replace(tzinfo=UTC) - last_run_at
@@ -46,7 +46,7 @@ class Fortnight(BaseSchedule):
 
 
 class Never(Fortnight):
-    """A schedule without further runs."""
+    """A custom schedule class that never runs again."""
 
     def remaining_estimate(self, _last_run_at: datetime) -> None:  # type: ignore[override]
         return None
@@ -58,7 +58,7 @@ def test_an_interval_counts_from_the_last_slot() -> None:
 
 
 def test_results_are_in_utc_whatever_the_argument() -> None:
-    # 01:30 in New York exists twice on this night; the instant decides.
+    # 01:30 occurs twice on this night in New York; the UTC offset decides which one is meant.
     for fold, hour in ((0, 5), (1, 6)):
         local = datetime(2026, 11, 1, 1, 30, tzinfo=NEW_YORK, fold=fold)
         found = next_run(every(3600), local)
@@ -96,7 +96,8 @@ def test_a_relative_interval_is_rounded_as_celery_does(seconds: float) -> None:
         if expected <= after:
             expected = after + timedelta(seconds=seconds)
         assert next_run(every(seconds, relative=True), after, NEW_YORK) == expected
-        assert next_run(every(seconds, relative=True), after) == expected  # the zone of the app
+        # Without the argument, the app's time zone is used.
+        assert next_run(every(seconds, relative=True), after) == expected
 
 
 def test_a_daily_relative_interval_is_at_midnight() -> None:
@@ -157,7 +158,7 @@ def test_the_latest_relative_run_is_the_last_of_all(seconds: float) -> None:
 
 
 class Counting(rrule):
-    """A rule that counts its searches."""
+    """A rule that counts the searches of its recurrence."""
 
     searches = 0
 
@@ -166,7 +167,7 @@ class Counting(rrule):
 
 
 class Searched:
-    """A recurrence that reports every search."""
+    """A recurrence that reports each search to its `Counting` rule."""
 
     follows_real_time = False
 

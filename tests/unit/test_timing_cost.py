@@ -1,6 +1,6 @@
-"""A decision takes bounded work for any schedule that a user can write.
+"""Tests that a decision takes bounded work for any schedule.
 
-Calls are counted where possible. In addition there is a bound on CPU time, far above the documented
+Most tests count function calls. They also check the CPU time, with a bound far above the documented
 0.1 s.
 """
 
@@ -88,7 +88,7 @@ def cpu(action: Callable[[], object]) -> float:
 
 
 def calls(action: Callable[[], object]) -> int:
-    """Return how many Python functions it calls, which is the same on every machine."""
+    """Return how many Python functions an action calls; the number is the same everywhere."""
     count, before = 0, sys.getprofile()
 
     def note(_frame: FrameType, event: str, _argument: object) -> None:
@@ -111,7 +111,7 @@ def assert_cheap(action: Callable[[], object]) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("name", KINDS)
 def test_a_decision_is_cheap(name: str) -> None:
-    """The next run, a first decision, and a decision on an entry that last ran in 1970."""
+    """The test covers the next run, a first decision, and an entry that last ran in 1970."""
     make = KINDS[name]
     assert_cheap(lambda: next_run(make(), NOW, NEW_YORK))
     assert_cheap(lambda: decide(make(), None, None, NOW, NOW, NEW_YORK))
@@ -130,7 +130,10 @@ def test_a_count_that_would_take_too_long_is_refused() -> None:
 
 @pytest.mark.parametrize("day", ["30", "31", "30,31"])
 def test_a_crontab_without_a_date_is_refused_or_never_due(day: str) -> None:
-    """Newer releases of Celery refuse such a crontab; others accept it, and it has no next run."""
+    """Recent versions of Celery reject a crontab that matches no date.
+
+    Other versions accept the crontab, but it is never due.
+    """
     try:
         never = crontab(0, 0, day_of_month=day, month_of_year="2")
     except ValueError:

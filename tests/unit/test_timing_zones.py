@@ -1,4 +1,8 @@
-"""Times in zones: equal to Celery's while offsets are constant, and by the rules around changes."""
+"""Tests of run times in time zones.
+
+Celery is the reference while the UTC offset is constant. Around clock changes, RedBeat's documented
+rules apply.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +47,7 @@ def app_in(zone: str) -> Celery:
 
 
 def random_crontab(chance: random.Random, **kwargs: Any) -> crontab:
-    """Return a random crontab that matches some date."""
+    """Return a random crontab that matches at least one date."""
     while True:
         fields = {name: expression(chance, *limits) for name, limits in FIELDS.items()}
         if chance.random() < 0.5:
@@ -51,7 +55,7 @@ def random_crontab(chance: random.Random, **kwargs: Any) -> crontab:
         try:
             return crontab(**fields, **kwargs)
         except ValueError:
-            continue  # newer releases of Celery refuse crontabs without a date
+            continue  # recent versions of Celery reject a crontab that matches no date
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
@@ -60,19 +64,21 @@ def test_crontabs_are_those_of_celery(seed: int) -> None:
     for _ in range(EACH):
         name = chance.choice(STEADY)
         after = datetime(2005, 1, 1, tzinfo=UTC) + chance.random() * 30 * 365 * DAY
-        # Celery before 5.7 reads a crontab in the zone of these, not in that of the app.
+        # Celery before 5.7 evaluates a crontab in the zone of these arguments, not in the app's
+        # time zone.
         local = after.astimezone(ZoneInfo(name))
         celerys = random_crontab(chance, nowfun=lambda local=local: local, app=app_in(name))
         try:
             expected = after + celerys.remaining_estimate(local)
         except RuntimeError:
-            continue  # Celery gives up on dates that are years away
+            continue  # Celery raises an error if the next date is years away
         celerys.nowfun = None
         assert next_run(celerys, after) == expected, (celerys, name)
         assert next_run(celerys, after, ZoneInfo(name)) == expected, (celerys, name)
 
 
-#: A zone, and a day before a clock change: by an hour, half an hour, 15 minutes, two hours, a day.
+#: For each clock change: the time zone, and a day shortly before the change. The clocks change by
+#: 15 minutes to one day.
 CHANGES = {
     "New York, forward": ("America/New_York", datetime(2026, 3, 7)),
     "New York, back": ("America/New_York", datetime(2026, 10, 31)),
@@ -109,7 +115,7 @@ BEFORE, AFTER = timedelta(hours=14), timedelta(days=4)
 
 @cache
 def minutes_around(change: str) -> tuple[ZoneInfo, list[tuple[datetime, datetime]]]:
-    """Every minute around a change: the instant in UTC, and the wall-clock time."""
+    """Return the time zone, and the UTC and wall-clock time of every minute around the change."""
     name, day = CHANGES[change]
     zone, start = ZoneInfo(name), day.replace(tzinfo=ZoneInfo(name)).astimezone(UTC) - DAY
     count = (BEFORE + AFTER + DAY) // MINUTE
@@ -118,7 +124,7 @@ def minutes_around(change: str) -> tuple[ZoneInfo, list[tuple[datetime, datetime
 
 
 def real_time(fields: dict[str, object]) -> bool:
-    """Whether the hour has a wildcard or a step, or lists each hour."""
+    """Return whether a crontab's hour field has a wildcard or a step, or is ``0-23``."""
     written = fields.get("hour", "*")
     return isinstance(written, str) and ("*" in written or "/" in written or written == "0-23")
 
@@ -136,7 +142,7 @@ def matches(rule: crontab, wall: datetime) -> bool:
 def searched(
     rule: crontab, follows: bool, minutes: list[tuple[datetime, datetime]]
 ) -> Iterator[datetime]:
-    """Return the instants of the rule by trying each minute; a fixed time matches once a day."""
+    """Yield the runs of a rule, found by trying each minute; a fixed time matches once a day."""
     if follows:
         yield from (at for at, wall in minutes if matches(rule, wall))
         return
@@ -179,7 +185,7 @@ def test_every_change_of_the_clock_against_a_search_of_all_minutes(change: str) 
 
 @pytest.mark.parametrize("seconds", one_in(3, [0.01, 0.1, 1, 1 / 3, 0.25, 7, 86400, 90]))
 def test_an_interval_does_not_drift(seconds: float) -> None:
-    """Two thousand runs, each stored and loaded, as by a beat that restarts every time."""
+    """The history is stored and loaded after each run, as if the beat restarted every time."""
     rule, step = schedule(seconds, app=APP), timedelta(seconds=seconds)
     start = anchor = datetime(2026, 10, 31, 23, 59, 59, 7, tzinfo=UTC)
     for number in range(1, 2_001):
@@ -194,7 +200,7 @@ def test_an_interval_does_not_drift(seconds: float) -> None:
 
 @pytest.mark.parametrize("seconds", [0.01, 0.1, 1 / 3, 60, 86400])
 def test_the_phase_is_kept_over_outages(seconds: float) -> None:
-    """Decisions at random moments, up to 10,000 steps apart: each slot ran once or was counted."""
+    """The test decides at random moments. Each occurrence runs once or is counted as missed."""
     chance, step = random.Random(seconds), timedelta(seconds=seconds)
     rule = schedule(seconds, app=APP)
     start = anchor = now = datetime(2026, 1, 1, 0, 0, 0, 5, tzinfo=UTC)
@@ -243,7 +249,7 @@ def test_a_relative_interval_is_that_of_celery_at_a_change(change: str, seconds:
 
 
 class OlderZone(tzinfo):
-    """New York as in ``pytz``: as a plain tzinfo argument it means local mean time."""
+    """A time zone like pytz's New York: passed directly as tzinfo, it means local mean time."""
 
     zone = "America/New_York"
 
@@ -346,7 +352,7 @@ def test_the_second_half_past_one_is_not_the_first(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ANCHORS)
 def test_a_last_run_that_is_moved_by_the_repeated_hour_is_the_new_anchor(kind: str) -> None:
-    """Of two times that are equal in their zone, the application wrote the other one."""
+    """The new last run is an hour later, but has the same wall-clock time in New York."""
     second = ANCHORS[kind]
     first = aware(second) - timedelta(hours=1)
     if second.tzinfo is not None:
@@ -363,7 +369,7 @@ def test_a_last_run_that_is_moved_by_the_repeated_hour_is_the_new_anchor(kind: s
 @pytest.mark.parametrize("kind", [kind for kind in ANCHORS if "naive" not in kind])
 @pytest.mark.parametrize("freq", ["YEARLY", "DAILY", "HOURLY", "MINUTELY"])
 def test_a_rule_has_no_run_before_its_start(freq: str, kind: str) -> None:
-    """Not even the first of two equal wall-clock times: the start itself is the first run."""
+    """The start is the second of two equal wall-clock times; the rule does not run at the first."""
     instant = FOLDED.astimezone(UTC)
     rule = rrule(freq, ANCHORS[kind], count=3)
     assert next_run(rule, instant - DAY) == rule.occurrence_after(rule.start, True) == instant
@@ -398,7 +404,7 @@ COUNTED: tuple[dict[str, Any], ...] = (
 @pytest.mark.parametrize("fields", COUNTED, ids=str)
 @pytest.mark.parametrize("change", one_in(4, CHANGES))
 def test_a_count_limits_the_number_of_runs(change: str, fields: dict[str, Any]) -> None:
-    """The first ``count`` runs of the endless rule, including repeated and skipped times."""
+    """A count keeps the first ``count`` runs of the rule, also around clock changes."""
     chance, (zone, minutes) = random.Random(f"{change} {fields}"), minutes_around(change)
     start, count = chance.choice(minutes[:4000])[0], chance.choice((1, 2, 17, 40, 200))
     local = start.astimezone(zone)
@@ -410,7 +416,7 @@ def test_a_count_limits_the_number_of_runs(change: str, fields: dict[str, Any]) 
 @pytest.mark.parametrize("years", [3, 40])
 @pytest.mark.parametrize("zone", ["America/New_York", "Africa/Casablanca", "Europe/London"])
 def test_a_count_of_years_is_that_of_hours_in_time(zone: str, years: int) -> None:
-    """Clocks change by whole hours here, so that each real hour has its run."""
+    """The clocks change by whole hours in these zones, so the rule runs in every hour of UTC."""
     start = datetime(1990, 5, 1, 12, tzinfo=UTC)
     end = start + years * 365 * DAY
     rule = rrule("HOURLY", start.astimezone(ZoneInfo(zone)), count=years * 365 * 24 + 1)
@@ -428,6 +434,6 @@ def test_a_rule_that_starts_in_the_repeated_hour_does_not_pause(minute: int) -> 
 @pytest.mark.parametrize("night", NIGHTS)
 @pytest.mark.parametrize("freq", ["HOURLY", "MINUTELY"])
 def test_a_count_holds_across_a_change_of_the_clock(freq: str, night: datetime) -> None:
-    """The limit holds with a repeated or a skipped hour among the runs."""
+    """The number of runs is exact even if the clock repeats or skips an hour."""
     start = (night + timedelta(hours=1)).astimezone(NEW_YORK)
     assert len(walk(rrule(freq, start, count=300), night, count=400)) == 300

@@ -1,1 +1,1 @@
-"""The dashboard."""
+"""Tests of the dashboard."""

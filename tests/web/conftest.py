@@ -1,4 +1,4 @@
-"""The dashboard of an empty schedule, and a client that fills in forms as a browser does."""
+"""Fixtures: the dashboard of an empty schedule, and a client that fills in forms like a browser."""
 
 from __future__ import annotations
 
@@ -24,37 +24,37 @@ TOKEN = re.compile(r'name="csrf_token" value="([^"]+)"')
 
 
 class Browser:
-    """A client with cookies; ``headers`` go with each request."""
+    """A client that keeps cookies and sends ``headers`` with each request."""
 
     def __init__(self, client: FlaskClient, headers: dict[str, str]) -> None:
         self.client = client
         self.headers = headers
 
     def get(self, path: str, code: int = 200, **query: str) -> str:
-        """Return a page; assert its status code."""
+        """Return the text of a page; assert its status code."""
         answer = self.ask(path, **query)
         assert answer.status_code == code, answer.text
         return answer.text
 
     def ask(self, path: str, **query: str) -> TestResponse:
-        """Return the response to a GET."""
+        """Return the response to a GET request."""
         return self.client.get(path, query_string=query or None, headers=self.headers)
 
     def send(self, path: str, name: str = "", **fields: str) -> TestResponse:
-        """Return the response to a form with these fields and the token of a page."""
+        """Submit a form with these fields and a valid CSRF token; return the response."""
         page = self.ask("/entry", name=name).text
         found = TOKEN.search(page)
         token = {"csrf_token": unescape(found[1])} if found else {}
         return self.post(path, name, **token, **fields)
 
     def post(self, path: str, name: str = "", **fields: str) -> TestResponse:
-        """Return the response to a form with exactly these fields."""
+        """Submit a form with exactly these fields; return the response."""
         return self.client.post(
             path, query_string={"name": name}, data=fields, headers=self.headers
         )
 
     def done(self, path: str, name: str, **fields: str) -> str:
-        """Return the page that follows an accepted form."""
+        """Submit a form that must be accepted; return the page it redirects to."""
         answer = self.send(path, name, **fields)
         assert answer.status_code == 303, answer.text
         following = self.client.get(answer.location, headers=self.headers)
@@ -64,19 +64,22 @@ class Browser:
 
 @pytest.fixture
 def schedule(app: Celery) -> Schedule:
-    """The schedule that the dashboard shows."""
+    """Return the schedule that the dashboard shows."""
     return Schedule(app)
 
 
 @pytest.fixture(scope="session")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> BytecodeCache:
-    """The templates, compiled for the first page, which takes longer than a test."""
+    """Return a cache of compiled templates.
+
+    Compiling the templates for the first page takes longer than the rest of a test.
+    """
     return FileSystemBytecodeCache(str(tmp_path_factory.mktemp("templates")))
 
 
 @pytest.fixture
 def open_page(schedule: Schedule, compiled: BytecodeCache) -> Open:
-    """A function that creates the dashboard with an `Access`, and returns a browser."""
+    """Return a function that creates the dashboard with `Access` options and returns a browser."""
 
     def open_page(headers: dict[str, str] | None = None, **access: Any) -> Browser:
         site = create_app(schedule, Access(**access))
@@ -89,13 +92,13 @@ def open_page(schedule: Schedule, compiled: BytecodeCache) -> Open:
 
 @pytest.fixture
 def browser(open_page: Open) -> Browser:
-    """A browser on this machine, without credentials."""
+    """Return a browser that sends no credentials."""
     return open_page()
 
 
 @pytest.fixture
 def broken(redis_client: redis.Redis) -> Callable[[str, str], None]:
-    """A function that puts an unreadable entry into quarantine."""
+    """Return a function that puts an unreadable entry into quarantine."""
 
     def broken(name: str, text: str) -> None:
         redis_client.hset(f"redbeat:{name}", "definition", text)

@@ -1,7 +1,6 @@
-"""Parses the English of a crontab as a careful reader would understand it.
+"""Parses English descriptions of crontabs, as a careful reader understands them.
 
-It is written for the tests and shares no code with the descriptions, so that a wrong phrase is
-found.
+The parser shares no code with the descriptions, so that the tests detect a wrong phrase.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ TIME = r"\d\d:\d\d"
 
 
 class Understood(NamedTuple):
-    """The minutes of a day, and the days of the month, months and weekdays (Sunday is 0)."""
+    """The matching minutes of a day, days of the month, months, and weekdays (Sunday is 0)."""
 
     times: frozenset[int]
     days: frozenset[int]
@@ -28,7 +27,7 @@ class Understood(NamedTuple):
 
 
 def understand(words: str) -> Understood:
-    """Return the meaning of a description; `ValueError` for an unknown phrase."""
+    """Return the meaning of a description; raise `ValueError` for an unknown phrase."""
     days, months, weekdays = set(range(1, 32)), set(range(1, 13)), set(range(7))
     rest = words
     if found := re.search(r", but only if a (.*)$", rest):
@@ -57,7 +56,7 @@ def _times(words: str) -> set[int]:
 
 
 def _spaced(words: str) -> set[int] | None:
-    """Return times at equal distances."""
+    """Return times at equal intervals, as minutes of the day; None for other phrases."""
     if found := re.fullmatch(rf"every minute from ({TIME}) to ({TIME})", words):
         return set(range(_minute(found[1]), _minute(found[2]) + 1))
     if found := re.fullmatch(rf"every (hour|\d+ hours) from ({TIME}) to ({TIME})", words):
@@ -71,7 +70,7 @@ def _spaced(words: str) -> set[int] | None:
 
 
 def _limited(words: str) -> set[int]:
-    """Minutes of some hours."""
+    """Return the minutes of the day for a phrase that limits the hours."""
     if found := re.fullmatch(rf"(.*) between ({TIME}) and ({TIME})", words):
         low, high = _minute(found[2]), _minute(found[3])
         return {at for at in _within(found[1]) if low <= at <= high}
@@ -82,7 +81,7 @@ def _limited(words: str) -> set[int]:
 
 
 def _within(words: str) -> set[int]:
-    """Every minute of a day that has such a minute of the hour."""
+    """Return the minutes of the day for a phrase about the minutes of each hour."""
     if words == "every minute":
         minutes = set(range(60))
     elif found := re.fullmatch(r"every (\d+) minutes", words):

@@ -1,4 +1,4 @@
-"""The actions of the dashboard."""
+"""Tests of the actions of the dashboard."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ ACTIONS += ["/quarantine/retry", "/entry/preview"]
 
 
 def form_of(page: str) -> dict[str, str]:
-    """Return the hidden fields of the form of a rule."""
+    """Return the hidden fields of the form that edits a rule."""
     found = re.search(r'name="seen" value="([^"]*)"', page)
     assert found is not None
     return {"seen": unescape(found[1])}
 
 
 def edited(browser: Browser, name: str, kind: str, rule: str, timezone: str = "") -> str:
-    """Change a rule as a person does, and return the next page."""
+    """Change a rule with the form of its page; return the next page."""
     seen = form_of(browser.get("/entry", name=name))
     return browser.done("/entry/rule", name, kind=kind, rule=rule, timezone=timezone, **seen)
 
@@ -107,7 +107,7 @@ def test_every_kind_of_rule_can_be_saved(
     assert entry.schedule != before.schedule
     assert entry.kwargs == {"a": 1}
     assert f"<option selected>{kind}</option>" in page
-    # The form shows what it accepts: saving it again changes nothing.
+    # The form shows the saved rule in a form that it accepts: saving again changes nothing.
     typed = unescape(re.split(r"</?textarea[^>]*>", page)[1]).strip()
     zone = timezone if kind == "cron" else ""
     assert "The rule was changed." in edited(browser, "orders", kind, typed, zone)
@@ -160,7 +160,7 @@ def test_the_preview_writes_nothing(browser: Browser, make: Make, schedule: Sche
 def test_another_rule_restarts_a_finished_entry(
     browser: Browser, make: Make, schedule: Schedule
 ) -> None:
-    """The preview shows what will be saved."""
+    """The preview shows one run if the schedule changed, and no run otherwise."""
     ran = datetime.now(timezone.utc) - timedelta(days=2)
     make("orders", max_runs=1, total_run_count=1, last_run_at=ran)
     for rule, runs in (("3600", 0), ("7200", 1)):
@@ -207,7 +207,7 @@ def test_a_change_during_the_save_is_not_lost(
 
 
 def token(browser: Browser) -> dict[str, str]:
-    """Return the field with the token that protects a form."""
+    """Return the form field with the CSRF token."""
     found = re.search(r'name="csrf_token" value="([^"]+)"', browser.get("/entry", name="orders"))
     assert found is not None
     return {"csrf_token": found[1]}

@@ -1,4 +1,4 @@
-"""Paging through schedules, small and large."""
+"""Tests of paging through small and large schedules."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MANY = 20_000
 
 @pytest.fixture
 def fill(app: Celery, redis_client: redis.Redis) -> Callable[[int], None]:
-    """A function that copies one entry ``count`` times, each due a second after the previous."""
+    """Return a function that stores ``count`` copies of an entry, due one second apart."""
 
     def fill(count: int) -> None:
         entry = RedBeatSchedulerEntry("e0000000", "proj.note", crontab(minute="1"), app=app).save()
@@ -45,12 +45,12 @@ def fill(app: Celery, redis_client: redis.Redis) -> Callable[[int], None]:
 
 
 def names(found: Any) -> list[str]:
-    """Return the names of a page."""
+    """Return the names of the entries on a page."""
     return [record.name for record in found.records]
 
 
 def walked(schedule: Schedule, query: Query, limit: int) -> Iterator[str]:
-    """Yield the names of all pages."""
+    """Yield the names of the entries on all pages."""
     after = None
     for _ in range(1000):
         found = browse(schedule, query, after, limit)

@@ -1,4 +1,4 @@
-"""Charts: well-formed, without styles and scripts, to scale, escaped, described."""
+"""Tests of charts: well-formed, to scale, escaped, accessible, and without inline styles."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EVIL = "\"><script>alert('1')</script>&amp;"
 
 
 def parsed(markup: Markup) -> ET.Element:
-    """Parse a chart, and assert that a strict Content-Security-Policy blocks nothing in it."""
+    """Parse a chart; assert that a strict Content-Security-Policy allows all of it."""
     assert isinstance(markup, Markup)
     root = ET.fromstring(str(markup))
     for element in root.iter():
@@ -33,12 +33,12 @@ def parsed(markup: Markup) -> ET.Element:
 
 
 def classed(root: ET.Element, name: str) -> list[ET.Element]:
-    """Return the elements of a CSS class."""
+    """Return the elements with this CSS class."""
     return [found for found in root.iter() if name in found.get("class", "").split()]
 
 
 def part(text: str) -> float:
-    """Return a position in percent as a number."""
+    """Return a percentage as a number."""
     assert re.fullmatch(r"-?[\d.]+%", text)
     return float(text[:-1])
 
@@ -140,7 +140,7 @@ def test_times_are_in_the_zone_of_the_start_across_clock_changes() -> None:
     start = datetime(2026, 3, 28, 12, 0, tzinfo=PARIS)
     root = parsed(load_chart([1] * 24, start, 3600))
     placed = {found.text: part(found.get("x", "")) for found in classed(root, "tick")}
-    # The night of 28 March has no hour from 02:00 to 03:00: from 00:00 to 06:00 are five hours.
+    # In Paris, 02:00 to 03:00 does not exist on 29 March: only five hours separate 00:00 and 06:00.
     assert placed["Sun 29" if "Sun 29" in placed else "00:00"] == pytest.approx(50)
     assert placed["06:00"] == pytest.approx(100 * 17 / 24, abs=0.01)
     last = classed(root, "hit")[-1].findtext("title") or ""
@@ -200,7 +200,7 @@ def test_lanes_link_to_their_entries() -> None:
     root = parsed(lanes([("report", "/entry/report", [0.5]), ("empty", "/e", [])], START, 3600))
     assert [(link.text, link.get("href"), link.get("tabindex")) for link in root.iter("a")] == [
         ("report", "/entry/report", None),
-        (None, "/entry/report", "-1"),  # the marks can be clicked, but the keyboard stops only once
+        (None, "/entry/report", "-1"),  # the marks are links too, but the Tab key skips them
         ("empty", "/e", None),
         (None, "/e", "-1"),
     ]

@@ -1,4 +1,4 @@
-"""Upcoming runs, within bounds."""
+"""Tests of the limited list of upcoming runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The content of the pages."""
+"""Tests of the content of the pages."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ NAMES = [
 
 
 def part_of(page: str, name: str) -> str:
-    """Return a section of a page, by its id."""
+    """Return the section of a page with this id."""
     return page.partition(f'id="{name}"')[2].partition("</section>")[0]
 
 
@@ -67,7 +67,7 @@ def test_a_crontab_is_shown_with_its_zone(browser: Browser, make: Make) -> None:
     assert "Europe/Paris" in browser.get("/")
     page = browser.get("/entry", name="report")
     assert "<dt>Time zone</dt><dd>Europe/Paris</dd>" in page
-    assert page.count("09:00:00") == 10  # in its zone; the other times are an hour or two earlier
+    assert page.count("09:00:00") == 10  # upcoming runs in Paris time; the hour in UTC is 07 or 08
 
 
 @pytest.mark.parametrize("name", one_in(3, NAMES))
@@ -145,7 +145,7 @@ def test_each_bar_of_the_load_is_all_of_its_minutes(
     page = browser.get("/timeline", span=span)
     assert f">{title}<" in page
     load = part_of(page, "load")
-    # The first and the last bar too: each minute is complete.
+    # The first and last bars also cover complete minutes.
     assert len(re.findall(rf"<title>{each} runs, ", load)) == load.count('class="hit"') == bars
 
 
@@ -226,7 +226,7 @@ def test_the_beats_are_shown(browser: Browser, app: Celery, redis_client: redis.
     assert re.search(r">1 min(?: \d s)? ago<", page)
     for text in ("host-7", "pid 4711", 'class="badge leader"', "redbeat::lock"):
         assert text in page, text
-    assert "Last tick" not in page  # no beat stores its host
+    assert "Last tick" not in page  # no beat has stored its last tick
     client, now = redis_client, time.time()
     beats = {f"redbeat3:host-8:4712:{since}:def lock": now - 3}
     client.zadd(".redbeat::beats", beats)

@@ -1,4 +1,4 @@
-"""Access control, and the security headers."""
+"""Tests of access control and of the security headers."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ TOKEN = "0123456789abcdef"
 
 
 def basic(user: str, password: str) -> dict[str, str]:
-    """Return the Authorization header of a user."""
+    """Return the Authorization header for a user and password."""
     return {"Authorization": "Basic " + b64encode(f"{user}:{password}".encode()).decode()}
 
 
 class Inline(HTMLParser):
-    """Collects elements that the Content-Security-Policy would block."""
+    """An HTML parser that collects what the Content-Security-Policy would block."""
 
     def __init__(self) -> None:
         super().__init__()
         self.found: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Look at an element."""
+        """Collect a start tag and its attributes if the policy blocks them."""
         attributes = dict(attrs)
         if tag == "style" or (tag == "script" and "src" not in attributes):
             self.found.append(tag)
@@ -114,7 +114,7 @@ def test_signing_in_with_a_token_and_out(open_page: Open, make: Make) -> None:
     assert login.status_code == 401
     fields = dict(re.findall(r'name="(csrf_token|next)" value="([^"]*)"', login.text))
     assert browser.post("/login", **fields, token="wrong").status_code == 401
-    assert browser.post("/login", token=TOKEN).status_code == 400  # without the token of our form
+    assert browser.post("/login", token=TOKEN).status_code == 400  # the CSRF token is missing
     answer = browser.post("/login", **fields, token=TOKEN)
     assert (answer.status_code, answer.location) == (303, "/entry?name=orders")
     page = browser.get("/entry", name="orders")

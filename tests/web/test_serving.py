@@ -1,4 +1,4 @@
-"""The command as its own process, with requests over HTTP."""
+"""Tests of the dashboard command in its own process, over HTTP."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TOKEN = "0123456789abcdef"
 
 
 def address(process: Process) -> str:
-    """Return the URL of the dashboard, when it is served."""
+    """Wait until the dashboard is served; return its URL."""
     process.wait_for("until Ctrl-C")
     found = re.search(r"http://\S+/", process.output())
     assert found is not None
@@ -28,7 +28,7 @@ def address(process: Process) -> str:
 
 
 def fetch(url: str, **headers: str) -> tuple[int, str]:
-    """Return the status code and the text of a response."""
+    """Return the status code and the body of a response."""
     request = urllib.request.Request(url, headers=headers)
     try:
         with urllib.request.urlopen(request, timeout=20) as answer:

@@ -1,4 +1,4 @@
-"""Schedules in English: known pairs, and that descriptions match the actual runs."""
+"""Tests of schedules in English: expected texts, and texts that match the actual runs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PARIS = ZoneInfo("Europe/Paris")
 START = datetime(2026, 1, 2, 9, 0, tzinfo=NEW_YORK)
 FROM = ", from 2026-01-02 09:00, America/New_York"
 WORKDAYS = (MO, TU, WE, TH, FR)
-#: How many random crontabs and groups of rules are tried.
+#: Numbers of random examples: few for groups of rules, many for crontabs.
 FEW = settings(max_examples=5, deadline=None)
 MANY = settings(max_examples=200, deadline=None)
 
@@ -148,7 +148,7 @@ QUOTED: list[dict[str, Any]] = [
 
 
 def cron(text: str) -> crontab:
-    """Return the crontab of five fields."""
+    """Return the crontab for a line with five fields."""
     minute, hour, day, month, weekday = text.split()
     return crontab(minute, hour, weekday, day, month)
 
@@ -176,7 +176,7 @@ def test_crontab_that_never_comes() -> None:
 
 
 def part(low: int, high: int) -> st.SearchStrategy[str]:
-    """Return a field of a crontab, as people write it or unusual."""
+    """Return a strategy for one crontab field, with common and unusual forms."""
     number = st.integers(low, high)
     span = st.tuples(number, number).map(lambda ends: f"{min(ends)}-{max(ends)}")
     step = st.integers(2, max(high - low, 2)).map(str)
@@ -202,7 +202,7 @@ def test_the_words_of_a_crontab_match_its_runs(fields: tuple[str, str, str, str,
     try:
         when = crontab(minute, hour, weekday, day, month)
     except ValueError:
-        return  # Celery refuses this day, which never comes
+        return  # Celery rejects a day that never occurs
     words = in_words(when)
     if words.startswith(("cron ", "never: ")):
         assert words.endswith(f"cron {' '.join(fields)}")
@@ -322,7 +322,7 @@ def test_set_of_several_rules() -> None:
 
 
 def some(values: st.SearchStrategy[Any], most: int = 2) -> st.SearchStrategy[Any]:
-    """Return nothing or a short list."""
+    """Return a strategy for None or a short list."""
     return st.one_of(st.none(), st.lists(values, min_size=1, max_size=most, unique=True))
 
 
@@ -344,7 +344,7 @@ ANY_RULE = st.fixed_dictionaries(
 
 
 def runs(rule: rrule) -> list[datetime]:
-    """Return the first runs of a rule."""
+    """Return the first eight runs of a rule."""
 
     def walk() -> Any:
         at: datetime | None = START - timedelta(seconds=1)
@@ -366,14 +366,14 @@ def test_rules_with_the_same_words_have_the_same_runs(rules: list[dict[str, Any]
 
 
 class Tide(BaseSchedule):
-    """A schedule with only an ``is_due``."""
+    """A schedule class with only an ``is_due`` method."""
 
     def is_due(self, last_run_at: datetime) -> tuple[bool, float]:
         raise NotImplementedError
 
 
 class Moon(crontab):
-    """A crontab with its own ``is_due``."""
+    """A crontab subclass with its own ``is_due`` method."""
 
     def is_due(self, last_run_at: datetime) -> tuple[bool, float]:
         raise NotImplementedError

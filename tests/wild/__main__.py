@@ -1,13 +1,15 @@
 """Run the programs of ``tests/wild`` with ``celery-redbeat`` 2.4.2 and with this package.
 
-``python -m tests.wild`` creates an environment with 2.4.2 and with the versions of Celery, redis-py
-and pytest of this environment, and runs every test with both packages. It prints the output of
-pytest, then a row for each test and the totals; ``-`` marks a test that 2.4.2 does not run. The
-exit status is 1 when a test that 2.4.2 passes fails here. It takes about three minutes on two
-cores.
+``python -m tests.wild`` creates an environment with 2.4.2. It installs the versions of Celery,
+redis-py and pytest of the current environment. Then it runs every test with both packages.
 
-Options: ``--python PATH`` uses an existing environment with 2.4.2 and pytest; ``--names`` writes
-``names.json`` with it and runs nothing; ``-k EXPRESSION`` selects tests as in pytest.
+The command prints the output of pytest, a row for each test, and the totals. ``-`` marks a test
+that does not run with 2.4.2. The exit status is 1 if a test passes with 2.4.2 and fails with this
+package. The run takes about three minutes on two cores.
+
+Options: ``--python PATH`` uses an existing environment with 2.4.2 and pytest. ``--names`` writes
+``names.json`` with that environment and runs no tests. ``-k EXPRESSION`` selects tests, as in
+pytest.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from tests.wild import names
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-#: What the programs need besides the package, and what their tests import from other tests.
+#: Packages that the tests import, to be installed next to 2.4.2.
 TOOLS = ("pytest", "pytest-xdist", "fakeredis[lua]")
 SHARED = (
     "tests/__init__.py",
@@ -40,15 +42,15 @@ SHARED = (
     "examples/__init__.py",
     "examples/embedded.py",
 )
-#: Number of parallel tests: most of them wait.
+#: The number of parallel test processes; most tests only wait.
 WORKERS = 3
 PASSED, FAILED, ABSENT = "passed", "failed", "-"
 
 
 def release_python() -> str:
-    """Return an interpreter with 2.4.2 and pytest; the first call creates its environment."""
+    """Return the path of a Python with 2.4.2 and pytest; create its environment if needed."""
     python = install_peer(cache=CACHE / "wild").python
-    # The versions of this environment, so that pip does not change that of redis-py.
+    # Pin the versions of this environment, so that pip keeps the installed redis-py.
     wanted = [f"{tool}=={metadata.version(tool.partition('[')[0])}" for tool in TOOLS]
     pip = [python, "-m", "pip", "install", "-qq", "--disable-pip-version-check", *wanted]
     subprocess.run(pip, check=True)
@@ -56,7 +58,7 @@ def release_python() -> str:
 
 
 def staged(directory: Path) -> Path:
-    """Copy the tests to a place without this package; return their directory."""
+    """Copy the tests to a directory without this package; return the directory."""
     for name in SHARED:
         (directory / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, directory / name)
@@ -65,7 +67,7 @@ def staged(directory: Path) -> Path:
 
 
 def outcomes(report: Path) -> dict[str, str]:
-    """Return whether each test passed or failed, by name."""
+    """Return whether each test passed or failed, by test name."""
     found = {}
     for case in ET.parse(report).iter("testcase"):
         module = case.get("classname", "").rpartition(".")[2]
@@ -75,11 +77,12 @@ def outcomes(report: Path) -> dict[str, str]:
 
 
 def run(python: str, directory: Path, arguments: list[str]) -> dict[str, str]:
-    """Run the tests of a directory; return their results, none if pytest could not start.
+    """Run the tests in a directory; return the results by test name.
 
-    The output of pytest is printed. Files that the tests write go to a temporary directory.
+    The results are empty if pytest could not start. The function prints the output of pytest. Files
+    that the tests write go to a temporary directory.
     """
-    # Look for the module in that environment, not in this one.
+    # Check whether the other Python has the module, not this one.
     probe = [python, "-c", "import xdist"]
     parallel = subprocess.run(probe, capture_output=True, check=False).returncode == 0
     with tempfile.TemporaryDirectory() as scratch:
@@ -93,7 +96,7 @@ def run(python: str, directory: Path, arguments: list[str]) -> dict[str, str]:
 
 
 def table(release: dict[str, str], ours: dict[str, str]) -> list[str]:
-    """Return the lines of the table, a row for each test, and the totals."""
+    """Return the lines of the table: a header, a row for each test, and the totals."""
     every = sorted({*release, *ours})
     width = max(map(len, every), default=0)
     sides = (release, ours)
@@ -105,7 +108,7 @@ def table(release: dict[str, str], ours: dict[str, str]) -> list[str]:
 
 
 def main() -> int:
-    """Run both sides and print the table; return the exit status."""
+    """Run the tests with both packages and print the table; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.wild", description=__doc__)
     parser.add_argument("--python", help="an interpreter that has 2.4.2 and pytest")
     parser.add_argument("--names", action="store_true", help="write names.json, run nothing")

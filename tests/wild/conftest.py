@@ -1,6 +1,6 @@
-"""Fixtures for the programs: a real Redis, and both ways to run a program.
+"""Fixtures for the programs: a real Redis, and two ways to run a program.
 
-They replace those of the other tests, which need names that ``celery-redbeat`` 2.4.2 lacks.
+They replace the fixtures of other tests, which need names that ``celery-redbeat`` 2.4.2 lacks.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pytest
 from examples.embedded import EmbeddedRedis
 from tests.wild.programs import Run, Wild, restored, run_beat, run_object
 
-#: The files of which the short run has a test under a real beat, the first one.
+#: In these files, the first test under a real beat is also part of the short run.
 SHORT = {
     f"test_{name}.py"
     for name in ("entry_subclasses", "own_clients", "own_locks", "own_ticks", "static_entries")
@@ -21,13 +21,13 @@ SHORT = {
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the marker of tests that 2.4.2 cannot run."""
+    """Register the marker of tests that do not run with 2.4.2."""
     config.addinivalue_line("markers", "ours: behaviour that 2.4.2 lacks; not run with 2.4.2")
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests under a real beat as long, except the first test of some files."""
+    """Mark tests under a real beat as long, except the first one of each file in `SHORT`."""
     files: set[Path] = set()
     for item in items:
         if isinstance(item, pytest.Function) and run_beat in _parameters(item):
@@ -42,14 +42,14 @@ def _parameters(item: pytest.Function) -> Iterable[object]:
 
 @pytest.fixture(scope="session")
 def wild_server() -> Iterator[EmbeddedRedis]:
-    """One Redis for the whole run."""
+    """Yield one Redis server for all tests of the session."""
     with EmbeddedRedis() as server:
         yield server
 
 
 @pytest.fixture
 def wild(wild_server: EmbeddedRedis, tmp_path: Path) -> Iterator[Wild]:
-    """An empty Redis and a directory for programs."""
+    """Yield an empty Redis and a directory for programs."""
     wild = Wild(tmp_path, wild_server.url)
     wild.client.flushall()
     with restored():
@@ -59,6 +59,6 @@ def wild(wild_server: EmbeddedRedis, tmp_path: Path) -> Iterator[Wild]:
 
 @pytest.fixture(params=[run_object, run_beat], ids=["object", "beat"])
 def run(request: pytest.FixtureRequest) -> Run:
-    """Both ways to run a program: as a scheduler object, and under a real `celery beat`."""
+    """Return one of two ways to run a program: as a scheduler object, or under `celery beat`."""
     way: Run = request.param
     return way

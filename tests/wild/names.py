@@ -1,7 +1,7 @@
 """Write ``names.json``: every name in the modules of ``celery-redbeat`` 2.4.2.
 
-``python -m tests.wild.names``, with an interpreter that has that version installed; ``python -m
-tests.wild --names`` creates such an environment and runs this module.
+Run ``python -m tests.wild.names`` with a Python that has 2.4.2 installed. ``python -m tests.wild
+--names`` creates an environment with 2.4.2 and runs this module in it.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from pathlib import Path
 
 __all__ = ("NAMES", "RELEASE", "listed", "main")
 
-#: The release that this project replaces.
+#: The version of celery-redbeat that this project replaces.
 RELEASE = "2.4.2"
 NAMES = Path(__file__).with_name("names.json")
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def listed() -> dict[str, list[str]]:
-    """Return the names of each module of the installed package, except ``__these__``.
+    """Return the names in each module of the installed package, without ``__dunder__`` names.
 
-    All other names are kept, because a program may have imported any of them.
+    The result includes imported names, because a program may import any of them.
     """
     package = importlib.import_module("redbeat")
     modules = [
@@ -39,8 +39,8 @@ def listed() -> dict[str, list[str]]:
 
 
 def main() -> None:
-    """Write the file; exits with a message if another version is installed."""
-    # Otherwise the package of this checkout would be found before the installed one.
+    """Write ``names.json``; exit with a message if another version is installed."""
+    # Without this line, Python would import the package of this checkout instead of 2.4.2.
     sys.path[:] = [path for path in sys.path if Path(path or ".").resolve() != ROOT]
     version = metadata.version("celery-redbeat")
     if version != RELEASE:

@@ -1,6 +1,6 @@
-"""Programs of users: source texts that run as scheduler objects here and under a real beat.
+"""Writes users' programs and runs them, as scheduler objects or under a real beat.
 
-This module needs no name that ``celery-redbeat`` 2.4.2 lacks.
+This module imports only names that ``celery-redbeat`` 2.4.2 has.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from tests.waiting import wait_until
 __all__ = ("TASK", "Message", "Program", "Run", "Running", "Wild", "restored")
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-#: The task that programs send by default.
+#: The default task of the entries.
 TASK: Final = "jobs.run"
-#: Timeouts in seconds for a scheduler object, and for a beat process, which must start first. An
-#: entry whose hash was deleted leaves the schedule after 5 seconds, when its lease ends.
+#: Timeouts in seconds for a scheduler object and for a beat process, which takes longer to start.
+#: Some tests wait 5 seconds for a lease to end, after which a deleted entry leaves the schedule.
 OBJECT_SECONDS: Final = 12.0
 BEAT_SECONDS: Final = 20.0
 STOP_SECONDS: Final = 10.0
 HOUR: Final = 3600
 
-#: The beginning of every program. Its class `Scheduler` is the scheduler of its beat.
+#: The beginning of every program. A beat of the program uses the class `Scheduler`.
 PREAMBLE: Final = """\
 import json
 
@@ -69,7 +69,7 @@ _numbers = itertools.count()
 
 @dataclass(frozen=True)
 class Message:
-    """A message in the queue."""
+    """A message in the queue of the broker."""
 
     task: str
     id: str
@@ -79,7 +79,7 @@ class Message:
 
     @classmethod
     def parse(cls, text: str) -> Message:
-        """Return the message that kombu stored in a Redis list."""
+        """Return the message for a JSON string that kombu stored in a Redis list."""
         envelope = json.loads(text)
         args, kwargs, _embed = json.loads(base64.b64decode(envelope["body"]))
         headers = envelope["headers"]
@@ -88,30 +88,30 @@ class Message:
 
 @dataclass
 class Program:
-    """A module in a directory, and the same module imported in this process."""
+    """The file of a program, which this process can also import."""
 
     path: Path
     settings: dict[str, Any]
 
     @property
     def name(self) -> str:
-        """The name of the module."""
+        """The name of the program's module."""
         return self.path.stem
 
     @cached_property
     def module(self) -> Any:
-        """The module in this process; imported at its first use."""
+        """The imported module; it is imported at the first access."""
         module = sys.modules[self.name] = types.ModuleType(self.name)
         exec(compile(self.path.read_text(), str(self.path), "exec"), vars(module))
         return module
 
     @property
     def app(self) -> Any:
-        """The Celery app of the module in this process."""
+        """The Celery app of the imported module."""
         return self.module.app
 
     def forget(self) -> None:
-        """Close the connections of the module in this process."""
+        """Close the connections of the imported module."""
         module = sys.modules.pop(self.name, None)
         if module is not None:
             app: Any = vars(module)["app"]
@@ -124,26 +124,26 @@ class Program:
 class Running:
     """A running program."""
 
-    #: The scheduler object; None for a beat process.
+    #: The scheduler object, or None for a beat process.
     scheduler: Any = None
 
     def until(self, condition: Callable[[], Any], message: str = "") -> Any:
-        """Let the program run until the condition is true; return the result."""
+        """Let the program run until the condition is true; return the result of the condition."""
         raise NotImplementedError
 
     def log(self) -> str:
-        """The output of the beat process."""
+        """Return the output of the beat process."""
         return ""
 
 
 class ObjectRunning(Running):
-    """A scheduler object, whose `tick` this test calls."""
+    """A scheduler object in this process; `until` calls its `tick`."""
 
     def __init__(self, scheduler: Any) -> None:
         self.scheduler = scheduler
 
     def until(self, condition: Callable[[], Any], message: str = "") -> Any:
-        """Tick until the condition is true."""
+        """Tick until the condition is true; return the result of the condition."""
 
         def ticked() -> Any:
             result = condition()
@@ -155,7 +155,7 @@ class ObjectRunning(Running):
 
 
 class BeatRunning(Running):
-    """A `celery beat`, started in the directory of its program."""
+    """A `celery beat` process, started in the directory of its program."""
 
     def __init__(self, program: Program, *options: str) -> None:
         self._output = program.path.with_suffix(f".{next(_numbers)}.log")
@@ -172,11 +172,11 @@ class BeatRunning(Running):
             )
 
     def log(self) -> str:
-        """The output of the beat so far."""
+        """Return the current output of the beat process."""
         return self._output.read_text(errors="replace")
 
     def until(self, condition: Callable[[], Any], message: str = "") -> Any:
-        """Wait until the condition is true; fail at once if the beat ends before."""
+        """Wait until the condition is true; fail immediately if the beat process ends early."""
 
         def settled() -> Any:
             ended = self.process.poll() is not None
@@ -191,7 +191,7 @@ class BeatRunning(Running):
             raise AssertionError(f"{error}\n{self.log()}") from None
 
     def stop(self) -> None:
-        """End the beat, by SIGKILL if SIGTERM takes too long."""
+        """Stop the beat process with SIGTERM, and with SIGKILL after a timeout."""
         self.process.send_signal(signal.SIGTERM)
         try:
             self.process.wait(STOP_SECONDS)
@@ -201,7 +201,7 @@ class BeatRunning(Running):
             self.process.wait()
 
 
-#: Runs a program as an object or under a beat, see the fixture `run`.
+#: A function that runs a program; the fixture `run` returns one.
 Run = Callable[..., AbstractContextManager[Running]]
 
 
@@ -209,10 +209,10 @@ Run = Callable[..., AbstractContextManager[Running]]
 def run_object(
     program: Program, lead: bool = True, service: bool = False
 ) -> Iterator[ObjectRunning]:
-    """Run the scheduler of a program as an object.
+    """Run the scheduler of a program as an object in this process.
 
-    By default it holds the lock, as in a beat; ``lead=False`` switches that off. With ``service``
-    it belongs to a beat service, and the receivers of `beat_init` are called.
+    By default, the scheduler acquires the lock, like a beat; ``lead=False`` disables that. With
+    ``service``, the scheduler belongs to a beat service, and the `beat_init` signal is sent.
     """
     scheduler = program.module.Scheduler
     if service:
@@ -240,7 +240,7 @@ def run_beat(program: Program, lead: bool = True, service: bool = False) -> Iter
 
 @contextmanager
 def beat_process(program: Program, *options: str) -> Iterator[BeatRunning]:
-    """Run a program under a real beat with these options."""
+    """Run a program under a `celery beat` with these options."""
     running = BeatRunning(program, *options)
     try:
         yield running
@@ -258,7 +258,7 @@ class Wild:
 
     @cached_property
     def client(self) -> Any:
-        """A client of the Redis with the schedule; it decodes replies to text."""
+        """A client of the schedule's database; it decodes replies to strings."""
         return redis.Redis.from_url(self.url, decode_responses=True)
 
     @cached_property
@@ -268,17 +268,17 @@ class Wild:
 
     @cached_property
     def broker(self) -> Any:
-        """A client of the broker."""
+        """A client of the broker's database."""
         return redis.Redis.from_url(self.broker_url, decode_responses=True)
 
     def program(self, text: str = "", **settings: Any) -> Program:
-        """Write a program; its app gets these settings in addition to those for tests."""
+        """Write the file of a program; its app also gets the default settings of these tests."""
         settings = {
             "redbeat_redis_url": self.url,
-            # 2.4.2 finds a change only after this many seconds.
+            # With 2.4.2, this is the maximum delay in seconds before the beat sees a changed entry.
             "beat_max_loop_interval": 0.25,
             "redbeat_lock_timeout": 5,
-            # Otherwise Celery adds its own entry.
+            # None keeps Celery from adding an entry that deletes old results.
             "result_expires": None,
             **settings,
         }
@@ -293,40 +293,40 @@ class Wild:
         return program
 
     def object(self, program: Program, lead: bool = True) -> AbstractContextManager[ObjectRunning]:
-        """Run a program as a scheduler object, whatever the fixture `run` says."""
+        """Run a program as a scheduler object, independently of the fixture `run`."""
         return run_object(program, lead)
 
     def beat(self, program: Program, *options: str) -> AbstractContextManager[BeatRunning]:
-        """Run a program under a real beat, whatever the fixture `run` says."""
+        """Run a program under a real beat, independently of the fixture `run`."""
         return beat_process(program, *options)
 
     def messages(self, task: str = TASK, queue: str = "celery") -> list[Message]:
-        """The messages of a task in the queue, the oldest first."""
+        """Return the messages of a task in the queue, the oldest first."""
         found = [Message.parse(text) for text in self.broker.lrange(queue, 0, -1)]
         return [message for message in reversed(found) if message.task == task]
 
     def definition(self, name: str, prefix: str = "redbeat:") -> dict[str, Any]:
-        """The stored definition of an entry, as plain JSON."""
+        """Return the stored definition of an entry, as plain JSON."""
         found: dict[str, Any] = json.loads(self.client.hget(prefix + name, "definition"))
         return found
 
     def meta(self, name: str, prefix: str = "redbeat:") -> dict[str, Any]:
-        """The stored history of an entry, as plain JSON."""
+        """Return the stored history of an entry, as plain JSON."""
         found: dict[str, Any] = json.loads(self.client.hget(prefix + name, "meta") or "{}")
         return found
 
     def runs(self, name: str, prefix: str = "redbeat:") -> int:
-        """How many runs of an entry are recorded."""
+        """Return the number of recorded runs of an entry."""
         count: int = self.meta(name, prefix).get("total_run_count", 0)
         return count
 
     def score(self, name: str, prefix: str = "redbeat:") -> float | None:
-        """The score of an entry in the schedule; None if it is not a member."""
+        """Return the score of an entry, or None if the entry is not in the schedule."""
         found: float | None = self.client.zscore(f"{prefix}:schedule", prefix + name)
         return found
 
     def overdue(self, name: str, schedule: dict[str, Any] | None = None) -> None:
-        """Store an entry as 2.4.2 does after a run two hours ago."""
+        """Store an entry as 2.4.2 does, with a last run two hours ago."""
         ran = time.gmtime(time.time() - 2 * HOUR)
         fields = ("year", "month", "day", "hour", "minute", "second")
         at = {"__type__": "datetime", **dict(zip(fields, ran, strict=False))}
@@ -345,7 +345,7 @@ class Wild:
         self.client.zadd("redbeat::schedule", {f"redbeat:{name}": time.time() - HOUR})
 
     def close(self) -> None:
-        """Close all programs in this process, and the clients."""
+        """Close the connections of all imported programs, and the clients."""
         for program in self._programs:
             program.forget()
         self.client.close()
@@ -354,7 +354,7 @@ class Wild:
 
 @contextmanager
 def restored() -> Iterator[None]:
-    """Undo the changes of programs to the package and to Celery in this process."""
+    """Undo, at the end, what programs changed in the package and in Celery in this process."""
     state: Any = _state
     owners: list[Any] = [redbeat.schedulers]
     owners += [redbeat.schedulers.RedBeatScheduler, redbeat.schedulers.RedBeatSchedulerEntry]

@@ -1,4 +1,4 @@
-"""Receivers of `beat_init` that run after the one of the package."""
+"""Tests of programs whose `beat_init` receivers run after the package's receiver."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_the_lock_is_held_when_a_receiver_is_called(wild: Wild, run: Run) -> Non
     assert wild.messages()[0].args == ["saved at the start"]
 
 
-#: Work that only the beat with the lock may do, until it stops.
+#: This receiver works only in the beat that holds the lock.
 ONLY_ONE = """
 from celery.signals import beat_init
 from redbeat.schedulers import get_redis

@@ -1,4 +1,4 @@
-"""Monitoring and tracing with the techniques of Sentry's cron monitors and OpenTelemetry."""
+"""Tests of monitoring and tracing as in Sentry's cron monitors and OpenTelemetry."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from tests.wild.programs import Run, Wild
 
-#: The monitor wraps a method of the class, reads the schedule, and adds headers.
+#: The monitor wraps a method of the scheduler class, reads the schedule, and adds headers.
 MONITOR = """
 from functools import wraps
 
@@ -85,7 +85,7 @@ def test_a_monitor_sees_the_zone_of_an_entry(wild: Wild, run: Run) -> None:
     assert config["timezone"] == "Asia/Tokyo"
 
 
-#: The tracer adds a header to each message before it is published, and counts the messages.
+#: The tracer adds a header to each message before the publish, and counts published messages.
 TRACER = """
 from celery.signals import after_task_publish, before_task_publish
 

@@ -1,4 +1,4 @@
-"""Web programs that pass `celery.current_app`, the proxy, as the app."""
+"""Tests of web programs that pass the proxy `celery.current_app` as the app."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from tests.wild.programs import Run, Wild
 
-#: A factory as in tutorials for Flask: it creates the app of Celery with that of the site.
+#: A Flask-style factory that creates a site and makes its Celery app the default app.
 FLASK = """
 from celery import current_app
 
@@ -45,7 +45,7 @@ def handle():
     return b"".join(create_site()({"PATH_INFO": "/remind"}, lambda *_: None)).decode()
 """
 
-#: A route of FastAPI: a coroutine with a parsed body.
+#: A FastAPI-style route: a coroutine with a parsed request body.
 FASTAPI = """
 import asyncio
 
@@ -66,7 +66,7 @@ def handle():
     return asyncio.run(put_reminder({"every": 0.5}))["key"]
 """
 
-#: A model of Django, which saves its entry along with its row.
+#: A Django-style model that saves an entry whenever the model is saved.
 DJANGO = """
 from celery import current_app
 from celery.schedules import schedule

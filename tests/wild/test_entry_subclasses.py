@@ -1,4 +1,4 @@
-"""Entry classes of programs, set as the `Entry` of their scheduler."""
+"""Tests of programs with custom entry classes, set as `Entry` of their scheduler."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 
 from tests.wild.programs import Run, Wild
 
-#: The entry has its own argument and attribute and writes its definition itself; the scheduler
-#: writes what it sent into the hash of the entry.
+#: The entry class adds an argument and writes the definition itself. The scheduler writes the task
+#: id of each sent message into the entry's hash.
 LIMITED = """
 from redbeat.schedulers import RedBeatJSONEncoder, get_redis
 
@@ -93,7 +93,7 @@ def test_a_max_runs_of_the_program_below_zero_is_not_a_limit(wild: Wild, run: Ru
         running.until(lambda: len(wild.messages()) >= 2)
 
 
-#: The program itself implements loading, and what follows a run.
+#: The entry class itself loads entries and records runs.
 BY_ITSELF = """
 from datetime import datetime
 
@@ -217,7 +217,7 @@ def test_an_argument_that_the_definition_adds_is_stored_and_sent(wild: Wild, run
     assert wild.messages()[0].kwargs == {"tenant": "north"}
 
 
-#: The program decides the time of the last run, not the stored history.
+#: The entry class replaces the stored time of the last run.
 DECODES_META = """
 from datetime import datetime, timedelta, timezone
 
@@ -237,7 +237,7 @@ class Scheduler(RedBeatScheduler):
 
 def test_a_history_that_the_program_decodes_is_used(wild: Wild, run: Run) -> None:
     program = wild.program(DECODES_META)
-    # According to the stored history it ran just now.
+    # According to the stored history, the entry ran just now.
     module = program.module
     module.RedBeatSchedulerEntry("job", "jobs.run", 3600, app=module.app).save()
     wild.client.zadd("redbeat::schedule", {"redbeat:job": time.time() - 1})
@@ -245,7 +245,7 @@ def test_a_history_that_the_program_decodes_is_used(wild: Wild, run: Run) -> Non
         running.until(wild.messages)
 
 
-#: An entry that waits for a flag, as for a maintenance window.
+#: An entry that is due only while a flag is set, as for a maintenance window.
 GATED = """
 from redbeat.schedulers import get_redis
 
@@ -273,7 +273,7 @@ def test_is_due_of_an_entry_class_decides(wild: Wild, run: Run) -> None:
         running.until(wild.messages)
 
 
-#: The program postpones the runs of its entries.
+#: The entry class postpones later runs by a day.
 LATER = """
 from datetime import timedelta
 
@@ -315,7 +315,7 @@ def test_the_score_is_that_of_the_entry_class(wild: Wild, run: Run, override: st
     assert len(wild.messages()) == 1
 
 
-#: An entry class for `beat_schedule` too, with options that it adds itself.
+#: An entry class that adds options to its entries, also to entries of `beat_schedule`.
 STATIC = """
 class Entry(RedBeatSchedulerEntry):
     def __init__(self, *args, **kwargs):
@@ -338,7 +338,7 @@ def test_static_entries_are_of_the_entry_class(wild: Wild, run: Run) -> None:
     assert wild.definition("job")["options"]["headers"] == {"x-origin": "job"}
 
 
-#: The scheduler changes an entry for one run, when it is sent.
+#: The scheduler changes the arguments and options of each message.
 SENT_OTHERWISE = """
 class Scheduler(RedBeatScheduler):
     def apply_async(self, entry, producer=None, advance=True, **kwargs):

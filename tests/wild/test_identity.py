@@ -1,4 +1,4 @@
-"""Programs that delete an entry and save another entry with the same name."""
+"""Tests of programs that delete an entry and save another entry with the same name."""
 
 from __future__ import annotations
 

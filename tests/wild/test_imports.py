@@ -1,4 +1,4 @@
-"""Programs that import any name from the modules of 2.4.2, even names that these only import."""
+"""Tests of programs that import names from the modules of 2.4.2, even names of other packages."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_name_in_two_modules_is_the_same(first: str, second: str, names: list[
         assert getattr(modules[0], name) is getattr(modules[1], name)
 
 
-#: A program that imports everything it needs from the package.
+#: This program imports even names of Celery and of Python's library from the package.
 BORROWS = """
 from redbeat.decoder import crontab, datetime, rrule, schedule, timedelta, timezone, weekday
 from redbeat.schedulers import (

@@ -1,4 +1,4 @@
-"""Programs that read the keys themselves: admin pages, clean-ups, other services."""
+"""Tests of programs that read the Redis keys: admin pages, clean-up scripts, other services."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OTHERS = {"redbeat::schedule", "redbeat::statics", "redbeat::lock"}
 
 
 def run_all_entries(wild: Wild, running: Running) -> None:
-    """Let the program run all its entries, some of them again."""
+    """Wait until all entries of the program ran, and the frequent ones twice."""
     running.until(lambda: wild.runs("job") >= 2 and wild.runs("static") >= 2)
     running.until(lambda: wild.runs("other") and wild.runs("once"))
 
@@ -112,7 +112,7 @@ def test_only_a_response_error_is_expected_of_other_keys(wild: Wild, run: Run) -
                 wild.client.hget(key, "definition")
 
 
-#: A monitor that shows the next run of each entry.
+#: A monitor that reads the next run of each entry.
 MONITOR = """
 from redbeat.decoder import from_timestamp
 from redbeat.schedulers import get_redis
@@ -135,7 +135,7 @@ def test_a_monitor_reads_the_scores(wild: Wild, run: Run) -> None:
     assert abs((shown - entry.due_at).total_seconds()) <= 1
 
 
-#: A clean-up by key names alone, as scripts in other languages do it.
+#: The test deletes only the entry's hash, like a clean-up script that deletes keys by name.
 @pytest.mark.long
 def test_an_entry_that_another_program_deletes_stays_deleted(wild: Wild, run: Run) -> None:
     program = wild.program()
@@ -165,7 +165,7 @@ def test_fields_and_keys_of_another_program_stay(wild: Wild, run: Run) -> None:
 
 
 def raw(**more: Any) -> str:
-    """Return a definition as programs write it by hand."""
+    """Return a definition as another program writes it, without optional fields."""
     interval = {"__type__": "interval", "every": 0.5, "relative": False}
     return json.dumps({"name": "job", "task": "jobs.run", "schedule": interval, **more})
 
@@ -179,7 +179,7 @@ def test_an_entry_that_another_program_writes_runs(wild: Wild, run: Run) -> None
     assert wild.messages()[0].args == ["raw"]
 
 
-#: A Redis user whose rights are limited to the prefix.
+#: The ACL of this Redis user allows only keys with the prefix.
 def test_a_redis_user_who_knows_only_the_prefix(wild: Wild, run: Run) -> None:
     rules = ("on", ">secret", "~redbeat:*", "&*", "+@all", "-@dangerous", "+info", "+client")
     wild.client.execute_command("ACL", "SETUSER", "scheduler", "reset", *rules)

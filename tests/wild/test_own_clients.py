@@ -1,4 +1,4 @@
-"""Programs that provide their own Redis client."""
+"""Tests of programs that provide their own Redis client."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_client_in_a_retrying_connection(wild: Wild, run: Run) -> None:
     program.module.client.close()
 
 
-#: A fake client, as in the tests of many projects; the scheduler itself saves the entry.
+#: A fake client, as in the tests of many projects. The scheduler itself saves the entry.
 FAKE = """
 import fakeredis
 
@@ -64,7 +64,8 @@ def test_a_fake_client(wild: Wild, run: Run) -> None:
     assert wild.client.keys("*") == []
 
 
-#: Database 2 instead of that in the settings, and an entry class, both set from outside.
+#: The program replaces `get_redis` with a function that uses database 2. It also replaces the
+#: scheduler's entry class.
 REPLACED = """
 import redbeat.schedulers
 
@@ -106,7 +107,7 @@ def test_a_function_that_replaces_get_redis(wild: Wild, run: Run) -> None:
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[ClusterNode]:
-    """A cluster of one node, which applies the slot rules like larger clusters."""
+    """Yield a cluster of one node, which applies the slot rules of larger clusters."""
     with ClusterNode() as node, redis.Redis.from_url(node.url, decode_responses=True) as client:
         client.execute_command("CLUSTER", "ADDSLOTS", *range(SLOTS))
         wait_until(lambda: client.execute_command("CLUSTER INFO")["cluster_state"] == "ok")
@@ -138,7 +139,7 @@ def test_a_cluster_client_that_setup_schedule_makes(
 
 @pytest.fixture(scope="session")
 def sentinel() -> Iterator[Sentinel]:
-    """A Sentinel and its master."""
+    """Yield a Sentinel with one master."""
     with RedisServer() as server, Sentinel(server, "master", down_after=NEVER_DOWN) as sentinel:
         yield sentinel
 

@@ -1,4 +1,4 @@
-"""Schedulers that use their own lock instead of the lock of the package."""
+"""Tests of schedulers that replace the package's lock."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def start(sender=None, **kwargs):
 """
 )
 
-#: Under the name that the package would use.
+#: This program's lock has the same key as the package's lock.
 SAME_KEY = IN_A_TICK.replace("redbeat:mine", "redbeat::lock")
 
 LOCKS = {"setup": IN_SETUP, "tick": IN_A_TICK, "signal": AT_BEAT_INIT, "same key": SAME_KEY}
@@ -108,7 +108,7 @@ def test_a_beat_whose_own_lock_was_taken_sends_nothing(wild: Wild) -> None:
     assert wild.client.get("redbeat:mine") == "another beat"
 
 
-#: The program's lock class, with the few methods that the scheduler calls.
+#: A lock class with only the methods that the scheduler calls.
 DUCK = """
 from celery.signals import beat_init
 from redbeat.schedulers import acquire_distributed_beat_lock, get_redis

@@ -1,4 +1,4 @@
-"""Schedulers that override `tick()`, with the parts of the scheduler that they use."""
+"""Tests of schedulers that override `tick()` or `schedule`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from tests.wild.programs import Run, Wild
 
-#: A whole tick, as in 2.4.2.
+#: A complete tick, like the tick of 2.4.2.
 WHOLE = """
 class Scheduler(RedBeatScheduler):
     def tick(self, min=min, **kwargs):
@@ -20,7 +20,7 @@ class Scheduler(RedBeatScheduler):
         return min(waits + [self.max_interval])
 """
 
-#: A tick that sends due entries itself.
+#: A tick that calls `apply_async` for due entries.
 SENDS = """
 class Scheduler(RedBeatScheduler):
     def tick(self, **kwargs):
@@ -33,7 +33,7 @@ class Scheduler(RedBeatScheduler):
         return 0.2
 """
 
-#: A tick that first reserves an entry and then sends it.
+#: A tick that reserves an entry before it sends the entry's message.
 RESERVES = """
 class Scheduler(RedBeatScheduler):
     def tick(self, **kwargs):
@@ -46,7 +46,7 @@ class Scheduler(RedBeatScheduler):
         return 0.2
 """
 
-#: A tick that survives every error.
+#: A tick that catches every error.
 WRAPS = """
 class Scheduler(RedBeatScheduler):
     failed = False
@@ -110,7 +110,7 @@ def test_reading_the_schedule_changes_nothing(wild: Wild) -> None:
     assert len(wild.messages()) == 1
 
 
-#: A property that leaves an entry out, and adds an entry that is not stored.
+#: A `schedule` property that leaves out a stored entry.
 PROVIDES = """
 class Scheduler(RedBeatScheduler):
     @property

@@ -1,4 +1,4 @@
-"""Programs and tests that replace parts of the package."""
+"""Tests of programs, and of projects' tests, that replace parts of the package."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_patching_get_redis_can_be_undone(wild: Wild) -> None:
     assert wild.client.zrange("redbeat::schedule", 0, -1) == ["redbeat:job"]
 
 
-#: The codec stores a clock by name; the classes of the package do the rest.
+#: The custom encoder also stores the name of a crontab's clock; the decoder restores the clock.
 CODEC = """
 from datetime import datetime, timezone
 
@@ -96,7 +96,7 @@ def test_a_codec_that_stores_more_of_a_schedule(wild: Wild, run: Run) -> None:
     assert wild.definition("job")["schedule"]["clock"] == "utc"
 
 
-#: A type that only the program knows.
+#: A custom encoder and decoder for a type that the package cannot store.
 OWN_TYPE = """
 from decimal import Decimal
 
@@ -142,7 +142,7 @@ def test_a_codec_with_a_type_of_the_program(wild: Wild, run: Run) -> None:
     assert wild.messages()[0].args == ["3.00"]
 
 
-#: Tests of projects create schedulers without calling `__init__`.
+#: Tests of some projects create schedulers without calling `__init__`.
 BARE = """
 from redbeat.schedulers import ensure_conf
 

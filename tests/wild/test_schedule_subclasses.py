@@ -1,4 +1,4 @@
-"""Schedules with more than Redis stores: subclasses, and schedules with their own clock."""
+"""Tests of schedules that Redis cannot store completely: subclasses, and custom clocks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from tests.wild.programs import Run, Wild
 
-#: Like the popular scheduler for Django's database: a crontab with the clock of a zone.
+#: A crontab with the clock of a time zone, like the one of django-celery-beat.
 ZONED = """
 from datetime import datetime, timedelta, timezone
 from zoneinfo import ZoneInfo
@@ -58,7 +58,7 @@ CRONTAB = {
     "month_of_year": "*",
 }
 
-#: The saved schedule, and its stored base form, which has no clock.
+#: For each case: a program, the schedule it saves, and the stored base form without a clock.
 SAVED: dict[str, tuple[str, str, dict[str, Any]]] = {
     "a crontab of a subclass": (ZONED, "ZonedCrontab(tz=KARACHI)", CRONTAB),
     "a crontab with a clock": (CLOCK, "crontab(nowfun=clock)", CRONTAB),
@@ -132,7 +132,7 @@ app.conf.beat_schedule = {
     assert wild.messages()[0].args == ["new"]
 
 
-#: An interval that starts some seconds after the full interval, once.
+#: An interval whose first run is delayed by some seconds.
 OFFSET = """
 from datetime import timedelta
 
@@ -164,7 +164,7 @@ def test_an_interval_with_an_offset_in_beat_schedule_runs(wild: Wild, run: Run) 
     assert wild.definition("job")["schedule"]["every"] == 0.5
 
 
-#: The hours that a clock in Karachi shows now; a clock in UTC shows them in five hours.
+#: The current and the next hour in Karachi. A clock in UTC shows the same hours five hours later.
 HOURS_OF_KARACHI = """
 now = datetime.now(KARACHI)
 HOURS = f"{now.hour},{(now.hour + 1) % 24}"
@@ -187,7 +187,7 @@ app.conf.beat_schedule = {
         running.until(wild.messages)
 
 
-#: A header names the zone of an entry; the constructor creates the schedule from it.
+#: A header contains the time zone of an entry. The constructor uses it for the schedule.
 ENTRY_WITH_ZONE = (
     ZONED
     + HOURS_OF_KARACHI

@@ -1,4 +1,4 @@
-"""Values of settings that 2.4.2 accepts, reasonable or not."""
+"""Tests of setting values that 2.4.2 accepts, including unreasonable ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs that read, change or write the entries of `beat_schedule` around `setup_schedule()`."""
+"""Tests of programs that read, change or write `beat_schedule` entries in `setup_schedule()`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ app.conf.beat_schedule = {
 }
 """
 
-#: The scheduler reads the entries that `super()` wrote, and saves a copy.
+#: The scheduler reads an entry that `super().setup_schedule()` wrote, and saves a copy.
 READS = (
     STATIC
     + """
@@ -43,7 +43,7 @@ def test_the_schedule_has_static_entries_at_once(wild: Wild) -> None:
         assert "job" in running.scheduler.seen
 
 
-#: The scheduler sets up its schedule again after a change of the configuration.
+#: The scheduler calls `setup_schedule()` again after `beat_schedule` changes.
 AGAIN = (
     STATIC
     + """
@@ -123,7 +123,7 @@ def test_a_lazy_scheduler_writes_nothing(wild: Wild) -> None:
     assert wild.client.keys("*") == []
 
 
-#: Entries from a table of the program, without those of `beat_schedule`.
+#: The scheduler saves entries from the program's table instead of `beat_schedule`.
 FROM_A_TABLE = """
 ROWS = [("job", 1, ["first"]), ("second", 3600, [])]
 
@@ -145,7 +145,7 @@ def test_entries_that_setup_schedule_saves(wild: Wild, run: Run) -> None:
     ]
 
 
-#: The scheduler decides which static entries are written, and how.
+#: The scheduler leaves out one static entry and adds options to the others.
 FILTERS = (
     STATIC
     + """
@@ -166,7 +166,7 @@ def test_update_from_dict_is_overridden(wild: Wild, run: Run) -> None:
     assert not wild.client.exists("redbeat:gone")
 
 
-#: Celery's own way to add static entries.
+#: Celery's `add_periodic_task()` adds static entries.
 CONFIGURED = """
 @app.on_after_configure.connect
 def periodic(sender, **kwargs):
