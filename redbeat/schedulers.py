@@ -193,7 +193,7 @@ class RedBeatScheduler(Scheduler):
 
     @cached_property
     def _unsaved(self) -> dict[str, Any]:
-        """The entries that :meth:`update_from_dict` could not save, because Redis was unavailable."""
+        """The entries that :meth:`update_from_dict` could not save while Redis was unavailable."""
         return {}
 
     @cached_property

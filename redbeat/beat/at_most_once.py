@@ -153,7 +153,7 @@ class AtMostOnce:
             self._clear_running(pending)
 
     def _clear_running(self, pending: PendingRun) -> None:
-        """Remove the ``running`` marker of an unpublished run, so that no later run waits for it."""
+        """Remove the ``running`` marker of an unpublished run; otherwise later runs would wait."""
         run = pending.entry.run
         assert run is not None
         try:
