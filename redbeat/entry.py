@@ -786,7 +786,8 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     def _handle_result(self, writing: Writing, saved: Saved) -> bool:
         """Process the result of a write; return False if the write must be retried.
 
-        Raises :exc:`ConflictError`.
+        Raises :exc:`ConflictError` if another program has changed the entry and ``save()`` was
+        called with ``if_unchanged``.
         """
         code = saved.code
         if code == SAVED:
@@ -1043,7 +1044,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     def _next_instance(
         self: Self, last_run_at: datetime | None = None, only_update_last_run_at: bool = False
     ) -> Self:
-        """Return the entry as it is after this run.
+        """Return a copy of the entry with last run and run count updated for this run.
 
         Without a claim, this method records the run, in one round trip. With a claim, the beat
         records the run.

@@ -139,7 +139,7 @@ class RedBeatScheduler(Scheduler):
     #: The Redis key of the lock.
     lock_key: str | None = None
 
-    #: The beat service that runs this scheduler, None if a program calls ``tick()`` itself.
+    #: The Celery beat service that runs this scheduler, None if a program calls ``tick()`` itself.
     service: Any = None
 
     #: The clock for ticks and the lock, in monotonic seconds. Tests may replace it.
@@ -433,7 +433,7 @@ class RedBeatScheduler(Scheduler):
         return seconds
 
     def reserve(self, entry: RedBeatSchedulerEntry) -> RedBeatSchedulerEntry:
-        """Return the entry as it is after this run; without a claim, also record the run."""
+        """Return the entry updated for this run; without a claim, also record the run in Redis."""
         return entry.next()
 
     def apply_async(

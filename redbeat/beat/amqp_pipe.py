@@ -1,4 +1,4 @@
-"""Publishes messages to RabbitMQ without a wait for each confirmation."""
+"""Publishes messages to RabbitMQ without waiting for each confirmation."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def custom_score(entry: RedBeatSchedulerEntry, seconds: Any, now: float) -> floa
         return _score_of_successor(entry.run.successor, now)
     if type(entry).is_due is RedBeatSchedulerEntry.is_due or not isinstance(seconds, (int, float)):
         return None
-    if seconds != seconds:  # Redis would refuse NaN as a score, and so the whole batch
+    if seconds != seconds:  # NaN is not a valid score: Redis would refuse the batch
         return None
     by_schedule = score_of(entry.decision().next_at)
     own_score = now + float(min(max(seconds, 0), LONGEST_WAIT))

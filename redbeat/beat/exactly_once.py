@@ -137,7 +137,7 @@ class Capture(ClientStandIn):
 
 
 class NotSameServerError(Exception):
-    """Raised when exactly-once delivery is not possible on the server, with the reason."""
+    """Raised if broker and schedule do not share a usable Redis server; contains the reason."""
 
 
 class CommonServer:

@@ -308,7 +308,7 @@ class CustomLock:
         return acquire is not None and acquire(blocking=False)
 
     def release(self) -> None:
-        """Release the lock, even if it may be lost already."""
+        """Release the lock; this beat may have lost it already."""
         logger.info("beat: Releasing lock")
         self.leading = None
         getattr(self.lock, "release", bool)()

@@ -171,7 +171,7 @@ def publish(
 
 
 class Pipe(Protocol):
-    """Collects messages on one channel, and sends them without a wait for each confirmation."""
+    """Collects messages on one channel, and sends them without waiting for each confirmation."""
 
     channel: Any
 

@@ -198,7 +198,7 @@ class Retries:
         attempt = before.attempt + 1 if before is not None and same_run else 1
         if not self._released.keep(claim.key, ReleasedRun(reason, claim.due, attempt), now):
             known, attempt = True, ATTEMPTS_UNKNOWN
-        again_at = round(now + OTHERS_WAIT.after(attempt), 6)  # the precision of scores
+        again_at = round(now + OTHERS_WAIT.after(attempt), 6)  # scores have six decimals
         self.others_until = max(self.others_until, again_at)
         line = ""
         if not known:

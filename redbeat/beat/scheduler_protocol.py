@@ -45,7 +45,7 @@ class SchedulerProtocol(Protocol):
         """Return whether the entry is due, and the seconds until it is due again."""
 
     def reserve(self, entry: RedBeatSchedulerEntry) -> RedBeatSchedulerEntry:
-        """Return the entry as it is after its run."""
+        """Return the entry with last run and run count updated for this run."""
 
     def broker_failed(self, error: BaseException) -> bool:
         """Return whether the broker caused an error; if so, close the broker connection."""

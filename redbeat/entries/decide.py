@@ -1,4 +1,4 @@
-"""Decide which occurrence of an entry is due.
+"""Decides which occurrence of an entry is due.
 
 The functions in this module depend only on schedule, policy, history and time.
 """
@@ -125,7 +125,7 @@ class Plan:
         return instants
 
     def with_jitter(self, nominal: datetime) -> datetime:
-        """Return ``nominal`` plus its jitter, always before the next nominal instant."""
+        """Return ``nominal`` plus its jitter, which never reaches the next nominal instant."""
         if not self.policy.jitter:
             return nominal
         following = next_run(self.schedule, nominal, self.zone)
@@ -161,8 +161,8 @@ class Plan:
         """Return the first occurrence, from ``first`` on, that is due at or after ``instant``."""
         if instant <= first:
             return first
-        # Jitter never reaches the next occurrence. So only ``before`` and the occurrence after it
-        # can be the first one that is due at or after ``instant``.
+        # Jitter never reaches the next occurrence. So the result is either ``before`` or the
+        # occurrence after ``before``.
         before = latest_run(self.schedule, first, instant - TICK, self.zone) or first
         return before if self.with_jitter(before) >= instant else self.after(before)
 
@@ -205,7 +205,7 @@ SHORTEST_WAIT, LONGEST_WAIT, DEFAULT_WAIT = 0.05, 10 * 365 * 86400.0, 5.0
 
 
 class Decision(NamedTuple):
-    """What to do with an entry at one instant.
+    """The decision whether an entry runs at one instant, and when it runs next.
 
     Attributes:
         scheduled_at: the nominal instant of the occurrence to dispatch, None if none is due.
@@ -260,7 +260,7 @@ class Run:
         due: the time at which the entry became due: its score.
         decided_at: when the occurrence was first claimed; the decision is made for this instant.
         decision: the decision, None before it was made.
-        successor: the entry after the run.
+        successor: the entry as it is after the run.
         sent: whether the message was sent.
         task_id: the task id of the message.
         nominal: the nominal instant in the message.
@@ -392,7 +392,10 @@ def choose_occurrence(plan: Plan, first: datetime, latest: datetime, now: dateti
 
 
 def oldest_to_run(plan: Plan, first: datetime, latest: datetime, now: datetime) -> datetime | None:
-    """Return the first occurrence within ``misfire_grace_time`` and ``catch_up_limit``, or None."""
+    """Return the oldest due occurrence that the policy allows to run, None if there is none.
+
+    ``misfire_grace_time`` and ``catch_up_limit`` exclude older occurrences.
+    """
     grace, limit = plan.policy.misfire_grace_time, plan.policy.catch_up_limit
     oldest: datetime | None = first
     if grace is not None:

@@ -162,7 +162,7 @@ def _read_decoded(meta: dict[str, Any]) -> tuple[datetime | None, int]:
 def _instants(runtime: str) -> tuple[float, float]:
     """Return the nominal and the actual instant in a ``runtime`` field, in UNIX seconds."""
     scheduled, comma, ran = runtime[len(RUNTIME) : -1].partition(RUNTIME_THEN)
-    if comma and runtime.startswith(RUNTIME):  # as encode_runtime writes it
+    if comma and runtime.startswith(RUNTIME):  # the format that encode_runtime writes
         return float(scheduled), float(ran)
     fields = json.loads(runtime)
     return float(fields["scheduled_at"]), float(fields["last_run_at"])

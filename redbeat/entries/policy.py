@@ -25,14 +25,14 @@ MAX_CATCH_UP: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Which occurrences of an entry run, and what happens when the entry is finished.
+    """The rules that decide which occurrences of an entry run, and what a finished entry becomes.
 
     Attributes:
         timezone: the name of the time zone of a crontab; None for the app's time zone.
         start_time: the entry is not due before this instant.
         end_time: the entry is not due after this instant.
-        max_runs: the entry is finished after this number of runs.
-        on_finish: what happens to a finished entry: ``keep``, ``disable`` or ``delete``.
+        max_runs: the maximum number of runs, after which the entry is finished; None for no limit.
+        on_finish: whether to ``keep``, ``disable`` or ``delete`` the entry when it is finished.
         misfire_grace_time: seconds after which an occurrence is too late to run.
         coalesce: which of several missed occurrences run: ``latest``, ``earliest`` or ``all``.
         catch_up_limit: with ``coalesce="all"``, the maximum number of missed occurrences to run;

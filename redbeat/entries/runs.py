@@ -81,7 +81,7 @@ OwnId = Callable[[datetime], str | None]
 
 
 def no_id(_scheduled_at: datetime) -> None:
-    """Return None: the task id of a run is unknown."""
+    """Return None as the task id, for callers that do not need computed task ids."""
 
 
 class Occurrence(NamedTuple):

@@ -194,7 +194,7 @@ class Counters:
         return self._by_entry
 
     def totals(self) -> dict[str, int]:
-        """Return all counts since the start of the beat, by field. Thread-safe."""
+        """Return all counts since the start of the beat, by field. This method is thread-safe."""
         with self._lock:
             totals = {**self._batched, **self._batched_of_entries}
             _add(totals, dict(self._new))

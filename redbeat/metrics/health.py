@@ -1,4 +1,4 @@
-"""Liveness and readiness of a beat. No round trips."""
+"""The liveness and readiness of a beat. No function here makes a round trip to Redis."""
 
 from __future__ import annotations
 
