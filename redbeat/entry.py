@@ -93,7 +93,8 @@ MAX_TRIGGERS: Final = 100
 #: Codes that ``trigger.lua`` returns when it refuses a trigger.
 UNKNOWN, QUARANTINED, TOO_MANY, NOT_A_HASH = 0, -1, -2, -3
 
-#: Maximum number of retries of a write while beats record runs; the last overwrites the history.
+#: If a beat records a run during a write, the write is retried up to this number of times. The last
+#: retry overwrites the history.
 SAVE_ATTEMPTS = 5
 
 #: Two scores that differ by less than this number of seconds are equal: Redis has six decimals.
@@ -182,7 +183,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
     #: The identity to store if the entry is new. All retries of one save use the same identity.
     _new_identity = ""
 
-    #: Stored definition and policy that Redis returned when it refused a write, None before that.
+    #: The definition and policy that Redis returned with a refused write, None if none was refused.
     _stored_texts: Texts | None = None
 
     #: Last run and run count before a save restarted a finished entry, None without a restart.
@@ -452,7 +453,7 @@ class RedBeatSchedulerEntry(ScheduleEntry):
 
     @property
     def anchor(self) -> datetime | None:
-        """The instant (UTC) after which the next run is computed, None if the entry never ran."""
+        """The instant (UTC) from which the next run is computed, None if the entry never ran."""
         last, known = self.last_run_at, self._known_history[0]
         if last is None:
             return None
@@ -603,8 +604,9 @@ class RedBeatSchedulerEntry(ScheduleEntry):
         """Return the score to store in UNIX seconds, None to make the entry due at once.
 
         ``now`` is in UTC; None means the time of the entry's clock. The clock of this host may be
-        wrong. An entry that seems finished, too late, or last run in the future therefore becomes
-        due at once. A beat then decides by the clock of Redis, and parks a finished entry.
+        wrong. So this method returns None if the entry seems to be finished, if its run seems to be
+        too late, or if its last run seems to be in the future. A beat then decides by the clock of
+        Redis, and parks the entry if it is finished.
         """
         if not self.enabled:
             return DISABLED

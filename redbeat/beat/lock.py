@@ -237,7 +237,8 @@ class BeatLock:
         if holder != self._holder or ttl_drop < passed / 2:
             self._silent_seconds = 0.0
         else:
-            # Limit the time: while this beat could not reach Redis, the leader may not have either.
+            # Limit the time, because an outage that prevented this check may also have prevented
+            # the leader's renewals.
             self._silent_seconds += min(passed, LONGEST_LOOK)
         self._holder, self._holder_ttl, self._looked_at = holder, ttl, now
 

@@ -17,9 +17,9 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 class HeldSignals:
     """A context in which the first stop signal only sets :attr:`pending`.
 
-    The handler of the signal runs at the end of the context. Without this delay, an exception
-    during a publish would leave open whether the message was sent, and the next beat would send it
-    again. An exception during a read would break the connection.
+    The handler of the signal runs at the end of the context. Without this delay, the handler could
+    raise an exception during a publish. Then the beat would not know whether the message was sent,
+    and the next beat would send it again. An exception during a read would break the connection.
 
     A second stop signal runs its own handler at once; then the first handler does not run.
 

@@ -43,7 +43,7 @@ __all__ = (
 #: Maps each ``apply_async`` option that is a time to whether its value may be an instant.
 TIMES: Final = {"countdown": False, "eta": True, "expires": True}
 
-#: Numbers of seconds must be smaller; larger numbers are refused because they are probably UNIX
+#: An option in seconds must be less than this number, because larger numbers are probably UNIX
 #: times.
 MAX_SECONDS: Final = 1e9
 

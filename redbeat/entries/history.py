@@ -186,8 +186,8 @@ Texts = tuple[str, str]
 #: The policy fields that decide when and how often an entry runs.
 FIELDS: Final = ("timezone", "start_time", "end_time", "max_runs")
 
-#: The schedule and its window in a comparable form, the schedule (None if it cannot be decoded),
-#: and ``max_runs``.
+#: A tuple of three values: schedule, start time and end time in a comparable form; the schedule
+#: object, None if it cannot be decoded; and ``max_runs``.
 Timing = tuple[Any, Any, "int | None"]
 
 
@@ -244,7 +244,7 @@ def after_saved_anew(
     rewritten: bool = False,
     foreign: Collection[str] = (),
 ) -> History:
-    """Return the run history of an entry after a save; it restarts if a finished entry may run.
+    """Return the run history of an entry after a save, which may restart a finished entry.
 
     ``old`` and ``new`` are definition and policy before and after the save. The history restarts
     if the entry had reached ``max_runs`` and the save changed its schedule, time zone, start time

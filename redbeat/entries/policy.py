@@ -25,7 +25,7 @@ MAX_CATCH_UP: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """The rules that decide which occurrences of an entry run, and what a finished entry becomes.
+    """The rules that decide which occurrences of an entry run, and when the entry is finished.
 
     Attributes:
         timezone: the name of the time zone of a crontab; None for the app's time zone.

@@ -277,7 +277,7 @@ class Prototypes:
             self._templates, self._codec = Templates(self._source.app, cls), codec
 
     def get(self, key: str, definition: str, policy: str) -> RedBeatSchedulerEntry:
-        """Return the entry with this definition and policy, a copy that the caller may change.
+        """Return a new entry with this definition and policy, which the caller may change.
 
         Raises :exc:`DecodeError` if the definition or policy is invalid, or if the name in the
         definition belongs to another key. Raises :exc:`NotAllowedError` if the task is not allowed.
